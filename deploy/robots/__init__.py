@@ -1,0 +1,1 @@
+"""Robot drivers; each runs in a process of its own."""

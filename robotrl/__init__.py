@@ -1,0 +1,38 @@
+"""robotrl: train, fine-tune and deploy robot policies.
+
+Importing this package imports nothing heavy; the names below are resolved when first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from robotrl.deploy.export import export
+    from robotrl.loop import evaluate
+    from robotrl.policies.load import load_policy
+    from robotrl.registry import make_sim
+
+_LAZY = {
+    "make_sim": "robotrl.registry",
+    "load_policy": "robotrl.policies.load",
+    "evaluate": "robotrl.loop",
+    "export": "robotrl.deploy.export",
+}
+
+__all__ = ["__version__", "evaluate", "export", "load_policy", "make_sim"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(importlib.import_module(_LAZY[name]), name)
+    if name in ("sims", "policies", "deploy", "configs"):
+        return importlib.import_module(f"robotrl.{name}")
+    raise AttributeError(f"module 'robotrl' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_LAZY])

@@ -1,0 +1,1 @@
+"""Datasets: the LeRobot v3 layout, demonstrations, rollout storage."""

@@ -1,0 +1,45 @@
+"""The errors a user meets: one line that names the field, the value, what was expected and the nearest choice."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class RobotrlError(Exception):
+    """A mistake or fault that the user can act on; the command line prints it as one line and exits with 2."""
+
+
+class ConfigError(RobotrlError):
+    """A field of a configuration, or an argument of a call, is unusable."""
+
+
+class DataError(RobotrlError):
+    """A file (dataset, checkpoint, bundle) is missing, truncated, altered or of another schema."""
+
+
+class NumericsError(RobotrlError):
+    """A number that must be finite is not."""
+
+
+class CapabilityError(RobotrlError):
+    """A sim or policy lacks a capability that the run needs."""
+
+
+def nearest(value: str, choices: Iterable[str]) -> str | None:
+    """The choice that looks most like `value`, or None when nothing does."""
+    found = difflib.get_close_matches(value, list(choices), n=1, cutoff=0.4)
+    return found[0] if found else None
+
+
+def unknown(field: str, value: str, choices: Iterable[str]) -> ConfigError:
+    """The error for a name that is not among `choices`: lists them and points at the nearest one."""
+    names = sorted(choices)
+    close = nearest(value, names)
+    hint = f"did you mean {close!r}? " if close else ""
+    return ConfigError(f"{field} {value!r} is unknown: {hint}known: {', '.join(names)}")
+
+
+def out_of_range(field: str, value: object, expected: str) -> ConfigError:
+    """The error for a value outside what `expected` describes."""
+    return ConfigError(f"{field} is {value!r}: expected {expected}")

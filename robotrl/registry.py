@@ -1,0 +1,111 @@
+"""Names to code, lazily: tables of "module:attribute" that import nothing until a name is asked for.
+
+A package of yours adds rows through the entry-point groups `robotrl.sims`, `robotrl.robots` and `robotrl.presets`
+(name = "module:attribute"), without touching this file.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from importlib.metadata import entry_points
+from typing import Any
+
+from robotrl.errors import ConfigError, unknown
+
+
+class Table:
+    """A lazy table of one kind of thing.
+
+    Args:
+        kind: what the rows are, as an error should call them ("sim", "robot").
+        rows: name to "module:attribute".
+        group: entry-point group through which other packages add rows.
+    """
+
+    def __init__(self, kind: str, rows: dict[str, str], group: str) -> None:
+        self.kind = kind
+        self.group = group
+        self._rows = rows
+
+    def rows(self) -> dict[str, str]:
+        """All rows, those of other packages included; ours win where names collide."""
+        found = {point.name: point.value for point in entry_points(group=self.group)}
+        return {**found, **self._rows}
+
+    def names(self) -> list[str]:
+        """All names, sorted."""
+        return sorted(self.rows())
+
+    def check(self, name: str) -> str:
+        """Return `name` if it is known.
+
+        Raises:
+            ConfigError: the name is unknown; the nearest known one is given.
+        """
+        if name not in self.rows():
+            raise unknown(self.kind, name, self.names())
+        return name
+
+    def load(self, name: str) -> Any:
+        """Import and return what `name` stands for.
+
+        Raises:
+            ConfigError: the name is unknown, or what it needs is not installed.
+        """
+        module, _, attribute = self.rows()[self.check(name)].partition(":")
+        try:
+            return getattr(importlib.import_module(module), attribute)
+        except ModuleNotFoundError as error:
+            if error.name is not None and error.name.split(".")[0] == "robotrl":
+                raise
+            extra = EXTRA_OF_MODULE.get(str(error.name).split(".")[0], "train")
+            raise ConfigError(
+                f"{self.kind} {name!r} needs the module {error.name!r}: pip install 'robotrl[{extra}]'"
+            ) from error
+
+
+EXTRA_OF_MODULE = {"mujoco": "mujoco", "torch": "train", "gymnasium": "train", "onnxscript": "train"}
+"""Which extra of ours brings a module that an import did not find."""
+
+SIMS = Table("sim", {"mujoco/peg-insert": "robotrl.sims.mujoco.peg_insert:make"}, "robotrl.sims")
+"""Factories `make(num_envs, seed, **options) -> VecSim`."""
+
+ROBOTS = Table("robot", {"sim": "robotrl.deploy.robots.mujoco_robot:main"}, "robotrl.robots")
+"""Robot drivers: `main(link, argument)` runs in a process of its own; named `--robot NAME:ARGUMENT`."""
+
+PRESETS = Table(
+    "preset",
+    {
+        "peg-insert-bc-flow": "robotrl.configs.peg_insert:bc_flow",
+        "peg-insert-bc-gaussian": "robotrl.configs.peg_insert:bc_gaussian",
+        "peg-insert-reinflow": "robotrl.configs.peg_insert:reinflow",
+        "peg-insert-ppo": "robotrl.configs.peg_insert:ppo",
+    },
+    "robotrl.presets",
+)
+"""Functions that return a fresh training config."""
+
+
+def make_sim(name: str, num_envs: int = 64, seed: int = 0, **options: Any) -> Any:
+    """Make the batched sim called `name`.
+
+    Args:
+        name: a row of `robotrl list sims`, e.g. "mujoco/peg-insert".
+        num_envs: how many environments step at once, 1 or more.
+        seed: seeds every random stream of the sim.
+        options: keyword arguments of that sim's own `make`, listed on its docs page.
+
+    Raises:
+        ConfigError: unknown name or option, or a value out of range.
+    """
+    if num_envs < 1:
+        raise ConfigError(f"num_envs is {num_envs!r}: expected 1 or more")
+    factory = SIMS.load(name)
+    known = list(factory.__kwdefaults__ or {})
+    for option in options:
+        if option not in known:
+            close = difflib.get_close_matches(option, known, n=1)
+            hint = f"did you mean {close[0]!r}? " if close else ""
+            raise ConfigError(f"option {option!r} of sim {name!r} is unknown: {hint}known: {', '.join(known)}")
+    return factory(num_envs, seed, **options)

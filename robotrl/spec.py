@@ -1,0 +1,261 @@
+"""What every part agrees on: array specs, the step record, and the Protocols of sims and policies.
+
+Axes, used in every shape comment: `T` time, `N` envs, `B` batch, `H` action chunk, `A` action, `K` denoising steps,
+`D` feature, `G` group. Names carry units and frames: `dt_s`, `pos_w` (world frame), `vel_b` (body frame).
+
+This module imports nothing of ours and no torch at run time: tensors appear in annotations only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    import gymnasium
+    import numpy as np
+    import torch
+    from torch import Tensor
+
+Mode = Literal["sample", "mean"]
+Split = Literal["train", "val", "test"]
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Shape and meaning of one array, without its batch axis.
+
+    Args:
+        shape: trailing shape, e.g. (18,).
+        names: one name for each element of the last axis; names carry units' quantity and frame ("peg_pos_x_w").
+        units: one SI unit for each name ("m", "rad", "1").
+        low: lower bound of each element of the last axis; -inf where there is none.
+        high: upper bound, likewise.
+        dtype: numpy dtype name.
+    """
+
+    shape: tuple[int, ...]
+    names: tuple[str, ...]
+    units: tuple[str, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        width = self.shape[-1] if self.shape else 1
+        for field in ("names", "units", "low", "high"):
+            found = len(getattr(self, field))
+            if found != width:
+                raise ValueError(f"Spec.{field} has {found} entries: expected {width}, one for each of shape[-1]")
+        if len(set(self.names)) != len(self.names):
+            raise ValueError(f"Spec.names repeats a name: {self.names}")
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready dict; infinities become None."""
+        out = asdict(self)
+        for field in ("low", "high"):
+            out[field] = [None if abs(value) == float("inf") else value for value in out[field]]
+        return out
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Spec:
+        """Inverse of `to_json`."""
+        inf = float("inf")
+        return cls(
+            shape=tuple(data["shape"]),
+            names=tuple(data["names"]),
+            units=tuple(data["units"]),
+            low=tuple(-inf if value is None else float(value) for value in data["low"]),
+            high=tuple(inf if value is None else float(value) for value in data["high"]),
+            dtype=data["dtype"],
+        )
+
+
+Observation = dict[str, "Tensor"]
+"""Named observation arrays (N, ...), the keys being those of the sim's `observation_spec`."""
+
+
+class Step(NamedTuple):
+    """What one control step of all envs returned. Rows that ended have already been reset (same-step reset).
+
+    `terminated` and `truncated` are never merged. Both at once mean failure: do not bootstrap.
+    """
+
+    obs: dict[str, Tensor]
+    """(N, ...) each: the observation to act on next; of the new episode where one ended."""
+    reward: Tensor
+    """(N,) float32."""
+    terminated: Tensor
+    """(N,) bool: the task ended the episode; nothing follows."""
+    truncated: Tensor
+    """(N,) bool: a time limit cut the episode; the value of `final_obs` follows."""
+    final_obs: dict[str, Tensor]
+    """(n, ...) each, compact: the last observation of the n episodes that ended, in the order of `final_ids`."""
+    final_ids: Tensor
+    """(n,) int64: which envs ended."""
+    info: dict[str, Tensor]
+    """(N,) each, about the step just made: `success` bool, `state_id` int64 (start of that episode, -1 if unknown)."""
+
+
+@runtime_checkable
+class VecSim(Protocol):
+    """A batch of environments that step together; see `Step` for the reset rule."""
+
+    num_envs: int
+    control_dt_s: float
+    """Seconds between two actions."""
+    device: torch.device
+    observation_spec: dict[str, Spec]
+    action_spec: Spec
+    buffers_are_reused: bool
+    """Whether tensors of one `Step` are overwritten by the next: whoever keeps one copies it."""
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> dict[str, Tensor]:
+        """Start new episodes in all envs. `seed` restarts every random stream; None lets them run on."""
+
+    def step(self, actions: Tensor) -> Step:
+        """Advance all envs by one control step under `actions` (N, A), in the units of `action_spec`."""
+
+    def close(self) -> None:
+        """Free what the sim holds."""
+
+    def as_gymnasium(self) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
+        """The same sim as a numpy `gymnasium.vector.VectorEnv` with same-step autoreset."""
+
+
+@runtime_checkable
+class HasFinalObs(Protocol):
+    """The sim fills `Step.final_obs`. Without this, a learner bootstraps from the value before the step."""
+
+    has_final_obs: Literal[True]
+
+
+@runtime_checkable
+class HasState(Protocol):
+    """Exact state: a sim that was restored continues bit for bit, random streams included."""
+
+    def get_state(self) -> dict[str, np.ndarray]:
+        """All state as named arrays (JSON-free, safetensors-ready)."""
+
+    def set_state(self, state: dict[str, np.ndarray]) -> dict[str, Tensor]:
+        """Restore what `get_state` returned; gives the observation at that state."""
+
+
+@runtime_checkable
+class HasStateIds(Protocol):
+    """Episodes start from numbered states, the same for the same id in every process; splits are disjoint."""
+
+    def state_ids(self, split: Split) -> range:
+        """The ids of a split."""
+
+    def queue_states(self, ids: Sequence[int] | np.ndarray) -> None:
+        """Ids that the next resets (first `reset`, then autoreset) draw from, in order; then training ids again."""
+
+
+@runtime_checkable
+class HasCamera(Protocol):
+    """The sim draws itself."""
+
+    cameras: tuple[str, ...]
+
+    def render(self, ids: Sequence[int], camera: str, width: int, height: int) -> np.ndarray:
+        """(n, height, width, 3) uint8 pictures of the envs `ids`."""
+
+
+@runtime_checkable
+class HasParams(Protocol):
+    """Physical parameters for each env (domain randomisation)."""
+
+    params: tuple[str, ...]
+    """Names with units, e.g. "peg_friction"."""
+
+    def get_params(self) -> dict[str, np.ndarray]:
+        """(N,) each: the multiplier or value in force."""
+
+    def set_params(self, ids: Sequence[int] | np.ndarray, values: dict[str, np.ndarray]) -> None:
+        """Set parameters of the envs `ids`."""
+
+
+class Expert(Protocol):
+    """A scripted demonstrator of a sim; it may read privileged state."""
+
+    modes: tuple[str, ...]
+    """The distinct ways in which it solves the task."""
+    mode: Tensor
+    """(N,) int64: the way chosen for each env's running episode."""
+
+    def act(self, started: Tensor) -> Tensor:
+        """Actions (N, A) for all envs; `started` (N,) bool marks envs at the first step of an episode."""
+
+
+@runtime_checkable
+class HasExpert(Protocol):
+    """The sim brings a scripted expert."""
+
+    def make_expert(self, noise: float = 0.0, clumsiness: float = 0.0, mode: str | None = None, seed: int = 0) -> Expert:
+        """An expert on this sim; `mode` None draws one per episode."""
+
+
+class ActOut(NamedTuple):
+    """What a policy's `act` returns."""
+
+    chunk: Tensor
+    """(B, H, A) actions in the sim's units."""
+    state: Any
+    """Recurrence and history to pass to the next call; None for a policy without memory."""
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """Maps observations to action chunks. All normalisation lies inside."""
+
+    observation_spec: dict[str, Spec]
+    action_spec: Spec
+    horizon: int
+    """H, the length of an action chunk; all of it is executed."""
+
+    def act(
+        self, obs: dict[str, Tensor], state: Any = None, generator: torch.Generator | None = None, mode: Mode = "sample"
+    ) -> ActOut:
+        """A chunk for each row of `obs` (B, ...)."""
+
+
+@runtime_checkable
+class HasLogProb(Protocol):
+    """The policy has a closed-form density over chunks."""
+
+    def log_prob(self, obs: dict[str, Tensor], chunk: Tensor) -> Tensor:
+        """(B, H, A) log-density of normalised pre-clip actions."""
+
+
+@runtime_checkable
+class HasChain(Protocol):
+    """A generative policy: an encoder and a velocity field; t = 0 is noise, t = 1 is the action."""
+
+    horizon: int
+    action_spec: Spec
+    denoising_steps: int
+
+    def encode(self, obs: dict[str, Tensor]) -> Tensor:
+        """Context (B, D) from raw observations (normalisation inside)."""
+
+    def velocity(self, ctx: Tensor, x: Tensor, t: Tensor, dt: Tensor) -> Tensor:
+        """dx/dt (B, H, A) at x (B, H, A), time t (B,), for a step of length dt (B,)."""
+
+
+@runtime_checkable
+class HasDecode(Protocol):
+    """Noise in, chunk out, deterministically."""
+
+    def decode(self, ctx: Tensor, noise: Tensor) -> Tensor:
+        """(B, H, A) normalised chunk from noise (B, H, A)."""
+
+
+class Chain(NamedTuple):
+    """A sampled denoising chain in normalised action space."""
+
+    x: Tensor
+    """(B, K+1, H, A): x[:, 0] is the initial noise, x[:, K] the action, each before any clipping."""
+    log_prob: Tensor
+    """(B, K, H, A) log-density of each transition under the kernel that drew it; zeros for a deterministic one."""

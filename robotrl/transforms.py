@@ -1,0 +1,158 @@
+"""Frozen transforms: what happens to arrays between the sim's units and the network's, as declarative data.
+
+A `TransformGroup` holds what is applied to observations before the network (`inputs`, in order) and to actions after it
+(`outputs`, in order). New inputs are appended and new outputs prepended, so that the inverse order cannot be wrong.
+Each transform says `where` it runs once exported: inside the ONNX graph or on the host. The same data has a numpy and a
+torch backend, tested equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Where = Literal["graph", "host"]
+
+
+@dataclass(frozen=True)
+class Affine:
+    """`y = x * scale + offset`, elementwise on the last axis of array `key`."""
+
+    key: str
+    scale: tuple[float, ...]
+    offset: tuple[float, ...]
+    where: Where = "graph"
+
+
+@dataclass(frozen=True)
+class Clip:
+    """`y = min(max(x, low), high)`, elementwise on the last axis of array `key`; NaN stays NaN."""
+
+    key: str
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    where: Where = "graph"
+
+
+Transform = Affine | Clip
+KINDS: dict[str, type[Affine] | type[Clip]] = {"affine": Affine, "clip": Clip}
+
+
+def to_json(transform: Transform) -> dict[str, Any]:
+    """A JSON-ready dict, its class under "kind"."""
+    kind = next(name for name, cls in KINDS.items() if isinstance(transform, cls))
+    return {"kind": kind, **asdict(transform)}
+
+
+def from_json(data: dict[str, Any]) -> Transform:
+    """Inverse of `to_json`.
+
+    Raises:
+        ValueError: unknown kind, or fields that the kind does not have.
+    """
+    kind = data.get("kind")
+    if kind not in KINDS:
+        raise ValueError(f"transform kind {kind!r} is unknown: known: {', '.join(KINDS)}")
+    cls = KINDS[str(kind)]
+    given = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items() if name != "kind"}
+    names = {field.name for field in fields(cls)}
+    if set(given) != names:
+        raise ValueError(f"transform {kind!r} has fields {sorted(given)}: expected {sorted(names)}")
+    return cls(**given)
+
+
+def normalize(key: str, mean: Sequence[float], std: Sequence[float], floor: float = 1e-6) -> Affine:
+    """The `Affine` that maps data of this mean and standard deviation to zero mean and unit deviation.
+
+    An element whose deviation is below `floor` is constant in the data; it is centred and left unscaled.
+    """
+    m, s = np.asarray(mean, np.float64), np.asarray(std, np.float64)
+    scale = 1.0 / np.where(s < floor, 1.0, s)
+    return Affine(key, tuple(scale.tolist()), tuple((-m * scale).tolist()))
+
+
+def bounds_to_unit(key: str, low: Sequence[float], high: Sequence[float]) -> Affine:
+    """The `Affine` that maps [low, high] to [-1, 1].
+
+    Raises:
+        ValueError: a bound is infinite, or low is not below high.
+    """
+    lo, hi = np.asarray(low, np.float64), np.asarray(high, np.float64)
+    if not (np.isfinite(lo).all() and np.isfinite(hi).all() and (lo < hi).all()):
+        raise ValueError(f"bounds of {key!r} must be finite and low < high: low={list(low)}, high={list(high)}")
+    scale = 2.0 / (hi - lo)
+    return Affine(key, tuple(scale.tolist()), tuple((-1.0 - lo * scale).tolist()))
+
+
+def inverse(affine: Affine) -> Affine:
+    """The `Affine` that undoes this one."""
+    scale = 1.0 / np.asarray(affine.scale, np.float64)
+    offset = -np.asarray(affine.offset, np.float64) * scale
+    return Affine(affine.key, tuple(scale.tolist()), tuple(offset.tolist()), affine.where)
+
+
+@dataclass(frozen=True)
+class TransformGroup:
+    """What surrounds a network: `inputs` before it, `outputs` after it."""
+
+    inputs: tuple[Transform, ...] = ()
+    outputs: tuple[Transform, ...] = ()
+
+    def push(self, inputs: Sequence[Transform] = (), outputs: Sequence[Transform] = ()) -> TransformGroup:
+        """A group that lies closer to the network: inputs appended, outputs prepended."""
+        return TransformGroup(self.inputs + tuple(inputs), tuple(outputs) + self.outputs)
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready dict."""
+        return {"inputs": [to_json(t) for t in self.inputs], "outputs": [to_json(t) for t in self.outputs]}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> TransformGroup:
+        """Inverse of `to_json`."""
+        return cls(tuple(from_json(t) for t in data["inputs"]), tuple(from_json(t) for t in data["outputs"]))
+
+
+def numpy_backend(transforms: Sequence[Transform]) -> Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]:
+    """A function that applies `transforms` in order to a dict of float32 arrays; keys without a transform pass."""
+    steps: list[tuple[Transform, np.ndarray, np.ndarray]] = [
+        (t, *(np.asarray(v, np.float32) for v in _constants(t))) for t in transforms
+    ]
+
+    def apply(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        out = dict(arrays)
+        for transform, a, b in steps:
+            x = out[transform.key]
+            out[transform.key] = x * a + b if isinstance(transform, Affine) else np.minimum(np.maximum(x, a), b)
+        return out
+
+    return apply
+
+
+def torch_backend(transforms: Sequence[Transform], device: Any = None) -> Callable[[dict[str, Tensor]], dict[str, Tensor]]:
+    """Like `numpy_backend`, for torch tensors; constants live on `device`."""
+    import torch
+
+    steps: list[tuple[Transform, Tensor, Tensor]] = [
+        (t, *(torch.tensor(v, dtype=torch.float32, device=device) for v in _constants(t))) for t in transforms
+    ]
+
+    def apply(arrays: dict[str, Tensor]) -> dict[str, Tensor]:
+        out = dict(arrays)
+        for transform, a, b in steps:
+            x = out[transform.key]
+            out[transform.key] = x * a + b if isinstance(transform, Affine) else torch.minimum(torch.maximum(x, a), b)
+        return out
+
+    return apply
+
+
+def _constants(transform: Transform) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    if isinstance(transform, Affine):
+        return transform.scale, transform.offset
+    return transform.low, transform.high

@@ -1,0 +1,1 @@
+"""MuJoCo sims on `mujoco.batch`: engine, arm, tasks, camera."""
