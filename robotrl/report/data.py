@@ -1,0 +1,219 @@
+"""What a report shows, as plain values: whoever ran the job fills these, the page only draws them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+GeomKind = Literal["box", "capsule", "cylinder", "sphere", "ellipsoid", "plane"]
+Role = Literal["clone", "best_clone", "expert", "tuned", "deployed"]
+
+
+class CurvePoint(NamedTuple):
+    """One periodic evaluation during fine-tuning."""
+
+    env_steps: int
+    """Environment steps taken when it was made."""
+    value: float
+    """Success rate, 0 to 1."""
+    low: float
+    high: float
+
+
+class Level(NamedTuple):
+    """A success rate with its interval: a row of the table and, but for `deployed`, a mark in the learning curve."""
+
+    role: Role
+    """What it is the success of; each role at most once. `expert` is the demonstrator as it was used."""
+    label: str
+    """What the reader calls it, e.g. "clone", "same demos, trained to convergence"."""
+    value: float
+    low: float | None = None
+    high: float | None = None
+    episodes: int | None = None
+
+
+class Geom(NamedTuple):
+    """A primitive of the scene, in its own frame."""
+
+    kind: GeomKind
+    size: tuple[float, float, float]
+    """As MuJoCo has it, metres: half sizes of a box; radius and half length of a capsule or cylinder; radius."""
+    rgba: tuple[float, float, float, float]
+    """0 to 1 each."""
+
+
+class Camera(NamedTuple):
+    """Where the animation is seen from at first; the reader can drag it round."""
+
+    lookat: tuple[float, float, float] = (0.0, 0.0, 0.2)
+    """World point in the middle of the picture, metres."""
+    distance: float = 1.6
+    """Metres from `lookat`."""
+    azimuth_deg: float = 130.0
+    """As in MuJoCo: the direction in which the camera looks, from the x axis."""
+    elevation_deg: float = -25.0
+    """Negative looks down."""
+    fovy_deg: float = 35.0
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """One recorded episode.
+
+    Args:
+        success: whether it ended in success.
+        poses: (F, G, 7) float: position (m, world) and quaternion (w, x, y, z) of every geom in every frame.
+    """
+
+    success: bool
+    poses: NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Animation:
+    """Rollouts from the same held-out starts, before and after.
+
+    Args:
+        geoms: the scene's G primitives; a geom whose pose never changes within a rollout costs next to nothing.
+        before: one rollout for each start.
+        after: likewise, same order.
+        starts: the start ids, shown under the pictures.
+        frame_dt_s: seconds between frames.
+        camera: first view.
+        before_label: what the left picture shows.
+        after_label: what the right picture shows.
+    """
+
+    geoms: Sequence[Geom]
+    before: Sequence[Rollout]
+    after: Sequence[Rollout]
+    starts: Sequence[int]
+    frame_dt_s: float
+    camera: Camera = Camera()
+    before_label: str = "clone"
+    after_label: str = "fine-tuned"
+
+    def __post_init__(self) -> None:
+        if not len(self.before) == len(self.after) == len(self.starts):
+            raise ValueError(
+                f"Animation has {len(self.before)} rollouts before, {len(self.after)} after and {len(self.starts)} "
+                "starts: expected as many of each"
+            )
+        for rollout in (*self.before, *self.after):
+            if rollout.poses.ndim != 3 or rollout.poses.shape[1:] != (len(self.geoms), 7) or not len(rollout.poses):
+                raise ValueError(f"Rollout.poses is {rollout.poses.shape}: expected (F > 0, {len(self.geoms)}, 7)")
+
+
+@dataclass(frozen=True)
+class ReportData:
+    """Everything the report of a fine-tuning job shows. Only `title`, `task`, `levels` and `summary` are required.
+
+    Args:
+        title: name of the job, e.g. "Peg insertion".
+        task: one plain sentence: what the robot has to do and when it counts as success.
+        levels: success rates; `clone` and `tuned` make the verdict.
+        summary: what `summary.json` holds (`bc.success`, `rl.success`, `env_steps`, `export`, `control`, `wall_s`,
+            `peak_memory_mib`), nested; absent parts are left out of the page.
+        curve: periodic evaluations during fine-tuning, in order of env steps.
+        curve_note: one line about those evaluations (which starts, how many episodes).
+        animation: rollouts before and after.
+        lateness_us: lateness of every control tick of the deployed bundle, microseconds.
+        inference_us: inference time of every tick, microseconds.
+        stages: (name, seconds) of each stage, in order.
+        settings: resolved settings; nested mappings are shown with dotted names.
+        versions: package name to version.
+        machine: what it ran on, name to value.
+        seed: the seed of the whole job.
+        command: the command that makes this report again.
+    """
+
+    title: str
+    task: str
+    levels: Sequence[Level]
+    summary: Mapping[str, Any]
+    curve: Sequence[CurvePoint] = ()
+    curve_note: str = ""
+    animation: Animation | None = None
+    lateness_us: Sequence[float] = ()
+    inference_us: Sequence[float] = ()
+    stages: Sequence[tuple[str, float]] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    versions: Mapping[str, str] = field(default_factory=dict[str, str])
+    machine: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    seed: int | None = None
+    command: str = ""
+
+    def __post_init__(self) -> None:
+        roles = [level.role for level in self.levels]
+        if len(set(roles)) != len(roles):
+            raise ValueError(f"ReportData.levels repeats a role: {roles}")
+
+    def level(self, role: Role) -> Level | None:
+        """The level of a role, None where there is none."""
+        return next((level for level in self.levels if level.role == role), None)
+
+
+_MUJOCO_KINDS: dict[int, GeomKind] = {0: "plane", 2: "sphere", 3: "capsule", 4: "ellipsoid", 5: "cylinder", 6: "box"}
+
+
+def geoms_from_mujoco(
+    geom_type: ArrayLike, geom_size: ArrayLike, geom_rgba: ArrayLike
+) -> tuple[NDArray[np.int64], list[Geom]]:
+    """The drawable primitives of a MuJoCo model, from its arrays (no simulator is imported).
+
+    Args:
+        geom_type: (n,) `model.geom_type`.
+        geom_size: (n, 3) `model.geom_size`.
+        geom_rgba: (n, 4) `model.geom_rgba`; fully transparent geoms are left out, as are meshes and height fields.
+
+    Returns:
+        Which geoms are kept, (G,) indices into the model's, and the `Geom` of each.
+    """
+    types, sizes, colours = np.asarray(geom_type), np.asarray(geom_size), np.asarray(geom_rgba)
+    keep = [i for i in range(len(types)) if int(types[i]) in _MUJOCO_KINDS and colours[i, 3] > 0]
+    geoms = [
+        Geom(
+            _MUJOCO_KINDS[int(types[i])],
+            (float(sizes[i, 0]), float(sizes[i, 1]), float(sizes[i, 2])),
+            (float(colours[i, 0]), float(colours[i, 1]), float(colours[i, 2]), float(colours[i, 3])),
+        )
+        for i in keep
+    ]
+    return np.asarray(keep, dtype=np.int64), geoms
+
+
+def poses_from_mujoco(geom_xpos: ArrayLike, geom_xmat: ArrayLike) -> NDArray[np.float32]:
+    """Poses as `Rollout` wants them, from recorded `data.geom_xpos` and `data.geom_xmat`.
+
+    Args:
+        geom_xpos: (F, G, 3) positions, metres.
+        geom_xmat: (F, G, 9) or (F, G, 3, 3) rotation matrices, row by row.
+
+    Returns:
+        (F, G, 7) float32.
+    """
+    pos = np.asarray(geom_xpos, dtype=np.float64)
+    m = np.asarray(geom_xmat, dtype=np.float64).reshape(*pos.shape[:-1], 3, 3)
+    # Each row of `candidates` is the quaternion times four times one of its components; the largest is well conditioned.
+    xx, yy, zz = m[..., 0, 0], m[..., 1, 1], m[..., 2, 2]
+    a, b, c = m[..., 2, 1] - m[..., 1, 2], m[..., 0, 2] - m[..., 2, 0], m[..., 1, 0] - m[..., 0, 1]
+    d, e, f = m[..., 1, 0] + m[..., 0, 1], m[..., 0, 2] + m[..., 2, 0], m[..., 2, 1] + m[..., 1, 2]
+    candidates = np.stack(
+        [
+            np.stack([1 + xx + yy + zz, a, b, c], -1),
+            np.stack([a, 1 + xx - yy - zz, d, e], -1),
+            np.stack([b, d, 1 - xx + yy - zz, f], -1),
+            np.stack([c, e, f, 1 - xx - yy + zz], -1),
+        ],
+        -2,
+    )
+    norms = np.linalg.norm(candidates, axis=-1)
+    best = norms.argmax(-1)[..., None, None]
+    quat = np.take_along_axis(candidates, best, axis=-2)[..., 0, :]
+    quat /= np.linalg.norm(quat, axis=-1, keepdims=True)
+    return np.concatenate([pos, quat], -1).astype(np.float32)
