@@ -113,15 +113,19 @@ class VecSim(Protocol):
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> dict[str, Tensor]:
         """Start new episodes in all envs. `seed` restarts every random stream; None lets them run on."""
+        ...
 
     def step(self, actions: Tensor) -> Step:
         """Advance all envs by one control step under `actions` (N, A), in the units of `action_spec`."""
+        ...
 
     def close(self) -> None:
         """Free what the sim holds."""
+        ...
 
     def as_gymnasium(self) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
         """The same sim as a numpy `gymnasium.vector.VectorEnv` with same-step autoreset."""
+        ...
 
 
 @runtime_checkable
@@ -137,9 +141,11 @@ class HasState(Protocol):
 
     def get_state(self) -> dict[str, np.ndarray]:
         """All state as named arrays (JSON-free, safetensors-ready)."""
+        ...
 
     def set_state(self, state: dict[str, np.ndarray]) -> dict[str, Tensor]:
         """Restore what `get_state` returned; gives the observation at that state."""
+        ...
 
 
 @runtime_checkable
@@ -148,9 +154,11 @@ class HasStateIds(Protocol):
 
     def state_ids(self, split: Split) -> range:
         """The ids of a split."""
+        ...
 
     def queue_states(self, ids: Sequence[int] | np.ndarray) -> None:
         """Ids that the next resets (first `reset`, then autoreset) draw from, in order; then training ids again."""
+        ...
 
 
 @runtime_checkable
@@ -161,6 +169,7 @@ class HasCamera(Protocol):
 
     def render(self, ids: Sequence[int], camera: str, width: int, height: int) -> np.ndarray:
         """(n, height, width, 3) uint8 pictures of the envs `ids`."""
+        ...
 
 
 @runtime_checkable
@@ -172,9 +181,11 @@ class HasParams(Protocol):
 
     def get_params(self) -> dict[str, np.ndarray]:
         """(N,) each: the multiplier or value in force."""
+        ...
 
     def set_params(self, ids: Sequence[int] | np.ndarray, values: dict[str, np.ndarray]) -> None:
         """Set parameters of the envs `ids`."""
+        ...
 
 
 class Expert(Protocol):
@@ -187,14 +198,18 @@ class Expert(Protocol):
 
     def act(self, started: Tensor) -> Tensor:
         """Actions (N, A) for all envs; `started` (N,) bool marks envs at the first step of an episode."""
+        ...
 
 
 @runtime_checkable
 class HasExpert(Protocol):
     """The sim brings a scripted expert."""
 
-    def make_expert(self, noise: float = 0.0, clumsiness: float = 0.0, mode: str | None = None, seed: int = 0) -> Expert:
+    def make_expert(
+        self, noise: float = 0.0, clumsiness: float = 0.0, mode: str | None = None, seed: int = 0
+    ) -> Expert:
         """An expert on this sim; `mode` None draws one per episode."""
+        ...
 
 
 class ActOut(NamedTuple):
@@ -219,6 +234,7 @@ class Policy(Protocol):
         self, obs: dict[str, Tensor], state: Any = None, generator: torch.Generator | None = None, mode: Mode = "sample"
     ) -> ActOut:
         """A chunk for each row of `obs` (B, ...)."""
+        ...
 
 
 @runtime_checkable
@@ -227,6 +243,7 @@ class HasLogProb(Protocol):
 
     def log_prob(self, obs: dict[str, Tensor], chunk: Tensor) -> Tensor:
         """(B, H, A) log-density of normalised pre-clip actions."""
+        ...
 
 
 @runtime_checkable
@@ -239,9 +256,11 @@ class HasChain(Protocol):
 
     def encode(self, obs: dict[str, Tensor]) -> Tensor:
         """Context (B, D) from raw observations (normalisation inside)."""
+        ...
 
     def velocity(self, ctx: Tensor, x: Tensor, t: Tensor, dt: Tensor) -> Tensor:
         """dx/dt (B, H, A) at x (B, H, A), time t (B,), for a step of length dt (B,)."""
+        ...
 
 
 @runtime_checkable
@@ -250,6 +269,7 @@ class HasDecode(Protocol):
 
     def decode(self, ctx: Tensor, noise: Tensor) -> Tensor:
         """(B, H, A) normalised chunk from noise (B, H, A)."""
+        ...
 
 
 class Chain(NamedTuple):

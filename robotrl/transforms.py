@@ -60,7 +60,9 @@ def from_json(data: dict[str, Any]) -> Transform:
     if kind not in KINDS:
         raise ValueError(f"transform kind {kind!r} is unknown: known: {', '.join(KINDS)}")
     cls = KINDS[str(kind)]
-    given = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items() if name != "kind"}
+    given: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in data.items() if name != "kind"
+    }
     names = {field.name for field in fields(cls)}
     if set(given) != names:
         raise ValueError(f"transform {kind!r} has fields {sorted(given)}: expected {sorted(names)}")
@@ -121,7 +123,7 @@ class TransformGroup:
 def numpy_backend(transforms: Sequence[Transform]) -> Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]:
     """A function that applies `transforms` in order to a dict of float32 arrays; keys without a transform pass."""
     steps: list[tuple[Transform, np.ndarray, np.ndarray]] = [
-        (t, *(np.asarray(v, np.float32) for v in _constants(t))) for t in transforms
+        (t, np.asarray(a, np.float32), np.asarray(b, np.float32)) for t in transforms for a, b in [_constants(t)]
     ]
 
     def apply(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -134,12 +136,16 @@ def numpy_backend(transforms: Sequence[Transform]) -> Callable[[dict[str, np.nda
     return apply
 
 
-def torch_backend(transforms: Sequence[Transform], device: Any = None) -> Callable[[dict[str, Tensor]], dict[str, Tensor]]:
+def torch_backend(
+    transforms: Sequence[Transform], device: Any = None
+) -> Callable[[dict[str, Tensor]], dict[str, Tensor]]:
     """Like `numpy_backend`, for torch tensors; constants live on `device`."""
     import torch
 
     steps: list[tuple[Transform, Tensor, Tensor]] = [
-        (t, *(torch.tensor(v, dtype=torch.float32, device=device) for v in _constants(t))) for t in transforms
+        (t, torch.tensor(a, dtype=torch.float32, device=device), torch.tensor(b, dtype=torch.float32, device=device))
+        for t in transforms
+        for a, b in [_constants(t)]
     ]
 
     def apply(arrays: dict[str, Tensor]) -> dict[str, Tensor]:

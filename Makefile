@@ -1,0 +1,39 @@
+# Everything here sets up .venv by itself first; that takes no time when it is up to date.
+# `make help` lists the targets. PYTHON=/path/to/python chooses the interpreter that .venv is made with.
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-test quickstart test format type smoke bench clean
+PY := .venv/bin/python
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+setup: ## make the virtual environment .venv with robotrl[train]
+	@python=$$(sh tools/find_python.sh) && "$$python" tools/setup_env.py train
+
+setup-test:
+	@python=$$(sh tools/find_python.sh) && "$$python" tools/setup_env.py test
+
+quickstart: setup ## demonstrations, cloning, fine-tuning, export, control (OUT=quickstart SEED=0)
+	@.venv/bin/robotrl quickstart --out $(or $(OUT),quickstart) --seed $(or $(SEED),0)
+
+test: setup-test ## lint, types and all tests; fails on a skip that tests/allowed_skips.txt does not list
+	@.venv/bin/ruff check .
+	@.venv/bin/ruff format --check --quiet .
+	@$(PY) tools/typecheck.py
+	@ROBOTRL_STRICT_SKIPS=1 $(PY) -m pytest
+
+format: setup-test ## format the code and mend what the linter can
+	@.venv/bin/ruff check --fix-only --quiet .
+	@.venv/bin/ruff format .
+
+type: setup-test ## check the types (strict), on the code laid out as it is installed
+	@$(PY) tools/typecheck.py
+
+smoke: setup-test ## build the wheel and use it in two empty environments, one of them without torch
+	@$(PY) tools/smoke.py
+
+bench: setup-test ## run a benchmark (NAME=..., JSON=file); without NAME, list them
+	@.venv/bin/robotrl bench $(if $(NAME),$(NAME) $(if $(JSON),--json $(JSON)),--list)
+
+clean: ## remove what builds and tests leave behind; .venv and runs stay
+	@rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

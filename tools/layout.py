@@ -1,0 +1,44 @@
+"""The package as it is installed: pyproject's package-dir map, applied without building anything."""
+
+from __future__ import annotations
+
+import shutil
+import tomllib
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def setuptools_config() -> dict[str, Any]:
+    """The `[tool.setuptools]` table of pyproject.toml."""
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+
+
+def folder_of(package: str) -> Path:
+    """The folder of an importable package, relative to the repository ("robotrl.sims.mujoco" -> sims/mujoco)."""
+    mapped = setuptools_config()["package-dir"]
+    parts = package.split(".")
+    for length in range(len(parts), 0, -1):
+        prefix = ".".join(parts[:length])
+        if prefix in mapped:
+            return Path(mapped[prefix], *parts[length:])
+    raise KeyError(package)
+
+
+def stage(target: Path) -> dict[Path, Path]:
+    """Copy every listed package to `target` as a wheel lays it out.
+
+    Returns:
+        Staged file to its source, both relative, for every Python file.
+    """
+    shutil.rmtree(target, ignore_errors=True)
+    origin: dict[Path, Path] = {}
+    for package in setuptools_config()["packages"]:
+        folder = Path(*package.split("."))
+        (target / folder).mkdir(parents=True, exist_ok=True)
+        for source in sorted((ROOT / folder_of(package)).iterdir()):
+            if source.suffix in (".py", ".pyi") or source.name == "py.typed":
+                shutil.copyfile(source, target / folder / source.name)
+                origin[folder / source.name] = source.relative_to(ROOT)
+    return origin
