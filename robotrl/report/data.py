@@ -85,6 +85,7 @@ class Animation:
         starts: the start ids, shown under the pictures.
         frame_dt_s: seconds between frames.
         camera: first view.
+        shadow_z: height of the surface that takes the shadows, metres; None for no shadows.
         before_label: what the left picture shows.
         after_label: what the right picture shows.
     """
@@ -94,7 +95,8 @@ class Animation:
     after: Sequence[Rollout]
     starts: Sequence[int]
     frame_dt_s: float
-    camera: Camera = Camera()
+    camera: Camera = field(default_factory=Camera)
+    shadow_z: float | None = 0.0
     before_label: str = "clone"
     after_label: str = "fine-tuned"
 
@@ -199,7 +201,7 @@ def poses_from_mujoco(geom_xpos: ArrayLike, geom_xmat: ArrayLike) -> NDArray[np.
     """
     pos = np.asarray(geom_xpos, dtype=np.float64)
     m = np.asarray(geom_xmat, dtype=np.float64).reshape(*pos.shape[:-1], 3, 3)
-    # Each row of `candidates` is the quaternion times four times one of its components; the largest is well conditioned.
+    # Each row is the quaternion times four times one of its components: the largest row is well conditioned.
     xx, yy, zz = m[..., 0, 0], m[..., 1, 1], m[..., 2, 2]
     a, b, c = m[..., 2, 1] - m[..., 1, 2], m[..., 0, 2] - m[..., 2, 0], m[..., 1, 0] - m[..., 0, 1]
     d, e, f = m[..., 1, 0] + m[..., 0, 1], m[..., 0, 2] + m[..., 2, 0], m[..., 2, 1] + m[..., 1, 2]

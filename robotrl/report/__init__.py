@@ -1,0 +1,29 @@
+"""The report of a job: one self-contained HTML file that works without a server or a network."""
+
+from __future__ import annotations
+
+from robotrl.report.data import (
+    Animation,
+    Camera,
+    CurvePoint,
+    Geom,
+    Level,
+    ReportData,
+    Rollout,
+    geoms_from_mujoco,
+    poses_from_mujoco,
+)
+from robotrl.report.page import write_report
+
+__all__ = [
+    "Animation",
+    "Camera",
+    "CurvePoint",
+    "Geom",
+    "Level",
+    "ReportData",
+    "Rollout",
+    "geoms_from_mujoco",
+    "poses_from_mujoco",
+    "write_report",
+]

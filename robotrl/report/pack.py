@@ -1,0 +1,51 @@
+"""Recorded rollouts as a compact JSON value that the page's viewer unpacks."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robotrl.report.data import Animation, Rollout
+
+_FULL = 32767
+_STILL_M = 1e-5
+"""A geom that moves less than this (and turns as little) within a rollout is stored once."""
+
+
+def pack(animation: Animation) -> dict[str, Any]:
+    """All rollouts with 16-bit poses: positions over the box that they visit, quaternions over -1 to 1.
+
+    Each rollout is `{"ok", "n", "moving", "data"}`: `data` is base64 of little-endian int16, first the pose of every
+    geom in the first frame (G, 7), then those of the `moving` geoms in all `n` frames (n, M, 7).
+    """
+    rollouts = [*animation.before, *animation.after]
+    positions = np.concatenate([rollout.poses[..., :3].reshape(-1, 3) for rollout in rollouts])
+    low, high = positions.min(0), positions.max(0)
+    centre, half = (low + high) / 2, max(float((high - low).max()) / 2, 1e-6)
+    return {
+        "dt": animation.frame_dt_s,
+        "centre": [round(float(value), 6) for value in centre],
+        "half": half,
+        "shadow": animation.shadow_z,
+        "camera": list(animation.camera),
+        "geoms": [[geom.kind, *(round(value, 5) for value in (*geom.size, *geom.rgba))] for geom in animation.geoms],
+        "before": [_pack_rollout(rollout, centre, half) for rollout in animation.before],
+        "after": [_pack_rollout(rollout, centre, half) for rollout in animation.after],
+    }
+
+
+def _pack_rollout(rollout: Rollout, centre: NDArray[np.float32], half: float) -> dict[str, Any]:
+    poses = rollout.poses.astype(np.float64)
+    moving = np.flatnonzero(np.ptp(poses, axis=0).max(-1) > _STILL_M)
+    poses[..., :3] = (poses[..., :3] - centre) / half
+    whole = np.round(np.clip(poses, -1, 1) * _FULL).astype("<i2")
+    data = whole[0].tobytes() + whole[:, moving].tobytes()
+    return {
+        "ok": bool(rollout.success),
+        "n": len(poses),
+        "moving": moving.tolist(),
+        "data": base64.b64encode(data).decode("ascii"),
+    }
