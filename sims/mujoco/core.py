@@ -1,0 +1,333 @@
+"""The numpy core of our MuJoCo sims: episodes, starts and parameters around a task, for all envs at once.
+
+A `Task` sees arrays of all envs only. `Core` counts steps, ends and restarts episodes, draws start ids, and saves and
+restores everything exactly. It knows no torch, so that a simulated robot can be driven from it too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import mujoco.batch
+import numpy as np
+from numpy.typing import NDArray
+
+from robotrl.errors import ConfigError, NumericsError, unknown
+from robotrl.fn import counter
+from robotrl.sims.mujoco.physics import Physics
+from robotrl.spec import Spec, Split
+
+F32 = NDArray[np.float32]
+Ids = NDArray[np.int64]
+
+SPLITS: dict[Split, range] = {
+    "train": range(0, 1 << 30),
+    "val": range(1 << 30, (1 << 30) + (1 << 20)),
+    "test": range((1 << 30) + (1 << 20), (1 << 30) + (1 << 21)),
+}
+"""Start ids: training draws from the first; the other two are held out, `val` for choosing, `test` for the verdict."""
+
+
+class Param(NamedTuple):
+    """A physical parameter that may differ between envs, as a multiplier of the model's own values."""
+
+    fields: tuple[str, ...]
+    """MjModel fields that it multiplies."""
+    rows: tuple[int, ...]
+    """Rows of those fields (geom ids, body ids, actuator ids)."""
+    low: float
+    """Smallest value accepted."""
+    high: float
+    """Largest value accepted."""
+    columns: tuple[int, ...] | None = None
+    """Columns multiplied, all when None."""
+
+
+class Outcome(NamedTuple):
+    """What a task says of the step just made."""
+
+    reward: NDArray[np.float64]
+    """(N,)."""
+    success: NDArray[np.bool_]
+    """(N,)."""
+    failure: NDArray[np.bool_]
+    """(N,): the episode ends without success."""
+
+
+class Task(Protocol):
+    """One task on MuJoCo: the model and what is read from and written to it, for all envs at once."""
+
+    name: str
+    control_dt_s: float
+    substeps: int
+    limit_steps: int
+    observation_spec: dict[str, Spec]
+    action_spec: Spec
+
+    def xml(self) -> str:
+        """The MJCF."""
+
+    def bind(self, physics: Physics) -> None:
+        """Take views of the simulations' arrays; called once."""
+
+    def params(self) -> dict[str, Param]:
+        """Parameters that may be randomised."""
+
+    def start(self, env_ids: Ids, state_ids: Ids) -> None:
+        """Write the start states `state_ids` into the envs `env_ids`."""
+
+    def command(self, actions: F32) -> None:
+        """Write controls for actions (N, A)."""
+
+    def observe(self, out: Mapping[str, F32], env_ids: Ids | slice) -> None:
+        """Write the observations of `env_ids` into the same rows of `out`."""
+
+    def outcome(self, actions: F32) -> Outcome:
+        """Reward and end of the step just made."""
+
+
+class ScriptedExpert(Protocol):
+    """A demonstrator that acts on all envs of a core."""
+
+    modes: tuple[str, ...]
+    mode: NDArray[np.int64]
+
+    def act(self, started: NDArray[np.bool_]) -> F32:
+        """Actions (N, A); `started` (N,) marks envs at the first step of an episode."""
+
+
+class Result(NamedTuple):
+    """One control step of all envs; arrays are buffers that the next step overwrites, except the final ones."""
+
+    obs: dict[str, F32]
+    reward: F32
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    final_obs: dict[str, F32]
+    final_ids: Ids
+    success: NDArray[np.bool_]
+    state_id: Ids
+
+
+class Core:
+    """Episodes of a task in N envs, with same-step reset.
+
+    Args:
+        task: the task.
+        num_envs: N.
+        seed: seeds which training starts are drawn and in which order.
+        threads: physics threads, 0 for all cores.
+        randomization: parameter name to (low, high): each episode draws a multiplier uniformly, as a function of its
+            start id, so that one id is one physics.
+        dump_dir: where the numerics guard writes.
+
+    Raises:
+        ConfigError: unknown parameter, or a range outside what the parameter accepts.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        num_envs: int,
+        seed: int,
+        threads: int = 0,
+        randomization: Mapping[str, tuple[float, float]] | None = None,
+        dump_dir: Path | None = None,
+    ) -> None:
+        self.task = task
+        self.num_envs = num_envs
+        self.physics = Physics(task.xml(), num_envs, threads, dump_dir)
+        task.bind(self.physics)
+        self._params = task.params()
+        self._values: dict[str, NDArray[np.float64]] = {name: np.ones(num_envs) for name in self._params}
+        self._randomization = dict(randomization or {})
+        for name, (low, high) in self._randomization.items():
+            self._check_param(name, np.array([low, high]))
+        self.seed = seed
+        self._draws = 0
+        self._queue: list[int] = []
+        self._all: Ids = np.arange(num_envs)
+        self.steps: NDArray[np.int64] = np.zeros(num_envs, np.int64)
+        self.state_ids: Ids = np.full(num_envs, -1)
+        self.obs: dict[str, F32] = {
+            key: np.zeros((num_envs, *spec.shape), np.float32) for key, spec in task.observation_spec.items()
+        }
+        self._reward = np.zeros(num_envs, np.float32)
+        self._low = np.asarray(task.action_spec.low, np.float32)
+        self._high = np.asarray(task.action_spec.high, np.float32)
+
+    # episodes
+
+    def reset(self, seed: int | None = None, options: Mapping[str, Any] | None = None) -> dict[str, F32]:
+        """Start new episodes everywhere.
+
+        Args:
+            seed: restarts the draw of training starts.
+            options: "state_ids": (N,) start ids; "stagger": True starts the step counters spread over the time limit,
+                so that the envs do not all time out together.
+
+        Raises:
+            ConfigError: unknown option, or ids of the wrong number.
+        """
+        given = dict(options or {})
+        if seed is not None:
+            self.seed, self._draws, self._queue = int(seed), 0, []
+        if "state_ids" in given:
+            ids = np.asarray(given.pop("state_ids"), np.int64)
+            if ids.shape != (self.num_envs,):
+                raise ConfigError(f"state_ids has shape {ids.shape}: expected ({self.num_envs},), one id for each env")
+            self._queue = [int(i) for i in ids]
+        stagger = bool(given.pop("stagger", False))
+        for name in given:
+            raise unknown("reset option", name, ("state_ids", "stagger"))
+        self.physics.batch.reset(stage=0)
+        self._start(self._all)
+        if stagger:
+            self.steps[:] = self._all * self.task.limit_steps // self.num_envs
+        return self.obs
+
+    def step(self, actions: F32) -> Result:
+        """Advance all envs by one control step; rows that end are restarted before this returns.
+
+        Args:
+            actions: (N, A), clipped to the action bounds.
+
+        Raises:
+            ConfigError: wrong shape.
+            NumericsError: an action, or the physics after it, is not finite; the env, step and field are named.
+        """
+        expected = (self.num_envs, *self.task.action_spec.shape)
+        if actions.shape != expected:
+            raise ConfigError(f"actions has shape {tuple(actions.shape)}: expected {expected} (envs, action)")
+        if not np.isfinite(actions.sum()):
+            env, column = (int(i[0]) for i in np.nonzero(~np.isfinite(actions)))
+            raise NumericsError(
+                f"env {env}, episode step {self.steps[env]}: action {self.task.action_spec.names[column]!r} is"
+                f" {actions[env, column]}: expected a finite number"
+            )
+        actions = np.clip(actions, self._low, self._high)
+        task = self.task
+        task.command(actions)
+        self.physics.step(task.substeps)
+        self.steps += 1
+        task.observe(self.obs, slice(None))
+        outcome = task.outcome(actions)
+        self._reward[:] = outcome.reward
+        terminated = outcome.success | outcome.failure
+        truncated = (self.steps >= task.limit_steps) & ~terminated
+        state_id = self.state_ids.copy()
+        final_ids = np.flatnonzero(terminated | truncated)
+        final_obs = {key: value[final_ids] for key, value in self.obs.items()}
+        if len(final_ids):
+            self._start(final_ids)
+        return Result(self.obs, self._reward, terminated, truncated, final_obs, final_ids, outcome.success, state_id)
+
+    def queue_states(self, ids: Sequence[int] | NDArray[np.int64]) -> None:
+        """Start ids that the next restarts take, in order; when none is left, training ids are drawn again.
+
+        Raises:
+            ConfigError: an id outside all splits.
+        """
+        for i in ids:
+            if not 0 <= int(i) < SPLITS["test"].stop:
+                raise ConfigError(f"state id {int(i)} is out of range: expected 0 to {SPLITS['test'].stop - 1}")
+        self._queue = [int(i) for i in ids]
+
+    def _start(self, env_ids: Ids) -> None:
+        ids = np.empty(len(env_ids), np.int64)
+        queued = min(len(self._queue), len(env_ids))
+        ids[:queued] = self._queue[:queued]
+        del self._queue[:queued]
+        fresh = len(env_ids) - queued
+        draws = counter.uniform(self.seed, np.arange(self._draws, self._draws + fresh), 1)[:, 0]
+        ids[queued:] = (draws * len(SPLITS["train"])).astype(np.int64)
+        self._draws += fresh
+        self.steps[env_ids] = 0
+        self.state_ids[env_ids] = ids
+        for stream, (name, (low, high)) in enumerate(sorted(self._randomization.items())):
+            u = counter.uniform(0x5EED + stream, ids, 1)[:, 0]
+            self._set_param(name, env_ids, low + (high - low) * u)
+        self.task.start(env_ids, ids)
+        self.physics.forward(env_ids)
+        self.task.observe(self.obs, env_ids)
+
+    # parameters
+
+    def get_params(self) -> dict[str, NDArray[np.float64]]:
+        """(N,) multipliers in force."""
+        return {name: value.copy() for name, value in self._values.items()}
+
+    def set_params(self, env_ids: Ids, values: Mapping[str, NDArray[np.float64]]) -> None:
+        """Set multipliers of the envs `env_ids`.
+
+        Raises:
+            ConfigError: unknown parameter or value out of range.
+        """
+        for name, value in values.items():
+            array = np.broadcast_to(np.asarray(value, np.float64), (len(env_ids),))
+            self._check_param(name, array)
+            self._set_param(name, env_ids, array)
+        self.physics.forward(env_ids)
+
+    def _check_param(self, name: str, values: NDArray[np.float64]) -> None:
+        if name not in self._params:
+            raise unknown("parameter", name, self._params)
+        param = self._params[name]
+        if not ((values >= param.low) & (values <= param.high)).all():
+            raise ConfigError(f"parameter {name!r} is {values.tolist()}: expected {param.low} to {param.high}")
+
+    def _set_param(self, name: str, env_ids: Ids, values: NDArray[np.float64]) -> None:
+        param = self._params[name]
+        self._values[name][env_ids] = values
+        for field in param.fields:
+            expanded = self.physics.batch.expand(field)
+            nominal = np.asarray(getattr(self.physics.model, field))
+            for row in param.rows:
+                if nominal.ndim == 1:
+                    expanded[env_ids, row] = nominal[row] * values
+                else:
+                    columns = slice(None) if param.columns is None else list(param.columns)
+                    block = expanded[env_ids, row]
+                    block[:, columns] = nominal[row][columns] * values[:, None]
+                    expanded[env_ids, row] = block
+        if set(param.fields) & set(mujoco.MjModel._setconst_inputs):
+            self.physics.batch.set_const(env_ids)
+
+    # exact state
+
+    def get_state(self) -> dict[str, NDArray[Any]]:
+        """Everything that decides what happens next, as named arrays."""
+        return {
+            "physics": self.physics.batch.state.copy(),
+            "steps": self.steps.copy(),
+            "state_ids": self.state_ids.copy(),
+            "queue": np.array(self._queue, np.int64),
+            "draws": np.array([self.seed, self._draws], np.int64),
+            **{f"param/{name}": value.copy() for name, value in self._values.items()},
+        }
+
+    def set_state(self, state: Mapping[str, NDArray[Any]]) -> dict[str, F32]:
+        """Restore what `get_state` gave; returns the observations there.
+
+        Raises:
+            ConfigError: the state is of another task or number of envs.
+        """
+        found, expected = np.shape(state["physics"]), self.physics.batch.state.shape
+        if found != expected:
+            raise ConfigError(
+                f"state 'physics' has shape {found}: expected {expected}, of this task and number of envs"
+            )
+        self.physics.batch.state[:] = state["physics"]
+        self.steps[:] = state["steps"]
+        self.state_ids[:] = state["state_ids"]
+        self._queue = [int(i) for i in state["queue"]]
+        self.seed, self._draws = int(state["draws"][0]), int(state["draws"][1])
+        for name in self._params:
+            values = np.asarray(state[f"param/{name}"], np.float64)
+            if not np.array_equal(values, self._values[name]):
+                self._set_param(name, self._all, values)
+        self.physics.forward()
+        self.task.observe(self.obs, slice(None))
+        return self.obs

@@ -1,0 +1,107 @@
+"""The scripted expert of `mujoco/peg-insert`.
+
+It lands the peg on the fixture beside the hole, from one of two sides, and slides it in: a search by contact, as people
+do it. Noise shakes each action; clumsiness makes whole episodes worse (a wrong idea of where the hole is, slower hands).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robotrl.errors import out_of_range, unknown
+from robotrl.sims.mujoco.core import Core
+from robotrl.sims.mujoco.peg_insert import STEP_M, YAW_STEP_RAD, PegInsert
+
+Array = NDArray[np.float64]
+
+MODES = ("left", "right")
+LANDING_OFFSET_M = 0.03
+HOVER_M = 0.02
+SLIDE_STEP_M = 0.014
+OVERSHOOT_M = 0.004
+"""How far past the middle the slide aims, so that friction does not stop it short of the hole."""
+PRESS_M = 0.004
+"""How far below the surface the tip aims while it slides: enough to feel the hole, too little to stick."""
+APPROACH, LAND, SLIDE = 0, 1, 2
+
+
+class PegExpert:
+    """Acts on all envs of a core at once; reads privileged state.
+
+    Args:
+        core: a core whose task is `PegInsert`.
+        noise: standard deviation of Gaussian noise on each action, 0 to 1 (an action spans [-1, 1]).
+        clumsiness: 0 to 1; at 1 the hole is believed up to some millimetres and hundredths of a radian off.
+        mode: "left" or "right", or None to draw one for each episode.
+        seed: seeds noise, clumsiness and the draw of modes.
+
+    Raises:
+        ConfigError: unknown mode, or a value out of range.
+    """
+
+    modes = MODES
+
+    def __init__(
+        self, core: Core, noise: float = 0.0, clumsiness: float = 0.0, mode: str | None = None, seed: int = 0
+    ) -> None:
+        if not isinstance(core.task, PegInsert):
+            raise TypeError(f"PegExpert solves mujoco/peg-insert: got {core.task.name}")
+        for field, value in (("noise", noise), ("clumsiness", clumsiness)):
+            if not 0 <= value <= 1:
+                raise out_of_range(field, value, "0 to 1")
+        if mode is not None and mode not in MODES:
+            raise unknown("mode", mode, MODES)
+        n = core.num_envs
+        self._task = core.task
+        self._noise, self._clumsiness = noise, clumsiness
+        self._only = None if mode is None else MODES.index(mode)
+        self._rng = np.random.default_rng(seed)
+        self.mode: NDArray[np.int64] = np.zeros(n, np.int64)
+        self._phase = np.zeros(n, np.int64)
+        self._sweep: Array = np.ones(n)
+        self._bias: Array = np.zeros((n, 3))
+        self._gain: Array = np.ones(n)
+
+    def act(self, started: NDArray[np.bool_]) -> NDArray[np.float32]:
+        """Actions (N, 4); `started` (N,) marks envs at the first step of an episode."""
+        if started.any():
+            self._begin(np.flatnonzero(started))
+        rel, yaw = self._task.relative(slice(None))
+        x, y, z = rel[:, 0] - self._bias[:, 0], rel[:, 1] - self._bias[:, 1], rel[:, 2]
+        turn = yaw - self._bias[:, 2]
+        landing = np.where(self.mode == 0, -LANDING_OFFSET_M, LANDING_OFFSET_M)
+
+        above = (np.abs(x - landing) < 0.006) & (np.abs(y) < 0.003) & (np.abs(turn) < 0.04)
+        self._phase[(self._phase == APPROACH) & above & (z < HOVER_M + 0.015)] = LAND
+        self._phase[(self._phase == LAND) & (z < 0.002)] = SLIDE
+        phase = self._phase
+
+        # metres and radians wanted in this step, in the hole's frame
+        # sweep over the middle and back until the peg drops in
+        arrived = (phase == SLIDE) & (self._sweep * x > OVERSHOOT_M - 0.002)
+        self._sweep[arrived] *= -1
+        beyond = OVERSHOOT_M * self._sweep
+        want_x = np.where(phase == SLIDE, np.clip(2 * (beyond - x), -SLIDE_STEP_M, SLIDE_STEP_M), landing - x)
+        want_y = np.where(phase == SLIDE, -2 * y, -y)
+        want_z = np.select([phase == APPROACH, phase == LAND], [HOVER_M - z, np.full_like(z, -0.012)], -PRESS_M)
+        inside = z < -0.004
+        want_z = np.where(inside, -STEP_M, want_z)
+        cos, sin = self._task.hole_direction(slice(None))
+        action = np.empty((len(x), 4))
+        action[:, 0] = cos * want_x - sin * want_y
+        action[:, 1] = sin * want_x + cos * want_y
+        action[:, 2] = want_z
+        action[:, :3] *= self._gain[:, None] / STEP_M
+        action[:, 3] = -turn / YAW_STEP_RAD
+        if self._noise:
+            action += self._noise * self._rng.standard_normal(action.shape)
+        return np.clip(action, -1, 1).astype(np.float32)
+
+    def _begin(self, envs: NDArray[np.int64]) -> None:
+        n = len(envs)
+        self._phase[envs] = APPROACH
+        self.mode[envs] = self._rng.integers(0, len(MODES), n) if self._only is None else self._only
+        self._sweep[envs] = np.where(self.mode[envs] == 0, 1.0, -1.0)
+        self._bias[envs] = self._clumsiness * self._rng.standard_normal((n, 3)) * (0.003, 0.003, 0.03)
+        self._gain[envs] = 1.0 - self._clumsiness * self._rng.uniform(0.0, 0.5, n)

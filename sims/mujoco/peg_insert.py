@@ -1,0 +1,269 @@
+"""`mujoco/peg-insert`: an arm pushes a square peg into a square hole of random pose.
+
+The page docs/sims/peg-insert.md gives observation, action, reward, starts and ends as tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robotrl.errors import out_of_range, unknown
+from robotrl.fn import counter
+from robotrl.sims.mujoco.arm import JOINT_RANGE_RAD, JOINTS, ArmControl, arm_mjcf, pointing_down, wrap
+from robotrl.sims.mujoco.core import F32, Core, Ids, Outcome, Param
+from robotrl.sims.mujoco.physics import Physics
+from robotrl.spec import Spec
+
+if TYPE_CHECKING:
+    from robotrl.sims.mujoco.robot import SimulatedRobot
+    from robotrl.sims.mujoco.sim import MujocoSim
+
+Array = NDArray[np.float64]
+
+PEG_HALF_WIDTH_M = 0.02
+PEG_LENGTH_M = 0.12
+HOLE_DEPTH_M = 0.06
+"""Height of the fixture; the table is the bottom of the hole."""
+WALL_HALF_WIDTH_M = 0.035
+SUCCESS_DEPTH_M = HOLE_DEPTH_M / 2
+STEP_M = 0.04
+"""Displacement wanted by an action of 1."""
+YAW_STEP_RAD = 0.25
+WORKSPACE_LOW_M = (0.28, -0.35, 0.0)
+WORKSPACE_HIGH_M = (0.75, 0.35, 0.32)
+_START_SEED = 0x9E6
+
+
+class Clearance(NamedTuple):
+    """Bounds of the clearance option, in metres for each side."""
+
+    low: float = 0.0005
+    high: float = 0.01
+
+
+class PegInsert:
+    """The task; see `make` for the arguments."""
+
+    name = "mujoco/peg-insert"
+    control_dt_s = 0.05
+    substeps = 10
+
+    def __init__(self, reward: Literal["sparse", "shaped"], clearance_m: float, limit_s: float) -> None:
+        if reward not in ("sparse", "shaped"):
+            raise unknown("reward", str(reward), ("sparse", "shaped"))
+        bounds = Clearance()
+        if not bounds.low <= clearance_m <= bounds.high:
+            raise out_of_range("clearance_m", clearance_m, f"{bounds.low} to {bounds.high}")
+        if not 0.5 <= limit_s <= 60:
+            raise out_of_range("limit_s", limit_s, "0.5 to 60 seconds")
+        self.shaped = reward == "shaped"
+        self.clearance_m = clearance_m
+        self.limit_steps = round(limit_s / self.control_dt_s)
+        self.observation_spec = {"state": _state_spec()}
+        self.action_spec = Spec(
+            shape=(4,),
+            names=("tip_step_x_w", "tip_step_y_w", "tip_step_z_w", "tip_yaw_step_w"),
+            units=(f"{STEP_M} m", f"{STEP_M} m", f"{STEP_M} m", f"{YAW_STEP_RAD} rad"),
+            low=(-1.0,) * 4,
+            high=(1.0,) * 4,
+        )
+
+    def xml(self) -> str:
+        """The MJCF."""
+        half = PEG_HALF_WIDTH_M
+        tool = f"""
+<geom name="holder" type="box" size="0.028 0.028 0.012" pos="0 0 0.012" mass="0.1" rgba="0.25 0.27 0.30 1" contype="0" conaffinity="0"/>
+<geom name="peg" type="box" size="{half} {half} {PEG_LENGTH_M / 2}" pos="0 0 {PEG_LENGTH_M / 2}" mass="0.25" rgba="0.90 0.55 0.15 1" friction="0.3 0.005 0.0001"/>
+<site name="tip" pos="0 0 {PEG_LENGTH_M}" size="0.004"/>"""
+        body, actuators = arm_mjcf(tool)
+        inner = half + self.clearance_m
+        wall, height = WALL_HALF_WIDTH_M, HOLE_DEPTH_M / 2
+        outer = inner + 2 * wall
+        side = 'type="box" rgba="0.55 0.60 0.66 1" friction="0.3 0.005 0.0001"'
+        return f"""
+<mujoco model="peg-insert">
+  <compiler angle="radian"/>
+  <option integrator="implicitfast" timestep="{self.control_dt_s / self.substeps}" iterations="20" ls_iterations="20"/>
+  <default><geom condim="3"/></default>
+  <worldbody>
+    <light pos="0.3 -0.6 1.5" dir="0.1 0.4 -1"/>
+    <geom name="table" type="plane" size="1.2 1.2 0.1" rgba="0.86 0.87 0.88 1" friction="0.3 0.005 0.0001"/>
+    {body}
+    <body name="fixture" mocap="true" pos="0.5 0 0">
+      <geom name="wall_xp" {side} size="{wall} {outer} {height}" pos="{inner + wall} 0 {height}"/>
+      <geom name="wall_xn" {side} size="{wall} {outer} {height}" pos="{-inner - wall} 0 {height}"/>
+      <geom name="wall_yp" {side} size="{inner} {wall} {height}" pos="0 {inner + wall} {height}"/>
+      <geom name="wall_yn" {side} size="{inner} {wall} {height}" pos="0 {-inner - wall} {height}"/>
+    </body>
+  </worldbody>
+  <actuator>{actuators}</actuator>
+</mujoco>"""
+
+    def bind(self, physics: Physics) -> None:
+        """Take views of the simulations' arrays."""
+        batch = physics.batch
+        self.arm = ArmControl(batch, "tip")
+        self._qpos: Array = batch.bind("qpos")
+        self._qvel: Array = batch.bind("qvel")
+        self._warmstart: Array = batch.bind("qacc_warmstart")
+        self._time: Array = batch.bind("time")
+        self._ctrl: Array = physics.ctrl
+        self.hole_pos_w: Array = batch.bind("mocap_pos")[:, 0]
+        self._hole_quat: Array = batch.bind("mocap_quat")[:, 0]
+        self._model = physics.model
+
+    def params(self) -> dict[str, Param]:
+        """What may be randomised: friction of peg and fixture, mass of the peg, stiffness of the servos."""
+        model = self._model
+        geoms = tuple(int(model.geom(n).id) for n in ("peg", "wall_xp", "wall_xn", "wall_yp", "wall_yn"))
+        return {
+            "friction": Param(("geom_friction",), geoms, 0.2, 4.0, (0,)),
+            "flange_mass": Param(("body_mass", "body_inertia"), (int(model.body("flange").id),), 0.3, 3.0),
+            "servo_gain": Param(("actuator_gainprm", "actuator_biasprm"), tuple(range(len(JOINTS))), 0.5, 1.5),
+        }
+
+    def start(self, env_ids: Ids, state_ids: Ids) -> None:
+        """Write start states: a function of the id alone."""
+        u = counter.uniform(_START_SEED, state_ids, 7)
+        hole = np.stack([0.46 + 0.12 * u[:, 0], 0.26 * (u[:, 1] - 0.5), np.zeros(len(u))], axis=1)
+        hole_yaw = 1.0 * (u[:, 2] - 0.5)
+        offset = np.stack([0.2 * (u[:, 3] - 0.5), 0.2 * (u[:, 4] - 0.5), HOLE_DEPTH_M + 0.05 + 0.07 * u[:, 5]], axis=1)
+        yaw = hole_yaw + 1.0 * (u[:, 6] - 0.5)
+        self.hole_pos_w[env_ids] = hole
+        self._hole_quat[env_ids] = np.stack(
+            [np.cos(hole_yaw / 2), np.zeros(len(u)), np.zeros(len(u)), np.sin(hole_yaw / 2)], axis=1
+        )
+        self._qpos[env_ids] = pointing_down(hole + offset, yaw, PEG_LENGTH_M)
+        self._qvel[env_ids] = 0
+        self._warmstart[env_ids] = 0
+        self._time[env_ids] = 0
+        self._ctrl[env_ids] = self._qpos[env_ids]
+
+    def command(self, actions: F32) -> None:
+        """Cartesian steps; the tip is kept inside the workspace box."""
+        if self.shaped:
+            self._distance_before = self.distance()
+        tip = self.arm.tip_pos_w
+        target = np.clip(tip + STEP_M * actions[:, :3], WORKSPACE_LOW_M, WORKSPACE_HIGH_M)
+        self.arm.command(target - tip, YAW_STEP_RAD * actions[:, 3].astype(np.float64))
+
+    def observe(self, out: Mapping[str, F32], env_ids: Ids | slice) -> None:
+        """Write observations; see `_state_spec` for the columns."""
+        state = out["state"]
+        self.arm.refresh(env_ids)
+        rel, yaw = self.relative(env_ids)
+        cos, sin = self.hole_direction(env_ids)
+        linear, angular = self.arm.twist(env_ids)
+        down = self.arm.tool_axis_w()[env_ids]
+        state[env_ids, 0:3] = rel
+        state[env_ids, 3] = np.sin(yaw)
+        state[env_ids, 4] = np.cos(yaw)
+        state[env_ids, 5] = cos * linear[:, 0] + sin * linear[:, 1]
+        state[env_ids, 6] = cos * linear[:, 1] - sin * linear[:, 0]
+        state[env_ids, 7] = linear[:, 2]
+        state[env_ids, 8] = angular[:, 2]
+        state[env_ids, 9] = cos * down[:, 0] + sin * down[:, 1]
+        state[env_ids, 10] = cos * down[:, 1] - sin * down[:, 0]
+        state[env_ids, 11] = sin
+        state[env_ids, 12] = cos
+        state[env_ids, 13:] = self.arm.qpos[env_ids]
+
+    def outcome(self, actions: F32) -> Outcome:
+        """+1 at success; when shaped, also how much nearer the peg came (in tenths of a metre)."""
+        rel, _ = self.relative(slice(None))
+        lateral = np.hypot(rel[:, 0], rel[:, 1])
+        success = (rel[:, 2] < -SUCCESS_DEPTH_M) & (lateral < PEG_HALF_WIDTH_M / 2)
+        reward = success.astype(np.float64)
+        if self.shaped:
+            reward += 10.0 * (self._distance_before - self.distance())
+        return Outcome(reward, success, np.zeros(len(rel), bool))
+
+    def distance(self) -> Array:
+        """(N,) how far each peg is from success: lateral and vertical metres, and 5 cm for each radian of yaw."""
+        rel, yaw = self.relative(slice(None))
+        return np.hypot(rel[:, 0], rel[:, 1]) + np.abs(rel[:, 2] + SUCCESS_DEPTH_M) + 0.05 * np.abs(yaw)
+
+    def relative(self, env_ids: Ids | slice) -> tuple[Array, Array]:
+        """Tip relative to the hole's mouth, in the hole's frame: position (n, 3) in m, yaw (n,) in [-pi/4, pi/4)."""
+        delta = self.arm.tip_pos_w[env_ids] - self.hole_pos_w[env_ids]
+        cos, sin = self.hole_direction(env_ids)
+        rel = np.empty_like(delta)
+        rel[:, 0] = cos * delta[:, 0] + sin * delta[:, 1]
+        rel[:, 1] = cos * delta[:, 1] - sin * delta[:, 0]
+        rel[:, 2] = delta[:, 2] - HOLE_DEPTH_M
+        yaw = self.arm.yaw_rad()[env_ids] - np.arctan2(sin, cos)
+        # a square looks the same every quarter turn
+        return rel, wrap(4 * yaw) / 4
+
+    def hole_direction(self, env_ids: Ids | slice) -> tuple[Array, Array]:
+        """Cosine and sine (n,) of the hole's yaw in the world."""
+        quat = self._hole_quat[env_ids]
+        w, z = quat[:, 0], quat[:, 3]
+        return w * w - z * z, 2 * w * z
+
+
+def _state_spec() -> Spec:
+    low, high = np.asarray(JOINT_RANGE_RAD).T
+    inf = float("inf")
+    columns: list[tuple[str, str, float, float]] = [
+        *((f"tip_pos_{axis}_hole", "m", -1.0, 1.0) for axis in "xyz"),
+        ("tip_yaw_sin_hole", "1", -1.0, 1.0),
+        ("tip_yaw_cos_hole", "1", -1.0, 1.0),
+        *((f"tip_vel_{axis}_hole", "m/s", -inf, inf) for axis in "xyz"),
+        ("tip_yaw_rate_w", "rad/s", -inf, inf),
+        ("tool_axis_x_hole", "1", -1.0, 1.0),
+        ("tool_axis_y_hole", "1", -1.0, 1.0),
+        ("hole_yaw_sin_w", "1", -1.0, 1.0),
+        ("hole_yaw_cos_w", "1", -1.0, 1.0),
+        *(
+            (f"{name}_pos", "rad", float(lo) - 0.1, float(hi) + 0.1)
+            for name, lo, hi in zip(JOINTS, low, high, strict=True)
+        ),
+    ]
+    names, units, lows, highs = zip(*columns, strict=True)
+    return Spec((len(columns),), names, units, lows, highs)
+
+
+def make(
+    num_envs: int,
+    seed: int,
+    *,
+    reward: Literal["sparse", "shaped"] = "sparse",
+    clearance_m: float = 0.002,
+    limit_s: float = 4.0,
+    threads: int = 0,
+    randomization: Mapping[str, tuple[float, float]] | None = None,
+    dump_dir: Path | None = None,
+) -> MujocoSim:
+    """The batched sim.
+
+    Args:
+        num_envs: N, 1 or more.
+        seed: seeds which training starts are drawn.
+        reward: "sparse" is +1 at success and 0 otherwise; "shaped" adds ten times the metres gained on the goal.
+        clearance_m: room between peg and wall on each side, 0.0005 to 0.01 m.
+        limit_s: time limit of an episode, 0.5 to 60 s.
+        threads: physics threads, 0 for every core.
+        randomization: parameter ("friction", "flange_mass", "servo_gain") to the (low, high) of its multiplier.
+        dump_dir: where the numerics guard writes replayable states.
+
+    Raises:
+        ConfigError: a value out of range, with what was expected.
+    """
+    from robotrl.sims.mujoco.peg_expert import PegExpert
+    from robotrl.sims.mujoco.sim import MujocoSim
+
+    core = Core(PegInsert(reward, clearance_m, limit_s), num_envs, seed, threads, randomization, dump_dir)
+    return MujocoSim(core, PegExpert)
+
+
+def make_robot(seed: int) -> SimulatedRobot:
+    """One robot for the control loop to drive: the same task, stepped in real time by a driver process."""
+    from robotrl.sims.mujoco.robot import SimulatedRobot
+
+    return SimulatedRobot(Core(PegInsert("sparse", 0.002, 4.0), 1, seed, threads=1))

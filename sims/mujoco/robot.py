@@ -1,0 +1,59 @@
+"""A simulated robot for the control loop: one env, commanded at the control rate and advanced at the physics rate."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robotrl.errors import ConfigError
+from robotrl.sims.mujoco.core import SPLITS, Core
+from robotrl.spec import Split
+
+
+class SimulatedRobot:
+    """One env of a task without episodes: whoever drives it decides when to command, advance and start again.
+
+    Args:
+        core: a core with one env.
+    """
+
+    def __init__(self, core: Core) -> None:
+        if core.num_envs != 1:
+            raise ConfigError(f"num_envs is {core.num_envs}: expected 1 for a simulated robot")
+        task = core.task
+        self._core = core
+        self.observation_spec = task.observation_spec
+        self.action_spec = task.action_spec
+        self.control_dt_s = task.control_dt_s
+        self.inner_dt_s = task.control_dt_s / task.substeps
+        self.limit_s = task.limit_steps * task.control_dt_s
+        self._low = np.asarray(task.action_spec.low, np.float32)
+        self._high = np.asarray(task.action_spec.high, np.float32)
+        self._action = np.zeros((1, *task.action_spec.shape), np.float32)
+
+    def state_ids(self, split: Split) -> range:
+        """Start ids of a split."""
+        return SPLITS[split]
+
+    def reset(self, state_id: int) -> dict[str, NDArray[np.float32]]:
+        """Go to a start state; gives the observation there."""
+        self._core.reset(options={"state_ids": [state_id]})
+        return self.observe()
+
+    def command(self, action: NDArray[np.float32]) -> None:
+        """Set the arm's targets from where it is now, for an action (A,), clipped to its bounds."""
+        self._action[0] = np.clip(action, self._low, self._high)
+        self._core.task.command(self._action)
+
+    def advance(self, inner_steps: int) -> None:
+        """Advance the physics by `inner_steps` steps of `inner_dt_s`."""
+        self._core.physics.step(inner_steps)
+        self._core.task.observe(self._core.obs, slice(None))
+
+    def observe(self) -> dict[str, NDArray[np.float32]]:
+        """A copy of the observation, each array without the env axis."""
+        return {key: value[0].copy() for key, value in self._core.obs.items()}
+
+    def success(self) -> bool:
+        """Whether the task is solved now."""
+        return bool(self._core.task.outcome(self._action).success[0])

@@ -1,0 +1,109 @@
+"""`MujocoSim`: the numpy core as a `VecSim` of torch tensors that share its memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from robotrl.sims.mujoco.core import SPLITS, Core, ScriptedExpert
+from robotrl.spec import Spec, Split, Step
+
+if TYPE_CHECKING:
+    import gymnasium
+
+
+ExpertFactory = Callable[[Core, float, float, str | None, int], ScriptedExpert]
+"""(core, noise, clumsiness, mode, seed) to an expert on that core."""
+
+
+class TensorExpert:
+    """A numpy expert in torch clothes; satisfies `robotrl.spec.Expert`."""
+
+    def __init__(self, expert: ScriptedExpert) -> None:
+        self._expert = expert
+        self.modes = expert.modes
+        self.mode: Tensor = torch.from_numpy(expert.mode)
+
+    def act(self, started: Tensor) -> Tensor:
+        """Actions (N, A); `started` (N,) bool marks envs at the first step of an episode."""
+        return torch.from_numpy(self._expert.act(started.numpy()))
+
+
+class MujocoSim:
+    """A batch of envs of one MuJoCo task; satisfies `VecSim` with every capability of `robotrl.spec`.
+
+    Tensors are views of the core's memory: nothing is copied, and `Step` is overwritten by the next step
+    (`buffers_are_reused`).
+    """
+
+    device = torch.device("cpu")
+    buffers_are_reused = True
+    has_final_obs: Literal[True] = True
+
+    def __init__(self, core: Core, expert: ExpertFactory) -> None:
+        self.core = core
+        self._expert = expert
+        self.num_envs = core.num_envs
+        self.control_dt_s = core.task.control_dt_s
+        self.observation_spec: dict[str, Spec] = core.task.observation_spec
+        self.action_spec: Spec = core.task.action_spec
+        self.params = tuple(core.get_params())
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> dict[str, Tensor]:
+        """Start new episodes; see `Core.reset` for the options."""
+        return _tensors(self.core.reset(seed, options))
+
+    def step(self, actions: Tensor) -> Step:
+        """Advance all envs by one control step; see `Core.step`."""
+        out = self.core.step(actions.detach().numpy())
+        return Step(
+            obs=_tensors(out.obs),
+            reward=torch.from_numpy(out.reward),
+            terminated=torch.from_numpy(out.terminated),
+            truncated=torch.from_numpy(out.truncated),
+            final_obs=_tensors(out.final_obs),
+            final_ids=torch.from_numpy(out.final_ids),
+            info={"success": torch.from_numpy(out.success), "state_id": torch.from_numpy(out.state_id)},
+        )
+
+    def get_state(self) -> dict[str, NDArray[Any]]:
+        """Exact state; see `Core.get_state`."""
+        return self.core.get_state()
+
+    def set_state(self, state: dict[str, NDArray[Any]]) -> dict[str, Tensor]:
+        """Restore exact state; see `Core.set_state`."""
+        return _tensors(self.core.set_state(state))
+
+    def state_ids(self, split: Split) -> range:
+        """Start ids of a split."""
+        return SPLITS[split]
+
+    def queue_states(self, ids: Sequence[int] | NDArray[np.int64]) -> None:
+        """Ids that the next restarts draw from; see `Core.queue_states`."""
+        self.core.queue_states(ids)
+
+    def get_params(self) -> dict[str, NDArray[np.float64]]:
+        """(N,) multipliers in force."""
+        return self.core.get_params()
+
+    def set_params(self, ids: Sequence[int] | NDArray[np.int64], values: dict[str, NDArray[np.float64]]) -> None:
+        """Set multipliers of some envs; see `Core.set_params`."""
+        self.core.set_params(np.asarray(ids, np.int64), values)
+
+    def make_expert(
+        self, noise: float = 0.0, clumsiness: float = 0.0, mode: str | None = None, seed: int = 0
+    ) -> TensorExpert:
+        """The task's scripted expert, on this sim; see its class for the arguments."""
+        return TensorExpert(self._expert(self.core, noise, clumsiness, mode, seed))
+
+    def close(self) -> None:
+        """Nothing to free: the simulations go with the object."""
+
+
+def _tensors(arrays: dict[str, NDArray[np.float32]]) -> dict[str, Tensor]:
+    return {key: torch.from_numpy(value) for key, value in arrays.items()}
