@@ -1,0 +1,50 @@
+"""Lets pytest run from a bare checkout, and loads the rule about skips.
+
+Six folders at the top of the repository install as one package (see `[tool.setuptools.package-dir]`). Where this
+checkout is not the one that is installed, a folder of links with the installed layout goes to the front of the path,
+for this process and for those that the tests start.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+LINKS = ROOT / "build" / "checkout"
+PARTS = ("sims", "policies", "deploy", "configs", "benchmarks")
+
+sys.path.insert(0, str(HERE))  # for the plugin below
+pytest_plugins = ["strict_skips"]
+
+
+def _installed_from_here() -> bool:
+    """Whether `robotrl.sims` is found without help, and is ours."""
+    try:
+        found = importlib.util.find_spec("robotrl.sims")
+    except ModuleNotFoundError:
+        return False
+    return found is not None and found.origin is not None and Path(found.origin) == ROOT / "sims" / "__init__.py"
+
+
+def _link_layout() -> None:
+    """Make `build/checkout/robotrl`, a folder of links laid out as the installed package is."""
+    package = LINKS / "robotrl"
+    package.mkdir(parents=True, exist_ok=True)
+    targets = {entry.name: entry for entry in (ROOT / "robotrl").iterdir() if entry.name != "__pycache__"}
+    targets |= {part: ROOT / part for part in PARTS}
+    for name, target in targets.items():
+        link = package / name
+        if not link.is_symlink():
+            link.symlink_to(target)
+
+
+if not _installed_from_here():
+    _link_layout()
+    for name in [name for name in sys.modules if name.split(".")[0] == "robotrl"]:
+        del sys.modules[name]
+    sys.path.insert(0, str(LINKS))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(LINKS), os.environ.get("PYTHONPATH")]))
