@@ -1,7 +1,8 @@
 """A pytest plugin: with ROBOTRL_STRICT_SKIPS=1 or CI set, a skip that `allowed_skips.txt` does not list fails the run.
 
 A skipped test looks like a passed one in a closing line, so each has to be agreed on, with its reason. A line of the
-file is `test id | reason`; `*` in either stands for anything; `#` starts a comment. An expected failure counts as a skip.
+file is `test id | reason`; `*` in either stands for anything; `#` starts a comment. An expected failure counts as a
+skip.
 """
 
 from __future__ import annotations

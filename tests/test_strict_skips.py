@@ -22,9 +22,10 @@ def test_inside(n):
     if n == 2:
         pytest.skip("needs two of them")
 """
-ALL_LISTED = (
-    "# why\ntests/test_it.py::test_marked | no robot on this desk\ntests/test_it.py::test_inside[2] | needs *\n"
-)
+ALL_LISTED = """# why
+tests/test_it.py::test_marked | no robot on this desk
+tests/test_it.py::test_inside[2] | needs *
+"""
 
 
 def run_suite(tmp_path: Path, suite: str, allowed: str, **environment: str) -> subprocess.CompletedProcess[str]:
