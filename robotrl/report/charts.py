@@ -111,8 +111,8 @@ def learning_curve(points: Sequence[CurvePoint], levels: Sequence[Level], width:
     labelled = [*lines, *([tuned] if tuned else [])]
     if tuned:
         if tuned.low is not None and tuned.high is not None:
-            body.append(_vline("whisker", right + 8, y(tuned.low), y(tuned.high)))
-        body.append(f'<circle class="final" cx="{right + 8}" cy="{y(tuned.value):.1f}" r="5"/>')
+            body.append(_vline("whisker tuned", right + 8, y(tuned.low), y(tuned.high)))
+        body.append(f'<circle class="final tuned" cx="{right + 8}" cy="{y(tuned.value):.1f}" r="5"/>')
     heights = _spread([y(level.value) for level in labelled], 30, top + 4, bottom - 4)
     for level, at in zip(labelled, heights, strict=True):
         start = right + (14 if level is tuned else 3)
@@ -163,7 +163,7 @@ def latency_histograms(
     largest = max([float(samples.max()) for _, samples in arrays] + ([deadline_us] if deadline_us else []))
     low = 10 ** (math.floor(2 * math.log10(smallest)) / 2)
     high = 10 ** (math.ceil(2 * math.log10(largest) + 0.2) / 2)
-    panel, left, right, top = 96, 12, width - 12, 24
+    panel, left, right, top = 140, 24, width - 24, 52
     height = len(arrays) * panel + 44
 
     def x(value: float) -> float:
@@ -181,7 +181,7 @@ def latency_histograms(
     for row, (label, samples) in enumerate(arrays):
         base = (row + 1) * panel
         shares = np.histogram(samples, edges)[0] / len(samples)
-        scale = (panel - top - 14) / max(float(shares.max()), 1e-9)
+        scale = (panel - top) / max(float(shares.max()), 1e-9)
         for i, share in enumerate(shares):
             if share > 0:
                 # One tick in ten thousand must still be seen.
@@ -201,7 +201,7 @@ def latency_histograms(
         ]
         shown = _spread([x(mark.value) for mark in marks], 34, left + 14, right - 14)
         for mark, at in zip(marks, shown, strict=True):
-            head = base - panel + 34
+            head = base - panel + 46
             body.append(
                 f'<path class="mark-line" d="M{x(mark.value):.1f} {base} V{head + 4} L{at:.1f} {head}"/>'
                 f'<text class="tick" x="{at:.1f}" y="{head - 3}" text-anchor="middle">{mark.label}'

@@ -136,11 +136,13 @@ def _curve(data: ReportData) -> str:
 def _rollouts(animation: Animation) -> str:
     def view(side: str, index: int) -> str:
         ok = (animation.before if side == "before" else animation.after)[index].success
+        sign, word = ("✓", "success") if ok else ("✗", "failed")
         label = animation.before_label if side == "before" else animation.after_label
         return (
             f'<div class="view"><canvas data-side="{side}" data-index="{index}"></canvas>'
-            f'<span class="who {side}">{esc(label)}</span>'
-            f'<span class="mark {"ok" if ok else "fail"}">{"✓ success" if ok else "✗ failed"}</span></div>'
+            f'<div class="told"><span class="who {side}">{esc(label)}</span>'
+            f'<span class="mark {"ok" if ok else "fail"}">{sign}<span class="wide-only"> {word}</span></span>'
+            "</div></div>"
         )
 
     pairs = "".join(

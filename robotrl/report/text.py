@@ -12,8 +12,8 @@ def esc(text: object) -> str:
 
 
 def percent(rate: float) -> str:
-    """A rate as a percentage with one decimal, without a trailing zero: 0.984 is "98.4 %", 1.0 is "100 %"."""
-    return f"{round(100 * rate, 1):g} %"
+    """A rate as a percentage with one decimal: 0.984 is "98.4 %"; exactly 0 and 1 are "0 %" and "100 %"."""
+    return f"{100 * rate:.0f} %" if rate in (0, 1) else f"{100 * rate:.1f} %"
 
 
 def micros(value: float) -> str:

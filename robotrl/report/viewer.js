@@ -5,7 +5,7 @@
   const source = document.getElementById("rollouts");
   if (!source) return;
   const data = JSON.parse(source.textContent);
-  const [lookX, lookY, lookZ, distance, azimuth0, elevation0, fovy] = data.camera;
+  const [[lookX, lookY, lookZ], distance, azimuth0, elevation0, fovy] = data.camera;
   let azimuth = azimuth0, elevation = elevation0;
 
   // Meshes: vertices, normals and triangles of each geom in its own frame.
@@ -107,6 +107,7 @@
     up = [right[1] * forward[2], -right[0] * forward[2], right[0] * forward[1] - right[1] * forward[0]];
     eye = [lookX - distance * forward[0], lookY - distance * forward[1], lookZ - distance * forward[2]];
   }
+  let lamp = 1;
   const key = [0.45, -0.25, 0.86], fill = [-0.7, 0.5, 0.3];
 
   // Screen vertices of the geom being drawn: x, y, 1/depth, light.
@@ -129,7 +130,7 @@
         const nx = (r00 * u + r01 * v + r02 * w) / size, ny = (r10 * u + r11 * v + r12 * w) / size;
         const nz = (r20 * u + r21 * v + r22 * w) / size;
         const light = Math.max(0, nx * key[0] + ny * key[1] + nz * key[2]);
-        sl[k] = 0.42 + 0.55 * light + 0.16 * Math.max(0, nx * fill[0] + ny * fill[1] + nz * fill[2]) + 0.06 * nz;
+        sl[k] = lamp * (0.5 + 0.52 * light + 0.2 * Math.max(0, nx * fill[0] + ny * fill[1] + nz * fill[2]) + 0.06 * nz);
       }
       x -= eye[0]; y -= eye[1]; z -= eye[2];
       const depth = x * forward[0] + y * forward[1] + z * forward[2];
@@ -143,7 +144,7 @@
     const { width, height, colour, depth } = pic, [red, green, blue] = geom.rgb;
     for (let i = 0; i < geom.t.length; i += 3) {
       const a = geom.t[i];
-      let b = geom.t[i + 1], c = geom.t[i + 2];
+      let b = geom.t[i + 2], c = geom.t[i + 1]; // the screen's y points down, which turns the winding round
       if (sw[a] < 0 || sw[b] < 0 || sw[c] < 0) continue;
       let area = (sx[b] - sx[a]) * (sy[c] - sy[a]) - (sx[c] - sx[a]) * (sy[b] - sy[a]);
       if (flat && area < 0) { [b, c] = [c, b]; area = -area; }
@@ -181,8 +182,8 @@
     const r = unpack(data[canvas.dataset.side][canvas.dataset.index]);
     return { canvas, r, mark: canvas.parentElement.querySelector(".mark"), context: canvas.getContext("2d"), seen: true };
   });
+  let ratio = 2; // twice the page's pixels: smooth edges; less on a machine that cannot keep up
   function resize(pic) {
-    const ratio = Math.min(2, 1.25 * Math.max(1, window.devicePixelRatio || 1));
     const width = Math.max(16, Math.round(pic.canvas.clientWidth * ratio)), height = Math.round(width * 0.75);
     if (width === pic.width) return;
     pic.canvas.width = pic.width = width; pic.canvas.height = pic.height = height;
@@ -197,6 +198,7 @@
   function background(pic) {
     const style = getComputedStyle(document.documentElement);
     const tone = (name) => style.getPropertyValue(name).trim().match(/\d+/g).map(Number);
+    lamp = tone("--lamp")[0] / 100;
     const top = tone("--sky-top"), bottom = tone("--sky-bottom");
     for (let y = 0; y < pic.height; y++) {
       const [red, green, blue] = top.map((k, i) => Math.round(k + (bottom[i] - k) * y / pic.height));
@@ -228,8 +230,12 @@
   let time = 0, running = !matchMedia("(prefers-reduced-motion: reduce)").matches, last = null, stale = true;
   scrub.max = end;
   scrub.step = "any";
+  let cost = 0;
   function show() {
+    const began = performance.now();
     for (const pic of pictures) if (pic.seen) paint(pic, Math.min(time, end));
+    cost = 0.8 * cost + 0.2 * (performance.now() - began);
+    if (cost > 45 && ratio > 1) { ratio -= 0.5; cost = 0; }
     scrub.value = Math.min(time, end);
     clock.textContent = Math.min(time, end).toFixed(1) + " s";
     play.textContent = running ? "Pause" : "Play";
