@@ -85,7 +85,7 @@ def write_checkpoint(directory: Path, tree: Any, *, step: int, kind: str, score:
 
     Raises:
         ConfigError: `step` is negative, or a leaf of the tree cannot be saved (it is named).
-        RobotrlError: the disk refused (full, read-only, ...). What was at `directory` is untouched, nothing is left over.
+        RobotrlError: the disk refused (full, read-only, ...). What was at `directory` is untouched.
     """
     if step < 0:
         raise out_of_range("checkpoint step", step, "0 or more")

@@ -89,7 +89,8 @@ def check_schema(data: Any, what: str, schema_version: int) -> dict[str, Any]:
         raise DataError(f"{what} has schema_version {version!r}: expected {schema_version}")
     if version > schema_version:
         raise DataError(
-            f"{what} has schema_version {version}, written by a newer robotrl: this one reads {schema_version}; upgrade robotrl"
+            f"{what} has schema_version {version}, written by a newer robotrl: "
+            f"this one reads {schema_version}; upgrade robotrl"
         )
     if version < schema_version:
         raise DataError(f"{what} has schema_version {version}: expected {schema_version}")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 
@@ -98,9 +98,9 @@ def _pack(value: Any, name: str, arrays: dict[str, Array]) -> Any:
     if isinstance(value, np.generic):
         return {"$scalar": _store(np.asarray(value), name, arrays)}
     if isinstance(value, np.ndarray) and not isinstance(value, np.ma.MaskedArray):
-        return {"$numpy": _store(value, name, arrays)}  # pyright: ignore[reportUnknownArgumentType]
+        return {"$numpy": _store(cast("Array", value), name, arrays)}
     if _is_tensor(value):
-        return {"$torch": _store(value, name, arrays)}
+        return {"$torch": _store(cast("Array", value), name, arrays)}
     raise ConfigError(
         f"checkpoint leaf {name[1:] or '(root)'!r} is a {type(value).__name__}: "
         "expected a tensor, an array, a dict, list or tuple, or a JSON value"

@@ -112,7 +112,7 @@ def _describe(name: str, array: Any) -> tuple[str, int, list[int]]:
 
 def _bytes(array: Any) -> memoryview:
     if isinstance(array, np.ndarray):
-        return memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+        return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
     torch = sys.modules["torch"]
     flat = array.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
-    return memoryview(flat.view(torch.uint8).numpy())
+    return flat.view(torch.uint8).numpy().data

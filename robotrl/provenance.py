@@ -1,0 +1,89 @@
+"""What a run was made with: versions, machine, git state."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import subprocess
+import sys
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import Any
+
+SCHEMA_VERSION = 1
+GIT_TIMEOUT_S = 20.0
+
+
+def versions() -> dict[str, Any]:
+    """Python, platform, every installed package, processor and thread counts."""
+    packages = {str(found.metadata["Name"]): found.version for found in distributions() if found.metadata["Name"]}
+    torch = sys.modules.get("torch")
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": dict(sorted(packages.items(), key=lambda item: item[0].lower())),
+        "cpu": _cpu_model(),
+        "cpu_count": os.cpu_count(),
+        "threads": {
+            "torch": torch.get_num_threads() if torch is not None else None,
+            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS"),
+        },
+        "gpus": _gpus(),
+    }
+
+
+def git_state(directory: Path | None = None) -> dict[str, Any]:
+    """The git commit of a directory (the working one by default), and what its tracked files differ by.
+
+    `commit` is null outside git and before the first commit; `dirty` says whether tracked files differ from the commit,
+    and `diff_sha256` is the SHA-256 of `git diff HEAD` when they do. Untracked files are not looked at.
+    """
+    where = directory or Path.cwd()
+    commit = _git(where, "rev-parse", "--verify", "HEAD")
+    diff = _git(where, "diff", "--no-ext-diff", "--binary", "HEAD") if commit is not None else None
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "commit": commit.decode().strip() if commit is not None else None,
+        "dirty": bool(diff) if diff is not None else None,
+        "diff_sha256": hashlib.sha256(diff).hexdigest() if diff else None,
+    }
+
+
+def changed_versions(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """What makes results differ and is not as it was, one phrase each ("torch 2.13.0 -> 2.14.0")."""
+    changes = [f"python {before['python']} -> {now['python']}"] if before["python"] != now["python"] else []
+    for name in ("robotrl", "torch", "numpy", "mujoco", "gymnasium"):
+        old, new = before["packages"].get(name), now["packages"].get(name)
+        if old != new:
+            changes.append(f"{name} {old} -> {new}")
+    if before["cpu"] != now["cpu"]:
+        changes.append(f"processor {before['cpu']} -> {now['cpu']}")
+    return changes
+
+
+def _git(where: Path, *arguments: str) -> bytes | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(where), *arguments], capture_output=True, timeout=GIT_TIMEOUT_S, check=True
+        )
+    except (OSError, subprocess.SubprocessError):  # no git, no repository, no commit: all mean that there is no state
+        return None
+    return done.stdout
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def _gpus() -> list[str]:
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        return []
+    return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
