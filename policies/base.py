@@ -1,0 +1,98 @@
+"""What our policies share: specs and transforms around a network, and how a policy describes itself."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any, ClassVar, Literal, NamedTuple, Self
+
+import torch
+from torch import Tensor, nn
+
+from robotrl.policies.nets import Transforms
+from robotrl.spec import Spec
+from robotrl.transforms import TransformGroup
+
+ACTION = "action"
+"""Key of the action in `TransformGroup.outputs`."""
+
+
+class Deployed(NamedTuple):
+    """What runs on the robot."""
+
+    actions: Tensor
+    """(B, H, A) in the sim's units, clipped to the action bounds."""
+    raw_action: Tensor
+    """(B, H, A) normalised, before un-normalisation and clipping."""
+
+
+class NetworkPolicy(nn.Module):
+    """Specs, transforms and a config around a network.
+
+    Subclasses set `kind` and `Cfg`, build their network from `self.context_width`, and implement `deploy`.
+
+    Args:
+        observation_spec: arrays of an observation, vectors.
+        action_spec: one action.
+        transforms: inputs by observation key, outputs for `ACTION`.
+        cfg: the subclass's config.
+    """
+
+    kind: ClassVar[str]
+    Cfg: ClassVar[type]
+    deploy_mode: ClassVar[Literal["sample", "mean"]]
+
+    def __init__(
+        self, observation_spec: dict[str, Spec], action_spec: Spec, transforms: TransformGroup, cfg: Any
+    ) -> None:
+        super().__init__()
+        self.observation_spec = dict(observation_spec)
+        self.action_spec = action_spec
+        self.transforms = transforms
+        self.cfg = cfg
+        self.horizon: int = cfg.horizon
+        self._inputs = Transforms([t for t in transforms.inputs if t.where == "graph"])
+        self._outputs = Transforms([t for t in transforms.outputs if t.where == "graph"])
+
+    @property
+    def action_width(self) -> int:
+        """A, how many numbers an action holds."""
+        return self.action_spec.shape[0]
+
+    @property
+    def noise_shape(self) -> tuple[int, int] | None:
+        """(H, A) of the noise that `deploy` takes, or None if it takes none."""
+        return None
+
+    def encode(self, obs: dict[str, Tensor]) -> Tensor:
+        """Context (B, D): the normalised observation, its arrays side by side in the spec's order."""
+        normalised = self._inputs(obs)
+        return torch.cat([normalised[key] for key in self.observation_spec], dim=-1)
+
+    def to_actions(self, raw_action: Tensor) -> Tensor:
+        """Normalised actions to the sim's units, clipped to the action bounds."""
+        return self._outputs({ACTION: raw_action})[ACTION]
+
+    def deploy(self, obs: dict[str, Tensor], noise: Tensor | None) -> Deployed:
+        """What the exported graph computes: raw observations (B, ...) and noise (B, H, A) to actions."""
+        raise NotImplementedError
+
+    def to_json(self) -> dict[str, Any]:
+        """All that is needed to build the same policy again, but for its weights."""
+        return {
+            "kind": self.kind,
+            "cfg": asdict(self.cfg),
+            "observation_spec": {key: spec.to_json() for key, spec in self.observation_spec.items()},
+            "action_spec": self.action_spec.to_json(),
+            "transforms": self.transforms.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        """Build the policy that `to_json` described, with fresh weights."""
+        cfg = {key: tuple(value) if isinstance(value, list) else value for key, value in data["cfg"].items()}
+        return cls(
+            {key: Spec.from_json(spec) for key, spec in data["observation_spec"].items()},
+            Spec.from_json(data["action_spec"]),
+            TransformGroup.from_json(data["transforms"]),
+            cls.Cfg(**cfg),
+        )

@@ -1,0 +1,71 @@
+"""Gaussian policy: an MLP mean over an action chunk and one learned deviation for each of its elements."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from robotrl.fn.chain import normal_log_prob
+from robotrl.policies.base import Deployed, NetworkPolicy
+from robotrl.policies.nets import Mlp, flat_width
+from robotrl.spec import ActOut, Mode, Spec
+from robotrl.transforms import TransformGroup
+
+
+@dataclass(frozen=True)
+class GaussianCfg:
+    """Size of a `GaussianPolicy`."""
+
+    horizon: int = 4
+    """H, actions in a chunk; all are executed."""
+    hidden: tuple[int, ...] = (256, 256, 256)
+    """Widths of the hidden layers."""
+    initial_std: float = 0.2
+    """Standard deviation at the start, in normalised action units."""
+
+
+class GaussianPolicy(NetworkPolicy):
+    """Satisfies `Policy` and `HasLogProb`."""
+
+    kind: ClassVar[str] = "gaussian"
+    Cfg: ClassVar[type] = GaussianCfg
+    deploy_mode: ClassVar[Literal["sample", "mean"]] = "mean"
+
+    def __init__(
+        self, observation_spec: dict[str, Spec], action_spec: Spec, transforms: TransformGroup, cfg: GaussianCfg
+    ) -> None:
+        super().__init__(observation_spec, action_spec, transforms, cfg)
+        self.context_width = flat_width(observation_spec)
+        self.net = Mlp(self.context_width, cfg.hidden, cfg.horizon * self.action_width, last_gain=0.1)
+        self.log_std = nn.Parameter(torch.full((cfg.horizon, self.action_width), math.log(cfg.initial_std)))
+
+    def mean(self, ctx: Tensor) -> Tensor:
+        """Normalised mean chunk (B, H, A)."""
+        return self.net(ctx).view(-1, self.horizon, self.action_width)
+
+    def log_prob(self, obs: dict[str, Tensor], chunk: Tensor) -> Tensor:
+        """(B, H, A) log-density of normalised actions, taken before any clipping."""
+        mean = self.mean(self.encode(obs))
+        return normal_log_prob(chunk, mean, self.log_std.exp().expand_as(mean))
+
+    def draw(self, obs: dict[str, Tensor], generator: torch.Generator | None) -> Tensor:
+        """A normalised chunk (B, H, A) with noise, before any clipping."""
+        mean = self.mean(self.encode(obs))
+        return mean + self.log_std.exp() * torch.randn(mean.shape, generator=generator, device=mean.device)
+
+    def deploy(self, obs: dict[str, Tensor], noise: Tensor | None) -> Deployed:
+        """The mean action; takes no noise."""
+        del noise
+        raw = self.mean(self.encode(obs))
+        return Deployed(self.to_actions(raw), raw)
+
+    def act(
+        self, obs: dict[str, Tensor], state: Any = None, generator: torch.Generator | None = None, mode: Mode = "sample"
+    ) -> ActOut:
+        """A chunk for each row: drawn, or the mean."""
+        raw = self.draw(obs, generator) if mode == "sample" else self.mean(self.encode(obs))
+        return ActOut(self.to_actions(raw), state)

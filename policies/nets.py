@@ -1,0 +1,99 @@
+"""Building blocks: MLP, time features, transforms as a module."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from robotrl.spec import Spec
+from robotrl.transforms import Affine, Transform
+
+
+class Mlp(nn.Module):
+    """Linear layers with SiLU between them.
+
+    Args:
+        inputs: width of the input.
+        hidden: widths of the hidden layers.
+        outputs: width of the output.
+        last_gain: scale of the last layer's initial weights; small values start near zero output.
+    """
+
+    def __init__(self, inputs: int, hidden: Sequence[int], outputs: int, last_gain: float = 1.0) -> None:
+        super().__init__()
+        widths = [inputs, *hidden]
+        layers: list[nn.Module] = []
+        for before, after in zip(widths[:-1], widths[1:], strict=True):
+            layers += [nn.Linear(before, after), nn.SiLU()]
+        last = nn.Linear(widths[-1], outputs)
+        with torch.no_grad():
+            last.weight *= last_gain
+            last.bias.zero_()
+        self.layers = nn.Sequential(*layers, last)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, inputs) to (B, outputs)."""
+        return self.layers(x)
+
+
+class TimeFeatures(nn.Module):
+    """Sines and cosines of the denoising time, frequencies 1 to `highest` in geometric steps.
+
+    Args:
+        width: how many features, even.
+        highest: highest frequency in radians for each unit of t.
+    """
+
+    frequencies: Tensor
+
+    def __init__(self, width: int, highest: float = 30.0) -> None:
+        super().__init__()
+        frequencies = torch.exp(torch.linspace(0.0, math.log(highest), width // 2))
+        self.register_buffer("frequencies", frequencies, persistent=False)
+
+    def forward(self, t: Tensor) -> Tensor:
+        """(B,) in [0, 1] to (B, width)."""
+        angle = t[:, None] * self.frequencies
+        return torch.cat([angle.sin(), angle.cos()], dim=1)
+
+
+class Transforms(nn.Module):
+    """A sequence of `robotrl.transforms` with its constants as buffers, so that they move with the policy and export."""
+
+    def __init__(self, transforms: Sequence[Transform]) -> None:
+        super().__init__()
+        self._kinds: list[tuple[str, bool]] = []
+        for index, transform in enumerate(transforms):
+            affine = isinstance(transform, Affine)
+            a, b = (
+                (transform.scale, transform.offset)
+                if isinstance(transform, Affine)
+                else (transform.low, transform.high)
+            )
+            self.register_buffer(f"a{index}", torch.tensor(a, dtype=torch.float32), persistent=False)
+            self.register_buffer(f"b{index}", torch.tensor(b, dtype=torch.float32), persistent=False)
+            self._kinds.append((transform.key, affine))
+
+    def forward(self, arrays: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Apply all, in order."""
+        out = dict(arrays)
+        for index, (key, affine) in enumerate(self._kinds):
+            a, b = self.get_buffer(f"a{index}"), self.get_buffer(f"b{index}")
+            x = out[key]
+            out[key] = x * a + b if affine else torch.minimum(torch.maximum(x, a), b)
+        return out
+
+
+def flat_width(observation_spec: dict[str, Spec]) -> int:
+    """How many numbers an observation of vectors holds.
+
+    Raises:
+        ValueError: an array of the observation is not a vector.
+    """
+    for key, spec in observation_spec.items():
+        if len(spec.shape) != 1:
+            raise ValueError(f"observation {key!r} has shape {spec.shape}: this policy takes vectors only")
+    return sum(spec.shape[0] for spec in observation_spec.values())

@@ -1,0 +1,64 @@
+"""Advantages: how much better an action was than the critic expected."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Gae(NamedTuple):
+    """What `gae` returns."""
+
+    advantage: Tensor
+    """(T, N); 0 where not valid."""
+    value_target: Tensor
+    """(T, N) advantage plus value."""
+
+
+def gae(
+    reward: Tensor, value: Tensor, next_value: Tensor, discount: Tensor, ended: Tensor, valid: Tensor, lam: float
+) -> Gae:
+    """Generalised advantage estimation (Schulman et al. 2016), chunk-aware.
+
+    A row is a decision. `next_value` decides what follows it: the caller puts 0 after a termination, the value of the
+    final observation after a time-out, and else the value of the next decision's observation. `ended` only cuts the sum.
+
+    Args:
+        reward: (T, N) reward of the decision, discounted inside its chunk.
+        value: (T, N) critic before the decision.
+        next_value: (T, N) critic after it, see above.
+        discount: (T, N) gamma to the power of the steps that the decision took.
+        ended: (T, N) bool, the episode ended with this decision, in whichever way.
+        valid: (T, N) bool; rows that are not valid are padding and change nothing.
+        lam: lambda of the exponential average, 0 to 1.
+
+    Returns:
+        Advantages and value targets.
+    """
+    delta = reward + discount * next_value - value
+    carry = discount * lam * (~ended).to(reward.dtype)
+    running = torch.zeros_like(reward[0])
+    advantage = torch.zeros_like(reward)
+    for t in range(len(reward) - 1, -1, -1):
+        running = torch.where(valid[t], delta[t] + carry[t] * running, running)
+        advantage[t] = torch.where(valid[t], running, torch.zeros_like(running))
+    return Gae(advantage, advantage + value)
+
+
+def normalise(advantage: Tensor, valid: Tensor) -> Tensor:
+    """Zero mean and unit deviation over the valid entries; equal advantages give exactly 0.
+
+    Args:
+        advantage: any shape.
+        valid: bool of the same shape.
+    """
+    chosen = advantage[valid]
+    centred = advantage - chosen.mean()
+    deviation = chosen.std(unbiased=False)
+    # an advantage that is the same everywhere says nothing; rounding must not be blown up to unit scale
+    scale = torch.where(
+        deviation > 1e-8 * (1 + chosen.abs().max()), 1 / (deviation + 1e-8), torch.zeros_like(deviation)
+    )
+    return torch.where(valid, centred * scale, torch.zeros_like(centred))

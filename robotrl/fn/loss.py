@@ -1,0 +1,64 @@
+"""Losses: pure functions of tensors, each returning a scalar and what is worth logging."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class PolicyLoss(NamedTuple):
+    """What `ppo_clip` returns."""
+
+    loss: Tensor
+    approx_kl: Tensor
+    """Mean of (ratio - 1) - log ratio (Schulman's estimator), 0 or more."""
+    clip_fraction: Tensor
+    """Share of ratios outside the clip range."""
+    ratio_error: Tensor
+    """Largest |ratio - 1|; 0 before the first update."""
+
+
+def ppo_clip(log_prob: Tensor, old_log_prob: Tensor, advantage: Tensor, clip_coef: float) -> PolicyLoss:
+    """The clipped surrogate of PPO (Schulman et al. 2017, eq. 7), to be minimised.
+
+    Args:
+        log_prob: (B,) log-probability under the policy that learns.
+        old_log_prob: (B,) under the policy that acted.
+        advantage: (B,).
+        clip_coef: the ratio is clipped to [1 - clip_coef, 1 + clip_coef].
+    """
+    log_ratio = log_prob - old_log_prob
+    ratio = log_ratio.exp()
+    clipped = ratio.clamp(1 - clip_coef, 1 + clip_coef)
+    loss = -torch.minimum(ratio * advantage, clipped * advantage).mean()
+    with torch.no_grad():
+        error = (ratio - 1).abs()
+        kl = ((ratio - 1) - log_ratio).mean()
+        outside = (error > clip_coef).to(ratio.dtype).mean()
+    return PolicyLoss(loss, kl, outside, error.max())
+
+
+def value_mse(value: Tensor, target: Tensor) -> Tensor:
+    """Half the mean squared error of the critic."""
+    return 0.5 * ((value - target) ** 2).mean()
+
+
+def explained_variance(value: Tensor, target: Tensor) -> Tensor:
+    """1 when the critic predicts its targets, 0 when it does no better than their mean; 0 for constant targets."""
+    variance = target.var(unbiased=False)
+    explained = 1 - (target - value).var(unbiased=False) / variance.clamp(min=1e-12)
+    return torch.where(variance > 1e-12, explained, torch.zeros_like(explained))
+
+
+def masked_mse(prediction: Tensor, target: Tensor, valid: Tensor) -> Tensor:
+    """Mean squared error over the valid entries.
+
+    Args:
+        prediction: (B, H, A).
+        target: (B, H, A).
+        valid: (B, H) bool; padding of a chunk beyond the end of its episode is not.
+    """
+    weight = valid.unsqueeze(-1).to(prediction.dtype)
+    return (((prediction - target) ** 2) * weight).sum() / (weight.sum() * prediction.shape[-1]).clamp(min=1)
