@@ -1,0 +1,149 @@
+"""The LeRobot v3.0 layout on disk: file names, columns, and how an array feature is stored.
+
+Frames lie in `data/chunk-000/file-000.parquet`, one row a frame and one row group an episode; `meta/episodes/...` holds
+one row an episode, `meta/tasks.parquet` the task texts, `meta/info.json` the features and counts, `meta/stats.json` the
+statistics that normalise them. `meta/robotrl.json` is ours: units, provenance and hashes (see `manifest.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from robotrl.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from robotrl.spec import Spec
+
+CODEBASE_VERSION = "v3.0"
+INFO = "meta/info.json"
+STATS = "meta/stats.json"
+TASKS = "meta/tasks.parquet"
+MANIFEST = "meta/robotrl.json"
+DATA_FILE = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
+EPISODES_FILE = "meta/episodes/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
+FILES_PER_CHUNK = 1000
+DATA_FILE_MIB = 100
+VIDEO_FILE_MIB = 200
+
+ACTION = "action"
+ARRAY_DTYPES = ("float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool")
+"""Feature dtypes that are numbers; "image", "video" and "string" features are listed and not loaded."""
+
+
+@dataclass(frozen=True)
+class Feature:
+    """One frame column, as `meta/info.json` declares it."""
+
+    dtype: str
+    """A numpy dtype name, or "image", "video", "string"."""
+    shape: tuple[int, ...]
+    """Trailing shape; (1,) is stored as a plain number, not as a list of one."""
+    names: Any = None
+    """Names of the last axis; other writers put a dict or None here."""
+
+    @property
+    def is_array(self) -> bool:
+        """Whether the column holds numbers that `read_dataset` loads."""
+        return self.dtype in ARRAY_DTYPES
+
+    @property
+    def trailing(self) -> tuple[int, ...]:
+        """Shape of one frame's value in memory: () for the shape (1,)."""
+        return () if self.shape == (1,) else self.shape
+
+    def to_json(self) -> dict[str, Any]:
+        """The entry of `meta/info.json`."""
+        names = list(self.names) if isinstance(self.names, tuple) else self.names
+        return {"dtype": self.dtype, "shape": list(self.shape), "names": names}
+
+
+OUTCOME: dict[str, Feature] = {
+    "next.reward": Feature("float32", (1,)),
+    "next.done": Feature("bool", (1,)),
+    "next.success": Feature("bool", (1,)),
+}
+"""What the frame's action led to: reward, end of episode, success."""
+
+COUNTERS: dict[str, Feature] = {
+    "timestamp": Feature("float32", (1,)),
+    "frame_index": Feature("int64", (1,)),
+    "episode_index": Feature("int64", (1,)),
+    "index": Feature("int64", (1,)),
+    "task_index": Feature("int64", (1,)),
+}
+"""Columns that every dataset has: seconds since the episode's start, and the frame's place."""
+
+
+def observation_key(key: str) -> str:
+    """The column of an observation: "state" is "observation.state"."""
+    return f"observation.{key}"
+
+
+def feature_of(field: str, spec: Spec) -> Feature:
+    """The feature that stores arrays of this spec.
+
+    Raises:
+        ConfigError: the spec is not a vector of numbers, or its key holds a slash.
+    """
+    if "/" in field:
+        raise ConfigError(f"{field!r} holds a slash: expected a key without one, the format uses it as a separator")
+    if len(spec.shape) != 1 or spec.dtype not in ARRAY_DTYPES:
+        raise ConfigError(f"{field} is {spec.dtype} of shape {spec.shape}: expected a vector of numbers, shape (D,)")
+    return Feature(spec.dtype, spec.shape, spec.names)
+
+
+def arrow_type(feature: Feature) -> pa.DataType:
+    """The parquet column type of a vector feature."""
+    value = pa.from_numpy_dtype(np.dtype(feature.dtype))
+    return value if feature.shape == (1,) else pa.list_(value, feature.shape[0])
+
+
+def to_arrow(values: np.ndarray, feature: Feature) -> pa.Array:
+    """A column from an array (T,) or (T, D)."""
+    flat = pa.array(np.ascontiguousarray(values, feature.dtype).reshape(-1))
+    return flat if feature.shape == (1,) else pa.FixedSizeListArray.from_arrays(flat, feature.shape[0])
+
+
+def to_numpy(column: pa.ChunkedArray, feature: Feature) -> np.ndarray:
+    """The array (T, *trailing) of a column, whichever kind of list its writer chose; floats become float32.
+
+    Raises:
+        ValueError: nulls, ragged lists, another length or another kind of number than the feature declares.
+    """
+    values: Any = column.combine_chunks()
+    if isinstance(values, pa.ChunkedArray):
+        values = pa.concat_arrays(values.chunks)
+    rows = len(values)
+    while True:
+        if values.null_count:
+            raise ValueError(f"holds {values.null_count} missing values")
+        if isinstance(values, pa.ExtensionArray):
+            values = values.storage
+        elif pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
+            lengths = np.unique(values.value_lengths().to_numpy(zero_copy_only=False))
+            if len(lengths) > 1:
+                raise ValueError(f"holds lists of lengths {lengths.tolist()}: expected shape {feature.shape}")
+            values = values.flatten()
+        elif pa.types.is_fixed_size_list(values.type):
+            values = values.flatten()
+        else:
+            break
+    if not (
+        pa.types.is_primitive(values.type) and np.can_cast(values.type.to_pandas_dtype(), feature.dtype, "same_kind")
+    ):
+        raise ValueError(f"is stored as {values.type}: expected {feature.dtype}")
+    if len(values) != rows * int(np.prod(feature.shape)):
+        raise ValueError(f"holds {len(values)} numbers in {rows} frames: expected shape {feature.shape}")
+    floating = np.dtype(feature.dtype).kind == "f"
+    array = values.to_numpy(zero_copy_only=False).astype(np.float32 if floating else feature.dtype, copy=False)
+    return array.reshape(rows, *feature.trailing)
+
+
+def refuse(root: Path, file: str, what: str) -> DataError:
+    """The error for a dataset that cannot be trusted: which file of which dataset, and what is wrong with it."""
+    return DataError(f"dataset {root}: {file}: {what}")

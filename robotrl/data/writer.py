@@ -1,0 +1,301 @@
+"""Writes a dataset in the LeRobot v3.0 layout, all or nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import shutil
+from collections.abc import Generator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from robotrl.data import layout
+from robotrl.data.atomic import publish
+from robotrl.data.layout import ACTION, COUNTERS, OUTCOME, Feature
+from robotrl.data.manifest import write_json, write_manifest
+from robotrl.data.stats import Stats, describe
+from robotrl.data.tables import read_columns, write_episodes, write_tasks
+from robotrl.errors import ConfigError, DataError, NumericsError, nearest
+from robotrl.spec import Spec
+
+Extra = Mapping[str, bool | int | float | str]
+"""Columns of one's own in the episodes table, such as `state_id` or `mode`."""
+
+
+class DatasetWriter:
+    """Writes episodes into a hidden sibling of `root`, which `finish` renames to `root` when all is on the disk.
+
+    Leaving the `with` block without `finish`, by an error too, removes what was written. The same episodes give the
+    same bytes.
+
+    Args:
+        root: the dataset's directory; absent or empty.
+        fps: control rate in Hz, a whole number as the format has it.
+        observation_spec: the sim's observations; "state" becomes the column "observation.state".
+        action_spec: the sim's action, the column "action".
+        robot_type: what LeRobot tools show as the robot.
+        provenance: JSON values about where the data comes from (sim, expert settings, seed), for `meta/robotrl.json`.
+        data_file_mib: a frames file is closed before it would pass this size.
+        files_per_chunk: files in one `chunk-NNN` directory.
+
+    Raises:
+        ConfigError: `root` holds something already, or an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        root: Path | str,
+        *,
+        fps: int,
+        observation_spec: Mapping[str, Spec],
+        action_spec: Spec,
+        robot_type: str | None = None,
+        provenance: Mapping[str, Any] | None = None,
+        data_file_mib: float = layout.DATA_FILE_MIB,
+        files_per_chunk: int = layout.FILES_PER_CHUNK,
+    ) -> None:
+        self.root = Path(root)
+        if self.root.exists() and (not self.root.is_dir() or any(self.root.iterdir())):
+            raise ConfigError(f"dataset {self.root} exists already: expected a new or empty directory")
+        for name, value in (("fps", fps), ("data_file_mib", data_file_mib), ("files_per_chunk", files_per_chunk)):
+            if value <= 0 or (name != "data_file_mib" and value != int(value)):
+                raise ConfigError(f"{name} is {value!r}: expected a positive number, whole except for data_file_mib")
+        self._observation_spec, self._action_spec = dict(observation_spec), action_spec
+        self._arrays = {
+            **{
+                layout.observation_key(k): layout.feature_of(layout.observation_key(k), s)
+                for k, s in observation_spec.items()
+            },
+            ACTION: layout.feature_of(ACTION, action_spec),
+        }
+        self._features: dict[str, Feature] = {**self._arrays, **OUTCOME, **COUNTERS}
+        self._schema = pa.schema([(name, layout.arrow_type(feature)) for name, feature in self._features.items()])
+        self._fps, self._robot_type, self._provenance = int(fps), robot_type, dict(provenance or {})
+        self._limit_bytes, self._files_per_chunk = data_file_mib * 2**20, int(files_per_chunk)
+        self._tasks: dict[str, int] = {}
+        self._episodes: list[dict[str, Any]] = []
+        self._frames = 0
+        self._file = -1
+        self._file_bytes = 0
+        self._parquet: pq.ParquetWriter | None = None
+        self._partial = self.root.parent / f".{self.root.name}.partial-{secrets.token_hex(4)}"
+        with self._disk():
+            self._partial.mkdir(parents=True)
+
+    def __enter__(self) -> DatasetWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.abort()
+
+    @property
+    def num_episodes(self) -> int:
+        """Episodes added so far."""
+        return len(self._episodes)
+
+    def add_episode(
+        self,
+        obs: Mapping[str, np.ndarray],
+        actions: np.ndarray,
+        rewards: np.ndarray,
+        *,
+        success: bool,
+        task: str,
+        extra: Extra | None = None,
+    ) -> int:
+        """Append one episode of T frames.
+
+        Args:
+            obs: (T, D) for each key of `observation_spec`: what was seen before each action.
+            actions: (T, A) in the units of `action_spec`.
+            rewards: (T,) reward that each action led to.
+            success: whether the episode's last action solved the task.
+            task: what was to be done, in words.
+            extra: further columns of the episodes table; the same names and kinds in every episode.
+
+        Returns:
+            The episode's index.
+
+        Raises:
+            ConfigError: an array is missing, unknown or of the wrong shape, or `extra` is not like the first episode's.
+            NumericsError: a number is not finite.
+            DataError: the disk is full or failing; nothing is left of the dataset.
+        """
+        length = len(actions)
+        episode = len(self._episodes)
+        given = {layout.observation_key(key): np.asarray(value) for key, value in obs.items()}
+        given[ACTION], given["next.reward"] = np.asarray(actions), np.asarray(rewards)
+        self._check_episode(given, length, task)
+        extra = self._check_extra(dict(extra or {}))
+        last = np.arange(length) == length - 1
+        columns = {
+            **given,
+            "next.done": last,
+            "next.success": last & bool(success),
+            "timestamp": np.arange(length) / self._fps,
+            "frame_index": np.arange(length),
+            "episode_index": np.full(length, episode),
+            "index": np.arange(self._frames, self._frames + length),
+            "task_index": np.full(length, self._tasks.setdefault(task, len(self._tasks))),
+        }
+        table = pa.table([layout.to_arrow(columns[name], f) for name, f in self._features.items()], schema=self._schema)
+        with self._disk():
+            self._write(table)
+        self._episodes.append(
+            {
+                "episode_index": episode,
+                "tasks": [task],
+                "length": length,
+                "data/chunk_index": self._file // self._files_per_chunk,
+                "data/file_index": self._file % self._files_per_chunk,
+                "dataset_from_index": self._frames,
+                "dataset_to_index": self._frames + length,
+                "success": bool(success),
+                **extra,
+                **_flat_stats({name: describe(columns[name].astype(f.dtype)) for name, f in self._features.items()}),
+            }
+        )
+        self._frames += length
+        return episode
+
+    def finish(self) -> Path:
+        """Write statistics, tables and hashes, force all to the disk, and give the dataset its name.
+
+        Raises:
+            ConfigError: no episode was added.
+            DataError: the disk is full or failing; nothing is left of the dataset.
+        """
+        if not self._episodes:
+            raise ConfigError(f"dataset {self.root} has 0 episodes: expected 1 or more before finish()")
+        with self._disk():
+            if self._parquet is not None:
+                self._parquet.close()
+            write_tasks(self._partial, list(self._tasks))
+            write_episodes(self._partial, self._episodes, self._limit_bytes, self._files_per_chunk)
+            write_json(self._partial / layout.INFO, self._info())
+            write_json(self._partial / layout.STATS, self._stats())
+            write_manifest(self._partial, self._observation_spec, self._action_spec, self._provenance)
+            publish(self._partial, self.root)
+        return self.root
+
+    def abort(self) -> None:
+        """Remove what was written; without effect after `finish`."""
+        if self._parquet is not None:
+            # A full disk fails a second time when the file's footer is written: the file is removed in any case.
+            with contextlib.suppress(OSError):
+                self._parquet.close()
+            self._parquet = None
+        shutil.rmtree(self._partial, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def _disk(self) -> Generator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.abort()
+            reason = " ".join(str(error).split())
+            raise DataError(
+                f"dataset {self.root} cannot be written: {reason}: nothing was left under that name"
+            ) from error
+
+    def _write(self, table: pa.Table) -> None:
+        """One row group for the episode; a new file when this one would pass the limit, so no episode spans two."""
+        parquet = self._parquet
+        if parquet is None or (self._file_bytes and self._file_bytes + table.nbytes > self._limit_bytes):
+            if parquet is not None:
+                parquet.close()
+            self._file += 1
+            self._file_bytes = 0
+            chunk, file = divmod(self._file, self._files_per_chunk)
+            path = self._partial / layout.DATA_FILE.format(chunk_index=chunk, file_index=file)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            parquet = pq.ParquetWriter(path, self._schema, compression="snappy", write_page_checksum=True)
+            self._parquet = parquet
+        parquet.write_table(table)
+        self._file_bytes += table.nbytes
+
+    def _check_episode(self, given: Mapping[str, np.ndarray], length: int, task: str) -> None:
+        if not self._partial.is_dir():
+            raise ConfigError(f"dataset {self.root} is closed: expected add_episode before finish() or abort()")
+        if length < 1 or not task:
+            raise ConfigError(f"episode has {length} frames and task {task!r}: expected 1 frame or more and a text")
+        expected = {**self._arrays, "next.reward": OUTCOME["next.reward"]}
+        for name in given:
+            if name not in expected:
+                close = nearest(name, expected)
+                raise ConfigError(
+                    f"array {name!r} is unknown: " + (f"did you mean {close!r}? " if close else "") + _known(expected)
+                )
+        for name, feature in expected.items():
+            if name not in given:
+                raise ConfigError(f"array {name!r} is missing: expected {_known(expected)}")
+            shape = (length, *feature.trailing)
+            found = given[name]
+            if found.shape not in (shape, (length, *feature.shape)) or found.dtype.kind not in "fiub":
+                raise ConfigError(
+                    f"array {name!r} is {found.dtype} of shape {found.shape}: expected numbers of shape {shape}"
+                )
+            with np.errstate(over="ignore"):
+                bad = np.argwhere(~np.isfinite(found.astype(feature.dtype)))
+            if len(bad):
+                raise NumericsError(
+                    f"array {name!r} of episode {len(self._episodes)} is not finite at {bad[0].tolist()}"
+                )
+
+    def _check_extra(self, extra: dict[str, Any]) -> dict[str, Any]:
+        taken = {"episode_index", "tasks", "length", "dataset_from_index", "dataset_to_index", "success"}
+        for name, value in extra.items():
+            if name in taken or "/" in name:
+                raise ConfigError(
+                    f"extra {name!r} is taken by the format: choose a name without a slash, none of {sorted(taken)}"
+                )
+            if not isinstance(value, bool | int | float | str):
+                raise ConfigError(f"extra {name!r} is {value!r}: expected a bool, int, float or str")
+        if self._episodes:
+            first = self._episodes[0]
+            before = {name: type(value) for name, value in first.items() if name not in taken and "/" not in name}
+            if {name: type(value) for name, value in extra.items()} != before:
+                raise ConfigError(
+                    f"extra has {sorted(extra)}: expected the first episode's names and kinds, {sorted(before)}"
+                )
+        return extra
+
+    def _info(self) -> dict[str, Any]:
+        return {
+            "codebase_version": layout.CODEBASE_VERSION,
+            "robot_type": self._robot_type,
+            "total_episodes": len(self._episodes),
+            "total_frames": self._frames,
+            "total_tasks": len(self._tasks),
+            "chunks_size": self._files_per_chunk,
+            "data_files_size_in_mb": max(1, round(self._limit_bytes / 2**20)),
+            "video_files_size_in_mb": layout.VIDEO_FILE_MIB,
+            "fps": self._fps,
+            "splits": {"train": f"0:{len(self._episodes)}"},
+            "data_path": layout.DATA_FILE,
+            "video_path": None,
+            "features": {name: feature.to_json() for name, feature in self._features.items()},
+        }
+
+    def _stats(self) -> dict[str, Any]:
+        """Statistics over all frames, one column in memory at a time."""
+        out: dict[str, Any] = {}
+        for name, feature in self._features.items():
+            values = read_columns(self._partial, {name: feature}, self._frames)[name]
+            out[name] = {key: value.tolist() for key, value in describe(values).items()}
+        return out
+
+
+def _flat_stats(stats: Mapping[str, Stats]) -> dict[str, list[float]]:
+    return {f"stats/{name}/{key}": value.tolist() for name, one in stats.items() for key, value in one.items()}
+
+
+def _known(names: Mapping[str, Any]) -> str:
+    return "known: " + ", ".join(sorted(names))

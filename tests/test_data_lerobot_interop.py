@@ -1,0 +1,73 @@
+"""The real lerobot package opens what we write, and we open what it writes; see docs/datasets.md for how to run it."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from data_helpers import write_dataset
+
+from robotrl.data.chunks import load_chunks
+from robotrl.data.lerobot import read_dataset
+
+PYTHON = os.environ.get("ROBOTRL_LEROBOT_PYTHON", "")
+pytestmark = pytest.mark.skipif(not PYTHON, reason="ROBOTRL_LEROBOT_PYTHON names no Python that has lerobot")
+
+
+def lerobot(command: str, root: Path, tmp_path: Path) -> dict[str, np.ndarray]:
+    out = tmp_path / "seen.npz"
+    offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hf"), "OMP_NUM_THREADS": "1", "PYTHONPATH": ""}
+    script = Path(__file__).with_name("lerobot_side.py")
+    done = subprocess.run(
+        [PYTHON, str(script), command, str(root), str(out)],
+        env={**os.environ, **offline},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    with np.load(out) as arrays:
+        return dict(arrays)
+
+
+@pytest.mark.parametrize("data_file_mib", [100, 0.0005], ids=["one file", "several files"])
+def test_lerobot_opens_ours(tmp_path, data_file_mib):
+    dataset = read_dataset(write_dataset(tmp_path / "ours", (9, 4, 1, 12, 3), data_file_mib=data_file_mib))
+    assert (len(list((dataset.root / "data").rglob("*.parquet"))) > 1) == (data_file_mib < 1)
+    seen = lerobot("read", dataset.root, tmp_path)
+    about = json.loads(str(seen["about"]))
+    for name in dataset.features:
+        np.testing.assert_array_equal(seen[f"frame/{name}"].reshape(dataset.frames(name).shape), dataset.frames(name))
+    assert about["tasks"] == [dataset.tasks[index] for index in dataset.frames("task_index")]
+    assert about["episode_tasks"] == dataset.episodes["tasks"].tolist()
+    assert about["names"] == ["pos_x_w", "pos_y_w", "yaw_w"]
+    assert (about["robot_type"], about["fps"], about["num_episodes"]) == ("test arm", 20, 5)
+    for name, values in dataset.episodes.items():
+        if name != "tasks":
+            np.testing.assert_array_equal(seen[f"episodes/{name}"], values.astype(seen[f"episodes/{name}"].dtype))
+    for name, stats in dataset.stats.items():
+        for key, value in stats.items():
+            np.testing.assert_array_equal(seen[f"stats/{name}/{key}"], value)
+    chunks = load_chunks(dataset, ["state"], horizon=4)
+    np.testing.assert_array_equal(seen["chunks"], chunks.chunks)
+    np.testing.assert_array_equal(seen["padding"], ~chunks.valid)
+    np.testing.assert_array_equal(seen["last_episode"], dataset.episode(4)["action"])
+
+
+def test_we_open_lerobots(tmp_path):
+    put_in = lerobot("write", tmp_path / "foreign", tmp_path)
+    dataset = read_dataset(tmp_path / "foreign")
+    assert not dataset.verified
+    assert (dataset.fps, dataset.robot_type) == (20.0, "so101")
+    lengths = put_in.pop("lengths")
+    np.testing.assert_array_equal(np.diff(dataset.offsets), lengths)
+    np.testing.assert_array_equal(dataset.episodes["length"], lengths)
+    for name, values in put_in.items():
+        np.testing.assert_array_equal(dataset.frames(name).reshape(values.shape), values)
+    np.testing.assert_allclose(dataset.stats["action"]["std"], put_in["action"].std(axis=0), rtol=1e-5)
+    assert sorted(dataset.tasks) == ["task 0", "task 1"]
+    words = [dataset.tasks[index] for index in dataset.frames("task_index")]
+    assert words == [f"task {e % 2}" for e, length in enumerate(lengths) for _ in range(length)]
