@@ -71,8 +71,13 @@ EXTRA_OF_MODULE = {"mujoco": "mujoco", "torch": "train", "gymnasium": "train", "
 SIMS = Table("sim", {"mujoco/peg-insert": "robotrl.sims.mujoco.peg_insert:make"}, "robotrl.sims")
 """Factories `make(num_envs, seed, **options) -> VecSim`."""
 
-ROBOTS = Table("robot", {"sim": "robotrl.deploy.robots.mujoco_robot:main"}, "robotrl.robots")
+ROBOTS = Table("robot", {"sim": "robotrl.deploy.robots.sim_robot:main"}, "robotrl.robots")
 """Robot drivers: `main(link, argument)` runs in a process of its own; named `--robot NAME:ARGUMENT`."""
+
+ROBOT_SIMS = Table(
+    "simulated robot", {"mujoco/peg-insert": "robotrl.sims.mujoco.peg_insert:make_robot"}, "robotrl.robot_sims"
+)
+"""Factories `make_robot(seed) -> RobotSim` (see `deploy/robots/driver.py`), without torch; named `--robot sim:NAME`."""
 
 PRESETS = Table(
     "preset",

@@ -1,0 +1,223 @@
+"""The manifest of a policy: what its specs, transforms and sampler say, put into schema 1. Needs no torch."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+import numpy as np
+
+from robotrl.deploy import manifest as schema
+from robotrl.errors import ConfigError
+from robotrl.spec import Spec
+from robotrl.transforms import TransformGroup
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+GOLDEN_TOLERANCE = 1e-4
+
+
+class DeployOutput(Protocol):
+    """What a policy's `deploy` returns."""
+
+    @property
+    def actions(self) -> Tensor:
+        """(B, H, A) in the sim's units, clipped to the bounds."""
+        ...
+
+    @property
+    def raw_action(self) -> Tensor:
+        """(B, H, A) normalised."""
+        ...
+
+
+@runtime_checkable
+class HasDeploy(Protocol):
+    """A policy that can be exported: a torch module whose `deploy` is deterministic given its noise.
+
+    `deploy` applies the transforms that say `where: graph`; those that say `host` are left to the runtime.
+    """
+
+    observation_spec: dict[str, Spec]
+    action_spec: Spec
+    horizon: int
+    transforms: TransformGroup
+    noise_shape: tuple[int, int] | None
+
+    def deploy(self, obs: dict[str, Tensor], noise: Tensor | None) -> DeployOutput:
+        """Observations (B, ...) and noise (B, H, A) to actions."""
+        ...
+
+
+@dataclass(frozen=True)
+class SafetyOptions:
+    """What the exporter writes into the bundle's safety section beyond the action bounds.
+
+    Args:
+        max_step: largest change between two sent actions, per element; None means no rate limit.
+        ramp_in_s: blend-in time from neutral at the start of an episode.
+        bad_ticks_to_damp: bad ticks in a row that are held before the controller damps.
+        neutral: the action that asks for no motion; None means zeros (deltas, velocities, torques).
+        limits: ranges under which the policy was trained.
+    """
+
+    max_step: tuple[float, ...] | None = None
+    ramp_in_s: float = 0.0
+    bad_ticks_to_damp: int = 5
+    neutral: tuple[float, ...] | None = None
+    limits: tuple[schema.Limit, ...] = ()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a manifest is made from.
+
+    Args:
+        policy: the policy to describe.
+        period: seconds between two actions.
+        action_kind: what its actions are.
+        safety: limits beyond the action bounds.
+        training: the run that made it.
+    """
+
+    policy: HasDeploy
+    period: float
+    action_kind: schema.ActionKind
+    safety: SafetyOptions
+    training: schema.Training
+
+    def manifest(self, graph: bytes, golden: bytes | None, parity: schema.Parity, ticks: int) -> schema.Manifest:
+        """The manifest, not yet sealed.
+
+        Args:
+            graph: content of the policy graph.
+            golden: content of the golden ticks, or None while they are not recorded.
+            parity: what the parity check found.
+            ticks: how many golden ticks there are.
+        """
+        policy = self.policy
+        files = {schema.GRAPH_FILE: _entry(graph)}
+        if golden is not None:
+            files[schema.GOLDEN_FILE] = _entry(golden)
+        steps = int(getattr(policy, "denoising_steps", 0)) if policy.noise_shape is not None else 0
+        return schema.Manifest(
+            schema_version=schema.SCHEMA_VERSION,
+            bundle_id="",
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            io=_io(policy),
+            timing=schema.Timing(
+                control_period_s=self.period,
+                chunk_length=policy.horizon,
+                execute=policy.horizon,
+                latency_budget_s=self.period / 2,
+                max_observation_age_s=2 * self.period,
+                rtc_mode="none",
+                rtc_max_delay_steps=0,
+                interpolation="hold",
+            ),
+            action=self._action(),
+            safety=self._safety(),
+            sampler=schema.Sampler(
+                kind="flow" if policy.noise_shape is not None else "none",
+                solver="euler" if policy.noise_shape is not None else "none",
+                steps=steps,
+                noise_shape=policy.noise_shape,
+                distribution="normal" if policy.noise_shape is not None else "none",
+                noise_policy="counter" if policy.noise_shape is not None else None,
+            ),
+            transforms=policy.transforms,
+            graphs=schema.Graphs(policy=schema.GRAPH_FILE, steer=None, risk=None),
+            golden=schema.Golden(
+                file=schema.GOLDEN_FILE,
+                ticks=ticks,
+                sequence_start=schema.MIN_GOLDEN_TICKS,
+                tolerance=GOLDEN_TOLERANCE,
+            ),
+            parity=parity,
+            training=self.training,
+            versions=_versions(),
+            files=files,
+        )
+
+    def _action(self) -> schema.Action:
+        spec = self.policy.action_spec
+        affine = schema.composed_affine(self.policy.transforms, "action", len(spec.names))
+        return schema.Action(
+            kind=self.action_kind,
+            names=spec.names,
+            units=spec.units,
+            scale=affine.scale,
+            offset=affine.offset,
+            stiffness=None,
+            damping=None,
+            default_pose=None,
+        )
+
+    def _safety(self) -> schema.Safety:
+        spec, options = self.policy.action_spec, self.safety
+        middle = tuple((low + high) / 2 for low, high in zip(spec.low, spec.high, strict=True))
+        zeros = (0.0,) * len(spec.names)
+        neutral = options.neutral or (middle if self.action_kind == "position" else zeros)
+        for name, low, value, high in zip(spec.names, spec.low, neutral, spec.high, strict=False):
+            if not low <= value <= high:
+                raise ConfigError(f"safety.neutral of {name!r} is {value!r}: expected within [{low}, {high}]")
+        return schema.Safety(
+            low=tuple(map(float, spec.low)),
+            high=tuple(map(float, spec.high)),
+            max_step=options.max_step,
+            ramp_in_s=options.ramp_in_s,
+            bad_ticks_to_damp=options.bad_ticks_to_damp,
+            hold="last" if self.action_kind == "position" else "neutral",
+            neutral=tuple(map(float, neutral)),
+            limits=options.limits,
+        )
+
+
+def _io(policy: HasDeploy) -> schema.Io:
+    inputs = [_port(key, "observation", spec, "robot") for key, spec in policy.observation_spec.items()]
+    spec = policy.action_spec
+    width = len(spec.names)
+    chunk = (policy.horizon, width)
+    free = (None,) * width
+    actions = schema.Port(
+        "actions", "actions", "float32", chunk, spec.names, spec.units, spec.low, spec.high, "", "policy", 1, None
+    )
+    raw = replace(actions, name="raw_action", role="raw_action", units=("1",) * width, low=free, high=free)
+    if policy.noise_shape is not None:
+        inputs.append(
+            schema.Port(
+                "noise", "noise", "float32", chunk, spec.names, ("1",) * width, free, free, "", "sampler", 1, None
+            )
+        )
+    actions = schema.Port(
+        "actions", "actions", "float32", chunk, spec.names, spec.units, spec.low, spec.high, "", "policy", 1, None
+    )
+    raw = schema.Port(
+        "raw_action", "raw_action", "float32", chunk, spec.names, ("1",) * width, free, free, "", "policy", 1, None
+    )
+    return schema.Io(tuple(inputs), (actions, raw))
+
+
+def _port(key: str, role: schema.Role, spec: Spec, source: str) -> schema.Port:
+    low = tuple(float(v) if np.isfinite(v) else None for v in spec.low)
+    high = tuple(float(v) if np.isfinite(v) else None for v in spec.high)
+    return schema.Port(key, role, spec.dtype, spec.shape, spec.names, spec.units, low, high, "", source, 1, None)
+
+
+def _entry(data: bytes) -> schema.FileEntry:
+    return schema.FileEntry(len(data), hashlib.sha256(data).hexdigest())
+
+
+def _versions() -> dict[str, str]:
+    packages = ("robotrl", "torch", "onnx", "onnxscript", "onnxruntime", "numpy")
+    return {"python": platform.python_version(), **{name: version(name) for name in packages}}
+
+
+def unknown_run(policy: HasDeploy) -> schema.Training:
+    """The training section of a policy whose run is not known."""
+    return schema.Training(type(policy).__name__, None, None, None, None, None)

@@ -1,0 +1,350 @@
+"""From a trained policy to a bundle, with proof that the bundle computes the same. Needs torch.
+
+The sampler is unrolled into one ONNX graph together with all normalisation; onnxruntime then answers for at least
+1,000 recorded observations, and where it leaves torch by more than 1e-5 of the action range no bundle is left behind.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import safetensors.numpy
+import torch
+from torch import Tensor, nn
+
+from robotrl.deploy import manifest as schema
+from robotrl.deploy.bundle import Bundle, Golden, open_bundle
+from robotrl.deploy.describe import GOLDEN_TOLERANCE, HasDeploy, Plan, SafetyOptions, unknown_run
+from robotrl.deploy.golden import golden_inputs
+from robotrl.deploy.install import installed
+from robotrl.deploy.noise import CounterNoise
+from robotrl.deploy.onnx_scan import scan
+from robotrl.deploy.session import GraphSession, check_golden, output_names, run_ticks
+from robotrl.errors import CapabilityError, ConfigError, DataError, NumericsError, nearest
+from robotrl.transforms import torch_backend
+
+MIN_SAMPLES = 1000
+PARITY_LIMIT = 1e-5
+OBSERVATIONS_FILE = "observations.safetensors"
+"""In a run directory: recorded observations, one array (n, ...) for each key, consecutive ticks in order."""
+
+
+@dataclass(frozen=True)
+class ExportReport:
+    """What an export showed.
+
+    Args:
+        path: where the bundle is.
+        bundle_id: its identity.
+        parity_max_abs: largest difference between torch and onnxruntime, in action units.
+        parity_max_rel: the same as a fraction of each action element's range.
+        samples: recorded observations compared.
+        golden_ticks: ticks recorded in the bundle.
+        graph_nodes: nodes in the exported graph.
+        graph_bytes: its size.
+        seconds: wall time of the export.
+    """
+
+    path: Path
+    bundle_id: str
+    parity_max_abs: float
+    parity_max_rel: float
+    samples: int
+    golden_ticks: int
+    graph_nodes: int
+    graph_bytes: int
+    seconds: float
+
+
+def export(
+    run_or_policy: Any,
+    path: str | os.PathLike[str],
+    *,
+    observations: Mapping[str, Any] | None = None,
+    samples: int = 1024,
+    control_dt_s: float | None = None,
+    action_kind: schema.ActionKind = "delta",
+    safety: SafetyOptions | None = None,
+    training: schema.Training | None = None,
+    overwrite: bool = False,
+) -> ExportReport:
+    """Write a bundle.
+
+    Args:
+        run_or_policy: a policy, or the path of a run directory or checkpoint.
+        path: the bundle's directory; made atomically.
+        observations: recorded observations, one array (n, ...) for each key, n at least `samples`, consecutive ticks
+            in order. Without it they are read from the run's `observations.safetensors`.
+        samples: how many of them the parity check compares; 1000 or more.
+        control_dt_s: seconds between two actions; without it, taken from the policy's `control_dt_s`.
+        action_kind: what the actions are; decides what "hold" means on the robot.
+        safety: limits beyond the action bounds.
+        training: the run that made the policy.
+        overwrite: replace an existing bundle at `path` (never anything that is not a bundle).
+
+    Raises:
+        ConfigError: an argument is out of range, the target exists, or observations are missing.
+        CapabilityError: the policy cannot be exported.
+        NumericsError: the exported graph differs from torch by more than 1e-5 of the action range, or gives numbers
+            that are not finite; nothing is left behind.
+    """
+    started = time.monotonic()
+    source, run_dir = _load(run_or_policy)
+    target = Path(path)
+    period = _period(source, control_dt_s)
+    if samples < MIN_SAMPLES:
+        raise ConfigError(f"samples is {samples!r}: expected {MIN_SAMPLES} or more")
+    policy = _frozen_copy(source)
+    recorded = _recorded(policy, observations, run_dir, samples)
+    with installed(target, overwrite=overwrite) as draft:
+        graph = _to_onnx(policy)
+        facts = scan(graph, schema.GRAPH_FILE)
+        plan = Plan(policy, period, action_kind, safety or SafetyOptions(), training or unknown_run(policy))
+        unsealed = plan.manifest(graph, golden=None, parity=schema.Parity(0, 0.0, 0.0), ticks=schema.MIN_GOLDEN_TICKS)
+        session = GraphSession(graph, unsealed)
+        parity = _parity(policy, session, unsealed, recorded, samples)
+        golden = _record_golden(policy, session, unsealed, recorded)
+        arrays = {f"obs/{key}": value for key, value in golden.observations.items()}
+        arrays |= {"actions": golden.actions, "raw_action": golden.raw_action}
+        if golden.noise is not None:
+            arrays["noise"] = golden.noise
+        golden_bytes = safetensors.numpy.save(arrays)
+        manifest = schema.sealed(plan.manifest(graph, golden_bytes, parity, len(golden.actions)))
+        draft.write(schema.GRAPH_FILE, graph)
+        draft.write(schema.GOLDEN_FILE, golden_bytes)
+        draft.write(schema.MANIFEST_FILE, manifest.to_bytes())
+        # The bundle is opened as a robot would open it before it gets its name.
+        check_golden(session, open_bundle(draft.path))
+    return ExportReport(
+        path=target,
+        bundle_id=manifest.bundle_id,
+        parity_max_abs=parity.max_abs,
+        parity_max_rel=parity.max_rel,
+        samples=parity.samples,
+        golden_ticks=len(golden.actions),
+        graph_nodes=facts.nodes,
+        graph_bytes=len(graph),
+        seconds=time.monotonic() - started,
+    )
+
+
+def parity_of(policy: HasDeploy, bundle: Bundle, observations: Mapping[str, Any]) -> schema.Parity:
+    """Compare a bundle with a policy on every recorded observation given (n, ...), whatever the difference.
+
+    Raises:
+        ConfigError: the observations do not fit the policy.
+    """
+    count = len(next(iter(observations.values())))
+    recorded = _recorded(policy, observations, None, count)
+    session = GraphSession(bundle.graph, bundle.manifest)
+    return _difference(_frozen_copy(policy), session, bundle.manifest, recorded, count)
+
+
+def _load(run_or_policy: Any) -> tuple[HasDeploy, Path | None]:
+    run_dir = None
+    policy = run_or_policy
+    if isinstance(run_or_policy, str | os.PathLike):
+        from robotrl.policies.load import load_policy
+
+        run_dir = Path(cast("str", run_or_policy))
+        policy = load_policy(run_dir)
+    if not isinstance(policy, nn.Module):
+        raise ConfigError(f"policy is a {type(policy).__name__}: expected a policy, or the path of a run or checkpoint")
+    needed = ("observation_spec", "action_spec", "horizon", "transforms", "noise_shape", "deploy")
+    missing = [name for name in needed if not hasattr(policy, name)]
+    if missing:
+        raise CapabilityError(f"policy {type(policy).__name__} cannot be exported: it lacks {', '.join(missing)}")
+    return cast("HasDeploy", policy), run_dir
+
+
+def _period(policy: HasDeploy, control_dt_s: float | None) -> float:
+    period = control_dt_s if control_dt_s is not None else getattr(policy, "control_dt_s", None)
+    if period is None:
+        raise ConfigError("control_dt_s is missing: give the seconds between two actions (the sim's control_dt_s)")
+    if not 0.0 < period <= 10.0:
+        raise ConfigError(f"control_dt_s is {period!r}: expected more than 0, at most 10 seconds")
+    return float(period)
+
+
+def _frozen_copy(policy: HasDeploy) -> HasDeploy:
+    module = copy.deepcopy(cast("nn.Module", policy)).to("cpu").eval().requires_grad_(False)
+    spec = policy.action_spec
+    for name, low, high in zip(spec.names, spec.low, spec.high, strict=True):
+        if not (np.isfinite(low) and np.isfinite(high)):
+            raise ConfigError(
+                f"action {name!r} is bounded by [{low}, {high}]: expected finite bounds, the robot's limits"
+            )
+    transforms = policy.transforms
+    late = [t.where for t in transforms.inputs] + [t.where for t in reversed(transforms.outputs)]
+    sides = (late[: len(transforms.inputs)], late[len(transforms.inputs) :])
+    if any(side != sorted(side, reverse=True) for side in sides):
+        raise ConfigError("transforms: those marked 'host' must come first among inputs and last among outputs")
+    return cast("HasDeploy", module)
+
+
+def _recorded(
+    policy: HasDeploy, given: Mapping[str, Any] | None, run_dir: Path | None, samples: int
+) -> dict[str, np.ndarray]:
+    if given is None:
+        if run_dir is None or not (run_dir / OBSERVATIONS_FILE).is_file():
+            where = f"no {OBSERVATIONS_FILE} in {str(run_dir)!r}" if run_dir else "the policy comes without a run"
+            raise ConfigError(
+                f"observations are missing ({where}): give {samples} or more recorded ones, "
+                f"an array (n, ...) for each of {', '.join(policy.observation_spec)}"
+            )
+        try:
+            given = safetensors.numpy.load_file(run_dir / OBSERVATIONS_FILE)
+        except (OSError, ValueError, safetensors.SafetensorError) as error:
+            raise DataError(f"{run_dir / OBSERVATIONS_FILE}: not readable as safetensors: {error}") from error
+    out: dict[str, np.ndarray] = {}
+    for key in given:
+        if key not in policy.observation_spec:
+            close = nearest(key, policy.observation_spec)
+            hint = f"did you mean {close!r}? " if close else ""
+            raise ConfigError(
+                f"observations: key {key!r} is unknown: {hint}known: {', '.join(policy.observation_spec)}"
+            )
+    for key, spec in policy.observation_spec.items():
+        if key not in given:
+            raise ConfigError(f"observations: key {key!r} is missing")
+        value = given[key]
+        array = np.asarray(value.detach().cpu() if isinstance(value, Tensor) else value, np.float32)
+        if array.ndim < 1 or array.shape[1:] != spec.shape:
+            raise ConfigError(f"observations[{key!r}] has shape {array.shape}: expected (n, *{spec.shape})")
+        if len(array) < samples:
+            raise ConfigError(f"observations[{key!r}] has {len(array)} rows: expected {samples} or more")
+        if not np.isfinite(array).all():
+            raise NumericsError(f"observations[{key!r}] holds a number that is not finite")
+        out[key] = array
+    lengths = {key: len(array) for key, array in out.items()}
+    if len(set(lengths.values())) != 1:
+        raise ConfigError(f"observations differ in length: {lengths}")
+    return out
+
+
+class _Graph(nn.Module):
+    """The policy's `deploy` with positional tensors, as the exporter wants it."""
+
+    def __init__(self, policy: HasDeploy) -> None:
+        super().__init__()
+        self.policy = policy
+        self._keys = tuple(policy.observation_spec)
+
+    def forward(self, *arrays: Tensor) -> tuple[Tensor, Tensor]:
+        obs = dict(zip(self._keys, arrays, strict=False))
+        noise = arrays[len(self._keys)] if len(arrays) > len(self._keys) else None
+        out = self.policy.deploy(obs, noise)
+        return out.actions, out.raw_action
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def _to_onnx(policy: HasDeploy) -> bytes:
+    names = list(policy.observation_spec)
+    arrays = [torch.zeros(1, *spec.shape) for spec in policy.observation_spec.values()]
+    if policy.noise_shape is not None:
+        names.append("noise")
+        arrays.append(torch.zeros(1, *policy.noise_shape))
+    if len(set(names) | {"actions", "raw_action"}) != len(names) + 2:
+        raise ConfigError(f"observation keys {names}: 'noise', 'actions' and 'raw_action' are names of the graph's own")
+    with warnings.catch_warnings(), _quiet(), torch.no_grad():
+        # The exporter warns about its own internals and about torchvision, which we do not need.
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(
+            _Graph(policy),
+            tuple(arrays),
+            input_names=names,
+            output_names=["actions", "raw_action"],
+            dynamo=True,
+            external_data=False,
+            verbose=False,
+        )
+    if program is None:
+        raise CapabilityError(f"policy {type(policy).__name__}: torch's ONNX exporter returned nothing")
+    return program.model_proto.SerializeToString()
+
+
+def _parity(
+    policy: HasDeploy, session: GraphSession, manifest: schema.Manifest, recorded: dict[str, np.ndarray], samples: int
+) -> schema.Parity:
+    parity = _difference(policy, session, manifest, recorded, samples)
+    # Not `>`: a NaN must fail too.
+    if not parity.max_rel <= PARITY_LIMIT:
+        raise NumericsError(
+            f"parity: onnxruntime differs from torch by {parity.max_rel:.3g} of the action range on {samples} recorded "
+            f"observations: expected at most {PARITY_LIMIT:g}; no bundle was written"
+        )
+    return parity
+
+
+def _difference(
+    policy: HasDeploy, session: GraphSession, manifest: schema.Manifest, recorded: dict[str, np.ndarray], samples: int
+) -> schema.Parity:
+    # Spread over the whole record, so that early and late parts of episodes are both compared.
+    total = len(next(iter(recorded.values())))
+    rows = np.linspace(0, total - 1, samples).round().astype(np.int64)
+    ticks = _inputs(policy, {key: array[rows] for key, array in recorded.items()}, manifest)
+    wanted, _ = _torch_ticks(policy, ticks)
+    found, _ = run_ticks(session, ticks, output_names(manifest))
+    error = np.abs(found.astype(np.float64) - wanted.astype(np.float64))
+    return schema.Parity(samples, float(error.max()), float((error / manifest.action_range).max()))
+
+
+def _inputs(policy: HasDeploy, observations: dict[str, np.ndarray], manifest: schema.Manifest) -> Golden:
+    """Ticks with the host's transforms applied, the noise of seed 0, and outputs still empty."""
+    host = [t for t in policy.transforms.inputs if t.where == "host"]
+    tensors = {key: torch.from_numpy(np.ascontiguousarray(array)) for key, array in observations.items()}
+    arrays = {key: value.numpy() for key, value in torch_backend(host)(tensors).items()}
+    count = len(next(iter(arrays.values())))
+    noise = None
+    if policy.noise_shape is not None:
+        source = CounterNoise(policy.noise_shape, seed=0)
+        noise = np.stack([source.draw(i) for i in range(count)])
+    empty = np.zeros((count, manifest.timing.chunk_length, len(manifest.action.names)), np.float32)
+    return Golden(arrays, noise, empty, empty)
+
+
+def _torch_ticks(policy: HasDeploy, ticks: Golden) -> tuple[np.ndarray, np.ndarray]:
+    with torch.inference_mode():
+        obs = {key: torch.from_numpy(array) for key, array in ticks.observations.items()}
+        out = policy.deploy(obs, None if ticks.noise is None else torch.from_numpy(ticks.noise))
+    return out.actions.numpy(), out.raw_action.numpy()
+
+
+def _record_golden(
+    policy: HasDeploy, session: GraphSession, manifest: schema.Manifest, recorded: dict[str, np.ndarray]
+) -> Golden:
+    inputs = golden_inputs(manifest, recorded)
+    actions, raw = run_ticks(session, inputs, output_names(manifest))
+    if not (np.isfinite(actions).all() and np.isfinite(raw).all()):
+        tick = int(np.nonzero(~np.isfinite(actions).all(axis=(1, 2)) | ~np.isfinite(raw).all(axis=(1, 2)))[0][0])
+        raise NumericsError(
+            f"golden tick {tick}: the policy answers an observation inside its bounds with a number that is not finite"
+        )
+    reference, _ = _torch_ticks(policy, inputs)
+    error = float((np.abs(actions.astype(np.float64) - reference) / manifest.action_range).max())
+    if not error <= GOLDEN_TOLERANCE:
+        raise NumericsError(
+            f"golden ticks: onnxruntime differs from torch by {error:.3g} of the action range: expected at most "
+            f"{GOLDEN_TOLERANCE:g}; no bundle was written"
+        )
+    return Golden(inputs.observations, inputs.noise, actions, raw)

@@ -1,0 +1,403 @@
+"""What a bundle says about itself: `manifest.json`, schema 1, as frozen dataclasses.
+
+Everything that a robot must know to run the policy stands here in SI units and at full precision; nothing is left to
+a convention. Reading is strict (`robotrl.deploy.strict`). `docs/bundle.md` explains each field to users.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from robotrl.deploy import strict
+from robotrl.errors import DataError
+from robotrl.transforms import Affine, TransformGroup
+
+SCHEMA_VERSION = 1
+MANIFEST_FILE = "manifest.json"
+GRAPH_FILE = "policy.onnx"
+GOLDEN_FILE = "golden.safetensors"
+MIN_GOLDEN_TICKS = 64
+
+Role = Literal["observation", "noise", "state_in", "prefix", "actions", "raw_action", "state_out", "risk"]
+INPUT_ROLES = ("observation", "noise", "state_in", "prefix")
+ActionKind = Literal["delta", "position", "velocity", "torque", "twist", "steer_accel"]
+Hold = Literal["neutral", "last"]
+
+
+@dataclass(frozen=True)
+class Port:
+    """One input or output of the policy graph.
+
+    Args:
+        name: tensor name in the graph; for an observation also the key under which the robot supplies it.
+        role: what it carries.
+        dtype: numpy dtype name.
+        shape: static shape without the batch axis, which is always 1.
+        names: one name for each element of the last axis, in order ("peg_pos_x_w"): joint order is checked by these.
+        units: one SI unit for each name.
+        low: lower bound of each element; None where there is none.
+        high: upper bound, likewise.
+        frame: coordinate frame, where one frame holds for all elements; else "" and the names carry it.
+        source: where it comes from or goes to ("robot", "sampler", "policy").
+        stack: how many past ticks are stacked along the first axis; 1 means none.
+        feeds: for an output, the input that receives it at the next inference; None otherwise.
+    """
+
+    name: str
+    role: Role
+    dtype: str
+    shape: tuple[int, ...]
+    names: tuple[str, ...]
+    units: tuple[str, ...]
+    low: tuple[float | None, ...]
+    high: tuple[float | None, ...]
+    frame: str
+    source: str
+    stack: int
+    feeds: str | None
+
+
+@dataclass(frozen=True)
+class Io:
+    """Every input and output of the policy graph, in the graph's order."""
+
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """When things happen.
+
+    Args:
+        control_period_s: seconds between two actions.
+        chunk_length: actions in a chunk (H).
+        execute: how many of them run before the next inference, 1 to H.
+        latency_budget_s: how long an inference may take; later, its tick counts as missed.
+        max_observation_age_s: an older observation is stale: the controller holds.
+        rtc_mode: how a chunk is joined to the running one ("none": the next starts when the last one ends).
+        rtc_max_delay_steps: the largest inference delay that the policy was trained for, in control steps.
+        interpolation: how a robot fills the time between two actions ("hold": the last action stands).
+    """
+
+    control_period_s: float
+    chunk_length: int
+    execute: int
+    latency_budget_s: float
+    max_observation_age_s: float
+    rtc_mode: Literal["none", "guided", "trained"]
+    rtc_max_delay_steps: int
+    interpolation: Literal["hold", "linear"]
+
+
+@dataclass(frozen=True)
+class Action:
+    """What an action means.
+
+    `actions = raw_action * scale + offset`, then clipped to the bounds: the graph does this; the numbers are here so
+    that a person, or a driver, can check them. Gains and default pose are None where the action has none.
+    """
+
+    kind: ActionKind
+    names: tuple[str, ...]
+    units: tuple[str, ...]
+    scale: tuple[float, ...]
+    offset: tuple[float, ...]
+    stiffness: tuple[float, ...] | None
+    damping: tuple[float, ...] | None
+    default_pose: tuple[float, ...] | None
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A range under which the policy was trained.
+
+    The controller enforces a limit whose names are elements of an observation (outside it, an observation counts as
+    implausible); any other is a statement to the robot's driver.
+    """
+
+    quantity: Literal["position", "velocity", "acceleration", "torque", "workspace"]
+    names: tuple[str, ...]
+    units: tuple[str, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Safety:
+    """What the safety chain enforces on every tick; see `robotrl.deploy.safety`.
+
+    Args:
+        low: lowest action that may be sent, per element.
+        high: highest, likewise.
+        max_step: largest change between two sent actions, per element; None means no rate limit.
+        ramp_in_s: over this time from the start, actions are blended in from neutral; 0 means at once.
+        bad_ticks_to_damp: after this many bad ticks in a row the controller stops holding and damps; 1 or more.
+        hold: what is sent on a bad tick: "last" repeats the last good action (right for position targets only),
+            "neutral" sends `neutral` (right for deltas, velocities and torques, which would go on moving).
+        neutral: the action that asks for no motion.
+        limits: ranges of training, see `Limit`.
+    """
+
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    max_step: tuple[float, ...] | None
+    ramp_in_s: float
+    bad_ticks_to_damp: int
+    hold: Hold
+    neutral: tuple[float, ...]
+    limits: tuple[Limit, ...]
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """How the graph turns noise into an action chunk; the steps are unrolled inside it.
+
+    Args:
+        kind: "flow", or "none" for a policy that draws nothing.
+        solver: "euler", or "none".
+        steps: denoising steps (K); 0 for "none".
+        noise_shape: (H, A), or None.
+        distribution: of each element of the noise.
+        noise_policy: where the runtime takes it from: "counter" (standard normal from Philox4x64-10, key = seed,
+            counter = index of the decision), "zero", or "steer" (from the steering graph); None without noise.
+    """
+
+    kind: Literal["none", "flow", "diffusion"]
+    solver: Literal["none", "euler", "ddim"]
+    steps: int
+    noise_shape: tuple[int, ...] | None
+    distribution: Literal["none", "normal"]
+    noise_policy: Literal["zero", "counter", "steer"] | None
+
+
+@dataclass(frozen=True)
+class Graphs:
+    """Which file holds which graph. Optional graphs are None where the bundle has none."""
+
+    policy: str
+    steer: str | None
+    risk: str | None
+
+
+@dataclass(frozen=True)
+class Golden:
+    """Recorded ticks that the runtime replays before it agrees to control anything.
+
+    `tolerance` is the largest accepted difference as a fraction of each action element's range. It is wider than the
+    parity bound because another processor or onnxruntime build rounds differently.
+    """
+
+    file: str
+    ticks: int
+    sequence_start: int
+    tolerance: float
+
+
+@dataclass(frozen=True)
+class Parity:
+    """How closely onnxruntime followed torch when the bundle was made; `max_rel` is relative to the action range."""
+
+    samples: int
+    max_abs: float
+    max_rel: float
+
+
+@dataclass(frozen=True)
+class Training:
+    """The run that made the policy; None where unknown."""
+
+    policy: str
+    run: str | None
+    step: int | None
+    seed: int | None
+    git_revision: str | None
+    config_sha256: str | None
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """Size and SHA-256 (lower-case hex) of one file of the bundle."""
+
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """All of `manifest.json`. `bundle_id` is the SHA-256 of all other fields, so that an edit shows."""
+
+    schema_version: int
+    bundle_id: str
+    created: str
+    io: Io
+    timing: Timing
+    action: Action
+    safety: Safety
+    sampler: Sampler
+    transforms: TransformGroup
+    graphs: Graphs
+    golden: Golden
+    parity: Parity
+    training: Training
+    versions: dict[str, str]
+    files: dict[str, FileEntry]
+
+    @property
+    def observations(self) -> tuple[Port, ...]:
+        """The inputs that the robot supplies, in order."""
+        return tuple(port for port in self.io.inputs if port.role == "observation")
+
+    @property
+    def action_range(self) -> np.ndarray:
+        """(A,) float64: high - low of each action element."""
+        return np.asarray(self.safety.high, np.float64) - np.asarray(self.safety.low, np.float64)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return strict.to_json(self)
+
+    def to_bytes(self) -> bytes:
+        """The text of `manifest.json`."""
+        return strict.dumps(self)
+
+
+def identity(manifest: Manifest) -> str:
+    """SHA-256 (hex) over the canonical JSON of every field but `bundle_id`."""
+    data = manifest.to_json()
+    del data["bundle_id"]
+    return hashlib.sha256(strict.canonical(data)).hexdigest()
+
+
+def sealed(manifest: Manifest) -> Manifest:
+    """The manifest with its `bundle_id` filled in, checked.
+
+    Raises:
+        DataError: its fields contradict each other.
+    """
+    out = replace(manifest, bundle_id=identity(manifest))
+    check(out)
+    return out
+
+
+def parse(text: bytes) -> Manifest:
+    """Read the text of `manifest.json`.
+
+    Raises:
+        DataError: not JSON, another schema version, an unknown, missing or mistyped field, contradicting fields, or
+            an identity that does not match the content.
+    """
+    data = strict.loads(text, MANIFEST_FILE)
+    version = data.get("schema_version")
+    if type(version) is not int or version < 1:
+        raise DataError(f"{MANIFEST_FILE}: schema_version is {version!r}: expected {SCHEMA_VERSION}")
+    if version > SCHEMA_VERSION:
+        raise DataError(
+            f"{MANIFEST_FILE}: schema_version is {version}: this robotrl reads up to {SCHEMA_VERSION}; "
+            "install a newer robotrl or export the bundle again"
+        )
+    manifest = strict.from_json(Manifest, data, "manifest")
+    check(manifest)
+    if manifest.bundle_id != identity(manifest):
+        raise DataError("manifest.bundle_id does not match the manifest: the file was altered after export")
+    return manifest
+
+
+def check(manifest: Manifest) -> None:
+    """Fields against each other.
+
+    Raises:
+        DataError: names the first field that cannot be.
+    """
+    timing, sampler = manifest.timing, manifest.sampler
+    for port in (*manifest.io.inputs, *manifest.io.outputs):
+        _check_port(port)
+    for side in ("inputs", "outputs"):
+        names = [port.name for port in getattr(manifest.io, side)]
+        _require(len(set(names)) == len(names), f"io.{side}", names, "each name once")
+    for port in manifest.io.inputs:
+        _require(port.role in INPUT_ROLES, f"io.inputs {port.name!r} role", port.role, ", ".join(INPUT_ROLES))
+    _require(bool(manifest.observations), "io.inputs", [], "at least one observation")
+    width = len(manifest.action.names)
+    chunk = (timing.chunk_length, width)
+    for role in ("actions", "raw_action"):
+        shapes = [port.shape for port in manifest.io.outputs if port.role == role]
+        _require(shapes == [chunk], f"io.outputs of role {role!r}", shapes, f"one, of shape {chunk}")
+    noises = [port.shape for port in manifest.io.inputs if port.role == "noise"]
+    expected = [] if sampler.noise_shape is None else [sampler.noise_shape]
+    _require(noises == expected, "io.inputs of role 'noise'", noises, f"{expected} as sampler.noise_shape says")
+    _require(
+        (sampler.noise_policy is None) == (sampler.noise_shape is None),
+        "sampler.noise_policy",
+        sampler.noise_policy,
+        "a policy exactly when there is noise",
+    )
+    needs_steer = sampler.noise_policy == "steer" and manifest.graphs.steer is None
+    _require(not needs_steer, "sampler.noise_policy", "steer", "a steering graph in graphs.steer")
+    _require(0.0 < timing.control_period_s <= 10.0, "timing.control_period_s", timing.control_period_s, "0 to 10 s")
+    _require(timing.chunk_length >= 1, "timing.chunk_length", timing.chunk_length, "1 or more")
+    _require(1 <= timing.execute <= timing.chunk_length, "timing.execute", timing.execute, "1 to chunk_length")
+    _require(timing.latency_budget_s > 0, "timing.latency_budget_s", timing.latency_budget_s, "more than 0")
+    _require(timing.max_observation_age_s > 0, "timing.max_observation_age_s", timing.max_observation_age_s, "> 0")
+    _check_action(manifest, width)
+    golden = manifest.golden
+    _require(golden.ticks >= MIN_GOLDEN_TICKS, "golden.ticks", golden.ticks, f"{MIN_GOLDEN_TICKS} or more")
+    _require(0 < golden.tolerance <= 0.01, "golden.tolerance", golden.tolerance, "more than 0, at most 0.01")
+    graphs = [
+        name for name in (manifest.graphs.policy, manifest.graphs.steer, manifest.graphs.risk) if name is not None
+    ]
+    wanted = sorted([*graphs, golden.file])
+    _require(sorted(manifest.files) == wanted, "files", sorted(manifest.files), f"exactly {wanted}")
+
+
+def _check_port(port: Port) -> None:
+    where = f"io {port.name!r}"
+    _require(bool(port.shape) and all(n >= 1 for n in port.shape), f"{where} shape", port.shape, "positive sizes")
+    _require(port.dtype == "float32", f"{where} dtype", port.dtype, "float32")
+    for field in ("names", "units", "low", "high"):
+        found = len(getattr(port, field))
+        _require(found == port.shape[-1], f"{where} {field} count", found, f"{port.shape[-1]}, as its shape says")
+    _require(len(set(port.names)) == len(port.names), f"{where} names", port.names, "each name once")
+    _require(port.stack >= 1, f"{where} stack", port.stack, "1 or more")
+
+
+def _check_action(manifest: Manifest, width: int) -> None:
+    action, safety = manifest.action, manifest.safety
+    for field in ("units", "scale", "offset", "stiffness", "damping", "default_pose"):
+        values = getattr(action, field)
+        _require(values is None or len(values) == width, f"action.{field}", values, f"{width} entries")
+    for field in ("low", "high", "neutral", "max_step"):
+        values = getattr(safety, field)
+        _require(values is None or len(values) == width, f"safety.{field}", values, f"{width} entries")
+    ordered = all(lo < hi for lo, hi in zip(safety.low, safety.high, strict=True))
+    _require(ordered, "safety.low", safety.low, f"below safety.high {safety.high}")
+    inside = all(lo <= n <= hi for lo, n, hi in zip(safety.low, safety.neutral, safety.high, strict=True))
+    _require(inside, "safety.neutral", safety.neutral, "within the limits")
+    _require(safety.max_step is None or min(safety.max_step) > 0, "safety.max_step", safety.max_step, "more than 0")
+    _require(safety.bad_ticks_to_damp >= 1, "safety.bad_ticks_to_damp", safety.bad_ticks_to_damp, "1 or more")
+    _require(safety.ramp_in_s >= 0, "safety.ramp_in_s", safety.ramp_in_s, "0 or more")
+    wrong_hold = safety.hold == "last" and action.kind != "position"
+    _require(not wrong_hold, "safety.hold", safety.hold, f"'neutral' for actions of kind {action.kind!r}")
+    for i, limit in enumerate(safety.limits):
+        for field in ("units", "low", "high"):
+            count = len(getattr(limit, field))
+            _require(count == len(limit.names), f"safety.limits[{i}].{field}", count, f"{len(limit.names)} entries")
+
+
+def _require(holds: bool, field: str, value: object, expected: str) -> None:
+    if not holds:
+        raise DataError(f"manifest.{field} is {value!r}: expected {expected}")
+
+
+def composed_affine(transforms: TransformGroup, key: str, width: int) -> Affine:
+    """The single affine map that the `Affine`s among `transforms.outputs` of `key` amount to (clips left out)."""
+    scale, offset = np.ones(width), np.zeros(width)
+    for transform in transforms.outputs:
+        if isinstance(transform, Affine) and transform.key == key:
+            scale = scale * np.asarray(transform.scale)
+            offset = offset * np.asarray(transform.scale) + np.asarray(transform.offset)
+    return Affine(key, tuple(scale.tolist()), tuple(offset.tolist()))

@@ -1,0 +1,204 @@
+"""A look inside an ONNX file before anything executes it, without the onnx package.
+
+An ONNX file can name other files (external data), ask for operators of other domains and carry sparse tensors; each
+has been a way to read what is not ours. This scan walks the protobuf fields of the model and refuses those, and
+anything that does not parse. It accepts a subset of protobuf on purpose: no groups, no unexpected wire types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from robotrl.errors import DataError
+
+MAX_DEPTH = 16
+STANDARD_DOMAINS = ("", "ai.onnx")
+
+# Wire types of protobuf.
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_ORT_FORMAT_MARK = b"ORTM"
+
+
+class Facts(NamedTuple):
+    """What the scan saw."""
+
+    ir_version: int
+    opset: int
+    nodes: int
+    weights_bytes: int
+    """Bytes of tensor data held in the file."""
+
+
+class _Field(NamedTuple):
+    number: int
+    wire: int
+    value: int
+    """The number of a varint field; else 0."""
+    data: memoryview
+    """The content of a length-delimited field; else empty."""
+
+
+def scan(data: bytes, name: str) -> Facts:
+    """Check that a model is self-contained and standard.
+
+    Args:
+        data: the file's content.
+        name: its name, for errors.
+
+    Raises:
+        DataError: not a well-formed ONNX protobuf, or it holds external data, sparse tensors, functions, training
+            graphs, or operators outside the standard domain.
+    """
+    if data[4:8] == _ORT_FORMAT_MARK:
+        raise DataError(f"{name}: is in onnxruntime's own format: expected ONNX")
+    walker = _Walker(name)
+    walker.model(memoryview(data))
+    if walker.ir_version < 1 or walker.opset < 1 or walker.graphs != 1:
+        raise DataError(
+            f"{name}: not an ONNX model (IR version {walker.ir_version}, opset {walker.opset}, "
+            f"{walker.graphs} graphs): the file is damaged or of another kind"
+        )
+    return Facts(walker.ir_version, walker.opset, walker.nodes, walker.weights_bytes)
+
+
+class _Walker:
+    """Walks one model; counts what it passes and raises at what is refused."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.ir_version = 0
+        self.opset = 0
+        self.graphs = 0
+        self.nodes = 0
+        self.weights_bytes = 0
+
+    def model(self, data: memoryview) -> None:
+        for field in self.fields(data):
+            match field.number:
+                case 1:
+                    self.ir_version = self.varint(field, "ir_version")
+                case 7:
+                    self.graphs += 1
+                    self.graph(self.message(field, "graph"), 0)
+                case 8:
+                    self.opset_import(self.message(field, "opset_import"))
+                case 20:
+                    raise self.refused("a training graph", "export for inference")
+                case 25:
+                    raise self.refused("a model-local function", "a graph of standard operators")
+                case _:
+                    pass
+
+    def opset_import(self, data: memoryview) -> None:
+        domain, version = "", 0
+        for field in self.fields(data):
+            if field.number == 1:
+                domain = self.text(field, "domain")
+            elif field.number == 2:
+                version = self.varint(field, "version")
+        self.domain(domain)
+        self.opset = max(self.opset, version)
+
+    def graph(self, data: memoryview, depth: int) -> None:
+        if depth > MAX_DEPTH:
+            raise DataError(f"{self.name}: graphs nested deeper than {MAX_DEPTH} levels")
+        for field in self.fields(data):
+            match field.number:
+                case 1:
+                    self.node(self.message(field, "node"), depth)
+                case 5:
+                    self.tensor(self.message(field, "initializer"))
+                case 15:
+                    raise self.refused("a sparse initializer", "dense tensors")
+                case _:
+                    pass
+
+    def node(self, data: memoryview, depth: int) -> None:
+        self.nodes += 1
+        for field in self.fields(data):
+            if field.number == 7:
+                self.domain(self.text(field, "domain"))
+            elif field.number == 5:
+                self.attribute(self.message(field, "attribute"), depth)
+
+    def attribute(self, data: memoryview, depth: int) -> None:
+        for field in self.fields(data):
+            match field.number:
+                case 5 | 10:
+                    self.tensor(self.message(field, "tensor"))
+                case 6 | 11:
+                    self.graph(self.message(field, "graph"), depth + 1)
+                case 22 | 23:
+                    raise self.refused("a sparse tensor", "dense tensors")
+                case _:
+                    pass
+
+    def tensor(self, data: memoryview) -> None:
+        for field in self.fields(data):
+            if field.number == 13 or (field.number == 14 and self.varint(field, "data_location") != 0):
+                raise self.refused("external data", "all weights inside the file")
+            if field.number == 9:
+                self.weights_bytes += len(self.message(field, "raw_data"))
+
+    def domain(self, domain: str) -> None:
+        if domain not in STANDARD_DOMAINS:
+            raise self.refused(f"operators of the domain {domain!r}", "the standard domain only")
+
+    def refused(self, what: str, expected: str) -> DataError:
+        return DataError(f"{self.name}: holds {what}: expected {expected}")
+
+    def damaged(self, why: str) -> DataError:
+        return DataError(f"{self.name}: not a readable ONNX file: {why}")
+
+    def varint(self, field: _Field, what: str) -> int:
+        if field.wire != _VARINT:
+            raise self.damaged(f"field {what} has wire type {field.wire}")
+        return field.value
+
+    def message(self, field: _Field, what: str) -> memoryview:
+        if field.wire != _BYTES:
+            raise self.damaged(f"field {what} has wire type {field.wire}")
+        return field.data
+
+    def text(self, field: _Field, what: str) -> str:
+        try:
+            return bytes(self.message(field, what)).decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise self.damaged(f"field {what} is not text") from error
+
+    def fields(self, data: memoryview) -> Iterator[_Field]:
+        """The fields of one message, in order."""
+        at, empty = 0, data[:0]
+        while at < len(data):
+            key, at = self.read_varint(data, at)
+            number, wire = key >> 3, key & 7
+            if number == 0:
+                raise self.damaged(f"field number 0 at byte {at}")
+            if wire == _VARINT:
+                value, at = self.read_varint(data, at)
+                yield _Field(number, wire, value, empty)
+                continue
+            if wire == _BYTES:
+                size, at = self.read_varint(data, at)
+            elif wire in (_FIXED64, _FIXED32):
+                size = 8 if wire == _FIXED64 else 4
+            else:
+                raise self.damaged(f"wire type {wire} at byte {at}")
+            if size > len(data) - at:
+                raise self.damaged(f"a field of {size} bytes at byte {at} runs past the end: truncated")
+            yield _Field(number, wire, 0, data[at : at + size])
+            at += size
+
+    def read_varint(self, data: memoryview, at: int) -> tuple[int, int]:
+        """A base-128 number at `at`, and where it ends."""
+        value = 0
+        for shift in range(0, 70, 7):
+            if at >= len(data):
+                raise self.damaged("it ends inside a number: truncated")
+            byte = data[at]
+            at += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value & 0xFFFFFFFFFFFFFFFF, at
+        raise self.damaged(f"a number longer than 10 bytes at byte {at}")

@@ -1,0 +1,76 @@
+"""What a fixed-rate process asks of the operating system, and sleeping until an absolute time."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_PR_SET_TIMERSLACK, _PR_GET_TIMERSLACK = 29, 30
+_FIFO_PRIORITY = 80
+
+
+@contextmanager
+def steady(*, fifo: bool = False) -> Iterator[str]:
+    """Make this process keep time for the length of the block, then put everything back.
+
+    Timer slack of 1 ns (Linux lets sleeps end up to 50 us late to save power), and no garbage collection: what exists
+    is collected once and then frozen.
+
+    Args:
+        fifo: also ask for the real-time scheduler (SCHED_FIFO), which needs a privilege.
+
+    Yields:
+        The scheduling in force, in words: "normal", "fifo 80", or "normal (fifo refused: ...)".
+    """
+    slack = _timer_slack(1)
+    scheduling, normal = _fifo() if fifo else ("normal", None)
+    collecting = gc.isenabled()
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield scheduling
+    finally:
+        gc.unfreeze()
+        if collecting:
+            gc.enable()
+        if normal is not None:
+            os.sched_setscheduler(0, normal, os.sched_param(0))
+        if slack is not None:
+            _timer_slack(slack)
+
+
+def sleep_until(deadline_ns: int) -> None:
+    """Sleep until an absolute time on the monotonic clock; returns at once when it has passed."""
+    remaining = deadline_ns - time.monotonic_ns()
+    if remaining > 0:
+        # time.sleep waits for an absolute time on the monotonic clock (Python 3.11 and newer): a signal or a late
+        # start does not add up.
+        time.sleep(remaining * 1e-9)
+
+
+def _timer_slack(slack_ns: int) -> int | None:
+    """Set the timer slack; returns the value before, or None where there is no such thing."""
+    if sys.platform != "linux":
+        return None
+    libc = ctypes.CDLL(None, use_errno=True)
+    before = int(libc.prctl(_PR_GET_TIMERSLACK, 0, 0, 0, 0))
+    libc.prctl(_PR_SET_TIMERSLACK, ctypes.c_ulong(slack_ns), 0, 0, 0)
+    return before if before > 0 else None
+
+
+def _fifo() -> tuple[str, int | None]:
+    """Ask for SCHED_FIFO; the outcome in words, and the policy to return to (None when nothing changed)."""
+    if not hasattr(os, "sched_setscheduler"):
+        return "normal (fifo refused: not on this system)", None
+    before = os.sched_getscheduler(0)
+    try:
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(_FIFO_PRIORITY))
+    except OSError as error:
+        return f"normal (fifo refused: {error.strerror})", None
+    return f"fifo {_FIFO_PRIORITY}", before

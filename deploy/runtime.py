@@ -1,0 +1,190 @@
+"""The controller: a verified bundle that turns observations into actions, one control tick at a time.
+
+Needs numpy, onnxruntime and safetensors; no torch, no simulator.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from robotrl.deploy.bundle import Bundle, open_bundle
+from robotrl.deploy.noise import CounterNoise
+from robotrl.deploy.session import GraphSession, check_golden, output_names
+from robotrl.errors import ConfigError, DataError, NumericsError, nearest
+from robotrl.transforms import Transform, numpy_backend
+
+WARM_UP_RUNS = 20
+
+
+class Controller:
+    """Runs one bundle. Make it with `Controller.load`.
+
+    Every `execute` ticks it infers a chunk of actions and then plays it; `reset` starts a new episode. Inference `d`
+    (counted from 0 and never restarted) uses the noise of (seed, d), so that a log can be replayed exactly.
+
+    It answers with what the policy wants; limits, staleness and faults are the business of
+    `robotrl.deploy.safety.SafetyChain`, which `run_control` puts behind it.
+
+    Attributes:
+        bundle: what was loaded.
+        manifest: its manifest.
+        golden_error: largest difference on the golden ticks, as a fraction of the action range.
+        decision: index of the inference that gave the current chunk; -1 before the first.
+        cursor: how many actions of the current chunk have been given out.
+    """
+
+    def __init__(self, bundle: Bundle, seed: int) -> None:
+        if seed < 0:
+            raise ConfigError(f"seed is {seed!r}: expected 0 or more")
+        self.bundle = bundle
+        self.manifest = manifest = bundle.manifest
+        if manifest.sampler.noise_policy == "steer" or any(
+            port.role in ("state_in", "prefix") for port in manifest.io.inputs
+        ):
+            raise DataError(
+                "this bundle needs a steering graph, recurrent state or an action prefix, which this version of the "
+                "runtime does not execute: install a newer robotrl"
+            )
+        self._session = GraphSession(bundle.graph, manifest)
+        self.golden_error = check_golden(self._session, bundle)
+        self._ports = {port.name: port for port in manifest.observations}
+        self._host_in = _host(manifest.transforms.inputs)
+        self._host_out = _host(manifest.transforms.outputs)
+        names = output_names(manifest)
+        self._actions = self._session.outputs[names["actions"]][0]
+        self._raw = self._session.outputs[names["raw_action"]][0]
+        shape = manifest.sampler.noise_shape
+        counted = shape is not None and manifest.sampler.noise_policy == "counter"
+        self._noise = CounterNoise(shape, seed) if counted and shape is not None else None
+        self._noise_in = self._session.inputs.get("noise")
+        self._next_noise: np.ndarray | None = None
+        self._chunk = np.zeros(self._actions.shape, np.float32)
+        self._execute = manifest.timing.execute
+        self.seed = seed
+        self.decision = -1
+        self.cursor = self._execute
+        for _ in range(WARM_UP_RUNS):
+            self.warm()
+        self.prepare()
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, seed: int = 0) -> Controller:
+        """Verify the bundle at `path`, replay its golden ticks on this machine, and warm up.
+
+        Args:
+            path: a bundle's directory.
+            seed: keys the sampler's noise; 0 or more.
+
+        Raises:
+            DataError: the bundle is damaged, altered, of a newer schema, or computes something else here.
+            ConfigError: the seed is negative.
+        """
+        return cls(open_bundle(path), seed)
+
+    @property
+    def needs_inference(self) -> bool:
+        """Whether the next `step` infers (else it plays on)."""
+        return self.cursor >= self._execute
+
+    def reset(self) -> None:
+        """Start a new episode: the rest of the chunk is dropped. Decisions go on counting."""
+        self.cursor = self._execute
+
+    def step(self, obs: Mapping[str, np.ndarray]) -> np.ndarray:
+        """One control tick.
+
+        Args:
+            obs: one array for each observation of the bundle, raw, in the units and order of its manifest.
+
+        Returns:
+            (A,) float32 action in the robot's units; yours to keep.
+
+        Raises:
+            ConfigError: an observation is missing, unknown or of another shape.
+            NumericsError: an observation is not finite; nothing was inferred and the chunk stands as it was.
+        """
+        arrays = self._checked(obs)
+        if self.cursor >= self._execute:
+            self._infer(arrays)
+        action = self._chunk[self.cursor].copy()
+        self.cursor += 1
+        return action
+
+    def infer(self, obs: Mapping[str, np.ndarray], decision: int) -> np.ndarray:
+        """The whole chunk of one decision, without touching the running episode: for replay and tests.
+
+        Args:
+            obs: as for `step`.
+            decision: 0 or more.
+
+        Returns:
+            (H, A) float32.
+        """
+        arrays = self._checked(obs)
+        noise = None if self._noise is None else self._noise.draw(decision)
+        return self._run(arrays, noise).copy()
+
+    def warm(self) -> None:
+        """One inference whose result is thrown away: brings code and weights back into the caches.
+
+        Before the first real observation it runs on zeros, later on the last one.
+        """
+        self._session.run()
+
+    def prepare(self) -> None:
+        """Draw the noise of the next decision, so that `step` need not. Call it when there is time."""
+        if self._noise is not None and self._next_noise is None:
+            self._next_noise = self._noise.draw(self.decision + 1)
+
+    def _infer(self, arrays: dict[str, np.ndarray]) -> None:
+        self.prepare()
+        self._chunk[...] = self._run(arrays, self._next_noise)
+        self._next_noise = None
+        self.decision += 1
+        self.cursor = 0
+
+    def _run(self, arrays: dict[str, np.ndarray], noise: np.ndarray | None) -> np.ndarray:
+        if self._host_in is not None:
+            arrays = self._host_in(arrays)
+        inputs = self._session.inputs
+        for name, array in arrays.items():
+            inputs[name][0] = array
+        if self._noise_in is not None:
+            self._noise_in[0] = 0.0 if noise is None else noise
+        self._session.run()
+        return self._actions if self._host_out is None else self._host_out({"action": self._actions})["action"]
+
+    def _checked(self, obs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        if obs.keys() != self._ports.keys():
+            raise _wrong_names(obs, self._ports)
+        arrays: dict[str, np.ndarray] = {}
+        for name, port in self._ports.items():
+            array = np.asarray(obs[name], np.float32)
+            if array.shape != port.shape:
+                raise ConfigError(f"observation {name!r} has shape {array.shape}: expected {port.shape}")
+            if not np.isfinite(array).all():
+                index = tuple(int(i[0]) for i in np.nonzero(~np.isfinite(array)))
+                element = port.names[index[-1]]
+                raise NumericsError(f"observation {name!r} element {element!r} is {array[index]}: expected it finite")
+            arrays[name] = array
+        return arrays
+
+
+def _host(transforms: tuple[Transform, ...]) -> Any:
+    """A function that applies those marked `host`, or None when there are none."""
+    chosen = [t for t in transforms if t.where == "host"]
+    return numpy_backend(chosen) if chosen else None
+
+
+def _wrong_names(obs: Mapping[str, Any], ports: Mapping[str, Any]) -> ConfigError:
+    for name in obs:
+        if name not in ports:
+            close = nearest(name, ports)
+            hint = f"did you mean {close!r}? " if close else ""
+            return ConfigError(f"observation {name!r} is unknown: {hint}expected {', '.join(sorted(ports))}")
+    missing = sorted(set(ports) - set(obs))
+    return ConfigError(f"observation {missing[0]!r} is missing: expected {', '.join(sorted(ports))}")

@@ -1,0 +1,128 @@
+"""One onnxruntime session for a control process: one thread, no spinning, buffers bound once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+
+from robotrl.deploy.bundle import Bundle, Golden
+from robotrl.deploy.manifest import Manifest, Port
+from robotrl.errors import DataError
+
+
+class GraphSession:
+    """The policy graph with its input and output buffers.
+
+    Fill `inputs[name]` (each with the batch axis of 1), call `run`, read `outputs[name]`. The arrays stay the same for
+    the life of the session; the next `run` overwrites the outputs.
+
+    Default session options would take all cores and spin on them, which steals time from the servo process; one
+    thread without spinning has by far the tighter tail.
+
+    Args:
+        graph: a verified ONNX file.
+        manifest: its description.
+
+    Raises:
+        DataError: onnxruntime refuses the graph, or its inputs and outputs are not what the manifest says.
+    """
+
+    def __init__(self, graph: bytes, manifest: Manifest) -> None:
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = 1
+        options.inter_op_num_threads = 1
+        options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+        options.log_severity_level = 3
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.add_session_config_entry("session.inter_op.allow_spinning", "0")
+        options.add_session_config_entry("session.load_model_format", "ONNX")
+        try:
+            self._session = ort.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # onnxruntime raises a class of its own for each status code; all mean the same here
+            raise DataError(f"{manifest.graphs.policy}: onnxruntime refuses it: {_first_line(error)}") from error
+        _compare("input", self._session.get_inputs(), manifest.io.inputs)
+        _compare("output", self._session.get_outputs(), manifest.io.outputs)
+        self.inputs = {port.name: np.zeros((1, *port.shape), np.float32) for port in manifest.io.inputs}
+        self.outputs = {port.name: np.zeros((1, *port.shape), np.float32) for port in manifest.io.outputs}
+        self._binding = self._session.io_binding()
+        for name, array in self.inputs.items():
+            self._binding.bind_input(name, "cpu", 0, np.float32, array.shape, array.ctypes.data)
+        for name, array in self.outputs.items():
+            self._binding.bind_output(name, "cpu", 0, np.float32, array.shape, array.ctypes.data)
+
+    def run(self) -> None:
+        """Compute `outputs` from `inputs`."""
+        self._session.run_with_iobinding(self._binding)
+
+
+def _compare(side: str, found: list[Any], ports: tuple[Port, ...]) -> None:
+    graph = [(node.name, list(node.shape), node.type) for node in found]
+    wanted = [(port.name, [1, *port.shape], "tensor(float)") for port in ports]
+    if sorted(graph) != sorted(wanted):
+        raise DataError(f"the graph's {side}s are {sorted(graph)}: expected {sorted(wanted)} as the manifest says")
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0][:200] if text else type(error).__name__
+
+
+def run_ticks(session: GraphSession, ticks: Golden, output: dict[str, str]) -> tuple[np.ndarray, np.ndarray]:
+    """Replay recorded inputs, one inference each.
+
+    Args:
+        session: the graph.
+        ticks: recorded inputs; its `actions` and `raw_action` are not used.
+        output: role to the name of the graph output.
+
+    Returns:
+        Actions and raw actions, (n, H, A) each.
+    """
+    count = len(ticks.actions)
+    actions, raw = np.empty_like(ticks.actions), np.empty_like(ticks.raw_action)
+    for i in range(count):
+        for name, array in ticks.observations.items():
+            session.inputs[name][0] = array[i]
+        if ticks.noise is not None:
+            session.inputs["noise"][0] = ticks.noise[i]
+        session.run()
+        actions[i] = session.outputs[output["actions"]][0]
+        raw[i] = session.outputs[output["raw_action"]][0]
+    return actions, raw
+
+
+def check_golden(session: GraphSession, bundle: Bundle) -> float:
+    """Replay the golden ticks and compare.
+
+    Returns:
+        The largest difference as a fraction of the action range.
+
+    Raises:
+        DataError: a tick differs by more than the bundle's tolerance; the tick and the action element are named.
+    """
+    manifest, golden = bundle.manifest, bundle.golden
+    actions, raw = run_ticks(session, golden, output_names(manifest))
+    tolerance = manifest.golden.tolerance
+    scale = manifest.action_range
+    worst = 0.0
+    raw_scale = np.maximum(1.0, np.abs(golden.raw_action))
+    pairs = (("actions", actions, golden.actions, scale), ("raw_action", raw, golden.raw_action, raw_scale))
+    for what, found, wanted, unit in pairs:
+        error = np.abs(found.astype(np.float64) - wanted.astype(np.float64)) / unit
+        # Written so that a NaN in `found` counts as a difference.
+        if not bool((error <= tolerance).all()):
+            tick, step, element = (int(i[0]) for i in np.nonzero(~(error <= tolerance)))
+            raise DataError(
+                f"{manifest.golden.file}: tick {tick}, {what}[{step}] {manifest.action.names[element]!r} is "
+                f"{found[tick, step, element]!s} here: recorded {wanted[tick, step, element]!s}, "
+                f"tolerance {tolerance:g} of the range; this machine does not compute what was exported"
+            )
+        worst = max(worst, float(error.max()))
+    return worst
+
+
+def output_names(manifest: Manifest) -> dict[str, str]:
+    """Role to name of each output."""
+    return {port.role: port.name for port in manifest.io.outputs}
