@@ -178,9 +178,12 @@ def install_torch(gpu: bool) -> None:
 def clear_old_mujoco() -> None:
     """MuJoCo 4 is three distributions; installed over an undivided MuJoCo 3 it leaves a mix that does not import."""
     have = {name: version for name, version in installed().items() if name in MUJOCO}
-    whole = not have or (set(have) == set(MUJOCO) and len(set(have.values())) == 1)
-    if not whole:
-        say("removing the older MuJoCo first: " + ", ".join(f"{n} {v}" for n, v in sorted(have.items())))
+    if not have:
+        return
+    # The mix looks whole by its versions: only an import tells.
+    probe = subprocess.run([PYTHON, "-c", "import mujoco"], capture_output=True, check=False)
+    if set(have) != set(MUJOCO) or len(set(have.values())) != 1 or probe.returncode != 0:
+        say("removing an older or mixed MuJoCo first: " + ", ".join(f"{n} {v}" for n, v in sorted(have.items())))
         pip("uninstall", "-y", *have, doing="removing MuJoCo")
 
 

@@ -1,0 +1,40 @@
+"""`robotrl export`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from robotrl.commands.parsing import at_least, parse
+
+
+@dataclass(frozen=True)
+class Args:
+    """Turn a run into a bundle that needs no torch, and prove on recorded observations that it acts the same."""
+
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """A run's directory, or one of its checkpoints."""
+    out: Path
+    """The bundle's directory."""
+    samples: int = 1024
+    """Recorded observations that the proof compares, 1000 or more."""
+    overwrite: bool = False
+    """Replace a bundle that is there already."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command."""
+    args = parse(Args, "robotrl export", argv)
+    at_least("--samples", args.samples, 1000)
+    from robotrl.deploy.export import export
+
+    report = export(args.run, args.out, samples=args.samples, overwrite=args.overwrite)
+    print(
+        f"{report.path}: largest difference {report.parity_max_abs:.2e} ({report.parity_max_rel:.2e} of the range) "
+        f"over {report.samples} observations; {report.graph_nodes} nodes, {report.graph_bytes / 1024:.0f} KiB"
+    )
+    return 0

@@ -1,0 +1,87 @@
+"""`robotrl train`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from robotrl.commands.parsing import parse
+from robotrl.errors import ConfigError
+from robotrl.registry import PRESETS
+
+COMMAND = "robotrl train"
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Go on with a run from its newest whole checkpoint."""
+
+    resume: Path
+    """The run's directory."""
+
+
+def usage() -> str:
+    """The text of `robotrl train --help`."""
+    presets = "\n".join(f"  {name}" for name in PRESETS.names())
+    return (
+        f"usage: {COMMAND} PRESET [--run-dir DIR] [--FIELD VALUE ...]\n"
+        f"       {COMMAND} --resume RUN\n\n"
+        "Train a preset, with any field of its config overridden, or go on with a run that was stopped or killed.\n\n"
+        f"presets:\n{presets}\n\n{COMMAND} PRESET --help shows the fields of a preset and their values."
+    )
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command."""
+    if not argv or argv[0] in ("-h", "--help"):
+        print(usage())
+        return 0
+    if argv[0].startswith("--resume"):
+        path = parse(Resume, COMMAND, argv).resume
+        from robotrl.train import resume
+
+        print(resume(path))
+        return 0
+    if argv[0].startswith("-"):
+        raise ConfigError(f"expected a preset before {argv[0]!r}: {COMMAND} PRESET [options]")
+    name = PRESETS.check(argv[0])
+    config, run_dir = parse_preset(name, argv[1:])
+    from robotrl.train import train
+
+    print(train(config, run_dir if run_dir is not None else free_run_dir(name)))
+    return 0
+
+
+def parse_preset(name: str, argv: Sequence[str]) -> tuple[Any, Path | None]:
+    """The preset's config with the overrides of `argv`, and the run directory if one was given.
+
+    Raises:
+        ConfigError: no such preset, no such field, or a value that does not fit.
+    """
+    config = PRESETS.load(name)()
+    # One parser for our option and the preset's fields, so that help lists both and typos are matched against both.
+    both = dataclasses.make_dataclass(
+        "Train",
+        [
+            ("run_dir", Annotated[Path | None, tyro.conf.arg(help=f"The run's directory; default runs/{name}.")], None),
+            ("config", Annotated[type(config), tyro.conf.arg(name="")], dataclasses.field(default=config)),
+        ],
+        frozen=True,
+    )
+    both.__doc__ = f"Train the preset {name}."
+    parsed: Any = parse(both, f"{COMMAND} {name}", argv)
+    return parsed.config, parsed.run_dir
+
+
+def free_run_dir(name: str) -> Path:
+    """`runs/NAME`, or `runs/NAME-2` and so on where that is taken."""
+    path, number = Path("runs", name), 1
+    while path.exists():
+        number += 1
+        path = Path("runs", f"{name}-{number}")
+    return path
