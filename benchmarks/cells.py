@@ -1,0 +1,234 @@
+"""Long evidence as a table of cells (method, task, seed), filled piece by piece, and taken up again after a stop.
+
+Each cell is one process. Its result is a file, written whole or not at all, so that a kill at any moment loses at most
+the cell that was running. A cell that has a result with the same config hash is not run again.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from robotrl.benchmarks.machine import machine_info, package_versions
+from robotrl.errors import ConfigError, DataError, nearest
+from robotrl.files import dump_json, read_json, replace_file
+from robotrl.locking import StopSignals, WriteLock
+from robotrl.progress import track
+
+SCHEMA_VERSION = 1
+GRACE_S = 20.0
+"""How long a cell's process may take to stop when asked to, before it is killed."""
+OUT = "{out}"
+"""In a cell's command: the folder that its process may write to (empty when it starts)."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One entry of a table.
+
+    Args:
+        method: what is measured ("quickstart", "clone_converged").
+        task: on which task.
+        seed: with which seed.
+        command: argument list; "robotrl" and "python" as the first word mean this installation's, `{out}` its folder.
+        result_file: JSON object that the process leaves in `{out}`.
+        revision: raise it when the meaning of the result changes, so that old results are run again.
+    """
+
+    method: str
+    task: str
+    seed: int
+    command: tuple[str, ...]
+    result_file: str
+    revision: int = 1
+
+    @property
+    def key(self) -> str:
+        """Name of the cell, and of its files: "quickstart--mujoco-peg-insert--0"."""
+        return f"{self.method}--{self.task.replace('/', '-')}--{self.seed}"
+
+    @property
+    def config_hash(self) -> str:
+        """Hash over everything that decides what the cell measures."""
+        config = [self.method, self.task, self.seed, list(self.command), self.result_file, self.revision]
+        return hashlib.sha256(json.dumps(config).encode()).hexdigest()[:16]
+
+
+CellResult = dict[str, Any]
+"""A finished cell: `method`, `task`, `seed`, `config_hash`, `command`, `machine`, `versions`, `started`, `wall_s`,
+`result` (what the process left)."""
+
+
+class Outcome(NamedTuple):
+    """What `fill` did."""
+
+    results: dict[str, CellResult]
+    """All finished cells of the table, by key, in the table's order."""
+    failed: tuple[str, ...]
+    """Keys of cells whose process failed this time."""
+    stopped: bool
+    """Whether a signal ended the filling early."""
+
+
+def select(cells: Sequence[Cell], patterns: str | None) -> list[Cell]:
+    """The cells whose key matches one of the comma-separated patterns ("quickstart--*--0,clone*"); None is all.
+
+    Raises:
+        ConfigError: a pattern matches no cell.
+    """
+    if patterns is None:
+        return list(cells)
+    chosen: set[str] = set()
+    for pattern in patterns.split(","):
+        found = {cell.key for cell in cells if fnmatch.fnmatchcase(cell.key, pattern.strip())}
+        if not found:
+            keys = [cell.key for cell in cells]
+            close = nearest(pattern, keys)
+            hint = f"did you mean {close!r}? " if close else ""
+            raise ConfigError(f"cells pattern {pattern!r} matches nothing: {hint}the first cell is {keys[0]!r}")
+        chosen |= found
+    return [cell for cell in cells if cell.key in chosen]
+
+
+def finished(cells: Sequence[Cell], work: Path, known: Mapping[str, CellResult]) -> dict[str, CellResult]:
+    """Results that are there already, in the table's order: from the work folder, else from `known`.
+
+    Args:
+        cells: the table.
+        work: the work folder; need not exist.
+        known: results by key from elsewhere (the committed file); those of another config hash are left out.
+    """
+    results: dict[str, CellResult] = {}
+    for cell in cells:
+        path = work / f"{cell.key}.json"
+        found = read_json(path, "cell result", SCHEMA_VERSION) if path.is_file() else None
+        if found is None or found.get("config_hash") != cell.config_hash:
+            found = known.get(cell.key)
+        if found is not None and found.get("config_hash") == cell.config_hash:
+            results[cell.key] = {key: value for key, value in found.items() if key != "schema_version"}
+    return results
+
+
+def fill(
+    cells: Sequence[Cell],
+    chosen: Sequence[Cell],
+    work: Path,
+    known: Mapping[str, CellResult],
+    on_done: Callable[[dict[str, CellResult]], None],
+) -> Outcome:
+    """Run the cells that are chosen and have no result yet, one after another.
+
+    A failing cell is reported and the next one goes on. SIGINT and SIGTERM stop the running cell, and the table stays
+    as it is.
+
+    Args:
+        cells: the whole table.
+        chosen: those to fill.
+        work: folder for results, logs and what the processes write; made if absent.
+        known: results from elsewhere, see `finished`.
+        on_done: called with all results so far after each cell.
+
+    Raises:
+        RobotrlError: another process is filling this table.
+    """
+    work.mkdir(parents=True, exist_ok=True)
+    lock = WriteLock(work)
+    signals = StopSignals()
+    signals.install()
+    failed: list[str] = []
+    try:
+        for stale in work.glob("attempt-*"):
+            shutil.rmtree(stale)
+        results = finished(cells, work, known)
+        missing = [cell for cell in chosen if cell.key not in results]
+        with track(len(missing), "filling cells", "cells") as bar:
+            for cell in missing:
+                bar.advance(0, cell.key)
+                if not _run(cell, work, signals):
+                    if signals.received is not None:
+                        break
+                    failed.append(cell.key)
+                bar.advance(1)
+                results = finished(cells, work, known)
+                on_done(results)
+    finally:
+        signals.restore()
+        lock.release()
+    return Outcome(results, tuple(failed), signals.received is not None)
+
+
+def _run(cell: Cell, work: Path, signals: StopSignals) -> bool:
+    """Run one cell and store its result; False when it failed or was stopped."""
+    attempt = Path(tempfile.mkdtemp(prefix="attempt-", dir=work))
+    out = attempt / "out"
+    out.mkdir()
+    own = {"robotrl": [sys.executable, "-m", "robotrl.cli"], "python": [sys.executable]}
+    argv = [*own.get(cell.command[0], [cell.command[0]]), *(word.replace(OUT, str(out)) for word in cell.command[1:])]
+    machine = machine_info()
+    started, begun = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), time.monotonic()
+    log = attempt / "log.txt"
+    with log.open("wb") as file:
+        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)
+        try:
+            code = _wait(process, signals)
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+    wall_s = time.monotonic() - begun
+    if signals.received is not None:
+        return False
+    try:
+        if code != 0:
+            raise DataError(f"its process ended with code {code}")
+        result = json.loads((out / cell.result_file).read_text(encoding="utf-8"))
+    except (DataError, OSError, ValueError) as error:
+        kept = work / f"{cell.key}.failed.txt"
+        shutil.copyfile(log, kept)
+        shutil.rmtree(attempt)
+        last = kept.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:] or ["(no output)"]
+        print(f"cell {cell.key} failed: {error}; last line: {last[0]!r}; log: {kept}", file=sys.stderr)
+        return False
+    record: CellResult = {
+        "schema_version": SCHEMA_VERSION,
+        "method": cell.method,
+        "task": cell.task,
+        "seed": cell.seed,
+        "config_hash": cell.config_hash,
+        "command": shlex.join(word.replace(OUT, "OUT") for word in cell.command),
+        "machine": machine,
+        "versions": package_versions(),
+        "started": started,
+        "wall_s": round(wall_s, 2),
+        "result": result,
+    }
+    place = work / cell.key
+    shutil.rmtree(place, ignore_errors=True)
+    attempt.rename(place)
+    replace_file(work / f"{cell.key}.json", dump_json(record))
+    return True
+
+
+def _wait(process: subprocess.Popen[bytes], signals: StopSignals) -> int:
+    """Wait for the process; when a signal comes, ask it to stop and give it `GRACE_S`."""
+    asked: float | None = None
+    while True:
+        try:
+            return process.wait(timeout=0.2)
+        except subprocess.TimeoutExpired:
+            if signals.received is not None and asked is None:
+                asked = time.monotonic()
+                process.terminate()
+            if asked is not None and time.monotonic() - asked > GRACE_S:
+                process.kill()

@@ -1,0 +1,84 @@
+"""`python -m robotrl.benchmarks.readme`: writes the committed results into the README and the benchmarks page.
+
+A block looks like this, and its inside is replaced by the table made from `benchmarks/results/NAME.json`:
+
+    <!-- bench:NAME -->
+    ...
+    <!-- /bench -->
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from robotrl import benchmarks
+from robotrl.benchmarks.figures import Figure
+from robotrl.benchmarks.runner import SCHEMA_VERSION, rows
+from robotrl.errors import DataError
+from robotrl.files import read_json, replace_file
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = ("README.md", "docs/benchmarks.md")
+_BLOCK = re.compile(r"(?P<open><!-- bench:(?P<name>[\w-]+) -->\n)(?P<body>.*?)(?P<close><!-- /bench -->)", re.DOTALL)
+
+
+def filled(text: str, results: Path) -> str:
+    """`text` with every block rewritten from the results in the folder `results`.
+
+    Raises:
+        DataError: a block has no results, they were made with `--quick`, or a block is not closed.
+        ConfigError: a block names no bench.
+    """
+    if text.count("<!-- bench:") != len(_BLOCK.findall(text)):
+        raise DataError("a block <!-- bench:NAME --> is not closed by <!-- /bench --> on a line of its own")
+
+    def fill(block: re.Match[str]) -> str:
+        document = read_json(results / f"{block['name']}.json", "bench results", SCHEMA_VERSION)
+        if document["quick"]:
+            raise DataError(f"bench results {block['name']} were made with --quick: run the bench in full")
+        return f"{block['open']}{block_text(block['name'], document)}\n{block['close']}"
+
+    return _BLOCK.sub(fill, text)
+
+
+def block_text(name: str, document: Mapping[str, Any]) -> str:
+    """Markdown of one bench: its own table or its figures, and a line about where it was measured."""
+    module = benchmarks.load(name)
+    table = module.table(document) if hasattr(module, "table") else figures_table(document)
+    machine = document["machine"]
+    versions = ", ".join(f"{package} {version}" for package, version in document["versions"].items())
+    where = f"{machine['cpu']}, {machine['cores']} cores, {machine['ram_gib']:g} GiB"
+    return f"{table}\n\n`{document['command']}`, {document['date']}; {where}; {versions}."
+
+
+def figures_table(document: Mapping[str, Any]) -> str:
+    """The figures as a Markdown table."""
+    figures = {key: Figure.from_json(value) for key, value in document["figures"].items()}
+    head = ("figure", "ours", "lowest to highest", "peer", "peer's", "ratio", "runs")
+    lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
+    lines += [f"| {' | '.join((row[0].replace('_', ' '), *row[1:]))} |" for row in rows(figures)]
+    return "\n".join(lines)
+
+
+def main(check: bool = False) -> int:
+    """Rewrite the pages; with `check` only say which of them differ. Returns the exit code."""
+    stale: list[str] = []
+    for name in PAGES:
+        page = ROOT / name
+        before = page.read_text(encoding="utf-8")
+        after = filled(before, ROOT / "benchmarks" / "results")
+        if before != after:
+            stale.append(name)
+            if not check:
+                replace_file(page, after.encode())
+    if stale:
+        print(f"{'differs from the results' if check else 'rewritten'}: {', '.join(stale)}")
+    return 1 if stale and check else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main("--check" in sys.argv[1:]))
