@@ -17,7 +17,7 @@ HORIZON = 4
 
 
 def mend_torchvision():
-    """A torchvision built for CUDA beside a CPU torch fails for lack of compiled operators; their names are enough here."""
+    """A CUDA build of torchvision beside a CPU torch lacks its compiled operators; their names are enough here."""
     try:
         import torchvision  # noqa: F401
     except RuntimeError:
