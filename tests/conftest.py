@@ -47,4 +47,6 @@ if not _installed_from_here():
     for name in [name for name in sys.modules if name.split(".")[0] == "robotrl"]:
         del sys.modules[name]
     sys.path.insert(0, str(LINKS))
+    # In a child started here, the current folder would come first, and its `robotrl` lacks the other parts.
+    os.environ["PYTHONSAFEPATH"] = "1"
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(LINKS), os.environ.get("PYTHONPATH")]))

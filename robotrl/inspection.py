@@ -1,0 +1,202 @@
+"""What a path holds (bundle, run, checkpoint, dataset), verified, as lines for a person.
+
+A bundle is described without torch, so that it can be looked at on the robot.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from robotrl.errors import DataError, nearest
+
+Kind = Literal["bundle", "run", "checkpoint", "dataset"]
+_MARKS: dict[Kind, tuple[str, ...]] = {
+    "dataset": ("meta",),
+    "run": ("run.json", "checkpoints"),
+    "bundle": ("policy.onnx", "golden.safetensors"),
+    "checkpoint": ("weights.safetensors", "state.json"),
+}
+"""Entries of which one is enough to tell the kind, so that a damaged one is still called by its name."""
+
+_SHOWN_PACKAGES = ("robotrl", "torch", "mujoco", "numpy", "onnx", "onnxruntime")
+
+
+@dataclass
+class Description:
+    """What was found."""
+
+    kind: Kind
+    path: Path
+    rows: dict[str, str] = field(default_factory=dict[str, str])
+    """Title to text, in the order of showing."""
+    damaged: list[str] = field(default_factory=list[str])
+    """What is wrong, one line each; an object that is damaged as a whole is refused instead."""
+
+
+def kind_of(path: Path) -> Kind:
+    """What `path` holds, from the names of the files in it.
+
+    Raises:
+        DataError: nothing is there, or nothing that robotrl wrote.
+    """
+    if not path.exists():
+        siblings = os.listdir(path.parent) if path.parent.is_dir() else []
+        close = nearest(path.name, siblings)
+        raise DataError(f"{path} does not exist" + (f": did you mean {path.parent / close}?" if close else ""))
+    names = set(os.listdir(path)) if path.is_dir() else set[str]()
+    for kind, marks in _MARKS.items():
+        if names.intersection(marks):
+            return kind
+    raise DataError(f"{path} is none of ours: expected the directory of a bundle, run, checkpoint or dataset")
+
+
+def describe(path: Path) -> Description:
+    """Read, verify and describe what `path` holds.
+
+    Raises:
+        DataError: it is missing, damaged or altered, or of another schema.
+    """
+    kind = kind_of(path)
+    found = Description(kind, path)
+    {"bundle": _bundle, "run": _run, "checkpoint": _checkpoint, "dataset": _dataset}[kind](found)
+    return found
+
+
+def _bundle(found: Description) -> None:
+    from robotrl.deploy.bundle import open_bundle
+
+    manifest = open_bundle(found.path).manifest
+    timing, sampler, training = manifest.timing, manifest.sampler, manifest.training
+    rows = found.rows
+    rows["schema"] = str(manifest.schema_version)
+    rows["identity"] = manifest.bundle_id
+    rows["created"] = manifest.created
+    for port in manifest.io.inputs:
+        rows[f"input {port.name}"] = f"{port.dtype} {_shape(port.shape)}: {_names(port.names, port.units)}"
+    rows["action"] = f"{manifest.action.kind}: {_names(manifest.action.names, manifest.action.units)}"
+    rows["rate"] = f"{1 / timing.control_period_s:g} Hz, chunk of {timing.chunk_length}, {timing.execute} executed"
+    noise = f", noise {_shape(sampler.noise_shape)} ({sampler.noise_policy})" if sampler.noise_shape else ""
+    rows["sampler"] = f"{sampler.kind}, {sampler.solver}, {sampler.steps} steps{noise}"
+    rows["parity"] = (
+        f"{manifest.parity.max_abs:.2e} at most ({manifest.parity.max_rel:.2e} of the range) "
+        f"over {manifest.parity.samples} observations"
+    )
+    rows["golden ticks"] = str(manifest.golden.ticks)
+    rows["trained by"] = f"{training.policy}, run {training.run}, step {training.step}, seed {training.seed}"
+    rows["files"] = ", ".join(f"{name} {_size(entry.bytes)}" for name, entry in sorted(manifest.files.items()))
+    rows["verified"] = "every file has the size and SHA-256 of the manifest"
+
+
+def _run(found: Description) -> None:
+    from robotrl.checkpoint import read_checkpoint
+    from robotrl.run import Run
+    from robotrl.store import STEP_NAME
+
+    run = Run.open(found.path)
+    found.rows["seed"] = str(run.seed)
+    versions, git = _read(found.path / "versions.json"), _read(found.path / "git.json")
+    packages = versions.get("packages", {})
+    shown = {"python": versions.get("python"), **{name: packages.get(name) for name in _SHOWN_PACKAGES}}
+    found.rows["versions"] = ", ".join(f"{name} {version}" for name, version in shown.items() if version)
+    found.rows["git"] = f"{git.get('commit')}" + (", with changes" if git.get("dirty") else "")
+    for key, value in run.config.items():
+        found.rows[f"config {key}"] = json.dumps(value)
+    folders = sorted(path for path in (found.path / "checkpoints").iterdir() if STEP_NAME.fullmatch(path.name))
+    for folder in folders:
+        try:
+            checkpoint = read_checkpoint(folder)
+        except DataError as error:
+            found.damaged.append(str(error))
+            found.rows[folder.name] = "damaged"
+            continue
+        score = "" if checkpoint.score is None else f", score {checkpoint.score:g}"
+        found.rows[folder.name] = f"whole{score}"
+    found.rows["checkpoints"] = f"{len(folders)}, {len(found.damaged)} damaged"
+
+
+def _checkpoint(found: Description) -> None:
+    from robotrl.checkpoint import read_checkpoint, read_manifest
+
+    checkpoint = read_checkpoint(found.path)
+    manifest = read_manifest(found.path)
+    rows = found.rows
+    rows["step"] = f"{checkpoint.step:,}"
+    rows["kind"] = checkpoint.kind
+    rows["score"] = "not evaluated" if checkpoint.score is None else f"{checkpoint.score:g}"
+    for key, value in checkpoint.tree.items():
+        rows[f"tree {key}"] = _leaves(value)
+    rows["files"] = ", ".join(f"{name} {_size(size)}" for name, (size, _) in sorted(manifest.files.items()))
+    rows["verified"] = "every file has the size and SHA-256 of the manifest"
+
+
+def _dataset(found: Description) -> None:
+    from robotrl.data.lerobot import read_dataset
+
+    data = read_dataset(found.path)
+    rows = found.rows
+    rows["episodes"] = f"{data.num_episodes:,}"
+    rows["frames"] = f"{data.num_frames:,} at {data.fps:g} Hz"
+    rows["tasks"] = "; ".join(data.tasks)
+    if "success" in data.episodes:
+        rows["successful"] = f"{int(data.episodes['success'].sum()):,}"
+    if "mode" in data.episodes:
+        counts = Counter(str(mode) for mode in data.episodes["mode"])
+        rows["modes"] = ", ".join(f"{mode} {count}" for mode, count in sorted(counts.items()))
+    for name, feature in data.features.items():
+        rows[f"column {name}"] = f"{feature.dtype} {_shape(feature.shape)}"
+    for key, value in data.provenance.items():
+        rows[f"from {key}"] = json.dumps(value)
+    rows["verified"] = (
+        "every file has the SHA-256 of meta/robotrl.json"
+        if data.verified
+        else "counts, indices and statistics only: another program wrote it and left no hashes"
+    )
+
+
+def _leaves(value: Any) -> str:
+    if isinstance(value, dict):
+        leaves: list[Any] = []
+        pending: list[Any] = [value]
+        while pending:
+            item = pending.pop()
+            if isinstance(item, dict):
+                pending.extend(item.values())
+            else:
+                leaves.append(item)
+        arrays = [leaf for leaf in leaves if hasattr(leaf, "shape")]
+        numbers = sum(int(_product(leaf.shape)) for leaf in arrays)
+        return f"{len(arrays)} arrays, {numbers:,} numbers, {len(leaves) - len(arrays)} other values"
+    if hasattr(value, "shape"):
+        return f"{value.dtype} {_shape(tuple(value.shape))}"
+    return json.dumps(value)
+
+
+def _product(shape: Any) -> int:
+    out = 1
+    for size in shape:
+        out *= int(size)
+    return out
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read: {error}") from error
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return "(" + ", ".join(map(str, shape)) + ")"
+
+
+def _names(names: tuple[str, ...], units: tuple[str, ...]) -> str:
+    return ", ".join(f"{name} [{unit}]" for name, unit in zip(names, units, strict=True))
+
+
+def _size(count: int) -> str:
+    return f"{count / 1024:.1f} KiB" if count < 1 << 20 else f"{count / (1 << 20):.1f} MiB"
