@@ -23,7 +23,11 @@ from robotrl.files import read_json, replace_file
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("README.md", "docs/benchmarks.md")
-_BLOCK = re.compile(r"(?P<open><!-- bench:(?P<name>[\w-]+) -->\n)(?P<body>.*?)(?P<close><!-- /bench -->)", re.DOTALL)
+_OPEN = re.compile(r"^<!-- bench:", re.MULTILINE)
+_BLOCK = re.compile(
+    r"^(?P<open><!-- bench:(?P<name>[\w-]+) -->\n)(?P<body>(?:(?!<!-- bench:).)*?)^(?P<close><!-- /bench -->)$",
+    re.DOTALL | re.MULTILINE,
+)
 
 
 def filled(text: str, results: Path) -> str:
@@ -33,7 +37,7 @@ def filled(text: str, results: Path) -> str:
         DataError: a block has no results, they were made with `--quick`, or a block is not closed.
         ConfigError: a block names no bench.
     """
-    if text.count("<!-- bench:") != len(_BLOCK.findall(text)):
+    if len(_OPEN.findall(text)) != len(_BLOCK.findall(text)):
         raise DataError("a block <!-- bench:NAME --> is not closed by <!-- /bench --> on a line of its own")
 
     def fill(block: re.Match[str]) -> str:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, cast
 
+from robotrl.files import replace_file
 from robotrl.report.charts import interval_bar, latency_histograms, learning_curve
 from robotrl.report.data import Animation, Level, ReportData
 from robotrl.report.pack import pack
@@ -29,17 +28,7 @@ def write_report(out: Path, data: ReportData) -> Path:
     Returns:
         `out`.
     """
-    text = render(data)
-    handle, name = tempfile.mkstemp(dir=out.parent, prefix=f".{out.name}.")
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        temporary.chmod(0o644)
-        temporary.replace(out)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    replace_file(out, render(data).encode())
     return out
 
 
