@@ -7,17 +7,20 @@ import os
 import platform
 import subprocess
 import sys
-from importlib.metadata import distributions
+from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
 from typing import Any
 
 SCHEMA_VERSION = 1
 GIT_TIMEOUT_S = 20.0
+DECISIVE = ("robotrl", "torch", "numpy", "mujoco", "gymnasium")
+"""Packages whose version can change a run's numbers."""
 
 
 def versions() -> dict[str, Any]:
     """Python, platform, every installed package, processor and thread counts."""
-    packages = {str(found.metadata["Name"]): found.version for found in distributions() if found.metadata["Name"]}
+    texts = [found.metadata for found in distributions()]  # asked for once each: this parses a file
+    packages = {str(text["Name"]): str(text["Version"]) for text in texts if text["Name"]}
     torch = sys.modules.get("torch")
     return {
         "schema_version": SCHEMA_VERSION,
@@ -51,16 +54,19 @@ def git_state(directory: Path | None = None) -> dict[str, Any]:
     }
 
 
-def changed_versions(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """What makes results differ and is not as it was, one phrase each ("torch 2.13.0 -> 2.14.0")."""
-    changes = [f"python {before['python']} -> {now['python']}"] if before["python"] != now["python"] else []
-    for name in ("robotrl", "torch", "numpy", "mujoco", "gymnasium"):
-        old, new = before["packages"].get(name), now["packages"].get(name)
-        if old != new:
-            changes.append(f"{name} {old} -> {new}")
-    if before["cpu"] != now["cpu"]:
-        changes.append(f"processor {before['cpu']} -> {now['cpu']}")
-    return changes
+def changes_since(before: dict[str, Any]) -> list[str]:
+    """What makes results differ and is not as `versions` found it then, one phrase each ("torch 2.13.0 -> 2.14.0")."""
+    pairs: list[tuple[str, str | None, str | None]] = [
+        ("python", before["python"], platform.python_version()),
+        ("processor", before["cpu"], _cpu_model()),
+    ]
+    for name in DECISIVE:
+        try:
+            now = version(name)
+        except PackageNotFoundError:
+            now = None
+        pairs.append((name, before["packages"].get(name), now))
+    return [f"{name} {old} -> {new}" for name, old, new in pairs if old != new]
 
 
 def _git(where: Path, *arguments: str) -> bytes | None:

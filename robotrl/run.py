@@ -39,7 +39,7 @@ from robotrl.errors import ConfigError, DataError, RobotrlError, nearest, out_of
 from robotrl.files import dump_json, read_json, replace_file, sync_directory, write_synced
 from robotrl.locking import StopSignals, WriteLock
 from robotrl.logs import ScalarLog
-from robotrl.provenance import changed_versions, git_state, versions
+from robotrl.provenance import changes_since, git_state, versions
 from robotrl.store import CheckpointStore, warn
 
 SCHEMA_VERSION = 1
@@ -269,7 +269,7 @@ class Run:
         record = read_json(self.path / "run.json", "run record", SCHEMA_VERSION)
         session = _session(command, step)
         before = read_json(self.path / "versions.json", "run versions", SCHEMA_VERSION)
-        changes = changed_versions(before, versions())
+        changes = changes_since(before)
         if changes:
             warn(f"run {self.path} goes on with other software or hardware, so not bit for bit: {'; '.join(changes)}")
             session["changed"] = changes

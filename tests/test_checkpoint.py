@@ -153,13 +153,11 @@ def test_training_goes_on_bit_for_bit(tmp_path, make):
     assert same(other_optimizer.state_dict(), optimizer.state_dict())
 
 
-@pytest.mark.parametrize(
-    "bits", [np.random.PCG64, np.random.PCG64DXSM, np.random.MT19937, np.random.Philox, np.random.SFC64]
-)
+@pytest.mark.parametrize("bits", ["PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64"])
 @given(seed=st.integers(0, 2**128), drawn=st.integers(0, 3))
 @settings(max_examples=10, deadline=None)
 def test_numpy_generators_go_on(tmp_path_factory, bits, seed, drawn):
-    generator, other = np.random.Generator(bits(seed)), np.random.Generator(bits(1))
+    generator, other = (np.random.Generator(getattr(np.random, bits)(s)) for s in (seed, 1))
     generator.random(drawn, dtype=np.float32)  # an odd number leaves half a word cached
     path = write_checkpoint(tmp_path_factory.mktemp("c") / "c", generator_state(generator), step=0, kind="x")
     set_generator_state(other, read_checkpoint(path).tree)
@@ -197,12 +195,9 @@ def test_one_altered_byte_anywhere_is_refused_by_name(sample, data):
     value = data.draw(st.integers(0, 255).filter(lambda value: value != original[position]))
     try:
         file.write_bytes(original[:position] + bytes([value]) + original[position + 1 :])
-        with pytest.raises(
-            DataError, match=r"step_000000012: (manifest\.json|state\.json|weights\.safetensors)"
-        ) as caught:
+        with pytest.raises(DataError, match=f"step_000000012: {file.name}") as caught:
             read_checkpoint(sample)
         assert "\n" not in str(caught.value)
-        assert file.name in str(caught.value)
     finally:
         file.write_bytes(original)
     read_checkpoint(sample)
