@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
@@ -37,7 +37,7 @@ def track(total: float | None, description: str, unit: str = "it") -> Iterator[B
         unit: what is counted, e.g. "episodes".
     """
     if not sys.stderr.isatty():
-        lines = _Lines(total, description, unit)
+        lines = PlainLines(total, description, unit)
         yield lines
         lines.close()
         return
@@ -73,21 +73,25 @@ class _Rich:
         self._progress.update(self._task, advance=amount, **fields)
 
 
-class _Lines:
+class PlainLines:
     """Sparse plain lines where there is no terminal."""
 
-    def __init__(self, total: float | None, description: str, unit: str) -> None:
+    def __init__(
+        self, total: float | None, description: str, unit: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._total, self._description, self._unit = total, description, unit
         self._done, self._note = 0.0, ""
-        self._started = time.monotonic()
+        self._clock = clock
+        self._started = clock()
         self._next_s = FIRST_LINE_S
         self._say("started")
 
     def advance(self, amount: float = 1, note: str | None = None) -> None:
+        """Count, and print a line if one is due."""
         self._done += amount
         if note is not None:
             self._note = note
-        passed = time.monotonic() - self._started
+        passed = self._clock() - self._started
         if passed >= self._next_s:
             while self._next_s <= passed:
                 self._next_s *= 2
@@ -97,7 +101,8 @@ class _Lines:
             self._say(f"{_count(self._done, self._total, self._unit)}, {_clock(passed)} passed{left}")
 
     def close(self) -> None:
-        passed = time.monotonic() - self._started
+        """Print the last line."""
+        passed = self._clock() - self._started
         self._say(f"{_count(self._done, self._total, self._unit)} in {_clock(passed)}")
 
     def _say(self, text: str) -> None:

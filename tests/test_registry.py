@@ -1,0 +1,78 @@
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+import robotrl
+from robotrl.errors import ConfigError
+from robotrl.registry import SIMS, Table, make_sim
+
+
+def test_nothing_is_imported_before_a_name_is_asked_for():
+    code = "import sys; import robotrl.registry as r; r.SIMS.check('mujoco/peg-insert'); print('mujoco' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+def test_unknown_name_gives_the_nearest():
+    with pytest.raises(ConfigError, match="sim 'mujoco/peg-inset' is unknown: did you mean 'mujoco/peg-insert'"):
+        SIMS.load("mujoco/peg-inset")
+
+
+def test_a_missing_package_is_named_with_what_to_install():
+    table = Table("sim", {"x": "no_such_package_at_all.inner:make"}, "robotrl.nothing")
+    with pytest.raises(ConfigError, match="sim 'x' needs the module 'no_such_package_at_all': pip install 'robotrl"):
+        table.load("x")
+
+
+def test_a_module_of_ours_that_is_missing_is_a_defect():
+    with pytest.raises(ModuleNotFoundError):
+        Table("sim", {"x": "robotrl.no_such_module:make"}, "robotrl.nothing").load("x")
+
+
+def test_another_package_adds_rows_through_an_entry_point(tmp_path):
+    (tmp_path / "outsider.py").write_text("def make(num_envs, seed):\n    return ('outsider', num_envs, seed)\n")
+    info = tmp_path / "outsider-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: outsider\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[robotrl.sims]\noutside/task = outsider:make\nmujoco/peg-insert = outsider:make\n"
+    )
+    code = (
+        "import json, robotrl, robotrl.registry as r;"
+        "print(json.dumps([robotrl.make_sim('outside/task', 3, 5), r.SIMS.rows()['mujoco/peg-insert']]))"
+    )
+    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=True
+    )
+    made, ours = json.loads(done.stdout)
+    assert made == ["outsider", 3, 5]
+    assert ours.startswith("robotrl.sims.mujoco")  # a name of ours cannot be taken over
+
+
+@pytest.mark.parametrize("count", [0, -1])
+def test_make_sim_refuses_a_count_below_one(count):
+    with pytest.raises(ConfigError, match=f"num_envs is {count}: expected 1 or more"):
+        make_sim("mujoco/peg-insert", num_envs=count)
+
+
+def test_make_sim_refuses_an_unknown_option_by_name():
+    with pytest.raises(ConfigError, match="option 'no_such_option' of sim 'mujoco/peg-insert' is unknown: known: "):
+        make_sim("mujoco/peg-insert", num_envs=1, no_such_option=1)
+
+
+def test_every_row_of_every_table_loads():
+    from robotrl.registry import PRESETS, ROBOTS
+
+    for table in (SIMS, ROBOTS, PRESETS):
+        for name in table.names():
+            assert callable(table.load(name)), name
+
+
+def test_the_package_resolves_its_names_lazily():
+    assert robotrl.make_sim is make_sim
+    assert "load_policy" in dir(robotrl)
+    with pytest.raises(AttributeError, match="no attribute 'no_such_name'"):
+        _ = robotrl.no_such_name
