@@ -216,6 +216,8 @@ def _framed(event: Any) -> bytes:
 def _number(name: str, value: Any) -> float:
     if name in RESERVED:
         raise ConfigError(f"scalar name {name!r} is taken by the log itself: choose another")
+    if hasattr(value, "detach"):  # torch warns when a tensor that still has its graph becomes a number
+        value = value.detach()
     try:
         return float("not a number" if isinstance(value, str) else value)
     except (TypeError, ValueError, RuntimeError):

@@ -31,7 +31,7 @@ def wait_ready(process: subprocess.Popen[str]) -> None:
 
 @pytest.mark.timeout(400)
 def test_a_kill_at_any_moment_leaves_a_run_that_resumes():
-    # In memory where there is such a place: to a kill, unlike to a power cut, it is the same, and syncing costs nothing.
+    # In memory where there is such a place: to a kill, unlike to a power cut, it is the same, and syncing is free.
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as base:
         process = start("kills", base, 0)
