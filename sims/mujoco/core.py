@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from robotrl.errors import ConfigError, NumericsError, unknown
 from robotrl.fn import counter
-from robotrl.sims.mujoco.physics import Physics
+from robotrl.sims.mujoco.physics import Physics, SimNumericsError
 from robotrl.spec import Spec, Split
 
 F32 = NDArray[np.float32]
@@ -63,6 +63,9 @@ class Task(Protocol):
     control_dt_s: float
     substeps: int
     limit_steps: int
+    reads_derived_fields: bool
+    """Whether `observe` and `outcome` read fields that MuJoCo derives (site_xpos, sensordata): then these are brought up
+    to each new state, at a cost; qpos, qvel, ctrl and mocap poses are always fresh."""
     observation_spec: dict[str, Spec]
     action_spec: Spec
 
@@ -138,7 +141,7 @@ class Core:
     ) -> None:
         self.task = task
         self.num_envs = num_envs
-        self.physics = Physics(task.xml(), num_envs, threads, dump_dir)
+        self.physics = Physics(task.xml(), num_envs, threads, dump_dir, task.reads_derived_fields)
         task.bind(self.physics)
         self._params = task.params()
         self._values: dict[str, NDArray[np.float64]] = {name: np.ones(num_envs) for name in self._params}
@@ -164,7 +167,7 @@ class Core:
         """Start new episodes everywhere.
 
         Args:
-            seed: restarts the draw of training starts.
+            seed: restarts the draw of training starts and drops what is queued; None lets both run on.
             options: "state_ids": (N,) start ids; "stagger": True starts the step counters spread over the time limit,
                 so that the envs do not all time out together.
 
@@ -178,7 +181,7 @@ class Core:
             ids = np.asarray(given.pop("state_ids"), np.int64)
             if ids.shape != (self.num_envs,):
                 raise ConfigError(f"state_ids has shape {ids.shape}: expected ({self.num_envs},), one id for each env")
-            self._queue = [int(i) for i in ids]
+            self.queue_states(ids)
         stagger = bool(given.pop("stagger", False))
         for name in given:
             raise unknown("reset option", name, ("state_ids", "stagger"))
@@ -210,8 +213,14 @@ class Core:
         actions = np.clip(actions, self._low, self._high)
         task = self.task
         task.command(actions)
-        self.physics.step(task.substeps)
         self.steps += 1
+        try:
+            self.physics.step(task.substeps)
+        except SimNumericsError as error:
+            # whoever catches this finds frozen envs where they were and all others one step on
+            self.steps[error.env_ids] -= 1
+            task.observe(self.obs, slice(None))
+            raise
         task.observe(self.obs, slice(None))
         outcome = task.outcome(actions)
         self._reward[:] = outcome.reward

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from robotrl.errors import out_of_range, unknown
 from robotrl.fn import counter
-from robotrl.sims.mujoco.arm import JOINT_RANGE_RAD, JOINTS, ArmControl, arm_mjcf, pointing_down, wrap
+from robotrl.sims.mujoco.arm import JOINT_RANGE_RAD, JOINTS, ArmControl, arm_mjcf, pointing_down
 from robotrl.sims.mujoco.core import F32, Core, Ids, Outcome, Param
 from robotrl.sims.mujoco.physics import Physics
 from robotrl.spec import Spec
@@ -36,6 +36,7 @@ STEP_M = 0.04
 YAW_STEP_RAD = 0.25
 WORKSPACE_LOW_M = (0.28, -0.35, 0.0)
 WORKSPACE_HIGH_M = (0.75, 0.35, 0.32)
+QUARTER_TURN_RAD = np.pi / 2
 _START_SEED = 0x9E6
 
 
@@ -52,6 +53,7 @@ class PegInsert:
     name = "mujoco/peg-insert"
     control_dt_s = 0.05
     substeps = 10
+    reads_derived_fields = False
 
     def __init__(self, reward: Literal["sparse", "shaped"], clearance_m: float, limit_s: float) -> None:
         if reward not in ("sparse", "shaped"):
@@ -107,7 +109,7 @@ class PegInsert:
     def bind(self, physics: Physics) -> None:
         """Take views of the simulations' arrays."""
         batch = physics.batch
-        self.arm = ArmControl(batch, "tip")
+        self.arm = ArmControl(batch, PEG_LENGTH_M)
         self._qpos: Array = batch.bind("qpos")
         self._qvel: Array = batch.bind("qvel")
         self._warmstart: Array = batch.bind("qacc_warmstart")
@@ -116,6 +118,11 @@ class PegInsert:
         self.hole_pos_w: Array = batch.bind("mocap_pos")[:, 0]
         self._hole_quat: Array = batch.bind("mocap_quat")[:, 0]
         self._model = physics.model
+        n = batch.nsim
+        self._pos_hole: Array = np.zeros((n, 3))
+        self._yaw_hole: Array = np.zeros(n)
+        self._hole_cos: Array = np.ones(n)
+        self._hole_sin: Array = np.zeros(n)
 
     def params(self) -> dict[str, Param]:
         """What may be randomised: friction of peg and fixture, mass of the peg, stiffness of the servos."""
@@ -154,57 +161,66 @@ class PegInsert:
 
     def observe(self, out: Mapping[str, F32], env_ids: Ids | slice) -> None:
         """Write observations; see `_state_spec` for the columns."""
+        arm = self.arm
+        arm.refresh(env_ids)
+        twist = arm.twist(env_ids)
+        quat = self._hole_quat[env_ids]
+        w, z = quat[:, 0], quat[:, 3]
+        cos, sin = w * w - z * z, 2 * w * z
+        delta = arm.tip_pos_w[env_ids] - self.hole_pos_w[env_ids]
+        # horizontal parts of four vectors, turned into the hole's frame together
+        planar = np.empty((len(w), 4, 2))
+        for row, vector in enumerate((delta, twist, arm.tool_axis_w[env_ids], arm.side_axis_w[env_ids])):
+            planar[:, row] = vector[:, :2]
+        x, y, c, s = planar[..., 0], planar[..., 1], cos[:, None], sin[:, None]
+        turned = np.empty_like(planar)
+        turned[..., 0] = c * x + s * y
+        turned[..., 1] = c * y - s * x
+        yaw = np.arctan2(-turned[:, 3, 0], turned[:, 3, 1])
+        # a square looks the same every quarter turn
+        yaw -= QUARTER_TURN_RAD * np.floor(yaw / QUARTER_TURN_RAD + 0.5)
+
+        self._pos_hole[env_ids, :2] = turned[:, 0]
+        self._pos_hole[env_ids, 2] = delta[:, 2] - HOLE_DEPTH_M
+        self._yaw_hole[env_ids] = yaw
+        self._hole_cos[env_ids], self._hole_sin[env_ids] = cos, sin
+
         state = out["state"]
-        self.arm.refresh(env_ids)
-        rel, yaw = self.relative(env_ids)
-        cos, sin = self.hole_direction(env_ids)
-        linear, angular = self.arm.twist(env_ids)
-        down = self.arm.tool_axis_w()[env_ids]
-        state[env_ids, 0:3] = rel
+        state[env_ids, 0:3] = self._pos_hole[env_ids]
         state[env_ids, 3] = np.sin(yaw)
         state[env_ids, 4] = np.cos(yaw)
-        state[env_ids, 5] = cos * linear[:, 0] + sin * linear[:, 1]
-        state[env_ids, 6] = cos * linear[:, 1] - sin * linear[:, 0]
-        state[env_ids, 7] = linear[:, 2]
-        state[env_ids, 8] = angular[:, 2]
-        state[env_ids, 9] = cos * down[:, 0] + sin * down[:, 1]
-        state[env_ids, 10] = cos * down[:, 1] - sin * down[:, 0]
+        state[env_ids, 5:7] = turned[:, 1]
+        state[env_ids, 7] = twist[:, 2]
+        state[env_ids, 8] = twist[:, 5]
+        state[env_ids, 9:11] = turned[:, 2]
         state[env_ids, 11] = sin
         state[env_ids, 12] = cos
-        state[env_ids, 13:] = self.arm.qpos[env_ids]
+        state[env_ids, 13:] = arm.qpos[env_ids]
 
     def outcome(self, actions: F32) -> Outcome:
         """+1 at success; when shaped, also how much nearer the peg came (in tenths of a metre)."""
-        rel, _ = self.relative(slice(None))
-        lateral = np.hypot(rel[:, 0], rel[:, 1])
-        success = (rel[:, 2] < -SUCCESS_DEPTH_M) & (lateral < PEG_HALF_WIDTH_M / 2)
+        pos = self._pos_hole
+        success = (pos[:, 2] < -SUCCESS_DEPTH_M) & (np.hypot(pos[:, 0], pos[:, 1]) < PEG_HALF_WIDTH_M / 2)
         reward = success.astype(np.float64)
         if self.shaped:
             reward += 10.0 * (self._distance_before - self.distance())
-        return Outcome(reward, success, np.zeros(len(rel), bool))
+        return Outcome(reward, success, np.zeros(len(pos), bool))
 
     def distance(self) -> Array:
         """(N,) how far each peg is from success: lateral and vertical metres, and 5 cm for each radian of yaw."""
-        rel, yaw = self.relative(slice(None))
-        return np.hypot(rel[:, 0], rel[:, 1]) + np.abs(rel[:, 2] + SUCCESS_DEPTH_M) + 0.05 * np.abs(yaw)
+        pos = self._pos_hole
+        return np.hypot(pos[:, 0], pos[:, 1]) + np.abs(pos[:, 2] + SUCCESS_DEPTH_M) + 0.05 * np.abs(self._yaw_hole)
 
     def relative(self, env_ids: Ids | slice) -> tuple[Array, Array]:
-        """Tip relative to the hole's mouth, in the hole's frame: position (n, 3) in m, yaw (n,) in [-pi/4, pi/4)."""
-        delta = self.arm.tip_pos_w[env_ids] - self.hole_pos_w[env_ids]
-        cos, sin = self.hole_direction(env_ids)
-        rel = np.empty_like(delta)
-        rel[:, 0] = cos * delta[:, 0] + sin * delta[:, 1]
-        rel[:, 1] = cos * delta[:, 1] - sin * delta[:, 0]
-        rel[:, 2] = delta[:, 2] - HOLE_DEPTH_M
-        yaw = self.arm.yaw_rad()[env_ids] - np.arctan2(sin, cos)
-        # a square looks the same every quarter turn
-        return rel, wrap(4 * yaw) / 4
+        """Tip relative to the hole's mouth, in the hole's frame: position (n, 3) in m, yaw (n,) in [-pi/4, pi/4).
+
+        Like `hole_direction`, of the last `observe`.
+        """
+        return self._pos_hole[env_ids], self._yaw_hole[env_ids]
 
     def hole_direction(self, env_ids: Ids | slice) -> tuple[Array, Array]:
         """Cosine and sine (n,) of the hole's yaw in the world."""
-        quat = self._hole_quat[env_ids]
-        w, z = quat[:, 0], quat[:, 3]
-        return w * w - z * z, 2 * w * z
+        return self._hole_cos[env_ids], self._hole_sin[env_ids]
 
 
 def _state_spec() -> Spec:

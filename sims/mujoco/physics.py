@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from robotrl.errors import NumericsError, RobotrlError
 
-_FRESH = mujoco.mjtStage.mjSTAGE_VEL.value
-"""Compute position and velocity dependent fields at the new state, so that observations are not one substep old."""
+_VEL = int(mujoco.mjtStage.mjSTAGE_VEL)
+_NONE = int(mujoco.mjtStage.mjSTAGE_NONE)
 
 DUMP_SCHEMA = 1
 
@@ -43,12 +43,21 @@ class Physics:
         num_envs: how many simulations.
         threads: threads that step them; 0 takes every core this process may use.
         dump_dir: where the guard writes replayable states; None takes a fresh directory under the system's temporary one.
+        fresh_fields: whether position and velocity dependent fields are computed at each new state (about 5 % of the
+            time); without, they are one physics step old.
 
     Raises:
         RobotrlError: MuJoCo cannot load the MJCF, with its message; or is too old.
     """
 
-    def __init__(self, xml: str, num_envs: int, threads: int = 0, dump_dir: Path | None = None) -> None:
+    def __init__(
+        self,
+        xml: str,
+        num_envs: int,
+        threads: int = 0,
+        dump_dir: Path | None = None,
+        fresh_fields: bool = True,
+    ) -> None:
         try:
             model = mujoco.MjModel.from_xml_string(xml)
         except ValueError as error:
@@ -57,16 +66,20 @@ class Physics:
         model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_AUTORESET)
         self.xml = xml
         self.model = model
-        self.threads = threads or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else threads
+        self.threads = threads or usable_cores()
         self.batch = mujoco.batch.Batch(model, num_envs, self.threads)
         self.ctrl: NDArray[np.float64] = self.batch.bind("ctrl")
         self._dump_dir = dump_dir
+        self._stage = _VEL if fresh_fields else _NONE
+        self._ctrl_at = self._offset("ctrl")[0]
         self._before = self.batch.state.copy()
+        self._earlier = self.batch.state.copy()
         self._steps = 0
 
     def forward(self, env_ids: NDArray[np.int64] | None = None) -> None:
         """Bring bound fields up to the state, after it was written."""
-        self.batch.forward(ids=env_ids, stage=_FRESH)
+        if self._stage != _NONE:
+            self.batch.forward(ids=env_ids, stage=self._stage)
 
     def step(self, substeps: int) -> None:
         """Advance every simulation by `substeps` physics steps under the controls that were written.
@@ -74,46 +87,58 @@ class Physics:
         Raises:
             SimNumericsError: some simulations failed; they keep their state from before the call, the others went on.
         """
+        self._before, self._earlier = self._earlier, self._before
         np.copyto(self._before, self.batch.state)
-        failed = np.zeros(self.batch.nsim, bool)
+        self._steps += 1
+        raised: NDArray[np.int32] | None = None
         message = ""
         try:
-            self.batch.step(nstep=substeps, stage=_FRESH)
+            self.batch.step(nstep=substeps, stage=self._stage)
         except mujoco.batch.SimulationError as error:
-            failed[error.ids] = True
-            message = str(error)
-        self._steps += 1
+            raised, message = error.ids, str(error)
         # one reduction over the state; NaN and infinities both spoil a sum
-        if failed.any() or not np.isfinite(self.batch.state.sum()):
-            failed |= ~np.isfinite(self.batch.state).all(axis=1)
-            if failed.any():
-                self._freeze(failed, substeps, message)
+        if raised is None and np.isfinite(self.batch.state.sum()):
+            return
+        failed = ~np.isfinite(self.batch.state).all(axis=1)
+        if raised is not None:
+            failed[raised] = True
+        if failed.any():
+            self._freeze(failed, substeps, message)
 
     def _freeze(self, failed: NDArray[np.bool_], substeps: int, message: str) -> None:
         env_ids = np.flatnonzero(failed)
         first = int(env_ids[0])
-        after = self.batch.state[first].copy()
-        field = self._bad_field(after)
-        # controls are part of the state row that was saved before the step, so a bad action is dumped, too
+        before = self._before[first]
+        # a number that was bad before the step is the one to name: the step only spread it
+        field = self._bad_field(before) or self._bad_field(self.batch.state[first]) or "qacc"
+        # the row from before the step holds the controls, too, so a bad control is dumped with it
         dump = self._dump(first, substeps, field, message)
-        self.batch.state[env_ids] = self._before[env_ids]
-        ctrl_bad = ~np.isfinite(self.ctrl[env_ids])
-        self.ctrl[env_ids] = np.where(ctrl_bad, 0.0, self.ctrl[env_ids])
+        good, earlier = self._before[env_ids], self._earlier[env_ids]
+        controls = slice(self._ctrl_at, self._ctrl_at + self.model.nu)
+        good[:, controls] = np.where(np.isfinite(good[:, controls]), good[:, controls], earlier[:, controls])
+        # a state that somebody spoiled between two steps: go back one step more
+        self.batch.state[env_ids] = np.where(np.isfinite(good).all(axis=1, keepdims=True), good, earlier)
         self.forward(env_ids)
+        others = f" ({len(env_ids)} envs in all)" if len(env_ids) > 1 else ""
         raise SimNumericsError(
-            f"env {first}, control step {self._steps}: field {field!r} is not finite"
-            f"{f' ({len(env_ids)} envs in all)' if len(env_ids) > 1 else ''}; the env is frozen at its last good state, "
-            f"replay with: python -m robotrl.sims.mujoco.replay {dump}",
+            f"env {first}, control step {self._steps}: field {field!r} is not finite{others}; the env is frozen at its "
+            f"last good state, replay with: python -m robotrl.sims.mujoco.replay {dump}",
             [int(i) for i in env_ids],
             dump,
         )
 
-    def _bad_field(self, row: NDArray[np.float64]) -> str:
+    def _bad_field(self, row: NDArray[np.float64]) -> str | None:
         for name in ("ctrl", "qpos", "qvel", "qacc_warmstart", "act", "mocap_pos", "mocap_quat", "time"):
-            offset, size = self.batch._component(mujoco.batch._STATE_FIELDS[name])
+            offset, size = self._offset(name)
             if not np.isfinite(row[offset : offset + size]).all():
                 return name
-        return "qacc"
+        return None
+
+    def _offset(self, name: str) -> tuple[int, int]:
+        """Where a field lies in a state row, and its size; by address, as the batch does not tell."""
+        view, state = self.batch.bind(name), self.batch.state
+        size = view[0].size
+        return (view.__array_interface__["data"][0] - state.__array_interface__["data"][0]) // state.itemsize, size
 
     def _dump(self, env_id: int, substeps: int, field: str, message: str) -> Path:
         base = self._dump_dir or Path(tempfile.mkdtemp(prefix="robotrl-nan-"))
@@ -136,3 +161,10 @@ class Physics:
         }
         (dump / "state.json").write_text(json.dumps(state, indent=1))
         return dump
+
+
+def usable_cores() -> int:
+    """How many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -53,16 +53,18 @@ class MujocoSim:
         self.observation_spec: dict[str, Spec] = core.task.observation_spec
         self.action_spec: Spec = core.task.action_spec
         self.params = tuple(core.get_params())
+        self._obs = _tensors(core.obs)
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> dict[str, Tensor]:
         """Start new episodes; see `Core.reset` for the options."""
-        return _tensors(self.core.reset(seed, options))
+        self.core.reset(seed, options)
+        return dict(self._obs)
 
     def step(self, actions: Tensor) -> Step:
         """Advance all envs by one control step; see `Core.step`."""
         out = self.core.step(actions.detach().numpy())
         return Step(
-            obs=_tensors(out.obs),
+            obs=dict(self._obs),
             reward=torch.from_numpy(out.reward),
             terminated=torch.from_numpy(out.terminated),
             truncated=torch.from_numpy(out.truncated),
@@ -77,7 +79,8 @@ class MujocoSim:
 
     def set_state(self, state: dict[str, NDArray[Any]]) -> dict[str, Tensor]:
         """Restore exact state; see `Core.set_state`."""
-        return _tensors(self.core.set_state(state))
+        self.core.set_state(state)
+        return dict(self._obs)
 
     def state_ids(self, split: Split) -> range:
         """Start ids of a split."""
