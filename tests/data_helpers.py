@@ -36,5 +36,13 @@ def write_dataset(root: Path, lengths=(3, 1, 6, 4), **options) -> Path:
     with make_writer(root, **options) as writer:
         for e, length in enumerate(lengths):
             extra = {"state_id": 100 + e, "mode": ("left", "right")[e % 2]}
-            writer.add_episode(*make_episode(e, length), success=e % 2 == 0, task=f"task {e % 2}", extra=extra)
+            won = e % 2 == 0
+            writer.add_episode(
+                *make_episode(e, length), success=won, truncated=not won, task=f"task {e % 2}", extra=extra
+            )
         return writer.finish()
+
+
+def tree(root: Path) -> dict[str, bytes]:
+    """Every file under `root` with its content."""
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}

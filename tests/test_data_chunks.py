@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 from data_helpers import write_dataset
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from robotrl.data.chunks import chunk_indices, load_chunks
@@ -21,6 +21,7 @@ def test_horizon_longer_than_the_episode():
     assert valid.sum(axis=1).tolist() == [2, 1]
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=8), st.integers(1, 15))
 def test_no_chunk_leaves_its_episode(lengths, horizon):
     offsets = np.concatenate([[0], np.cumsum(lengths)])

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from data_helpers import ACTION_SPEC, INF, OBSERVATION_SPEC, make_episode, make_writer, write_dataset
-from hypothesis import given
+from data_helpers import ACTION_SPEC, INF, OBSERVATION_SPEC, make_episode, make_writer, tree, write_dataset
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -19,10 +19,6 @@ from robotrl.data.lerobot import DatasetWriter, read_dataset
 from robotrl.data.stats import describe
 from robotrl.errors import ConfigError, NumericsError
 from robotrl.spec import Spec
-
-
-def tree(root: Path) -> dict[str, bytes]:
-    return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
 def test_round_trip(tmp_path):
@@ -46,6 +42,7 @@ def test_round_trip(tmp_path):
         np.testing.assert_array_equal(found["action"], actions)
         np.testing.assert_array_equal(found["next.reward"], rewards)
         np.testing.assert_array_equal(found["next.done"], np.arange(length) == length - 1)
+        np.testing.assert_array_equal(found["next.truncated"], (np.arange(length) == length - 1) & (e % 2 == 1))
         np.testing.assert_array_equal(found["next.success"], (np.arange(length) == length - 1) & (e % 2 == 0))
         np.testing.assert_array_equal(found["timestamp"], (np.arange(length) / 20).astype(np.float32))
         assert (found["task_index"] == e % 2).all()
@@ -134,6 +131,7 @@ def test_equal_episodes_give_equal_bytes(tmp_path):
     assert tree(write_dataset(tmp_path / "a")) == tree(write_dataset(tmp_path / "b"))
 
 
+@settings(max_examples=30, deadline=None)
 @given(data=st.data(), length=st.integers(1, 5))
 def test_any_finite_float32_survives(tmp_path_factory, data, length):
     numbers = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -238,14 +236,14 @@ def test_spec_and_settings_are_checked(tmp_path):
     vector = Spec((1,), ("x",), ("m",), (-INF,), (INF,))
     with pytest.raises(ConfigError, match="holds a slash"):
         DatasetWriter(tmp_path / "d", fps=20, observation_spec={"a/b": vector}, action_spec=ACTION_SPEC)
-    for settings in ({"fps": 0}, {"fps": 12.5}, {"data_file_mib": -1}, {"files_per_chunk": 0.5}):
-        with pytest.raises(ConfigError, match=f"{next(iter(settings))} is"):
-            make_writer(tmp_path / "d", **settings)
+    for wrong in ({"fps": 0}, {"fps": 12.5}, {"data_file_mib": -1}, {"files_per_chunk": 0.5}):
+        with pytest.raises(ConfigError, match=f"{next(iter(wrong))} is"):
+            make_writer(tmp_path / "d", **wrong)
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("limit", [2_000, 20_000, 60_000], ids=["frames", "episodes table", "late"])
-def test_full_disk_is_reported_and_leaves_nothing(tmp_path, limit):
+@pytest.mark.parametrize(("limit", "episodes", "stage"), [(20_000, 50, "adding"), (20_000, 1, "finishing")])
+def test_full_disk_is_reported_and_leaves_nothing(tmp_path, limit, episodes, stage):
     """A file-size limit fails writes as a full disk does; a dataset that was there before is untouched."""
     write_dataset(tmp_path / "before")
     before = tree(tmp_path)
@@ -254,19 +252,25 @@ def test_full_disk_is_reported_and_leaves_nothing(tmp_path, limit):
         import resource, sys
         sys.path.insert(0, {str(Path(__file__).parent)!r})
         from pathlib import Path
-        from data_helpers import write_dataset
+        from data_helpers import make_episode, make_writer
         from robotrl.errors import DataError
         resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, resource.RLIM_INFINITY))
+        writer = make_writer(Path({str(tmp_path / "d")!r}))
+        stage = "adding"
         try:
-            write_dataset(Path({str(tmp_path / "d")!r}), (50,) * 40)
+            for episode in range({episodes}):
+                writer.add_episode(*make_episode(episode, 50), success=True, task="t")
+            stage = "finishing"
+            writer.finish()
         except DataError as error:
-            print(error)
+            print(f"{{stage}}: {{error}}")
             sys.exit(2)
         """
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=100)
     assert done.returncode == 2, done.stderr
-    assert "d cannot be written" in done.stdout
+    assert done.stdout.startswith(f"{stage}: dataset {tmp_path / 'd'} cannot be written: ")
+    assert "File too large" in done.stdout
     assert done.stdout.count("\n") == 1
     assert tree(tmp_path) == before
 

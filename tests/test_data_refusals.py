@@ -78,7 +78,7 @@ def test_missing_file(ours, name):
     assert f"{name}: is missing" in refusal(ours)
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(name=st.sampled_from(FILES), where=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
 def test_one_altered_bit(whole, name, where, bit):
     """Reading a dataset never succeeds after any bit of any of its files has flipped."""

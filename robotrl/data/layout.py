@@ -65,9 +65,10 @@ class Feature:
 OUTCOME: dict[str, Feature] = {
     "next.reward": Feature("float32", (1,)),
     "next.done": Feature("bool", (1,)),
+    "next.truncated": Feature("bool", (1,)),
     "next.success": Feature("bool", (1,)),
 }
-"""What the frame's action led to: reward, end of episode, success."""
+"""What the frame's action led to: reward, the episode's end for whatever reason, its end by a time limit, success."""
 
 COUNTERS: dict[str, Feature] = {
     "timestamp": Feature("float32", (1,)),

@@ -107,6 +107,7 @@ class DatasetWriter:
         rewards: np.ndarray,
         *,
         success: bool,
+        truncated: bool = False,
         task: str,
         extra: Extra | None = None,
     ) -> int:
@@ -117,6 +118,7 @@ class DatasetWriter:
             actions: (T, A) in the units of `action_spec`.
             rewards: (T,) reward that each action led to.
             success: whether the episode's last action solved the task.
+            truncated: whether a time limit cut the episode, so that something would have followed.
             task: what was to be done, in words.
             extra: further columns of the episodes table; the same names and kinds in every episode.
 
@@ -138,6 +140,7 @@ class DatasetWriter:
         columns = {
             **given,
             "next.done": last,
+            "next.truncated": last & bool(truncated),
             "next.success": last & bool(success),
             "timestamp": np.arange(length) / self._fps,
             "frame_index": np.arange(length),
