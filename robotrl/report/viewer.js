@@ -72,7 +72,7 @@
   }
   const geoms = data.geoms.map(([kind, a, b, c, red, green, blue]) => {
     const m = mesh(kind, a, b, c);
-    return { v: new Float64Array(m.v), n: new Float64Array(m.n), t: m.t, rgb: [red, green, blue] };
+    return { v: new Float64Array(m.v), n: new Float64Array(m.n), t: m.t, rgb: [red, green, blue], tiles: kind === "plane" };
   });
 
   // Rollouts: 16-bit poses, see the packing in Python.
@@ -145,6 +145,7 @@
     for (let i = 0; i < geom.t.length; i += 3) {
       const a = geom.t[i];
       let b = geom.t[i + 2], c = geom.t[i + 1]; // the screen's y points down, which turns the winding round
+      const tile = geom.tiles && (Math.floor(i / 6) % 10 + Math.floor(i / 60)) % 2 ? 0.955 : 1;
       if (sw[a] < 0 || sw[b] < 0 || sw[c] < 0) continue;
       let area = (sx[b] - sx[a]) * (sy[c] - sy[a]) - (sx[c] - sx[a]) * (sy[b] - sy[a]);
       if (flat && area < 0) { [b, c] = [c, b]; area = -area; }
@@ -169,7 +170,7 @@
             }
           } else if (near > depth[at]) {
             depth[at] = near;
-            const light = wa * sl[a] + wb * sl[b] + wc * sl[c];
+            const light = tile * (wa * sl[a] + wb * sl[b] + wc * sl[c]);
             colour[at] = 0xff000000 | (Math.min(255, 255 * blue * light) << 16)
               | (Math.min(255, 255 * green * light) << 8) | Math.min(255, 255 * red * light);
           }
