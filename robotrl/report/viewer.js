@@ -233,10 +233,10 @@
   scrub.step = "any";
   let cost = 0;
   function show() {
-    const began = performance.now();
+    const began = performance.now(), settled = pictures.every((pic) => pic.ready || !pic.seen);
     for (const pic of pictures) if (pic.seen) paint(pic, Math.min(time, end));
-    cost = 0.8 * cost + 0.2 * (performance.now() - began);
-    if (cost > 45 && ratio > 1) { ratio -= 0.5; cost = 0; }
+    if (settled) cost = 0.8 * cost + 0.2 * (performance.now() - began);
+    if (cost > 40 && ratio > 1) { ratio -= 0.5; cost = 0; }
     scrub.value = Math.min(time, end);
     clock.textContent = Math.min(time, end).toFixed(1) + " s";
     play.textContent = running ? "Pause" : "Play";
