@@ -101,9 +101,9 @@ class Plan:
             ticks: how many golden ticks there are.
         """
         policy = self.policy
-        files = {schema.GRAPH_FILE: _entry(graph)}
+        files = {schema.GRAPH_FILE: entry(graph)}
         if golden is not None:
-            files[schema.GOLDEN_FILE] = _entry(golden)
+            files[schema.GOLDEN_FILE] = entry(golden)
         steps = int(getattr(policy, "denoising_steps", 0)) if policy.noise_shape is not None else 0
         return schema.Manifest(
             schema_version=schema.SCHEMA_VERSION,
@@ -209,7 +209,8 @@ def _port(key: str, role: schema.Role, spec: Spec, source: str) -> schema.Port:
     return schema.Port(key, role, spec.dtype, spec.shape, spec.names, spec.units, low, high, "", source, 1, None)
 
 
-def _entry(data: bytes) -> schema.FileEntry:
+def entry(data: bytes) -> schema.FileEntry:
+    """Size and hash of a file of this content."""
     return schema.FileEntry(len(data), hashlib.sha256(data).hexdigest())
 
 

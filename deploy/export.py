@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from robotrl.deploy import manifest as schema
+from robotrl.deploy import strict
 from robotrl.deploy.bundle import Bundle, Golden, open_bundle
 from robotrl.deploy.describe import GOLDEN_TOLERANCE, HasDeploy, Plan, SafetyOptions, unknown_run
 from robotrl.deploy.golden import golden_inputs
@@ -64,6 +65,10 @@ class ExportReport:
     graph_nodes: int
     graph_bytes: int
     seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {**strict.to_json(self), "path": str(self.path)}
 
 
 def export(

@@ -165,7 +165,9 @@ def decide(limits: Limits, state: State, observed: Reason, action: np.ndarray | 
         reason |= Reason.CLAMPED
     if state.good_ticks < limits.ramp_ticks:
         part = np.float32((state.good_ticks + 1) / (limits.ramp_ticks + 1))
-        wanted = limits.neutral + part * (wanted - limits.neutral)
+        blended = limits.neutral + part * (wanted - limits.neutral)
+        # Once more, against rounding: the last step before sending never leaves the limits.
+        wanted = np.minimum(np.maximum(blended, limits.low), limits.high)
         reason |= Reason.RAMPED
     if limits.max_step is not None:
         near = np.minimum(np.maximum(wanted, state.last - limits.max_step), state.last + limits.max_step)

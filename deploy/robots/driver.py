@@ -71,7 +71,7 @@ def drive(link: Link, robot: RobotSim) -> int:
 
     Args:
         link: the robot's end.
-        robot: what to run. A `time_limit_s` attribute, if it has one, is told to the controller.
+        robot: what to run. A `limit_s` attribute (length of an episode), if it has one, is told to the controller.
 
     Returns:
         The exit code of the process.
@@ -84,7 +84,7 @@ def drive(link: Link, robot: RobotSim) -> int:
             "action_spec": robot.action_spec.to_json(),
             "control_dt_s": robot.control_dt_s,
             "inner_dt_s": robot.inner_dt_s,
-            "time_limit_s": getattr(robot, "time_limit_s", None),
+            "limit_s": getattr(robot, "limit_s", None),
             "test_ids": [test.start, test.stop],
         },
     )
