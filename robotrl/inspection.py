@@ -45,14 +45,18 @@ def kind_of(path: Path) -> Kind:
         DataError: nothing is there, or nothing that robotrl wrote.
     """
     if not path.exists():
-        siblings = os.listdir(path.parent) if path.parent.is_dir() else []
+        siblings = [name for name in _names_in(path.parent) if not name.startswith(".")]
         close = nearest(path.name, siblings)
         raise DataError(f"{path} does not exist" + (f": did you mean {path.parent / close}?" if close else ""))
-    names = set(os.listdir(path)) if path.is_dir() else set[str]()
+    names = _names_in(path)
     for kind, marks in _MARKS.items():
         if names.intersection(marks):
             return kind
     raise DataError(f"{path} is none of ours: expected the directory of a bundle, run, checkpoint or dataset")
+
+
+def _names_in(path: Path) -> set[str]:
+    return set(os.listdir(path)) if path.is_dir() else set()
 
 
 def describe(path: Path) -> Description:

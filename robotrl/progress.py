@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
@@ -28,7 +28,7 @@ class Bar(Protocol):
 
 
 @contextmanager
-def track(total: float | None, description: str, unit: str = "it") -> Iterator[Bar]:
+def track(total: float | None, description: str, unit: str = "it") -> Generator[Bar]:
     """Show progress while the block runs.
 
     Args:
@@ -63,14 +63,15 @@ class _Rich:
 
     def __init__(self, progress: Progress, task: TaskID, total: float | None, unit: str) -> None:
         self._progress, self._task, self._total, self._unit = progress, task, total, unit
-        self._done = 0.0
+        self._done, self._note = 0.0, ""
 
     def advance(self, amount: float = 1, note: str | None = None) -> None:
+        """Count, and draw."""
         self._done += amount
-        fields = {"count": _count(self._done, self._total, self._unit)}
         if note is not None:
-            fields["note"] = note
-        self._progress.update(self._task, advance=amount, **fields)
+            self._note = note
+        count = _count(self._done, self._total, self._unit)
+        self._progress.update(self._task, advance=amount, count=count, note=self._note)
 
 
 class PlainLines:

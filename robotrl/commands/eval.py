@@ -1,0 +1,69 @@
+"""`robotrl eval`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from robotrl.commands.parsing import at_least, parse
+from robotrl.spec import Split
+
+
+@dataclass(frozen=True)
+class Args:
+    """Success of a run (its best checkpoint), checkpoint or bundle: each numbered start is run exactly once."""
+
+    path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PATH")]
+    """Directory of a run, checkpoint or bundle."""
+    episodes: int = 256
+    """How many starts, the first of the split."""
+    split: Split = "test"
+    """Held-out starts ("test"), those for choosing ("val"), or those of training."""
+    seed: int = 0
+    """Seeds the policy's noise."""
+    sim: Annotated[str | None, tyro.conf.arg(metavar="SIM")] = None
+    """A name from `robotrl list sims`; default the one that the run was trained on."""
+    num_envs: int = 64
+    """Environments that step at once."""
+    report: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Write the result of every episode to this JSON file."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command."""
+    args = parse(Args, "robotrl eval", argv)
+    at_least("--episodes", args.episodes, 1)
+    at_least("--seed", args.seed, 0)
+    at_least("--num-envs", args.num_envs, 1)
+    from robotrl.inspection import kind_of
+    from robotrl.registry import SIMS
+
+    kind = kind_of(args.path)
+    if args.sim is not None:
+        SIMS.check(args.sim)
+    from robotrl.evaluation import evaluate_path, to_json
+    from robotrl.files import dump_json, replace_file
+
+    result = evaluate_path(
+        args.path,
+        sim=args.sim,
+        episodes=args.episodes,
+        split=args.split,
+        seed=args.seed,
+        num_envs=args.num_envs,
+    )
+    rate = result.rate
+    print(
+        f"success {100 * rate.value:.1f} % (95 % interval {100 * rate.low:.1f} to {100 * rate.high:.1f} %) "
+        f"over {rate.episodes} starts of split {args.split}; mean return {result.returns.mean():.3f}, "
+        f"mean length {result.length.mean():.1f} steps"
+    )
+    if args.report is not None:
+        about = {"path": str(args.path), "kind": kind, "split": args.split, "seed": args.seed}
+        replace_file(args.report, dump_json({"schema_version": 1, **about, **to_json(result)}))
+        print(f"wrote {args.report}")
+    return 0
