@@ -105,7 +105,7 @@ def test_readme_may_be_added(ours):
 
 def test_other_manifest_schema(ours):
     edit_json(ours, "meta/robotrl.json", schema_version=2)
-    assert "meta/robotrl.json: schema_version is 2: expected 1" in refusal(ours)
+    assert "meta/robotrl.json has schema_version 2, written by a newer robotrl" in refusal(ours)
 
 
 def test_renamed_file_is_pointed_at(ours):

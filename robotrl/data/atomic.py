@@ -6,20 +6,13 @@ import hashlib
 import os
 from pathlib import Path
 
+from robotrl.files import sync_directory
+
 
 def sha256_file(path: Path) -> str:
     """Hex SHA-256 of a file's bytes."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def sync(path: Path) -> None:
-    """Force a file's or directory's bytes to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def publish(partial: Path, final: Path) -> None:
@@ -29,7 +22,11 @@ def publish(partial: Path, final: Path) -> None:
         OSError: the disk is full or failing, or `final` was filled in the meantime.
     """
     for path in sorted(partial.rglob("*"), reverse=True):
-        sync(path)
-    sync(partial)
+        if path.is_dir():
+            sync_directory(path)
+        else:
+            with path.open("rb") as stream:
+                os.fsync(stream.fileno())
+    sync_directory(partial)
     partial.rename(final)
-    sync(final.parent)
+    sync_directory(final.parent)

@@ -15,6 +15,7 @@ from typing import Any
 from robotrl.data.atomic import sha256_file
 from robotrl.data.layout import MANIFEST, refuse
 from robotrl.errors import nearest
+from robotrl.files import check_schema
 from robotrl.spec import Spec
 
 SCHEMA_VERSION = 1
@@ -45,10 +46,7 @@ def read_manifest(root: Path) -> dict[str, Any] | None:
     path = root / MANIFEST
     if not path.exists():
         return None
-    content = read_json(root, MANIFEST)
-    version = content.get("schema_version")
-    if version != SCHEMA_VERSION:
-        raise refuse(root, MANIFEST, f"schema_version is {version!r}: expected {SCHEMA_VERSION}")
+    content = check_schema(read_json(root, MANIFEST), f"dataset {root}: {MANIFEST}", SCHEMA_VERSION)
     if content.get("digest") != _digest({key: value for key, value in content.items() if key != "digest"}):
         raise refuse(root, MANIFEST, "was altered: its content does not give its digest")
     listed, found = content["files"], _files(root)
