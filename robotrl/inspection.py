@@ -5,6 +5,7 @@ A bundle is described without torch, so that it can be looked at on the robot.
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 from collections import Counter
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from robotrl.errors import DataError, nearest
+from robotrl.errors import DataError
 
 Kind = Literal["bundle", "run", "checkpoint", "dataset"]
 _MARKS: dict[Kind, tuple[str, ...]] = {
@@ -46,8 +47,8 @@ def kind_of(path: Path) -> Kind:
     """
     if not path.exists():
         siblings = [name for name in _names_in(path.parent) if not name.startswith(".")]
-        close = nearest(path.name, siblings)
-        raise DataError(f"{path} does not exist" + (f": did you mean {path.parent / close}?" if close else ""))
+        close = difflib.get_close_matches(path.name, siblings, n=1)
+        raise DataError(f"{path} does not exist" + (f": did you mean {path.parent / close[0]}?" if close else ""))
     names = _names_in(path)
     for kind, marks in _MARKS.items():
         if names.intersection(marks):

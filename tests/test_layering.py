@@ -17,7 +17,7 @@ BASE = {"spec", "transforms", "registry", "errors"}
 HELPERS = {"files", "progress"}
 RUN = {"run", "callbacks", "checkpoint", "locking", "logs", "media", "provenance", "rng", "store", "tree", "weights"}
 LEARN = BASE | HELPERS | RUN | {"fn", "data", "loop"}
-ALL = LEARN | {"policies", "algos", "sims", "deploy", "report", "train", "quickstart", "benchmarks"}
+ALL = LEARN | {"policies", "algos", "sims", "deploy", "report", "train", "quickstart", "benchmarks", "evaluation"}
 SHELL = {"cli", "commands", "doctor", "inspection", "probe"}
 
 # Part (the longest match wins) to the parts that it may import. "" is robotrl/__init__.
@@ -42,6 +42,7 @@ MAY_IMPORT = {
     "configs": LEARN | {"policies", "algos", "train"},
     "quickstart": ALL - {"benchmarks"},
     "benchmarks": ALL,
+    "evaluation": ALL | {"inspection"},
     **dict.fromkeys(SHELL, ALL | SHELL),
     "": ALL,
 }
