@@ -9,6 +9,8 @@ way, so the arm has no hidden controller state and the force it can press with i
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import mujoco.batch
 import numpy as np
 from numpy.typing import NDArray
@@ -29,14 +31,22 @@ SERVO_RATE_PER_S = 12.0
 TORQUE_LIMIT_NM = (150.0, 150.0, 100.0, 28.0, 28.0, 28.0)
 
 
-def arm_mjcf(tool: str) -> tuple[str, str]:
-    """MJCF of the arm's body tree and of its actuators.
+class ArmXml(NamedTuple):
+    """Pieces of MJCF."""
+
+    defaults: str
+    """For <default>: looks of the arm, which collides with nothing; the tool may use the same classes."""
+    body: str
+    """For <worldbody>, as its first body."""
+    actuators: str
+    """For <actuator>, first."""
+
+
+def arm_mjcf(tool: str) -> ArmXml:
+    """MJCF of the arm.
 
     Args:
         tool: MJCF elements to put into the flange body; its frame has z along the tool, pointing away from the arm.
-
-    Returns:
-        (body XML for <worldbody>, actuator XML for <actuator>).
     """
 
     def joint(index: int, axis: str) -> str:
@@ -46,29 +56,30 @@ def arm_mjcf(tool: str) -> tuple[str, str]:
             f' actuatorfrcrange="{-TORQUE_LIMIT_NM[index]} {TORQUE_LIMIT_NM[index]}"/>'
         )
 
-    link = 'contype="0" conaffinity="0" group="1"'
     upper, fore, flange = UPPER_ARM_M, FOREARM_M, FLANGE_M
+    pedestal = (SHOULDER_HEIGHT_M - 0.06) / 2
     body = f"""
-<geom name="pedestal" type="cylinder" size="0.075 {SHOULDER_HEIGHT_M / 2 - 0.05}" pos="0 0 {SHOULDER_HEIGHT_M / 2 - 0.05}" rgba="0.25 0.27 0.30 1" {link}/>
+<geom class="arm_dark" type="cylinder" size="0.075 {pedestal}" pos="0 0 {pedestal}"/>
+<geom class="arm_dark" type="cylinder" size="0.115 0.012" pos="0 0 0.012"/>
 <body name="shoulder" pos="0 0 {SHOULDER_HEIGHT_M}" gravcomp="1">
   {joint(0, "0 0 1")}
-  <geom type="cylinder" size="0.07 0.06" mass="3" rgba="0.80 0.82 0.85 1" {link}/>
+  <geom class="arm_light" type="cylinder" size="0.07 0.06" mass="3"/>
   <body name="upper_arm" gravcomp="1">
     {joint(1, "0 1 0")}
-    <geom type="capsule" size="0.05" fromto="0 0 0 0 0 {upper}" mass="3.5" rgba="0.20 0.45 0.70 1" {link}/>
+    <geom class="arm_blue" type="capsule" size="0.05" fromto="0 0 0 0 0 {upper}" mass="3.5"/>
     <body name="forearm" pos="0 0 {upper}" gravcomp="1">
       {joint(2, "0 1 0")}
-      <geom type="sphere" size="0.058" mass="0.8" rgba="0.80 0.82 0.85 1" {link}/>
-      <geom type="capsule" size="0.042" fromto="0 0 0 0 0 {fore - 0.04}" mass="2" rgba="0.20 0.45 0.70 1" {link}/>
+      <geom class="arm_light" type="sphere" size="0.058" mass="0.8"/>
+      <geom class="arm_blue" type="capsule" size="0.042" fromto="0 0 0 0 0 {fore - 0.04}" mass="2"/>
       <body name="wrist" pos="0 0 {fore}" gravcomp="1">
         {joint(3, "0 0 1")}
-        <geom type="sphere" size="0.045" mass="0.7" rgba="0.80 0.82 0.85 1" {link}/>
+        <geom class="arm_light" type="sphere" size="0.045" mass="0.7"/>
         <body name="hand" gravcomp="1">
           {joint(4, "0 1 0")}
-          <geom type="capsule" size="0.034" fromto="0 0 0 0 0 {flange - 0.02}" mass="0.6" rgba="0.20 0.45 0.70 1" {link}/>
+          <geom class="arm_blue" type="capsule" size="0.034" fromto="0 0 0 0 0 {flange - 0.02}" mass="0.6"/>
           <body name="flange" pos="0 0 {flange}" gravcomp="1">
             {joint(5, "0 0 1")}
-            <geom type="cylinder" size="0.036 0.012" mass="0.3" rgba="0.25 0.27 0.30 1" {link}/>
+            <geom class="arm_dark" type="cylinder" size="0.036 0.012" mass="0.3"/>
             {tool}
           </body>
         </body>
@@ -77,12 +88,18 @@ def arm_mjcf(tool: str) -> tuple[str, str]:
   </body>
 </body>"""
     actuators = "\n".join(
-        f'<position name="{name}" joint="{name}" kp="{kp}" kv="{kp / SERVO_RATE_PER_S}" ctrlrange="{low} {high}" forcerange="{-force} {force}"/>'
+        f'<position name="{name}" joint="{name}" kp="{kp}" kv="{kp / SERVO_RATE_PER_S}"'
+        f' ctrlrange="{low} {high}" forcerange="{-force} {force}"/>'
         for name, kp, (low, high), force in zip(
             JOINTS, STIFFNESS_NM_PER_RAD, JOINT_RANGE_RAD, TORQUE_LIMIT_NM, strict=True
         )
     )
-    return body, actuators
+    looks = {"arm_blue": "0.16 0.42 0.72 1", "arm_light": "0.84 0.86 0.88 1", "arm_dark": "0.20 0.22 0.25 1"}
+    defaults = "\n".join(
+        f'<default class="{name}"><geom contype="0" conaffinity="0" group="1" rgba="{rgba}"/></default>'
+        for name, rgba in looks.items()
+    )
+    return ArmXml(defaults, body, actuators)
 
 
 def pointing_down(tip_pos_w: Array, yaw_rad: Array, tool_length_m: float) -> Array:
@@ -122,9 +139,9 @@ def wrap(angle: Array) -> Array:
 class ArmControl:
     """Kinematics and Cartesian control of the arm in every simulation of a batch.
 
-    Kinematics are closed form, from joint angles and rates alone: MuJoCo's derived fields are one physics step old after
-    a step, and bringing them up to date would cost a twentieth of the simulation's time. Tests hold them equal to
-    MuJoCo's.
+    Kinematics are closed form, from joint angles and rates alone: MuJoCo's derived fields are one physics step old
+    after a step, and bringing them up to date would cost a twentieth of the simulation's time. Tests hold them equal
+    to MuJoCo's.
 
     Args:
         batch: the simulations; the model holds `arm_mjcf`.

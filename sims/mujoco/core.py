@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from robotrl.errors import ConfigError, NumericsError, unknown
 from robotrl.fn import counter
+from robotrl.sims.mujoco.camera import View
 from robotrl.sims.mujoco.physics import Physics, SimNumericsError
 from robotrl.spec import Spec, Split
 
@@ -64,8 +65,10 @@ class Task(Protocol):
     substeps: int
     limit_steps: int
     reads_derived_fields: bool
-    """Whether `observe` and `outcome` read fields that MuJoCo derives (site_xpos, sensordata): then these are brought up
-    to each new state, at a cost; qpos, qvel, ctrl and mocap poses are always fresh."""
+    """Whether `observe` and `outcome` read fields that MuJoCo derives (site_xpos, sensordata): then these are brought
+    up to each new state, at a cost; qpos, qvel, ctrl and mocap poses are always fresh."""
+    views: Mapping[str, View]
+    """Cameras by name."""
     observation_spec: dict[str, Spec]
     action_spec: Spec
 

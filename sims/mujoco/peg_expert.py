@@ -1,7 +1,8 @@
 """The scripted expert of `mujoco/peg-insert`.
 
-It lands the peg on the fixture beside the hole, from one of two sides, and slides it in: a search by contact, as people
-do it. Noise shakes each action; clumsiness makes whole episodes worse (a wrong idea of where the hole is, slower hands).
+It lands the peg on the fixture beside the hole, from one of two sides, and slides it in: a search by contact, as
+people do it. Noise shakes each action; clumsiness makes whole episodes worse (a wrong idea of where the hole is, slower
+hands).
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from robotrl.errors import out_of_range, unknown
 from robotrl.fn import counter
 from robotrl.sims.mujoco.arm import JOINT_RANGE_RAD, JOINTS, ArmControl, arm_mjcf, pointing_down
+from robotrl.sims.mujoco.camera import View
 from robotrl.sims.mujoco.core import F32, Core, Ids, Outcome, Param
 from robotrl.sims.mujoco.physics import Physics
 from robotrl.spec import Spec
@@ -54,6 +55,11 @@ class PegInsert:
     control_dt_s = 0.05
     substeps = 10
     reads_derived_fields = False
+    views: Mapping[str, View] = {
+        "front": View((1.45, 0.62, 0.78), (0.33, 0.0, 0.24), 39.0),
+        "side": View((0.66, -1.25, 0.55), (0.33, 0.0, 0.26), 38.0),
+        "top": View((1.02, 0.0, 1.05), (0.47, 0.0, 0.07), 36.0),
+    }
 
     def __init__(self, reward: Literal["sparse", "shaped"], clearance_m: float, limit_s: float) -> None:
         if reward not in ("sparse", "shaped"):
@@ -79,31 +85,37 @@ class PegInsert:
         """The MJCF."""
         half = PEG_HALF_WIDTH_M
         tool = f"""
-<geom name="holder" type="box" size="0.028 0.028 0.012" pos="0 0 0.012" mass="0.1" rgba="0.25 0.27 0.30 1" contype="0" conaffinity="0"/>
-<geom name="peg" type="box" size="{half} {half} {PEG_LENGTH_M / 2}" pos="0 0 {PEG_LENGTH_M / 2}" mass="0.25" rgba="0.90 0.55 0.15 1" friction="0.3 0.005 0.0001"/>
+<geom class="arm_dark" type="box" size="0.028 0.028 0.012" pos="0 0 0.012" mass="0.1"/>
+<geom name="peg" class="peg" type="box" size="{half} {half} {PEG_LENGTH_M / 2}" pos="0 0 {PEG_LENGTH_M / 2}"/>
 <site name="tip" pos="0 0 {PEG_LENGTH_M}" size="0.004"/>"""
-        body, actuators = arm_mjcf(tool)
+        arm = arm_mjcf(tool)
         inner = half + self.clearance_m
         wall, height = WALL_HALF_WIDTH_M, HOLE_DEPTH_M / 2
         outer = inner + 2 * wall
-        side = 'type="box" rgba="0.55 0.60 0.66 1" friction="0.3 0.005 0.0001"'
         return f"""
 <mujoco model="peg-insert">
   <compiler angle="radian"/>
   <option integrator="implicitfast" timestep="{self.control_dt_s / self.substeps}" iterations="20" ls_iterations="20"/>
-  <default><geom condim="3"/></default>
+  <default>
+    <geom condim="3" friction="0.3 0.005 0.0001"/>
+    {arm.defaults}
+    <default class="peg"><geom mass="0.25" rgba="0.95 0.55 0.10 1"/></default>
+    <default class="wall"><geom type="box" rgba="0.34 0.47 0.50 1"/></default>
+    <default class="hole"><geom type="box" contype="0" conaffinity="0" mass="0" rgba="0.10 0.12 0.14 1"/></default>
+  </default>
   <worldbody>
     <light pos="0.3 -0.6 1.5" dir="0.1 0.4 -1"/>
-    <geom name="table" type="plane" size="1.2 1.2 0.1" rgba="0.86 0.87 0.88 1" friction="0.3 0.005 0.0001"/>
-    {body}
+    <geom name="table" type="plane" size="1.5 1.5 0.1" rgba="0.87 0.88 0.89 1"/>
+    {arm.body}
     <body name="fixture" mocap="true" pos="0.5 0 0">
-      <geom name="wall_xp" {side} size="{wall} {outer} {height}" pos="{inner + wall} 0 {height}"/>
-      <geom name="wall_xn" {side} size="{wall} {outer} {height}" pos="{-inner - wall} 0 {height}"/>
-      <geom name="wall_yp" {side} size="{inner} {wall} {height}" pos="0 {inner + wall} {height}"/>
-      <geom name="wall_yn" {side} size="{inner} {wall} {height}" pos="0 {-inner - wall} {height}"/>
+      <geom name="wall_xp" class="wall" size="{wall} {outer} {height}" pos="{inner + wall} 0 {height}"/>
+      <geom name="wall_xn" class="wall" size="{wall} {outer} {height}" pos="{-inner - wall} 0 {height}"/>
+      <geom name="wall_yp" class="wall" size="{inner} {wall} {height}" pos="0 {inner + wall} {height}"/>
+      <geom name="wall_yn" class="wall" size="{inner} {wall} {height}" pos="0 {-inner - wall} {height}"/>
+      <geom class="hole" size="{inner} {inner} 0.0005" pos="0 0 0.0005"/>
     </body>
   </worldbody>
-  <actuator>{actuators}</actuator>
+  <actuator>{arm.actuators}</actuator>
 </mujoco>"""
 
     def bind(self, physics: Physics) -> None:

@@ -42,7 +42,7 @@ class Physics:
         xml: the MJCF.
         num_envs: how many simulations.
         threads: threads that step them; 0 takes every core this process may use.
-        dump_dir: where the guard writes replayable states; None takes a fresh directory under the system's temporary one.
+        dump_dir: where the guard writes replayable states; None takes a fresh temporary directory.
         fresh_fields: whether position and velocity dependent fields are computed at each new state (about 5 % of the
             time); without, they are one physics step old.
 

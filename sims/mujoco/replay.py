@@ -1,4 +1,7 @@
-"""Replay a dump of the guard: `python -m robotrl.sims.mujoco.replay DUMP` steps it and names what leaves the finite numbers."""
+"""Replay a dump of the numerics guard and name what leaves the finite numbers.
+
+`python -m robotrl.sims.mujoco.replay DUMP`, with the directory that the error named.
+"""
 
 from __future__ import annotations
 

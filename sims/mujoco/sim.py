@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from robotrl.sims.mujoco.camera import RayCamera
 from robotrl.sims.mujoco.core import SPLITS, Core, ScriptedExpert
 from robotrl.spec import Spec, Split, Step
 
@@ -53,6 +54,8 @@ class MujocoSim:
         self.observation_spec: dict[str, Spec] = core.task.observation_spec
         self.action_spec: Spec = core.task.action_spec
         self.params = tuple(core.get_params())
+        self.cameras = tuple(core.task.views)
+        self._camera = RayCamera(core.physics.batch, core.task.views)
         self._obs = _tensors(core.obs)
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> dict[str, Tensor]:
@@ -98,11 +101,21 @@ class MujocoSim:
         """Set multipliers of some envs; see `Core.set_params`."""
         self.core.set_params(np.asarray(ids, np.int64), values)
 
+    def render(self, ids: Sequence[int], camera: str, width: int, height: int, samples: int = 2) -> NDArray[np.uint8]:
+        """Pictures (n, height, width, 3) of some envs; see `RayCamera.render`."""
+        return self._camera.render(ids, camera, width, height, samples)
+
     def make_expert(
         self, noise: float = 0.0, clumsiness: float = 0.0, mode: str | None = None, seed: int = 0
     ) -> TensorExpert:
         """The task's scripted expert, on this sim; see its class for the arguments."""
         return TensorExpert(self._expert(self.core, noise, clumsiness, mode, seed))
+
+    def as_gymnasium(self) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
+        """The same sim as a numpy `gymnasium.vector.VectorEnv`; `robotrl.sims.interop` has more options."""
+        from robotrl.sims.interop import GymnasiumVectorEnv
+
+        return GymnasiumVectorEnv(self)
 
     def close(self) -> None:
         """Nothing to free: the simulations go with the object."""
