@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
+from robotrl.checkpoint import read_checkpoint
 from robotrl.errors import RobotrlError
 from robotrl.run import Run
 
@@ -41,6 +42,8 @@ def check(path: Path, at_least: int) -> int:
         assert (found.tree["weights"] == step).all()
         assert found.tree["more"]["x"].tolist() == list(range(step))
     names = {entry.name for entry in (path / "checkpoints").iterdir()}
+    for name in names - {"latest.json", "best.json"}:
+        read_checkpoint(path / "checkpoints" / name)  # the older ones are whole too
     assert not any(name.startswith((".", "damaged")) for name in names), names
     steps = [int(line.split(",")[0].removeprefix('{"step": ')) for line in (path / "scalars.jsonl").open()]
     assert steps == list(range(step + 1)), (steps, step)

@@ -203,6 +203,16 @@ def test_one_altered_byte_anywhere_is_refused_by_name(sample, data):
     read_checkpoint(sample)
 
 
+def test_white_space_in_the_manifest_counts_as_a_byte(tmp_path):
+    path = write_checkpoint(tmp_path / "c", {}, step=1, kind="x")
+    raw = (path / "manifest.json").read_bytes()
+    for altered in (raw.replace(b" ", b"\t", 1), raw + b" ", raw[:-1], raw.replace(b"\n", b"\r", 1)):
+        assert json.loads(altered) == json.loads(raw)
+        (path / "manifest.json").write_bytes(altered)
+        with pytest.raises(DataError, match=r"manifest\.json does not match its digest"):
+            read_checkpoint(path)
+
+
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_truncation_anywhere_is_refused_by_name(sample, data):

@@ -157,6 +157,7 @@ def test_a_lock_dies_with_its_process_even_where_a_child_lives_on(tmp_path):
 
 def check_survivor(out: str, path: Path, reason: str) -> None:
     saved, logged = out.splitlines()
+    assert (path / "scalars.jsonl").read_bytes().endswith(b"}\n")  # the line that did not fit was taken back
     run = Run.open(path)
     latest = run.latest()
     survivor = path / "checkpoints" / f"step_{latest.step:09d}"
