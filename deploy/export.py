@@ -159,7 +159,7 @@ def _load(run_or_policy: Any) -> tuple[HasDeploy, Path | None]:
     run_dir = None
     policy = run_or_policy
     if isinstance(run_or_policy, str | os.PathLike):
-        from robotrl.policies.load import load_policy
+        from robotrl.load import load_policy
 
         run_dir = Path(cast("str", run_or_policy))
         policy = load_policy(run_dir)

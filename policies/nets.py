@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -26,7 +27,7 @@ class Mlp(nn.Module):
         super().__init__()
         widths = [inputs, *hidden]
         layers: list[nn.Module] = []
-        for before, after in zip(widths[:-1], widths[1:], strict=True):
+        for before, after in itertools.pairwise(widths):
             layers += [nn.Linear(before, after), nn.SiLU()]
         last = nn.Linear(widths[-1], outputs)
         with torch.no_grad():
@@ -61,18 +62,14 @@ class TimeFeatures(nn.Module):
 
 
 class Transforms(nn.Module):
-    """A sequence of `robotrl.transforms` with its constants as buffers, so that they move with the policy and export."""
+    """A sequence of `robotrl.transforms`, its constants being buffers, so that they move with the policy and export."""
 
     def __init__(self, transforms: Sequence[Transform]) -> None:
         super().__init__()
         self._kinds: list[tuple[str, bool]] = []
         for index, transform in enumerate(transforms):
             affine = isinstance(transform, Affine)
-            a, b = (
-                (transform.scale, transform.offset)
-                if isinstance(transform, Affine)
-                else (transform.low, transform.high)
-            )
+            a, b = transform.constants
             self.register_buffer(f"a{index}", torch.tensor(a, dtype=torch.float32), persistent=False)
             self.register_buffer(f"b{index}", torch.tensor(b, dtype=torch.float32), persistent=False)
             self._kinds.append((transform.key, affine))

@@ -12,13 +12,13 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from robotrl.deploy.export import export
+    from robotrl.load import load_policy
     from robotrl.loop import evaluate
-    from robotrl.policies.load import load_policy
     from robotrl.registry import make_sim
 
 _LAZY = {
     "make_sim": "robotrl.registry",
-    "load_policy": "robotrl.policies.load",
+    "load_policy": "robotrl.load",
     "evaluate": "robotrl.loop",
     "export": "robotrl.deploy.export",
 }

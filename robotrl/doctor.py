@@ -12,6 +12,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -75,13 +76,17 @@ class Diagnosis:
     """Faults, one line each with what to do; an extra that is only absent is none."""
 
 
-def diagnose() -> Diagnosis:
-    """Look at this machine; takes a few seconds, because it imports what it reports on."""
-    probes = probe_modules({name: modules for name, modules in EXTRAS.items()})
-    extras = tuple(_judge(name, probes[name]) for name in EXTRAS)
+def diagnose(wanted: Mapping[str, Sequence[str]] = EXTRAS) -> Diagnosis:
+    """Look at this machine; takes a few seconds, because it imports what it reports on.
+
+    Args:
+        wanted: extras to try, each with the modules that must import.
+    """
+    probes = probe_modules(wanted)
+    extras = tuple(_judge(name, probes[name]) for name in wanted)
     gpus = _gpus()
     problems = [f"{extra.detail}: {extra.advice}" for extra in extras if _is_broken(probes[extra.name])]
-    torch = probes["train"].torch
+    torch = next((probe.torch for probe in probes.values() if probe.torch is not None), None)
     if gpus and torch is not None and not torch["sees_gpu"]:
         problems.append(f"torch {torch['version']} does not use the GPU that is here: install a CUDA build of torch")
     return Diagnosis(

@@ -11,8 +11,8 @@ import torch
 from robotrl.deploy.runtime import Controller
 from robotrl.errors import ConfigError
 from robotrl.inspection import kind_of
+from robotrl.load import load_policy
 from robotrl.loop import Actor, EvalResult, evaluate
-from robotrl.policies.load import load_policy
 from robotrl.registry import make_sim
 from robotrl.run import Run
 from robotrl.spec import Policy, Split

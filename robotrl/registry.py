@@ -79,6 +79,16 @@ ROBOT_SIMS = Table(
 )
 """Factories `make_robot(seed) -> RobotSim` (see `deploy/robots/driver.py`), without torch; named `--robot sim:NAME`."""
 
+POLICIES = Table(
+    "policy",
+    {
+        "flow": "robotrl.policies.flow:FlowPolicy",
+        "gaussian": "robotrl.policies.gaussian:GaussianPolicy",
+    },
+    "robotrl.policies",
+)
+"""Policy classes with `from_json`."""
+
 PRESETS = Table(
     "preset",
     {

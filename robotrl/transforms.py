@@ -29,6 +29,11 @@ class Affine:
     offset: tuple[float, ...]
     where: Where = "graph"
 
+    @property
+    def constants(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """(scale, offset)."""
+        return self.scale, self.offset
+
 
 @dataclass(frozen=True)
 class Clip:
@@ -38,6 +43,11 @@ class Clip:
     low: tuple[float, ...]
     high: tuple[float, ...]
     where: Where = "graph"
+
+    @property
+    def constants(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """(low, high)."""
+        return self.low, self.high
 
 
 Transform = Affine | Clip
@@ -123,7 +133,7 @@ class TransformGroup:
 def numpy_backend(transforms: Sequence[Transform]) -> Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]:
     """A function that applies `transforms` in order to a dict of float32 arrays; keys without a transform pass."""
     steps: list[tuple[Transform, np.ndarray, np.ndarray]] = [
-        (t, np.asarray(a, np.float32), np.asarray(b, np.float32)) for t in transforms for a, b in [_constants(t)]
+        (t, np.asarray(a, np.float32), np.asarray(b, np.float32)) for t in transforms for a, b in [t.constants]
     ]
 
     def apply(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -145,7 +155,7 @@ def torch_backend(
     steps: list[tuple[Transform, Tensor, Tensor]] = [
         (t, torch.tensor(a, dtype=torch.float32, device=device), torch.tensor(b, dtype=torch.float32, device=device))
         for t in transforms
-        for a, b in [_constants(t)]
+        for a, b in [t.constants]
     ]
 
     def apply(arrays: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -156,9 +166,3 @@ def torch_backend(
         return out
 
     return apply
-
-
-def _constants(transform: Transform) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    if isinstance(transform, Affine):
-        return transform.scale, transform.offset
-    return transform.low, transform.high

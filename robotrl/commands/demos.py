@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
-from robotrl.commands.parsing import at_least, parse, within
+from robotrl.commands.parsing import at_least, parse
 
 
 @dataclass(frozen=True)
@@ -22,10 +22,12 @@ class Args:
     """The dataset's directory; must not exist."""
     episodes: int = 100
     """How many episodes to record."""
+    keep: Literal["success", "all"] = "success"
+    """Record successes alone, or failures too."""
     noise: float = 0.0
-    """Standard deviation of the noise on the expert's actions, as a fraction of the action range, 0 to 1."""
+    """Noise on each of the expert's actions, 0 to 1; the sim's page says what 1 is."""
     clumsiness: float = 0.0
-    """How often and how far the expert strays from the way, 0 (never) to 1."""
+    """How bad whole episodes are, 0 to 1."""
     mode: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """One of the expert's ways to solve the task; without it each episode draws one."""
     seed: int = 0
@@ -36,15 +38,13 @@ def main(argv: Sequence[str]) -> int:
     """Run the command."""
     args = parse(Args, "robotrl demos", argv)
     at_least("--episodes", args.episodes, 1)
-    within("--noise", args.noise, 0, 1)
-    within("--clumsiness", args.clumsiness, 0, 1)
     at_least("--seed", args.seed, 0)
     from robotrl.registry import SIMS
 
     SIMS.check(args.sim)
     from robotrl.data.demos import collect_demos
 
-    collect_demos(
+    report = collect_demos(
         args.sim,
         args.out,
         episodes=args.episodes,
@@ -52,6 +52,11 @@ def main(argv: Sequence[str]) -> int:
         clumsiness=args.clumsiness,
         mode=args.mode,
         seed=args.seed,
+        keep=args.keep,
     )
-    print(args.out)
+    modes = ", ".join(f"{name} {count}" for name, count in report.modes.items())
+    print(
+        f"{report.path}: {report.episodes} episodes, {report.frames} frames ({modes}); the expert solved "
+        f"{100 * report.success.value:.1f} % of the {report.tried} starts that were tried"
+    )
     return 0

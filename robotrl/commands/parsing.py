@@ -66,11 +66,17 @@ def one_line(framed: str) -> str:
 
 
 def _sections(framed: str) -> list[list[str]]:
-    """The lines inside the frame, split at its rules; each keeps its indentation."""
+    """The lines inside the frame, split at its rules; each keeps its indentation.
+
+    Where stdout is not UTF-8, tyro draws no frame: the title stands on the first line, with a rule under it.
+    """
     sections: list[list[str]] = [[]]
-    for raw in re.sub(r"\x1b\[[0-9;]*m", "", framed).splitlines():
-        line = re.sub(r"^[│|] |\s*[│|]$", "", raw)
-        if not line.strip() or line[0] in "╭╰+":
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", framed).splitlines()
+    if not any(line.startswith("╭") for line in plain):
+        plain = plain[2:]
+    for raw in plain:
+        line = re.sub(r"^(│ |  )|\s*│?$", "", raw)
+        if not line.strip() or line[0] in "╭╰":
             continue
         if set(line.strip()) <= {"─", "-"}:
             sections.append([])
@@ -98,13 +104,3 @@ def at_least(option: str, value: float, low: float) -> None:
     """
     if not value >= low:
         raise out_of_range(option, value, f"{low} or more")
-
-
-def within(option: str, value: float, low: float, high: float) -> None:
-    """Refuse a number outside [low, high].
-
-    Raises:
-        ConfigError: it is outside, or not a number.
-    """
-    if not low <= value <= high:
-        raise out_of_range(option, value, f"{low} to {high}")

@@ -22,8 +22,9 @@ def gae(
 ) -> Gae:
     """Generalised advantage estimation (Schulman et al. 2016), chunk-aware.
 
-    A row is a decision. `next_value` decides what follows it: the caller puts 0 after a termination, the value of the
-    final observation after a time-out, and else the value of the next decision's observation. `ended` only cuts the sum.
+    A row is a decision. `next_value` decides what follows it: the caller puts 0 after a termination, the value of
+    the final observation after a time-out, and else the value of the next decision's observation; `ended` only cuts
+    the sum.
 
     Args:
         reward: (T, N) reward of the decision, discounted inside its chunk.

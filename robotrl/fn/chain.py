@@ -53,23 +53,23 @@ def noise_net(std_of: Callable[[Tensor, Tensor], Tensor]) -> Kernel:
     return kernel
 
 
-def flow_sde(scale: float, floor_t: float = 0.02) -> Kernel:
+def flow_sde(scale: float) -> Kernel:
     """The flow turned into an SDE with the same marginals (Flow-GRPO 2505.05470, time reversed to ours).
 
     In our convention (x_t = (1 - t) noise + t action) the score is (t v - x) / (1 - t), and with
-    sigma(t) = scale * sqrt((1 - t) / t) the step is dx = [v + sigma^2 / 2 * score] dt + sigma dW. The factor 1 / (1 - t)
-    of the score cancels against sigma^2, so nothing diverges at the action's end.
+    sigma(t) = scale * sqrt((1 - t) / t) the step is dx = [v + sigma^2 / 2 * score] dt + sigma dW. The factor
+    1 / (1 - t) of the score cancels against sigma^2, so nothing diverges at the action's end. sigma diverges at pure
+    noise, so the first step takes the sigma of the second.
 
     Args:
         scale: `a` of the formula; 0 gives `ode`.
-        floor_t: sigma is evaluated at no smaller t, since it diverges at pure noise.
     """
 
     def kernel(policy: HasChain, ctx: Tensor, x: Tensor, t: Tensor, dt: Tensor) -> Transition:
         velocity = policy.velocity(ctx, x, t, dt)
         if scale == 0:
             return Transition(x + velocity * _column(dt), None)
-        time = _column(t.clamp(min=floor_t))
+        time = _column(torch.maximum(t, dt))
         step = _column(dt)
         drift = velocity + scale**2 / (2 * time) * (_column(t) * velocity - x)
         std = scale * ((1 - time) / time).sqrt() * step.sqrt()

@@ -31,6 +31,10 @@ PEG_LENGTH_M = 0.12
 HOLE_DEPTH_M = 0.06
 """Height of the fixture; the table is the bottom of the hole."""
 WALL_HALF_WIDTH_M = 0.035
+CLEARANCE_M = 0.001
+"""Room between peg and wall on each side, unless asked for otherwise."""
+LIMIT_S = 4.0
+"""Time limit of an episode, unless asked for otherwise."""
 SUCCESS_DEPTH_M = HOLE_DEPTH_M / 2
 STEP_M = 0.04
 """Displacement wanted by an action of 1."""
@@ -262,8 +266,8 @@ def make(
     seed: int,
     *,
     reward: Literal["sparse", "shaped"] = "sparse",
-    clearance_m: float = 0.002,
-    limit_s: float = 4.0,
+    clearance_m: float = CLEARANCE_M,
+    limit_s: float = LIMIT_S,
     threads: int = 0,
     randomization: Mapping[str, tuple[float, float]] | None = None,
     dump_dir: Path | None = None,
@@ -294,4 +298,4 @@ def make_robot(seed: int) -> SimulatedRobot:
     """One robot for the control loop to drive: the same task, stepped in real time by a driver process."""
     from robotrl.sims.mujoco.robot import SimulatedRobot
 
-    return SimulatedRobot(Core(PegInsert("sparse", 0.002, 4.0), 1, seed, threads=1))
+    return SimulatedRobot(Core(PegInsert("sparse", CLEARANCE_M, LIMIT_S), 1, seed, threads=1))

@@ -1,0 +1,55 @@
+"""What the runner and an algorithm agree on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from torch import nn
+
+from robotrl.spec import VecSim
+
+
+class Setup(NamedTuple):
+    """What an algorithm is made from."""
+
+    make_sim: Callable[[], VecSim]
+    """Makes the training sim; algorithms that learn from data alone do not call it but for its specs."""
+    policy_cfg: Any
+    """Config of the policy to build, when there is none to start from."""
+    init_policy: nn.Module | None
+    """The policy to fine-tune, or None to start from scratch."""
+    dataset: Path | None
+    """Demonstrations, for algorithms that learn from them."""
+    seed: int
+
+
+class Learner(Protocol):
+    """One algorithm at work. The runner calls `iterate` until `iterations` are done, and saves `state`."""
+
+    iterations: int
+    env_steps: int
+    """Env steps taken in training so far."""
+    policy: Any
+    """The policy to evaluate and export (EMA weights where the algorithm keeps them)."""
+
+    def iterate(self) -> dict[str, float]:
+        """One iteration; gives the scalars to log."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """Everything an exact resume needs, the sim and random streams of its own included."""
+        ...
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Restore what `state` gave."""
+        ...
+
+
+class LearnerCfg(Protocol):
+    """Config of an algorithm; knows how to build its learner."""
+
+    def build(self, setup: Setup) -> Learner:
+        """The learner, ready for its first iteration."""
+        ...

@@ -1,0 +1,128 @@
+"""The config of a training run: frozen, resolved and saved before anything is built, and never changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Generic, TypeVar
+
+from robotrl.errors import ConfigError, out_of_range
+
+Algo = TypeVar("Algo")
+PolicyCfg = TypeVar("PolicyCfg")
+
+
+@dataclass(frozen=True)
+class SimCfg:
+    """Which sim, and how."""
+
+    name: str
+    """A row of `robotrl list sims`."""
+    num_envs: int = 64
+    """Envs that step together."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the sim's `make`, listed on its docs page."""
+
+
+@dataclass(frozen=True)
+class EvalCfg:
+    """Periodic evaluation on held-out starts."""
+
+    every: int = 10
+    """Iterations between two evaluations; 0 evaluates only at the end."""
+    episodes: int = 128
+    """Starts for each, always the first of split `val`, each run exactly once."""
+    num_envs: int = 64
+    """Envs of the evaluation sim."""
+    animation: int = 4
+    """How many of the starts each evaluation draws into `rollouts/step_N.gif`; 0 draws none."""
+
+
+@dataclass(frozen=True)
+class TrainCfg(Generic[Algo, PolicyCfg]):
+    """Everything that decides a run."""
+
+    sim: SimCfg
+    algo: Algo
+    """Settings of the algorithm."""
+    policy: PolicyCfg
+    """Size of the policy; unused when the run starts from another's policy."""
+    seed: int = 0
+    """Seeds every random stream."""
+    init_from: str | None = None
+    """Run or checkpoint whose policy is fine-tuned; None starts from scratch."""
+    dataset: str | None = None
+    """Directory of demonstrations, for algorithms that learn from them."""
+    evaluation: EvalCfg = EvalCfg()
+    checkpoint_every: int = 10
+    """Iterations between two checkpoints; evaluations and the last iteration are saved as well."""
+    keep: int = 3
+    """How many of the newest checkpoints to keep; the best is kept besides."""
+    torch_threads: int = 1
+    """Threads of torch; physics has the cores while envs step."""
+    stop_at_success: float | None = None
+    """Stop once two evaluations in a row reach this success rate; None runs the whole budget."""
+
+
+def to_json(cfg: TrainCfg[Any, Any]) -> dict[str, Any]:
+    """The resolved config as JSON values, with what is needed to read it back."""
+    return {
+        **asdict(cfg),
+        "types": {
+            part: f"{type(getattr(cfg, part)).__module__}:{type(getattr(cfg, part)).__qualname__}"
+            for part in ("algo", "policy")
+        },
+    }
+
+
+def from_json(data: Mapping[str, Any], types: Mapping[str, type]) -> TrainCfg[Any, Any]:
+    """Read back what `to_json` wrote.
+
+    Args:
+        data: the saved config.
+        types: the classes of "algo" and "policy".
+
+    Raises:
+        ConfigError: a field is missing or unknown, so that the config is of another version.
+    """
+    given = {key: value for key, value in data.items() if key != "types"}
+    try:
+        return TrainCfg(
+            **{
+                **given,
+                "sim": SimCfg(**given["sim"]),
+                "evaluation": EvalCfg(**given["evaluation"]),
+                "algo": types["algo"](**_tuples(given["algo"])),
+                "policy": types["policy"](**_tuples(given["policy"])),
+            }
+        )
+    except (KeyError, TypeError) as error:
+        raise ConfigError(f"the saved config does not fit this version of robotrl: {error}") from error
+
+
+def check(cfg: TrainCfg[Any, Any]) -> None:
+    """Refuse what no run could use.
+
+    Raises:
+        ConfigError: the field, its value and what was expected.
+    """
+    if not 0 <= cfg.seed < 2**31:
+        raise out_of_range("seed", cfg.seed, "0 to 2147483647")
+    for name, value, least in (
+        ("sim.num_envs", cfg.sim.num_envs, 1),
+        ("evaluation.every", cfg.evaluation.every, 0),
+        ("evaluation.episodes", cfg.evaluation.episodes, 1),
+        ("evaluation.num_envs", cfg.evaluation.num_envs, 1),
+        ("evaluation.animation", cfg.evaluation.animation, 0),
+        ("checkpoint_every", cfg.checkpoint_every, 1),
+        ("keep", cfg.keep, 1),
+        ("torch_threads", cfg.torch_threads, 1),
+    ):
+        if value < least:
+            raise out_of_range(name, value, f"{least} or more")
+    if cfg.stop_at_success is not None and not 0 < cfg.stop_at_success <= 1:
+        raise out_of_range("stop_at_success", cfg.stop_at_success, "above 0, at most 1")
+
+
+def _tuples(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}

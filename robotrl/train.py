@@ -1,0 +1,187 @@
+"""The runner: one loop for every algorithm. It iterates, logs, evaluates, saves, and stops when told to."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from robotrl import config as configs
+from robotrl.algos.learner import Learner, Setup
+from robotrl.callbacks import Callback, CallbackList
+from robotrl.checkpoint import rng_state, set_rng_state
+from robotrl.config import TrainCfg
+from robotrl.errors import ConfigError
+from robotrl.load import load_policy, policy_tree
+from robotrl.loop import EvalResult, evaluate
+from robotrl.media import grid, write_gif
+from robotrl.progress import track
+from robotrl.registry import make_sim
+from robotrl.run import Run
+from robotrl.spec import HasCamera, VecSim
+
+FRAME_SIZE = (160, 120)
+
+
+def train(cfg: TrainCfg[Any, Any], run_path: Path, callbacks: Sequence[Callback] = ()) -> Path:
+    """Train from the start.
+
+    Args:
+        cfg: the config; saved in the run before anything is built.
+        run_path: the run's directory, absent or empty.
+        callbacks: your own code at the run's seams.
+
+    Returns:
+        The run's directory.
+
+    Raises:
+        RobotrlError: what is wrong with the config, the data or the disk.
+        SystemExit: the run was interrupted; it is saved, and `resume` takes it up.
+    """
+    configs.check(cfg)
+    run = Run.create(run_path, configs.to_json(cfg), seed=cfg.seed, command=sys.argv, keep=cfg.keep)
+    with run:
+        _go(cfg, run, None, callbacks)
+    return run_path
+
+
+def resume(run_path: Path, callbacks: Sequence[Callback] = ()) -> Path:
+    """Go on with a run from its newest whole checkpoint, exactly: the end is as if it had never stopped.
+
+    Raises:
+        DataError: there is no run, or none of its checkpoints is whole.
+    """
+    run = Run.open(run_path)
+    types = {part: _class_of(name) for part, name in run.config["types"].items()}
+    cfg = configs.from_json(run.config, types)
+    run = Run.open(run_path, keep=cfg.keep)
+    checkpoint = run.resume(sys.argv)
+    with run:
+        _go(cfg, run, None if checkpoint is None else checkpoint.tree, callbacks)
+    return run_path
+
+
+def _go(cfg: TrainCfg[Any, Any], run: Run, state: dict[str, Any] | None, callbacks: Sequence[Callback]) -> None:
+    torch.set_num_threads(cfg.torch_threads)
+    torch.manual_seed(cfg.seed)
+    learner: Learner = cfg.algo.build(_setup(cfg))
+    iteration, streak, best = 0, 0, -1.0
+    if state is not None:
+        learner.load(state["learner"])
+        set_rng_state(state["rng"])
+        iteration, streak, best = (state[name] for name in ("iteration", "streak", "best"))
+    hooks = CallbackList(run, callbacks)
+    eval_sim: VecSim | None = None
+    started, steps_before = time.monotonic(), learner.env_steps
+    hooks.on_start()
+    with track(learner.iterations - iteration, f"train {run.path.name}", "iteration") as progress:
+        while iteration < learner.iterations:
+            scalars = learner.iterate()
+            iteration += 1
+            last = iteration == learner.iterations or run.stop_requested
+            elapsed = max(time.monotonic() - started, 1e-9)
+            scalars["env_steps"] = float(learner.env_steps)
+            if learner.env_steps:
+                scalars["env_steps_per_s"] = (learner.env_steps - steps_before) / elapsed
+            score = None
+            every = cfg.evaluation.every
+            if (every and iteration % every == 0) or iteration == learner.iterations:
+                eval_sim = eval_sim or make_sim(
+                    cfg.sim.name, num_envs=cfg.evaluation.num_envs, seed=cfg.seed, **cfg.sim.options
+                )
+                result = _evaluate(cfg, run, learner, eval_sim, iteration)
+                score = result.rate.value
+                scalars |= {
+                    "eval_success": score,
+                    "eval_low": result.rate.low,
+                    "eval_high": result.rate.high,
+                    "eval_length": float(result.length.mean()),
+                }
+                hooks.on_evaluation(iteration, result)
+                best = max(best, score)
+                streak = streak + 1 if cfg.stop_at_success is not None and score >= cfg.stop_at_success else 0
+                last = last or streak >= 2
+            run.log(iteration, scalars)
+            hooks.on_iteration(iteration, scalars)
+            if last or score is not None or iteration % cfg.checkpoint_every == 0:
+                tree = {
+                    "policy": policy_tree(learner.policy),
+                    "learner": learner.state(),
+                    "rng": rng_state(),
+                    "iteration": iteration,
+                    "streak": streak,
+                    "best": best,
+                }
+                path = run.save(tree, step=iteration, score=score, kind=type(learner).__name__)
+                hooks.on_checkpoint(iteration, path)
+            progress.advance(1, note=_note(scalars, best))
+            if last:
+                break
+    if eval_sim is not None:
+        eval_sim.close()
+    hooks.on_end()
+    if run.exit_code:
+        print(f"stopped: {run.path} is saved; go on with: robotrl train --resume {run.path}", file=sys.stderr)
+        raise SystemExit(run.exit_code)
+
+
+def _setup(cfg: TrainCfg[Any, Any]) -> Setup:
+    def make() -> VecSim:
+        return make_sim(cfg.sim.name, num_envs=cfg.sim.num_envs, seed=cfg.seed, **cfg.sim.options)
+
+    return Setup(
+        make_sim=make,
+        policy_cfg=cfg.policy,
+        init_policy=None if cfg.init_from is None else load_policy(cfg.init_from),
+        dataset=None if cfg.dataset is None else Path(cfg.dataset),
+        seed=cfg.seed,
+    )
+
+
+def _evaluate(cfg: TrainCfg[Any, Any], run: Run, learner: Learner, sim: VecSim, iteration: int) -> EvalResult:
+    """Success on the first held-out `val` starts; the first few of them are drawn."""
+    frames: list[Any] = []
+    count = min(cfg.evaluation.animation, cfg.evaluation.episodes, sim.num_envs)
+    camera = sim if count and isinstance(sim, HasCamera) else None
+
+    def draw(step_index: int) -> None:
+        # every second frame of the first seconds: enough to see what the policy does
+        if camera is not None and step_index % 2 == 0 and step_index * sim.control_dt_s < 4.0:
+            frames.append(camera.render(range(count), camera.cameras[0], *FRAME_SIZE))
+
+    # the evaluation has streams of its own, so that training goes on the same with or without it
+    kept = rng_state()
+    result = evaluate(learner.policy, sim, episodes=cfg.evaluation.episodes, split="val", seed=cfg.seed, on_step=draw)
+    set_rng_state(kept)
+    if frames:
+        videos = [[frame[i] for frame in frames] for i in range(count)]
+        fps = 1 / (2 * sim.control_dt_s)
+        write_gif(grid([np.stack(video) for video in videos]), run.path / "rollouts" / f"step_{iteration:06d}.gif", fps)
+    return result
+
+
+def _note(scalars: dict[str, float], best: float) -> str:
+    parts = []
+    if "rollout_success" in scalars:
+        parts.append(f"rollout {100 * scalars['rollout_success']:.0f} %")
+    if "loss" in scalars:
+        parts.append(f"loss {scalars['loss']:.4f}")
+    if best >= 0:
+        parts.append(f"best {100 * best:.0f} %")
+    if "env_steps_per_s" in scalars:
+        parts.append(f"{scalars['env_steps_per_s']:,.0f} env steps/s")
+    return ", ".join(parts)
+
+
+def _class_of(name: str) -> type:
+    module, _, attribute = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"config class {name!r} is unknown here: {error}") from error
