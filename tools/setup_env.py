@@ -72,6 +72,8 @@ def is_current(want: dict[str, object]) -> bool:
         have = json.loads(STAMP.read_text())
     except (OSError, json.JSONDecodeError):
         return False
+    if not isinstance(have, dict):
+        return False
     enough = have.get("level") in LEVELS[LEVELS.index(str(want["level"])) :]
     return enough and {**have, "level": None} == {**want, "level": None}
 

@@ -1,0 +1,380 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import deploy_kit
+import numpy as np
+import pytest
+
+from robotrl import __version__
+from robotrl.cli import COMMANDS, main
+from robotrl.commands.parsing import one_line
+from robotrl.run import Run
+
+HEAVY = ("torch", "mujoco", "onnxruntime", "gymnasium", "pyarrow", "numpy")
+OUTSIDER = '''
+import dataclasses, os, signal, sys, time
+from typing import Literal
+
+@dataclasses.dataclass(frozen=True)
+class Optimizer:
+    lr: float = 1e-3
+    """Learning rate."""
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """A config."""
+    steps: int = 10
+    """How many."""
+    kind: Literal["adam", "sgd"] = "adam"
+    """Which."""
+    optimizer: Optimizer = Optimizer()
+
+def plain(): return Config()
+def interrupted(): print("ready", flush=True); time.sleep(60)
+def defect(): raise ZeroDivisionError("a defect")
+def full(): os.write(os.open("/dev/full", os.O_WRONLY), b"x")
+def needs_torch(): raise ModuleNotFoundError("No module named 'torch'", name="torch")
+def needs_other(): raise ModuleNotFoundError("No module named 'nobody_knows'", name="nobody_knows")
+def mistake():
+    from robotrl.errors import ConfigError
+    raise ConfigError("first line\\nsecond line")
+'''
+PRESETS = ("plain", "interrupted", "defect", "full", "needs_torch", "needs_other", "mistake")
+
+
+@pytest.fixture(scope="module")
+def outsider(tmp_path_factory) -> dict[str, str]:
+    """An environment in which a package of someone else adds presets through its entry points."""
+    folder = tmp_path_factory.mktemp("outsider")
+    (folder / "outsider.py").write_text(OUTSIDER)
+    info = folder / "outsider-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: outsider\nVersion: 1.0\n")
+    rows = "".join(f"out-{name} = outsider:{name}\n" for name in PRESETS)
+    (info / "entry_points.txt").write_text(f"[robotrl.presets]\n{rows}")
+    path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+    return {**os.environ, "PYTHONPATH": path}
+
+
+def robotrl(*arguments: str, environment=None, cwd=None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "robotrl.cli", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=cwd, check=False)
+
+
+def refusal(capsys, *arguments: str) -> str:
+    """The one line with which the command line refuses these arguments."""
+    assert main(arguments) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("error: ")
+    assert said.err.count("\n") == 1
+    assert said.err.endswith("\n")
+    return said.err.removeprefix("error: ").rstrip("\n")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], *([name, "--help"] for name in COMMANDS)])
+def test_help_imports_nothing_heavy(arguments):
+    code = (
+        "import sys\n"
+        "from robotrl.cli import main\n"
+        "try:\n    code = main(sys.argv[1:])\n"
+        "except SystemExit as stop:\n    code = stop.code\n"
+        f"print(code or 0, [name for name in {HEAVY} if name in sys.modules], file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "0 []"
+    assert arguments[0] == "--version" or "usage: robotrl" in done.stdout
+
+
+def test_help_names_every_command(capsys):
+    assert main(["--help"]) == 0
+    said = capsys.readouterr().out
+    for name, command in COMMANDS.items():
+        assert f"  {name}" in said
+        assert command.summary in said
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"robotrl {__version__}\n"
+
+
+DEMOS = ["demos", "mujoco/peg-insert", "--out", "x"]
+MISTAKES = [
+    (["trian"], "command 'trian' is unknown: did you mean 'train'?"),
+    (["doctor", "--jsn"], "unknown option --jsn: did you mean --json?"),
+    ([*DEMOS, "--episods=3"], "unknown option --episods: did you mean --episodes?"),
+    (["demos", "mujoco/peg-insert", "--oot", "x"], "unknown option --oot: did you mean --out?"),
+    ([*DEMOS, "y"], "unexpected argument 'y'"),
+    ([*DEMOS, "--episodes", "ten"], "--episodes is 'ten': expected a whole number"),
+    ([*DEMOS, "--episodes", "1.5"], "--episodes is '1.5': expected a whole number"),
+    ([*DEMOS, "--noise", "loud"], "--noise is 'loud': expected a number"),
+    ([*DEMOS, "--noise"], "--noise lacks its value"),
+    ([*DEMOS, "--episodes", "0"], "--episodes is 0: expected 1 or more"),
+    ([*DEMOS, "--noise", "2"], "noise is 2.0: expected 0 to 1"),
+    ([*DEMOS, "--mode", "lefft"], "mode 'lefft' is unknown: did you mean 'left'?"),
+    (["demos", "mujoco/peg-inset", "--out", "x"], "'mujoco/peg-inset' is unknown: did you mean 'mujoco/peg-insert'?"),
+    (["demos"], "missing: SIM, --out"),
+    (["list", "simz"], "kind 'simz' is unknown: did you mean 'sims'?"),
+    (["eval", "x", "--split", "tset"], "--split 'tset' is unknown: did you mean 'test'?"),
+    (["eval", "x", "--episodes", "0"], "--episodes is 0: expected 1 or more"),
+    (["eval", "no/such/run"], "no/such/run does not exist"),
+    (["eval", "."], ". is none of ours: expected the directory of a bundle, run, checkpoint or dataset"),
+    (["export", "x"], "missing: --out"),
+    (["export", "x", "--out", "y", "--samples", "10"], "--samples is 10: expected 1000 or more"),
+    (["inspect", "no/such"], "no/such does not exist"),
+    (["deploy", "x"], "missing: --robot"),
+    (["deploy", "no/such", "--robot", "sim:x"], "no/such does not exist"),
+    (["bench"], "missing: NAME of a bench: known: quickstart"),
+    (["bench", "quickstrat"], "bench 'quickstrat' is unknown: did you mean 'quickstart'?"),
+    (["quickstart", "--seed", "-1"], "--seed is -1: expected 0 or more"),
+    (["quickstart", "--sed", "1"], "unknown option --sed: did you mean --seed?"),
+    (["train", "peg-insert-rienflow"], "'peg-insert-rienflow' is unknown: did you mean 'peg-insert-reinflow'?"),
+    (["train", "--steps", "3"], "expected a preset before '--steps'"),
+    (["train", "--resume", "no/such/run"], "run no/such/run does not exist"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "expected"), MISTAKES)
+def test_a_mistake_is_answered_with_one_line(capsys, tmp_path, monkeypatch, arguments, expected):
+    monkeypatch.chdir(tmp_path)
+    assert expected in refusal(capsys, *arguments)
+    assert list(tmp_path.iterdir()) == []  # and nothing was made on the way
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_the_line_is_the_same_in_every_encoding(encoding):
+    """tyro draws its frames in another way where stdout is not UTF-8."""
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    assert robotrl("demos", environment=environment).stderr == "error: missing: SIM, --out; see robotrl demos --help\n"
+    said = robotrl("list", "simz", environment=environment).stderr
+    assert said.startswith("error: kind 'simz' is unknown: did you mean 'sims'? known: all, sims, presets")
+
+
+def test_exit_codes_and_messages_of_the_program(outsider):
+    def ended(name: str) -> tuple[int, str]:
+        done = robotrl("train", f"out-{name}", environment=outsider)
+        assert done.stdout == ""
+        return done.returncode, done.stderr
+
+    assert ended("mistake") == (2, "error: first line second line\n")
+    assert ended("full") == (2, "error: No space left on device\n")
+    assert ended("needs_torch") == (2, "error: this needs the module 'torch': pip install 'robotrl[train]'\n")
+    code, said = ended("needs_other")
+    assert code == 1
+    assert "Traceback" in said
+    code, said = ended("defect")
+    assert code == 1
+    assert "Traceback" in said
+    assert "ZeroDivisionError: a defect" in said
+
+
+def test_ctrl_c_ends_with_130(outsider):
+    command = [sys.executable, "-m", "robotrl.cli", "train", "out-interrupted"]
+    process = subprocess.Popen(command, env=outsider, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert said == "interrupted\n"
+
+
+def test_a_reader_that_leaves_is_no_fault():
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-m", "robotrl.cli", "list"], stdout=writing, stderr=subprocess.PIPE, text=True, check=False
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_overrides_of_a_preset(outsider):
+    code = (
+        "from robotrl.commands.train import parse_preset\n"
+        "c, d = parse_preset('out-plain', ['--steps', '3', '--optimizer.lr', '0.5', '--run-dir', 'here'])\n"
+        "print(c.steps, c.kind, c.optimizer.lr, d)\n"
+        "c, d = parse_preset('out-plain', [])\n"
+        "print(c.steps, c.kind, c.optimizer.lr, d)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=outsider, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["3 adam 0.5 here", "10 adam 0.001 None"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--optimizer.lrr", "3"], "unknown option --optimizer.lrr: did you mean --optimizer.lr?"),
+        (["--run-dri", "x"], "unknown option --run-dri: did you mean --run-dir?"),
+        (["--optimizer.lr", "fast"], "--optimizer.lr is 'fast': expected a number"),
+        (["--kind", "adm"], "--kind 'adm' is unknown: did you mean 'adam'? known: adam, sgd"),
+    ],
+)
+def test_a_wrong_override_is_one_line(outsider, arguments, expected):
+    done = robotrl("train", "out-plain", *arguments, environment=outsider)
+    assert done.returncode == 2
+    assert done.stderr == f"error: {expected}; see robotrl train out-plain --help\n"
+
+
+def test_help_of_a_preset_lists_its_fields(outsider):
+    done = robotrl("train", "out-plain", "--help", environment=outsider)
+    assert done.returncode == 0
+    for option in ("--run-dir", "--steps", "--kind", "--optimizer.lr"):
+        assert option in done.stdout
+
+
+def test_runs_get_a_free_folder(tmp_path, monkeypatch):
+    from robotrl.commands.train import free_run_dir
+
+    monkeypatch.chdir(tmp_path)
+    assert free_run_dir("x") == Path("runs/x")
+    Path("runs/x").mkdir(parents=True)
+    Path("runs/x-2").mkdir()
+    assert free_run_dir("x") == Path("runs/x-3")
+
+
+def test_an_unforeseen_frame_still_becomes_one_line():
+    lines = ["╭─ New kind ─╮", "│ Something  │", "│ is wrong.  │", "│ ────────── │", "│ see --help │", "╰────────────╯"]
+    framed = "\n".join(lines)
+    assert one_line(framed) == "Something is wrong"
+
+
+def test_list_names_what_there_is(capsys):
+    assert main(["list"]) == 0
+    said = capsys.readouterr().out
+    for name in ("mujoco/peg-insert", "peg-insert-reinflow", "sim", "quickstart"):
+        assert name in said
+    assert main(["list", "sims"]) == 0
+    assert capsys.readouterr().out.split()[0] == "mujoco/peg-insert"
+
+
+@pytest.fixture(scope="module")
+def run_path(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("runs") / "one"
+    with Run.create(path, {"sim": "mujoco/peg-insert", "lr": 0.5}, seed=7, command=["robotrl", "train"]) as run:
+        run.save({"policy": {"w": np.zeros((3, 4), np.float32)}, "count": 5}, step=10, score=0.25)
+        run.save({"policy": {"w": np.ones((3, 4), np.float32)}, "count": 6}, step=20, score=0.75)
+    return path
+
+
+def test_inspect_a_run_and_its_checkpoints(capsys, run_path):
+    assert main(["inspect", str(run_path)]) == 0
+    said = capsys.readouterr().out
+    for text in ("seed", "7", "config lr", "0.5", "step_000000010", "whole, score 0.75", "2, 0 damaged"):
+        assert text in said
+    assert main(["inspect", str(run_path / "checkpoints" / "step_000000020")]) == 0
+    said = capsys.readouterr().out
+    for text in ("0.75", "1 arrays, 12 numbers", "tree count"):
+        assert text in said
+
+
+def test_inspect_names_the_damaged_checkpoint_of_a_run(capsys, tmp_path, run_path):
+    import shutil
+
+    copy = Path(shutil.copytree(run_path, tmp_path / "copy"))
+    weights = copy / "checkpoints" / "step_000000010" / "weights.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(data)
+    assert main(["inspect", str(copy)]) == 1
+    said = capsys.readouterr().out
+    assert "2, 1 damaged" in said
+    assert "step_000000010: weights.safetensors" in said.replace("\n", "")
+    assert "checkpoint" in refusal(capsys, "inspect", str(weights.parent))
+
+
+def test_inspect_and_refuse_a_bundle(capsys, tmp_path, tmp_path_factory):
+    bundle = deploy_kit.copied("flow", tmp_path, tmp_path_factory.getbasetemp())
+    assert main(["inspect", str(bundle)]) == 0
+    said = capsys.readouterr().out
+    for text in ("identity", "input state", "sampler", "flow, euler, 3 steps", "parity", "verified"):
+        assert text in said
+    graph = bundle / "policy.onnx"
+    graph.write_bytes(graph.read_bytes()[:-1])
+    assert "policy.onnx" in refusal(capsys, "inspect", str(bundle))
+
+
+def test_inspecting_a_bundle_needs_no_torch(tmp_path_factory):
+    bundle, _ = deploy_kit.made("flow", tmp_path_factory.getbasetemp())
+    code = (
+        "import sys\nfrom robotrl.cli import main\n"
+        f"assert main(['inspect', {str(bundle)!r}]) == 0\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_demos_then_inspect(capsys, tmp_path):
+    out = tmp_path / "demos"
+    assert main(["demos", "mujoco/peg-insert", "--out", str(out), "--episodes", "3", "--seed", "1"]) == 0
+    assert "3 episodes" in capsys.readouterr().out
+    assert main(["inspect", str(out)]) == 0
+    said = capsys.readouterr().out
+    for text in ("episodes", "observation.state", "mujoco/peg-insert", "every file has the SHA-256"):
+        assert text in said
+    assert "exists already" in refusal(capsys, "demos", "mujoco/peg-insert", "--out", str(out))
+
+
+def test_deploy_refuses_what_is_no_bundle(capsys, run_path):
+    said = refusal(capsys, "deploy", str(run_path), "--robot", "sim:mujoco/peg-insert")
+    assert "is a run: expected a bundle; robotrl export makes one from a run" in said
+
+
+def test_doctor_tells_what_works():
+    done = robotrl("doctor", "--json")
+    found = json.loads(done.stdout)
+    extras = {extra["name"]: extra for extra in found["extras"]}
+    assert done.returncode == (1 if found["problems"] else 0)
+    assert found["robotrl"] == __version__
+    assert found["cores"] >= 1
+    assert extras["mujoco"]["usable"]
+    assert extras["train"]["usable"]
+    assert found["torch"]["threads"] >= 1
+
+
+def fake_distributions(folder: Path, versions: dict[str, str]) -> dict[str, str]:
+    """An environment with a package `mujoco` that fails as the real mix of MuJoCo 3 and 4 does."""
+    (folder / "mujoco").mkdir()
+    (folder / "mujoco" / "__init__.py").write_text("raise ImportError('its core bindings are missing')\n")
+    for name, version in versions.items():
+        info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))}
+
+
+def test_doctor_recognises_a_mix_of_mujoco_3_and_4(tmp_path):
+    parts = {"mujoco": "4.0.0", "mujoco-core": "4.0.0", "mujoco-studio": "4.0.0"}
+    code = "from robotrl.doctor import *; print(to_json(diagnose({name: EXTRAS[name] for name in ('mujoco',)})))"
+    environment = fake_distributions(tmp_path, parts)
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    assert len(found["problems"]) == 1
+    assert found["problems"][0].startswith("a mix of MuJoCo 3 and 4 (mujoco 4.0.0, mujoco-core 4.0.0")
+    assert "pip uninstall -y mujoco mujoco-core mujoco-studio && pip install" in found["problems"][0]
+    assert [extra["usable"] for extra in found["extras"]] == [False]
+
+
+def test_probe_reports_absent_broken_and_crashing_modules(tmp_path, monkeypatch):
+    from robotrl.probe import probe_modules
+
+    (tmp_path / "breaks.py").write_text("raise RuntimeError('first\\nsecond')\n")
+    (tmp_path / "crashes.py").write_text("import os\nos.abort()\n")
+    (tmp_path / "hangs.py").write_text("import time\ntime.sleep(100)\n")
+    (tmp_path / "fine.py").write_text("__version__ = '1.2'\nprint('noise on stdout')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    groups = {"a": ["fine", "no_such_module"], "b": ["breaks"], "c": ["crashes"], "d": ["hangs"]}
+    started = time.monotonic()
+    found = probe_modules(groups, limit_s=5.0)
+    assert time.monotonic() - started < 90
+    assert (found["a"].versions, found["a"].absent) == ({"fine": "1.2"}, ("no_such_module",))
+    assert found["b"].failed == {"breaks": "RuntimeError: first"}
+    assert "ended the process with code -6" in str(found["c"].crash)
+    assert "took more than 5 s" in str(found["d"].crash)
