@@ -68,10 +68,7 @@ def to_json(cfg: TrainCfg[Any, Any]) -> dict[str, Any]:
     """The resolved config as JSON values, with what is needed to read it back."""
     return {
         **asdict(cfg),
-        "types": {
-            part: f"{type(getattr(cfg, part)).__module__}:{type(getattr(cfg, part)).__qualname__}"
-            for part in ("algo", "policy")
-        },
+        "types": {part: _name_of(type(getattr(cfg, part))) for part in ("algo", "policy")},
     }
 
 
@@ -126,3 +123,7 @@ def check(cfg: TrainCfg[Any, Any]) -> None:
 
 def _tuples(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+
+
+def _name_of(cls: type) -> str:
+    return f"{cls.__module__}:{cls.__qualname__}"

@@ -156,7 +156,8 @@ class ReinFlowLearner:
         for name in ("pg_loss", "value_loss"):
             if not math.isfinite(scalars.get(name, 0.0)):
                 raise NumericsError(
-                    f"iteration {self._iteration}: {name} is {scalars[name]}: expected finite; the last checkpoint is intact"
+                    f"iteration {self._iteration}: {name} is {scalars[name]}: expected finite;"
+                    " the last checkpoint is intact"
                 )
         return {name: value for name, value in scalars.items() if math.isfinite(value)}
 

@@ -28,7 +28,7 @@ class Rollout(NamedTuple):
     valid: Tensor
     """(M, N) bool: the decision is complete."""
     next_obs: Arrays
-    """(M, N, ...) observation after a valid decision: the final one where its episode ended, else the next decision's."""
+    """(M, N, ...) observation after a valid decision: the final one where its episode ended, else the next's."""
     env_steps: int
     """Env steps taken while collecting, each env's counted."""
     episodes: Tensor
