@@ -1,4 +1,4 @@
-"""What PPO and its relatives on generative policies share: from a rollout to a batch, from a batch to gradient steps."""
+"""What PPO and its relatives share: from a rollout to a batch, from a batch to gradient steps."""
 
 from __future__ import annotations
 
