@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from robotrl.algos.bc import BcCfg
 from robotrl.algos.ppo import PpoCfg
 from robotrl.algos.reinflow import ReinFlowCfg
@@ -52,3 +54,8 @@ def ppo() -> TrainCfg[PpoCfg, GaussianCfg]:
         policy=GaussianCfg(),
         evaluation=EvalCfg(every=10, episodes=128),
     )
+
+
+def quickstart() -> TrainCfg[ReinFlowCfg, FlowCfg]:
+    """`reinflow` as `robotrl quickstart` runs it: it stops once two evaluations in a row are good enough."""
+    return replace(reinflow(), stop_at_success=0.984)

@@ -72,8 +72,8 @@ def _sections(framed: str) -> list[list[str]]:
     """
     sections: list[list[str]] = [[]]
     plain = re.sub(r"\x1b\[[0-9;]*m", "", framed).splitlines()
-    if not any(line.startswith("╭") for line in plain):
-        plain = plain[2:]
+    start = next((number for number, line in enumerate(plain) if line.startswith("╭")), None)
+    plain = plain[2:] if start is None else plain[start:]  # warnings may stand before the frame
     for raw in plain:
         line = re.sub(r"^(│ |  )|\s*│?$", "", raw)
         if not line.strip() or line[0] in "╭╰":

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import tyro
 
@@ -68,14 +68,27 @@ def parse_preset(name: str, argv: Sequence[str]) -> tuple[Any, Path | None]:
     both = dataclasses.make_dataclass(
         "Train",
         [
-            ("run_dir", Annotated[Path | None, tyro.conf.arg(help=f"The run's directory; default runs/{name}.")], None),
-            ("config", Annotated[type(config), tyro.conf.arg(name="")], dataclasses.field(default=config)),
+            (
+                "run_dir",
+                Annotated[Path | None, tyro.conf.arg(metavar="DIR", help=f"The run's directory; default runs/{name}.")],
+                None,
+            ),
+            ("config", Annotated[_concrete(config), tyro.conf.arg(name="")], dataclasses.field(default=config)),
         ],
         frozen=True,
     )
     both.__doc__ = f"Train the preset {name}."
     parsed: Any = parse(both, f"{COMMAND} {name}", argv)
     return parsed.config, parsed.run_dir
+
+
+def _concrete(config: Any) -> Any:
+    """The type of a config, its type parameters filled in from the values, so that tyro knows the fields' types."""
+    cls: Any = type(config)
+    hints = get_type_hints(cls)
+    filled = {hint: type(getattr(config, name)) for name, hint in hints.items() if isinstance(hint, TypeVar)}
+    parameters = getattr(cls, "__parameters__", ())
+    return cls[tuple(filled[parameter] for parameter in parameters)] if parameters else cls
 
 
 def free_run_dir(name: str) -> Path:

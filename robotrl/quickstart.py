@@ -1,0 +1,294 @@
+"""The main job from end to end on `mujoco/peg-insert`: demonstrations, clone, fine-tuning, export, real-time control.
+
+Everything here calls what a user would call; the figures of `summary.json` are on held-out starts (split `test`) that
+neither training nor stopping saw.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from robotrl.configs import peg_insert as presets
+from robotrl.data.demos import DemoReport, collect_demos
+from robotrl.deploy.control import run_control
+from robotrl.deploy.control_report import ControlReport
+from robotrl.deploy.export import ExportReport, export
+from robotrl.errors import ConfigError
+from robotrl.files import dump_json, replace_file
+from robotrl.fn.stats import Interval, wilson
+from robotrl.load import load_policy
+from robotrl.logs import read_scalars
+from robotrl.loop import evaluate
+from robotrl.memory import PeakMemory
+from robotrl.progress import track
+from robotrl.provenance import versions
+from robotrl.registry import make_sim
+from robotrl.report import CurvePoint, Level, ReportData, write_report
+from robotrl.rollouts import record_animation
+from robotrl.train import train
+
+SIM = presets.SIM
+DEMOS = 30
+"""Demonstrations, few on purpose."""
+NOISE, CLUMSINESS = 0.15, 0.9
+"""How badly the demonstrator does it; see docs/sims/peg-insert.md."""
+EPISODES = 256
+"""Held-out starts behind every success rate."""
+CONTROL_EPISODES = 16
+"""Real-time episodes of the deployed bundle."""
+CONVERGED_UPDATES = 4000
+"""Gradient steps of the clone that is trained until more do not help; the best of its evaluations counts."""
+MARKER = "quickstart.json"
+
+TASK = (
+    "A six-joint arm inserts a square peg into a square hole of random pose with 1 mm of room on each side, controlled"
+    " at 20 Hz by Cartesian steps; success is the peg at half depth within 4 s."
+)
+
+
+class Stages:
+    """Wall time of each stage."""
+
+    def __init__(self) -> None:
+        self.seconds: list[tuple[str, float]] = []
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Announce and time a stage."""
+        print(f"[{len(self.seconds) + 1}/7] {name}", file=sys.stderr, flush=True)
+        began = time.monotonic()
+        yield
+        self.seconds.append((name, time.monotonic() - began))
+
+
+def run_quickstart(out: Path, seed: int = 0) -> dict[str, Any]:
+    """Do it all, and write `out/report.html` and `out/summary.json`.
+
+    Args:
+        out: a directory that is absent, empty, or an earlier quickstart's (which is replaced).
+        seed: seeds every random stream.
+
+    Returns:
+        The summary.
+
+    Raises:
+        ConfigError: `out` holds something else.
+    """
+    _claim(out, seed)
+    began = time.monotonic()
+    stages = Stages()
+    with PeakMemory() as memory:
+        with stages.stage("collect demonstrations from a clumsy expert"):
+            demos = collect_demos(SIM, out / "demos", episodes=DEMOS, noise=NOISE, clumsiness=CLUMSINESS, seed=seed)
+        with stages.stage("clone them with a flow policy"):
+            clone, clone_rate = _clone(out, seed)
+        with stages.stage("train the same clone to convergence, for comparison"):
+            best_clone = converged(out / "clone-converged", out / "demos", seed)
+        with stages.stage("fine-tune the clone by reinforcement learning (ReinFlow)"):
+            tuned, tuned_rate = _tune(out, seed)
+        with stages.stage("export the bundle"):
+            exported = export(out / "finetune", out / "bundle")
+        with stages.stage("control the simulated robot in real time"):
+            control = _control(out, seed)
+        with stages.stage("write the report"):
+            starts = list(_sim(1, 0).state_ids("test")[:6])
+            animation = record_animation(_sim(len(starts), seed), clone, tuned, starts, seed)
+    summary = _summary(out, seed, clone_rate, tuned_rate, exported, control)
+    summary["wall_s"] = time.monotonic() - began
+    summary["peak_memory_mib"] = memory.mib
+    curve = _curve(out / "finetune")
+    levels = _levels(demos, clone_rate, best_clone, tuned_rate, control)
+    lateness, inference = _latencies(out / "control.jsonl")
+    found = versions()
+    write_report(
+        out / "report.html",
+        ReportData(
+            title="Peg insertion: a clone, made better by reinforcement learning",
+            task=TASK,
+            levels=levels,
+            summary=summary,
+            curve=curve,
+            curve_note="128 starts of split val for each point; the verdict is on 256 other starts (split test)",
+            animation=animation,
+            lateness_us=lateness,
+            inference_us=inference,
+            stages=stages.seconds,
+            settings=json.loads((out / "finetune" / "config.json").read_text())["config"],
+            versions={name: str(v) for name, v in found["packages"].items() if v} if "packages" in found else {},
+            machine={key: value for key, value in found.items() if isinstance(value, str | int | float)},
+            seed=seed,
+            command=f"robotrl quickstart --seed {seed}",
+        ),
+    )
+    summary["wall_s"] = time.monotonic() - began
+    replace_file(out / "summary.json", dump_json(summary))
+    _print(summary, out)
+    return summary
+
+
+def converged(run: Path, demos: Path, seed: int, updates: int = CONVERGED_UPDATES) -> Interval:
+    """The best clone of a dataset: trained until more does not help, its best evaluation chosen on split val.
+
+    Args:
+        run: where the run goes.
+        demos: the dataset.
+        seed: of the training.
+        updates: gradient steps.
+
+    Returns:
+        Success on 256 starts of split test.
+    """
+    base = presets.bc_flow()
+    cfg = replace(
+        base,
+        seed=seed,
+        dataset=str(demos),
+        algo=replace(base.algo, updates=updates, updates_per_iteration=max(1, updates // 8)),
+        evaluation=replace(base.evaluation, every=1, animation=0),
+    )
+    train(cfg, run)
+    return _rate(load_policy(run), seed)
+
+
+def baseline(kind: str, seed: int, out: Path) -> dict[str, Any]:
+    """The comparisons of the README's table, for `robotrl bench quickstart`.
+
+    Args:
+        kind: "clone_converged" (the quickstart's own demonstrations) or "clone_10x_demos" (ten times as many).
+        seed: as of the quickstart.
+        out: where demonstrations and the run go.
+
+    Raises:
+        ConfigError: unknown kind.
+    """
+    counts = {"clone_converged": DEMOS, "clone_10x_demos": 10 * DEMOS}
+    if kind not in counts:
+        raise ConfigError(f"baseline {kind!r} is unknown: known: {', '.join(counts)}")
+    out.mkdir(parents=True, exist_ok=True)
+    collect_demos(SIM, out / "demos", episodes=counts[kind], noise=NOISE, clumsiness=CLUMSINESS, seed=seed)
+    rate = converged(out / "clone", out / "demos", seed)
+    return {"success": rate._asdict(), "demos": counts[kind], "updates": CONVERGED_UPDATES}
+
+
+def _claim(out: Path, seed: int) -> None:
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        if not (out / MARKER).is_file():
+            raise ConfigError(f"out {str(out)!r} holds something already: expected an absent or empty directory")
+        shutil.rmtree(out)
+    out.mkdir(parents=True, exist_ok=True)
+    replace_file(out / MARKER, dump_json({"schema_version": 1, "seed": seed}))
+
+
+def _sim(num_envs: int, seed: int) -> Any:
+    return make_sim(SIM, num_envs=num_envs, seed=seed)
+
+
+def _rate(policy: Any, seed: int) -> Interval:
+    return evaluate(policy, _sim(128, seed), episodes=EPISODES, split="test", seed=seed).rate
+
+
+def _clone(out: Path, seed: int) -> tuple[Any, Interval]:
+    train(replace(presets.bc_flow(), seed=seed, dataset=str(out / "demos")), out / "clone")
+    policy = load_policy(out / "clone", which="latest")
+    return policy, _rate(policy, seed)
+
+
+def _tune(out: Path, seed: int) -> tuple[Any, Interval]:
+    train(replace(presets.quickstart(), seed=seed, init_from=str(out / "clone")), out / "finetune")
+    policy = load_policy(out / "finetune")
+    return policy, _rate(policy, seed)
+
+
+def _control(out: Path, seed: int) -> ControlReport:
+    with track(CONTROL_EPISODES, "control", "episode") as bar:
+        return run_control(
+            out / "bundle",
+            f"sim:{SIM}",
+            episodes=CONTROL_EPISODES,
+            seed=seed,
+            log=out / "control.jsonl",
+            progress=lambda episode: bar.advance(note="success" if episode.success else "failure"),
+        )
+
+
+def _summary(
+    out: Path, seed: int, clone: Interval, tuned: Interval, exported: ExportReport, control: ControlReport
+) -> dict[str, Any]:
+    scalars = read_scalars(out / "finetune" / "scalars.jsonl")
+    return {
+        "schema_version": 1,
+        "seed": seed,
+        "bc": {"success": clone._asdict()},
+        "rl": {"success": tuned._asdict()},
+        "env_steps": int(max(row["env_steps"] for row in scalars)),
+        "export": {
+            "parity_max_abs": exported.parity_max_abs,
+            "parity_max_rel": exported.parity_max_rel,
+            "samples": exported.samples,
+        },
+        "control": {
+            "rate_hz": control.rate_hz,
+            "lateness_us": {name: getattr(control.lateness_us, name) for name in ("p50", "p99", "p999", "max")},
+            "inference_us": {name: getattr(control.inference_us, name) for name in ("p50", "p99", "p999", "max")},
+            "deadline_misses": control.deadline_misses,
+            "success": wilson(control.successes, len(control.episodes))._asdict(),
+        },
+    }
+
+
+def _curve(run: Path) -> list[CurvePoint]:
+    return [
+        CurvePoint(int(row["env_steps"]), row["eval_success"], row["eval_low"], row["eval_high"])
+        for row in read_scalars(run / "scalars.jsonl")
+        if "eval_success" in row
+    ]
+
+
+def _levels(
+    demos: DemoReport, clone: Interval, best_clone: Interval, tuned: Interval, control: ControlReport
+) -> list[Level]:
+    deployed = wilson(control.successes, len(control.episodes))
+    return [
+        Level("expert", "the clumsy expert itself", *demos.success),
+        Level("clone", f"clone of {demos.episodes} demonstrations", *clone),
+        Level("best_clone", "the same, trained to convergence", *best_clone),
+        Level("tuned", "clone after ReinFlow", *tuned),
+        Level("deployed", "its bundle, in real time", *deployed),
+    ]
+
+
+def _latencies(log: Path) -> tuple[list[float], list[float]]:
+    lateness: list[float] = []
+    inference: list[float] = []
+    for line in log.read_text().splitlines():
+        row = json.loads(line)
+        if "lateness_ns" in row:
+            lateness.append(row["lateness_ns"] / 1e3)
+            if row["inference_ns"]:
+                inference.append(row["inference_ns"] / 1e3)
+    return lateness, inference
+
+
+def _print(summary: dict[str, Any], out: Path) -> None:
+    bc, rl, control = summary["bc"]["success"], summary["rl"]["success"], summary["control"]
+    print(f"clone       {_percent(bc)}")
+    print(f"fine-tuned  {_percent(rl)}   after {summary['env_steps']:,} env steps")
+    print(f"on robot    {_percent(control['success'])}   at {control['rate_hz']:g} Hz in real time,")
+    late = control["lateness_us"]
+    print(f"            wake-up {late['p50']:.0f} us late at the median, {late['p99']:.0f} us at p99,", end=" ")
+    print(f"{control['deadline_misses']} deadlines missed")
+    print(f"bundle      {out / 'bundle'}: torch and onnxruntime agree to {summary['export']['parity_max_rel']:.1e}")
+    print(f"report      {out / 'report.html'}   ({summary['wall_s']:.0f} s, {summary['peak_memory_mib']:.0f} MiB)")
+
+
+def _percent(rate: dict[str, Any]) -> str:
+    low, high = 100 * rate["low"], 100 * rate["high"]
+    return f"{100 * rate['value']:5.1f} %  ({low:.1f} to {high:.1f} %, {rate['episodes']} held-out starts)"
