@@ -7,7 +7,7 @@ info of an episode are in `infos["final_obs"]` and `infos["final_info"]`, all el
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
@@ -98,7 +98,8 @@ class GymnasiumVectorEnv(gym.vector.VectorEnv[Obs, NDArray[np.float32], NDArray[
         Raises:
             ConfigError: `seed` is a list: one number seeds all envs of a batched sim.
         """
-        if seed is not None and not isinstance(seed, (int, np.integer)):
+        given: Any = seed  # Gymnasium's own vector environments take a list, too
+        if given is not None and not isinstance(given, int | np.integer):
             raise ConfigError(f"seed is {seed!r}: expected one integer for all envs")
         super().reset(seed=seed)
         return _copies(self.sim.reset(seed=seed, options=options)), {}
@@ -132,7 +133,7 @@ class GymnasiumVectorEnv(gym.vector.VectorEnv[Obs, NDArray[np.float32], NDArray[
         self.sim.close()
 
 
-class GymnasiumEnv(gym.Env[Obs, NDArray[np.float32]]):
+class GymnasiumEnv(gym.Env[Any, Any]):
     """A `VecSim` with one env as a plain `gymnasium.Env`.
 
     The sim restarts by itself when an episode ends; the `reset()` that follows hands out that episode instead of
@@ -222,7 +223,7 @@ def _masked(values: Mapping[str, NDArray[Any]], rows: NDArray[np.bool_]) -> dict
 
 
 def _copy(tensor: Tensor) -> NDArray[Any]:
-    return cast("NDArray[Any]", np.array(tensor.detach().cpu().numpy()))
+    return np.array(tensor.detach().cpu().numpy())
 
 
 def _copies(tensors: Mapping[str, Tensor]) -> Obs:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-import mujoco.batch
+import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
@@ -74,24 +74,31 @@ class Task(Protocol):
 
     def xml(self) -> str:
         """The MJCF."""
+        ...
 
     def bind(self, physics: Physics) -> None:
         """Take views of the simulations' arrays; called once."""
+        ...
 
     def params(self) -> dict[str, Param]:
         """Parameters that may be randomised."""
+        ...
 
     def start(self, env_ids: Ids, state_ids: Ids) -> None:
         """Write the start states `state_ids` into the envs `env_ids`."""
+        ...
 
     def command(self, actions: F32) -> None:
         """Write controls for actions (N, A)."""
+        ...
 
     def observe(self, out: Mapping[str, F32], env_ids: Ids | slice) -> None:
         """Write the observations of `env_ids` into the same rows of `out`."""
+        ...
 
     def outcome(self, actions: F32) -> Outcome:
         """Reward and end of the step just made."""
+        ...
 
 
 class ScriptedExpert(Protocol):
@@ -102,6 +109,7 @@ class ScriptedExpert(Protocol):
 
     def act(self, started: NDArray[np.bool_]) -> F32:
         """Actions (N, A); `started` (N,) marks envs at the first step of an episode."""
+        ...
 
 
 class Result(NamedTuple):
@@ -236,6 +244,16 @@ class Core:
             self._start(final_ids)
         return Result(self.obs, self._reward, terminated, truncated, final_obs, final_ids, outcome.success, state_id)
 
+    def split(self, name: Split) -> range:
+        """Start ids of a split.
+
+        Raises:
+            ConfigError: unknown split.
+        """
+        if name not in SPLITS:
+            raise unknown("split", str(name), SPLITS)
+        return SPLITS[name]
+
     def queue_states(self, ids: Sequence[int] | NDArray[np.int64]) -> None:
         """Start ids that the next restarts take, in order; when none is left, training ids are drawn again.
 
@@ -275,13 +293,21 @@ class Core:
         """Set multipliers of the envs `env_ids`.
 
         Raises:
-            ConfigError: unknown parameter or value out of range.
+            ConfigError: unknown parameter, or an id or value out of range; then nothing is set.
         """
+        ids = np.asarray(env_ids, np.int64)
+        if ids.ndim != 1 or ((ids < 0) | (ids >= self.num_envs)).any():
+            raise ConfigError(f"ids is {ids.tolist()}: expected env numbers from 0 to {self.num_envs - 1}")
+        arrays: dict[str, NDArray[np.float64]] = {}
         for name, value in values.items():
-            array = np.broadcast_to(np.asarray(value, np.float64), (len(env_ids),))
-            self._check_param(name, array)
-            self._set_param(name, env_ids, array)
-        self.physics.forward(env_ids)
+            array = np.asarray(value, np.float64)
+            if array.shape not in ((), ids.shape):
+                raise ConfigError(f"parameter {name!r} has shape {array.shape}: expected {ids.shape}, one for each id")
+            arrays[name] = np.broadcast_to(array, ids.shape)
+            self._check_param(name, arrays[name])
+        for name, array in arrays.items():
+            self._set_param(name, ids, array)
+        self.physics.forward(np.unique(ids))
 
     def _check_param(self, name: str, values: NDArray[np.float64]) -> None:
         if name not in self._params:
@@ -305,7 +331,7 @@ class Core:
                     block[:, columns] = nominal[row][columns] * values[:, None]
                     expanded[env_ids, row] = block
         if set(param.fields) & set(mujoco.MjModel._setconst_inputs):
-            self.physics.batch.set_const(env_ids)
+            self.physics.batch.set_const(np.unique(env_ids))
 
     # exact state
 
@@ -326,11 +352,14 @@ class Core:
         Raises:
             ConfigError: the state is of another task or number of envs.
         """
-        found, expected = np.shape(state["physics"]), self.physics.batch.state.shape
-        if found != expected:
-            raise ConfigError(
-                f"state 'physics' has shape {found}: expected {expected}, of this task and number of envs"
-            )
+        for key, present in self.get_state().items():
+            if key not in state:
+                raise ConfigError(f"state has no {key!r}: expected {', '.join(self.get_state())}")
+            if key != "queue" and np.shape(state[key]) != present.shape:
+                raise ConfigError(
+                    f"state {key!r} has shape {np.shape(state[key])}: expected {present.shape}, of this task and"
+                    " number of envs"
+                )
         self.physics.batch.state[:] = state["physics"]
         self.steps[:] = state["steps"]
         self.state_ids[:] = state["state_ids"]

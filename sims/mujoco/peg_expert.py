@@ -41,7 +41,7 @@ class PegExpert:
         ConfigError: unknown mode, or a value out of range.
     """
 
-    modes = MODES
+    modes: tuple[str, ...] = MODES
 
     def __init__(
         self, core: Core, noise: float = 0.0, clumsiness: float = 0.0, mode: str | None = None, seed: int = 0

@@ -14,11 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robotrl.errors import NumericsError, RobotrlError
+from robotrl.sims.mujoco.replay import DUMP_SCHEMA, FIELDS, LIMIT, bad_value
 
 _VEL = int(mujoco.mjtStage.mjSTAGE_VEL)
 _NONE = int(mujoco.mjtStage.mjSTAGE_NONE)
-
-DUMP_SCHEMA = 1
 
 
 class SimNumericsError(NumericsError):
@@ -96,10 +95,11 @@ class Physics:
             self.batch.step(nstep=substeps, stage=self._stage)
         except mujoco.batch.SimulationError as error:
             raised, message = error.ids, str(error)
-        # one reduction over the state; NaN and infinities both spoil a sum
-        if raised is None and np.isfinite(self.batch.state.sum()):
+        state = self.batch.state
+        # NaN fails both comparisons
+        if raised is None and state.min() > -LIMIT and state.max() < LIMIT:
             return
-        failed = ~np.isfinite(self.batch.state).all(axis=1)
+        failed = ~(np.abs(state) < LIMIT).all(axis=1)
         if raised is not None:
             failed[raised] = True
         if failed.any():
@@ -108,31 +108,29 @@ class Physics:
     def _freeze(self, failed: NDArray[np.bool_], substeps: int, message: str) -> None:
         env_ids = np.flatnonzero(failed)
         first = int(env_ids[0])
-        before = self._before[first]
         # a number that was bad before the step is the one to name: the step only spread it
-        field = self._bad_field(before) or self._bad_field(self.batch.state[first]) or "qacc"
+        found = self._bad_value(self._before[first]) or self._bad_value(self.batch.state[first]) or ("qacc", np.nan)
         # the row from before the step holds the controls, too, so a bad control is dumped with it
-        dump = self._dump(first, substeps, field, message)
+        dump = self._dump(first, substeps, found, message)
         good, earlier = self._before[env_ids], self._earlier[env_ids]
         controls = slice(self._ctrl_at, self._ctrl_at + self.model.nu)
-        good[:, controls] = np.where(np.isfinite(good[:, controls]), good[:, controls], earlier[:, controls])
+        good[:, controls] = np.where(np.abs(good[:, controls]) < LIMIT, good[:, controls], earlier[:, controls])
         # a state that somebody spoiled between two steps: go back one step more
-        self.batch.state[env_ids] = np.where(np.isfinite(good).all(axis=1, keepdims=True), good, earlier)
+        usable = (np.abs(good) < LIMIT).all(axis=1, keepdims=True)
+        self.batch.state[env_ids] = np.where(usable, good, earlier)
         self.forward(env_ids)
         others = f" ({len(env_ids)} envs in all)" if len(env_ids) > 1 else ""
         raise SimNumericsError(
-            f"env {first}, control step {self._steps}: field {field!r} is not finite{others}; the env is frozen at its "
-            f"last good state, replay with: python -m robotrl.sims.mujoco.replay {dump}",
+            f"env {first}, control step {self._steps}: field {found[0]!r} is {found[1]}{others}: expected a finite"
+            f" number below {LIMIT:g}; the env is frozen at its last good state, replay with: "
+            f"python -m robotrl.sims.mujoco.replay {dump}",
             [int(i) for i in env_ids],
             dump,
         )
 
-    def _bad_field(self, row: NDArray[np.float64]) -> str | None:
-        for name in ("ctrl", "qpos", "qvel", "qacc_warmstart", "act", "mocap_pos", "mocap_quat", "time"):
-            offset, size = self._offset(name)
-            if not np.isfinite(row[offset : offset + size]).all():
-                return name
-        return None
+    def _bad_value(self, row: NDArray[np.float64]) -> tuple[str, float] | None:
+        offsets = {name: self._offset(name) for name in FIELDS}
+        return bad_value(lambda name: row[offsets[name][0] : sum(offsets[name])])
 
     def _offset(self, name: str) -> tuple[int, int]:
         """Where a field lies in a state row, and its size; by address, as the batch does not tell."""
@@ -140,7 +138,7 @@ class Physics:
         size = view[0].size
         return (view.__array_interface__["data"][0] - state.__array_interface__["data"][0]) // state.itemsize, size
 
-    def _dump(self, env_id: int, substeps: int, field: str, message: str) -> Path:
+    def _dump(self, env_id: int, substeps: int, found: tuple[str, float], message: str) -> Path:
         base = self._dump_dir or Path(tempfile.mkdtemp(prefix="robotrl-nan-"))
         dump = base / f"env{env_id}_step{self._steps}"
         dump.mkdir(parents=True, exist_ok=True)
@@ -152,7 +150,8 @@ class Physics:
             "env_id": env_id,
             "control_step": self._steps,
             "substeps": substeps,
-            "field": field,
+            "field": found[0],
+            "value": repr(found[1]),
             "message": message,
             "mujoco": mujoco.__version__,
             "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robotrl.errors import ConfigError
-from robotrl.sims.mujoco.core import SPLITS, Core
+from robotrl.sims.mujoco.core import Core
 from robotrl.spec import Split
 
 
@@ -33,7 +33,7 @@ class SimulatedRobot:
 
     def state_ids(self, split: Split) -> range:
         """Start ids of a split."""
-        return SPLITS[split]
+        return self._core.split(split)
 
     def reset(self, state_id: int) -> dict[str, NDArray[np.float32]]:
         """Go to a start state; gives the observation there."""

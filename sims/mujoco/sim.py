@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from robotrl.sims.mujoco.camera import RayCamera
-from robotrl.sims.mujoco.core import SPLITS, Core, ScriptedExpert
+from robotrl.sims.mujoco.core import Core, ScriptedExpert
 from robotrl.spec import Spec, Split, Step
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class MujocoSim:
 
     def state_ids(self, split: Split) -> range:
         """Start ids of a split."""
-        return SPLITS[split]
+        return self.core.split(split)
 
     def queue_states(self, ids: Sequence[int] | NDArray[np.int64]) -> None:
         """Ids that the next restarts draw from; see `Core.queue_states`."""
