@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from robotrl.deploy.export import export
+    from robotrl.exporting import export
     from robotrl.load import load_policy
     from robotrl.loop import evaluate
     from robotrl.registry import make_sim
@@ -20,7 +20,7 @@ _LAZY = {
     "make_sim": "robotrl.registry",
     "load_policy": "robotrl.load",
     "evaluate": "robotrl.loop",
-    "export": "robotrl.deploy.export",
+    "export": "robotrl.exporting",
 }
 
 __all__ = ["__version__", "evaluate", "export", "load_policy", "make_sim"]

@@ -15,7 +15,7 @@ from robotrl.load import load_policy
 from robotrl.loop import Actor, EvalResult, evaluate
 from robotrl.registry import make_sim
 from robotrl.run import Run
-from robotrl.spec import Policy, Split
+from robotrl.spec import Policy, Split, VecSim
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -56,7 +56,7 @@ def evaluate_path(
 
     Args:
         path: a run (its best checkpoint is taken), a checkpoint, or a bundle.
-        sim: name of the sim; None takes the one that the run was trained on.
+        sim: name of the sim; None takes the one that the run was trained on, with the options it had.
         episodes: how many starts.
         split: "test" for the verdict, "val" for choosing.
         seed: of the policy's noise.
@@ -69,8 +69,7 @@ def evaluate_path(
     kind = kind_of(path)
     if kind == "dataset":
         raise ConfigError(f"{path} is a dataset: expected a run, a checkpoint or a bundle")
-    name = sim if sim is not None else _trained_on(path)
-    vec = make_sim(name, num_envs=min(num_envs, episodes), seed=seed)
+    vec = make_sim_of(path, sim, num_envs=min(num_envs, episodes), seed=seed)
     try:
         policy: Policy | Actor
         policy = BundleActor(Controller.load(path, seed=seed), vec.num_envs) if kind == "bundle" else load_policy(path)
@@ -92,11 +91,24 @@ def to_json(result: EvalResult) -> dict[str, Any]:
     }
 
 
-def _trained_on(path: Path) -> str:
-    """The sim of the run that `path` is, or lies in."""
+def run_of(path: Path) -> Run | None:
+    """The run that `path` is, or that a checkpoint at `path` lies in; None where there is none."""
     for folder in (path, *path.resolve().parents[:2]):
         if (folder / "run.json").exists():
-            name = Run.open(folder).config.get("sim")
-            if isinstance(name, str):
-                return name
-    raise ConfigError(f"--sim is missing: {path} does not say which sim it was trained on")
+            return Run.open(folder)
+    return None
+
+
+def make_sim_of(path: Path, sim: str | None, *, num_envs: int, seed: int) -> VecSim:
+    """The sim that a run was trained on, with the options that it had, or another one by name.
+
+    Raises:
+        ConfigError: no name was given, and `path` lies in no run that has one.
+    """
+    run = run_of(path)
+    trained_on: dict[str, Any] = {} if run is None else run.config.get("sim", {})
+    name = sim if sim is not None else trained_on.get("name")
+    if name is None:
+        raise ConfigError(f"sim is missing: {path} does not say which one it was trained on")
+    options = trained_on.get("options", {}) if name == trained_on.get("name") else {}
+    return make_sim(name, num_envs=num_envs, seed=seed, **options)

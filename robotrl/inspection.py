@@ -108,7 +108,7 @@ def _run(found: Description) -> None:
     packages = versions.get("packages", {})
     shown = {"python": versions.get("python"), **{name: packages.get(name) for name in _SHOWN_PACKAGES}}
     found.rows["versions"] = ", ".join(f"{name} {version}" for name, version in shown.items() if version)
-    found.rows["git"] = f"{git.get('commit')}" + (", with changes" if git.get("dirty") else "")
+    found.rows["git"] = f"{git.get('commit') or 'none'}" + (", with changes" if git.get("dirty") else "")
     for key, value in run.config.items():
         found.rows[f"config {key}"] = json.dumps(value)
     folders = sorted(path for path in (found.path / "checkpoints").iterdir() if STEP_NAME.fullmatch(path.name))

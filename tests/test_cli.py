@@ -257,7 +257,9 @@ def test_list_names_what_there_is(capsys):
 @pytest.fixture(scope="module")
 def run_path(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("runs") / "one"
-    with Run.create(path, {"sim": "mujoco/peg-insert", "lr": 0.5}, seed=7, command=["robotrl", "train"]) as run:
+    with Run.create(
+        path, {"sim": {"name": "mujoco/peg-insert"}, "lr": 0.5}, seed=7, command=["robotrl", "train"]
+    ) as run:
         run.save({"policy": {"w": np.zeros((3, 4), np.float32)}, "count": 5}, step=10, score=0.25)
         run.save({"policy": {"w": np.ones((3, 4), np.float32)}, "count": 6}, step=20, score=0.75)
     return path
@@ -320,6 +322,31 @@ def test_demos_then_inspect(capsys, tmp_path):
     for text in ("episodes", "observation.state", "mujoco/peg-insert", "every file has the SHA-256"):
         assert text in said
     assert "exists already" in refusal(capsys, "demos", "mujoco/peg-insert", "--out", str(out))
+
+
+def test_the_main_job_command_by_command(tmp_path):
+    """Demonstrations, clone, evaluation, bundle, control: each command takes what the one before it wrote."""
+
+    def done(*arguments: str) -> str:
+        ended = robotrl(*arguments, cwd=tmp_path)
+        assert ended.returncode == 0, ended.stderr
+        assert "Traceback" not in ended.stderr
+        return ended.stdout
+
+    done("demos", "mujoco/peg-insert", "--out", "demos", "--episodes", "4")
+    small = ["--algo.updates", "2", "--algo.updates-per-iteration", "1", "--algo.batch", "8", "--policy.hidden", "16"]
+    quick = ["--evaluation.episodes", "2", "--evaluation.num-envs", "2", "--evaluation.animation", "0"]
+    assert done("train", "peg-insert-bc-flow", "--dataset", "demos", *small, *quick) == "runs/peg-insert-bc-flow\n"
+    said = done("eval", "runs/peg-insert-bc-flow", "--episodes", "3", "--report", "eval.json")
+    assert "over 3 starts of split test" in said
+    report = json.loads((tmp_path / "eval.json").read_text())
+    assert len(report["episodes"]) == report["success"]["episodes"] == 3
+    assert "over 1024 observations" in done("export", "runs/peg-insert-bc-flow", "--out", "bundle")
+    assert "run peg-insert-bc-flow, step 2, seed 0" in " ".join(done("inspect", "bundle").split())
+    assert "over 2 starts" in done("eval", "bundle", "--sim", "mujoco/peg-insert", "--episodes", "2")
+    said = done("deploy", "bundle", "--robot", "sim:mujoco/peg-insert", "--episodes", "1", "--json", "deploy.json")
+    assert "of 1 at 20 Hz" in said
+    assert json.loads((tmp_path / "deploy.json").read_text())["ticks"] > 0
 
 
 def test_deploy_refuses_what_is_no_bundle(capsys, run_path):

@@ -22,6 +22,8 @@ class Args:
     """The bundle's directory."""
     samples: int = 1024
     """Recorded observations that the proof compares, 1000 or more."""
+    sim: Annotated[str | None, tyro.conf.arg(metavar="SIM")] = None
+    """A name from `robotrl list sims`; default the one that the run was trained on."""
     overwrite: bool = False
     """Replace a bundle that is there already."""
 
@@ -30,9 +32,9 @@ def main(argv: Sequence[str]) -> int:
     """Run the command."""
     args = parse(Args, "robotrl export", argv)
     at_least("--samples", args.samples, 1000)
-    from robotrl.deploy.export import export
+    from robotrl.exporting import export
 
-    report = export(args.run, args.out, samples=args.samples, overwrite=args.overwrite)
+    report = export(args.run, args.out, samples=args.samples, overwrite=args.overwrite, sim=args.sim)
     print(
         f"{report.path}: largest difference {report.parity_max_abs:.2e} ({report.parity_max_rel:.2e} of the range) "
         f"over {report.samples} observations; {report.graph_nodes} nodes, {report.graph_bytes / 1024:.0f} KiB"
