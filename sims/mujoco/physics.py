@@ -60,7 +60,7 @@ class Physics:
         try:
             model = mujoco.MjModel.from_xml_string(xml)
         except ValueError as error:
-            raise RobotrlError(f"the MJCF does not load: {error}") from error
+            raise RobotrlError(f"the MJCF does not load: {' '.join(str(error).split())}") from error
         # by default MuJoCo resets a diverged simulation in silence; the guard must see it instead
         model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_AUTORESET)
         self.xml = xml

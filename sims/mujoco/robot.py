@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from robotrl.errors import ConfigError
+from robotrl.errors import ConfigError, NumericsError
 from robotrl.sims.mujoco.core import Core
 from robotrl.spec import Split
 
@@ -41,7 +41,20 @@ class SimulatedRobot:
         return self.observe()
 
     def command(self, action: NDArray[np.float32]) -> None:
-        """Set the arm's targets from where it is now, for an action (A,), clipped to its bounds."""
+        """Set the arm's targets from where it is now, for an action (A,), clipped to its bounds.
+
+        Raises:
+            ConfigError: wrong shape.
+            NumericsError: a number that is not finite; the arm keeps its last targets.
+        """
+        if np.shape(action) != self.action_spec.shape:
+            raise ConfigError(f"action has shape {np.shape(action)}: expected {self.action_spec.shape}")
+        finite = np.isfinite(action)
+        if not finite.all():
+            column = int(np.argmin(finite))
+            raise NumericsError(
+                f"action {self.action_spec.names[column]!r} is {action[column]}: expected a finite number"
+            )
         self._action[0] = np.clip(action, self._low, self._high)
         self._core.task.command(self._action)
 
