@@ -56,10 +56,12 @@ def normalise(advantage: Tensor, valid: Tensor) -> Tensor:
         valid: bool of the same shape.
     """
     chosen = advantage[valid]
+    if not len(chosen):
+        return torch.zeros_like(advantage)
     centred = advantage - chosen.mean()
     deviation = chosen.std(unbiased=False)
-    # an advantage that is the same everywhere says nothing; rounding must not be blown up to unit scale
-    scale = torch.where(
-        deviation > 1e-8 * (1 + chosen.abs().max()), 1 / (deviation + 1e-8), torch.zeros_like(deviation)
-    )
-    return torch.where(valid, centred * scale, torch.zeros_like(centred))
+    # an advantage that is the same everywhere says nothing; the rounding of its mean must not be blown up to unit scale
+    rounding = 16 * torch.finfo(chosen.dtype).eps * chosen.abs().max()
+    if deviation <= rounding:
+        return torch.zeros_like(advantage)
+    return torch.where(valid, centred / (deviation + 1e-8), torch.zeros_like(centred))

@@ -59,7 +59,7 @@ def flow_sde(scale: float) -> Kernel:
     In our convention (x_t = (1 - t) noise + t action) the score is (t v - x) / (1 - t), and with
     sigma(t) = scale * sqrt((1 - t) / t) the step is dx = [v + sigma^2 / 2 * score] dt + sigma dW. The factor
     1 / (1 - t) of the score cancels against sigma^2, so nothing diverges at the action's end. sigma diverges at pure
-    noise, so the first step takes the sigma of the second.
+    noise, so the first step divides by its length instead of by t = 0.
 
     Args:
         scale: `a` of the formula; 0 gives `ode`.
@@ -69,10 +69,10 @@ def flow_sde(scale: float) -> Kernel:
         velocity = policy.velocity(ctx, x, t, dt)
         if scale == 0:
             return Transition(x + velocity * _column(dt), None)
-        time = _column(torch.maximum(t, dt))
-        step = _column(dt)
-        drift = velocity + scale**2 / (2 * time) * (_column(t) * velocity - x)
-        std = scale * ((1 - time) / time).sqrt() * step.sqrt()
+        here, step = _column(t), _column(dt)
+        divisor = torch.maximum(here, step)
+        drift = velocity + scale**2 / (2 * divisor) * (here * velocity - x)
+        std = scale * ((1 - here) / divisor).sqrt() * step.sqrt()
         return Transition(x + drift * step, std.expand_as(x))
 
     return kernel
