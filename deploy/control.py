@@ -17,14 +17,13 @@ from robotrl.deploy.control_log import ControlLog, Tick, tick_record
 from robotrl.deploy.control_report import ControlReport, EpisodeReport, Times, histogram, percentiles
 from robotrl.deploy.link import Command, RobotFault, message, now_ns
 from robotrl.deploy.match import RobotInfo, Wiring, wire
-from robotrl.deploy.realtime import sleep_until, steady
+from robotrl.deploy.realtime import sleep_until, steady, warm_leads_ns
 from robotrl.deploy.robot_process import RobotProcess
 from robotrl.deploy.runtime import Controller
 from robotrl.deploy.safety import NONE, Mode, Reason, SafetyChain
 from robotrl.errors import ConfigError
 
 DEFAULT_LIMIT_S = 5.0
-_WAKE_MARGIN_S = 0.001
 _FIRST_DEADLINE_NS = 5_000_000
 
 
@@ -52,8 +51,8 @@ def run_control(
         limit_s: an episode that has not succeeded by then has failed; None takes the robot's own limit, else 5 s.
         log: where to write the log (JSON lines); None writes none.
         fifo: ask for the real-time scheduler.
-        wake_early: run an inference for nothing shortly before each tick that infers, so that the one that counts
-            finds code and weights in the caches.
+        wake_early: run inferences for nothing shortly before each tick that infers, so that the one that counts
+            finds code and weights in the caches (see `warm_leads_ns`).
         progress: called after each episode.
 
     Raises:
@@ -139,9 +138,7 @@ class _Loop:
         self.period_ns = round(manifest.timing.control_period_s * 1e9)
         self.budget_ns = round(manifest.timing.latency_budget_s * 1e9)
         self.max_ticks = max(1, round(limit_s * 1e9 / self.period_ns))
-        early_ns = round((2 * controller.inference_s + _WAKE_MARGIN_S) * 1e9)
-        # Where an inference takes a good part of the period there is no time for one that does not count.
-        self.early_ns = early_ns if wake_early and early_ns < self.period_ns // 4 else 0
+        self.leads_ns = warm_leads_ns(controller.inference_s) if wake_early else ()
         self.times = Times([], [], [], [])
         self.misses = 0
         self.over_budget = 0
@@ -177,10 +174,8 @@ class _Loop:
         index = 0
         while True:
             deadline = start + index * self.period_ns
-            early = deadline - self.early_ns
-            if self.early_ns and self.controller.needs_inference and now_ns() < early:
-                sleep_until(early)
-                self.controller.warm()
+            if self.controller.needs_inference:
+                self._wake_early(deadline)
             sleep_until(deadline)
             woke = now_ns()
             skipped = (woke - deadline) // self.period_ns
@@ -204,6 +199,13 @@ class _Loop:
             finished = (now_ns() - start) // self.period_ns
             self.misses += finished - index
             index = finished + 1
+
+    def _wake_early(self, deadline: int) -> None:
+        """Warm the caches before a tick that infers, as far as there is time."""
+        for lead in self.leads_ns:
+            if now_ns() < deadline - lead:
+                sleep_until(deadline - lead)
+                self.controller.warm()
 
     def _tick(self, serial: int, state_id: int, index: int, start: int, deadline: int, woke: int) -> Tick:
         """Observe, infer, check, send."""

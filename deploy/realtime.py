@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 _PR_SET_TIMERSLACK, _PR_GET_TIMERSLACK = 29, 30
 _FIFO_PRIORITY = 80
+_WORTH_WARMING_S = 0.002
 
 
 @contextmanager
@@ -52,6 +53,20 @@ def sleep_until(deadline_ns: int) -> None:
         # time.sleep waits for an absolute time on the monotonic clock (Python 3.11 and newer): a signal or a late
         # start does not add up.
         time.sleep(remaining * 1e-9)
+
+
+def warm_leads_ns(inference_s: float) -> tuple[int, ...]:
+    """How long before a deadline to run an inference for nothing, so that the one that counts finds warm caches.
+
+    Twice: the first brings code and weights back and is slow itself; the second, right before the deadline, undoes
+    what other processes did in between. None for an inference of more than 2 ms, which warms its own caches.
+
+    Args:
+        inference_s: what an inference takes back to back.
+    """
+    if inference_s > _WORTH_WARMING_S:
+        return ()
+    return tuple(round((margin + 2 * inference_s) * 1e9) for margin in (1e-3, 1e-4))
 
 
 def _timer_slack(slack_ns: int) -> int | None:

@@ -5,6 +5,7 @@ Needs numpy, onnxruntime and safetensors; no torch, no simulator.
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 import time
@@ -14,12 +15,14 @@ from typing import Any
 import numpy as np
 
 from robotrl.deploy.bundle import Bundle, open_bundle
+from robotrl.deploy.manifest import Manifest
 from robotrl.deploy.noise import CounterNoise
 from robotrl.deploy.session import GraphSession, check_golden, output_names
 from robotrl.errors import ConfigError, DataError, NumericsError, nearest
 from robotrl.transforms import Transform, numpy_backend
 
 WARM_UP_RUNS = 20
+_SHORT = 4096
 
 
 class Controller:
@@ -54,12 +57,14 @@ class Controller:
             )
         self._session = GraphSession(bundle.graph, manifest)
         self.golden_error = check_golden(self._session, bundle)
-        self._ports = {port.name: port for port in manifest.observations}
+        self._names = {port.name: port.names for port in manifest.observations}
         self._host_in = _host(manifest.transforms.inputs)
+        self._flat = self._session.observation if self._host_in is None else self._session.observation.copy()
+        self._zeros = np.zeros_like(self._flat)
+        self._raw = _views(self._flat, manifest)
         self._host_out = _host(manifest.transforms.outputs)
         names = output_names(manifest)
         self._actions = self._session.outputs[names["actions"]][0]
-        self._raw = self._session.outputs[names["raw_action"]][0]
         shape = manifest.sampler.noise_shape
         counted = shape is not None and manifest.sampler.noise_policy == "counter"
         self._noise = CounterNoise(shape, seed) if counted and shape is not None else None
@@ -109,9 +114,13 @@ class Controller:
             ConfigError: an observation is missing, unknown or of another shape.
             NumericsError: an observation is not finite; nothing was inferred and the chunk stands as it was.
         """
-        arrays = self._checked(obs)
+        self._take(obs)
         if self.cursor >= self._execute:
-            self._infer(arrays)
+            self.prepare()
+            self._chunk[...] = self._run(self._next_noise)
+            self._next_noise = None
+            self.decision += 1
+            self.cursor = 0
         action = self._chunk[self.cursor].copy()
         self.cursor += 1
         return action
@@ -126,16 +135,16 @@ class Controller:
         Returns:
             (H, A) float32.
         """
-        arrays = self._checked(obs)
-        noise = None if self._noise is None else self._noise.draw(decision)
-        return self._run(arrays, noise).copy()
+        self._take(obs)
+        return self._run(None if self._noise is None else self._noise.draw(decision)).copy()
 
     def warm(self) -> None:
         """One inference whose result is thrown away: brings code and weights back into the caches.
 
-        Before the first real observation it runs on zeros, later on the last one.
+        It takes the same way through the code as `step`, on the last observation (zeros before the first).
         """
-        self._session.run()
+        self._take(self._raw)
+        self._run(self._next_noise)
 
     def prepare(self) -> None:
         """Draw the noise of the next decision, so that `step` need not. Call it when there is time."""
@@ -150,44 +159,66 @@ class Controller:
             spent.append(time.perf_counter() - begun)
         return statistics.median(spent)
 
-    def _infer(self, arrays: dict[str, np.ndarray]) -> None:
-        self.prepare()
-        self._chunk[...] = self._run(arrays, self._next_noise)
-        self._next_noise = None
-        self.decision += 1
-        self.cursor = 0
+    def _take(self, obs: Mapping[str, np.ndarray]) -> None:
+        """Copy an observation to where the graph (or the first host transform) reads it, and check it."""
+        if len(obs) != len(self._raw):
+            raise _wrong_names(obs, self._raw)
+        for name, raw in self._raw.items():
+            try:
+                array = obs[name]
+            except KeyError as error:
+                raise _wrong_names(obs, self._raw) from error
+            if np.shape(array) != raw.shape:
+                raise ConfigError(f"observation {name!r} has shape {np.shape(array)}: expected {raw.shape}")
+            raw[...] = array
+        if not self._finite():
+            error = self._not_finite()
+            self._flat[:] = 0.0
+            raise error
 
-    def _run(self, arrays: dict[str, np.ndarray], noise: np.ndarray | None) -> np.ndarray:
+    def _run(self, noise: np.ndarray | None) -> np.ndarray:
+        """(H, A) for the observation taken last; the array is overwritten by the next run."""
         if self._host_in is not None:
-            arrays = self._host_in(arrays)
-        inputs = self._session.inputs
-        for name, array in arrays.items():
-            inputs[name][0] = array
+            for name, array in self._host_in(self._raw).items():
+                self._session.inputs[name][0] = array
         if self._noise_in is not None:
             self._noise_in[0] = 0.0 if noise is None else noise
         self._session.run()
         return self._actions if self._host_out is None else self._host_out({"action": self._actions})["action"]
 
-    def _checked(self, obs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        if obs.keys() != self._ports.keys():
-            raise _wrong_names(obs, self._ports)
-        arrays: dict[str, np.ndarray] = {}
-        for name, port in self._ports.items():
-            array = np.asarray(obs[name], np.float32)
-            if array.shape != port.shape:
-                raise ConfigError(f"observation {name!r} has shape {array.shape}: expected {port.shape}")
-            if not np.isfinite(array).all():
-                index = tuple(int(i[0]) for i in np.nonzero(~np.isfinite(array)))
-                element = port.names[index[-1]]
-                raise NumericsError(f"observation {name!r} element {element!r} is {array[index]}: expected it finite")
-            arrays[name] = array
-        return arrays
+    def _finite(self) -> bool:
+        if self._flat.size > _SHORT:
+            return bool(np.isfinite(self._flat).all())
+        # Zero times a number is zero, or NaN where the number is not finite: one call tests all of them. Longer arrays
+        # must not go this way: the product would be shared out to threads.
+        with np.errstate(invalid="ignore"):
+            return bool(self._flat.dot(self._zeros) == 0.0)
+
+    def _not_finite(self) -> NumericsError:
+        for name, raw in self._raw.items():
+            bad = np.argwhere(~np.isfinite(raw))
+            if len(bad):
+                index = tuple(bad[0])
+                element = self._names[name][index[-1]]
+                return NumericsError(f"observation {name!r} element {element!r} is {raw[index]}: expected it finite")
+        return NumericsError("an observation is not finite")
 
 
 def _host(transforms: tuple[Transform, ...]) -> Any:
     """A function that applies those marked `host`, or None when there are none."""
     chosen = [t for t in transforms if t.where == "host"]
     return numpy_backend(chosen) if chosen else None
+
+
+def _views(flat: np.ndarray, manifest: Manifest) -> dict[str, np.ndarray]:
+    """Each observation's place in the flat array of all of them."""
+    views: dict[str, np.ndarray] = {}
+    at = 0
+    for port in manifest.observations:
+        size = math.prod(port.shape)
+        views[port.name] = flat[at : at + size].reshape(port.shape)
+        at += size
+    return views
 
 
 def _wrong_names(obs: Mapping[str, Any], ports: Mapping[str, Any]) -> ConfigError:

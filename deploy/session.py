@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,8 @@ class GraphSession:
     """The policy graph with its input and output buffers.
 
     Fill `inputs[name]` (each with the batch axis of 1), call `run`, read `outputs[name]`. The arrays stay the same for
-    the life of the session; the next `run` overwrites the outputs.
+    the life of the session; the next `run` overwrites the outputs. All observations lie side by side in `observation`,
+    so that one pass over it tells whether they are finite.
 
     Default session options would take all cores and spin on them, which steals time from the servo process; one
     thread without spinning has by far the tighter tail.
@@ -44,13 +46,26 @@ class GraphSession:
             raise DataError(f"{manifest.graphs.policy}: onnxruntime refuses it: {_first_line(error)}") from error
         _compare("input", self._session.get_inputs(), manifest.io.inputs)
         _compare("output", self._session.get_outputs(), manifest.io.outputs)
-        self.inputs = {port.name: np.zeros((1, *port.shape), np.float32) for port in manifest.io.inputs}
+        self.observation = np.zeros(sum(math.prod(port.shape) for port in manifest.observations), np.float32)
+        self.inputs = self._inputs(manifest)
         self.outputs = {port.name: np.zeros((1, *port.shape), np.float32) for port in manifest.io.outputs}
         self._binding = self._session.io_binding()
         for name, array in self.inputs.items():
             self._binding.bind_input(name, "cpu", 0, np.float32, array.shape, array.ctypes.data)
         for name, array in self.outputs.items():
             self._binding.bind_output(name, "cpu", 0, np.float32, array.shape, array.ctypes.data)
+
+    def _inputs(self, manifest: Manifest) -> dict[str, np.ndarray]:
+        arrays: dict[str, np.ndarray] = {}
+        at = 0
+        for port in manifest.io.inputs:
+            if port.role == "observation":
+                size = math.prod(port.shape)
+                arrays[port.name] = self.observation[at : at + size].reshape(1, *port.shape)
+                at += size
+            else:
+                arrays[port.name] = np.zeros((1, *port.shape), np.float32)
+        return arrays
 
     def run(self) -> None:
         """Compute `outputs` from `inputs`."""
