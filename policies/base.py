@@ -50,6 +50,8 @@ class NetworkPolicy(nn.Module):
         self.transforms = transforms
         self.cfg = cfg
         self.horizon: int = cfg.horizon
+        self.control_dt_s: float | None = None
+        """Seconds between two actions of the sim it was trained on; None until a learner says so."""
         self._inputs = Transforms([t for t in transforms.inputs if t.where == "graph"])
         self._outputs = Transforms([t for t in transforms.outputs if t.where == "graph"])
 
@@ -84,15 +86,18 @@ class NetworkPolicy(nn.Module):
             "observation_spec": {key: spec.to_json() for key, spec in self.observation_spec.items()},
             "action_spec": self.action_spec.to_json(),
             "transforms": self.transforms.to_json(),
+            "control_dt_s": self.control_dt_s,
         }
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
         """Build the policy that `to_json` described, with fresh weights."""
         cfg = {key: tuple(value) if isinstance(value, list) else value for key, value in data["cfg"].items()}
-        return cls(
+        policy = cls(
             {key: Spec.from_json(spec) for key, spec in data["observation_spec"].items()},
             Spec.from_json(data["action_spec"]),
             TransformGroup.from_json(data["transforms"]),
             cls.Cfg(**cfg),
         )
+        policy.control_dt_s = data["control_dt_s"]
+        return policy

@@ -34,7 +34,7 @@ class EvalCfg:
     """Starts for each, always the first of split `val`, each run exactly once."""
     num_envs: int = 64
     """Envs of the evaluation sim."""
-    animation: int = 4
+    animation: int = 2
     """How many of the starts each evaluation draws into `rollouts/step_N.gif`; 0 draws none."""
 
 

@@ -44,7 +44,7 @@ EPISODES = 256
 """Held-out starts behind every success rate."""
 CONTROL_EPISODES = 16
 """Real-time episodes of the deployed bundle."""
-CONVERGED_UPDATES = 4000
+CONVERGED_UPDATES = 3000
 """Gradient steps of the clone that is trained until more do not help; the best of its evaluations counts."""
 MARKER = "quickstart.json"
 
@@ -151,7 +151,7 @@ def converged(run: Path, demos: Path, seed: int, updates: int = CONVERGED_UPDATE
         base,
         seed=seed,
         dataset=str(demos),
-        algo=replace(base.algo, updates=updates, updates_per_iteration=max(1, updates // 8)),
+        algo=replace(base.algo, updates=updates, updates_per_iteration=max(1, updates // 6)),
         evaluation=replace(base.evaluation, every=1, animation=0),
     )
     train(cfg, run)

@@ -27,7 +27,9 @@ from robotrl.registry import make_sim
 from robotrl.run import Run
 from robotrl.spec import HasCamera, HasStateIds, VecSim
 
-FRAME_SIZE = (160, 120)
+FRAME_SIZE = (128, 96)
+FRAME_EVERY, FRAMES = 4, 16
+"""Each evaluation draws every so many steps, so many times: enough to see what the policy does, cheap enough to keep on."""
 OBSERVATIONS = "observations.safetensors"
 """In a run: observations of its policy, for the parity check of its export."""
 
@@ -156,8 +158,7 @@ def _evaluate(cfg: TrainCfg[Any, Any], run: Run, learner: Learner, sim: VecSim, 
     camera = sim if count and isinstance(sim, HasCamera) else None
 
     def draw(step_index: int) -> None:
-        # every second frame of the first seconds: enough to see what the policy does
-        if camera is not None and step_index % 2 == 0 and step_index * sim.control_dt_s < 4.0:
+        if camera is not None and step_index % FRAME_EVERY == 0 and len(frames) < FRAMES:
             frames.append(camera.render(range(count), camera.cameras[0], *FRAME_SIZE))
 
     # the evaluation has streams of its own, so that training goes on the same with or without it
@@ -166,7 +167,7 @@ def _evaluate(cfg: TrainCfg[Any, Any], run: Run, learner: Learner, sim: VecSim, 
     set_rng_state(kept)
     if frames:
         videos = [[frame[i] for frame in frames] for i in range(count)]
-        fps = 1 / (2 * sim.control_dt_s)
+        fps = 1 / (FRAME_EVERY * sim.control_dt_s)
         write_gif(grid([np.stack(video) for video in videos]), run.path / "rollouts" / f"step_{iteration:06d}.gif", fps)
     return result
 

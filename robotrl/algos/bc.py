@@ -93,7 +93,7 @@ class BcLearner:
         self.iterations = math.ceil(cfg.updates / cfg.updates_per_iteration)
         torch.manual_seed(setup.seed)
         sim = setup.make_sim()
-        specs, action_spec = sim.observation_spec, sim.action_spec
+        specs, action_spec, control_dt_s = sim.observation_spec, sim.action_spec, sim.control_dt_s
         sim.close()
         dataset = read_dataset(setup.dataset)
         model: Any = setup.init_policy
@@ -103,6 +103,7 @@ class BcLearner:
             raise CapabilityError(
                 f"policy {type(model).__name__} has neither HasChain nor HasLogProb: cannot be cloned"
             )
+        model.control_dt_s = control_dt_s
         self.model = model
         self.policy = copy.deepcopy(model) if cfg.ema else model
         self._updates = 0

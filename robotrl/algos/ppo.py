@@ -18,7 +18,7 @@ from robotrl.fn.loss import PolicyLoss, ppo_clip, value_mse
 from robotrl.loop import Collector, Decision
 from robotrl.policies.base import ACTION
 from robotrl.policies.value import ValueNet
-from robotrl.spec import HasLogProb, HasState, Spec, VecSim
+from robotrl.spec import HasLogProb, Spec, VecSim
 from robotrl.transforms import Affine, Clip, TransformGroup, bounds_to_unit, inverse, normalize
 
 
@@ -94,6 +94,7 @@ class PpoLearner:
             model = setup.policy_cfg.build(self.sim.observation_spec, self.sim.action_spec, transforms)
         if not isinstance(model, HasLogProb):
             raise CapabilityError(f"policy {type(model).__name__} lacks HasLogProb: PPO needs a Gaussian policy")
+        model.control_dt_s = self.sim.control_dt_s
         self.policy: Any = model
         self.critic = ValueNet(self.policy.context_width)
         self._actor_parameters = list(self.policy.parameters())
@@ -169,7 +170,6 @@ class PpoLearner:
             "critic_optimizer": self._critic_optimizer.state_dict(),
             "generator": generator_state(self._generator),
             "collector": self._collector.state(),
-            "sim": self.sim.get_state() if isinstance(self.sim, HasState) else None,
             "iteration": self._iteration,
         }
 
@@ -180,8 +180,6 @@ class PpoLearner:
         self._actor_optimizer.load_state_dict(state["actor_optimizer"])
         self._critic_optimizer.load_state_dict(state["critic_optimizer"])
         set_generator_state(self._generator, state["generator"])
-        if isinstance(self.sim, HasState) and state["sim"] is not None:
-            self.sim.set_state(state["sim"])
         self._collector.load(state["collector"])
         self._iteration = int(state["iteration"])
 

@@ -25,14 +25,14 @@ from robotrl.fn.loss import PolicyLoss, ppo_clip, value_mse
 from robotrl.loop import Collector, Decision
 from robotrl.policies.noise import NoiseNet
 from robotrl.policies.value import ValueNet
-from robotrl.spec import HasChain, HasState
+from robotrl.spec import HasChain
 
 
 @dataclass(frozen=True)
 class ReinFlowCfg:
     """Settings of ReinFlow."""
 
-    env_steps: int = 1_000_000
+    env_steps: int = 800_000
     """Budget of env steps, all envs counted; rounded up to whole iterations."""
     steps_per_env: int = 80
     """Env steps of a rollout in each env."""
@@ -44,7 +44,7 @@ class ReinFlowCfg:
     """Of the flow and of the noise network."""
     critic_lr: float = 1e-3
     """Of the critic."""
-    gamma: float = 0.9975
+    gamma: float = 0.99
     """Discount of one env step."""
     lam: float = 0.95
     """Lambda of generalised advantage estimation, for each decision."""
@@ -119,6 +119,7 @@ class ReinFlowLearner:
         torch.manual_seed(setup.seed)
         self.sim = setup.make_sim()
         self.model: Any = setup.init_policy
+        self.model.control_dt_s = self.sim.control_dt_s
         self.policy: Any = copy.deepcopy(self.model) if cfg.ema else self.model
         width, horizon, action = self.model.context_width, self.model.horizon, self.model.action_width
         self.noise = NoiseNet(width, horizon, action, cfg.noise_low, cfg.noise_high)
@@ -203,7 +204,6 @@ class ReinFlowLearner:
             "critic_optimizer": self._critic_optimizer.state_dict(),
             "generator": generator_state(self._generator),
             "collector": self._collector.state(),
-            "sim": self.sim.get_state() if isinstance(self.sim, HasState) else None,
             "iteration": self._iteration,
         }
 
@@ -216,7 +216,5 @@ class ReinFlowLearner:
         self._actor_optimizer.load_state_dict(state["actor_optimizer"])
         self._critic_optimizer.load_state_dict(state["critic_optimizer"])
         set_generator_state(self._generator, state["generator"])
-        if isinstance(self.sim, HasState) and state["sim"] is not None:
-            self.sim.set_state(state["sim"])
         self._collector.load(state["collector"])
         self._iteration = int(state["iteration"])
