@@ -7,6 +7,7 @@ counted here and nowhere else.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -19,7 +20,7 @@ from robotrl.data.rollout import Arrays, Growing, Rollout
 from robotrl.errors import CapabilityError, ConfigError, NumericsError
 from robotrl.fn.stats import Interval, wilson
 from robotrl.progress import track
-from robotrl.spec import Expert, HasStateIds, Mode, Policy, Split, Step, VecSim
+from robotrl.spec import Expert, HasFinalObs, HasState, HasStateIds, Mode, Policy, Split, Step, VecSim
 
 
 class Decision(NamedTuple):
@@ -66,7 +67,8 @@ class ChunkCursor:
 class Collector:
     """Steps a sim under a decider and gathers decisions for a learner.
 
-    A decision that a rollout's end cuts off is carried into the next rollout, so no reward is lost.
+    A decision that a rollout's end cuts off is carried into the next rollout, so no reward is lost. A sim without
+    `HasFinalObs` gets a warning, and the observation before an episode's last step in place of the final one.
 
     Args:
         sim: the sim; it is not reset here.
@@ -85,6 +87,12 @@ class Collector:
         self._pending_envs = self._envs[:0]
         self._pending: Arrays = {}
         self._discount = torch.ones(n, device=sim.device)
+        self._has_final_obs = isinstance(sim, HasFinalObs)
+        if not self._has_final_obs:
+            warnings.warn(
+                f"sim {type(sim).__name__} lacks HasFinalObs: time-outs are valued by the observation before them",
+                stacklevel=2,
+            )
 
     def reset(self, seed: int | None, options: dict[str, Any] | None = None) -> None:
         """Reset the sim and forget decisions under way."""
@@ -124,13 +132,14 @@ class Collector:
             store.add("reward", row, self._envs, step.reward * self._discount)
             store.add("length", row, self._envs, torch.ones_like(row))
             self._discount *= self.gamma
-            self.obs = _copy(step.obs)
+            before, self.obs = self.obs, _copy(step.obs)
             done = step.final_ids
             if len(done):
                 store.put("terminated", row[done], done, step.terminated[done])
                 store.put("truncated", row[done], done, step.truncated[done])
                 store.put("valid", row[done], done, torch.ones_like(done, dtype=torch.bool))
-                for key, value in step.final_obs.items():
+                final = step.final_obs if self._has_final_obs else {key: value[done] for key, value in before.items()}
+                for key, value in final.items():
                     store.put(f"final/{key}", row[done], done, value)
                 episodes.append(step.info["success"][done].clone())
                 self._cursor.drop(done)
@@ -175,8 +184,9 @@ class Collector:
         )
 
     def state(self) -> dict[str, Any]:
-        """Everything that decides how collecting goes on, the sim's own state excepted."""
+        """Everything that decides how collecting goes on, the sim's state included where it has `HasState`."""
         return {
+            "sim": self.sim.get_state() if isinstance(self.sim, HasState) else None,
             "env_steps": self.env_steps,
             "obs": dict(self.obs),
             "chunk": self._cursor.chunk,
@@ -187,8 +197,16 @@ class Collector:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore what `state` gave."""
+        """Restore what `state` gave; on a sim without `HasState`, only the count, and episodes start afresh."""
         self.env_steps = int(state["env_steps"])
+        if not isinstance(self.sim, HasState):
+            warnings.warn(
+                f"sim {type(self.sim).__name__} lacks HasState: the run goes on with new episodes, not exactly",
+                stacklevel=2,
+            )
+            self.reset(None)
+            return
+        self.sim.set_state(state["sim"])
         self.obs = _copy(state["obs"])
         self._cursor.chunk, self._cursor.position = state["chunk"].clone(), state["position"].clone()
         self._discount = state["discount"].clone()
@@ -381,7 +399,7 @@ def evaluate(
         sim: a sim with numbered starts; it is reset.
         episodes: how many starts, the first of the split; ignored when `ids` is given.
         split: "test" for the verdict, "val" for choosing.
-        seed: of the policy's noise.
+        seed: of the policy's noise, and of the sim.
         mode: None takes the policy's own way of deployment.
         ids: starts to run instead.
         on_step: called before each step with its index.
@@ -400,6 +418,8 @@ def evaluate(
     actor: Any = policy
     if isinstance(policy, Policy):
         actor = PolicyActor(policy, sim.num_envs, sim.device, mode, seed)
+    # the same result again, whatever the sim did before: which training starts fill the idle envs is seeded as well
+    sim.reset(seed=seed)
     result = run_episodes(actor, sim, ids, on_step=on_step, description="evaluate")
     success = np.array([e.success for e in result])
     return EvalResult(
@@ -412,16 +432,28 @@ def evaluate(
 
 
 def _check(step: Step, step_index: int) -> None:
-    # sums are cheap and any NaN or infinity spoils them
-    if not torch.isfinite(step.reward.sum()):
-        env = int(torch.nonzero(~torch.isfinite(step.reward))[0])
+    env = _bad_row(step.reward)
+    if env is not None:
         raise NumericsError(
             f"env {env}, rollout step {step_index}: reward is {step.reward[env].item()}: expected finite"
         )
     for key, value in step.obs.items():
-        if value.is_floating_point() and not torch.isfinite(value.sum()):
-            env = int(torch.nonzero(~torch.isfinite(value))[0, 0])
+        env = _bad_row(value)
+        if env is not None:
             raise NumericsError(f"env {env}, rollout step {step_index}: observation {key!r} is not finite")
+    for key, value in step.final_obs.items():
+        row = _bad_row(value)
+        if row is not None:
+            env = int(step.final_ids[row])
+            raise NumericsError(f"env {env}, rollout step {step_index}: final observation {key!r} is not finite")
+
+
+def _bad_row(values: Tensor) -> int | None:
+    # a sum is cheap, and any NaN or infinity spoils it
+    if not values.is_floating_point() or torch.isfinite(values.sum()):
+        return None
+    bad = torch.nonzero(~torch.isfinite(values))
+    return int(bad[0, 0]) if len(bad) else None
 
 
 def _copy(arrays: Arrays) -> Arrays:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robotrl.algos.learner import Setup
+from robotrl.algos.learner import Setup, average_into
 from robotrl.algos.on_policy import Batch, descend, make_batch, minibatches
 from robotrl.checkpoint import generator_state, set_generator_state
 from robotrl.errors import CapabilityError, ConfigError, NumericsError, out_of_range
@@ -183,8 +183,7 @@ class ReinFlowLearner:
                 loss = loss - cfg.entropy_coef * entropy_rate(self.noise, batch.ctx[rows], self.model.denoising_steps)
             descend(self._actor_optimizer, loss, self._actor_parameters, cfg.grad_norm)
             if cfg.ema:
-                with torch.no_grad():
-                    torch._foreach_lerp_(list(self.policy.parameters()), list(self.model.parameters()), 1 - cfg.ema)
+                average_into(self.policy, self.model, cfg.ema)
             scalars |= {
                 "pg_loss": float(out.loss.detach()),
                 "approx_kl": float(out.approx_kl),
