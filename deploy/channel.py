@@ -95,6 +95,7 @@ class Channel:
                 body = bytes(memory[self._body : self._body + _BODY.size + 4 * count])
                 (after,) = _SEQUENCE.unpack_from(memory, at)
                 if after == sequence and zlib.crc32(body, zlib.crc32(_SEQUENCE.pack(sequence))) == checksum:
-                    return Message(*_BODY.unpack_from(body), np.frombuffer(body, np.float32, count, _BODY.size))
+                    values = np.frombuffer(body, np.float32, count, _BODY.size)
+                    return Message._make((*_BODY.unpack_from(body), values))
             self.torn += 1
         return None

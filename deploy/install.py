@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -28,7 +28,7 @@ class Draft:
 
 
 @contextmanager
-def installed(target: Path, *, overwrite: bool) -> Iterator[Draft]:
+def installed(target: Path, *, overwrite: bool) -> Generator[Draft, None, None]:
     """A draft that becomes `target` when the block ends well, and vanishes when it does not.
 
     With `overwrite` an existing bundle is moved aside first and deleted last; a crash between the two leaves it beside

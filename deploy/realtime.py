@@ -7,7 +7,7 @@ import gc
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 _PR_SET_TIMERSLACK, _PR_GET_TIMERSLACK = 29, 30
@@ -16,7 +16,7 @@ _WORTH_WARMING_S = 0.002
 
 
 @contextmanager
-def steady(*, fifo: bool = False) -> Iterator[str]:
+def steady(*, fifo: bool = False) -> Generator[str, None, None]:
     """Make this process keep time for the length of the block, then put everything back.
 
     Timer slack of 1 ns (Linux lets sleeps end up to 50 us late to save power), and no garbage collection: what exists

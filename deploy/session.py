@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -72,7 +73,7 @@ class GraphSession:
         self._session.run_with_iobinding(self._binding)
 
 
-def _compare(side: str, found: list[Any], ports: tuple[Port, ...]) -> None:
+def _compare(side: str, found: Sequence[Any], ports: tuple[Port, ...]) -> None:
     graph = [(node.name, list(node.shape), node.type) for node in found]
     wanted = [(port.name, [1, *port.shape], "tensor(float)") for port in ports]
     if sorted(graph) != sorted(wanted):
