@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robotrl.algos.learner import Setup
+from robotrl.algos.learner import Setup, average_into, descend
 from robotrl.checkpoint import generator_state, set_generator_state
 from robotrl.data.chunks import load_chunks
 from robotrl.data.layout import observation_key
 from robotrl.data.reader import Dataset, read_dataset
-from robotrl.errors import CapabilityError, ConfigError, NumericsError, out_of_range
+from robotrl.errors import CapabilityError, ConfigError, out_of_range
 from robotrl.fn.loss import masked_mse
 from robotrl.policies.base import ACTION
 from robotrl.spec import HasChain, HasLogProb, Spec
@@ -85,10 +85,18 @@ class BcLearner:
     def __init__(self, cfg: BcCfg, setup: Setup) -> None:
         if setup.dataset is None:
             raise ConfigError("dataset is not given: behaviour cloning needs demonstrations (make some: robotrl demos)")
-        if cfg.updates < 1 or cfg.updates_per_iteration < 1:
-            raise out_of_range("updates", (cfg.updates, cfg.updates_per_iteration), "1 or more")
+        for name, count in (
+            ("updates", cfg.updates),
+            ("updates_per_iteration", cfg.updates_per_iteration),
+            ("batch", cfg.batch),
+        ):
+            if count < 1:
+                raise out_of_range(f"algo.{name}", count, "1 or more")
+        for name, value in (("lr", cfg.lr), ("grad_norm", cfg.grad_norm)):
+            if not 0 < value < math.inf:
+                raise out_of_range(f"algo.{name}", value, "above 0")
         if not 0 <= cfg.ema < 1:
-            raise out_of_range("ema", cfg.ema, "0 or more and below 1")
+            raise out_of_range("algo.ema", cfg.ema, "0 or more and below 1")
         self.cfg = cfg
         self.iterations = math.ceil(cfg.updates / cfg.updates_per_iteration)
         torch.manual_seed(setup.seed)
@@ -99,13 +107,14 @@ class BcLearner:
         model: Any = setup.init_policy
         if model is None:
             model = setup.policy_cfg.build(specs, action_spec, transforms_for(dataset, specs, action_spec))
-        if not isinstance(model, HasChain | HasLogProb):
+        capable = isinstance(model, HasChain | HasLogProb)
+        if not capable:
             raise CapabilityError(
                 f"policy {type(model).__name__} has neither HasChain nor HasLogProb: cannot be cloned"
             )
         model.control_dt_s = control_dt_s
-        self.model = model
-        self.policy = copy.deepcopy(model) if cfg.ema else model
+        self.model: Any = model
+        self.policy: Any = copy.deepcopy(model) if cfg.ema else model
         self._updates = 0
         self._generator = torch.Generator().manual_seed(setup.seed)
         self._optimizer = torch.optim.Adam(model.parameters(), lr=cfg.lr)
@@ -125,31 +134,25 @@ class BcLearner:
             self._optimizer.param_groups[0]["lr"] = cfg.lr * cosine(self._updates / cfg.updates)
             total += float(self._update())
             self._updates += 1
-        loss = total / count
-        if not math.isfinite(loss):
-            raise NumericsError(
-                f"update {self._updates}: loss is {loss}: expected finite; the last checkpoint is intact"
-            )
-        return {"loss": loss, "lr": self._optimizer.param_groups[0]["lr"], "updates": float(self._updates)}
+        return {"loss": total / count, "lr": self._optimizer.param_groups[0]["lr"], "updates": float(self._updates)}
 
     def _update(self) -> Tensor:
         rows = torch.randint(len(self._ctx), (self.cfg.batch,), generator=self._generator)
         ctx, chunk, valid = self._ctx[rows], self._chunks[rows], self._valid[rows]
-        if isinstance(self.model, HasChain):
+        model = self.model
+        if isinstance(model, HasChain):
             noise = torch.randn(chunk.shape, generator=self._generator)
             t = torch.rand(len(chunk), generator=self._generator)
-            loss = flow_matching_loss(self.model, ctx, chunk, valid, noise, t)
+            loss = flow_matching_loss(model, ctx, chunk, valid, noise, t)
         else:
-            loss = mean_loss(self.model, ctx, chunk, valid)
-        self._optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.cfg.grad_norm)
-        self._optimizer.step()
+            loss = mean_loss(model, ctx, chunk, valid)
+        descend(
+            self._optimizer, loss, list(model.parameters()), self.cfg.grad_norm, f"update {self._updates + 1}: loss"
+        )
         if self.cfg.ema:
             # averaging over fewer steps than the decay spans would keep the random start in the mean
             decay = min(self.cfg.ema, (1 + self._updates) / (10 + self._updates))
-            with torch.no_grad():
-                torch._foreach_lerp_(list(self.policy.parameters()), list(self.model.parameters()), 1 - decay)
+            average_into(self.policy, self.model, decay)
         return loss.detach()
 
     def state(self) -> dict[str, Any]:

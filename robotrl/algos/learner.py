@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
+from robotrl.errors import NumericsError
 from robotrl.spec import VecSim
 
 
@@ -45,6 +48,38 @@ class Learner(Protocol):
     def load(self, state: dict[str, Any]) -> None:
         """Restore what `state` gave."""
         ...
+
+
+def descend(
+    optimizer: torch.optim.Optimizer, loss: Tensor, parameters: Sequence[Tensor], grad_norm: float, what: str
+) -> None:
+    """One gradient step, the gradient clipped to a norm.
+
+    Args:
+        optimizer: of the parameters.
+        loss: to descend.
+        parameters: whose gradient is clipped.
+        grad_norm: largest norm.
+        what: what to call the loss in errors, e.g. "iteration 3: pg_loss".
+
+    Raises:
+        NumericsError: the loss or its gradient is not finite; the parameters are left as they were.
+    """
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    norm = float(torch.nn.utils.clip_grad_norm_(parameters, grad_norm))
+    for name, value in ((what, float(loss.detach())), (f"the gradient of {what}", norm)):
+        if not math.isfinite(value):
+            raise NumericsError(f"{name} is {value}: expected finite; the last checkpoint is intact")
+    optimizer.step()
+
+
+@torch.no_grad()
+def average_into(average: nn.Module, model: nn.Module, decay: float) -> None:
+    """Move the weights of `average` towards those of `model`: `decay * average + (1 - decay) * model`."""
+    into, new = list(average.parameters()), list(model.parameters())
+    # one fused call for all weights; torch has no public name for it
+    torch._foreach_lerp_(into, new, 1 - decay)  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
 
 
 class LearnerCfg(Protocol):

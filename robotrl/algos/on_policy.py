@@ -2,18 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from robotrl.data.rollout import Rollout
+from robotrl.errors import out_of_range
 from robotrl.fn.advantage import gae, normalise
 from robotrl.fn.loss import explained_variance
 
 Encode = Callable[[dict[str, Tensor]], Tensor]
 Value = Callable[[Tensor], Tensor]
+
+
+def check_settings(cfg: Any, horizon: int) -> None:
+    """Refuse settings that no run of PPO or a relative could use.
+
+    Args:
+        cfg: the algorithm's settings.
+        horizon: H of the policy's chunks; a rollout must hold a whole one.
+
+    Raises:
+        ConfigError: the field, its value and what was expected.
+    """
+    for name, value in (("env_steps", cfg.env_steps), ("epochs", cfg.epochs), ("minibatch", cfg.minibatch)):
+        if value < 1:
+            raise out_of_range(f"algo.{name}", value, "1 or more")
+    if cfg.steps_per_env < horizon:
+        raise out_of_range("algo.steps_per_env", cfg.steps_per_env, f"{horizon} or more, the policy's horizon")
+    for name, value in (("lr", cfg.lr), ("critic_lr", cfg.critic_lr), ("grad_norm", cfg.grad_norm)):
+        if not 0 < value < math.inf:
+            raise out_of_range(f"algo.{name}", value, "above 0")
+    if not 0 < cfg.gamma <= 1:
+        raise out_of_range("algo.gamma", cfg.gamma, "above 0, at most 1")
+    if not 0 <= cfg.lam <= 1:
+        raise out_of_range("algo.lam", cfg.lam, "0 to 1")
+    if not 0 < cfg.clip_coef < 1:
+        raise out_of_range("algo.clip_coef", cfg.clip_coef, "above 0 and below 1")
 
 
 class Batch(NamedTuple):
@@ -76,9 +104,12 @@ def minibatches(size: int, minibatch: int, generator: torch.Generator) -> Iterat
     yield from torch.tensor_split(order, max(1, round(size / minibatch)))
 
 
-def descend(optimizer: torch.optim.Optimizer, loss: Tensor, parameters: list[Tensor], grad_norm: float) -> None:
-    """One gradient step, the gradient clipped to a norm."""
-    optimizer.zero_grad(set_to_none=True)
-    loss.backward()
-    torch.nn.utils.clip_grad_norm_(parameters, grad_norm)
-    optimizer.step()
+def summary(updates: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Means over the gradient steps of an iteration, each over the steps that have the name.
+
+    Of `ratio_error` the first is kept: it is of the policy that acted, so 0 but for rounding, and but for decisions
+    that were begun before the last iteration's update and completed after it.
+    """
+    names = dict.fromkeys(name for update in updates for name in update)
+    columns = {name: [update[name] for update in updates if name in update] for name in names}
+    return {name: c[0] if name == "ratio_error" else sum(c) / len(c) for name, c in columns.items()}

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robotrl.algos.learner import Setup
-from robotrl.algos.on_policy import Batch, descend, make_batch, minibatches
+from robotrl.algos.learner import Setup, descend
+from robotrl.algos.on_policy import Batch, check_settings, make_batch, minibatches, summary
 from robotrl.checkpoint import generator_state, set_generator_state
-from robotrl.errors import CapabilityError, NumericsError, out_of_range
+from robotrl.errors import CapabilityError, out_of_range
 from robotrl.fn.chain import normal_log_prob
 from robotrl.fn.loss import PolicyLoss, ppo_clip, value_mse
 from robotrl.loop import Collector, Decision
@@ -82,8 +82,10 @@ class PpoLearner:
     """
 
     def __init__(self, cfg: PpoCfg, setup: Setup) -> None:
-        if not 0 < cfg.clip_coef < 1:
-            raise out_of_range("clip_coef", cfg.clip_coef, "above 0 and below 1")
+        if not cfg.target_kl > 0:
+            raise out_of_range("algo.target_kl", cfg.target_kl, "above 0")
+        if cfg.normalise_steps < 1:
+            raise out_of_range("algo.normalise_steps", cfg.normalise_steps, "1 or more")
         self.cfg = cfg
         torch.manual_seed(setup.seed)
         self.sim = setup.make_sim()
@@ -96,6 +98,7 @@ class PpoLearner:
             raise CapabilityError(f"policy {type(model).__name__} lacks HasLogProb: PPO needs a Gaussian policy")
         model.control_dt_s = self.sim.control_dt_s
         self.policy: Any = model
+        check_settings(cfg, model.horizon)
         self.critic = ValueNet(self.policy.context_width)
         self._actor_parameters = list(self.policy.parameters())
         self._actor_optimizer = torch.optim.Adam(self._actor_parameters, lr=cfg.lr)
@@ -123,17 +126,13 @@ class PpoLearner:
             "value_target": float(batch.value_target.mean()),
         }
         self._iteration += 1
+        updates: list[dict[str, float]] = []
         train_actor = self._iteration > cfg.critic_warmup
         for _ in range(cfg.epochs):
             for rows in minibatches(len(batch.advantage), cfg.minibatch, self._generator):
-                scalars.update(self._update(batch, rows, train_actor))
-                train_actor = train_actor and scalars.get("approx_kl", 0.0) <= cfg.target_kl
-        for name in ("pg_loss", "value_loss"):
-            if not math.isfinite(scalars.get(name, 0.0)):
-                raise NumericsError(
-                    f"iteration {self._iteration}: {name} is {scalars[name]}: expected finite;"
-                    " the last checkpoint is intact"
-                )
+                updates.append(self._update(batch, rows, train_actor))
+                train_actor = train_actor and updates[-1]["approx_kl"] <= cfg.target_kl
+        scalars |= summary(updates)
         scalars["std"] = float(self.policy.log_std.detach().exp().mean())
         return {name: value for name, value in scalars.items() if math.isfinite(value)}
 
@@ -146,13 +145,16 @@ class PpoLearner:
     def _update(self, batch: Batch, rows: Tensor, train_actor: bool) -> dict[str, float]:
         cfg = self.cfg
         value_loss = value_mse(self.critic(batch.ctx[rows]), batch.value_target[rows])
-        descend(self._critic_optimizer, value_loss, list(self.critic.parameters()), cfg.grad_norm)
+        where = f"iteration {self._iteration}:"
+        descend(
+            self._critic_optimizer, value_loss, list(self.critic.parameters()), cfg.grad_norm, f"{where} value_loss"
+        )
         scalars = {"value_loss": float(value_loss.detach())}
         if train_actor:
             out = policy_loss(self.policy, batch, rows, cfg.clip_coef)
             # the entropy of a Gaussian is its log-deviation up to a constant
             loss = out.loss - cfg.entropy_coef * self.policy.log_std.sum()
-            descend(self._actor_optimizer, loss, self._actor_parameters, cfg.grad_norm)
+            descend(self._actor_optimizer, loss, self._actor_parameters, cfg.grad_norm, f"{where} pg_loss")
             scalars |= {
                 "pg_loss": float(out.loss.detach()),
                 "approx_kl": float(out.approx_kl),

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robotrl.algos.learner import Setup, average_into
-from robotrl.algos.on_policy import Batch, descend, make_batch, minibatches
+from robotrl.algos.learner import Setup, average_into, descend
+from robotrl.algos.on_policy import Batch, check_settings, make_batch, minibatches, summary
 from robotrl.checkpoint import generator_state, set_generator_state
-from robotrl.errors import CapabilityError, ConfigError, NumericsError, out_of_range
+from robotrl.errors import CapabilityError, ConfigError, out_of_range
 from robotrl.fn import chain
 from robotrl.fn.loss import PolicyLoss, ppo_clip, value_mse
 from robotrl.loop import Collector, Decision
@@ -114,7 +114,12 @@ class ReinFlowLearner:
                 f"policy {type(setup.init_policy).__name__} lacks HasChain: ReinFlow needs a flow policy"
             )
         if not 0 < cfg.noise_low < cfg.noise_high:
-            raise out_of_range("noise_low, noise_high", (cfg.noise_low, cfg.noise_high), "0 < noise_low < noise_high")
+            raise out_of_range(
+                "algo.noise_low, algo.noise_high", (cfg.noise_low, cfg.noise_high), "0 < noise_low < noise_high"
+            )
+        if not 0 <= cfg.ema < 1:
+            raise out_of_range("algo.ema", cfg.ema, "0 or more and below 1")
+        check_settings(cfg, setup.init_policy.horizon)
         self.cfg = cfg
         torch.manual_seed(setup.seed)
         self.sim = setup.make_sim()
@@ -150,16 +155,12 @@ class ReinFlowLearner:
             "value_target": float(batch.value_target.mean()),
         }
         self._iteration += 1
+        updates: list[dict[str, float]] = []
         train_actor = self._iteration > cfg.critic_warmup
         for _ in range(cfg.epochs):
             for rows in minibatches(len(batch.advantage), cfg.minibatch, self._generator):
-                scalars.update(self._update(batch, rows, train_actor))
-        for name in ("pg_loss", "value_loss"):
-            if not math.isfinite(scalars.get(name, 0.0)):
-                raise NumericsError(
-                    f"iteration {self._iteration}: {name} is {scalars[name]}: expected finite;"
-                    " the last checkpoint is intact"
-                )
+                updates.append(self._update(batch, rows, train_actor))
+        scalars |= summary(updates)
         return {name: value for name, value in scalars.items() if math.isfinite(value)}
 
     @torch.no_grad()
@@ -174,14 +175,17 @@ class ReinFlowLearner:
     def _update(self, batch: Batch, rows: Tensor, train_actor: bool) -> dict[str, float]:
         cfg = self.cfg
         value_loss = value_mse(self.critic(batch.ctx[rows]), batch.value_target[rows])
-        descend(self._critic_optimizer, value_loss, list(self.critic.parameters()), cfg.grad_norm)
+        where = f"iteration {self._iteration}:"
+        descend(
+            self._critic_optimizer, value_loss, list(self.critic.parameters()), cfg.grad_norm, f"{where} value_loss"
+        )
         scalars = {"value_loss": float(value_loss.detach())}
         if train_actor:
             out = policy_loss(self.model, self.noise, batch, rows, cfg.clip_coef)
             loss = out.loss
             if cfg.entropy_coef:
                 loss = loss - cfg.entropy_coef * entropy_rate(self.noise, batch.ctx[rows], self.model.denoising_steps)
-            descend(self._actor_optimizer, loss, self._actor_parameters, cfg.grad_norm)
+            descend(self._actor_optimizer, loss, self._actor_parameters, cfg.grad_norm, f"{where} pg_loss")
             if cfg.ema:
                 average_into(self.policy, self.model, cfg.ema)
             scalars |= {
