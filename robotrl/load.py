@@ -1,7 +1,7 @@
 """Policies to and from checkpoints, strictly: nothing missing, nothing left over, and a fingerprint that must come out.
 
 A checkpoint that holds a policy to evaluate or export has it under "policy": its description, its weights, and the
-action it gave on a fixed input when it was saved. Loading repeats that action.
+actions it gave on a stored input when it was saved. Loading repeats those actions.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from robotrl.checkpoint import Checkpoint, read_checkpoint
-from robotrl.errors import DataError
+from robotrl.errors import DataError, NumericsError
 from robotrl.registry import POLICIES
 from robotrl.run import Run
-from robotrl.spec import Spec
+from robotrl.transforms import Affine
 
 FINGERPRINT_ROWS = 4
 FINGERPRINT_TOLERANCE = 1e-5
@@ -29,12 +29,20 @@ def policy_tree(policy: Any) -> dict[str, Any]:
 
     Args:
         policy: one of `robotrl.policies`.
+
+    Raises:
+        NumericsError: the policy's weights or actions are not finite, so that it is not worth storing.
     """
-    return {
-        "description": policy.to_json(),
-        "weights": {name: value.detach().clone() for name, value in policy.state_dict().items()},
-        "fingerprint": fingerprint(policy),
-    }
+    weights = {name: value.detach().clone() for name, value in policy.state_dict().items()}
+    for name, value in weights.items():
+        if not torch.isfinite(value).all():
+            raise NumericsError(f"policy weight {name!r} is not finite; the last checkpoint is intact")
+    obs, noise = _fixed_input(policy)
+    actions = _act(policy, obs, noise)
+    if not torch.isfinite(actions).all():
+        raise NumericsError("the policy's action on a fixed input is not finite; the last checkpoint is intact")
+    fingerprint = {"obs": obs, "noise": noise, "actions": actions}
+    return {"description": policy.to_json(), "weights": weights, "fingerprint": fingerprint}
 
 
 def policy_from_tree(tree: dict[str, Any], where: str) -> Any:
@@ -49,7 +57,10 @@ def policy_from_tree(tree: dict[str, Any], where: str) -> Any:
         DataError: weights are missing, left over or of another shape, or the fingerprint differs.
     """
     description, weights = tree["description"], tree["weights"]
-    policy = POLICIES.load(description["kind"]).from_json(description)
+    try:
+        policy = POLICIES.load(description["kind"]).from_json(description)
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{where}: the policy's description does not fit this version of robotrl: {error}") from error
     expected = policy.state_dict()
     for problem, names in (
         ("lacks", expected.keys() - weights.keys()),
@@ -63,7 +74,8 @@ def policy_from_tree(tree: dict[str, Any], where: str) -> Any:
                 f"{where}: weight {name!r} has shape {tuple(weights[name].shape)}: expected {tuple(value.shape)}"
             )
     policy.load_state_dict(weights)
-    found, stored = fingerprint(policy), tree["fingerprint"]
+    fingerprint = tree["fingerprint"]
+    found, stored = _act(policy, fingerprint["obs"], fingerprint["noise"]), fingerprint["actions"]
     span = torch.tensor(policy.action_spec.high) - torch.tensor(policy.action_spec.low)
     error = float(((found - stored).abs() / span).max())
     if not error <= FINGERPRINT_TOLERANCE:
@@ -75,21 +87,29 @@ def policy_from_tree(tree: dict[str, Any], where: str) -> Any:
 
 
 @torch.no_grad()
-def fingerprint(policy: Any) -> Tensor:
-    """The actions (4, H, A) of a policy on a fixed input that touches every element of observation and noise."""
-    obs = {key: _fixed_observation(spec) for key, spec in policy.observation_spec.items()}
-    noise = None
-    if policy.noise_shape is not None:
-        count = FINGERPRINT_ROWS * int(np.prod(policy.noise_shape))
-        noise = torch.linspace(-1.5, 1.5, count).reshape(FINGERPRINT_ROWS, *policy.noise_shape)
+def _act(policy: Any, obs: dict[str, Tensor], noise: Tensor | None) -> Tensor:
     return policy.deploy(obs, noise).actions.clone()
 
 
-def _fixed_observation(spec: Spec) -> Tensor:
-    low, high = (np.nan_to_num(np.asarray(v, np.float64), neginf=-1.0, posinf=1.0) for v in (spec.low, spec.high))
-    weights = np.linspace(0.2, 0.8, FINGERPRINT_ROWS)[:, None]
-    wiggle = 0.15 * np.sin(np.arange(1, len(low) + 1) * np.arange(1, FINGERPRINT_ROWS + 1)[:, None])
-    return torch.tensor(low + (high - low) * (weights + wiggle), dtype=torch.float32)
+def _fixed_input(policy: Any) -> tuple[dict[str, Tensor], Tensor | None]:
+    """Observations and noise that touch every element, near what the policy was trained on.
+
+    Far from it, nearly all actions would be clipped to their bounds, and an altered weight would not show.
+    """
+    obs: dict[str, Tensor] = {}
+    start = 1
+    for key, spec in policy.observation_spec.items():
+        columns = np.arange(start, start + spec.shape[0])
+        start += spec.shape[0]
+        x = np.sin(columns * np.arange(1, FINGERPRINT_ROWS + 1)[:, None])
+        for transform in reversed(policy.transforms.inputs):
+            if transform.key == key and isinstance(transform, Affine):
+                x = (x - np.asarray(transform.offset)) / np.asarray(transform.scale)
+        obs[key] = torch.tensor(x, dtype=torch.float32)
+    if policy.noise_shape is None:
+        return obs, None
+    count = FINGERPRINT_ROWS * int(np.prod(policy.noise_shape))
+    return obs, torch.linspace(-1.5, 1.5, count).reshape(FINGERPRINT_ROWS, *policy.noise_shape)
 
 
 def load_policy(path: str | Path, which: str = "best") -> Any:

@@ -6,6 +6,7 @@ import importlib
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from robotrl.callbacks import Callback, CallbackList
 from robotrl.checkpoint import rng_state, set_rng_state
 from robotrl.config import TrainCfg
 from robotrl.errors import ConfigError
-from robotrl.load import load_policy, policy_tree
+from robotrl.load import load_policy, policy_from_tree, policy_tree
 from robotrl.loop import EvalResult, PolicyActor, evaluate, run_episodes
 from robotrl.media import grid, write_gif
 from robotrl.progress import track
@@ -29,7 +30,9 @@ from robotrl.spec import HasCamera, HasStateIds, VecSim
 
 FRAME_SIZE = (128, 96)
 FRAME_EVERY, FRAMES = 4, 16
-"""Each evaluation draws every so many steps, so many times: enough to see what the policy does, cheap enough to keep on."""
+"""Each evaluation draws every so many steps, so many times: enough to see what the policy does, and cheap."""
+GOOD_ENOUGH = 2
+"""How many evaluations in a row must reach `stop_at_success`."""
 OBSERVATIONS = "observations.safetensors"
 """In a run: observations of its policy, for the parity check of its export."""
 
@@ -75,7 +78,7 @@ def resume(run_path: Path, callbacks: Sequence[Callback] = ()) -> Path:
 def _go(cfg: TrainCfg[Any, Any], run: Run, state: dict[str, Any] | None, callbacks: Sequence[Callback]) -> None:
     torch.set_num_threads(cfg.torch_threads)
     torch.manual_seed(cfg.seed)
-    learner: Learner = cfg.algo.build(_setup(cfg))
+    learner: Learner = cfg.algo.build(_setup(cfg, state))
     iteration, streak, best = 0, 0, -1.0
     if state is not None:
         learner.load(state["learner"])
@@ -86,7 +89,7 @@ def _go(cfg: TrainCfg[Any, Any], run: Run, state: dict[str, Any] | None, callbac
     started, steps_before = time.monotonic(), learner.env_steps
     hooks.on_start()
     with track(learner.iterations - iteration, f"train {run.path.name}", "iteration") as progress:
-        while iteration < learner.iterations:
+        while iteration < learner.iterations and streak < GOOD_ENOUGH:
             scalars = learner.iterate()
             iteration += 1
             last = iteration == learner.iterations or run.stop_requested
@@ -97,9 +100,8 @@ def _go(cfg: TrainCfg[Any, Any], run: Run, state: dict[str, Any] | None, callbac
             score = None
             every = cfg.evaluation.every
             if (every and iteration % every == 0) or iteration == learner.iterations:
-                eval_sim = eval_sim or make_sim(
-                    cfg.sim.name, num_envs=cfg.evaluation.num_envs, seed=cfg.seed, **cfg.sim.options
-                )
+                if eval_sim is None:
+                    eval_sim = _make_sim(cfg, cfg.evaluation.num_envs)
                 result = _evaluate(cfg, run, learner, eval_sim, iteration)
                 score = result.rate.value
                 scalars |= {
@@ -111,9 +113,10 @@ def _go(cfg: TrainCfg[Any, Any], run: Run, state: dict[str, Any] | None, callbac
                 hooks.on_evaluation(iteration, result)
                 best = max(best, score)
                 streak = streak + 1 if cfg.stop_at_success is not None and score >= cfg.stop_at_success else 0
-                last = last or streak >= 2
+                last = last or streak >= GOOD_ENOUGH
             run.log(iteration, scalars)
             hooks.on_iteration(iteration, scalars)
+            last = last or run.stop_requested
             if last or score is not None or iteration % cfg.checkpoint_every == 0:
                 tree = {
                     "policy": policy_tree(learner.policy),
@@ -129,7 +132,7 @@ def _go(cfg: TrainCfg[Any, Any], run: Run, state: dict[str, Any] | None, callbac
             if last:
                 break
     if eval_sim is not None:
-        if not run.stop_requested:
+        if not run.exit_code:
             record_observations(learner.policy, eval_sim, run.path / OBSERVATIONS, cfg.seed)
         eval_sim.close()
     hooks.on_end()
@@ -138,14 +141,21 @@ def _go(cfg: TrainCfg[Any, Any], run: Run, state: dict[str, Any] | None, callbac
         raise SystemExit(run.exit_code)
 
 
-def _setup(cfg: TrainCfg[Any, Any]) -> Setup:
-    def make() -> VecSim:
-        return make_sim(cfg.sim.name, num_envs=cfg.sim.num_envs, seed=cfg.seed, **cfg.sim.options)
+def _make_sim(cfg: TrainCfg[Any, Any], num_envs: int) -> VecSim:
+    return make_sim(cfg.sim.name, num_envs=num_envs, seed=cfg.seed, **cfg.sim.options)
 
+
+def _setup(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None) -> Setup:
+    init_policy = None
+    if state is not None:
+        # its own policy, normalisation included: the run that it started from may have moved or changed since
+        init_policy = policy_from_tree(state["policy"], "the checkpoint")
+    elif cfg.init_from is not None:
+        init_policy = load_policy(cfg.init_from)
     return Setup(
-        make_sim=make,
+        make_sim=lambda: _make_sim(cfg, cfg.sim.num_envs),
         policy_cfg=cfg.policy,
-        init_policy=None if cfg.init_from is None else load_policy(cfg.init_from),
+        init_policy=init_policy,
         dataset=None if cfg.dataset is None else Path(cfg.dataset),
         seed=cfg.seed,
     )
@@ -215,6 +225,10 @@ def _note(scalars: dict[str, float], best: float) -> str:
 def _class_of(name: str) -> type:
     module, _, attribute = name.partition(":")
     try:
-        return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"config class {name!r} is unknown here: {error}") from error
+    # a run's directory may come from elsewhere: never call what is no config
+    if not (isinstance(found, type) and is_dataclass(found) and hasattr(found, "build")):
+        raise ConfigError(f"config class {name!r} is no config: expected a dataclass with a method `build`")
+    return found
