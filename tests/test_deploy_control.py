@@ -184,6 +184,27 @@ def test_a_robot_whose_controller_is_killed_ends_by_itself(bundle: Path) -> None
     assert not alive
 
 
+def test_a_robot_whose_controller_hangs_ends_by_itself(bundle: Path) -> None:
+    script = (
+        "import sys; from robotrl.deploy.control import run_control; from robotrl.errors import RobotrlError\n"
+        "try:\n    run_control(sys.argv[1], sys.argv[2], episodes=100)\n"
+        "except RobotrlError as error:\n    print(error); sys.exit(2)"
+    )
+    controller = subprocess.Popen([sys.executable, "-c", script, str(bundle), CART], stdout=subprocess.PIPE, text=True)
+    robot = child_of(controller.pid)
+    time.sleep(1.0)
+    controller.send_signal(signal.SIGSTOP)
+    # It cannot be reaped while its parent stands still, so it ends as a zombie.
+    deadline = time.monotonic() + 20
+    while robot.status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    controller.send_signal(signal.SIGCONT)
+    out, _ = controller.communicate(timeout=20)
+    assert controller.returncode == 2
+    assert "ended with exit code 3" in out
+
+
 def child_of(pid: int) -> psutil.Process:
     """The robot's process of a controller, once it has started."""
     deadline = time.monotonic() + 60
