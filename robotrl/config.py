@@ -84,15 +84,13 @@ def from_json(data: Mapping[str, Any], types: Mapping[str, type]) -> TrainCfg[An
     """
     given = {key: value for key, value in data.items() if key != "types"}
     try:
-        return TrainCfg(
-            **{
-                **given,
-                "sim": SimCfg(**given["sim"]),
-                "evaluation": EvalCfg(**given["evaluation"]),
-                "algo": types["algo"](**_tuples(given["algo"])),
-                "policy": types["policy"](**_tuples(given["policy"])),
-            }
-        )
+        parts: dict[str, Any] = {
+            "sim": SimCfg(**given["sim"]),
+            "evaluation": EvalCfg(**given["evaluation"]),
+            "algo": types["algo"](**_tuples(given["algo"])),
+            "policy": types["policy"](**_tuples(given["policy"])),
+        }
+        return TrainCfg(**{**given, **parts})
     except (KeyError, TypeError) as error:
         raise ConfigError(f"the saved config does not fit this version of robotrl: {error}") from error
 

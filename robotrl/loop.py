@@ -219,6 +219,7 @@ class Actor(Protocol):
 
     def act(self, obs: Arrays, started: Tensor) -> Tensor:
         """Actions (N, A); `started` (N,) bool marks envs at the first step of an episode."""
+        ...
 
 
 class PolicyActor:

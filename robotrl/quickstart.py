@@ -10,7 +10,7 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -61,7 +61,7 @@ class Stages:
         self.seconds: list[tuple[str, float]] = []
 
     @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
+    def stage(self, name: str) -> Generator[None]:
         """Announce and time a stage."""
         print(f"[{len(self.seconds) + 1}/7] {name}", file=sys.stderr, flush=True)
         began = time.monotonic()

@@ -107,22 +107,21 @@ class BcLearner:
         model: Any = setup.init_policy
         if model is None:
             model = setup.policy_cfg.build(specs, action_spec, transforms_for(dataset, specs, action_spec))
-        capable = isinstance(model, HasChain | HasLogProb)
-        if not capable:
+        if not isinstance(model, HasChain | HasLogProb):
             raise CapabilityError(
                 f"policy {type(model).__name__} has neither HasChain nor HasLogProb: cannot be cloned"
             )
-        model.control_dt_s = control_dt_s
         self.model: Any = model
-        self.policy: Any = copy.deepcopy(model) if cfg.ema else model
+        self.model.control_dt_s = control_dt_s
+        self.policy: Any = copy.deepcopy(self.model) if cfg.ema else self.model
         self._updates = 0
         self._generator = torch.Generator().manual_seed(setup.seed)
-        self._optimizer = torch.optim.Adam(model.parameters(), lr=cfg.lr)
-        data = load_chunks(dataset, list(specs), model.horizon)
+        self._optimizer = torch.optim.Adam(self.model.parameters(), lr=cfg.lr)
+        data = load_chunks(dataset, list(specs), self.model.horizon)
         to_unit = bounds_to_unit(ACTION, action_spec.low, action_spec.high)
         scale, offset = torch.tensor(to_unit.scale), torch.tensor(to_unit.offset)
         with torch.no_grad():
-            self._ctx: Tensor = model.encode({key: torch.from_numpy(value) for key, value in data.obs.items()})
+            self._ctx: Tensor = self.model.encode({key: torch.from_numpy(value) for key, value in data.obs.items()})
         self._chunks = torch.from_numpy(data.chunks) * scale + offset
         self._valid = torch.from_numpy(data.valid)
 
@@ -147,7 +146,11 @@ class BcLearner:
         else:
             loss = mean_loss(model, ctx, chunk, valid)
         descend(
-            self._optimizer, loss, list(model.parameters()), self.cfg.grad_norm, f"update {self._updates + 1}: loss"
+            self._optimizer,
+            loss,
+            list(self.model.parameters()),
+            self.cfg.grad_norm,
+            f"update {self._updates + 1}: loss",
         )
         if self.cfg.ema:
             # averaging over fewer steps than the decay spans would keep the random start in the mean

@@ -77,7 +77,8 @@ def descend(
 @torch.no_grad()
 def average_into(average: nn.Module, model: nn.Module, decay: float) -> None:
     """Move the weights of `average` towards those of `model`: `decay * average + (1 - decay) * model`."""
-    into, new = list(average.parameters()), list(model.parameters())
+    into: list[Tensor] = list(average.parameters())
+    new: list[Tensor] = list(model.parameters())
     # one fused call for all weights; torch has no public name for it
     torch._foreach_lerp_(into, new, 1 - decay)  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
 

@@ -96,9 +96,9 @@ class PpoLearner:
             model = setup.policy_cfg.build(self.sim.observation_spec, self.sim.action_spec, transforms)
         if not isinstance(model, HasLogProb):
             raise CapabilityError(f"policy {type(model).__name__} lacks HasLogProb: PPO needs a Gaussian policy")
-        model.control_dt_s = self.sim.control_dt_s
         self.policy: Any = model
-        check_settings(cfg, model.horizon)
+        self.policy.control_dt_s = self.sim.control_dt_s
+        check_settings(cfg, self.policy.horizon)
         self.critic = ValueNet(self.policy.context_width)
         self._actor_parameters = list(self.policy.parameters())
         self._actor_optimizer = torch.optim.Adam(self._actor_parameters, lr=cfg.lr)

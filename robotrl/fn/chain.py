@@ -33,6 +33,7 @@ class Kernel(Protocol):
 
     def __call__(self, policy: HasChain, ctx: Tensor, x: Tensor, t: Tensor, dt: Tensor) -> Transition:
         """The law of the next point; x (B, H, A), t and dt (B,)."""
+        ...
 
 
 def ode(policy: HasChain, ctx: Tensor, x: Tensor, t: Tensor, dt: Tensor) -> Transition:
