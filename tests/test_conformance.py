@@ -442,6 +442,7 @@ def test_pictures(adapter: Adapter) -> None:
         pictures = sim.render([3, 0, 3], camera, 48, 32)
         assert (pictures.shape, pictures.dtype) == ((3, 32, 48, 3), np.uint8)
         assert np.array_equal(pictures[0], pictures[2])
+        assert np.array_equal(pictures[0], sim.render([3], camera, 48, 32)[0])
         assert not np.array_equal(pictures[0], pictures[1])
         assert pictures.std() > 10
     assert sim.render([], sim.cameras[0], 8, 8).shape == (0, 8, 8, 3)
