@@ -130,7 +130,7 @@ MISTAKES = [
     (["inspect", "no/such"], "no/such does not exist"),
     (["deploy", "x"], "missing: --robot"),
     (["deploy", "no/such", "--robot", "sim:x"], "no/such does not exist"),
-    (["bench"], "missing: NAME of a bench: known: quickstart"),
+    (["bench"], "missing: NAME of a bench: known: "),
     (["bench", "quickstrat"], "bench 'quickstrat' is unknown: did you mean 'quickstart'?"),
     (["quickstart", "--seed", "-1"], "--seed is -1: expected 0 or more"),
     (["quickstart", "--sed", "1"], "unknown option --sed: did you mean --seed?"),
