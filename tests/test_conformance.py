@@ -349,6 +349,23 @@ def test_an_id_is_one_start_at_every_place_and_in_every_process(adapter: Adapter
         assert rows[0] != rows[1]
 
 
+@adapters(HasStateIds, needs="short_steps")
+def test_a_restart_leaves_nothing_of_the_episode_before(adapter: Adapter) -> None:
+    n = 4
+    used = adapter.make(n, **adapter.short, **adapter.randomization)
+    ids = list(used.state_ids("val")[: 2 * n])
+    used.queue_states(ids)
+    used.reset()
+    actions = random_actions(used, 2 * adapter.short_steps - 1)
+    before = play(used, actions[: adapter.short_steps])
+    assert before[-1].final_ids.tolist() == list(range(n))
+    fresh = adapter.make(n, **adapter.short, **adapter.randomization)
+    fresh.queue_states(ids[n:])
+    assert_same_obs(fresh.reset(), before[-1].obs)
+    rest = actions[adapter.short_steps :]
+    assert_same(play(used, rest), play(fresh, rest))
+
+
 @adapters(HasStateIds)
 def test_an_env_does_not_notice_its_neighbours(adapter: Adapter) -> None:
     crowd = adapter.make(7, **adapter.long)

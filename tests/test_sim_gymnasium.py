@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from gymnasium.utils.env_checker import check_env, data_equivalence
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import DictInfoToList, RecordEpisodeStatistics
@@ -41,31 +42,51 @@ def test_the_single_environment_passes_the_checkers_of_gymnasium_and_stable_base
 
 def test_the_vector_environment_is_what_gymnasium_makes_of_single_ones() -> None:
     """Gymnasium 1.4 has no checker for vector environments: its own same-step implementation serves as one."""
-    n, episodes = 4, 6
-    ids = np.arange(n * episodes).reshape(episodes, n) + (1 << 30)
+    n, episodes = 4, 8
+    ids = np.arange(n * episodes).reshape(n, episodes) + (1 << 30)
+    # the longest time that an expert takes here is about 1.6 s: most episodes succeed, some time out
+    limit = {"limit_s": 1.0}
 
     def single(column: int) -> gym.Env[Any, Any]:
-        sim = make(1, **SHORT)
-        sim.queue_states(ids[:, column])
+        sim = make(1, **limit)
+        sim.queue_states(ids[column])
         return GymnasiumEnv(sim)
 
     theirs = SyncVectorEnv([lambda i=i: single(i) for i in range(n)], autoreset_mode=AutoresetMode.SAME_STEP)
-    sim = make(n, **SHORT)
-    sim.queue_states(ids.ravel())
+    sim = make(n, **limit)
     ours = sim.as_gymnasium()
     assert isinstance(ours, GymnasiumVectorEnv)
 
     assert ours.metadata["autoreset_mode"] == theirs.metadata["autoreset_mode"]
     for name in ("observation_space", "action_space", "single_observation_space", "single_action_space", "num_envs"):
         assert getattr(ours, name) == getattr(theirs, name), name
+
+    used = np.zeros(n, np.int64)
+
+    def feed(ended: np.ndarray) -> None:
+        """Queue for our envs that end in the coming step the starts that theirs will take."""
+        sim.queue_states([ids[env, used[env]] for env in np.flatnonzero(ended)])
+        used[ended] += 1
+
+    feed(np.ones(n, bool))
     assert data_equivalence(ours.reset(), theirs.reset())
-    ended = 0
-    for t, actions in enumerate(random_actions(ours, 45)):
-        mine, reference = ours.step(actions), theirs.step(actions)
+    expert = sim.make_expert(mode="left")
+    started = np.ones(n, bool)
+    wins = time_outs = mixed = 0
+    for t in range(80):
+        actions = expert.act(torch.from_numpy(started)).numpy()
+        reference = theirs.step(actions)
+        started = reference[2] | reference[3]
+        feed(started)
+        mine = ours.step(actions)
         assert data_equivalence(mine, reference), f"step {t}"
         assert mine[0] in ours.observation_space
-        ended += int((mine[2] | mine[3]).sum())
-    assert ended == 4 * n
+        wins += int(mine[2].sum())
+        time_outs += int(mine[3].sum())
+        mixed += 0 < started.sum() < n
+    assert wins
+    assert time_outs
+    assert mixed
 
 
 def test_successes_and_time_outs_stay_apart() -> None:
@@ -78,7 +99,7 @@ def test_successes_and_time_outs_stay_apart() -> None:
     started = np.ones(n, bool)
     wins = 0
     for _ in range(60):
-        action = expert.act(torch_bool(started)).numpy()
+        action = expert.act(torch.from_numpy(started)).numpy()
         if wins >= 8:
             action = np.zeros_like(action)
         _, rewards, terminations, truncations, infos = env.step(action)
@@ -92,12 +113,6 @@ def test_successes_and_time_outs_stay_apart() -> None:
         assert (rewards == terminations).all()
         wins += int(terminations.sum())
     assert wins >= 8
-
-
-def torch_bool(values: np.ndarray) -> Any:
-    import torch
-
-    return torch.from_numpy(values.copy())
 
 
 def test_gymnasiums_wrappers_work_on_it() -> None:

@@ -294,6 +294,25 @@ def test_success_is_where_the_peg_is_deep_in_the_hole() -> None:
     assert ended >= 0.95 * n
 
 
+def test_success_in_the_last_step_is_no_time_out() -> None:
+    def until_the_end(limit_s: float) -> tuple[int, bool, bool]:
+        sim = make(1, limit_s=limit_s)
+        sim.queue_states(sim.state_ids("val")[:1])
+        sim.reset()
+        expert, started = sim.make_expert(mode="left"), torch.ones(1, dtype=torch.bool)
+        for step in range(1, 100):
+            out = sim.step(expert.act(started))
+            started[:] = False
+            if len(out.final_ids):
+                return step, bool(out.terminated), bool(out.truncated)
+        raise AssertionError("no end")
+
+    steps, terminated, truncated = until_the_end(4.0)
+    assert (terminated, truncated) == (True, False)
+    assert until_the_end(steps * 0.05) == (steps, True, False)
+    assert until_the_end((steps - 1) * 0.05) == (steps - 1, False, True)
+
+
 def test_the_shaped_reward_sums_to_the_distance_gained() -> None:
     sim = make(6, reward="shaped", limit_s=60.0)
     sim.reset(seed=0)
