@@ -272,7 +272,8 @@ def _latencies(log: Path) -> tuple[list[float], list[float]]:
         row = json.loads(line)
         if "lateness_ns" in row:
             lateness.append(row["lateness_ns"] / 1e3)
-            if row["inference_ns"]:
+            # the first tick of each chunk is the one that infers
+            if row["cursor"] == 1:
                 inference.append(row["inference_ns"] / 1e3)
     return lateness, inference
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from robotrl.loop import PolicyActor, run_episodes
 from robotrl.report import Animation, Camera, Rollout, geoms_from_mujoco, poses_from_mujoco
 
-CAMERA = Camera((0.4, 0.0, 0.22), 1.35, 140.0, -22.0)
+CAMERA = Camera((0.34, 0.0, 0.30), 1.75, 140.0, -20.0)
 
 
 def record_animation(sim: Any, before: Any, after: Any, starts: list[int], seed: int) -> Animation:
