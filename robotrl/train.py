@@ -19,7 +19,7 @@ from robotrl.algos.learner import Learner, Setup
 from robotrl.callbacks import Callback, CallbackList
 from robotrl.checkpoint import rng_state, set_rng_state
 from robotrl.config import TrainCfg
-from robotrl.errors import ConfigError
+from robotrl.errors import CapabilityError, ConfigError, out_of_range
 from robotrl.load import load_policy, policy_from_tree, policy_tree
 from robotrl.loop import EvalResult, PolicyActor, evaluate, run_episodes
 from robotrl.media import grid, write_gif
@@ -85,7 +85,7 @@ def _go(cfg: TrainCfg[Any, Any], run: Run, state: dict[str, Any] | None, callbac
         set_rng_state(state["rng"])
         iteration, streak, best = (state[name] for name in ("iteration", "streak", "best"))
     hooks = CallbackList(run, callbacks)
-    eval_sim: VecSim | None = None
+    eval_sim = _make_eval_sim(cfg)
     started, steps_before = time.monotonic(), learner.env_steps
     hooks.on_start()
     with track(learner.iterations - iteration, f"train {run.path.name}", "iteration") as progress:
@@ -100,8 +100,6 @@ def _go(cfg: TrainCfg[Any, Any], run: Run, state: dict[str, Any] | None, callbac
             score = None
             every = cfg.evaluation.every
             if (every and iteration % every == 0) or iteration == learner.iterations:
-                if eval_sim is None:
-                    eval_sim = _make_sim(cfg, cfg.evaluation.num_envs)
                 result = _evaluate(cfg, run, learner, eval_sim, iteration)
                 score = result.rate.value
                 scalars |= {
@@ -131,10 +129,9 @@ def _go(cfg: TrainCfg[Any, Any], run: Run, state: dict[str, Any] | None, callbac
             progress.advance(1, note=_note(scalars, best))
             if last:
                 break
-    if eval_sim is not None:
-        if not run.exit_code:
-            record_observations(learner.policy, eval_sim, run.path / OBSERVATIONS, cfg.seed)
-        eval_sim.close()
+    if not run.exit_code:
+        record_observations(learner.policy, eval_sim, run.path / OBSERVATIONS, cfg.seed)
+    eval_sim.close()
     hooks.on_end()
     if run.exit_code:
         print(f"stopped: {run.path} is saved; go on with: robotrl train --resume {run.path}", file=sys.stderr)
@@ -143,6 +140,17 @@ def _go(cfg: TrainCfg[Any, Any], run: Run, state: dict[str, Any] | None, callbac
 
 def _make_sim(cfg: TrainCfg[Any, Any], num_envs: int) -> VecSim:
     return make_sim(cfg.sim.name, num_envs=num_envs, seed=cfg.seed, **cfg.sim.options)
+
+
+def _make_eval_sim(cfg: TrainCfg[Any, Any]) -> VecSim:
+    """The sim of evaluations; what it cannot do is found before training, not after."""
+    sim = _make_sim(cfg, cfg.evaluation.num_envs)
+    if not isinstance(sim, HasStateIds):
+        raise CapabilityError(f"sim {cfg.sim.name!r} lacks HasStateIds: a run cannot be evaluated on held-out starts")
+    available = len(sim.state_ids("val"))
+    if cfg.evaluation.episodes > available:
+        raise out_of_range("evaluation.episodes", cfg.evaluation.episodes, f"{available} or less, the size of val")
+    return sim
 
 
 def _setup(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None) -> Setup:
@@ -190,13 +198,13 @@ def record_observations(policy: Any, sim: VecSim, path: Path, seed: int, at_leas
         sim: a sim with numbered starts.
         path: the safetensors file.
         seed: of the policy's noise.
-        at_least: how many observations.
+        at_least: how many observations, unless the split ends before.
     """
     assert isinstance(sim, HasStateIds)
     rows: list[dict[str, Any]] = []
     ids = sim.state_ids("val")
     count, begin = 0, 0
-    while count < at_least:
+    while count < at_least and begin < len(ids):
         actor = PolicyActor(policy, sim.num_envs, sim.device, None, seed)
         chosen = ids[begin : begin + sim.num_envs]
         episodes = run_episodes(actor, sim, chosen, record=True, description="record observations")
