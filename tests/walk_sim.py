@@ -142,6 +142,8 @@ class Walk(BareWalk):
         return {"walk": self._obs}
 
 
-def make(num_envs: int, seed: int, *, limit: int = 6) -> Walk:
-    """What the registry would call."""
-    return Walk(num_envs, seed, limit)
+def make(num_envs: int, seed: int, *, limit: int = 6, nan_step: int = -1) -> Walk:
+    """What the registry calls; at step `nan_step`, the reward of env 0 is NaN."""
+    sim = Walk(num_envs, seed, limit)
+    sim.poison[nan_step, 0] = "reward"
+    return sim
