@@ -35,13 +35,21 @@ _SKIPPED_TICKS = 10
 _FLAGS = ("-O3", "-march=native", "-std=c++17", "-shared", "-fPIC")
 
 
-class Route(NamedTuple):
+class Way(NamedTuple):
     """A way to compute a tick."""
 
     tick: Callable[[], int]
     """Does one inference and returns its nanoseconds."""
+    warm: Callable[[], object]
+    """Does one for nothing."""
+
+
+class Route(NamedTuple):
+    """A way to compute a tick, with or without warming before the deadline."""
+
+    way: Way
     leads_ns: tuple[int, ...]
-    """How long before each deadline it does one for nothing; empty: not at all."""
+    """How long before each deadline it infers for nothing; empty: not at all."""
 
 
 def run(quick: bool = False) -> dict[str, Figure]:
@@ -49,19 +57,19 @@ def run(quick: bool = False) -> dict[str, Figure]:
     seconds, rounds = (0.5, 2) if quick else (2.0, 7)
     figures: dict[str, Figure] = {}
     with tempfile.TemporaryDirectory() as folder, steady():
-        routes = _with_cold(_ticks(Path(folder)))
+        routes = _with_cold(_ways(Path(folder)))
         for rate_hz in RATES_HZ:
             figures |= _at_rate(routes, rate_hz, seconds, rounds)
     return figures
 
 
-def _with_cold(ticks: dict[str, Callable[[], int]]) -> dict[str, Route]:
+def _with_cold(ways: dict[str, Way]) -> dict[str, Route]:
     """Each way to compute a tick twice: warmed before the deadline as the control loop does, and not."""
     routes: dict[str, Route] = {}
-    for name, tick in ticks.items():
-        back_to_back = statistics.median(tick() for _ in range(100))
-        routes[name] = Route(tick, warm_leads_ns(back_to_back * 1e-9))
-        routes[name + _COLD] = Route(tick, ())
+    for name, way in ways.items():
+        back_to_back = statistics.median(way.tick() for _ in range(100))
+        routes[name] = Route(way, warm_leads_ns(back_to_back * 1e-9))
+        routes[name + _COLD] = Route(way, ())
     return routes
 
 
@@ -114,16 +122,15 @@ def pace(route: Route, rate_hz: int, ticks: int) -> list[float]:
         for lead in route.leads_ns:
             if time.monotonic_ns() < deadline - lead:
                 sleep_until(deadline - lead)
-                route.tick()
+                route.way.warm()
         sleep_until(deadline)
-        spent = route.tick()
+        spent = route.way.tick()
         if i >= _SKIPPED_TICKS:
             samples.append(spent / 1e3)
     return samples
 
 
-def _ticks(folder: Path) -> dict[str, Callable[[], int]]:
-    """For each route a function that does one inference and returns its nanoseconds."""
+def _ways(folder: Path) -> dict[str, Way]:
     import torch
 
     from robotrl.deploy.export import export
@@ -155,7 +162,7 @@ def _ticks(folder: Path) -> dict[str, Callable[[], int]]:
             policy.deploy(batch, torch.from_numpy(noise)).actions[0].numpy()
         return time.perf_counter_ns() - begun
 
-    routes: dict[str, Callable[[], int]] = {OURS: ours, TORCH: eager}
+    ways = {OURS: Way(ours, controller.warm), TORCH: Way(eager, eager)}
     if shutil.which("g++") is not None:
         infer = build_cpp(policy, folder)
         with torch.inference_mode():
@@ -164,8 +171,12 @@ def _ticks(folder: Path) -> dict[str, Callable[[], int]]:
         error = float(np.abs(actions - wanted.numpy()).max())
         if not error < 1e-5:
             raise RobotrlError(f"the C++ loop differs from torch by {error:.3g}: expected the same network")
-        routes[CPP] = lambda: infer(recorded[0], noise[0])[1]
-    return routes
+
+        def plain() -> int:
+            return infer(recorded[0], noise[0])[1]
+
+        ways[CPP] = Way(plain, plain)
+    return ways
 
 
 def make_policy() -> Any:

@@ -66,7 +66,7 @@ def warm_leads_ns(inference_s: float) -> tuple[int, ...]:
     """
     if inference_s > _WORTH_WARMING_S:
         return ()
-    return tuple(round((margin + 2 * inference_s) * 1e9) for margin in (1e-3, 1e-4))
+    return round((1e-3 + 2 * inference_s) * 1e9), round((8e-5 + 1.5 * inference_s) * 1e9)
 
 
 def _timer_slack(slack_ns: int) -> int | None:

@@ -22,7 +22,6 @@ from robotrl.errors import ConfigError, DataError, NumericsError, nearest
 from robotrl.transforms import Transform, numpy_backend
 
 WARM_UP_RUNS = 20
-_SHORT = 4096
 
 
 class Controller:
@@ -60,7 +59,7 @@ class Controller:
         self._names = {port.name: port.names for port in manifest.observations}
         self._host_in = _host(manifest.transforms.inputs)
         self._flat = self._session.observation if self._host_in is None else self._session.observation.copy()
-        self._zeros = np.zeros_like(self._flat)
+        self._finite = np.ones(self._flat.shape, np.bool_)
         self._raw = _views(self._flat, manifest)
         self._host_out = _host(manifest.transforms.outputs)
         names = output_names(manifest)
@@ -116,7 +115,8 @@ class Controller:
         """
         self._take(obs)
         if self.cursor >= self._execute:
-            self.prepare()
+            if self._next_noise is None:
+                self.prepare()
             self._chunk[...] = self._run(self._next_noise)
             self._next_noise = None
             self.decision += 1
@@ -164,14 +164,13 @@ class Controller:
         if len(obs) != len(self._raw):
             raise _wrong_names(obs, self._raw)
         for name, raw in self._raw.items():
-            try:
-                array = obs[name]
-            except KeyError as error:
-                raise _wrong_names(obs, self._raw) from error
+            array = obs.get(name)
+            if array is None:
+                raise _wrong_names(obs, self._raw)
             if np.shape(array) != raw.shape:
                 raise ConfigError(f"observation {name!r} has shape {np.shape(array)}: expected {raw.shape}")
             raw[...] = array
-        if not self._finite():
+        if not np.isfinite(self._flat, out=self._finite).all():
             error = self._not_finite()
             self._flat[:] = 0.0
             raise error
@@ -185,14 +184,6 @@ class Controller:
             self._noise_in[0] = 0.0 if noise is None else noise
         self._session.run()
         return self._actions if self._host_out is None else self._host_out({"action": self._actions})["action"]
-
-    def _finite(self) -> bool:
-        if self._flat.size > _SHORT:
-            return bool(np.isfinite(self._flat).all())
-        # Zero times a number is zero, or NaN where the number is not finite: one call tests all of them. Longer arrays
-        # must not go this way: the product would be shared out to threads.
-        with np.errstate(invalid="ignore"):
-            return bool(self._flat.dot(self._zeros) == 0.0)
 
     def _not_finite(self) -> NumericsError:
         for name, raw in self._raw.items():

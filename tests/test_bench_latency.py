@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -44,11 +43,10 @@ def test_a_weights_file_cut_short_is_noticed(tmp_path: Path, monkeypatch: pytest
 def test_figures_of_routes_whose_times_are_known() -> None:
     """Ticks that report a time without taking it: 100 us for ours, 250 for torch, 80 for C++."""
 
-    def tick(spent_ns: int) -> Callable[[], int]:
-        return lambda: spent_ns
+    def way(spent_ns: int) -> latency.Way:
+        return latency.Way(lambda: spent_ns, lambda: None)
 
-    ticks = {latency.OURS: tick(100_000), latency.TORCH: tick(250_000), latency.CPP: tick(80_000)}
-    routes = latency._with_cold(ticks)
+    routes = latency._with_cold({latency.OURS: way(100_000), latency.TORCH: way(250_000), latency.CPP: way(80_000)})
     figures = latency._at_rate(routes, 500, 0.02, 2)
     assert figures["tick_us_500hz_vs_torch"].value == 100.0
     assert figures["tick_us_500hz_vs_torch"].ratio == 2.5
@@ -67,7 +65,7 @@ def test_ticks_keep_the_pace() -> None:
         calls.append(time.monotonic_ns())
         return 1000
 
-    samples = latency.pace(latency.Route(tick, ()), 200, 10)
+    samples = latency.pace(latency.Route(latency.Way(tick, tick), ()), 200, 10)
     assert samples == [1.0] * 10
     assert len(calls) == 20
     # Never early: each call comes at or after its deadline, which are 5 ms apart on a grid.
