@@ -28,9 +28,7 @@ class FlowCfg:
     time_features: int = 16
     """Width of the encoding of the denoising time, even."""
 
-    def build(
-        self, observation_spec: dict[str, Spec], action_spec: Spec, transforms: TransformGroup
-    ) -> FlowPolicy:
+    def build(self, observation_spec: dict[str, Spec], action_spec: Spec, transforms: TransformGroup) -> FlowPolicy:
         """The policy with fresh weights."""
         return FlowPolicy(observation_spec, action_spec, transforms, self)
 

@@ -27,9 +27,7 @@ class GaussianCfg:
     initial_std: float = 0.2
     """Standard deviation at the start, in normalised action units."""
 
-    def build(
-        self, observation_spec: dict[str, Spec], action_spec: Spec, transforms: TransformGroup
-    ) -> GaussianPolicy:
+    def build(self, observation_spec: dict[str, Spec], action_spec: Spec, transforms: TransformGroup) -> GaussianPolicy:
         """The policy with fresh weights."""
         return GaussianPolicy(observation_spec, action_spec, transforms, self)
 

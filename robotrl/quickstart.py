@@ -36,9 +36,9 @@ from robotrl.rollouts import record_animation
 from robotrl.train import train
 
 SIM = presets.SIM
-DEMOS = 30
+DEMOS = 40
 """Demonstrations, few on purpose."""
-NOISE, CLUMSINESS = 0.15, 0.9
+NOISE, CLUMSINESS = 0.25, 1.0
 """How badly the demonstrator does it; see docs/sims/peg-insert.md."""
 EPISODES = 256
 """Held-out starts behind every success rate."""
