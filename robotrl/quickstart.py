@@ -20,8 +20,9 @@ from robotrl.configs import peg_insert as presets
 from robotrl.data.demos import DemoReport, collect_demos
 from robotrl.deploy.control import run_control
 from robotrl.deploy.control_report import ControlReport
-from robotrl.deploy.export import ExportReport, export
+from robotrl.deploy.export import ExportReport
 from robotrl.errors import ConfigError
+from robotrl.exporting import export
 from robotrl.files import dump_json, replace_file
 from robotrl.fn.stats import Interval, wilson
 from robotrl.load import load_policy

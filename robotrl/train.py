@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors.numpy
 import torch
 
 from robotrl import config as configs
@@ -21,20 +20,18 @@ from robotrl.checkpoint import rng_state, set_rng_state
 from robotrl.config import TrainCfg
 from robotrl.errors import CapabilityError, ConfigError, out_of_range
 from robotrl.load import load_policy, policy_from_tree, policy_tree
-from robotrl.loop import EvalResult, PolicyActor, evaluate, run_episodes
+from robotrl.loop import EvalResult, evaluate
 from robotrl.media import grid, write_gif
 from robotrl.progress import track
 from robotrl.registry import make_sim
 from robotrl.run import Run
-from robotrl.spec import HasCamera, HasStateIds, VecSim
+from robotrl.spec import HasCamera, VecSim
 
 FRAME_SIZE = (128, 96)
 FRAME_EVERY, FRAMES = 4, 16
 """Each evaluation draws every so many steps, so many times: enough to see what the policy does, and cheap."""
 GOOD_ENOUGH = 2
 """How many evaluations in a row must reach `stop_at_success`."""
-OBSERVATIONS = "observations.safetensors"
-"""In a run: observations of its policy, for the parity check of its export."""
 
 
 def train(cfg: TrainCfg[Any, Any], run_path: Path, callbacks: Sequence[Callback] = ()) -> Path:
@@ -188,33 +185,6 @@ def _evaluate(cfg: TrainCfg[Any, Any], run: Run, learner: Learner, sim: VecSim, 
         fps = 1 / (FRAME_EVERY * sim.control_dt_s)
         write_gif(grid([np.stack(video) for video in videos]), run.path / "rollouts" / f"step_{iteration:06d}.gif", fps)
     return result
-
-
-def record_observations(policy: Any, sim: VecSim, path: Path, seed: int, at_least: int = 1024) -> None:
-    """Write what the policy sees on starts of split val, tick by tick: `export` proves parity on it.
-
-    Args:
-        policy: who acts.
-        sim: a sim with numbered starts.
-        path: the safetensors file.
-        seed: of the policy's noise.
-        at_least: how many observations, unless the split ends before.
-    """
-    assert isinstance(sim, HasStateIds)
-    rows: list[dict[str, Any]] = []
-    ids = sim.state_ids("val")
-    count, begin = 0, 0
-    while count < at_least and begin < len(ids):
-        actor = PolicyActor(policy, sim.num_envs, sim.device, None, seed)
-        chosen = ids[begin : begin + sim.num_envs]
-        episodes = run_episodes(actor, sim, chosen, record=True, description="record observations")
-        rows += [episode.obs for episode in episodes]
-        count += sum(episode.length for episode in episodes)
-        begin += sim.num_envs
-    arrays = {key: np.concatenate([row[key][:-1] for row in rows]) for key in rows[0]}
-    temporary = path.with_name(f".tmp-{path.name}")
-    safetensors.numpy.save_file(arrays, temporary)
-    temporary.replace(path)
 
 
 def _note(scalars: dict[str, float], best: float) -> str:
