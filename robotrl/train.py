@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import random
 import sys
 import time
 from collections.abc import Sequence
@@ -25,7 +26,7 @@ from robotrl.media import grid, write_gif
 from robotrl.progress import track
 from robotrl.registry import make_sim
 from robotrl.run import Run
-from robotrl.spec import HasCamera, VecSim
+from robotrl.spec import HasCamera, HasStateIds, VecSim
 
 FRAME_SIZE = (128, 96)
 FRAME_EVERY, FRAMES = 4, 16
@@ -74,6 +75,9 @@ def resume(run_path: Path, callbacks: Sequence[Callback] = ()) -> Path:
 
 def _go(cfg: TrainCfg[Any, Any], run: Run, state: dict[str, Any] | None, callbacks: Sequence[Callback]) -> None:
     torch.set_num_threads(cfg.torch_threads)
+    # our code draws from generators of its own; sims and callbacks of others may use the global streams
+    random.seed(cfg.seed)
+    np.random.seed(cfg.seed)
     torch.manual_seed(cfg.seed)
     learner: Learner = cfg.algo.build(_setup(cfg, state))
     iteration, streak, best = 0, 0, -1.0
@@ -126,8 +130,6 @@ def _go(cfg: TrainCfg[Any, Any], run: Run, state: dict[str, Any] | None, callbac
             progress.advance(1, note=_note(scalars, best))
             if last:
                 break
-    if not run.exit_code:
-        record_observations(learner.policy, eval_sim, run.path / OBSERVATIONS, cfg.seed)
     eval_sim.close()
     hooks.on_end()
     if run.exit_code:

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from safetensors.numpy import load_file
 from walk_sim import SPLITS, Walk
 
 from robotrl import config as configs
@@ -81,9 +80,6 @@ def check_run(path: Path, evaluations: list[int], iterations: int) -> list[dict[
     for step in evaluations:
         with Image.open(path / "rollouts" / f"step_{step:06d}.gif") as picture:
             assert picture.n_frames > 1
-    observations = load_file(path / "observations.safetensors")["state"]
-    assert len(observations) >= 64
-    assert np.isfinite(observations).all()
     for which in ("best", "latest"):
         policy = load_policy(path, which)
         assert policy.control_dt_s == 0.05
@@ -191,7 +187,6 @@ def test_a_callback_stops_the_run_at_once_and_it_is_saved(tmp_path):
     watcher = Watcher(stop_at=3)
     train(walk_config(checkpoint_every=100), tmp_path / "r", [watcher])
     assert watcher.calls[-3:] == [("iteration", 3), ("checkpoint", 3), ("end", tmp_path / "r")]
-    assert (tmp_path / "r" / "observations.safetensors").exists()
 
 
 def test_a_failing_callback_saves_and_is_named(tmp_path):
