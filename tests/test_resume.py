@@ -118,32 +118,6 @@ class StopAt(Callback):
             self.run.request_stop("test")
 
 
-@pytest.fixture(autouse=True)
-def walk_is_known(monkeypatch):
-    monkeypatch.setitem(SIMS._rows, "test/walk", "walk_sim:make")
-
-
-def test_reinflow_killed_in_the_middle_ends_the_same(tmp_path):
-    """SIGKILL twice, at the first checkpoint and, after a resume, somewhere later."""
-    clone = make_clone(tmp_path / "clone")
-    train(reinflow_config(clone), tmp_path / "whole")
-    process = start("train(reinflow_config(run.parent / 'clone'), run)", tmp_path / "killed")
-    wait_for(tmp_path / "killed" / "checkpoints" / "step_000000002" / "manifest.json", process)
-    process.kill()
-    process.communicate()
-    assert process.returncode == -signal.SIGKILL
-    latest = Run.open(tmp_path / "killed").latest()
-    assert latest is not None
-    assert 2 <= latest.step < 20
-    process = start(f"resume(run, [KillAt({latest.step + 5})])", tmp_path / "killed")
-    process.communicate()
-    assert process.returncode == -signal.SIGKILL
-    # the clone is not needed any more: the run's own checkpoint has the policy, normalisation included
-    clone.rename(tmp_path / "moved")
-    resume(tmp_path / "killed")
-    assert_same_end(tmp_path / "whole", tmp_path / "killed")
-
-
 class KillAt(Callback):
     def __init__(self, step: int) -> None:
         self.step = step
@@ -151,6 +125,34 @@ class KillAt(Callback):
     def on_iteration(self, step, scalars):
         if step == self.step:
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.fixture(autouse=True)
+def walk_is_known(monkeypatch):
+    monkeypatch.setitem(SIMS._rows, "test/walk", "walk_sim:make")
+
+
+def test_reinflow_killed_again_and_again_ends_the_same(tmp_path):
+    """SIGKILL before the first checkpoint, then, after a resume, somewhere later; then a last resume."""
+    clone = make_clone(tmp_path / "clone")
+    train(reinflow_config(clone), tmp_path / "whole")
+    killed = tmp_path / "killed"
+    process = start("train(reinflow_config(run.parent / 'clone'), run, [KillAt(1)])", killed)
+    _, err = process.communicate()
+    assert process.returncode == -signal.SIGKILL, err
+    assert Run.open(killed).latest() is None
+    process = start("resume(run)", killed)
+    wait_for(killed / "checkpoints" / "step_000000002" / "manifest.json", process)
+    process.kill()
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    latest = Run.open(killed).latest()
+    assert latest is not None
+    assert 2 <= latest.step < 20
+    # the clone is not needed any more: the run's own checkpoint has the policy, normalisation included
+    clone.rename(tmp_path / "moved")
+    resume(killed)
+    assert_same_end(tmp_path / "whole", killed)
 
 
 def test_ppo_interrupted_saves_exits_130_and_ends_the_same(tmp_path):
@@ -194,14 +196,3 @@ def test_ppo_stopped_at_every_iteration_ends_the_same(tmp_path):
     for step in range(2, 6):
         resume(tmp_path / "cut", [StopAt(step)])
     assert_same_end(tmp_path / "whole", tmp_path / "cut")
-
-
-def test_a_run_killed_before_its_first_checkpoint_starts_over(tmp_path):
-    clone = make_clone(tmp_path / "clone")
-    train(reinflow_config(clone), tmp_path / "whole")
-    process = start("train(reinflow_config(run.parent / 'clone'), run, [KillAt(1)])", tmp_path / "killed")
-    process.communicate()
-    assert process.returncode == -signal.SIGKILL
-    assert Run.open(tmp_path / "killed").latest() is None
-    resume(tmp_path / "killed")
-    assert_same_end(tmp_path / "whole", tmp_path / "killed")
