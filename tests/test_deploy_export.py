@@ -167,7 +167,7 @@ def test_unusable_policies_are_named(tmp_path: Path) -> None:
 
 def test_a_target_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match="cannot be written: (File exists|Not a directory)"):
+    with pytest.raises(DataError, match=r"cannot be written: (File exists|Not a directory)"):
         export(kit.TinyFlow(noisy=False), tmp_path / "file" / "b", observations=kit.recorded())
 
 
