@@ -49,7 +49,7 @@ def reinflow() -> TrainCfg[ReinFlowCfg, FlowCfg]:
 def ppo() -> TrainCfg[PpoCfg, GaussianCfg]:
     """Train a Gaussian policy; from scratch on the shaped reward, or from a clone with `--init-from`."""
     return TrainCfg(
-        sim=SimCfg(SIM, num_envs=96, options={"reward": "shaped"}),
+        sim=SimCfg(SIM, num_envs=96, options=("reward=shaped",)),
         algo=PpoCfg(),
         policy=GaussianCfg(),
         evaluation=EvalCfg(every=10, episodes=128),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, Generic, TypeVar
 
 from robotrl.errors import ConfigError, out_of_range
@@ -20,8 +21,8 @@ class SimCfg:
     """A row of `robotrl list sims`."""
     num_envs: int = 64
     """Envs that step together."""
-    options: dict[str, Any] = field(default_factory=dict)
-    """Keyword arguments of the sim's `make`, listed on its docs page."""
+    options: tuple[str, ...] = ()
+    """Keyword arguments of the sim's `make`, as "name=value", e.g. "clearance_m=0.002"; listed on its docs page."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,24 @@ class TrainCfg(Generic[Algo, PolicyCfg]):
     """Stop once two evaluations in a row reach this success rate; None runs the whole budget."""
 
 
+def sim_options(options: Sequence[str]) -> dict[str, Any]:
+    """ "name=value" texts as keyword arguments; a value that is JSON is read as such, any other is text.
+
+    Raises:
+        ConfigError: a text without "=", or a name given twice.
+    """
+    out: dict[str, Any] = {}
+    for text in options:
+        name, equals, value = text.partition("=")
+        if not equals or not name or name in out:
+            raise ConfigError(f'sim.options holds {text!r}: expected "name=value", each name once')
+        try:
+            out[name] = json.loads(value)
+        except json.JSONDecodeError:
+            out[name] = value
+    return out
+
+
 def to_json(cfg: TrainCfg[Any, Any]) -> dict[str, Any]:
     """The resolved config as JSON values, with what is needed to read it back."""
     return {
@@ -85,7 +104,7 @@ def from_json(data: Mapping[str, Any], types: Mapping[str, type]) -> TrainCfg[An
     given = {key: value for key, value in data.items() if key != "types"}
     try:
         parts: dict[str, Any] = {
-            "sim": SimCfg(**given["sim"]),
+            "sim": SimCfg(**_tuples(given["sim"])),
             "evaluation": EvalCfg(**given["evaluation"]),
             "algo": types["algo"](**_tuples(given["algo"])),
             "policy": types["policy"](**_tuples(given["policy"])),
@@ -115,6 +134,7 @@ def check(cfg: TrainCfg[Any, Any]) -> None:
     ):
         if value < least:
             raise out_of_range(name, value, f"{least} or more")
+    sim_options(cfg.sim.options)
     if cfg.stop_at_success is not None and not 0 < cfg.stop_at_success <= 1:
         raise out_of_range("stop_at_success", cfg.stop_at_success, "above 0, at most 1")
 

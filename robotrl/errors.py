@@ -40,6 +40,16 @@ def unknown(field: str, value: str, choices: Iterable[str]) -> ConfigError:
     return ConfigError(f"{field} {value!r} is unknown: {hint}known: {', '.join(names)}")
 
 
+def check_number(field: str, value: object, low: float, high: float, unit: str = "") -> None:
+    """Refuse what is no number from `low` to `high`.
+
+    Raises:
+        ConfigError: the field, its value and what was expected.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise out_of_range(field, value, f"a number from {low:g} to {high:g}{unit and f' {unit}'}")
+
+
 def out_of_range(field: str, value: object, expected: str) -> ConfigError:
     """The error for a value outside what `expected` describes."""
     return ConfigError(f"{field} is {value!r}: expected {expected}")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from robotrl.config import sim_options
 from robotrl.deploy.runtime import Controller
 from robotrl.errors import ConfigError
 from robotrl.inspection import kind_of
@@ -110,5 +111,5 @@ def make_sim_of(path: Path, sim: str | None, *, num_envs: int, seed: int) -> Vec
     name = sim if sim is not None else trained_on.get("name")
     if name is None:
         raise ConfigError(f"sim is missing: {path} does not say which one it was trained on")
-    options = trained_on.get("options", {}) if name == trained_on.get("name") else {}
+    options = sim_options(trained_on.get("options", ())) if name == trained_on.get("name") else {}
     return make_sim(name, num_envs=num_envs, seed=seed, **options)

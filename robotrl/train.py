@@ -138,7 +138,7 @@ def _go(cfg: TrainCfg[Any, Any], run: Run, state: dict[str, Any] | None, callbac
 
 
 def _make_sim(cfg: TrainCfg[Any, Any], num_envs: int) -> VecSim:
-    return make_sim(cfg.sim.name, num_envs=num_envs, seed=cfg.seed, **cfg.sim.options)
+    return make_sim(cfg.sim.name, num_envs=num_envs, seed=cfg.seed, **configs.sim_options(cfg.sim.options))
 
 
 def _make_eval_sim(cfg: TrainCfg[Any, Any]) -> VecSim:

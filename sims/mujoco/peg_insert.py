@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from robotrl.errors import out_of_range, unknown
+from robotrl.errors import check_number, unknown
 from robotrl.fn import counter
 from robotrl.sims.mujoco.arm import JOINT_RANGE_RAD, JOINTS, ArmControl, arm_mjcf, pointing_down
 from robotrl.sims.mujoco.camera import View
@@ -45,13 +45,6 @@ QUARTER_TURN_RAD = np.pi / 2
 _START_SEED = 0x9E6
 
 
-class Clearance(NamedTuple):
-    """Bounds of the clearance option, in metres for each side."""
-
-    low: float = 0.0005
-    high: float = 0.01
-
-
 class PegInsert:
     """The task; see `make` for the arguments."""
 
@@ -68,11 +61,8 @@ class PegInsert:
     def __init__(self, reward: Literal["sparse", "shaped"], clearance_m: float, limit_s: float) -> None:
         if reward not in ("sparse", "shaped"):
             raise unknown("reward", str(reward), ("sparse", "shaped"))
-        bounds = Clearance()
-        if not bounds.low <= clearance_m <= bounds.high:
-            raise out_of_range("clearance_m", clearance_m, f"{bounds.low} to {bounds.high}")
-        if not 0.5 <= limit_s <= 60:
-            raise out_of_range("limit_s", limit_s, "0.5 to 60 seconds")
+        check_number("clearance_m", clearance_m, 0.0005, 0.01, "metres")
+        check_number("limit_s", limit_s, 0.5, 60, "seconds")
         self.shaped = reward == "shaped"
         self.clearance_m = clearance_m
         self.limit_steps = round(limit_s / self.control_dt_s)
