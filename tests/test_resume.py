@@ -57,12 +57,12 @@ def ppo_config() -> TrainCfg[Any, Any]:
     return TrainCfg(peg(4), algo, policy, evaluation=EvalCfg(25, 6, 4, 0), checkpoint_every=50)
 
 
-def make_clone(path: Path) -> Path:
+def make_clone(path: Path, horizon: int = 4) -> Path:
     """A flow policy with random weights, as a run."""
     sim = make_sim(PEG, num_envs=2, seed=0)
     from robotrl.algos.ppo import measure_transforms
 
-    policy = FlowCfg(hidden=(16,), denoising_steps=2).build(
+    policy = FlowCfg(horizon=horizon, hidden=(16,), denoising_steps=2).build(
         sim.observation_spec, sim.action_spec, measure_transforms(sim, 10, 0)
     )
     run = Run.create(path, {}, seed=0, command=[])

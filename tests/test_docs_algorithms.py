@@ -1,0 +1,52 @@
+"""The algorithm of docs/add-an-algorithm.md, run as the page has it, and taken up again."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import test_resume
+
+from robotrl.logs import read_scalars
+from robotrl.run import Run
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+def blocks(page: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
+
+
+def test_the_algorithm_of_the_page_trains_and_resumes(tmp_path):
+    algorithm, usage = blocks("add-an-algorithm.md")
+    (tmp_path / "filtered.py").write_text(algorithm)
+    (tmp_path / "runs").mkdir()
+    test_resume.make_clone(tmp_path / "runs" / "clone", horizon=4)
+    stop = "from test_resume import StopAt\ntrain(config, Path('runs/cut'), [StopAt(2)])\n"
+    stop += "from robotrl.train import resume\nresume(Path('runs/cut'))\n"
+    program = f"import sys\nsys.path[:0] = ['.', {str(Path(__file__).parent)!r}]\n{usage}\n{stop}"
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    whole, cut = tmp_path / "runs" / "filtered", tmp_path / "runs" / "cut"
+    test_resume.assert_same_end(whole, cut)
+    steps = [line["env_steps"] for line in read_scalars(whole / "scalars.jsonl")]
+    assert steps == [1280, 2560, 3840, 5120]
+    latest = Run.open(whole).latest()
+    assert latest is not None
+    assert latest.kind == "FilteredLearner"
+
+
+@pytest.mark.parametrize("page", sorted(path.relative_to(DOCS) for path in DOCS.rglob("*.md")))
+def test_links_between_pages_lead_somewhere(page):
+    text = (DOCS / page).read_text()
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)", text):
+        path = (DOCS / page).parent / target if target else DOCS / page
+        assert path.exists(), target
+        if anchor:
+            headings = [
+                line.lstrip("# ").lower().replace(" ", "-") for line in path.read_text().splitlines() if line[:1] == "#"
+            ]
+            assert anchor in headings, f"{target}#{anchor}"
