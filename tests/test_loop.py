@@ -295,9 +295,9 @@ def test_evaluation_is_the_same_again_whatever_the_sim_did_before():
     policy = Constant(0.2, noise=0.5)
 
     def run(sim: Walk, seed: int = 3) -> EvalResult:
-        return evaluate(policy, sim, episodes=10, seed=seed)
+        return evaluate(policy, sim, episodes=30, seed=seed)
 
-    fresh, used = Walk(4), Walk(4, seed=9)
+    fresh, used = Walk(40, limit=9), Walk(40, seed=9, limit=9)
     first = run(fresh)
     collector = Collector(used, 2, 1.0)
     collector.reset(5)
