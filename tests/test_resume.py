@@ -41,7 +41,7 @@ exec(sys.argv[2])
 
 
 def peg(num_envs: int) -> SimCfg:
-    return SimCfg(PEG, num_envs, {"limit_s": 1.0})
+    return SimCfg(PEG, num_envs, ("limit_s=1.0",))
 
 
 def reinflow_config(clone: Path) -> TrainCfg[Any, Any]:

@@ -253,7 +253,7 @@ def test_two_runs_of_one_config_are_identical_and_seeds_differ(tmp_path):
 
 
 def test_nan_from_the_sim_stops_the_run_and_the_last_checkpoint_is_intact(tmp_path):
-    cfg = walk_config(sim=SimCfg("test/walk", 16, {"nan_step": kit.PPO.normalise_steps + 16 * 3 + 5}))
+    cfg = walk_config(sim=SimCfg("test/walk", 16, (f"nan_step={kit.PPO.normalise_steps + 16 * 3 + 5}",)))
     with pytest.raises(NumericsError, match="env 0, rollout step 5: reward is nan: expected finite"):
         train(cfg, tmp_path / "r")
     survivor(tmp_path / "r", 3)
@@ -307,7 +307,8 @@ def test_a_saved_config_of_another_version_is_refused():
         ({"seed": -1}, "seed is -1: expected 0 to 2147483647"),
         ({"sim": SimCfg("test/walk", 0)}, "sim.num_envs is 0: expected 1 or more"),
         ({"sim": SimCfg("test/wlk", 4)}, r"sim 'test/wlk' is unknown: did you mean 'test/walk'\?"),
-        ({"sim": SimCfg("test/walk", 4, {"limt": 3})}, r"option 'limt' of sim 'test/walk' is unknown: did you mean"),
+        ({"sim": SimCfg("test/walk", 4, ("limt=3",))}, r"option 'limt' of sim 'test/walk' is unknown: did you mean"),
+        ({"sim": SimCfg("test/walk", 4, ("limit",))}, r"sim.options holds 'limit': expected \"name=value\""),
         ({"evaluation": EvalCfg(every=-1)}, "evaluation.every is -1"),
         ({"evaluation": EvalCfg(episodes=0)}, "evaluation.episodes is 0"),
         ({"evaluation": EvalCfg(episodes=101)}, "evaluation.episodes is 101: expected 100 or less, the size of val"),
