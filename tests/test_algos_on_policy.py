@@ -54,6 +54,16 @@ def test_targets_worked_by_hand():
     assert both.value_target.tolist() == failed.value_target.tolist() != timed_out.value_target.tolist()
 
 
+def test_a_time_out_is_valued_but_nothing_of_the_next_episode_leaks_back():
+    out = rollout(False, False)
+    out = out._replace(truncated=torch.tensor([[True], [False], [False]]))
+    out.next_obs["x"][0] = 40.0
+    for reward_after in (2.0, 1000.0):
+        out.reward[1] = reward_after
+        batch = make_batch(out, lambda obs: obs["x"], lambda ctx: ctx[:, 0] / 10, gamma=0.5, lam=1.0)
+        assert batch.value_target[0].item() == 1 + 0.125 * 4
+
+
 def test_a_batch_holds_the_valid_decisions_alone():
     batch = batch_of(True, False)
     assert batch.ctx.tolist() == [[10], [20]]
