@@ -124,6 +124,7 @@ class Walk(BareWalk):
         return SPLITS[split]
 
     def queue_states(self, ids: Sequence[int] | np.ndarray) -> None:
+        np.random.random()  # sims of others may draw from the global stream; training must not notice
         self._queue = [int(i) for i in ids]
 
     def get_state(self) -> dict[str, np.ndarray]:
