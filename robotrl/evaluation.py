@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 
 from robotrl.config import sim_options
+from robotrl.deploy.noise import CounterNoise
 from robotrl.deploy.runtime import Controller
 from robotrl.errors import ConfigError
 from robotrl.inspection import kind_of
@@ -22,19 +24,29 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class BundleActor:
-    """A bundle as an actor for a batch of envs: each env plays its own chunk, inferred one at a time as on the robot.
+Infer = Callable[[dict[str, np.ndarray], int], np.ndarray]
+"""(observation without env axis, decision) to a chunk (H, A) in the sim's units."""
 
-    Decisions count up over all envs, so the noise of each is that of (seed, decision), whatever the batch size.
+
+class OneByOneActor:
+    """A batch of envs, each of which plays its own chunk, inferred one at a time as on the robot.
+
+    Env `i` counts its own decisions from `i << 32`, so that the noise of a decision depends on nothing but the seed,
+    the env and how many decisions that env has made.
+
+    Args:
+        infer: the policy.
+        execute: how many actions of a chunk are executed.
+        width: A.
+        num_envs: N.
     """
 
-    def __init__(self, controller: Controller, num_envs: int) -> None:
-        self._controller = controller
-        self._execute = controller.manifest.timing.execute
-        width = len(controller.manifest.action.names)
-        self._chunk = np.zeros((num_envs, self._execute, width), np.float32)
-        self._cursor = np.full(num_envs, self._execute)
-        self._decision = 0
+    def __init__(self, infer: Infer, execute: int, width: int, num_envs: int) -> None:
+        self._infer = infer
+        self._execute = execute
+        self._chunk = np.zeros((num_envs, execute, width), np.float32)
+        self._cursor = np.full(num_envs, execute)
+        self._decision = [env << 32 for env in range(num_envs)]
 
     def act(self, obs: dict[str, Tensor], started: Tensor) -> Tensor:
         """Actions (N, A)."""
@@ -42,12 +54,73 @@ class BundleActor:
         self._cursor[started.numpy()] = self._execute
         for env in np.flatnonzero(self._cursor >= self._execute):
             row = {key: array[env] for key, array in arrays.items()}
-            self._chunk[env] = self._controller.infer(row, self._decision)[: self._execute]
-            self._decision += 1
+            self._chunk[env] = self._infer(row, self._decision[env])[: self._execute]
+            self._decision[env] += 1
             self._cursor[env] = 0
         actions = self._chunk[np.arange(len(self._cursor)), self._cursor]
         self._cursor += 1
         return torch.from_numpy(actions)
+
+
+def bundle_actor(controller: Controller, num_envs: int) -> OneByOneActor:
+    """A bundle as an actor."""
+    manifest = controller.manifest
+    return OneByOneActor(controller.infer, manifest.timing.execute, len(manifest.action.names), num_envs)
+
+
+def policy_actor(policy: Any, num_envs: int, seed: int) -> OneByOneActor:
+    """A policy as an actor with the noise that its bundle would draw, decision by decision."""
+    noise = None if policy.noise_shape is None else CounterNoise(policy.noise_shape, seed)
+
+    @torch.no_grad()
+    def infer(obs: dict[str, np.ndarray], decision: int) -> np.ndarray:
+        rows = {key: torch.from_numpy(value.copy())[None] for key, value in obs.items()}
+        drawn = None if noise is None else torch.from_numpy(noise.draw(decision))[None]
+        return policy.deploy(rows, drawn).actions[0].numpy()
+
+    return OneByOneActor(infer, policy.horizon, policy.action_width, num_envs)
+
+
+class Comparison(NamedTuple):
+    """A bundle beside the policy that it was made from, on the same starts with the same noise."""
+
+    policy: EvalResult
+    bundle: EvalResult
+    flipped: list[int]
+    """Starts where one succeeded and the other failed."""
+
+
+def compare(
+    policy_path: Path, bundle_path: Path, *, sim: str | None = None, episodes: int = 256, seed: int = 0
+) -> Comparison:
+    """Success of a bundle and of its policy over the first held-out starts of split test.
+
+    Each start has an env of its own, so that an episode that flips changes no other.
+
+    Args:
+        policy_path: the run or checkpoint that the bundle was exported from.
+        bundle_path: the bundle.
+        sim: name of the sim; None takes the one that the run was trained on.
+        episodes: how many starts.
+        seed: keys the noise of both.
+
+    Raises:
+        ConfigError: the sim is unknown or cannot be told.
+        DataError: nothing readable is at a path.
+    """
+    results: list[EvalResult] = []
+    for kind in ("policy", "bundle"):
+        vec = make_sim_of(policy_path, sim, num_envs=episodes, seed=seed)
+        try:
+            if kind == "bundle":
+                actor = bundle_actor(Controller.load(bundle_path, seed=seed), episodes)
+            else:
+                actor = policy_actor(load_policy(policy_path), episodes, seed)
+            results.append(evaluate(actor, vec, episodes=episodes, split="test", seed=seed))
+        finally:
+            vec.close()
+    policy, bundle = results
+    return Comparison(policy, bundle, [int(i) for i in policy.ids[policy.success != bundle.success]])
 
 
 def evaluate_path(
@@ -73,7 +146,7 @@ def evaluate_path(
     vec = make_sim_of(path, sim, num_envs=min(num_envs, episodes), seed=seed)
     try:
         policy: Policy | Actor
-        policy = BundleActor(Controller.load(path, seed=seed), vec.num_envs) if kind == "bundle" else load_policy(path)
+        policy = bundle_actor(Controller.load(path, seed=seed), vec.num_envs) if kind == "bundle" else load_policy(path)
         return evaluate(policy, vec, episodes=episodes, split=split, seed=seed)
     finally:
         vec.close()

@@ -12,10 +12,11 @@ import sys
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from robotrl.config import TrainCfg
 from robotrl.configs import peg_insert as presets
 from robotrl.data.demos import DemoReport, collect_demos
 from robotrl.deploy.control import run_control
@@ -37,22 +38,30 @@ from robotrl.rollouts import record_animation
 from robotrl.train import train
 
 SIM = presets.SIM
-DEMOS = 40
-"""Demonstrations, few on purpose."""
 NOISE, CLUMSINESS = 0.25, 1.0
 """How badly the demonstrator does it; see docs/sims/peg-insert.md."""
-EPISODES = 256
-"""Held-out starts behind every success rate."""
-CONTROL_EPISODES = 16
-"""Real-time episodes of the deployed bundle."""
-CONVERGED_UPDATES = 3000
-"""Gradient steps of the clone that is trained until more do not help; the best of its evaluations counts."""
 MARKER = "quickstart.json"
 
 TASK = (
     "A six-joint arm inserts a square peg into a square hole of random pose with 1 mm of room on each side, controlled"
     " at 20 Hz by Cartesian steps; success is the peg at half depth within 4 s."
 )
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much of everything; the defaults are the quickstart, smaller ones are for tests."""
+
+    demos: int = 40
+    """Demonstrations, few on purpose."""
+    episodes: int = 256
+    """Held-out starts behind every success rate."""
+    control_episodes: int = 16
+    """Real-time episodes of the deployed bundle."""
+    converged_updates: int = 3000
+    """Gradient steps of the clone that is trained until more do not help; the best of its evaluations counts."""
+    clone: TrainCfg[Any, Any] = field(default_factory=presets.bc_flow)
+    tune: TrainCfg[Any, Any] = field(default_factory=presets.quickstart)
 
 
 class Stages:
@@ -70,12 +79,13 @@ class Stages:
         self.seconds.append((name, time.monotonic() - began))
 
 
-def run_quickstart(out: Path, seed: int = 0) -> dict[str, Any]:
+def run_quickstart(out: Path, seed: int = 0, sizes: Sizes | None = None) -> dict[str, Any]:
     """Do it all, and write `out/report.html` and `out/summary.json`.
 
     Args:
         out: a directory that is absent, empty, or an earlier quickstart's (which is replaced).
         seed: seeds every random stream.
+        sizes: how much of everything; None is the real thing.
 
     Returns:
         The summary.
@@ -83,22 +93,25 @@ def run_quickstart(out: Path, seed: int = 0) -> dict[str, Any]:
     Raises:
         ConfigError: `out` holds something else.
     """
+    much = sizes or Sizes()
     _claim(out, seed)
     began = time.monotonic()
     stages = Stages()
     with PeakMemory() as memory:
         with stages.stage("collect demonstrations from a clumsy expert"):
-            demos = collect_demos(SIM, out / "demos", episodes=DEMOS, noise=NOISE, clumsiness=CLUMSINESS, seed=seed)
+            demos = collect_demos(
+                SIM, out / "demos", episodes=much.demos, noise=NOISE, clumsiness=CLUMSINESS, seed=seed
+            )
         with stages.stage("clone them with a flow policy"):
-            clone, clone_rate = _clone(out, seed)
+            clone, clone_rate = _clone(out, seed, much)
         with stages.stage("train the same clone to convergence, for comparison"):
-            best_clone = converged(out / "clone-converged", out / "demos", seed)
+            best_clone = converged(out / "clone-converged", out / "demos", seed, much)
         with stages.stage("fine-tune the clone by reinforcement learning (ReinFlow)"):
-            tuned, tuned_rate = _tune(out, seed)
+            tuned, tuned_rate = _tune(out, seed, much)
         with stages.stage("export the bundle"):
             exported = export(out / "finetune", out / "bundle")
         with stages.stage("control the simulated robot in real time"):
-            control = _control(out, seed)
+            control = _control(out, seed, much.control_episodes)
         with stages.stage("write the report"):
             starts = list(_sim(1, 0).state_ids("test")[:6])
             animation = record_animation(_sim(len(starts), seed), clone, tuned, starts, seed)
@@ -117,7 +130,10 @@ def run_quickstart(out: Path, seed: int = 0) -> dict[str, Any]:
             levels=levels,
             summary=summary,
             curve=curve,
-            curve_note="128 starts of split val for each point; the verdict is on 256 other starts (split test)",
+            curve_note=(
+                f"{much.tune.evaluation.episodes} starts of split val for each point;"
+                f" the verdict is on {much.episodes} other starts, of split test."
+            ),
             animation=animation,
             lateness_us=lateness,
             inference_us=inference,
@@ -135,19 +151,19 @@ def run_quickstart(out: Path, seed: int = 0) -> dict[str, Any]:
     return summary
 
 
-def converged(run: Path, demos: Path, seed: int, updates: int = CONVERGED_UPDATES) -> Interval:
+def converged(run: Path, demos: Path, seed: int, sizes: Sizes) -> Interval:
     """The best clone of a dataset: trained until more does not help, its best evaluation chosen on split val.
 
     Args:
         run: where the run goes.
         demos: the dataset.
         seed: of the training.
-        updates: gradient steps.
+        sizes: gradient steps and episodes.
 
     Returns:
-        Success on 256 starts of split test.
+        Success on starts of split test.
     """
-    base = presets.bc_flow()
+    base, updates = sizes.clone, sizes.converged_updates
     cfg = replace(
         base,
         seed=seed,
@@ -156,7 +172,7 @@ def converged(run: Path, demos: Path, seed: int, updates: int = CONVERGED_UPDATE
         evaluation=replace(base.evaluation, every=1, animation=0),
     )
     train(cfg, run)
-    return _rate(load_policy(run), seed)
+    return _rate(load_policy(run), seed, sizes.episodes)
 
 
 def baseline(kind: str, seed: int, out: Path) -> dict[str, Any]:
@@ -170,13 +186,14 @@ def baseline(kind: str, seed: int, out: Path) -> dict[str, Any]:
     Raises:
         ConfigError: unknown kind.
     """
-    counts = {"clone_converged": DEMOS, "clone_10x_demos": 10 * DEMOS}
+    sizes = Sizes()
+    counts = {"clone_converged": sizes.demos, "clone_10x_demos": 10 * sizes.demos}
     if kind not in counts:
         raise ConfigError(f"baseline {kind!r} is unknown: known: {', '.join(counts)}")
     out.mkdir(parents=True, exist_ok=True)
-    collect_demos(SIM, out / "demos", episodes=counts[kind], noise=NOISE, clumsiness=CLUMSINESS, seed=seed)
-    rate = converged(out / "clone", out / "demos", seed)
-    return {"success": rate._asdict(), "demos": counts[kind], "updates": CONVERGED_UPDATES}
+    _demos(out / "demos", counts[kind], seed)
+    rate = converged(out / "clone", out / "demos", seed, sizes)
+    return {"success": rate._asdict(), "demos": counts[kind], "updates": sizes.converged_updates}
 
 
 def _claim(out: Path, seed: int) -> None:
@@ -192,28 +209,32 @@ def _sim(num_envs: int, seed: int) -> Any:
     return make_sim(SIM, num_envs=num_envs, seed=seed)
 
 
-def _rate(policy: Any, seed: int) -> Interval:
-    return evaluate(policy, _sim(128, seed), episodes=EPISODES, split="test", seed=seed).rate
+def _rate(policy: Any, seed: int, episodes: int) -> Interval:
+    return evaluate(policy, _sim(min(128, episodes), seed), episodes=episodes, split="test", seed=seed).rate
 
 
-def _clone(out: Path, seed: int) -> tuple[Any, Interval]:
-    train(replace(presets.bc_flow(), seed=seed, dataset=str(out / "demos")), out / "clone")
+def _demos(out: Path, episodes: int, seed: int) -> DemoReport:
+    return collect_demos(SIM, out, episodes=episodes, noise=NOISE, clumsiness=CLUMSINESS, seed=seed)
+
+
+def _clone(out: Path, seed: int, sizes: Sizes) -> tuple[Any, Interval]:
+    train(replace(sizes.clone, seed=seed, dataset=str(out / "demos")), out / "clone")
     policy = load_policy(out / "clone", which="latest")
-    return policy, _rate(policy, seed)
+    return policy, _rate(policy, seed, sizes.episodes)
 
 
-def _tune(out: Path, seed: int) -> tuple[Any, Interval]:
-    train(replace(presets.quickstart(), seed=seed, init_from=str(out / "clone")), out / "finetune")
+def _tune(out: Path, seed: int, sizes: Sizes) -> tuple[Any, Interval]:
+    train(replace(sizes.tune, seed=seed, init_from=str(out / "clone")), out / "finetune")
     policy = load_policy(out / "finetune")
-    return policy, _rate(policy, seed)
+    return policy, _rate(policy, seed, sizes.episodes)
 
 
-def _control(out: Path, seed: int) -> ControlReport:
-    with track(CONTROL_EPISODES, "control", "episode") as bar:
+def _control(out: Path, seed: int, episodes: int) -> ControlReport:
+    with track(episodes, "control", "episode") as bar:
         return run_control(
             out / "bundle",
             f"sim:{SIM}",
-            episodes=CONTROL_EPISODES,
+            episodes=episodes,
             seed=seed,
             log=out / "control.jsonl",
             progress=lambda episode: bar.advance(note="success" if episode.success else "failure"),

@@ -343,6 +343,8 @@ def test_the_main_job_command_by_command(tmp_path):
     assert len(report["episodes"]) == report["success"]["episodes"] == 3
     assert "over 1024 observations" in done("export", "runs/peg-insert-bc-flow", "--out", "bundle")
     assert "run peg-insert-bc-flow, step 2, seed 0" in " ".join(done("inspect", "bundle").split())
+    said = done("eval", "bundle", "--against", "runs/peg-insert-bc-flow", "--episodes", "3")
+    assert "starts that flipped: none" in said
     assert "over 2 starts" in done("eval", "bundle", "--sim", "mujoco/peg-insert", "--episodes", "2")
     said = done("deploy", "bundle", "--robot", "sim:mujoco/peg-insert", "--episodes", "1", "--json", "deploy.json")
     assert "of 1 at 20 Hz" in said

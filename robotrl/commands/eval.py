@@ -10,6 +10,7 @@ from typing import Annotated
 import tyro
 
 from robotrl.commands.parsing import at_least, parse
+from robotrl.errors import ConfigError
 from robotrl.spec import Split
 
 
@@ -29,6 +30,8 @@ class Args:
     """A name from `robotrl list sims`; default the one that the run was trained on."""
     num_envs: int = 64
     """Environments that step at once."""
+    against: Annotated[Path | None, tyro.conf.arg(metavar="RUN")] = None
+    """With a bundle: evaluate the run it came from as well, with the same noise, and list the starts that differ."""
     report: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Write the result of every episode to this JSON file."""
 
@@ -45,6 +48,8 @@ def main(argv: Sequence[str]) -> int:
     kind = kind_of(args.path)
     if args.sim is not None:
         SIMS.check(args.sim)
+    if args.against is not None:
+        return _compare(args, kind)
     from robotrl.evaluation import evaluate_path, to_json
     from robotrl.files import dump_json, replace_file
 
@@ -65,5 +70,24 @@ def main(argv: Sequence[str]) -> int:
     if args.report is not None:
         about = {"path": str(args.path), "kind": kind, "split": args.split, "seed": args.seed}
         replace_file(args.report, dump_json({"schema_version": 1, **about, **to_json(result)}))
+        print(f"wrote {args.report}")
+    return 0
+
+
+def _compare(args: Args, kind: str) -> int:
+    if kind != "bundle" or args.against is None:
+        raise ConfigError(f"--against compares a bundle with its run: {args.path} is a {kind}")
+    from robotrl.evaluation import compare, to_json
+    from robotrl.files import dump_json, replace_file
+
+    found = compare(args.against, args.path, sim=args.sim, episodes=args.episodes, seed=args.seed)
+    for name, result in (("policy", found.policy), ("bundle", found.bundle)):
+        rate = result.rate
+        print(f"{name} {100 * rate.value:.1f} % (95 % interval {100 * rate.low:.1f} to {100 * rate.high:.1f} %)")
+    flipped = ", ".join(str(i) for i in found.flipped) or "none"
+    print(f"same {args.episodes} starts, same noise; starts that flipped: {flipped}")
+    if args.report is not None:
+        sides = {"policy": to_json(found.policy), "bundle": to_json(found.bundle)}
+        replace_file(args.report, dump_json({"schema_version": 1, "flipped": found.flipped, **sides}))
         print(f"wrote {args.report}")
     return 0

@@ -1,0 +1,90 @@
+"""The main job from end to end at a small size, its comparison of bundle and policy, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from robotrl.configs import peg_insert as presets
+from robotrl.data.lerobot import read_dataset
+from robotrl.deploy.bundle import open_bundle
+from robotrl.errors import ConfigError
+from robotrl.evaluation import compare
+from robotrl.load import load_policy
+from robotrl.quickstart import Sizes, baseline, run_quickstart
+
+
+def small() -> Sizes:
+    clone, tune = presets.bc_flow(), presets.quickstart()
+    evaluation = replace(clone.evaluation, episodes=8, num_envs=8, animation=0)
+    return Sizes(
+        demos=12,
+        episodes=24,
+        control_episodes=2,
+        converged_updates=300,
+        clone=replace(clone, algo=replace(clone.algo, updates=300, batch=256), evaluation=evaluation),
+        tune=replace(
+            tune,
+            sim=replace(tune.sim, num_envs=16),
+            algo=replace(tune.algo, env_steps=16 * 40 * 3, steps_per_env=40, minibatch=64),
+            evaluation=replace(evaluation, every=2, animation=1),
+        ),
+    )
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("job") / "quickstart"
+    returned = run_quickstart(out, 3, small())
+    assert json.loads((out / "summary.json").read_text()) == json.loads(json.dumps(returned))
+    return out
+
+
+def test_the_summary_says_what_was_reached(job: Path) -> None:
+    summary = json.loads((job / "summary.json").read_text())
+    for side in ("bc", "rl"):
+        rate = summary[side]["success"]
+        assert rate["episodes"] == 24
+        assert 0 <= rate["low"] <= rate["value"] <= rate["high"] <= 1
+    assert summary["env_steps"] == 16 * 40 * 3
+    assert summary["export"]["samples"] >= 1000
+    assert summary["export"]["parity_max_rel"] < 1e-5
+    assert summary["control"]["rate_hz"] == 20
+    assert {"p50", "p99", "p999", "max"} <= summary["control"]["lateness_us"].keys()
+    assert summary["control"]["success"]["episodes"] == 2
+    assert summary["wall_s"] > 0
+    assert summary["peak_memory_mib"] > 100
+
+
+def test_everything_is_left_where_the_readme_says(job: Path) -> None:
+    assert read_dataset(job / "demos").num_episodes == 12
+    assert open_bundle(job / "bundle").manifest.training is not None
+    assert load_policy(job / "finetune").horizon == 4
+    assert list((job / "finetune" / "rollouts").glob("*.gif"))
+    page = (job / "report.html").read_text()
+    summary = json.loads((job / "summary.json").read_text())
+    assert f"{100 * summary['rl']['success']['value']:.1f}".rstrip("0").rstrip(".") in page
+    assert "http://" not in page.replace("http://www.w3.org", "")
+
+
+def test_bundle_and_policy_succeed_alike(job: Path) -> None:
+    found = compare(job / "finetune", job / "bundle", episodes=48, seed=1)
+    assert abs(found.policy.rate.value - found.bundle.rate.value) <= 0.02
+    assert found.flipped == [int(i) for i in found.policy.ids[found.policy.success != found.bundle.success]]
+    # the comparison says something only where there is success and failure
+    assert 0 < found.policy.rate.value < 1
+    # another seed draws other noise: the same bundle does not do the same thing
+    other = compare(job / "finetune", job / "bundle", episodes=48, seed=2)
+    assert (other.bundle.length != found.bundle.length).any()
+
+
+def test_an_earlier_quickstart_is_replaced_and_nothing_else(job: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("precious")
+    with pytest.raises(ConfigError, match="holds something already"):
+        run_quickstart(tmp_path, 0, small())
+    assert (tmp_path / "mine.txt").read_text() == "precious"
+    with pytest.raises(ConfigError, match="baseline 'clone_20x' is unknown: known: clone_converged, clone_10x_demos"):
+        baseline("clone_20x", 0, tmp_path)
