@@ -1,8 +1,8 @@
 """The main job on five seeds, beside the clones that reinforcement learning has to beat.
 
-Methods, all on `mujoco/peg-insert`: `quickstart` is `robotrl quickstart` as a user runs it; `clone_converged` clones the
-same demonstrations for as long as helps (3000 gradient steps, the best of six evaluations on other starts is taken);
-`clone_10x_demos` does the same with ten times as many.
+Methods, all on `mujoco/peg-insert`: `quickstart` is `robotrl quickstart` as a user runs it; `clone_converged` clones
+the same demonstrations for as long as helps (3000 gradient steps, the best of six evaluations on other starts is
+taken); `clone_10x_demos` does the same with ten times as many.
 """
 
 from __future__ import annotations
