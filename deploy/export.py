@@ -35,6 +35,8 @@ from robotrl.errors import CapabilityError, ConfigError, DataError, NumericsErro
 from robotrl.transforms import torch_backend
 
 MIN_SAMPLES = 1000
+SAMPLES = 1024
+"""Recorded observations that the parity check compares, unless told otherwise."""
 PARITY_LIMIT = 1e-5
 OBSERVATIONS_FILE = "observations.safetensors"
 """In a run directory: recorded observations, one array (n, ...) for each key, consecutive ticks in order."""
@@ -76,7 +78,7 @@ def export(
     path: str | os.PathLike[str],
     *,
     observations: Mapping[str, Any] | None = None,
-    samples: int = 1024,
+    samples: int = SAMPLES,
     control_dt_s: float | None = None,
     action_kind: schema.ActionKind = "delta",
     safety: SafetyOptions | None = None,

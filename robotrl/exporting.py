@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from robotrl.deploy.export import MIN_SAMPLES, OBSERVATIONS_FILE, ExportReport
+from robotrl.deploy.export import OBSERVATIONS_FILE, SAMPLES, ExportReport
 from robotrl.deploy.export import export as export_policy
 from robotrl.deploy.manifest import Training
 from robotrl.errors import CapabilityError, ConfigError
@@ -43,7 +43,7 @@ def export(run_or_policy: Any, path: str | os.PathLike[str], **options: Any) -> 
             raise ConfigError("sim is given beside a policy: expected it only beside a path")
         return export_policy(run_or_policy, path, **options)
     source = Path(run_or_policy)
-    samples = options.get("samples", MIN_SAMPLES)
+    samples = options.get("samples", SAMPLES)
     policy = load_policy(source)
     options.setdefault("training", identity(source, policy))
     recorded = "observations" in options or (source / OBSERVATIONS_FILE).is_file()
