@@ -2,6 +2,7 @@
 
 On a terminal: a rich bar with elapsed time and time left, on stderr. Elsewhere (a log file, CI): a plain line at the
 start, then one now and then, at intervals that double, and one at the end. Nothing is ever printed to stdout.
+What goes on inside another bar (an evaluation during training) shows beneath it while it lasts, and prints no lines.
 """
 
 from __future__ import annotations
@@ -27,6 +28,13 @@ class Bar(Protocol):
         ...
 
 
+class _Outer:
+    """What is being shown now, for bars inside it; progress is shown by one thread."""
+
+    depth = 0
+    display: Progress | None = None
+
+
 @contextmanager
 def track(total: float | None, description: str, unit: str = "it") -> Generator[Bar]:
     """Show progress while the block runs.
@@ -36,10 +44,31 @@ def track(total: float | None, description: str, unit: str = "it") -> Generator[
         description: what is being done, e.g. "collecting demonstrations".
         unit: what is counted, e.g. "episodes".
     """
-    if not sys.stderr.isatty():
-        lines = PlainLines(total, description, unit)
-        yield lines
-        lines.close()
+    _Outer.depth += 1
+    try:
+        if sys.stderr.isatty():
+            with _bar(total, description, unit) as bar:
+                yield bar
+        elif _Outer.depth > 1:
+            yield _Silent()
+        else:
+            lines = PlainLines(total, description, unit)
+            yield lines
+            lines.close()
+    finally:
+        _Outer.depth -= 1
+
+
+@contextmanager
+def _bar(total: float | None, description: str, unit: str) -> Generator[_Rich]:
+    outer = _Outer.display
+    if outer is not None:
+        # two displays would write over each other
+        task = outer.add_task(f"  {description}", total=total, count=_count(0, total, unit), note="")
+        try:
+            yield _Rich(outer, task, total, unit)
+        finally:
+            outer.remove_task(task)
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -55,7 +84,18 @@ def track(total: float | None, description: str, unit: str = "it") -> Generator[
     )
     with Progress(*columns, console=Console(stderr=True)) as progress:
         task = progress.add_task(description, total=total, count=_count(0, total, unit), note="")
-        yield _Rich(progress, task, total, unit)
+        _Outer.display = progress
+        try:
+            yield _Rich(progress, task, total, unit)
+        finally:
+            _Outer.display = None
+
+
+class _Silent:
+    """A bar inside another one where there is no terminal."""
+
+    def advance(self, amount: float = 1, note: str | None = None) -> None:
+        """Nothing to show."""
 
 
 class _Rich:

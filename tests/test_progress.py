@@ -22,11 +22,12 @@ def test_without_a_terminal_a_few_plain_lines_on_stderr():
     assert done.stderr.splitlines() == ["counting: started", "counting: 3/3 things in 0:00  number 2"]
 
 
-def test_on_a_terminal_a_bar_that_fills():
+def on_terminal(script: str) -> bytes:
+    """What a script writes to a stderr that is a terminal."""
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
     subprocess.run(
-        [sys.executable, "-c", SCRIPT], stderr=theirs, stdout=subprocess.DEVNULL, env=environment, check=True
+        [sys.executable, "-c", script], stderr=theirs, stdout=subprocess.DEVNULL, env=environment, check=True
     )
     os.close(theirs)
     said = b""
@@ -39,9 +40,45 @@ def test_on_a_terminal_a_bar_that_fills():
             break
         said += chunk
     os.close(ours)
+    return said
+
+
+def test_on_a_terminal_a_bar_that_fills():
+    said = on_terminal(SCRIPT)
     assert b"counting" in said
     assert b"3/3 things" in said
     assert b"number 2" in said
+
+
+NESTED = """
+from robotrl.progress import track
+with track(2, "training", "rounds") as outer:
+    for i in range(2):
+        with track(3, "evaluating", "starts") as inner:
+            for j in range(3):
+                inner.advance()
+        outer.advance(note=f"round {i}")
+with track(1, "after") as bar:
+    bar.advance()
+"""
+
+
+def test_without_a_terminal_only_the_outer_of_two_bars_prints():
+    done = subprocess.run([sys.executable, "-c", NESTED], capture_output=True, text=True, check=True)
+    assert done.stderr.splitlines() == [
+        "training: started",
+        "training: 2/2 rounds in 0:00  round 1",
+        "after: started",
+        "after: 1/1 it in 0:00",
+    ]
+
+
+def test_on_a_terminal_an_inner_bar_shares_the_display():
+    said = on_terminal(NESTED)
+    assert b"evaluating" in said
+    assert b"2/2 rounds" in said
+    # one display for both: the cursor is hidden and shown once for it, and once for the bar that follows
+    assert said.count(b"\x1b[?25l") == 2
 
 
 def test_lines_come_at_doubling_intervals_with_the_time_left(capsys):
