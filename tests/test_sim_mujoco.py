@@ -336,8 +336,9 @@ def test_the_hole_leaves_the_clearance_that_was_asked_for() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"clearance_m": 0.0}, "clearance_m is 0.0: expected 0.0005 to 0.01"),
-        ({"limit_s": 0.1}, "limit_s is 0.1: expected 0.5 to 60"),
+        ({"clearance_m": 0.0}, "clearance_m is 0.0: expected a number from 0.0005 to 0.01 metres"),
+        ({"limit_s": 0.1}, "limit_s is 0.1: expected a number from 0.5 to 60 seconds"),
+        ({"limit_s": "3"}, "limit_s is '3': expected a number from 0.5 to 60 seconds"),
         ({"reward": "shapd"}, "did you mean 'shaped'"),
         ({"randomization": {"frictin": (1.0, 2.0)}}, "did you mean 'friction'"),
         ({"randomization": {"friction": (0.0, 2.0)}}, "parameter 'friction' is"),

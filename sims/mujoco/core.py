@@ -31,6 +31,17 @@ SPLITS: dict[Split, range] = {
 """Start ids: training draws from the first; the other two are held out, `val` for choosing, `test` for the verdict."""
 
 
+BLOCK = 256
+"""Training starts that are drawn and planned together."""
+
+
+class _Block(NamedTuple):
+    key: tuple[int, int]
+    """Seed, and number of the block."""
+    ids: Ids
+    plans: NDArray[np.float64]
+
+
 class Param(NamedTuple):
     """A physical parameter that may differ between envs, as a multiplier of the model's own values."""
 
@@ -84,8 +95,12 @@ class Task(Protocol):
         """Parameters that may be randomised."""
         ...
 
-    def start(self, env_ids: Ids, state_ids: Ids) -> None:
-        """Write the start states `state_ids` into the envs `env_ids`."""
+    def plan(self, state_ids: Ids) -> NDArray[np.float64]:
+        """The start states (n, W), in a form of the task's own; each a function of its id alone."""
+        ...
+
+    def start(self, env_ids: Ids, plans: NDArray[np.float64]) -> None:
+        """Write planned start states into the envs `env_ids`."""
         ...
 
     def command(self, actions: F32) -> None:
@@ -161,6 +176,7 @@ class Core:
             self._check_param(name, np.array([low, high]))
         self.seed = seed
         self._draws = 0
+        self._block = _Block((-1, -1), np.zeros(0, np.int64), np.zeros((0, 0)))
         self._queue: list[int] = []
         self._all: Ids = np.arange(num_envs)
         self.steps: NDArray[np.int64] = np.zeros(num_envs, np.int64)
@@ -266,22 +282,37 @@ class Core:
         self._queue = [int(i) for i in ids]
 
     def _start(self, env_ids: Ids) -> None:
-        ids = np.empty(len(env_ids), np.int64)
-        queued = min(len(self._queue), len(env_ids))
-        ids[:queued] = self._queue[:queued]
-        del self._queue[:queued]
-        fresh = len(env_ids) - queued
-        draws = counter.uniform(self.seed, np.arange(self._draws, self._draws + fresh), 1)[:, 0]
-        ids[queued:] = (draws * len(SPLITS["train"])).astype(np.int64)
-        self._draws += fresh
+        queued = np.array(self._queue[: len(env_ids)], np.int64)
+        del self._queue[: len(env_ids)]
+        parts = [(queued, self.task.plan(queued))] if len(queued) else []
+        fresh = len(env_ids) - len(queued)
+        while fresh:
+            parts.append(self._fresh_starts(fresh))
+            fresh -= len(parts[-1][0])
+        ids, plans = parts[0] if len(parts) == 1 else (np.concatenate(part) for part in zip(*parts, strict=True))
         self.steps[env_ids] = 0
         self.state_ids[env_ids] = ids
         for stream, (name, (low, high)) in enumerate(sorted(self._randomization.items())):
             u = counter.uniform(0x5EED + stream, ids, 1)[:, 0]
             self._set_param(name, env_ids, low + (high - low) * u)
-        self.task.start(env_ids, ids)
+        self.task.start(env_ids, plans)
         self.physics.forward(env_ids)
         self.task.observe(self.obs, env_ids)
+
+    def _fresh_starts(self, wanted: int) -> tuple[Ids, NDArray[np.float64]]:
+        """The next training starts, as many as wanted or as are left of the present block.
+
+        They are drawn and planned a block at a time: restarts come one or two a step, where calls cost more than work.
+        """
+        number, offset = divmod(self._draws, BLOCK)
+        if self._block.key != (self.seed, number):
+            draws = counter.uniform(self.seed, np.arange(number * BLOCK, (number + 1) * BLOCK), 1)[:, 0]
+            ids = (draws * len(SPLITS["train"])).astype(np.int64)
+            self._block = _Block((self.seed, number), ids, self.task.plan(ids))
+        chosen = slice(offset, offset + wanted)
+        found = self._block.ids[chosen], self._block.plans[chosen]
+        self._draws += len(found[0])
+        return found
 
     # parameters
 

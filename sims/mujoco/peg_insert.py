@@ -140,22 +140,29 @@ class PegInsert:
             "servo_gain": Param(("actuator_gainprm", "actuator_biasprm"), tuple(range(len(JOINTS))), 0.5, 1.5),
         }
 
-    def start(self, env_ids: Ids, state_ids: Ids) -> None:
-        """Write start states: a function of the id alone."""
+    def plan(self, state_ids: Ids) -> Array:
+        """Start states (n, 13): joints (6), position (3) and orientation (4) of the hole."""
         u = counter.uniform(_START_SEED, state_ids, 7)
         hole = np.stack([0.46 + 0.12 * u[:, 0], 0.26 * (u[:, 1] - 0.5), np.zeros(len(u))], axis=1)
         hole_yaw = 1.0 * (u[:, 2] - 0.5)
         offset = np.stack([0.2 * (u[:, 3] - 0.5), 0.2 * (u[:, 4] - 0.5), HOLE_DEPTH_M + 0.05 + 0.07 * u[:, 5]], axis=1)
         yaw = hole_yaw + 1.0 * (u[:, 6] - 0.5)
-        self.hole_pos_w[env_ids] = hole
-        self._hole_quat[env_ids] = np.stack(
-            [np.cos(hole_yaw / 2), np.zeros(len(u)), np.zeros(len(u)), np.sin(hole_yaw / 2)], axis=1
-        )
-        self._qpos[env_ids] = pointing_down(hole + offset, yaw, PEG_LENGTH_M)
+        plan = np.zeros((len(u), 13))
+        plan[:, :6] = pointing_down(hole + offset, yaw, PEG_LENGTH_M)
+        plan[:, 6:9] = hole
+        plan[:, 9], plan[:, 12] = np.cos(hole_yaw / 2), np.sin(hole_yaw / 2)
+        return plan
+
+    def start(self, env_ids: Ids, plans: Array) -> None:
+        """Write start states: the arm at rest, its servos holding it."""
+        joints = plans[:, :6]
+        self.hole_pos_w[env_ids] = plans[:, 6:9]
+        self._hole_quat[env_ids] = plans[:, 9:]
+        self._qpos[env_ids] = joints
         self._qvel[env_ids] = 0
         self._warmstart[env_ids] = 0
         self._time[env_ids] = 0
-        self._ctrl[env_ids] = self._qpos[env_ids]
+        self._ctrl[env_ids] = joints
 
     def command(self, actions: F32) -> None:
         """Cartesian steps; the tip is kept inside the workspace box."""
