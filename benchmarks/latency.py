@@ -15,7 +15,7 @@ import struct
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -262,3 +262,32 @@ def flat_weights(policy: Any) -> bytes:
             linear.bias.detach().numpy().tobytes(),
         ]
     return b"".join(parts)
+
+
+def table(document: Mapping[str, Any]) -> str:
+    """Markdown: one row for each rate, warmed and not."""
+    figures = document["figures"]
+    lines = [
+        "| rate | caches | ours | eager torch | plain C++ loop | faster than torch | time of the C++ loop | our p99 |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for rate_hz in RATES_HZ:
+        for caches, prefix in (("warmed before the tick", "tick_us"), ("cold", "tick_cold_us")):
+            torch, cpp = (figures[f"{prefix}_{rate_hz}hz_vs_{peer}"] for peer in ("torch", "cpp"))
+            p99 = figures[f"tick_p99_us_{rate_hz}hz_vs_cpp"]["value"]
+            cells = [
+                f"{rate_hz} Hz",
+                caches,
+                f"**{torch['value']:.0f} us**",
+                _microseconds(torch["peer_value"]),
+                _microseconds(cpp["peer_value"]),
+                "" if torch["ratio"] is None else f"{torch['ratio']:.1f} x",
+                "" if cpp["ratio"] is None else f"{1 / cpp['ratio']:.1f} x",
+                f"{p99:.0f} us" if prefix == "tick_us" else "",
+            ]
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _microseconds(value: float | None) -> str:
+    return "" if value is None else f"{value:,.0f} us"
