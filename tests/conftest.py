@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -16,6 +17,11 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 LINKS = ROOT / "build" / "checkout"
 PARTS = ("sims", "policies", "deploy", "configs", "benchmarks")
+
+# A shell starts background jobs with Ctrl-C ignored, which every process started from here would inherit; the tests that
+# send it need it to work wherever they run.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 sys.path.insert(0, str(HERE))  # for the plugin below
 pytest_plugins = ["strict_skips"]
