@@ -18,8 +18,8 @@ ROOT = HERE.parent
 LINKS = ROOT / "build" / "checkout"
 PARTS = ("sims", "policies", "deploy", "configs", "benchmarks")
 
-# A shell starts background jobs with Ctrl-C ignored, which every process started from here would inherit; the tests that
-# send it need it to work wherever they run.
+# A shell starts background jobs with Ctrl-C ignored, which every process started from here would inherit; the tests
+# that send it need it to work wherever they run.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
