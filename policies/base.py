@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import asdict
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
@@ -25,7 +26,7 @@ class Deployed(NamedTuple):
     """(B, H, A) normalised, before un-normalisation and clipping."""
 
 
-class NetworkPolicy(nn.Module):
+class NetworkPolicy(nn.Module, ABC):
     """Specs, transforms and a config around a network.
 
     Subclasses set `kind` and `Cfg`, build their network from `self.context_width`, and implement `deploy`.
@@ -74,9 +75,10 @@ class NetworkPolicy(nn.Module):
         """Normalised actions to the sim's units, clipped to the action bounds."""
         return self._outputs({ACTION: raw_action})[ACTION]
 
+    @abstractmethod
     def deploy(self, obs: dict[str, Tensor], noise: Tensor | None) -> Deployed:
         """What the exported graph computes: raw observations (B, ...) and noise (B, H, A) to actions."""
-        raise NotImplementedError
+        ...
 
     def to_json(self) -> dict[str, Any]:
         """All that is needed to build the same policy again, but for its weights."""

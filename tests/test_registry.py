@@ -76,3 +76,11 @@ def test_the_package_resolves_its_names_lazily():
     assert "load_policy" in dir(robotrl)
     with pytest.raises(AttributeError, match="no attribute 'no_such_name'"):
         _ = robotrl.no_such_name
+
+
+def test_the_controller_is_where_the_readme_says():
+    from robotrl.deploy.runtime import Controller
+
+    assert robotrl.deploy.Controller is Controller
+    with pytest.raises(AttributeError, match="has no attribute 'Controler'"):
+        _ = robotrl.deploy.Controler
