@@ -188,6 +188,14 @@ class HasParams(Protocol):
         ...
 
 
+@runtime_checkable
+class HasPrivileged(Protocol):
+    """Some observation arrays are for the critic alone: a robot could not measure them."""
+
+    privileged: tuple[str, ...]
+    """Keys of `observation_spec` that no policy is built on."""
+
+
 class Expert(Protocol):
     """A scripted demonstrator of a sim; it may read privileged state."""
 

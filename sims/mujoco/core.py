@@ -6,9 +6,10 @@ restores everything exactly. It knows no torch, so that a simulated robot can be
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import mujoco
 import numpy as np
@@ -16,23 +17,15 @@ from numpy.typing import NDArray
 
 from robotrl.errors import ConfigError, NumericsError, unknown
 from robotrl.fn import counter
-from robotrl.sims.mujoco.camera import View
 from robotrl.sims.mujoco.physics import Physics, SimNumericsError
-from robotrl.spec import Spec, Split
-
-F32 = NDArray[np.float32]
-Ids = NDArray[np.int64]
-
-SPLITS: dict[Split, range] = {
-    "train": range(0, 1 << 30),
-    "val": range(1 << 30, (1 << 30) + (1 << 20)),
-    "test": range((1 << 30) + (1 << 20), (1 << 30) + (1 << 21)),
-}
-"""Start ids: training draws from the first; the other two are held out, `val` for choosing, `test` for the verdict."""
-
+from robotrl.sims.mujoco.task import SPLITS, Ids, Real, Task
+from robotrl.spec import Split
 
 BLOCK = 256
 """Training starts that are drawn and planned together."""
+RESET_OPTIONS = ("state_ids", "stagger", "qpos", "qvel")
+BOUND_SLACK = 1e-5
+"""An action may leave its bounds by so much, through rounding, before a warning says so."""
 
 
 class _Block(NamedTuple):
@@ -42,99 +35,14 @@ class _Block(NamedTuple):
     plans: NDArray[np.float64]
 
 
-class Param(NamedTuple):
-    """A physical parameter that may differ between envs, as a multiplier of the model's own values."""
-
-    fields: tuple[str, ...]
-    """MjModel fields that it multiplies."""
-    rows: tuple[int, ...]
-    """Rows of those fields (geom ids, body ids, actuator ids)."""
-    low: float
-    """Smallest value accepted."""
-    high: float
-    """Largest value accepted."""
-    columns: tuple[int, ...] | None = None
-    """Columns multiplied, all when None."""
-
-
-class Outcome(NamedTuple):
-    """What a task says of the step just made."""
-
-    reward: NDArray[np.float64]
-    """(N,)."""
-    success: NDArray[np.bool_]
-    """(N,)."""
-    failure: NDArray[np.bool_]
-    """(N,): the episode ends without success."""
-
-
-class Task(Protocol):
-    """One task on MuJoCo: the model and what is read from and written to it, for all envs at once."""
-
-    name: str
-    control_dt_s: float
-    substeps: int
-    limit_steps: int
-    reads_derived_fields: bool
-    """Whether `observe` and `outcome` read fields that MuJoCo derives (site_xpos, sensordata): then these are brought
-    up to each new state, at a cost; qpos, qvel, ctrl and mocap poses are always fresh."""
-    views: Mapping[str, View]
-    """Cameras by name."""
-    observation_spec: dict[str, Spec]
-    action_spec: Spec
-
-    def xml(self) -> str:
-        """The MJCF."""
-        ...
-
-    def bind(self, physics: Physics) -> None:
-        """Take views of the simulations' arrays; called once."""
-        ...
-
-    def params(self) -> dict[str, Param]:
-        """Parameters that may be randomised."""
-        ...
-
-    def plan(self, state_ids: Ids) -> NDArray[np.float64]:
-        """The start states (n, W), in a form of the task's own; each a function of its id alone."""
-        ...
-
-    def start(self, env_ids: Ids, plans: NDArray[np.float64]) -> None:
-        """Write planned start states into the envs `env_ids`."""
-        ...
-
-    def command(self, actions: F32) -> None:
-        """Write controls for actions (N, A)."""
-        ...
-
-    def observe(self, out: Mapping[str, F32], env_ids: Ids | slice) -> None:
-        """Write the observations of `env_ids` into the same rows of `out`."""
-        ...
-
-    def outcome(self, actions: F32) -> Outcome:
-        """Reward and end of the step just made."""
-        ...
-
-
-class ScriptedExpert(Protocol):
-    """A demonstrator that acts on all envs of a core."""
-
-    modes: tuple[str, ...]
-    mode: NDArray[np.int64]
-
-    def act(self, started: NDArray[np.bool_]) -> F32:
-        """Actions (N, A); `started` (N,) marks envs at the first step of an episode."""
-        ...
-
-
 class Result(NamedTuple):
     """One control step of all envs; arrays are buffers that the next step overwrites, except the final ones."""
 
-    obs: dict[str, F32]
-    reward: F32
+    obs: dict[str, NDArray[Any]]
+    reward: Real
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
-    final_obs: dict[str, F32]
+    final_obs: dict[str, NDArray[Any]]
     final_ids: Ids
     success: NDArray[np.bool_]
     state_id: Ids
@@ -181,25 +89,29 @@ class Core:
         self._all: Ids = np.arange(num_envs)
         self.steps: NDArray[np.int64] = np.zeros(num_envs, np.int64)
         self.state_ids: Ids = np.full(num_envs, -1)
-        self.obs: dict[str, F32] = {
-            key: np.zeros((num_envs, *spec.shape), np.float32) for key, spec in task.observation_spec.items()
+        self.obs: dict[str, NDArray[Any]] = {
+            key: np.zeros((num_envs, *spec.shape), spec.dtype) for key, spec in task.observation_spec.items()
         }
-        self._reward = np.zeros(num_envs, np.float32)
-        self._low = np.asarray(task.action_spec.low, np.float32)
-        self._high = np.asarray(task.action_spec.high, np.float32)
+        self.dtype = np.dtype(task.action_spec.dtype)
+        self._reward: Real = np.zeros(num_envs, self.dtype)
+        self._low = np.asarray(task.action_spec.low, self.dtype)
+        self._high = np.asarray(task.action_spec.high, self.dtype)
+        self._warned = False
 
     # episodes
 
-    def reset(self, seed: int | None = None, options: Mapping[str, Any] | None = None) -> dict[str, F32]:
+    def reset(self, seed: int | None = None, options: Mapping[str, Any] | None = None) -> dict[str, Real]:
         """Start new episodes everywhere.
 
         Args:
             seed: restarts the draw of training starts and drops what is queued; None lets both run on.
             options: "state_ids": (N,) start ids; "stagger": True starts the step counters spread over the time limit,
-                so that the envs do not all time out together.
+                so that the envs do not all time out together; "qpos" (N, nq) and "qvel" (N, nv), together or alone,
+                put the physics into given states once the episodes have started.
 
         Raises:
-            ConfigError: unknown option, or ids of the wrong number.
+            ConfigError: unknown option, or an array of the wrong shape.
+            NumericsError: a number in "qpos" or "qvel" is not finite; nothing has been reset.
         """
         given = dict(options or {})
         if seed is not None:
@@ -210,19 +122,37 @@ class Core:
                 raise ConfigError(f"state_ids has shape {ids.shape}: expected ({self.num_envs},), one id for each env")
             self.queue_states(ids)
         stagger = bool(given.pop("stagger", False))
+        coordinates = {name: self._coordinates(name, given.pop(name)) for name in ("qpos", "qvel") if name in given}
         for name in given:
-            raise unknown("reset option", name, ("state_ids", "stagger"))
+            raise unknown("reset option", name, RESET_OPTIONS)
         self.physics.batch.reset(stage=0)
         self._start(self._all)
         if stagger:
             self.steps[:] = self._all * self.task.limit_steps // self.num_envs
+        if coordinates:
+            for name, values in coordinates.items():
+                self.physics.batch.bind(name)[:] = values
+            self.physics.forward()
+            self._observe(slice(None))
         return self.obs
 
-    def step(self, actions: F32) -> Result:
+    def _coordinates(self, name: str, values: Any) -> NDArray[np.float64]:
+        array = np.asarray(values, np.float64)
+        expected = self.physics.batch.bind(name).shape
+        if array.shape != expected:
+            raise ConfigError(f"reset option {name!r} has shape {array.shape}: expected {expected} (envs, {name})")
+        if not np.isfinite(array).all():
+            env, column = (int(i[0]) for i in np.nonzero(~np.isfinite(array)))
+            raise NumericsError(
+                f"reset option {name!r}, env {env}, column {column} is {array[env, column]}: expected finite"
+            )
+        return array
+
+    def step(self, actions: Real) -> Result:
         """Advance all envs by one control step; rows that end are restarted before this returns.
 
         Args:
-            actions: (N, A), clipped to the action bounds.
+            actions: (N, A), clipped to the action bounds; the first time that one lies outside, a warning says so.
 
         Raises:
             ConfigError: wrong shape.
@@ -237,7 +167,7 @@ class Core:
                 f"env {env}, episode step {self.steps[env]}: action {self.task.action_spec.names[column]!r} is"
                 f" {actions[env, column]}: expected a finite number"
             )
-        actions = np.clip(actions, self._low, self._high)
+        actions = self._clipped(actions.astype(self.dtype, copy=False))
         task = self.task
         task.command(actions)
         self.steps += 1
@@ -246,19 +176,36 @@ class Core:
         except SimNumericsError as error:
             # whoever catches this finds frozen envs where they were and all others one step on
             self.steps[error.env_ids] -= 1
-            task.observe(self.obs, slice(None))
+            self._observe(slice(None))
             raise
-        task.observe(self.obs, slice(None))
+        self._observe(slice(None))
         outcome = task.outcome(actions)
         self._reward[:] = outcome.reward
         terminated = outcome.success | outcome.failure
         truncated = (self.steps >= task.limit_steps) & ~terminated
+        success = truncated.copy() if task.survival else outcome.success
         state_id = self.state_ids.copy()
         final_ids = np.flatnonzero(terminated | truncated)
         final_obs = {key: value[final_ids] for key, value in self.obs.items()}
         if len(final_ids):
             self._start(final_ids)
-        return Result(self.obs, self._reward, terminated, truncated, final_obs, final_ids, outcome.success, state_id)
+        return Result(self.obs, self._reward, terminated, truncated, final_obs, final_ids, success, state_id)
+
+    def _observe(self, env_ids: Ids | slice) -> None:
+        self.task.observe(self.obs, env_ids)
+
+    def _clipped(self, actions: Real) -> Real:
+        inside = np.clip(actions, self._low, self._high)
+        if not self._warned and (outside := np.abs(actions - inside)).max() > BOUND_SLACK:
+            env, column = np.unravel_index(int(outside.argmax()), outside.shape)
+            spec = self.task.action_spec
+            self._warned = True
+            warnings.warn(
+                f"env {env}: action {spec.names[column]!r} is {actions[env, column]:.6g}: expected {spec.low[column]}"
+                f" to {spec.high[column]}; actions outside their bounds are clipped (said once)",
+                stacklevel=3,
+            )
+        return inside
 
     def split(self, name: Split) -> range:
         """Start ids of a split.
@@ -297,7 +244,7 @@ class Core:
             self._set_param(name, env_ids, low + (high - low) * u)
         self.task.start(env_ids, plans)
         self.physics.forward(env_ids)
-        self.task.observe(self.obs, env_ids)
+        self._observe(env_ids)
 
     def _fresh_starts(self, wanted: int) -> tuple[Ids, NDArray[np.float64]]:
         """The next training starts, as many as wanted or as are left of the present block.
@@ -375,9 +322,10 @@ class Core:
             "queue": np.array(self._queue, np.int64),
             "draws": np.array([self.seed, self._draws], np.int64),
             **{f"param/{name}": value.copy() for name, value in self._values.items()},
+            **{f"task/{name}": value.copy() for name, value in self.task.memory().items()},
         }
 
-    def set_state(self, state: Mapping[str, NDArray[Any]]) -> dict[str, F32]:
+    def set_state(self, state: Mapping[str, NDArray[Any]]) -> dict[str, Real]:
         """Restore what `get_state` gave; returns the observations there.
 
         Raises:
@@ -400,6 +348,8 @@ class Core:
             values = np.asarray(state[f"param/{name}"], np.float64)
             if not np.array_equal(values, self._values[name]):
                 self._set_param(name, self._all, values)
+        for name, array in self.task.memory().items():
+            array[:] = state[f"task/{name}"]
         self.physics.forward()
-        self.task.observe(self.obs, slice(None))
+        self._observe(slice(None))
         return self.obs

@@ -16,13 +16,14 @@ from robotrl.errors import check_number, unknown
 from robotrl.fn import counter
 from robotrl.sims.mujoco.arm import JOINT_RANGE_RAD, JOINTS, ArmControl, arm_mjcf, pointing_down
 from robotrl.sims.mujoco.camera import View
-from robotrl.sims.mujoco.core import F32, Core, Ids, Outcome, Param
+from robotrl.sims.mujoco.core import Core
 from robotrl.sims.mujoco.physics import Physics
+from robotrl.sims.mujoco.task import Ids, Outcome, Param, Real
 from robotrl.spec import Spec
 
 if TYPE_CHECKING:
     from robotrl.sims.mujoco.robot import SimulatedRobot
-    from robotrl.sims.mujoco.sim import MujocoSim
+    from robotrl.sims.mujoco.sim import ExpertSim
 
 Array = NDArray[np.float64]
 
@@ -52,6 +53,7 @@ class PegInsert:
     control_dt_s = 0.05
     substeps = 10
     reads_derived_fields = False
+    survival = False
     views: Mapping[str, View] = {
         "front": View((1.45, 0.62, 0.78), (0.33, 0.0, 0.24), 39.0),
         "side": View((0.66, -1.25, 0.55), (0.33, 0.0, 0.26), 38.0),
@@ -130,6 +132,10 @@ class PegInsert:
         self._hole_cos: Array = np.ones(n)
         self._hole_sin: Array = np.zeros(n)
 
+    def memory(self) -> Mapping[str, Array]:
+        """Nothing: all is in the physics state."""
+        return {}
+
     def params(self) -> dict[str, Param]:
         """What may be randomised: friction of peg and fixture, mass of the peg, stiffness of the servos."""
         model = self._model
@@ -164,7 +170,7 @@ class PegInsert:
         self._time[env_ids] = 0
         self._ctrl[env_ids] = joints
 
-    def command(self, actions: F32) -> None:
+    def command(self, actions: Real) -> None:
         """Cartesian steps; the tip is kept inside the workspace box."""
         if self.shaped:
             self._distance_before = self.distance()
@@ -172,7 +178,7 @@ class PegInsert:
         target = np.clip(tip + STEP_M * actions[:, :3], WORKSPACE_LOW_M, WORKSPACE_HIGH_M)
         self.arm.command(target - tip, YAW_STEP_RAD * actions[:, 3].astype(np.float64))
 
-    def observe(self, out: Mapping[str, F32], env_ids: Ids | slice) -> None:
+    def observe(self, out: Mapping[str, Real], env_ids: Ids | slice) -> None:
         """Write observations; see `_state_spec` for the columns."""
         arm = self.arm
         arm.refresh(env_ids)
@@ -210,7 +216,7 @@ class PegInsert:
         state[env_ids, 12] = cos
         state[env_ids, 13:] = arm.qpos[env_ids]
 
-    def outcome(self, actions: F32) -> Outcome:
+    def outcome(self, actions: Real) -> Outcome:
         """+1 at success; when shaped, also how much nearer the peg came (in tenths of a metre)."""
         pos = self._pos_hole
         success = (pos[:, 2] < -SUCCESS_DEPTH_M) & (np.hypot(pos[:, 0], pos[:, 1]) < PEG_HALF_WIDTH_M / 2)
@@ -268,7 +274,7 @@ def make(
     threads: int = 0,
     randomization: Mapping[str, tuple[float, float]] | None = None,
     dump_dir: Path | None = None,
-) -> MujocoSim:
+) -> ExpertSim:
     """The batched sim.
 
     Args:
@@ -285,10 +291,10 @@ def make(
         ConfigError: a value out of range, with what was expected.
     """
     from robotrl.sims.mujoco.peg_expert import PegExpert
-    from robotrl.sims.mujoco.sim import MujocoSim
+    from robotrl.sims.mujoco.sim import ExpertSim
 
     core = Core(PegInsert(reward, clearance_m, limit_s), num_envs, seed, threads, randomization, dump_dir)
-    return MujocoSim(core, PegExpert)
+    return ExpertSim(core, PegExpert)
 
 
 def make_robot(seed: int) -> SimulatedRobot:

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from robotrl.sims.mujoco.camera import RayCamera
-from robotrl.sims.mujoco.core import Core, ScriptedExpert
+from robotrl.sims.mujoco.core import Core
+from robotrl.sims.mujoco.task import ScriptedExpert
 from robotrl.spec import Spec, Split, Step
 
 if TYPE_CHECKING:
@@ -46,9 +47,8 @@ class MujocoSim:
     buffers_are_reused = True
     has_final_obs: Literal[True] = True
 
-    def __init__(self, core: Core, expert: ExpertFactory) -> None:
+    def __init__(self, core: Core) -> None:
         self.core = core
-        self._expert = expert
         self.num_envs = core.num_envs
         self.control_dt_s = core.task.control_dt_s
         self.observation_spec: dict[str, Spec] = core.task.observation_spec
@@ -105,12 +105,6 @@ class MujocoSim:
         """Pictures (n, height, width, 3) of some envs; see `RayCamera.render`."""
         return self._camera.render(ids, camera, width, height, samples)
 
-    def make_expert(
-        self, noise: float = 0.0, clumsiness: float = 0.0, mode: str | None = None, seed: int = 0
-    ) -> TensorExpert:
-        """The task's scripted expert, on this sim; see its class for the arguments."""
-        return TensorExpert(self._expert(self.core, noise, clumsiness, mode, seed))
-
     def as_gymnasium(self) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
         """The same sim as a numpy `gymnasium.vector.VectorEnv`; `robotrl.sims.interop` has more options."""
         from robotrl.sims.interop import GymnasiumVectorEnv
@@ -121,5 +115,19 @@ class MujocoSim:
         """Nothing to free: the simulations go with the object."""
 
 
-def _tensors(arrays: dict[str, NDArray[np.float32]]) -> dict[str, Tensor]:
+class ExpertSim(MujocoSim):
+    """A `MujocoSim` whose task brings a scripted expert (`robotrl.spec.HasExpert`)."""
+
+    def __init__(self, core: Core, expert: ExpertFactory) -> None:
+        super().__init__(core)
+        self._expert = expert
+
+    def make_expert(
+        self, noise: float = 0.0, clumsiness: float = 0.0, mode: str | None = None, seed: int = 0
+    ) -> TensorExpert:
+        """The task's scripted expert, on this sim; see its class for the arguments."""
+        return TensorExpert(self._expert(self.core, noise, clumsiness, mode, seed))
+
+
+def _tensors(arrays: dict[str, NDArray[Any]]) -> dict[str, Tensor]:
     return {key: torch.from_numpy(value) for key, value in arrays.items()}
