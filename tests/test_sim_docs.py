@@ -1,130 +1,135 @@
-"""The tables of a sim's page agree with its code. `python tests/test_sim_docs.py` writes tables and picture anew."""
+"""The pages of the sims: every sim has one, its tables are those of the code, and what it shows runs."""
 
 from __future__ import annotations
 
-import inspect
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import robotrl
 from robotrl.registry import SIMS
-from robotrl.spec import Spec
+from robotrl.spec import HasCamera, HasExpert, HasParams, HasStateIds, Spec
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
-PAGES = {"mujoco/peg-insert": DOCS / "sims" / "peg-insert.md"}
-BLOCK = re.compile(r"(<!-- (\w+):begin -->\n)(.*?)(<!-- \2:end -->)", re.DOTALL)
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tools"))
+import sim_docs  # noqa: E402
 
-
-def table(header: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
-    lines = [header, ("---",) * len(header), *rows]
-    return "".join("| " + " | ".join(str(cell) for cell in line) + " |\n" for line in lines)
-
-
-def spec_table(spec: Spec) -> str:
-    rows = zip(range(len(spec.names)), (f"`{n}`" for n in spec.names), spec.units, spec.low, spec.high, strict=True)
-    return table(("", "name", "unit", "low", "high"), [(i, n, u, f"{lo:g}", f"{hi:g}") for i, n, u, lo, hi in rows])
-
-
-def option_table(factory: Any) -> str:
-    assert factory.__doc__
-    rows = []
-    for name, parameter in inspect.signature(factory).parameters.items():
-        if parameter.kind is parameter.KEYWORD_ONLY:
-            meaning = re.search(rf"^ +{name}: (.*?)(?=\n +\w+: |\n\n)", factory.__doc__, re.MULTILINE | re.DOTALL)
-            assert meaning, name
-            rows.append((f"`{name}`", f"`{parameter.default!r}`", " ".join(meaning[1].split())))
-    return table(("option", "default", "meaning"), rows)
-
-
-def blocks(name: str) -> dict[str, str]:
-    """What stands between the markers of the page."""
-    from robotrl.sims.mujoco import peg_insert
-
-    sim = robotrl.make_sim(name, num_envs=1)
-    params = sim.core.task.params()
-    corners = zip("xyz", peg_insert.WORKSPACE_LOW_M, peg_insert.WORKSPACE_HIGH_M, strict=True)
-    return {
-        "options": option_table(SIMS.load(name)),
-        "observation": spec_table(sim.observation_spec["state"]),
-        "action": spec_table(sim.action_spec),
-        "workspace": ", ".join(f"{axis} {low:g} to {high:g} m" for axis, low, high in corners) + ".\n",
-        "starts": table(
-            ("split", "first id", "ids"),
-            [(f"`{s}`", sim.state_ids(s).start, len(sim.state_ids(s))) for s in ("train", "val", "test")],
-        ),
-        "randomisation": table(
-            ("parameter", "from", "to", "MuJoCo fields"),
-            [(f"`{n}`", p.low, p.high, ", ".join(f"`{f}`" for f in p.fields)) for n, p in params.items()],
-        ),
-    }
-
-
-def filled(name: str) -> str:
-    found = blocks(name)
-    return BLOCK.sub(lambda m: m[1] + found[m[2]] + m[4], PAGES[name].read_text())
+DOCS = ROOT / "docs"
+PAGES = {page.name: (page, sim) for page, sim in sim_docs.pages().items()}
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_the_tables_of_the_page_are_those_of_the_code(name: str) -> None:
-    assert {m[2] for m in BLOCK.finditer(PAGES[name].read_text())} == set(blocks(name))
-    assert PAGES[name].read_text() == filled(name), "run: python tests/test_sim_docs.py"
+    page, sim = PAGES[name]
+    assert page.exists(), f"{sim} has no page"
+    assert page.read_text() == sim_docs.filled(page, sim), f"run: python tools/sim_docs.py {sim}"
 
 
-def test_every_sim_has_a_page_that_names_its_abilities() -> None:
-    assert set(PAGES) == set(SIMS.names())
-    for name, page in PAGES.items():
-        sim = robotrl.make_sim(name, num_envs=1)
+@pytest.mark.parametrize("name", SIMS.names())
+def test_the_page_has_every_table_and_names_every_ability(name: str) -> None:
+    sim = robotrl.make_sim(name, num_envs=1)
+    text = sim_docs.page_of(name).read_text()
+    assert text.startswith(f"# {name}\n")
+    found = {match["block"] for match in sim_docs.BLOCK.finditer(text)}
+    wanted = {"options", "observation", "action"}
+    words: list[str] = []
+    if isinstance(sim, HasStateIds):
+        wanted |= {"starts"}
+    if isinstance(sim, HasParams) and sim.params:
+        wanted |= {"randomisation"}
+        words += sim.params
+    if isinstance(sim, HasCamera):
+        words += sim.cameras
+    if isinstance(sim, HasExpert):
+        words += sim.make_expert().modes
+    assert wanted <= found
+    for word in words:
+        assert f"`{word}`" in text, word
+
+
+def test_markers_come_in_pairs() -> None:
+    for page in (DOCS / "sims").glob("*.md"):
         text = page.read_text()
-        for word in (*sim.cameras, *sim.params, *sim.make_expert().modes):
-            assert f"`{word}`" in text, word
+        markers = re.findall(r"<!-- [^\n]*?:(?:begin|end) -->", text)
+        assert len(markers) == 2 * len(list(sim_docs.BLOCK.finditer(text))), page
+
+
+def test_every_page_belongs_to_a_sim() -> None:
+    known = {page.name for page in sim_docs.pages()}
+    assert {page.name for page in (DOCS / "sims").glob("*.md")} <= known
 
 
 def test_pictures_of_the_pages_are_small() -> None:
-    for page in PAGES.values():
+    for page in (DOCS / "sims").glob("*.md"):
         for link in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", page.read_text()):
             picture = page.parent / link
             assert picture.is_file()
             assert picture.stat().st_size < 100_000
 
 
-@pytest.mark.parametrize("page", [*PAGES.values(), DOCS / "add-a-sim.md"], ids=lambda page: page.name)
-def test_the_code_of_the_page_runs(page: Path) -> None:
-    names: dict[str, Any] = {}
+@pytest.mark.parametrize("page", [*(DOCS / "sims").glob("*.md"), DOCS / "add-a-sim.md"], ids=lambda page: page.name)
+def test_the_code_of_the_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "page"}
     found = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
-    assert found
+    assert found or page.name == "README.md"
     for code in found:
         exec(compile(code, str(page), "exec"), names)
 
 
-def draw() -> None:
-    """The picture of peg-insert: one episode of the expert."""
-    import torch
-    from PIL import Image
-
-    sim = robotrl.make_sim("mujoco/peg-insert", num_envs=1)
-    sim.queue_states(sim.state_ids("val")[:1])
-    sim.reset()
-    expert, started = sim.make_expert(mode="left"), torch.ones(1, dtype=torch.bool)
-    pictures = []
-    for step in range(sim.core.task.limit_steps):
-        if step in (0, 10):
-            pictures.append(sim.render([0], "front" if step == 0 else "side", 384, 288, samples=4)[0])
-        before = sim.get_state()
-        done = bool(sim.step(expert.act(started)).terminated[0])
-        started[:] = False
-        if done:
-            sim.set_state(before)
-            pictures.append(sim.render([0], "top", 384, 288, samples=4)[0])
-            break
-    picture = Image.fromarray(np.concatenate(pictures, axis=1)).quantize(192, dither=Image.Dither.NONE)
-    picture.save(DOCS / "images" / "peg-insert.png", optimize=True)
+# the writer of tables
 
 
-if __name__ == "__main__":
-    for sim_name in PAGES:
-        PAGES[sim_name].write_text(filled(sim_name))
-    draw()
+def test_a_page_that_parts_ways_is_seen_and_mended(tmp_path: Path) -> None:
+    page = tmp_path / "peg-insert.md"
+    page.write_text("Prose.\n<!-- action:begin -->\nold\n<!-- action:end -->\nMore | prose.\n")
+    text = sim_docs.filled(page, "mujoco/peg-insert")
+    assert text.startswith("Prose.\n<!-- action:begin -->\n`action`, float32, 4:\n")
+    assert "| 3 | `tip_yaw_step_w` | 0.25 rad | -1 | 1 |\n<!-- action:end -->\nMore | prose.\n" in text
+    page.write_text("<!-- acton:begin -->\n<!-- acton:end -->\n")
+    with pytest.raises(KeyError, match="acton"):
+        sim_docs.filled(page, "mujoco/peg-insert")
+
+
+def test_runs_of_alike_columns_of_wide_specs_share_a_row() -> None:
+    n = sim_docs.FOLD_ABOVE
+    names = ("x", *(f"inertia_{i}" for i in range(n)), "y_1")
+    spec = Spec((n + 2,), names, ("m", *["kg"] * n, "kg"), (0.0,) * (n + 2), (1.0,) * (n + 2))
+    rows = sim_docs.spec_table("state", spec).splitlines()[4:]
+    assert [row.split(" | ")[0] for row in rows] == ["| 0", f"| 1 to {n}", f"| {n + 1}"]
+    assert f"`inertia_0` to `inertia_{n - 1}`" in rows[1]
+    narrow = Spec((n,), names[1:-1], ("kg",) * n, (0.0,) * n, (1.0,) * n)
+    assert len(sim_docs.spec_table("state", narrow).splitlines()) == n + 4
+
+
+def test_an_option_that_its_docstring_leaves_out_is_an_error() -> None:
+    def make(num_envs: int, seed: int, *, limit_s: float = 1.0, room_m: float = 2.0) -> None:
+        """A sim.
+
+        Args:
+            num_envs: N.
+            seed: seeds all,
+                and more.
+            limit_s: time limit
+                of an episode.
+
+        Raises:
+            ConfigError: never.
+        """
+
+    assert sim_docs.meaning(make, "limit_s") == "time limit of an episode."
+    assert sim_docs.meaning(make, "seed") == "seeds all, and more."
+    with pytest.raises(KeyError, match="room_m"):
+        sim_docs.meaning(make, "room_m")
+
+
+def test_fields_and_constants_bring_their_docstrings() -> None:
+    asked = sim_docs.Asked("", ("robotrl.config", "SimCfg"), {})
+    assert "| `num_envs` | 64 | Envs that step together. |" in sim_docs.fields(
+        asked
+    )
+    asked = sim_docs.Asked("", ("robotrl.sims.mujoco.peg_insert", "STEP_M", "LIMIT_S"), {})
+    assert "| `STEP_M` | 0.04 | Displacement wanted by an action of 1. |" in sim_docs.constants(asked)

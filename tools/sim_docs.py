@@ -1,0 +1,280 @@
+"""Writes the tables of the sims' pages from the code: `python tools/sim_docs.py [--check] [SIM ...]`.
+
+A page `docs/sims/NAME.md` belongs to the sim `FAMILY/NAME`. What stands between `<!-- BLOCK:begin -->` and
+`<!-- BLOCK:end -->` is generated; all else is prose. `BLOCKS` lists the blocks; words after a block's name are its
+arguments, and `name=value` words are options that the sim is made with. tests/test_sim_docs.py fails when a page and
+the code part ways.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import robotrl
+from robotrl.config import sim_options
+from robotrl.registry import SIMS
+from robotrl.spec import HasCamera, HasExpert, HasParams, HasPrivileged, HasState, HasStateIds, Spec
+
+FOLDER = Path(__file__).resolve().parents[1] / "docs" / "sims"
+INDEX = FOLDER / "README.md"
+BLOCK = re.compile(
+    r"(<!-- (?P<block>\w+)(?P<words>[^\n]*?):begin -->\n)(?P<text>.*?)(<!-- (?P=block):end -->)", re.DOTALL
+)
+FOLD_ABOVE = 64
+"""Specs wider than this show runs of alike columns as one row."""
+
+
+class Asked(NamedTuple):
+    """What a block is about."""
+
+    sim: str
+    words: tuple[str, ...]
+    options: dict[str, Any]
+
+    def make(self) -> Any:
+        """The sim, with one env."""
+        return robotrl.make_sim(self.sim, num_envs=1, **self.options)
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A Markdown table."""
+    lines = [header, ("---",) * len(header), *rows]
+    return "".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+
+
+def spec_table(key: str, spec: Spec) -> str:
+    """One row a column: place, name, unit and bounds; in wide specs, runs that differ only in numbers share a row."""
+    columns = list(zip(spec.names, spec.units, spec.low, spec.high, strict=True))
+    kinds = [(re.sub(r"\d+", "#", name), *rest) for name, *rest in columns]
+    runs: list[list[int]] = []
+    for i, kind in enumerate(kinds):
+        if len(columns) > FOLD_ABOVE and i > 0 and kind == kinds[i - 1]:
+            runs[-1].append(i)
+        else:
+            runs.append([i])
+    rows: list[Sequence[Any]] = []
+    for run in runs:
+        (first, unit, low, high), last_name = columns[run[0]], columns[run[-1]][0]
+        if len(run) == 1:
+            rows.append((run[0], f"`{first}`", unit, f"{low:g}", f"{high:g}"))
+        else:
+            rows.append((f"{run[0]} to {run[-1]}", f"`{first}` to `{last_name}`", unit, f"{low:g}", f"{high:g}"))
+    shape = " x ".join(str(length) for length in spec.shape)
+    return f"`{key}`, {spec.dtype}, {shape}:\n\n" + table(("", "name", "unit", "low", "high"), rows)
+
+
+def meaning(factory: Any, name: str) -> str:
+    """What the "Args" section of a docstring says of an argument."""
+    found = re.search(rf"^ +{name}: (.*?)(?=\n +\w+: |\n\s*\n|\Z)", factory.__doc__ or "", re.MULTILINE | re.DOTALL)
+    if not found:
+        raise KeyError(f"the docstring of {factory.__module__}.{factory.__qualname__} says nothing of {name!r}")
+    return " ".join(found[1].split())
+
+
+def options(asked: Asked) -> str:
+    """Keyword arguments of the sim's `make`, their defaults, and what its docstring says of them."""
+    factory = SIMS.load(asked.sim)
+    given = inspect.signature(factory).parameters.values()
+    rows = [(f"`{p.name}`", f"`{p.default!r}`", meaning(factory, p.name)) for p in given if p.kind is p.KEYWORD_ONLY]
+    return table(("option", "default", "meaning"), rows)
+
+
+def observation(asked: Asked) -> str:
+    """The columns of each observation array, or of those that are named."""
+    spec = asked.make().observation_spec
+    return "\n".join(spec_table(key, spec[key]) for key in asked.words or tuple(spec))
+
+
+def action(asked: Asked) -> str:
+    """The columns of the action."""
+    return spec_table("action", asked.make().action_spec)
+
+
+def starts(asked: Asked) -> str:
+    """Start ids of each split."""
+    sim = asked.make()
+    rows = [(f"`{split}`", sim.state_ids(split).start, len(sim.state_ids(split))) for split in ("train", "val", "test")]
+    return table(("split", "first id", "ids"), rows)
+
+
+def ends(asked: Asked) -> str:
+    """The time limit, and what counts as success."""
+    sim = asked.make()
+    task = sim.core.task
+    steps = f"{task.limit_steps} control steps ({task.limit_steps * sim.control_dt_s:g} s)"
+    rows = [("time limit", steps)]
+    rows.append(("success", "the time limit is reached" if task.survival else "as the task says; it ends the episode"))
+    return table(("end", "when"), rows)
+
+
+def randomisation(asked: Asked) -> str:
+    """Parameters of a MuJoCo task: the range of their multipliers and the model's fields."""
+    rows = [
+        (f"`{name}`", p.low, p.high, ", ".join(f"`{field}`" for field in p.fields))
+        for name, p in asked.make().core.task.params().items()
+    ]
+    return table(("parameter", "from", "to", "MuJoCo fields"), rows)
+
+
+CAPABILITIES: dict[str, tuple[type, Callable[[Any], str]]] = {
+    "exact state": (HasState, lambda _: "yes"),
+    "numbered starts": (HasStateIds, lambda _: "yes"),
+    "parameters": (HasParams, lambda sim: ticked(sim.params)),
+    "cameras": (HasCamera, lambda sim: ticked(sim.cameras)),
+    "expert": (HasExpert, lambda sim: ticked(sim.make_expert().modes)),
+    "for a critic alone": (HasPrivileged, lambda sim: ticked(sim.privileged)),
+}
+
+
+def ticked(names: Iterable[str]) -> str:
+    """Names as code."""
+    return ", ".join(f"`{name}`" for name in names) or "none"
+
+
+def summary(asked: Asked) -> str:
+    """The sim at a glance: rates, sizes and declared capabilities."""
+    sim = asked.make()
+    rows = [
+        ("name", f"`{asked.sim}`"),
+        ("control rate", f"{1 / sim.control_dt_s:g} Hz"),
+        ("observation", widths(sim.observation_spec)),
+        ("action", width(sim.action_spec)),
+    ]
+    rows += [(what, say(sim)) for what, (kind, say) in CAPABILITIES.items() if isinstance(sim, kind)]
+    return table(("", ""), rows)
+
+
+def width(spec: Spec) -> str:
+    """The shape of a spec, "18" or "64 x 64 x 3"."""
+    return " x ".join(str(length) for length in spec.shape)
+
+
+def widths(specs: dict[str, Spec]) -> str:
+    """The shapes of named arrays."""
+    return ", ".join(f"`{key}` {width(spec)}" for key, spec in specs.items())
+
+
+def documented(body: Sequence[ast.stmt]) -> dict[str, str]:
+    """Name to the string that stands below its assignment."""
+    found: dict[str, str] = {}
+    for here, below in zip(body, [*body[1:], ast.Pass()], strict=True):
+        target = here.targets[0] if isinstance(here, ast.Assign) else getattr(here, "target", None)
+        is_text = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
+        if isinstance(target, ast.Name):
+            found[target.id] = " ".join(str(below.value.value).split()) if is_text else ""
+    return found
+
+
+def constants(asked: Asked) -> str:
+    """`constants MODULE NAME ...`: values of a module, with the strings that stand below them."""
+    module = importlib.import_module(asked.words[0])
+    said = documented(ast.parse(inspect.getsource(module)).body)
+    rows = [(f"`{name}`", shown(getattr(module, name)), said[name]) for name in asked.words[1:]]
+    if not any(text for *_, text in rows):
+        return table(("constant", "value"), [row[:2] for row in rows])
+    return table(("constant", "value", "meaning"), rows)
+
+
+def fields(asked: Asked) -> str:
+    """`fields MODULE CLASS`: the fields of a dataclass or NamedTuple, their defaults and docstrings."""
+    cls = getattr(importlib.import_module(asked.words[0]), asked.words[1])
+    tree = ast.parse(inspect.cleandoc(inspect.getsource(cls))).body[0]
+    said = documented(tree.body if isinstance(tree, ast.ClassDef) else [])
+    default: dict[str, Any]
+    if dataclasses.is_dataclass(cls):
+        default = {f.name: f.default for f in dataclasses.fields(cls)}
+    else:
+        default = {name: cls._field_defaults.get(name, dataclasses.MISSING) for name in cls._fields}
+    rows = [(f"`{n}`", "" if v is dataclasses.MISSING else shown(v), said[n]) for n, v in default.items()]
+    return table(("field", "default", "meaning"), rows)
+
+
+def shown(value: Any) -> str:
+    """A value as a reader wants it."""
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, tuple | list):
+        return ", ".join(shown(item) for item in value)
+    if isinstance(value, dict):
+        return ", ".join(f"{key}: {shown(item)}" for key, item in value.items())
+    return str(value)
+
+
+def sims(_: Asked) -> str:
+    """The index: one row a sim."""
+    rows: list[Sequence[Any]] = []
+    for name in SIMS.names():
+        sim = robotrl.make_sim(name, num_envs=1)
+        link = f"[`{name}`]({page_of(name).name})"
+        rate = f"{1 / sim.control_dt_s:g} Hz"
+        rows.append((link, gist(page_of(name)), widths(sim.observation_spec), width(sim.action_spec), rate))
+    return table(("sim", "task", "observation", "action", "control"), rows)
+
+
+def gist(page: Path) -> str:
+    """The first sentence of a page."""
+    prose = [part for part in page.read_text().split("\n\n") if not part.startswith(("#", "!", "<", "|"))]
+    return re.split(r"(?<=\.)\s", " ".join(prose[0].split()))[0]
+
+
+BLOCKS: dict[str, Callable[[Asked], str]] = {
+    f.__name__: f for f in (summary, options, observation, action, starts, ends, randomisation, constants, fields, sims)
+}
+
+
+def page_of(sim: str) -> Path:
+    """The page of a sim."""
+    return FOLDER / f"{sim.rpartition('/')[2]}.md"
+
+
+def pages() -> dict[Path, str]:
+    """Every page with generated blocks, and the sim it belongs to ("" for the index)."""
+    return {**{page_of(name): name for name in SIMS.names()}, INDEX: ""}
+
+
+def filled(page: Path, sim: str) -> str:
+    """The text of a page with its blocks made anew.
+
+    Raises:
+        KeyError: a block that is unknown, or an option without a line in the docstring of `make`.
+    """
+
+    def fill(found: re.Match[str]) -> str:
+        words = found["words"].split()
+        given = sim_options([word for word in words if "=" in word])
+        asked = Asked(sim, tuple(word for word in words if "=" not in word), given)
+        return found[1] + BLOCKS[found["block"]](asked) + found[5]
+
+    return BLOCK.sub(fill, page.read_text())
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write, or with `--check` compare, the pages of the named sims or of all of them and the index."""
+    names = [word for word in arguments if not word.startswith("-")]
+    stale = 0
+    for page, sim in pages().items():
+        if names and sim not in names:
+            continue
+        if not page.exists():
+            print(f"{sim} has no page: expected {page}")
+            stale += 1
+            continue
+        text = filled(page, sim)
+        if text != page.read_text():
+            print(page)
+            stale += 1
+            if "--check" not in arguments:
+                page.write_text(text)
+    return int(stale > 0 and "--check" in arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
