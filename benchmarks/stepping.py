@@ -1,136 +1,118 @@
-"""Whole env against the bare native batch: what the arm's controller, observations, rewards and resets cost.
+"""Whole env against the bare native batch, and against what else there is to step the same robot.
 
-Both routes take the same control steps through the same states with the same number of threads: the controls that the
-env's controller wrote are recorded once, with the states that restarts wrote, and the bare batch of the same model gets
-them back. MuJoCo is deterministic, so at the end both must stand in the same state, bit for bit; that is checked.
+Ours and the bare batch take the same control steps through the same states with the same number of threads: the
+controls that the env wrote are recorded once, with the states that restarts wrote, and the bare batch of the same model
+gets them back. MuJoCo is deterministic, so at the end both must stand in the same state, bit for bit; that is checked,
+as it is for the C loop and for Gymnasium.
 """
 
 from __future__ import annotations
 
-import time
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+from robotrl.benchmarks.figures import Figure, Paired, have, paired
+from robotrl.benchmarks.stepping_peers import C_LOOP, ENVPOOL_SIZES, SYNC, c_loop, envpool_routes, sync_vector_env
+from robotrl.benchmarks.stepping_tape import Route, Tape, batch_route, env_route, record
 
-from robotrl.benchmarks.figures import Figure, paired
-from robotrl.errors import RobotrlError
-
-DESCRIPTION = "env steps per second of mujoco/peg-insert, controller included, against the bare native MuJoCo batch"
-PEERS = {"mujoco": "pip install 'robotrl[mujoco]'"}
-TASK = "mujoco/peg-insert"
+DESCRIPTION = "env steps per second: whole env against bare MuJoCo batch, C loop, SyncVectorEnv, EnvPool"
+PEERS = {
+    "mujoco": "pip install 'robotrl[mujoco]'",
+    "gymnasium": "pip install 'robotrl[train]'",
+    "envpool": "pip install 'robotrl[peers]'",
+}
+PEG, CHEETAH = "mujoco/peg-insert", "mujoco/halfcheetah"
 THREADS = 2
-SIZES = (64, 256)
-ACTIONS = ("random", "expert")
+PEG_SIZES = (64, 256)
+PEG_ACTIONS = ("random", "expert")
 """Random actions stay mostly in the air; a noisy expert's are as rich in contacts as training is."""
-
-
-class Tape(NamedTuple):
-    """What one pass through the env wrote, T control steps of N envs."""
-
-    actions: NDArray[np.float32]
-    """(T, N, A)."""
-    ctrl: NDArray[np.float64]
-    """(T, N, U) joint targets that the env's controller computed."""
-    restarts: list[tuple[NDArray[np.int64], NDArray[np.float64]]]
-    """For each step: the envs that restarted after it, and their new state rows."""
-    first: NDArray[np.float64]
-    """(N, S) state before the first step."""
-    last: NDArray[np.float64]
-    """(N, S) state after the last."""
+CHEETAH_SIZES = (16, 64, 256)
+PEER_SIZE = 64
+"""Envs of ours beside the peers."""
+Others = Callable[[Any, Tape], dict[str, Route]]
+OURS, BARE = "env", "bare mujoco.batch"
+UNIT = "env steps/s"
 
 
 def run(quick: bool) -> dict[str, Figure]:
-    """Measure both routes for each number of envs and each kind of actions."""
-    steps, rounds = (40, 3) if quick else (200, 9)
-    return {
-        f"env_steps_per_s_{kind}_{size}_envs": compare(size, kind, steps, rounds) for size in SIZES for kind in ACTIONS
-    }
+    """Measure every route, those of a figure in turns."""
+    steps, rounds = (40, 2) if quick else (200, 9)
+    figures: dict[str, Figure] = {}
+    for size in CHEETAH_SIZES:
+        # small batches get more steps, so that each run takes about as long
+        length = steps * max(1, PEER_SIZE // size)
+        routes = bare_and_peers if size == PEER_SIZE else bare
+        measured = measure(CHEETAH, size, "random", length, rounds, routes)
+        figures |= cheetah_figures(size, measured)
+    for size in PEG_SIZES:
+        for kind in PEG_ACTIONS:
+            measured = measure(PEG, size, kind, steps, rounds, bare)
+            figures[f"env_steps_per_s_{kind}_{size}_envs"] = against_bare(measured)
+    return figures
 
 
-def compare(num_envs: int, kind: str, steps: int, rounds: int) -> Figure:
-    """One figure: the env against the bare batch, interleaved.
+def bare(sim: Any, tape: Tape) -> dict[str, Route]:
+    """The bare batch alone."""
+    return {BARE: batch_route(sim, tape, THREADS)}
+
+
+def bare_and_peers(sim: Any, tape: Tape) -> dict[str, Route]:
+    """The bare batch, the C loop, and the peers that are installed."""
+    routes = {**bare(sim, tape), C_LOOP: c_loop(sim, tape)}
+    if have("gymnasium"):
+        routes[SYNC] = sync_vector_env(sim, tape)
+    if have("envpool"):
+        routes |= envpool_routes(sim.core.task.name, len(tape.actions) * sim.num_envs, THREADS)
+    return routes
+
+
+def measure(task: str, num_envs: int, kind: str, steps: int, rounds: int, others: Others) -> Paired:
+    """Ours and the others, interleaved.
 
     Args:
+        task: name of one of our MuJoCo sims.
         num_envs: N.
         kind: "random" or "expert", whose actions are played.
         steps: control steps of one run.
         rounds: runs of each route.
+        others: makes the other routes from the sim and the tape.
 
     Raises:
-        RobotrlError: the routes did not end in the same state, so that they are not comparable.
+        RobotrlError: a route did not end in the same state, so that it is not comparable.
     """
-    import mujoco.batch
-    import torch
-
     from robotrl.registry import make_sim
 
-    sim = make_sim(TASK, num_envs=num_envs, seed=0, threads=THREADS)
+    sim = make_sim(task, num_envs=num_envs, seed=0, threads=THREADS)
     tape = record(sim, kind, steps)
-    physics, substeps = sim.core.physics, sim.core.task.substeps
-    actions = [torch.from_numpy(action) for action in tape.actions]
-    bare = mujoco.batch.Batch(physics.model, num_envs, THREADS)
-    ctrl = bare.bind("ctrl")
-
-    def env() -> float:
-        sim.reset(seed=0)
-        begun = time.perf_counter()
-        for action in actions:
-            sim.step(action)
-        taken = time.perf_counter() - begun
-        _check_same(physics.batch.state, tape.last, "the env")
-        return steps * num_envs / taken
-
-    def batch() -> float:
-        bare.state[:] = tape.first
-        begun = time.perf_counter()
-        for targets, (ids, states) in zip(tape.ctrl, tape.restarts, strict=True):
-            ctrl[:] = targets
-            bare.step(nstep=substeps)
-            if len(ids):
-                bare.state[ids] = states
-        taken = time.perf_counter() - begun
-        _check_same(bare.state, tape.last, "the bare batch")
-        return steps * num_envs / taken
-
-    measured = paired({"env": env, "bare mujoco.batch": batch}, rounds)
+    measured = paired({OURS: env_route(sim, tape), **others(sim, tape)}, rounds)
     sim.close()
-    note = f"{THREADS} threads, {substeps} physics steps each; both routes pass through the same states, bit for bit"
-    return measured.figure("env", "bare mujoco.batch", "env steps/s", "higher", note)
+    return measured
 
 
-def record(sim: Any, kind: str, steps: int) -> Tape:
-    """Play `steps` control steps in the env and keep what the bare batch needs to do the same work."""
-    import torch
-
-    rng = np.random.default_rng(0)
-    batch = sim.core.physics.batch
-    sim.reset(seed=0)
-    expert = sim.make_expert(noise=0.3, seed=0) if kind == "expert" else None
-    started = torch.ones(sim.num_envs, dtype=torch.bool)
-    first = batch.state.copy()
-    actions: list[NDArray[np.float32]] = []
-    ctrl: list[NDArray[np.float64]] = []
-    restarts: list[tuple[NDArray[np.int64], NDArray[np.float64]]] = []
-    before = sim.core.physics.ctrl.copy()
-    for _ in range(steps):
-        if expert is None:
-            action = rng.uniform(-1, 1, (sim.num_envs, *sim.action_spec.shape)).astype(np.float32)
-        else:
-            action = expert.act(started).numpy().astype(np.float32).copy()
-        step = sim.step(torch.from_numpy(action))
-        ids = step.final_ids.numpy().copy()
-        # A restart overwrites the controls of the episode's last step: the step before it stands in for that row.
-        targets = sim.core.physics.ctrl.copy()
-        targets[ids] = before[ids]
-        actions.append(action)
-        ctrl.append(targets)
-        restarts.append((ids, batch.state[ids].copy()))
-        before = targets
-        started = step.terminated | step.truncated
-    return Tape(np.stack(actions), np.stack(ctrl), restarts, first, batch.state.copy())
+def against_bare(measured: Paired) -> Figure:
+    """The whole env beside the bare batch."""
+    note = f"{THREADS} threads; env and bare batch pass through the same states, bit for bit"
+    return measured.figure(OURS, BARE, UNIT, "higher", note)
 
 
-def _check_same(found: NDArray[np.float64], expected: NDArray[np.float64], who: str) -> None:
-    if not np.array_equal(found, expected):
-        raise RobotrlError(f"bench stepping: {who} left the recorded states by {np.abs(found - expected).max():.3g}")
+def cheetah_figures(num_envs: int, measured: Paired) -> dict[str, Figure]:
+    """Figures of one number of envs; those of peers only where peers were asked for."""
+    figures = {f"halfcheetah_env_steps_per_s_{num_envs}_envs": against_bare(measured)}
+    if C_LOOP not in measured.samples:
+        return figures
+    best = best_envpool(measured)
+    notes = {
+        C_LOOP: "MuJoCo's rollout, nthread 0, all controls of a run in one call; same states, bit for bit",
+        SYNC: "through gymnasium.make_vec; same states, bit for bit",
+        best: f"best of {', '.join(map(str, ENVPOOL_SIZES))} envs, v4 and v5, {THREADS} threads; moves as ours does",
+    }
+    for key, peer in (("c_loop", C_LOOP), ("sync", SYNC), ("envpool", best)):
+        note = f"ours: {num_envs} envs, {THREADS} threads. {peer}: {notes[peer]}"
+        figures[f"halfcheetah_env_steps_per_s_vs_{key}"] = measured.figure(OURS, peer, UNIT, "higher", note)
+    return figures
+
+
+def best_envpool(measured: Paired) -> str:
+    """The fastest of EnvPool's routes by its median, "EnvPool" where there is none."""
+    found = [name for name in measured.samples if name.startswith("EnvPool")]
+    return max(found, key=lambda name: measured.spread(name).median, default="EnvPool")

@@ -153,24 +153,3 @@ def test_blocks_that_cannot_be_filled_are_refused(tiny, tmp_path):
 
 def test_the_committed_pages_agree_with_the_committed_results():
     assert readme.main(check=True) == 0, "run: python -m robotrl.benchmarks.readme"
-
-
-def test_both_routes_of_the_stepping_bench_pass_through_the_same_states():
-    # `compare` raises when they do not; 90 steps of 4 envs hold the time limit of an episode, so restarts are in it
-    stepping = benchmarks.load("stepping")
-    for kind in stepping.ACTIONS:
-        figure = stepping.compare(4, kind, steps=90, rounds=1)
-        assert figure.value > 0 and figure.peer_value > 0 and figure.ratio > 0
-
-
-def test_the_stepping_bench_notices_other_work(monkeypatch):
-    stepping = benchmarks.load("stepping")
-    real = stepping.record
-
-    def other(sim, kind, steps):
-        tape = real(sim, kind, steps)
-        return tape._replace(ctrl=tape.ctrl + 1e-3)
-
-    monkeypatch.setattr(stepping, "record", other)
-    with pytest.raises(Exception, match="the bare batch left the recorded states"):
-        stepping.compare(2, "random", steps=3, rounds=1)

@@ -1,0 +1,60 @@
+"""The stepping bench: every route does the same physics, other work is noticed, and the best peer counts."""
+
+from __future__ import annotations
+
+import pytest
+
+from robotrl.benchmarks import stepping, stepping_tape
+from robotrl.benchmarks.figures import Paired
+from robotrl.errors import RobotrlError
+
+
+@pytest.mark.parametrize("kind", stepping.PEG_ACTIONS)
+def test_env_and_bare_batch_pass_through_the_same_states(kind: str) -> None:
+    # a route raises when it does not end where the tape ends; the episodes are staggered, so restarts are on it
+    found = stepping.measure(stepping.PEG, 4, kind, 90, 1, stepping.bare)
+    assert set(found.samples) == {stepping.OURS, stepping.BARE}
+    assert all(rate > 0 for samples in found.samples.values() for rate in samples)
+
+
+def test_other_work_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = stepping_tape.record
+
+    def other(sim: object, kind: str, steps: int) -> stepping_tape.Tape:
+        tape = real(sim, kind, steps)
+        return tape._replace(ctrl=tape.ctrl + 1e-3)
+
+    monkeypatch.setattr(stepping, "record", other)
+    with pytest.raises(RobotrlError, match="the bare batch left the recorded states"):
+        stepping.measure(stepping.PEG, 2, "random", 3, 1, stepping.bare)
+
+
+def test_restarts_are_on_the_tape_and_envs_without_one_are_told() -> None:
+    from robotrl.registry import make_sim
+
+    sim = make_sim(stepping.PEG, num_envs=4, seed=0, threads=1)
+    limit = sim.core.task.limit_steps
+    tape = stepping_tape.record(sim, "random", limit // 2)
+    ended = {int(i) for ids, _ in tape.restarts for i in ids}
+    # env i begins at i/4 of the time limit: half a limit later, 2 and 3 have restarted
+    assert ended == {2, 3} and tape.whole.tolist() == [0, 1]
+    assert tape.actions.shape[:2] == tape.ctrl.shape[:2] == (limit // 2, 4)
+
+
+def test_the_best_of_envpool_counts_and_gaps_stay_gaps() -> None:
+    samples = {stepping.OURS: (90.0, 90.0), stepping.BARE: (100.0, 100.0), stepping.C_LOOP: (45.0, 45.0)}
+    fast = "EnvPool v4, 256 envs"
+    found = stepping.cheetah_figures(
+        64,
+        Paired({**samples, "EnvPool v4, 16 envs": (30.0, 30.0), fast: (60.0, 60.0), "EnvPool v5, 64 envs": (5.0, 5.0)}),
+    )
+    assert found["halfcheetah_env_steps_per_s_64_envs"].ratio == pytest.approx(0.9)
+    assert found["halfcheetah_env_steps_per_s_vs_c_loop"].ratio == pytest.approx(2.0)
+    assert found["halfcheetah_env_steps_per_s_vs_envpool"].peer == fast
+    assert found["halfcheetah_env_steps_per_s_vs_envpool"].ratio == pytest.approx(1.5)
+    assert found["halfcheetah_env_steps_per_s_vs_sync"].ratio is None
+    without = stepping.cheetah_figures(64, Paired(samples))["halfcheetah_env_steps_per_s_vs_envpool"]
+    assert (without.peer, without.peer_value, without.ratio) == ("EnvPool", None, None)
+    assert list(stepping.cheetah_figures(16, Paired({stepping.OURS: (1.0,), stepping.BARE: (2.0,)}))) == [
+        "halfcheetah_env_steps_per_s_16_envs"
+    ]
