@@ -70,7 +70,7 @@ def test_mjcf_that_does_not_load_is_refused_with_mujocos_reason() -> None:
 
 def test_derived_fields_are_fresh_where_a_task_reads_them() -> None:
     xml = make(1).core.physics.xml
-    fresh, stale = Physics(xml, 1, 1), Physics(xml, 1, 1, fresh_fields=False)
+    fresh, stale = Physics(xml, 1, 1), Physics(xml, 1, 1, derived="none")
     tips = []
     for physics in (fresh, stale):
         tip = physics.batch.bind("site_xpos")

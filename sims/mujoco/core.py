@@ -132,7 +132,7 @@ class Core:
         if coordinates:
             for name, values in coordinates.items():
                 self.physics.batch.bind(name)[:] = values
-            self.physics.forward()
+            self.physics.start()
             self._observe(slice(None))
         return self.obs
 
@@ -243,7 +243,7 @@ class Core:
             u = counter.uniform(0x5EED + stream, ids, 1)[:, 0]
             self._set_param(name, env_ids, low + (high - low) * u)
         self.task.start(env_ids, plans)
-        self.physics.forward(env_ids)
+        self.physics.start(env_ids)
         self._observe(env_ids)
 
     def _fresh_starts(self, wanted: int) -> tuple[Ids, NDArray[np.float64]]:
@@ -323,6 +323,7 @@ class Core:
             "draws": np.array([self.seed, self._draws], np.int64),
             **{f"param/{name}": value.copy() for name, value in self._values.items()},
             **{f"task/{name}": value.copy() for name, value in self.task.memory().items()},
+            **{f"derived/{name}": value.copy() for name, value in self.physics.memory().items()},
         }
 
     def set_state(self, state: Mapping[str, NDArray[Any]]) -> dict[str, Real]:
@@ -350,6 +351,8 @@ class Core:
                 self._set_param(name, self._all, values)
         for name, array in self.task.memory().items():
             array[:] = state[f"task/{name}"]
+        for name, array in self.physics.memory().items():
+            array[:] = state[f"derived/{name}"]
         self.physics.forward()
         self._observe(slice(None))
         return self.obs

@@ -17,7 +17,7 @@ from robotrl.fn import counter
 from robotrl.sims.mujoco.arm import JOINT_RANGE_RAD, JOINTS, ArmControl, arm_mjcf, pointing_down
 from robotrl.sims.mujoco.camera import View
 from robotrl.sims.mujoco.core import Core
-from robotrl.sims.mujoco.physics import Physics
+from robotrl.sims.mujoco.physics import Derived, Physics
 from robotrl.sims.mujoco.task import Ids, Outcome, Param, Real
 from robotrl.spec import Spec
 
@@ -52,7 +52,7 @@ class PegInsert:
     name = "mujoco/peg-insert"
     control_dt_s = 0.05
     substeps = 10
-    reads_derived_fields = False
+    reads_derived_fields: Derived = "none"
     survival = False
     views: Mapping[str, View] = {
         "front": View((1.45, 0.62, 0.78), (0.33, 0.0, 0.24), 39.0),

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import tempfile
 import time
+import warnings
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, Literal
 
 import mujoco
 import mujoco.batch
@@ -14,7 +18,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robotrl.errors import NumericsError, RobotrlError
+from robotrl.sims.mujoco import rne_post
 from robotrl.sims.mujoco.replay import DUMP_SCHEMA, FIELDS, LIMIT, bad_value
+
+Derived = Literal["none", "stepped", "fresh"]
+"""What a task reads of the fields that MuJoCo derives from the state (xpos, sensordata, cfrc_ext).
+
+- "none": nothing.
+- "stepped": what `mj_step` and, after it, `mj_rnePostConstraint` leave, as in Gymnasium's envs: they come from the last
+  evaluation of the dynamics, up to one physics step before the state, and so belong to the exact state. At the start of
+  an episode they are those of `mj_forward`.
+- "fresh": position and velocity dependent fields are brought up to each new state, at about 5 % of the time.
+"""
 
 _VEL = int(mujoco.mjtStage.mjSTAGE_VEL)
 _NONE = int(mujoco.mjtStage.mjSTAGE_NONE)
@@ -42,8 +57,7 @@ class Physics:
         num_envs: how many simulations.
         threads: threads that step them; 0 takes every core this process may use.
         dump_dir: where the guard writes replayable states; None takes a fresh temporary directory.
-        fresh_fields: whether position and velocity dependent fields are computed at each new state (about 5 % of the
-            time); without, they are one physics step old.
+        derived: which derived fields are kept, see `Derived`; "stepped" ones are read through `field`.
 
     Raises:
         RobotrlError: MuJoCo cannot load the MJCF, with its message; or is too old.
@@ -55,30 +69,56 @@ class Physics:
         num_envs: int,
         threads: int = 0,
         dump_dir: Path | None = None,
-        fresh_fields: bool = True,
+        derived: Derived = "fresh",
     ) -> None:
-        try:
-            model = mujoco.MjModel.from_xml_string(xml)
-        except ValueError as error:
-            raise RobotrlError(f"the MJCF does not load: {' '.join(str(error).split())}") from error
+        model = load(xml)
         # by default MuJoCo resets a diverged simulation in silence; the guard must see it instead
         model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_AUTORESET)
         self.xml = xml
         self.model = model
         self.threads = threads or usable_cores()
-        self.batch = mujoco.batch.Batch(model, num_envs, self.threads)
+        stepped = model if derived != "stepped" else rne_post.with_wrenches(xml, model)
+        self.batch = mujoco.batch.Batch(stepped, num_envs, self.threads)
         self.ctrl: NDArray[np.float64] = self.batch.bind("ctrl")
         self._dump_dir = dump_dir
-        self._stage = _VEL if fresh_fields else _NONE
-        self._ctrl_at = self._offset("ctrl")[0]
+        self._derived: Derived = derived
+        self._stage = _VEL if derived == "fresh" else _NONE
+        self._kept: dict[str, tuple[NDArray[Any], NDArray[Any]]] = {}
+        self._ctrl_at = self.offset("ctrl")
         self._before = self.batch.state.copy()
         self._earlier = self.batch.state.copy()
         self._steps = 0
 
-    def forward(self, env_ids: NDArray[np.int64] | None = None) -> None:
-        """Bring bound fields up to the state, after it was written."""
+    def field(self, name: str) -> NDArray[Any]:
+        """The live array (N, ...) of a derived field; where they are "stepped", one that survives `set_state`.
+
+        To be taken before the first step.
+        """
+        if self._derived != "stepped":
+            return self.batch.bind(name)
+        if name not in self._kept:
+            bound = self.batch.bind(name)
+            self._kept[name] = bound, np.zeros_like(bound)
+        return self._kept[name][1]
+
+    def memory(self) -> Mapping[str, NDArray[Any]]:
+        """Arrays that belong to the exact state beside the state rows: the "stepped" fields in use."""
+        return {name: kept for name, (_, kept) in self._kept.items()}
+
+    def start(self, env_ids: NDArray[np.int64] | slice = slice(None)) -> None:
+        """Bring derived fields up to a start state that was written."""
+        if self._derived != "stepped":
+            self.forward(env_ids)
+            return
+        self.batch.forward(ids=None if isinstance(env_ids, slice) else env_ids)
+        for name, (bound, kept) in self._kept.items():
+            # no step yet, so nothing called mj_rnePostConstraint: these are as mj_resetData leaves them
+            kept[env_ids] = 0 if name in rne_post.FIELDS else bound[env_ids]
+
+    def forward(self, env_ids: NDArray[np.int64] | slice = slice(None)) -> None:
+        """Bring "fresh" derived fields up to the state, after it was written in the midst of an episode."""
         if self._stage != _NONE:
-            self.batch.forward(ids=env_ids, stage=self._stage)
+            self.batch.forward(ids=None if isinstance(env_ids, slice) else env_ids, stage=self._stage)
 
     def step(self, substeps: int) -> None:
         """Advance every simulation by `substeps` physics steps under the controls that were written.
@@ -98,10 +138,14 @@ class Physics:
         state = self.batch.state
         # NaN fails both comparisons; a dot product would do, but BLAS threads it and then fights with the physics
         if raised is None and state.min() > -LIMIT and state.max() < LIMIT:
+            for bound, kept in self._kept.values():
+                np.copyto(kept, bound)
             return
         failed = ~(np.abs(state) < LIMIT).all(axis=1)
         if raised is not None:
             failed[raised] = True
+        for bound, kept in self._kept.values():
+            kept[~failed] = bound[~failed]
         if failed.any():
             self._freeze(failed, substeps, message)
 
@@ -129,21 +173,29 @@ class Physics:
         )
 
     def _bad_value(self, row: NDArray[np.float64]) -> tuple[str, float] | None:
-        offsets = {name: self._offset(name) for name in FIELDS}
-        return bad_value(lambda name: row[offsets[name][0] : sum(offsets[name])])
+        fields = {name: slice(self.offset(name), self.offset(name) + self.batch.bind(name)[0].size) for name in FIELDS}
+        return bad_value(lambda name: row[fields[name]])
 
-    def _offset(self, name: str) -> tuple[int, int]:
-        """Where a field lies in a state row, and its size; by address, as the batch does not tell."""
+    def offset(self, name: str) -> int:
+        """Where a state field begins in a row of `batch.state`; by address, as the batch does not tell."""
         view, state = self.batch.bind(name), self.batch.state
-        size = view[0].size
-        return (view.__array_interface__["data"][0] - state.__array_interface__["data"][0]) // state.itemsize, size
+        return (view.__array_interface__["data"][0] - state.__array_interface__["data"][0]) // state.itemsize
+
+    def _model_of(self, env_id: int) -> mujoco.MjModel:
+        """The plain model with one env's own parameters: `Batch.get_model` would bring the plugin of `rne_post`."""
+        model = copy.copy(self.model)
+        for name in mujoco.batch.MODEL_FIELDS:
+            values = self.batch.expanded(name)
+            if values is not None:
+                getattr(model, name)[...] = values[env_id]
+        return model
 
     def _dump(self, env_id: int, substeps: int, found: tuple[str, float], message: str) -> Path:
         base = self._dump_dir or Path(tempfile.mkdtemp(prefix="robotrl-nan-"))
         dump = base / f"env{env_id}_step{self._steps}"
         dump.mkdir(parents=True, exist_ok=True)
         # the model as this env had it, its randomised parameters included
-        mujoco.mj_saveModel(self.batch.get_model(env_id), str(dump / "model.mjb"), None)
+        mujoco.mj_saveModel(self._model_of(env_id), str(dump / "model.mjb"), None)
         (dump / "model.xml").write_text(self.xml)
         state = {
             "schema_version": DUMP_SCHEMA,
@@ -160,6 +212,30 @@ class Physics:
         }
         (dump / "state.json").write_text(json.dumps(state, indent=1))
         return dump
+
+
+def load(xml: str) -> mujoco.MjModel:
+    """Compile an MJCF.
+
+    MuJoCo's own warnings, which it would print and append to a file in the working directory, become Python warnings;
+    those about deprecated attributes are dropped: whoever uses a task cannot mend its model.
+
+    Raises:
+        RobotrlError: MuJoCo cannot load it, with its message.
+    """
+    said: list[str] = []
+    before = mujoco.get_mju_user_warning()
+    mujoco.set_mju_user_warning(said.append)
+    try:
+        model = mujoco.MjModel.from_xml_string(xml)
+    except ValueError as error:
+        raise RobotrlError(f"the MJCF does not load: {' '.join(str(error).split())}") from error
+    finally:
+        mujoco.set_mju_user_warning(before)
+    for message in said:
+        if "deprecated" not in message:
+            warnings.warn(f"MuJoCo says of the MJCF: {' '.join(message.split())}", stacklevel=2)
+    return model
 
 
 def usable_cores() -> int:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robotrl.sims.mujoco.camera import View
-from robotrl.sims.mujoco.physics import Physics
+from robotrl.sims.mujoco.physics import Derived, Physics
 from robotrl.spec import Spec, Split
 
 Real = NDArray[np.floating[Any]]
@@ -57,9 +57,10 @@ class Task(Protocol):
     control_dt_s: float
     substeps: int
     limit_steps: int
-    reads_derived_fields: bool
-    """Whether `observe` and `outcome` read fields that MuJoCo derives (site_xpos, sensordata): then these are brought
-    up to each new state, at a cost; qpos, qvel, ctrl and mocap poses are always fresh."""
+    reads_derived_fields: Derived
+    """Which fields that MuJoCo derives (site_xpos, sensordata) `observe` and `outcome` read: "none", those "fresh" at
+    each new state, at a cost, or, through `Physics.field`, those that the step left ("stepped"). The coordinates qpos,
+    qvel, ctrl and mocap poses are always fresh."""
     views: Mapping[str, View]
     """Cameras by name."""
     observation_spec: dict[str, Spec]
