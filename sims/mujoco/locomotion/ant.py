@@ -1,0 +1,177 @@
+"""`mujoco/ant`: Gymnasium's Ant-v5, a body on four legs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robotrl.sims.mujoco.camera import View
+from robotrl.sims.mujoco.core import Core
+from robotrl.sims.mujoco.locomotion import columns
+from robotrl.sims.mujoco.locomotion.columns import Segment
+from robotrl.sims.mujoco.locomotion.task import (
+    LIMIT_STEPS,
+    Array,
+    Common,
+    Dtype,
+    Locomotion,
+    Range,
+    Robot,
+    check_weights,
+    checked_range,
+)
+from robotrl.sims.mujoco.physics import Physics
+
+if TYPE_CHECKING:
+    from robotrl.sims.mujoco.sim import MujocoSim
+
+LEGS = ("front_left", "front_right", "back_left", "back_right")
+JOINTS = ("hip_1", "ankle_1", "hip_2", "ankle_2", "hip_3", "ankle_3", "hip_4", "ankle_4")
+BODIES = ("torso", *(f"{leg}_{part}" for leg in LEGS for part in ("hip", "thigh", "shin")))
+"""In the model's order; it names some of them otherwise, and some not at all."""
+TORSO = 1
+ROBOT = Robot(
+    name="mujoco/ant",
+    asset="ant.xml",
+    timestep_s=0.01,
+    substeps=5,
+    motors=tuple((joint, 150.0) for joint in (*JOINTS[6:], *JOINTS[:6])),
+    control_limit=1.0,
+    views={
+        "side": View((0.0, -5.0, 1.6), (0.0, 0.0, 0.4), 36.0),
+        "track": View((-4.0, -4.0, 2.6), (1.0, 0.0, 0.3), 40.0),
+    },
+    start_seed=0xA27,
+    normal_velocities=True,
+)
+
+
+class AntScore:
+    """Forward speed of the torso, less the cost of torques and contacts, and something for being well."""
+
+    def __init__(
+        self,
+        forward_reward_weight: float,
+        ctrl_cost_weight: float,
+        contact_cost_weight: float,
+        healthy_reward: float,
+        terminate: bool,
+        healthy_z_range: Range,
+        contact_force_range: Range,
+    ) -> None:
+        check_weights(
+            forward_reward_weight=forward_reward_weight,
+            ctrl_cost_weight=ctrl_cost_weight,
+            contact_cost_weight=contact_cost_weight,
+            healthy_reward=healthy_reward,
+        )
+        self._forward = forward_reward_weight
+        self._ctrl_cost = ctrl_cost_weight
+        self._contact_cost = contact_cost_weight
+        self._healthy_reward = healthy_reward
+        self._terminate = terminate
+        self._z_range = checked_range("healthy_z_range", healthy_z_range)
+        self._force_range = contact_force_range
+
+    def bind(self, physics: Physics, ctrl: Array) -> None:
+        """Take views of coordinates, contact wrenches and controls."""
+        self._z: Array = physics.batch.bind("qpos")[:, 2]
+        self._x: Array = physics.field("xpos")[:, TORSO, 0]
+        self._wrenches: Array = physics.field("cfrc_ext").reshape(len(ctrl), -1)
+        self._ctrl = ctrl
+        self._x_before: Array = np.zeros(len(ctrl))
+        self._never = np.zeros(len(ctrl), bool)
+
+    def before(self) -> None:
+        """Keep where the torso was when the last step left it: one physics step behind the state, as in Gymnasium."""
+        self._x_before[:] = self._x
+
+    def after(self) -> tuple[Array, NDArray[np.bool_]]:
+        """Reward and end of the step just made."""
+        low, high = self._force_range
+        forces = np.minimum(np.maximum(self._wrenches, low), high)
+        healthy = (self._z >= self._z_range[0]) & (self._z <= self._z_range[1])
+        reward = (self._x - self._x_before) * (self._forward / (ROBOT.timestep_s * ROBOT.substeps))
+        reward += self._healthy_reward * healthy
+        reward -= self._ctrl_cost * np.einsum("na,na->n", self._ctrl, self._ctrl)
+        reward -= self._contact_cost * np.einsum("nf,nf->n", forces, forces)
+        return reward, ~healthy if self._terminate else self._never
+
+
+def segments(force_range: Range, hide_xy: bool, show_forces: bool) -> tuple[Segment, ...]:
+    """What is observed; see `make`."""
+    coordinates = (
+        *columns.free_positions("torso"),
+        *columns.joint_positions(JOINTS),
+        *columns.free_velocities("torso"),
+        *columns.joint_velocities(JOINTS),
+    )
+    seen = (Segment("coordinates", coordinates, 2 * int(hide_xy)),)
+    return (*seen, Segment("cfrc_ext", columns.wrenches(BODIES), clip=force_range)) if show_forces else seen
+
+
+def make(
+    num_envs: int,
+    seed: int,
+    *,
+    forward_reward_weight: float = 1.0,
+    ctrl_cost_weight: float = 0.5,
+    contact_cost_weight: float = 5e-4,
+    healthy_reward: float = 1.0,
+    terminate_when_unhealthy: bool = True,
+    healthy_z_range: Range = (0.2, 1.0),
+    contact_force_range: Range = (-1.0, 1.0),
+    reset_noise_scale: float = 0.1,
+    exclude_current_positions_from_observation: bool = True,
+    include_cfrc_ext_in_observation: bool = True,
+    limit_steps: int = LIMIT_STEPS,
+    threads: int = 0,
+    randomization: Mapping[str, tuple[float, float]] | None = None,
+    dump_dir: Path | None = None,
+    dtype: Dtype = "float32",
+) -> MujocoSim:
+    """The batched sim.
+
+    Args:
+        num_envs: N, 1 or more.
+        seed: seeds which training starts are drawn.
+        forward_reward_weight: reward for a forward speed of 1 m/s.
+        ctrl_cost_weight: cost of the sum of squared actions.
+        contact_cost_weight: cost of the sum of squared contact torques and forces, after cutting.
+        healthy_reward: reward of each step in which the robot is well.
+        terminate_when_unhealthy: end the episode when it is not.
+        healthy_z_range: range of the torso's height, m.
+        contact_force_range: range that contact torques (N m) and forces (N) are cut to.
+        reset_noise_scale: half width of the uniform noise on start coordinates, and standard deviation of the normal
+            noise on velocities.
+        exclude_current_positions_from_observation: leave out the torso's x and y.
+        include_cfrc_ext_in_observation: observe contact torques and forces.
+        limit_steps: time limit of an episode, control steps.
+        threads: physics threads, 0 for every core.
+        randomization: parameter ("friction", "mass", "motor_strength", "joint_damping") to the (low, high) of its
+            multiplier.
+        dump_dir: where the numerics guard writes replayable states.
+        dtype: of observations, actions and rewards; "float64" gives Gymnasium's numbers.
+
+    Raises:
+        ConfigError: a value out of range, with what was expected; or Gymnasium is not installed.
+    """
+    from robotrl.sims.mujoco.sim import MujocoSim
+
+    force_range = checked_range("contact_force_range", contact_force_range)
+    score = AntScore(
+        forward_reward_weight,
+        ctrl_cost_weight,
+        contact_cost_weight,
+        healthy_reward,
+        terminate_when_unhealthy,
+        healthy_z_range,
+        force_range,
+    )
+    seen = segments(force_range, exclude_current_positions_from_observation, include_cfrc_ext_in_observation)
+    task = Locomotion(ROBOT, seen, score, "stepped", Common(reset_noise_scale, limit_steps, dtype))
+    return MujocoSim(Core(task, num_envs, seed, threads, randomization, dump_dir))

@@ -1,0 +1,205 @@
+"""`mujoco/humanoid`: Gymnasium's Humanoid-v5, a person that walks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robotrl.sims.mujoco.camera import View
+from robotrl.sims.mujoco.core import Core
+from robotrl.sims.mujoco.locomotion import columns
+from robotrl.sims.mujoco.locomotion.columns import INF, Segment
+from robotrl.sims.mujoco.locomotion.task import (
+    LIMIT_STEPS,
+    Array,
+    Common,
+    Dtype,
+    Locomotion,
+    Range,
+    Robot,
+    check_weights,
+    checked_range,
+)
+from robotrl.sims.mujoco.physics import Physics
+
+if TYPE_CHECKING:
+    from robotrl.sims.mujoco.sim import MujocoSim
+
+JOINTS = (
+    *("abdomen_z", "abdomen_y", "abdomen_x"),
+    *(f"{side}_{joint}" for side in ("right", "left") for joint in ("hip_x", "hip_z", "hip_y", "knee")),
+    *(f"{side}_{joint}" for side in ("right", "left") for joint in ("shoulder1", "shoulder2", "elbow")),
+)
+BODIES = (
+    *("torso", "lwaist", "pelvis"),
+    *(f"{side}_{body}" for side in ("right", "left") for body in ("thigh", "shin", "foot")),
+    *(f"{side}_{body}" for side in ("right", "left") for body in ("upper_arm", "lower_arm")),
+)
+GEARS = (100.0, 100.0, 100.0, *(100.0, 100.0, 300.0, 200.0) * 2, *(25.0,) * 6)
+ROBOT = Robot(
+    name="mujoco/humanoid",
+    asset="humanoid.xml",
+    timestep_s=0.003,
+    substeps=5,
+    motors=tuple(zip(("abdomen_y", "abdomen_z", *JOINTS[2:]), GEARS, strict=True)),
+    control_limit=0.4,
+    views={
+        "side": View((0.0, -5.0, 1.4), (0.0, 0.0, 0.95), 36.0),
+        "track": View((-3.6, -4.6, 2.4), (0.8, 0.0, 0.8), 38.0),
+    },
+    start_seed=0x40A,
+    normal_velocities=False,
+)
+
+
+class HumanoidScore:
+    """Forward speed of the centre of mass, less the cost of torques and contacts, and something for standing."""
+
+    def __init__(
+        self,
+        forward_reward_weight: float,
+        ctrl_cost_weight: float,
+        contact_cost_weight: float,
+        contact_cost_range: Range,
+        healthy_reward: float,
+        terminate: bool,
+        healthy_z_range: Range,
+    ) -> None:
+        check_weights(
+            forward_reward_weight=forward_reward_weight,
+            ctrl_cost_weight=ctrl_cost_weight,
+            contact_cost_weight=contact_cost_weight,
+            healthy_reward=healthy_reward,
+        )
+        self._forward = forward_reward_weight
+        self._ctrl_cost = ctrl_cost_weight
+        self._contact_cost = contact_cost_weight
+        self._contact_cost_range = checked_range("contact_cost_range", contact_cost_range)
+        self._healthy_reward = healthy_reward
+        self._terminate = terminate
+        self._z_range = checked_range("healthy_z_range", healthy_z_range)
+
+    def bind(self, physics: Physics, ctrl: Array) -> None:
+        """Take views of coordinates, centres of mass, contact wrenches and controls."""
+        self._z: Array = physics.batch.bind("qpos")[:, 2]
+        self._x: Array = physics.field("xipos")[..., 0]
+        self._wrenches: Array = physics.field("cfrc_ext").reshape(len(ctrl), -1)
+        self._ctrl = ctrl
+        self._x_before: Array = np.zeros(len(ctrl))
+        self._never = np.zeros(len(ctrl), bool)
+        # the randomised "mass" multiplies all masses alike, which leaves their shares as they are
+        mass = np.asarray(physics.model.body_mass)
+        self._share: Array = mass / mass.sum()
+
+    def _centre_x(self) -> Array:
+        """(N,) x of the centre of mass, as the last step left it: up to a physics step behind the state."""
+        return np.einsum("nb,b->n", self._x, self._share)
+
+    def before(self) -> None:
+        """Keep where the centre of mass was."""
+        self._x_before[:] = self._centre_x()
+
+    def after(self) -> tuple[Array, NDArray[np.bool_]]:
+        """Reward and end of the step just made."""
+        contact = self._contact_cost * np.einsum("nf,nf->n", self._wrenches, self._wrenches)
+        low, high = self._contact_cost_range
+        healthy = (self._z > self._z_range[0]) & (self._z < self._z_range[1])
+        reward = (self._centre_x() - self._x_before) * (self._forward / (ROBOT.timestep_s * ROBOT.substeps))
+        reward += self._healthy_reward * healthy
+        reward -= self._ctrl_cost * np.einsum("na,na->n", self._ctrl, self._ctrl)
+        reward -= np.minimum(np.maximum(contact, low), high)
+        return reward, ~healthy if self._terminate else self._never
+
+
+def segments(hide_xy: bool, inertias: bool, velocities: bool, torques: bool, wrenches: bool) -> tuple[Segment, ...]:
+    """What is observed; see `make`."""
+    coordinates = (
+        *columns.free_positions("torso"),
+        *columns.joint_positions(JOINTS),
+        *columns.free_velocities("torso"),
+        *columns.joint_velocities(JOINTS),
+    )
+    optional = (
+        (inertias, Segment("cinert", columns.inertias(BODIES))),
+        (velocities, Segment("cvel", columns.spatial_velocities(BODIES))),
+        (torques, Segment("qfrc_actuator", columns.actuator_torques(JOINTS))),
+        (wrenches, Segment("cfrc_ext", columns.wrenches(BODIES))),
+    )
+    return (Segment("coordinates", coordinates, 2 * int(hide_xy)), *(segment for seen, segment in optional if seen))
+
+
+def make(
+    num_envs: int,
+    seed: int,
+    *,
+    forward_reward_weight: float = 1.25,
+    ctrl_cost_weight: float = 0.1,
+    contact_cost_weight: float = 5e-7,
+    contact_cost_range: Range = (-INF, 10.0),
+    healthy_reward: float = 5.0,
+    terminate_when_unhealthy: bool = True,
+    healthy_z_range: Range = (1.0, 2.0),
+    reset_noise_scale: float = 1e-2,
+    exclude_current_positions_from_observation: bool = True,
+    include_cinert_in_observation: bool = True,
+    include_cvel_in_observation: bool = True,
+    include_qfrc_actuator_in_observation: bool = True,
+    include_cfrc_ext_in_observation: bool = True,
+    limit_steps: int = LIMIT_STEPS,
+    threads: int = 0,
+    randomization: Mapping[str, tuple[float, float]] | None = None,
+    dump_dir: Path | None = None,
+    dtype: Dtype = "float32",
+) -> MujocoSim:
+    """The batched sim.
+
+    Args:
+        num_envs: N, 1 or more.
+        seed: seeds which training starts are drawn.
+        forward_reward_weight: reward for a forward speed of 1 m/s.
+        ctrl_cost_weight: cost of the sum of squared actions.
+        contact_cost_weight: cost of the sum of squared contact torques and forces.
+        contact_cost_range: range that this cost is cut to.
+        healthy_reward: reward of each step in which the robot stands.
+        terminate_when_unhealthy: end the episode when it does not.
+        healthy_z_range: range of the torso's height, m.
+        reset_noise_scale: half width of the uniform noise on start coordinates and velocities.
+        exclude_current_positions_from_observation: leave out the torso's x and y.
+        include_cinert_in_observation: observe the bodies' inertias.
+        include_cvel_in_observation: observe the bodies' velocities.
+        include_qfrc_actuator_in_observation: observe the torques of the motors.
+        include_cfrc_ext_in_observation: observe contact torques and forces.
+        limit_steps: time limit of an episode, control steps.
+        threads: physics threads, 0 for every core.
+        randomization: parameter ("friction", "mass", "motor_strength", "joint_damping") to the (low, high) of its
+            multiplier.
+        dump_dir: where the numerics guard writes replayable states.
+        dtype: of observations, actions and rewards; "float64" gives Gymnasium's numbers.
+
+    Raises:
+        ConfigError: a value out of range, with what was expected; or Gymnasium is not installed.
+    """
+    from robotrl.sims.mujoco.sim import MujocoSim
+
+    score = HumanoidScore(
+        forward_reward_weight,
+        ctrl_cost_weight,
+        contact_cost_weight,
+        contact_cost_range,
+        healthy_reward,
+        terminate_when_unhealthy,
+        healthy_z_range,
+    )
+    seen = segments(
+        exclude_current_positions_from_observation,
+        include_cinert_in_observation,
+        include_cvel_in_observation,
+        include_qfrc_actuator_in_observation,
+        include_cfrc_ext_in_observation,
+    )
+    task = Locomotion(ROBOT, seen, score, "stepped", Common(reset_noise_scale, limit_steps, dtype))
+    return MujocoSim(Core(task, num_envs, seed, threads, randomization, dump_dir))

@@ -1,0 +1,113 @@
+"""What hopper, walker2d and halfcheetah share: coordinates in the vertical plane, reward for running forward."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robotrl.sims.mujoco.locomotion.columns import Column, Segment, joint_positions, joint_velocities
+from robotrl.sims.mujoco.locomotion.task import Array, Range, check_weights, checked_range
+from robotrl.sims.mujoco.physics import Physics
+
+VELOCITY_CLIP: Range = (-10.0, 10.0)
+"""Range, in m/s and rad/s, that hopper and walker2d cut observed velocities to."""
+
+
+class Health(NamedTuple):
+    """What keeps an episode of hopper and walker2d going."""
+
+    reward: float
+    terminate: bool
+    """Whether the episode ends when one of the ranges is left."""
+    z_range: Range
+    angle_range: Range
+    state_range: Range | None = None
+    """Range of all coordinates and velocities but the first two."""
+
+
+def coordinates(joints: tuple[str, ...], height: str, clip: Range | None, hide_x: bool) -> tuple[Segment, ...]:
+    """Positions, then velocities.
+
+    Args:
+        joints: the hinges after the root's.
+        height: what the root's second coordinate is called.
+        clip: range that velocities are cut to.
+        hide_x: leave out the first coordinate.
+    """
+    positions = (
+        Column("torso_pos_x_w", "m"),
+        Column(height, "m"),
+        Column("torso_pitch_w", "rad"),
+        *joint_positions(joints),
+    )
+    velocities = (
+        Column("torso_vel_x_w", "m/s"),
+        Column("torso_vel_z_w", "m/s"),
+        Column("torso_pitch_rate_w", "rad/s"),
+        *joint_velocities(joints),
+    )
+    if clip is None:
+        return (Segment("coordinates", positions + velocities, int(hide_x)),)
+    return Segment("qpos", positions, int(hide_x)), Segment("qvel", velocities, clip=clip)
+
+
+class PlanarScore:
+    """Forward speed, less the cost of torques, and something for being well.
+
+    Args:
+        dt_s: control step.
+        forward_reward_weight: reward for 1 m/s.
+        ctrl_cost_weight: cost of one unit of the sum of squared actions.
+        health: None where an episode ends at the time limit alone.
+
+    Raises:
+        ConfigError: a weight is no number, or a range not in order.
+    """
+
+    def __init__(
+        self, dt_s: float, forward_reward_weight: float, ctrl_cost_weight: float, health: Health | None = None
+    ) -> None:
+        check_weights(forward_reward_weight=forward_reward_weight, ctrl_cost_weight=ctrl_cost_weight)
+        if health is not None:
+            check_weights(healthy_reward=health.reward)
+            health = health._replace(
+                z_range=checked_range("healthy_z_range", health.z_range),
+                angle_range=checked_range("healthy_angle_range", health.angle_range),
+                state_range=health.state_range and checked_range("healthy_state_range", health.state_range),
+            )
+        self._dt_s = dt_s
+        self._forward = forward_reward_weight
+        self._ctrl_cost = ctrl_cost_weight
+        self._health = health
+
+    def bind(self, physics: Physics, ctrl: Array) -> None:
+        """Take views of coordinates and controls."""
+        self._qpos: Array = physics.batch.bind("qpos")
+        first = physics.offset("qpos")
+        model = physics.model
+        self._rest: Array = physics.batch.state[:, first + 2 : first + model.nq + model.nv]
+        self._ctrl = ctrl
+        self._x_before: Array = np.zeros(len(ctrl))
+        self._never = np.zeros(len(ctrl), bool)
+
+    def before(self) -> None:
+        """Keep where the root is."""
+        self._x_before[:] = self._qpos[:, 0]
+
+    def after(self) -> tuple[Array, NDArray[np.bool_]]:
+        """Reward and end of the step just made."""
+        reward = (self._qpos[:, 0] - self._x_before) * (self._forward / self._dt_s)
+        reward -= self._ctrl_cost * np.einsum("na,na->n", self._ctrl, self._ctrl)
+        health = self._health
+        if health is None:
+            return reward, self._never
+        z, angle = self._qpos[:, 1], self._qpos[:, 2]
+        (z_low, z_high), (angle_low, angle_high) = health.z_range, health.angle_range
+        healthy = (z > z_low) & (z < z_high) & (angle > angle_low) & (angle < angle_high)
+        if health.state_range is not None:
+            low, high = health.state_range
+            healthy &= (self._rest.min(axis=1) > low) & (self._rest.max(axis=1) < high)
+        reward += health.reward * healthy
+        return reward, ~healthy if health.terminate else self._never
