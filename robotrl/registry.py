@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import inspect
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -21,11 +22,14 @@ class Table:
         kind: what the rows are, as an error should call them ("sim", "robot").
         rows: name to "module:attribute".
         group: entry-point group through which other packages add rows.
+        families: start of a name to "module:function" that is called with the rest of the name; "gym/Hopper-v5" is
+            what the function of "gym/" returns for "Hopper-v5".
     """
 
-    def __init__(self, kind: str, rows: dict[str, str], group: str) -> None:
+    def __init__(self, kind: str, rows: dict[str, str], group: str, families: dict[str, str] | None = None) -> None:
         self.kind = kind
         self.group = group
+        self.families = families or {}
         self._rows = rows
 
     def rows(self) -> dict[str, str]:
@@ -43,9 +47,13 @@ class Table:
         Raises:
             ConfigError: the name is unknown; the nearest known one is given.
         """
-        if name not in self.rows():
-            raise unknown(self.kind, name, self.names())
+        if name not in self.rows() and self._family(name) is None:
+            raise unknown(self.kind, name, [*self.names(), *(f"{start}ID" for start in self.families)])
         return name
+
+    def _family(self, name: str) -> str | None:
+        """The start of `name` that stands for a family, if it has one."""
+        return next((start for start in self.families if name.startswith(start) and name != start), None)
 
     def load(self, name: str) -> Any:
         """Import and return what `name` stands for.
@@ -53,7 +61,13 @@ class Table:
         Raises:
             ConfigError: the name is unknown, or what it needs is not installed.
         """
-        module, _, attribute = self.rows()[self.check(name)].partition(":")
+        rows, start = self.rows(), self._family(self.check(name))
+        if start is not None and name not in rows:
+            return self._import(name, self.families[start])(name.removeprefix(start))
+        return self._import(name, rows[name])
+
+    def _import(self, name: str, target: str) -> Any:
+        module, _, attribute = target.partition(":")
         try:
             return getattr(importlib.import_module(module), attribute)
         except ModuleNotFoundError as error:
@@ -68,14 +82,32 @@ class Table:
 EXTRA_OF_MODULE = {"mujoco": "mujoco", "torch": "train", "gymnasium": "train", "onnxscript": "train"}
 """Which extra of ours brings a module that an import did not find."""
 
-SIMS = Table("sim", {"mujoco/peg-insert": "robotrl.sims.mujoco.peg_insert:make"}, "robotrl.sims")
+SIMS = Table(
+    "sim",
+    {
+        "mujoco/ant": "robotrl.sims.mujoco.locomotion.ant:make",
+        "mujoco/halfcheetah": "robotrl.sims.mujoco.locomotion.halfcheetah:make",
+        "mujoco/hopper": "robotrl.sims.mujoco.locomotion.hopper:make",
+        "mujoco/humanoid": "robotrl.sims.mujoco.locomotion.humanoid:make",
+        "mujoco/walker2d": "robotrl.sims.mujoco.locomotion.walker2d:make",
+        "mujoco/peg-insert": "robotrl.sims.mujoco.peg_insert:make",
+        "mujoco/quadruped-velocity": "robotrl.sims.mujoco.quadruped.velocity:make",
+    },
+    "robotrl.sims",
+    {"gym/": "robotrl.sims.gymnasium_sim.make:family"},
+)
 """Factories `make(num_envs, seed, **options) -> VecSim`."""
 
 ROBOTS = Table("robot", {"sim": "robotrl.deploy.robots.sim_robot:main"}, "robotrl.robots")
 """Robot drivers: `main(link, argument)` runs in a process of its own; named `--robot NAME:ARGUMENT`."""
 
 ROBOT_SIMS = Table(
-    "simulated robot", {"mujoco/peg-insert": "robotrl.sims.mujoco.peg_insert:make_robot"}, "robotrl.robot_sims"
+    "simulated robot",
+    {
+        "mujoco/peg-insert": "robotrl.sims.mujoco.peg_insert:make_robot",
+        "mujoco/quadruped-velocity": "robotrl.sims.mujoco.quadruped.velocity:make_robot",
+    },
+    "robotrl.robot_sims",
 )
 """Factories `make_robot(seed) -> RobotSim` (see `deploy/robots/driver.py`), without torch; named `--robot sim:NAME`."""
 
@@ -117,7 +149,7 @@ def make_sim(name: str, num_envs: int = 64, seed: int = 0, **options: Any) -> An
     if num_envs < 1:
         raise ConfigError(f"num_envs is {num_envs!r}: expected 1 or more")
     factory = SIMS.load(name)
-    known = list(factory.__kwdefaults__ or {})
+    known = [p.name for p in inspect.signature(factory).parameters.values() if p.kind is p.KEYWORD_ONLY]
     for option in options:
         if option not in known:
             close = difflib.get_close_matches(option, known, n=1)

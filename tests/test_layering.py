@@ -16,7 +16,7 @@ from layout import folder_of, setuptools_config  # noqa: E402
 BASE = {"spec", "transforms", "registry", "errors"}
 HELPERS = {"files", "memory", "progress"}
 RUN = {"run", "callbacks", "checkpoint", "locking", "logs", "media", "provenance", "rng", "store", "tree", "weights"}
-LEARN = BASE | HELPERS | RUN | {"fn", "data", "loop", "config", "load"}
+LEARN = BASE | HELPERS | RUN | {"fn", "data", "collect", "loop", "config", "load"}
 ALL = LEARN | {"policies", "algos", "sims", "deploy", "report", "train", "quickstart", "benchmarks"}
 ALL |= {"evaluation", "exporting"}
 SHELL = {"cli", "commands", "doctor", "inspection", "probe"}
@@ -30,13 +30,16 @@ MAY_IMPORT = {
     "data": BASE | HELPERS | {"fn"},
     # The demonstration factory stands above the loop, which alone steps sims.
     "data.demos": BASE | HELPERS | {"fn", "data", "loop"},
-    "loop": BASE | HELPERS | {"fn", "data"},
+    "collect": BASE | {"fn", "data"},
+    "loop": BASE | HELPERS | {"fn", "data", "collect"},
     "config": BASE,
     # Finds a policy in a run, and its class through the registry.
     "load": BASE | HELPERS | RUN,
     "policies": {"spec", "transforms", "errors", "fn"},
     # What makes a Gymnasium env of any sim is shared by the adapters.
     "sims": {"spec", "transforms", "errors", "fn", "sims.interop"},
+    # Registers every sim of the registry with Gymnasium.
+    "sims.interop": {"spec", "transforms", "errors", "fn", "registry"},
     "algos": LEARN | {"policies"},
     "train": LEARN | {"policies", "algos"},
     "deploy": BASE,

@@ -40,7 +40,7 @@ def rows() -> dict[str, dict[str, str]]:
     from robotrl.registry import PRESETS, ROBOTS, SIMS
 
     return {
-        "sims": SIMS.rows(),
+        "sims": {**SIMS.rows(), **{f"{start}ID": target for start, target in SIMS.families.items()}},
         "presets": PRESETS.rows(),
         "robots": ROBOTS.rows(),
         "benches": {name: f"robotrl.benchmarks.{name}" for name in BENCHES},

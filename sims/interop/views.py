@@ -237,4 +237,4 @@ def _first(arrays: Obs) -> Obs:
 def _to_tensor(actions: NDArray[Any], sim: VecSim) -> Tensor:
     import torch
 
-    return torch.from_numpy(np.ascontiguousarray(actions, np.float32)).to(sim.device)
+    return torch.from_numpy(np.ascontiguousarray(actions, sim.action_spec.dtype)).to(sim.device)

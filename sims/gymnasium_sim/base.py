@@ -1,0 +1,169 @@
+"""What the adapters of Gymnasium environments share: specs, actions, checks."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from robotrl.errors import ConfigError, NumericsError
+from robotrl.sims.gymnasium_sim.spaces import ActionCodec, Leaf, pick
+from robotrl.sims.gymnasium_sim.vector import AnyVectorEnv, EnvironmentFault
+from robotrl.spec import Spec, Step
+
+if TYPE_CHECKING:
+    import gymnasium
+
+SuccessRule = Literal["auto", "survival", "termination"]
+
+Flags = NDArray[np.bool_]
+Obs = dict[str, NDArray[Any]]
+
+
+class Parts(NamedTuple):
+    """What every adapter is made of."""
+
+    env_id: str
+    env: AnyVectorEnv
+    leaves: tuple[Leaf, ...]
+    codec: ActionCodec
+    control_dt_s: float
+    limit_steps: int | None
+    """Steps after which the sim truncates; None where the environment does or nothing does."""
+    success: SuccessRule
+
+
+class GymnasiumSim:
+    """What the adapters share: specs, actions, checks. Arrays of a `Step` are new each time.
+
+    Args:
+        parts: see `Parts`.
+        num_envs: N.
+        seed: of the draw of training starts.
+    """
+
+    device = torch.device("cpu")
+    buffers_are_reused = False
+    has_final_obs: Literal[True] = True
+
+    def __init__(self, parts: Parts, num_envs: int, seed: int) -> None:
+        self.env_id = parts.env_id
+        self.env = parts.env
+        self.num_envs = num_envs
+        self.control_dt_s = parts.control_dt_s
+        self.limit_steps = parts.limit_steps
+        self.observation_spec: dict[str, Spec] = {leaf.key: leaf.spec for leaf in parts.leaves}
+        self.action_spec: Spec = parts.codec.spec
+        self._leaves = parts.leaves
+        self._decode = parts.codec.decode
+        self._success_rule: SuccessRule = parts.success
+        self._low = np.asarray(self.action_spec.low, np.float32)
+        self._high = np.asarray(self.action_spec.high, np.float32)
+        self._warned = False
+        self._seed = seed
+        self._steps: NDArray[np.int64] = np.zeros(num_envs, np.int64)
+
+    def as_gymnasium(self) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
+        """The sim as a numpy `gymnasium.vector.VectorEnv` with same-step autoreset."""
+        from robotrl.sims.interop import GymnasiumVectorEnv
+
+        return GymnasiumVectorEnv(self)  # pyright: ignore[reportArgumentType]  # its subclasses step
+
+    def close(self) -> None:
+        """Close the environments and their processes."""
+        self.env.close()
+
+    def _call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(*args, **kwargs)
+        except (EOFError, BrokenPipeError, ConnectionResetError) as error:
+            raise EnvironmentFault(f"gym/{self.env_id}: the process of an environment has died") from error
+
+    def _commands(self, actions: Tensor) -> Any:
+        """Actions (N, A) checked, clipped and in the environment's own form."""
+        flat: NDArray[np.float32] = actions.detach().cpu().numpy()
+        expected = (self.num_envs, *self.action_spec.shape)
+        if flat.shape != expected:
+            raise ConfigError(f"actions has shape {flat.shape}: expected {expected} (envs, action)")
+        if not np.isfinite(flat.sum()):
+            env, column = (int(i[0]) for i in np.nonzero(~np.isfinite(flat)))
+            raise NumericsError(
+                f"gym/{self.env_id}: env {env}, episode step {self._steps[env]}: action"
+                f" {self.action_spec.names[column]!r} is {flat[env, column]}: expected a finite number"
+            )
+        inside = np.clip(flat, self._low, self._high)
+        if not self._warned and (outside := np.abs(flat - inside)).max() > 1e-5:
+            env, column = np.unravel_index(int(outside.argmax()), outside.shape)
+            self._warned = True
+            warnings.warn(
+                f"gym/{self.env_id}: env {env}: action {self.action_spec.names[column]!r} is {flat[env, column]:.6g}:"
+                f" expected {self._low[column]:g} to {self._high[column]:g}; actions outside their bounds are clipped"
+                " (said once)",
+                stacklevel=3,
+            )
+        return self._decode(inside)
+
+    def _converted(self, observation: Any, rows: NDArray[np.int64] | None = None) -> Obs:
+        """An observation batch as named arrays; `rows` are the envs that it is of, all when None."""
+        out: Obs = {}
+        for leaf in self._leaves:
+            try:
+                out[leaf.key] = leaf.convert(np.asarray(pick(observation, leaf.path)))
+            except ValueError as error:
+                raise EnvironmentFault(f"gym/{self.env_id}: observation {leaf.key!r}, {error}") from error
+            self._finite(out[leaf.key], f"observation {leaf.key!r}", rows, leaf.spec.names)
+        return out
+
+    def _finite(
+        self, values: NDArray[Any], what: str, rows: NDArray[np.int64] | None = None, names: Sequence[str] = ()
+    ) -> None:
+        if values.dtype.kind != "f" or np.isfinite(values.sum()):
+            return
+        bad = np.argwhere(~np.isfinite(values))
+        if not len(bad):  # finite numbers whose sum is not
+            return
+        place = tuple(int(i) for i in bad[0])
+        env = place[0] if rows is None else int(rows[place[0]])
+        column = f", {names[place[-1]]!r}," if names else ""
+        raise NumericsError(
+            f"gym/{self.env_id}: env {env}, episode step {self._steps[env]}: {what}{column} is {values[place]}:"
+            " expected a finite number"
+        )
+
+    def _success(self, said: NDArray[Any], given: Flags, terminated: Flags, truncated: Flags) -> Flags:
+        if self._success_rule == "termination":
+            return terminated & ~truncated
+        survived = truncated & ~terminated
+        return survived if self._success_rule == "survival" else np.where(given, said.astype(bool), survived)
+
+
+def tensors(arrays: Obs) -> dict[str, Tensor]:
+    """Arrays as tensors that share their memory."""
+    return {key: torch.from_numpy(value) for key, value in arrays.items()}
+
+
+def step_of(
+    obs: Obs,
+    reward: NDArray[np.float32],
+    terminated: Flags,
+    truncated: Flags,
+    final: Obs,
+    final_ids: NDArray[np.int64],
+    success: Flags,
+    state_id: NDArray[np.int64],
+) -> Step:
+    """The record of a step, from arrays."""
+    return Step(
+        obs=tensors(obs),
+        reward=torch.from_numpy(reward),
+        terminated=torch.from_numpy(terminated),
+        truncated=torch.from_numpy(truncated),
+        final_obs=tensors(final),
+        final_ids=torch.from_numpy(final_ids),
+        info={"success": torch.from_numpy(success), "state_id": torch.from_numpy(state_id)},
+    )

@@ -1,0 +1,163 @@
+"""An environment's own vector class as a `VecSim`, whatever its autoreset mode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
+from torch import Tensor
+
+from robotrl.errors import unknown
+from robotrl.sims.gymnasium_sim.base import Flags, GymnasiumSim, Obs, Parts, step_of, tensors
+from robotrl.sims.gymnasium_sim.spaces import pick
+from robotrl.sims.gymnasium_sim.vector import EnvironmentFault
+from robotrl.spec import Step
+
+
+class OwnVectorEnv(GymnasiumSim):
+    """An environment's own vector class, whatever its autoreset mode, with same-step resets.
+
+    Same-step autoreset is passed on. With autoreset off, rows that ended are reset by mask. Next-step autoreset has no
+    first observation to show when an episode ends, so the end is reported one step later: in between the row shows its
+    last observation, its action is without effect, and its reward is 0.
+    """
+
+    def __init__(self, parts: Parts, num_envs: int, seed: int) -> None:
+        super().__init__(parts, num_envs, seed)
+        self._mode: AutoresetMode = parts.env.metadata["autoreset_mode"]
+        self._held: Obs = {}
+        self._waiting: Flags = np.zeros(num_envs, bool)
+        self._late: dict[str, Flags] = {}
+        self._seeded = False
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> dict[str, Tensor]:
+        """Start new episodes in all envs.
+
+        Args:
+            seed: seeds the environment; None lets its random stream run on (the first reset takes the sim's seed).
+            options: "stagger" is accepted and without effect: the environment counts its own steps.
+
+        Raises:
+            ConfigError: unknown option.
+            EnvironmentFault: the environment raised, or gave what its spaces do not allow.
+        """
+        for name in options or {}:
+            if name != "stagger":
+                raise unknown("reset option", name, ("stagger",))
+        if seed is None and not self._seeded:
+            seed = self._seed
+        self._seeded = True
+        self._steps[:] = 0
+        self._waiting[:] = False
+        observation, _ = self._foreign("reset", self.env.reset, seed=seed)
+        return tensors(self._batch(observation))
+
+    def step(self, actions: Tensor) -> Step:
+        """Advance all envs by one control step; see `SingleEnvs.step`."""
+        commands = self._commands(actions)
+        self._steps += 1
+        out = self._foreign("step", self.env.step, commands)
+        observation, rewards, ended, cut, infos = out
+        obs = self._batch(observation)
+        reward = self._vector("reward", rewards).astype(np.float32)
+        self._finite(reward, "reward")
+        terminated, truncated = (
+            self._vector(name, value).astype(bool) for name, value in (("terminated", ended), ("truncated", cut))
+        )
+        success = self._success_of(infos, terminated, truncated)
+        if self._mode is AutoresetMode.NEXT_STEP:
+            return self._one_step_late(obs, reward, terminated, truncated, success)
+        done = terminated | truncated
+        final_ids = np.flatnonzero(done)
+        final = {key: value[final_ids] for key, value in obs.items()}
+        if len(final_ids):
+            if self._mode is AutoresetMode.SAME_STEP:
+                final = self._final_of(infos, final_ids)
+            else:
+                observation, _ = self._foreign("reset", self.env.reset, options={"reset_mask": done})
+                obs = self._batch(observation)
+            self._steps[final_ids] = 0
+        return step_of(obs, reward, terminated, truncated, final, final_ids, success, np.full(self.num_envs, -1))
+
+    def _one_step_late(self, obs: Obs, reward: Any, terminated: Flags, truncated: Flags, success: Flags) -> Step:
+        """Report the ends of the step before; keep those of this step for the next."""
+        reported = self._waiting.copy()
+        late = self._late
+        final_ids = np.flatnonzero(reported)
+        final = {key: value[final_ids] for key, value in (self._held if len(final_ids) else obs).items()}
+        self._waiting = (terminated | truncated) & ~reported
+        self._late = {"terminated": terminated, "truncated": truncated, "success": success}
+        self._held = {key: value.copy() for key, value in obs.items()}
+        self._steps[final_ids] = 0
+        none = np.zeros(self.num_envs, bool)
+        shown = {name: late.get(name, none) & reported for name in self._late}
+        # what an environment says of success in the middle of an episode stays where it is
+        succeeded = np.where(reported, shown["success"], success & ~self._waiting)
+        ids = np.full(self.num_envs, -1)
+        reward = np.where(reported, np.float32(0), reward)
+        return step_of(obs, reward, shown["terminated"], shown["truncated"], final, final_ids, succeeded, ids)
+
+    def _foreign(self, name: str, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(*args, **kwargs)
+        except Exception as error:  # foreign code: whatever it raises, the user must learn where
+            text = " ".join(str(error).split()) or "no message"
+            raise EnvironmentFault(
+                f"gym/{self.env_id}: step {int(self._steps.max())}: {name}() raised {type(error).__name__}: {text}"
+            ) from error
+
+    def _batch(self, observation: Any) -> Obs:
+        for leaf in self._leaves:
+            try:
+                shape = np.shape(pick(observation, leaf.path))
+            except (KeyError, IndexError, TypeError):
+                raise EnvironmentFault(f"gym/{self.env_id}: the observation lacks {leaf.key!r}") from None
+            if shape != (self.num_envs, *leaf.raw_shape):
+                raise EnvironmentFault(
+                    f"gym/{self.env_id}: step {int(self._steps.max())}: observation {leaf.key!r} has shape {shape}:"
+                    f" expected {(self.num_envs, *leaf.raw_shape)}"
+                )
+        return self._converted(observation)
+
+    def _vector(self, name: str, values: Any) -> NDArray[Any]:
+        array = np.array(values)
+        if array.shape != (self.num_envs,):
+            raise EnvironmentFault(
+                f"gym/{self.env_id}: step {int(self._steps.max())}: {name} has shape {array.shape}:"
+                f" expected {(self.num_envs,)}"
+            )
+        return array
+
+    def _success_of(self, infos: Mapping[str, Any], terminated: Flags, truncated: Flags) -> Flags:
+        """Success from `infos`, those of episodes that ended from `final_info`."""
+        said, given = np.zeros(self.num_envs, bool), np.zeros(self.num_envs, bool)
+        sources = [infos]
+        if self._mode is AutoresetMode.SAME_STEP and isinstance(infos.get("final_info"), Mapping):
+            sources.append(infos["final_info"])
+        for source in sources:
+            for key in ("is_success", "success"):
+                if key in source and np.shape(source[key]) == (self.num_envs,):
+                    mask = np.asarray(source.get(f"_{key}", np.ones(self.num_envs)), bool)
+                    said = np.where(mask, np.asarray(source[key]).astype(bool), said)
+                    given |= mask
+        return self._success(said, given, terminated, truncated)
+
+    def _final_of(self, infos: Mapping[str, Any], rows: NDArray[np.int64]) -> Obs:
+        found = infos.get("final_obs")
+        if found is None:
+            raise EnvironmentFault(
+                f"gym/{self.env_id}: step {int(self._steps.max())}: infos lacks 'final_obs', which same-step autoreset"
+                " promises"
+            )
+        if isinstance(found, np.ndarray) and found.dtype == object:
+            parts = [np.stack([np.asarray(pick(found[i], leaf.path)) for i in rows]) for leaf in self._leaves]
+        else:
+            parts = [np.asarray(pick(found, leaf.path))[rows] for leaf in self._leaves]
+        out: Obs = {}
+        for leaf, values in zip(self._leaves, parts, strict=True):
+            out[leaf.key] = leaf.convert(values)
+            self._finite(out[leaf.key], f"final observation {leaf.key!r}", rows, leaf.spec.names)
+        return out

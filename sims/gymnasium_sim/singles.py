@@ -1,0 +1,187 @@
+"""Single Gymnasium environments as a batch whose rows the sim restarts, each start with a seed of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from robotrl.errors import CapabilityError, ConfigError, out_of_range, unknown
+from robotrl.fn import counter
+from robotrl.sims.gymnasium_sim.base import Flags, GymnasiumSim, Obs, Parts, step_of, tensors
+from robotrl.spec import Split, Step
+
+SPLITS: dict[Split, range] = {
+    "train": range(0, 1 << 30),
+    "val": range(1 << 30, (1 << 30) + (1 << 20)),
+    "test": range((1 << 30) + (1 << 20), (1 << 30) + (1 << 21)),
+}
+"""Start ids, which are the seeds that environments are reset with."""
+RESET_OPTIONS = ("state_ids", "stagger")
+
+
+class SingleEnvs(GymnasiumSim):
+    """A batch of single environments that this sim restarts, each start with a seed of its own.
+
+    The starts are drawn as functions of the sim's seed. They are not declared as numbered: see `NumberedEnvs`.
+    """
+
+    def __init__(self, parts: Parts, num_envs: int, seed: int) -> None:
+        super().__init__(parts, num_envs, seed)
+        self._draws = 0
+        self._queue: list[int] = []
+        self._ids: NDArray[np.int64] = np.full(num_envs, -1)
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> dict[str, Tensor]:
+        """Start new episodes in all envs.
+
+        Args:
+            seed: restarts the draw of starts and drops what is queued; None lets both run on.
+            options: "stagger": True starts the step counters spread over the time limit, so that the envs do not all
+                time out together; "state_ids": (N,) start ids, where starts are numbered.
+
+        Raises:
+            ConfigError: unknown option, or ids of the wrong shape or range.
+            EnvironmentFault: an environment raised, or gave what its spaces do not allow.
+        """
+        given = dict(options or {})
+        if seed is not None:
+            self._seed, self._draws, self._queue = int(seed), 0, []
+        if "state_ids" in given:
+            self._queue = self._checked_ids(given.pop("state_ids"))
+        stagger = bool(given.pop("stagger", False))
+        for name in given:
+            raise unknown("reset option", name, RESET_OPTIONS)
+        self._steps[:] = 0
+        self._ids[:] = self._next_ids(self.num_envs)
+        observation, _ = self._call(self.env.reset, seed=self._ids.tolist())
+        if stagger and self.limit_steps is not None:
+            self._steps[:] = np.arange(self.num_envs) * self.limit_steps // self.num_envs
+        return tensors(self._converted(observation))
+
+    def step(self, actions: Tensor) -> Step:
+        """Advance all envs by one control step; rows that end restart before this returns.
+
+        Args:
+            actions: (N, A), clipped to the bounds of `action_spec`, with one warning.
+
+        Raises:
+            ConfigError: wrong shape.
+            NumericsError: an action, observation or reward is not finite; env, step and field are named.
+            EnvironmentFault: an environment raised, or gave what its spaces do not allow; `reset` starts afresh.
+        """
+        commands = self._commands(actions)
+        self._steps += 1
+        observation, reward, ended, cut, infos = self._call(self.env.step, commands)
+        obs = self._converted(observation)
+        reward = np.asarray(reward, np.float32)
+        self._finite(reward, "reward")
+        terminated, truncated = ended.copy(), cut.copy()
+        if self.limit_steps is not None:
+            truncated |= (self._steps >= self.limit_steps) & ~terminated
+        none = np.zeros(self.num_envs, bool)
+        success = self._success(infos.get("success", none), infos.get("_success", none), terminated, truncated)
+        state_id = self._reported_ids()
+        done = terminated | truncated
+        final_ids = np.flatnonzero(done)
+        final = {key: value[final_ids] for key, value in obs.items()}
+        if len(final_ids):
+            obs = self._restart(done, final_ids)
+        return step_of(obs, reward, terminated, truncated, final, final_ids, success, state_id)
+
+    def _restart(self, done: Flags, rows: NDArray[np.int64]) -> Obs:
+        self._ids[rows] = self._next_ids(len(rows))
+        self._steps[rows] = 0
+        observation, _ = self._call(self.env.reset, seed=self._ids.tolist(), options={"reset_mask": done})
+        return self._converted(observation)
+
+    def _next_ids(self, count: int) -> NDArray[np.int64]:
+        queued = self._queue[:count]
+        del self._queue[:count]
+        fresh = count - len(queued)
+        draws = counter.uniform(self._seed, np.arange(self._draws, self._draws + fresh), 1)[:, 0]
+        self._draws += fresh
+        return np.array([*queued, *(draws * len(SPLITS["train"])).astype(np.int64)], np.int64)
+
+    def _reported_ids(self) -> NDArray[np.int64]:
+        return np.full(self.num_envs, -1)
+
+    def _checked_ids(self, ids: Any) -> list[int]:
+        raise CapabilityError(
+            f"sim 'gym/{self.env_id}' lacks HasStateIds: the environment does not start the same way from the same seed"
+        )
+
+
+class NumberedEnvs(SingleEnvs):
+    """Single environments whose starts are numbered: a start id is the seed that `reset` gets."""
+
+    def state_ids(self, split: Split) -> range:
+        """Start ids of a split.
+
+        Raises:
+            ConfigError: unknown split.
+        """
+        if split not in SPLITS:
+            raise unknown("split", str(split), SPLITS)
+        return SPLITS[split]
+
+    def queue_states(self, ids: Sequence[int] | NDArray[np.int64]) -> None:
+        """Start ids that the next restarts take, in order; when none is left, training ids are drawn again.
+
+        Raises:
+            ConfigError: an id outside all splits.
+        """
+        last = SPLITS["test"].stop - 1
+        for i in ids:
+            if not 0 <= int(i) <= last:
+                raise ConfigError(f"state id {int(i)} is out of range: expected 0 to {last}")
+        self._queue = [int(i) for i in ids]
+
+    def _checked_ids(self, ids: Any) -> list[int]:
+        array = np.asarray(ids, np.int64)
+        if array.shape != (self.num_envs,):
+            raise ConfigError(f"state_ids has shape {array.shape}: expected ({self.num_envs},), one id for each env")
+        self.queue_states(array)
+        return self._queue
+
+    def _reported_ids(self) -> NDArray[np.int64]:
+        return self._ids.copy()
+
+
+class _Pictures(SingleEnvs):
+    """Draws the environments that are asked for (`HasCamera`)."""
+
+    cameras: tuple[str, ...] = ("rgb_array",)
+
+    def render(self, ids: Sequence[int], camera: str, width: int, height: int) -> NDArray[np.uint8]:
+        """(n, height, width, 3) pictures of some envs, scaled from the size that the environment draws.
+
+        Raises:
+            ConfigError: unknown camera, an env that does not exist, or a size below 1.
+            EnvironmentFault: the environment could not draw itself.
+        """
+        from PIL import Image
+
+        if camera not in self.cameras:
+            raise unknown("camera", camera, self.cameras)
+        if any(not 0 <= int(i) < self.num_envs for i in ids):
+            raise out_of_range("ids", list(ids), f"env numbers from 0 to {self.num_envs - 1}")
+        for name, value in (("width", width), ("height", height)):
+            if value < 1:
+                raise out_of_range(name, value, "1 or more")
+        drawn: Any = self._call(self.env.call, "render") if len(ids) else ()
+        out = np.zeros((len(ids), height, width, 3), np.uint8)
+        for row, i in enumerate(ids):
+            out[row] = np.asarray(Image.fromarray(drawn[int(i)]).resize((width, height), Image.Resampling.BILINEAR))
+        return out
+
+
+class DrawnEnvs(_Pictures):
+    """`SingleEnvs` with pictures."""
+
+
+class NumberedDrawnEnvs(_Pictures, NumberedEnvs):
+    """`NumberedEnvs` with pictures."""

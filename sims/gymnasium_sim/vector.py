@@ -1,0 +1,307 @@
+"""Batches of Gymnasium environments whose rows are restarted by the caller, and whose faults are named.
+
+Rows of single environments (`make_batch`) run with Gymnasium's autoreset off: the sim above restarts the rows that it
+chooses, each with a seed of its own. An environment's own vector class (`make_own`) keeps its autoreset.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+
+from robotrl.errors import ConfigError, RobotrlError, nearest
+from robotrl.sims.gymnasium_sim.spaces import leaves, pick
+
+AnyVectorEnv = VectorEnv[Any, Any, Any]
+Vectorization = Literal["sync", "async", "vector"]
+SUCCESS_KEYS = ("success", "is_success")
+"""Where environments say in `info` that the task is done."""
+PROBE_STEPS = 5
+
+
+class EnvironmentFault(RobotrlError):
+    """A Gymnasium environment raised, or gave what its spaces do not allow."""
+
+
+class Probe(NamedTuple):
+    """What one environment of the kind showed of itself."""
+
+    observation_space: gym.Space[Any]
+    action_space: gym.Space[Any]
+    structure: Mapping[str, int] | None
+    """Groups of columns of the observation, as MuJoCo's environments name them."""
+    dt_s: float | None
+    """Seconds between two actions, where it says so."""
+    limit_steps: int | None
+    repeats: bool
+    """Whether a seed gave the same episode twice."""
+    draws: bool
+    """Whether it gave a picture."""
+    no_picture: str
+    """Why not, otherwise."""
+
+
+def known_id(env_id: str) -> str:
+    """Return `env_id` if Gymnasium knows it; "module:ID" imports the module first.
+
+    Raises:
+        ConfigError: it does not; the nearest id is given.
+    """
+    module, name = env_id.rpartition(":")[0], bare(env_id)
+    try:
+        if module:
+            importlib.import_module(module)
+        gym.spec(name)
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"sim 'gym/{env_id}' needs the module {error.name!r}, which is not installed") from error
+    except gym.error.Error as error:
+        stem = name.rpartition("-v")[0] or name
+        versions = [known for known in gym.registry if known.rpartition("-v")[0] == stem]
+        close = max(versions, key=_version) if versions else nearest(name, gym.registry)
+        hint = f"did you mean 'gym/{close}'? " if close and not module else ""
+        raise ConfigError(
+            f"sim 'gym/{env_id}' is unknown: {hint}`gymnasium.pprint_registry()` lists the ids,"
+            " and 'gym/MODULE:ID' imports a module that registers more"
+        ) from error
+    return env_id
+
+
+def bare(env_id: str) -> str:
+    """The id without the module that registers it."""
+    return env_id.rpartition(":")[2]
+
+
+def _version(env_id: str) -> int:
+    digits = env_id.rpartition("-v")[2]
+    return int(digits) if digits.isdecimal() else -1
+
+
+def make_single(env_id: str, kwargs: Mapping[str, Any], render_mode: str | None = None) -> gym.Env[Any, Any]:
+    """One environment, without Gymnasium's time limit: the sim keeps that itself.
+
+    Raises:
+        ConfigError: a package that it needs is missing, or an argument that it does not take.
+        EnvironmentFault: making it raised anything else.
+    """
+    # foreign code: what it raises says nothing of where, so each kind gets the environment's name
+    try:
+        return gym.make(env_id, max_episode_steps=-1, disable_env_checker=True, render_mode=render_mode, **kwargs)
+    except (gym.error.DependencyNotInstalled, ImportError) as error:
+        raise ConfigError(f"sim 'gym/{env_id}' needs a package that is not installed: {_line(error)}") from error
+    except TypeError as error:
+        raise ConfigError(f"sim 'gym/{env_id}': option kwargs is {dict(kwargs)}: {_line(error)}") from error
+    except Exception as error:
+        raise EnvironmentFault(f"gym/{env_id}: making it raised {type(error).__name__}: {_line(error)}") from error
+
+
+def probe(env_id: str, kwargs: Mapping[str, Any], pictures: bool) -> Probe:
+    """Make one environment, run it twice from the same seed, draw it if `pictures`, and close it.
+
+    Raises:
+        ConfigError: see `make_single`.
+        EnvironmentFault: it raised, or gave what its spaces do not allow.
+    """
+    spec = gym.spec(bare(env_id))
+    plain = make_single(env_id, kwargs)
+    modes = plain.metadata.get("render_modes") or ()
+    env = Watched(plain, env_id, 0)
+    unwrapped: Any = plain.unwrapped
+    runs = [_run(env), _run(env)]
+    repeats = all(np.array_equal(a, b) for a, b in zip(*runs, strict=True)) and len(runs[0]) == len(runs[1])
+    structure = getattr(unwrapped, "observation_structure", None)
+    dt_s = _seconds(getattr(unwrapped, "dt", None)) or _rate(plain.metadata.get("render_fps"))
+    env.close()
+    no_picture = "it has no render mode 'rgb_array'" if "rgb_array" not in modes else ""
+    if pictures and not no_picture and hasattr(unwrapped, "mujoco_renderer"):
+        no_picture = _no_graphics(os.environ, sys.platform)
+    if pictures and not no_picture:
+        no_picture = _try_picture(env_id, kwargs)
+    return Probe(
+        env.observation_space,
+        env.action_space,
+        _groups(structure),
+        dt_s,
+        spec.max_episode_steps,
+        repeats,
+        pictures and not no_picture,
+        no_picture,
+    )
+
+
+def _run(env: Watched) -> list[np.ndarray[Any, Any]]:
+    """Observations and rewards of a few steps from seed 0."""
+    env.action_space.seed(0)
+    observation, _ = env.reset(seed=0)
+    seen = [np.asarray(pick(observation, leaf.path)) for leaf in env.leaves]
+    for _ in range(PROBE_STEPS):
+        observation, reward, terminated, truncated, _ = env.step(env.action_space.sample())
+        seen += [np.array(pick(observation, leaf.path)) for leaf in env.leaves]
+        seen.append(np.array(reward))
+        if terminated or truncated:
+            break
+    return seen
+
+
+def _try_picture(env_id: str, kwargs: Mapping[str, Any]) -> str:
+    """Why the environment cannot draw itself on this machine; empty if it can."""
+    try:
+        env = gym.make(env_id, disable_env_checker=True, render_mode="rgb_array", **kwargs)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # GLFW warns about a missing display before it fails
+            env.reset(seed=0)
+            picture: Any = env.render()
+        env.close()
+    except Exception as error:  # foreign code and graphics drivers: a missing picture must not stop a sim
+        return f"{type(error).__name__}: {_line(error)}"
+    if not isinstance(picture, np.ndarray) or picture.ndim != 3 or picture.dtype != np.uint8:
+        return "render() gave no (height, width, 3) array of uint8"
+    return ""
+
+
+def _no_graphics(environ: Mapping[str, str], platform: str) -> str:
+    """Why MuJoCo's renderer has nothing to draw with; empty if it may have.
+
+    It must not be tried to find out: where there is no display, a second failure aborts the process.
+    """
+    if platform != "linux" or any(environ.get(name) for name in ("MUJOCO_GL", "DISPLAY", "WAYLAND_DISPLAY")):
+        return ""
+    return "there is no display; where EGL or OSMesa is installed, set MUJOCO_GL=egl or MUJOCO_GL=osmesa"
+
+
+def _seconds(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float | np.floating) and value > 0 else None
+
+
+def _rate(value: object) -> float | None:
+    rate = _seconds(value)
+    return None if rate is None else 1.0 / rate
+
+
+def _groups(structure: object) -> Mapping[str, int] | None:
+    """Named runs of columns; entries about what was left out of the observation are no columns."""
+    if not isinstance(structure, Mapping):
+        return None
+    items = {str(name): length for name, length in structure.items() if "skipped" not in str(name)}
+    return items if all(isinstance(length, int) for length in items.values()) else None
+
+
+class Watched(gym.Wrapper[Any, Any, Any, Any]):
+    """An environment whose faults name it, the row, the episode step and the field; `info` keeps `success` alone.
+
+    Args:
+        env: the environment.
+        env_id: its id.
+        row: its place in the batch.
+    """
+
+    def __init__(self, env: gym.Env[Any, Any], env_id: str, row: int) -> None:
+        super().__init__(env)
+        self.leaves = leaves(env.observation_space)
+        self._env_id, self._row, self._steps = env_id, row, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start an episode."""
+        self._steps = 0
+        out = self._call("reset", lambda: self.env.reset(seed=seed, options=options or None), 2)
+        return self._checked(out[0]), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Advance the environment."""
+        self._steps += 1
+        observation, reward, terminated, truncated, info = self._call("step", lambda: self.env.step(action), 5)
+        if np.shape(reward) not in ((), (1,)) or np.asarray(reward).dtype.kind not in "biuf":
+            raise self._fault(f"reward is {reward!r}: expected one number")
+        said = [bool(info[key]) for key in SUCCESS_KEYS if np.shape(info.get(key, ())) == ()]
+        success = {"success": said[0]} if said else {}
+        number = float(np.asarray(reward).reshape(()))
+        return self._checked(observation), number, bool(terminated), bool(truncated), success
+
+    def render(self) -> Any:
+        """A picture."""
+        return self._call("render", self.env.render, None)
+
+    def _call(self, name: str, method: Callable[[], Any], values: int | None) -> Any:
+        try:
+            out: Any = method()
+        except RobotrlError:
+            raise
+        except Exception as error:  # foreign code: whatever it raises, the user must learn where
+            raise self._fault(f"{name}() raised {type(error).__name__}: {_line(error)}") from error
+        if values is not None and not (isinstance(out, tuple) and len(out) == values):
+            found = f"{len(out)} values" if isinstance(out, tuple) else type(out).__name__
+            raise self._fault(f"{name}() returned {found}: expected a tuple of {values}")
+        return out
+
+    def _checked(self, observation: Any) -> Any:
+        for leaf in self.leaves:
+            try:
+                value = np.asarray(pick(observation, leaf.path))
+            except (KeyError, IndexError, TypeError):
+                raise self._fault(f"the observation lacks {leaf.key!r}") from None
+            except ValueError:
+                raise self._fault(f"observation {leaf.key!r} is no array of one shape") from None
+            if value.shape != leaf.raw_shape:
+                raise self._fault(f"observation {leaf.key!r} has shape {value.shape}: expected {leaf.raw_shape}")
+            if value.dtype.kind not in "biuf":
+                raise self._fault(f"observation {leaf.key!r} has dtype {value.dtype}: expected numbers")
+        return observation
+
+    def _fault(self, what: str) -> EnvironmentFault:
+        return EnvironmentFault(f"gym/{self._env_id}: env {self._row}, episode step {self._steps}: {what}")
+
+
+def make_batch(
+    env_id: str, num_envs: int, vectorization: Vectorization, kwargs: Mapping[str, Any], render_mode: str | None
+) -> AnyVectorEnv:
+    """`num_envs` single environments as Gymnasium's vector environment, in this process or in one process each.
+
+    Rows that ended wait for `reset(options={"reset_mask": ...})`.
+    """
+
+    def one(row: int) -> gym.Env[Any, Any]:
+        return Watched(make_single(env_id, kwargs, render_mode), env_id, row)
+
+    makers = [partial(one, row) for row in range(num_envs)]
+    if vectorization == "sync":
+        return SyncVectorEnv(makers, copy=False, autoreset_mode=AutoresetMode.DISABLED)
+    return AsyncVectorEnv(makers, copy=False, autoreset_mode=AutoresetMode.DISABLED)
+
+
+def make_own(env_id: str, num_envs: int, kwargs: Mapping[str, Any]) -> AnyVectorEnv:
+    """The environment's own vector class.
+
+    Raises:
+        ConfigError: it has none, it needs a missing package, or its autoreset mode is unknown.
+        EnvironmentFault: making it raised anything else.
+    """
+    if gym.spec(bare(env_id)).vector_entry_point is None:
+        raise ConfigError(
+            f"sim 'gym/{env_id}' has no vector class of its own: expected vectorization 'sync' or 'async'"
+        )
+    try:
+        env = gym.make_vec(env_id, num_envs=num_envs, vectorization_mode="vector_entry_point", **kwargs)
+    except (gym.error.DependencyNotInstalled, ImportError) as error:
+        raise ConfigError(f"sim 'gym/{env_id}' needs a package that is not installed: {_line(error)}") from error
+    except TypeError as error:
+        raise ConfigError(f"sim 'gym/{env_id}': option kwargs is {dict(kwargs)}: {_line(error)}") from error
+    except Exception as error:  # foreign code, as above
+        raise EnvironmentFault(f"gym/{env_id}: making it raised {type(error).__name__}: {_line(error)}") from error
+    if not isinstance(env.metadata.get("autoreset_mode"), AutoresetMode):
+        raise ConfigError(
+            f"sim 'gym/{env_id}': its vector class does not say its autoreset mode (metadata['autoreset_mode']):"
+            " expected vectorization 'sync' or 'async'"
+        )
+    return env
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or "no message"
