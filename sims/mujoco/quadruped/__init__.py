@@ -1,0 +1,1 @@
+"""`mujoco/quadruped-velocity`: a quadruped that follows velocity commands."""

@@ -1,0 +1,36 @@
+"""`QuadrupedSim`: the batched sim, with the robot's card and the reward's terms in `Step.info`."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from robotrl.sims.mujoco.core import Core
+from robotrl.sims.mujoco.quadruped.robot import RobotCard
+from robotrl.sims.mujoco.quadruped.task import TERMS, QuadrupedVelocity
+from robotrl.sims.mujoco.sim import MujocoSim
+from robotrl.spec import Step
+
+
+class QuadrupedSim(MujocoSim):
+    """A `MujocoSim` of `QuadrupedVelocity`.
+
+    `Step.info` holds each term of the reward as "reward/NAME" (N,), scaled, so that they add up to the reward.
+
+    Attributes:
+        robot: what a controller must know to run a policy of this sim on the robot.
+        privileged: observation keys that a robot cannot measure (`robotrl.spec.HasPrivileged`).
+    """
+
+    def __init__(self, core: Core, task: QuadrupedVelocity) -> None:
+        super().__init__(core)
+        self.robot: RobotCard = task.robot
+        self.privileged: tuple[str, ...] = task.privileged
+        self._terms: dict[str, Tensor] = {
+            f"reward/{name}": row for name, row in zip(TERMS, torch.from_numpy(task.terms), strict=True)
+        }
+
+    def step(self, actions: Tensor) -> Step:
+        """Advance all envs by one control step; see `Core.step`."""
+        out = super().step(actions)
+        return out._replace(info=out.info | self._terms)

@@ -1,0 +1,124 @@
+"""The ground: a plane, or a height field of tiles whose difficulty grows from row to row."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robotrl.errors import unknown
+from robotrl.fn import counter
+
+Array = NDArray[np.float64]
+Kind = Literal["flat", "rough", "slopes", "steps"]
+KINDS: tuple[Kind, ...] = ("flat", "rough", "slopes", "steps")
+
+TILE_M = 8.0
+CELL_M = 0.1
+COLUMNS = 3
+"""Tiles of each difficulty."""
+PLATFORM_M = 2.0
+"""Side of the level square in the middle of each tile of slopes or steps."""
+ROUGH_M = 0.08
+"""Height of the bumps of the hardest rough tile."""
+SLOPE = 0.35
+"""Rise over run of the hardest slope (19 degrees)."""
+STEP_RISE_M, STEP_RUN_M = 0.10, 0.4
+"""Size of the hardest steps."""
+_SEED = 0x7E22
+
+
+class Terrain(NamedTuple):
+    """A ground under all envs."""
+
+    geoms: str
+    """MJCF of the world's geoms."""
+    assets: str
+    """MJCF of what they refer to."""
+    grid: Array
+    """(rows along y, columns along x) heights in m every `CELL_M`; empty when the ground is a plane."""
+    low_x_m: float
+    """Where the grid's first column is."""
+    low_y_m: float
+    """Where its first row is."""
+    levels: int
+
+    def height(self, x: Array, y: Array) -> Array:
+        """Height of the ground under points, in m: bilinear on the grid, 0 beyond it."""
+        if not self.grid.size:
+            return np.zeros(np.shape(x))
+        rows, columns = self.grid.shape
+        u, v = (x - self.low_x_m) / CELL_M, (y - self.low_y_m) / CELL_M
+        outside = (u < 0) | (v < 0) | (u > columns - 1) | (v > rows - 1)
+        i = np.clip(u.astype(np.int64), 0, columns - 2)
+        j = np.clip(v.astype(np.int64), 0, rows - 2)
+        a, b = np.clip(u - i, 0, 1), np.clip(v - j, 0, 1)
+        lower = self.grid[j, i] * (1 - a) + self.grid[j, i + 1] * a
+        upper = self.grid[j + 1, i] * (1 - a) + self.grid[j + 1, i + 1] * a
+        return np.where(outside, 0.0, lower * (1 - b) + upper * b)
+
+    def places(self, u: Array) -> Array:
+        """Start points (n, 2) for uniform numbers (n, 4): a level, a column, and a place near the tile's middle."""
+        if not self.grid.size:
+            return np.zeros((len(u), 2))
+        level, column = (u[:, 0] * self.levels).astype(np.int64), (u[:, 1] * COLUMNS).astype(np.int64)
+        x = self.low_x_m + TILE_M * (level + 0.5) + PLATFORM_M / 2 * (u[:, 2] - 0.5)
+        y = self.low_y_m + TILE_M * (column + 0.5) + PLATFORM_M / 2 * (u[:, 3] - 0.5)
+        return np.stack([x, y], axis=1)
+
+
+def make_terrain(kind: Kind, levels: int) -> Terrain:
+    """The ground of a kind.
+
+    Args:
+        kind: "flat"; "rough", bumps; "slopes", pyramids and pits; "steps", the same with stairs.
+        levels: rows of tiles along x, from easy to hard; starts are spread over them.
+
+    Raises:
+        ConfigError: unknown kind.
+    """
+    if kind not in KINDS:
+        raise unknown("terrain", str(kind), KINDS)
+    plane = '<geom name="ground" class="ground" type="plane" size="0 0 1"/>'
+    if kind == "flat":
+        return Terrain(plane, "", np.zeros((0, 0)), 0.0, 0.0, levels)
+    cells = round(TILE_M / CELL_M)
+    grid = np.zeros((COLUMNS * cells + 1, levels * cells + 1))
+    for level in range(levels):
+        for column in range(COLUMNS):
+            tile = _tile(kind, (level + 1) / levels, level * COLUMNS + column)
+            grid[column * cells : (column + 1) * cells + 1, level * cells : (level + 1) * cells + 1] = tile
+    # the lowest point must be the plane's level: a height field counts from its lowest point, and robots walk on
+    # from its rim to the plane
+    low_x, low_y = -levels * TILE_M / 2, -COLUMNS * TILE_M / 2
+    top = float(grid.max())
+    values = " ".join(f"{value:.4g}" for value in (grid / top).ravel())
+    size = f"{-low_x} {-low_y} {top} 0.5"
+    assets = (
+        f'<hfield name="terrain" nrow="{grid.shape[0]}" ncol="{grid.shape[1]}" size="{size}" elevation="{values}"/>'
+    )
+    field = '<geom name="terrain" class="ground" type="hfield" hfield="terrain" rgba="0.80 0.82 0.80 1"/>'
+    return Terrain(plane + field, assets, grid, low_x, low_y, levels)
+
+
+def _tile(kind: Kind, difficulty: float, number: int) -> Array:
+    """Heights of one tile, 0 along its rim."""
+    cells = round(TILE_M / CELL_M)
+    axis = np.arange(cells + 1) * CELL_M
+    from_rim = np.minimum(axis, TILE_M - axis)
+    rim = np.minimum(from_rim[:, None], from_rim[None, :])
+    if kind == "rough":
+        coarse = counter.uniform(_SEED, np.arange(number * 10_000, number * 10_000 + (cells // 2 + 1) ** 2), 1)
+        bumps = np.kron(coarse.reshape(cells // 2 + 1, -1), np.ones((2, 2)))[: cells + 1, : cells + 1]
+        return ROUGH_M * difficulty * bumps * (rim > 0)
+    run = np.minimum(rim, (TILE_M - PLATFORM_M) / 2)
+    if kind == "slopes":
+        return SLOPE * difficulty * run
+    return STEP_RISE_M * difficulty * np.floor(run / STEP_RUN_M + 1e-9)
+
+
+def elevation(model: Any) -> Array:
+    """Heights in m of a model's height field as MuJoCo holds them, (rows, columns)."""
+    rows, columns = int(model.hfield_nrow[0]), int(model.hfield_ncol[0])
+    return np.asarray(model.hfield_data).reshape(rows, columns) * float(model.hfield_size[0][2])
