@@ -9,7 +9,10 @@ from typing import Any
 
 from robotrl.provenance import git_state, versions
 
-PACKAGES = ("robotrl", "numpy", "torch", "mujoco", "gymnasium", "onnxruntime", "stable-baselines3")
+PACKAGES = (
+    *("robotrl", "numpy", "torch", "mujoco", "gymnasium", "onnxruntime"),
+    *("stable-baselines3", "rsl-rl-lib", "envpool"),
+)
 """Packages whose version a reader of a figure wants; those that are not installed are left out."""
 
 BUSY_SHARE = 0.25

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from robotrl.benchmarks.quiet import quiet_mujoco
 from robotrl.benchmarks.referee import IDS
 from robotrl.benchmarks.stepping_tape import SEED, Route, Tape, check_same
 from robotrl.errors import RobotrlError
@@ -58,9 +59,7 @@ def c_loop(sim: Any, tape: Tape) -> Route:
 
     def run() -> float:
         begun = time.perf_counter()
-        roller.rollout(
-            model, data, first, control, initial_warmstart=warm, state=states, sensordata=sensors, skip_checks=True
-        )
+        roller.rollout(model, data, first, control, initial_warmstart=warm, state=states, sensordata=sensors)
         taken = time.perf_counter() - begun
         check_same(states[whole, -1], last, "the C loop")
         return steps * envs / taken
@@ -75,7 +74,8 @@ def sync_vector_env(sim: Any, tape: Tape) -> Route:
     """
     import gymnasium
 
-    envs = gymnasium.make_vec(IDS[sim.core.task.name], num_envs=SYNC_ENVS, vectorization_mode="sync")
+    with quiet_mujoco():
+        envs = gymnasium.make_vec(IDS[sim.core.task.name], num_envs=SYNC_ENVS, vectorization_mode="sync")
     bodies: list[Any] = [env.unwrapped for env in getattr(envs, "envs")]  # noqa: B009  (the base class lacks it)
     qpos, qvel = (_coordinates(sim, tape.first, name) for name in ("qpos", "qvel"))
     whole = tape.whole[tape.whole < SYNC_ENVS]

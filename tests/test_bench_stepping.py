@@ -58,3 +58,27 @@ def test_the_best_of_envpool_counts_and_gaps_stay_gaps() -> None:
     assert list(stepping.cheetah_figures(16, Paired({stepping.OURS: (1.0,), stepping.BARE: (2.0,)}))) == [
         "halfcheetah_env_steps_per_s_16_envs"
     ]
+
+
+def test_every_peer_does_the_same_work_and_other_work_is_noticed() -> None:
+    from robotrl.benchmarks import stepping_peers
+    from robotrl.registry import make_sim
+
+    sim = make_sim(stepping.CHEETAH, num_envs=16, seed=0, threads=1)
+    # long enough that the last env times out: its row must not be compared
+    tape = stepping_tape.record(sim, "random", 70)
+    assert tape.whole.tolist() == list(range(15))
+    changed = tape._replace(last=tape.last + 1e-9)
+    for route in (stepping_peers.c_loop, stepping_peers.sync_vector_env):
+        assert route(sim, tape)() > 0
+        with pytest.raises(RobotrlError, match="left the recorded states by 1e-09"):
+            route(sim, changed)()
+
+
+def test_envpool_moves_as_ours_does() -> None:
+    pytest.importorskip("envpool")
+    from robotrl.benchmarks import stepping_peers
+
+    # raises when it does not
+    routes = stepping_peers.envpool_routes(stepping.CHEETAH, 256, 1)
+    assert len(routes) == 6 and all(route() > 0 for route in routes.values())

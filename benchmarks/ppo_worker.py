@@ -1,0 +1,105 @@
+"""One PPO trainer in a process of its own, which trains when told to and says how long it took.
+
+A process each keeps the trainers apart: threads, allocator, imports. They take turns, so one works while the others
+wait in a read and use nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from typing import IO, Any
+
+from robotrl.errors import RobotrlError
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+class Worker:
+    """A trainer in a process of its own; made, warmed up and compiled when this returns.
+
+    Args:
+        method: a key of `ppo_methods.METHODS`.
+        setting: a key of `ppo_methods.SETTINGS`.
+        threads: of torch; None leaves it the default that torch takes by itself.
+        task: name of the sim.
+        cache: folder for what a compiler keeps; a fresh one makes compile time that of a first run.
+
+    Raises:
+        RobotrlError: the trainer cannot be made, with the last line that its process wrote.
+    """
+
+    def __init__(self, method: str, setting: str, threads: int | None, task: str, cache: str | None = None) -> None:
+        self._name = f"{method} {setting}"
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  (lives as long as the process)
+        env = {key: value for key, value in os.environ.items() if key not in THREAD_VARIABLES}
+        if cache is not None:
+            env["TORCHINDUCTOR_CACHE_DIR"] = cache
+        argv = [sys.executable, "-m", "robotrl.benchmarks.ppo_worker", method, setting, str(threads or 0), task]
+        self._process = subprocess.Popen(
+            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, env=env
+        )
+        ready = self._read()
+        self.threads: int = ready["threads"]
+        """Threads of torch in force."""
+        self.compile_s: float | None = ready["compile_s"]
+        """Seconds spent compiling; None where nothing is compiled."""
+
+    def run(self, iterations: int) -> float:
+        """Train so many iterations; env steps per second."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{iterations}\n")
+        self._process.stdin.flush()
+        answer = self._read()
+        return answer["env_steps"] / answer["seconds"]
+
+    def close(self) -> None:
+        """End the process."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+        self._log.close()
+
+    def _read(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if line:
+            return json.loads(line)
+        code = self._process.wait()
+        self._log.seek(0)
+        said = self._log.read().decode(errors="replace").strip().splitlines()[-1:] or ["(no output)"]
+        raise RobotrlError(f"the trainer {self._name} ended with code {code}: {said[0]}")
+
+
+def main(method: str, setting: str, threads: int, task: str) -> None:
+    """Serve: a line with a number of iterations in, a line with what they took out, until the input ends."""
+    # libraries print: answers get the real standard output, everything else goes to the log
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    import torch
+
+    from robotrl.benchmarks.ppo_methods import make
+
+    if threads:
+        torch.set_num_threads(threads)
+    trainer = make(method, setting, task)
+    trainer.run(1)
+    _say(answers, {"threads": torch.get_num_threads(), "compile_s": trainer.compile_s})
+    for line in sys.stdin:
+        begun = time.perf_counter()
+        env_steps = trainer.run(int(line))
+        _say(answers, {"env_steps": env_steps, "seconds": time.perf_counter() - begun})
+
+
+def _say(answers: IO[str], message: dict[str, Any]) -> None:
+    answers.write(json.dumps(message) + "\n")
+    answers.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4])

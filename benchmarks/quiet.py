@@ -1,0 +1,19 @@
+"""Peers that load their own copy of a MuJoCo model, without MuJoCo's remarks on its deprecated attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def quiet_mujoco() -> Iterator[None]:
+    """Drops what MuJoCo would print, and append to a file in the working directory, while models load."""
+    import mujoco
+
+    before = mujoco.get_mju_user_warning()
+    mujoco.set_mju_user_warning(lambda _: None)
+    try:
+        yield
+    finally:
+        mujoco.set_mju_user_warning(before)
