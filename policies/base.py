@@ -56,6 +56,12 @@ class NetworkPolicy(nn.Module, ABC):
         self._inputs = Transforms([t for t in transforms.inputs if t.where == "graph"])
         self._outputs = Transforms([t for t in transforms.outputs if t.where == "graph"])
 
+    def set_transforms(self, transforms: TransformGroup) -> None:
+        """Take new constants for the same transforms, e.g. of a normalisation that goes on being measured."""
+        self._inputs.replace([t for t in transforms.inputs if t.where == "graph"])
+        self._outputs.replace([t for t in transforms.outputs if t.where == "graph"])
+        self.transforms = transforms
+
     @property
     def action_width(self) -> int:
         """A, how many numbers an action holds."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from robotrl.fn.chain import normal_log_prob
 from robotrl.policies.base import Deployed, NetworkPolicy
-from robotrl.policies.nets import Mlp, flat_width
+from robotrl.policies.nets import Activation, Mlp, flat_width
 from robotrl.spec import ActOut, Mode, Spec
 from robotrl.transforms import TransformGroup
 
@@ -26,10 +26,21 @@ class GaussianCfg:
     """Widths of the hidden layers."""
     initial_std: float = 0.2
     """Standard deviation at the start, in normalised action units."""
+    activation: Activation = "silu"
+    """Between the layers."""
 
     def build(self, observation_spec: dict[str, Spec], action_spec: Spec, transforms: TransformGroup) -> GaussianPolicy:
         """The policy with fresh weights."""
         return GaussianPolicy(observation_spec, action_spec, transforms, self)
+
+
+class Drawn(NamedTuple):
+    """What `GaussianPolicy.draw` returns."""
+
+    raw: Tensor
+    """(B, H, A) normalised actions."""
+    log_prob: Tensor
+    """(B, H, A) their log-density."""
 
 
 class GaussianPolicy(NetworkPolicy):
@@ -44,7 +55,7 @@ class GaussianPolicy(NetworkPolicy):
     ) -> None:
         super().__init__(observation_spec, action_spec, transforms, cfg)
         self.context_width = flat_width(observation_spec)
-        self.net = Mlp(self.context_width, cfg.hidden, cfg.horizon * self.action_width, last_gain=0.1)
+        self.net = Mlp(self.context_width, cfg.hidden, cfg.horizon * self.action_width, 0.1, cfg.activation)
         self.log_std = nn.Parameter(torch.full((cfg.horizon, self.action_width), math.log(cfg.initial_std)))
 
     def mean(self, ctx: Tensor) -> Tensor:
@@ -56,10 +67,12 @@ class GaussianPolicy(NetworkPolicy):
         mean = self.mean(self.encode(obs))
         return normal_log_prob(chunk, mean, self.log_std.exp().expand_as(mean))
 
-    def draw(self, obs: dict[str, Tensor], generator: torch.Generator | None) -> Tensor:
-        """A normalised chunk (B, H, A) with noise, before any clipping."""
+    def draw(self, obs: dict[str, Tensor], generator: torch.Generator | None) -> Drawn:
+        """A normalised chunk with noise, before any clipping, and its density."""
         mean = self.mean(self.encode(obs))
-        return mean + self.log_std.exp() * torch.randn(mean.shape, generator=generator, device=mean.device)
+        std = self.log_std.exp().expand_as(mean)
+        raw = mean + std * torch.randn(mean.shape, generator=generator, device=mean.device)
+        return Drawn(raw, normal_log_prob(raw, mean, std))
 
     def deploy(self, obs: dict[str, Tensor], noise: Tensor | None) -> Deployed:
         """The mean action; takes no noise."""
@@ -71,5 +84,5 @@ class GaussianPolicy(NetworkPolicy):
         self, obs: dict[str, Tensor], state: Any = None, generator: torch.Generator | None = None, mode: Mode = "sample"
     ) -> ActOut:
         """A chunk for each row: drawn, or the mean."""
-        raw = self.draw(obs, generator) if mode == "sample" else self.mean(self.encode(obs))
+        raw = self.draw(obs, generator).raw if mode == "sample" else self.mean(self.encode(obs))
         return ActOut(self.to_actions(raw), state)

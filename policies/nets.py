@@ -5,30 +5,48 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from robotrl.errors import unknown
 from robotrl.spec import Spec
 from robotrl.transforms import Affine, Transform
 
+Activation = Literal["silu", "tanh", "relu", "elu"]
+ACTIVATIONS: dict[str, type[nn.Module]] = {"silu": nn.SiLU, "tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU}
+
 
 class Mlp(nn.Module):
-    """Linear layers with SiLU between them.
+    """Linear layers with an activation between them.
 
     Args:
         inputs: width of the input.
         hidden: widths of the hidden layers.
         outputs: width of the output.
         last_gain: scale of the last layer's initial weights; small values start near zero output.
+        activation: between the layers.
+
+    Raises:
+        ConfigError: unknown activation.
     """
 
-    def __init__(self, inputs: int, hidden: Sequence[int], outputs: int, last_gain: float = 1.0) -> None:
+    def __init__(
+        self,
+        inputs: int,
+        hidden: Sequence[int],
+        outputs: int,
+        last_gain: float = 1.0,
+        activation: Activation = "silu",
+    ) -> None:
         super().__init__()
+        if activation not in ACTIVATIONS:
+            raise unknown("activation", str(activation), ACTIVATIONS)
         widths = [inputs, *hidden]
         layers: list[nn.Module] = []
         for before, after in itertools.pairwise(widths):
-            layers += [nn.Linear(before, after), nn.SiLU()]
+            layers += [nn.Linear(before, after), ACTIVATIONS[activation]()]
         last = nn.Linear(widths[-1], outputs)
         with torch.no_grad():
             last.weight *= last_gain
@@ -73,6 +91,20 @@ class Transforms(nn.Module):
             self.register_buffer(f"a{index}", torch.tensor(a, dtype=torch.float32), persistent=False)
             self.register_buffer(f"b{index}", torch.tensor(b, dtype=torch.float32), persistent=False)
             self._kinds.append((transform.key, affine))
+
+    def replace(self, transforms: Sequence[Transform]) -> None:
+        """Take the constants of other transforms of the same kinds, in place.
+
+        Raises:
+            ValueError: the kinds or keys differ.
+        """
+        kinds = [(transform.key, isinstance(transform, Affine)) for transform in transforms]
+        if kinds != self._kinds:
+            raise ValueError(f"transforms {kinds} are not of the kinds {self._kinds}")
+        for index, transform in enumerate(transforms):
+            for name, constants in zip("ab", transform.constants, strict=True):
+                buffer = self.get_buffer(f"{name}{index}")
+                buffer.copy_(torch.tensor(constants, dtype=buffer.dtype))
 
     def forward(self, arrays: dict[str, Tensor]) -> dict[str, Tensor]:
         """Apply all, in order."""

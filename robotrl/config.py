@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
-from robotrl.errors import ConfigError, out_of_range
+from robotrl.errors import ConfigError, out_of_range, unknown
 
 Algo = TypeVar("Algo")
 PolicyCfg = TypeVar("PolicyCfg")
@@ -35,6 +35,8 @@ class EvalCfg:
     """Starts for each, always the first of split `val`, each run exactly once."""
     num_envs: int = 64
     """Envs of the evaluation sim."""
+    score: Literal["success", "return"] = "success"
+    """What the best checkpoint is chosen by: the success rate, or the mean return where that says more."""
     animation: int = 2
     """How many of the starts each evaluation draws into `rollouts/step_N.gif`; 0 draws none."""
 
@@ -135,6 +137,8 @@ def check(cfg: TrainCfg[Any, Any]) -> None:
         if value < least:
             raise out_of_range(name, value, f"{least} or more")
     sim_options(cfg.sim.options)
+    if cfg.evaluation.score not in ("success", "return"):
+        raise unknown("evaluation.score", str(cfg.evaluation.score), ("success", "return"))
     if cfg.stop_at_success is not None and not 0 < cfg.stop_at_success <= 1:
         raise out_of_range("stop_at_success", cfg.stop_at_success, "above 0, at most 1")
 

@@ -124,10 +124,13 @@ POLICIES = Table(
 PRESETS = Table(
     "preset",
     {
+        "gym-ppo": "robotrl.configs.gymnasium:ppo",
         "peg-insert-bc-flow": "robotrl.configs.peg_insert:bc_flow",
         "peg-insert-bc-gaussian": "robotrl.configs.peg_insert:bc_gaussian",
         "peg-insert-reinflow": "robotrl.configs.peg_insert:reinflow",
         "peg-insert-ppo": "robotrl.configs.peg_insert:ppo",
+        "halfcheetah-ppo": "robotrl.configs.locomotion:halfcheetah_ppo",
+        "hopper-ppo": "robotrl.configs.locomotion:hopper_ppo",
     },
     "robotrl.presets",
 )

@@ -19,6 +19,7 @@ from robotrl.algos.learner import Learner, Setup
 from robotrl.callbacks import Callback, CallbackList
 from robotrl.checkpoint import rng_state, set_rng_state
 from robotrl.config import TrainCfg
+from robotrl.cores import check_threads, usable_cores
 from robotrl.errors import CapabilityError, ConfigError, out_of_range
 from robotrl.load import load_policy, policy_from_tree, policy_tree
 from robotrl.loop import EvalResult, evaluate
@@ -80,13 +81,15 @@ def _go(cfg: TrainCfg[Any, Any], run: Run, state: dict[str, Any] | None, callbac
     np.random.seed(cfg.seed)
     torch.manual_seed(cfg.seed)
     learner: Learner = cfg.algo.build(_setup(cfg, state))
-    iteration, streak, best = 0, 0, -1.0
+    iteration, streak = 0, 0
+    best: float | None = None
     if state is not None:
         learner.load(state["learner"])
         set_rng_state(state["rng"])
         iteration, streak, best = (state[name] for name in ("iteration", "streak", "best"))
     hooks = CallbackList(run, callbacks)
     eval_sim = _make_eval_sim(cfg)
+    print(threads_line(cfg.torch_threads, eval_sim), file=sys.stderr)
     started, steps_before = time.monotonic(), learner.env_steps
     hooks.on_start()
     with track(learner.iterations - iteration, f"train {run.path.name}", "iteration") as progress:
@@ -94,24 +97,31 @@ def _go(cfg: TrainCfg[Any, Any], run: Run, state: dict[str, Any] | None, callbac
             scalars = learner.iterate()
             iteration += 1
             last = iteration == learner.iterations or run.stop_requested
-            elapsed = max(time.monotonic() - started, 1e-9)
+            # compiling is done once, however long the run: it is told apart, so that rates can be compared
+            compile_s: float = getattr(learner, "compile_s", 0.0)
+            elapsed = max(time.monotonic() - started - compile_s, 1e-9)
             scalars["env_steps"] = float(learner.env_steps)
+            if compile_s:
+                scalars["compile_s"] = compile_s
             if learner.env_steps:
                 scalars["env_steps_per_s"] = (learner.env_steps - steps_before) / elapsed
             score = None
             every = cfg.evaluation.every
             if (every and iteration % every == 0) or iteration == learner.iterations:
                 result = _evaluate(cfg, run, learner, eval_sim, iteration)
-                score = result.rate.value
+                mean_return = float(result.returns.mean())
+                score = result.rate.value if cfg.evaluation.score == "success" else mean_return
                 scalars |= {
-                    "eval_success": score,
+                    "eval_success": result.rate.value,
                     "eval_low": result.rate.low,
                     "eval_high": result.rate.high,
                     "eval_length": float(result.length.mean()),
+                    "eval_return": mean_return,
                 }
                 hooks.on_evaluation(iteration, result)
-                best = max(best, score)
-                streak = streak + 1 if cfg.stop_at_success is not None and score >= cfg.stop_at_success else 0
+                best = score if best is None else max(best, score)
+                good = cfg.stop_at_success is not None and result.rate.value >= cfg.stop_at_success
+                streak = streak + 1 if good else 0
                 last = last or streak >= GOOD_ENOUGH
             run.log(iteration, scalars)
             hooks.on_iteration(iteration, scalars)
@@ -127,7 +137,7 @@ def _go(cfg: TrainCfg[Any, Any], run: Run, state: dict[str, Any] | None, callbac
                 }
                 path = run.save(tree, step=iteration, score=score, kind=type(learner).__name__)
                 hooks.on_checkpoint(iteration, path)
-            progress.advance(1, note=_note(scalars, best))
+            progress.advance(1, note=_note(scalars, best, cfg.evaluation.score))
             if last:
                 break
     eval_sim.close()
@@ -189,14 +199,24 @@ def _evaluate(cfg: TrainCfg[Any, Any], run: Run, learner: Learner, sim: VecSim, 
     return result
 
 
-def _note(scalars: dict[str, float], best: float) -> str:
+def threads_line(torch_threads: int, sim: VecSim) -> str:
+    """How the cores are shared out; physics and torch take turns."""
+    check_threads("torch_threads", torch_threads)
+    physics: int | None = getattr(sim, "threads", None)
+    return f"threads: torch {torch_threads}" + (f", physics {physics}" if physics else "") + f"; {usable_cores()} cores"
+
+
+def _note(scalars: dict[str, float], best: float | None, score: str) -> str:
     parts = []
-    if "rollout_success" in scalars:
+    if score == "return":
+        if "rollout_return" in scalars:
+            parts.append(f"rollout return {scalars['rollout_return']:.1f}")
+    elif "rollout_success" in scalars:
         parts.append(f"rollout {100 * scalars['rollout_success']:.0f} %")
     if "loss" in scalars:
         parts.append(f"loss {scalars['loss']:.4f}")
-    if best >= 0:
-        parts.append(f"best {100 * best:.0f} %")
+    if best is not None:
+        parts.append(f"best {best:.1f}" if score == "return" else f"best {100 * best:.0f} %")
     if "env_steps_per_s" in scalars:
         parts.append(f"{scalars['env_steps_per_s']:,.0f} env steps/s")
     return ", ".join(parts)

@@ -11,8 +11,9 @@ from walk_sim import Walk
 
 from robotrl.algos.on_policy import Batch, make_batch
 from robotrl.algos.ppo import measure_transforms, policy_loss
+from robotrl.collect import Collector
 from robotrl.errors import CapabilityError, ConfigError
-from robotrl.loop import Collector, evaluate
+from robotrl.loop import evaluate
 
 
 def test_the_ratio_is_one_before_the_first_update():

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
 from layout import folder_of, setuptools_config  # noqa: E402
 
-BASE = {"spec", "transforms", "registry", "errors"}
+BASE = {"spec", "transforms", "registry", "errors", "cores"}
 HELPERS = {"files", "memory", "progress"}
 RUN = {"run", "callbacks", "checkpoint", "locking", "logs", "media", "provenance", "rng", "store", "tree", "weights"}
 LEARN = BASE | HELPERS | RUN | {"fn", "data", "collect", "loop", "config", "load"}
@@ -37,7 +37,7 @@ MAY_IMPORT = {
     "load": BASE | HELPERS | RUN,
     "policies": {"spec", "transforms", "errors", "fn"},
     # What makes a Gymnasium env of any sim is shared by the adapters.
-    "sims": {"spec", "transforms", "errors", "fn", "sims.interop"},
+    "sims": {"spec", "transforms", "errors", "cores", "fn", "sims.interop"},
     # Registers every sim of the registry with Gymnasium.
     "sims.interop": {"spec", "transforms", "errors", "fn", "registry"},
     "algos": LEARN | {"policies"},

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 from walk_sim import GOAL, BareWalk, Walk
 
+from robotrl.collect import ChunkCursor, Collector, Decision
 from robotrl.data.rollout import Rollout
 from robotrl.errors import CapabilityError, ConfigError, NumericsError
-from robotrl.loop import ChunkCursor, Collector, Decision, EvalResult, evaluate, run_episodes
+from robotrl.loop import EvalResult, evaluate, run_episodes
 from robotrl.spec import ActOut, HasFinalObs, HasState, HasStateIds, VecSim
 
 

@@ -16,6 +16,7 @@ from robotrl.fn.loss import explained_variance
 
 Encode = Callable[[dict[str, Tensor]], Tensor]
 Value = Callable[[Tensor], Tensor]
+EncodeValue = Callable[[dict[str, Tensor], Tensor], Tensor | None]
 
 
 def check_settings(cfg: Any, horizon: int) -> None:
@@ -57,26 +58,40 @@ class Batch(NamedTuple):
     """(B,)."""
     explained_variance: float
     """Of the critic, on this batch, before its update."""
+    value_ctx: Tensor | None = None
+    """(B, D') what the critic sees, if that is not `ctx`."""
 
 
 @torch.no_grad()
-def make_batch(rollout: Rollout, encode: Encode, value: Value, gamma: float, lam: float) -> Batch:
+def make_batch(
+    rollout: Rollout,
+    encode: Encode,
+    value: Value,
+    gamma: float,
+    lam: float,
+    encode_value: EncodeValue | None = None,
+) -> Batch:
     """Advantages of a rollout's decisions, and the decisions flattened.
 
     Args:
         rollout: from `Collector.collect`.
         encode: observations (B, ...) to contexts (B, D).
-        value: contexts to values (B,).
+        value: what the critic sees to values (B,).
         gamma: discount of an env step.
         lam: lambda of GAE, for each decision.
+        encode_value: observations and contexts to what the critic sees; None, or an answer of None: the contexts.
     """
     valid = rollout.valid
-    ctx = encode({key: array[valid] for key, array in rollout.obs.items()})
-    next_ctx = encode({key: array[valid] for key, array in rollout.next_obs.items()})
+    obs = {key: array[valid] for key, array in rollout.obs.items()}
+    next_obs = {key: array[valid] for key, array in rollout.next_obs.items()}
+    ctx, next_ctx = encode(obs), encode(next_obs)
+    value_ctx = next_value_ctx = None
+    if encode_value is not None:
+        value_ctx, next_value_ctx = encode_value(obs, ctx), encode_value(next_obs, next_ctx)
     values = torch.zeros_like(rollout.reward)
     next_values = torch.zeros_like(rollout.reward)
-    values[valid] = value(ctx)
-    next_values[valid] = value(next_ctx)
+    values[valid] = value(ctx if value_ctx is None else value_ctx)
+    next_values[valid] = value(next_ctx if next_value_ctx is None else next_value_ctx)
     next_values[rollout.terminated] = 0.0
     out = gae(
         rollout.reward,
@@ -95,6 +110,7 @@ def make_batch(rollout: Rollout, encode: Encode, value: Value, gamma: float, lam
         advantage[valid],
         target,
         float(explained_variance(values[valid], target)),
+        value_ctx,
     )
 
 

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from robotrl.algos.learner import Setup, descend
-from robotrl.algos.on_policy import Batch, check_settings, make_batch, minibatches, summary
+from robotrl.algos.engine import Engine, EngineMode, Group, LossModule, LossOut
+from robotrl.algos.learner import Setup
+from robotrl.algos.normalizers import ObsNormalizer, RewardNormalizer
+from robotrl.algos.on_policy import Batch, check_settings, make_batch
 from robotrl.checkpoint import generator_state, set_generator_state
-from robotrl.errors import CapabilityError, out_of_range
+from robotrl.collect import Collector, Decision
+from robotrl.errors import CapabilityError, out_of_range, unknown
 from robotrl.fn.chain import normal_log_prob
 from robotrl.fn.loss import PolicyLoss, ppo_clip, value_mse
-from robotrl.loop import Collector, Decision
 from robotrl.policies.base import ACTION
-from robotrl.policies.value import ValueNet
-from robotrl.spec import HasLogProb, Spec, VecSim
-from robotrl.transforms import Affine, Clip, TransformGroup, bounds_to_unit, inverse, normalize
+from robotrl.policies.nets import Activation
+from robotrl.policies.value import Critic
+from robotrl.spec import HasLogProb, HasPrivileged
+from robotrl.transforms import Clip, TransformGroup, bounds_to_unit, inverse
+
+SCHEDULES = ("constant", "linear", "adaptive")
+LR_RANGE = (1e-5, 1e-2)
+"""Bounds of an adaptive learning rate."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +45,11 @@ class PpoCfg:
     """Of the policy."""
     critic_lr: float = 1e-3
     """Of the critic."""
+    lr_schedule: Literal["constant", "linear", "adaptive"] = "constant"
+    """"linear" falls to 0 over the budget; "adaptive" follows the KL: by 1.5 down above twice `desired_kl`, up below
+    half of it, minibatch by minibatch (Rudin et al. 2022). The critic's moves in proportion."""
+    desired_kl: float = 0.01
+    """What an adaptive learning rate aims at."""
     gamma: float = 0.99
     """Discount of one env step."""
     lam: float = 0.95
@@ -46,14 +58,22 @@ class PpoCfg:
     """Clip range of the ratio of a whole chunk's probability."""
     entropy_coef: float = 0.0
     """Weight of the entropy bonus."""
-    target_kl: float = 0.03
-    """The epochs of an iteration end once the approximate KL passes this."""
+    target_kl: float | None = 0.03
+    """The actor's updates of an iteration end once the approximate KL passes this; None never ends them."""
     critic_warmup: int = 2
     """First iterations that train the critic alone; useful from a clone."""
     grad_norm: float = 1.0
     """Gradients are clipped to this norm, actor and critic each for itself."""
-    normalise_steps: int = 64
-    """From scratch: env steps of random actions in each env, from which the observation's normalisation is taken."""
+    critic_hidden: tuple[int, ...] = (256, 256)
+    """Widths of the critic's hidden layers."""
+    critic_activation: Activation = "silu"
+    """Between the critic's layers."""
+    normalise_obs: bool = True
+    """From scratch: running normalisation of observations, part of the policy; a clone keeps the one it has."""
+    normalise_reward: bool = False
+    """Divide rewards by the running deviation of the discounted return; needs a policy with chunks of one action."""
+    engine: EngineMode = "compiled"
+    """"compiled" needs a C++ compiler and takes some 10 to 30 s once; "eager" runs the same function uncompiled."""
 
     def build(self, setup: Setup) -> PpoLearner:
         """The learner."""
@@ -63,11 +83,48 @@ class PpoCfg:
 # losses
 
 
-def policy_loss(policy: Any, batch: Batch, rows: Tensor, clip_coef: float) -> PolicyLoss:
+def policy_loss(policy: Any, batch: dict[str, Tensor], clip_coef: float) -> PolicyLoss:
     """PPO's clipped surrogate; one ratio for each chunk."""
-    mean = policy.mean(batch.ctx[rows])
-    log_prob = normal_log_prob(batch.record["raw"][rows], mean, policy.log_std.exp().expand_as(mean))
-    return ppo_clip(log_prob.flatten(1).sum(1), batch.record["log_prob"][rows], batch.advantage[rows], clip_coef)
+    mean = policy.mean(batch["ctx"])
+    log_prob = normal_log_prob(batch["raw"], mean, policy.log_std.exp().expand_as(mean))
+    return ppo_clip(log_prob.flatten(1).sum(1), batch["log_prob"], batch["advantage"], clip_coef)
+
+
+class PpoLoss(LossModule):
+    """Actor and critic together. The carry is (whether the actor still learns, learning rate of the actor)."""
+
+    def __init__(self, policy: Any, critic: Critic, cfg: PpoCfg) -> None:
+        super().__init__()
+        self.policy = policy
+        self.critic = critic
+        self._cfg = cfg
+
+    def forward(self, batch: dict[str, Tensor], carry: Tensor) -> LossOut:
+        """See `LossModule`."""
+        cfg = self._cfg
+        going, lr = carry.unbind()
+        out = policy_loss(self.policy, batch, cfg.clip_coef)
+        value_loss = value_mse(self.critic(batch.get("value_ctx", batch["ctx"])), batch["value_target"])
+        # the entropy of a Gaussian is its log-deviation up to a constant
+        loss = out.loss - cfg.entropy_coef * self.policy.log_std.sum() + value_loss
+        info = {
+            "pg_loss": out.loss,
+            "value_loss": value_loss,
+            "approx_kl": out.approx_kl,
+            "clip_fraction": out.clip_fraction,
+            "ratio_error": out.ratio_error,
+            "actor_on": going,
+            "lr": lr,
+        }
+        rates = torch.stack([lr * going, lr * (cfg.critic_lr / cfg.lr)])
+        if cfg.target_kl is not None:
+            going = going * (out.approx_kl <= cfg.target_kl).to(going.dtype)
+        if cfg.lr_schedule == "adaptive":
+            factor = torch.ones_like(lr)
+            factor = torch.where(out.approx_kl > 2 * cfg.desired_kl, factor / 1.5, factor)
+            factor = torch.where(out.approx_kl < cfg.desired_kl / 2, factor * 1.5, factor)
+            lr = (lr * factor).clamp(*LR_RANGE)
+        return LossOut(loss, info, rates, torch.stack([going, lr]))
 
 
 # update
@@ -82,27 +139,44 @@ class PpoLearner:
     """
 
     def __init__(self, cfg: PpoCfg, setup: Setup) -> None:
-        if not cfg.target_kl > 0:
-            raise out_of_range("algo.target_kl", cfg.target_kl, "above 0")
-        if cfg.normalise_steps < 1:
-            raise out_of_range("algo.normalise_steps", cfg.normalise_steps, "1 or more")
+        _check(cfg)
         self.cfg = cfg
         torch.manual_seed(setup.seed)
         self.sim = setup.make_sim()
-        self._generator = torch.Generator().manual_seed(setup.seed)
+        privileged = self.sim.privileged if isinstance(self.sim, HasPrivileged) else ()
+        specs = {key: spec for key, spec in self.sim.observation_spec.items() if key not in privileged}
         model: Any = setup.init_policy
+        self._normalizer: ObsNormalizer | None = None
         if model is None:
-            transforms = measure_transforms(self.sim, cfg.normalise_steps, setup.seed)
-            model = setup.policy_cfg.build(self.sim.observation_spec, self.sim.action_spec, transforms)
+            to_unit = bounds_to_unit(ACTION, self.sim.action_spec.low, self.sim.action_spec.high)
+            outputs = (inverse(to_unit), Clip(ACTION, self.sim.action_spec.low, self.sim.action_spec.high))
+            self._normalizer = ObsNormalizer(specs) if cfg.normalise_obs else None
+            inputs = () if self._normalizer is None else self._normalizer.transforms()
+            model = setup.policy_cfg.build(specs, self.sim.action_spec, TransformGroup(inputs, outputs))
         if not isinstance(model, HasLogProb):
             raise CapabilityError(f"policy {type(model).__name__} lacks HasLogProb: PPO needs a Gaussian policy")
         self.policy: Any = model
         self.policy.control_dt_s = self.sim.control_dt_s
         check_settings(cfg, self.policy.horizon)
-        self.critic = ValueNet(self.policy.context_width)
-        self._actor_parameters = list(self.policy.parameters())
-        self._actor_optimizer = torch.optim.Adam(self._actor_parameters, lr=cfg.lr)
-        self._critic_optimizer = torch.optim.Adam(self.critic.parameters(), lr=cfg.critic_lr)
+        if cfg.normalise_reward and self.policy.horizon != 1:
+            raise out_of_range("algo.normalise_reward", True, "False where the policy's horizon is above 1")
+        self._privileged = ObsNormalizer({key: self.sim.observation_spec[key] for key in privileged})
+        self.critic = Critic(
+            self.policy.context_width,
+            {key: self.sim.observation_spec[key] for key in privileged},
+            self._privileged.transforms(),
+            cfg.critic_hidden,
+            cfg.critic_activation,
+        )
+        self._engine = Engine(
+            PpoLoss(self.policy, self.critic, cfg),
+            (Group("policy.", cfg.grad_norm), Group("critic.", cfg.grad_norm)),
+            minibatch=cfg.minibatch,
+            carry=torch.tensor([1.0, cfg.lr]),
+            mode=cfg.engine,
+        )
+        self._reward_normalizer = RewardNormalizer(self.sim.num_envs, cfg.gamma) if cfg.normalise_reward else None
+        self._generator = torch.Generator().manual_seed(setup.seed)
         self._collector = Collector(self.sim, self.policy.horizon, cfg.gamma)
         self._collector.reset(setup.seed, {"stagger": True})
         self._iteration = 0
@@ -113,63 +187,87 @@ class PpoLearner:
         """Env steps taken so far."""
         return self._collector.env_steps
 
+    @property
+    def compile_s(self) -> float:
+        """Seconds spent on compiling so far."""
+        return self._engine.compile_s
+
     def iterate(self) -> dict[str, float]:
         """One rollout and its epochs."""
         cfg = self.cfg
         rollout = self._collector.collect(self._decide, cfg.steps_per_env)
-        batch = make_batch(rollout, self.policy.encode, self.critic, cfg.gamma, cfg.lam)
+        reward = rollout.reward
+        if self._reward_normalizer is not None:
+            ended = rollout.terminated | rollout.truncated
+            rollout = rollout._replace(reward=self._reward_normalizer(reward, ended))
+        batch = make_batch(rollout, self.policy.encode, self.critic, cfg.gamma, cfg.lam, self.critic.encode)
         scalars = {
             "rollout_success": float(rollout.episodes.float().mean()) if len(rollout.episodes) else math.nan,
+            "rollout_return": float(rollout.returns.mean()) if len(rollout.returns) else math.nan,
             "rollout_episodes": float(len(rollout.episodes)),
-            "rollout_reward": float(rollout.reward[rollout.valid].mean()),
+            "rollout_reward": float(reward[rollout.valid].mean()),
             "explained_variance": batch.explained_variance,
             "value_target": float(batch.value_target.mean()),
         }
         self._iteration += 1
-        updates: list[dict[str, float]] = []
-        train_actor = self._iteration > cfg.critic_warmup
-        for _ in range(cfg.epochs):
-            for rows in minibatches(len(batch.advantage), cfg.minibatch, self._generator):
-                updates.append(self._update(batch, rows, train_actor))
-                train_actor = train_actor and updates[-1]["approx_kl"] <= cfg.target_kl
-        scalars |= summary(updates)
+        scalars |= self._update(batch, reward.numel())
         scalars["std"] = float(self.policy.log_std.detach().exp().mean())
+        self._measure(rollout.obs)
         return {name: value for name, value in scalars.items() if math.isfinite(value)}
 
     @torch.no_grad()
     def _decide(self, obs: dict[str, Tensor]) -> Decision:
-        raw = self.policy.draw(obs, self._generator)
-        log_prob = self.policy.log_prob(obs, raw).flatten(1).sum(1)
-        return Decision(self.policy.to_actions(raw), {"raw": raw, "log_prob": log_prob})
-
-    def _update(self, batch: Batch, rows: Tensor, train_actor: bool) -> dict[str, float]:
-        cfg = self.cfg
-        value_loss = value_mse(self.critic(batch.ctx[rows]), batch.value_target[rows])
-        where = f"iteration {self._iteration}:"
-        descend(
-            self._critic_optimizer, value_loss, list(self.critic.parameters()), cfg.grad_norm, f"{where} value_loss"
+        drawn = self.policy.draw(obs, self._generator)
+        return Decision(
+            self.policy.to_actions(drawn.raw), {"raw": drawn.raw, "log_prob": drawn.log_prob.flatten(1).sum(1)}
         )
-        scalars = {"value_loss": float(value_loss.detach())}
-        if train_actor:
-            out = policy_loss(self.policy, batch, rows, cfg.clip_coef)
-            # the entropy of a Gaussian is its log-deviation up to a constant
-            loss = out.loss - cfg.entropy_coef * self.policy.log_std.sum()
-            descend(self._actor_optimizer, loss, self._actor_parameters, cfg.grad_norm, f"{where} pg_loss")
-            scalars |= {
-                "pg_loss": float(out.loss.detach()),
-                "approx_kl": float(out.approx_kl),
-                "clip_fraction": float(out.clip_fraction),
-                "ratio_error": float(out.ratio_error),
-            }
+
+    def _update(self, batch: Batch, capacity: int) -> dict[str, float]:
+        cfg = self.cfg
+        data = {"ctx": batch.ctx, "advantage": batch.advantage, "value_target": batch.value_target, **batch.record}
+        if batch.value_ctx is not None:
+            data["value_ctx"] = batch.value_ctx
+        self._engine.carry[0] = float(self._iteration > cfg.critic_warmup)
+        if cfg.lr_schedule == "linear":
+            self._engine.carry[1] = cfg.lr * (1 - (self._iteration - 1) / self.iterations)
+        size = len(batch.advantage)
+        # each epoch is cut into minibatches for itself, so that each takes every decision
+        whole = math.ceil(size / cfg.minibatch) * cfg.minibatch
+        orders = [torch.randperm(size, generator=self._generator) for _ in range(cfg.epochs)]
+        order = torch.cat([torch.cat([o] * math.ceil(whole / size))[:whole] for o in orders])
+        updates = self._engine.run(data, order, capacity, f"iteration {self._iteration}")
+        scalars = updates.mean()
+        del scalars["actor_on"], scalars["loss"]
+        on = updates.info["actor_on"] > 0
+        for name in ("pg_loss", "approx_kl", "clip_fraction"):
+            scalars[name] = float(updates.info[name][on].mean())
+        # before the first update the policy that learns is the one that acted: 0 but for rounding, and but for
+        # decisions that were begun before the last iteration's update and completed after it
+        scalars["ratio_error"] = float(updates.info["ratio_error"][0]) if on.any() else math.nan
+        scalars["actor_updates"] = float(on.sum())
         return scalars
+
+    def _measure(self, obs: dict[str, Tensor]) -> None:
+        """Take a rollout's observations into the normalisations; the next rollout is made and learned with these."""
+        if self._normalizer is not None:
+            self._normalizer.update(obs)
+        self._privileged.update(obs)
+        self._apply_normalizers()
+
+    def _apply_normalizers(self) -> None:
+        if self._normalizer is not None:
+            self.policy.set_transforms(TransformGroup(self._normalizer.transforms(), self.policy.transforms.outputs))
+        self.critic.set_transforms(self._privileged.transforms())
 
     def state(self) -> dict[str, Any]:
         """See `Learner.state`."""
         return {
             "policy": self.policy.state_dict(),
             "critic": self.critic.state_dict(),
-            "actor_optimizer": self._actor_optimizer.state_dict(),
-            "critic_optimizer": self._critic_optimizer.state_dict(),
+            "engine": self._engine.state(),
+            "obs_normalizer": None if self._normalizer is None else self._normalizer.state(),
+            "privileged_normalizer": self._privileged.state(),
+            "reward_normalizer": None if self._reward_normalizer is None else self._reward_normalizer.state(),
             "generator": generator_state(self._generator),
             "collector": self._collector.state(),
             "iteration": self._iteration,
@@ -179,35 +277,27 @@ class PpoLearner:
         """See `Learner.load`."""
         self.policy.load_state_dict(state["policy"])
         self.critic.load_state_dict(state["critic"])
-        self._actor_optimizer.load_state_dict(state["actor_optimizer"])
-        self._critic_optimizer.load_state_dict(state["critic_optimizer"])
+        self._engine.load(state["engine"])
+        # whether it runs is a matter of where the run began, which this learner, made to resume, cannot know
+        self._normalizer = None
+        if state["obs_normalizer"] is not None:
+            self._normalizer = ObsNormalizer(self.policy.observation_spec)
+            self._normalizer.load(state["obs_normalizer"])
+        self._privileged.load(state["privileged_normalizer"])
+        self._apply_normalizers()
+        if self._reward_normalizer is not None:
+            self._reward_normalizer.load(state["reward_normalizer"])
         set_generator_state(self._generator, state["generator"])
         self._collector.load(state["collector"])
         self._iteration = int(state["iteration"])
 
 
-def measure_transforms(sim: VecSim, steps: int, seed: int) -> TransformGroup:
-    """Normalisation for a policy without demonstrations: what random actions show, then never changed.
-
-    The sim is reset and stepped; these steps are not training steps.
-    """
-    collector = Collector(sim, 1, 1.0)
-    collector.reset(seed)
-    generator = torch.Generator().manual_seed(seed)
-    to_unit = bounds_to_unit(ACTION, sim.action_spec.low, sim.action_spec.high)
-    from_unit = inverse(to_unit)
-    scale, offset = torch.tensor(from_unit.scale), torch.tensor(from_unit.offset)
-
-    def random_actions(obs: dict[str, Tensor]) -> Decision:
-        n = len(next(iter(obs.values())))
-        unit = 2 * torch.rand((n, 1, sim.action_spec.shape[0]), generator=generator) - 1
-        return Decision(unit * scale + offset, {})
-
-    seen = collector.collect(random_actions, steps).obs
-    inputs = [_normalizer(key, spec, seen[key]) for key, spec in sim.observation_spec.items()]
-    return TransformGroup(tuple(inputs), (from_unit, Clip(ACTION, sim.action_spec.low, sim.action_spec.high)))
-
-
-def _normalizer(key: str, spec: Spec, seen: Tensor) -> Affine:
-    flat = seen.reshape(-1, *spec.shape).double()
-    return normalize(key, flat.mean(0).tolist(), flat.std(0, unbiased=False).tolist(), floor=1e-3)
+def _check(cfg: PpoCfg) -> None:
+    if cfg.target_kl is not None and not cfg.target_kl > 0:
+        raise out_of_range("algo.target_kl", cfg.target_kl, "above 0, or none")
+    if cfg.lr_schedule not in SCHEDULES:
+        raise unknown("algo.lr_schedule", str(cfg.lr_schedule), SCHEDULES)
+    if not cfg.desired_kl > 0:
+        raise out_of_range("algo.desired_kl", cfg.desired_kl, "above 0")
+    if cfg.engine not in ("compiled", "eager"):
+        raise unknown("algo.engine", str(cfg.engine), ("compiled", "eager"))

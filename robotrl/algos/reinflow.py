@@ -19,10 +19,10 @@ from torch import Tensor
 from robotrl.algos.learner import Setup, average_into, descend
 from robotrl.algos.on_policy import Batch, check_settings, make_batch, minibatches, summary
 from robotrl.checkpoint import generator_state, set_generator_state
+from robotrl.collect import Collector, Decision
 from robotrl.errors import CapabilityError, ConfigError, out_of_range
 from robotrl.fn import chain
 from robotrl.fn.loss import PolicyLoss, ppo_clip, value_mse
-from robotrl.loop import Collector, Decision
 from robotrl.policies.noise import NoiseNet
 from robotrl.policies.value import ValueNet
 from robotrl.spec import HasChain

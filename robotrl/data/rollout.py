@@ -33,6 +33,8 @@ class Rollout(NamedTuple):
     """Env steps taken while collecting, each env's counted."""
     episodes: Tensor
     """(E,) bool: success of each episode that ended, in order."""
+    returns: Tensor
+    """(E,) undiscounted return of each of them."""
 
 
 class Growing:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 import tempfile
 import time
 import warnings
@@ -17,6 +16,7 @@ import mujoco.batch
 import numpy as np
 from numpy.typing import NDArray
 
+from robotrl.cores import check_threads, usable_cores
 from robotrl.errors import NumericsError, RobotrlError
 from robotrl.sims.mujoco import rne_post
 from robotrl.sims.mujoco.replay import DUMP_SCHEMA, FIELDS, LIMIT, bad_value
@@ -32,6 +32,7 @@ Derived = Literal["none", "stepped", "fresh"]
 """
 
 _VEL = int(mujoco.mjtStage.mjSTAGE_VEL)
+_POS = int(mujoco.mjtStage.mjSTAGE_POS)
 _NONE = int(mujoco.mjtStage.mjSTAGE_NONE)
 
 
@@ -76,7 +77,7 @@ class Physics:
         model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_AUTORESET)
         self.xml = xml
         self.model = model
-        self.threads = threads or usable_cores()
+        self.threads = check_threads("threads", threads) or usable_cores()
         stepped = model if derived != "stepped" else rne_post.with_wrenches(xml, model)
         self.batch = mujoco.batch.Batch(stepped, num_envs, self.threads)
         self.ctrl: NDArray[np.float64] = self.batch.bind("ctrl")
@@ -115,6 +116,15 @@ class Physics:
             # no step yet, so nothing called mj_rnePostConstraint: these are as mj_resetData leaves them
             kept[env_ids] = 0 if name in rne_post.FIELDS else bound[env_ids]
 
+    def poses(self, env_ids: NDArray[np.int64] | None = None) -> None:
+        """Bring the bound poses of bodies and geoms up to the state, whatever the other derived fields are."""
+        self.batch.forward(ids=env_ids, stage=_VEL if self._derived == "fresh" else _POS)
+
+    @property
+    def poses_are_fresh(self) -> bool:
+        """Whether `poses` changes nothing after a step or a start."""
+        return self._derived == "fresh"
+
     def forward(self, env_ids: NDArray[np.int64] | slice = slice(None)) -> None:
         """Bring "fresh" derived fields up to the state, after it was written in the midst of an episode."""
         if self._stage != _NONE:
@@ -136,8 +146,8 @@ class Physics:
         except mujoco.batch.SimulationError as error:
             raised, message = error.ids, str(error)
         state = self.batch.state
-        # NaN fails both comparisons; a dot product would do, but BLAS threads it and then fights with the physics
-        if raised is None and state.min() > -LIMIT and state.max() < LIMIT:
+        # NaN fails the comparison; not a BLAS product, which would use threads of its own beside those of the physics
+        if raised is None and np.einsum("ns,ns->", state, state) < LIMIT**2:
             for bound, kept in self._kept.values():
                 np.copyto(kept, bound)
             return
@@ -236,10 +246,3 @@ def load(xml: str) -> mujoco.MjModel:
         if "deprecated" not in message:
             warnings.warn(f"MuJoCo says of the MJCF: {' '.join(message.split())}", stacklevel=2)
     return model
-
-
-def usable_cores() -> int:
-    """How many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

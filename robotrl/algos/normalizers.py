@@ -1,0 +1,129 @@
+"""Running normalisation: what observations and returns look like, measured while training goes on.
+
+Observation statistics become constants of the policy's transforms, so they travel with its checkpoint and lie inside
+the exported graph. They change only between iterations: within one, the policy that learns is the one that acted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from robotrl.spec import Spec
+from robotrl.transforms import Affine, Clip, Transform, normalize
+
+OBS_CLIP = 10.0
+"""Normalised observations are clipped to this many deviations."""
+REWARD_CLIP = 10.0
+FLOOR = 1e-4
+"""A column whose deviation is below this is constant; it is centred and left unscaled."""
+
+
+class RunningMoments:
+    """Mean and variance of all rows ever seen (Chan et al. 1979, pairwise update), in float64.
+
+    Args:
+        width: columns.
+    """
+
+    def __init__(self, width: int) -> None:
+        self.mean = torch.zeros(width, dtype=torch.float64)
+        self.var = torch.ones(width, dtype=torch.float64)
+        self.count = torch.zeros((), dtype=torch.float64)
+
+    def update(self, rows: Tensor) -> None:
+        """Take in rows (B, width), B of 1 or more."""
+        rows = rows.detach().cpu().double()
+        n, mean, var = len(rows), rows.mean(0), rows.var(0, unbiased=False)
+        total = self.count + n
+        delta = mean - self.mean
+        spread = self.var * self.count + var * n + delta**2 * self.count * n / total
+        self.mean, self.var, self.count = self.mean + delta * n / total, spread / total, total
+
+    def state(self) -> dict[str, Tensor]:
+        """For an exact resume."""
+        return {"mean": self.mean, "var": self.var, "count": self.count}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state` gave."""
+        self.mean, self.var, self.count = (torch.as_tensor(state[k], dtype=torch.float64) for k in self.state())
+
+
+class ObsNormalizer:
+    """Running statistics of each observation array as transforms of a policy.
+
+    Args:
+        specs: the arrays, all vectors.
+    """
+
+    def __init__(self, specs: Mapping[str, Spec]) -> None:
+        self._moments = {key: RunningMoments(spec.shape[-1]) for key, spec in specs.items()}
+
+    def update(self, obs: Mapping[str, Tensor]) -> None:
+        """Take in observations (..., D)."""
+        for key, moments in self._moments.items():
+            moments.update(obs[key].reshape(-1, obs[key].shape[-1]))
+
+    def transforms(self) -> tuple[Transform, ...]:
+        """Centre, scale and clip, for each array."""
+        out: list[Affine | Clip] = []
+        for key, moments in self._moments.items():
+            width = len(moments.mean)
+            out.append(normalize(key, moments.mean.tolist(), moments.var.sqrt().tolist(), floor=FLOOR))
+            out.append(Clip(key, (-OBS_CLIP,) * width, (OBS_CLIP,) * width))
+        return tuple(out)
+
+    def state(self) -> dict[str, Any]:
+        """For an exact resume."""
+        return {key: moments.state() for key, moments in self._moments.items()}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state` gave."""
+        for key, moments in self._moments.items():
+            moments.load(state[key])
+
+
+class RewardNormalizer:
+    """Divides rewards by the running deviation of the discounted return (Engstrom et al. 2020), and clips them.
+
+    Args:
+        num_envs: N.
+        gamma: discount of an env step.
+    """
+
+    def __init__(self, num_envs: int, gamma: float) -> None:
+        self._gamma = gamma
+        self._running = torch.zeros(num_envs, dtype=torch.float64)
+        self._moments = RunningMoments(1)
+
+    @property
+    def scale(self) -> float:
+        """What rewards are divided by."""
+        return float((self._moments.var[0] + 1e-8).sqrt())
+
+    def __call__(self, reward: Tensor, ended: Tensor) -> Tensor:
+        """Normalised rewards (T, N), after their returns have been taken into account.
+
+        Args:
+            reward: (T, N), one row a step.
+            ended: (T, N) bool, whether the episode ended with that step.
+        """
+        returns = torch.empty(reward.shape, dtype=torch.float64)
+        for t in range(len(reward)):
+            self._running = self._running * self._gamma + reward[t].cpu()
+            returns[t] = self._running
+            self._running = torch.where(ended[t].cpu(), 0.0, self._running)
+        self._moments.update(returns.reshape(-1, 1))
+        return (reward / self.scale).clamp(-REWARD_CLIP, REWARD_CLIP)
+
+    def state(self) -> dict[str, Any]:
+        """For an exact resume."""
+        return {"running": self._running, "moments": self._moments.state()}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state` gave."""
+        self._running = torch.as_tensor(state["running"], dtype=torch.float64)
+        self._moments.load(state["moments"])

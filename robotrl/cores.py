@@ -1,0 +1,25 @@
+"""How many cores there are, and a word where more threads are asked for."""
+
+from __future__ import annotations
+
+import os
+import warnings
+
+
+def usable_cores() -> int:
+    """How many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def check_threads(field: str, threads: int) -> int:
+    """`threads`, with a warning if they are more than the cores: then they wait for each other."""
+    cores = usable_cores()
+    if threads > cores:
+        warnings.warn(
+            f"{field} is {threads}: expected at most {cores}, the cores that this process may use; more threads than"
+            " cores slow each other down",
+            stacklevel=3,
+        )
+    return threads
