@@ -29,7 +29,7 @@ class Toy(gym.Env[dict[str, Any], np.ndarray]):
             {
                 "pos": spaces.Box(-3.0, 3.0, (2,), np.float64),
                 "side": spaces.Discrete(4, start=1),
-                "image": spaces.Box(0, 255, (8, 6, 3), np.uint8),
+                "image": spaces.Box(0, 255, (40, 36, 3), np.uint8),
                 "more": spaces.Tuple((spaces.MultiBinary(2), spaces.MultiDiscrete([2, 3]))),
             }
         )
@@ -47,11 +47,11 @@ class Toy(gym.Env[dict[str, Any], np.ndarray]):
         return self._observe(), -float(np.hypot(*self.pos)), won, False, {"is_success": won, "note": "text"}
 
     def render(self) -> Any:
-        return np.repeat(np.repeat(self._image(), 4, axis=0), 4, axis=1)
+        return np.repeat(self._image(), 2, axis=1)
 
     def _image(self) -> np.ndarray:
-        image = np.zeros((8, 6, 3), np.uint8)
-        row, column = ((self.pos + 3) / 6 * (7, 5)).astype(int)
+        image = np.zeros((40, 36, 3), np.uint8)
+        row, column = ((self.pos + 3) / 6 * (39, 35)).astype(int)
         image[row:, column:] = (200, 120, 255)
         image[..., 1] += np.uint8(30 * (self.pos[0] + 3))
         return image

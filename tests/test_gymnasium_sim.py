@@ -1,0 +1,431 @@
+"""`gym/ID`: spaces, starts, resets and faults of Gymnasium environments; tests/test_conformance.py has the contract."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gym_toys
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from gymnasium.vector.utils import batch_space, iterate
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import robotrl
+from robotrl.errors import CapabilityError, ConfigError, NumericsError, RobotrlError
+from robotrl.registry import SIMS
+from robotrl.sims.gymnasium_sim import vector
+from robotrl.sims.gymnasium_sim.spaces import action_codec, leaves, one_hot, pick
+from robotrl.sims.gymnasium_sim.vector import EnvironmentFault
+from robotrl.spec import HasCamera, HasState, HasStateIds, Step
+
+TOY, FAULTY, COUNTING = "gym/gym_toys:Toy-v0", "gym/gym_toys:Faulty-v0", "gym/gym_toys:Counting-v0"
+
+
+def make(name: str, num_envs: int = 3, seed: int = 0, **options: Any) -> Any:
+    return robotrl.make_sim(name, num_envs=num_envs, seed=seed, **options)
+
+
+def one_line(error: pytest.ExceptionInfo[RobotrlError]) -> str:
+    text = str(error.value)
+    assert "\n" not in text
+    return text
+
+
+def zeros(sim: Any) -> torch.Tensor:
+    return torch.zeros(sim.num_envs, *sim.action_spec.shape)
+
+
+# spaces
+
+
+boxes = st.builds(
+    lambda shape, dtype: spaces.Box(0, 9, tuple(shape), dtype),
+    st.lists(st.integers(1, 3), max_size=3),
+    st.sampled_from([np.float32, np.float64, np.int64, np.uint8]),
+)
+plain_spaces = st.one_of(
+    boxes,
+    st.builds(lambda n, start: spaces.Discrete(n, start=start), st.integers(1, 4), st.integers(-2, 2)),
+    st.builds(lambda nvec: spaces.MultiDiscrete(nvec), st.lists(st.integers(1, 3), min_size=1, max_size=3)),
+    st.builds(lambda shape: spaces.MultiBinary(tuple(shape)), st.lists(st.integers(1, 3), min_size=1, max_size=2)),
+)
+nested_spaces = st.recursive(
+    plain_spaces,
+    lambda parts: st.one_of(
+        st.builds(spaces.Dict, st.dictionaries(st.sampled_from(["a", "b", "c"]), parts, min_size=1)),
+        st.builds(lambda found: spaces.Tuple(tuple(found)), st.lists(parts, min_size=1, max_size=3)),
+    ),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(nested_spaces, st.integers(1, 3))
+def test_every_observation_space_becomes_named_arrays_within_their_specs(space: gym.Space[Any], n: int) -> None:
+    batched = batch_space(space, n)
+    batch = batched.sample()
+    found = leaves(space)
+    assert len({leaf.key for leaf in found}) == len(found)
+    for leaf in found:
+        values = leaf.convert(np.asarray(pick(batch, leaf.path)))
+        assert values.shape == (n, *leaf.spec.shape)
+        assert str(values.dtype) == leaf.spec.dtype
+        assert (values >= np.asarray(leaf.spec.low)).all()
+        assert (values <= np.asarray(leaf.spec.high)).all()
+        assert leaf.raw_shape == np.shape(pick(space.sample(), leaf.path))
+
+
+@settings(max_examples=60, deadline=None)
+@given(plain_spaces, st.integers(1, 3), st.integers(0, 100))
+def test_every_action_becomes_one_of_the_environment(space: gym.Space[Any], n: int, seed: int) -> None:
+    codec = action_codec(space)
+    low, high = np.asarray(codec.spec.low), np.asarray(codec.spec.high)
+    flat = np.random.default_rng(seed).uniform(low, high, (n, len(low))).astype(np.float32)
+    batched = batch_space(space, n)
+    decoded = codec.decode(flat)
+    assert decoded in batched
+    assert len(list(iterate(batched, decoded))) == n
+
+
+def test_numbers_of_each_kind_of_space() -> None:
+    space = spaces.Dict(
+        {
+            "d": spaces.Discrete(3, start=2),
+            "m": spaces.MultiDiscrete([2, 3]),
+            "t": spaces.Tuple((spaces.MultiBinary(2), spaces.Box(0, 255, (2, 1), np.uint8))),
+        }
+    )
+    found = {leaf.key: leaf for leaf in leaves(space)}
+    assert list(found) == ["d", "m", "t_0", "t_1"]
+    assert found["d"].spec.names == ("d_is_2", "d_is_3", "d_is_4")
+    assert found["d"].convert(np.array([4, 2])).tolist() == [[0, 0, 1], [1, 0, 0]]
+    assert found["m"].spec.names == ("m_0_is_0", "m_0_is_1", "m_1_is_0", "m_1_is_1", "m_1_is_2")
+    assert found["m"].convert(np.array([[1, 2]])).tolist() == [[0, 1, 0, 0, 1]]
+    assert found["t_1"].spec.dtype == "uint8"
+    assert (found["t_1"].spec.shape, found["t_1"].spec.low, found["t_1"].spec.high) == ((2, 1), (0.0,), (255.0,))
+    (top,) = leaves(spaces.Box(-1, 1, (3,)), structure={"qpos": 1, "qvel": 2})
+    assert (top.key, top.spec.names) == ("state", ("qpos_0", "qvel_0", "qvel_1"))
+    (top,) = leaves(spaces.Box(-1, 1, (3,)), structure={"qpos": 1})
+    assert top.spec.names == ("state_0", "state_1", "state_2")
+    assert [leaf.key for leaf in leaves(spaces.Tuple((spaces.Discrete(2), spaces.Discrete(2))))] == [
+        "state_0",
+        "state_1",
+    ]
+
+
+def test_scores_act_by_their_highest() -> None:
+    discrete = action_codec(spaces.Discrete(3, start=5))
+    assert discrete.decode(np.array([[0.1, 0.9, 0.3], [0.2, 0.2, 0.1]])).tolist() == [6, 5]
+    several = action_codec(spaces.MultiDiscrete([2, 3], start=[0, 1]))
+    assert several.spec.names == ("score_0_0", "score_0_1", "score_1_1", "score_1_2", "score_1_3")
+    assert several.decode(np.array([[0.0, 1.0, -1.0, -0.5, -0.7]])).tolist() == [[1, 2]]
+    assert action_codec(spaces.MultiBinary(2)).decode(np.array([[0.1, -0.1]])).tolist() == [[1, 0]]
+    whole = action_codec(spaces.Box(0, 4, (2,), np.int64))
+    assert whole.decode(np.array([[1.4, 3.6]])).tolist() == [[1, 4]]
+
+
+def test_spaces_that_no_policy_can_use_are_refused() -> None:
+    with pytest.raises(ConfigError, match="observation 'x': kind of space 'Text' is unknown"):
+        leaves(spaces.Dict({"x": spaces.Text(3)}))
+    with pytest.raises(ConfigError, match="two parts that are called 'a_b'"):
+        leaves(spaces.Dict({"a": spaces.Dict({"b": spaces.Discrete(2)}), "a_b": spaces.Discrete(2)}))
+    with pytest.raises(ConfigError, match="action: kind of space 'Dict' is unknown"):
+        action_codec(spaces.Dict({}))
+    open_box = spaces.Box(np.array([0, -np.inf], np.float32), np.array([1, np.inf], np.float32))
+    with pytest.raises(ConfigError, match=r"action 1 has bounds -inf to inf: expected finite ones; .*action_bound"):
+        action_codec(open_box)
+    assert action_codec(open_box, 2.0).spec.low == (0.0, -2.0)
+    with pytest.raises(ValueError, match="env 1: is 3: expected 0 to 2"):
+        one_hot(np.array([[0], [3]]), (0,), (3,))
+
+
+# sims
+
+
+def test_a_discrete_environment_is_what_gymnasium_makes_of_it() -> None:
+    """One env from one seed under one row of actions, step for step, over several episodes."""
+    sim = make("gym/CartPole-v1", 1)
+    ids = list(sim.state_ids("val")[:4])
+    sim.queue_states(ids)
+    obs = sim.reset()["state"]
+    env = gym.make("CartPole-v1")
+    reference, _ = env.reset(seed=ids[0])
+    episode = 0
+    for scores in torch.rand((120, 1, 2), generator=torch.Generator().manual_seed(0)) * 2 - 1:
+        assert np.array_equal(obs[0], reference)
+        out = sim.step(scores)
+        reference, reward, terminated, truncated, _ = env.step(int(scores[0].argmax()))
+        assert (out.reward[0], out.terminated[0], out.truncated[0]) == (reward, terminated, truncated)
+        assert out.info["state_id"].tolist() == [ids[episode]]
+        if terminated or truncated:
+            assert np.array_equal(out.final_obs["state"][0], reference)
+            episode += 1
+            if episode == len(ids):
+                break
+            reference, _ = env.reset(seed=ids[episode])
+        obs = out.obs["state"]
+    assert episode == len(ids)
+
+
+def test_a_process_for_each_environment_changes_nothing() -> None:
+    found: list[list[Step]] = []
+    for vectorization in ("sync", "async"):
+        sim = make(TOY, 3, seed=4, vectorization=vectorization, limit_steps=5)
+        sim.reset()
+        actions = torch.rand((12, 3, 2), generator=torch.Generator().manual_seed(1))
+        found.append([sim.step(action) for action in actions])
+        sim.close()
+    for a, b in zip(*found, strict=True):
+        for key in a.obs:
+            assert torch.equal(a.obs[key], b.obs[key])
+            assert torch.equal(a.final_obs[key], b.final_obs[key])
+        assert torch.equal(a.reward, b.reward)
+        assert torch.equal(a.truncated, b.truncated)
+
+
+def test_success_comes_from_the_environment_or_from_a_rule() -> None:
+    def ends(name: str, **options: Any) -> list[tuple[bool, bool, bool]]:
+        sim = make(name, 8, **options)
+        sim.reset(seed=0)
+        out = [sim.step(zeros(sim)) for _ in range(40)]
+        return [
+            (bool(s.info["success"][i]), bool(s.terminated[i]), bool(s.truncated[i]))
+            for s in out
+            for i in s.final_ids.tolist()
+        ]
+
+    told = ends(TOY, kwargs={"goal_radius": 0.3})
+    assert {(True, True, False), (False, False, True)} == set(told)
+    assert {(False, True, False), (True, False, True)} == set(
+        ends(TOY, kwargs={"goal_radius": 0.3}, success="survival")
+    )
+    assert set(ends("gym/CartPole-v1")) == {(False, True, False)}
+    assert set(ends("gym/CartPole-v1", success="termination")) == {(True, True, False)}
+    assert set(ends("gym/CartPole-v1", limit_steps=3)) == {(True, False, True)}
+
+
+def test_limits_and_rates() -> None:
+    sim = make(TOY)
+    assert (sim.limit_steps, sim.control_dt_s) == (gym_toys.LIMIT, 0.1)
+    assert make("gym/Hopper-v5", 1).control_dt_s == pytest.approx(0.008)
+    assert make(FAULTY, 1).control_dt_s == 0.05
+    assert make(FAULTY, 1, control_dt_s=0.2).control_dt_s == 0.2
+    sim.reset(options={"stagger": True})
+    assert [sim.step(zeros(sim)).final_ids.tolist() for _ in range(gym_toys.LIMIT)] == [
+        [2] if t == 3 else [1] if t == 7 else [0] if t == 11 else [] for t in range(gym_toys.LIMIT)
+    ]
+
+
+def test_only_what_can_be_promised_is_declared() -> None:
+    sim = make(TOY)
+    assert isinstance(sim, HasStateIds)
+    assert isinstance(sim, HasCamera)
+    assert not isinstance(sim, HasState)
+    assert not isinstance(make(TOY, camera=False), HasCamera)
+    restless = make(FAULTY, kwargs={"fault": "unseeded"})
+    assert not isinstance(restless, HasStateIds)
+    restless.reset()
+    assert restless.step(zeros(restless)).info["state_id"].tolist() == [-1] * 3
+    with pytest.raises(CapabilityError, match="lacks HasStateIds: the environment does not start the same way"):
+        restless.reset(options={"state_ids": [0, 1, 2]})
+    with pytest.raises(ConfigError, match=r"camera is True: .* no render mode 'rgb_array'"):
+        make(FAULTY, camera=True)
+
+
+def test_mujocos_renderer_is_not_tried_where_it_has_nothing_to_draw_with() -> None:
+    assert "MUJOCO_GL=egl" in vector._no_graphics({}, "linux")
+    for environ, platform in (({"DISPLAY": ":0"}, "linux"), ({"MUJOCO_GL": "egl"}, "linux"), ({}, "darwin")):
+        assert vector._no_graphics(environ, platform) == ""
+
+
+# an environment's own vector class
+
+
+def test_an_environments_own_vector_class_in_every_autoreset_mode() -> None:
+    """Row i ends every 3 + i steps, odd rows by success; by hand: rewards, ends, last and first observations."""
+    for mode in ("same_step", "disabled", "next_step"):
+        sim = make(COUNTING, 2, vectorization="vector", kwargs={"mode": mode})
+        assert not isinstance(sim, HasStateIds)
+        assert sim.control_dt_s == 0.2
+        late = mode == "next_step"
+        assert sim.reset()["state"].tolist() == [[0, 0], [0, 0]]
+        episode, step = np.zeros(2), np.zeros(2)
+        for _ in range(20):
+            out = sim.step(zeros(sim))
+            step += 1
+            over = step > [3, 4] if late else step >= [3, 4]
+            assert out.reward.tolist() == np.where(over & late, 0, 10 * episode + step).tolist(), mode
+            assert out.terminated.tolist() == (over & [False, True]).tolist()
+            assert out.truncated.tolist() == (over & [True, False]).tolist()
+            assert out.final_ids.tolist() == np.flatnonzero(over).tolist()
+            last = np.stack([episode, np.minimum(step, [3, 4])], axis=1)
+            assert out.final_obs["state"].tolist() == last[over].tolist()
+            # without a word from the environment, success is to reach the time limit
+            told = over & [False, True] if mode == "same_step" else over & [True, False]
+            assert out.info["success"].tolist() == told.tolist()
+            episode, step = episode + over, np.where(over, 0, step)
+            shown = np.stack([episode, np.minimum(step, [3, 4])], axis=1)
+            assert out.obs["state"].tolist() == shown.tolist()
+
+
+def test_gymnasiums_own_vector_class_agrees_with_single_environments() -> None:
+    """CartPole's vector class starts from a stream of its own; from there its steps are those of single ones."""
+    sim = make("gym/CartPole-v1", 4, vectorization="vector", limit_steps=60)
+    obs = sim.reset(seed=3)["state"].clone()
+    assert torch.equal(sim.reset(seed=3)["state"], obs)
+    env: Any = gym.make("CartPole-v1").unwrapped
+    for scores in torch.rand((6, 4, 2)) * 2 - 1:
+        out = sim.step(scores)
+        for row in range(4):
+            env.reset()
+            env.state = obs[row].numpy().astype(np.float64)
+            expected, reward, *_ = env.step(int(scores[row].argmax()))
+            np.testing.assert_allclose(out.obs["state"][row], expected, atol=1e-5)
+            assert out.reward[row] == reward
+        obs = out.obs["state"].clone()
+
+
+# faults
+
+
+@pytest.mark.filterwarnings("ignore:(?s).*ERROR:UserWarning")  # what Gymnasium logs of a worker that raised
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+@pytest.mark.parametrize(
+    ("fault", "kind", "words"),
+    [
+        ("nan", NumericsError, ("observation 'state', 'state_1', is nan",)),
+        ("reward", NumericsError, ("reward is nan",)),
+        ("shape", EnvironmentFault, ("observation 'state' has shape (3,): expected (2,)",)),
+        ("dtype", EnvironmentFault, ("observation 'state' has dtype <U1: expected numbers",)),
+        ("rewards", EnvironmentFault, ("reward is array([0., 0.]): expected one number",)),
+        ("old", EnvironmentFault, ("step() returned 4 values: expected a tuple of 5",)),
+        ("raise", EnvironmentFault, ("step() raised ValueError: motor 3 is too hot",)),
+    ],
+)
+def test_faults_name_the_environment_the_step_and_the_field(
+    vectorization: str, fault: str, kind: type[RobotrlError], words: tuple[str, ...]
+) -> None:
+    sim = make(FAULTY, 2, vectorization=vectorization, kwargs={"fault": fault, "at": 7})
+    sim.reset()
+    for _ in range(6):
+        sim.step(zeros(sim))
+    with pytest.raises(kind) as error:
+        sim.step(zeros(sim))
+    text = one_line(error)
+    for word in ("gym/gym_toys:Faulty-v0", "env ", "episode step 7", *words):
+        assert word in text
+    if vectorization == "sync":
+        sim.reset()
+        sim.step(zeros(sim))
+    sim.close()
+
+
+def test_faults_at_the_first_steps_are_found_when_the_sim_is_made() -> None:
+    with pytest.raises(EnvironmentFault, match=r"env 0, episode step 3: step\(\) raised ValueError"):
+        make(FAULTY, kwargs={"fault": "raise"})
+    with pytest.raises(EnvironmentFault, match="making it raised RuntimeError: no robot is connected"):
+        make(FAULTY, kwargs={"fault": "make"})
+    with pytest.raises(ConfigError, match="action_bound"):
+        make(FAULTY, kwargs={"fault": "actions"})
+    assert make(FAULTY, kwargs={"fault": "actions"}, action_bound=3.0).action_spec.high == (3.0, 3.0)
+
+
+def test_a_process_that_dies_is_named() -> None:
+    sim = make(TOY, 2, vectorization="async")
+    sim.reset()
+    sim.env.processes[1].kill()
+    sim.env.processes[1].join()
+    with pytest.raises(EnvironmentFault, match="the process of an environment has died"):
+        for _ in range(3):
+            sim.step(zeros(sim))
+    sim.env.close(terminate=True)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "words"),
+    [
+        ({"fault": "raise"}, r"step\(\) raised OSError: the server has gone"),
+        ({"fault": "shape"}, r"observation 'state' has shape \(2, 1\): expected \(2, 2\)"),
+        ({"fault": "no_final"}, "infos lacks 'final_obs'"),
+    ],
+)
+def test_faults_of_a_vector_class_are_named(kwargs: dict[str, Any], words: str) -> None:
+    sim = make(COUNTING, 2, vectorization="vector", kwargs=kwargs)
+    sim.reset()
+    with pytest.raises(EnvironmentFault, match=f"gym/gym_toys:Counting-v0: step .*{words}"):
+        for _ in range(3):
+            sim.step(zeros(sim))
+
+
+# names and options
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("gym/Hoper-v5", {}, "sim 'gym/Hoper-v5' is unknown: did you mean 'gym/Hopper-v5'"),
+        ("gym/Hopper-v9", {}, "sim 'gym/Hopper-v9' is unknown: did you mean 'gym/Hopper-v5'"),
+        ("gym/no_such_module:X-v0", {}, "sim 'gym/no_such_module:X-v0' needs the module 'no_such_module'"),
+        ("gym/", {}, "sim 'gym/' is unknown"),
+        ("gim/Hopper-v5", {}, "known: gym/ID, mujoco/"),
+        ("gym/LunarLander-v3", {}, "needs a package that is not installed: .*box2d"),
+        ("gym/Hopper-v5", {"kwargs": {"reset_noise": 1}}, "option kwargs is .*'reset_noise'"),
+        ("gym/Hopper-v5", {"vectorisation": "sync"}, "did you mean 'vectorization'"),
+        ("gym/Hopper-v5", {"vectorization": "asink"}, "did you mean 'async'"),
+        ("gym/Hopper-v5", {"vectorization": "vector"}, "has no vector class"),
+        ("gym/Hopper-v5", {"success": "termnation"}, "did you mean 'termination'"),
+        ("gym/Hopper-v5", {"limit_steps": 0}, "limit_steps is 0: expected above 0"),
+        ("gym/CartPole-v1", {"vectorization": "vector", "camera": True}, "camera is True"),
+    ],
+)
+def test_mistakes_are_named(name: str, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as error:
+        make(name, **options)
+    one_line(error)
+
+
+def test_the_table_knows_the_family_without_importing_gymnasium() -> None:
+    code = "import sys; import robotrl.registry as r; r.SIMS.check('gym/Hopper-v5'); print('gymnasium' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+    assert "gym/ID" not in SIMS.names()
+
+
+def test_the_command_line_lists_the_family(capsys: pytest.CaptureFixture[str]) -> None:
+    from robotrl.cli import main
+
+    assert main(["list", "sims"]) == 0
+    assert "gym/ID" in capsys.readouterr().out
+
+
+TINY = (
+    *("--sim.num-envs", "4", "--sim.options", "limit_steps=20", "--algo.env-steps", "256", "--algo.engine", "eager"),
+    *("--evaluation.episodes", "4", "--evaluation.every", "0", "--evaluation.num-envs", "4"),
+)
+
+
+@pytest.mark.parametrize("name", ["gym/Pendulum-v1", "gym/FrozenLake-v1"])
+def test_a_run_trains_and_is_evaluated(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from robotrl.cli import main
+
+    run = tmp_path / "run"
+    small = (
+        "--sim.num-envs",
+        "4",
+        "--evaluation.episodes",
+        "4",
+        "--evaluation.every",
+        "0",
+        "--evaluation.num-envs",
+        "4",
+    )
+    assert main(["train", "gym-ppo", "--run-dir", str(run), "--sim.name", name, *small, *TINY]) == 0
+    assert main(["eval", str(run), "--episodes", "4", "--num-envs", "4"]) == 0
+    assert "over 4 starts" in capsys.readouterr().out
