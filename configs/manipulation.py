@@ -1,0 +1,55 @@
+"""Presets of the manipulation tasks: clones of the experts, and learners from scratch."""
+
+from __future__ import annotations
+
+from robotrl.algos.bc import BcCfg
+from robotrl.algos.ppo import PpoCfg
+from robotrl.config import EvalCfg, SimCfg, TrainCfg
+from robotrl.policies.flow import FlowCfg
+from robotrl.policies.gaussian import GaussianCfg
+
+REACH, PUSH, PICK_PLACE = "mujoco/reach", "mujoco/push", "mujoco/pick-place"
+
+
+def reach_bc_flow() -> TrainCfg[BcCfg, FlowCfg]:
+    """Clone demonstrations of reaching with a flow policy."""
+    return _clone(REACH, updates=800)
+
+
+def push_bc_flow() -> TrainCfg[BcCfg, FlowCfg]:
+    """Clone demonstrations of pushing with a flow policy."""
+    return _clone(PUSH, updates=2000)
+
+
+def pick_place_bc_flow() -> TrainCfg[BcCfg, FlowCfg]:
+    """Clone demonstrations of picking and placing with a flow policy."""
+    return _clone(PICK_PLACE, updates=2000)
+
+
+def reach_ppo() -> TrainCfg[PpoCfg, GaussianCfg]:
+    """Learn to reach from scratch, on the shaped reward."""
+    return _from_scratch(REACH)
+
+
+def push_ppo() -> TrainCfg[PpoCfg, GaussianCfg]:
+    """Learn to push from scratch, on the shaped reward; or from a clone with `--init-from`."""
+    return _from_scratch(PUSH)
+
+
+def _clone(sim: str, updates: int) -> TrainCfg[BcCfg, FlowCfg]:
+    return TrainCfg(
+        sim=SimCfg(sim),
+        algo=BcCfg(updates=updates, updates_per_iteration=100),
+        policy=FlowCfg(),
+        evaluation=EvalCfg(every=0),
+        checkpoint_every=4,
+    )
+
+
+def _from_scratch(sim: str) -> TrainCfg[PpoCfg, GaussianCfg]:
+    return TrainCfg(
+        sim=SimCfg(sim, num_envs=96, options=("reward=shaped",)),
+        algo=PpoCfg(),
+        policy=GaussianCfg(),
+        evaluation=EvalCfg(every=10, episodes=128),
+    )

@@ -1,0 +1,66 @@
+"""What the scripted experts of the manipulation tasks share: their arguments, modes, and how they do worse."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robotrl.errors import out_of_range, unknown
+from robotrl.sims.mujoco.core import Core
+
+Array = NDArray[np.float64]
+
+
+class Handicap:
+    """Draws the mode of each episode, and makes an expert worse where that is asked for.
+
+    Args:
+        core: the envs.
+        modes: the ways in which the expert solves its task.
+        noise: standard deviation of Gaussian noise on each action, 0 to 1 (an action spans [-1, 1]).
+        clumsiness: 0 to 1; scales how wrong whole episodes are.
+        mode: one of `modes`, or None to draw one for each episode.
+        seed: seeds noise, clumsiness and the draw of modes.
+
+    Raises:
+        ConfigError: unknown mode, or a value out of range.
+    """
+
+    def __init__(
+        self, core: Core, modes: tuple[str, ...], noise: float, clumsiness: float, mode: str | None, seed: int
+    ) -> None:
+        for field, value in (("noise", noise), ("clumsiness", clumsiness)):
+            if not 0 <= value <= 1:
+                raise out_of_range(field, value, "0 to 1")
+        if mode is not None and mode not in modes:
+            raise unknown("mode", mode, modes)
+        self._count = len(modes)
+        self._only = None if mode is None else modes.index(mode)
+        self._noise, self._clumsiness = noise, clumsiness
+        self._rng = np.random.default_rng(seed)
+        self.mode: NDArray[np.int64] = np.zeros(core.num_envs, np.int64)
+        """(N,) the mode of each running episode."""
+        self.gain: Array = np.ones((core.num_envs, 1))
+        """(N, 1) factor on displacements: clumsy hands are slow."""
+
+    def begin(self, env_ids: NDArray[np.int64], scales: tuple[float, ...], slowness: float = 0.5) -> Array:
+        """Draw mode and slowness of new episodes; return what the expert gets wrong in them.
+
+        Args:
+            env_ids: (n,).
+            scales: standard deviation, at full clumsiness, of each quantity that the expert may get wrong.
+            slowness: at full clumsiness, the largest part of its speed that an expert may lose.
+
+        Returns:
+            (n, len(scales)) errors.
+        """
+        n = len(env_ids)
+        self.mode[env_ids] = self._rng.integers(0, self._count, n) if self._only is None else self._only
+        self.gain[env_ids, 0] = 1.0 - self._clumsiness * self._rng.uniform(0.0, slowness, n)
+        return self._clumsiness * self._rng.standard_normal((n, len(scales))) * scales
+
+    def shake(self, actions: Array) -> NDArray[np.float32]:
+        """Actions (N, A) with noise, within [-1, 1]."""
+        if self._noise:
+            actions = actions + self._noise * self._rng.standard_normal(actions.shape)
+        return np.clip(actions, -1, 1).astype(np.float32)

@@ -1,0 +1,264 @@
+"""`mujoco/pick-place`: the arm grips a block with two fingers and sets it down on a pedestal.
+
+The page docs/sims/pick-place.md gives observation, action, reward, starts and ends as tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robotrl.fn import counter
+from robotrl.sims.mujoco.arm import JOINTS, pointing_down
+from robotrl.sims.mujoco.camera import View
+from robotrl.sims.mujoco.core import Core
+from robotrl.sims.mujoco.manipulation.gripper import (
+    FINGER_COLUMNS,
+    GRIPPER_ACTION,
+    OPEN_M,
+    TOOL_LENGTH_M,
+    Gripper,
+    gripper_actuators,
+    gripper_mjcf,
+)
+from robotrl.sims.mujoco.manipulation.hand import HAND_ACTIONS, HAND_COLUMNS, Hand, fold, spec_of
+from robotrl.sims.mujoco.manipulation.scene import (
+    CONTROL_DT_S,
+    QUARTER_TURN_RAD,
+    SHAPED_PER_M,
+    SUBSTEPS,
+    Block,
+    check_options,
+    parameters,
+    scene_mjcf,
+    upright,
+)
+from robotrl.sims.mujoco.physics import Derived, Physics
+from robotrl.sims.mujoco.task import Ids, Outcome, Param, Real
+
+if TYPE_CHECKING:
+    from robotrl.sims.mujoco.robot import SimulatedRobot
+    from robotrl.sims.mujoco.sim import ExpertSim
+
+Array = NDArray[np.float64]
+
+BLOCK_HALF_M = 0.02
+BLOCK_KG = 0.1
+PEDESTAL_HALF_WIDTH_M = 0.045
+PEDESTAL_HEIGHT_M = 0.05
+LIMIT_S = 7.0
+"""Time limit of an episode, unless asked for otherwise."""
+SUCCESS_DISTANCE_M = 0.025
+"""Horizontal distance of the block's middle from the pedestal's."""
+SUCCESS_HEIGHT_M = 0.005
+"""Vertical distance of the block from where it stands on the pedestal."""
+SUCCESS_SPEED_MPS = 0.05
+WITHDRAWN_M = 0.035
+"""Success wants the fingers' ends so far above the block's middle."""
+METRES_PER_TIP_M = 0.5
+"""What a metre between fingers and block counts in the distance to the goal."""
+CARRY_HEIGHT_M = PEDESTAL_HEIGHT_M + BLOCK_HALF_M + 0.03
+"""Height of the block on the way that the shaped reward measures."""
+WORKSPACE_LOW_M = (0.28, -0.35, 0.008)
+WORKSPACE_HIGH_M = (0.70, 0.35, 0.30)
+AREA_LOW_M = (0.24, -0.40)
+AREA_HIGH_M = (0.74, 0.40)
+"""A block whose middle leaves this part of the table has failed: the arm cannot bring it back."""
+BLOCK_LOW_M = (0.42, -0.24)
+BLOCK_HIGH_M = (0.56, -0.10)
+"""Blocks start in this field; pedestals stand in its mirror image."""
+START_TURN_RAD = (np.pi / 4 - 0.35, np.pi / 4 + 0.35)
+"""From the gripper's yaw to the block's at the start, modulo a quarter turn: about as far from one grasp as from the
+other."""
+_START_SEED = 0x91C4
+
+
+class PickPlace:
+    """The task; see `make` for the arguments."""
+
+    name = "mujoco/pick-place"
+    control_dt_s = CONTROL_DT_S
+    substeps = SUBSTEPS
+    reads_derived_fields: Derived = "none"
+    survival = False
+    views: Mapping[str, View] = {
+        "front": View((1.45, 0.40, 0.80), (0.36, 0.0, 0.16), 41.0),
+        "side": View((1.05, -0.95, 0.60), (0.42, 0.0, 0.16), 38.0),
+        "top": View((0.95, 0.0, 1.15), (0.46, 0.0, 0.05), 38.0),
+    }
+
+    def __init__(self, reward: Literal["sparse", "shaped"], limit_s: float) -> None:
+        check_options(reward, limit_s)
+        self.shaped = reward == "shaped"
+        self.limit_steps = round(limit_s / self.control_dt_s)
+        self.observation_spec = {
+            "state": spec_of(
+                (
+                    *HAND_COLUMNS,
+                    *FINGER_COLUMNS,
+                    *((f"tip_to_block_{axis}_w", "m", -1.5, 1.5) for axis in "xyz"),
+                    ("tip_to_block_yaw4_sin", "1", -1.0, 1.0),
+                    ("tip_to_block_yaw4_cos", "1", -1.0, 1.0),
+                    *((f"block_vel_{axis}_w", "m/s", -np.inf, np.inf) for axis in "xyz"),
+                    *((f"block_to_goal_{axis}_w", "m", -1.5, 1.5) for axis in "xyz"),
+                )
+            )
+        }
+        self.action_spec = spec_of((*HAND_ACTIONS, GRIPPER_ACTION))
+
+    def xml(self) -> str:
+        """The MJCF."""
+        x, y = (np.add(AREA_LOW_M, AREA_HIGH_M) / 2).tolist()
+        half_x, half_y = (np.subtract(AREA_HIGH_M, AREA_LOW_M) / 2).tolist()
+        wide, height, half = PEDESTAL_HALF_WIDTH_M, PEDESTAL_HEIGHT_M / 2, BLOCK_HALF_M
+        things = f"""
+<geom class="mark" size="{half_x} {half_y} 0.0003" pos="{x} {y} 0.0003" rgba="0.78 0.80 0.83 1"/>
+<body name="pedestal" mocap="true" pos="0.5 0.2 0">
+  <geom name="pedestal" class="thing" size="{wide} {wide} {height}" pos="0 0 {height}"/>
+  <geom class="mark" size="{half} {half} 0.0005" pos="0 0 {2 * height}"/>
+</body>
+<body name="block" pos="0.5 -0.2 {half}">
+  <freejoint name="block"/>
+  <geom name="block" class="block" size="{half} {half} {half}" mass="{BLOCK_KG}"/>
+</body>"""
+        return scene_mjcf("pick-place", gripper_mjcf(), things, gripper_actuators())
+
+    def bind(self, physics: Physics) -> None:
+        """Take views of the simulations' arrays."""
+        self.hand = Hand(physics, TOOL_LENGTH_M, WORKSPACE_LOW_M, WORKSPACE_HIGH_M)
+        self.gripper = Gripper(physics)
+        self.block = Block(physics, "block")
+        self._model = physics.model
+        self._pedestal_pos_w: Array = physics.batch.bind("mocap_pos")[:, 0]
+        n = physics.batch.nsim
+        self.to_block_w: Array = np.zeros((n, 3))
+        """(N, 3) from between the fingers' ends to the block's middle; as last observed, like what follows."""
+        self.to_goal_w: Array = np.zeros((n, 3))
+        """(N, 3) from the block's middle to where it is to be."""
+        self.turn: Array = np.zeros(n)
+        """(N,) from the gripper's yaw to the block's, at most an eighth of a turn either way."""
+
+    def memory(self) -> Mapping[str, Array]:
+        """Nothing: all is in the physics state."""
+        return {}
+
+    def params(self) -> dict[str, Param]:
+        """What may be randomised: all friction, the block's mass, stiffness of the arm's servos."""
+        return parameters(self._model, "block")
+
+    def plan(self, state_ids: Ids) -> Array:
+        """Start states (n, 16): joints (6), block (7) and pedestal (3)."""
+        u = counter.uniform(_START_SEED, state_ids, 9)
+        low, high = np.asarray(BLOCK_LOW_M), np.asarray(BLOCK_HIGH_M)
+        block, pedestal, tip = np.zeros((len(u), 3)), np.zeros((len(u), 3)), np.zeros((len(u), 3))
+        block[:, :2] = low + (high - low) * u[:, :2]
+        block[:, 2] = BLOCK_HALF_M
+        pedestal[:, :2] = low + (high - low) * u[:, 2:4]
+        pedestal[:, 1] *= -1
+        tip[:, :2] = block[:, :2] + 0.12 * (u[:, 4:6] - 0.5)
+        tip[:, 2] = 0.10 + 0.06 * u[:, 6]
+        yaw = 0.6 * (u[:, 7] - 0.5)
+        block_yaw = yaw + START_TURN_RAD[0] + (START_TURN_RAD[1] - START_TURN_RAD[0]) * u[:, 8]
+        return np.concatenate([pointing_down(tip, yaw, TOOL_LENGTH_M), upright(block, block_yaw), pedestal], axis=1)
+
+    def start(self, env_ids: Ids, plans: Array) -> None:
+        """Write start states: everything at rest, the gripper open, the servos holding the arm."""
+        n = len(JOINTS)
+        fingers = np.full((len(plans), 2), OPEN_M)
+        joints = np.concatenate([plans[:, :n], fingers], axis=1)
+        self._pedestal_pos_w[env_ids] = plans[:, n + 7 :]
+        self.hand.place(env_ids, np.concatenate([joints, plans[:, n : n + 7]], axis=1), joints)
+
+    def command(self, actions: Real) -> None:
+        """Cartesian steps and the fingers' target; the fingers' ends are kept inside the workspace box."""
+        if self.shaped:
+            self._distance_before = self.distance()
+        self.hand.command(actions)
+        self.gripper.command(actions[:, 4])
+
+    def observe(self, out: Mapping[str, Real], env_ids: Ids | slice) -> None:
+        """Write observations; the spec names the columns."""
+        state, hand, block = out["state"], self.hand, self.block
+        hand.observe(state, env_ids)
+        at = len(HAND_COLUMNS)
+        self.gripper.observe(state, env_ids, at)
+        at += len(FINGER_COLUMNS)
+        pos = block.pos_w[env_ids]
+        turn = fold(block.yaw_w(env_ids) - hand.yaw_w[env_ids], QUARTER_TURN_RAD)
+        to_block, to_goal = pos - hand.pos_w[env_ids], self._pedestal_pos_w[env_ids] - pos
+        to_goal[:, 2] += PEDESTAL_HEIGHT_M + BLOCK_HALF_M
+        self.turn[env_ids], self.to_block_w[env_ids], self.to_goal_w[env_ids] = turn, to_block, to_goal
+        state[env_ids, at : at + 3] = to_block
+        # the block looks the same each quarter turn, and so does four times its yaw
+        state[env_ids, at + 3] = np.sin(4 * turn)
+        state[env_ids, at + 4] = np.cos(4 * turn)
+        state[env_ids, at + 5 : at + 8] = block.vel_w[env_ids]
+        state[env_ids, at + 8 : at + 11] = to_goal
+
+    def outcome(self, actions: Real) -> Outcome:
+        """+1 at success; when shaped, also how much nearer the fingers came to the block and the block to its goal."""
+        away, vel = self.to_goal_w, self.block.vel_w
+        success = (
+            ((away[:, :2] ** 2).sum(axis=1) < SUCCESS_DISTANCE_M**2)
+            & (np.abs(away[:, 2]) < SUCCESS_HEIGHT_M)
+            & ((vel**2).sum(axis=1) < SUCCESS_SPEED_MPS**2)
+            & (self.to_block_w[:, 2] < -WITHDRAWN_M)
+        )
+        pos = self.block.pos_w[:, :2]
+        inside = (pos > AREA_LOW_M) & (pos < AREA_HIGH_M)
+        reward = success.astype(np.float64)
+        if self.shaped:
+            reward += SHAPED_PER_M * (self._distance_before - self.distance())
+        return Outcome(reward, success, ~inside.all(axis=1))
+
+    def distance(self) -> Array:
+        """(N,) how far each block is from its goal: metres up, across and down, with the tip's distance added."""
+        away = self.to_goal_w
+        across = np.sqrt((away[:, :2] ** 2).sum(axis=1))
+        # as far up as the carrying height while there is way to go across; then down
+        height = self.block.pos_w[:, 2]
+        wanted = np.clip(across / PEDESTAL_HALF_WIDTH_M - 0.5, 0.0, 1.0) * (CARRY_HEIGHT_M - height - away[:, 2])
+        tip = np.sqrt((self.to_block_w**2).sum(axis=1))
+        return across + np.abs(away[:, 2] + wanted) + wanted + METRES_PER_TIP_M * np.maximum(tip, WITHDRAWN_M)
+
+
+def make(
+    num_envs: int,
+    seed: int,
+    *,
+    reward: Literal["sparse", "shaped"] = "sparse",
+    limit_s: float = LIMIT_S,
+    threads: int = 0,
+    randomization: Mapping[str, tuple[float, float]] | None = None,
+    dump_dir: Path | None = None,
+) -> ExpertSim:
+    """The batched sim.
+
+    Args:
+        num_envs: N, 1 or more.
+        seed: seeds which training starts are drawn.
+        reward: "sparse" is +1 at success and 0 otherwise; "shaped" adds ten times the metres gained on the goal.
+        limit_s: time limit of an episode, 0.5 to 60 s.
+        threads: physics threads, 0 for every core.
+        randomization: parameter ("servo_gain", "friction", "block_mass") to the (low, high) of its multiplier.
+        dump_dir: where the numerics guard writes replayable states.
+
+    Raises:
+        ConfigError: a value out of range, with what was expected.
+    """
+    from robotrl.sims.mujoco.manipulation.pick_place_expert import PickPlaceExpert
+    from robotrl.sims.mujoco.sim import ExpertSim
+
+    core = Core(PickPlace(reward, limit_s), num_envs, seed, threads, randomization, dump_dir)
+    return ExpertSim(core, PickPlaceExpert)
+
+
+def make_robot(seed: int) -> SimulatedRobot:
+    """One robot for the control loop to drive: the same task, stepped in real time by a driver process."""
+    from robotrl.sims.mujoco.robot import SimulatedRobot
+
+    return SimulatedRobot(Core(PickPlace("sparse", LIMIT_S), 1, seed, threads=1))

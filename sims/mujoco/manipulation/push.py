@@ -1,0 +1,287 @@
+"""`mujoco/push`: the arm pushes a block round an obstacle to a goal pose.
+
+The page docs/sims/push.md gives observation, action, reward, starts and ends as tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robotrl.fn import counter
+from robotrl.sims.mujoco.arm import JOINTS, pointing_down
+from robotrl.sims.mujoco.camera import View
+from robotrl.sims.mujoco.core import Core
+from robotrl.sims.mujoco.manipulation.hand import HAND_ACTIONS, HAND_COLUMNS, Hand, fold, spec_of
+from robotrl.sims.mujoco.manipulation.scene import (
+    CONTROL_DT_S,
+    QUARTER_TURN_RAD,
+    SHAPED_PER_M,
+    SUBSTEPS,
+    Block,
+    check_options,
+    parameters,
+    scene_mjcf,
+    upright,
+)
+from robotrl.sims.mujoco.physics import Derived, Physics
+from robotrl.sims.mujoco.task import Ids, Outcome, Param, Real
+
+if TYPE_CHECKING:
+    from robotrl.sims.mujoco.robot import SimulatedRobot
+    from robotrl.sims.mujoco.sim import ExpertSim
+
+Array = NDArray[np.float64]
+
+TOOL_LENGTH_M = 0.14
+PADDLE_HALF_M = (0.03, 0.006, 0.03)
+"""Half width, half thickness and half height; the tool's y axis is normal to the paddle."""
+BLOCK_HALF_M = (0.03, 0.03, 0.025)
+BLOCK_KG = 0.2
+OBSTACLE_RADIUS_M = 0.035
+OBSTACLE_HEIGHT_M = 0.07
+LIMIT_S = 8.0
+"""Time limit of an episode, unless asked for otherwise."""
+SUCCESS_DISTANCE_M = 0.015
+SUCCESS_YAW_RAD = 0.15
+SUCCESS_SPEED_MPS = 0.05
+METRES_PER_RAD = 0.05
+"""What a radian of the block's yaw counts in the distance to the goal."""
+METRES_PER_TIP_M = 0.2
+"""What a metre between tip and block counts in the distance to the goal."""
+ROOM_M = 0.01
+"""Room between block and obstacle on the way that the shaped reward measures."""
+WORKSPACE_LOW_M = (0.26, -0.36, 0.008)
+WORKSPACE_HIGH_M = (0.72, 0.36, 0.20)
+AREA_LOW_M = (0.24, -0.40)
+AREA_HIGH_M = (0.74, 0.40)
+"""A block whose middle leaves this part of the table has failed: the arm cannot bring it back."""
+MIDDLE_X_M = 0.48
+"""The way from start to goal crosses the table, from right to left as the arm sees it, at this distance."""
+HALF_WAY_M = 0.23
+SCATTER_M = 0.02
+"""Block, goal and obstacle lie so far at most from the places in the middle of their distributions."""
+SCATTER_YAW_RAD = 0.25
+_START_SEED = 0x9054
+
+
+class Push:
+    """The task; see `make` for the arguments."""
+
+    name = "mujoco/push"
+    control_dt_s = CONTROL_DT_S
+    substeps = SUBSTEPS
+    reads_derived_fields: Derived = "none"
+    survival = False
+    views: Mapping[str, View] = {
+        "front": View((1.45, 0.40, 0.80), (0.36, 0.0, 0.14), 41.0),
+        "side": View((0.70, -1.20, 0.60), (0.40, 0.0, 0.16), 38.0),
+        "top": View((0.95, 0.0, 1.15), (0.46, 0.0, 0.03), 40.0),
+    }
+
+    def __init__(self, reward: Literal["sparse", "shaped"], limit_s: float) -> None:
+        check_options(reward, limit_s)
+        self.shaped = reward == "shaped"
+        self.limit_steps = round(limit_s / self.control_dt_s)
+        self.observation_spec = {
+            "state": spec_of(
+                (
+                    *HAND_COLUMNS,
+                    *((f"tip_to_block_{axis}_w", "m", -1.5, 1.5) for axis in "xyz"),
+                    ("tip_to_block_yaw4_sin", "1", -1.0, 1.0),
+                    ("tip_to_block_yaw4_cos", "1", -1.0, 1.0),
+                    *((f"block_vel_{axis}_w", "m/s", -np.inf, np.inf) for axis in "xy"),
+                    *((f"block_to_goal_{axis}_w", "m", -1.5, 1.5) for axis in "xy"),
+                    ("block_to_goal_yaw4_sin", "1", -1.0, 1.0),
+                    ("block_to_goal_yaw4_cos", "1", -1.0, 1.0),
+                    *((f"block_to_obstacle_{axis}_w", "m", -1.5, 1.5) for axis in "xy"),
+                )
+            )
+        }
+        self.action_spec = spec_of(HAND_ACTIONS)
+
+    def xml(self) -> str:
+        """The MJCF."""
+        wide, thin, tall = PADDLE_HALF_M
+        stem = (TOOL_LENGTH_M - 2 * tall) / 2
+        tool = f"""
+<geom class="arm_dark" type="cylinder" size="0.014 {stem}" pos="0 0 {stem}" mass="0.1"/>
+<geom name="paddle" class="tool" type="box" size="{wide} {thin} {tall}" pos="0 0 {TOOL_LENGTH_M - tall}" mass="0.1"
+ friction="0.8 0.005 0.0001"/>"""
+        x, y = (np.add(AREA_LOW_M, AREA_HIGH_M) / 2).tolist()
+        half_x, half_y = (np.subtract(AREA_HIGH_M, AREA_LOW_M) / 2).tolist()
+        half, height = " ".join(str(size) for size in BLOCK_HALF_M), OBSTACLE_HEIGHT_M / 2
+        things = f"""
+<geom class="mark" size="{half_x} {half_y} 0.0003" pos="{x} {y} 0.0003" rgba="0.78 0.80 0.83 1"/>
+<body name="goal" mocap="true" pos="0.5 0.2 0"><geom class="mark" size="{half[: half.rindex(" ")]} 0.0008"/></body>
+<body name="obstacle" mocap="true" pos="0.5 0 0">
+  <geom name="obstacle" class="thing" type="cylinder" size="{OBSTACLE_RADIUS_M} {height}" pos="0 0 {height}"/>
+</body>
+<body name="block" pos="0.5 -0.2 {BLOCK_HALF_M[2]}">
+  <freejoint name="block"/>
+  <geom name="block" class="block" size="{half}" mass="{BLOCK_KG}"/>
+</body>"""
+        return scene_mjcf("push", tool, things)
+
+    def bind(self, physics: Physics) -> None:
+        """Take views of the simulations' arrays."""
+        self.hand = Hand(physics, TOOL_LENGTH_M, WORKSPACE_LOW_M, WORKSPACE_HIGH_M)
+        self.block = Block(physics, "block")
+        self._model = physics.model
+        mocap_pos: Array = physics.batch.bind("mocap_pos")
+        self.goal_pos_w: Array = mocap_pos[:, 0]
+        """(N, 3)."""
+        self.obstacle_pos_w: Array = mocap_pos[:, 1]
+        """(N, 3)."""
+        self._goal_quat: Array = physics.batch.bind("mocap_quat")[:, 0]
+        n = physics.batch.nsim
+        self.goal_yaw_w: Array = np.zeros(n)
+        """(N,) like the block's: its value modulo a quarter turn counts. As last observed, like what follows."""
+        self.block_yaw_w: Array = np.zeros(n)
+        """(N,)."""
+        self.turn: Array = np.zeros(n)
+        """(N,) from the block's yaw to the goal's, at most an eighth of a turn either way."""
+
+    def memory(self) -> Mapping[str, Array]:
+        """Nothing: all is in the physics state."""
+        return {}
+
+    def params(self) -> dict[str, Param]:
+        """What may be randomised: all friction, the block's mass, stiffness of the servos."""
+        return parameters(self._model, "block")
+
+    def plan(self, state_ids: Ids) -> Array:
+        """Start states (n, 23): joints (6), block, goal (7 each) and obstacle (3)."""
+        u = 2 * counter.uniform(_START_SEED, state_ids, 12) - 1
+        zero = np.zeros(len(u))
+
+        def at(y_m: float, z_m: float, first: int) -> Array:
+            x, y = MIDDLE_X_M + SCATTER_M * u[:, first], y_m + SCATTER_M * u[:, first + 1]
+            return np.stack([x, y, zero + z_m], axis=1)
+
+        block = upright(at(-HALF_WAY_M, BLOCK_HALF_M[2], 0), np.pi / 4 + SCATTER_YAW_RAD * u[:, 2])
+        goal = upright(at(HALF_WAY_M, 0.0, 3), np.pi / 4 + SCATTER_YAW_RAD * u[:, 5])
+        obstacle = at(0.0, 0.0, 6)
+        tip = block[:, :3] + np.stack([0.06 * u[:, 8], 0.04 * u[:, 9], 0.09 + 0.02 * u[:, 10]], axis=1)
+        joints = pointing_down(tip, 0.4 * u[:, 11], TOOL_LENGTH_M)
+        return np.concatenate([joints, block, goal, obstacle], axis=1)
+
+    def start(self, env_ids: Ids, plans: Array) -> None:
+        """Write start states: everything at rest, the servos holding the arm."""
+        n = len(JOINTS)
+        self.goal_pos_w[env_ids] = plans[:, 13:16]
+        self._goal_quat[env_ids] = plans[:, 16:20]
+        self.obstacle_pos_w[env_ids] = plans[:, 20:]
+        self.hand.place(env_ids, plans[:, : n + 7], plans[:, :n])
+
+    def command(self, actions: Real) -> None:
+        """Cartesian steps; the tip is kept inside the workspace box."""
+        if self.shaped:
+            self._distance_before = self.distance()
+        self.hand.command(actions)
+
+    def observe(self, out: Mapping[str, Real], env_ids: Ids | slice) -> None:
+        """Write observations; the spec names the columns."""
+        state, hand, block = out["state"], self.hand, self.block
+        hand.observe(state, env_ids)
+        quat = self._goal_quat[env_ids]
+        goal_yaw = 2 * np.arctan2(quat[:, 3], quat[:, 0])
+        yaw = block.yaw_w(env_ids)
+        self.goal_yaw_w[env_ids], self.block_yaw_w[env_ids] = goal_yaw, yaw
+        self.turn[env_ids] = fold(goal_yaw - yaw, QUARTER_TURN_RAD)
+        pos = block.pos_w[env_ids]
+        # the block looks the same each quarter turn, and so does four times its yaw
+        of_hand, to_goal = 4 * (yaw - hand.yaw_w[env_ids]), 4 * (goal_yaw - yaw)
+        at = len(HAND_COLUMNS)
+        state[env_ids, at : at + 3] = pos - hand.pos_w[env_ids]
+        state[env_ids, at + 3] = np.sin(of_hand)
+        state[env_ids, at + 4] = np.cos(of_hand)
+        state[env_ids, at + 5 : at + 7] = block.vel_w[env_ids, :2]
+        state[env_ids, at + 7 : at + 9] = (self.goal_pos_w[env_ids] - pos)[:, :2]
+        state[env_ids, at + 9] = np.sin(to_goal)
+        state[env_ids, at + 10] = np.cos(to_goal)
+        state[env_ids, at + 11 : at + 13] = (self.obstacle_pos_w[env_ids] - pos)[:, :2]
+
+    def outcome(self, actions: Real) -> Outcome:
+        """+1 at success; when shaped, also how much nearer the block came on its way round the obstacle."""
+        pos, vel = self.block.pos_w, self.block.vel_w
+        away = pos[:, :2] - self.goal_pos_w[:, :2]
+        success = (
+            ((away**2).sum(axis=1) < SUCCESS_DISTANCE_M**2)
+            & (np.abs(self.turn) < SUCCESS_YAW_RAD)
+            & ((vel**2).sum(axis=1) < SUCCESS_SPEED_MPS**2)
+        )
+        inside = (pos[:, :2] > AREA_LOW_M) & (pos[:, :2] < AREA_HIGH_M)
+        reward = success.astype(np.float64)
+        if self.shaped:
+            reward += SHAPED_PER_M * (self._distance_before - self.distance())
+        return Outcome(reward, success, ~inside.all(axis=1))
+
+    def distance(self) -> Array:
+        """(N,) how far each block is from its goal: metres round the obstacle; yaw and the tip's distance count too."""
+        pos = self.block.pos_w
+        clear = OBSTACLE_RADIUS_M + BLOCK_HALF_M[0] + ROOM_M
+        way = way_round(pos[:, :2], self.goal_pos_w[:, :2], self.obstacle_pos_w[:, :2], clear)
+        tip = np.sqrt(((self.hand.pos_w - pos) ** 2).sum(axis=1))
+        return way + METRES_PER_RAD * np.abs(self.turn) + METRES_PER_TIP_M * tip
+
+
+def way_round(start: Array, end: Array, middle: Array, radius_m: float) -> Array:
+    """Length (n,) of the shortest ways from `start` to `end` that keep out of discs: a string pulled taut.
+
+    Args:
+        start: (n, 2); a point inside its disc counts as the nearest one on its rim.
+        end: (n, 2), likewise.
+        middle: (n, 2) of the discs.
+        radius_m: of the discs.
+    """
+    a, b = start - middle, end - middle
+    # a point in the very middle has no nearest point on the rim: any direction does
+    a_m, b_m = (np.maximum(np.sqrt((v**2).sum(axis=1)), 1e-9) for v in (a, b))
+    angle = np.arccos(np.clip((a * b).sum(axis=1) / (a_m * b_m), -1.0, 1.0))
+    a_rim, b_rim = np.maximum(a_m, radius_m), np.maximum(b_m, radius_m)
+    arc = angle - np.arccos(radius_m / a_rim) - np.arccos(radius_m / b_rim)
+    straight = np.sqrt(np.maximum(a_rim**2 + b_rim**2 - 2 * a_rim * b_rim * np.cos(angle), 0.0))
+    round_it = np.sqrt(a_rim**2 - radius_m**2) + np.sqrt(b_rim**2 - radius_m**2) + radius_m * arc
+    return np.where(arc > 0, round_it, straight)
+
+
+def make(
+    num_envs: int,
+    seed: int,
+    *,
+    reward: Literal["sparse", "shaped"] = "sparse",
+    limit_s: float = LIMIT_S,
+    threads: int = 0,
+    randomization: Mapping[str, tuple[float, float]] | None = None,
+    dump_dir: Path | None = None,
+) -> ExpertSim:
+    """The batched sim.
+
+    Args:
+        num_envs: N, 1 or more.
+        seed: seeds which training starts are drawn.
+        reward: "sparse" is +1 at success and 0 otherwise; "shaped" adds ten times the metres gained on the goal.
+        limit_s: time limit of an episode, 0.5 to 60 s.
+        threads: physics threads, 0 for every core.
+        randomization: parameter ("servo_gain", "friction", "block_mass") to the (low, high) of its multiplier.
+        dump_dir: where the numerics guard writes replayable states.
+
+    Raises:
+        ConfigError: a value out of range, with what was expected.
+    """
+    from robotrl.sims.mujoco.manipulation.push_expert import PushExpert
+    from robotrl.sims.mujoco.sim import ExpertSim
+
+    return ExpertSim(Core(Push(reward, limit_s), num_envs, seed, threads, randomization, dump_dir), PushExpert)
+
+
+def make_robot(seed: int) -> SimulatedRobot:
+    """One robot for the control loop to drive: the same task, stepped in real time by a driver process."""
+    from robotrl.sims.mujoco.robot import SimulatedRobot
+
+    return SimulatedRobot(Core(Push("sparse", LIMIT_S), 1, seed, threads=1))

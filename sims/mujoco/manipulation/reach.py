@@ -1,0 +1,220 @@
+"""`mujoco/reach`: the arm brings its tool to a pose in free space and stops there.
+
+The page docs/sims/reach.md gives observation, action, reward, starts and ends as tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robotrl.fn import counter
+from robotrl.sims.mujoco.arm import JOINTS, pointing_down
+from robotrl.sims.mujoco.camera import View
+from robotrl.sims.mujoco.core import Core
+from robotrl.sims.mujoco.manipulation.hand import HAND_ACTIONS, HAND_COLUMNS, Hand, fold, spec_of
+from robotrl.sims.mujoco.manipulation.scene import (
+    CONTROL_DT_S,
+    SHAPED_PER_M,
+    SUBSTEPS,
+    check_options,
+    parameters,
+    scene_mjcf,
+    upright,
+)
+from robotrl.sims.mujoco.physics import Derived, Physics
+from robotrl.sims.mujoco.task import Ids, Outcome, Param, Real
+
+if TYPE_CHECKING:
+    from robotrl.sims.mujoco.robot import SimulatedRobot
+    from robotrl.sims.mujoco.sim import ExpertSim
+
+Array = NDArray[np.float64]
+
+TOOL_LENGTH_M = 0.12
+LIMIT_S = 4.0
+"""Time limit of an episode, unless asked for otherwise."""
+SUCCESS_DISTANCE_M = 0.01
+SUCCESS_YAW_RAD = 0.08
+SUCCESS_SPEED_MPS = 0.05
+METRES_PER_RAD = 0.05
+"""What a radian of yaw counts in the distance to the goal."""
+WORKSPACE_LOW_M = (0.28, -0.35, 0.03)
+WORKSPACE_HIGH_M = (0.70, 0.35, 0.36)
+GOAL_LOW_M = (0.36, -0.25, 0.08)
+GOAL_HIGH_M = (0.60, 0.25, 0.30)
+"""Starts and goals lie in this box."""
+START_TURN_RAD = 0.4
+"""A start has the last joint within so much of its middle."""
+GOAL_TURN_RAD = (np.pi / 2 - 0.6, np.pi / 2 + 0.6)
+"""A goal has the last joint turned by so much, or by half a turn less, which looks the same."""
+_START_SEED = 0x4EAC
+
+
+class Reach:
+    """The task; see `make` for the arguments."""
+
+    name = "mujoco/reach"
+    control_dt_s = CONTROL_DT_S
+    substeps = SUBSTEPS
+    reads_derived_fields: Derived = "none"
+    survival = False
+    views: Mapping[str, View] = {
+        "front": View((1.45, 0.62, 0.78), (0.33, 0.0, 0.24), 39.0),
+        "side": View((0.66, -1.25, 0.55), (0.33, 0.0, 0.26), 38.0),
+        "top": View((1.02, 0.0, 1.05), (0.47, 0.0, 0.12), 40.0),
+    }
+
+    def __init__(self, reward: Literal["sparse", "shaped"], limit_s: float) -> None:
+        check_options(reward, limit_s)
+        self.shaped = reward == "shaped"
+        self.limit_steps = round(limit_s / self.control_dt_s)
+        self.observation_spec = {
+            "state": spec_of(
+                (
+                    *HAND_COLUMNS,
+                    *((f"tip_to_goal_{axis}_w", "m", -1.0, 1.0) for axis in "xyz"),
+                    ("tip_to_goal_yaw2_sin", "1", -1.0, 1.0),
+                    ("tip_to_goal_yaw2_cos", "1", -1.0, 1.0),
+                )
+            )
+        }
+        self.action_spec = spec_of(HAND_ACTIONS)
+
+    def xml(self) -> str:
+        """The MJCF."""
+        fork = "\n".join(
+            f'<geom class="{{kind}}" type="capsule" size="0.009" fromto="{x} 0 {{top}} {x} 0 {{end}}"/>'
+            for x in (-0.045, 0.045)
+        )
+        bar = '<geom class="{kind}" type="box" size="0.054 0.012 0.012" pos="0 0 {top}"/>'
+        shape = f"{bar}\n{fork}"
+        tool = f"""
+<geom class="arm_dark" type="cylinder" size="0.016 0.03" pos="0 0 0.03" mass="0.1"/>
+{shape.format(kind="fork", top=TOOL_LENGTH_M - 0.06, end=TOOL_LENGTH_M - 0.009)}"""
+        goal = f"""
+<body name="goal" mocap="true" pos="0.5 0 0.2">
+  {shape.format(kind="mark", top=0.06, end=0.009)}
+</body>"""
+        looks = (
+            '<default class="fork"><geom contype="0" conaffinity="0" mass="0.03" rgba="0.95 0.55 0.10 1"/></default>'
+        )
+        return scene_mjcf("reach", tool, goal, defaults=looks)
+
+    def bind(self, physics: Physics) -> None:
+        """Take views of the simulations' arrays."""
+        self.hand = Hand(physics, TOOL_LENGTH_M, WORKSPACE_LOW_M, WORKSPACE_HIGH_M)
+        self._model = physics.model
+        self.goal_pos_w: Array = physics.batch.bind("mocap_pos")[:, 0]
+        """(N, 3)."""
+        self._goal_quat: Array = physics.batch.bind("mocap_quat")[:, 0]
+        n = physics.batch.nsim
+        self.delta_w: Array = np.zeros((n, 3))
+        """(N, 3) from the tip to the goal, as last observed."""
+        self.turn: Array = np.zeros(n)
+        """(N,) from the tool's yaw to the goal's, at most a quarter turn either way, as last observed."""
+
+    def memory(self) -> Mapping[str, Array]:
+        """Nothing: all is in the physics state."""
+        return {}
+
+    def params(self) -> dict[str, Param]:
+        """What may be randomised: stiffness of the servos."""
+        return parameters(self._model)
+
+    def plan(self, state_ids: Ids) -> Array:
+        """Start states (n, 13): joints (6), position (3) and orientation (4) of the goal."""
+        u = counter.uniform(_START_SEED, state_ids, 8)
+        low, high = np.asarray(GOAL_LOW_M), np.asarray(GOAL_HIGH_M)
+        start, goal = low + (high - low) * u[:, :3], low + (high - low) * u[:, 3:6]
+        joint = START_TURN_RAD * (2 * u[:, 6] - 1)
+        goal_joint = GOAL_TURN_RAD[0] + (GOAL_TURN_RAD[1] - GOAL_TURN_RAD[0]) * u[:, 7]
+        # the tool points down, so its yaw is the base's angle less that of the last joint
+        yaw, goal_yaw = np.arctan2(start[:, 1], start[:, 0]) - joint, np.arctan2(goal[:, 1], goal[:, 0]) - goal_joint
+        return np.concatenate([pointing_down(start, yaw, TOOL_LENGTH_M), upright(goal, goal_yaw)], axis=1)
+
+    def start(self, env_ids: Ids, plans: Array) -> None:
+        """Write start states: the arm at rest, its servos holding it."""
+        joints = plans[:, : len(JOINTS)]
+        self.goal_pos_w[env_ids] = plans[:, 6:9]
+        self._goal_quat[env_ids] = plans[:, 9:]
+        self.hand.place(env_ids, joints, joints)
+
+    def command(self, actions: Real) -> None:
+        """Cartesian steps; the tip is kept inside the workspace box."""
+        if self.shaped:
+            self._distance_before = self.distance()
+        self.hand.command(actions)
+
+    def observe(self, out: Mapping[str, Real], env_ids: Ids | slice) -> None:
+        """Write observations; the spec names the columns."""
+        state, hand = out["state"], self.hand
+        hand.observe(state, env_ids)
+        quat = self._goal_quat[env_ids]
+        goal_yaw = 2 * np.arctan2(quat[:, 3], quat[:, 0])
+        # the fork looks the same each half turn
+        turn = fold(goal_yaw - hand.yaw_w[env_ids], np.pi)
+        self.turn[env_ids] = turn
+        self.delta_w[env_ids] = self.goal_pos_w[env_ids] - hand.pos_w[env_ids]
+        at = len(HAND_COLUMNS)
+        state[env_ids, at : at + 3] = self.delta_w[env_ids]
+        state[env_ids, at + 3] = np.sin(2 * turn)
+        state[env_ids, at + 4] = np.cos(2 * turn)
+
+    def outcome(self, actions: Real) -> Outcome:
+        """+1 at success; when shaped, also how much nearer the tool came."""
+        delta, speed = self.delta_w, self.hand.vel_w[:, :3]
+        success = (
+            ((delta**2).sum(axis=1) < SUCCESS_DISTANCE_M**2)
+            & (np.abs(self.turn) < SUCCESS_YAW_RAD)
+            & ((speed**2).sum(axis=1) < SUCCESS_SPEED_MPS**2)
+        )
+        reward = success.astype(np.float64)
+        if self.shaped:
+            reward += SHAPED_PER_M * (self._distance_before - self.distance())
+        return Outcome(reward, success, np.zeros(len(delta), bool))
+
+    def distance(self) -> Array:
+        """(N,) how far each tool is from the goal: metres, and 5 cm for each radian of yaw."""
+        return np.sqrt((self.delta_w**2).sum(axis=1)) + METRES_PER_RAD * np.abs(self.turn)
+
+
+def make(
+    num_envs: int,
+    seed: int,
+    *,
+    reward: Literal["sparse", "shaped"] = "sparse",
+    limit_s: float = LIMIT_S,
+    threads: int = 0,
+    randomization: Mapping[str, tuple[float, float]] | None = None,
+    dump_dir: Path | None = None,
+) -> ExpertSim:
+    """The batched sim.
+
+    Args:
+        num_envs: N, 1 or more.
+        seed: seeds which training starts are drawn.
+        reward: "sparse" is +1 at success and 0 otherwise; "shaped" adds ten times the metres gained on the goal.
+        limit_s: time limit of an episode, 0.5 to 60 s.
+        threads: physics threads, 0 for every core.
+        randomization: parameter ("servo_gain") to the (low, high) of its multiplier.
+        dump_dir: where the numerics guard writes replayable states.
+
+    Raises:
+        ConfigError: a value out of range, with what was expected.
+    """
+    from robotrl.sims.mujoco.manipulation.reach_expert import ReachExpert
+    from robotrl.sims.mujoco.sim import ExpertSim
+
+    return ExpertSim(Core(Reach(reward, limit_s), num_envs, seed, threads, randomization, dump_dir), ReachExpert)
+
+
+def make_robot(seed: int) -> SimulatedRobot:
+    """One robot for the control loop to drive: the same task, stepped in real time by a driver process."""
+    from robotrl.sims.mujoco.robot import SimulatedRobot
+
+    return SimulatedRobot(Core(Reach("sparse", LIMIT_S), 1, seed, threads=1))

@@ -1,0 +1,70 @@
+"""The scripted expert of `mujoco/reach`: straight to the goal, the wrist turned one way or the other.
+
+The tool looks the same after half a turn, so each goal can be met with the last joint turned clockwise or
+anticlockwise from its middle; the two differ by half a turn on the way and not at all at the goal.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robotrl.sims.mujoco.core import Core
+from robotrl.sims.mujoco.manipulation.hand import STEP_M, YAW_STEP_RAD
+from robotrl.sims.mujoco.manipulation.handicap import Handicap
+from robotrl.sims.mujoco.manipulation.reach import Reach
+
+Array = NDArray[np.float64]
+
+MODES = ("clockwise", "anticlockwise")
+
+
+class ReachExpert:
+    """Acts on all envs of a core at once.
+
+    Args:
+        core: a core whose task is `Reach`.
+        noise: standard deviation of Gaussian noise on each action, 0 to 1 (an action spans [-1, 1]).
+        clumsiness: 0 to 1; at 1 the goal is believed up to some centimetres off, and hands are slow.
+        mode: "clockwise" or "anticlockwise", or None to draw one for each episode.
+        seed: seeds noise, clumsiness and the draw of modes.
+
+    Raises:
+        ConfigError: unknown mode, or a value out of range.
+    """
+
+    modes: tuple[str, ...] = MODES
+
+    def __init__(
+        self, core: Core, noise: float = 0.0, clumsiness: float = 0.0, mode: str | None = None, seed: int = 0
+    ) -> None:
+        if not isinstance(core.task, Reach):
+            raise TypeError(f"ReachExpert solves mujoco/reach: got {core.task.name}")
+        self._task = core.task
+        self._handicap = Handicap(core, MODES, noise, clumsiness, mode, seed)
+        self.mode: NDArray[np.int64] = self._handicap.mode
+        self._bias: Array = np.zeros((core.num_envs, 3))
+
+    def act(self, started: NDArray[np.bool_]) -> NDArray[np.float32]:
+        """Actions (N, 4); `started` (N,) marks envs at the first step of an episode."""
+        if started.any():
+            envs = np.flatnonzero(started)
+            self._bias[envs] = self._handicap.begin(envs, (0.006, 0.006, 0.006))
+        task, hand = self._task, self._task.hand
+        joints = hand.arm.qpos
+        goal = task.goal_pos_w
+        # where the last joint would end if the arm kept the present turn: in [0, pi) for one way, half a turn less
+        # for the other
+        yaw_left = task.turn
+        final = np.arctan2(goal[:, 1], goal[:, 0]) - (hand.yaw_w + yaw_left)
+        final = final - np.pi * np.floor(final / np.pi)
+        final -= np.pi * self.mode
+        base_turn = np.arctan2(goal[:, 1], goal[:, 0]) - joints[:, 0]
+        turn = base_turn - (final - joints[:, 5])
+        # by the joint while the way is long; by what is seen at the end
+        turn = np.where(np.abs(turn) < 0.5, yaw_left, turn)
+        action = np.empty((len(turn), 4))
+        action[:, :3] = (task.delta_w + self._bias) * self._handicap.gain / STEP_M
+        action[:, :3] /= np.maximum(np.abs(action[:, :3]).max(axis=1, keepdims=True), 1.0)
+        action[:, 3] = turn / YAW_STEP_RAD
+        return self._handicap.shake(action)
