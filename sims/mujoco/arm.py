@@ -9,11 +9,14 @@ way, so the arm has no hidden controller state and the force it can press with i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import mujoco.batch
 import numpy as np
 from numpy.typing import NDArray
+
+from robotrl.sims.mujoco.views import AnyView, Raster
 
 Array = NDArray[np.float64]
 
@@ -29,6 +32,12 @@ STIFFNESS_NM_PER_RAD = (900.0, 900.0, 720.0, 120.0, 120.0, 60.0)
 SERVO_RATE_PER_S = 12.0
 """Stiffness over damping, the same for each joint: then all joints lag alike and the tip moves in a straight line."""
 TORQUE_LIMIT_NM = (150.0, 150.0, 100.0, 28.0, 28.0, 28.0)
+
+ARM_RASTERS: Mapping[str, AnyView] = {
+    "flat_top": Raster("top", (0.52, 0.0, 0.0), 0.7),
+    "flat_side": Raster("side", (0.52, 0.0, 0.25), 0.7),
+}
+"""Flat views of what lies in front of the arm, for pixel policies."""
 
 
 class ArmXml(NamedTuple):

@@ -13,7 +13,9 @@ import mujoco.batch
 import numpy as np
 from numpy.typing import NDArray
 
-from robotrl.errors import out_of_range, unknown
+from robotrl.errors import out_of_range
+from robotrl.sims.mujoco.raster_scene import GROUPS_SHOWN, geom_colours
+from robotrl.sims.mujoco.views import AnyView, View, checked_ids, frame_of
 
 F32 = NDArray[np.float32]
 
@@ -31,17 +33,6 @@ RAYS_AT_ONCE = 200_000
 """Bounds the memory that one call takes (about 200 bytes a ray)."""
 
 
-class View(NamedTuple):
-    """A perspective camera that stands still."""
-
-    eye_w: tuple[float, float, float]
-    """Position, m."""
-    target_w: tuple[float, float, float]
-    """Point in the middle of the picture, m; the picture's up is the world's z, or x when looking straight down."""
-    fovy_deg: float = 40.0
-    """Vertical field of view."""
-
-
 class RayCamera:
     """Draws envs of a batch.
 
@@ -50,13 +41,14 @@ class RayCamera:
         views: the cameras by name.
     """
 
-    def __init__(self, batch: mujoco.batch.Batch, views: Mapping[str, View]) -> None:
+    def __init__(self, batch: mujoco.batch.Batch, views: Mapping[str, AnyView]) -> None:
         self._batch = batch
         self._views = dict(views)
         model = batch.model
-        rgb = np.array(model.geom_rgba[:, :3])
-        with_material = model.geom_matid >= 0
-        rgb[with_material] = model.mat_rgba[model.geom_matid[with_material], :3]
+        rgb = geom_colours(model.geom_rgba, model)[:, :3]
+        # what is drawn must not depend on the renderer: the same geom groups
+        self._groups = np.arange(mujoco.mjNGROUP) < GROUPS_SHOWN
+        self._reach_m = 10.0 * float(model.stat.extent)
         # squared, because light adds up in intensities; the square root at the end brings it back to the screen's scale
         self._colour: F32 = (rgb**2).astype(np.float32)
         self._checkered = np.asarray(model.geom_type) == int(mujoco.mjtGeom.mjGEOM_PLANE)
@@ -78,14 +70,9 @@ class RayCamera:
         Raises:
             ConfigError: unknown camera, an id or a size out of range.
         """
-        if camera not in self._views:
-            raise unknown("camera", camera, self._views)
-        for field, value, high in (("width", width, 4096), ("height", height, 4096), ("samples", samples, 4)):
-            if not 1 <= value <= high:
-                raise out_of_range(field, value, f"1 to {high}")
-        wanted = np.asarray(ids, np.int64)
-        if ((wanted < 0) | (wanted >= self._batch.nsim)).any():
-            raise out_of_range("ids", wanted.tolist(), f"env numbers from 0 to {self._batch.nsim - 1}")
+        if not 1 <= samples <= 4:
+            raise out_of_range("samples", samples, "1 to 4")
+        wanted = checked_ids(self._views, self._batch.nsim, ids, camera, width, height)
         envs, place = np.unique(wanted, return_inverse=True)
         picture = _Picture(self._views[camera], width, height)
         out = np.empty((len(envs), height, width, 3), np.uint8)
@@ -118,21 +105,20 @@ class RayCamera:
 
     def _draw(self, picture: _Picture, samples: int, pixels: NDArray[np.int64], envs: NDArray[np.int64]) -> F32:
         """Colours (n, k, 3) in [0, 1] of the pixels (n, k) or, the same ones in each env, (1, k)."""
-        eye = np.asarray(picture.view.eye_w)
         out = np.empty((len(envs), pixels.shape[1], 3), np.float32)
         step = max(1, RAYS_AT_ONCE // (len(envs) * samples**2))
         for first in range(0, pixels.shape[1], step):
             part = pixels[:, first : first + step]
-            light = self._trace(eye, _rays(picture, samples, part), envs)
+            light = self._trace(*self._rays(picture, samples, part, envs), envs)
             light = light.reshape(len(envs), part.shape[1], samples**2, 3).mean(axis=2)
             out[:, first : first + step] = np.sqrt(np.minimum(light, 1.0))
         return out
 
     def _trace(self, eye: NDArray[np.float64], rays: NDArray[np.float64], envs: NDArray[np.int64]) -> F32:
-        """Light (n, r, 3) that arrives along each of the rays (n or 1, r, 3)."""
-        distance, geom, normals = self._batch.ray(eye, rays, ids=envs, normal=True)
+        """Light (n, r, 3) that arrives along the rays (n or 1, r, 3) at the points `eye`, one for all or one each."""
+        distance, geom, normals = self._batch.ray(eye, rays, geomgroup=self._groups, ids=envs, normal=True)
         point = eye + distance[..., None] * rays
-        shadow, _ = self._batch.ray(point + 1e-4 * normals, SUN_W, ids=envs)
+        shadow, _ = self._batch.ray(point + 1e-4 * normals, SUN_W, geomgroup=self._groups, ids=envs)
         normal = normals.astype(np.float32)
         sunny = np.maximum(normal @ SUN_W.astype(np.float32), 0.0) * (shadow < 0)
         colour = self._colour[geom]
@@ -149,29 +135,57 @@ class RayCamera:
         colour += (GLOSS * shine * (sunny > 0) * ~floor)[..., None]
         return np.where(geom[..., None] >= 0, colour, _sky(rays)).astype(np.float32)
 
+    def _rays(
+        self, picture: _Picture, samples: int, pixels: NDArray[np.int64], envs: NDArray[np.int64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Where rays start, and unit directions (n or 1, k * samples**2, 3), through the pixels (n or 1, k)."""
+        view = picture.view
+        if isinstance(view, View):
+            return np.asarray(view.eye_w), _rays(view, picture, samples, pixels)
+        right, up, near = frame_of(view.axis).vectors_w()
+        x, y = _places(picture, samples, pixels)
+        centre = np.asarray(view.centre_w) + self._reach_m * near
+        starts = centre + (view.width_m / picture.width) * (x[..., None] * right + y[..., None] * up)
+        if view.track is not None:
+            body = self._batch.model.body(view.track).id
+            starts = starts + self._batch.bind("xpos")[envs, body][:, None] * (1.0, 1.0, float(view.track_height))
+        return starts, np.broadcast_to(-near, starts.shape)
+
 
 class _Picture(NamedTuple):
-    view: View
+    view: AnyView
     width: int
     height: int
 
 
-def _rays(picture: _Picture, samples: int, pixels: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Unit directions (..., k * samples**2, 3) through the pixels (..., k), counted from the top left, row by row."""
-    view, width, height = picture
+def _places(
+    picture: _Picture, samples: int, pixels: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Points (..., k * samples**2) in the pixels (..., k), counted from the top left, row by row.
+
+    In pixels to the right of the picture's middle and above it.
+    """
+    row, column = np.divmod(pixels[..., None], picture.width)
+    sub = np.arange(samples)
+    height, width = picture.height * samples, picture.width * samples
+    y = ((height - 1) / 2 - (row * samples + sub)) / samples
+    x = ((column * samples + sub) - (width - 1) / 2) / samples
+    shape = (*pixels.shape[:-1], -1)
+    both = np.broadcast_arrays(x[..., None, :], y[..., :, None])
+    return both[0].reshape(shape), both[1].reshape(shape)
+
+
+def _rays(view: View, picture: _Picture, samples: int, pixels: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Unit directions (..., k * samples**2, 3) through the pixels (..., k)."""
     ahead = np.subtract(view.target_w, view.eye_w)
     ahead /= np.linalg.norm(ahead)
     up = np.array([0.0, 0.0, 1.0]) if abs(ahead[2]) < 0.999 else np.array([1.0, 0.0, 0.0])
     right = np.cross(ahead, up)
     right /= np.linalg.norm(right)
     above = np.cross(right, ahead)
-    span = 2 * np.tan(np.radians(view.fovy_deg) / 2) / (height * samples)
-    row, column = np.divmod(pixels[..., None], width)
-    sub = np.arange(samples)
-    y = ((height * samples - 1) / 2 - (row * samples + sub)) * span
-    x = ((column * samples + sub) - (width * samples - 1) / 2) * span
-    rays = ahead + x[..., None, :, None] * right + y[..., :, None, None] * above
-    rays = rays.reshape(*pixels.shape[:-1], -1, 3)
+    span = 2 * np.tan(np.radians(view.fovy_deg) / 2) / picture.height
+    x, y = _places(picture, samples, pixels)
+    rays = ahead + span * (x[..., None] * right + y[..., None] * above)
     rays /= np.linalg.norm(rays, axis=-1, keepdims=True)
     return rays
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from robotrl.errors import ConfigError, NumericsError, unknown
 from robotrl.fn import counter
+from robotrl.sims.mujoco.images import Images
 from robotrl.sims.mujoco.physics import Physics, SimNumericsError
 from robotrl.sims.mujoco.task import SPLITS, Ids, Real, Task
 from robotrl.spec import Split
@@ -92,11 +93,20 @@ class Core:
         self.obs: dict[str, NDArray[Any]] = {
             key: np.zeros((num_envs, *spec.shape), spec.dtype) for key, spec in task.observation_spec.items()
         }
+        self.observation_spec = dict(task.observation_spec)
+        """The task's, and the pictures that `see` added."""
+        self._images: Images | None = None
         self.dtype = np.dtype(task.action_spec.dtype)
         self._reward: Real = np.zeros(num_envs, self.dtype)
         self._low = np.asarray(task.action_spec.low, self.dtype)
         self._high = np.asarray(task.action_spec.high, self.dtype)
         self._warned = False
+
+    def see(self, images: Images) -> None:
+        """Make pictures part of the observation, from the next reset on."""
+        self._images = images
+        self.observation_spec |= images.specs
+        self.obs |= {key: np.zeros((self.num_envs, *spec.shape), spec.dtype) for key, spec in images.specs.items()}
 
     # episodes
 
@@ -193,6 +203,8 @@ class Core:
 
     def _observe(self, env_ids: Ids | slice) -> None:
         self.task.observe(self.obs, env_ids)
+        if self._images is not None:
+            self._images.observe(self.obs, self._all[env_ids])
 
     def _clipped(self, actions: Real) -> Real:
         inside = np.clip(actions, self._low, self._high)

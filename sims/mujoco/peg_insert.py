@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 
 from robotrl.errors import check_number, unknown
 from robotrl.fn import counter
-from robotrl.sims.mujoco.arm import JOINT_RANGE_RAD, JOINTS, ArmControl, arm_mjcf, pointing_down
-from robotrl.sims.mujoco.camera import View
+from robotrl.sims.mujoco.arm import ARM_RASTERS, JOINT_RANGE_RAD, JOINTS, ArmControl, arm_mjcf, pointing_down
 from robotrl.sims.mujoco.core import Core
+from robotrl.sims.mujoco.images import with_images
 from robotrl.sims.mujoco.physics import Derived, Physics
 from robotrl.sims.mujoco.task import Ids, Outcome, Param, Real
+from robotrl.sims.mujoco.views import AnyView, View
 from robotrl.spec import Spec
 
 if TYPE_CHECKING:
@@ -54,10 +55,11 @@ class PegInsert:
     substeps = 10
     reads_derived_fields: Derived = "none"
     survival = False
-    views: Mapping[str, View] = {
+    views: Mapping[str, AnyView] = {
         "front": View((1.45, 0.62, 0.78), (0.33, 0.0, 0.24), 39.0),
         "side": View((0.66, -1.25, 0.55), (0.33, 0.0, 0.26), 38.0),
         "top": View((1.02, 0.0, 1.05), (0.47, 0.0, 0.07), 36.0),
+        **ARM_RASTERS,
     }
 
     def __init__(self, reward: Literal["sparse", "shaped"], clearance_m: float, limit_s: float) -> None:
@@ -264,6 +266,7 @@ def _state_spec() -> Spec:
     return Spec((len(columns),), names, units, lows, highs)
 
 
+@with_images
 def make(
     num_envs: int,
     seed: int,

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from robotrl.sims.mujoco.camera import RayCamera
+from robotrl.sims.mujoco.cameras import Cameras, Renderer
 from robotrl.sims.mujoco.core import Core
+from robotrl.sims.mujoco.images import Images
 from robotrl.sims.mujoco.task import ScriptedExpert
 from robotrl.spec import Spec, Split, Step
 
@@ -51,11 +52,11 @@ class MujocoSim:
         self.core = core
         self.num_envs = core.num_envs
         self.control_dt_s = core.task.control_dt_s
-        self.observation_spec: dict[str, Spec] = core.task.observation_spec
+        self.observation_spec: dict[str, Spec] = core.observation_spec
         self.action_spec: Spec = core.task.action_spec
         self.params = tuple(core.get_params())
         self.cameras = tuple(core.task.views)
-        self._camera = RayCamera(core.physics.batch, core.task.views)
+        self._cameras = Cameras(core.physics, core.task.views)
         self._obs = _tensors(core.obs)
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> dict[str, Tensor]:
@@ -101,9 +102,24 @@ class MujocoSim:
         """Set multipliers of some envs; see `Core.set_params`."""
         self.core.set_params(np.asarray(ids, np.int64), values)
 
-    def render(self, ids: Sequence[int], camera: str, width: int, height: int, samples: int = 2) -> NDArray[np.uint8]:
-        """Pictures (n, height, width, 3) of some envs; see `RayCamera.render`."""
-        return self._camera.render(ids, camera, width, height, samples)
+    def see(self, image: Sequence[str], image_size: int = 64, image_renderer: Renderer = "auto") -> Self:
+        """Make pictures part of the observation from the next reset on; see `Images` for arguments and errors."""
+        self.core.see(Images(self._cameras, self.core.physics, image, image_size, image_renderer))
+        self.observation_spec = self.core.observation_spec
+        self._obs = _tensors(self.core.obs)
+        return self
+
+    def render(
+        self,
+        ids: Sequence[int],
+        camera: str,
+        width: int,
+        height: int,
+        samples: int = 2,
+        renderer: Renderer = "auto",
+    ) -> NDArray[np.uint8]:
+        """Pictures (n, height, width, 3) of some envs; see `Cameras.render`."""
+        return self._cameras.render(ids, camera, width, height, samples, renderer)
 
     def as_gymnasium(self) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
         """The same sim as a numpy `gymnasium.vector.VectorEnv`; `robotrl.sims.interop` has more options."""

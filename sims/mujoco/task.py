@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from robotrl.sims.mujoco.camera import View
 from robotrl.sims.mujoco.physics import Derived, Physics
+from robotrl.sims.mujoco.views import AnyView
 from robotrl.spec import Spec, Split
 
 Real = NDArray[np.floating[Any]]
@@ -61,13 +61,16 @@ class Task(Protocol):
     """Which fields that MuJoCo derives (site_xpos, sensordata) `observe` and `outcome` read: "none", those "fresh" at
     each new state, at a cost, or, through `Physics.field`, those that the step left ("stepped"). The coordinates qpos,
     qvel, ctrl and mocap poses are always fresh."""
-    views: Mapping[str, View]
-    """Cameras by name."""
     observation_spec: dict[str, Spec]
     action_spec: Spec
     """Actions and rewards have its dtype."""
     survival: bool
     """Whether success means to reach the time limit; otherwise `Outcome.success` says it."""
+
+    @property
+    def views(self) -> Mapping[str, AnyView]:
+        """Cameras by name."""
+        ...
 
     def xml(self) -> str:
         """The MJCF."""
