@@ -93,13 +93,18 @@ class Core:
         self.obs: dict[str, NDArray[Any]] = {
             key: np.zeros((num_envs, *spec.shape), spec.dtype) for key, spec in task.observation_spec.items()
         }
+        self._actions_shape = (num_envs, *task.action_spec.shape)
         self.observation_spec = dict(task.observation_spec)
         """The task's, and the pictures that `see` added."""
         self._images: Images | None = None
         self.dtype = np.dtype(task.action_spec.dtype)
-        self._reward: Real = np.zeros(num_envs, self.dtype)
+        # what `step` returns, written anew by each
+        self.reward: Real = np.zeros(num_envs, self.dtype)
+        self.terminated, self.truncated, self.success = (np.zeros(num_envs, bool) for _ in range(3))
+        self.state_id: Ids = np.full(num_envs, -1)
         self._low = np.asarray(task.action_spec.low, self.dtype)
         self._high = np.asarray(task.action_spec.high, self.dtype)
+        self._always_inside = min(-self._low.max(), self._high.min())
         self._warned = False
 
     def see(self, images: Images) -> None:
@@ -168,16 +173,14 @@ class Core:
             ConfigError: wrong shape.
             NumericsError: an action, or the physics after it, is not finite; the env, step and field are named.
         """
-        expected = (self.num_envs, *self.task.action_spec.shape)
-        if actions.shape != expected:
-            raise ConfigError(f"actions has shape {tuple(actions.shape)}: expected {expected} (envs, action)")
-        if not np.isfinite(actions.sum()):
-            env, column = (int(i[0]) for i in np.nonzero(~np.isfinite(actions)))
-            raise NumericsError(
-                f"env {env}, episode step {self.steps[env]}: action {self.task.action_spec.names[column]!r} is"
-                f" {actions[env, column]}: expected a finite number"
+        if actions.shape != self._actions_shape:
+            raise ConfigError(
+                f"actions has shape {tuple(actions.shape)}: expected {self._actions_shape} (envs, action)"
             )
-        actions = self._clipped(actions.astype(self.dtype, copy=False))
+        actions = actions.astype(self.dtype, copy=False)
+        # NaN fails the comparison; one call instead of the three of a clip
+        if not np.abs(actions).max() <= self._always_inside:
+            actions = self._clipped(actions)
         task = self.task
         task.command(actions)
         self.steps += 1
@@ -190,16 +193,31 @@ class Core:
             raise
         self._observe(slice(None))
         outcome = task.outcome(actions)
-        self._reward[:] = outcome.reward
-        terminated = outcome.success | outcome.failure
-        truncated = (self.steps >= task.limit_steps) & ~terminated
-        success = truncated.copy() if task.survival else outcome.success
-        state_id = self.state_ids.copy()
-        final_ids = np.flatnonzero(terminated | truncated)
-        final_obs = {key: value[final_ids] for key, value in self.obs.items()}
+        self.reward[:] = outcome.reward
+        timed_out = self.steps >= task.limit_steps
+        if task.survival:
+            np.copyto(self.terminated, outcome.failure)
+        else:
+            np.logical_or(outcome.success, outcome.failure, out=self.terminated)
+        np.greater(timed_out, self.terminated, out=self.truncated)
+        np.copyto(self.success, self.truncated if task.survival else outcome.success)
+        np.copyto(self.state_id, self.state_ids)
+        final_ids = (timed_out | self.terminated).nonzero()[0]
+        # an empty slice is quicker than an empty choice of rows
+        chosen = final_ids if len(final_ids) else slice(0)
+        final_obs = {key: value[chosen] for key, value in self.obs.items()}
         if len(final_ids):
             self._start(final_ids)
-        return Result(self.obs, self._reward, terminated, truncated, final_obs, final_ids, success, state_id)
+        return Result(
+            self.obs,
+            self.reward,
+            self.terminated,
+            self.truncated,
+            final_obs,
+            final_ids,
+            self.success,
+            self.state_id,
+        )
 
     def _observe(self, env_ids: Ids | slice) -> None:
         self.task.observe(self.obs, env_ids)
@@ -207,10 +225,17 @@ class Core:
             self._images.observe(self.obs, self._all[env_ids])
 
     def _clipped(self, actions: Real) -> Real:
+        """Actions of which one is out of bounds, or not a number, put inside or refused."""
+        spec = self.task.action_spec
+        if not np.isfinite(actions).all():
+            env, column = (int(i[0]) for i in np.nonzero(~np.isfinite(actions)))
+            raise NumericsError(
+                f"env {env}, episode step {self.steps[env]}: action {spec.names[column]!r} is {actions[env, column]}:"
+                " expected a finite number"
+            )
         inside = np.clip(actions, self._low, self._high)
         if not self._warned and (outside := np.abs(actions - inside)).max() > BOUND_SLACK:
             env, column = np.unravel_index(int(outside.argmax()), outside.shape)
-            spec = self.task.action_spec
             self._warned = True
             warnings.warn(
                 f"env {env}: action {spec.names[column]!r} is {actions[env, column]:.6g}: expected {spec.low[column]}"
@@ -309,17 +334,16 @@ class Core:
     def _set_param(self, name: str, env_ids: Ids, values: NDArray[np.float64]) -> None:
         param = self._params[name]
         self._values[name][env_ids] = values
+        rows = np.asarray(param.rows)
         for field in param.fields:
             expanded = self.physics.batch.expand(field)
-            nominal = np.asarray(getattr(self.physics.model, field))
-            for row in param.rows:
-                if nominal.ndim == 1:
-                    expanded[env_ids, row] = nominal[row] * values
-                else:
-                    columns = slice(None) if param.columns is None else list(param.columns)
-                    block = expanded[env_ids, row]
-                    block[:, columns] = nominal[row][columns] * values[:, None]
-                    expanded[env_ids, row] = block
+            nominal = np.asarray(getattr(self.physics.model, field))[rows]
+            if nominal.ndim == 1:
+                expanded[env_ids[:, None], rows] = nominal * values[:, None]
+            else:
+                columns = np.arange(nominal.shape[1]) if param.columns is None else np.asarray(param.columns)
+                chosen = np.ix_(env_ids, rows, columns)
+                expanded[chosen] = nominal[:, columns] * values[:, None, None]
         if set(param.fields) & set(mujoco.MjModel._setconst_inputs):
             self.physics.batch.set_const(np.unique(env_ids))
 

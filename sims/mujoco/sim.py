@@ -51,6 +51,8 @@ class MujocoSim:
     def __init__(self, core: Core) -> None:
         self.core = core
         self.num_envs = core.num_envs
+        self.threads = core.physics.threads
+        """Physics threads."""
         self.control_dt_s = core.task.control_dt_s
         self.observation_spec: dict[str, Spec] = core.observation_spec
         self.action_spec: Spec = core.task.action_spec
@@ -58,6 +60,9 @@ class MujocoSim:
         self.cameras = tuple(core.task.views)
         self._cameras = Cameras(core.physics, core.task.views)
         self._obs = _tensors(core.obs)
+        self._reward = torch.from_numpy(core.reward)
+        self._terminated, self._truncated = torch.from_numpy(core.terminated), torch.from_numpy(core.truncated)
+        self._info = {"success": torch.from_numpy(core.success), "state_id": torch.from_numpy(core.state_id)}
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> dict[str, Tensor]:
         """Start new episodes; see `Core.reset` for the options."""
@@ -69,12 +74,12 @@ class MujocoSim:
         out = self.core.step(actions.detach().numpy())
         return Step(
             obs=dict(self._obs),
-            reward=torch.from_numpy(out.reward),
-            terminated=torch.from_numpy(out.terminated),
-            truncated=torch.from_numpy(out.truncated),
+            reward=self._reward,
+            terminated=self._terminated,
+            truncated=self._truncated,
             final_obs=_tensors(out.final_obs),
             final_ids=torch.from_numpy(out.final_ids),
-            info={"success": torch.from_numpy(out.success), "state_id": torch.from_numpy(out.state_id)},
+            info=dict(self._info),
         )
 
     def get_state(self) -> dict[str, NDArray[Any]]:

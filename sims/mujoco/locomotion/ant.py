@@ -97,8 +97,8 @@ class AntScore:
         healthy = (self._z >= self._z_range[0]) & (self._z <= self._z_range[1])
         reward = (self._x - self._x_before) * (self._forward / (ROBOT.timestep_s * ROBOT.substeps))
         reward += self._healthy_reward * healthy
-        reward -= self._ctrl_cost * np.einsum("na,na->n", self._ctrl, self._ctrl)
-        reward -= self._contact_cost * np.einsum("nf,nf->n", forces, forces)
+        reward -= self._ctrl_cost * np.vecdot(self._ctrl, self._ctrl)
+        reward -= self._contact_cost * np.vecdot(forces, forces)
         return reward, ~healthy if self._terminate else self._never
 
 

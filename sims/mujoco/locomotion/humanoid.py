@@ -105,12 +105,12 @@ class HumanoidScore:
 
     def after(self) -> tuple[Array, NDArray[np.bool_]]:
         """Reward and end of the step just made."""
-        contact = self._contact_cost * np.einsum("nf,nf->n", self._wrenches, self._wrenches)
+        contact = self._contact_cost * np.vecdot(self._wrenches, self._wrenches)
         low, high = self._contact_cost_range
         healthy = (self._z > self._z_range[0]) & (self._z < self._z_range[1])
         reward = (self._centre_x() - self._x_before) * (self._forward / (ROBOT.timestep_s * ROBOT.substeps))
         reward += self._healthy_reward * healthy
-        reward -= self._ctrl_cost * np.einsum("na,na->n", self._ctrl, self._ctrl)
+        reward -= self._ctrl_cost * np.vecdot(self._ctrl, self._ctrl)
         reward -= np.minimum(np.maximum(contact, low), high)
         return reward, ~healthy if self._terminate else self._never
 

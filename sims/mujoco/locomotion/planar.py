@@ -84,7 +84,8 @@ class PlanarScore:
 
     def bind(self, physics: Physics, ctrl: Array) -> None:
         """Take views of coordinates and controls."""
-        self._qpos: Array = physics.batch.bind("qpos")
+        qpos: Array = physics.batch.bind("qpos")
+        self._x, self._z, self._angle = qpos[:, 0], qpos[:, 1], qpos[:, 2]
         first = physics.offset("qpos")
         model = physics.model
         self._rest: Array = physics.batch.state[:, first + 2 : first + model.nq + model.nv]
@@ -94,16 +95,16 @@ class PlanarScore:
 
     def before(self) -> None:
         """Keep where the root is."""
-        self._x_before[:] = self._qpos[:, 0]
+        self._x_before[:] = self._x
 
     def after(self) -> tuple[Array, NDArray[np.bool_]]:
         """Reward and end of the step just made."""
-        reward = (self._qpos[:, 0] - self._x_before) * (self._forward / self._dt_s)
-        reward -= self._ctrl_cost * np.einsum("na,na->n", self._ctrl, self._ctrl)
+        reward = (self._x - self._x_before) * (self._forward / self._dt_s)
+        reward -= self._ctrl_cost * np.vecdot(self._ctrl, self._ctrl)
         health = self._health
         if health is None:
             return reward, self._never
-        z, angle = self._qpos[:, 1], self._qpos[:, 2]
+        z, angle = self._z, self._angle
         (z_low, z_high), (angle_low, angle_high) = health.z_range, health.angle_range
         healthy = (z > z_low) & (z < z_high) & (angle > angle_low) & (angle < angle_high)
         if health.state_range is not None:
