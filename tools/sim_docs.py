@@ -30,6 +30,8 @@ BLOCK = re.compile(
 )
 FOLD_ABOVE = 64
 """Specs wider than this show runs of alike columns as one row."""
+EXAMPLE = "gym/Pendulum-v1"
+"""What the page about Gymnasium's environments shows."""
 
 
 class Asked(NamedTuple):
@@ -216,6 +218,8 @@ def sims(_: Asked) -> str:
         link = f"[`{name}`]({page_of(name).name})"
         rate = f"{1 / sim.control_dt_s:g} Hz"
         rows.append((link, gist(page_of(name)), widths(sim.observation_spec), width(sim.action_spec), rate))
+    page = FOLDER / "gymnasium.md"
+    rows.append((f"[`gym/ID`]({page.name})", gist(page), "its own", "its own", "its own"))
     return table(("sim", "task", "observation", "action", "control"), rows)
 
 
@@ -237,7 +241,7 @@ def page_of(sim: str) -> Path:
 
 def pages() -> dict[Path, str]:
     """Every page with generated blocks, and the sim it belongs to ("" for the index)."""
-    return {**{page_of(name): name for name in SIMS.names()}, INDEX: ""}
+    return {**{page_of(name): name for name in SIMS.names()}, FOLDER / "gymnasium.md": EXAMPLE, INDEX: ""}
 
 
 def filled(page: Path, sim: str) -> str:

@@ -172,7 +172,8 @@ class _Pictures(SingleEnvs):
         for name, value in (("width", width), ("height", height)):
             if value < 1:
                 raise out_of_range(name, value, "1 or more")
-        drawn: Any = self._call(self.env.call, "render") if len(ids) else ()
+        env: Any = self.env  # both vector classes that run single environments can `call`
+        drawn = self._call(env.call, "render") if len(ids) else ()
         out = np.zeros((len(ids), height, width, 3), np.uint8)
         for row, i in enumerate(ids):
             out[row] = np.asarray(Image.fromarray(drawn[int(i)]).resize((width, height), Image.Resampling.BILINEAR))

@@ -105,7 +105,7 @@ def _walk(space: Space[Any], path: Path, top: str, structure: Mapping[str, int] 
 
 
 def _box(space: spaces.Box, path: Path, key: str, structure: Mapping[str, int] | None) -> Leaf:
-    image = space.dtype is not None and space.dtype.itemsize == 1 and len(space.shape) >= 2
+    image = space.dtype.itemsize == 1 and len(space.shape) >= 2
     shape = space.shape or (1,)
     width = shape[-1]
     names = tuple(f"{key}_{i}" for i in range(width))

@@ -218,12 +218,17 @@ class Watched(gym.Wrapper[Any, Any, Any, Any]):
         """Advance the environment."""
         self._steps += 1
         observation, reward, terminated, truncated, info = self._call("step", lambda: self.env.step(action), 5)
-        if np.shape(reward) not in ((), (1,)) or np.asarray(reward).dtype.kind not in "biuf":
-            raise self._fault(f"reward is {reward!r}: expected one number")
-        said = [bool(info[key]) for key in SUCCESS_KEYS if np.shape(info.get(key, ())) == ()]
-        success = {"success": said[0]} if said else {}
-        number = float(np.asarray(reward).reshape(()))
-        return self._checked(observation), number, bool(terminated), bool(truncated), success
+        if not isinstance(reward, float):  # np.float64 is one
+            number = np.asarray(reward)
+            if number.shape not in ((), (1,)) or number.dtype.kind not in "biuf":
+                raise self._fault(f"reward is {reward!r}: expected one number")
+            reward = float(number.reshape(()))
+        success: dict[str, Any] = {}
+        for key in SUCCESS_KEYS:
+            if key in info and np.shape(info[key]) == ():
+                success = {"success": bool(info[key])}
+                break
+        return self._checked(observation), reward, bool(terminated), bool(truncated), success
 
     def render(self) -> Any:
         """A picture."""

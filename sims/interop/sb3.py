@@ -41,7 +41,9 @@ class SimVecEnv(VecEnv):
             raise CapabilityError("terminal_observation needs the last observation: this sim lacks it (HasFinalObs)")
         self.sim: VecSim = sim
         hidden = sim.privileged if isinstance(sim, HasPrivileged) and not privileged else ()
-        spaces = {key: space_of(spec) for key, spec in sim.observation_spec.items() if key not in hidden}
+        spaces: dict[str, gym.Space[Any]] = {
+            key: space_of(spec) for key, spec in sim.observation_spec.items() if key not in hidden
+        }
         self._only = next(iter(spaces)) if len(spaces) == 1 else None
         self._keys = tuple(spaces)
         space = gym.spaces.Dict(spaces) if self._only is None else spaces[self._only]
