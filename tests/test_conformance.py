@@ -37,6 +37,7 @@ class Adapter:
         threads: pairs of options that must not change results.
         param: name and value of a parameter that changes the dynamics at once.
         randomization: options that randomise parameters.
+        starts: from how many starts its expert is tried.
     """
 
     sim: str
@@ -46,6 +47,7 @@ class Adapter:
     threads: tuple[dict[str, Any], dict[str, Any]] | None = None
     param: tuple[str, float] | None = None
     randomization: dict[str, Any] = field(default_factory=dict)
+    starts: int = 256
 
     def make(self, num_envs: int, seed: int = 0, **options: Any) -> Any:
         return robotrl.make_sim(self.sim, num_envs=num_envs, seed=seed, **options)
@@ -60,6 +62,42 @@ ADAPTERS = (
         threads=({"threads": 1}, {"threads": 3}),
         param=("servo_gain", 0.5),
         randomization={"randomization": {"servo_gain": (0.6, 1.4), "friction": (0.5, 2.0)}},
+    ),
+    Adapter(
+        sim="mujoco/reach",
+        short={"limit_s": 0.5},
+        short_steps=10,
+        long={"limit_s": 60.0},
+        threads=({"threads": 1}, {"threads": 3}),
+        param=("servo_gain", 0.5),
+        randomization={"randomization": {"servo_gain": (0.6, 1.4)}},
+        starts=48,
+    ),
+    *(
+        Adapter(
+            sim=f"mujoco/{name}",
+            short={"limit_s": 0.5},
+            short_steps=10,
+            long={"limit_s": 60.0},
+            threads=({"threads": 1}, {"threads": 3}),
+            param=("servo_gain", 0.5),
+            randomization={"randomization": {"servo_gain": (0.6, 1.4), "friction": (0.5, 2.0)}},
+            starts=24,
+        )
+        for name in ("push", "pick-place")
+    ),
+    # walker2d and halfcheetah are hopper's code with other numbers: tests/test_sim_locomotion.py has them all
+    *(
+        Adapter(
+            sim=f"mujoco/{name}",
+            short={"limit_steps": 10, "terminate_when_unhealthy": False},
+            short_steps=10,
+            long={"limit_steps": 10_000, "terminate_when_unhealthy": False},
+            threads=({"threads": 1}, {"threads": 3}),
+            param=("motor_strength", 0.5),
+            randomization={"randomization": {"motor_strength": (0.6, 1.4), "mass": (0.8, 1.2), "friction": (0.5, 2.0)}},
+        )
+        for name in ("ant", "hopper", "humanoid")
     ),
     Adapter(sim="gym/Pendulum-v1", short={"limit_steps": 10}, short_steps=10, long={"limit_steps": 10_000}),
     # falls over under random actions: no option makes its episodes long
@@ -531,14 +569,14 @@ def test_each_way_of_the_expert_works(adapter: Adapter) -> None:
     modes = adapter.make(1).make_expert().modes
     assert len(modes) >= 2
     for mode in modes:
-        success, used = solved(adapter, 256, mode=mode)
+        success, used = solved(adapter, adapter.starts, mode=mode)
         assert (used == modes.index(mode)).all()
         assert success.mean() >= 0.95, mode
 
 
 @adapters(HasExpert)
 def test_each_way_has_its_share_of_the_demonstrations(adapter: Adapter) -> None:
-    success, used = solved(adapter, 256, noise=0.1)
+    success, used = solved(adapter, adapter.starts, noise=0.1)
     shares = np.bincount(used[success], minlength=2) / success.sum()
     assert shares.min() >= 0.3
 
@@ -546,7 +584,8 @@ def test_each_way_has_its_share_of_the_demonstrations(adapter: Adapter) -> None:
 @adapters(HasExpert)
 @pytest.mark.parametrize("handicap", ["noise", "clumsiness"])
 def test_handicaps_cost_success(adapter: Adapter, handicap: str) -> None:
-    rates = [solved(adapter, 128, **{handicap: value})[0].mean() for value in (0.0, 0.5, 1.0)]
+    starts = min(adapter.starts, 128)
+    rates = [solved(adapter, starts, **{handicap: value})[0].mean() for value in (0.0, 0.5, 1.0)]
     assert rates[0] > rates[2]
     assert rates == sorted(rates, reverse=True)
 
