@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from robotrl.sims.mujoco.camera import View
 from robotrl.sims.mujoco.core import Core
 from robotrl.sims.mujoco.locomotion import columns
 from robotrl.sims.mujoco.locomotion.columns import Segment
@@ -25,6 +24,7 @@ from robotrl.sims.mujoco.locomotion.task import (
     checked_range,
 )
 from robotrl.sims.mujoco.physics import Physics
+from robotrl.sims.mujoco.views import Raster, View
 
 if TYPE_CHECKING:
     from robotrl.sims.mujoco.sim import MujocoSim
@@ -43,7 +43,7 @@ ROBOT = Robot(
     control_limit=1.0,
     views={
         "side": View((0.0, -5.0, 1.6), (0.0, 0.0, 0.4), 36.0),
-        "track": View((-4.0, -4.0, 2.6), (1.0, 0.0, 0.3), 40.0),
+        "track": Raster("top", (0.0, 0.0, 0.6), 4.0, track="torso", tile_m=0.5),
     },
     start_seed=0xA27,
     normal_velocities=True,

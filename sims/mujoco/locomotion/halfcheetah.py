@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from robotrl.sims.mujoco.camera import View
 from robotrl.sims.mujoco.core import Core
 from robotrl.sims.mujoco.locomotion import planar
 from robotrl.sims.mujoco.locomotion.task import LIMIT_STEPS, Common, Dtype, Locomotion, Robot
+from robotrl.sims.mujoco.views import Raster, View
 
 if TYPE_CHECKING:
     from robotrl.sims.mujoco.sim import MujocoSim
@@ -24,7 +24,7 @@ ROBOT = Robot(
     control_limit=1.0,
     views={
         "side": View((0.0, -4.0, 0.9), (0.0, 0.0, 0.5), 32.0),
-        "track": View((-3.0, -4.5, 1.8), (1.0, 0.0, 0.4), 36.0),
+        "track": Raster("side", (0.0, 0.0, 0.6), 3.0, track="torso", tile_m=0.5),
     },
     start_seed=0xC4E,
     normal_velocities=True,

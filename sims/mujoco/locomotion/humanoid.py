@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from robotrl.sims.mujoco.camera import View
 from robotrl.sims.mujoco.core import Core
 from robotrl.sims.mujoco.locomotion import columns
 from robotrl.sims.mujoco.locomotion.columns import INF, Segment
@@ -25,6 +24,7 @@ from robotrl.sims.mujoco.locomotion.task import (
     checked_range,
 )
 from robotrl.sims.mujoco.physics import Physics
+from robotrl.sims.mujoco.views import Raster, View
 
 if TYPE_CHECKING:
     from robotrl.sims.mujoco.sim import MujocoSim
@@ -49,7 +49,7 @@ ROBOT = Robot(
     control_limit=0.4,
     views={
         "side": View((0.0, -5.0, 1.4), (0.0, 0.0, 0.95), 36.0),
-        "track": View((-3.6, -4.6, 2.4), (0.8, 0.0, 0.8), 38.0),
+        "track": Raster("side", (0.0, 0.0, 0.9), 3.0, track="torso", tile_m=0.5),
     },
     start_seed=0x40A,
     normal_velocities=False,

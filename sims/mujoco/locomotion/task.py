@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from robotrl.errors import ConfigError, check_number, out_of_range, unknown
 from robotrl.fn import counter
-from robotrl.sims.mujoco.camera import View
 from robotrl.sims.mujoco.locomotion.columns import INF, Segment, spec_of
 from robotrl.sims.mujoco.physics import Derived, Physics
 from robotrl.sims.mujoco.task import Ids, Outcome, Param, Real
+from robotrl.sims.mujoco.views import AnyView
 from robotrl.spec import Spec
 
 Array = NDArray[np.float64]
@@ -41,7 +41,7 @@ class Robot(NamedTuple):
     """Joint and gear of each actuator: an action of 1 is a torque of so many N m."""
     control_limit: float
     """Actions lie between minus this and this."""
-    views: Mapping[str, View]
+    views: Mapping[str, AnyView]
     """Cameras."""
     start_seed: int
     """Makes starts of different robots independent."""
