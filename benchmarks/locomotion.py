@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from robotrl.benchmarks.cells import OUT, Cell, CellResult
 from robotrl.benchmarks.figures import Figure
@@ -29,6 +30,8 @@ TASKS = ("mujoco/hopper", "mujoco/halfcheetah")
 PRESETS = {"mujoco/hopper": "hopper-ppo", "mujoco/halfcheetah": "halfcheetah-ppo"}
 SEEDS = tuple(range(8))
 STEPS = 1_000_000
+EPISODES = 32
+"""Of the referee, for each run."""
 OURS, PEER = "robotrl", "sb3"
 LABELS = {OURS: "robotrl", PEER: "Stable-Baselines3"}
 FEWEST = 3
@@ -198,49 +201,62 @@ def _percent(share: float | None) -> str:
 # one cell of ours
 
 
-def main(task: str, seed: int, out: Path, steps: int = STEPS) -> None:
+def main(task: str, seed: int, out: Path) -> None:
     """Train one seed of our preset and let the referee judge it; leaves `result.json` in `out`.
 
     Raises:
         ConfigError: there is no preset for the task.
     """
+    from robotrl import registry
+
+    if task not in PRESETS:
+        raise unknown("task", task, PRESETS)
+    cfg = registry.PRESETS.load(PRESETS[task])()
+    cfg = replace(cfg, seed=seed, algo=replace(cfg.algo, env_steps=STEPS))
+    replace_file(out / "result.json", dump_json(train_and_judge(cfg, out / "run")))
+
+
+def train_and_judge(cfg: Any, run: Path, episodes: int = EPISODES) -> dict[str, Any]:
+    """The result of one run: what the referee says of its last weights, and what the training took.
+
+    Args:
+        cfg: a `TrainCfg` on a task that the referee knows.
+        run: the run's directory, absent or empty.
+        episodes: of the referee.
+    """
     import torch
 
-    from robotrl import registry
     from robotrl.benchmarks.referee import returns
     from robotrl.load import load_policy
     from robotrl.logs import read_scalars
     from robotrl.train import train
 
-    if task not in PRESETS:
-        raise unknown("task", task, PRESETS)
-    cfg = registry.PRESETS.load(PRESETS[task])()
     # evaluated at the end alone, so that the best checkpoint is the last
-    evaluation = replace(cfg.evaluation, every=0)
-    cfg = replace(cfg, seed=seed, algo=replace(cfg.algo, env_steps=steps), evaluation=evaluation)
+    cfg = replace(cfg, evaluation=replace(cfg.evaluation, every=0))
     began = time.perf_counter()
-    run = train(cfg, out / "run")
+    train(cfg, run)
     train_s = time.perf_counter() - began
     policy = load_policy(run)
     (key,) = policy.observation_spec
 
     @torch.no_grad()
-    def act(obs: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, np.dtype[np.float32]]:
+    def act(obs: NDArray[np.float64]) -> NDArray[np.float32]:
         rows = {key: torch.from_numpy(obs.astype(np.float32))}
         return policy.act(rows, mode="mean").chunk[:, 0].numpy()
 
-    found = returns(task, act)
-    last = read_scalars(run / "scalars.jsonl")[-1]
-    result = {
+    found = returns(cfg.sim.name, act, episodes)
+    log = read_scalars(run / "scalars.jsonl")
+    recent = [row["rollout_return"] for row in log if "rollout_return" in row]
+    env_steps = int(log[-1]["env_steps"])
+    return {
         "return": float(found.mean()),
         "returns": found.tolist(),
-        "training_return": last.get("rollout_return"),
-        "env_steps": int(last["env_steps"]),
+        "training_return": recent[-1] if recent else None,
+        "env_steps": env_steps,
         "train_s": train_s,
-        "env_steps_per_s": last["env_steps"] / train_s,
-        "compile_s": last.get("compile_s", 0.0),
+        "env_steps_per_s": env_steps / train_s,
+        "compile_s": log[-1].get("compile_s", 0.0),
     }
-    replace_file(out / "result.json", dump_json(result))
 
 
 if __name__ == "__main__":

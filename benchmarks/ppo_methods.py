@@ -45,8 +45,10 @@ SETTINGS = {
 class Method(Protocol):
     """A trainer that is ready to go on."""
 
-    compile_s: float | None
-    """Seconds spent in a compiler so far; None where nothing is compiled."""
+    @property
+    def compile_s(self) -> float | None:
+        """Seconds spent in a compiler so far; None where nothing is compiled."""
+        ...
 
     def run(self, iterations: int) -> int:
         """Train so many iterations; the env steps that this took."""
@@ -73,11 +75,14 @@ class Ours:
             lam=LAM,
             clip_coef=CLIP,
             entropy_coef=0.0,
-            target_kl=float("inf"),
+            target_kl=None,
             critic_warmup=0,
             grad_norm=GRAD_NORM,
+            critic_hidden=HIDDEN,
+            critic_activation="tanh",
+            normalise_obs=False,
         )
-        policy = GaussianCfg(horizon=1, hidden=HIDDEN)
+        policy = GaussianCfg(horizon=1, hidden=HIDDEN, initial_std=1.0, activation="tanh")
         make = lambda: make_sim(task, num_envs=setting.num_envs, seed=SEED, threads=SIM_THREADS)  # noqa: E731
         self._learner: Any = cfg.build(Setup(make, policy, None, None, SEED))
 
@@ -97,7 +102,7 @@ class Ours:
 class StableBaselines3:
     """Stable-Baselines3 on its own vector env of Gymnasium's task."""
 
-    compile_s = None
+    compile_s: float | None = None
 
     def __init__(self, setting: Setting, task: str) -> None:
         import torch
@@ -135,7 +140,7 @@ class StableBaselines3:
 class RslRl:
     """rsl_rl's runner on our sim."""
 
-    compile_s = None
+    compile_s: float | None = None
 
     def __init__(self, setting: Setting, task: str) -> None:
         from rsl_rl.runners import OnPolicyRunner

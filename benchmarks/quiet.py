@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 
 @contextmanager
-def quiet_mujoco() -> Iterator[None]:
+def quiet_mujoco() -> Generator[None]:
     """Drops what MuJoCo would print, and append to a file in the working directory, while models load."""
     import mujoco
 

@@ -33,15 +33,21 @@ _BLOCK = re.compile(
 def filled(text: str, results: Path) -> str:
     """`text` with every block rewritten from the results in the folder `results`.
 
+    An empty block whose results do not exist stays empty: it claims nothing.
+
     Raises:
-        DataError: a block has no results, they were made with `--quick`, or a block is not closed.
+        DataError: a block shows something without results, they were made with `--quick`, or a block is not closed.
         ConfigError: a block names no bench.
     """
     if len(_OPEN.findall(text)) != len(_BLOCK.findall(text)):
         raise DataError("a block <!-- bench:NAME --> is not closed by <!-- /bench --> on a line of its own")
 
     def fill(block: re.Match[str]) -> str:
-        document = read_json(results / f"{block['name']}.json", "bench results", SCHEMA_VERSION)
+        path = results / f"{block['name']}.json"
+        if not block["body"].strip() and not path.exists():
+            benchmarks.load(block["name"])
+            return block[0]
+        document = read_json(path, "bench results", SCHEMA_VERSION)
         if document["quick"]:
             raise DataError(f"bench results {block['name']} were made with --quick: run the bench in full")
         return f"{block['open']}{block_text(block['name'], document)}\n{block['close']}"

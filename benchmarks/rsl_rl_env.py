@@ -33,7 +33,7 @@ def rsl_rl_env(sim: Any, limit_steps: int) -> Any:
             self.max_episode_length = limit_steps
             self.episode_length_buf = torch.zeros(sim.num_envs, dtype=torch.long)
             self.device = "cpu"
-            self.cfg: dict[str, Any] = {}
+            self.cfg = {}
             self._obs = self._packed(sim.reset(0, {"stagger": True}))
 
         def _packed(self, obs: dict[str, Tensor]) -> TensorDict:

@@ -140,8 +140,11 @@ def test_blocks_are_filled_and_the_rest_is_left_alone(tiny, tmp_path):
 
 def test_blocks_that_cannot_be_filled_are_refused(tiny, tmp_path):
     block = "<!-- bench:tiny -->\n<!-- /bench -->\n"
+    assert readme.filled(block, tmp_path) == block, "an empty block claims nothing"
     with pytest.raises(DataError, match="does not exist"):
-        readme.filled(block, tmp_path)
+        readme.filled("<!-- bench:tiny -->\n| speed | 25 us |\n<!-- /bench -->\n", tmp_path)
+    with pytest.raises(ConfigError, match="bench 'tyni' is unknown"):
+        readme.filled(block.replace("tiny", "tyni"), tmp_path)
     runner.main("tiny", tmp_path / "tiny.json", quick=True)
     with pytest.raises(DataError, match="--quick"):
         readme.filled(block, tmp_path)

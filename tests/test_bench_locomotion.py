@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from robotrl.benchmarks import locomotion, runner
 from robotrl.benchmarks.cells import Cell, finished
@@ -150,3 +151,30 @@ def test_two_work_folders_filled_apart_are_put_together(tmp_path: Path, capsys: 
 def test_a_task_without_a_preset_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="task 'mujoco/hoper' is unknown: did you mean 'mujoco/hopper'"):
         locomotion.main("mujoco/hoper", 0, tmp_path)
+
+
+def test_a_cell_of_ours_is_trained_and_judged(tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    from robotrl.benchmarks.referee import returns
+    from robotrl.load import load_policy
+    from robotrl.registry import PRESETS
+
+    assert set(locomotion.PRESETS) == set(locomotion.TASKS)
+    presets = {task: PRESETS.load(name)() for task, name in locomotion.PRESETS.items()}
+    assert all(cfg.sim.name == task and cfg.algo.env_steps == locomotion.STEPS for task, cfg in presets.items())
+    cfg = presets["mujoco/hopper"]
+    algo = replace(cfg.algo, env_steps=1024, epochs=1, engine="eager")
+    evaluation = replace(cfg.evaluation, every=1, episodes=2, num_envs=2, animation=0)
+    result = locomotion.train_and_judge(replace(cfg, algo=algo, evaluation=evaluation), tmp_path / "run", episodes=3)
+    assert result["env_steps"] == 1024 and len(result["returns"]) == 3
+    assert result["return"] == pytest.approx(np.mean(result["returns"])) and result["compile_s"] == 0.0
+    assert set(result) >= {"return", "returns", "training_return", "env_steps", "train_s", "env_steps_per_s"}
+    # the actions that were judged are the mean ones of the weights that the run ended with
+    policy = load_policy(tmp_path / "run")
+    (key,) = policy.observation_spec
+
+    def act(obs: np.ndarray) -> np.ndarray:
+        return policy.act({key: torch.from_numpy(obs.astype(np.float32))}, mode="mean").chunk[:, 0].detach().numpy()
+
+    assert returns("mujoco/hopper", act, 3).tolist() == result["returns"]
