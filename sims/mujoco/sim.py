@@ -60,6 +60,8 @@ class MujocoSim:
         self.cameras = tuple(core.task.views)
         self._cameras = Cameras(core.physics, core.task.views)
         self._obs = _tensors(core.obs)
+        # what a step returns in which no episode ends
+        self._no_obs, self._no_ids = _no_rows(self._obs), torch.zeros(0, dtype=torch.int64)
         self._reward = torch.from_numpy(core.reward)
         self._terminated, self._truncated = torch.from_numpy(core.terminated), torch.from_numpy(core.truncated)
         self._info = {"success": torch.from_numpy(core.success), "state_id": torch.from_numpy(core.state_id)}
@@ -72,13 +74,14 @@ class MujocoSim:
     def step(self, actions: Tensor) -> Step:
         """Advance all envs by one control step; see `Core.step`."""
         out = self.core.step(actions.detach().numpy())
+        ended = len(out.final_ids) > 0
         return Step(
             obs=dict(self._obs),
             reward=self._reward,
             terminated=self._terminated,
             truncated=self._truncated,
-            final_obs=_tensors(out.final_obs),
-            final_ids=torch.from_numpy(out.final_ids),
+            final_obs=_tensors(out.final_obs) if ended else dict(self._no_obs),
+            final_ids=torch.from_numpy(out.final_ids) if ended else self._no_ids,
             info=dict(self._info),
         )
 
@@ -112,6 +115,7 @@ class MujocoSim:
         self.core.see(Images(self._cameras, self.core.physics, image, image_size, image_renderer))
         self.observation_spec = self.core.observation_spec
         self._obs = _tensors(self.core.obs)
+        self._no_obs = _no_rows(self._obs)
         return self
 
     def render(
@@ -152,3 +156,7 @@ class ExpertSim(MujocoSim):
 
 def _tensors(arrays: dict[str, NDArray[Any]]) -> dict[str, Tensor]:
     return {key: torch.from_numpy(value) for key, value in arrays.items()}
+
+
+def _no_rows(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {key: value[:0] for key, value in tensors.items()}
