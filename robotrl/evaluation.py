@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -36,13 +36,15 @@ class OneByOneActor:
 
     Args:
         infer: the policy.
+        keys: the observation arrays that it reads; a sim may have more, for a critic alone.
         execute: how many actions of a chunk are executed.
         width: A.
         num_envs: N.
     """
 
-    def __init__(self, infer: Infer, execute: int, width: int, num_envs: int) -> None:
+    def __init__(self, infer: Infer, keys: Sequence[str], execute: int, width: int, num_envs: int) -> None:
         self._infer = infer
+        self._keys = tuple(keys)
         self._execute = execute
         self._chunk = np.zeros((num_envs, execute, width), np.float32)
         self._cursor = np.full(num_envs, execute)
@@ -50,7 +52,7 @@ class OneByOneActor:
 
     def act(self, obs: dict[str, Tensor], started: Tensor) -> Tensor:
         """Actions (N, A)."""
-        arrays = {key: value.numpy() for key, value in obs.items()}
+        arrays = {key: obs[key].numpy() for key in self._keys}
         self._cursor[started.numpy()] = self._execute
         for env in np.flatnonzero(self._cursor >= self._execute):
             row = {key: array[env] for key, array in arrays.items()}
@@ -65,7 +67,8 @@ class OneByOneActor:
 def bundle_actor(controller: Controller, num_envs: int) -> OneByOneActor:
     """A bundle as an actor."""
     manifest = controller.manifest
-    return OneByOneActor(controller.infer, manifest.timing.execute, len(manifest.action.names), num_envs)
+    keys = [port.name for port in manifest.observations]
+    return OneByOneActor(controller.infer, keys, manifest.timing.execute, len(manifest.action.names), num_envs)
 
 
 def policy_actor(policy: Any, num_envs: int, seed: int) -> OneByOneActor:
@@ -78,7 +81,7 @@ def policy_actor(policy: Any, num_envs: int, seed: int) -> OneByOneActor:
         drawn = None if noise is None else torch.from_numpy(noise.draw(decision))[None]
         return policy.deploy(rows, drawn).actions[0].numpy()
 
-    return OneByOneActor(infer, policy.horizon, policy.action_width, num_envs)
+    return OneByOneActor(infer, tuple(policy.observation_spec), policy.horizon, policy.action_width, num_envs)
 
 
 class Comparison(NamedTuple):

@@ -67,7 +67,7 @@ def record(policy: Policy, sim: VecSim, samples: int) -> dict[str, np.ndarray]:
         samples: how many at least.
 
     Returns:
-        One array (n, ...) for each key, n at least `samples`.
+        One array (n, ...) for each key that the policy reads, n at least `samples`.
 
     Raises:
         CapabilityError: the sim has no numbered starts.
@@ -75,7 +75,7 @@ def record(policy: Policy, sim: VecSim, samples: int) -> dict[str, np.ndarray]:
     if not isinstance(sim, HasStateIds):
         raise CapabilityError(f"sim {type(sim).__name__} lacks HasStateIds: cannot run listed starts")
     ids = sim.state_ids("val")
-    found: dict[str, list[np.ndarray]] = {key: [] for key in sim.observation_spec}
+    found: dict[str, list[np.ndarray]] = {key: [] for key in policy.observation_spec}
     count = first = 0
     while count < samples:
         batch = ids[first : first + sim.num_envs]
@@ -84,8 +84,8 @@ def record(policy: Policy, sim: VecSim, samples: int) -> dict[str, np.ndarray]:
         first += len(batch)
         actor = PolicyActor(policy, sim.num_envs, sim.device, None, seed=first)
         for episode in run_episodes(actor, sim, batch, record=True, description="observations for the proof"):
-            for key, values in episode.obs.items():
-                found[key].append(values)
+            for key, rows in found.items():
+                rows.append(episode.obs[key])
             count += len(episode.actions) + 1
     return {key: np.concatenate(parts) for key, parts in found.items()}
 
