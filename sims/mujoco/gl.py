@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+import weakref
 from typing import Any
 
 import mujoco
@@ -51,7 +52,10 @@ class GlCamera:
         if (width, height) not in self._renderers:
             for old in self._renderers.values():
                 old.close()
-            self._renderers = {(width, height): opened(self._batch.model, width, height)}
+            made = opened(self._batch.model, width, height)
+            # while Python still has what closing needs: as it exits, that goes first
+            weakref.finalize(self, made.close)
+            self._renderers = {(width, height): made}
         return self._renderers[width, height]
 
 

@@ -42,12 +42,13 @@ class Images:
         if len(set(names)) != len(names):
             raise ConfigError(f"image is {tuple(names)!r}: expected each camera once")
         self._cameras, self._physics = cameras, physics
+        self._poses_are_kept = physics.keep_poses()
         self._renderers = {name: cameras.prepare(name, renderer) for name in names}
         self.specs = {f"image_{name}": image_spec(size) for name in names}
 
     def observe(self, out: Mapping[str, NDArray[Any]], env_ids: NDArray[np.int64]) -> None:
         """Draw `env_ids` into the same rows of each picture array of `out`, at the state they are in."""
-        if not self._physics.poses_are_fresh:
+        if not self._poses_are_kept:
             self._physics.poses(env_ids)
         for name, renderer in self._renderers.items():
             self._cameras.fill(name, renderer, env_ids, out[f"image_{name}"])

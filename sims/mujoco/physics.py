@@ -120,9 +120,13 @@ class Physics:
         """Bring the bound poses of bodies and geoms up to the state, whatever the other derived fields are."""
         self.batch.forward(ids=env_ids, stage=_VEL if self._derived == "fresh" else _POS)
 
-    @property
-    def poses_are_fresh(self) -> bool:
-        """Whether `poses` changes nothing after a step or a start."""
+    def keep_poses(self) -> bool:
+        """Keep poses up to date from now on where that costs little; whether `poses` need not be called after a step.
+
+        Not where derived fields are "stepped": they are what the step left.
+        """
+        if self._derived == "none":
+            self._derived, self._stage = "fresh", _VEL
         return self._derived == "fresh"
 
     def forward(self, env_ids: NDArray[np.int64] | slice = slice(None)) -> None:

@@ -26,7 +26,7 @@ static inline float strip(float x, float s) {
 }
 
 /* Coverage of a pixel at signed distance d from the edge of a shape whose narrowest half width is s. */
-static inline float edge(float d, float s) { return least(strip(d + s, s), 1.0f); }
+static inline float edge(float d, float s) { return least(strip(most(d + s, 0.0f), s), 1.0f); }
 
 static inline float bulge(float x) { return sqrtf(most(x, 0.0f)); }
 
@@ -99,19 +99,20 @@ static void capsule(Planes to, int width, const int32_t *w, const float *p) {
     const float red = p[3], green = p[4], blue = p[5];
     const float *q = p + 6;
     const float flat = q[2], steep = q[3], half = q[4], radius = q[5];
+    const float shade = q[6], stretch = q[7], bound = q[9]; /* read here, or the loop is not vectorised */
     const float end = half * flat, top = half * steep, square = radius * radius;
     PIXELS(w[0], w[1], w[2], w[3])
         const float s = q[0] * dx + q[1] * dy, h = q[0] * dy - q[1] * dx;
         const float beyond = s - least(most(s, -end), end);
         const float cover = edge(sqrtf(h * h + beyond * beyond) - radius, radius);
         const float up = bulge(square - h * h);
-        const float body = (s * steep + up) * q[7];
+        const float body = (s * steep + up) * stretch;
         const float along = s * flat + body * steep;
         const float above = bulge(square - h * h - (s - end) * (s - end));
         const float below = bulge(square - h * h - (s + end) * (s + end));
         const float bent = along > half ? top + above : (along < -half ? below - top : body);
-        const float light = along > half ? above * q[6] : (along < -half ? below * q[6] : up * q[6] * flat);
-        const float depth = p[2] + least(most(bent, -q[9]), q[9]);
+        const float light = along > half ? above * shade : (along < -half ? below * shade : up * shade * flat);
+        const float depth = p[2] + least(most(bent, -bound), bound);
         PUT(cover, depth, light)
 }
 
@@ -119,25 +120,28 @@ static void cylinder(Planes to, int width, const int32_t *w, const float *p) {
     const float red = p[3], green = p[4], blue = p[5];
     const float *q = p + 6;
     const float flat = q[2], steep = q[3], half = q[4], radius = q[5];
+    const float shade = q[6], stretch = q[7], narrow = q[8], bound = q[9], tilt = q[10];
     const float end = half * flat, top = half * steep, square = radius * radius;
     const float minor = most(radius * steep, 1e-3f);
     PIXELS(w[0], w[1], w[2], w[3])
         const float s = q[0] * dx + q[1] * dy, h = q[0] * dy - q[1] * dx;
         const float over = fabsf(s) - end, width_left = fabsf(h) - radius;
         const float root = bulge(square - h * h);
-        const float u = over / minor, v = h * q[6];
+        const float u = over / minor, v = h * shade;
         const float k0 = sqrtf(u * u + v * v);
-        const float ku = u / minor, kv = v * q[6];
+        const float ku = u / minor, kv = v * shade;
         const float k1 = sqrtf(most(ku * ku + kv * kv, TINY * TINY));
-        const float outer = over > 0.0f ? (k0 > 1e-3f ? k0 * (k0 - 1.0f) / k1 : -radius) : width_left;
+        const float bent_edge = k0 > 1e-3f ? k0 * (k0 - 1.0f) / k1 : -radius;
+        const float outer = over > 0.0f ? most(bent_edge, width_left) : width_left;
         const float d = outer < 0.0f ? most(outer, over - steep * root) : outer;
-        const float cover = edge(d, q[8]);
-        const float cap = top - (s - end) * flat * q[10];
-        const float body = (s * steep + root) * q[7];
-        const int lid = (s - end) * (s - end) <= steep * steep * (square - h * h);
+        const float cover = edge(d, narrow);
+        const float cap = top - (s - end) * flat * tilt;
+        const float body = (s * steep + root) * stretch;
+        /* beyond the lid's middle only the lid and its smooth edge are left */
+        const int lid = s > end || (s - end) * (s - end) <= steep * steep * (square - h * h);
         const float bent = lid ? cap : body;
-        const float light = lid ? steep : root * q[6] * flat;
-        const float depth = p[2] + least(most(bent, -q[9]), q[9]);
+        const float light = lid ? steep : root * shade * flat;
+        const float depth = p[2] + least(most(bent, -bound), bound);
         PUT(cover, depth, light)
 }
 

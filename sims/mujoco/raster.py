@@ -91,7 +91,7 @@ class Compiled:
         self._function = compiled(Path(__file__).with_name("raster.c")).raster
         self._function.restype = None
         self._threads = threads
-        self._pool = ThreadPoolExecutor(threads, "raster") if threads > 1 else None
+        self._pool = ThreadPoolExecutor(threads - 1, "raster") if threads > 1 else None
 
     def __call__(
         self, sheet: Sheet, background: NDArray[np.float32], rows: NDArray[np.int64], out: NDArray[np.uint8]
@@ -109,9 +109,9 @@ class Compiled:
         def part(first: int, last: int) -> None:
             self._function(*pointers, first, last, geoms, width, height, target)
 
-        if self._pool is None or envs < 2:
-            part(0, envs)
-            return
-        cuts = np.linspace(0, envs, min(self._threads, envs) + 1).astype(int).tolist()
-        for done in [self._pool.submit(part, *pair) for pair in pairwise(cuts)]:
+        cuts = np.linspace(0, envs, min(self._threads, max(envs, 1)) + 1).astype(int).tolist()
+        (first, *others) = pairwise(cuts)
+        others_done = [self._pool.submit(part, *pair) for pair in others] if self._pool is not None else []
+        part(*first)
+        for done in others_done:
             done.result()

@@ -79,7 +79,7 @@ def _strip(x: F32, s: F32) -> F32:
 
 
 def _edge(d: F32, s: F32) -> F32:
-    return np.minimum(_strip(d + s, s), ONE)
+    return np.minimum(_strip(np.maximum(d + s, ZERO), s), ONE)
 
 
 def _bulge(x: F32) -> F32:
@@ -139,12 +139,13 @@ def _cylinder(p: F32, dx: F32, dy: F32) -> _Drawn:
     k0 = np.sqrt(u * u + v * v)
     ku, kv = u / minor, v * q[6]
     k1 = np.sqrt(np.maximum(ku * ku + kv * kv, TINY * TINY))
-    bent = np.where(k0 > np.float32(1e-3), k0 * (k0 - ONE) / k1, -radius)
-    outer = np.where(over > ZERO, bent, width_left)
+    bent_edge = np.where(k0 > np.float32(1e-3), k0 * (k0 - ONE) / k1, -radius)
+    outer = np.where(over > ZERO, np.maximum(bent_edge, width_left), width_left)
     d = np.where(outer < ZERO, np.maximum(outer, over - steep * root), outer)
     cap = top - (s - end) * flat * q[10]
     body = (s * steep + root) * q[7]
-    lid = (s - end) * (s - end) <= steep * steep * (square - h * h)
+    # beyond the lid's middle only the lid and its smooth edge are left
+    lid = (s > end) | ((s - end) * (s - end) <= steep * steep * (square - h * h))
     light = np.where(lid, steep, root * q[6] * flat)
     depth = p[2] + np.minimum(np.maximum(np.where(lid, cap, body), -q[9]), q[9])
     return _Drawn(_edge(d, q[8]), depth, light)
