@@ -140,6 +140,7 @@ PRESETS = Table(
         "push-ppo": "robotrl.configs.manipulation:push_ppo",
         "reach-bc-flow": "robotrl.configs.manipulation:reach_bc_flow",
         "reach-ppo": "robotrl.configs.manipulation:reach_ppo",
+        "quadruped-velocity-ppo": "robotrl.configs.quadruped:ppo",
         "halfcheetah-ppo": "robotrl.configs.locomotion:halfcheetah_ppo",
         "hopper-ppo": "robotrl.configs.locomotion:hopper_ppo",
     },

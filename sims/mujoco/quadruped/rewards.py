@@ -41,7 +41,7 @@ class RewardScales:
     joint_acceleration: float = -2.5e-7
     action_rate: float = -0.01
     air_time: float = 0.5
-    foot_slip: float = -0.1
+    foot_slip: float = -0.05
     knee_contact: float = -1.0
     joint_limit: float = -5.0
     hip_spread: float = -0.5

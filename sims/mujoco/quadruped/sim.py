@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from robotrl.sims.mujoco.core import Core
@@ -20,12 +22,16 @@ class QuadrupedSim(MujocoSim):
     Attributes:
         robot: what a controller must know to run a policy of this sim on the robot.
         privileged: observation keys that a robot cannot measure (`robotrl.spec.HasPrivileged`).
+        commands: (N, 3) in force: forward and leftward velocity in m/s, yaw rate in rad/s, trunk frame; live.
+        command_period_steps: control steps between two commands.
     """
 
     def __init__(self, core: Core, task: QuadrupedVelocity) -> None:
         super().__init__(core)
         self.robot: RobotCard = task.robot
         self.privileged: tuple[str, ...] = task.privileged
+        self.commands: NDArray[np.float64] = task.commands
+        self.command_period_steps: int = task.command_cfg.period_steps
         self._terms: dict[str, Tensor] = {
             f"reward/{name}": row for name, row in zip(TERMS, torch.from_numpy(task.terms), strict=True)
         }

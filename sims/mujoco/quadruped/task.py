@@ -256,9 +256,11 @@ class QuadrupedVelocity:
         state[env_ids, 33:45] = self._action[env_ids]
         privileged = out["privileged"]
         privileged[env_ids, 0:3] = self._velocity_b[env_ids]
-        privileged[env_ids, 3] = self._height(env_ids)
-        privileged[env_ids, 4:8] = self._clearance(env_ids, slice(0, 4)) < CONTACT_M + robot.FOOT_RADIUS_M
-        for column, (values, nominal) in enumerate(self._random, start=8):
+        privileged[env_ids, 3:6] = self._rate_b[env_ids]
+        privileged[env_ids, 6:9] = -self._up_b[env_ids]
+        privileged[env_ids, 9] = self._height(env_ids)
+        privileged[env_ids, 10:14] = self._clearance(env_ids, slice(0, 4)) < CONTACT_M + robot.FOOT_RADIUS_M
+        for column, (values, nominal) in enumerate(self._random, start=14):
             privileged[env_ids, column] = values[env_ids] / nominal
 
     def _height(self, env_ids: Ids | slice) -> Array:
@@ -342,6 +344,8 @@ def _privileged_spec() -> Spec:
     inf = float("inf")
     columns: list[tuple[str, str, float, float]] = [
         *((f"trunk_vel_{axis}_b", "m/s", -inf, inf) for axis in "xyz"),
+        *((f"true_trunk_rate_{axis}_b", "rad/s", -inf, inf) for axis in "xyz"),
+        *((f"true_gravity_{axis}_b", "1", -inf, inf) for axis in "xyz"),
         ("trunk_height", "m", -inf, inf),
         *((f"{leg}_foot_contact", "1", 0.0, 1.0) for leg in robot.LEGS),
         *((f"{name}_multiplier", "1", 0.0, inf) for name in ("friction", "trunk_mass", "kp", "kd", "latency")),

@@ -93,11 +93,10 @@ def make_terrain(kind: Kind, levels: int) -> Terrain:
     # from its rim to the plane
     low_x, low_y = -levels * TILE_M / 2, -COLUMNS * TILE_M / 2
     top = float(grid.max())
-    values = " ".join(f"{value:.4g}" for value in (grid / top).ravel())
-    size = f"{-low_x} {-low_y} {top} 0.5"
-    assets = (
-        f'<hfield name="terrain" nrow="{grid.shape[0]}" ncol="{grid.shape[1]}" size="{size}" elevation="{values}"/>'
-    )
+    # in MJCF the first row is the one with the largest y
+    values = " ".join(f"{value:.4g}" for value in (grid / top)[::-1].ravel())
+    shape = f'nrow="{grid.shape[0]}" ncol="{grid.shape[1]}" size="{-low_x} {-low_y} {top} 0.5"'
+    assets = f'<hfield name="terrain" {shape} elevation="{values}"/>'
     field = '<geom name="terrain" class="ground" type="hfield" hfield="terrain" rgba="0.80 0.82 0.80 1"/>'
     return Terrain(plane + field, assets, grid, low_x, low_y, levels)
 
