@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robotrl.fn import counter
-from robotrl.sims.mujoco.arm import JOINTS, pointing_down
-from robotrl.sims.mujoco.camera import View
+from robotrl.sims.mujoco.arm import ARM_RASTERS, JOINTS, pointing_down
 from robotrl.sims.mujoco.core import Core
+from robotrl.sims.mujoco.images import with_images
 from robotrl.sims.mujoco.manipulation.gripper import (
     FINGER_COLUMNS,
     GRIPPER_ACTION,
@@ -39,6 +39,7 @@ from robotrl.sims.mujoco.manipulation.scene import (
 )
 from robotrl.sims.mujoco.physics import Derived, Physics
 from robotrl.sims.mujoco.task import Ids, Outcome, Param, Real
+from robotrl.sims.mujoco.views import AnyView, View
 
 if TYPE_CHECKING:
     from robotrl.sims.mujoco.robot import SimulatedRobot
@@ -85,10 +86,11 @@ class PickPlace:
     substeps = SUBSTEPS
     reads_derived_fields: Derived = "none"
     survival = False
-    views: Mapping[str, View] = {
+    views: Mapping[str, AnyView] = {
         "front": View((1.45, 0.40, 0.80), (0.36, 0.0, 0.16), 41.0),
         "side": View((1.05, -0.95, 0.60), (0.42, 0.0, 0.16), 38.0),
         "top": View((0.95, 0.0, 1.15), (0.46, 0.0, 0.05), 38.0),
+        **ARM_RASTERS,
     }
 
     def __init__(self, reward: Literal["sparse", "shaped"], limit_s: float) -> None:
@@ -209,11 +211,11 @@ class PickPlace:
             & (self.to_block_w[:, 2] < -WITHDRAWN_M)
         )
         pos = self.block.pos_w[:, :2]
-        inside = (pos > AREA_LOW_M) & (pos < AREA_HIGH_M)
+        outside = (pos < AREA_LOW_M) | (pos > AREA_HIGH_M)
         reward = success.astype(np.float64)
         if self.shaped:
             reward += SHAPED_PER_M * (self._distance_before - self.distance())
-        return Outcome(reward, success, ~inside.all(axis=1))
+        return Outcome(reward, success, outside[:, 0] | outside[:, 1])
 
     def distance(self) -> Array:
         """(N,) how far each block is from its goal: metres up, across and down, with the tip's distance added."""
@@ -226,6 +228,7 @@ class PickPlace:
         return across + np.abs(away[:, 2] + wanted) + wanted + METRES_PER_TIP_M * np.maximum(tip, WITHDRAWN_M)
 
 
+@with_images
 def make(
     num_envs: int,
     seed: int,

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robotrl.fn import counter
-from robotrl.sims.mujoco.arm import JOINTS, pointing_down
-from robotrl.sims.mujoco.camera import View
+from robotrl.sims.mujoco.arm import ARM_RASTERS, JOINTS, pointing_down
 from robotrl.sims.mujoco.core import Core
+from robotrl.sims.mujoco.images import with_images
 from robotrl.sims.mujoco.manipulation.hand import HAND_ACTIONS, HAND_COLUMNS, Hand, fold, spec_of
 from robotrl.sims.mujoco.manipulation.scene import (
     CONTROL_DT_S,
@@ -30,6 +30,7 @@ from robotrl.sims.mujoco.manipulation.scene import (
 )
 from robotrl.sims.mujoco.physics import Derived, Physics
 from robotrl.sims.mujoco.task import Ids, Outcome, Param, Real
+from robotrl.sims.mujoco.views import AnyView, View
 
 if TYPE_CHECKING:
     from robotrl.sims.mujoco.robot import SimulatedRobot
@@ -77,10 +78,11 @@ class Push:
     substeps = SUBSTEPS
     reads_derived_fields: Derived = "none"
     survival = False
-    views: Mapping[str, View] = {
+    views: Mapping[str, AnyView] = {
         "front": View((1.45, 0.40, 0.80), (0.36, 0.0, 0.14), 41.0),
         "side": View((0.70, -1.20, 0.60), (0.40, 0.0, 0.16), 38.0),
         "top": View((0.95, 0.0, 1.15), (0.46, 0.0, 0.03), 40.0),
+        **ARM_RASTERS,
     }
 
     def __init__(self, reward: Literal["sparse", "shaped"], limit_s: float) -> None:
@@ -215,11 +217,11 @@ class Push:
             & (np.abs(self.turn) < SUCCESS_YAW_RAD)
             & ((vel**2).sum(axis=1) < SUCCESS_SPEED_MPS**2)
         )
-        inside = (pos[:, :2] > AREA_LOW_M) & (pos[:, :2] < AREA_HIGH_M)
+        outside = (pos[:, :2] < AREA_LOW_M) | (pos[:, :2] > AREA_HIGH_M)
         reward = success.astype(np.float64)
         if self.shaped:
             reward += SHAPED_PER_M * (self._distance_before - self.distance())
-        return Outcome(reward, success, ~inside.all(axis=1))
+        return Outcome(reward, success, outside[:, 0] | outside[:, 1])
 
     def distance(self) -> Array:
         """(N,) how far each block is from its goal: metres round the obstacle; yaw and the tip's distance count too."""
@@ -250,6 +252,7 @@ def way_round(start: Array, end: Array, middle: Array, radius_m: float) -> Array
     return np.where(arc > 0, round_it, straight)
 
 
+@with_images
 def make(
     num_envs: int,
     seed: int,

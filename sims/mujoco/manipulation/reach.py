@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robotrl.fn import counter
-from robotrl.sims.mujoco.arm import JOINTS, pointing_down
-from robotrl.sims.mujoco.camera import View
+from robotrl.sims.mujoco.arm import ARM_RASTERS, JOINTS, pointing_down
 from robotrl.sims.mujoco.core import Core
+from robotrl.sims.mujoco.images import with_images
 from robotrl.sims.mujoco.manipulation.hand import HAND_ACTIONS, HAND_COLUMNS, Hand, fold, spec_of
 from robotrl.sims.mujoco.manipulation.scene import (
     CONTROL_DT_S,
@@ -28,6 +28,7 @@ from robotrl.sims.mujoco.manipulation.scene import (
 )
 from robotrl.sims.mujoco.physics import Derived, Physics
 from robotrl.sims.mujoco.task import Ids, Outcome, Param, Real
+from robotrl.sims.mujoco.views import AnyView, View
 
 if TYPE_CHECKING:
     from robotrl.sims.mujoco.robot import SimulatedRobot
@@ -63,10 +64,11 @@ class Reach:
     substeps = SUBSTEPS
     reads_derived_fields: Derived = "none"
     survival = False
-    views: Mapping[str, View] = {
+    views: Mapping[str, AnyView] = {
         "front": View((1.45, 0.62, 0.78), (0.33, 0.0, 0.24), 39.0),
         "side": View((0.66, -1.25, 0.55), (0.33, 0.0, 0.26), 38.0),
         "top": View((1.02, 0.0, 1.05), (0.47, 0.0, 0.12), 40.0),
+        **ARM_RASTERS,
     }
 
     def __init__(self, reward: Literal["sparse", "shaped"], limit_s: float) -> None:
@@ -183,6 +185,7 @@ class Reach:
         return np.sqrt((self.delta_w**2).sum(axis=1)) + METRES_PER_RAD * np.abs(self.turn)
 
 
+@with_images
 def make(
     num_envs: int,
     seed: int,
