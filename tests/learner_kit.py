@@ -27,7 +27,15 @@ TRANSFORMS = TransformGroup(
 FLOW = FlowCfg(horizon=2, denoising_steps=3, hidden=(32, 32))
 GAUSSIAN = GaussianCfg(horizon=2, hidden=(32, 32))
 REINFLOW = ReinFlowCfg(env_steps=32 * 16 * 4, steps_per_env=16, epochs=2, minibatch=64, critic_warmup=1)
-PPO = PpoCfg(env_steps=32 * 16 * 4, steps_per_env=16, epochs=2, minibatch=64, critic_warmup=1)
+PPO = PpoCfg(
+    env_steps=32 * 16 * 4,
+    steps_per_env=16,
+    epochs=2,
+    minibatch=64,
+    critic_warmup=1,
+    critic_hidden=(64, 64),
+    engine="eager",
+)
 
 
 def flow(seed: int = 0) -> FlowPolicy:

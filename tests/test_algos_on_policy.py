@@ -33,6 +33,7 @@ def rollout(terminated: bool, truncated: bool) -> Rollout:
         next_obs={"x": following},
         env_steps=4,
         episodes=torch.tensor([True]),
+        returns=torch.tensor([3.0]),
     )
 
 

@@ -135,13 +135,14 @@ def test_gaussian_ratio_is_one_on_the_sample_before_clipping(dtype, tolerance):
     policy = make_policy("gaussian").to(dtype)
     policy.log_std.fill_(1.0)  # most samples leave [-1, 1]
     obs = {key: value.to(dtype) for key, value in observations(64).items()}
-    raw = policy.draw(obs, torch.Generator().manual_seed(1))
+    raw, claimed = policy.draw(obs, torch.Generator().manual_seed(1))
     assert (raw.abs() > 1).any()
     mean = policy.mean(policy.encode(obs))
     z = (raw - mean) / policy.log_std.exp()
     assert z.abs().max() > 2  # nothing was clipped before the density was taken
     drawn = normal_log_prob(raw, mean, policy.log_std.exp().expand_as(mean))
     assert ((policy.log_prob(obs, raw) - drawn).exp() - 1).abs().max() <= tolerance
+    assert ((claimed - drawn).exp() - 1).abs().max() <= tolerance
     clipped = raw.clamp(-1, 1)
     assert not torch.allclose(policy.log_prob(obs, clipped), drawn)
 
@@ -151,7 +152,7 @@ def test_gaussian_samples_have_the_mean_and_deviation_that_they_claim():
     policy: GaussianPolicy = make_policy("gaussian")
     policy.log_std.copy_(torch.linspace(-3, 0, 6).reshape(3, 2))
     obs = {key: value.expand(20_000, -1) for key, value in observations(1).items()}
-    raw = policy.draw(obs, torch.Generator().manual_seed(2))
+    raw = policy.draw(obs, torch.Generator().manual_seed(2)).raw
     assert torch.allclose(raw.std(0), policy.log_std.exp(), rtol=0.03)
     assert ((raw.mean(0) - policy.mean(policy.encode(obs))[0]).abs() < 0.03 * policy.log_std.exp()).all()
 

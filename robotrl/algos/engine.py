@@ -275,10 +275,11 @@ class Engine:
             try:
                 self._call = self._compile()
             except RuntimeError as error:
-                lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+                # the first line only says which back end raised
+                reason = " ".join(line.strip() for line in str(error).splitlines()[:3] if line.strip())
                 warnings.warn(
                     f"the update could not be compiled, it runs uncompiled with the same results, several times slower:"
-                    f" {lines[0] if lines else type(error).__name__}"
+                    f" {reason or type(error).__name__}"
                     " (is a C++ compiler installed? algo.engine=eager asks for this and silences the warning)",
                     stacklevel=4,
                 )

@@ -1,0 +1,206 @@
+"""The update engine against torch's own Adam, and its compiled function against the eager one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from robotrl.algos.engine import Engine, Group, LossModule, LossOut, flatten
+from robotrl.errors import ConfigError, NumericsError
+
+
+class Two(LossModule):
+    """Two small networks with a loss each; the carry is (learning rate of `a`, how often it was called)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.a = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 1))
+        self.b = nn.Linear(3, 1)
+
+    def forward(self, batch: dict[str, Tensor], carry: Tensor) -> LossOut:
+        lr, calls = carry.unbind()
+        error_a = ((self.a(batch["x"])[:, 0] - batch["y"]) ** 2).mean()
+        error_b = ((self.b(batch["x"])[:, 0] - batch["y"]) ** 2).mean()
+        info = {"error_a": error_a, "calls": calls}
+        return LossOut(error_a + error_b, info, torch.stack([lr, lr * 0 + 1e-2]), torch.stack([lr, calls + 1]))
+
+
+def data(rows: int = 40, seed: int = 1) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(rows, 3, generator=generator)
+    return {"x": x, "y": x.sum(1).sin()}
+
+
+def engine(lr: float = 1e-3, minibatch: int = 8, norm: float = 0.5, mode: str = "eager") -> Engine:
+    groups = (Group("a.", norm), Group("b.", norm))
+    return Engine(Two(), groups, minibatch=minibatch, carry=torch.tensor([lr, 0.0]), mode=mode)  # pyright: ignore
+
+
+def values(of: Engine) -> list[float]:
+    return of.flat.tolist()
+
+
+def test_it_does_what_clipping_and_adam_of_torch_do():
+    ours = engine()
+    theirs = Two()
+    optimizers = [
+        torch.optim.Adam(theirs.a.parameters(), lr=1e-3, eps=1e-5),
+        torch.optim.Adam(theirs.b.parameters(), lr=1e-2, eps=1e-5),
+    ]
+    rows = torch.randperm(40, generator=torch.Generator().manual_seed(2))
+    everything = data()
+    norms = []
+    for part in rows.split(8):
+        out = theirs({k: v[part] for k, v in everything.items()}, torch.zeros(2))
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        out.loss.backward()
+        norms.append([float(nn.utils.clip_grad_norm_(m.parameters(), 0.5)) for m in (theirs.a, theirs.b)])
+        for optimizer in optimizers:
+            optimizer.step()
+    updates = ours.run(everything, rows, 40, "here")
+    expected = torch.cat([p.detach().reshape(-1) for p in theirs.parameters()])
+    assert torch.allclose(ours.flat, expected, atol=1e-7)
+    found = torch.stack([updates.info["grad_norm/a."], updates.info["grad_norm/b."]], 1)
+    assert torch.allclose(found, torch.tensor(norms), rtol=1e-5)
+    assert max(max(n) for n in norms) > 0.5  # something was clipped
+
+
+def test_the_networks_themselves_move():
+    loss = Two()
+    run = Engine(loss, (Group("a.", 1.0), Group("b.", 1.0)), minibatch=8, carry=torch.tensor([1e-3, 0.0]), mode="eager")
+    before = loss.b.weight.detach().clone()
+    run.run(data(), torch.arange(40), 40, "here")
+    assert not torch.equal(loss.b.weight, before)
+    assert torch.equal(run.flat[-4:-1], loss.b.weight[0])
+    # and loading weights into a network is loading them into the engine
+    loss.load_state_dict(Two().state_dict())
+    assert torch.equal(run.flat[-4:-1], Two().b.weight[0])
+
+
+def test_the_last_minibatch_is_filled_up_from_the_beginning():
+    short, spelled = engine(), engine()
+    order = torch.arange(20)
+    short.run(data(), order, 40, "here")
+    spelled.run(data(), torch.cat([order, order[:4]]), 40, "here")
+    assert values(short) == values(spelled)
+    # fewer rows than a minibatch holds
+    assert len(engine(minibatch=64).run(data(), order, 40, "here").info["loss"]) == 1
+
+
+def test_a_group_without_learning_rate_stands_still_with_its_moments():
+    run = engine(lr=0.0)
+    before = values(run)
+    run.run(data(), torch.arange(40), 40, "here")
+    state = run.state()
+    cut = 3 * 5 + 5 + 5 + 1
+    assert values(run)[:cut] == before[:cut]
+    assert values(run)[cut:] != before[cut:]
+    assert not state["first"][:cut].any()
+    assert state["first"][cut:].any()
+    assert state["steps"].tolist() == [0, 5]
+
+
+def test_the_carry_goes_from_one_minibatch_to_the_next_and_from_one_call_to_the_next():
+    run = engine()
+    assert run.run(data(), torch.arange(40), 40, "here").info["calls"].tolist() == [0, 1, 2, 3, 4]
+    assert run.run(data(), torch.arange(8), 40, "here").info["calls"].tolist() == [5]
+    assert run.carry.tolist() == pytest.approx([1e-3, 6])
+
+
+def test_it_goes_on_identically_from_a_saved_state():
+    run = engine()
+    run.run(data(), torch.arange(40), 40, "here")
+    saved = {name: tensor.clone() for name, tensor in run.state().items()}
+    weights = run.flat.clone()
+    run.run(data(), torch.arange(40), 40, "here")
+    fresh = engine()
+    fresh.flat.copy_(weights)
+    fresh.load(saved)
+    fresh.run(data(), torch.arange(40), 40, "here")
+    assert values(fresh) == values(run)
+
+
+def test_what_is_not_finite_is_named_and_not_taken():
+    run = engine()
+    spoiled = data()
+    spoiled["y"][20] = float("nan")
+    expected = engine()
+    expected.run(data(), torch.arange(16), 40, "here")
+    with pytest.raises(NumericsError, match=r"iteration 7, minibatch 2: loss is nan .*: expected finite"):
+        run.run(spoiled, torch.arange(24), 40, "iteration 7")
+    assert values(run) == values(expected)
+
+
+def test_groups_must_divide_the_parameters():
+    for groups in ((Group("a.", 1.0),), (Group("a.", 1.0), Group("", 1.0))):
+        with pytest.raises(ConfigError, match="do not divide the parameters"):
+            Engine(Two(), groups, minibatch=8, carry=torch.zeros(2))
+    with pytest.raises(ConfigError, match=r"algo\.minibatch is 0: expected 1 or more"):
+        engine(minibatch=0)
+
+
+def test_flatten_refuses_a_mixture():
+    with pytest.raises(ConfigError, match="several types or devices"):
+        flatten([nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1, dtype=torch.float64))])
+
+
+@pytest.mark.timeout(300)
+def test_compiled_and_eager_give_the_same_numbers_and_one_shape_serves_data_of_any_size():
+    fast, slow = engine(mode="compiled"), engine()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*could not be compiled")
+        for seed, size in ((1, 40), (2, 33), (3, 7)):
+            order = torch.randperm(size, generator=torch.Generator().manual_seed(seed))
+            a = fast.run(data(size, seed), order, 40, "here")
+            spent = fast.compile_s
+            b = slow.run(data(size, seed), order, 40, "here")
+            assert a.info.keys() == b.info.keys()
+            for name in a.info:
+                assert torch.allclose(a.info[name], b.info[name], rtol=1e-4, atol=1e-6), name
+            assert torch.allclose(fast.flat, slow.flat, rtol=1e-5, atol=1e-6)
+    assert fast.mode == "compiled"
+    assert spent == fast.compile_s > 0
+
+
+@pytest.mark.timeout(300)
+def test_without_a_compiler_it_warns_once_and_gives_the_same_numbers(tmp_path: Path):
+    script = """
+import sys, warnings
+sys.path.insert(0, sys.argv[1])
+import torch
+from test_engine import data, engine, values
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    run = engine(mode="compiled")
+    for _ in range(2):
+        run.run(data(), torch.arange(40), 40, "here")
+slow = engine()
+for _ in range(2):
+    slow.run(data(), torch.arange(40), 40, "here")
+assert run.mode == "eager"
+assert values(run) == values(slow)
+ours = [str(w.message) for w in caught if "could not be compiled" in str(w.message)]
+assert len(ours) == 1, [str(w.message) for w in caught]
+print(ours[0])
+"""
+    env = {
+        **os.environ,
+        "CXX": str(tmp_path / "no-such-compiler"),
+        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache"),
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",
+    }
+    found = subprocess.run(
+        [sys.executable, "-c", script, str(Path(__file__).parent)], env=env, capture_output=True, text=True, check=False
+    )
+    assert found.returncode == 0, found.stderr
+    assert "runs uncompiled with the same results" in found.stdout
+    assert "algo.engine=eager" in found.stdout
