@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import re
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -189,3 +191,27 @@ def test_mujocos_renderer_draws_or_says_what_is_missing() -> None:
             image = sim.render([0], camera, 64, 64, renderer=renderer)[0].astype(int)
             found.append(np.argwhere(image[..., 0] > 2 * image[..., 2] + 10).mean(axis=0))
         assert np.abs(found[0] - found[1]).max() < 1.5, camera
+
+
+def test_the_code_of_the_page_runs() -> None:
+    page = Path(__file__).resolve().parents[1] / "docs" / "cameras.md"
+    names: dict[str, Any] = {}
+    found = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    assert len(found) == 3
+    for code in found:
+        exec(compile(code, str(page), "exec"), names)
+    assert (page.parent / "images" / "cameras.png").stat().st_size < 100_000
+
+
+@pytest.mark.parametrize("name", ["mujoco/hopper", "mujoco/ant"])
+def test_a_walker_is_followed_and_walks_as_without_pictures(name: str) -> None:
+    sim = robotrl.make_sim(name, num_envs=2, image="track", image_size=SIZE)
+    blind = robotrl.make_sim(name, num_envs=2)
+    sim.reset()
+    blind.reset()
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(10):
+        action = 0.4 * torch.rand((2, *sim.action_spec.shape), generator=generator)
+        seen, other = sim.step(action).obs, blind.step(action).obs
+        assert all(torch.equal(seen[key], value) for key, value in other.items())
+    assert np.array_equal(seen["image_track"].numpy(), sim.render([0, 1], "track", SIZE, SIZE))

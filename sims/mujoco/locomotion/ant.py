@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robotrl.sims.mujoco.core import Core
+from robotrl.sims.mujoco.images import with_images
 from robotrl.sims.mujoco.locomotion import columns
 from robotrl.sims.mujoco.locomotion.columns import Segment
 from robotrl.sims.mujoco.locomotion.task import (
@@ -114,6 +115,7 @@ def segments(force_range: Range, hide_xy: bool, show_forces: bool) -> tuple[Segm
     return (*seen, Segment("cfrc_ext", columns.wrenches(BODIES), clip=force_range)) if show_forces else seen
 
 
+@with_images
 def make(
     num_envs: int,
     seed: int,

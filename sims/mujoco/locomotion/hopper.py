@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from robotrl.sims.mujoco.core import Core
+from robotrl.sims.mujoco.images import with_images
 from robotrl.sims.mujoco.locomotion import planar
 from robotrl.sims.mujoco.locomotion.columns import INF
 from robotrl.sims.mujoco.locomotion.task import LIMIT_STEPS, Common, Dtype, Locomotion, Range, Robot
@@ -32,6 +33,7 @@ ROBOT = Robot(
 )
 
 
+@with_images
 def make(
     num_envs: int,
     seed: int,

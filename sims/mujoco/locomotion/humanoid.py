@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robotrl.sims.mujoco.core import Core
+from robotrl.sims.mujoco.images import with_images
 from robotrl.sims.mujoco.locomotion import columns
 from robotrl.sims.mujoco.locomotion.columns import INF, Segment
 from robotrl.sims.mujoco.locomotion.task import (
@@ -132,6 +133,7 @@ def segments(hide_xy: bool, inertias: bool, velocities: bool, torques: bool, wre
     return (Segment("coordinates", coordinates, 2 * int(hide_xy)), *(segment for seen, segment in optional if seen))
 
 
+@with_images
 def make(
     num_envs: int,
     seed: int,
