@@ -25,6 +25,11 @@ from robotrl.registry import SIMS
 from robotrl.sims.interop import GymnasiumEnv, GymnasiumVectorEnv, as_sb3, gymnasium_id
 
 SIM = "mujoco/peg-insert"
+ARRAY_OPTIONS: dict[str, dict[str, Any]] = {
+    "dtype": {"dtype": "float64"},
+    "image": {"image": "top", "image_size": 36},
+}
+"""Option to the options that a variant is made with."""
 
 
 def variants() -> list[tuple[str, dict[str, Any]]]:
@@ -36,8 +41,6 @@ def variants() -> list[tuple[str, dict[str, Any]]]:
         found += [(name, extra) for option, extra in ARRAY_OPTIONS.items() if option in options]
     return found
 
-
-ARRAY_OPTIONS: dict[str, dict[str, Any]] = {"dtype": {"dtype": "float64"}}
 
 every_sim = pytest.mark.parametrize(
     ("name", "options"), variants(), ids=lambda value: value if isinstance(value, str) else ",".join(value) or "plain"

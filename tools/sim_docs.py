@@ -146,7 +146,7 @@ def summary(asked: Asked) -> str:
     sim = asked.make()
     rows = [
         ("name", f"`{asked.sim}`"),
-        ("control rate", f"{1 / sim.control_dt_s:g} Hz"),
+        ("control rate", f"{1 / sim.control_dt_s:.4g} Hz"),
         ("observation", widths(sim.observation_spec)),
         ("action", width(sim.action_spec)),
     ]
@@ -216,7 +216,7 @@ def sims(_: Asked) -> str:
     for name in SIMS.names():
         sim = robotrl.make_sim(name, num_envs=1)
         link = f"[`{name}`]({page_of(name).name})"
-        rate = f"{1 / sim.control_dt_s:g} Hz"
+        rate = f"{1 / sim.control_dt_s:.4g} Hz"
         rows.append((link, gist(page_of(name)), widths(sim.observation_spec), width(sim.action_spec), rate))
     page = FOLDER / "gymnasium.md"
     rows.append((f"[`gym/ID`]({page.name})", gist(page), "its own", "its own", "its own"))
@@ -224,7 +224,9 @@ def sims(_: Asked) -> str:
 
 
 def gist(page: Path) -> str:
-    """The first sentence of a page."""
+    """The first sentence of a page; empty where the page is still to be written."""
+    if not page.exists():
+        return ""
     prose = [part for part in page.read_text().split("\n\n") if not part.startswith(("#", "!", "<", "|"))]
     return re.split(r"(?<=\.)\s", " ".join(prose[0].split()))[0]
 
