@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from robotrl.benchmarks import raster
 from robotrl.benchmarks.figures import Figure, Paired, have, paired
 from robotrl.benchmarks.stepping_peers import C_LOOP, ENVPOOL_SIZES, SYNC, c_loop, envpool_routes, sync_vector_env
 from robotrl.benchmarks.stepping_tape import Route, Tape, batch_route, env_route, record
 
-DESCRIPTION = "env steps per second: whole env against bare MuJoCo batch, C loop, SyncVectorEnv, EnvPool"
+DESCRIPTION = "env steps per second against bare MuJoCo batch, C loop, SyncVectorEnv and EnvPool; raster camera"
 PEERS = {
     "mujoco": "pip install 'robotrl[mujoco]'",
     "gymnasium": "pip install 'robotrl[train]'",
@@ -35,7 +36,7 @@ UNIT = "env steps/s"
 
 
 def run(quick: bool) -> dict[str, Figure]:
-    """Measure every route, those of a figure in turns."""
+    """Measure every route, those of a figure in turns; and the raster camera beside the physics."""
     steps, rounds = (40, 2) if quick else (200, 9)
     figures: dict[str, Figure] = {}
     for size in CHEETAH_SIZES:
@@ -48,7 +49,7 @@ def run(quick: bool) -> dict[str, Figure]:
         for kind in PEG_ACTIONS:
             measured = measure(PEG, size, kind, steps, rounds, bare)
             figures[f"env_steps_per_s_{kind}_{size}_envs"] = against_bare(measured)
-    return figures
+    return figures | raster.figures(quick)
 
 
 def bare(sim: Any, tape: Tape) -> dict[str, Route]:

@@ -24,6 +24,7 @@ def result_of(cell: Cell) -> dict[str, Any]:
         no_fall = {"value": 0.96 + 0.01 * cell.seed, "low": 0.9, "high": 1.0, "episodes": 256}
         return {
             "error_mps": 0.1 + 0.01 * cell.seed,
+            "mean_error_mps": 0.05,
             "no_fall": no_fall,
             "env_steps": 1,
             "wall_s": 3000.0,
@@ -171,7 +172,7 @@ def test_a_cell_of_ours_is_trained_and_judged(tmp_path: Path) -> None:
     assert result["return"] == pytest.approx(np.mean(result["returns"])) and result["compile_s"] == 0.0
     assert set(result) >= {"return", "returns", "training_return", "env_steps", "train_s", "env_steps_per_s"}
     # the actions that were judged are the mean ones of the weights that the run ended with
-    policy = load_policy(tmp_path / "run")
+    policy = load_policy(tmp_path / "run", "latest")
     (key,) = policy.observation_spec
 
     def act(obs: np.ndarray) -> np.ndarray:
