@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 BLOCK_HALF_M = 0.02
+"""Half an edge of the cube."""
 BLOCK_KG = 0.1
 PEDESTAL_HALF_WIDTH_M = 0.045
 PEDESTAL_HEIGHT_M = 0.05
@@ -58,14 +59,16 @@ SUCCESS_DISTANCE_M = 0.025
 SUCCESS_HEIGHT_M = 0.005
 """Vertical distance of the block from where it stands on the pedestal."""
 SUCCESS_SPEED_MPS = 0.05
+"""Largest speed of the block."""
 WITHDRAWN_M = 0.035
 """Success wants the fingers' ends so far above the block's middle."""
 METRES_PER_TIP_M = 0.5
 """What a metre between fingers and block counts in the distance to the goal."""
-CARRY_HEIGHT_M = PEDESTAL_HEIGHT_M + BLOCK_HALF_M + 0.03
-"""Height of the block on the way that the shaped reward measures."""
+CARRY_ABOVE_M = 0.03
+"""How far above its place on the pedestal the block is carried, on the way that the shaped reward measures."""
 WORKSPACE_LOW_M = (0.28, -0.35, 0.008)
 WORKSPACE_HIGH_M = (0.70, 0.35, 0.30)
+"""Opposite corners (x, y, z, world frame) of the box that actions keep the tip in."""
 AREA_LOW_M = (0.24, -0.40)
 AREA_HIGH_M = (0.74, 0.40)
 """A block whose middle leaves this part of the table has failed: the arm cannot bring it back."""
@@ -221,11 +224,10 @@ class PickPlace:
         """(N,) how far each block is from its goal: metres up, across and down, with the tip's distance added."""
         away = self.to_goal_w
         across = np.sqrt((away[:, :2] ** 2).sum(axis=1))
-        # as far up as the carrying height while there is way to go across; then down
-        height = self.block.pos_w[:, 2]
-        wanted = np.clip(across / PEDESTAL_HALF_WIDTH_M - 0.5, 0.0, 1.0) * (CARRY_HEIGHT_M - height - away[:, 2])
+        # far from the pedestal the way leads over a point above it; near it, straight down
+        detour = CARRY_ABOVE_M * np.clip(across / PEDESTAL_HALF_WIDTH_M - 0.5, 0.0, 1.0)
         tip = np.sqrt((self.to_block_w**2).sum(axis=1))
-        return across + np.abs(away[:, 2] + wanted) + wanted + METRES_PER_TIP_M * np.maximum(tip, WITHDRAWN_M)
+        return across + np.abs(away[:, 2] + detour) + detour + METRES_PER_TIP_M * np.maximum(tip, WITHDRAWN_M)
 
 
 @with_images

@@ -14,7 +14,7 @@ from robotrl.sims.mujoco.core import Core
 from robotrl.sims.mujoco.manipulation.gripper import OPEN_M
 from robotrl.sims.mujoco.manipulation.hand import STEP_M, YAW_STEP_RAD
 from robotrl.sims.mujoco.manipulation.handicap import Handicap
-from robotrl.sims.mujoco.manipulation.pick_place import BLOCK_HALF_M, CARRY_HEIGHT_M, PickPlace
+from robotrl.sims.mujoco.manipulation.pick_place import BLOCK_HALF_M, CARRY_ABOVE_M, PEDESTAL_HEIGHT_M, PickPlace
 from robotrl.sims.mujoco.manipulation.scene import QUARTER_TURN_RAD
 
 Array = NDArray[np.float64]
@@ -24,6 +24,8 @@ HOVER_M = 0.05
 """Height of the fingers' ends above the block's middle before they are let down."""
 GRIP_BELOW_M = 0.008
 """How far below the block's middle the fingers' ends grip."""
+CARRY_HEIGHT_M = PEDESTAL_HEIGHT_M + BLOCK_HALF_M + CARRY_ABOVE_M
+"""Height of the block's middle from which it may be carried across."""
 ABOVE, LOWER, GRIP, LIFT, CARRY, SET, LEAVE = range(7)
 
 

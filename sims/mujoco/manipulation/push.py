@@ -42,14 +42,18 @@ TOOL_LENGTH_M = 0.14
 PADDLE_HALF_M = (0.03, 0.006, 0.03)
 """Half width, half thickness and half height; the tool's y axis is normal to the paddle."""
 BLOCK_HALF_M = (0.03, 0.03, 0.025)
+"""Half its length, width and height."""
 BLOCK_KG = 0.2
 OBSTACLE_RADIUS_M = 0.035
 OBSTACLE_HEIGHT_M = 0.07
 LIMIT_S = 8.0
 """Time limit of an episode, unless asked for otherwise."""
 SUCCESS_DISTANCE_M = 0.015
+"""Largest distance of the block's middle from the goal's."""
 SUCCESS_YAW_RAD = 0.15
+"""Largest turn of the block against the goal."""
 SUCCESS_SPEED_MPS = 0.05
+"""Largest speed of the block."""
 METRES_PER_RAD = 0.05
 """What a radian of the block's yaw counts in the distance to the goal."""
 METRES_PER_TIP_M = 0.2
@@ -58,6 +62,7 @@ ROOM_M = 0.01
 """Room between block and obstacle on the way that the shaped reward measures."""
 WORKSPACE_LOW_M = (0.26, -0.36, 0.008)
 WORKSPACE_HIGH_M = (0.72, 0.36, 0.20)
+"""Opposite corners (x, y, z, world frame) of the box that actions keep the tip in."""
 AREA_LOW_M = (0.24, -0.40)
 AREA_HIGH_M = (0.74, 0.40)
 """A block whose middle leaves this part of the table has failed: the arm cannot bring it back."""

@@ -40,12 +40,16 @@ TOOL_LENGTH_M = 0.12
 LIMIT_S = 4.0
 """Time limit of an episode, unless asked for otherwise."""
 SUCCESS_DISTANCE_M = 0.01
+"""Largest distance of the tip from the goal."""
 SUCCESS_YAW_RAD = 0.08
+"""Largest turn of the tool against the goal."""
 SUCCESS_SPEED_MPS = 0.05
+"""Largest speed of the tip."""
 METRES_PER_RAD = 0.05
 """What a radian of yaw counts in the distance to the goal."""
 WORKSPACE_LOW_M = (0.28, -0.35, 0.03)
 WORKSPACE_HIGH_M = (0.70, 0.35, 0.36)
+"""Opposite corners (x, y, z, world frame) of the box that actions keep the tip in."""
 GOAL_LOW_M = (0.36, -0.25, 0.08)
 GOAL_HIGH_M = (0.60, 0.25, 0.30)
 """Starts and goals lie in this box."""
