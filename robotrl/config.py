@@ -35,10 +35,10 @@ class EvalCfg:
     """Starts for each, always the first of split `val`, each run exactly once."""
     num_envs: int = 64
     """Envs of the evaluation sim."""
-    score: Literal["success", "return"] = "success"
-    """What the best checkpoint is chosen by: the success rate, or the mean return where that says more."""
     animation: int = 2
     """How many of the starts each evaluation draws into `rollouts/step_N.gif`; 0 draws none."""
+    score: Literal["success", "return"] = "success"
+    """What the best checkpoint is chosen by: the success rate, or the mean return where that says more."""
 
 
 @dataclass(frozen=True)

@@ -50,3 +50,8 @@ def test_links_between_pages_lead_somewhere(page):
                 line.lstrip("# ").lower().replace(" ", "-") for line in path.read_text().splitlines() if line[:1] == "#"
             ]
             assert anchor in headings, f"{target}#{anchor}"
+
+
+def test_the_loss_of_the_engines_page_is_learned():
+    (block,) = blocks("engine.md")
+    exec(compile(block, "engine.md", "exec"), {"__name__": "engine_page"})

@@ -26,6 +26,7 @@ from robotrl.policies.gaussian import GaussianCfg
 from robotrl.registry import SIMS, make_sim
 from robotrl.run import Run
 from robotrl.train import resume, train
+from robotrl.transforms import Clip, TransformGroup, bounds_to_unit, inverse
 
 PEG = "mujoco/peg-insert"
 EVALUATION = EvalCfg(every=7, episodes=6, num_envs=4, animation=1)
@@ -52,7 +53,7 @@ def reinflow_config(clone: Path) -> TrainCfg[Any, Any]:
 
 
 def ppo_config() -> TrainCfg[Any, Any]:
-    algo = PpoCfg(env_steps=4 * 10 * 60, steps_per_env=10, epochs=2, minibatch=6, critic_warmup=0, normalise_steps=10)
+    algo = PpoCfg(env_steps=4 * 10 * 60, steps_per_env=10, epochs=2, minibatch=6, critic_warmup=0, engine="eager")
     policy = GaussianCfg(hidden=(16,))
     return TrainCfg(peg(4), algo, policy, evaluation=EvalCfg(25, 6, 4, 0), checkpoint_every=50)
 
@@ -60,11 +61,10 @@ def ppo_config() -> TrainCfg[Any, Any]:
 def make_clone(path: Path, horizon: int = 4) -> Path:
     """A flow policy with random weights, as a run."""
     sim = make_sim(PEG, num_envs=2, seed=0)
-    from robotrl.algos.ppo import measure_transforms
-
-    policy = FlowCfg(horizon=horizon, hidden=(16,), denoising_steps=2).build(
-        sim.observation_spec, sim.action_spec, measure_transforms(sim, 10, 0)
-    )
+    obs, action = sim.observation_spec, sim.action_spec
+    outputs = (inverse(bounds_to_unit("action", action.low, action.high)), Clip("action", action.low, action.high))
+    cfg = FlowCfg(horizon=horizon, hidden=(16,), denoising_steps=2)
+    policy = cfg.build(obs, action, TransformGroup((), outputs))
     run = Run.create(path, {}, seed=0, command=[])
     run.save({"policy": policy_tree(policy)}, step=0)
     run.close()

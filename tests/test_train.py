@@ -112,7 +112,7 @@ def test_reinflow_fine_tunes_the_clone(tmp_path, clone):
 
 
 def test_ppo_trains_from_scratch_and_from_a_clone(tmp_path):
-    arguments = ["--evaluation.every", "2", "--algo.critic-warmup", "0", "--algo.normalise-steps", "8", *TINY_RL]
+    arguments = ["--evaluation.every", "2", "--algo.critic-warmup", "0", "--algo.engine", "eager", *TINY_RL]
     assert main(["train", "peg-insert-ppo", "--run-dir", str(tmp_path / "a"), *arguments]) == 0
     scalars = check_run(tmp_path / "a", [2, 4], 4)
     assert scalars[0]["ratio_error"] <= 1e-5
@@ -253,7 +253,7 @@ def test_two_runs_of_one_config_are_identical_and_seeds_differ(tmp_path):
 
 
 def test_nan_from_the_sim_stops_the_run_and_the_last_checkpoint_is_intact(tmp_path):
-    cfg = walk_config(sim=SimCfg("test/walk", 16, (f"nan_step={kit.PPO.normalise_steps + 16 * 3 + 5}",)))
+    cfg = walk_config(sim=SimCfg("test/walk", 16, (f"nan_step={16 * 3 + 5}",)))
     with pytest.raises(NumericsError, match="env 0, rollout step 5: reward is nan: expected finite"):
         train(cfg, tmp_path / "r")
     survivor(tmp_path / "r", 3)
