@@ -37,13 +37,13 @@ class Images:
     def __init__(
         self, cameras: Cameras, physics: Physics, names: Sequence[str], size: int, renderer: Renderer = "auto"
     ) -> None:
-        if isinstance(size, bool) or not isinstance(size, int) or not MIN_SIZE <= size <= MAX_SIZE:
+        if type(size) is not int or not MIN_SIZE <= size <= MAX_SIZE:
             raise out_of_range("image_size", size, f"a whole number of pixels from {MIN_SIZE} to {MAX_SIZE}")
         if len(set(names)) != len(names):
             raise ConfigError(f"image is {tuple(names)!r}: expected each camera once")
         self._cameras, self._physics = cameras, physics
         self._poses_are_kept = physics.keep_poses()
-        self._renderers = {name: cameras.prepare(name, renderer) for name in names}
+        self._renderers: dict[str, Renderer] = {name: cameras.prepare(name, renderer) for name in names}
         self.specs = {f"image_{name}": image_spec(size) for name in names}
 
     def observe(self, out: Mapping[str, NDArray[Any]], env_ids: NDArray[np.int64]) -> None:
