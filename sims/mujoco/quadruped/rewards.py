@@ -17,9 +17,9 @@ Mask = NDArray[np.bool_]
 
 TRACKING_VARIANCE = 0.25
 """Squared error, in (m/s)^2 or (rad/s)^2, at which a tracking term has fallen to 1/e."""
-AIR_TIME_S = 0.2
-"""A swing of this length is neither rewarded nor punished."""
-AIR_TIME_LIMIT_S = 0.5
+AIR_TIME_S = 0.1
+"""Swings count from this length on: shorter ones are a foot that trembles."""
+AIR_TIME_LIMIT_S = 0.4
 """Swings are worth no more beyond it."""
 STANDING_COMMAND = 0.1
 """A command whose norm is below this asks to stand."""
@@ -34,19 +34,19 @@ class RewardScales:
     track_linear: float = 1.5
     track_yaw: float = 0.75
     vertical_speed: float = -2.0
-    roll_pitch_rate: float = -0.05
+    roll_pitch_rate: float = -0.03
     tilt: float = -2.5
     height: float = -10.0
-    torque: float = -2e-4
+    torque: float = -1e-4
     joint_acceleration: float = -2.5e-7
-    action_rate: float = -0.01
-    air_time: float = 0.5
+    action_rate: float = -0.005
+    air_time: float = 1.0
     foot_slip: float = -0.05
     knee_contact: float = -1.0
     joint_limit: float = -5.0
     hip_spread: float = -0.5
     stand_still: float = -0.5
-    termination: float = -100.0
+    termination: float = -50.0
 
 
 def tracking(error_squared: Array) -> Array:
@@ -65,14 +65,14 @@ def asks_to_stand(command: Array) -> Mask:
 
 
 def air_time(seconds: Array, landed: Mask, standing: Mask) -> Array:
-    """Length of the swings that end now, beyond `AIR_TIME_S`; nothing while asked to stand.
+    """Length of the swings that end now, beyond `AIR_TIME_S`, in s; nothing while asked to stand.
 
     Args:
         seconds: (N, 4) how long each foot has been in the air.
         landed: (N, 4) feet that touch the ground again.
         standing: (N,) see `asks_to_stand`.
     """
-    gain = np.minimum(seconds, AIR_TIME_LIMIT_S) - AIR_TIME_S
+    gain = np.clip(seconds, AIR_TIME_S, AIR_TIME_LIMIT_S) - AIR_TIME_S
     return (gain * landed).sum(axis=1) * ~standing
 
 

@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robotrl.fn import counter
-from robotrl.sims.mujoco.camera import View
 from robotrl.sims.mujoco.physics import Derived, Physics
 from robotrl.sims.mujoco.quadruped import rewards, robot, schedule
 from robotrl.sims.mujoco.quadruped.rewards import RewardScales
 from robotrl.sims.mujoco.quadruped.schedule import CommandCfg, PushCfg
 from robotrl.sims.mujoco.quadruped.terrain import Terrain
 from robotrl.sims.mujoco.task import Ids, Outcome, Param, Real
+from robotrl.sims.mujoco.views import AnyView, Raster, View
 from robotrl.spec import Spec
 
 Array = NDArray[np.float64]
@@ -64,10 +64,12 @@ class QuadrupedVelocity:
     reads_derived_fields: Derived = "fresh"
     survival = True
     privileged = ("privileged",)
-    views: Mapping[str, View] = {
+    views: Mapping[str, AnyView] = {
         "side": View((0.9, -1.5, 0.75), (0.0, 0.0, 0.2), 36.0),
         "front": View((1.7, 0.5, 0.6), (0.0, 0.0, 0.2), 32.0),
         "top": View((0.0, 0.0, 2.4), (0.0, 0.0, 0.0), 36.0),
+        "track": Raster("side", (0.0, 0.0, -0.05), 1.3, track="trunk", track_height=True, tile_m=0.2),
+        "track_top": Raster("top", (0.0, 0.0, 0.0), 1.3, track="trunk", tile_m=0.2),
     }
 
     def __init__(
