@@ -73,7 +73,7 @@ def pixel_loops(threads: int) -> Loops:
 @cache
 def _warn_once(reason: str) -> None:
     warnings.warn(
-        f"{reason}: the raster camera draws the same pictures in numpy, about ten times as slowly", stacklevel=4
+        f"{reason}: the raster camera draws the same pictures in numpy, about fifty times as slowly", stacklevel=4
     )
 
 
