@@ -20,7 +20,7 @@ from robotrl.fn.stats import Interval
 from robotrl.load import load_policy
 from robotrl.logs import read_scalars
 from robotrl.loop import evaluate
-from robotrl.registry import make_sim
+from robotrl.registry import PRESETS, make_sim
 from robotrl.sims.mujoco.quadruped.sim import QuadrupedSim
 
 SIM = "mujoco/quadruped-velocity"
@@ -127,10 +127,9 @@ def main(seed: int, out: Path) -> None:
         seed: of the run.
         out: an empty folder.
     """
-    from robotrl.configs.quadruped import ppo
     from robotrl.train import train
 
-    cfg = replace(ppo(), seed=seed)
+    cfg = replace(PRESETS.load("quadruped-velocity-ppo")(), seed=seed)
     started = time.monotonic()
     run = train(cfg, out / "run")
     wall_s = time.monotonic() - started
