@@ -34,6 +34,7 @@ EXTRAS = {
         "psutil",
     ),
     "sb3": ("stable_baselines3",),
+    "peers": ("stable_baselines3", "rsl_rl", "envpool"),
 }
 """What must import for an extra to be usable. `mujoco.batch` came with MuJoCo 3.17."""
 MUJOCO_PARTS = ("mujoco", "mujoco-core", "mujoco-studio")
