@@ -113,3 +113,23 @@ def test_bad_input_is_refused() -> None:
         robot.state_ids("tst")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match="num_envs is 2: expected 1"):
         SimulatedRobot(Core(PegInsert("sparse", 0.002, 4.0), 2, 0, threads=1))
+
+
+def test_where_success_means_to_last_it_comes_with_the_last_control_step_and_never_after_a_fall() -> None:
+    """A hopper stands for ten control steps; another one is thrown down by its own motors long before 400."""
+    patient = SimulatedRobot(robotrl.make_sim("mujoco/hopper", num_envs=1, limit_steps=10).core)
+    patient.reset(patient.state_ids("test").start)
+    seen = []
+    for _ in range(10):
+        patient.command(np.zeros(3, np.float32))
+        patient.advance(4)
+        seen.append(patient.success())
+    assert seen == [False] * 8 + [True] * 2
+    wild = SimulatedRobot(robotrl.make_sim("mujoco/hopper", num_envs=1, limit_steps=400).core)
+    wild.reset(wild.state_ids("test").start)
+    for _ in range(400):
+        wild.command(np.ones(3, np.float32))
+        wild.advance(4)
+        assert not wild.success()
+    wild.reset(wild.state_ids("test").start + 1)
+    assert not wild.success()

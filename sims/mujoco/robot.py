@@ -30,6 +30,8 @@ class SimulatedRobot:
         self._low = np.asarray(task.action_spec.low, np.float32)
         self._high = np.asarray(task.action_spec.high, np.float32)
         self._action = np.zeros((1, *task.action_spec.shape), np.float32)
+        self._inner_steps = 0
+        self._failed = False
 
     def state_ids(self, split: Split) -> range:
         """Start ids of a split."""
@@ -38,6 +40,7 @@ class SimulatedRobot:
     def reset(self, state_id: int) -> dict[str, NDArray[np.float32]]:
         """Go to a start state; gives the observation there."""
         self._core.reset(options={"state_ids": [state_id]})
+        self._inner_steps, self._failed = 0, False
         return self.observe()
 
     def command(self, action: NDArray[np.float32]) -> None:
@@ -61,6 +64,7 @@ class SimulatedRobot:
     def advance(self, inner_steps: int) -> None:
         """Advance the physics by `inner_steps` steps of `inner_dt_s`."""
         self._core.physics.step(inner_steps)
+        self._inner_steps += inner_steps
         self._core.task.observe(self._core.obs, slice(None))
 
     def observe(self) -> dict[str, NDArray[np.float32]]:
@@ -68,5 +72,11 @@ class SimulatedRobot:
         return {key: value[0].copy() for key, value in self._core.obs.items()}
 
     def success(self) -> bool:
-        """Whether the task is solved now."""
-        return bool(self._core.task.outcome(self._action).success[0])
+        """Whether the task is solved now; where that means to last, whether the last control step of the time limit
+        has come without a failure since the reset, as far as this was asked."""
+        task = self._core.task
+        outcome = task.outcome(self._action)
+        if not task.survival:
+            return bool(outcome.success[0])
+        self._failed = self._failed or bool(outcome.failure[0])
+        return not self._failed and self._inner_steps >= (task.limit_steps - 1) * task.substeps
