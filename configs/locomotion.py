@@ -10,27 +10,32 @@ from robotrl.policies.gaussian import GaussianCfg
 
 
 def halfcheetah_ppo() -> TrainCfg[PpoCfg, GaussianCfg]:
-    """Run as fast as possible, 1,000,000 steps."""
+    """Run as fast as possible, 1,000,000 steps.
+
+    A narrow start (a deviation of 0.135), a short horizon and many small steps, as tuned for this family by others
+    (RL Baselines3 Zoo), on 32 envs and minibatches of 256 instead of one env and 64.
+    """
     return TrainCfg(
-        sim=SimCfg("mujoco/halfcheetah", num_envs=16),
+        sim=SimCfg("mujoco/halfcheetah", num_envs=32),
         algo=PpoCfg(
             env_steps=1_000_000,
             steps_per_env=64,
             epochs=10,
-            minibatch=64,
-            lr=3e-4,
-            critic_lr=3e-4,
-            lr_schedule="linear",
-            gamma=0.99,
-            lam=0.95,
+            minibatch=256,
+            lr=2e-4,
+            critic_lr=2e-4,
+            gamma=0.98,
+            lam=0.92,
+            clip_coef=0.1,
+            entropy_coef=4e-4,
             target_kl=None,
             critic_warmup=0,
-            grad_norm=0.5,
-            critic_hidden=(64, 64),
-            critic_activation="tanh",
+            grad_norm=0.8,
+            critic_hidden=(256, 256),
+            critic_activation="relu",
             normalise_reward=True,
         ),
-        policy=GaussianCfg(horizon=1, hidden=(64, 64), initial_std=1.0, activation="tanh"),
+        policy=GaussianCfg(horizon=1, hidden=(256, 256), initial_std=0.135, activation="relu"),
         evaluation=EvalCfg(every=0, episodes=32, num_envs=32, score="return"),
         checkpoint_every=100,
     )

@@ -13,16 +13,16 @@ def ppo() -> TrainCfg[PpoCfg, GaussianCfg]:
     The settings are those in use for walking robots (Rudin et al. 2022), with fewer envs, as two cores have them.
     """
     return TrainCfg(
-        sim=SimCfg("mujoco/quadruped-velocity", num_envs=256),
+        sim=SimCfg("mujoco/quadruped-velocity", num_envs=512),
         algo=PpoCfg(
             env_steps=20_000_000,
-            steps_per_env=32,
+            steps_per_env=24,
             epochs=5,
-            minibatch=1024,
+            minibatch=3072,
             lr=1e-3,
             critic_lr=1e-3,
             lr_schedule="adaptive",
-            desired_kl=0.015,
+            desired_kl=0.01,
             gamma=0.99,
             lam=0.95,
             entropy_coef=0.01,

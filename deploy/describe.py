@@ -221,4 +221,4 @@ def _versions() -> dict[str, str]:
 
 def unknown_run(policy: HasDeploy) -> schema.Training:
     """The training section of a policy whose run is not known."""
-    return schema.Training(type(policy).__name__, None, None, None, None, None)
+    return schema.Training(type(policy).__name__, None, None, None, None, None, None)

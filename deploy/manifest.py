@@ -217,6 +217,9 @@ class Training:
     seed: int | None
     git_revision: str | None
     config_sha256: str | None
+    reward_scale: float | None
+    """What rewards were divided by when the policy was saved, None where they were taken as they are: with it, values
+    and advantages of its critic can be read in the sim's own rewards."""
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,8 @@ class NetworkPolicy(nn.Module, ABC):
         self.horizon: int = cfg.horizon
         self.control_dt_s: float | None = None
         """Seconds between two actions of the sim it was trained on; None until a learner says so."""
+        self.reward_scale: float | None = None
+        """What a learner that normalises rewards divides them by, at present; None without such normalisation."""
         self._inputs = Transforms([t for t in transforms.inputs if t.where == "graph"])
         self._outputs = Transforms([t for t in transforms.outputs if t.where == "graph"])
 
@@ -95,6 +97,7 @@ class NetworkPolicy(nn.Module, ABC):
             "action_spec": self.action_spec.to_json(),
             "transforms": self.transforms.to_json(),
             "control_dt_s": self.control_dt_s,
+            "reward_scale": self.reward_scale,
         }
 
     @classmethod
@@ -108,4 +111,5 @@ class NetworkPolicy(nn.Module, ABC):
             cls.Cfg(**cfg),
         )
         policy.control_dt_s = data["control_dt_s"]
+        policy.reward_scale = data["reward_scale"]
         return policy

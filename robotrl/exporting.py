@@ -101,4 +101,5 @@ def identity(source: Path, policy: Any) -> Training:
         seed=None if run is None else run.seed,
         git_revision=None if run is None else json.loads((run.path / "git.json").read_bytes()).get("commit"),
         config_sha256=config,
+        reward_scale=getattr(policy, "reward_scale", None),
     )

@@ -200,6 +200,7 @@ class PpoLearner:
         if self._reward_normalizer is not None:
             ended = rollout.terminated | rollout.truncated
             rollout = rollout._replace(reward=self._reward_normalizer(reward, ended))
+            self.policy.reward_scale = self._reward_normalizer.scale
         batch = make_batch(rollout, self.policy.encode, self.critic, cfg.gamma, cfg.lam, self.critic.encode)
         scalars = {
             "rollout_success": float(rollout.episodes.float().mean()) if len(rollout.episodes) else math.nan,
@@ -208,6 +209,7 @@ class PpoLearner:
             "rollout_reward": float(reward[rollout.valid].mean()),
             "explained_variance": batch.explained_variance,
             "value_target": float(batch.value_target.mean()),
+            "reward_scale": self.policy.reward_scale or 1.0,
         }
         self._iteration += 1
         scalars |= self._update(batch, reward.numel())
