@@ -70,6 +70,26 @@ def test_air_time_counts_landings_beyond_a_tenth_of_a_second_up_to_three_more() 
     assert found == pytest.approx([0.2 + 0.0 + 0.3, 0.0])
 
 
+def test_trot_pays_for_a_swinging_diagonal_pair() -> None:
+    up = np.array(
+        [
+            [1, 0, 0, 1],
+            [0, 1, 1, 0],
+            [1, 1, 0, 0],
+            [1, 0, 0, 0],
+            [0, 0, 0, 0],
+            [1, 1, 1, 0],
+            [1, 0, 0, 1],
+            [1, 0, 0, 1],
+        ],
+        bool,
+    )
+    seconds = 0.1 * up
+    seconds[6, 3] = 0.5  # held up, not swung
+    standing = np.array([False] * 7 + [True])
+    assert rewards.trot(seconds, ~up, standing).tolist() == [1, 1, 0, 0.25, 0, 0, 0, 0]
+
+
 def test_foot_slip_is_horizontal_speed_of_feet_on_the_ground() -> None:
     velocity = np.zeros((1, 4, 3))
     velocity[0] = [[3, 4, 9], [1, 0, 0], [0, 0, 5], [0, 2, 0]]

@@ -21,6 +21,8 @@ AIR_TIME_S = 0.1
 """Swings count from this length on: shorter ones are a foot that trembles."""
 AIR_TIME_LIMIT_S = 0.4
 """Swings are worth no more beyond it."""
+ONE_FOOT = 0.25
+"""What one swinging foot counts, where a diagonal pair counts 1."""
 STANDING_COMMAND = 0.1
 """A command whose norm is below this asks to stand."""
 SOFT_RANGE = 0.9
@@ -38,9 +40,10 @@ class RewardScales:
     tilt: float = -2.5
     height: float = -10.0
     torque: float = -1e-4
-    joint_acceleration: float = -2.5e-7
+    joint_acceleration: float = -1e-7
     action_rate: float = -0.005
     air_time: float = 1.0
+    trot: float = 1.0
     foot_slip: float = -0.05
     knee_contact: float = -1.0
     joint_limit: float = -5.0
@@ -74,6 +77,25 @@ def air_time(seconds: Array, landed: Mask, standing: Mask) -> Array:
     """
     gain = np.clip(seconds, AIR_TIME_S, AIR_TIME_LIMIT_S) - AIR_TIME_S
     return (gain * landed).sum(axis=1) * ~standing
+
+
+def trot(seconds: Array, contact: Mask, standing: Mask) -> Array:
+    """1 while exactly one diagonal pair of feet swings, `ONE_FOOT` while one foot does; nothing while asked to stand.
+
+    A foot swings until it has been up for `AIR_TIME_LIMIT_S`: holding it up does not pay. Without this term a robot
+    finds a way to slide along on the tremor of its exploration, which the mean action has not.
+
+    Args:
+        seconds: (N, 4) how long each foot has been in the air; FR, FL, RR, RL.
+        contact: (N, 4) feet on the ground.
+        standing: (N,) see `asks_to_stand`.
+    """
+    up = ~contact
+    swings = up & (seconds < AIR_TIME_LIMIT_S)
+    count = up.sum(axis=1)
+    pair = (swings[:, 0] & swings[:, 3]) | (swings[:, 1] & swings[:, 2])
+    one = (count == 1) & swings.any(axis=1)
+    return ((count == 2) & pair) * (1.0 * ~standing) + ONE_FOOT * (one & ~standing)
 
 
 def foot_slip(velocity_w: Array, contact: Mask) -> Array:

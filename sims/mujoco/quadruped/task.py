@@ -26,7 +26,7 @@ from robotrl.spec import Spec
 Array = NDArray[np.float64]
 
 CONTROL_DT_S = robot.PHYSICS_DT_S * robot.SUBSTEPS
-NOISE = {"trunk_rate": 0.2, "gravity": 0.05, "joint_pos": 0.01, "joint_vel": 1.5}
+NOISE = {"trunk_rate": 0.2, "gravity": 0.05, "joint_pos": 0.01, "joint_vel": 0.5}
 """Amplitudes of measurement noise at `noise` 1, in rad/s, 1, rad and rad/s."""
 CONTACT_M = 0.005
 """A foot, knee or trunk that is nearer to the ground than this touches it."""
@@ -304,6 +304,7 @@ class QuadrupedVelocity:
             rewards.sum_squares((self._qvel[:, 6:] - self._joint_vel_before) / CONTROL_DT_S),
             rewards.sum_squares(self._action - self._action_before),
             rewards.air_time(self._air_s, landed, standing),
+            rewards.trot(self._air_s, contact, standing),
             rewards.foot_slip(self._foot_velocity_w, contact),
             (clearance[:, 4:] < CONTACT_M + robot.KNEE_RADIUS_M).sum(axis=1),
             rewards.joint_limit(self._qpos[:, 7:], self._soft_low, self._soft_high),
