@@ -173,10 +173,14 @@ def loop(path: Path, resume: str) -> None:
     found = run.resume() if resume == "resume" else None
     step = found.step if found else -1
     with run:
-        print("ready", flush=True)
+        ready = False
         while not run.stop_requested:
             step += 1
             run.log(step, {"x": step})
+            if not ready:
+                # only now is there a step that a signal can save
+                print("ready", flush=True)
+                ready = True
             time.sleep(0.01)
         run.save(tree(step), step=step)
     sys.exit(run.exit_code)

@@ -47,7 +47,9 @@ def test_links_between_pages_lead_somewhere(page):
         assert path.exists(), target
         if anchor:
             headings = [
-                line.lstrip("# ").lower().replace(" ", "-") for line in path.read_text().splitlines() if line[:1] == "#"
+                re.sub(r"[^\w\- ]", "", line.lstrip("# ").lower()).replace(" ", "-")
+                for line in path.read_text().splitlines()
+                if line[:1] == "#"
             ]
             assert anchor in headings, f"{target}#{anchor}"
 

@@ -23,13 +23,11 @@ import robotrl
 from robotrl.errors import CapabilityError, ConfigError
 from robotrl.registry import SIMS
 from robotrl.sims.interop import GymnasiumEnv, GymnasiumVectorEnv, as_sb3, gymnasium_id
+from robotrl.sims.mujoco.views import Raster
 
 SIM = "mujoco/peg-insert"
-ARRAY_OPTIONS: dict[str, dict[str, Any]] = {
-    "dtype": {"dtype": "float64"},
-    "image": {"image": "top", "image_size": 36},
-}
-"""Option to the options that a variant is made with."""
+ARRAY_OPTIONS: dict[str, dict[str, Any]] = {"dtype": {"dtype": "float64"}}
+"""Option to the options that a variant is made with; pictures have a camera of each sim's own."""
 
 
 def variants() -> list[tuple[str, dict[str, Any]]]:
@@ -39,6 +37,10 @@ def variants() -> list[tuple[str, dict[str, Any]]]:
         options = {p.name for p in inspect.signature(SIMS.load(name)).parameters.values() if p.kind is p.KEYWORD_ONLY}
         found.append((name, {}))
         found += [(name, extra) for option, extra in ARRAY_OPTIONS.items() if option in options]
+        if "image" in options:
+            views = robotrl.make_sim(name, 1).core.task.views
+            raster = next(camera for camera, view in views.items() if isinstance(view, Raster))
+            found.append((name, {"image": raster, "image_size": 36}))
     return found
 
 
