@@ -252,7 +252,7 @@ def test_list_names_what_there_is(capsys):
     for name in ("mujoco/peg-insert", "peg-insert-reinflow", "sim", "quickstart"):
         assert name in said
     assert main(["list", "sims"]) == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == SIMS.names()
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["gym/ID", *SIMS.names()]
 
 
 @pytest.fixture(scope="module")
