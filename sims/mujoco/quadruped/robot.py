@@ -107,7 +107,8 @@ class RobotCard:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> RobotCard:
         """Inverse of `to_json`."""
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in data.items()})
+        given: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in data.items()}
+        return cls(**given)
 
 
 def robot_card(observation_names: tuple[str, ...]) -> RobotCard:

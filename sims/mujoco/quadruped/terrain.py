@@ -106,10 +106,10 @@ def _tile(kind: Kind, difficulty: float, number: int) -> Array:
     cells = round(TILE_M / CELL_M)
     axis = np.arange(cells + 1) * CELL_M
     from_rim = np.minimum(axis, TILE_M - axis)
-    rim = np.minimum(from_rim[:, None], from_rim[None, :])
+    rim: Array = np.minimum(from_rim[:, None], from_rim[None, :])
     if kind == "rough":
         coarse = counter.uniform(_SEED, np.arange(number * 10_000, number * 10_000 + (cells // 2 + 1) ** 2), 1)
-        bumps = np.kron(coarse.reshape(cells // 2 + 1, -1), np.ones((2, 2)))[: cells + 1, : cells + 1]
+        bumps: Array = np.kron(coarse.reshape(cells // 2 + 1, -1), np.ones((2, 2)))[: cells + 1, : cells + 1]
         return ROUGH_M * difficulty * bumps * (rim > 0)
     run = np.minimum(rim, (TILE_M - PLATFORM_M) / 2)
     if kind == "slopes":

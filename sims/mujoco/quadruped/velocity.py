@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from robotrl.errors import ConfigError, check_number, unknown
 from robotrl.sims.mujoco.core import Core
@@ -118,7 +118,7 @@ def _task(
     )
 
 
-def _scales(changed: Mapping[str, float]) -> RewardScales:
+def _scales(changed: Mapping[str, Any]) -> RewardScales:
     known = asdict(RewardScales())
     for name, value in changed.items():
         if name not in known:
