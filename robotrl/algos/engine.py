@@ -59,6 +59,21 @@ class Group(NamedTuple):
     """The group's gradient is clipped to this norm."""
 
 
+class State(NamedTuple):
+    """What an update changes; P parameters, G groups."""
+
+    flat: Tensor
+    """(P,) the parameters."""
+    first: Tensor
+    """(P,) Adam's first moments."""
+    second: Tensor
+    """(P,) Adam's second moments."""
+    steps: Tensor
+    """(G,) updates that each group took part in."""
+    carry: Tensor
+    """(C,)."""
+
+
 class Updates(NamedTuple):
     """What `Engine.run` did, one entry for each minibatch."""
 
@@ -123,11 +138,10 @@ class Engine:
         self._spans = [(sum(ends[:i]), sum(ends[: i + 1])) for i in range(len(ends))]
         self.flat = flatten([p for _, p in ordered])
         device = self.flat.device
-        self._first = torch.zeros_like(self.flat)
-        self._second = torch.zeros_like(self.flat)
-        self._steps = torch.zeros(len(groups), device=device)
+        moments = torch.zeros_like(self.flat), torch.zeros_like(self.flat)
         self.carry = carry.detach().clone().to(device)
         """(C,) what the next minibatch is handed; a learner may write into it between calls of `run`."""
+        self._now = State(self.flat, *moments, torch.zeros(len(groups), device=device), self.carry)
         self._data: dict[str, Tensor] = {}
         self._info_names: list[str] = []
         self._call: Callable[..., Tensor] | None = None
@@ -157,7 +171,7 @@ class Engine:
         for begin in range(0, len(padded), UPDATES_PER_CALL):
             span = slice(begin, begin + UPDATES_PER_CALL)
             with torch.no_grad():
-                stats.append(call(*self._state(), live[span], padded[span], *self._data.values()))
+                stats.append(call(*self._now, live[span], padded[span], *self._data.values()))
         table = torch.cat(stats)[:count]
         info = dict(zip(self._info_names, table.unbind(1), strict=True))
         self._check(info, what)
@@ -165,15 +179,12 @@ class Engine:
 
     def state(self) -> dict[str, Any]:
         """What an exact resume needs besides the networks' own parameters."""
-        return {"first": self._first, "second": self._second, "steps": self._steps, "carry": self.carry}
+        return {name: tensor for name, tensor in self._now._asdict().items() if name != "flat"}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore what `state` gave, in place."""
         for name, tensor in self.state().items():
             tensor.copy_(state[name])
-
-    def _state(self) -> tuple[Tensor, ...]:
-        return self.flat, self._first, self._second, self._steps, self.carry
 
     def _fill(self, data: Mapping[str, Tensor], capacity: int) -> None:
         fits = self._data.keys() == data.keys() and all(len(self._data[name]) >= len(x) for name, x in data.items())
@@ -208,27 +219,19 @@ class Engine:
         *data: Tensor,
     ) -> Tensor:
         """`UPDATES_PER_CALL` updates in a row, written into the first five arguments; gives their statistics (U, S)."""
-        now = (flat, first, second, steps, carry)
+        now = State(flat, first, second, steps, carry)
         stats: list[Tensor] = []
         for index in range(len(rows)):
             batch = {name: x[rows[index]] for name, x in zip(self._data, data, strict=True)}
-            now, info = self._update(*now, live[index], batch)
+            now, info = self._update(now, live[index], batch)
             self._info_names = list(info)
             stats.append(torch.stack([value.to(flat.dtype) for value in info.values()]))
         for target, value in zip((flat, first, second, steps, carry), now, strict=True):
             target.copy_(value)
         return torch.stack(stats)
 
-    def _update(
-        self,
-        flat: Tensor,
-        first: Tensor,
-        second: Tensor,
-        steps: Tensor,
-        carry: Tensor,
-        live: Tensor,
-        batch: dict[str, Tensor],
-    ) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+    def _update(self, now: State, live: Tensor, batch: dict[str, Tensor]) -> tuple[State, dict[str, Tensor]]:
+        flat, first, second, steps, carry = now
         leaf = flat.detach().requires_grad_()
         with torch.enable_grad():
             parts = zip(self._names, leaf.split(self._sizes), self._shapes, strict=True)
@@ -264,7 +267,7 @@ class Engine:
         new_steps = torch.stack([p[3] for p in pieces])
         new_carry = torch.where(wanted, out.carry.detach(), carry)
         info |= {name: value.detach() for name, value in out.info.items()}
-        return (new_flat, new_first, new_second, new_steps, new_carry), info
+        return State(new_flat, new_first, new_second, new_steps, new_carry), info
 
     # how it is run
 
@@ -297,7 +300,7 @@ class Engine:
             u, device = UPDATES_PER_CALL, self.flat.device
             live = torch.zeros(u, dtype=self.flat.dtype, device=device)
             rows = torch.zeros(u, self.minibatch, dtype=torch.int64, device=device)
-            return *(x.clone() for x in self._state()), live, rows, *(x.clone() for x in self._data.values())
+            return *(x.clone() for x in self._now), live, rows, *(x.clone() for x in self._data.values())
 
         with torch.no_grad():
             # tracing runs the Python code once; the compiler then sees plain tensor operations only
@@ -309,7 +312,7 @@ class Engine:
             compiled: Callable[..., Tensor] = torch.compile(graph, fullgraph=True, dynamic=False, options=options)
             compiled(*example())
             if self.flat.device.type == "cuda":
-                return CudaGraph(compiled, (*self._state(), *example()[5:7], *self._data.values()), inputs=(5, 6))
+                return CudaGraph(compiled, (*self._now, *example()[5:7], *self._data.values()), inputs=(5, 6))
         return compiled
 
 
