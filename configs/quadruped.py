@@ -15,7 +15,7 @@ def ppo() -> TrainCfg[PpoCfg, GaussianCfg]:
     return TrainCfg(
         sim=SimCfg("mujoco/quadruped-velocity", num_envs=512),
         algo=PpoCfg(
-            env_steps=20_000_000,
+            env_steps=10_000_000,
             steps_per_env=24,
             epochs=5,
             minibatch=3072,

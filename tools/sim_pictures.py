@@ -1,14 +1,22 @@
-"""Draws the pictures of the sims' pages: `python tools/sim_pictures.py`."""
+"""Draws the pictures of the sims' pages: `python tools/sim_pictures.py`.
+
+`python tools/sim_pictures.py QUADRUPED_RUN` draws the one that needs a trained policy, and nothing else.
+"""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
 
 import robotrl
+from robotrl.load import load_policy
+from robotrl.sims.mujoco.camera import RayCamera
+from robotrl.sims.mujoco.views import View
 
 IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
 WIDTH, HEIGHT = 352, 264
@@ -57,7 +65,63 @@ def locomotion(name: str) -> None:
     picture.save(IMAGES / f"{name}.png", optimize=True)
 
 
+def beside(sim: Any, width: int, height: int) -> np.ndarray:
+    """The quadruped in env 0, seen from the side and a little from the front."""
+    x, y, z, w, _, _, turn = sim.core.physics.batch.bind("qpos")[0, :7]
+    ahead = 2 * np.arctan2(turn, w)
+    angle = ahead - 1.2
+    eye = (x + 1.3 * np.cos(angle), y + 1.3 * np.sin(angle), z + 0.35)
+    views = {"beside": View(eye, (x, y, z - 0.1), 34.0)}
+    return RayCamera(sim.core.physics.batch, views).render([0], "beside", width, height, samples=4)[0]
+
+
+def grounds() -> None:
+    """The quadruped at rest on each ground, at its hardest."""
+    pictures = []
+    for ground in ("flat", "rough", "slopes", "steps"):
+        options = {"terrain": ground, "levels": 1, "randomize": False, "end_on_fall": False}
+        sim = robotrl.make_sim("mujoco/quadruped-velocity", num_envs=1, **options)
+        sim.queue_states(sim.state_ids("val")[:1])
+        sim.reset()
+        if ground in ("slopes", "steps"):
+            # from the level middle of the tile to its flank, looking uphill
+            place = np.array([0.0]), np.array([2.4])
+            above = 0.42 + sim.core.task.terrain.height(*place)[0]
+            sim.core.physics.batch.bind("qpos")[0, :7] = 0.0, 2.4, above, 0.7071, 0.0, 0.0, -0.7071
+        for _ in range(40):
+            sim.step(torch.zeros(1, 12))
+        pictures.append(beside(sim, 256, 208))
+    picture = Image.fromarray(np.concatenate(pictures, axis=1)).quantize(128, dither=Image.Dither.NONE)
+    picture.save(IMAGES / "quadruped-velocity.png", optimize=True)
+
+
+def trot(run: str) -> None:
+    """A trained quadruped following a command, a picture every 60 ms."""
+    policy = load_policy(run, "latest")
+    sim = robotrl.make_sim("mujoco/quadruped-velocity", num_envs=64)
+    sim.queue_states(sim.state_ids("val")[:64])
+    obs = sim.reset()
+    # the start whose first command is nearest to straight ahead at full speed, with little turning
+    best = int(np.argmax(sim.commands[:, 0] - np.abs(sim.commands[:, 1]) - 0.5 * np.abs(sim.commands[:, 2])))
+    first = sim.state_ids("val").start + best
+    sim = robotrl.make_sim("mujoco/quadruped-velocity", num_envs=1)
+    sim.queue_states([first])
+    obs = sim.reset()
+    pictures = []
+    for step in range(164):
+        if step >= 150 and (step - 150) % 3 == 0:
+            pictures.append(beside(sim, 204, 180))
+        with torch.no_grad():
+            obs = sim.step(policy.act(obs, mode="mean").chunk[:, 0]).obs
+    picture = Image.fromarray(np.concatenate(pictures, axis=1)).quantize(128, dither=Image.Dither.NONE)
+    picture.save(IMAGES / "quadruped-trot.png", optimize=True)
+
+
 if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        trot(sys.argv[1])
+        sys.exit()
+    grounds()
     for robot in ("ant", "halfcheetah", "hopper", "humanoid", "walker2d"):
         locomotion(robot)
     episode("mujoco/peg-insert", "left", {0: "front", 10: "side"}, "top")
