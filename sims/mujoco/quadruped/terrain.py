@@ -109,7 +109,8 @@ def _tile(kind: Kind, difficulty: float, number: int) -> Array:
     rim: Array = np.minimum(from_rim[:, None], from_rim[None, :])
     if kind == "rough":
         coarse = counter.uniform(_SEED, np.arange(number * 10_000, number * 10_000 + (cells // 2 + 1) ** 2), 1)
-        bumps: Array = np.kron(coarse.reshape(cells // 2 + 1, -1), np.ones((2, 2)))[: cells + 1, : cells + 1]
+        # every coarse value stands for a square of two by two
+        bumps = coarse.reshape(cells // 2 + 1, -1).repeat(2, axis=0).repeat(2, axis=1)[: cells + 1, : cells + 1]
         return ROUGH_M * difficulty * bumps * (rim > 0)
     run = np.minimum(rim, (TILE_M - PLATFORM_M) / 2)
     if kind == "slopes":
