@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from robotrl.errors import ConfigError, check_number, unknown
 from robotrl.sims.mujoco.core import Core
+from robotrl.sims.mujoco.images import with_images
 from robotrl.sims.mujoco.quadruped.rewards import RewardScales
 from robotrl.sims.mujoco.quadruped.schedule import CommandCfg, PushCfg
 from robotrl.sims.mujoco.quadruped.task import CONTROL_DT_S, RANDOMIZATION, QuadrupedVelocity
@@ -26,6 +27,7 @@ PUSH_YAW_PER_MPS = 1.0
 """Kicks to the yaw rate, in rad/s for each m/s of the horizontal ones."""
 
 
+@with_images
 def make(
     num_envs: int,
     seed: int,
