@@ -165,10 +165,11 @@ def test_a_cell_of_ours_is_trained_and_judged(tmp_path: Path) -> None:
     presets = {task: PRESETS.load(name)() for task, name in locomotion.PRESETS.items()}
     assert all(cfg.sim.name == task and cfg.algo.env_steps == locomotion.STEPS for task, cfg in presets.items())
     cfg = presets["mujoco/hopper"]
-    algo = replace(cfg.algo, env_steps=1024, epochs=1, engine="eager")
+    iteration = cfg.sim.num_envs * cfg.algo.steps_per_env
+    algo = replace(cfg.algo, env_steps=iteration, epochs=1, engine="eager")
     evaluation = replace(cfg.evaluation, every=1, episodes=2, num_envs=2, animation=0)
     result = locomotion.train_and_judge(replace(cfg, algo=algo, evaluation=evaluation), tmp_path / "run", episodes=3)
-    assert result["env_steps"] == 1024 and len(result["returns"]) == 3
+    assert result["env_steps"] == iteration and len(result["returns"]) == 3
     assert result["return"] == pytest.approx(np.mean(result["returns"])) and result["compile_s"] == 0.0
     assert set(result) >= {"return", "returns", "training_return", "env_steps", "train_s", "env_steps_per_s"}
     # the actions that were judged are the mean ones of the weights that the run ended with
