@@ -44,11 +44,16 @@ class FlowPolicy(NetworkPolicy):
         self, observation_spec: dict[str, Spec], action_spec: Spec, transforms: TransformGroup, cfg: FlowCfg
     ) -> None:
         super().__init__(observation_spec, action_spec, transforms, cfg)
-        self.denoising_steps = cfg.denoising_steps
+        self.times = chain.uniform_times(cfg.denoising_steps)
         self.context_width = flat_width(observation_spec)
         chunk = cfg.horizon * self.action_width
         self.time = TimeFeatures(cfg.time_features)
         self.net = Mlp(self.context_width + chunk + cfg.time_features, cfg.hidden, chunk)
+
+    @property
+    def denoising_steps(self) -> int:
+        """K."""
+        return len(self.times) - 1
 
     @property
     def noise_shape(self) -> tuple[int, int] | None:

@@ -260,7 +260,13 @@ class HasChain(Protocol):
 
     horizon: int
     action_spec: Spec
-    denoising_steps: int
+    times: tuple[float, ...]
+    """K+1 numbers that rise from 0 to 1: the grid on which the chain is run, learned and deployed."""
+
+    @property
+    def denoising_steps(self) -> int:
+        """K."""
+        ...
 
     def encode(self, obs: dict[str, Tensor]) -> Tensor:
         """Context (B, D) from raw observations (normalisation inside)."""

@@ -16,12 +16,14 @@ from robotrl.fn.chain import (
     Kernel,
     Transition,
     chain_log_prob,
+    ddim,
     flow_sde,
     integrate,
     noise_net,
     normal_log_prob,
     ode,
     sample,
+    uniform_times,
 )
 from robotrl.policies.noise import NoiseNet
 
@@ -34,7 +36,12 @@ def noise_kernel(policy: Any) -> Kernel:
     return noise_net(net.to(next(policy.parameters()).dtype))
 
 
-KERNELS = {"noise_net": noise_kernel, "flow_sde": lambda policy: flow_sde(0.7)}
+KERNELS = {
+    "noise_net": noise_kernel,
+    "flow_sde": lambda policy: flow_sde(0.7),
+    "ddpm": lambda policy: ddim(1.0, 0.1),
+    "ddim": lambda policy: ddim(0.5, 0.05),
+}
 """Every stochastic kernel."""
 
 
@@ -97,6 +104,7 @@ def test_integrate_is_sample_with_ode_and_sde_without_noise(name):
     assert torch.equal(chain.x[:, 0], noise)
     assert (chain.log_prob == 0).all()
     assert torch.equal(sample(policy, ctx, flow_sde(0.0), noise).x, chain.x)
+    assert torch.equal(sample(policy, ctx, ddim(0.0, 0.0), noise).x, chain.x)
     assert torch.equal(policy.decode(ctx, noise), end)
     assert torch.equal(policy.decode(ctx, noise), end)
 
@@ -109,6 +117,7 @@ class GaussianFlow:
 
     def __init__(self, mean: float, std: float, steps: int) -> None:
         self.mean, self.std, self.denoising_steps = mean, std, steps
+        self.times = uniform_times(steps)
 
     def encode(self, obs: dict[str, Tensor]) -> Tensor:
         return obs["x"]
@@ -130,6 +139,80 @@ def test_flow_sde_ends_in_the_distribution_of_the_flow(scale):
     end = sample(policy, torch.zeros(batch, 1), flow_sde(scale), noise, generator).x[:, -1]
     assert abs(end.mean().item() - 0.8) < 0.02
     assert abs(end.std().item() - 0.4) < 0.02
+
+
+@pytest.mark.parametrize("eta", [0.3, 0.7, 1.0])
+def test_ddim_ends_in_the_distribution_of_the_flow(eta):
+    policy = GaussianFlow(0.8, 0.4, 100)
+    batch = 10_000
+    generator = torch.Generator().manual_seed(6)
+    noise = torch.randn((batch, 1, 1), generator=generator, dtype=torch.float64)
+    end = sample(policy, torch.zeros(batch, 1), ddim(eta, 1e-6), noise, generator).x[:, -1]
+    assert abs(end.mean().item() - 0.8) < 0.02
+    assert abs(end.std().item() - 0.4) < 0.02
+
+
+@given(abar=st.floats(0.01, 0.9), more=st.floats(1.01, 8.0), eta=st.floats(0.0, 1.0), seed=st.integers(0, 99))
+@settings(max_examples=50, deadline=None)
+def test_ddim_is_the_published_step_of_a_diffusion(abar, more, eta, seed):
+    """In the coordinates of the paper: x = sqrt(abar) a + sqrt(1 - abar) e (Song et al. 2021, eq. 12 and 16)."""
+    after = min(0.99, abar * more)
+    sigma = eta * math.sqrt((1 - after) / (1 - abar)) * math.sqrt(1 - abar / after)
+    generator = torch.Generator().manual_seed(seed)
+    action, eps = torch.randn((2, 5, 1, 1), generator=generator, dtype=torch.float64)
+    expected = math.sqrt(after) * action + math.sqrt(1 - after - sigma**2) * eps
+
+    def time(level: float) -> tuple[float, float]:
+        """t of a level, and what its state is divided by to lie on the straight path."""
+        length = math.sqrt(level) + math.sqrt(1 - level)
+        return math.sqrt(level) / length, length
+
+    (t, length), (t_after, length_after) = time(abar), time(after)
+
+    class Exact(GaussianFlow):
+        def velocity(self, ctx: Tensor, x: Tensor, t: Tensor, dt: Tensor) -> Tensor:
+            return action - eps
+
+    x = (math.sqrt(abar) * action + math.sqrt(1 - abar) * eps) / length
+    now, step = (torch.full((5,), v, dtype=torch.float64) for v in (t, t_after - t))
+    mean, std = ddim(eta, 1e-12)(Exact(0.0, 1.0, 1), torch.zeros(5, 1), x, now, step)
+    assert std is not None
+    assert torch.allclose(mean * length_after, expected, atol=1e-9)
+    assert torch.allclose(std * length_after, torch.full_like(std, max(sigma, 1e-12)), atol=1e-9)
+
+
+@pytest.mark.parametrize("arguments", [(-0.1, 0.1), (1.1, 0.1), (0.5, -1.0), (0.5, 0.0)])
+def test_ddim_refuses_what_has_no_density(arguments):
+    with pytest.raises(ValueError, match="expected"):
+        ddim(*arguments)
+
+
+@pytest.mark.parametrize("kernel_name", KERNELS)
+@torch.no_grad()
+def test_a_chain_may_be_drawn_and_judged_in_parts(kernel_name):
+    policy, ctx, noise = setup("flow", torch.float64)
+    kernel = KERNELS[kernel_name](policy)
+    whole = sample(policy, ctx, kernel, noise, torch.Generator().manual_seed(4))
+    generator = torch.Generator().manual_seed(4)
+    first = sample(policy, ctx, kernel, noise, generator, range(3))
+    rest = sample(policy, ctx, kernel, first.x[:, -1], generator, range(3, 4))
+    assert torch.equal(torch.cat([first.x, rest.x[:, 1:]], 1), whole.x)
+    part = chain_log_prob(policy, ctx, kernel, whole.x[:, 1:], range(1, 4))
+    assert torch.allclose(part, whole.log_prob[:, 1:], atol=1e-12)
+    ends = integrate(policy, ctx, integrate(policy, ctx, noise, range(1)), range(1, 4))
+    assert torch.equal(ends, integrate(policy, ctx, noise))
+
+
+@torch.no_grad()
+def test_draws_can_be_bounded():
+    policy, ctx, noise = setup("flow", torch.float64, batch=4000)
+    kernel = ddim(1.0, 0.1)
+    drawn = sample(policy, ctx, kernel, noise, torch.Generator().manual_seed(4), range(1), noise_bound=1.0)
+    mean, std = kernel(policy, ctx, noise, torch.zeros(4000, dtype=torch.float64), torch.full((4000,), 0.25))
+    assert std is not None
+    z = (drawn.x[:, 1] - mean) / std
+    assert z.abs().max() == pytest.approx(1.0)
+    assert (z.abs() > 0.999).double().mean() > 0.25
 
 
 def test_the_time_convention_is_noise_at_zero_action_at_one():

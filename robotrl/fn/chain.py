@@ -2,11 +2,16 @@
 
 A policy supplies `encode` and `velocity` (`robotrl.spec.HasChain`). A *kernel* turns them into one step of the chain,
 `kernel(policy, ctx, x, t, dt) -> Transition(mean, std)`; `sample` and `chain_log_prob` call the same kernel on the same
-time grid, so that the ratio of new to old probability is 1 before the first update. t = 0 is noise, t = 1 the action.
+time grid, the policy's `times`, so that the ratio of new to old probability is 1 before the first update.
+
+t = 0 is noise, t = 1 the action, and every policy's points lie on straight paths, x_t = (1 - t) noise + t action. The
+state sqrt(abar) action + sqrt(1 - abar) noise of a variance-preserving diffusion is the same point, scaled,
+with t / (1 - t) = sqrt(abar / (1 - abar)); so every kernel works on every policy.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
@@ -54,6 +59,41 @@ def noise_net(std_of: Callable[[Tensor, Tensor], Tensor]) -> Kernel:
     return kernel
 
 
+def ddim(eta: float, std_floor: float) -> Kernel:
+    """The steps of DDIM (Song et al. 2021, eq. 12 and 16) and DDPM (Ho et al. 2020, eq. 7), on straight paths.
+
+    With the action and the noise that the velocity v points at, a = x + (1 - t) v and e = x - t v, the next point is
+    t' a + sqrt((1 - t')^2 - s^2) e + s z. The published deviation sigma, written for x_t, is
+    s = eta (1 - t') sqrt(1 - (t (1 - t') / (t' (1 - t)))^2). Without noise (eta 0) this is the Euler step, `ode`.
+
+    Args:
+        eta: 0 is deterministic DDIM, 1 is DDPM with the smaller of its two variances.
+        std_floor: least standard deviation of a step, as in DPPO (2409.00588); the mean does not depend on it. Without
+            a floor the last step would have no density.
+
+    Raises:
+        ValueError: a number out of range, or noise without a floor.
+    """
+    if not 0 <= eta <= 1 or std_floor < 0:
+        raise ValueError(f"eta={eta}, std_floor={std_floor}: expected 0 to 1, and 0 or more")
+    if eta > 0 and std_floor == 0:
+        raise ValueError(f"std_floor is 0 with eta={eta}: expected above 0, the last step has no noise of its own")
+    if eta == 0 and std_floor == 0:
+        return ode
+
+    def kernel(policy: HasChain, ctx: Tensor, x: Tensor, t: Tensor, dt: Tensor) -> Transition:
+        velocity = policy.velocity(ctx, x, t, dt)
+        here, there = _column(t), _column(t + dt)
+        left = (1 - there).clamp(min=0)
+        kept = here * left / (there * (1 - here))
+        std = eta * left * (1 - kept**2).clamp(min=0).sqrt()
+        action, noise = x + (1 - here) * velocity, x - here * velocity
+        mean = there * action + (left**2 - std**2).clamp(min=0).sqrt() * noise
+        return Transition(mean, std.clamp(min=std_floor).expand_as(x))
+
+    return kernel
+
+
 def flow_sde(scale: float) -> Kernel:
     """The flow turned into an SDE with the same marginals (Flow-GRPO 2505.05470, time reversed to ours).
 
@@ -80,75 +120,93 @@ def flow_sde(scale: float) -> Kernel:
 
 
 def sample(
-    policy: HasChain, ctx: Tensor, kernel: Kernel, noise: Tensor, generator: torch.Generator | None = None
+    policy: HasChain,
+    ctx: Tensor,
+    kernel: Kernel,
+    noise: Tensor,
+    generator: torch.Generator | None = None,
+    steps: range | None = None,
+    noise_bound: float | None = None,
 ) -> Chain:
-    """Draw a chain.
+    """Draw a chain, or a part of one.
 
     Args:
         policy: the generative policy.
         ctx: (B, D) from `policy.encode`.
         kernel: the law of each step.
-        noise: (B, H, A) where the chain starts, usually standard normal.
+        noise: (B, H, A) where it starts: standard normal noise, or the point before the first of `steps`.
         generator: source of the steps' noise.
+        steps: consecutive steps out of 0..K-1; by default all.
+        noise_bound: the standard normal draws are clipped to this many deviations; the log-density takes no notice.
 
     Returns:
-        All K+1 points, and the log-density of each transition under `kernel`.
+        The n+1 points of the n steps, and the log-density of each transition under `kernel`.
     """
     x, points, log_probs = noise, [noise], list[Tensor]()
-    for t, dt in _grid(policy.denoising_steps, noise):
-        mean, std = kernel(policy, ctx, x, t, dt)
+    times, lengths = _grid(policy, noise)
+    for k in steps or range(policy.denoising_steps):
+        mean, std = kernel(policy, ctx, x, times[k].expand(len(x)), lengths[k].expand(len(x)))
         if std is None:
             x = mean
             log_probs.append(torch.zeros_like(x))
         else:
             eps = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
+            if noise_bound is not None:
+                eps = eps.clamp(-noise_bound, noise_bound)
             x = mean + std * eps
             log_probs.append(normal_log_prob(x, mean, std))
         points.append(x)
     return Chain(torch.stack(points, 1), torch.stack(log_probs, 1))
 
 
-def integrate(policy: HasChain, ctx: Tensor, noise: Tensor) -> Tensor:
+def integrate(policy: HasChain, ctx: Tensor, noise: Tensor, steps: range | None = None) -> Tensor:
     """The end (B, H, A) of the deterministic chain: `sample` with `ode`, without the record."""
     x = noise
-    for t, dt in _grid(policy.denoising_steps, noise):
-        x = ode(policy, ctx, x, t, dt).mean
+    times, lengths = _grid(policy, noise)
+    for k in steps or range(policy.denoising_steps):
+        x = ode(policy, ctx, x, times[k].expand(len(x)), lengths[k].expand(len(x))).mean
     return x
 
 
-def chain_log_prob(policy: HasChain, ctx: Tensor, kernel: Kernel, points: Tensor) -> Tensor:
+def chain_log_prob(policy: HasChain, ctx: Tensor, kernel: Kernel, points: Tensor, steps: range | None = None) -> Tensor:
     """Log-density of each transition of given chains under `kernel`; the start's density is left out (it is constant).
 
-    All K steps go through the network as one batch.
+    All steps go through the network as one batch.
 
     Args:
         policy: the generative policy.
         ctx: (B, D).
         kernel: the law of each step; must be stochastic.
-        points: (B, K+1, H, A).
+        points: (B, n+1, H, A) as `sample` gave them.
+        steps: which n consecutive steps out of 0..K-1 these are; by default all.
 
     Returns:
-        (B, K, H, A).
+        (B, n, H, A).
 
     Raises:
-        ValueError: the kernel is deterministic, or K is not the policy's.
+        ValueError: the kernel is deterministic, or the points are not n+1.
     """
-    batch, length = points.shape[:2]
-    steps = length - 1
-    if steps != policy.denoising_steps:
-        raise ValueError(f"chain has {steps} steps: expected {policy.denoising_steps}, the policy's denoising_steps")
-    t = torch.arange(steps, dtype=points.dtype, device=points.device) / steps
+    steps = steps or range(policy.denoising_steps)
+    batch, count = len(points), len(steps)
+    if points.shape[1] != count + 1:
+        raise ValueError(f"chain has {points.shape[1] - 1} steps: expected {count}, the policy's denoising_steps")
+    times, lengths = (grid[steps.start : steps.stop] for grid in _grid(policy, points))
     mean, std = kernel(
         policy,
-        ctx.unsqueeze(1).expand(-1, steps, -1).reshape(batch * steps, -1),
-        points[:, :-1].reshape(batch * steps, *points.shape[2:]),
-        t.repeat(batch),
-        torch.full((batch * steps,), 1 / steps, dtype=points.dtype, device=points.device),
+        ctx.unsqueeze(1).expand(-1, count, -1).reshape(batch * count, -1),
+        points[:, :-1].reshape(batch * count, *points.shape[2:]),
+        times.repeat(batch),
+        lengths.repeat(batch),
     )
     if std is None:
         raise ValueError("a deterministic kernel has no log-density")
     target = points[:, 1:].reshape(mean.shape)
-    return normal_log_prob(target, mean, std).reshape(batch, steps, *points.shape[2:])
+    return normal_log_prob(target, mean, std).reshape(batch, count, *points.shape[2:])
+
+
+def uniform_times(steps: int) -> tuple[float, ...]:
+    """`HasChain.times` of K equal steps."""
+    return tuple(k / steps for k in range(steps + 1))
 
 
 def normal_log_prob(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
@@ -160,9 +218,9 @@ def _column(t: Tensor) -> Tensor:
     return t[:, None, None]
 
 
-def _grid(steps: int, like: Tensor) -> list[tuple[Tensor, Tensor]]:
-    batch = like.shape[0]
-    dt = torch.full((batch,), 1 / steps, dtype=like.dtype, device=like.device)
-    # k / K in the tensor's own precision, as chain_log_prob computes it
-    times = torch.arange(steps, dtype=like.dtype, device=like.device) / steps
-    return [(times[k].expand(batch), dt) for k in range(steps)]
+def _grid(policy: HasChain, like: Tensor) -> tuple[Tensor, Tensor]:
+    """(K,) times before each step and (K,) lengths of the steps, one computation for all users."""
+    times = policy.times
+    lengths = [after - before for before, after in itertools.pairwise(times)]
+    kind = {"dtype": like.dtype, "device": like.device}
+    return torch.tensor(times[:-1], **kind), torch.tensor(lengths, **kind)
