@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import partial
 from typing import Any
 
 import mujoco
@@ -333,9 +334,8 @@ def test_noise_is_bounded_fills_its_range_and_can_be_scaled() -> None:
 def test_schedules_are_functions_of_id_and_step(state_id: int, step: int) -> None:
     ids, steps = np.array([5, state_id]), np.array([3, step])
     alone = np.array([state_id]), np.array([step])
-    for cfg, draw in ((COMMAND, schedule.commands), (PUSH, schedule.pushes)):
-        together = draw(cfg, ids, steps)  # type: ignore[operator]
-        assert np.array_equal(together[1:], draw(cfg, *alone))  # type: ignore[operator]
+    for draw in (partial(schedule.commands, COMMAND), partial(schedule.pushes, PUSH)):
+        assert np.array_equal(draw(ids, steps)[1:], draw(*alone))
     assert np.array_equal(
         schedule.commands(COMMAND, *alone), schedule.commands(COMMAND, alone[0], alone[1] // 250 * 250)
     )
