@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from robotrl.algos.engine import Engine, Group, LossModule, LossOut, flatten
+from robotrl.algos.engine import Context, Engine, Group, LossModule, LossOut, flatten
 from robotrl.errors import ConfigError, NumericsError
 
 
@@ -25,12 +25,12 @@ class Two(LossModule):
         self.a = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 1))
         self.b = nn.Linear(3, 1)
 
-    def forward(self, batch: dict[str, Tensor], carry: Tensor) -> LossOut:
-        lr, calls = carry.unbind()
+    def forward(self, batch: dict[str, Tensor], context: Context) -> LossOut:
+        lr, calls = context.carry.unbind()
         error_a = ((self.a(batch["x"])[:, 0] - batch["y"]) ** 2).mean()
         error_b = ((self.b(batch["x"])[:, 0] - batch["y"]) ** 2).mean()
         info = {"error_a": error_a, "calls": calls}
-        return LossOut(error_a + error_b, info, torch.stack([lr, lr * 0 + 1e-2]), torch.stack([lr, calls + 1]))
+        return LossOut(error_a + error_b, info, (lr, lr * 0 + 1e-2), torch.stack([lr, calls + 1]))
 
 
 def data(rows: int = 40, seed: int = 1) -> dict[str, Tensor]:
@@ -59,7 +59,7 @@ def test_it_does_what_clipping_and_adam_of_torch_do():
     everything = data()
     norms = []
     for part in rows.split(8):
-        out = theirs({k: v[part] for k, v in everything.items()}, torch.zeros(2))
+        out = theirs({k: v[part] for k, v in everything.items()}, Context(torch.zeros(2), {}, ""))
         for optimizer in optimizers:
             optimizer.zero_grad()
         out.loss.backward()
@@ -138,6 +138,80 @@ def test_what_is_not_finite_is_named_and_not_taken():
     with pytest.raises(NumericsError, match=r"iteration 7, minibatch 2: loss is nan .*: expected finite"):
         run.run(spoiled, torch.arange(24), 40, "iteration 7")
     assert values(run) == values(expected)
+
+
+class Chase(LossModule):
+    """`a` learns, `b` follows the average of `a` unless the phase leaves it out, `c` is frozen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b, self.c = nn.Linear(3, 1), nn.Linear(3, 1), nn.Linear(3, 1)
+        self.c.requires_grad_(False)
+
+    def forward(self, batch: dict[str, Tensor], context: Context) -> LossOut:
+        x, rate = batch["x"], batch["x"].new_tensor(1e-2)
+        target = torch.nn.functional.linear(x, context.average["a.weight"], context.average["a.bias"])
+        loss = ((self.a(x)[:, 0] - batch["y"]) ** 2).mean()
+        if context.phase == "a":
+            return LossOut(loss, {"seen": target.mean()}, (rate, None), context.carry)
+        loss = loss + ((self.b(x) - target - self.c(x)) ** 2).mean()
+        return LossOut(loss, {"other": target.mean()}, (rate, rate), context.carry)
+
+
+def chase(decay: float = 0.9, ramp: bool = False, mode: str = "eager") -> Engine:
+    groups = (Group("a.", 1.0, decay, ramp), Group("b.", 1.0))
+    return Engine(Chase(), groups, minibatch=8, carry=torch.zeros(0), mode=mode)  # pyright: ignore
+
+
+@pytest.mark.parametrize("ramp", [False, True])
+def test_averages_follow_their_group_and_are_given_to_the_loss(ramp):
+    run = chase(ramp=ramp)
+    weight, bias = (p.detach().clone() for p in Chase().a.parameters())
+    for n in range(3):
+        seen = run.run(data(), torch.arange(8), 40, "here", "a").info["seen"]
+        assert float(seen) == pytest.approx(float((data()["x"][:8] @ weight.T + bias).mean()), abs=1e-6)
+        decay = min(0.9, (1 + n) / (10 + n)) if ramp else 0.9
+        weight = decay * weight + (1 - decay) * run.flat[:3]
+        bias = decay * bias + (1 - decay) * run.flat[3:4]
+        assert torch.allclose(run.averages("a.")["weight"], weight, atol=1e-7)
+    into = nn.Linear(3, 1)
+    run.write_average("a.", into)
+    assert torch.allclose(into.weight, weight, atol=1e-7)
+    run.restart_average()
+    assert torch.equal(run.averages("a.")["weight"][0], run.flat[:3])
+
+
+def test_a_phase_trains_its_groups_alone_and_what_is_frozen_stays():
+    run = chase()
+    before = values(run)
+    out = run.run(data(), torch.arange(40), 40, "here", "a")
+    assert "grad_norm/b." not in out.info
+    assert run.state()["steps"].tolist() == [5, 0]
+    assert values(run)[4:] == before[4:]
+    assert not run.state()["first"][4:].any()
+    both = run.run(data(), torch.arange(40), 40, "here", "both")
+    assert "other" in both.info
+    assert "seen" not in both.info
+    assert run.state()["steps"].tolist() == [10, 5]
+    assert values(run)[4:] != before[4:]
+    assert len(run.flat) == 8  # of a and b; c is no part of it
+
+
+def test_an_average_must_have_a_decay():
+    with pytest.raises(ConfigError, match=r"the average of 'a\.' is 1\.0: expected 0 or more and below 1"):
+        chase(decay=1.0)
+
+
+def test_phases_and_averages_compile_to_the_same_numbers():
+    compiled, eager = chase(mode="compiled"), chase()
+    for run in (compiled, eager):
+        for phase in ("a", "both", "a"):
+            run.run(data(), torch.arange(40), 40, "here", phase)
+    assert compiled.mode == "compiled"
+    assert torch.allclose(compiled.flat, eager.flat, atol=1e-6)
+    for name, value in compiled.state().items():
+        assert torch.allclose(value, eager.state()[name], atol=1e-6), name
 
 
 def test_groups_must_divide_the_parameters():

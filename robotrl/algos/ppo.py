@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from robotrl.algos.engine import Engine, EngineMode, Group, LossModule, LossOut
+from robotrl.algos.engine import Context, Engine, EngineMode, Group, LossModule, LossOut
 from robotrl.algos.learner import Setup
 from robotrl.algos.normalizers import ObsNormalizer, RewardNormalizer
 from robotrl.algos.on_policy import Batch, check_settings, make_batch
@@ -99,10 +99,10 @@ class PpoLoss(LossModule):
         self.critic = critic
         self._cfg = cfg
 
-    def forward(self, batch: dict[str, Tensor], carry: Tensor) -> LossOut:
+    def forward(self, batch: dict[str, Tensor], context: Context) -> LossOut:
         """See `LossModule`."""
         cfg = self._cfg
-        going, lr = carry.unbind()
+        going, lr = context.carry.unbind()
         out = policy_loss(self.policy, batch, cfg.clip_coef)
         value_loss = value_mse(self.critic(batch.get("value_ctx", batch["ctx"])), batch["value_target"])
         # the entropy of a Gaussian is its log-deviation up to a constant
@@ -116,7 +116,7 @@ class PpoLoss(LossModule):
             "actor_on": going,
             "lr": lr,
         }
-        rates = torch.stack([lr * going, lr * (cfg.critic_lr / cfg.lr)])
+        rates = lr * going, lr * (cfg.critic_lr / cfg.lr)
         if cfg.target_kl is not None:
             going = going * (out.approx_kl <= cfg.target_kl).to(going.dtype)
         if cfg.lr_schedule == "adaptive":
