@@ -9,7 +9,8 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
-from robotrl.policies.nets import Transforms
+from robotrl.policies.encoder import ImageEncoder, is_picture
+from robotrl.policies.nets import Transforms, flat_width
 from robotrl.spec import Spec
 from robotrl.transforms import TransformGroup
 
@@ -32,10 +33,15 @@ class NetworkPolicy(nn.Module, ABC):
     Subclasses set `kind` and `Cfg`, build their network from `self.context_width`, and implement `deploy`.
 
     Args:
-        observation_spec: arrays of an observation, vectors.
+        observation_spec: arrays of an observation: vectors, and pictures (h, w, channels) of bytes, for which `cfg` has
+            the fields `image_channels`, `image_features` and `image_pool` (see `ImageEncoder`).
         action_spec: one action.
         transforms: inputs by observation key, outputs for `ACTION`.
         cfg: the subclass's config.
+
+    Raises:
+        ConfigError: sizes that a network cannot have.
+        ValueError: an array of the observation is neither a vector nor a picture.
     """
 
     kind: ClassVar[str]
@@ -57,6 +63,17 @@ class NetworkPolicy(nn.Module, ABC):
         """What a learner that normalises rewards divides them by, at present; None without such normalisation."""
         self._inputs = Transforms([t for t in transforms.inputs if t.where == "graph"])
         self._outputs = Transforms([t for t in transforms.outputs if t.where == "graph"])
+        pictures = {key: spec for key, spec in observation_spec.items() if is_picture(spec)}
+        self._vectors = tuple(key for key in observation_spec if key not in pictures)
+        self.encoders = nn.ModuleDict(
+            {
+                key: ImageEncoder(spec.shape, cfg.image_channels, cfg.image_features, cfg.image_pool)
+                for key, spec in pictures.items()
+            }
+        )
+        vectors = flat_width({key: observation_spec[key] for key in self._vectors})
+        self.context_width: int = vectors + sum(cfg.image_features for _ in pictures)
+        """D of `encode`."""
 
     def set_transforms(self, transforms: TransformGroup) -> None:
         """Take new constants for the same transforms, e.g. of a normalisation that goes on being measured."""
@@ -75,9 +92,10 @@ class NetworkPolicy(nn.Module, ABC):
         return None
 
     def encode(self, obs: dict[str, Tensor]) -> Tensor:
-        """Context (B, D): the normalised observation, its arrays side by side in the spec's order."""
+        """Context (B, D): the normalised vectors side by side in the spec's order, then each picture's features."""
         normalised = self._inputs(obs)
-        return torch.cat([normalised[key] for key in self.observation_spec], dim=-1)
+        features = [encoder(normalised[key]) for key, encoder in self.encoders.items()]
+        return torch.cat([*(normalised[key] for key in self._vectors), *features], dim=-1)
 
     def to_actions(self, raw_action: Tensor) -> Tensor:
         """Normalised actions to the sim's units, clipped to the action bounds."""

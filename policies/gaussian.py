@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from robotrl.fn.chain import normal_log_prob
 from robotrl.policies.base import Deployed, NetworkPolicy
-from robotrl.policies.nets import Activation, Mlp, flat_width
+from robotrl.policies.encoder import Pool
+from robotrl.policies.nets import Activation, Mlp
 from robotrl.spec import ActOut, Mode, Spec
 from robotrl.transforms import TransformGroup
 
@@ -28,6 +29,12 @@ class GaussianCfg:
     """Standard deviation at the start, in normalised action units."""
     activation: Activation = "silu"
     """Between the layers."""
+    image_channels: tuple[int, ...] = (32, 64, 64)
+    """For pictures: channels of the convolutions, each of which halves height and width."""
+    image_features: int = 64
+    """Numbers that a picture becomes."""
+    image_pool: Pool = "flatten"
+    """Between convolutions and features: all they give, or where each channel is largest."""
 
     def build(self, observation_spec: dict[str, Spec], action_spec: Spec, transforms: TransformGroup) -> GaussianPolicy:
         """The policy with fresh weights."""
@@ -54,7 +61,6 @@ class GaussianPolicy(NetworkPolicy):
         self, observation_spec: dict[str, Spec], action_spec: Spec, transforms: TransformGroup, cfg: GaussianCfg
     ) -> None:
         super().__init__(observation_spec, action_spec, transforms, cfg)
-        self.context_width = flat_width(observation_spec)
         self.net = Mlp(self.context_width, cfg.hidden, cfg.horizon * self.action_width, 0.1, cfg.activation)
         self.log_std = nn.Parameter(torch.full((cfg.horizon, self.action_width), math.log(cfg.initial_std)))
 

@@ -124,5 +124,8 @@ def flat_width(observation_spec: dict[str, Spec]) -> int:
     """
     for key, spec in observation_spec.items():
         if len(spec.shape) != 1:
-            raise ValueError(f"observation {key!r} has shape {spec.shape}: this policy takes vectors only")
+            raise ValueError(
+                f"observation {key!r} is {spec.dtype} of shape {spec.shape}: expected a vector, shape (D,), or a"
+                " picture of bytes, uint8 of shape (h, w, channels)"
+            )
     return sum(spec.shape[0] for spec in observation_spec.values())

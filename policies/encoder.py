@@ -1,0 +1,73 @@
+"""From pictures to features: a small convolutional network for each camera."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from robotrl.errors import ConfigError, unknown
+from robotrl.spec import Spec
+
+Pool = Literal["flatten", "softmax"]
+POOLS = ("flatten", "softmax")
+
+
+def is_picture(spec: Spec) -> bool:
+    """Whether an observation array is a picture: (h, w, channels) of bytes."""
+    return len(spec.shape) == 3 and spec.dtype == "uint8"
+
+
+class ImageEncoder(nn.Module):
+    """Convolutions of stride 2 over one camera's pictures, then a layer, LayerNorm and tanh (as DrQ-v2, 2107.09645).
+
+    Args:
+        shape: (h, w, channels) of a picture.
+        channels: of the convolutions; each halves height and width.
+        features: width of what comes out.
+        pool: "flatten" takes all that the last convolution gives, "softmax" the expected place of each of its channels
+            (Finn et al. 2016), which is far less and says where, not what.
+
+    Raises:
+        ConfigError: no convolution, a width below 1, more convolutions than the picture can be halved, or unknown pool.
+    """
+
+    grid: Tensor
+
+    def __init__(self, shape: tuple[int, ...], channels: Sequence[int], features: int, pool: Pool) -> None:
+        super().__init__()
+        if pool not in POOLS:
+            raise unknown("policy.image_pool", str(pool), POOLS)
+        if not channels or min(*channels, features) < 1:
+            raise ConfigError(
+                f"policy.image_channels is {tuple(channels)}, policy.image_features is {features}:"
+                " expected one convolution or more, and widths of 1 or more"
+            )
+        height, width, colours = shape
+        if min(height, width) < 2 ** len(channels):
+            raise ConfigError(
+                f"policy.image_channels has {len(channels)} entries: expected fewer for pictures of {height} x {width},"
+                " each halves them"
+            )
+        layers: list[nn.Module] = []
+        for before, after in itertools.pairwise([colours, *channels]):
+            layers += [nn.Conv2d(before, after, 3, stride=2, padding=1), nn.ReLU()]
+            height, width = (height + 1) // 2, (width + 1) // 2
+        self.layers = nn.Sequential(*layers)
+        self._pool = pool
+        rows, columns = torch.linspace(-1, 1, height), torch.linspace(-1, 1, width)
+        grid = torch.stack(torch.meshgrid(rows, columns, indexing="ij")).flatten(1)
+        self.register_buffer("grid", grid, persistent=False)
+        flat = 2 * channels[-1] if pool == "softmax" else height * width * channels[-1]
+        self.head = nn.Sequential(nn.Linear(flat, features), nn.LayerNorm(features), nn.Tanh())
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        """(B, h, w, channels), 0 to 255, bytes or floats, to (B, features)."""
+        x = pictures.permute(0, 3, 1, 2).to(self.grid.dtype) / 255 - 0.5
+        x = self.layers(x).flatten(2)
+        if self._pool == "softmax":
+            x = x.softmax(-1) @ self.grid.T
+        return self.head(x.flatten(1))

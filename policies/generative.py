@@ -1,0 +1,96 @@
+"""What our generative policies share: noise in, an action chunk out, along the grid of times of a denoising chain."""
+
+from __future__ import annotations
+
+import copy
+from abc import abstractmethod
+from dataclasses import replace
+from typing import Any, ClassVar, Literal, Self
+
+import torch
+from torch import Tensor
+
+from robotrl.errors import out_of_range
+from robotrl.fn import chain
+from robotrl.policies.base import Deployed, NetworkPolicy
+from robotrl.spec import ActOut, Mode, Spec
+from robotrl.transforms import TransformGroup
+
+
+class GenerativePolicy(NetworkPolicy):
+    """Satisfies `Policy`, `HasChain` and `HasDecode`, given a `velocity` and a grid of times.
+
+    The config has a field `denoising_steps`, which chooses the grid. No weight depends on it.
+    """
+
+    deploy_mode: ClassVar[Literal["sample", "mean"]] = "sample"
+
+    def __init__(
+        self, observation_spec: dict[str, Spec], action_spec: Spec, transforms: TransformGroup, cfg: Any
+    ) -> None:
+        super().__init__(observation_spec, action_spec, transforms, cfg)
+        self.times = self.grid(cfg.denoising_steps)
+
+    @abstractmethod
+    def velocity(self, ctx: Tensor, x: Tensor, t: Tensor, dt: Tensor) -> Tensor:
+        """dx/dt (B, H, A) at x (B, H, A), from noise (t = 0) to action (t = 1), for a step of length dt (B,)."""
+        ...
+
+    def grid(self, steps: int) -> tuple[float, ...]:
+        """The K+1 times of a chain of K steps.
+
+        Raises:
+            ConfigError: the policy cannot run on so many steps.
+        """
+        if steps < 1:
+            raise out_of_range("policy.denoising_steps", steps, "1 or more")
+        return chain.uniform_times(steps)
+
+    def with_steps(self, steps: int) -> Self:
+        """A copy with the same weights that runs on `steps` denoising steps; its description says so.
+
+        Raises:
+            ConfigError: the policy cannot run on so many steps.
+        """
+        times = self.grid(steps)
+        out = copy.deepcopy(self)
+        out.times = times
+        out.cfg = replace(self.cfg, denoising_steps=steps)
+        return out
+
+    @property
+    def denoising_steps(self) -> int:
+        """K."""
+        return len(self.times) - 1
+
+    @property
+    def noise_shape(self) -> tuple[int, int] | None:
+        """(H, A)."""
+        return self.horizon, self.action_width
+
+    def decode(self, ctx: Tensor, noise: Tensor) -> Tensor:
+        """Normalised chunk (B, H, A) from noise (B, H, A), deterministic."""
+        return chain.integrate(self, ctx, noise)
+
+    def deploy(self, obs: dict[str, Tensor], noise: Tensor | None) -> Deployed:
+        """Raw observations and noise to actions.
+
+        Raises:
+            ValueError: no noise was given.
+        """
+        if noise is None:
+            raise ValueError(f"noise is None: a {self.kind} policy starts from noise (B, H, A)")
+        raw = self.decode(self.encode(obs), noise)
+        return Deployed(self.to_actions(raw), raw)
+
+    def act(
+        self, obs: dict[str, Tensor], state: Any = None, generator: torch.Generator | None = None, mode: Mode = "sample"
+    ) -> ActOut:
+        """A chunk for each row; `sample` starts from standard normal noise, `mean` from zero noise."""
+        first = next(iter(obs.values()))
+        shape = (len(first), self.horizon, self.action_width)
+        if mode == "mean":
+            noise = torch.zeros(shape, device=first.device)
+        else:
+            noise = torch.randn(shape, generator=generator, device=first.device)
+        return ActOut(self.deploy(obs, noise).actions, state)
