@@ -1,0 +1,87 @@
+"""Where a replay's numbers lie: equally long arrays, one a column, in RAM; `replay_shards` has the same on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+META = np.dtype(
+    [
+        ("stamp", "<i8"),
+        ("reward", "<f4"),
+        ("cost", "<f4"),
+        ("log_prob", "<f4"),
+        ("final", "<i4"),
+        ("flags", "u1"),
+        ("source", "u1"),
+        ("unused", "u1", (6,)),
+    ]
+)
+"""The small columns of a step side by side, so that reading them is one gather of 32 bytes.
+
+`stamp` is the step's index plus one, written after everything else of the row and cleared before anything is
+overwritten: a row counts only under its stamp, so one that a kill left half-written does not. `final` is the row of the
+episode's last observation in the side table.
+"""
+
+TERMINATED, TRUNCATED, DECISION, FINAL, CUT = 1, 2, 4, 8, 16
+"""Bits of `flags`; FINAL: `final` points somewhere; CUT: what follows in the stream is another episode."""
+ENDED = TERMINATED | TRUNCATED
+
+
+class Column(NamedTuple):
+    """One array: a row for each step."""
+
+    dtype: np.dtype[np.generic]
+    shape: tuple[int, ...]
+    """Of one row."""
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return self.dtype.itemsize * int(np.prod(self.shape, dtype=np.int64))
+
+
+class Storage(Protocol):
+    """Columns of equal length; rows never written are zero."""
+
+    arrays: dict[str, np.ndarray]
+    """(R, ...) each, R rows. Rows may be written once `ensure` was called for them."""
+
+    def ensure(self, low: int, high: int) -> None:
+        """Make the rows `low` to `high` - 1 writable."""
+        ...
+
+    def sync(self) -> None:
+        """Wait until all that was written is safe."""
+        ...
+
+    def close(self) -> None:
+        """Free everything; `arrays` is empty afterwards."""
+        ...
+
+
+class RamStorage:
+    """Columns in anonymous memory, which the system hands out page by page as rows are written.
+
+    Args:
+        columns: by name.
+        rows: R.
+    """
+
+    def __init__(self, columns: Mapping[str, Column], rows: int) -> None:
+        self.arrays: dict[str, np.ndarray] = {
+            name: np.zeros((rows, *column.shape), column.dtype) for name, column in columns.items()
+        }
+
+    def ensure(self, low: int, high: int) -> None:
+        """See `Storage.ensure`."""
+
+    def sync(self) -> None:
+        """See `Storage.sync`."""
+
+    def close(self) -> None:
+        """See `Storage.close`."""
+        self.arrays = {}
