@@ -19,10 +19,11 @@ from hypothesis import strategies as st
 import robotrl
 from robotrl.errors import ConfigError, DataError, RobotrlError
 from robotrl.sims.mujoco import arm, peg_insert
-from robotrl.sims.mujoco.camera import RayCamera, View
+from robotrl.sims.mujoco.cameras import Cameras
 from robotrl.sims.mujoco.physics import Physics, SimNumericsError
 from robotrl.sims.mujoco.replay import replay
 from robotrl.sims.mujoco.sim import MujocoSim
+from robotrl.sims.mujoco.views import View
 
 STATE = mujoco.mjtState.mjSTATE_INTEGRATION
 
@@ -370,7 +371,7 @@ def test_a_camera_sees_what_is_there() -> None:
     )
     physics = Physics(xml, 2, 1)
     physics.batch.bind("mocap_pos")[1, 0] = (0.0, 0.6, 0.5)
-    camera = RayCamera(physics.batch, {"front": View((3.0, 0.0, 0.5), (0.0, 0.0, 0.5), 40.0)})
+    camera = Cameras(physics, {"front": View((3.0, 0.0, 0.5), (0.0, 0.0, 0.5), 40.0)})
     pictures = camera.render([0, 1], "front", 60, 40, samples=1).astype(int)
     red = (pictures[..., 0] > 2 * pictures[..., 1]) & (pictures[..., 0] > 2 * pictures[..., 2])
     rows, columns = np.nonzero(red[0])

@@ -15,7 +15,7 @@ from PIL import Image
 
 import robotrl
 from robotrl.load import load_policy
-from robotrl.sims.mujoco.camera import RayCamera
+from robotrl.sims.mujoco.cameras import Cameras
 from robotrl.sims.mujoco.views import View
 
 IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
@@ -72,7 +72,7 @@ def beside(sim: Any, width: int, height: int) -> np.ndarray:
     angle = ahead - 1.2
     eye = (x + 1.3 * np.cos(angle), y + 1.3 * np.sin(angle), z + 0.35)
     views = {"beside": View(eye, (x, y, z - 0.1), 34.0)}
-    return RayCamera(sim.core.physics.batch, views).render([0], "beside", width, height, samples=4)[0]
+    return Cameras(sim.core.physics, views).render([0], "beside", width, height, samples=4)[0]
 
 
 def grounds() -> None:

@@ -5,7 +5,6 @@ Each pixel is one ray into the scene and one towards the sun for its shadow; col
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import mujoco
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 
 from robotrl.errors import out_of_range
 from robotrl.sims.mujoco.raster_scene import GROUPS_SHOWN, geom_colours
-from robotrl.sims.mujoco.views import AnyView, View, checked_ids, frame_of
+from robotrl.sims.mujoco.views import AnyView, View, axes_w
 
 F32 = NDArray[np.float32]
 
@@ -38,12 +37,10 @@ class RayCamera:
 
     Args:
         batch: the simulations.
-        views: the cameras by name.
     """
 
-    def __init__(self, batch: mujoco.batch.Batch, views: Mapping[str, AnyView]) -> None:
+    def __init__(self, batch: mujoco.batch.Batch) -> None:
         self._batch = batch
-        self._views = dict(views)
         model = batch.model
         rgb = geom_colours(model.geom_rgba, model)[:, :3]
         # what is drawn must not depend on the renderer: the same geom groups
@@ -53,38 +50,31 @@ class RayCamera:
         self._colour: F32 = (rgb**2).astype(np.float32)
         self._checkered = np.asarray(model.geom_type) == int(mujoco.mjtGeom.mjGEOM_PLANE)
 
-    def render(self, ids: Sequence[int], camera: str, width: int, height: int, samples: int = 2) -> NDArray[np.uint8]:
-        """Pictures of some envs.
+    def draw(self, view: AnyView, env_ids: NDArray[np.int64], out: NDArray[np.uint8], samples: int = 2) -> None:
+        """Draw some envs.
 
         Args:
-            ids: which envs, in any order.
-            camera: name of a view.
-            width: pixels.
-            height: pixels.
+            view: where the camera is.
+            env_ids: (n,) which envs.
+            out: (n, height, width, 3) pictures, rows from the top.
             samples: rays per pixel along each axis where neighbouring pixels differ; 1 is twice as fast as 2 and has
                 jagged edges.
 
-        Returns:
-            (n, height, width, 3) uint8, rows from the top.
-
         Raises:
-            ConfigError: unknown camera, an id or a size out of range.
+            ConfigError: `samples` is out of range.
         """
         if not 1 <= samples <= 4:
             raise out_of_range("samples", samples, "1 to 4")
-        wanted = checked_ids(self._views, self._batch.nsim, ids, camera, width, height)
-        envs, place = np.unique(wanted, return_inverse=True)
-        picture = _Picture(self._views[camera], width, height)
-        out = np.empty((len(envs), height, width, 3), np.uint8)
+        height, width = out.shape[1:3]
+        picture = _Picture(view, width, height)
         every = np.arange(width * height)[None]
         at_once = max(1, RAYS_AT_ONCE // (width * height))
-        for first in range(0, len(envs), at_once):
-            some = envs[first : first + at_once]
+        for first in range(0, len(env_ids), at_once):
+            some = env_ids[first : first + at_once]
             screen = self._draw(picture, 1, every, some)
             if samples > 1:
                 self._smooth(picture, samples, screen, some)
             out[first : first + at_once] = (screen * 255.0 + 0.5).reshape(len(some), height, width, 3)
-        return out[place]
 
     def _smooth(self, picture: _Picture, samples: int, screen: F32, envs: NDArray[np.int64]) -> None:
         """Draw again, with more rays, the pixels of `screen` (n, pixels, 3) that differ from a neighbour."""
@@ -140,10 +130,13 @@ class RayCamera:
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Where rays start, and unit directions (n or 1, k * samples**2, 3), through the pixels (n or 1, k)."""
         view = picture.view
-        if isinstance(view, View):
-            return np.asarray(view.eye_w), _rays(view, picture, samples, pixels)
-        right, up, near = frame_of(view.axis).vectors_w()
+        right, up, near = axes_w(view)
         x, y = _places(picture, samples, pixels)
+        if isinstance(view, View):
+            span = 2 * np.tan(np.radians(view.fovy_deg) / 2) / picture.height
+            rays = span * (x[..., None] * right + y[..., None] * up) - near
+            rays /= np.linalg.norm(rays, axis=-1, keepdims=True)
+            return np.asarray(view.eye_w), rays
         centre = np.asarray(view.centre_w) + self._reach_m * near
         starts = centre + (view.width_m / picture.width) * (x[..., None] * right + y[..., None] * up)
         if view.track is not None:
@@ -173,21 +166,6 @@ def _places(
     shape = (*pixels.shape[:-1], -1)
     both = np.broadcast_arrays(x[..., None, :], y[..., :, None])
     return both[0].reshape(shape), both[1].reshape(shape)
-
-
-def _rays(view: View, picture: _Picture, samples: int, pixels: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Unit directions (..., k * samples**2, 3) through the pixels (..., k)."""
-    ahead = np.subtract(view.target_w, view.eye_w)
-    ahead /= np.linalg.norm(ahead)
-    up = np.array([0.0, 0.0, 1.0]) if abs(ahead[2]) < 0.999 else np.array([1.0, 0.0, 0.0])
-    right = np.cross(ahead, up)
-    right /= np.linalg.norm(right)
-    above = np.cross(right, ahead)
-    span = 2 * np.tan(np.radians(view.fovy_deg) / 2) / picture.height
-    x, y = _places(picture, samples, pixels)
-    rays = ahead + span * (x[..., None] * right + y[..., None] * above)
-    rays /= np.linalg.norm(rays, axis=-1, keepdims=True)
-    return rays
 
 
 def _sky(rays: NDArray[np.float64]) -> F32:

@@ -36,7 +36,7 @@ class Cameras:
 
     @cached_property
     def _ray(self) -> RayCamera:
-        return RayCamera(self._physics.batch, self.views)
+        return RayCamera(self._physics.batch)
 
     @cached_property
     def _raster(self) -> RasterCamera:
@@ -93,22 +93,22 @@ class Cameras:
             CapabilityError: the renderer cannot draw this kind of view, or needs OpenGL where there is none.
         """
         wanted = checked_ids(self.views, self._physics.batch.nsim, ids, camera, width, height)
-        chosen = self.renderer_of(camera, renderer)
+        chosen, view = self.renderer_of(camera, renderer), self.views[camera]
         envs, place = np.unique(wanted, return_inverse=True)
         out = np.empty((len(envs), height, width, 3), np.uint8)
         if chosen == "ray":
-            if isinstance(self.views[camera], Raster):
+            if isinstance(view, Raster):
                 self._physics.batch.bind("xpos")
                 self._physics.poses(envs)
-            return self._ray.render(ids, camera, width, height, samples)
-        if chosen == "mujoco":
+            self._ray.draw(view, envs, out, samples)
+        elif chosen == "mujoco":
             for row, env in enumerate(envs):
-                out[row] = self._gl.render(int(env), self.views[camera], width, height)
-            return out[place]
-        raster = self._raster  # binds what `poses` fills
-        if len(envs):
-            self._physics.poses(envs)
-        self._draw(raster, camera, envs, out, np.arange(len(envs)))
+                out[row] = self._gl.render(int(env), view, width, height)
+        else:
+            raster = self._raster  # binds what `poses` fills
+            if len(envs):
+                self._physics.poses(envs)
+            self._draw(raster, camera, envs, out, np.arange(len(envs)))
         return out[place]
 
     def prepare(self, camera: str, renderer: Renderer) -> Renderer:

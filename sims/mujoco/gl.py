@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from robotrl.errors import CapabilityError
 from robotrl.sims.mujoco.raster_scene import GROUPS_SHOWN
-from robotrl.sims.mujoco.views import AnyView, View, frame_of
+from robotrl.sims.mujoco.views import AnyView, View, axes_w
 
 NEAR_M, FAR_SHARE = 0.01, 10.0
 
@@ -87,25 +87,20 @@ def _line(error: BaseException) -> str:
 
 def _place(scene: Any, view: AnyView, data: Any, model: Any, aspect: float) -> None:
     """Put both eyes of the scene where a view is."""
+    _, up, near = axes_w(view)
     if isinstance(view, View):
         eye = np.asarray(view.eye_w, np.float64)
-        ahead = np.subtract(view.target_w, eye)
-        ahead /= np.linalg.norm(ahead)
-        up = np.array([0.0, 0.0, 1.0]) if abs(ahead[2]) < 0.999 else np.array([1.0, 0.0, 0.0])
-        right = np.cross(ahead, up)
-        up = np.cross(right / np.linalg.norm(right), ahead)
         half_height = NEAR_M * np.tan(np.radians(view.fovy_deg) / 2)
         half_width, orthographic = half_height * aspect, 0
     else:
-        _, up, near = frame_of(view.axis).vectors_w()
         centre = np.asarray(view.centre_w, np.float64)
         if view.track is not None:
             centre = centre + data.body(view.track).xpos * (1.0, 1.0, float(view.track_height))
-        eye, ahead = centre + FAR_SHARE / 2 * model.stat.extent * near, -near
+        eye = centre + FAR_SHARE / 2 * model.stat.extent * near
         half_width, orthographic = view.width_m / 2, 1
         half_height = half_width / aspect
     for camera in scene.camera:
-        camera.pos[:], camera.forward[:], camera.up[:] = eye, ahead, up
+        camera.pos[:], camera.forward[:], camera.up[:] = eye, -near, up
         camera.frustum_center, camera.frustum_width = 0.0, half_width
         camera.frustum_bottom, camera.frustum_top = -half_height, half_height
         camera.frustum_near, camera.frustum_far = NEAR_M, FAR_SHARE * model.stat.extent

@@ -83,6 +83,18 @@ def frame_of(axis: str) -> Frame:
     raise unknown("axis", str(axis), _RIGHT_UP_NEAR)
 
 
+def axes_w(view: AnyView) -> NDArray[np.float64]:
+    """The picture's right, its up and the direction towards the camera in the world, unit vectors as rows (3, 3)."""
+    if isinstance(view, Raster):
+        return frame_of(view.axis).vectors_w()
+    ahead = np.subtract(view.target_w, view.eye_w)
+    ahead /= np.linalg.norm(ahead)
+    up = np.array([0.0, 0.0, 1.0]) if abs(ahead[2]) < 0.999 else np.array([1.0, 0.0, 0.0])
+    right = np.cross(ahead, up)
+    right /= np.linalg.norm(right)
+    return np.stack([right, np.cross(right, ahead), -ahead])
+
+
 def checked_ids(
     views: Mapping[str, AnyView], num_envs: int, ids: Sequence[int], camera: str, width: int, height: int
 ) -> NDArray[np.int64]:
