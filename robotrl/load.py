@@ -6,18 +6,20 @@ actions it gave on a stored input when it was saved. Loading repeats those actio
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from robotrl.checkpoint import Checkpoint, read_checkpoint
 from robotrl.errors import DataError, NumericsError
 from robotrl.registry import POLICIES
 from robotrl.run import Run
-from robotrl.transforms import Affine
+from robotrl.spec import Spec
+from robotrl.transforms import Affine, Transform
 
 FINGERPRINT_ROWS = 4
 FINGERPRINT_TOLERANCE = 1e-5
@@ -61,19 +63,7 @@ def policy_from_tree(tree: dict[str, Any], where: str) -> Any:
         policy = POLICIES.load(description["kind"]).from_json(description)
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"{where}: the policy's description does not fit this version of robotrl: {error}") from error
-    expected = policy.state_dict()
-    for problem, names in (
-        ("lacks", expected.keys() - weights.keys()),
-        ("has unknown", weights.keys() - expected.keys()),
-    ):
-        if names:
-            raise DataError(f"{where}: the policy {problem} weights: {', '.join(sorted(names))}")
-    for name, value in expected.items():
-        if tuple(weights[name].shape) != tuple(value.shape):
-            raise DataError(
-                f"{where}: weight {name!r} has shape {tuple(weights[name].shape)}: expected {tuple(value.shape)}"
-            )
-    policy.load_state_dict(weights)
+    load_weights(policy, weights, f"{where}: the policy")
     fingerprint = tree["fingerprint"]
     found, stored = _act(policy, fingerprint["obs"], fingerprint["noise"]), fingerprint["actions"]
     span = torch.tensor(policy.action_spec.high) - torch.tensor(policy.action_spec.low)
@@ -86,30 +76,62 @@ def policy_from_tree(tree: dict[str, Any], where: str) -> Any:
     return policy
 
 
+def load_weights(module: nn.Module, weights: Mapping[str, Tensor], what: str) -> None:
+    """Load a network's weights, all of them and no others.
+
+    Args:
+        module: the network.
+        weights: by the names of its `state_dict`.
+        what: whose they are, e.g. "runs/a: the policy".
+
+    Raises:
+        DataError: weights are missing, left over or of another shape.
+    """
+    expected = module.state_dict()
+    for problem, names in (
+        ("lacks", expected.keys() - weights.keys()),
+        ("has unknown", weights.keys() - expected.keys()),
+    ):
+        if names:
+            raise DataError(f"{what} {problem} weights: {', '.join(sorted(names))}")
+    for name, value in expected.items():
+        if tuple(weights[name].shape) != tuple(value.shape):
+            raise DataError(
+                f"{what}: weight {name!r} has shape {tuple(weights[name].shape)}: expected {tuple(value.shape)}"
+            )
+    module.load_state_dict(weights)
+
+
 @torch.no_grad()
 def _act(policy: Any, obs: dict[str, Tensor], noise: Tensor | None) -> Tensor:
     return policy.deploy(obs, noise).actions.clone()
 
 
 def _fixed_input(policy: Any) -> tuple[dict[str, Tensor], Tensor | None]:
-    """Observations and noise that touch every element, near what the policy was trained on.
-
-    Far from it, nearly all actions would be clipped to their bounds, and an altered weight would not show.
-    """
-    obs: dict[str, Tensor] = {}
-    start = 1
-    for key, spec in policy.observation_spec.items():
-        columns = np.arange(start, start + spec.shape[0])
-        start += spec.shape[0]
-        x = np.sin(columns * np.arange(1, FINGERPRINT_ROWS + 1)[:, None])
-        for transform in reversed(policy.transforms.inputs):
-            if transform.key == key and isinstance(transform, Affine):
-                x = (x - np.asarray(transform.offset)) / np.asarray(transform.scale)
-        obs[key] = torch.tensor(x, dtype=torch.float32)
+    """Observations and noise that touch every element."""
+    obs = probe_observations(policy.observation_spec, policy.transforms.inputs)
     if policy.noise_shape is None:
         return obs, None
     count = FINGERPRINT_ROWS * int(np.prod(policy.noise_shape))
     return obs, torch.linspace(-1.5, 1.5, count).reshape(FINGERPRINT_ROWS, *policy.noise_shape)
+
+
+def probe_observations(observation_spec: Mapping[str, Spec], inputs: Sequence[Transform]) -> dict[str, Tensor]:
+    """Fixed observations (FINGERPRINT_ROWS, ...) that touch every element, near what a network was trained on.
+
+    Far from it, a policy would clip nearly all actions to their bounds, and an altered weight would not show.
+    """
+    obs: dict[str, Tensor] = {}
+    start = 1
+    for key, spec in observation_spec.items():
+        columns = np.arange(start, start + spec.shape[0])
+        start += spec.shape[0]
+        x = np.sin(columns * np.arange(1, FINGERPRINT_ROWS + 1)[:, None])
+        for transform in reversed(inputs):
+            if transform.key == key and isinstance(transform, Affine):
+                x = (x - np.asarray(transform.offset)) / np.asarray(transform.scale)
+        obs[key] = torch.tensor(x, dtype=torch.float32)
+    return obs
 
 
 def load_policy(path: str | Path, which: str = "best") -> Any:

@@ -151,6 +151,11 @@ class Core:
             self._observe(slice(None))
         return self.obs
 
+    def restart(self, env_ids: Ids) -> dict[str, Real]:
+        """Start new episodes in the envs `env_ids`, whatever became of their present ones."""
+        self._start(env_ids)
+        return self.obs
+
     def _coordinates(self, name: str, values: Any) -> NDArray[np.float64]:
         array = np.asarray(values, np.float64)
         expected = self.physics.batch.bind(name).shape

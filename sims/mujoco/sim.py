@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, cast
 
 import numpy as np
 import torch
@@ -22,6 +22,14 @@ if TYPE_CHECKING:
 
 ExpertFactory = Callable[[Core, float, float, str | None, int], ScriptedExpert]
 """(core, noise, clumsiness, mode, seed) to an expert on that core."""
+
+
+class MeasuredTask(Protocol):
+    """A task that knows how far it is from success; every task with an expert is one."""
+
+    def distance(self) -> NDArray[np.float64]:
+        """(N,) m."""
+        ...
 
 
 class TensorExpert:
@@ -85,6 +93,11 @@ class MujocoSim:
             info=dict(self._info),
         )
 
+    def restart(self, envs: Tensor) -> dict[str, Tensor]:
+        """Start new episodes in the envs `envs` (n,) between two steps; gives the observation of all."""
+        self.core.restart(envs.numpy())
+        return dict(self._obs)
+
     def get_state(self) -> dict[str, NDArray[Any]]:
         """Exact state; see `Core.get_state`."""
         return self.core.get_state()
@@ -146,12 +159,17 @@ class ExpertSim(MujocoSim):
     def __init__(self, core: Core, expert: ExpertFactory) -> None:
         super().__init__(core)
         self._expert = expert
+        self._task = cast(MeasuredTask, core.task)
 
     def make_expert(
         self, noise: float = 0.0, clumsiness: float = 0.0, mode: str | None = None, seed: int = 0
     ) -> TensorExpert:
         """The task's scripted expert, on this sim; see its class for the arguments."""
         return TensorExpert(self._expert(self.core, noise, clumsiness, mode, seed))
+
+    def distance(self) -> Tensor:
+        """(N,) metres from success, as the task measures it; a robot could not know."""
+        return torch.from_numpy(self._task.distance())
 
 
 def _tensors(arrays: dict[str, NDArray[Any]]) -> dict[str, Tensor]:
