@@ -200,7 +200,7 @@ def test_a_dump_holds_the_randomised_model(tmp_path: Path) -> None:
 def test_kinematics_equal_mujocos() -> None:
     n = 200
     sim = make(n)
-    batch, control = sim.core.physics.batch, sim.core.task.arm
+    batch, control = sim.core.physics.batch, sim.core.task.hand.arm
     low, high = np.asarray(arm.JOINT_RANGE_RAD).T
     rng = np.random.default_rng(0)
     batch.bind("qpos")[:] = rng.uniform(low, high, (n, 6))
@@ -251,13 +251,13 @@ def test_an_action_moves_the_tip_the_way_it_says() -> None:
     sim.reset()
     task = sim.core.task
     for axis in range(3):
-        before = task.arm.tip_pos_w.copy()
+        before = task.hand.arm.tip_pos_w.copy()
         action = torch.zeros(8, 4)
         action[:, axis] = 0.5 if axis < 2 else 0.25
         for _ in range(2):
             sim.step(action)
         sim.step(torch.zeros(8, 4))
-        moved = task.arm.tip_pos_w - before
+        moved = task.hand.arm.tip_pos_w - before
         assert (moved[:, axis] > 0.005).all()
         assert (np.abs(np.delete(moved, axis, axis=1)) < 0.3 * moved[:, axis : axis + 1]).all()
         for _ in range(10):

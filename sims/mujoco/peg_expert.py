@@ -10,9 +10,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from robotrl.errors import out_of_range, unknown
 from robotrl.sims.mujoco.core import Core
-from robotrl.sims.mujoco.peg_insert import STEP_M, YAW_STEP_RAD, PegInsert
+from robotrl.sims.mujoco.manipulation.hand import STEP_M, YAW_STEP_RAD
+from robotrl.sims.mujoco.manipulation.handicap import Handicap
+from robotrl.sims.mujoco.peg_insert import PegInsert
 
 Array = NDArray[np.float64]
 
@@ -48,21 +49,13 @@ class PegExpert:
     ) -> None:
         if not isinstance(core.task, PegInsert):
             raise TypeError(f"PegExpert solves mujoco/peg-insert: got {core.task.name}")
-        for field, value in (("noise", noise), ("clumsiness", clumsiness)):
-            if not 0 <= value <= 1:
-                raise out_of_range(field, value, "0 to 1")
-        if mode is not None and mode not in MODES:
-            raise unknown("mode", mode, MODES)
         n = core.num_envs
         self._task = core.task
-        self._noise, self._clumsiness = noise, clumsiness
-        self._only = None if mode is None else MODES.index(mode)
-        self._rng = np.random.default_rng(seed)
-        self.mode: NDArray[np.int64] = np.zeros(n, np.int64)
+        self._handicap = Handicap(core, MODES, noise, clumsiness, mode, seed)
+        self.mode: NDArray[np.int64] = self._handicap.mode
         self._phase = np.zeros(n, np.int64)
         self._sweep: Array = np.ones(n)
         self._bias: Array = np.zeros((n, 3))
-        self._gain: Array = np.ones(n)
 
     def act(self, started: NDArray[np.bool_]) -> NDArray[np.float32]:
         """Actions (N, 4); `started` (N,) marks envs at the first step of an episode."""
@@ -93,16 +86,13 @@ class PegExpert:
         action[:, 0] = cos * want_x - sin * want_y
         action[:, 1] = sin * want_x + cos * want_y
         action[:, 2] = want_z
-        action[:, :3] *= self._gain[:, None] / STEP_M
+        action[:, :3] *= self._handicap.gain / STEP_M
         action[:, 3] = -turn / YAW_STEP_RAD
-        if self._noise:
-            action += self._noise * self._rng.standard_normal(action.shape)
-        return np.clip(action, -1, 1).astype(np.float32)
+        return self._handicap.shake(action)
 
     def _begin(self, envs: NDArray[np.int64]) -> None:
-        n = len(envs)
+        self._handicap.begin(envs)
         self._phase[envs] = APPROACH
-        self.mode[envs] = self._rng.integers(0, len(MODES), n) if self._only is None else self._only
         self._sweep[envs] = np.where(self.mode[envs] == 0, 1.0, -1.0)
-        self._bias[envs] = self._clumsiness * self._rng.standard_normal((n, 3)) * (0.003, 0.003, 0.03)
-        self._gain[envs] = 1.0 - self._clumsiness * self._rng.uniform(0.0, 0.5, n)
+        self._bias[envs] = self._handicap.errors(len(envs), (0.003, 0.003, 0.03))
+        self._handicap.slow(envs)

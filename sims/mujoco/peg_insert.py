@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from robotrl.errors import check_number, unknown
+from robotrl.errors import check_number
 from robotrl.fn import counter
-from robotrl.sims.mujoco.arm import ARM_RASTERS, JOINT_RANGE_RAD, JOINTS, ArmControl, arm_mjcf, pointing_down
+from robotrl.sims.mujoco.arm import ARM_RASTERS, arm_mjcf, pointing_down
 from robotrl.sims.mujoco.core import Core
 from robotrl.sims.mujoco.images import with_images
+from robotrl.sims.mujoco.manipulation.hand import HAND_ACTIONS, JOINT_COLUMNS, Hand, fold, spec_of, tip_columns
+from robotrl.sims.mujoco.manipulation.scene import QUARTER_TURN_RAD, SHAPED_PER_M, check_options, parameters, upright
 from robotrl.sims.mujoco.physics import Derived, Physics
 from robotrl.sims.mujoco.task import Ids, Outcome, Param, Real
 from robotrl.sims.mujoco.views import AnyView, View
-from robotrl.spec import Spec
 
 if TYPE_CHECKING:
     from robotrl.sims.mujoco.robot import SimulatedRobot
@@ -38,12 +39,8 @@ CLEARANCE_M = 0.001
 LIMIT_S = 4.0
 """Time limit of an episode, unless asked for otherwise."""
 SUCCESS_DEPTH_M = HOLE_DEPTH_M / 2
-STEP_M = 0.04
-"""Displacement wanted by an action of 1."""
-YAW_STEP_RAD = 0.25
 WORKSPACE_LOW_M = (0.28, -0.35, 0.0)
 WORKSPACE_HIGH_M = (0.75, 0.35, 0.32)
-QUARTER_TURN_RAD = np.pi / 2
 _START_SEED = 0x9E6
 
 
@@ -63,21 +60,22 @@ class PegInsert:
     }
 
     def __init__(self, reward: Literal["sparse", "shaped"], clearance_m: float, limit_s: float) -> None:
-        if reward not in ("sparse", "shaped"):
-            raise unknown("reward", str(reward), ("sparse", "shaped"))
+        check_options(reward, limit_s)
         check_number("clearance_m", clearance_m, 0.0005, 0.01, "metres")
-        check_number("limit_s", limit_s, 0.5, 60, "seconds")
         self.shaped = reward == "shaped"
         self.clearance_m = clearance_m
         self.limit_steps = round(limit_s / self.control_dt_s)
-        self.observation_spec = {"state": _state_spec()}
-        self.action_spec = Spec(
-            shape=(4,),
-            names=("tip_step_x_w", "tip_step_y_w", "tip_step_z_w", "tip_yaw_step_w"),
-            units=(f"{STEP_M} m", f"{STEP_M} m", f"{STEP_M} m", f"{YAW_STEP_RAD} rad"),
-            low=(-1.0,) * 4,
-            high=(1.0,) * 4,
-        )
+        self.observation_spec = {
+            "state": spec_of(
+                (
+                    *tip_columns("hole"),
+                    ("hole_yaw_sin_w", "1", -1.0, 1.0),
+                    ("hole_yaw_cos_w", "1", -1.0, 1.0),
+                    *JOINT_COLUMNS,
+                )
+            )
+        }
+        self.action_spec = spec_of(HAND_ACTIONS)
 
     def xml(self) -> str:
         """The MJCF."""
@@ -119,12 +117,7 @@ class PegInsert:
     def bind(self, physics: Physics) -> None:
         """Take views of the simulations' arrays."""
         batch = physics.batch
-        self.arm = ArmControl(batch, PEG_LENGTH_M)
-        self._qpos: Array = batch.bind("qpos")
-        self._qvel: Array = batch.bind("qvel")
-        self._warmstart: Array = batch.bind("qacc_warmstart")
-        self._time: Array = batch.bind("time")
-        self._ctrl: Array = physics.ctrl
+        self.hand = Hand(physics, PEG_LENGTH_M, WORKSPACE_LOW_M, WORKSPACE_HIGH_M)
         self.hole_pos_w: Array = batch.bind("mocap_pos")[:, 0]
         self._hole_quat: Array = batch.bind("mocap_quat")[:, 0]
         self._model = physics.model
@@ -145,7 +138,7 @@ class PegInsert:
         return {
             "friction": Param(("geom_friction",), geoms, 0.2, 4.0, (0,)),
             "flange_mass": Param(("body_mass", "body_inertia"), (int(model.body("flange").id),), 0.3, 3.0),
-            "servo_gain": Param(("actuator_gainprm", "actuator_biasprm"), tuple(range(len(JOINTS))), 0.5, 1.5),
+            **parameters(model),
         }
 
     def plan(self, state_ids: Ids) -> Array:
@@ -155,34 +148,24 @@ class PegInsert:
         hole_yaw = 1.0 * (u[:, 2] - 0.5)
         offset = np.stack([0.2 * (u[:, 3] - 0.5), 0.2 * (u[:, 4] - 0.5), HOLE_DEPTH_M + 0.05 + 0.07 * u[:, 5]], axis=1)
         yaw = hole_yaw + 1.0 * (u[:, 6] - 0.5)
-        plan = np.zeros((len(u), 13))
-        plan[:, :6] = pointing_down(hole + offset, yaw, PEG_LENGTH_M)
-        plan[:, 6:9] = hole
-        plan[:, 9], plan[:, 12] = np.cos(hole_yaw / 2), np.sin(hole_yaw / 2)
-        return plan
+        return np.concatenate([pointing_down(hole + offset, yaw, PEG_LENGTH_M), upright(hole, hole_yaw)], axis=1)
 
     def start(self, env_ids: Ids, plans: Array) -> None:
         """Write start states: the arm at rest, its servos holding it."""
         joints = plans[:, :6]
         self.hole_pos_w[env_ids] = plans[:, 6:9]
         self._hole_quat[env_ids] = plans[:, 9:]
-        self._qpos[env_ids] = joints
-        self._qvel[env_ids] = 0
-        self._warmstart[env_ids] = 0
-        self._time[env_ids] = 0
-        self._ctrl[env_ids] = joints
+        self.hand.place(env_ids, joints, joints)
 
     def command(self, actions: Real) -> None:
         """Cartesian steps; the tip is kept inside the workspace box."""
         if self.shaped:
             self._distance_before = self.distance()
-        tip = self.arm.tip_pos_w
-        target = np.clip(tip + STEP_M * actions[:, :3], WORKSPACE_LOW_M, WORKSPACE_HIGH_M)
-        self.arm.command(target - tip, YAW_STEP_RAD * actions[:, 3].astype(np.float64))
+        self.hand.command(actions)
 
     def observe(self, out: Mapping[str, Real], env_ids: Ids | slice) -> None:
-        """Write observations; see `_state_spec` for the columns."""
-        arm = self.arm
+        """Write observations; the spec names the columns."""
+        arm = self.hand.arm
         arm.refresh(env_ids)
         twist = arm.twist(env_ids)
         quat = self._hole_quat[env_ids]
@@ -197,9 +180,8 @@ class PegInsert:
         turned = np.empty_like(planar)
         turned[..., 0] = c * x + s * y
         turned[..., 1] = c * y - s * x
-        yaw = np.arctan2(-turned[:, 3, 0], turned[:, 3, 1])
         # a square looks the same every quarter turn
-        yaw -= QUARTER_TURN_RAD * np.floor(yaw / QUARTER_TURN_RAD + 0.5)
+        yaw = fold(np.arctan2(-turned[:, 3, 0], turned[:, 3, 1]), QUARTER_TURN_RAD)
 
         self._pos_hole[env_ids, :2] = turned[:, 0]
         self._pos_hole[env_ids, 2] = delta[:, 2] - HOLE_DEPTH_M
@@ -224,7 +206,7 @@ class PegInsert:
         success = (pos[:, 2] < -SUCCESS_DEPTH_M) & (np.hypot(pos[:, 0], pos[:, 1]) < PEG_HALF_WIDTH_M / 2)
         reward = success.astype(np.float64)
         if self.shaped:
-            reward += 10.0 * (self._distance_before - self.distance())
+            reward += SHAPED_PER_M * (self._distance_before - self.distance())
         return Outcome(reward, success, np.zeros(len(pos), bool))
 
     def distance(self) -> Array:
@@ -242,28 +224,6 @@ class PegInsert:
     def hole_direction(self, env_ids: Ids | slice) -> tuple[Array, Array]:
         """Cosine and sine (n,) of the hole's yaw in the world."""
         return self._hole_cos[env_ids], self._hole_sin[env_ids]
-
-
-def _state_spec() -> Spec:
-    low, high = np.asarray(JOINT_RANGE_RAD).T
-    inf = float("inf")
-    columns: list[tuple[str, str, float, float]] = [
-        *((f"tip_pos_{axis}_hole", "m", -1.0, 1.0) for axis in "xyz"),
-        ("tip_yaw_sin_hole", "1", -1.0, 1.0),
-        ("tip_yaw_cos_hole", "1", -1.0, 1.0),
-        *((f"tip_vel_{axis}_hole", "m/s", -inf, inf) for axis in "xyz"),
-        ("tip_yaw_rate_w", "rad/s", -inf, inf),
-        ("tool_axis_x_hole", "1", -1.0, 1.0),
-        ("tool_axis_y_hole", "1", -1.0, 1.0),
-        ("hole_yaw_sin_w", "1", -1.0, 1.0),
-        ("hole_yaw_cos_w", "1", -1.0, 1.0),
-        *(
-            (f"{name}_pos", "rad", float(lo) - 0.1, float(hi) + 0.1)
-            for name, lo, hi in zip(JOINTS, low, high, strict=True)
-        ),
-    ]
-    names, units, lows, highs = zip(*columns, strict=True)
-    return Spec((len(columns),), names, units, lows, highs)
 
 
 @with_images

@@ -1,4 +1,4 @@
-"""The hand's side of a manipulation task: starts, Cartesian actions and the arm's part of the observation."""
+"""The hand's side of a task of the arm: starts, Cartesian actions and the arm's part of the observation."""
 
 from __future__ import annotations
 
@@ -20,21 +20,31 @@ YAW_STEP_RAD = 0.25
 """Turn wanted by an action of 1."""
 INF = float("inf")
 
-HAND_COLUMNS: tuple[Column, ...] = (
-    *((f"tip_pos_{axis}_w", "m", -1.0, 1.0) for axis in "xyz"),
-    ("tip_yaw_sin_w", "1", -1.0, 1.0),
-    ("tip_yaw_cos_w", "1", -1.0, 1.0),
-    *((f"tip_vel_{axis}_w", "m/s", -INF, INF) for axis in "xyz"),
-    ("tip_yaw_rate_w", "rad/s", -INF, INF),
-    ("tool_axis_x_w", "1", -1.0, 1.0),
-    ("tool_axis_y_w", "1", -1.0, 1.0),
-    *((f"{name}_pos", "rad", low - 0.1, high + 0.1) for name, (low, high) in zip(JOINTS, JOINT_RANGE_RAD, strict=True)),
+JOINT_COLUMNS: tuple[Column, ...] = tuple(
+    (f"{name}_pos", "rad", low - 0.1, high + 0.1) for name, (low, high) in zip(JOINTS, JOINT_RANGE_RAD, strict=True)
 )
-"""What every manipulation task observes first; servos may pass a joint's range by up to 0.1 rad."""
+"""Servos may pass a joint's range by up to 0.1 rad."""
 HAND_ACTIONS: tuple[Column, ...] = (
     *((f"tip_step_{axis}_w", f"{STEP_M} m", -1.0, 1.0) for axis in "xyz"),
     ("tip_yaw_step_w", f"{YAW_STEP_RAD} rad", -1.0, 1.0),
 )
+
+
+def tip_columns(frame: str) -> tuple[Column, ...]:
+    """Pose and velocity of the tip, observed in a frame: "w" is the world's."""
+    return (
+        *((f"tip_pos_{axis}_{frame}", "m", -1.0, 1.0) for axis in "xyz"),
+        (f"tip_yaw_sin_{frame}", "1", -1.0, 1.0),
+        (f"tip_yaw_cos_{frame}", "1", -1.0, 1.0),
+        *((f"tip_vel_{axis}_{frame}", "m/s", -INF, INF) for axis in "xyz"),
+        ("tip_yaw_rate_w", "rad/s", -INF, INF),
+        (f"tool_axis_x_{frame}", "1", -1.0, 1.0),
+        (f"tool_axis_y_{frame}", "1", -1.0, 1.0),
+    )
+
+
+HAND_COLUMNS: tuple[Column, ...] = (*tip_columns("w"), *JOINT_COLUMNS)
+"""What `WorldHand` observes."""
 
 
 def spec_of(columns: tuple[Column, ...]) -> Spec:
@@ -44,7 +54,7 @@ def spec_of(columns: tuple[Column, ...]) -> Spec:
 
 
 class Hand:
-    """The arm of every env, from the tip's side.
+    """The arm of every env, from the tip's side: starts and Cartesian actions.
 
     Args:
         physics: the simulations; the model holds `arm_mjcf`.
@@ -64,10 +74,6 @@ class Hand:
         self.arm = ArmControl(batch, tool_length_m)
         self.pos_w: Array = self.arm.tip_pos_w
         """(N, 3) the tip, as last observed."""
-        self.yaw_w: Array = np.zeros(batch.nsim)
-        """(N,) the tool's yaw, as last observed: 0 where its y axis is the world's."""
-        self.vel_w: Array = np.zeros((batch.nsim, 6))
-        """(N, 6) velocity of the tip, as last observed: m/s, then rad/s."""
         self._low, self._high = np.asarray(low_m), np.asarray(high_m)
         self._qpos: Array = batch.bind("qpos")
         self._qvel: Array = batch.bind("qvel")
@@ -93,6 +99,24 @@ class Hand:
         """Cartesian steps for actions (N, 4 or more), ordered as `HAND_ACTIONS`; the tip is kept inside the box."""
         target = np.clip(self.pos_w + STEP_M * actions[:, :3], self._low, self._high)
         self.arm.command(target - self.pos_w, YAW_STEP_RAD * actions[:, 3].astype(np.float64))
+
+
+class WorldHand(Hand):
+    """A hand that is observed in the world's frame; the arguments are those of `Hand`."""
+
+    def __init__(
+        self,
+        physics: Physics,
+        tool_length_m: float,
+        low_m: tuple[float, float, float],
+        high_m: tuple[float, float, float],
+    ) -> None:
+        super().__init__(physics, tool_length_m, low_m, high_m)
+        n = physics.batch.nsim
+        self.yaw_w: Array = np.zeros(n)
+        """(N,) the tool's yaw, as last observed: 0 where its y axis is the world's."""
+        self.vel_w: Array = np.zeros((n, 6))
+        """(N, 6) velocity of the tip, as last observed: m/s, then rad/s."""
 
     def observe(self, state: Real, env_ids: Ids | slice) -> None:
         """Bring the hand up to the physics state, and write `HAND_COLUMNS` into the rows `env_ids` of `state`."""

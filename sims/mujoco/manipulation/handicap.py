@@ -1,4 +1,4 @@
-"""What the scripted experts of the manipulation tasks share: their arguments, modes, and how they do worse."""
+"""What the scripted experts of the arm's tasks share: their arguments, modes, and how they do worse."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ Array = NDArray[np.float64]
 
 class Handicap:
     """Draws the mode of each episode, and makes an expert worse where that is asked for.
+
+    One stream gives all numbers: what an expert draws when an episode begins, it must draw in the same order each time.
 
     Args:
         core: the envs.
@@ -43,21 +45,25 @@ class Handicap:
         self.gain: Array = np.ones((core.num_envs, 1))
         """(N, 1) factor on displacements: clumsy hands are slow."""
 
-    def begin(self, env_ids: NDArray[np.int64], scales: tuple[float, ...], slowness: float = 0.5) -> Array:
-        """Draw mode and slowness of new episodes; return what the expert gets wrong in them.
+    def begin(self, env_ids: NDArray[np.int64]) -> None:
+        """Draw the modes of new episodes in the envs `env_ids` (n,)."""
+        self.mode[env_ids] = self._rng.integers(0, self._count, len(env_ids)) if self._only is None else self._only
+
+    def slow(self, env_ids: NDArray[np.int64], most: float = 0.5) -> None:
+        """Draw how slow the hands are in new episodes; at full clumsiness they lose up to the part `most` of speed."""
+        self.gain[env_ids, 0] = 1.0 - self._clumsiness * self._rng.uniform(0.0, most, len(env_ids))
+
+    def errors(self, count: int, scales: tuple[float, ...]) -> Array:
+        """Draw what the expert gets wrong in `count` new episodes.
 
         Args:
-            env_ids: (n,).
+            count: n.
             scales: standard deviation, at full clumsiness, of each quantity that the expert may get wrong.
-            slowness: at full clumsiness, the largest part of its speed that an expert may lose.
 
         Returns:
             (n, len(scales)) errors.
         """
-        n = len(env_ids)
-        self.mode[env_ids] = self._rng.integers(0, self._count, n) if self._only is None else self._only
-        self.gain[env_ids, 0] = 1.0 - self._clumsiness * self._rng.uniform(0.0, slowness, n)
-        return self._clumsiness * self._rng.standard_normal((n, len(scales))) * scales
+        return self._clumsiness * self._rng.standard_normal((count, len(scales))) * scales
 
     def shake(self, actions: Array) -> NDArray[np.float32]:
         """Actions (N, A) with noise, within [-1, 1]."""

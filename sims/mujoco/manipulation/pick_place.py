@@ -25,7 +25,7 @@ from robotrl.sims.mujoco.manipulation.gripper import (
     gripper_actuators,
     gripper_mjcf,
 )
-from robotrl.sims.mujoco.manipulation.hand import HAND_ACTIONS, HAND_COLUMNS, Hand, fold, spec_of
+from robotrl.sims.mujoco.manipulation.hand import HAND_ACTIONS, HAND_COLUMNS, WorldHand, fold, spec_of
 from robotrl.sims.mujoco.manipulation.scene import (
     CONTROL_DT_S,
     QUARTER_TURN_RAD,
@@ -134,7 +134,7 @@ class PickPlace:
 
     def bind(self, physics: Physics) -> None:
         """Take views of the simulations' arrays."""
-        self.hand = Hand(physics, TOOL_LENGTH_M, WORKSPACE_LOW_M, WORKSPACE_HIGH_M)
+        self.hand = WorldHand(physics, TOOL_LENGTH_M, WORKSPACE_LOW_M, WORKSPACE_HIGH_M)
         self.gripper = Gripper(physics)
         self.block = Block(physics, "block")
         self._model = physics.model

@@ -63,7 +63,9 @@ class PickPlaceExpert:
         task = self._task
         if started.any():
             envs = np.flatnonzero(started)
-            wrong = self._handicap.begin(envs, (0.008, 0.008, 0.004, 0.015, 0.015), slowness=0.35)
+            self._handicap.begin(envs)
+            self._handicap.slow(envs, most=0.35)
+            wrong = self._handicap.errors(len(envs), (0.008, 0.008, 0.004, 0.015, 0.015))
             self._phase[envs] = ABOVE
             self._block_bias[envs], self._goal_bias[envs, :2] = wrong[:, :3], wrong[:, 3:]
         to_block = task.to_block_w + self._block_bias

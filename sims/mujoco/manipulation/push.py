@@ -16,7 +16,7 @@ from robotrl.fn import counter
 from robotrl.sims.mujoco.arm import ARM_RASTERS, JOINTS, pointing_down
 from robotrl.sims.mujoco.core import Core
 from robotrl.sims.mujoco.images import with_images
-from robotrl.sims.mujoco.manipulation.hand import HAND_ACTIONS, HAND_COLUMNS, Hand, fold, spec_of
+from robotrl.sims.mujoco.manipulation.hand import HAND_ACTIONS, HAND_COLUMNS, WorldHand, fold, spec_of
 from robotrl.sims.mujoco.manipulation.scene import (
     CONTROL_DT_S,
     QUARTER_TURN_RAD,
@@ -136,7 +136,7 @@ class Push:
 
     def bind(self, physics: Physics) -> None:
         """Take views of the simulations' arrays."""
-        self.hand = Hand(physics, TOOL_LENGTH_M, WORKSPACE_LOW_M, WORKSPACE_HIGH_M)
+        self.hand = WorldHand(physics, TOOL_LENGTH_M, WORKSPACE_LOW_M, WORKSPACE_HIGH_M)
         self.block = Block(physics, "block")
         self._model = physics.model
         mocap_pos: Array = physics.batch.bind("mocap_pos")

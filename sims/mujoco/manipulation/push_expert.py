@@ -83,7 +83,9 @@ class PushExpert:
         """Actions (N, 4); `started` (N,) marks envs at the first step of an episode."""
         if started.any():
             envs = np.flatnonzero(started)
-            wrong = self._handicap.begin(envs, (0.012, 0.012, 0.1, 0.008, 0.008), slowness=0.4)
+            self._handicap.begin(envs)
+            self._handicap.slow(envs, most=0.4)
+            wrong = self._handicap.errors(len(envs), (0.012, 0.012, 0.1, 0.008, 0.008))
             self._goal_bias[envs], self._block_bias[envs] = wrong[:, :3], wrong[:, 3:]
             self._plan(envs)
         task, hand, rows = self._task, self._task.hand, self._all

@@ -49,7 +49,9 @@ class ReachExpert:
         """Actions (N, 4); `started` (N,) marks envs at the first step of an episode."""
         if started.any():
             envs = np.flatnonzero(started)
-            self._bias[envs] = self._handicap.begin(envs, (0.006, 0.006, 0.006))
+            self._handicap.begin(envs)
+            self._handicap.slow(envs)
+            self._bias[envs] = self._handicap.errors(len(envs), (0.006, 0.006, 0.006))
         task, hand = self._task, self._task.hand
         joints = hand.arm.qpos
         goal = task.goal_pos_w
