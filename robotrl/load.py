@@ -6,6 +6,7 @@ actions it gave on a stored input when it was saved. Loading repeats those actio
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -124,9 +125,12 @@ def probe_observations(observation_spec: Mapping[str, Spec], inputs: Sequence[Tr
     obs: dict[str, Tensor] = {}
     start = 1
     for key, spec in observation_spec.items():
-        columns = np.arange(start, start + spec.shape[0])
-        start += spec.shape[0]
-        x = np.sin(columns * np.arange(1, FINGERPRINT_ROWS + 1)[:, None])
+        columns = np.arange(start, start + math.prod(spec.shape))
+        start += len(columns)
+        x = np.sin(columns * np.arange(1, FINGERPRINT_ROWS + 1)[:, None]).reshape(FINGERPRINT_ROWS, *spec.shape)
+        if spec.dtype == "uint8":
+            obs[key] = torch.from_numpy(np.rint(127.5 * (1 + x)).astype(np.uint8))
+            continue
         for transform in reversed(inputs):
             if transform.key == key and isinstance(transform, Affine):
                 x = (x - np.asarray(transform.offset)) / np.asarray(transform.scale)

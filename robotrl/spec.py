@@ -162,6 +162,24 @@ class HasStateIds(Protocol):
 
 
 @runtime_checkable
+class HasRestart(Protocol):
+    """Single envs can be restarted between two steps, for whoever else may end an episode."""
+
+    def restart(self, envs: Tensor) -> dict[str, Tensor]:
+        """Start new episodes in the envs `envs` (n,) int64; gives the observation of all envs."""
+        ...
+
+
+@runtime_checkable
+class HasDistance(Protocol):
+    """The sim knows how far each env is from success; a robot could not know."""
+
+    def distance(self) -> Tensor:
+        """(N,) now, in metres or as the task's page says; falls on the way to success, which is near 0."""
+        ...
+
+
+@runtime_checkable
 class HasCamera(Protocol):
     """The sim draws itself."""
 

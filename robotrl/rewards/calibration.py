@@ -1,0 +1,125 @@
+"""From probabilities to a decision: which threshold keeps a promise about false alarms, and what it then misses.
+
+All figures are about episodes, not frames: a reward is asked for at every step, so a classifier that errs on 3 % of the
+frames gives a false reward in nine of ten episodes of 80 steps (1 - 0.97^80).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robotrl.errors import ConfigError, out_of_range
+from robotrl.fn.stats import Interval, wilson
+
+Real = NDArray[np.float64]
+
+
+class Rates(NamedTuple):
+    """How a threshold does on episodes that neither training nor the choice of the threshold saw."""
+
+    false_positive: Interval
+    """Share of the episodes in which it says success at some step that is none."""
+    false_negative: Interval | None
+    """Share of the successful episodes whose success it does not see; None when there were none."""
+    frame_false_positive: float
+    """Share of the frames without success on which it says success."""
+
+
+def held(probability: Real, episode: NDArray[np.int64], steps: int) -> Real:
+    """(F,) the lowest of the last `steps` probabilities of the same episode; 0 where there are fewer.
+
+    A success is said where this reaches the threshold, that is after `steps` steps in a row above it.
+
+    Args:
+        probability: (F,) of frames in time order, the episodes one after the other.
+        episode: (F,) which episode, so that no window reaches over an end.
+        steps: 1 or more.
+    """
+    if steps < 1:
+        raise out_of_range("steps", steps, "1 or more")
+    lowest = probability.copy()
+    for back in range(1, steps):
+        before = np.zeros_like(probability)
+        before[back:] = np.where(episode[back:] == episode[:-back], probability[:-back], 0.0)
+        lowest = np.minimum(lowest, before)
+    return lowest
+
+
+def just_before(success: NDArray[np.bool_], episode: NDArray[np.int64], steps: int) -> NDArray[np.bool_]:
+    """(F,) the frames at most `steps` before a success of the same episode, the successes themselves not.
+
+    Args:
+        success: (F,) of frames in time order, the episodes one after the other.
+        episode: (F,) which episode.
+        steps: 0 or more.
+    """
+    if steps < 0:
+        raise out_of_range("grace", steps, "0 or more")
+    near = np.zeros_like(success)
+    for ahead in range(1, steps + 1):
+        near[:-ahead] |= success[ahead:] & (episode[ahead:] == episode[:-ahead])
+    return near & ~success
+
+
+def peaks(score: Real, chosen: NDArray[np.bool_], episode: NDArray[np.int64]) -> Real:
+    """(E,) the highest `score` among the chosen frames of each episode that has any, in the order of the episodes."""
+    ids, rows = np.unique(episode[chosen], return_inverse=True)
+    out = np.full(len(ids), -np.inf)
+    np.maximum.at(out, rows, score[chosen])
+    return out
+
+
+def choose_threshold(alarms: Real, bound: float, least: float) -> float:
+    """The lowest threshold that keeps the chance of a false alarm in a new episode at or below `bound`.
+
+    Split conformal (Vovk et al. 2005; Angelopoulos & Bates 2023, sec. 1): a new episode's highest score is equally
+    likely to take each place among those of E held-out episodes of the same kind. A threshold just above the k + 1-st
+    highest of them is passed by a new one with a probability of at most (k + 1) / (E + 1). So k is the largest number
+    for which that is at most the bound.
+
+    Args:
+        alarms: (E,) highest score among the frames without success of each held-out episode.
+        bound: largest share of episodes with a false alarm, above 0 and below 1.
+        least: the threshold is this at least, 0 to 1.
+
+    Raises:
+        ConfigError: too few episodes to promise the bound.
+    """
+    if not 0 < bound < 1:
+        raise out_of_range("max_false_positive", bound, "above 0 and below 1")
+    if not 0 <= least <= 1:
+        raise out_of_range("min_threshold", least, "0 to 1")
+    count = len(alarms)
+    # the slack is for bounds such as 0.07, whose products fall a rounding error short of a whole number
+    k = math.floor(bound * (count + 1) + 1e-9) - 1
+    if k < 0:
+        raise ConfigError(
+            f"max_false_positive is {bound}: {count} held-out episodes cannot promise less than {1 / (count + 1):.3g};"
+            f" expected {math.ceil(1 / bound - 1e-9) - 1} held-out episodes or more, or a larger bound"
+        )
+    return max(least, float(np.nextafter(np.sort(alarms)[::-1][k], 2.0)))
+
+
+def rates(
+    score: Real, success: NDArray[np.bool_], episode: NDArray[np.int64], threshold: float, grace: int = 0
+) -> Rates:
+    """False-positive and false-negative rates of "score >= threshold", with Wilson intervals.
+
+    Args:
+        score: (F,) what `held` gave.
+        success: (F,) which frames show a success.
+        episode: (F,) which episode.
+        threshold: lowest score that counts as success.
+        grace: a success that is said so many steps early counts as seen, and not as a false alarm.
+    """
+    near = just_before(success, episode, grace)
+    wrong = ~success & ~near
+    alarms, hits = peaks(score, wrong, episode), peaks(score, success | near, episode)
+    missed = wilson(int((hits < threshold).sum()), len(hits)) if len(hits) else None
+    return Rates(
+        wilson(int((alarms >= threshold).sum()), len(alarms)), missed, float((score[wrong] >= threshold).mean())
+    )

@@ -1,0 +1,169 @@
+"""A trained success classifier: the network, what its calibration says, and the reward that it gives.
+
+The practice of SERL (Luo et al. 2024, arXiv 2401.16013) and HIL-SERL (Luo et al. 2024, arXiv 2410.21845): a small
+binary classifier of the observation stands in for a reward that a robot cannot measure. `robotrl.rewards.training`
+makes one, `robotrl.rewards.stored` keeps it in a file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from robotrl.data.rollout import Arrays
+from robotrl.errors import ConfigError, out_of_range
+from robotrl.policies.encoder import ImageEncoder, Pool, is_picture
+from robotrl.policies.nets import Mlp, Transforms, flat_width
+from robotrl.rewards.calibration import Rates
+from robotrl.rewards.source import Score
+from robotrl.spec import Spec, VecSim
+from robotrl.transforms import TransformGroup
+
+
+@dataclass(frozen=True)
+class ClassifierCfg:
+    """Size of a success classifier."""
+
+    hidden: tuple[int, ...] = (128, 128)
+    """Widths of the hidden layers."""
+    image_channels: tuple[int, ...] = (16, 32, 32)
+    """Of the convolutions of each camera; each halves height and width."""
+    image_features: int = 64
+    """Numbers that each camera's picture becomes."""
+    image_pool: Pool = "flatten"
+    """See `robotrl.policies.encoder.ImageEncoder`."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """How a classifier's probabilities become a decision, and what is known of its errors."""
+
+    threshold: float
+    """Lowest probability that counts as success."""
+    steps: int
+    """How many steps in a row it must be reached."""
+    grace: int
+    """A success said so many steps early counted as one that was seen."""
+    bound: float
+    """Share of episodes with a false alarm that the threshold was chosen for."""
+    episodes: int
+    """Held-out episodes on which it was chosen."""
+    rates: Rates
+    """Measured on yet other held-out episodes."""
+
+
+class Trained(NamedTuple):
+    """A classifier that is ready for use."""
+
+    model: SuccessClassifier
+    calibration: Calibration
+    about: dict[str, str | int | float]
+    """Where it comes from: sim, datasets, updates, seed."""
+    identity: str
+    """Hexadecimal SHA-256 of weights and calibration."""
+
+
+class SuccessClassifier(nn.Module):
+    """Probability that an observation shows a success.
+
+    Args:
+        observation_spec: the arrays that it looks at: vectors, and pictures (h, w, channels) of bytes.
+        transforms: inputs alone: normalisation of the vectors.
+        cfg: sizes.
+
+    Raises:
+        ConfigError: sizes that a network cannot have.
+        ValueError: an array is neither a vector nor a picture.
+    """
+
+    def __init__(self, observation_spec: dict[str, Spec], transforms: TransformGroup, cfg: ClassifierCfg) -> None:
+        super().__init__()
+        self.observation_spec = dict(observation_spec)
+        self.transforms = transforms
+        self.cfg = cfg
+        self._inputs = Transforms(transforms.inputs)
+        pictures = {key: spec for key, spec in observation_spec.items() if is_picture(spec)}
+        self._vectors = tuple(key for key in observation_spec if key not in pictures)
+        self.encoders = nn.ModuleDict(
+            {
+                key: ImageEncoder(spec.shape, cfg.image_channels, cfg.image_features, cfg.image_pool)
+                for key, spec in pictures.items()
+            }
+        )
+        width = flat_width({key: observation_spec[key] for key in self._vectors}) + len(pictures) * cfg.image_features
+        self.head = Mlp(width, cfg.hidden, 1)
+
+    def forward(self, obs: Arrays) -> Tensor:
+        """Logits (B,) of raw observations (B, ...)."""
+        arrays = self._inputs({key: obs[key] for key in self.observation_spec})
+        features = [encoder(arrays[key]) for key, encoder in self.encoders.items()]
+        return self.head(torch.cat([*(arrays[key] for key in self._vectors), *features], dim=1)).squeeze(1)
+
+    @torch.no_grad()
+    def probability(self, obs: Arrays) -> Tensor:
+        """(B,) float64 in [0, 1]; float32 would call everything beyond a logit of 17 certain."""
+        return torch.sigmoid(self(obs).double())
+
+
+class SuccessReward:
+    """1 where the classifier has seen a success in `steps` steps in a row, 0 elsewhere; a `RewardSource`.
+
+    It answers at once, so every score is valid and of age 0.
+
+    Args:
+        trained: the classifier.
+        sim: whose observations it will be shown.
+        threshold: lowest probability that counts, instead of the calibrated one, whose promise then no longer holds.
+        steps: how many steps in a row, instead of those that the threshold was calibrated for. In a sim that ends
+            an episode at its success more than 1 never comes to pass.
+
+    Raises:
+        ConfigError: the sim's observations are not those that it was trained on, or a setting is out of range.
+    """
+
+    fallback = 0.0
+
+    def __init__(self, trained: Trained, sim: VecSim, threshold: float | None = None, steps: int | None = None) -> None:
+        for key, spec in trained.model.observation_spec.items():
+            found = sim.observation_spec.get(key)
+            if found is None or (found.shape, found.names) != (spec.shape, spec.names):
+                has = "does not have" if found is None else f"has as {found.shape} of {', '.join(found.names)}"
+                raise ConfigError(
+                    f"the success classifier was trained on observation {key!r}, {spec.shape} of"
+                    f" {', '.join(spec.names)}, which this sim {has}"
+                )
+        self._model = trained.model
+        self.threshold = trained.calibration.threshold if threshold is None else threshold
+        self.steps = trained.calibration.steps if steps is None else steps
+        if not 0 < self.threshold <= 1:
+            raise out_of_range("threshold", self.threshold, "above 0, at most 1")
+        if self.steps < 1:
+            raise out_of_range("steps", self.steps, "1 or more")
+        self.identity = f"{trained.identity}:{self.threshold!r}:{self.steps}"
+        n = sim.num_envs
+        self._streak = torch.zeros(n, dtype=torch.int64, device=sim.device)
+        self._valid = torch.ones(n, dtype=torch.bool, device=sim.device)
+        self._age = torch.zeros(n, dtype=torch.int64, device=sim.device)
+
+    def score(self, reached: Arrays) -> Score:
+        """See `RewardSource.score`."""
+        above = self._model.probability(reached) >= self.threshold
+        self._streak = torch.where(above, self._streak + 1, 0)
+        return Score((self._streak >= self.steps).float(), self._valid, self._age)
+
+    def forget(self, envs: Tensor) -> None:
+        """See `RewardSource.forget`."""
+        self._streak[envs] = 0
+
+    def state(self) -> dict[str, NDArray[np.generic]]:
+        """See `RewardSource.state`."""
+        return {"streak": self._streak.numpy().copy()}
+
+    def load(self, state: dict[str, NDArray[np.generic]]) -> None:
+        """See `RewardSource.load`."""
+        self._streak = torch.from_numpy(state["streak"].copy())

@@ -1,0 +1,188 @@
+"""Trains and calibrates a success classifier on labelled observations.
+
+The episodes are dealt into three parts: one to learn from, one on which the threshold is chosen, one on which its error
+rates are measured. Rates measured where the threshold was chosen would flatter it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from robotrl.algos.engine import Context, Engine, EngineMode, Group, LossModule, LossOut
+from robotrl.errors import out_of_range
+from robotrl.rewards.calibration import Rates, choose_threshold, held, just_before, peaks, rates
+from robotrl.rewards.labels import Labelled, split
+from robotrl.rewards.stored import identity_of
+from robotrl.rewards.success import Calibration, ClassifierCfg, SuccessClassifier, Trained
+from robotrl.spec import Spec
+from robotrl.transforms import TransformGroup, normalize
+
+SCORED_AT_ONCE = 1024
+"""Frames."""
+
+
+@dataclass(frozen=True)
+class TrainingCfg:
+    """Settings of a success classifier's training."""
+
+    model: ClassifierCfg = field(default_factory=ClassifierCfg)
+    updates: int = 1000
+    """Gradient steps."""
+    batch: int = 256
+    """Frames for each, half of them successes."""
+    lr: float = 1e-3
+    """Peak learning rate of Adam; decays with a half cosine to a tenth."""
+    grad_norm: float = 1.0
+    """The gradient is clipped to this norm."""
+    max_false_positive: float = 0.02
+    """Largest share of episodes with a false alarm that the threshold is chosen for."""
+    min_threshold: float = 0.5
+    """The threshold is this at least."""
+    steps: int = 1
+    """How many steps in a row must be above the threshold. 1 where an episode ends at its success."""
+    grace: int = 0
+    """Frames at most so many steps before a success are not learned from, and a success that is said there counts as
+    seen, not as a false alarm: for tasks whose last step before success looks much like it."""
+    shares: tuple[float, float, float] = (0.5, 0.25, 0.25)
+    """Shares of the episodes to learn from, to choose the threshold on, and to measure the rates on."""
+    engine: EngineMode = "eager"
+    """Compiling takes longer than these few updates of a small network."""
+    seed: int = 0
+    """Seeds the weights, the deal of the episodes and the minibatches."""
+
+
+# losses
+
+
+def balanced_bce(logits: Tensor, success: Tensor) -> Tensor:
+    """Binary cross-entropy in which successes and other frames weigh the same, however many of each there are.
+
+    Args:
+        logits: (B,).
+        success: (B,) 1 or 0; both must occur.
+    """
+    each = F.binary_cross_entropy_with_logits(logits, success, reduction="none")
+    positive = (each * success).sum() / success.sum()
+    negative = (each * (1 - success)).sum() / (1 - success).sum()
+    return (positive + negative) / 2
+
+
+class ClassifierLoss(LossModule):
+    """`balanced_bce` of a classifier; the carry counts the updates."""
+
+    def __init__(self, model: SuccessClassifier, cfg: TrainingCfg) -> None:
+        super().__init__()
+        self.model = model
+        self._lr, self._updates = cfg.lr, cfg.updates
+
+    def forward(self, batch: dict[str, Tensor], context: Context) -> LossOut:
+        """See `LossModule.forward`; batch: "obs/KEY" (M, ...), "success" (M,) 1 or 0."""
+        obs = {name.removeprefix("obs/"): value for name, value in batch.items() if name.startswith("obs/")}
+        logits, success = self.model(obs), batch["success"]
+        right = ((logits > 0) == (success > 0.5)).float().mean()
+        progress = (context.carry[0] / self._updates).clamp(max=1.0)
+        lr = self._lr * (0.1 + 0.9 * 0.5 * (1 + torch.cos(math.pi * progress)))
+        return LossOut(balanced_bce(logits, success), {"accuracy": right.detach()}, (lr,), context.carry + 1)
+
+
+# update
+
+
+def train_classifier(
+    labelled: Labelled, observation_spec: dict[str, Spec], cfg: TrainingCfg, about: dict[str, str | int | float]
+) -> Trained:
+    """Train on one part of the episodes, choose the threshold on another, measure the rates on the third.
+
+    Args:
+        labelled: episodes of the kind that the classifier will judge, failures included.
+        observation_spec: of the labelled arrays.
+        cfg: settings.
+        about: where the data comes from; kept with the classifier.
+
+    Raises:
+        ConfigError: a setting out of range, or too few episodes.
+        NumericsError: the loss is not finite.
+    """
+    for name, count, least in (
+        ("updates", cfg.updates, 1),
+        ("batch", cfg.batch, 2),
+        ("steps", cfg.steps, 1),
+        ("grace", cfg.grace, 0),
+    ):
+        if count < least:
+            raise out_of_range(name, count, f"{least} or more")
+    for name, value in (("lr", cfg.lr), ("grad_norm", cfg.grad_norm)):
+        if not 0 < value < math.inf:
+            raise out_of_range(name, value, "above 0")
+    learn, choose, measure = split(labelled, cfg.shares, cfg.seed)
+    # a bound that cannot be promised is refused before training
+    choose_threshold(np.zeros(choose.num_episodes), cfg.max_false_positive, cfg.min_threshold)
+    torch.manual_seed(cfg.seed)
+    model = SuccessClassifier(observation_spec, _normalisation(learn), cfg.model)
+    _fit(model, learn, cfg)
+    score = scores(model, choose, cfg.steps)
+    wrong = ~choose.success & ~just_before(choose.success, choose.episode, cfg.grace)
+    threshold = choose_threshold(peaks(score, wrong, choose.episode), cfg.max_false_positive, cfg.min_threshold)
+    found = measured(model, measure, threshold, cfg.steps, cfg.grace)
+    calibration = Calibration(threshold, cfg.steps, cfg.grace, cfg.max_false_positive, choose.num_episodes, found)
+    kept = {"updates": cfg.updates, "seed": cfg.seed, "episodes": labelled.num_episodes, **about}
+    return Trained(model, calibration, kept, identity_of(model, calibration))
+
+
+def scores(model: SuccessClassifier, labelled: Labelled, steps: int) -> NDArray[np.float64]:
+    """(F,) what the threshold is held against: the lowest of the last `steps` probabilities of each frame."""
+    obs = labelled.tensors()
+    # in parts, so that features of many pictures need not fit in memory at once
+    parts = [
+        model.probability({key: value[first : first + SCORED_AT_ONCE] for key, value in obs.items()}).numpy()
+        for first in range(0, len(labelled.success), SCORED_AT_ONCE)
+    ]
+    return held(np.concatenate(parts), labelled.episode, steps)
+
+
+def measured(model: SuccessClassifier, labelled: Labelled, threshold: float, steps: int, grace: int) -> Rates:
+    """Error rates on labelled episodes; see `rates`."""
+    return rates(scores(model, labelled, steps), labelled.success, labelled.episode, threshold, grace)
+
+
+def _fit(model: SuccessClassifier, learn: Labelled, cfg: TrainingCfg) -> None:
+    generator = torch.Generator().manual_seed(cfg.seed)
+    success = torch.from_numpy(learn.success)
+    near = torch.from_numpy(just_before(learn.success, learn.episode, cfg.grace))
+    halves: list[Tensor] = []
+    for rows, count in (
+        (torch.nonzero(success).squeeze(1), cfg.batch // 2),
+        (torch.nonzero(~success & ~near).squeeze(1), cfg.batch - cfg.batch // 2),
+    ):
+        drawn = torch.randint(len(rows), (cfg.updates, count), generator=generator)
+        halves.append(rows[drawn])
+    engine = Engine(
+        ClassifierLoss(model, cfg),
+        [Group("model.", cfg.grad_norm)],
+        minibatch=cfg.batch,
+        carry=torch.zeros(1),
+        mode=cfg.engine,
+    )
+    data = {**{f"obs/{key}": value for key, value in learn.tensors().items()}, "success": success.float()}
+    engine.run(data, torch.cat(halves, dim=1).reshape(-1), len(success), "success classifier")
+
+
+def _normalisation(learn: Labelled) -> TransformGroup:
+    inputs = [
+        normalize(
+            key,
+            values.mean(axis=0, dtype=np.float64).tolist(),
+            values.std(axis=0, dtype=np.float64).tolist(),
+            floor=1e-3,
+        )
+        for key, values in learn.obs.items()
+        if values.dtype != np.uint8
+    ]
+    return TransformGroup(tuple(inputs))
