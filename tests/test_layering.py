@@ -20,6 +20,8 @@ LEARN = BASE | HELPERS | RUN | {"fn", "data", "collect", "loop", "config", "load
 ALL = LEARN | {"policies", "algos", "sims", "deploy", "report", "train", "quickstart", "benchmarks"}
 ALL |= {"evaluation", "exporting"}
 SHELL = {"cli", "commands", "doctor", "inspection", "probe"}
+SHARED_BY_SIMS = {"sims.interop", "sims.starts"}
+"""What makes a Gymnasium env of any sim, and the numbering of starts: all that adapters have in common."""
 
 # Part (the longest match wins) to the parts that it may import. "" is robotrl/__init__.
 MAY_IMPORT = {
@@ -36,8 +38,7 @@ MAY_IMPORT = {
     # Finds a policy in a run, and its class through the registry.
     "load": BASE | HELPERS | RUN,
     "policies": {"spec", "transforms", "errors", "fn"},
-    # What makes a Gymnasium env of any sim is shared by the adapters.
-    "sims": {"spec", "transforms", "errors", "cores", "fn", "sims.interop"},
+    "sims": {"spec", "transforms", "errors", "cores", "fn", *SHARED_BY_SIMS},
     # Registers every sim of the registry with Gymnasium.
     "sims.interop": {"spec", "transforms", "errors", "fn", "registry"},
     "algos": LEARN | {"policies"},

@@ -9,24 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from robotrl.errors import CapabilityError, ConfigError, out_of_range, unknown
-from robotrl.fn import counter
+from robotrl.errors import CapabilityError, out_of_range, unknown
+from robotrl.sims import starts
 from robotrl.sims.gymnasium_sim.base import Flags, GymnasiumSim, Obs, Parts, step_of, tensors
 from robotrl.spec import Split, Step
 
-SPLITS: dict[Split, range] = {
-    "train": range(0, 1 << 30),
-    "val": range(1 << 30, (1 << 30) + (1 << 20)),
-    "test": range((1 << 30) + (1 << 20), (1 << 30) + (1 << 21)),
-}
-"""Start ids, which are the seeds that environments are reset with."""
 RESET_OPTIONS = ("state_ids", "stagger")
 
 
 class SingleEnvs(GymnasiumSim):
     """A batch of single environments that this sim restarts, each start with a seed of its own.
 
-    The starts are drawn as functions of the sim's seed. They are not declared as numbered: see `NumberedEnvs`.
+    Start ids are the seeds that environments are reset with, and are drawn as functions of the sim's seed. They are not
+    declared: see `NumberedEnvs`.
     """
 
     def __init__(self, parts: Parts, num_envs: int, seed: int) -> None:
@@ -102,9 +97,9 @@ class SingleEnvs(GymnasiumSim):
         queued = self._queue[:count]
         del self._queue[:count]
         fresh = count - len(queued)
-        draws = counter.uniform(self._seed, np.arange(self._draws, self._draws + fresh), 1)[:, 0]
+        drawn = starts.drawn(self._seed, self._draws, fresh)
         self._draws += fresh
-        return np.array([*queued, *(draws * len(SPLITS["train"])).astype(np.int64)], np.int64)
+        return np.array([*queued, *drawn], np.int64)
 
     def _reported_ids(self) -> NDArray[np.int64]:
         return np.full(self.num_envs, -1)
@@ -124,9 +119,7 @@ class NumberedEnvs(SingleEnvs):
         Raises:
             ConfigError: unknown split.
         """
-        if split not in SPLITS:
-            raise unknown("split", str(split), SPLITS)
-        return SPLITS[split]
+        return starts.ids_of(split)
 
     def queue_states(self, ids: Sequence[int] | NDArray[np.int64]) -> None:
         """Start ids that the next restarts take, in order; when none is left, training ids are drawn again.
@@ -134,18 +127,10 @@ class NumberedEnvs(SingleEnvs):
         Raises:
             ConfigError: an id outside all splits.
         """
-        last = SPLITS["test"].stop - 1
-        for i in ids:
-            if not 0 <= int(i) <= last:
-                raise ConfigError(f"state id {int(i)} is out of range: expected 0 to {last}")
-        self._queue = [int(i) for i in ids]
+        self._queue = starts.queue_of(ids)
 
     def _checked_ids(self, ids: Any) -> list[int]:
-        array = np.asarray(ids, np.int64)
-        if array.shape != (self.num_envs,):
-            raise ConfigError(f"state_ids has shape {array.shape}: expected ({self.num_envs},), one id for each env")
-        self.queue_states(array)
-        return self._queue
+        return starts.queue_for_all(ids, self.num_envs)
 
     def _reported_ids(self) -> NDArray[np.int64]:
         return self._ids.copy()

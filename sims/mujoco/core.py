@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 
 from robotrl.errors import ConfigError, NumericsError, unknown
 from robotrl.fn import counter
+from robotrl.sims import starts
 from robotrl.sims.mujoco.images import Images
 from robotrl.sims.mujoco.physics import Physics, SimNumericsError
-from robotrl.sims.mujoco.task import SPLITS, Ids, Real, Task
+from robotrl.sims.mujoco.task import Ids, Real, Task
 from robotrl.spec import Split
 
 BLOCK = 256
@@ -132,10 +133,7 @@ class Core:
         if seed is not None:
             self.seed, self._draws, self._queue = int(seed), 0, []
         if "state_ids" in given:
-            ids = np.asarray(given.pop("state_ids"), np.int64)
-            if ids.shape != (self.num_envs,):
-                raise ConfigError(f"state_ids has shape {ids.shape}: expected ({self.num_envs},), one id for each env")
-            self.queue_states(ids)
+            self._queue = starts.queue_for_all(given.pop("state_ids"), self.num_envs)
         stagger = bool(given.pop("stagger", False))
         coordinates = {name: self._coordinates(name, given.pop(name)) for name in ("qpos", "qvel") if name in given}
         for name in given:
@@ -255,9 +253,7 @@ class Core:
         Raises:
             ConfigError: unknown split.
         """
-        if name not in SPLITS:
-            raise unknown("split", str(name), SPLITS)
-        return SPLITS[name]
+        return starts.ids_of(name)
 
     def queue_states(self, ids: Sequence[int] | NDArray[np.int64]) -> None:
         """Start ids that the next restarts take, in order; when none is left, training ids are drawn again.
@@ -265,10 +261,7 @@ class Core:
         Raises:
             ConfigError: an id outside all splits.
         """
-        for i in ids:
-            if not 0 <= int(i) < SPLITS["test"].stop:
-                raise ConfigError(f"state id {int(i)} is out of range: expected 0 to {SPLITS['test'].stop - 1}")
-        self._queue = [int(i) for i in ids]
+        self._queue = starts.queue_of(ids)
 
     def _start(self, env_ids: Ids) -> None:
         queued = np.array(self._queue[: len(env_ids)], np.int64)
@@ -295,8 +288,7 @@ class Core:
         """
         number, offset = divmod(self._draws, BLOCK)
         if self._block.key != (self.seed, number):
-            draws = counter.uniform(self.seed, np.arange(number * BLOCK, (number + 1) * BLOCK), 1)[:, 0]
-            ids = (draws * len(SPLITS["train"])).astype(np.int64)
+            ids = starts.drawn(self.seed, number * BLOCK, BLOCK)
             self._block = _Block((self.seed, number), ids, self.task.plan(ids))
         chosen = slice(offset, offset + wanted)
         found = self._block.ids[chosen], self._block.plans[chosen]

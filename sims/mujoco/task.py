@@ -10,18 +10,11 @@ from numpy.typing import NDArray
 
 from robotrl.sims.mujoco.physics import Derived, Physics
 from robotrl.sims.mujoco.views import AnyView
-from robotrl.spec import Spec, Split
+from robotrl.spec import Spec
 
 Real = NDArray[np.floating[Any]]
 """float32 in training; float64 where a sim was asked for it."""
 Ids = NDArray[np.int64]
-
-SPLITS: dict[Split, range] = {
-    "train": range(0, 1 << 30),
-    "val": range(1 << 30, (1 << 30) + (1 << 20)),
-    "test": range((1 << 30) + (1 << 20), (1 << 30) + (1 << 21)),
-}
-"""Start ids: training draws from the first; the other two are held out, `val` for choosing, `test` for the verdict."""
 
 
 class Param(NamedTuple):
