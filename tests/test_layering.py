@@ -17,11 +17,11 @@ BASE = {"spec", "transforms", "registry", "errors", "cores"}
 HELPERS = {"files", "memory", "progress"}
 RUN = {"run", "callbacks", "checkpoint", "locking", "logs", "media", "provenance", "rng", "store", "tree", "weights"}
 LEARN = BASE | HELPERS | RUN | {"fn", "data", "collect", "loop", "config", "load"}
-ALL = LEARN | {"policies", "algos", "sims", "deploy", "report", "train", "quickstart", "benchmarks"}
+ALL = LEARN | {"policies", "rewards", "algos", "sims", "deploy", "report", "train", "quickstart", "benchmarks"}
 ALL |= {"evaluation", "exporting"}
 SHELL = {"cli", "commands", "doctor", "inspection", "probe"}
-SHARED_BY_SIMS = {"sims.interop", "sims.starts"}
-"""What makes a Gymnasium env of any sim, and the numbering of starts: all that adapters have in common."""
+SHARED_BY_SIMS = {"sims.interop", "sims.starts", "sims.actions"}
+"""What makes a Gymnasium env of any sim, the numbering of starts, the bounds of actions: what adapters share."""
 
 # Part (the longest match wins) to the parts that it may import. "" is robotrl/__init__.
 MAY_IMPORT = {
@@ -41,8 +41,12 @@ MAY_IMPORT = {
     "sims": {"spec", "transforms", "errors", "cores", "fn", *SHARED_BY_SIMS},
     # Registers every sim of the registry with Gymnasium.
     "sims.interop": {"spec", "transforms", "errors", "fn", "registry"},
+    # A wrapper around a sim is as good a Gymnasium env as the sim.
+    "rewards": LEARN | {"policies", "sims.interop"},
+    # Trains on the engine of the algorithms, which know nothing of rewards.
+    "rewards.training": LEARN | {"policies", "algos.engine"},
     "algos": LEARN | {"policies"},
-    "train": LEARN | {"policies", "algos"},
+    "train": LEARN | {"policies", "rewards", "algos"},
     "deploy": BASE,
     "deploy.export": LEARN | {"policies", "deploy"},
     "report": BASE | HELPERS,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -11,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from robotrl.errors import ConfigError, NumericsError
+from robotrl.errors import NumericsError
+from robotrl.sims.actions import ActionBounds
 from robotrl.sims.gymnasium_sim.spaces import ActionCodec, Leaf, pick
 from robotrl.sims.gymnasium_sim.vector import AnyVectorEnv, EnvironmentFault
 from robotrl.spec import Spec, Step
@@ -62,9 +62,7 @@ class GymnasiumSim:
         self._leaves = parts.leaves
         self._decode = parts.codec.decode
         self._success_rule: SuccessRule = parts.success
-        self._low = np.asarray(self.action_spec.low, np.float32)
-        self._high = np.asarray(self.action_spec.high, np.float32)
-        self._warned = False
+        self._bounds = ActionBounds(self.action_spec, num_envs, f"gym/{parts.env_id}")
         self._seed = seed
         self._steps: NDArray[np.int64] = np.zeros(num_envs, np.int64)
 
@@ -87,26 +85,9 @@ class GymnasiumSim:
     def _commands(self, actions: Tensor) -> Any:
         """Actions (N, A) checked, clipped and in the environment's own form."""
         flat: NDArray[np.float32] = actions.detach().cpu().numpy()
-        expected = (self.num_envs, *self.action_spec.shape)
-        if flat.shape != expected:
-            raise ConfigError(f"actions has shape {flat.shape}: expected {expected} (envs, action)")
-        if not np.isfinite(flat.sum()):
-            env, column = (int(i[0]) for i in np.nonzero(~np.isfinite(flat)))
-            raise NumericsError(
-                f"gym/{self.env_id}: env {env}, episode step {self._steps[env]}: action"
-                f" {self.action_spec.names[column]!r} is {flat[env, column]}: expected a finite number"
-            )
-        inside = np.clip(flat, self._low, self._high)
-        if not self._warned and (outside := np.abs(flat - inside)).max() > 1e-5:
-            env, column = np.unravel_index(int(outside.argmax()), outside.shape)
-            self._warned = True
-            warnings.warn(
-                f"gym/{self.env_id}: env {env}: action {self.action_spec.names[column]!r} is {flat[env, column]:.6g}:"
-                f" expected {self._low[column]:g} to {self._high[column]:g}; actions outside their bounds are clipped"
-                " (said once)",
-                stacklevel=3,
-            )
-        return self._decode(inside)
+        if flat.shape != self._bounds.shape:
+            raise self._bounds.wrong_shape(flat)
+        return self._decode(self._bounds.clipped(flat, self._steps))
 
     def _converted(self, observation: Any, rows: NDArray[np.int64] | None = None) -> Obs:
         """An observation batch as named arrays; `rows` are the envs that it is of, all when None."""

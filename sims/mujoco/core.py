@@ -6,7 +6,6 @@ restores everything exactly. It knows no torch, so that a simulated robot can be
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from robotrl.errors import ConfigError, NumericsError, unknown
 from robotrl.fn import counter
 from robotrl.sims import starts
+from robotrl.sims.actions import ActionBounds
 from robotrl.sims.mujoco.images import Images
 from robotrl.sims.mujoco.physics import Physics, SimNumericsError
 from robotrl.sims.mujoco.task import Ids, Real, Task
@@ -26,8 +26,6 @@ from robotrl.spec import Split
 BLOCK = 256
 """Training starts that are drawn and planned together."""
 RESET_OPTIONS = ("state_ids", "stagger", "qpos", "qvel")
-BOUND_SLACK = 1e-5
-"""An action may leave its bounds by so much, through rounding, before a warning says so."""
 
 
 class _Block(NamedTuple):
@@ -94,7 +92,7 @@ class Core:
         self.obs: dict[str, NDArray[Any]] = {
             key: np.zeros((num_envs, *spec.shape), spec.dtype) for key, spec in task.observation_spec.items()
         }
-        self._actions_shape = (num_envs, *task.action_spec.shape)
+        self._bounds = ActionBounds(task.action_spec, num_envs)
         self.observation_spec = dict(task.observation_spec)
         """The task's, and the pictures that `see` added."""
         self._images: Images | None = None
@@ -103,10 +101,6 @@ class Core:
         self.reward: Real = np.zeros(num_envs, self.dtype)
         self.terminated, self.truncated, self.success = (np.zeros(num_envs, bool) for _ in range(3))
         self.state_id: Ids = np.full(num_envs, -1)
-        self._low = np.asarray(task.action_spec.low, self.dtype)
-        self._high = np.asarray(task.action_spec.high, self.dtype)
-        self._always_inside = min(-self._low.max(), self._high.min())
-        self._warned = False
 
     def see(self, images: Images) -> None:
         """Make pictures part of the observation, from the next reset on."""
@@ -176,14 +170,13 @@ class Core:
             ConfigError: wrong shape.
             NumericsError: an action, or the physics after it, is not finite; the env, step and field are named.
         """
-        if actions.shape != self._actions_shape:
-            raise ConfigError(
-                f"actions has shape {tuple(actions.shape)}: expected {self._actions_shape} (envs, action)"
-            )
+        bounds = self._bounds
+        if actions.shape != bounds.shape:
+            raise bounds.wrong_shape(actions)
         actions = actions.astype(self.dtype, copy=False)
         # NaN fails the comparison; one call instead of the three of a clip
-        if not np.abs(actions).max() <= self._always_inside:
-            actions = self._clipped(actions)
+        if not np.abs(actions).max() <= bounds.always_inside:
+            actions = bounds.clipped(actions, self.steps)
         task = self.task
         task.command(actions)
         self.steps += 1
@@ -226,26 +219,6 @@ class Core:
         self.task.observe(self.obs, env_ids)
         if self._images is not None:
             self._images.observe(self.obs, self._all[env_ids])
-
-    def _clipped(self, actions: Real) -> Real:
-        """Actions of which one is out of bounds, or not a number, put inside or refused."""
-        spec = self.task.action_spec
-        if not np.isfinite(actions).all():
-            env, column = (int(i[0]) for i in np.nonzero(~np.isfinite(actions)))
-            raise NumericsError(
-                f"env {env}, episode step {self.steps[env]}: action {spec.names[column]!r} is {actions[env, column]}:"
-                " expected a finite number"
-            )
-        inside = np.clip(actions, self._low, self._high)
-        if not self._warned and (outside := np.abs(actions - inside)).max() > BOUND_SLACK:
-            env, column = np.unravel_index(int(outside.argmax()), outside.shape)
-            self._warned = True
-            warnings.warn(
-                f"env {env}: action {spec.names[column]!r} is {actions[env, column]:.6g}: expected {spec.low[column]}"
-                f" to {spec.high[column]}; actions outside their bounds are clipped (said once)",
-                stacklevel=3,
-            )
-        return inside
 
     def split(self, name: Split) -> range:
         """Start ids of a split.
