@@ -13,8 +13,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from robotrl.data.finite import check_finite
+from robotrl.data.replay import SOURCES, Replay, Source, StepRecord
+from robotrl.data.replay_check import check_sim
+from robotrl.data.replay_corrections import Corrector, add_corrections
 from robotrl.data.rollout import Arrays, Growing, Rollout
-from robotrl.errors import NumericsError
 from robotrl.spec import HasFinalObs, HasState, Step, VecSim
 
 
@@ -28,6 +31,19 @@ class Decision(NamedTuple):
 
 
 Decider = Callable[[Arrays], Decision]
+
+
+class Collected(NamedTuple):
+    """What `Collector.collect_into` did."""
+
+    env_steps: int
+    """Env steps taken, each env's counted."""
+    episodes: Tensor
+    """(E,) bool: success of each episode that ended, in order."""
+    returns: Tensor
+    """(E,) undiscounted return of each of them."""
+    corrected: int
+    """Env steps whose action a corrector replaced."""
 
 
 class ChunkCursor:
@@ -83,6 +99,9 @@ class Collector:
         self._pending: Arrays = {}
         self._discount = torch.ones(n, device=sim.device)
         self._returns = torch.zeros(n, device=sim.device)
+        self._log_prob = torch.full((n, horizon), float("nan"), device=sim.device)
+        self._broken = True
+        self._into: Replay | None = None
         self._has_final_obs = isinstance(sim, HasFinalObs)
         if not self._has_final_obs:
             warnings.warn(
@@ -97,6 +116,7 @@ class Collector:
         self._pending_envs, self._pending = self._envs[:0], {}
         self._discount.fill_(1.0)
         self._returns.fill_(0.0)
+        self._broken = True
 
     def collect(self, decide: Decider, steps: int) -> Rollout:
         """Take `steps` steps in every env.
@@ -104,6 +124,7 @@ class Collector:
         Raises:
             NumericsError: the sim gave a reward or observation that is not finite; env, step and field are named.
         """
+        self._broken = True
         if self._cursor.horizon == 1:
             return self._collect_single(decide, steps)
         n = self.sim.num_envs
@@ -111,41 +132,151 @@ class Collector:
         row = torch.full((n,), -1, dtype=torch.int64, device=self.sim.device)
         carried = self._pending_envs
         row[carried] = 0
+        # what `collect_into` left of a chunk belongs to no decision of this rollout
+        self._cursor.drop(torch.nonzero(row < 0).squeeze(1))
         for name, values in self._pending.items():
             store.put(name, row[carried], carried, values)
         episodes, returns = list[Tensor](), list[Tensor]()
         for step_index in range(steps):
-            due = self._cursor.due()
-            if len(due):
-                rows_obs = {key: value[due] for key, value in self.obs.items()}
-                decision = decide(rows_obs)
-                self._cursor.load(due, decision.chunk)
+            due, rows_obs, decision = self._decide(decide)
+            if decision:
                 row[due] += 1
                 self._discount[due] = 1.0
                 for key, value in rows_obs.items():
                     store.put(f"obs/{key}", row[due], due, value)
                 for key, value in decision.record.items():
                     store.put(f"record/{key}", row[due], due, value)
-            step = self.sim.step(self._cursor.advance())
-            check_finite(step, step_index)
+            step, final = self._step(self._cursor.advance(), step_index)
             store.add("reward", row, self._envs, step.reward * self._discount)
             store.add("length", row, self._envs, torch.ones_like(row))
             self._discount *= self.gamma
-            before, self.obs = self.obs, _copy(step.obs)
             done = step.final_ids
             if len(done):
                 store.put("terminated", row[done], done, step.terminated[done])
                 store.put("truncated", row[done], done, step.truncated[done])
                 store.put("valid", row[done], done, torch.ones_like(done, dtype=torch.bool))
-                final = step.final_obs if self._has_final_obs else {key: value[done] for key, value in before.items()}
                 for key, value in final.items():
                     store.put(f"final/{key}", row[done], done, value)
-                self._cursor.drop(done)
             self._count_episodes(step, episodes, returns)
             complete = torch.nonzero(self._cursor.position >= self._cursor.horizon).squeeze(1)
             store.put("valid", row[complete], complete, torch.ones_like(complete, dtype=torch.bool))
         self.env_steps += steps * n
         return self._finish(store, row, steps * n, _joined(episodes, torch.bool), _joined(returns, torch.float32))
+
+    def collect_into(
+        self,
+        replay: Replay,
+        decide: Decider,
+        steps: int,
+        source: Source = "rollout",
+        corrector: Corrector | None = None,
+        corrections: Replay | None = None,
+    ) -> Collected:
+        """Take `steps` steps in every env and add them to a replay, env n to stream n.
+
+        A chunk that the end of the call cuts off goes on in the next call. Of what the decider records, the entries
+        that the replay declares as extras are stored at the decision's step, and "log_prob" (n, H) goes to its steps;
+        `info["cost"]` of the sim is the cost. Corrected steps are "human", and a chunk may begin at each of them.
+
+        Args:
+            replay: of as many streams as the sim has envs.
+            decide: gives the chunks.
+            steps: in each env.
+            source: who decides.
+            corrector: may replace actions.
+            corrections: gets the corrected steps besides, likewise env n to stream n; where a correction stops, its
+                last step is stored as cut off by a time limit, so that its value is bootstrapped.
+
+        Raises:
+            ConfigError: a replay does not fit the sim.
+            NumericsError: the sim gave a reward or observation that is not finite; env, step and field are named.
+        """
+        n = self.sim.num_envs
+        for one in (replay, *([corrections] if corrections else [])):
+            check_sim(one.layout, self.sim)
+        if self._broken or self._into not in (None, replay):
+            replay.cut()
+            if corrections:
+                corrections.cut()
+        self._broken, self._into = False, replay
+        self._pending_envs, self._pending = self._envs[:0], {}
+        episodes, returns = list[Tensor](), list[Tensor]()
+        corrected = 0
+        for step_index in range(steps):
+            due, _, decision = self._decide(decide)
+            extras: Arrays = {}
+            if decision:
+                extras = {k: self._spread(due, x) for k, x in decision.record.items() if k in replay.layout.extras}
+                if "log_prob" in decision.record:
+                    self._log_prob[due] = decision.record["log_prob"].float()
+                else:
+                    self._log_prob[due] = float("nan")
+            begins = torch.zeros(n, dtype=torch.bool, device=self.sim.device)
+            begins[due] = True
+            log_prob = self._log_prob[self._envs, self._cursor.position]
+            action = self._cursor.advance()
+            who: Source | Tensor = source
+            taken: Tensor | None = None
+            if corrector is not None:
+                correction = corrector(self.obs, action)
+                taken = correction.taken
+                action = torch.where(taken[:, None], correction.action, action)
+                log_prob = log_prob.masked_fill(taken, float("nan"))
+                extras = {k: x.masked_fill(_like(taken, x), float("nan")) for k, x in extras.items()}
+                begins |= taken
+                who = torch.where(taken, SOURCES.index("human"), SOURCES.index(source)).to(torch.uint8)
+                self._cursor.drop(torch.nonzero(taken).squeeze(1))
+                corrected += int(taken.sum())
+            before = self.obs
+            step, final = self._step(action, step_index)
+            record = StepRecord(
+                before,
+                action,
+                step.reward,
+                step.terminated,
+                step.truncated,
+                final,
+                step.final_ids,
+                who,
+                begins,
+                extras,
+                log_prob,
+                step.info.get("cost"),
+            )
+            replay.add(record)
+            if corrections and taken is not None:
+                add_corrections(corrections, record, taken)
+            self._count_episodes(step, episodes, returns)
+        self.env_steps += steps * n
+        ended, gained = _joined(episodes, torch.bool), _joined(returns, torch.float32)
+        return Collected(steps * n, ended, gained, corrected)
+
+    def _decide(self, decide: Decider) -> tuple[Tensor, Arrays, Decision | None]:
+        """Give new chunks to the envs that need one: those envs, their observations, what was decided."""
+        due = self._cursor.due()
+        if not len(due):
+            return due, {}, None
+        rows_obs = {key: value[due] for key, value in self.obs.items()}
+        decision = decide(rows_obs)
+        self._cursor.load(due, decision.chunk)
+        return due, rows_obs, decision
+
+    def _step(self, actions: Tensor, step_index: int) -> tuple[Step, Arrays]:
+        """Step the sim; what it returned, and the last observations of the episodes that ended."""
+        step = self.sim.step(actions)
+        check_finite(step, step_index)
+        before, self.obs = self.obs, _copy(step.obs)
+        done = step.final_ids
+        self._cursor.drop(done)
+        return step, step.final_obs if self._has_final_obs else {key: value[done] for key, value in before.items()}
+
+    def _spread(self, envs: Tensor, values: Tensor) -> Tensor:
+        """(N, ...) with NaN in the envs that have no value."""
+        if len(envs) == len(self._envs):
+            return values
+        out = torch.full((len(self._envs), *values.shape[1:]), float("nan"), device=values.device)
+        out[envs] = values.float()
+        return out
 
     def _collect_single(self, decide: Decider, steps: int) -> Rollout:
         """`collect` for chunks of one action: every env decides at every step, so nothing is ragged or carried on."""
@@ -251,6 +382,8 @@ class Collector:
             "returns": self._returns,
             "pending_envs": self._pending_envs,
             "pending": dict(self._pending),
+            "log_prob": self._log_prob,
+            "broken": self._broken,
         }
 
     def load(self, state: dict[str, Any]) -> None:
@@ -270,36 +403,9 @@ class Collector:
         self._returns = state["returns"].clone()
         self._pending_envs = state["pending_envs"].clone()
         self._pending = _copy(state["pending"])
-
-
-def check_finite(step: Step, step_index: int) -> None:
-    """Refuse a step with a number that is not finite.
-
-    Raises:
-        NumericsError: env, step and field.
-    """
-    env = _bad_row(step.reward)
-    if env is not None:
-        raise NumericsError(
-            f"env {env}, rollout step {step_index}: reward is {step.reward[env].item()}: expected finite"
-        )
-    for key, value in step.obs.items():
-        env = _bad_row(value)
-        if env is not None:
-            raise NumericsError(f"env {env}, rollout step {step_index}: observation {key!r} is not finite")
-    for key, value in step.final_obs.items():
-        row = _bad_row(value)
-        if row is not None:
-            env = int(step.final_ids[row])
-            raise NumericsError(f"env {env}, rollout step {step_index}: final observation {key!r} is not finite")
-
-
-def _bad_row(values: Tensor) -> int | None:
-    # a sum is cheap, and any NaN or infinity spoils it
-    if not values.is_floating_point() or torch.isfinite(values.sum()):
-        return None
-    bad = torch.nonzero(~torch.isfinite(values))
-    return int(bad[0, 0]) if len(bad) else None
+        self._into = None
+        if "log_prob" in state:  # checkpoints from before there were replays go on into none
+            self._log_prob, self._broken = state["log_prob"].clone(), bool(state["broken"])
 
 
 def _copy(arrays: Arrays) -> Arrays:
@@ -308,3 +414,7 @@ def _copy(arrays: Arrays) -> Arrays:
 
 def _joined(parts: list[Tensor], dtype: torch.dtype) -> Tensor:
     return torch.cat(parts) if parts else torch.zeros(0, dtype=dtype)
+
+
+def _like(mask: Tensor, values: Tensor) -> Tensor:
+    return mask.reshape(-1, *[1] * (values.dim() - 1))

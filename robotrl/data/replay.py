@@ -6,53 +6,73 @@ observation after it is the one before the next, and only the last observation o
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from robotrl.data.replay_check import host
+from robotrl.data.replay_directory import SHARD_BYTES, ReplayDirectory, make_directory
 from robotrl.data.replay_layout import Layout
-from robotrl.data.replay_samplers import Mixed, Uniform
-from robotrl.data.replay_storage import CUT, DECISION, FINAL, RamStorage, Storage
+from robotrl.data.replay_priority import Prioritised, by_return, episode_returns
+from robotrl.data.replay_ring import Ring
+from robotrl.data.replay_samplers import Mixed, Sampler, Uniform
+from robotrl.data.replay_storage import DECISION, META, RamStorage, Storage
 from robotrl.data.replay_types import SOURCES, Source, StepRecord, Transitions
 from robotrl.data.replay_views import Reach, chunks, observations, reach
 from robotrl.data.rollout import Arrays
-from robotrl.errors import ConfigError, out_of_range, unknown
+from robotrl.errors import ConfigError, DataError, out_of_range
 from robotrl.spec import Spec
 
-__all__ = ["SOURCES", "Mixed", "Replay", "Source", "StepRecord", "Transitions", "Uniform"]
+if TYPE_CHECKING:
+    from robotrl.data.reader import Dataset
+
+__all__ = [
+    "SOURCES",
+    "Mixed",
+    "Prioritised",
+    "Replay",
+    "Sampler",
+    "Source",
+    "StepRecord",
+    "Transitions",
+    "Uniform",
+    "by_return",
+    "episode_returns",
+]
 
 
 class Replay:
-    """Env steps in a ring a stream; made by `create`.
+    """Env steps in a ring a stream; made by `create` and `open`.
+
+    A step is named by its index, (number of the step in its stream) * N + stream, which is never used twice.
 
     Args:
         layout: what is stored.
-        ring: storage of the steps, empty.
-        side: storage of the last observations, empty.
+        ring: storage of the steps.
+        side: storage of the last observations.
+        directory: where they lie; None in RAM.
     """
 
-    def __init__(self, layout: Layout, ring: Storage, side: Storage) -> None:
+    def __init__(self, layout: Layout, ring: Storage, side: Storage, directory: ReplayDirectory | None = None) -> None:
         self.layout = layout
-        self._ring, self._side = ring, side
-        self._streams = layout.streams
-        arrays = ring.arrays
-        self._meta = arrays["meta"]
-        self._action = arrays["action"]
-        self._obs = {key: arrays[f"obs/{key}"] for key in layout.observation_spec}
-        self._extras = {key: arrays[f"extras/{key}"] for key in layout.extras}
-        self._fields = {name: self._meta[name] for name in self._meta.dtype.names or ()}
-        self._heads = np.zeros(self._streams, np.int64)
-        self._even = True
-        self._free: list[int] = []
-        self._side_used = 0
+        self.changes = 0
+        """Rises with whatever changes which steps can be sampled; for samplers."""
+        self.dropped: tuple[str, ...] = ()
+        """One line for each damaged shard that was dropped when the replay was opened."""
+        self.ring = Ring(layout, ring, side)
+        """What samplers look into."""
+        self._directory = directory
+        self._relabelled = directory.relabelled if directory else np.zeros(1, np.int64)
 
     @classmethod
     def create(
         cls,
-        path: None,
+        path: Path | str | None,
         observation_spec: Mapping[str, Spec],
         action_spec: Spec,
         *,
@@ -60,34 +80,65 @@ class Replay:
         capacity: int,
         extras: Mapping[str, tuple[int, ...]] | None = None,
         control_dt_s: float | None = None,
+        slack: int | None = None,
+        shard_bytes: int = SHARD_BYTES,
     ) -> Replay:
         """An empty replay.
 
         Args:
-            path: None: in RAM.
+            path: a new directory to keep it in, or None: in RAM.
             observation_spec: the sim's observations.
             action_spec: the sim's action.
             streams: N, e.g. the sim's envs.
-            capacity: env steps that can be sampled, of all streams together.
+            capacity: env steps that can be sampled, of all streams together; each stream keeps capacity // N.
             extras: shapes of one row of further float32 columns, e.g. {"noise": (H, A)}.
             control_dt_s: seconds between two steps, to refuse data of another rate; None: not checked.
+            slack: on disk, further steps that are kept so that an exact resume can roll back as many; None: an eighth
+                of the capacity.
+            shard_bytes: size of a shard on disk, rounded to whole pages.
 
         Raises:
-            ConfigError: a setting out of range.
+            ConfigError: a setting out of range, or there is something at `path`.
+            RobotrlError: the disk refused.
         """
-        layout = Layout(dict(observation_spec), action_spec, streams, capacity, 0, dict(extras or {}), control_dt_s)
+        kept = 0 if path is None else capacity // 8 if slack is None else slack
+        layout = Layout(dict(observation_spec), action_spec, streams, capacity, kept, dict(extras or {}), control_dt_s)
+        if path is not None:
+            directory = make_directory(Path(path), layout, shard_bytes)
+            return cls(layout, directory.ring, directory.side, directory)
         ring = RamStorage(layout.ring_columns(), layout.rows)
         return cls(layout, ring, RamStorage(layout.side_columns(), layout.rows))
 
+    @classmethod
+    def open(cls, path: Path | str) -> Replay:
+        """A replay that was written before, however its process ended.
+
+        What a kill left half-written does not count; a damaged shard is dropped, counted in `dropped` and warned of,
+        the rest is used. Streams go on after their newest step: call `cut`, unless `load` follows.
+
+        Raises:
+            DataError: there is none, or its header cannot be read.
+            RobotrlError: another process has it open.
+        """
+        directory = ReplayDirectory(Path(path))
+        replay = cls(directory.layout, directory.ring, directory.side, directory)
+        replay.dropped = (*directory.ring.dropped, *directory.side.dropped)
+        if replay.dropped:
+            warnings.warn(
+                f"replay {path}: {len(replay.dropped)} damaged shards dropped, {len(replay)} steps are left; "
+                + "; ".join(replay.dropped),
+                stacklevel=2,
+            )
+        return replay
+
     def __len__(self) -> int:
-        """Env steps that are stored, those whose chunk is incomplete included."""
-        low, high = self._window()
-        return int((high - low).sum())
+        """Env steps that are stored, those whose chunk is not complete included."""
+        return len(self.ring)
 
     @property
     def streams(self) -> int:
         """N."""
-        return self._streams
+        return self.layout.streams
 
     def add(self, record: StepRecord, streams: Sequence[int] | None = None) -> None:
         """Store one step of all streams, or of some.
@@ -98,50 +149,37 @@ class Replay:
 
         Raises:
             ConfigError: an array of the wrong shape, a missing or undeclared one, or ended rows without `final_obs`.
+            RobotrlError: the disk is full.
         """
-        which = None if streams is None else np.asarray(streams, np.int64)
-        count = self._streams if which is None else len(which)
-        if which is None and self._even:
-            ids: np.ndarray | None = None
-            low = int(self._heads[0]) * self._streams % self.layout.rows
-            rows: np.ndarray | slice = slice(low, low + count)
-            self._ring.ensure(low, low + count)
-        else:
-            which = np.arange(self._streams) if which is None else which
-            ids = self._heads[which] * self._streams + which
-            rows = ids % self.layout.rows
-            for row in rows.tolist():
-                self._ring.ensure(row, row + 1)
-        ended, finals = self._check(record, count)
-        fields = self._fields
-        self._forget(rows)
-        flags = _flags(record, count)
-        fields["reward"][rows] = _host(record.reward)
-        fields["cost"][rows] = 0.0 if record.cost is None else _host(record.cost)
-        fields["log_prob"][rows] = np.nan if record.log_prob is None else _host(record.log_prob)
-        fields["source"][rows] = _source(record.source)
-        if len(ended):
-            places = self._take_places(len(ended))
-            for key, values in finals.items():
-                self._side.arrays[key][places] = values
-            flags[ended] |= FINAL
-            owners = ended + rows.start if isinstance(rows, slice) else rows[ended]
-            fields["final"][owners] = places
-        fields["flags"][rows] = flags
-        self._action[rows] = _host(record.action)
-        for key, array in self._obs.items():
-            array[rows] = _host(record.obs[key])
-        for key, array in self._extras.items():
-            array[rows] = _host(record.extras[key]) if key in record.extras else np.nan
-        # the stamp comes last: until then the row does not exist
-        if ids is None:
-            first = int(self._heads[0]) * self._streams + 1
-            fields["stamp"][rows] = np.arange(first, first + count)
-            self._heads += 1
-        else:
-            fields["stamp"][rows] = ids + 1
-            self._heads[which] += 1
-            self._even = bool((self._heads == self._heads[0]).all())
+        self.ring.add(record, streams)
+        self.changes += 1
+
+    def add_run(self, record: StepRecord, stream: int = 0) -> None:
+        """Store M steps of one stream that follow each other, e.g. whole episodes.
+
+        Args:
+            record: rows in the order of time.
+            stream: which.
+
+        Raises:
+            ConfigError: as for `add`, or the steps are more than the stream keeps.
+        """
+        self.ring.add_run(record, stream)
+        self.changes += 1
+
+    def add_demos(self, dataset: Dataset, stream: int = 0) -> int:
+        """Store all episodes of a dataset in one stream, as "demo" steps at each of which a chunk may begin.
+
+        Gives the number of steps; see `robotrl.data.replay_demos`.
+
+        Raises:
+            ConfigError: its observations, action, rate or size do not fit; both values are named.
+        """
+        from robotrl.data.replay_demos import read_demos  # datasets need pyarrow, which nothing else here does
+
+        record = read_demos(dataset, self.layout)
+        self.add_run(record, stream)
+        return len(record.reward)
 
     def cut(self, streams: Sequence[int] | None = None) -> None:
         """Say that what is added next to these streams (None: all) does not follow on what is there.
@@ -149,10 +187,18 @@ class Replay:
         Needed where an episode was abandoned without an end, e.g. by a reset. Starts whose chunk would reach over it
         are not sampled.
         """
-        which = np.arange(self._streams) if streams is None else np.asarray(streams, np.int64)
-        which = which[self._heads[which] > 0]
-        rows = ((self._heads[which] - 1) * self._streams + which) % self.layout.rows
-        self._fields["flags"][rows] |= CUT
+        self.ring.cut(streams)
+        self.changes += 1
+
+    def close_episode(self, streams: Sequence[int], last_obs: Arrays) -> None:
+        """End the episodes under way in these streams as a time limit would; others are left as they are.
+
+        Args:
+            streams: (M,).
+            last_obs: (M, ...) each: the observation after the newest step of each of them.
+        """
+        self.ring.close_episode(streams, last_obs)
+        self.changes += 1
 
     def view(self, index: Tensor, horizon: int, gamma: float) -> Transitions:
         """The chunks of `horizon` steps that begin at `index`.
@@ -168,39 +214,8 @@ class Replay:
         found = self.reach(index.numpy(), horizon)
         if not found.complete.all():
             wrong = int(found.index[np.argmin(found.complete)])
-            raise ConfigError(
-                f"replay index {wrong} with horizon {horizon}: expected a stored step, its chunk complete"
-            )
+            raise ConfigError(f"replay index {wrong}, horizon {horizon}: expected a stored step with a complete chunk")
         return self.gather(found, gamma)
-
-    def reach(self, index: np.ndarray, horizon: int) -> Reach:
-        """How far chunks get from start steps (B,) int64; for samplers."""
-        if horizon < 1:
-            raise out_of_range("replay horizon", horizon, "1 or more")
-        return reach(self._meta, index, horizon, self._streams)
-
-    def gather(self, found: Reach, gamma: float, weight: Tensor | None = None) -> Transitions:
-        """Everything about chunks that are all complete; for samplers. `weight` is (B,), None: ones."""
-        parts = chunks(found, gamma)
-        obs, following = observations(self._obs, self._side.arrays, found, parts)
-        start = found.rows[:, 0]
-        return Transitions(
-            _tensors(obs),
-            torch.from_numpy(self._action.take(parts.action_rows, axis=0)),
-            torch.from_numpy(found.valid),
-            torch.from_numpy(parts.reward),
-            torch.from_numpy(parts.discount),
-            _tensors(following),
-            torch.from_numpy(parts.terminated),
-            torch.from_numpy(parts.truncated),
-            torch.from_numpy(parts.steps),
-            torch.from_numpy(np.ascontiguousarray(found.meta["source"][:, 0])),
-            {key: torch.from_numpy(array.take(start, axis=0)) for key, array in self._extras.items()},
-            torch.from_numpy(found.index),
-            torch.ones(len(start)) if weight is None else weight,
-            torch.from_numpy(parts.cost),
-            torch.from_numpy(np.ascontiguousarray(parts.log_prob)),
-        )
 
     def set_reward(self, index: Tensor, values: Tensor) -> None:
         """Replace the rewards of steps, e.g. by a classifier's.
@@ -212,17 +227,17 @@ class Replay:
         Raises:
             ConfigError: a step is no longer stored, or a value is not finite.
         """
-        ids, rewards = index.numpy(), _host(values)
-        rows = ids % self.layout.rows
+        ids, rewards = index.numpy(), host(values)
         if ids.shape != rewards.shape:
             raise ConfigError(f"rewards are of shape {rewards.shape}: expected {ids.shape}, one a step")
-        stored = self._fields["stamp"][rows] == ids + 1
+        stored = self.ring.stored(ids)
         if not stored.all():
             raise ConfigError(f"replay index {int(ids[np.argmin(stored)])}: expected a stored step")
         if not np.isfinite(rewards).all():
             at = int(np.argmin(np.isfinite(rewards)))
             raise ConfigError(f"reward of replay index {int(ids[at])} is {rewards[at]}: expected finite")
-        self._fields["reward"][rows] = rewards
+        self._relabelled += 1
+        self.ring.fields["reward"][ids % self.ring.rows] = rewards
 
     def indices(self, horizon: int = 1, decisions: bool = False) -> Tensor:
         """(M,) int64: every step whose chunk is complete, stream by stream in the order of time.
@@ -231,114 +246,149 @@ class Replay:
             horizon: H.
             decisions: only steps at which a chunk began.
         """
-        low, high = self._window()
-        parts = [np.arange(low[n], high[n]) * self._streams + n for n in range(self._streams)]
-        ids = np.concatenate(parts)
+        low, high = self.ring.window()
+        ids = np.concatenate([np.arange(low[n], high[n]) * self.streams + n for n in range(self.streams)])
         block = 1 << 16
-        kept = [self.sampleable(ids[at : at + block], horizon, decisions) for at in range(0, len(ids), block)]
-        return torch.from_numpy(np.concatenate([found.index for found in kept]) if kept else ids)
+        parts = [self.sampleable(ids[at : at + block], horizon, decisions) for at in range(0, len(ids), block)]
+        return torch.from_numpy(np.concatenate([ids[:0], *(found.index for found in parts)]))
+
+    def sync(self) -> None:
+        """Wait until everything is on the disk, so that it outlives a power cut; a kill needs none of it.
+
+        Raises:
+            RobotrlError: the disk refused.
+        """
+        self.ring.storage.sync()
+        self.ring.side.sync()
+
+    def close(self) -> None:
+        """Free the memory, let go of the files; what is on the disk stays."""
+        self.ring.close()
+        if self._directory:
+            self._directory.close()
+
+    def state(self) -> dict[str, Any]:
+        """For an exact resume: in RAM the content, not copied; on disk, only how far it had come (it is synced)."""
+        ring = self.ring
+        state: dict[str, Any] = {
+            "heads": ring.heads.copy(),
+            "flags": ring.newest_flags(),
+            "relabelled": int(self._relabelled[0]),
+            "stored": len(ring),
+        }
+        if self._directory:
+            self.sync()
+            return {**state, "identity": self._directory.identity}
+        used = min(int(ring.heads.max()) * ring.streams, ring.rows)
+        columns = {name: array[:used] for name, array in ring.storage.arrays.items()}
+        columns["meta"] = columns["meta"].view(np.uint8).reshape(used, META.itemsize)
+        return {**state, "columns": columns, "side": {k: x[: ring.side_used] for k, x in ring.side.arrays.items()}}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go back to where `state` was taken.
+
+        On disk, steps that were added since are dropped. Exact as long as no more than the slack were added; else the
+        steps that they replaced are gone, and a warning says how many. Rewards that `set_reward` changed since stay
+        changed, with a warning.
+
+        Raises:
+            DataError: the state is of another replay.
+        """
+        heads = np.array(state["heads"], np.int64)
+        if len(heads) != self.streams:
+            raise DataError(f"the replay's state has {len(heads)} streams: the replay has {self.streams}")
+        identity = self._directory.identity if self._directory else None
+        if state.get("identity") != identity:
+            raise DataError(f"the state is of replay {state.get('identity')}: this one is {identity}")
+        if not self._directory:
+            self._load_columns(state)
+        self.ring.recover(heads, np.asarray(state["flags"]))
+        self.changes += 1
+        lost = int(state["stored"]) - len(self)
+        if lost:
+            warnings.warn(
+                f"the replay ran further ahead of its checkpoint than its slack of {self.layout.slack} steps, or lost "
+                f"shards: {lost} steps are gone, so the run goes on, not exactly",
+                stacklevel=2,
+            )
+        if self._directory and int(self._relabelled[0]) != int(state["relabelled"]):
+            warnings.warn(
+                "rewards in the replay were changed after its checkpoint: the run goes on, not exactly", stacklevel=2
+            )
+        self._relabelled[0] = int(state["relabelled"])
+
+    def clear(self) -> None:
+        """Forget all steps."""
+        self.ring.recover(np.zeros(self.streams, np.int64))
+        self.changes += 1
+
+    def _load_columns(self, state: Mapping[str, Any]) -> None:
+        for arrays, kept in ((self.ring.storage.arrays, state["columns"]), (self.ring.side.arrays, state["side"])):
+            if arrays.keys() != kept.keys():
+                raise DataError(f"the replay's state has {', '.join(kept)}: the replay has {', '.join(arrays)}")
+            for name, values in kept.items():
+                array = arrays[name]
+                stored = values.view(META).reshape(-1) if array.dtype == META else values
+                if (stored.dtype, stored.shape[1:]) != (array.dtype, array.shape[1:]) or len(stored) > len(array):
+                    found = f"{stored.dtype}{list(stored.shape)}"
+                    raise DataError(f"the replay's state has {name} {found}: expected {array.dtype}{list(array.shape)}")
+                array[: len(stored)] = stored
+
+    # What samplers use.
+
+    def reach(self, index: np.ndarray, horizon: int) -> Reach:
+        """How far chunks get from start steps (B,) int64."""
+        if horizon < 1:
+            raise out_of_range("replay horizon", horizon, "1 or more")
+        return reach(self.ring.meta, index, horizon, self.streams)
 
     def sampleable(self, index: np.ndarray, horizon: int, decisions: bool) -> Reach:
         """Those of the start steps (B,) whose chunk is complete, and at which one began if `decisions`; in order."""
         if decisions:
-            index = index[(self._fields["flags"][index % self.layout.rows] & DECISION) != 0]
+            index = index[(self.ring.fields["flags"][index % self.ring.rows] & DECISION) != 0]
         found = self.reach(index, horizon)
         return found if found.complete.all() else found.of(found.complete)
 
     def draw(self, count: int, generator: torch.Generator) -> np.ndarray:
-        """(count,) steps drawn with equal chance from all that are stored, incomplete ones included; for samplers."""
-        low, high = self._window()
+        """(count,) steps drawn with equal chance from the window, those that are not complete included.
+
+        Raises:
+            ConfigError: the replay is empty.
+        """
+        low, high = self.ring.window()
         size = high - low
         total = int(size.sum())
         if not total:
             raise ConfigError("the replay is empty: expected steps to sample from")
         numbers = torch.randint(total, (count,), generator=generator).numpy()
-        if self._even:
-            return numbers + int(low[0]) * self._streams
+        if self.ring.even:
+            return numbers + int(low[0]) * self.streams
         ends = np.cumsum(size)
         stream = np.searchsorted(ends, numbers, side="right")
-        return (low[stream] + numbers - (ends - size)[stream]) * self._streams + stream
+        return (low[stream] + numbers - (ends - size)[stream]) * self.streams + stream
 
-    def _window(self) -> tuple[np.ndarray, np.ndarray]:
-        """First step and the one after the last, (N,) each, that can be sampled."""
-        return np.maximum(self._heads - self.layout.length, 0), self._heads
-
-    def _forget(self, rows: np.ndarray | slice) -> None:
-        """Unmake what stands in rows that will be overwritten."""
-        self._fields["stamp"][rows] = 0
-        held = self._fields["flags"][rows] & FINAL
-        if held.any():
-            self._free.extend(self._fields["final"][rows][held != 0].tolist())
-            # a kill from here on must not leave two steps that own one place
-            self._fields["flags"][rows] = 0
-
-    def _take_places(self, count: int) -> np.ndarray:
-        """Rows of the side table for as many last observations."""
-        again = [self._free.pop() for _ in range(min(count, len(self._free)))]
-        fresh = count - len(again)
-        if fresh:
-            self._side.ensure(self._side_used, self._side_used + fresh)
-        places = again + list(range(self._side_used, self._side_used + fresh))
-        self._side_used += fresh
-        return np.array(places, np.int64)
-
-    def _check(self, record: StepRecord, count: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Which rows ended, and their last observations; refuses a record that does not fit."""
-        layout = self.layout
-        if record.obs.keys() != layout.observation_spec.keys():
-            raise _keys("observation", record.obs, layout.observation_spec)
-        if not record.extras.keys() <= layout.extras.keys():
-            raise _keys("extras", record.extras, layout.extras)
-        _shape("action", record.action, (count, *layout.action_spec.shape))
-        for name in ("reward", "terminated", "truncated", "decision", "log_prob", "cost"):
-            values = getattr(record, name)
-            if values is not None:
-                _shape(name, values, (count,))
-        for key, spec in layout.observation_spec.items():
-            _shape(f"observation {key!r}", record.obs[key], (count, *spec.shape))
-        for key, values in record.extras.items():
-            _shape(f"extras {key!r}", values, (count, *layout.extras[key]))
-        ended = _host(record.final_ids)
-        if int((record.terminated | record.truncated).sum()) != len(ended):
-            raise ConfigError(f"final_ids is {ended.tolist()}: expected the rows that ended, each once")
-        if not len(ended):
-            return ended, {}
-        if record.final_obs.keys() != layout.observation_spec.keys():
-            raise _keys("final observation", record.final_obs, layout.observation_spec)
-        for key, spec in layout.observation_spec.items():
-            _shape(f"final observation {key!r}", record.final_obs[key], (len(ended), *spec.shape))
-        return ended, {key: _host(values) for key, values in record.final_obs.items()}
-
-
-def _flags(record: StepRecord, count: int) -> np.ndarray:
-    flags = _host(record.terminated).view(np.uint8) | (_host(record.truncated).view(np.uint8) << 1)
-    if record.decision is None:
-        return flags | np.uint8(DECISION)
-    return flags | (_host(record.decision).view(np.uint8) << 2)
-
-
-def _source(source: Source | Tensor) -> int | np.ndarray:
-    if isinstance(source, Tensor):
-        return _host(source)
-    if source not in SOURCES:
-        raise unknown("replay source", source, SOURCES)
-    return SOURCES.index(source)
-
-
-def _shape(name: str, values: Tensor, expected: tuple[int, ...]) -> None:
-    if tuple(values.shape) != expected:
-        raise ConfigError(f"replay {name} is of shape {tuple(values.shape)}: expected {expected}")
-
-
-def _keys(what: str, found: Mapping[str, Any], expected: Mapping[str, Any]) -> ConfigError:
-    for key in found:
-        if key not in expected:
-            return unknown(f"replay {what}", key, expected)
-    return ConfigError(f"replay {what} has {', '.join(found) or 'nothing'}: expected {', '.join(expected)}")
-
-
-def _host(values: Tensor) -> np.ndarray:
-    return values.detach().cpu().numpy()
+    def gather(self, found: Reach, gamma: float, weight: Tensor | None = None) -> Transitions:
+        """Everything about chunks that are all complete; `weight` is (B,), None: ones."""
+        parts = chunks(found, gamma)
+        obs, following = observations(self.ring.obs, self.ring.side.arrays, found, parts)
+        start = found.rows[:, 0]
+        return Transitions(
+            _tensors(obs),
+            torch.from_numpy(self.ring.action.take(parts.action_rows, axis=0)),
+            torch.from_numpy(found.valid),
+            torch.from_numpy(parts.reward),
+            torch.from_numpy(parts.discount),
+            _tensors(following),
+            torch.from_numpy(parts.terminated),
+            torch.from_numpy(parts.truncated),
+            torch.from_numpy(parts.steps),
+            torch.from_numpy(np.ascontiguousarray(found.meta["source"][:, 0])),
+            {key: torch.from_numpy(array.take(start, axis=0)) for key, array in self.ring.extras.items()},
+            torch.from_numpy(found.index),
+            torch.ones(len(start)) if weight is None else weight,
+            torch.from_numpy(parts.cost),
+            torch.from_numpy(np.ascontiguousarray(parts.log_prob)),
+        )
 
 
 def _tensors(arrays: dict[str, np.ndarray]) -> Arrays:

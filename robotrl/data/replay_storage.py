@@ -54,6 +54,10 @@ class Storage(Protocol):
         """Make the rows `low` to `high` - 1 writable."""
         ...
 
+    def stored(self, rows: np.ndarray) -> np.ndarray:
+        """(M,) bool: the rows (M,) could have been written."""
+        ...
+
     def sync(self) -> None:
         """Wait until all that was written is safe."""
         ...
@@ -78,6 +82,10 @@ class RamStorage:
 
     def ensure(self, low: int, high: int) -> None:
         """See `Storage.ensure`."""
+
+    def stored(self, rows: np.ndarray) -> np.ndarray:
+        """See `Storage.stored`."""
+        return np.ones(len(rows), np.bool_)
 
     def sync(self) -> None:
         """See `Storage.sync`."""

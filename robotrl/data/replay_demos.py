@@ -1,0 +1,72 @@
+"""Demonstrations as replay steps."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import torch
+
+from robotrl.data.layout import ACTION, observation_key
+from robotrl.data.reader import Dataset
+from robotrl.data.replay_check import check_rate, check_specs
+from robotrl.data.replay_layout import Layout
+from robotrl.data.replay_types import StepRecord
+
+REWARD, DONE, TRUNCATED = "next.reward", "next.done", "next.truncated"
+
+
+def read_demos(dataset: Dataset, layout: Layout) -> StepRecord:
+    """All frames of a dataset, in order, as "demo" steps.
+
+    An episode's last frame ends it: by a time limit where `next.truncated` says so or `next.done` does not say that it
+    was done; else for good. The observation after that frame is not in a dataset. Where it matters, after a time
+    limit, the frame's own observation stands in for it, and a warning says how often.
+
+    Args:
+        dataset: of numbers only; `next.reward` and `next.done` are needed.
+        layout: of the replay.
+
+    Raises:
+        ConfigError: a column is missing, or observations, action or rate differ from the replay's; both are named.
+    """
+    prefix = observation_key("")
+    shapes = {
+        name.removeprefix(prefix): feature.shape
+        for name, feature in dataset.features.items()
+        if name.startswith(prefix)
+    }
+    check_specs(layout, shapes, dataset.features[ACTION].shape if ACTION in dataset.features else (), "dataset")
+    check_rate(layout, 1.0 / dataset.fps, "dataset")
+    last = dataset.offsets[1:] - 1
+    done = dataset.frames(DONE)[last].astype(np.bool_)
+    cut = dataset.frames(TRUNCATED)[last].astype(np.bool_) if TRUNCATED in dataset.features else ~done
+    terminated, truncated = (np.zeros(dataset.num_frames, np.bool_) for _ in range(2))
+    truncated[last] = cut | ~done
+    terminated[last] = ~truncated[last]
+    if truncated.any():
+        warnings.warn(
+            f"dataset {dataset.root}: {int(truncated.sum())} of {dataset.num_episodes} episodes were cut off: "
+            "they are valued by their last observation but one, the last is not recorded",
+            stacklevel=3,
+        )
+    obs = {
+        key: torch.from_numpy(_shaped(dataset.frames(observation_key(key)), spec.shape).astype(spec.dtype))
+        for key, spec in layout.observation_spec.items()
+    }
+    action = _shaped(dataset.frames(ACTION), layout.action_spec.shape).astype(np.float32)
+    ids = torch.from_numpy(last)
+    return StepRecord(
+        obs,
+        torch.from_numpy(action),
+        torch.from_numpy(dataset.frames(REWARD).astype(np.float32)),
+        torch.from_numpy(terminated),
+        torch.from_numpy(truncated),
+        {key: values[ids] for key, values in obs.items()},
+        ids,
+        "demo",
+    )
+
+
+def _shaped(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    return values.reshape(len(values), *shape)

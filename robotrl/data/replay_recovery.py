@@ -1,0 +1,63 @@
+"""What the rows of a replay say about themselves: found again after a kill, or rolled back to an earlier moment."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from robotrl.data.replay_storage import FINAL, Storage
+
+
+class Recovered(NamedTuple):
+    """What follows from the stamps."""
+
+    heads: np.ndarray
+    """(N,) int64, the step that each stream takes next."""
+    free: list[int]
+    """Places of the side table that nobody owns, below `side_used`."""
+    side_used: int
+    """Places of the side table that were ever used."""
+
+
+def recover(meta: np.ndarray, streams: int, side: Storage, heads: np.ndarray | None = None) -> Recovered:
+    """Find out what is stored, and clear the rows that are not whole or not wanted.
+
+    Args:
+        meta: (R,) `META` records, changed in place.
+        streams: N.
+        side: the last observations; a step whose own one was lost is dropped.
+        heads: (N,) forget all steps from here on; None: the streams go on after the newest step found.
+    """
+    rows = len(meta)
+    stamp, flags = meta["stamp"], meta["flags"]
+    index = stamp - 1
+    step = index // streams
+    alive = (stamp > 0) & (index % rows == np.arange(rows))
+    if heads is None:
+        heads = np.where(alive, step + 1, 0).reshape(-1, streams).max(axis=0)
+        # a kill between the streams of one step: all go on together, or adding would be slow for ever after
+        if heads.max() - heads.min() == 1:
+            heads = np.full_like(heads, heads.max())
+    behind = np.tile(heads, rows // streams) - step
+    alive &= (behind > 0) & (behind <= rows // streams)
+    final = meta["final"]
+    owner = alive & ((flags & FINAL) != 0)
+    kept = owner & side.stored(final)
+    alive &= kept | ~owner
+    stamp[~alive] = 0
+    places = final[kept]
+    used = int(places.max()) + 1 if len(places) else 0
+    free = np.setdiff1d(np.arange(used), places)
+    return Recovered(heads.copy(), free[::-1].tolist(), used)
+
+
+def missing(meta: np.ndarray, heads: np.ndarray, length: int) -> np.ndarray:
+    """(M,) indices of the steps among the last `length` of each stream that are not stored, though later ones are."""
+    streams = len(heads)
+    ring = len(meta) // streams
+    slot = np.arange(ring)[:, None]
+    step = heads - 1 - (heads - 1 - slot) % ring
+    index = step * streams + np.arange(streams)
+    wanted = (step >= 0) & (step >= heads - length)
+    return index[wanted & (meta["stamp"].reshape(ring, streams) != index + 1)]
