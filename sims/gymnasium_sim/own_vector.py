@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from torch import Tensor
 from robotrl.errors import unknown
 from robotrl.sims.gymnasium_sim.base import Flags, GymnasiumSim, Obs, Parts, step_of, tensors
 from robotrl.sims.gymnasium_sim.spaces import pick
-from robotrl.sims.gymnasium_sim.vector import EnvironmentFault
+from robotrl.sims.gymnasium_sim.vector import EnvironmentFault, foreign
 from robotrl.spec import Step
 
 
@@ -52,14 +52,14 @@ class OwnVectorEnv(GymnasiumSim):
         self._seeded = True
         self._steps[:] = 0
         self._waiting[:] = False
-        observation, _ = self._foreign("reset", self.env.reset, seed=seed)
+        observation, _ = foreign("reset", self._fault, self.env.reset, seed=seed)
         return tensors(self._batch(observation))
 
     def step(self, actions: Tensor) -> Step:
         """Advance all envs by one control step; see `SingleEnvs.step`."""
         commands = self._commands(actions)
         self._steps += 1
-        out = self._foreign("step", self.env.step, commands)
+        out = foreign("step", self._fault, self.env.step, commands)
         observation, rewards, ended, cut, infos = out
         obs = self._batch(observation)
         reward = self._vector("reward", rewards).astype(np.float32)
@@ -77,7 +77,7 @@ class OwnVectorEnv(GymnasiumSim):
             if self._mode is AutoresetMode.SAME_STEP:
                 final = self._final_of(infos, final_ids)
             else:
-                observation, _ = self._foreign("reset", self.env.reset, options={"reset_mask": done})
+                observation, _ = foreign("reset", self._fault, self.env.reset, options={"reset_mask": done})
                 obs = self._batch(observation)
             self._steps[final_ids] = 0
         return step_of(obs, reward, terminated, truncated, final, final_ids, success, np.full(self.num_envs, -1))
@@ -100,14 +100,8 @@ class OwnVectorEnv(GymnasiumSim):
         reward = np.where(reported, np.float32(0), reward)
         return step_of(obs, reward, shown["terminated"], shown["truncated"], final, final_ids, succeeded, ids)
 
-    def _foreign(self, name: str, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        try:
-            return method(*args, **kwargs)
-        except Exception as error:  # foreign code: whatever it raises, the user must learn where
-            text = " ".join(str(error).split()) or "no message"
-            raise EnvironmentFault(
-                f"gym/{self.env_id}: step {int(self._steps.max())}: {name}() raised {type(error).__name__}: {text}"
-            ) from error
+    def _fault(self, what: str) -> EnvironmentFault:
+        return EnvironmentFault(f"gym/{self.env_id}: step {int(self._steps.max())}: {what}")
 
     def _batch(self, observation: Any) -> Obs:
         for leaf in self._leaves:
@@ -116,19 +110,14 @@ class OwnVectorEnv(GymnasiumSim):
             except (KeyError, IndexError, TypeError):
                 raise EnvironmentFault(f"gym/{self.env_id}: the observation lacks {leaf.key!r}") from None
             if shape != (self.num_envs, *leaf.raw_shape):
-                raise EnvironmentFault(
-                    f"gym/{self.env_id}: step {int(self._steps.max())}: observation {leaf.key!r} has shape {shape}:"
-                    f" expected {(self.num_envs, *leaf.raw_shape)}"
-                )
+                expected = (self.num_envs, *leaf.raw_shape)
+                raise self._fault(f"observation {leaf.key!r} has shape {shape}: expected {expected}")
         return self._converted(observation)
 
     def _vector(self, name: str, values: Any) -> NDArray[Any]:
         array = np.array(values)
         if array.shape != (self.num_envs,):
-            raise EnvironmentFault(
-                f"gym/{self.env_id}: step {int(self._steps.max())}: {name} has shape {array.shape}:"
-                f" expected {(self.num_envs,)}"
-            )
+            raise self._fault(f"{name} has shape {array.shape}: expected {(self.num_envs,)}")
         return array
 
     def _success_of(self, infos: Mapping[str, Any], terminated: Flags, truncated: Flags) -> Flags:
@@ -148,10 +137,7 @@ class OwnVectorEnv(GymnasiumSim):
     def _final_of(self, infos: Mapping[str, Any], rows: NDArray[np.int64]) -> Obs:
         found = infos.get("final_obs")
         if found is None:
-            raise EnvironmentFault(
-                f"gym/{self.env_id}: step {int(self._steps.max())}: infos lacks 'final_obs', which same-step autoreset"
-                " promises"
-            )
+            raise self._fault("infos lacks 'final_obs', which same-step autoreset promises")
         if isinstance(found, np.ndarray) and found.dtype == object:
             parts = [np.stack([np.asarray(pick(found[i], leaf.path)) for i in rows]) for leaf in self._leaves]
         else:

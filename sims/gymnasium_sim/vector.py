@@ -10,7 +10,8 @@ import importlib
 import os
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -85,6 +86,44 @@ def _version(env_id: str) -> int:
     return int(digits) if digits.isdecimal() else -1
 
 
+def foreign(
+    name: str, fault: Callable[[str], EnvironmentFault], method: Callable[..., Any], *args: Any, **kwargs: Any
+) -> Any:
+    """What a method of an environment returns.
+
+    A function and not a context manager, because every step of every environment goes through it.
+
+    Args:
+        name: of the method.
+        fault: makes an error of "NAME() raised ...": it says where.
+        method: of the environment.
+        args: its arguments.
+        kwargs: its arguments by name.
+
+    Raises:
+        EnvironmentFault: it raised, whatever that was; errors of ours say already what is wrong, and pass.
+    """
+    try:
+        return method(*args, **kwargs)
+    except RobotrlError:
+        raise
+    except Exception as error:  # whatever foreign code raises, the user must learn where
+        raise fault(f"{name}() raised {type(error).__name__}: {_line(error)}") from error
+
+
+@contextmanager
+def _making(env_id: str, kwargs: Mapping[str, Any]) -> Generator[None]:
+    """Give what the making of an environment raises the environment's name: foreign code says nothing of where."""
+    try:
+        yield
+    except (gym.error.DependencyNotInstalled, ImportError) as error:
+        raise ConfigError(f"sim 'gym/{env_id}' needs a package that is not installed: {_line(error)}") from error
+    except TypeError as error:
+        raise ConfigError(f"sim 'gym/{env_id}': option kwargs is {dict(kwargs)}: {_line(error)}") from error
+    except Exception as error:
+        raise EnvironmentFault(f"gym/{env_id}: making it raised {type(error).__name__}: {_line(error)}") from error
+
+
 def make_single(env_id: str, kwargs: Mapping[str, Any], render_mode: str | None = None) -> gym.Env[Any, Any]:
     """One environment, without Gymnasium's time limit: the sim keeps that itself.
 
@@ -92,15 +131,8 @@ def make_single(env_id: str, kwargs: Mapping[str, Any], render_mode: str | None 
         ConfigError: a package that it needs is missing, or an argument that it does not take.
         EnvironmentFault: making it raised anything else.
     """
-    # foreign code: what it raises says nothing of where, so each kind gets the environment's name
-    try:
+    with _making(env_id, kwargs):
         return gym.make(env_id, max_episode_steps=-1, disable_env_checker=True, render_mode=render_mode, **kwargs)
-    except (gym.error.DependencyNotInstalled, ImportError) as error:
-        raise ConfigError(f"sim 'gym/{env_id}' needs a package that is not installed: {_line(error)}") from error
-    except TypeError as error:
-        raise ConfigError(f"sim 'gym/{env_id}': option kwargs is {dict(kwargs)}: {_line(error)}") from error
-    except Exception as error:
-        raise EnvironmentFault(f"gym/{env_id}: making it raised {type(error).__name__}: {_line(error)}") from error
 
 
 def probe(env_id: str, kwargs: Mapping[str, Any], pictures: bool) -> Probe:
@@ -211,13 +243,14 @@ class Watched(gym.Wrapper[Any, Any, Any, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode."""
         self._steps = 0
-        out = self._call("reset", lambda: self.env.reset(seed=seed, options=options or None), 2)
-        return self._checked(out[0]), {}
+        out = foreign("reset", self._fault, self.env.reset, seed=seed, options=options or None)
+        return self._checked(self._values("reset", out, 2)[0]), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Advance the environment."""
         self._steps += 1
-        observation, reward, terminated, truncated, info = self._call("step", lambda: self.env.step(action), 5)
+        out = foreign("step", self._fault, self.env.step, action)
+        observation, reward, terminated, truncated, info = self._values("step", out, 5)
         if not isinstance(reward, float):  # np.float64 is one
             number = np.asarray(reward)
             if number.shape not in ((), (1,)) or number.dtype.kind not in "biuf":
@@ -232,18 +265,12 @@ class Watched(gym.Wrapper[Any, Any, Any, Any]):
 
     def render(self) -> Any:
         """A picture."""
-        return self._call("render", self.env.render, None)
+        return foreign("render", self._fault, self.env.render)
 
-    def _call(self, name: str, method: Callable[[], Any], values: int | None) -> Any:
-        try:
-            out: Any = method()
-        except RobotrlError:
-            raise
-        except Exception as error:  # foreign code: whatever it raises, the user must learn where
-            raise self._fault(f"{name}() raised {type(error).__name__}: {_line(error)}") from error
-        if values is not None and not (isinstance(out, tuple) and len(out) == values):
+    def _values(self, name: str, out: Any, count: int) -> tuple[Any, ...]:
+        if not (isinstance(out, tuple) and len(out) == count):
             found = f"{len(out)} values" if isinstance(out, tuple) else type(out).__name__
-            raise self._fault(f"{name}() returned {found}: expected a tuple of {values}")
+            raise self._fault(f"{name}() returned {found}: expected a tuple of {count}")
         return out
 
     def _checked(self, observation: Any) -> Any:
@@ -292,14 +319,8 @@ def make_own(env_id: str, num_envs: int, kwargs: Mapping[str, Any]) -> AnyVector
         raise ConfigError(
             f"sim 'gym/{env_id}' has no vector class of its own: expected vectorization 'sync' or 'async'"
         )
-    try:
+    with _making(env_id, kwargs):
         env = gym.make_vec(env_id, num_envs=num_envs, vectorization_mode="vector_entry_point", **kwargs)
-    except (gym.error.DependencyNotInstalled, ImportError) as error:
-        raise ConfigError(f"sim 'gym/{env_id}' needs a package that is not installed: {_line(error)}") from error
-    except TypeError as error:
-        raise ConfigError(f"sim 'gym/{env_id}': option kwargs is {dict(kwargs)}: {_line(error)}") from error
-    except Exception as error:  # foreign code, as above
-        raise EnvironmentFault(f"gym/{env_id}: making it raised {type(error).__name__}: {_line(error)}") from error
     if not isinstance(env.metadata.get("autoreset_mode"), AutoresetMode):
         raise ConfigError(
             f"sim 'gym/{env_id}': its vector class does not say its autoreset mode (metadata['autoreset_mode']):"
