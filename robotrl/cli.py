@@ -34,6 +34,7 @@ COMMANDS = {
     "export": Command("export", "turn a run into a bundle that needs no torch, and prove that it acts the same"),
     "inspect": Command("inspect", "describe a bundle, run, checkpoint or dataset, and verify its hashes"),
     "deploy": Command("deploy", "run a bundle at its fixed rate on a robot"),
+    "reward": Command("reward", "train a success classifier to stand in for a sim's reward, or check one"),
     "bench": Command("bench", "run a benchmark"),
     "list": Command("list", "what there is: sims, presets, robots, benches"),
     "doctor": Command("doctor", "what works on this machine, and what to install for the rest"),

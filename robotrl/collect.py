@@ -100,6 +100,7 @@ class Collector:
         self._discount = torch.ones(n, device=sim.device)
         self._returns = torch.zeros(n, device=sim.device)
         self._log_prob = torch.full((n, horizon), float("nan"), device=sim.device)
+        self._started = torch.ones(n, dtype=torch.bool, device=sim.device)
         self._broken = True
         self._into: Replay | None = None
         self._has_final_obs = isinstance(sim, HasFinalObs)
@@ -192,12 +193,13 @@ class Collector:
             NumericsError: the sim gave a reward or observation that is not finite; env, step and field are named.
         """
         n = self.sim.num_envs
-        for one in (replay, *([corrections] if corrections else [])):
+        for one in (replay, *([] if corrections is None else [corrections])):
             check_sim(one.layout, self.sim)
         if self._broken or self._into not in (None, replay):
             replay.cut()
-            if corrections:
+            if corrections is not None:
                 corrections.cut()
+            self._started = torch.ones_like(self._started)
         self._broken, self._into = False, replay
         self._pending_envs, self._pending = self._envs[:0], {}
         episodes, returns = list[Tensor](), list[Tensor]()
@@ -218,7 +220,7 @@ class Collector:
             who: Source | Tensor = source
             taken: Tensor | None = None
             if corrector is not None:
-                correction = corrector(self.obs, action)
+                correction = corrector(self.obs, action, self._started)
                 taken = correction.taken
                 action = torch.where(taken[:, None], correction.action, action)
                 log_prob = log_prob.masked_fill(taken, float("nan"))
@@ -244,7 +246,7 @@ class Collector:
                 step.info.get("cost"),
             )
             replay.add(record)
-            if corrections and taken is not None:
+            if corrections is not None and taken is not None:
                 add_corrections(corrections, record, taken)
             self._count_episodes(step, episodes, returns)
         self.env_steps += steps * n
@@ -266,6 +268,7 @@ class Collector:
         step = self.sim.step(actions)
         check_finite(step, step_index)
         before, self.obs = self.obs, _copy(step.obs)
+        self._started = step.terminated | step.truncated
         done = step.final_ids
         self._cursor.drop(done)
         return step, step.final_obs if self._has_final_obs else {key: value[done] for key, value in before.items()}
@@ -383,6 +386,7 @@ class Collector:
             "pending_envs": self._pending_envs,
             "pending": dict(self._pending),
             "log_prob": self._log_prob,
+            "started": self._started,
             "broken": self._broken,
         }
 
@@ -406,6 +410,7 @@ class Collector:
         self._into = None
         if "log_prob" in state:  # checkpoints from before there were replays go on into none
             self._log_prob, self._broken = state["log_prob"].clone(), bool(state["broken"])
+            self._started = state["started"].clone()
 
 
 def _copy(arrays: Arrays) -> Arrays:

@@ -17,7 +17,18 @@ BASE = {"spec", "transforms", "registry", "errors", "cores"}
 HELPERS = {"files", "memory", "progress"}
 RUN = {"run", "callbacks", "checkpoint", "locking", "logs", "media", "provenance", "rng", "store", "tree", "weights"}
 LEARN = BASE | HELPERS | RUN | {"fn", "data", "collect", "loop", "config", "load"}
-ALL = LEARN | {"policies", "rewards", "algos", "sims", "deploy", "report", "train", "quickstart", "benchmarks"}
+ALL = LEARN | {
+    "policies",
+    "rewards",
+    "interventions",
+    "algos",
+    "sims",
+    "deploy",
+    "report",
+    "train",
+    "quickstart",
+    "benchmarks",
+}
 ALL |= {"evaluation", "exporting"}
 SHELL = {"cli", "commands", "doctor", "inspection", "probe"}
 SHARED_BY_SIMS = {"sims.interop", "sims.starts", "sims.actions"}
@@ -41,6 +52,8 @@ MAY_IMPORT = {
     "sims": {"spec", "transforms", "errors", "cores", "fn", *SHARED_BY_SIMS},
     # Registers every sim of the registry with Gymnasium.
     "sims.interop": {"spec", "transforms", "errors", "fn", "registry"},
+    # Called by the collector; knows sims, experts and devices, no learner.
+    "interventions": BASE | {"fn", "data"},
     # A wrapper around a sim is as good a Gymnasium env as the sim.
     "rewards": LEARN | {"policies", "sims.interop"},
     # Trains on the engine of the algorithms, which know nothing of rewards.

@@ -22,8 +22,9 @@ class Correction(NamedTuple):
     """(N,) bool: this env's action is replaced, and the rest of its chunk is dropped."""
 
 
-Corrector = Callable[[Arrays, Tensor], Correction]
-"""Called with the observations (N, ...) and the actions (N, A) of every step."""
+Corrector = Callable[[Arrays, Tensor, Tensor], Correction]
+"""Called at every step with the observations (N, ...), the actions (N, A) that the policy would take, and which envs
+(N,) bool are at the first step of an episode. `robotrl.interventions` has some."""
 
 
 def add_corrections(replay: Replay, record: StepRecord, taken: Tensor) -> None:

@@ -1,0 +1,113 @@
+"""From the deflection of a stick or key to an action: dead zone, scale, bounds, and axes that keep their value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robotrl.errors import ConfigError, out_of_range, unknown
+from robotrl.spec import Spec
+
+Real = NDArray[np.float64]
+
+
+class Binding(NamedTuple):
+    """What a key, button or stick does."""
+
+    axis: str
+    """Name of an element of the action."""
+    value: float
+    """Deflection in [-1, 1]; of a stick, what its own deflection is multiplied by."""
+
+
+class Reading(NamedTuple):
+    """What a device says at one moment."""
+
+    deflection: Real
+    """(A,) in [-1, 1], 0 at rest."""
+    touched: bool
+    """Whether a hand is on it: something is deflected or pressed."""
+    toggled: bool
+    """Whether the human asked to take over for good, or to hand back."""
+
+
+class Device(Protocol):
+    """Something that a human moves."""
+
+    def poll(self, now_s: float) -> Reading:
+        """What it says now, without waiting; `now_s` in seconds of any clock that only goes forward."""
+        ...
+
+    def close(self) -> None:
+        """Give it back."""
+        ...
+
+
+def past_dead_zone(deflection: float, dead_zone: float) -> float:
+    """A stick's deflection in [-1, 1] with its dead zone cut out: 0 inside, and rising from 0 at its edge to 1.
+
+    Args:
+        deflection: as the device says, cut to [-1, 1].
+        dead_zone: 0 or more, below 1.
+    """
+    x = max(-1.0, min(1.0, deflection))
+    return float(np.sign(x)) * max(0.0, abs(x) - dead_zone) / (1.0 - dead_zone)
+
+
+@dataclass(frozen=True)
+class VelocityMap:
+    """Deflections to actions: 0 to the middle of the bounds, full deflection to `scale` of the way to a bound.
+
+    Raises:
+        ConfigError: a bound is infinite, `scale` is out of range, or a held axis is unknown.
+    """
+
+    action_spec: Spec
+    scale: float = 1.0
+    """Above 0, at most 1: a human who can only go at half the policy's speed is more precise."""
+    held: tuple[str, ...] = ()
+    """Axes that keep their last value, such as a gripper: they begin with the policy's own when a human takes over."""
+
+    def __post_init__(self) -> None:
+        spec = self.action_spec
+        for name, low, high in zip(spec.names, spec.low, spec.high, strict=True):
+            if not (np.isfinite(low) and np.isfinite(high)):
+                raise ConfigError(f"action {name!r} has the bounds {low} to {high}: expected finite ones to steer it")
+        if not 0 < self.scale <= 1:
+            raise out_of_range("scale", self.scale, "above 0, at most 1")
+        for name in self.held:
+            if name not in spec.names:
+                raise unknown("held axis", name, spec.names)
+
+    def action(self, deflection: Real) -> Real:
+        """(A,) deflections in [-1, 1] to an action in the sim's units; held axes take the whole of their bounds."""
+        low, high = np.asarray(self.action_spec.low), np.asarray(self.action_spec.high)
+        whole = np.array([name in self.held for name in self.action_spec.names])
+        share = np.where(whole, 1.0, self.scale) * np.clip(deflection, -1.0, 1.0)
+        return (low + high) / 2 + share * (high - low) / 2
+
+    def is_held(self) -> NDArray[np.bool_]:
+        """(A,) which axes keep their value."""
+        return np.array([name in self.held for name in self.action_spec.names])
+
+
+def check_bindings(what: str, bindings: Mapping[str, Binding] | Mapping[int, Binding], action_spec: Spec) -> None:
+    """Refuse bindings to axes that the action does not have, and values that are no deflection.
+
+    Raises:
+        ConfigError: the binding, its value and what was expected.
+    """
+    for name, binding in bindings.items():
+        if binding.axis not in action_spec.names:
+            raise unknown(f"{what} {name!r}: axis", binding.axis, action_spec.names)
+        if not -1 <= binding.value <= 1 or binding.value == 0:
+            raise out_of_range(f"{what} {name!r}: value", binding.value, "from -1 to 1, not 0")
+
+
+def grippers(action_spec: Spec) -> tuple[str, ...]:
+    """The axes that open and close something, by their names."""
+    return tuple(name for name in action_spec.names if "grip" in name or "finger" in name)

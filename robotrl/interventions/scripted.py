@@ -1,0 +1,181 @@
+"""A sim's scripted expert as the one who watches and corrects: what a human does on a robot, for tests and studies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from robotrl.data.replay_corrections import Correction
+from robotrl.data.rollout import Arrays
+from robotrl.errors import CapabilityError, ConfigError, out_of_range
+from robotrl.spec import HasDistance, HasExpert, VecSim
+
+Distance = Callable[[], Tensor]
+"""(N,) how far each env is from success now."""
+
+
+class Criterion(Protocol):
+    """When to take over."""
+
+    def __call__(self, started: Tensor, watched: Tensor) -> Tensor:
+        """Envs (N,) bool to take over now.
+
+        Args:
+            started: (N,) bool, envs at the first step of an episode.
+            watched: (N,) bool, envs that the policy acts in; in the others it begins anew once they are handed back.
+        """
+        ...
+
+
+class Stalled:
+    """The policy gets nowhere: for `steps` steps the distance to success did not fall by `gain_m`.
+
+    Args:
+        distance: to success.
+        steps: so many steps without progress, 1 or more.
+        gain_m: how much nearer than ever before counts as progress, above 0.
+
+    Raises:
+        ConfigError: a setting out of range.
+    """
+
+    def __init__(self, distance: Distance, steps: int, gain_m: float) -> None:
+        if steps < 1:
+            raise out_of_range("steps", steps, "1 or more")
+        if not gain_m > 0:
+            raise out_of_range("gain_m", gain_m, "above 0")
+        self._distance, self._steps, self._gain_m = distance, steps, gain_m
+        self._best: Tensor | None = None
+        self._idle = torch.zeros(0)
+
+    def __call__(self, started: Tensor, watched: Tensor) -> Tensor:
+        """See `Criterion`."""
+        now = self._distance().clone()
+        if self._best is None:
+            self._best, self._idle = now, torch.zeros_like(now, dtype=torch.int64)
+        anew = started | ~watched
+        gained = anew | (now <= self._best - self._gain_m)
+        self._best = torch.where(gained, now, self._best)
+        self._idle = torch.where(gained, 0, self._idle + 1)
+        return self._idle >= self._steps
+
+
+class Drifted:
+    """The policy goes astray: it is farther from success, by `by_m`, than it was before in this episode.
+
+    Args:
+        distance: to success.
+        by_m: how much farther, above 0.
+
+    Raises:
+        ConfigError: a setting out of range.
+    """
+
+    def __init__(self, distance: Distance, by_m: float) -> None:
+        if not by_m > 0:
+            raise out_of_range("by_m", by_m, "above 0")
+        self._distance, self._by_m = distance, by_m
+        self._best: Tensor | None = None
+
+    def __call__(self, started: Tensor, watched: Tensor) -> Tensor:
+        """See `Criterion`."""
+        now = self._distance().clone()
+        if self._best is None:
+            self._best = now
+        self._best = torch.where(started | ~watched, now, torch.minimum(now, self._best))
+        return now > self._best + self._by_m
+
+
+class AtRandom:
+    """Take over at any step with the same probability, whatever the policy does.
+
+    Args:
+        probability: of each step, 0 to 1.
+        seed: of the draw.
+
+    Raises:
+        ConfigError: a setting out of range.
+    """
+
+    def __init__(self, probability: float, seed: int = 0) -> None:
+        if not 0 <= probability <= 1:
+            raise out_of_range("probability", probability, "0 to 1")
+        self._probability = probability
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def __call__(self, started: Tensor, watched: Tensor) -> Tensor:
+        """See `Criterion`."""
+        del watched
+        return (torch.rand(len(started), generator=self._generator) < self._probability).to(started.device)
+
+
+class ScriptedCorrector:
+    """The sim's expert takes over where a criterion says so, and hands back after some steps; an `Intervention`.
+
+    Args:
+        sim: with a scripted expert.
+        criteria: any one of them suffices.
+        steps: how long it stays in command; None until the episode ends.
+        noise: of the expert.
+        clumsiness: of the expert.
+        seed: of the expert.
+
+    Raises:
+        CapabilityError: the sim has no expert.
+        ConfigError: no criterion, or a setting out of range.
+    """
+
+    def __init__(
+        self,
+        sim: VecSim,
+        criteria: Sequence[Criterion],
+        *,
+        steps: int | None = 20,
+        noise: float = 0.0,
+        clumsiness: float = 0.0,
+        seed: int = 0,
+    ) -> None:
+        if not isinstance(sim, HasExpert):
+            raise CapabilityError(f"sim {type(sim).__name__} lacks HasExpert: no script can take over")
+        if not criteria:
+            raise ConfigError("criteria is empty: expected at least one, or nobody ever takes over")
+        if steps is not None and steps < 1:
+            raise out_of_range("steps", steps, "1 or more, or None")
+        self._expert = sim.make_expert(noise=noise, clumsiness=clumsiness, seed=seed)
+        self._criteria = tuple(criteria)
+        self._steps = steps
+        self._left = torch.zeros(sim.num_envs, dtype=torch.int64, device=sim.device)
+
+    def __call__(self, obs: Arrays, action: Tensor, started: Tensor) -> Correction:
+        """See `Intervention`."""
+        del obs
+        self._left[started] = 0
+        watched = self._left == 0
+        wanted = torch.zeros_like(watched)
+        for criterion in self._criteria:
+            wanted |= criterion(started, watched)
+        begun = wanted & watched
+        # no time limit: more steps than any episode has
+        self._left[begun] = torch.iinfo(torch.int64).max if self._steps is None else self._steps
+        # an expert may be half way through a plan of its own, which the policy did not follow
+        corrected = self._expert.act(started | begun)
+        taken = self._left > 0
+        self._left[taken] -= 1
+        return Correction(torch.where(taken[:, None], corrected.to(action), action), taken)
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+def distance_of(sim: Any) -> Distance:
+    """How far each env of a sim is from success.
+
+    Raises:
+        CapabilityError: the sim does not know.
+    """
+    if not isinstance(sim, HasDistance):
+        raise CapabilityError(f"sim {type(sim).__name__} lacks HasDistance: progress cannot be watched")
+    return sim.distance
