@@ -104,7 +104,9 @@ class Plan:
         files = {schema.GRAPH_FILE: entry(graph)}
         if golden is not None:
             files[schema.GOLDEN_FILE] = entry(golden)
-        steps = int(getattr(policy, "denoising_steps", 0)) if policy.noise_shape is not None else 0
+        noisy = policy.noise_shape is not None
+        steps = int(getattr(policy, "denoising_steps", 0)) if noisy else 0
+        kind, solver = getattr(policy, "sampler", ("flow", "euler")) if noisy else ("none", "none")
         return schema.Manifest(
             schema_version=schema.SCHEMA_VERSION,
             bundle_id="",
@@ -123,12 +125,12 @@ class Plan:
             action=self._action(),
             safety=self._safety(),
             sampler=schema.Sampler(
-                kind="flow" if policy.noise_shape is not None else "none",
-                solver="euler" if policy.noise_shape is not None else "none",
+                kind=kind,
+                solver=solver,
                 steps=steps,
                 noise_shape=policy.noise_shape,
-                distribution="normal" if policy.noise_shape is not None else "none",
-                noise_policy="counter" if policy.noise_shape is not None else None,
+                distribution="normal" if noisy else "none",
+                noise_policy="counter" if noisy else None,
             ),
             transforms=policy.transforms,
             graphs=schema.Graphs(policy=schema.GRAPH_FILE, steer=None, risk=None),
@@ -206,7 +208,8 @@ def _io(policy: HasDeploy) -> schema.Io:
 def _port(key: str, role: schema.Role, spec: Spec, source: str) -> schema.Port:
     low = tuple(float(v) if np.isfinite(v) else None for v in spec.low)
     high = tuple(float(v) if np.isfinite(v) else None for v in spec.high)
-    return schema.Port(key, role, spec.dtype, spec.shape, spec.names, spec.units, low, high, "", source, 1, None)
+    # every input of the graph is float32: the runtime converts the bytes of a picture, 0 to 255, as it copies them in
+    return schema.Port(key, role, "float32", spec.shape, spec.names, spec.units, low, high, "", source, 1, None)
 
 
 def entry(data: bytes) -> schema.FileEntry:

@@ -1,4 +1,4 @@
-"""Diffusion: a network that predicts the noise, trained on the levels of a cosine schedule and deployed on some of them.
+"""Diffusion: a network that predicts noise, trained on the levels of a cosine schedule, deployed on some of them.
 
 The schedule is that of Nichol & Dhariwal (2021, eq. 17), its levels those of `diffusers` ("squaredcos_cap_v2"). A level
 with the cumulated signal abar is the time t of `robotrl.fn.chain` with t / (1 - t) = sqrt(abar / (1 - abar)).
@@ -86,6 +86,7 @@ class DiffusionPolicy(GenerativePolicy):
 
     kind: ClassVar[str] = "diffusion"
     Cfg: ClassVar[type] = DiffusionCfg
+    sampler: ClassVar[tuple[str, str]] = ("diffusion", "ddim")
 
     def __init__(
         self, observation_spec: dict[str, Spec], action_spec: Spec, transforms: TransformGroup, cfg: DiffusionCfg

@@ -24,6 +24,8 @@ class GenerativePolicy(NetworkPolicy):
     """
 
     deploy_mode: ClassVar[Literal["sample", "mean"]] = "sample"
+    sampler: ClassVar[tuple[str, str]] = ("flow", "euler")
+    """What a bundle calls the policy and its steps."""
 
     def __init__(
         self, observation_spec: dict[str, Spec], action_spec: Spec, transforms: TransformGroup, cfg: Any

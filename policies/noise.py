@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -26,6 +25,8 @@ class NoiseNet(nn.Module):
         hidden: widths of the hidden layers.
     """
 
+    log_bounds: Tensor
+
     def __init__(
         self,
         context_width: int,
@@ -36,15 +37,24 @@ class NoiseNet(nn.Module):
         hidden: Sequence[int] = (64, 64),
     ) -> None:
         super().__init__()
-        if not 0 < low < high:
-            raise ValueError(f"noise bounds are low={low}, high={high}: expected 0 < low < high")
         self.horizon, self.action_width = horizon, action_width
         self.time = TimeFeatures(16)
         self.net = Mlp(context_width + 16, hidden, horizon * action_width, last_gain=0.1)
-        self._middle = 0.5 * (math.log(high) + math.log(low))
-        self._half = 0.5 * (math.log(high) - math.log(low))
+        self.register_buffer("log_bounds", torch.zeros(2))
+        self.set_bounds(low, high)
+
+    def set_bounds(self, low: float, high: float) -> None:
+        """Take other bounds, in place.
+
+        Raises:
+            ValueError: not 0 < low < high.
+        """
+        if not 0 < low < high:
+            raise ValueError(f"noise bounds are low={low}, high={high}: expected 0 < low < high")
+        self.log_bounds.copy_(torch.tensor([low, high], dtype=torch.float64).log())
 
     def forward(self, ctx: Tensor, t: Tensor) -> Tensor:
         """Ctx (B, D), t (B,) to standard deviations (B, H, A)."""
         out = self.net(torch.cat([ctx, self.time(t)], dim=1)).tanh()
-        return (self._middle + self._half * out).exp().view(-1, self.horizon, self.action_width)
+        low, high = self.log_bounds.unbind()
+        return (0.5 * (low + high) + out * (0.5 * (high - low))).exp().view(-1, self.horizon, self.action_width)

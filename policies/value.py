@@ -54,10 +54,10 @@ class Critic(nn.Module):
         self._transforms = Transforms(transforms)
         self.net = ValueNet(context_width + flat_width(dict(privileged)), hidden, activation)
 
-    def encode(self, obs: dict[str, Tensor], ctx: Tensor) -> Tensor | None:
-        """(B, D') the policy's context and the privileged arrays, normalised; None if there are none of these."""
+    def encode(self, obs: dict[str, Tensor], ctx: Tensor) -> Tensor:
+        """(B, D') the policy's context and the privileged arrays, normalised; the context alone if there are none."""
         if not self._keys:
-            return None
+            return ctx
         more = self._transforms({key: obs[key] for key in self._keys})
         return torch.cat([ctx, *(more[key] for key in self._keys)], dim=-1)
 

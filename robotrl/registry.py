@@ -120,8 +120,10 @@ ROBOT_SIMS = Table(
 POLICIES = Table(
     "policy",
     {
+        "diffusion": "robotrl.policies.diffusion:DiffusionPolicy",
         "flow": "robotrl.policies.flow:FlowPolicy",
         "gaussian": "robotrl.policies.gaussian:GaussianPolicy",
+        "shortcut": "robotrl.policies.shortcut:ShortcutPolicy",
     },
     "robotrl.policies",
 )

@@ -10,6 +10,8 @@ import deploy_kit as kit
 import numpy as np
 import pytest
 import torch
+from policy_kit import make_policy
+from policy_kit import observations as policy_observations
 from torch import Tensor
 
 from robotrl.deploy.bundle import open_bundle
@@ -17,10 +19,8 @@ from robotrl.deploy.describe import SafetyOptions
 from robotrl.deploy.export import export, parity_of
 from robotrl.deploy.runtime import Controller
 from robotrl.errors import CapabilityError, ConfigError, DataError, NumericsError
-from robotrl.policies.flow import FlowCfg, FlowPolicy
-from robotrl.policies.gaussian import GaussianCfg, GaussianPolicy
 from robotrl.spec import Spec
-from robotrl.transforms import Affine, Clip, TransformGroup, bounds_to_unit, inverse, normalize
+from robotrl.transforms import Affine, Clip, TransformGroup
 
 
 def test_parity_is_reported_and_stored(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -171,43 +171,41 @@ def test_a_target_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
         export(kit.TinyFlow(noisy=False), tmp_path / "file" / "b", observations=kit.recorded())
 
 
-def _spec(width: int, prefix: str) -> Spec:
-    names = tuple(f"{prefix}_{i}" for i in range(width))
-    return Spec((width,), names, ("1",) * width, (-1.0,) * width, (1.0,) * width)
+EXPORTED = {
+    "flow": ("flow", "euler"),
+    "flow-residual": ("flow", "euler"),
+    "flow-unet": ("flow", "euler"),
+    "flow-transformer": ("flow", "euler"),
+    "shortcut": ("flow", "euler"),
+    "diffusion": ("diffusion", "ddim"),
+    "diffusion-picture": ("diffusion", "ddim"),
+    "gaussian": ("none", "none"),
+    "gaussian-picture": ("none", "none"),
+}
+"""Rows of `policy_kit.CFGS` and what the manifest says of their samplers: each kind, network and encoder."""
 
 
-def _transforms(rng: np.random.Generator) -> TransformGroup:
-    low, high = (-1.0,) * 4, (1.0,) * 4
-    return TransformGroup(
-        inputs=(normalize("state", rng.normal(size=18).tolist(), rng.uniform(0.5, 2, size=18).tolist()),),
-        outputs=(inverse(bounds_to_unit("action", low, high)), Clip("action", low, high)),
-    )
-
-
-@pytest.mark.parametrize("kind", ["flow", "gaussian"])
-def test_our_policies_export_with_parity(tmp_path: Path, kind: str) -> None:
-    torch.manual_seed(0)
-    rng = np.random.default_rng(0)
-    specs = {"state": _spec(18, "s")}
-    policy: Any
-    if kind == "flow":
-        policy = FlowPolicy(specs, _spec(4, "a"), _transforms(rng), FlowCfg())
-    else:
-        policy = GaussianPolicy(specs, _spec(4, "a"), _transforms(rng), GaussianCfg())
-    observations = {"state": rng.normal(size=(1000, 18)).astype(np.float32)}
+@pytest.mark.parametrize("name", EXPORTED)
+def test_our_policies_export_with_parity(tmp_path: Path, name: str) -> None:
+    policy = make_policy(name)
+    if name.startswith("flow-"):
+        policy = policy.with_steps(1)  # the exporter takes its time over each step
+    observations = {key: value.numpy() for key, value in policy_observations(1000, policy=policy).items()}
     before = {key: value.clone() for key, value in policy.state_dict().items()}
     report = export(policy, tmp_path / "b", observations=observations, samples=1000, control_dt_s=0.05)
     assert report.parity_max_rel < 1e-5
     assert all((policy.state_dict()[key] == value).all() for key, value in before.items())
     assert policy.training
     manifest = open_bundle(report.path).manifest
-    assert manifest.timing.chunk_length == 4
-    assert manifest.sampler.steps == (4 if kind == "flow" else 0)
+    assert manifest.timing.chunk_length == 3
+    assert (manifest.sampler.kind, manifest.sampler.solver) == EXPORTED[name]
+    assert manifest.sampler.steps == getattr(policy, "denoising_steps", 0)
     controller = Controller.load(report.path)
-    for row in range(12):
-        action = controller.step({"state": observations["state"][row]})
+    for row in range(9):
+        # a picture comes as the camera gives it, in bytes
+        action = controller.step({key: value[row] for key, value in observations.items()})
     assert controller.decision == 2
-    assert action.shape == (4,)
+    assert action.shape == (2,)
 
 
 def test_the_report_is_plain(tmp_path_factory: pytest.TempPathFactory) -> None:

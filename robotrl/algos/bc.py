@@ -1,25 +1,32 @@
-"""Behaviour cloning: flow matching for generative policies, mean squared error for Gaussian ones."""
+"""Behaviour cloning: what the policy is cloned with is chosen by what it can do (see `robotrl.fn.clone`)."""
 
 from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from robotrl.algos.learner import Setup, average_into, descend
+from robotrl.algos.engine import UPDATES_PER_CALL, Context, Engine, EngineMode, Group, LossModule, LossOut
+from robotrl.algos.learner import Setup
 from robotrl.checkpoint import generator_state, set_generator_state
-from robotrl.data.chunks import load_chunks
+from robotrl.data.chunks import check_dataset, load_chunks
 from robotrl.data.layout import observation_key
 from robotrl.data.reader import Dataset, read_dataset
-from robotrl.errors import CapabilityError, ConfigError, out_of_range
-from robotrl.fn.loss import masked_mse
+from robotrl.errors import ConfigError, out_of_range
+from robotrl.fn.augment import PAD, draw_shifts, random_shift
+from robotrl.fn.clone import CloneLoss, Shape, clone_loss_of
 from robotrl.policies.base import ACTION
-from robotrl.spec import HasChain, HasLogProb, Spec
+from robotrl.policies.encoder import is_picture
+from robotrl.spec import HasPrivileged, Spec
 from robotrl.transforms import Clip, TransformGroup, bounds_to_unit, inverse, normalize
+
+ROWS_BYTES = 64 << 20
+"""Rows drawn at once for the next updates take about this much memory at most."""
 
 
 @dataclass(frozen=True)
@@ -38,35 +45,44 @@ class BcCfg:
     """Decay of the averaged weights, which are what is evaluated and fine-tuned; 0 turns averaging off."""
     grad_norm: float = 1.0
     """Gradients are clipped to this norm."""
+    image_shift: int = PAD
+    """Pictures are shifted by up to so many pixels at random; 0 leaves them."""
+    engine: EngineMode = "eager"
+    """"compiled" is faster per update and takes some 10 to 60 s to begin: for clones of many thousand updates."""
 
     def build(self, setup: Setup) -> BcLearner:
         """The learner."""
         return BcLearner(self, setup)
 
 
-# losses
+# loss
 
 
-def flow_matching_loss(policy: HasChain, ctx: Tensor, chunk: Tensor, valid: Tensor, noise: Tensor, t: Tensor) -> Tensor:
-    """Conditional flow matching on straight paths (Lipman et al. 2023, eq. 23): regress the velocity action - noise.
+class BcLoss(LossModule):
+    """The policy's own cloning loss, with a learning rate that falls by half a cosine.
 
     Args:
-        policy: velocity field to train.
-        ctx: (B, D).
-        chunk: (B, H, A) normalised actions.
-        valid: (B, H) bool, padding excluded.
-        noise: (B, H, A) standard normal.
-        t: (B,) in [0, 1].
+        policy: what learns.
+        loss: from `clone_loss_of`.
+        cfg: settings.
     """
-    time = t[:, None, None]
-    x = (1 - time) * noise + time * chunk
-    velocity = policy.velocity(ctx, x, t, torch.zeros_like(t))
-    return masked_mse(velocity, chunk - noise, valid)
 
+    def __init__(self, policy: nn.Module, loss: CloneLoss, cfg: BcCfg) -> None:
+        super().__init__()
+        self.policy: Any = policy
+        self._loss = loss
+        self._cfg = cfg
 
-def mean_loss(policy: Any, ctx: Tensor, chunk: Tensor, valid: Tensor) -> Tensor:
-    """Mean squared error of a Gaussian policy's mean."""
-    return masked_mse(policy.mean(ctx), chunk, valid)
+    def forward(self, batch: dict[str, Tensor], context: Context) -> LossOut:
+        """See `LossModule`; the carry counts updates."""
+        obs = _part(batch, "obs/")
+        for key, shifts in _part(batch, "shift/").items():
+            obs[key] = random_shift(obs[key], shifts, self._cfg.image_shift)
+        ctx = self.policy.encode(obs)
+        loss = self._loss.loss(self.policy, ctx, batch["chunk"], batch["valid"], **_part(batch, "drawn/"))
+        done = context.carry[0]
+        lr = self._cfg.lr * cosine(done / self._cfg.updates)
+        return LossOut(loss, {"lr": lr}, (lr,), context.carry + 1)
 
 
 # update
@@ -76,8 +92,8 @@ class BcLearner:
     """Clones a dataset; see `BcCfg`.
 
     Raises:
-        ConfigError: no dataset, or settings out of range.
-        CapabilityError: the policy is neither generative nor Gaussian.
+        ConfigError: no dataset, one of another rate or shape, or settings out of range.
+        CapabilityError: there is no loss for what the policy can do.
     """
 
     env_steps = 0
@@ -85,85 +101,85 @@ class BcLearner:
     def __init__(self, cfg: BcCfg, setup: Setup) -> None:
         if setup.dataset is None:
             raise ConfigError("dataset is not given: behaviour cloning needs demonstrations (make some: robotrl demos)")
-        for name, count in (
-            ("updates", cfg.updates),
-            ("updates_per_iteration", cfg.updates_per_iteration),
-            ("batch", cfg.batch),
-        ):
-            if count < 1:
-                raise out_of_range(f"algo.{name}", count, "1 or more")
-        for name, value in (("lr", cfg.lr), ("grad_norm", cfg.grad_norm)):
-            if not 0 < value < math.inf:
-                raise out_of_range(f"algo.{name}", value, "above 0")
-        if not 0 <= cfg.ema < 1:
-            raise out_of_range("algo.ema", cfg.ema, "0 or more and below 1")
+        _check(cfg)
         self.cfg = cfg
         self.iterations = math.ceil(cfg.updates / cfg.updates_per_iteration)
         torch.manual_seed(setup.seed)
         sim = setup.make_sim()
-        specs, action_spec, control_dt_s = sim.observation_spec, sim.action_spec, sim.control_dt_s
+        hidden = sim.privileged if isinstance(sim, HasPrivileged) else ()
+        specs = {key: spec for key, spec in sim.observation_spec.items() if key not in hidden}
+        action_spec, control_dt_s = sim.action_spec, sim.control_dt_s
         sim.close()
         dataset = read_dataset(setup.dataset)
         model: Any = setup.init_policy
+        loss = None if model is None else clone_loss_of(model)
+        if model is not None:
+            specs = model.observation_spec
+        check_dataset(dataset, specs, action_spec, control_dt_s)
         if model is None:
             model = setup.policy_cfg.build(specs, action_spec, transforms_for(dataset, specs, action_spec))
-        if not isinstance(model, HasChain | HasLogProb):
-            raise CapabilityError(
-                f"policy {type(model).__name__} has neither HasChain nor HasLogProb: cannot be cloned"
-            )
+        self._clone = loss or clone_loss_of(model)
         self.model: Any = model
         self.model.control_dt_s = control_dt_s
         self.policy: Any = copy.deepcopy(self.model) if cfg.ema else self.model
         self._updates = 0
         self._generator = torch.Generator().manual_seed(setup.seed)
-        self._optimizer = torch.optim.Adam(self.model.parameters(), lr=cfg.lr)
-        data = load_chunks(dataset, list(specs), self.model.horizon)
-        to_unit = bounds_to_unit(ACTION, action_spec.low, action_spec.high)
-        scale, offset = torch.tensor(to_unit.scale), torch.tensor(to_unit.offset)
-        with torch.no_grad():
-            self._ctx: Tensor = self.model.encode({key: torch.from_numpy(value) for key, value in data.obs.items()})
-        self._chunks = torch.from_numpy(data.chunks) * scale + offset
-        self._valid = torch.from_numpy(data.valid)
+        self._data = _rows_of(dataset, specs, action_spec, self.model.horizon)
+        self._pictures = [key for key, spec in specs.items() if is_picture(spec) and cfg.image_shift]
+        size = cfg.batch * sum(x[0].numel() * x.element_size() for x in self._data.values())
+        self._at_once = max(1, min(cfg.updates_per_iteration, ROWS_BYTES // size))
+        self._engine = Engine(
+            BcLoss(self.model, self._clone, cfg),
+            (Group("policy.", cfg.grad_norm, cfg.ema or None, ramp=True),),
+            minibatch=cfg.batch,
+            carry=torch.zeros(1),
+            mode=cfg.engine,
+            eps=1e-8,
+            updates_per_call=min(UPDATES_PER_CALL, self._at_once),
+        )
+
+    @property
+    def compile_s(self) -> float:
+        """Seconds spent on compiling so far."""
+        return self._engine.compile_s
 
     def iterate(self) -> dict[str, float]:
         """`updates_per_iteration` gradient steps."""
-        cfg, total = self.cfg, 0.0
-        count = min(cfg.updates_per_iteration, cfg.updates - self._updates)
-        for _ in range(count):
-            self._optimizer.param_groups[0]["lr"] = cfg.lr * cosine(self._updates / cfg.updates)
-            total += float(self._update())
-            self._updates += 1
-        return {"loss": total / count, "lr": self._optimizer.param_groups[0]["lr"], "updates": float(self._updates)}
+        cfg = self.cfg
+        left = min(cfg.updates_per_iteration, cfg.updates - self._updates)
+        losses: list[Tensor] = []
+        lr = cfg.lr
+        while left:
+            count = min(left, self._at_once)
+            data = self._draw(count)
+            capacity = self._at_once * cfg.batch
+            order = torch.arange(count * cfg.batch)
+            info = self._engine.run(data, order, capacity, f"clone, from update {self._updates + 1}").info
+            losses.append(info["loss"])
+            lr = float(info["lr"][-1])
+            self._updates += count
+            left -= count
+        if cfg.ema:
+            self._engine.write_average("policy.", self.policy)
+        return {"loss": float(torch.cat(losses).mean()), "lr": lr, "updates": float(self._updates)}
 
-    def _update(self) -> Tensor:
-        rows = torch.randint(len(self._ctx), (self.cfg.batch,), generator=self._generator)
-        ctx, chunk, valid = self._ctx[rows], self._chunks[rows], self._valid[rows]
-        model = self.model
-        if isinstance(model, HasChain):
-            noise = torch.randn(chunk.shape, generator=self._generator)
-            t = torch.rand(len(chunk), generator=self._generator)
-            loss = flow_matching_loss(model, ctx, chunk, valid, noise, t)
-        else:
-            loss = mean_loss(model, ctx, chunk, valid)
-        descend(
-            self._optimizer,
-            loss,
-            list(self.model.parameters()),
-            self.cfg.grad_norm,
-            f"update {self._updates + 1}: loss",
-        )
-        if self.cfg.ema:
-            # averaging over fewer steps than the decay spans would keep the random start in the mean
-            decay = min(self.cfg.ema, (1 + self._updates) / (10 + self._updates))
-            average_into(self.policy, self.model, decay)
-        return loss.detach()
+    def _draw(self, updates: int) -> dict[str, Tensor]:
+        """Rows for so many updates, and all that is random about them."""
+        count = updates * self.cfg.batch
+        rows = torch.randint(len(self._data["chunk"]), (count,), generator=self._generator)
+        data = {name: values[rows] for name, values in self._data.items()}
+        shape = Shape(updates, self.cfg.batch, *self._data["chunk"].shape[1:])
+        data |= {f"drawn/{name}": x for name, x in self._clone.draw(self.model, shape, self._generator).items()}
+        for key in self._pictures:
+            data[f"shift/{key}"] = draw_shifts(count, self._generator, self.cfg.image_shift)
+        return data
 
     def state(self) -> dict[str, Any]:
         """See `Learner.state`."""
         return {
             "model": self.model.state_dict(),
             "policy": self.policy.state_dict(),
-            "optimizer": self._optimizer.state_dict(),
+            "engine": self._engine.state(),
             "generator": generator_state(self._generator),
             "updates": self._updates,
         }
@@ -172,19 +188,53 @@ class BcLearner:
         """See `Learner.load`."""
         self.model.load_state_dict(state["model"])
         self.policy.load_state_dict(state["policy"])
-        self._optimizer.load_state_dict(state["optimizer"])
+        self._engine.load(state["engine"])
         set_generator_state(self._generator, state["generator"])
         self._updates = int(state["updates"])
 
 
-def cosine(progress: float, floor: float = 0.1) -> float:
+def _check(cfg: BcCfg) -> None:
+    for name, count in (
+        ("updates", cfg.updates),
+        ("updates_per_iteration", cfg.updates_per_iteration),
+        ("batch", cfg.batch),
+    ):
+        if count < 1:
+            raise out_of_range(f"algo.{name}", count, "1 or more")
+    for name, value in (("lr", cfg.lr), ("grad_norm", cfg.grad_norm)):
+        if not 0 < value < math.inf:
+            raise out_of_range(f"algo.{name}", value, "above 0")
+    if not 0 <= cfg.ema < 1:
+        raise out_of_range("algo.ema", cfg.ema, "0 or more and below 1")
+    if cfg.image_shift < 0:
+        raise out_of_range("algo.image_shift", cfg.image_shift, "0 or more pixels")
+
+
+def _rows_of(dataset: Dataset, specs: Mapping[str, Spec], action_spec: Spec, horizon: int) -> dict[str, Tensor]:
+    """Observations, normalised chunks and their valid elements, (F, ...) each."""
+    data = load_chunks(dataset, list(specs), horizon)
+    to_unit = bounds_to_unit(ACTION, action_spec.low, action_spec.high)
+    chunks = torch.from_numpy(data.chunks) * torch.tensor(to_unit.scale) + torch.tensor(to_unit.offset)
+    obs = {f"obs/{key}": torch.from_numpy(value) for key, value in data.obs.items()}
+    return {**obs, "chunk": chunks, "valid": torch.from_numpy(data.valid)}
+
+
+def _part(batch: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in batch.items() if name.startswith(prefix)}
+
+
+def cosine(progress: Tensor, floor: float = 0.1) -> Tensor:
     """Half a cosine from 1 at progress 0 to `floor` at 1."""
-    return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
+    return floor + (1 - floor) * 0.5 * (1 + torch.cos(math.pi * progress.clamp(max=1.0)))
 
 
-def transforms_for(dataset: Dataset, specs: dict[str, Spec], action_spec: Spec) -> TransformGroup:
-    """Normalisation from a dataset's statistics; actions by their bounds, so that [-1, 1] is all the robot can do."""
-    stats = {key: dataset.stats[observation_key(key)] for key in specs}
-    inputs = [normalize(key, stats[key]["mean"].tolist(), stats[key]["std"].tolist(), floor=1e-3) for key in specs]
+def transforms_for(dataset: Dataset, specs: Mapping[str, Spec], action_spec: Spec) -> TransformGroup:
+    """Normalisation from a dataset's statistics; actions by their bounds, so that [-1, 1] is all the robot can do.
+
+    Pictures are left to the policy's encoder.
+    """
+    vectors = [key for key, spec in specs.items() if not is_picture(spec)]
+    stats = {key: dataset.stats[observation_key(key)] for key in vectors}
+    inputs = [normalize(key, stats[key]["mean"].tolist(), stats[key]["std"].tolist(), floor=1e-3) for key in vectors]
     from_unit = inverse(bounds_to_unit(ACTION, action_spec.low, action_spec.high))
     return TransformGroup(tuple(inputs), (from_unit, Clip(ACTION, action_spec.low, action_spec.high)))

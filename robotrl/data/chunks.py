@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from robotrl.data.layout import ACTION, observation_key
 from robotrl.data.reader import Dataset
 from robotrl.errors import ConfigError, unknown
+from robotrl.spec import Spec
 
 
 class ChunkIndices(NamedTuple):
@@ -25,7 +26,7 @@ class ChunkData(NamedTuple):
     """Observations and action chunks of all frames; a minibatch is one fancy-index of the first axis."""
 
     obs: dict[str, np.ndarray]
-    """(F, D) float32 each, by the sim's keys."""
+    """By the sim's keys: (F, D) float32 each, and pictures (F, h, w, channels) uint8."""
     chunks: np.ndarray
     """(F, H, A) float32; the last action repeats where not valid."""
     valid: np.ndarray
@@ -69,9 +70,41 @@ def load_chunks(dataset: Dataset, obs_keys: Sequence[str], horizon: int) -> Chun
     for key in obs_keys:
         if key not in known:
             raise unknown("observation", key, known)
-        obs[key] = _matrix(dataset.frames(observation_key(key)))
+        obs[key] = _array(dataset.frames(observation_key(key)))
     frame, valid = chunk_indices(dataset.offsets, horizon)
     return ChunkData(obs, _matrix(dataset.frames(ACTION))[frame], valid)
+
+
+def check_dataset(
+    dataset: Dataset, observation_spec: Mapping[str, Spec], action_spec: Spec, control_dt_s: float
+) -> None:
+    """Refuse a dataset that was recorded at another rate, or of other arrays, than a policy is for.
+
+    Args:
+        dataset: what `read_dataset` returned.
+        observation_spec: what the policy reads.
+        action_spec: what it commands.
+        control_dt_s: seconds between two actions.
+
+    Raises:
+        ConfigError: rate or an array differs; both values are named.
+    """
+    rate_hz = 1 / control_dt_s
+    if abs(dataset.fps - rate_hz) > 1e-6 * rate_hz:
+        raise ConfigError(
+            f"dataset {dataset.root} is recorded at {dataset.fps:g} Hz: expected {rate_hz:g} Hz, the sim's"
+        )
+    wanted = {observation_key(key): spec for key, spec in observation_spec.items()} | {ACTION: action_spec}
+    for name, spec in wanted.items():
+        if name in dataset.features and dataset.features[name].shape != spec.shape:
+            raise ConfigError(
+                f"{name} of dataset {dataset.root} has shape {dataset.features[name].shape}: expected {spec.shape},"
+                " the policy's"
+            )
+
+
+def _array(values: np.ndarray) -> np.ndarray:
+    return values if values.ndim > 2 else _matrix(values)
 
 
 def _matrix(values: np.ndarray) -> np.ndarray:
