@@ -13,7 +13,7 @@ from torch import Tensor
 from robotrl.errors import unknown
 from robotrl.sims.gymnasium_sim.base import Flags, GymnasiumSim, Obs, Parts, step_of, tensors
 from robotrl.sims.gymnasium_sim.spaces import pick
-from robotrl.sims.gymnasium_sim.vector import EnvironmentFault, foreign
+from robotrl.sims.gymnasium_sim.vector import EnvironmentFault, Foreign
 from robotrl.spec import Step
 
 
@@ -32,6 +32,7 @@ class OwnVectorEnv(GymnasiumSim):
         self._waiting: Flags = np.zeros(num_envs, bool)
         self._late: dict[str, Flags] = {}
         self._seeded = False
+        self._resetting, self._stepping = Foreign("reset", self._fault), Foreign("step", self._fault)
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> dict[str, Tensor]:
         """Start new episodes in all envs.
@@ -52,14 +53,17 @@ class OwnVectorEnv(GymnasiumSim):
         self._seeded = True
         self._steps[:] = 0
         self._waiting[:] = False
-        observation, _ = foreign("reset", self._fault, self.env.reset, seed=seed)
+        with self._resetting:
+            out = self.env.reset(seed=seed)
+        observation, _ = out
         return tensors(self._batch(observation))
 
     def step(self, actions: Tensor) -> Step:
         """Advance all envs by one control step; see `SingleEnvs.step`."""
         commands = self._commands(actions)
         self._steps += 1
-        out = foreign("step", self._fault, self.env.step, commands)
+        with self._stepping:
+            out = self.env.step(commands)
         observation, rewards, ended, cut, infos = out
         obs = self._batch(observation)
         reward = self._vector("reward", rewards).astype(np.float32)
@@ -77,7 +81,9 @@ class OwnVectorEnv(GymnasiumSim):
             if self._mode is AutoresetMode.SAME_STEP:
                 final = self._final_of(infos, final_ids)
             else:
-                observation, _ = foreign("reset", self._fault, self.env.reset, options={"reset_mask": done})
+                with self._resetting:
+                    out = self.env.reset(options={"reset_mask": done})
+                observation, _ = out
                 obs = self._batch(observation)
             self._steps[final_ids] = 0
         return step_of(obs, reward, terminated, truncated, final, final_ids, success, np.full(self.num_envs, -1))

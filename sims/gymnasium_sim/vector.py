@@ -86,29 +86,27 @@ def _version(env_id: str) -> int:
     return int(digits) if digits.isdecimal() else -1
 
 
-def foreign(
-    name: str, fault: Callable[[str], EnvironmentFault], method: Callable[..., Any], *args: Any, **kwargs: Any
-) -> Any:
-    """What a method of an environment returns.
+class Foreign:
+    """Surrounds a call of an environment's method: what it raises, whatever that is, becomes a fault that says where.
 
-    A function and not a context manager, because every step of every environment goes through it.
+    Errors of ours say already what is wrong, and pass. It may be entered any number of times; one that is made anew for
+    each step would cost as much again.
 
     Args:
         name: of the method.
-        fault: makes an error of "NAME() raised ...": it says where.
-        method: of the environment.
-        args: its arguments.
-        kwargs: its arguments by name.
-
-    Raises:
-        EnvironmentFault: it raised, whatever that was; errors of ours say already what is wrong, and pass.
+        fault: makes an error of "NAME() raised ...".
     """
-    try:
-        return method(*args, **kwargs)
-    except RobotrlError:
-        raise
-    except Exception as error:  # whatever foreign code raises, the user must learn where
-        raise fault(f"{name}() raised {type(error).__name__}: {_line(error)}") from error
+
+    def __init__(self, name: str, fault: Callable[[str], EnvironmentFault]) -> None:
+        self._name, self._fault = name, fault
+
+    def __enter__(self) -> None:
+        """Nothing to prepare."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Name an error."""
+        if isinstance(error, Exception) and not isinstance(error, RobotrlError):
+            raise self._fault(f"{self._name}() raised {type(error).__name__}: {_line(error)}") from error
 
 
 @contextmanager
@@ -239,17 +237,22 @@ class Watched(gym.Wrapper[Any, Any, Any, Any]):
         super().__init__(env)
         self.leaves = leaves(env.observation_space)
         self._env_id, self._row, self._steps = env_id, row, 0
+        self._resetting, self._stepping, self._rendering = (
+            Foreign(name, self._fault) for name in ("reset", "step", "render")
+        )
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode."""
         self._steps = 0
-        out = foreign("reset", self._fault, self.env.reset, seed=seed, options=options or None)
+        with self._resetting:
+            out = self.env.reset(seed=seed, options=options or None)
         return self._checked(self._values("reset", out, 2)[0]), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Advance the environment."""
         self._steps += 1
-        out = foreign("step", self._fault, self.env.step, action)
+        with self._stepping:
+            out = self.env.step(action)
         observation, reward, terminated, truncated, info = self._values("step", out, 5)
         if not isinstance(reward, float):  # np.float64 is one
             number = np.asarray(reward)
@@ -265,7 +268,8 @@ class Watched(gym.Wrapper[Any, Any, Any, Any]):
 
     def render(self) -> Any:
         """A picture."""
-        return foreign("render", self._fault, self.env.render)
+        with self._rendering:
+            return self.env.render()
 
     def _values(self, name: str, out: Any, count: int) -> tuple[Any, ...]:
         if not (isinstance(out, tuple) and len(out) == count):
