@@ -58,7 +58,7 @@ MAY_IMPORT = {
     "rewards": LEARN | {"policies", "sims.interop"},
     # Trains on the engine of the algorithms, which know nothing of rewards.
     "rewards.training": LEARN | {"policies", "algos.engine"},
-    "algos": LEARN | {"policies"},
+    "algos": LEARN | {"policies", "interventions"},
     "train": LEARN | {"policies", "rewards", "algos"},
     "deploy": BASE,
     "deploy.export": LEARN | {"policies", "deploy"},

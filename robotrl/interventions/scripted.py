@@ -25,7 +25,7 @@ class Criterion(Protocol):
 
         Args:
             started: (N,) bool, envs at the first step of an episode.
-            watched: (N,) bool, envs that the policy acts in; in the others it begins anew once they are handed back.
+            watched: (N,) bool, envs in which the policy made the last step; in the others it begins anew.
         """
         ...
 
@@ -148,21 +148,21 @@ class ScriptedCorrector:
         self._criteria = tuple(criteria)
         self._steps = steps
         self._left = torch.zeros(sim.num_envs, dtype=torch.int64, device=sim.device)
+        self._taken = torch.zeros(sim.num_envs, dtype=torch.bool, device=sim.device)
 
     def __call__(self, obs: Arrays, action: Tensor, started: Tensor) -> Correction:
         """See `Intervention`."""
         del obs
         self._left[started] = 0
-        watched = self._left == 0
-        wanted = torch.zeros_like(watched)
+        wanted = torch.zeros_like(self._taken)
         for criterion in self._criteria:
-            wanted |= criterion(started, watched)
-        begun = wanted & watched
+            wanted |= criterion(started, ~self._taken)
+        begun = wanted & (self._left == 0)
         # no time limit: more steps than any episode has
         self._left[begun] = torch.iinfo(torch.int64).max if self._steps is None else self._steps
         # an expert may be half way through a plan of its own, which the policy did not follow
         corrected = self._expert.act(started | begun)
-        taken = self._left > 0
+        taken = self._taken = self._left > 0
         self._left[taken] -= 1
         return Correction(torch.where(taken[:, None], corrected.to(action), action), taken)
 
