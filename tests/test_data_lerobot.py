@@ -230,7 +230,7 @@ def test_extra_columns_are_checked(tmp_path):
 
 
 def test_spec_and_settings_are_checked(tmp_path):
-    picture = Spec((8, 8, 3), ("r", "g", "b"), ("1",) * 3, (0.0,) * 3, (255.0,) * 3, "uint8")
+    picture = Spec((8, 8, 3), ("r", "g", "b"), ("1",) * 3, (0.0,) * 3, (1.0,) * 3, "float32")
     with pytest.raises(ConfigError, match="expected a vector of numbers"):
         DatasetWriter(tmp_path / "d", fps=20, observation_spec={"image": picture}, action_spec=ACTION_SPEC)
     vector = Spec((1,), ("x",), ("m",), (-INF,), (INF,))

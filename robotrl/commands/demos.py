@@ -32,6 +32,8 @@ class Args:
     """One of the expert's ways to solve the task; without it each episode draws one."""
     seed: int = 0
     """Seeds the sim and the expert."""
+    options: tuple[str, ...] = ()
+    """Keyword arguments of the sim's `make`, as "name=value", e.g. "image=flat_top" "image_size=32"."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -39,9 +41,11 @@ def main(argv: Sequence[str]) -> int:
     args = parse(Args, "robotrl demos", argv)
     at_least("--episodes", args.episodes, 1)
     at_least("--seed", args.seed, 0)
+    from robotrl import config as configs
     from robotrl.registry import SIMS
 
     SIMS.check(args.sim)
+    sim_options = configs.sim_options(args.options)
     from robotrl.data.demos import collect_demos
 
     report = collect_demos(
@@ -53,6 +57,7 @@ def main(argv: Sequence[str]) -> int:
         mode=args.mode,
         seed=args.seed,
         keep=args.keep,
+        sim_options=sim_options,
     )
     modes = ", ".join(f"{name} {count}" for name, count in report.modes.items())
     print(

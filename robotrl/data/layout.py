@@ -89,25 +89,34 @@ def feature_of(field: str, spec: Spec) -> Feature:
     """The feature that stores arrays of this spec.
 
     Raises:
-        ConfigError: the spec is not a vector of numbers, or its key holds a slash.
+        ConfigError: the spec is neither a vector of numbers nor a picture of bytes, or its key holds a slash.
     """
     if "/" in field:
         raise ConfigError(f"{field!r} holds a slash: expected a key without one, the format uses it as a separator")
+    if len(spec.shape) == 3 and spec.dtype == "uint8":
+        return Feature(spec.dtype, spec.shape, ("height", "width", "channels"))
     if len(spec.shape) != 1 or spec.dtype not in ARRAY_DTYPES:
-        raise ConfigError(f"{field} is {spec.dtype} of shape {spec.shape}: expected a vector of numbers, shape (D,)")
+        raise ConfigError(
+            f"{field} is {spec.dtype} of shape {spec.shape}: expected a vector of numbers, shape (D,), or a picture,"
+            " uint8 of shape (h, w, channels)"
+        )
     return Feature(spec.dtype, spec.shape, spec.names)
 
 
 def arrow_type(feature: Feature) -> pa.DataType:
-    """The parquet column type of a vector feature."""
+    """The parquet column type of a feature: lists in lists for a picture."""
     value = pa.from_numpy_dtype(np.dtype(feature.dtype))
-    return value if feature.shape == (1,) else pa.list_(value, feature.shape[0])
+    for size in reversed(feature.trailing):
+        value = pa.list_(value, size)
+    return value
 
 
 def to_arrow(values: np.ndarray, feature: Feature) -> pa.Array:
-    """A column from an array (T,) or (T, D)."""
-    flat = pa.array(np.ascontiguousarray(values, feature.dtype).reshape(-1))
-    return flat if feature.shape == (1,) else pa.FixedSizeListArray.from_arrays(flat, feature.shape[0])
+    """A column from an array (T,), (T, D) or (T, h, w, channels)."""
+    column = pa.array(np.ascontiguousarray(values, feature.dtype).reshape(-1))
+    for size in reversed(feature.trailing):
+        column = pa.FixedSizeListArray.from_arrays(column, size)
+    return column
 
 
 def to_numpy(column: pa.ChunkedArray, feature: Feature) -> np.ndarray:

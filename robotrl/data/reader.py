@@ -12,7 +12,7 @@ import numpy as np
 from robotrl.data import layout
 from robotrl.data.layout import COUNTERS, Feature, refuse
 from robotrl.data.manifest import read_json, read_manifest
-from robotrl.data.stats import QUANTILES, Stats, describe
+from robotrl.data.stats import QUANTILES, Stats, describe, rows_of
 from robotrl.data.tables import parquet_files, read_columns, read_episodes, read_tasks
 from robotrl.errors import ConfigError, DataError, nearest, unknown
 from robotrl.spec import Spec
@@ -265,7 +265,7 @@ def _read_stats(root: Path, frames: dict[str, np.ndarray]) -> dict[str, Stats]:
             one = {key: np.atleast_1d(np.asarray(value, np.float64)) for key, value in content[name].items()}
         except (TypeError, ValueError, AttributeError) as error:
             raise refuse(root, layout.STATS, f"{name!r} holds something that is no list of numbers") from error
-        width = values[0].size
+        width = rows_of(values).shape[1]
         for key in ("min", "max", "mean", "std", *(q for q in QUANTILES if q in one)):
             if key not in one or one[key].size != width or not np.isfinite(one[key]).all():
                 raise refuse(
@@ -281,7 +281,7 @@ def _read_stats(root: Path, frames: dict[str, np.ndarray]) -> dict[str, Stats]:
 
 def _check_stats(root: Path, name: str, stats: Stats, values: np.ndarray) -> None:
     """Refuse statistics of other data: normalising with them goes wrong in silence. Float32 sums get some slack."""
-    x = values.reshape(len(values), -1)
+    x = rows_of(values)
     low, high, mean = x.min(axis=0), x.max(axis=0), x.mean(axis=0, dtype=np.float64)
     spread = (high.astype(np.float64) - low) + 1e-6 * np.maximum(np.abs(mean), 1e-6)
     for key, found in (("min", low), ("max", high), ("mean", mean)):
