@@ -16,7 +16,7 @@ import robotrl
 from robotrl.errors import ConfigError
 from robotrl.registry import PRESETS, ROBOT_SIMS
 from robotrl.sims.mujoco import arm
-from robotrl.sims.mujoco.manipulation import gripper, pick_place, push, reach
+from robotrl.sims.mujoco.manipulation import gripper, pick_place, push, reach, scene
 from robotrl.sims.mujoco.manipulation.hand import fold
 from robotrl.sims.mujoco.manipulation.scene import Block, upright
 from robotrl.sims.mujoco.physics import Physics
@@ -162,7 +162,7 @@ def test_pick_place_succeeds_with_the_block_standing_on_the_pedestal_and_the_han
 
 def test_a_failure_terminates_without_success() -> None:
     sim = from_val("push", 2)
-    sim.core.physics.batch.bind("qpos")[1, 6] = push.AREA_HIGH_M[0] + 0.05
+    sim.core.physics.batch.bind("qpos")[1, 6] = scene.AREA_HIGH_M[0] + 0.05
     out = sim.step(torch.zeros(2, 4))
     assert out.terminated.tolist() == [False, True]
     assert not out.truncated.any()

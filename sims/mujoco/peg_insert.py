@@ -18,9 +18,9 @@ from robotrl.sims.mujoco.arm import ARM_RASTERS, arm_mjcf, pointing_down
 from robotrl.sims.mujoco.core import Core
 from robotrl.sims.mujoco.images import with_images
 from robotrl.sims.mujoco.manipulation.hand import HAND_ACTIONS, JOINT_COLUMNS, Hand, fold, spec_of, tip_columns
-from robotrl.sims.mujoco.manipulation.scene import QUARTER_TURN_RAD, SHAPED_PER_M, check_options, parameters, upright
-from robotrl.sims.mujoco.physics import Derived, Physics
-from robotrl.sims.mujoco.task import Ids, Outcome, Param, Real
+from robotrl.sims.mujoco.manipulation.scene import QUARTER_TURN_RAD, ArmTask, parameters, upright
+from robotrl.sims.mujoco.physics import Physics
+from robotrl.sims.mujoco.task import Ids, Param, Real
 from robotrl.sims.mujoco.views import AnyView, View
 
 if TYPE_CHECKING:
@@ -44,14 +44,10 @@ WORKSPACE_HIGH_M = (0.75, 0.35, 0.32)
 _START_SEED = 0x9E6
 
 
-class PegInsert:
+class PegInsert(ArmTask[Hand]):
     """The task; see `make` for the arguments."""
 
     name = "mujoco/peg-insert"
-    control_dt_s = 0.05
-    substeps = 10
-    reads_derived_fields: Derived = "none"
-    survival = False
     views: Mapping[str, AnyView] = {
         "front": View((1.45, 0.62, 0.78), (0.33, 0.0, 0.24), 39.0),
         "side": View((0.66, -1.25, 0.55), (0.33, 0.0, 0.26), 38.0),
@@ -60,11 +56,9 @@ class PegInsert:
     }
 
     def __init__(self, reward: Literal["sparse", "shaped"], clearance_m: float, limit_s: float) -> None:
-        check_options(reward, limit_s)
+        super().__init__(reward, limit_s)
         check_number("clearance_m", clearance_m, 0.0005, 0.01, "metres")
-        self.shaped = reward == "shaped"
         self.clearance_m = clearance_m
-        self.limit_steps = round(limit_s / self.control_dt_s)
         self.observation_spec = {
             "state": spec_of(
                 (
@@ -127,10 +121,6 @@ class PegInsert:
         self._hole_cos: Array = np.ones(n)
         self._hole_sin: Array = np.zeros(n)
 
-    def memory(self) -> Mapping[str, Array]:
-        """Nothing: all is in the physics state."""
-        return {}
-
     def params(self) -> dict[str, Param]:
         """What may be randomised: friction of peg and fixture, mass of the peg, stiffness of the servos."""
         model = self._model
@@ -156,12 +146,6 @@ class PegInsert:
         self.hole_pos_w[env_ids] = plans[:, 6:9]
         self._hole_quat[env_ids] = plans[:, 9:]
         self.hand.place(env_ids, joints, joints)
-
-    def command(self, actions: Real) -> None:
-        """Cartesian steps; the tip is kept inside the workspace box."""
-        if self.shaped:
-            self._distance_before = self.distance()
-        self.hand.command(actions)
 
     def observe(self, out: Mapping[str, Real], env_ids: Ids | slice) -> None:
         """Write observations; the spec names the columns."""
@@ -200,14 +184,10 @@ class PegInsert:
         state[env_ids, 12] = cos
         state[env_ids, 13:] = arm.qpos[env_ids]
 
-    def outcome(self, actions: Real) -> Outcome:
-        """+1 at success; when shaped, also how much nearer the peg came (in tenths of a metre)."""
+    def success(self) -> NDArray[np.bool_]:
+        """(N,) whether the peg is in the hole, half way down or deeper."""
         pos = self._pos_hole
-        success = (pos[:, 2] < -SUCCESS_DEPTH_M) & (np.hypot(pos[:, 0], pos[:, 1]) < PEG_HALF_WIDTH_M / 2)
-        reward = success.astype(np.float64)
-        if self.shaped:
-            reward += SHAPED_PER_M * (self._distance_before - self.distance())
-        return Outcome(reward, success, np.zeros(len(pos), bool))
+        return (pos[:, 2] < -SUCCESS_DEPTH_M) & (np.hypot(pos[:, 0], pos[:, 1]) < PEG_HALF_WIDTH_M / 2)
 
     def distance(self) -> Array:
         """(N,) how far each peg is from success: lateral and vertical metres, and 5 cm for each radian of yaw."""

@@ -26,19 +26,9 @@ from robotrl.sims.mujoco.manipulation.gripper import (
     gripper_mjcf,
 )
 from robotrl.sims.mujoco.manipulation.hand import HAND_ACTIONS, HAND_COLUMNS, WorldHand, fold, spec_of
-from robotrl.sims.mujoco.manipulation.scene import (
-    CONTROL_DT_S,
-    QUARTER_TURN_RAD,
-    SHAPED_PER_M,
-    SUBSTEPS,
-    Block,
-    check_options,
-    parameters,
-    scene_mjcf,
-    upright,
-)
-from robotrl.sims.mujoco.physics import Derived, Physics
-from robotrl.sims.mujoco.task import Ids, Outcome, Param, Real
+from robotrl.sims.mujoco.manipulation.scene import MAT, QUARTER_TURN_RAD, BlockTask, scene_mjcf, upright
+from robotrl.sims.mujoco.physics import Physics
+from robotrl.sims.mujoco.task import Ids, Real
 from robotrl.sims.mujoco.views import AnyView, View
 
 if TYPE_CHECKING:
@@ -69,9 +59,6 @@ CARRY_ABOVE_M = 0.03
 WORKSPACE_LOW_M = (0.28, -0.35, 0.008)
 WORKSPACE_HIGH_M = (0.70, 0.35, 0.30)
 """Opposite corners (x, y, z, world frame) of the box that actions keep the tip in."""
-AREA_LOW_M = (0.24, -0.40)
-AREA_HIGH_M = (0.74, 0.40)
-"""A block whose middle leaves this part of the table has failed: the arm cannot bring it back."""
 BLOCK_LOW_M = (0.42, -0.24)
 BLOCK_HIGH_M = (0.56, -0.10)
 """Blocks start in this field; pedestals stand in its mirror image."""
@@ -81,14 +68,10 @@ other."""
 _START_SEED = 0x91C4
 
 
-class PickPlace:
+class PickPlace(BlockTask):
     """The task; see `make` for the arguments."""
 
     name = "mujoco/pick-place"
-    control_dt_s = CONTROL_DT_S
-    substeps = SUBSTEPS
-    reads_derived_fields: Derived = "none"
-    survival = False
     views: Mapping[str, AnyView] = {
         "front": View((1.45, 0.40, 0.80), (0.36, 0.0, 0.16), 41.0),
         "side": View((1.05, -0.95, 0.60), (0.42, 0.0, 0.16), 38.0),
@@ -97,9 +80,7 @@ class PickPlace:
     }
 
     def __init__(self, reward: Literal["sparse", "shaped"], limit_s: float) -> None:
-        check_options(reward, limit_s)
-        self.shaped = reward == "shaped"
-        self.limit_steps = round(limit_s / self.control_dt_s)
+        super().__init__(reward, limit_s)
         self.observation_spec = {
             "state": spec_of(
                 (
@@ -117,11 +98,9 @@ class PickPlace:
 
     def xml(self) -> str:
         """The MJCF."""
-        x, y = (np.add(AREA_LOW_M, AREA_HIGH_M) / 2).tolist()
-        half_x, half_y = (np.subtract(AREA_HIGH_M, AREA_LOW_M) / 2).tolist()
         wide, height, half = PEDESTAL_HALF_WIDTH_M, PEDESTAL_HEIGHT_M / 2, BLOCK_HALF_M
         things = f"""
-<geom class="mark" size="{half_x} {half_y} 0.0003" pos="{x} {y} 0.0003" rgba="0.78 0.80 0.83 1"/>
+{MAT}
 <body name="pedestal" mocap="true" pos="0.5 0.2 0">
   <geom name="pedestal" class="thing" size="{wide} {wide} {height}" pos="0 0 {height}"/>
   <geom class="mark" size="{half} {half} 0.0005" pos="0 0 {2 * height}"/>
@@ -134,10 +113,9 @@ class PickPlace:
 
     def bind(self, physics: Physics) -> None:
         """Take views of the simulations' arrays."""
+        super().bind(physics)
         self.hand = WorldHand(physics, TOOL_LENGTH_M, WORKSPACE_LOW_M, WORKSPACE_HIGH_M)
         self.gripper = Gripper(physics)
-        self.block = Block(physics, "block")
-        self._model = physics.model
         self._pedestal_pos_w: Array = physics.batch.bind("mocap_pos")[:, 0]
         n = physics.batch.nsim
         self.to_block_w: Array = np.zeros((n, 3))
@@ -146,14 +124,6 @@ class PickPlace:
         """(N, 3) from the block's middle to where it is to be."""
         self.turn: Array = np.zeros(n)
         """(N,) from the gripper's yaw to the block's, at most an eighth of a turn either way."""
-
-    def memory(self) -> Mapping[str, Array]:
-        """Nothing: all is in the physics state."""
-        return {}
-
-    def params(self) -> dict[str, Param]:
-        """What may be randomised: all friction, the block's mass, stiffness of the arm's servos."""
-        return parameters(self._model, "block")
 
     def plan(self, state_ids: Ids) -> Array:
         """Start states (n, 16): joints (6), block (7) and pedestal (3)."""
@@ -180,9 +150,7 @@ class PickPlace:
 
     def command(self, actions: Real) -> None:
         """Cartesian steps and the fingers' target; the fingers' ends are kept inside the workspace box."""
-        if self.shaped:
-            self._distance_before = self.distance()
-        self.hand.command(actions)
+        super().command(actions)
         self.gripper.command(actions[:, 4])
 
     def observe(self, out: Mapping[str, Real], env_ids: Ids | slice) -> None:
@@ -204,21 +172,15 @@ class PickPlace:
         state[env_ids, at + 5 : at + 8] = block.vel_w[env_ids]
         state[env_ids, at + 8 : at + 11] = to_goal
 
-    def outcome(self, actions: Real) -> Outcome:
-        """+1 at success; when shaped, also how much nearer the fingers came to the block and the block to its goal."""
+    def success(self) -> NDArray[np.bool_]:
+        """(N,) whether the block stands on the pedestal, at rest, and the fingers have withdrawn."""
         away, vel = self.to_goal_w, self.block.vel_w
-        success = (
+        return (
             ((away[:, :2] ** 2).sum(axis=1) < SUCCESS_DISTANCE_M**2)
             & (np.abs(away[:, 2]) < SUCCESS_HEIGHT_M)
             & ((vel**2).sum(axis=1) < SUCCESS_SPEED_MPS**2)
             & (self.to_block_w[:, 2] < -WITHDRAWN_M)
         )
-        pos = self.block.pos_w[:, :2]
-        outside = (pos < AREA_LOW_M) | (pos > AREA_HIGH_M)
-        reward = success.astype(np.float64)
-        if self.shaped:
-            reward += SHAPED_PER_M * (self._distance_before - self.distance())
-        return Outcome(reward, success, outside[:, 0] | outside[:, 1])
 
     def distance(self) -> Array:
         """(N,) how far each block is from its goal: metres up, across and down, with the tip's distance added."""

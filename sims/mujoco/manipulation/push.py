@@ -17,19 +17,9 @@ from robotrl.sims.mujoco.arm import ARM_RASTERS, JOINTS, pointing_down
 from robotrl.sims.mujoco.core import Core
 from robotrl.sims.mujoco.images import with_images
 from robotrl.sims.mujoco.manipulation.hand import HAND_ACTIONS, HAND_COLUMNS, WorldHand, fold, spec_of
-from robotrl.sims.mujoco.manipulation.scene import (
-    CONTROL_DT_S,
-    QUARTER_TURN_RAD,
-    SHAPED_PER_M,
-    SUBSTEPS,
-    Block,
-    check_options,
-    parameters,
-    scene_mjcf,
-    upright,
-)
-from robotrl.sims.mujoco.physics import Derived, Physics
-from robotrl.sims.mujoco.task import Ids, Outcome, Param, Real
+from robotrl.sims.mujoco.manipulation.scene import MAT, QUARTER_TURN_RAD, BlockTask, scene_mjcf, upright
+from robotrl.sims.mujoco.physics import Physics
+from robotrl.sims.mujoco.task import Ids, Real
 from robotrl.sims.mujoco.views import AnyView, View
 
 if TYPE_CHECKING:
@@ -63,9 +53,6 @@ ROOM_M = 0.01
 WORKSPACE_LOW_M = (0.26, -0.36, 0.008)
 WORKSPACE_HIGH_M = (0.72, 0.36, 0.20)
 """Opposite corners (x, y, z, world frame) of the box that actions keep the tip in."""
-AREA_LOW_M = (0.24, -0.40)
-AREA_HIGH_M = (0.74, 0.40)
-"""A block whose middle leaves this part of the table has failed: the arm cannot bring it back."""
 MIDDLE_X_M = 0.48
 """The way from start to goal crosses the table, from right to left as the arm sees it, at this distance."""
 HALF_WAY_M = 0.23
@@ -75,14 +62,10 @@ SCATTER_YAW_RAD = 0.25
 _START_SEED = 0x9054
 
 
-class Push:
+class Push(BlockTask):
     """The task; see `make` for the arguments."""
 
     name = "mujoco/push"
-    control_dt_s = CONTROL_DT_S
-    substeps = SUBSTEPS
-    reads_derived_fields: Derived = "none"
-    survival = False
     views: Mapping[str, AnyView] = {
         "front": View((1.45, 0.40, 0.80), (0.36, 0.0, 0.14), 41.0),
         "side": View((0.70, -1.20, 0.60), (0.40, 0.0, 0.16), 38.0),
@@ -91,9 +74,7 @@ class Push:
     }
 
     def __init__(self, reward: Literal["sparse", "shaped"], limit_s: float) -> None:
-        check_options(reward, limit_s)
-        self.shaped = reward == "shaped"
-        self.limit_steps = round(limit_s / self.control_dt_s)
+        super().__init__(reward, limit_s)
         self.observation_spec = {
             "state": spec_of(
                 (
@@ -119,11 +100,9 @@ class Push:
 <geom class="arm_dark" type="cylinder" size="0.014 {stem}" pos="0 0 {stem}" mass="0.1"/>
 <geom name="paddle" class="tool" type="box" size="{wide} {thin} {tall}" pos="0 0 {TOOL_LENGTH_M - tall}" mass="0.1"
  friction="0.8 0.005 0.0001"/>"""
-        x, y = (np.add(AREA_LOW_M, AREA_HIGH_M) / 2).tolist()
-        half_x, half_y = (np.subtract(AREA_HIGH_M, AREA_LOW_M) / 2).tolist()
         half, height = " ".join(str(size) for size in BLOCK_HALF_M), OBSTACLE_HEIGHT_M / 2
         things = f"""
-<geom class="mark" size="{half_x} {half_y} 0.0003" pos="{x} {y} 0.0003" rgba="0.78 0.80 0.83 1"/>
+{MAT}
 <body name="goal" mocap="true" pos="0.5 0.2 0"><geom class="mark" size="{half[: half.rindex(" ")]} 0.0008"/></body>
 <body name="obstacle" mocap="true" pos="0.5 0 0">
   <geom name="obstacle" class="thing" type="cylinder" size="{OBSTACLE_RADIUS_M} {height}" pos="0 0 {height}"/>
@@ -136,9 +115,8 @@ class Push:
 
     def bind(self, physics: Physics) -> None:
         """Take views of the simulations' arrays."""
+        super().bind(physics)
         self.hand = WorldHand(physics, TOOL_LENGTH_M, WORKSPACE_LOW_M, WORKSPACE_HIGH_M)
-        self.block = Block(physics, "block")
-        self._model = physics.model
         mocap_pos: Array = physics.batch.bind("mocap_pos")
         self.goal_pos_w: Array = mocap_pos[:, 0]
         """(N, 3)."""
@@ -152,14 +130,6 @@ class Push:
         """(N,)."""
         self.turn: Array = np.zeros(n)
         """(N,) from the block's yaw to the goal's, at most an eighth of a turn either way."""
-
-    def memory(self) -> Mapping[str, Array]:
-        """Nothing: all is in the physics state."""
-        return {}
-
-    def params(self) -> dict[str, Param]:
-        """What may be randomised: all friction, the block's mass, stiffness of the servos."""
-        return parameters(self._model, "block")
 
     def plan(self, state_ids: Ids) -> Array:
         """Start states (n, 23): joints (6), block, goal (7 each) and obstacle (3)."""
@@ -185,12 +155,6 @@ class Push:
         self.obstacle_pos_w[env_ids] = plans[:, 20:]
         self.hand.place(env_ids, plans[:, : n + 7], plans[:, :n])
 
-    def command(self, actions: Real) -> None:
-        """Cartesian steps; the tip is kept inside the workspace box."""
-        if self.shaped:
-            self._distance_before = self.distance()
-        self.hand.command(actions)
-
     def observe(self, out: Mapping[str, Real], env_ids: Ids | slice) -> None:
         """Write observations; the spec names the columns."""
         state, hand, block = out["state"], self.hand, self.block
@@ -213,20 +177,15 @@ class Push:
         state[env_ids, at + 10] = np.cos(to_goal)
         state[env_ids, at + 11 : at + 13] = (self.obstacle_pos_w[env_ids] - pos)[:, :2]
 
-    def outcome(self, actions: Real) -> Outcome:
-        """+1 at success; when shaped, also how much nearer the block came on its way round the obstacle."""
+    def success(self) -> NDArray[np.bool_]:
+        """(N,) whether the block is at the goal and at rest."""
         pos, vel = self.block.pos_w, self.block.vel_w
         away = pos[:, :2] - self.goal_pos_w[:, :2]
-        success = (
+        return (
             ((away**2).sum(axis=1) < SUCCESS_DISTANCE_M**2)
             & (np.abs(self.turn) < SUCCESS_YAW_RAD)
             & ((vel**2).sum(axis=1) < SUCCESS_SPEED_MPS**2)
         )
-        outside = (pos[:, :2] < AREA_LOW_M) | (pos[:, :2] > AREA_HIGH_M)
-        reward = success.astype(np.float64)
-        if self.shaped:
-            reward += SHAPED_PER_M * (self._distance_before - self.distance())
-        return Outcome(reward, success, outside[:, 0] | outside[:, 1])
 
     def distance(self) -> Array:
         """(N,) how far each block is from its goal: metres round the obstacle; yaw and the tip's distance count too."""

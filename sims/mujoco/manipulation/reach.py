@@ -17,17 +17,9 @@ from robotrl.sims.mujoco.arm import ARM_RASTERS, JOINTS, pointing_down
 from robotrl.sims.mujoco.core import Core
 from robotrl.sims.mujoco.images import with_images
 from robotrl.sims.mujoco.manipulation.hand import HAND_ACTIONS, HAND_COLUMNS, WorldHand, fold, spec_of
-from robotrl.sims.mujoco.manipulation.scene import (
-    CONTROL_DT_S,
-    SHAPED_PER_M,
-    SUBSTEPS,
-    check_options,
-    parameters,
-    scene_mjcf,
-    upright,
-)
-from robotrl.sims.mujoco.physics import Derived, Physics
-from robotrl.sims.mujoco.task import Ids, Outcome, Param, Real
+from robotrl.sims.mujoco.manipulation.scene import ArmTask, parameters, scene_mjcf, upright
+from robotrl.sims.mujoco.physics import Physics
+from robotrl.sims.mujoco.task import Ids, Param, Real
 from robotrl.sims.mujoco.views import AnyView, View
 
 if TYPE_CHECKING:
@@ -60,14 +52,10 @@ GOAL_TURN_RAD = (np.pi / 2 - 0.6, np.pi / 2 + 0.6)
 _START_SEED = 0x4EAC
 
 
-class Reach:
+class Reach(ArmTask[WorldHand]):
     """The task; see `make` for the arguments."""
 
     name = "mujoco/reach"
-    control_dt_s = CONTROL_DT_S
-    substeps = SUBSTEPS
-    reads_derived_fields: Derived = "none"
-    survival = False
     views: Mapping[str, AnyView] = {
         "front": View((1.45, 0.62, 0.78), (0.33, 0.0, 0.24), 39.0),
         "side": View((0.66, -1.25, 0.55), (0.33, 0.0, 0.26), 38.0),
@@ -76,9 +64,7 @@ class Reach:
     }
 
     def __init__(self, reward: Literal["sparse", "shaped"], limit_s: float) -> None:
-        check_options(reward, limit_s)
-        self.shaped = reward == "shaped"
-        self.limit_steps = round(limit_s / self.control_dt_s)
+        super().__init__(reward, limit_s)
         self.observation_spec = {
             "state": spec_of(
                 (
@@ -124,10 +110,6 @@ class Reach:
         self.turn: Array = np.zeros(n)
         """(N,) from the tool's yaw to the goal's, at most a quarter turn either way, as last observed."""
 
-    def memory(self) -> Mapping[str, Array]:
-        """Nothing: all is in the physics state."""
-        return {}
-
     def params(self) -> dict[str, Param]:
         """What may be randomised: stiffness of the servos."""
         return parameters(self._model)
@@ -150,12 +132,6 @@ class Reach:
         self._goal_quat[env_ids] = plans[:, 9:]
         self.hand.place(env_ids, joints, joints)
 
-    def command(self, actions: Real) -> None:
-        """Cartesian steps; the tip is kept inside the workspace box."""
-        if self.shaped:
-            self._distance_before = self.distance()
-        self.hand.command(actions)
-
     def observe(self, out: Mapping[str, Real], env_ids: Ids | slice) -> None:
         """Write observations; the spec names the columns."""
         state, hand = out["state"], self.hand
@@ -171,18 +147,14 @@ class Reach:
         state[env_ids, at + 3] = np.sin(2 * turn)
         state[env_ids, at + 4] = np.cos(2 * turn)
 
-    def outcome(self, actions: Real) -> Outcome:
-        """+1 at success; when shaped, also how much nearer the tool came."""
+    def success(self) -> NDArray[np.bool_]:
+        """(N,) whether the tool is at the goal and at rest."""
         delta, speed = self.delta_w, self.hand.vel_w[:, :3]
-        success = (
+        return (
             ((delta**2).sum(axis=1) < SUCCESS_DISTANCE_M**2)
             & (np.abs(self.turn) < SUCCESS_YAW_RAD)
             & ((speed**2).sum(axis=1) < SUCCESS_SPEED_MPS**2)
         )
-        reward = success.astype(np.float64)
-        if self.shaped:
-            reward += SHAPED_PER_M * (self._distance_before - self.distance())
-        return Outcome(reward, success, np.zeros(len(delta), bool))
 
     def distance(self) -> Array:
         """(N,) how far each tool is from the goal: metres, and 5 cm for each radian of yaw."""

@@ -1,6 +1,10 @@
-"""What the scenes of the manipulation tasks share: MJCF around the arm, a block's pose, options and parameters."""
+"""What the tasks of the arm share: options, reward and end, MJCF around the arm, a block, parameters."""
 
 from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Generic, TypeVar
 
 import mujoco
 import numpy as np
@@ -8,10 +12,13 @@ from numpy.typing import NDArray
 
 from robotrl.errors import check_number, unknown
 from robotrl.sims.mujoco.arm import JOINTS, arm_mjcf
-from robotrl.sims.mujoco.physics import Physics
-from robotrl.sims.mujoco.task import Ids, Param
+from robotrl.sims.mujoco.manipulation.hand import Hand, WorldHand
+from robotrl.sims.mujoco.physics import Derived, Physics
+from robotrl.sims.mujoco.task import Ids, Outcome, Param, Real
 
 Array = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+HandT = TypeVar("HandT", bound=Hand)
 
 CONTROL_DT_S = 0.05
 SUBSTEPS = 10
@@ -19,17 +26,93 @@ QUARTER_TURN_RAD = np.pi / 2
 REWARDS = ("sparse", "shaped")
 SHAPED_PER_M = 10.0
 """Shaped reward for each metre that the task's distance shrinks."""
+AREA_LOW_M = (0.24, -0.40)
+AREA_HIGH_M = (0.74, 0.40)
+"""A block whose middle leaves this part of the table has failed: the arm cannot bring it back."""
+_CENTRE_M, _HALF_M = np.add(AREA_LOW_M, AREA_HIGH_M) / 2, np.subtract(AREA_HIGH_M, AREA_LOW_M) / 2
+MAT = (
+    f'<geom class="mark" size="{_HALF_M[0]} {_HALF_M[1]} 0.0003" pos="{_CENTRE_M[0]} {_CENTRE_M[1]} 0.0003"'
+    ' rgba="0.78 0.80 0.83 1"/>'
+)
+"""Shows this part: an element of the world."""
 
 
-def check_options(reward: str, limit_s: float) -> None:
-    """Refuse options that no task of this family takes.
+class ArmTask(ABC, Generic[HandT]):
+    """A task of the arm that ends at success, with a reward for that, and, where shaped, for coming nearer to it.
+
+    Args:
+        reward: "sparse" or "shaped".
+        limit_s: time limit of an episode, 0.5 to 60 s.
 
     Raises:
         ConfigError: the option, its value and what was expected.
     """
-    if reward not in REWARDS:
-        raise unknown("reward", str(reward), REWARDS)
-    check_number("limit_s", limit_s, 0.5, 60, "seconds")
+
+    control_dt_s = CONTROL_DT_S
+    substeps = SUBSTEPS
+    reads_derived_fields: Derived = "none"
+    survival = False
+    hand: HandT
+    """Bound by the task."""
+
+    def __init__(self, reward: str, limit_s: float) -> None:
+        if reward not in REWARDS:
+            raise unknown("reward", str(reward), REWARDS)
+        check_number("limit_s", limit_s, 0.5, 60, "seconds")
+        self.shaped = reward == "shaped"
+        self.limit_steps = round(limit_s / self.control_dt_s)
+
+    @abstractmethod
+    def success(self) -> Flags:
+        """(N,) at the last observation, like what follows."""
+
+    def failure(self) -> Flags:
+        """(N,) whether success is out of reach."""
+        return np.zeros(len(self.hand.pos_w), bool)
+
+    @abstractmethod
+    def distance(self) -> Array:
+        """(N,) metres from success."""
+
+    def memory(self) -> Mapping[str, Array]:
+        """Nothing: all is in the physics state."""
+        return {}
+
+    def command(self, actions: Real) -> None:
+        """Cartesian steps; the tip is kept inside the workspace box."""
+        if self.shaped:
+            self._distance_before = self.distance()
+        self.hand.command(actions)
+
+    def outcome(self, actions: Real) -> Outcome:
+        """+1 at success; when shaped, also how much nearer the step came to it."""
+        success = self.success()
+        reward = success.astype(np.float64)
+        if self.shaped:
+            reward += SHAPED_PER_M * (self._distance_before - self.distance())
+        return Outcome(reward, success, self.failure())
+
+
+class BlockTask(ArmTask[WorldHand]):
+    """A task with a block, of the joint "block", that must not leave a part of the table."""
+
+    block: Block
+    """Bound by the task."""
+
+    def bind(self, physics: Physics) -> None:
+        """Take views of the simulations' arrays."""
+        self.block = Block(physics, "block")
+        self._model = physics.model
+
+    def params(self) -> dict[str, Param]:
+        """What may be randomised: all friction, the block's mass, stiffness of the arm's servos."""
+        return parameters(self._model, "block")
+
+    def failure(self) -> Flags:
+        """(N,) whether the block has left its part of the table."""
+        pos = self.block.pos_w[:, :2]
+        outside = (pos < AREA_LOW_M) | (pos > AREA_HIGH_M)
+        return outside[:, 0] | outside[:, 1]
 
 
 def scene_mjcf(name: str, tool: str, things: str, actuators: str = "", defaults: str = "") -> str:
