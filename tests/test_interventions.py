@@ -463,7 +463,7 @@ def test_the_policy_decides_afresh_when_it_is_handed_back():
     # idle from step 0; six steps without progress later the script has 6, 7, 8; the second chunk, begun at 4, is cut
     # short, and the policy, asked again at each helped step, is the one that decides at 9
     assert sources == [6 <= t <= 8 or t == 15 for t in range(16)]
-    assert asked == [0, 4, 7, 8, 9, 13]
+    assert asked == [0, 4, 7, 8, 9, 13, 16]
 
 
 def test_a_script_until_the_episode_ends():
