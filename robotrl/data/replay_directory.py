@@ -1,4 +1,4 @@
-"""The directory of a replay: `replay.json` says what it holds, `lock` who writes; `shards/` and `finals/`: the numbers."""
+"""A replay as a directory: `replay.json` says what it holds, `lock` who writes, `shards/`, `finals/` hold the steps."""
 
 from __future__ import annotations
 

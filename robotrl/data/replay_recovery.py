@@ -36,16 +36,14 @@ def recover(meta: np.ndarray, streams: int, side: Storage, heads: np.ndarray | N
     alive = (stamp > 0) & (index % rows == np.arange(rows))
     if heads is None:
         heads = np.where(alive, step + 1, 0).reshape(-1, streams).max(axis=0)
-        # a kill between the streams of one step: all go on together, or adding would be slow for ever after
-        if heads.max() - heads.min() == 1:
-            heads = np.full_like(heads, heads.max())
     behind = np.tile(heads, rows // streams) - step
     alive &= (behind > 0) & (behind <= rows // streams)
     final = meta["final"]
     owner = alive & ((flags & FINAL) != 0)
     kept = owner & side.stored(final)
     alive &= kept | ~owner
-    stamp[~alive] = 0
+    # rows of shards that do not exist must not be written to, and are zero as it is
+    stamp[~alive & (stamp != 0)] = 0
     places = final[kept]
     used = int(places.max()) + 1 if len(places) else 0
     free = np.setdiff1d(np.arange(used), places)

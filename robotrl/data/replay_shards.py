@@ -141,9 +141,11 @@ class ShardStorage:
         Raises:
             RobotrlError: the disk refused.
         """
-        for number in self.present:
+        for number in sorted(self.present):
             for name, memory in self._ranges.items():
                 memory.sync(number * self._size(name), self._size(name))
+            sync_directory(self.root / f"{number:06d}")
+        sync_directory(self.root)
 
     def close(self) -> None:
         """Let go of the files; arrays that somebody kept stay readable."""
@@ -184,9 +186,7 @@ class ShardStorage:
             temporary.mkdir()
             for name, file in self._files.items():
                 _reserve(temporary / file, self._size(name))
-            sync_directory(temporary)
             temporary.rename(final)
-            sync_directory(self.root)
         except OSError as error:
             shutil.rmtree(temporary, ignore_errors=True)
             raise RobotrlError(f"cannot make the replay shard {final}: {error.strerror}") from error
