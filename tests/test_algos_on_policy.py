@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from learner_kit import PPO, REINFLOW, flow, gaussian, setup
 from torch import nn
 
+from robotrl.algos.engine import Updates
 from robotrl.algos.learner import average_into, descend
-from robotrl.algos.on_policy import make_batch, minibatches, summary
+from robotrl.algos.normalizers import RewardNormalizer
+from robotrl.algos.on_policy import epoch_order, make_batch, observations, update_scalars
 from robotrl.data.rollout import Rollout
 from robotrl.errors import ConfigError, NumericsError
 
@@ -38,9 +40,7 @@ def rollout(terminated: bool, truncated: bool) -> Rollout:
 
 
 def batch_of(terminated: bool, truncated: bool) -> Any:
-    return make_batch(
-        rollout(terminated, truncated), lambda obs: obs["x"], lambda ctx: ctx[:, 0] / 10, gamma=0.5, lam=1.0
-    )
+    return make_batch(rollout(terminated, truncated), lambda obs: obs["x"][:, 0] / 10, gamma=0.5, lam=1.0)
 
 
 def test_targets_worked_by_hand():
@@ -61,35 +61,86 @@ def test_a_time_out_is_valued_but_nothing_of_the_next_episode_leaks_back():
     out.next_obs["x"][0] = 40.0
     for reward_after in (2.0, 1000.0):
         out.reward[1] = reward_after
-        batch = make_batch(out, lambda obs: obs["x"], lambda ctx: ctx[:, 0] / 10, gamma=0.5, lam=1.0)
+        batch = make_batch(out, lambda obs: obs["x"][:, 0] / 10, gamma=0.5, lam=1.0)
         assert batch.value_target[0].item() == 1 + 0.125 * 4
 
 
 def test_a_batch_holds_the_valid_decisions_alone():
     batch = batch_of(True, False)
-    assert batch.ctx.tolist() == [[10], [20]]
+    assert batch.obs["x"].tolist() == [[10], [20]]
+    assert batch.rows().keys() == {"obs/x", "log_prob", "advantage", "value_target"}
+    assert observations(batch.rows()).keys() == {"x"}
     assert batch.record["log_prob"].tolist() == [1, 2]
     assert batch.advantage.tolist() == pytest.approx([1, -1]) or batch.advantage.tolist() == pytest.approx([-1, 1])
 
 
+def test_values_are_those_of_the_whole_whatever_the_parts(monkeypatch):
+    whole = batch_of(True, False)
+    monkeypatch.setattr("robotrl.algos.on_policy.ROWS", 1)
+    assert batch_of(True, False).value_target.tolist() == whole.value_target.tolist()
+
+
 @settings(max_examples=30, deadline=None)
-@given(st.integers(1, 200), st.integers(1, 300))
-def test_minibatches_cover_everything_once(size, minibatch):
-    parts = list(minibatches(size, minibatch, torch.Generator().manual_seed(0)))
-    assert sorted(torch.cat(parts).tolist()) == list(range(size))
-    assert max(map(len, parts)) - min(map(len, parts)) <= 1
-    assert max(map(len, parts)) < 2 * minibatch
+@given(st.integers(1, 200), st.integers(1, 300), st.integers(1, 3))
+def test_every_epoch_covers_everything_in_whole_minibatches(size, minibatch, epochs):
+    order = epoch_order(size, minibatch, epochs, torch.Generator().manual_seed(0), keep_all=True)
+    assert len(order) % (epochs * minibatch) == 0
+    for epoch in order.view(epochs, -1):
+        assert sorted(epoch[:size].tolist()) == list(range(size))
+        assert len(epoch) - size < minibatch
+        assert torch.equal(epoch[size:], epoch.repeat(2)[: len(epoch) - size]) or minibatch > size
 
 
-def test_minibatches_are_shuffled():
-    generator = torch.Generator().manual_seed(0)
-    first, second = (torch.cat(list(minibatches(50, 10, generator))).tolist() for _ in range(2))
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 200), st.integers(1, 300), st.integers(1, 3))
+def test_the_number_of_minibatches_may_be_rounded(size, minibatch, epochs):
+    order = epoch_order(size, minibatch, epochs, torch.Generator().manual_seed(0), keep_all=False)
+    assert len(order) == epochs * max(1, round(size / minibatch)) * minibatch
+    for epoch in order.view(epochs, -1):
+        counts = torch.bincount(epoch, minlength=size)
+        left = int((counts == 0).sum())
+        assert left == max(0, size - len(epoch))
+        assert left <= minibatch / 2
+        assert left == 0 or counts.max() == 1
+
+
+def test_epochs_are_shuffled():
+    first, second = epoch_order(50, 10, 2, torch.Generator().manual_seed(0), keep_all=True).view(2, -1).tolist()
     assert first != second != list(range(50))
 
 
-def test_summary():
-    found = summary([{"a": 1.0, "ratio_error": 0.0}, {"a": 3.0, "b": 5.0, "ratio_error": 9.0}])
-    assert found == {"a": 2.0, "ratio_error": 0.0, "b": 5.0}
+def test_update_scalars():
+    info = {
+        "loss": [1.0, 1.0, 1.0],
+        "actor_on": [1.0, 1.0, 0.0],
+        "pg_loss": [2.0, 4.0, 9.0],
+        "approx_kl": [0.0, 1.0, 9.0],
+        "clip_fraction": [0.0, 0.5, 9.0],
+        "ratio_error": [0.25, 9.0, 9.0],
+        "value_loss": [1.0, 2.0, 6.0],
+    }
+    found = update_scalars(Updates({name: torch.tensor(values) for name, values in info.items()}))
+    assert found == {
+        "pg_loss": 3,
+        "approx_kl": 0.5,
+        "clip_fraction": 0.25,
+        "ratio_error": 0.25,
+        "value_loss": 3,
+        "actor_updates": 2,
+    }
+
+
+def test_a_chunks_reward_is_normalised_by_the_return_of_its_steps():
+    """Returns 1, then 1 * 0.5^1 + 2 after a decision of 1 step; their population variance, by hand."""
+    normalizer = RewardNormalizer(1, 0.5)
+    out = normalizer.normalise(rollout(True, False))
+    variance = (2.5 - 1.0) ** 2 / 4
+    assert normalizer.scale == pytest.approx(variance**0.5, rel=1e-6)
+    assert out.reward[:2, 0].tolist() == pytest.approx([1 / variance**0.5, 2 / variance**0.5])
+    # the episode ended: nothing is carried on into the next rollout
+    assert normalizer.state()["running"].tolist() == [0.0]
+    normalizer.normalise(rollout(False, False))
+    assert normalizer.state()["running"].tolist() == [2.5]
 
 
 def test_descend_clips_and_refuses_what_is_not_finite():
@@ -129,11 +180,13 @@ BAD = [
     ("gamma", 0.0),
     ("lam", -0.1),
     ("clip_coef", 1.0),
+    ("target_kl", 0.0),
+    ("engine", "fast"),
 ]
 
 
 @pytest.mark.parametrize(("field", "value"), BAD)
 @pytest.mark.parametrize(("cfg", "policy"), [(PPO, gaussian), (REINFLOW, flow)])
 def test_settings_out_of_range_are_refused_by_name(cfg, policy, field, value):
-    with pytest.raises(ConfigError, match=rf"algo\.{field} is {value!r}: expected"):
+    with pytest.raises(ConfigError, match=rf"algo\.{field} (is )?{value!r}(:| is)"):
         replace(cfg, **{field: value}).build(setup(policy()))

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from robotrl.data.rollout import Rollout
 from robotrl.spec import Spec
 from robotrl.transforms import Affine, Clip, Transform, normalize
 
@@ -104,20 +105,21 @@ class RewardNormalizer:
         """What rewards are divided by."""
         return float((self._moments.var[0] + 1e-8).sqrt())
 
-    def __call__(self, reward: Tensor, ended: Tensor) -> Tensor:
-        """Normalised rewards (T, N), after their returns have been taken into account.
+    def normalise(self, rollout: Rollout) -> Rollout:
+        """The rollout with normalised rewards, after their returns have been taken into account.
 
-        Args:
-            reward: (T, N), one row a step.
-            ended: (T, N) bool, whether the episode ended with that step.
+        A decision's reward is that of its whole chunk; the return is discounted by all steps of the chunk.
         """
-        returns = torch.empty(reward.shape, dtype=torch.float64)
+        reward, valid = rollout.reward.cpu().double(), rollout.valid.cpu()
+        discount = self._gamma ** rollout.length.cpu().double()
+        ended = (rollout.terminated | rollout.truncated).cpu()
+        returns = torch.zeros_like(reward)
         for t in range(len(reward)):
-            self._running = self._running * self._gamma + reward[t].cpu()
-            returns[t] = self._running
-            self._running = torch.where(ended[t].cpu(), 0.0, self._running)
-        self._moments.update(returns.reshape(-1, 1))
-        return (reward / self.scale).clamp(-REWARD_CLIP, REWARD_CLIP)
+            following = self._running * discount[t] + reward[t]
+            returns[t] = following
+            self._running = torch.where(valid[t], torch.where(ended[t], 0.0, following), self._running)
+        self._moments.update(returns[valid].reshape(-1, 1))
+        return rollout._replace(reward=(rollout.reward / self.scale).clamp(-REWARD_CLIP, REWARD_CLIP))
 
     def state(self) -> dict[str, Any]:
         """For an exact resume."""

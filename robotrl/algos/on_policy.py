@@ -1,22 +1,26 @@
-"""What PPO and its relatives share: from a rollout to a batch, from a batch to gradient steps."""
+"""What PPO and its relatives share: from a rollout to a batch, from a batch to the order of its minibatches."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from robotrl.algos.engine import Updates
 from robotrl.data.rollout import Rollout
-from robotrl.errors import out_of_range
+from robotrl.errors import out_of_range, unknown
 from robotrl.fn.advantage import gae, normalise
 from robotrl.fn.loss import explained_variance
 
-Encode = Callable[[dict[str, Tensor]], Tensor]
-Value = Callable[[Tensor], Tensor]
-EncodeValue = Callable[[dict[str, Tensor], Tensor], Tensor | None]
+Value = Callable[[dict[str, Tensor]], Tensor]
+"""Raw observations (B, ...) to values (B,)."""
+OBS = "obs/"
+"""What the names of raw observations begin with among a batch's rows."""
+ROWS = 4096
+"""Observations that the critic values at once; pictures of a whole rollout would not fit."""
 
 
 def check_settings(cfg: Any, horizon: int) -> None:
@@ -43,55 +47,58 @@ def check_settings(cfg: Any, horizon: int) -> None:
         raise out_of_range("algo.lam", cfg.lam, "0 to 1")
     if not 0 < cfg.clip_coef < 1:
         raise out_of_range("algo.clip_coef", cfg.clip_coef, "above 0 and below 1")
+    if cfg.target_kl is not None and not cfg.target_kl > 0:
+        raise out_of_range("algo.target_kl", cfg.target_kl, "above 0, or none")
+    if cfg.engine not in ("compiled", "eager"):
+        raise unknown("algo.engine", str(cfg.engine), ("compiled", "eager"))
 
 
 class Batch(NamedTuple):
     """B complete decisions, flat."""
 
-    ctx: Tensor
-    """(B, D) encoded observations."""
+    obs: dict[str, Tensor]
+    """(B, ...) raw observations: encoders may learn, so each loss encodes for itself."""
     record: dict[str, Tensor]
-    """(B, ...) what the decider kept; holds `log_prob` (B,) under the policy that acted."""
+    """(B, ...) what the decider kept; holds `log_prob` under the policy that acted."""
     advantage: Tensor
     """(B,) normalised."""
     value_target: Tensor
     """(B,)."""
     explained_variance: float
     """Of the critic, on this batch, before its update."""
-    value_ctx: Tensor | None = None
-    """(B, D') what the critic sees, if that is not `ctx`."""
+
+    def rows(self) -> dict[str, Tensor]:
+        """(B, ...) each, as the engine takes them; observations are named "obs/KEY"."""
+        return {
+            **{OBS + key: x for key, x in self.obs.items()},
+            **self.record,
+            "advantage": self.advantage,
+            "value_target": self.value_target,
+        }
+
+
+def observations(rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The raw observations among the rows of a minibatch, by their own keys."""
+    return {name.removeprefix(OBS): x for name, x in rows.items() if name.startswith(OBS)}
 
 
 @torch.no_grad()
-def make_batch(
-    rollout: Rollout,
-    encode: Encode,
-    value: Value,
-    gamma: float,
-    lam: float,
-    encode_value: EncodeValue | None = None,
-) -> Batch:
+def make_batch(rollout: Rollout, value: Value, gamma: float, lam: float) -> Batch:
     """Advantages of a rollout's decisions, and the decisions flattened.
 
     Args:
         rollout: from `Collector.collect`.
-        encode: observations (B, ...) to contexts (B, D).
-        value: what the critic sees to values (B,).
+        value: the critic.
         gamma: discount of an env step.
         lam: lambda of GAE, for each decision.
-        encode_value: observations and contexts to what the critic sees; None, or an answer of None: the contexts.
     """
     valid = rollout.valid
     obs = {key: array[valid] for key, array in rollout.obs.items()}
     next_obs = {key: array[valid] for key, array in rollout.next_obs.items()}
-    ctx, next_ctx = encode(obs), encode(next_obs)
-    value_ctx = next_value_ctx = None
-    if encode_value is not None:
-        value_ctx, next_value_ctx = encode_value(obs, ctx), encode_value(next_obs, next_ctx)
     values = torch.zeros_like(rollout.reward)
     next_values = torch.zeros_like(rollout.reward)
-    values[valid] = value(ctx if value_ctx is None else value_ctx)
-    next_values[valid] = value(next_ctx if next_value_ctx is None else next_value_ctx)
+    values[valid] = _in_parts(value, obs).to(values.dtype)
+    next_values[valid] = _in_parts(value, next_obs).to(values.dtype)
     next_values[rollout.terminated] = 0.0
     out = gae(
         rollout.reward,
@@ -105,27 +112,75 @@ def make_batch(
     advantage = normalise(out.advantage, valid)
     target = out.value_target[valid]
     return Batch(
-        ctx,
+        obs,
         {name: array[valid] for name, array in rollout.record.items()},
         advantage[valid],
         target,
         float(explained_variance(values[valid], target)),
-        value_ctx,
     )
 
 
-def minibatches(size: int, minibatch: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """Index tensors that cover 0..size-1 once in random order, in parts of about `minibatch` and nearly equal size."""
-    order = torch.randperm(size, generator=generator)
-    yield from torch.tensor_split(order, max(1, round(size / minibatch)))
+def _in_parts(value: Value, obs: dict[str, Tensor]) -> Tensor:
+    parts = zip(*(x.split(ROWS) for x in obs.values()), strict=True)
+    return torch.cat([value(dict(zip(obs, part, strict=True))) for part in parts])
 
 
-def summary(updates: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Means over the gradient steps of an iteration, each over the steps that have the name.
+def epoch_order(size: int, minibatch: int, epochs: int, generator: torch.Generator, keep_all: bool) -> Tensor:
+    """Row numbers of all minibatches of all epochs, each epoch shuffled and cut into whole minibatches for itself.
 
-    Of `ratio_error` the first is kept: it is of the policy that acted, so 0 but for rounding, and but for decisions
-    that were begun before the last iteration's update and completed after it.
+    Args:
+        size: B, rows.
+        minibatch: M.
+        epochs: passes over the rows.
+        generator: of the shuffles.
+        keep_all: every row is in every epoch, and rows of the epoch's beginning fill up its last minibatch; or else the
+            number of minibatches is B / M rounded, and up to half a minibatch of rows is left out of an epoch, by lot,
+            so that B a little above n M does not cost n + 1 updates.
     """
-    names = dict.fromkeys(name for update in updates for name in update)
-    columns = {name: [update[name] for update in updates if name in update] for name in names}
-    return {name: c[0] if name == "ratio_error" else sum(c) / len(c) for name, c in columns.items()}
+    count = math.ceil(size / minibatch) if keep_all else max(1, round(size / minibatch))
+    whole = count * minibatch
+    orders = [torch.randperm(size, generator=generator) for _ in range(epochs)]
+    return torch.cat([torch.cat([o] * math.ceil(whole / size))[:whole] for o in orders])
+
+
+def rollout_scalars(rollout: Rollout, batch: Batch, reward: Tensor) -> dict[str, float]:
+    """What to log of a rollout.
+
+    Args:
+        rollout: as collected.
+        batch: made from it.
+        reward: (M, N) the sim's rewards, before any normalisation.
+    """
+    return {
+        "rollout_success": float(rollout.episodes.float().mean()) if len(rollout.episodes) else math.nan,
+        "rollout_return": float(rollout.returns.mean()) if len(rollout.returns) else math.nan,
+        "rollout_episodes": float(len(rollout.episodes)),
+        "rollout_reward": float(reward[rollout.valid].mean()),
+        "explained_variance": batch.explained_variance,
+        "value_target": float(batch.value_target.mean()),
+    }
+
+
+def update_scalars(updates: Updates) -> dict[str, float]:
+    """What to log of an iteration's updates: means, those of the actor over the updates in which it learned.
+
+    The engine's info must hold "actor_on"; updates of a critic alone have none of the actor's names.
+    """
+    scalars = updates.mean()
+    del scalars["loss"]
+    on = updates.info["actor_on"] > 0
+    del scalars["actor_on"]
+    scalars["actor_updates"] = float(on.sum())
+    for name in ("pg_loss", "approx_kl", "clip_fraction"):
+        if name in updates.info:
+            scalars[name] = float(updates.info[name][on].mean())
+    if "ratio_error" in updates.info:
+        # before the first update the policy that learns is the one that acted: 0 but for rounding, and but for
+        # decisions that were begun before the last iteration's update and completed after it
+        scalars["ratio_error"] = float(updates.info["ratio_error"][0]) if on.any() else math.nan
+    return scalars
+
+
+def finite(scalars: Mapping[str, float]) -> dict[str, float]:
+    """The scalars that are numbers: no episode may have ended in a rollout."""
+    return {name: value for name, value in scalars.items() if math.isfinite(value)}

@@ -12,7 +12,16 @@ from torch import Tensor
 from robotrl.algos.engine import Context, Engine, EngineMode, Group, LossModule, LossOut
 from robotrl.algos.learner import Setup
 from robotrl.algos.normalizers import ObsNormalizer, RewardNormalizer
-from robotrl.algos.on_policy import Batch, check_settings, make_batch
+from robotrl.algos.on_policy import (
+    Batch,
+    check_settings,
+    epoch_order,
+    finite,
+    make_batch,
+    observations,
+    rollout_scalars,
+    update_scalars,
+)
 from robotrl.checkpoint import generator_state, set_generator_state
 from robotrl.collect import Collector, Decision
 from robotrl.errors import CapabilityError, out_of_range, unknown
@@ -71,7 +80,7 @@ class PpoCfg:
     normalise_obs: bool = True
     """From scratch: running normalisation of observations, part of the policy; a clone keeps the one it has."""
     normalise_reward: bool = False
-    """Divide rewards by the running deviation of the discounted return; needs a policy with chunks of one action."""
+    """Divide rewards by the running deviation of the discounted return."""
     engine: EngineMode = "compiled"
     """"compiled" needs a C++ compiler and takes some 10 to 30 s once; "eager" runs the same function uncompiled."""
 
@@ -83,9 +92,16 @@ class PpoCfg:
 # losses
 
 
-def policy_loss(policy: Any, batch: dict[str, Tensor], clip_coef: float) -> PolicyLoss:
-    """PPO's clipped surrogate; one ratio for each chunk."""
-    mean = policy.mean(batch["ctx"])
+def policy_loss(policy: Any, ctx: Tensor, batch: dict[str, Tensor], clip_coef: float) -> PolicyLoss:
+    """PPO's clipped surrogate; one ratio for each chunk.
+
+    Args:
+        policy: Gaussian.
+        ctx: (M, D) encoded observations.
+        batch: rows (M, ...) of "raw", "log_prob" and "advantage".
+        clip_coef: clip range.
+    """
+    mean = policy.mean(ctx)
     log_prob = normal_log_prob(batch["raw"], mean, policy.log_std.exp().expand_as(mean))
     return ppo_clip(log_prob.flatten(1).sum(1), batch["log_prob"], batch["advantage"], clip_coef)
 
@@ -103,8 +119,10 @@ class PpoLoss(LossModule):
         """See `LossModule`."""
         cfg = self._cfg
         going, lr = context.carry.unbind()
-        out = policy_loss(self.policy, batch, cfg.clip_coef)
-        value_loss = value_mse(self.critic(batch.get("value_ctx", batch["ctx"])), batch["value_target"])
+        obs = observations(batch)
+        ctx = self.policy.encode(obs)
+        out = policy_loss(self.policy, ctx, batch, cfg.clip_coef)
+        value_loss = value_mse(self.critic(self.critic.encode(obs, ctx.detach())), batch["value_target"])
         # the entropy of a Gaussian is its log-deviation up to a constant
         loss = out.loss - cfg.entropy_coef * self.policy.log_std.sum() + value_loss
         info = {
@@ -158,8 +176,6 @@ class PpoLearner:
         self.policy: Any = model
         self.policy.control_dt_s = self.sim.control_dt_s
         check_settings(cfg, self.policy.horizon)
-        if cfg.normalise_reward and self.policy.horizon != 1:
-            raise out_of_range("algo.normalise_reward", True, "False where the policy's horizon is above 1")
         self._privileged = ObsNormalizer({key: self.sim.observation_spec[key] for key in privileged})
         self.critic = Critic(
             self.policy.context_width,
@@ -198,24 +214,19 @@ class PpoLearner:
         rollout = self._collector.collect(self._decide, cfg.steps_per_env)
         reward = rollout.reward
         if self._reward_normalizer is not None:
-            ended = rollout.terminated | rollout.truncated
-            rollout = rollout._replace(reward=self._reward_normalizer(reward, ended))
+            rollout = self._reward_normalizer.normalise(rollout)
             self.policy.reward_scale = self._reward_normalizer.scale
-        batch = make_batch(rollout, self.policy.encode, self.critic, cfg.gamma, cfg.lam, self.critic.encode)
-        scalars = {
-            "rollout_success": float(rollout.episodes.float().mean()) if len(rollout.episodes) else math.nan,
-            "rollout_return": float(rollout.returns.mean()) if len(rollout.returns) else math.nan,
-            "rollout_episodes": float(len(rollout.episodes)),
-            "rollout_reward": float(reward[rollout.valid].mean()),
-            "explained_variance": batch.explained_variance,
-            "value_target": float(batch.value_target.mean()),
-            "reward_scale": self.policy.reward_scale or 1.0,
-        }
+        batch = make_batch(rollout, self._value, cfg.gamma, cfg.lam)
+        scalars = rollout_scalars(rollout, batch, reward)
+        scalars["reward_scale"] = self.policy.reward_scale or 1.0
         self._iteration += 1
-        scalars |= self._update(batch, reward.numel())
+        scalars |= self._update(batch)
         scalars["std"] = float(self.policy.log_std.detach().exp().mean())
         self._measure(rollout.obs)
-        return {name: value for name, value in scalars.items() if math.isfinite(value)}
+        return finite(scalars)
+
+    def _value(self, obs: dict[str, Tensor]) -> Tensor:
+        return self.critic(self.critic.encode(obs, self.policy.encode(obs)))
 
     @torch.no_grad()
     def _decide(self, obs: dict[str, Tensor]) -> Decision:
@@ -224,30 +235,15 @@ class PpoLearner:
             self.policy.to_actions(drawn.raw), {"raw": drawn.raw, "log_prob": drawn.log_prob.flatten(1).sum(1)}
         )
 
-    def _update(self, batch: Batch, capacity: int) -> dict[str, float]:
+    def _update(self, batch: Batch) -> dict[str, float]:
         cfg = self.cfg
-        data = {"ctx": batch.ctx, "advantage": batch.advantage, "value_target": batch.value_target, **batch.record}
-        if batch.value_ctx is not None:
-            data["value_ctx"] = batch.value_ctx
         self._engine.carry[0] = float(self._iteration > cfg.critic_warmup)
         if cfg.lr_schedule == "linear":
             self._engine.carry[1] = cfg.lr * (1 - (self._iteration - 1) / self.iterations)
-        size = len(batch.advantage)
-        # each epoch is cut into minibatches for itself, so that each takes every decision
-        whole = math.ceil(size / cfg.minibatch) * cfg.minibatch
-        orders = [torch.randperm(size, generator=self._generator) for _ in range(cfg.epochs)]
-        order = torch.cat([torch.cat([o] * math.ceil(whole / size))[:whole] for o in orders])
-        updates = self._engine.run(data, order, capacity, f"iteration {self._iteration}")
-        scalars = updates.mean()
-        del scalars["actor_on"], scalars["loss"]
-        on = updates.info["actor_on"] > 0
-        for name in ("pg_loss", "approx_kl", "clip_fraction"):
-            scalars[name] = float(updates.info[name][on].mean())
-        # before the first update the policy that learns is the one that acted: 0 but for rounding, and but for
-        # decisions that were begun before the last iteration's update and completed after it
-        scalars["ratio_error"] = float(updates.info["ratio_error"][0]) if on.any() else math.nan
-        scalars["actor_updates"] = float(on.sum())
-        return scalars
+        order = epoch_order(len(batch.advantage), cfg.minibatch, cfg.epochs, self._generator, keep_all=True)
+        # a decision takes a step or more, so no rollout holds more of them than it has steps
+        capacity = cfg.steps_per_env * self.sim.num_envs
+        return update_scalars(self._engine.run(batch.rows(), order, capacity, f"iteration {self._iteration}"))
 
     def _measure(self, obs: dict[str, Tensor]) -> None:
         """Take a rollout's observations into the normalisations; the next rollout is made and learned with these."""
@@ -295,11 +291,7 @@ class PpoLearner:
 
 
 def _check(cfg: PpoCfg) -> None:
-    if cfg.target_kl is not None and not cfg.target_kl > 0:
-        raise out_of_range("algo.target_kl", cfg.target_kl, "above 0, or none")
     if cfg.lr_schedule not in SCHEDULES:
         raise unknown("algo.lr_schedule", str(cfg.lr_schedule), SCHEDULES)
     if not cfg.desired_kl > 0:
         raise out_of_range("algo.desired_kl", cfg.desired_kl, "above 0")
-    if cfg.engine not in ("compiled", "eager"):
-        raise unknown("algo.engine", str(cfg.engine), ("compiled", "eager"))

@@ -20,14 +20,14 @@ class PolicyLoss(NamedTuple):
     """Largest |ratio - 1|; 0 before the first update."""
 
 
-def ppo_clip(log_prob: Tensor, old_log_prob: Tensor, advantage: Tensor, clip_coef: float) -> PolicyLoss:
+def ppo_clip(log_prob: Tensor, old_log_prob: Tensor, advantage: Tensor, clip_coef: float | Tensor) -> PolicyLoss:
     """The clipped surrogate of PPO (Schulman et al. 2017, eq. 7), to be minimised.
 
     Args:
-        log_prob: (B,) log-probability under the policy that learns.
-        old_log_prob: (B,) under the policy that acted.
-        advantage: (B,).
-        clip_coef: the ratio is clipped to [1 - clip_coef, 1 + clip_coef].
+        log_prob: (B,) log-probability under the policy that learns, or (B, K) where each denoising step has a ratio.
+        old_log_prob: the same under the policy that acted.
+        advantage: (B,) or (B, K).
+        clip_coef: the ratio is clipped to [1 - clip_coef, 1 + clip_coef]; a number, or (K,) one for each step.
     """
     log_ratio = log_prob - old_log_prob
     ratio = log_ratio.exp()

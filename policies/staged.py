@@ -1,0 +1,119 @@
+"""Two generative policies in a row: one runs the first denoising steps, the other the rest, as DPPO leaves them."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal, Self
+
+import torch
+from torch import Tensor, nn
+
+from robotrl.fn import chain
+from robotrl.policies.base import Deployed
+from robotrl.policies.diffusion import DiffusionPolicy
+from robotrl.policies.flow import FlowPolicy
+from robotrl.policies.generative import GenerativePolicy
+from robotrl.policies.shortcut import ShortcutPolicy
+from robotrl.spec import ActOut, Mode
+
+KINDS: dict[str, type[GenerativePolicy]] = {kind.kind: kind for kind in (DiffusionPolicy, FlowPolicy, ShortcutPolicy)}
+
+
+class StagedPolicy(nn.Module):
+    """Satisfies `Policy`, `HasChain` and `HasDecode`; a step costs one network, as with either policy.
+
+    Args:
+        early: runs the first steps.
+        late: a policy of the same kind, specs and grid, runs the others.
+        switch: how many steps are `early`'s, 1 to K - 1.
+
+    Raises:
+        ValueError: `switch` leaves one of the two nothing to do, or their grids differ.
+    """
+
+    kind: ClassVar[str] = "staged"
+    deploy_mode: ClassVar[Literal["sample", "mean"]] = "sample"
+
+    def __init__(self, early: Any, late: Any, switch: int) -> None:
+        super().__init__()
+        if early.times != late.times or not 0 < switch < len(late.times) - 1:
+            raise ValueError(f"switch is {switch} on grids {early.times} and {late.times}: expected 1 to K - 1 of one")
+        self.early, self.late = early, late
+        self.switch = switch
+        self.observation_spec = late.observation_spec
+        self.action_spec = late.action_spec
+        self.horizon: int = late.horizon
+        self.action_width: int = late.action_width
+        self.times: tuple[float, ...] = late.times
+        self.transforms = late.transforms
+        self.cfg = late.cfg
+        self.noise_shape: tuple[int, int] = late.noise_shape
+        self.context_width: int = early.context_width + late.context_width
+        self.control_dt_s: float | None = late.control_dt_s
+        self.reward_scale: float | None = late.reward_scale
+
+    @property
+    def denoising_steps(self) -> int:
+        """K."""
+        return len(self.times) - 1
+
+    def encode(self, obs: dict[str, Tensor]) -> Tensor:
+        """Contexts of both, side by side."""
+        return torch.cat([self.early.encode(obs), self.late.encode(obs)], dim=-1)
+
+    def velocity(self, ctx: Tensor, x: Tensor, t: Tensor, dt: Tensor) -> Tensor:
+        """That of whichever policy runs the step which begins at t; asks both, as rows may differ."""
+        first, second = self._parts(ctx)
+        begins = 0.5 * (self.times[self.switch - 1] + self.times[self.switch])
+        early, late = self.early.velocity(first, x, t, dt), self.late.velocity(second, x, t, dt)
+        return torch.where(t[:, None, None] < begins, early, late)
+
+    def decode(self, ctx: Tensor, noise: Tensor) -> Tensor:
+        """Normalised chunk (B, H, A) from noise (B, H, A), deterministic."""
+        first, second = self._parts(ctx)
+        between = chain.integrate(self.early, first, noise, range(self.switch))
+        return chain.integrate(self.late, second, between, range(self.switch, self.denoising_steps))
+
+    def to_actions(self, raw_action: Tensor) -> Tensor:
+        """Normalised actions to the sim's units, clipped to the action bounds."""
+        return self.late.to_actions(raw_action)
+
+    def deploy(self, obs: dict[str, Tensor], noise: Tensor | None) -> Deployed:
+        """Raw observations and noise to actions.
+
+        Raises:
+            ValueError: no noise was given.
+        """
+        if noise is None:
+            raise ValueError("noise is None: a staged policy starts from noise (B, H, A)")
+        raw = self.decode(self.encode(obs), noise)
+        return Deployed(self.to_actions(raw), raw)
+
+    def act(
+        self, obs: dict[str, Tensor], state: Any = None, generator: torch.Generator | None = None, mode: Mode = "sample"
+    ) -> ActOut:
+        """A chunk for each row; `sample` starts from standard normal noise, `mean` from zero noise."""
+        first = next(iter(obs.values()))
+        shape = (len(first), *self.noise_shape)
+        noise = torch.zeros(shape, device=first.device)
+        if mode == "sample":
+            noise = torch.randn(shape, generator=generator, device=first.device)
+        return ActOut(self.deploy(obs, noise).actions, state)
+
+    def to_json(self) -> dict[str, Any]:
+        """All that is needed to build the same policy again, but for its weights."""
+        self.late.control_dt_s, self.late.reward_scale = self.control_dt_s, self.reward_scale
+        return {"kind": self.kind, "switch": self.switch, "early": self.early.to_json(), "late": self.late.to_json()}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        """Build the policy that `to_json` described, with fresh weights.
+
+        Raises:
+            KeyError: a part is of a kind that cannot be one.
+        """
+        early, late = (KINDS[data[part]["kind"]].from_json(data[part]) for part in ("early", "late"))
+        return cls(early, late, data["switch"])
+
+    def _parts(self, ctx: Tensor) -> tuple[Tensor, Tensor]:
+        first, second = ctx.split([self.early.context_width, self.late.context_width], dim=-1)
+        return first, second

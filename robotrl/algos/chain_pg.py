@@ -1,0 +1,367 @@
+"""Policy gradient through a denoising chain: what ReinFlow, DPPO, Flow-SDE, Flow-Noise and their like share.
+
+A method is a `ChainLoss`: how it decides (and what it records), and the loss of its actor. `ChainLearner` does the
+rest, the same for all: rollouts, advantages, epochs on the engine, averaged weights, checkpoints. A method that does
+not use the chain's density at all (likelihood-free ratios) is one, too: see docs/add-an-algorithm.md.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from robotrl.algos.engine import Context, Engine, EngineMode, Group, LossModule, LossOut
+from robotrl.algos.fit import check_fit
+from robotrl.algos.learner import Setup
+from robotrl.algos.normalizers import ObsNormalizer, RewardNormalizer
+from robotrl.algos.on_policy import (
+    Batch,
+    check_settings,
+    epoch_order,
+    finite,
+    make_batch,
+    observations,
+    rollout_scalars,
+    update_scalars,
+)
+from robotrl.checkpoint import generator_state, set_generator_state
+from robotrl.collect import Collector, Decision
+from robotrl.errors import CapabilityError, ConfigError, out_of_range
+from robotrl.fn import chain
+from robotrl.fn.loss import PolicyLoss, value_mse
+from robotrl.policies.value import Critic
+from robotrl.spec import Chain, HasChain, HasPrivileged
+
+ADAM_EPS = 1e-8
+CRITIC, BOTH = "critic", "both"
+"""The engine's phases."""
+
+
+@dataclass(frozen=True)
+class ChainCfg:
+    """Settings that all methods of the family have."""
+
+    env_steps: int = 800_000
+    """Budget of env steps, all envs counted; rounded up to whole iterations."""
+    steps_per_env: int = 80
+    """Env steps of a rollout in each env."""
+    epochs: int = 5
+    """Passes over a rollout's decisions."""
+    minibatch: int = 480
+    """Decisions for each gradient step, all their denoising steps included."""
+    lr: float = 3e-4
+    """Of the policy, and of what explores with it."""
+    critic_lr: float = 1e-3
+    """Of the critic."""
+    lr_end: float = 1.0
+    """Both learning rates at the end of the budget, as a part of those at its start; they fall along a line."""
+    gamma: float = 0.99
+    """Discount of one env step."""
+    lam: float = 0.95
+    """Lambda of generalised advantage estimation, for each decision."""
+    clip_coef: float = 0.01
+    """Clip range of the ratio."""
+    target_kl: float | None = None
+    """The actor's updates of an iteration end once a minibatch's approximate KL passes this; None never ends them."""
+    critic_warmup: int = 2
+    """First iterations that train the critic alone."""
+    grad_norm: float = 1.0
+    """Gradients are clipped to this norm, actor and critic each for itself."""
+    ema: float = 0.0
+    """Decay for each gradient step of the averaged weights that are evaluated; 0 evaluates the weights themselves."""
+    normalise_reward: bool = False
+    """Divide rewards by the running deviation of the discounted return."""
+    critic_hidden: tuple[int, ...] = (256, 256)
+    """Widths of the critic's hidden layers."""
+    engine: EngineMode = "compiled"
+    """"compiled" needs a C++ compiler and takes some 10 to 60 s once; "eager" runs the same function uncompiled."""
+
+
+class Terms(NamedTuple):
+    """What a method says of its actor on a minibatch."""
+
+    surrogate: PolicyLoss
+    """The clipped surrogate, and how far the policy has moved."""
+    more: Tensor | None = None
+    """A scalar to be minimised besides: bonuses, regularisers."""
+    info: dict[str, Tensor] | None = None
+    """Scalars to log."""
+
+
+class ChainLoss(LossModule):
+    """The networks and the loss of one method. The carry is (whether the actor still learns, learning rate).
+
+    Subclasses put what explores with the policy into `actor` under a name of its own, and may add frozen networks as
+    other attributes. They implement `decide` and `terms`.
+
+    Args:
+        policy: what is fine-tuned.
+        critic: of its contexts.
+        cfg: the settings that all methods have.
+    """
+
+    def __init__(self, policy: Any, critic: Critic, cfg: ChainCfg) -> None:
+        super().__init__()
+        self.actor = nn.ModuleDict({"policy": policy})
+        self.critic = critic
+        self._shared = cfg
+
+    @property
+    def policy(self) -> Any:
+        """What is fine-tuned."""
+        return self.actor["policy"]
+
+    @abstractmethod
+    def decide(self, obs: dict[str, Tensor], generator: torch.Generator) -> Decision:
+        """Act on observations (n, ...), and record what `terms` needs."""
+        ...
+
+    @abstractmethod
+    def terms(self, rows: dict[str, Tensor], obs: dict[str, Tensor], ctx: Tensor) -> Terms:
+        """The actor's loss.
+
+        Args:
+            rows: minibatch (M, ...) of the record, "advantage", and what `draw` gave.
+            obs: raw observations (M, ...).
+            ctx: (M, D) `policy.encode(obs)`, through which gradients flow.
+        """
+        ...
+
+    def draw(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
+        """More rows (B, ...) for an iteration's minibatches: what the loss needs by chance, for example."""
+        del batch, generator
+        return {}
+
+    def schedule(self, progress: float) -> None:
+        """Set what changes over the budget; called before each rollout with the part of it that is used up."""
+        del progress
+
+    def deployed(self, policy: Any) -> Any:
+        """What runs on the robot, made of the fine-tuned policy or of a copy with averaged weights."""
+        return policy
+
+    def value(self, obs: dict[str, Tensor]) -> Tensor:
+        """The critic on raw observations (B, ...)."""
+        return self.critic(self.critic.encode(obs, self.policy.encode(obs)))
+
+    def forward(self, batch: dict[str, Tensor], context: Context) -> LossOut:
+        """See `LossModule`."""
+        cfg = self._shared
+        going, lr = context.carry.unbind()
+        obs = observations(batch)
+        critic_lr = lr * (cfg.critic_lr / cfg.lr)
+        if context.phase == CRITIC:
+            with torch.no_grad():
+                seen = self.critic.encode(obs, self.policy.encode(obs))
+            value_loss = value_mse(self.critic(seen), batch["value_target"])
+            info = {"value_loss": value_loss, "actor_on": torch.zeros_like(going), "lr": lr}
+            return LossOut(value_loss, info, (None, critic_lr), context.carry)
+        ctx = self.policy.encode(obs)
+        value_loss = value_mse(self.critic(self.critic.encode(obs, ctx.detach())), batch["value_target"])
+        found = self.terms(batch, obs, ctx)
+        out = found.surrogate
+        loss = out.loss + value_loss
+        if found.more is not None:
+            loss = loss + found.more
+        info = {
+            "pg_loss": out.loss,
+            "value_loss": value_loss,
+            "approx_kl": out.approx_kl,
+            "clip_fraction": out.clip_fraction,
+            "ratio_error": out.ratio_error,
+            "actor_on": going,
+            "lr": lr,
+            **(found.info or {}),
+        }
+        rates = lr * going, critic_lr
+        if cfg.target_kl is not None:
+            going = going * (out.approx_kl <= cfg.target_kl).to(going.dtype)
+        return LossOut(loss, info, rates, torch.stack([going, lr]))
+
+
+# chains
+
+
+class Drawn(NamedTuple):
+    """What `draw_chain` gives."""
+
+    ctx: Tensor
+    """(n, D) the policy's contexts."""
+    chain: Chain
+    """The steps that were drawn with noise."""
+
+
+@torch.no_grad()
+def draw_chain(
+    policy: Any,
+    kernel: chain.Kernel,
+    obs: dict[str, Tensor],
+    generator: torch.Generator,
+    *,
+    steps: range | None = None,
+    before: Callable[[Tensor], Tensor] | None = None,
+    noise_bound: float | None = None,
+) -> Drawn:
+    """Run the noisy chain on observations (n, ...).
+
+    Args:
+        policy: the generative policy.
+        kernel: the law of the steps.
+        obs: raw observations.
+        generator: of all noise.
+        steps: the last steps of the chain, which are recorded; by default all.
+        before: takes the initial noise (n, H, A) to the point where `steps` begin.
+        noise_bound: see `chain.sample`.
+    """
+    ctx = policy.encode(obs)
+    start = initial_noise(policy, ctx, generator)
+    if before is not None:
+        start = before(start)
+    return Drawn(ctx, chain.sample(policy, ctx, kernel, start, generator, steps, noise_bound))
+
+
+def initial_noise(policy: Any, ctx: Tensor, generator: torch.Generator) -> Tensor:
+    """Standard normal noise (n, H, A) for contexts (n, D)."""
+    shape = (len(ctx), policy.horizon, policy.action_width)
+    return torch.randn(shape, generator=generator, dtype=ctx.dtype, device=ctx.device)
+
+
+def step_log_prob(log_prob: Tensor) -> Tensor:
+    """One number for each denoising step: the mean of (B, K, H, A) over chunk and action, (B, K)."""
+    return log_prob.flatten(2).mean(2)
+
+
+# update
+
+
+class ChainLearner:
+    """Fine-tunes a generative policy on line, with whatever method `make_loss` makes.
+
+    Args:
+        cfg: settings.
+        setup: see `Setup`; a policy to start from is required.
+        method: what to call the method in errors.
+        make_loss: (policy, critic) to the method's loss module.
+
+    Raises:
+        ConfigError: no policy to start from, settings out of range, or a sim that it was not trained for.
+        CapabilityError: the policy has no denoising chain.
+    """
+
+    def __init__(self, cfg: ChainCfg, setup: Setup, method: str, make_loss: Callable[[Any, Critic], ChainLoss]) -> None:
+        policy: Any = setup.init_policy
+        if policy is None:
+            raise ConfigError(
+                f"init_from is not given: {method} fine-tunes a generative policy (clone one: peg-insert-bc-flow)"
+            )
+        if not isinstance(policy, HasChain):
+            raise CapabilityError(
+                f"policy {type(policy).__name__} lacks HasChain: {method} needs a flow or diffusion policy"
+            )
+        check_settings(cfg, policy.horizon)
+        if not 0 <= cfg.ema < 1:
+            raise out_of_range("algo.ema", cfg.ema, "0 or more and below 1")
+        if not 0 <= cfg.lr_end <= 1:
+            raise out_of_range("algo.lr_end", cfg.lr_end, "0 to 1")
+        self.cfg = cfg
+        torch.manual_seed(setup.seed)
+        self.sim = setup.make_sim()
+        check_fit(policy, self.sim)
+        policy.control_dt_s = self.sim.control_dt_s
+        privileged = self.sim.privileged if isinstance(self.sim, HasPrivileged) else ()
+        specs = {key: self.sim.observation_spec[key] for key in privileged if key not in policy.observation_spec}
+        self._privileged = ObsNormalizer(specs)
+        kind = next(policy.parameters())
+        critic = Critic(policy.context_width, specs, self._privileged.transforms(), cfg.critic_hidden)
+        self.loss = make_loss(policy, critic).to(dtype=kind.dtype, device=kind.device)
+        model = self.loss.policy
+        self._average: Any = copy.deepcopy(model) if cfg.ema else None
+        self.policy: Any = self.loss.deployed(model if self._average is None else self._average)
+        self._engine = Engine(
+            self.loss,
+            (Group("actor.", cfg.grad_norm, average=cfg.ema or None), Group("critic.", cfg.grad_norm)),
+            minibatch=cfg.minibatch,
+            carry=torch.tensor([1.0, cfg.lr]),
+            mode=cfg.engine,
+            eps=ADAM_EPS,
+        )
+        self._reward_normalizer = RewardNormalizer(self.sim.num_envs, cfg.gamma) if cfg.normalise_reward else None
+        self._generator = torch.Generator(kind.device).manual_seed(setup.seed)
+        self._collector = Collector(self.sim, model.horizon, cfg.gamma)
+        self._collector.reset(setup.seed, {"stagger": True})
+        self._iteration = 0
+        self.iterations = math.ceil(cfg.env_steps / (cfg.steps_per_env * self.sim.num_envs))
+
+    @property
+    def env_steps(self) -> int:
+        """Env steps taken so far."""
+        return self._collector.env_steps
+
+    @property
+    def compile_s(self) -> float:
+        """Seconds spent on compiling so far."""
+        return self._engine.compile_s
+
+    def iterate(self) -> dict[str, float]:
+        """One rollout and its epochs."""
+        cfg = self.cfg
+        progress = self._iteration / self.iterations
+        self.loss.schedule(progress)
+        rollout = self._collector.collect(self._decide, cfg.steps_per_env)
+        reward = rollout.reward
+        if self._reward_normalizer is not None:
+            rollout = self._reward_normalizer.normalise(rollout)
+            self.policy.reward_scale = self._reward_normalizer.scale
+        batch = make_batch(rollout, self.loss.value, cfg.gamma, cfg.lam)
+        scalars = rollout_scalars(rollout, batch, reward)
+        self._iteration += 1
+        self._engine.carry[0] = 1.0
+        self._engine.carry[1] = cfg.lr * (1 - (1 - cfg.lr_end) * progress)
+        rows = {**batch.rows(), **self.loss.draw(batch, self._generator)}
+        order = epoch_order(len(batch.advantage), cfg.minibatch, cfg.epochs, self._generator, keep_all=False)
+        # a decision takes a step or more, so no rollout holds more of them than it has steps
+        capacity = cfg.steps_per_env * self.sim.num_envs
+        phase = CRITIC if self._iteration <= cfg.critic_warmup else BOTH
+        scalars |= update_scalars(self._engine.run(rows, order, capacity, f"iteration {self._iteration}", phase))
+        if self._average is not None:
+            self._engine.write_average("actor.policy.", self._average)
+        self._privileged.update(rollout.obs)
+        self.loss.critic.set_transforms(self._privileged.transforms())
+        return finite(scalars)
+
+    def _decide(self, obs: dict[str, Tensor]) -> Decision:
+        with torch.no_grad():
+            return self.loss.decide(obs, self._generator)
+
+    def state(self) -> dict[str, Any]:
+        """See `Learner.state`."""
+        return {
+            "networks": self.loss.state_dict(),
+            "engine": self._engine.state(),
+            "privileged_normalizer": self._privileged.state(),
+            "reward_normalizer": None if self._reward_normalizer is None else self._reward_normalizer.state(),
+            "generator": generator_state(self._generator),
+            "collector": self._collector.state(),
+            "iteration": self._iteration,
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """See `Learner.load`."""
+        self.loss.load_state_dict(state["networks"])
+        self._engine.load(state["engine"])
+        if self._average is not None:
+            self._engine.write_average("actor.policy.", self._average)
+        self._privileged.load(state["privileged_normalizer"])
+        self.loss.critic.set_transforms(self._privileged.transforms())
+        if self._reward_normalizer is not None:
+            self._reward_normalizer.load(state["reward_normalizer"])
+        set_generator_state(self._generator, state["generator"])
+        self._collector.load(state["collector"])
+        self._iteration = int(state["iteration"])

@@ -1,0 +1,199 @@
+"""DPPO: PPO over the denoising steps of a diffusion policy (Ren et al. 2024, arXiv 2409.00588).
+
+A frozen copy of the clone runs the first K - K' steps, a trainable one the last K', and each of these is an action of a
+Gaussian policy, with a ratio of its own. Two floors keep its deviation up: one for exploration, one for the numerics of
+the likelihood. As all kernels are, its steps are functions of a velocity, so that flow policies can be trained as well.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from robotrl.algos.chain_pg import ChainCfg, ChainLearner, ChainLoss, Terms, draw_chain, initial_noise
+from robotrl.algos.learner import Setup
+from robotrl.algos.on_policy import Batch
+from robotrl.collect import Decision
+from robotrl.errors import ConfigError, out_of_range
+from robotrl.fn import chain
+from robotrl.fn.loss import PolicyLoss, ppo_clip
+from robotrl.policies.staged import StagedPolicy
+from robotrl.policies.value import Critic
+
+LOG_PROB_RANGE = (-5.0, 2.0)
+"""Log-densities of single numbers are held to this."""
+CLIP_GROWTH = 3.0
+"""Rate of the exponential by which the clip range grows over the denoising steps."""
+
+
+@dataclass(frozen=True)
+class DppoCfg(ChainCfg):
+    """Settings of DPPO."""
+
+    lr: float = 1e-4
+    """Of the policy."""
+    tuned_steps: int | None = None
+    """K', the last denoising steps, which are fine-tuned; a frozen copy runs those before. None tunes all K."""
+    eta: float = 1.0
+    """Noise of the steps: 1 is DDPM, 0 is DDIM, with the floor alone."""
+    sample_std: float = 0.1
+    """Least deviation of a step when acting, in normalised action units: exploration."""
+    likelihood_std: float = 0.1
+    """Least deviation of a step in the likelihood: numerics."""
+    noise_bound: float = 3.0
+    """Draws of a step's noise are clipped to so many deviations."""
+    denoising_gamma: float = 0.99
+    """The advantage counts gamma^n at n steps before the last one: early, noisy steps weigh less."""
+    clip_coef: float = 0.01
+    """Clip range of the ratio at the last denoising step."""
+    clip_first: float = 0.001
+    """Clip range at the noisiest fine-tuned step; it grows exponentially in between."""
+    target_kl: float | None = 1.0
+    """The actor's updates of an iteration end once a minibatch's approximate KL passes this; None never ends them."""
+    bc_coef: float = 0.0
+    """Weight of a cloning term: minus the log-density of chains that the frozen copy draws."""
+    normalise_reward: bool = True
+    """Divide rewards by the running deviation of the discounted return."""
+
+    def build(self, setup: Setup) -> ChainLearner:
+        """The learner."""
+        _check(self)
+        return ChainLearner(self, setup, "DPPO", lambda policy, critic: DppoLoss(policy, critic, self))
+
+
+# losses
+
+
+def bounded_log_prob(log_prob: Tensor) -> Tensor:
+    """Log-densities (B, K', H, A), held to `LOG_PROB_RANGE`, as means over chunk and action: (B, K')."""
+    return log_prob.clamp(*LOG_PROB_RANGE).flatten(2).mean(2)
+
+
+def step_weights(gamma: float, steps: int) -> list[float]:
+    """How much the advantage counts at each of the steps, noisiest first; 1 at the last."""
+    return [gamma ** (steps - 1 - k) for k in range(steps)]
+
+
+def clip_ranges(first: float, last: float, steps: int) -> list[float]:
+    """Clip range of each of the steps, noisiest first, growing exponentially; `last` where there is one step."""
+    if steps == 1:
+        return [last]
+    grown = [math.expm1(CLIP_GROWTH * k / (steps - 1)) / math.expm1(CLIP_GROWTH) for k in range(steps)]
+    return [first + (last - first) * part for part in grown]
+
+
+def policy_loss(log_prob: Tensor, rows: dict[str, Tensor], cfg: DppoCfg) -> PolicyLoss:
+    """PPO's clipped surrogate, one ratio for each decision and fine-tuned step.
+
+    Args:
+        log_prob: (M, K') from `bounded_log_prob`, under the policy that learns.
+        rows: "log_prob" (M, K') and "advantage" (M,).
+        cfg: settings.
+    """
+    steps = log_prob.shape[1]
+    kind = {"dtype": log_prob.dtype, "device": log_prob.device}
+    weights = torch.tensor(step_weights(cfg.denoising_gamma, steps), **kind)
+    clips = torch.tensor(clip_ranges(cfg.clip_first, cfg.clip_coef, steps), **kind)
+    return ppo_clip(log_prob, rows["log_prob"], rows["advantage"][:, None] * weights, clips)
+
+
+# update
+
+
+class DppoLoss(ChainLoss):
+    """See `ChainLoss`; `frozen` is the copy that does not learn.
+
+    A `StagedPolicy`, as an earlier run or its checkpoint has it, is taken apart again.
+
+    Raises:
+        ConfigError: more steps to tune than there are, or others than an earlier run tuned.
+    """
+
+    def __init__(self, policy: Any, critic: Critic, cfg: DppoCfg) -> None:
+        count = policy.denoising_steps
+        tuned = count if cfg.tuned_steps is None else cfg.tuned_steps
+        if not 1 <= tuned <= count:
+            raise out_of_range("algo.tuned_steps", tuned, f"1 to {count}, the policy's denoising_steps")
+        first = policy
+        if isinstance(policy, StagedPolicy):
+            if count - tuned != policy.switch:
+                raise ConfigError(
+                    f"algo.tuned_steps is {tuned}: expected {count - policy.switch},"
+                    " as in the run that the policy comes from"
+                )
+            first, policy = policy.early, policy.late
+        super().__init__(policy, critic, cfg)
+        self.frozen = copy.deepcopy(first).requires_grad_(False)
+        self._cfg = cfg
+        self._steps = range(count - tuned, count)
+        self._acting = chain.ddim(cfg.eta, cfg.sample_std)
+        self._judging = chain.ddim(cfg.eta, cfg.likelihood_std)
+
+    def deployed(self, policy: Any) -> Any:
+        """See `ChainLoss.deployed`."""
+        return StagedPolicy(self.frozen, policy, self._steps.start) if self._steps.start else policy
+
+    def decide(self, obs: dict[str, Tensor], generator: torch.Generator) -> Decision:
+        """See `ChainLoss.decide`."""
+        bound = self._cfg.noise_bound
+        drawn = draw_chain(
+            self.policy,
+            self._acting,
+            obs,
+            generator,
+            steps=self._steps,
+            before=lambda noise: self._first_steps(obs, noise, generator),
+            noise_bound=bound,
+        )
+        points, log_prob = drawn.chain
+        if self._cfg.likelihood_std != self._cfg.sample_std:
+            log_prob = chain.chain_log_prob(self.policy, drawn.ctx, self._judging, points, self._steps)
+        record = {"chain": points, "log_prob": bounded_log_prob(log_prob)}
+        return Decision(self.policy.to_actions(points[:, -1]), record)
+
+    def terms(self, rows: dict[str, Tensor], obs: dict[str, Tensor], ctx: Tensor) -> Terms:
+        """See `ChainLoss.terms`."""
+        log_prob = chain.chain_log_prob(self.policy, ctx, self._judging, rows["chain"], self._steps)
+        out = policy_loss(bounded_log_prob(log_prob), rows, self._cfg)
+        if not self._cfg.bc_coef:
+            return Terms(out)
+        shown = chain.chain_log_prob(self.policy, ctx, self._judging, rows["frozen_chain"], self._steps)
+        bc_loss = -bounded_log_prob(shown).mean()
+        return Terms(out, self._cfg.bc_coef * bc_loss, {"bc_loss": bc_loss})
+
+    @torch.no_grad()
+    def draw(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
+        """See `ChainLoss.draw`: what the frozen copy would have done, if that is to be cloned."""
+        if not self._cfg.bc_coef:
+            return {}
+        ctx = self.frozen.encode(batch.obs)
+        start = self._first_steps(batch.obs, initial_noise(self.frozen, ctx, generator), generator)
+        kernel, bound = self._acting, self._cfg.noise_bound
+        return {"frozen_chain": chain.sample(self.frozen, ctx, kernel, start, generator, self._steps, bound).x}
+
+    def _first_steps(self, obs: dict[str, Tensor], noise: Tensor, generator: torch.Generator) -> Tensor:
+        """The point to which the frozen copy takes the noise."""
+        if not self._steps.start:
+            return noise
+        ctx, steps = self.frozen.encode(obs), range(self._steps.start)
+        return chain.sample(self.frozen, ctx, self._acting, noise, generator, steps, self._cfg.noise_bound).x[:, -1]
+
+
+def _check(cfg: DppoCfg) -> None:
+    if not 0 <= cfg.eta <= 1:
+        raise out_of_range("algo.eta", cfg.eta, "0 (DDIM) to 1 (DDPM)")
+    positive = ("sample_std", "likelihood_std", "noise_bound", "clip_first")
+    for name, value in ((name, getattr(cfg, name)) for name in positive):
+        if not 0 < value < math.inf:
+            raise out_of_range(f"algo.{name}", value, "above 0")
+    if cfg.clip_first > cfg.clip_coef:
+        raise out_of_range("algo.clip_first", cfg.clip_first, f"at most algo.clip_coef, {cfg.clip_coef}")
+    if not 0 < cfg.denoising_gamma <= 1:
+        raise out_of_range("algo.denoising_gamma", cfg.denoising_gamma, "above 0, at most 1")
+    if not cfg.bc_coef >= 0:
+        raise out_of_range("algo.bc_coef", cfg.bc_coef, "0 or more")

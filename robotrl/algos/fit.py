@@ -1,0 +1,45 @@
+"""Whether a policy and what it is to act in or learn from go together, found when a run is put together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from robotrl.errors import ConfigError
+from robotrl.spec import Spec, VecSim
+
+RATE_TOLERANCE = 1e-6
+"""Relative; control periods are written in several ways."""
+
+
+def check_fit(policy: Any, sim: VecSim) -> None:
+    """Refuse a policy that was trained for other actions, observations or another rate than the sim's.
+
+    Args:
+        policy: with `action_spec`, `observation_spec` and `control_dt_s` (None: not known).
+        sim: what it is to act in.
+
+    Raises:
+        ConfigError: what differs, with both values.
+    """
+    name = type(sim).__name__
+    _same_spec("actions", policy.action_spec, sim.action_spec, name, ("shape", "names", "units", "low", "high"))
+    specs: Mapping[str, Spec] = sim.observation_spec
+    for key, spec in policy.observation_spec.items():
+        if key not in specs:
+            raise ConfigError(f"policy observes {key!r}: sim {name} has {', '.join(sorted(specs))}")
+        _same_spec(f"observation {key!r}", spec, specs[key], name, ("shape", "names", "units", "dtype"))
+    known: float | None = getattr(policy, "control_dt_s", None)
+    if known is not None and abs(known - sim.control_dt_s) > RATE_TOLERANCE * sim.control_dt_s:
+        raise ConfigError(
+            f"policy was trained at {1 / known:g} Hz: sim {name} runs at {1 / sim.control_dt_s:g} Hz, expected the same"
+        )
+
+
+def _same_spec(what: str, trained: Spec, found: Spec, sim: str, fields: tuple[str, ...]) -> None:
+    for field in fields:
+        before, now = getattr(trained, field), getattr(found, field)
+        if before != now:
+            raise ConfigError(
+                f"policy was trained for {what} of {field} {before}: sim {sim} has {now}, expected the same"
+            )

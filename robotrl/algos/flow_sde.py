@@ -1,0 +1,79 @@
+"""Flow-SDE: the flow run as a stochastic equation of the same marginals, one ratio for each denoising step.
+
+The steps are those of Flow-GRPO (arXiv 2505.05470), `chain.flow_sde`; that each of them is an action of its own, which
+shares its decision's advantage, is the two-layer decision process of pi_RL (arXiv 2510.25889). Nothing is learned
+besides the flow: how much noise there is follows from the time and one number. Deployed is the plain ODE.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from robotrl.algos.chain_pg import ChainCfg, ChainLearner, ChainLoss, Terms, draw_chain, step_log_prob
+from robotrl.algos.learner import Setup
+from robotrl.collect import Decision
+from robotrl.errors import out_of_range
+from robotrl.fn import chain
+from robotrl.fn.loss import PolicyLoss, ppo_clip
+from robotrl.policies.value import Critic
+from robotrl.spec import HasChain
+
+
+@dataclass(frozen=True)
+class FlowSdeCfg(ChainCfg):
+    """Settings of Flow-SDE."""
+
+    scale: float = 0.5
+    """How much noise: sigma(t) = scale * sqrt((1 - t) / t). Flow-GRPO has 0.7 for pictures, pi_RL 0.5 for robots."""
+
+    def build(self, setup: Setup) -> ChainLearner:
+        """The learner."""
+        if not 0 < self.scale < math.inf:
+            raise out_of_range("algo.scale", self.scale, "above 0")
+        return ChainLearner(self, setup, "Flow-SDE", lambda policy, critic: FlowSdeLoss(policy, critic, self))
+
+
+# losses
+
+
+def policy_loss(
+    policy: HasChain, kernel: chain.Kernel, ctx: Tensor, rows: dict[str, Tensor], clip_coef: float
+) -> PolicyLoss:
+    """PPO's clipped surrogate, one ratio for each decision and denoising step.
+
+    Args:
+        policy: the flow.
+        kernel: law of its noisy steps.
+        ctx: (M, D).
+        rows: "chain" (M, K+1, H, A), "log_prob" (M, K) and "advantage" (M,).
+        clip_coef: clip range.
+    """
+    log_prob = step_log_prob(chain.chain_log_prob(policy, ctx, kernel, rows["chain"]))
+    return ppo_clip(log_prob, rows["log_prob"], rows["advantage"][:, None], clip_coef)
+
+
+# update
+
+
+class FlowSdeLoss(ChainLoss):
+    """See `ChainLoss`."""
+
+    def __init__(self, policy: Any, critic: Critic, cfg: FlowSdeCfg) -> None:
+        super().__init__(policy, critic, cfg)
+        self._cfg = cfg
+        self._kernel = chain.flow_sde(cfg.scale)
+
+    def decide(self, obs: dict[str, Tensor], generator: torch.Generator) -> Decision:
+        """See `ChainLoss.decide`."""
+        drawn = draw_chain(self.policy, self._kernel, obs, generator).chain
+        record = {"chain": drawn.x, "log_prob": step_log_prob(drawn.log_prob)}
+        return Decision(self.policy.to_actions(drawn.x[:, -1]), record)
+
+    def terms(self, rows: dict[str, Tensor], obs: dict[str, Tensor], ctx: Tensor) -> Terms:
+        """See `ChainLoss.terms`."""
+        return Terms(policy_loss(self.policy, self._kernel, ctx, rows, self._cfg.clip_coef))
