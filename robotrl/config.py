@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
 from robotrl.errors import ConfigError, out_of_range, unknown
+from robotrl.interventions.config import InterventionCfg
 
 Algo = TypeVar("Algo")
 PolicyCfg = TypeVar("PolicyCfg")
@@ -23,6 +24,10 @@ class SimCfg:
     """Envs that step together."""
     options: tuple[str, ...] = ()
     """Keyword arguments of the sim's `make`, as "name=value", e.g. "clearance_m=0.002"; listed on its docs page."""
+    reward: str | None = None
+    """Directory of a success classifier whose word is the reward in training; none takes the sim's own reward."""
+    reward_ends: bool = False
+    """Whether an episode of training ends where the classifier sees a success."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,8 @@ class TrainCfg(Generic[Algo, PolicyCfg]):
     """How many of the newest checkpoints to keep; the best is kept besides."""
     torch_threads: int = 1
     """Threads of torch; physics has the cores while envs step."""
+    intervention: InterventionCfg = field(default_factory=InterventionCfg)
+    """Who takes over while the policy learns, for algorithms that learn from it."""
     stop_at_success: float | None = None
     """Stop once two evaluations in a row reach this success rate; None runs the whole budget."""
 
@@ -108,6 +115,8 @@ def from_json(data: Mapping[str, Any], types: Mapping[str, type]) -> TrainCfg[An
         parts: dict[str, Any] = {
             "sim": SimCfg(**_tuples(given["sim"])),
             "evaluation": EvalCfg(**given["evaluation"]),
+            # absent where an older version wrote the config
+            "intervention": InterventionCfg(**given.get("intervention", {})),
             "algo": types["algo"](**_tuples(given["algo"])),
             "policy": types["policy"](**_tuples(given["policy"])),
         }
@@ -137,6 +146,8 @@ def check(cfg: TrainCfg[Any, Any]) -> None:
         if value < least:
             raise out_of_range(name, value, f"{least} or more")
     sim_options(cfg.sim.options)
+    if cfg.sim.reward_ends and cfg.sim.reward is None:
+        raise ConfigError("sim.reward_ends is True, and sim.reward is not given: expected a success classifier")
     if cfg.evaluation.score not in ("success", "return"):
         raise unknown("evaluation.score", str(cfg.evaluation.score), ("success", "return"))
     if cfg.stop_at_success is not None and not 0 < cfg.stop_at_success <= 1:

@@ -21,11 +21,15 @@ from robotrl.checkpoint import rng_state, set_rng_state
 from robotrl.config import TrainCfg
 from robotrl.cores import check_threads, usable_cores
 from robotrl.errors import CapabilityError, ConfigError, out_of_range
+from robotrl.interventions.base import Intervention
 from robotrl.load import load_policy, policy_from_tree, policy_tree
 from robotrl.loop import EvalResult, evaluate
 from robotrl.media import grid, write_gif
 from robotrl.progress import track
 from robotrl.registry import make_sim
+from robotrl.rewards.relabel import with_reward
+from robotrl.rewards.stored import load_classifier
+from robotrl.rewards.success import SuccessReward
 from robotrl.run import Run
 from robotrl.spec import HasCamera, HasStateIds, VecSim
 
@@ -81,6 +85,7 @@ def _go(cfg: TrainCfg[Any, Any], run: Run, state: dict[str, Any] | None, callbac
     np.random.seed(cfg.seed)
     torch.manual_seed(cfg.seed)
     learner: Learner = cfg.algo.build(_setup(cfg, state))
+    watcher = _watch(cfg, learner)
     iteration, streak = 0, 0
     best: float | None = None
     if state is not None:
@@ -141,6 +146,8 @@ def _go(cfg: TrainCfg[Any, Any], run: Run, state: dict[str, Any] | None, callbac
             if last:
                 break
     eval_sim.close()
+    if watcher is not None:
+        watcher.close()
     hooks.on_end()
     if run.exit_code:
         print(f"stopped: {run.path} is saved; go on with: robotrl train --resume {run.path}", file=sys.stderr)
@@ -149,6 +156,33 @@ def _go(cfg: TrainCfg[Any, Any], run: Run, state: dict[str, Any] | None, callbac
 
 def _make_sim(cfg: TrainCfg[Any, Any], num_envs: int) -> VecSim:
     return make_sim(cfg.sim.name, num_envs=num_envs, seed=cfg.seed, **configs.sim_options(cfg.sim.options))
+
+
+def _make_training_sim(cfg: TrainCfg[Any, Any]) -> VecSim:
+    """The sim of training, with the reward that the config asks for; evaluations show the sim's own."""
+    sim = _make_sim(cfg, cfg.sim.num_envs)
+    if cfg.sim.reward is None:
+        return sim
+    source = SuccessReward(load_classifier(cfg.sim.reward), sim)
+    return with_reward(sim, source, end_at=1.0 if cfg.sim.reward_ends else None)
+
+
+def _watch(cfg: TrainCfg[Any, Any], learner: Any) -> Intervention | None:
+    """Put somebody beside the policy, if the config says so.
+
+    Raises:
+        CapabilityError: the algorithm learns from no interventions.
+    """
+    if cfg.intervention.by == "nobody":
+        return None
+    if not hasattr(learner, "watch"):
+        raise CapabilityError(
+            f"{type(learner).__name__} lacks watch: it cannot learn from interventions (intervention.by is"
+            f" {cfg.intervention.by!r})"
+        )
+    watcher = cfg.intervention.build(learner.experience.sim, cfg.seed)
+    learner.watch(watcher)
+    return watcher
 
 
 def _make_eval_sim(cfg: TrainCfg[Any, Any]) -> VecSim:
@@ -170,7 +204,7 @@ def _setup(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None) -> Setup:
     elif cfg.init_from is not None:
         init_policy = load_policy(cfg.init_from)
     return Setup(
-        make_sim=lambda: _make_sim(cfg, cfg.sim.num_envs),
+        make_sim=lambda: _make_training_sim(cfg),
         policy_cfg=cfg.policy,
         init_policy=init_policy,
         dataset=None if cfg.dataset is None else Path(cfg.dataset),

@@ -45,7 +45,7 @@ MAY_IMPORT = {
     "data.demos": BASE | HELPERS | {"fn", "data", "loop"},
     "collect": BASE | {"fn", "data"},
     "loop": BASE | HELPERS | {"fn", "data", "collect"},
-    "config": BASE,
+    "config": BASE | {"interventions.config"},
     # Finds a policy in a run, and its class through the registry.
     "load": BASE | HELPERS | RUN,
     "policies": {"spec", "transforms", "errors", "fn"},
@@ -59,7 +59,7 @@ MAY_IMPORT = {
     # Trains on the engine of the algorithms, which know nothing of rewards.
     "rewards.training": LEARN | {"policies", "algos.engine"},
     "algos": LEARN | {"policies", "interventions"},
-    "train": LEARN | {"policies", "rewards", "algos"},
+    "train": LEARN | {"policies", "rewards", "interventions", "algos"},
     "deploy": BASE,
     "deploy.export": LEARN | {"policies", "deploy"},
     "report": BASE | HELPERS,

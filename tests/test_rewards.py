@@ -32,6 +32,7 @@ from robotrl.rewards.source import Score, contribution
 from robotrl.rewards.stored import load_classifier, save_classifier
 from robotrl.rewards.success import SuccessReward
 from robotrl.rewards.training import TrainingCfg, balanced_bce, measured, train_classifier
+from robotrl.run import Run
 from robotrl.spec import Spec
 
 EPISODE = np.array([0, 0, 0, 1, 1, 2])
@@ -557,3 +558,17 @@ def test_the_command_refuses_in_one_line(tmp_path, capsys):
     assert main(["reward", "train", PEG, "--out", str(tmp_path / "x"), "--episodes", "1"]) == 2
     assert "episodes is 1: expected 3 to" in capsys.readouterr().err
     assert main(["reward", "--help"]) == 0
+
+
+def test_a_run_learns_from_a_classifier(trained, tmp_path, capsys):
+    given = ["--sim.num-envs", "8", "--sim.options", "--algo.env-steps", "256", "--algo.steps-per-env", "16"]
+    small = ["--algo.engine", "eager", "--evaluation.episodes", "8", "--evaluation.animation", "0"]
+    where = ["--sim.reward", str(trained[2]), "--sim.reward-ends", "--run-dir", str(tmp_path / "run")]
+    assert main(["train", "peg-insert-ppo", *given, *small, *where]) == 0
+    saved = Run.open(tmp_path / "run").config
+    assert saved["sim"]["reward"] == str(trained[2])
+    capsys.readouterr()
+    assert main(["train", "peg-insert-ppo", "--sim.reward-ends", "--run-dir", str(tmp_path / "other")]) == 2
+    assert "sim.reward_ends is True, and sim.reward is not given" in capsys.readouterr().err
+    assert main(["train", "peg-insert-ppo", "--intervention.by", "script", "--run-dir", str(tmp_path / "third")]) == 2
+    assert "PpoLearner lacks watch: it cannot learn from interventions" in capsys.readouterr().err

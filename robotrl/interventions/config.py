@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from robotrl.errors import unknown
-from robotrl.interventions.base import Intervention
-from robotrl.interventions.mapping import VelocityMap, grippers
-from robotrl.spec import VecSim
+
+if TYPE_CHECKING:
+    from robotrl.interventions.base import Intervention
+    from robotrl.spec import VecSim
 
 Who = Literal["nobody", "script", "keyboard", "gamepad"]
 WHO = ("nobody", "script", "keyboard", "gamepad")
@@ -55,6 +56,7 @@ class InterventionCfg:
 
             stalled = Stalled(distance_of(sim), self.stall_steps, self.stall_gain_m)
             return ScriptedCorrector(sim, [stalled], steps=self.steps, noise=self.noise, seed=seed)
+        from robotrl.interventions.mapping import VelocityMap, grippers
         from robotrl.interventions.teleoperation import Teleoperation
 
         spec = sim.action_spec
