@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from pathlib import Path
 
@@ -232,3 +233,21 @@ def test_last_observations_take_no_more_places_than_there_are_episode_ends():
     for t in range(200):
         replay.add(record([Row(2 * t, t % 5 == 4, final=t), Row(2 * t + 1)]))
     assert replay.ring.side_used == 2
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_a_closed_replay_says_so(tmp_path, on_disk):
+    replay = kit.make(tmp_path / "replay" if on_disk else None, 1, 4)
+    kit.walk(replay, 4)
+    index = replay.indices(1)
+    replay.close()
+    for use in (lambda: replay.add(record([Row(0)])), lambda: replay.view(index, 1, GAMMA)):
+        with pytest.raises(ConfigError, match="the replay is closed: expected an open one"):
+            use()
+
+
+def test_the_page_shows_what_happens(capsys):
+    page = (Path(__file__).parents[1] / "docs" / "replay.md").read_text()
+    code, shown = re.findall(r"```(?:python)?\n(.*?)```", page, re.DOTALL)[:2]
+    exec(compile(code, "replay.md", "exec"), {"__name__": "replay_page"})
+    assert capsys.readouterr().out == shown

@@ -340,14 +340,16 @@ class Replay:
         """How far chunks get from start steps (B,) int64."""
         if horizon < 1:
             raise out_of_range("replay horizon", horizon, "1 or more")
+        if not len(self.ring.meta):
+            raise ConfigError("the replay is closed: expected an open one")
         return reach(self.ring.meta, index, horizon, self.streams)
 
     def sampleable(self, index: np.ndarray, horizon: int, decisions: bool) -> Reach:
         """Those of the start steps (B,) whose chunk is complete, and at which one began if `decisions`; in order."""
-        if decisions:
+        if decisions and self.ring.fields:
             index = index[(self.ring.fields["flags"][index % self.ring.rows] & DECISION) != 0]
         found = self.reach(index, horizon)
-        return found if found.complete.all() else found.of(found.complete)
+        return found if found.complete.all() else found.of(np.flatnonzero(found.complete))
 
     def draw(self, count: int, generator: torch.Generator) -> np.ndarray:
         """(count,) steps drawn with equal chance from the window, those that are not complete included.

@@ -138,6 +138,8 @@ class Ring:
         return (self.fields["stamp"][rows] > 0) & ((self.fields["flags"][rows] & (ENDED | CUT)) == 0)
 
     def _write(self, record: StepRecord, index: np.ndarray, rows: np.ndarray | slice) -> None:
+        if not self.fields:
+            raise ConfigError("the replay is closed: expected an open one")
         ended = check_record(self.layout, record, len(index))
         if isinstance(rows, slice):
             self.storage.ensure(rows.start, rows.stop)

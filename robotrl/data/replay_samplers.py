@@ -68,7 +68,7 @@ class Uniform:
             spare = 8 + missing // 32
             tries = (missing + spare) * (horizon if self.decisions else 1)
             found = self.replay.sampleable(self.replay.draw(tries, generator), horizon, self.decisions)
-            parts.append(found.of(slice(missing)))
+            parts.append(found.first(missing))
             missing -= len(parts[-1].index)
             if not missing:
                 break

@@ -118,14 +118,11 @@ class ShardStorage:
         """Make the rows `low` to `high` - 1 writable.
 
         Raises:
-            ConfigError: the storage is closed.
             RobotrlError: the disk is full or refuses; nothing was changed.
         """
         first, last = low // self._shard_rows, (high - 1) // self._shard_rows
         if first == last == self._last:
             return
-        if not self.arrays:
-            raise ConfigError(f"the replay {self.root.parent} is closed: expected an open one")
         for number in range(first, last + 1):
             if number not in self.present:
                 self._make(number)

@@ -30,9 +30,13 @@ class Reach(NamedTuple):
     complete: np.ndarray
     """(B,) bool: every valid step is stored, and the observation after the last one too."""
 
-    def of(self, chosen: np.ndarray | slice) -> Reach:
-        """The rows `chosen` of each field."""
-        return Reach(*(field[chosen] for field in self))
+    def of(self, chosen: np.ndarray) -> Reach:
+        """The rows `chosen` (M,) int64 of each field; `take`, as indexing records with an array is 100 times slower."""
+        return Reach(*(field.take(chosen, axis=0) for field in self))
+
+    def first(self, count: int) -> Reach:
+        """The first `count` rows of each field."""
+        return Reach(*(field[:count] for field in self)) if count < len(self.index) else self
 
 
 class Chunks(NamedTuple):
@@ -55,8 +59,13 @@ class Chunks(NamedTuple):
 
 def reach(meta: np.ndarray, index: np.ndarray, horizon: int, streams: int) -> Reach:
     """Follow chunks of `horizon` steps from the starts `index` (B,) through the `META` rows (R,)."""
-    ids = index[:, None] + np.arange(0, (horizon + 1) * streams, streams)
-    rows = ids % len(meta)
+    ahead = np.arange(0, (horizon + 1) * streams, streams)
+    ids = index[:, None] + ahead
+    rows = (index % len(meta))[:, None] + ahead
+    if horizon * streams < len(meta):
+        rows -= np.where(rows >= len(meta), len(meta), 0)  # a modulo without the division
+    else:
+        rows %= len(meta)
     found = meta.take(rows)
     flags = found["flags"][:, :horizon]
     going = (flags & ENDED) == 0
