@@ -6,8 +6,9 @@ info of an episode are in `infos["final_obs"]` and `infos["final_info"]`, all el
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -55,7 +56,39 @@ class _Pictures:
         return tuple(self._sim.render(range(count), self._camera, self._width, self._height))
 
 
-class GymnasiumVectorEnv(gym.vector.VectorEnv[Obs, NDArray[np.float32], NDArray[Any]]):
+class _View(ABC):
+    """What both views are made from; a view says what it is and takes the spaces of one env."""
+
+    _what: ClassVar[str]
+
+    def __init__(
+        self,
+        sim: VecSim,
+        render_mode: str | None = None,
+        camera: str | None = None,
+        width: int = 320,
+        height: int = 240,
+    ) -> None:
+        if not isinstance(sim, HasFinalObs):
+            raise CapabilityError(f"{self._what} needs the last observation: this sim lacks it (HasFinalObs)")
+        self.sim: VecSim = sim
+        modes = ["rgb_array"] if isinstance(sim, HasCamera) else []
+        self.metadata: dict[str, Any] = {"render_modes": modes, "render_fps": round(1 / sim.control_dt_s)}
+        self.render_mode = render_mode
+        spaces = {key: space_of(spec) for key, spec in sim.observation_spec.items()}
+        self._adopt(gym.spaces.Dict(spaces), space_of(sim.action_spec))
+        self._pictures = _Pictures(sim, render_mode, camera, width, height)
+
+    @abstractmethod
+    def _adopt(self, observation_space: gym.spaces.Dict, action_space: gym.spaces.Box) -> None:
+        """Take the spaces of one env.
+
+        Raises:
+            ConfigError: the sim's number of envs does not fit.
+        """
+
+
+class GymnasiumVectorEnv(_View, gym.vector.VectorEnv[Obs, NDArray[np.float32], NDArray[Any]]):
     """A `VecSim` as `gymnasium.vector.VectorEnv`, with same-step autoreset.
 
     Observations are dicts of float32 arrays (N, ...), copies that stay as they are; rewards are float64, as those of
@@ -72,25 +105,14 @@ class GymnasiumVectorEnv(gym.vector.VectorEnv[Obs, NDArray[np.float32], NDArray[
         CapabilityError: the sim does not fill `final_obs`, or pictures are wanted of a sim without camera.
     """
 
-    def __init__(
-        self,
-        sim: VecSim,
-        render_mode: str | None = None,
-        camera: str | None = None,
-        width: int = 320,
-        height: int = 240,
-    ) -> None:
-        if not isinstance(sim, HasFinalObs):
-            raise CapabilityError("same-step autoreset needs the last observation: this sim lacks it (HasFinalObs)")
-        self.sim: VecSim = sim
-        self.num_envs = sim.num_envs
-        self.single_observation_space = gym.spaces.Dict({k: space_of(s) for k, s in sim.observation_spec.items()})
-        self.single_action_space = space_of(sim.action_spec)
-        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
-        self.action_space = batch_space(self.single_action_space, self.num_envs)
-        self.metadata = _metadata(sim, {"autoreset_mode": AutoresetMode.SAME_STEP})
-        self.render_mode = render_mode
-        self._pictures = _Pictures(sim, render_mode, camera, width, height)
+    _what = "same-step autoreset"
+
+    def _adopt(self, observation_space: gym.spaces.Dict, action_space: gym.spaces.Box) -> None:
+        self.num_envs = self.sim.num_envs
+        self.single_observation_space, self.single_action_space = observation_space, action_space
+        self.observation_space = batch_space(observation_space, self.num_envs)
+        self.action_space = batch_space(action_space, self.num_envs)
+        self.metadata = {**self.metadata, "autoreset_mode": AutoresetMode.SAME_STEP}
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
         """Start new episodes in all envs; `options` are the sim's own.
@@ -133,7 +155,7 @@ class GymnasiumVectorEnv(gym.vector.VectorEnv[Obs, NDArray[np.float32], NDArray[
         self.sim.close()
 
 
-class GymnasiumEnv(gym.Env[Any, Any]):
+class GymnasiumEnv(_View, gym.Env[Any, Any]):
     """A `VecSim` with one env as a plain `gymnasium.Env`.
 
     The sim restarts by itself when an episode ends; the `reset()` that follows hands out that episode instead of
@@ -151,24 +173,12 @@ class GymnasiumEnv(gym.Env[Any, Any]):
         CapabilityError: the sim does not fill `final_obs`, or pictures are wanted of a sim without camera.
     """
 
-    def __init__(
-        self,
-        sim: VecSim,
-        render_mode: str | None = None,
-        camera: str | None = None,
-        width: int = 320,
-        height: int = 240,
-    ) -> None:
-        if sim.num_envs != 1:
-            raise ConfigError(f"num_envs is {sim.num_envs}: expected 1 for a single environment")
-        if not isinstance(sim, HasFinalObs):
-            raise CapabilityError("a single environment needs the last observation: this sim lacks it (HasFinalObs)")
-        self.sim: VecSim = sim
-        self.observation_space = gym.spaces.Dict({k: space_of(s) for k, s in sim.observation_spec.items()})
-        self.action_space = space_of(sim.action_spec)
-        self.metadata = _metadata(sim, {})
-        self.render_mode = render_mode
-        self._pictures = _Pictures(sim, render_mode, camera, width, height)
+    _what = "a single environment"
+
+    def _adopt(self, observation_space: gym.spaces.Dict, action_space: gym.spaces.Box) -> None:
+        if self.sim.num_envs != 1:
+            raise ConfigError(f"num_envs is {self.sim.num_envs}: expected 1 for a single environment")
+        self.observation_space, self.action_space = observation_space, action_space
         self._next: Obs | None = None
         self._running = False
 
@@ -206,11 +216,6 @@ class GymnasiumEnv(gym.Env[Any, Any]):
     def close(self) -> None:
         """Close the sim."""
         self.sim.close()
-
-
-def _metadata(sim: VecSim, more: Mapping[str, Any]) -> dict[str, Any]:
-    modes = ["rgb_array"] if isinstance(sim, HasCamera) else []
-    return {"render_modes": modes, "render_fps": round(1 / sim.control_dt_s), **more}
 
 
 def _masked(values: Mapping[str, NDArray[Any]], rows: NDArray[np.bool_]) -> dict[str, Any]:

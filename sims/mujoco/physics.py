@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from robotrl.cores import check_threads, usable_cores
 from robotrl.errors import NumericsError, RobotrlError
 from robotrl.sims.mujoco import rne_post
+from robotrl.sims.mujoco.remarks import remarks
 from robotrl.sims.mujoco.replay import DUMP_SCHEMA, FIELDS, LIMIT, bad_value
 
 Derived = Literal["none", "stepped", "fresh"]
@@ -237,15 +238,11 @@ def load(xml: str) -> mujoco.MjModel:
     Raises:
         RobotrlError: MuJoCo cannot load it, with its message.
     """
-    said: list[str] = []
-    before = mujoco.get_mju_user_warning()
-    mujoco.set_mju_user_warning(said.append)
     try:
-        model = mujoco.MjModel.from_xml_string(xml)
+        with remarks() as said:
+            model = mujoco.MjModel.from_xml_string(xml)
     except ValueError as error:
         raise RobotrlError(f"the MJCF does not load: {' '.join(str(error).split())}") from error
-    finally:
-        mujoco.set_mju_user_warning(before)
     for message in said:
         if "deprecated" not in message:
             warnings.warn(f"MuJoCo says of the MJCF: {' '.join(message.split())}", stacklevel=2)

@@ -19,6 +19,7 @@ from pathlib import Path
 import mujoco
 
 from robotrl.errors import RobotrlError
+from robotrl.sims.mujoco.remarks import remarks
 
 FIELDS = ("cacc", "cfrc_int", "cfrc_ext")
 """What `mj_rnePostConstraint` writes."""
@@ -56,22 +57,14 @@ def with_wrenches(xml: str, model: mujoco.MjModel) -> mujoco.MjModel:
         RobotrlError: this MuJoCo's plugin interface is not the one that is known here.
     """
     name = _register()
-    said = mujoco.get_mju_user_warning()
-    mujoco.set_mju_user_warning(_drop)  # the plain model has said it already
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            spec = mujoco.MjSpec.from_string(xml)
-            spec.activate_plugin(name)
-            spec.add_plugin(plugin_name=name, name=name)
-            out = spec.compile()
-    finally:
-        mujoco.set_mju_user_warning(said)
+    # the plain model has said it already
+    with remarks(), warnings.catch_warnings(action="ignore"):
+        spec = mujoco.MjSpec.from_string(xml)
+        spec.activate_plugin(name)
+        spec.add_plugin(plugin_name=name, name=name)
+        out = spec.compile()
     out.opt.disableflags = model.opt.disableflags
     return out
-
-
-def _drop(message: str) -> None:
-    """Hear a warning and do nothing."""
 
 
 @cache

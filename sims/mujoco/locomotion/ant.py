@@ -13,6 +13,7 @@ from robotrl.sims.mujoco.core import Core
 from robotrl.sims.mujoco.images import with_images
 from robotrl.sims.mujoco.locomotion import columns
 from robotrl.sims.mujoco.locomotion.columns import Segment
+from robotrl.sims.mujoco.locomotion.contact import ContactScore, Terms
 from robotrl.sims.mujoco.locomotion.task import (
     LIMIT_STEPS,
     Array,
@@ -21,7 +22,6 @@ from robotrl.sims.mujoco.locomotion.task import (
     Locomotion,
     Range,
     Robot,
-    check_weights,
     checked_range,
 )
 from robotrl.sims.mujoco.physics import Physics
@@ -51,41 +51,22 @@ ROBOT = Robot(
 )
 
 
-class AntScore:
-    """Forward speed of the torso, less the cost of torques and contacts, and something for being well."""
+class AntScore(ContactScore):
+    """Forward speed of the torso, less the cost of torques and contacts, and something for being well.
 
-    def __init__(
-        self,
-        forward_reward_weight: float,
-        ctrl_cost_weight: float,
-        contact_cost_weight: float,
-        healthy_reward: float,
-        terminate: bool,
-        healthy_z_range: Range,
-        contact_force_range: Range,
-    ) -> None:
-        check_weights(
-            forward_reward_weight=forward_reward_weight,
-            ctrl_cost_weight=ctrl_cost_weight,
-            contact_cost_weight=contact_cost_weight,
-            healthy_reward=healthy_reward,
-        )
-        self._forward = forward_reward_weight
-        self._ctrl_cost = ctrl_cost_weight
-        self._contact_cost = contact_cost_weight
-        self._healthy_reward = healthy_reward
-        self._terminate = terminate
-        self._z_range = checked_range("healthy_z_range", healthy_z_range)
-        self._force_range = contact_force_range
+    Args:
+        terms: see `Terms`.
+        force_range: range, in order, that contact torques and forces are cut to.
+    """
+
+    def __init__(self, terms: Terms, force_range: Range) -> None:
+        super().__init__(terms)
+        self._force_range = force_range
 
     def bind(self, physics: Physics, ctrl: Array) -> None:
         """Take views of coordinates, contact wrenches and controls."""
-        self._z: Array = physics.batch.bind("qpos")[:, 2]
         self._x: Array = physics.field("xpos")[:, TORSO, 0]
-        self._wrenches: Array = physics.field("cfrc_ext").reshape(len(ctrl), -1)
-        self._ctrl = ctrl
-        self._x_before: Array = np.zeros(len(ctrl))
-        self._never = np.zeros(len(ctrl), bool)
+        super().bind(physics, ctrl)
 
     def before(self) -> None:
         """Keep where the torso was when the last step left it: one physics step behind the state, as in Gymnasium."""
@@ -165,15 +146,16 @@ def make(
     from robotrl.sims.mujoco.sim import MujocoSim
 
     force_range = checked_range("contact_force_range", contact_force_range)
-    score = AntScore(
+    terms = Terms(
         forward_reward_weight,
         ctrl_cost_weight,
         contact_cost_weight,
         healthy_reward,
         terminate_when_unhealthy,
         healthy_z_range,
-        force_range,
     )
     seen = segments(force_range, exclude_current_positions_from_observation, include_cfrc_ext_in_observation)
-    task = Locomotion(ROBOT, seen, score, "stepped", Common(reset_noise_scale, limit_steps, dtype))
+    task = Locomotion(
+        ROBOT, seen, AntScore(terms, force_range), "stepped", Common(reset_noise_scale, limit_steps, dtype)
+    )
     return MujocoSim(Core(task, num_envs, seed, threads, randomization, dump_dir))

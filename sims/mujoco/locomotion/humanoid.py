@@ -13,6 +13,7 @@ from robotrl.sims.mujoco.core import Core
 from robotrl.sims.mujoco.images import with_images
 from robotrl.sims.mujoco.locomotion import columns
 from robotrl.sims.mujoco.locomotion.columns import INF, Segment
+from robotrl.sims.mujoco.locomotion.contact import ContactScore, Terms
 from robotrl.sims.mujoco.locomotion.task import (
     LIMIT_STEPS,
     Array,
@@ -21,7 +22,6 @@ from robotrl.sims.mujoco.locomotion.task import (
     Locomotion,
     Range,
     Robot,
-    check_weights,
     checked_range,
 )
 from robotrl.sims.mujoco.physics import Physics
@@ -57,41 +57,25 @@ ROBOT = Robot(
 )
 
 
-class HumanoidScore:
-    """Forward speed of the centre of mass, less the cost of torques and contacts, and something for standing."""
+class HumanoidScore(ContactScore):
+    """Forward speed of the centre of mass, less the cost of torques and contacts, and something for standing.
 
-    def __init__(
-        self,
-        forward_reward_weight: float,
-        ctrl_cost_weight: float,
-        contact_cost_weight: float,
-        contact_cost_range: Range,
-        healthy_reward: float,
-        terminate: bool,
-        healthy_z_range: Range,
-    ) -> None:
-        check_weights(
-            forward_reward_weight=forward_reward_weight,
-            ctrl_cost_weight=ctrl_cost_weight,
-            contact_cost_weight=contact_cost_weight,
-            healthy_reward=healthy_reward,
-        )
-        self._forward = forward_reward_weight
-        self._ctrl_cost = ctrl_cost_weight
-        self._contact_cost = contact_cost_weight
+    Args:
+        terms: see `Terms`.
+        contact_cost_range: range that the cost of contacts is cut to.
+
+    Raises:
+        ConfigError: the range is not in order.
+    """
+
+    def __init__(self, terms: Terms, contact_cost_range: Range) -> None:
+        super().__init__(terms)
         self._contact_cost_range = checked_range("contact_cost_range", contact_cost_range)
-        self._healthy_reward = healthy_reward
-        self._terminate = terminate
-        self._z_range = checked_range("healthy_z_range", healthy_z_range)
 
     def bind(self, physics: Physics, ctrl: Array) -> None:
         """Take views of coordinates, centres of mass, contact wrenches and controls."""
-        self._z: Array = physics.batch.bind("qpos")[:, 2]
         self._x: Array = physics.field("xipos")[..., 0]
-        self._wrenches: Array = physics.field("cfrc_ext").reshape(len(ctrl), -1)
-        self._ctrl = ctrl
-        self._x_before: Array = np.zeros(len(ctrl))
-        self._never = np.zeros(len(ctrl), bool)
+        super().bind(physics, ctrl)
         # the randomised "mass" multiplies all masses alike, which leaves their shares as they are
         mass = np.asarray(physics.model.body_mass)
         self._share: Array = mass / mass.sum()
@@ -187,11 +171,10 @@ def make(
     """
     from robotrl.sims.mujoco.sim import MujocoSim
 
-    score = HumanoidScore(
+    terms = Terms(
         forward_reward_weight,
         ctrl_cost_weight,
         contact_cost_weight,
-        contact_cost_range,
         healthy_reward,
         terminate_when_unhealthy,
         healthy_z_range,
@@ -203,5 +186,6 @@ def make(
         include_qfrc_actuator_in_observation,
         include_cfrc_ext_in_observation,
     )
+    score = HumanoidScore(terms, contact_cost_range)
     task = Locomotion(ROBOT, seen, score, "stepped", Common(reset_noise_scale, limit_steps, dtype))
     return MujocoSim(Core(task, num_envs, seed, threads, randomization, dump_dir))

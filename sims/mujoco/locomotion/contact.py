@@ -1,0 +1,60 @@
+"""What the scores of ant and humanoid share: weights, a healthy range of height, contact wrenches."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from robotrl.sims.mujoco.locomotion.task import Array, Range, check_weights, checked_range
+from robotrl.sims.mujoco.physics import Physics
+
+
+class Terms(NamedTuple):
+    """What both are rewarded for and pay for, and what keeps an episode going."""
+
+    forward_reward_weight: float
+    """Reward for 1 m/s."""
+    ctrl_cost_weight: float
+    """Cost of one unit of the sum of squared actions."""
+    contact_cost_weight: float
+    """Cost of one unit of the sum of squared contact torques and forces."""
+    healthy_reward: float
+    """Reward of each step in which the robot is well."""
+    terminate: bool
+    """Whether the episode ends when it is not."""
+    healthy_z_range: Range
+    """Range of the torso's height, m, in which it is."""
+
+
+class ContactScore:
+    """The checked terms, and views of what both scores read.
+
+    Args:
+        terms: see `Terms`.
+
+    Raises:
+        ConfigError: a weight is no number, or the range not in order.
+    """
+
+    def __init__(self, terms: Terms) -> None:
+        check_weights(
+            forward_reward_weight=terms.forward_reward_weight,
+            ctrl_cost_weight=terms.ctrl_cost_weight,
+            contact_cost_weight=terms.contact_cost_weight,
+            healthy_reward=terms.healthy_reward,
+        )
+        self._forward = terms.forward_reward_weight
+        self._ctrl_cost = terms.ctrl_cost_weight
+        self._contact_cost = terms.contact_cost_weight
+        self._healthy_reward = terms.healthy_reward
+        self._terminate = terms.terminate
+        self._z_range = checked_range("healthy_z_range", terms.healthy_z_range)
+
+    def bind(self, physics: Physics, ctrl: Array) -> None:
+        """Take views of the torso's height, contact wrenches and controls."""
+        self._z: Array = physics.batch.bind("qpos")[:, 2]
+        self._wrenches: Array = physics.field("cfrc_ext").reshape(len(ctrl), -1)
+        self._ctrl = ctrl
+        self._x_before: Array = np.zeros(len(ctrl))
+        self._never = np.zeros(len(ctrl), bool)
