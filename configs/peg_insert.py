@@ -6,6 +6,9 @@ from dataclasses import replace
 from typing import TypeVar
 
 from robotrl.algos.bc import BcCfg
+from robotrl.algos.dppo import DppoCfg
+from robotrl.algos.flow_noise import FlowNoiseCfg
+from robotrl.algos.flow_sde import FlowSdeCfg
 from robotrl.algos.ppo import PpoCfg
 from robotrl.algos.reinflow import ReinFlowCfg
 from robotrl.config import EvalCfg, SimCfg, TrainCfg
@@ -16,6 +19,7 @@ from robotrl.policies.shortcut import ShortcutCfg
 
 SIM = "mujoco/peg-insert"
 P = TypeVar("P")
+A = TypeVar("A")
 
 
 def bc_flow() -> TrainCfg[BcCfg, FlowCfg]:
@@ -25,12 +29,12 @@ def bc_flow() -> TrainCfg[BcCfg, FlowCfg]:
 
 def bc_diffusion() -> TrainCfg[BcCfg, DiffusionCfg]:
     """Clone demonstrations with a diffusion policy."""
-    return _clone(DiffusionCfg(), updates=3000)
+    return _clone(DiffusionCfg(), updates=1000)
 
 
 def bc_shortcut() -> TrainCfg[BcCfg, ShortcutCfg]:
     """Clone demonstrations with a shortcut policy, which runs on 4, 2 or 1 steps."""
-    return _clone(ShortcutCfg(), updates=3000)
+    return _clone(ShortcutCfg(), updates=1000)
 
 
 def bc_gaussian() -> TrainCfg[BcCfg, GaussianCfg]:
@@ -39,13 +43,26 @@ def bc_gaussian() -> TrainCfg[BcCfg, GaussianCfg]:
 
 
 def reinflow() -> TrainCfg[ReinFlowCfg, FlowCfg]:
-    """Fine-tune a cloned flow policy through its denoising chain, on the sparse reward."""
-    return TrainCfg(
-        sim=SimCfg(SIM, num_envs=96),
-        algo=ReinFlowCfg(),
-        policy=FlowCfg(),
-        evaluation=EvalCfg(every=10, episodes=128),
-    )
+    """Fine-tune a cloned flow policy through its denoising chain, on the sparse reward.
+
+    A run takes a minute or two, too short for compiling to pay.
+    """
+    return _tune(ReinFlowCfg(engine="eager"), FlowCfg())
+
+
+def dppo() -> TrainCfg[DppoCfg, DiffusionCfg]:
+    """Fine-tune a cloned diffusion policy through its denoising chain, on the sparse reward."""
+    return _tune(DppoCfg(), DiffusionCfg())
+
+
+def flow_sde() -> TrainCfg[FlowSdeCfg, FlowCfg]:
+    """Fine-tune a cloned flow policy, run as a stochastic equation, on the sparse reward."""
+    return _tune(FlowSdeCfg(), FlowCfg())
+
+
+def flow_noise() -> TrainCfg[FlowNoiseCfg, FlowCfg]:
+    """Fine-tune a cloned flow policy with learned noise and the ratio of whole chunks, on the sparse reward."""
+    return _tune(FlowNoiseCfg(), FlowCfg())
 
 
 def ppo() -> TrainCfg[PpoCfg, GaussianCfg]:
@@ -61,6 +78,15 @@ def ppo() -> TrainCfg[PpoCfg, GaussianCfg]:
 def quickstart() -> TrainCfg[ReinFlowCfg, FlowCfg]:
     """`reinflow` as `robotrl quickstart` runs it: it stops once two evaluations in a row are good enough."""
     return replace(reinflow(), stop_at_success=0.975)
+
+
+def _tune(algo: A, policy: P) -> TrainCfg[A, P]:
+    return TrainCfg(
+        sim=SimCfg(SIM, num_envs=96),
+        algo=algo,
+        policy=policy,
+        evaluation=EvalCfg(every=10, episodes=128),
+    )
 
 
 def _clone(policy: P, updates: int) -> TrainCfg[BcCfg, P]:

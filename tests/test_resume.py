@@ -47,7 +47,14 @@ def peg(num_envs: int) -> SimCfg:
 
 def reinflow_config(clone: Path) -> TrainCfg[Any, Any]:
     algo = ReinFlowCfg(
-        env_steps=4 * 10 * 20, steps_per_env=10, epochs=2, minibatch=6, critic_warmup=1, ema=0.9, entropy_coef=0.01
+        env_steps=4 * 10 * 20,
+        steps_per_env=10,
+        epochs=2,
+        minibatch=6,
+        critic_warmup=1,
+        ema=0.9,
+        entropy_coef=0.01,
+        engine="eager",
     )
     return TrainCfg(peg(4), algo, FlowCfg(), init_from=str(clone), evaluation=EVALUATION, checkpoint_every=2)
 

@@ -84,6 +84,10 @@ class ChainCfg:
     """"compiled" needs a C++ compiler and takes some 10 to 60 s once; "eager" runs the same function uncompiled."""
 
 
+MakeCritic = Callable[[Any], Critic]
+"""(policy that is fine-tuned) to a critic of its contexts."""
+
+
 class Terms(NamedTuple):
     """What a method says of its actor on a minibatch."""
 
@@ -103,14 +107,14 @@ class ChainLoss(LossModule):
 
     Args:
         policy: what is fine-tuned.
-        critic: of its contexts.
+        make_critic: makes its critic.
         cfg: the settings that all methods have.
     """
 
-    def __init__(self, policy: Any, critic: Critic, cfg: ChainCfg) -> None:
+    def __init__(self, policy: Any, make_critic: MakeCritic, cfg: ChainCfg) -> None:
         super().__init__()
         self.actor = nn.ModuleDict({"policy": policy})
-        self.critic = critic
+        self.critic = make_critic(policy)
         self._shared = cfg
 
     @property
@@ -248,14 +252,16 @@ class ChainLearner:
         cfg: settings.
         setup: see `Setup`; a policy to start from is required.
         method: what to call the method in errors.
-        make_loss: (policy, critic) to the method's loss module.
+        make_loss: (policy, maker of its critic) to the method's loss module.
 
     Raises:
         ConfigError: no policy to start from, settings out of range, or a sim that it was not trained for.
         CapabilityError: the policy has no denoising chain.
     """
 
-    def __init__(self, cfg: ChainCfg, setup: Setup, method: str, make_loss: Callable[[Any, Critic], ChainLoss]) -> None:
+    def __init__(
+        self, cfg: ChainCfg, setup: Setup, method: str, make_loss: Callable[[Any, MakeCritic], ChainLoss]
+    ) -> None:
         policy: Any = setup.init_policy
         if policy is None:
             raise ConfigError(
@@ -279,8 +285,11 @@ class ChainLearner:
         specs = {key: self.sim.observation_spec[key] for key in privileged if key not in policy.observation_spec}
         self._privileged = ObsNormalizer(specs)
         kind = next(policy.parameters())
-        critic = Critic(policy.context_width, specs, self._privileged.transforms(), cfg.critic_hidden)
-        self.loss = make_loss(policy, critic).to(dtype=kind.dtype, device=kind.device)
+
+        def make_critic(tuned: Any) -> Critic:
+            return Critic(tuned.context_width, specs, self._privileged.transforms(), cfg.critic_hidden)
+
+        self.loss = make_loss(policy, make_critic).to(dtype=kind.dtype, device=kind.device)
         model = self.loss.policy
         self._average: Any = copy.deepcopy(model) if cfg.ema else None
         self.policy: Any = self.loss.deployed(model if self._average is None else self._average)
@@ -338,7 +347,9 @@ class ChainLearner:
 
     def _decide(self, obs: dict[str, Tensor]) -> Decision:
         with torch.no_grad():
-            return self.loss.decide(obs, self._generator)
+            decision = self.loss.decide(obs, self._generator)
+        # sims take float32, whatever the networks are of
+        return decision._replace(chunk=decision.chunk.float())
 
     def state(self) -> dict[str, Any]:
         """See `Learner.state`."""

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robotrl.algos.chain_pg import ChainCfg, ChainLearner, ChainLoss, Terms, draw_chain, initial_noise
+from robotrl.algos.chain_pg import ChainCfg, ChainLearner, ChainLoss, MakeCritic, Terms, draw_chain, initial_noise
 from robotrl.algos.learner import Setup
 from robotrl.algos.on_policy import Batch
 from robotrl.collect import Decision
@@ -23,7 +23,6 @@ from robotrl.errors import ConfigError, out_of_range
 from robotrl.fn import chain
 from robotrl.fn.loss import PolicyLoss, ppo_clip
 from robotrl.policies.staged import StagedPolicy
-from robotrl.policies.value import Critic
 
 LOG_PROB_RANGE = (-5.0, 2.0)
 """Log-densities of single numbers are held to this."""
@@ -63,7 +62,7 @@ class DppoCfg(ChainCfg):
     def build(self, setup: Setup) -> ChainLearner:
         """The learner."""
         _check(self)
-        return ChainLearner(self, setup, "DPPO", lambda policy, critic: DppoLoss(policy, critic, self))
+        return ChainLearner(self, setup, "DPPO", lambda policy, make_critic: DppoLoss(policy, make_critic, self))
 
 
 # losses
@@ -114,7 +113,7 @@ class DppoLoss(ChainLoss):
         ConfigError: more steps to tune than there are, or others than an earlier run tuned.
     """
 
-    def __init__(self, policy: Any, critic: Critic, cfg: DppoCfg) -> None:
+    def __init__(self, policy: Any, make_critic: MakeCritic, cfg: DppoCfg) -> None:
         count = policy.denoising_steps
         tuned = count if cfg.tuned_steps is None else cfg.tuned_steps
         if not 1 <= tuned <= count:
@@ -127,7 +126,7 @@ class DppoLoss(ChainLoss):
                     " as in the run that the policy comes from"
                 )
             first, policy = policy.early, policy.late
-        super().__init__(policy, critic, cfg)
+        super().__init__(policy, make_critic, cfg)
         self.frozen = copy.deepcopy(first).requires_grad_(False)
         self._cfg = cfg
         self._steps = range(count - tuned, count)

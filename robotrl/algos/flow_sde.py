@@ -14,13 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robotrl.algos.chain_pg import ChainCfg, ChainLearner, ChainLoss, Terms, draw_chain, step_log_prob
+from robotrl.algos.chain_pg import ChainCfg, ChainLearner, ChainLoss, MakeCritic, Terms, draw_chain, step_log_prob
 from robotrl.algos.learner import Setup
 from robotrl.collect import Decision
 from robotrl.errors import out_of_range
 from robotrl.fn import chain
 from robotrl.fn.loss import PolicyLoss, ppo_clip
-from robotrl.policies.value import Critic
 from robotrl.spec import HasChain
 
 
@@ -35,7 +34,7 @@ class FlowSdeCfg(ChainCfg):
         """The learner."""
         if not 0 < self.scale < math.inf:
             raise out_of_range("algo.scale", self.scale, "above 0")
-        return ChainLearner(self, setup, "Flow-SDE", lambda policy, critic: FlowSdeLoss(policy, critic, self))
+        return ChainLearner(self, setup, "Flow-SDE", lambda policy, make_critic: FlowSdeLoss(policy, make_critic, self))
 
 
 # losses
@@ -63,8 +62,8 @@ def policy_loss(
 class FlowSdeLoss(ChainLoss):
     """See `ChainLoss`."""
 
-    def __init__(self, policy: Any, critic: Critic, cfg: FlowSdeCfg) -> None:
-        super().__init__(policy, critic, cfg)
+    def __init__(self, policy: Any, make_critic: MakeCritic, cfg: FlowSdeCfg) -> None:
+        super().__init__(policy, make_critic, cfg)
         self._cfg = cfg
         self._kernel = chain.flow_sde(cfg.scale)
 

@@ -14,14 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robotrl.algos.chain_pg import ChainCfg, ChainLearner, ChainLoss, Terms, draw_chain
+from robotrl.algos.chain_pg import ChainCfg, ChainLearner, ChainLoss, MakeCritic, Terms, draw_chain
 from robotrl.algos.learner import Setup
 from robotrl.collect import Decision
 from robotrl.errors import out_of_range
 from robotrl.fn import chain
 from robotrl.fn.loss import PolicyLoss, ppo_clip
 from robotrl.policies.noise import NoiseNet
-from robotrl.policies.value import Critic
 from robotrl.spec import HasChain
 
 Reduce = Callable[[Tensor], Tensor]
@@ -98,13 +97,13 @@ class NoisyChainLoss(ChainLoss):
 
     Args:
         policy: what is fine-tuned.
-        critic: of its contexts.
+        make_critic: see `ChainLoss`.
         cfg: settings.
         reduce: what the ratio is of.
     """
 
-    def __init__(self, policy: Any, critic: Critic, cfg: NoisyCfg, reduce: Reduce) -> None:
-        super().__init__(policy, critic, cfg)
+    def __init__(self, policy: Any, make_critic: MakeCritic, cfg: NoisyCfg, reduce: Reduce) -> None:
+        super().__init__(policy, make_critic, cfg)
         width, horizon, action = policy.context_width, policy.horizon, policy.action_width
         self.actor["noise"] = NoiseNet(width, horizon, action, cfg.noise_low, cfg.noise_high)
         self._cfg, self._reduce = cfg, reduce
@@ -156,4 +155,6 @@ def noisy_learner(cfg: NoisyCfg, setup: Setup, method: str, reduce: Reduce) -> C
             raise out_of_range(f"algo.{name}", value, "0 to 1")
     if not cfg.entropy_coef >= 0:
         raise out_of_range("algo.entropy_coef", cfg.entropy_coef, "0 or more")
-    return ChainLearner(cfg, setup, method, lambda policy, critic: NoisyChainLoss(policy, critic, cfg, reduce))
+    return ChainLearner(
+        cfg, setup, method, lambda policy, make_critic: NoisyChainLoss(policy, make_critic, cfg, reduce)
+    )
