@@ -253,7 +253,7 @@ def test_it_keeps_its_promise_on_new_episodes(trained):
     _, found, _ = trained
     new, _ = record_labelled(PEG, options={}, episodes=90, split="test", seed=9)
     seen = measured(found.model, new, found.calibration.threshold, 1, 0)
-    # measured 0.0 to 0.03 over ten seeds of training; the bound is 0.05
+    # five draws of episodes gave 0, 6, 7, 7 and 17 % false positives, and 3 to 17 % missed; this is the first of them
     assert seen.false_positive.low <= 0.05
     assert seen.false_negative is not None
     assert seen.false_negative.value <= 0.2
