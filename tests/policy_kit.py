@@ -13,6 +13,7 @@ from robotrl.policies.flow import FlowCfg
 from robotrl.policies.gaussian import GaussianCfg
 from robotrl.policies.networks import NETWORKS
 from robotrl.policies.shortcut import ShortcutCfg
+from robotrl.policies.squashed import SquashedCfg
 from robotrl.spec import Spec
 from robotrl.transforms import Clip, TransformGroup, bounds_to_unit, inverse, normalize
 
@@ -57,6 +58,8 @@ CFGS: dict[str, Any] = {
     **GENERATIVE,
     "gaussian": GaussianCfg(horizon=3, hidden=(32, 32)),
     "gaussian-one-action": GaussianCfg(horizon=1, hidden=(16,)),
+    "squashed": SquashedCfg(horizon=3, hidden=(32, 32)),
+    "squashed-one-action": SquashedCfg(horizon=1, hidden=(16,)),
     **{f"{kind}-picture": replace(base, hidden=(32, 32), **PICTURES) for kind, base in BASES.items()},
     "gaussian-picture": GaussianCfg(horizon=3, hidden=(32, 32), **PICTURES, image_pool="softmax"),
 }

@@ -95,6 +95,9 @@ class State(NamedTuple):
     """(P,) Adam's second moments."""
     steps: Tensor
     """(G,) updates that each group took part in."""
+    powers: Tensor
+    """(2, G) Adam's betas to the power of `steps`. They are carried: a compiled update that computed powers would do so
+    for every few parameters again."""
     average: Tensor
     """(Q,) averaged parameters."""
     carry: Tensor
@@ -188,6 +191,7 @@ class Engine:
             torch.zeros_like(self.flat),
             torch.zeros_like(self.flat),
             torch.zeros(len(groups), device=self.flat.device),
+            torch.ones(2, len(groups), device=self.flat.device),
             self._averaged(self.flat),
             self.carry,
         )
@@ -312,7 +316,7 @@ class Engine:
     def _update(
         self, now: State, live: Tensor, batch: dict[str, Tensor], phase: str
     ) -> tuple[State, dict[str, Tensor]]:
-        flat, first, second, steps, average, carry = now
+        flat, first, second, steps, powers, average, carry = now
         leaf = flat.detach().requires_grad_()
         context = Context(carry, self._average_views(average), phase)
         with torch.enable_grad():
@@ -320,12 +324,12 @@ class Engine:
             (gradient,) = torch.autograd.grad(out.loss, leaf)
         info = {"loss": out.loss.detach()}
         wanted = (live > 0) & torch.isfinite(info["loss"]) & torch.isfinite(gradient.abs().sum())
-        pieces: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+        pieces: list[tuple[Tensor, ...]] = []
         averages: list[Tensor] = []
         beta1, beta2 = self._betas
         begin = 0
         for i, (group, (a, b), lr) in enumerate(zip(self._groups, self._spans, out.lr, strict=True)):
-            old = flat[a:b], first[a:b], second[a:b], steps[i]
+            old = flat[a:b], first[a:b], second[a:b], steps[i], powers[0, i], powers[1, i]
             kept = average[begin : begin + b - a] if group.average is not None else None
             new = old
             if lr is not None:
@@ -336,10 +340,11 @@ class Engine:
                     g = g * (group.grad_norm / (norm + 1e-6)).clamp(max=1.0)
                 m = old[1] + (1 - beta1) * (g - old[1])
                 v = old[2] + (1 - beta2) * (g * g - old[2])
-                t = old[3] + 1
-                step = (m / (1 - beta1**t)) / ((v / (1 - beta2**t)).sqrt() + self._eps)
+                t, power1, power2 = old[3] + 1, old[4] * beta1, old[5] * beta2
+                # the bias corrections of both moments as numbers, so that one division an element is left
+                rate, root = lr / (1 - power1), (1 - power2).rsqrt()
                 on = wanted & (lr > 0)
-                values = old[0] - lr * step, m, v, t
+                values = old[0] - rate * m / (v.sqrt() * root + self._eps), m, v, t, power1, power2
                 new = tuple(torch.where(on, after, before) for after, before in zip(values, old, strict=True))
                 if kept is not None:
                     assert group.average is not None
@@ -347,16 +352,17 @@ class Engine:
                     if group.ramp:
                         decay = torch.minimum(decay, t / (9 + t))
                     kept = torch.where(on, kept + (1 - decay) * (new[0] - kept), kept)
-            pieces.append((new[0], new[1], new[2], new[3]))
+            pieces.append(new)
             if kept is not None:
                 averages.append(kept)
                 begin += b - a
         new_flat, new_first, new_second = (torch.cat([p[k] for p in pieces]) for k in range(3))
         new_steps = torch.stack([p[3] for p in pieces])
+        new_powers = torch.stack([torch.stack([p[k] for p in pieces]) for k in (4, 5)])
         new_average = torch.cat(averages) if averages else average
         new_carry = torch.where(wanted, out.carry.detach(), carry)
         info |= {name: value.detach() for name, value in out.info.items()}
-        return State(new_flat, new_first, new_second, new_steps, new_average, new_carry), info
+        return State(new_flat, new_first, new_second, new_steps, new_powers, new_average, new_carry), info
 
     # how it is run
 

@@ -1,0 +1,71 @@
+"""Presets of the off-policy learners: SAC from scratch, RLPD and IQL from demonstrations."""
+
+from __future__ import annotations
+
+from robotrl.algos.iql import IqlCfg
+from robotrl.algos.rlpd import RlpdCfg
+from robotrl.algos.sac import SacCfg
+from robotrl.config import EvalCfg, SimCfg, TrainCfg
+from robotrl.policies.gaussian import GaussianCfg
+from robotrl.policies.squashed import SquashedCfg
+
+
+def gym_sac() -> TrainCfg[SacCfg, SquashedCfg]:
+    """SAC on any Gymnasium environment, `robotrl train gym-sac --sim.name gym/Hopper-v5`."""
+    return TrainCfg(
+        sim=SimCfg("gym/Pendulum-v1", num_envs=4),
+        algo=SacCfg(env_steps=20_000, steps_per_env=4, warmup=1_000),
+        policy=SquashedCfg(),
+        evaluation=EvalCfg(every=250, episodes=32, num_envs=16, animation=0, score="return"),
+        checkpoint_every=250,
+    )
+
+
+def halfcheetah_sac() -> TrainCfg[SacCfg, SquashedCfg]:
+    """Run as fast as possible, 300,000 steps."""
+    return _locomotion("mujoco/halfcheetah")
+
+
+def hopper_sac() -> TrainCfg[SacCfg, SquashedCfg]:
+    """Hop as fast as possible without falling, 300,000 steps."""
+    return _locomotion("mujoco/hopper")
+
+
+def reach_rlpd() -> TrainCfg[RlpdCfg, SquashedCfg]:
+    """Learn to reach on the sparse reward, with demonstrations in every batch."""
+    return _sparse("mujoco/reach", 20_000)
+
+
+def peg_insert_rlpd() -> TrainCfg[RlpdCfg, SquashedCfg]:
+    """Learn to insert on the sparse reward, with demonstrations in every batch."""
+    return _sparse("mujoco/peg-insert", 100_000)
+
+
+def peg_insert_iql() -> TrainCfg[IqlCfg, GaussianCfg]:
+    """Learn to insert from recorded episodes alone, good and bad ones; `--algo.env-steps` goes on online."""
+    return TrainCfg(
+        sim=SimCfg("mujoco/peg-insert", num_envs=16),
+        algo=IqlCfg(),
+        policy=GaussianCfg(),
+        evaluation=EvalCfg(every=10, episodes=128),
+    )
+
+
+def _locomotion(sim: str) -> TrainCfg[SacCfg, SquashedCfg]:
+    return TrainCfg(
+        sim=SimCfg(sim, num_envs=4),
+        algo=SacCfg(env_steps=300_000, steps_per_env=8, warmup=5_000),
+        policy=SquashedCfg(),
+        evaluation=EvalCfg(every=1_000, episodes=32, num_envs=32, animation=0, score="return"),
+        checkpoint_every=1_000,
+    )
+
+
+def _sparse(sim: str, env_steps: int) -> TrainCfg[RlpdCfg, SquashedCfg]:
+    return TrainCfg(
+        sim=SimCfg(sim, num_envs=8),
+        algo=RlpdCfg(env_steps=env_steps),
+        policy=SquashedCfg(horizon=4),
+        evaluation=EvalCfg(every=100, episodes=64),
+        checkpoint_every=100,
+    )

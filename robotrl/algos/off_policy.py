@@ -1,0 +1,405 @@
+"""What the off-policy learners share: who acts into which replay, and what a batch of chunks is to a loss."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from robotrl.algos.engine import Engine
+from robotrl.algos.fit import check_fit
+from robotrl.algos.learner import Setup
+from robotrl.algos.normalizers import ObsNormalizer
+from robotrl.collect import Collected, Collector, Corrector, Decision
+from robotrl.data.replay import Replay, Transitions
+from robotrl.data.replay_layout import Layout
+from robotrl.data.rollout import Arrays
+from robotrl.errors import ConfigError, out_of_range, unknown
+from robotrl.policies.base import ACTION
+from robotrl.policies.encoder import is_picture
+from robotrl.spec import HasPrivileged, Spec, VecSim
+from robotrl.transforms import Clip, TransformGroup, bounds_to_unit, inverse
+
+ROWS_BYTES = 64 << 20
+"""Rows drawn at once for the next updates take about this much memory at most."""
+
+
+def check_settings(cfg: Any) -> None:
+    """Refuse settings that no off-policy learner could use; only the fields that `cfg` has are looked at.
+
+    Raises:
+        ConfigError: the field, its value and what was expected.
+    """
+    for name, least in (
+        ("env_steps", 1),
+        ("steps_per_env", 1),
+        ("warmup", 0),
+        ("batch", 1),
+        ("capacity", 2),
+        ("members", 1),
+        ("updates", 1),
+        ("updates_per_iteration", 1),
+    ):
+        if getattr(cfg, name, least) < least:
+            raise out_of_range(f"algo.{name}", getattr(cfg, name), f"{least} or more")
+    for name in ("lr", "critic_lr", "value_lr", "alpha_lr", "initial_alpha", "update_ratio"):
+        if not 0 < getattr(cfg, name, 1.0) < math.inf:
+            raise out_of_range(f"algo.{name}", getattr(cfg, name), "above 0")
+    if cfg.grad_norm is not None and not 0 < cfg.grad_norm < math.inf:
+        raise out_of_range("algo.grad_norm", cfg.grad_norm, "above 0, or none")
+    if not 0 < cfg.gamma <= 1:
+        raise out_of_range("algo.gamma", cfg.gamma, "above 0, at most 1")
+    if not 0 < cfg.tau <= 1:
+        raise out_of_range("algo.tau", cfg.tau, "above 0, at most 1")
+    if cfg.engine not in ("compiled", "eager"):
+        raise unknown("algo.engine", str(cfg.engine), ("compiled", "eager"))
+
+
+def no_clip(largest: float | None) -> float:
+    """A gradient norm as the engine has it, where infinity does not clip."""
+    return math.inf if largest is None else largest
+
+
+def visible(sim: VecSim) -> dict[str, Spec]:
+    """The observations that a policy may see: those that are not privileged."""
+    hidden = sim.privileged if isinstance(sim, HasPrivileged) else ()
+    return {key: spec for key, spec in sim.observation_spec.items() if key not in hidden}
+
+
+class Made:
+    """A policy to train, and the running normalisation that is part of it, if there is one.
+
+    Args:
+        setup: with a policy to start from, or the config of a fresh one.
+        sim: whose observations and actions it is for.
+        normalise_obs: whether a fresh policy gets a running normalisation of its vectors; one to start from keeps its
+            own.
+    """
+
+    def __init__(self, setup: Setup, sim: VecSim, normalise_obs: bool) -> None:
+        self.normalizer: ObsNormalizer | None = None
+        policy: Any = setup.init_policy
+        if policy is None:
+            specs, action = visible(sim), sim.action_spec
+            vectors = {key: spec for key, spec in specs.items() if not is_picture(spec)}
+            self.normalizer = ObsNormalizer(vectors) if normalise_obs else None
+            inputs = () if self.normalizer is None else self.normalizer.transforms()
+            outputs = (inverse(bounds_to_unit(ACTION, action.low, action.high)), Clip(ACTION, action.low, action.high))
+            policy = setup.policy_cfg.build(specs, action, TransformGroup(inputs, outputs))
+        check_fit(policy, sim)
+        self.policy = policy
+        self.policy.control_dt_s = sim.control_dt_s
+
+    def measure(self, replay: Replay) -> None:
+        """Take all observations of a replay into the normalisation, if there is one."""
+        if self.normalizer is not None:
+            every = replay.view(replay.indices(), 1, 1.0).obs
+            self.take(every)
+
+    def take(self, obs: Arrays) -> None:
+        """Take in observations (B, ...), and give the policy the constants measured so far."""
+        if self.normalizer is not None:
+            self.normalizer.update(obs)
+            self.apply()
+
+    def apply(self) -> None:
+        """Give the policy the constants measured so far."""
+        if self.normalizer is not None:
+            self.policy.set_transforms(TransformGroup(self.normalizer.transforms(), self.policy.transforms.outputs))
+
+    def state(self) -> dict[str, Any] | None:
+        """For an exact resume: of the normalisation; the weights are the learner's."""
+        return None if self.normalizer is None else self.normalizer.state()
+
+    def load(self, state: Mapping[str, Any] | None) -> None:
+        """Restore what `state` gave.
+
+        Whether a normalisation runs is a matter of where the run began, which a learner made to resume cannot know.
+        """
+        self.normalizer = None
+        if state is not None:
+            specs = self.policy.observation_spec
+            self.normalizer = ObsNormalizer({key: spec for key, spec in specs.items() if not is_picture(spec)})
+            self.normalizer.load(state)
+            self.apply()
+
+
+class Experience:
+    """The sim, the replay that it fills, and who acts in it.
+
+    Args:
+        sim: made for training; it is reset here.
+        made: the policy.
+        seed: of the sim's first reset.
+        random: whether actions are drawn evenly from their bounds until `warmup` env steps are taken, as a fresh policy
+            needs it; else the policy acts from the start.
+        gamma: discount of an env step.
+        warmup: env steps before anything is to be learned.
+        capacity: env steps that the replay keeps.
+        path: directory of a replay on disk; None: in RAM, the checkpoints hold it.
+        generator: of the learner.
+    """
+
+    def __init__(
+        self,
+        sim: VecSim,
+        made: Made,
+        *,
+        seed: int,
+        random: bool,
+        gamma: float,
+        warmup: int,
+        capacity: int,
+        path: str | None,
+        generator: torch.Generator,
+    ) -> None:
+        self.sim, self.gamma = sim, gamma
+        self.corrections: Replay | None = None
+        """The steps of whoever may take over, see `watch`."""
+        self._corrector: Corrector | None = None
+        self._policy, self._made = made.policy, made
+        self._random = random
+        self._warmup, self._generator = warmup, generator
+        self._path = None if path is None else Path(path)
+        self._layout = Layout(
+            dict(sim.observation_spec), sim.action_spec, sim.num_envs, capacity, 0, {}, sim.control_dt_s
+        )
+        self._replay: Replay | None = None
+        self._seen: list[Arrays] = []
+        self._collector = Collector(sim, self._policy.horizon, gamma)
+        self._collector.reset(seed, {"stagger": True})
+
+    @property
+    def env_steps(self) -> int:
+        """Env steps taken so far."""
+        return self._collector.env_steps
+
+    @property
+    def warm(self) -> bool:
+        """Whether there is enough to learn from."""
+        return self.env_steps >= self._warmup
+
+    @property
+    def replay(self) -> Replay:
+        """What was collected; made when it is first asked for.
+
+        Raises:
+            ConfigError: there is something at its path.
+        """
+        # not in the constructor: a learner that is made to resume opens the one that is there
+        if self._replay is None:
+            layout = self._layout
+            self._replay = Replay.create(
+                self._path,
+                layout.observation_spec,
+                layout.action_spec,
+                streams=layout.streams,
+                capacity=layout.capacity,
+                control_dt_s=layout.control_dt_s,
+            )
+        return self._replay
+
+    def watch(self, corrector: Corrector) -> None:
+        """Let somebody take over while the policy acts; `corrections` gets the corrected steps besides the replay."""
+        layout = self._layout
+        self._corrector = corrector
+        self.corrections = Replay.create(
+            None,
+            layout.observation_spec,
+            layout.action_spec,
+            streams=layout.streams,
+            capacity=layout.capacity,
+            control_dt_s=layout.control_dt_s,
+        )
+
+    def collect(self, steps: int) -> dict[str, float]:
+        """Take `steps` steps in every env into the replay; gives what is worth logging."""
+        out = self._collector.collect_into(
+            self.replay, self._decide, steps, corrector=self._corrector, corrections=self.corrections
+        )
+        if self._seen:
+            self._made.take({key: torch.cat([obs[key] for obs in self._seen]) for key in self._seen[0]})
+            self._seen = []
+        return _scalars(out)
+
+    @torch.no_grad()
+    def _decide(self, obs: Arrays) -> Decision:
+        if self._made.normalizer is not None:
+            self._seen.append(obs)
+        policy = self._policy
+        if self._random and not self.warm:
+            count = len(next(iter(obs.values())))
+            unit = torch.rand((count, policy.horizon, policy.action_width), generator=self._generator) * 2 - 1
+            return Decision(policy.to_actions(unit.to(self.sim.device)), {})
+        return Decision(policy.act(obs, None, self._generator, "sample").chunk, {})
+
+    def state(self) -> dict[str, Any]:
+        """For an exact resume: the sim, the replay, who acts."""
+        return {
+            "collector": self._collector.state(),
+            "random": self._random,
+            "replay": None if self._replay is None else self._replay.state(),
+            "corrections": None if self.corrections is None else self.corrections.state(),
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state` gave.
+
+        Raises:
+            DataError: the replay's directory is gone or not the one of that run.
+            ConfigError: it stores other arrays than this run.
+        """
+        self._random = bool(state["random"])
+        if state["replay"] is not None:
+            if self._path is not None and self._replay is None:
+                self._replay = open_replay(self._path, self._layout)
+            self.replay.load(state["replay"])
+        if state["corrections"] is not None and self.corrections is not None:
+            self.corrections.load(state["corrections"])
+        self._collector.load(state["collector"])
+
+
+def open_replay(path: Path, expected: Layout) -> Replay:
+    """The replay in a directory, which must store what this run stores.
+
+    Raises:
+        DataError: there is none.
+        ConfigError: it stores other arrays, for another number of envs or another rate; both values are named.
+    """
+    replay = Replay.open(path)
+    found, wanted = replay.layout.to_json(), expected.to_json()
+    for name in ("observation_spec", "action_spec", "streams", "capacity", "extras", "control_dt_s"):
+        if found[name] != wanted[name]:
+            replay.close()
+            one, other = (_brief(values[name]) for values in (found, wanted))
+            raise ConfigError(f"replay {path} has {name} {one}: expected {other}, as this run has")
+    return replay
+
+
+def _brief(value: Any) -> Any:
+    """A spec as the shapes it holds: an error is one line."""
+    if isinstance(value, dict):
+        table: dict[str, Any] = value
+        return tuple(table["shape"]) if "shape" in table else {key: _brief(part) for key, part in table.items()}
+    return value
+
+
+def _scalars(out: Collected) -> dict[str, float]:
+    scalars = {"rollout_episodes": float(len(out.episodes))}
+    if len(out.episodes):
+        scalars["rollout_success"] = float(out.episodes.float().mean())
+        scalars["rollout_return"] = float(out.returns.mean())
+    if out.corrected:
+        scalars["corrected_share"] = out.corrected / out.env_steps
+    return scalars
+
+
+class Unit:
+    """Actions of the sim to [-1, 1], where learners and critics have them.
+
+    Args:
+        action_spec: the sim's.
+    """
+
+    def __init__(self, action_spec: Spec) -> None:
+        affine = bounds_to_unit(ACTION, action_spec.low, action_spec.high)
+        self._scale, self._offset = torch.tensor(affine.scale), torch.tensor(affine.offset)
+
+    def __call__(self, chunk: Tensor) -> Tensor:
+        """(..., A)."""
+        return chunk * self._scale + self._offset
+
+
+def rows_of(drawn: Transitions, keys: Mapping[str, Spec], unit: Unit) -> dict[str, Tensor]:
+    """What a loss sees of a batch of chunks.
+
+    Args:
+        drawn: from a sampler.
+        keys: the policy's observations.
+        unit: of the actions.
+
+    Returns:
+        "obs/KEY" and "next_obs/KEY" (B, ...) as stored, "chunk" (B, H, A) normalised, "reward" and "discount" (B,).
+    """
+    return {
+        **{f"obs/{key}": drawn.obs[key] for key in keys},
+        **{f"next_obs/{key}": drawn.next_obs[key] for key in keys},
+        "chunk": unit(drawn.chunk),
+        "reward": drawn.reward,
+        "discount": drawn.discount,
+    }
+
+
+def part(batch: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The entries whose names begin with `prefix`, without it."""
+    return {name.removeprefix(prefix): value for name, value in batch.items() if name.startswith(prefix)}
+
+
+Draw = Callable[[int], dict[str, Tensor]]
+"""Rows for so many updates, one after the other."""
+
+
+def detached(module: torch.nn.Module) -> dict[str, Tensor]:
+    """A module's parameters as constants, for `torch.func.functional_call`: gradients pass through, none arrive."""
+    return {name: parameter.detach() for name, parameter in module.named_parameters()}
+
+
+class Debt:
+    """Updates owed for env steps at a ratio that need not be whole."""
+
+    def __init__(self, ratio: float) -> None:
+        self._ratio, self.owed = ratio, 0.0
+
+    def take(self, env_steps: int) -> int:
+        """Whole updates due after so many more env steps."""
+        self.owed += env_steps * self._ratio
+        due = int(self.owed + 1e-9)
+        self.owed -= due
+        return due
+
+
+def at_once(updates: int, batch: int, rows: Mapping[str, Tensor]) -> int:
+    """How many of the updates get their rows drawn at once, so that the rows take a bounded memory.
+
+    Args:
+        updates: the most that will ever be made in a row.
+        batch: M rows of each.
+        rows: a sample of any size.
+    """
+    each = sum(x[0].numel() * x.element_size() for x in rows.values())
+    return max(1, min(updates, ROWS_BYTES // (each * batch)))
+
+
+def run_updates(
+    engine: Engine, draw: Draw, updates: int, most: int, what: str, phase: str = ""
+) -> dict[str, list[Tensor]]:
+    """Make so many updates, the rows of up to `most` of them drawn at once.
+
+    Args:
+        engine: of the loss.
+        draw: rows for a number of updates.
+        updates: how many.
+        most: from `at_once`; the same in every call, since buffers are made for it.
+        what: where this is in training, for errors.
+        phase: see `Engine.run`.
+
+    Returns:
+        What the loss logs, parts of one entry for each update.
+    """
+    info: dict[str, list[Tensor]] = {}
+    for begin in range(0, updates, most):
+        count = min(most, updates - begin)
+        order = torch.arange(count * engine.minibatch)
+        done = engine.run(draw(count), order, most * engine.minibatch, what, phase)
+        for name, values in done.info.items():
+            info.setdefault(name, []).append(values)
+    return info
+
+
+def means(info: Mapping[str, list[Tensor]]) -> dict[str, float]:
+    """Means over the updates, each over those that logged the name."""
+    return {name: float(torch.cat(parts).mean()) for name, parts in info.items()}

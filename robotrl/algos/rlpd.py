@@ -1,0 +1,319 @@
+"""RLPD: SAC with demonstrations in every batch (Ball et al. 2023), in the practice of SERL (Luo et al. 2024).
+
+What differs from `sac`: half of each batch is prior data, demonstrations and whatever a human did who took over; the
+critics are an ensemble with layer normalisation, whose targets take the least of a random subset; no entropy is in
+the targets; and the critics learn several times for each update of the policy.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from robotrl.algos.engine import UPDATES_PER_CALL, Context, Engine, EngineMode, LossModule, LossOut
+from robotrl.algos.learner import Setup
+from robotrl.algos.off_policy import (
+    Experience,
+    Made,
+    Unit,
+    at_once,
+    check_settings,
+    detached,
+    means,
+    part,
+    rows_of,
+    run_updates,
+)
+from robotrl.algos.sac import groups, squashed
+from robotrl.checkpoint import generator_state, set_generator_state
+from robotrl.collect import Corrector
+from robotrl.data.reader import read_dataset
+from robotrl.data.replay import Mixed, Replay, Sampler, Uniform
+from robotrl.errors import ConfigError, out_of_range
+from robotrl.fn.backup import bootstrap, ensemble_mse, soft_actor, temperature_loss
+from robotrl.policies.nets import Activation
+from robotrl.policies.q import QEnsemble, average, draw_members, smallest_of
+from robotrl.policies.squashed import SquashedPolicy
+
+CRITIC, BOTH = "critic", "both"
+"""Phases of an update: the critics alone, and all networks."""
+
+
+@dataclass(frozen=True)
+class RlpdCfg:
+    """Settings of RLPD."""
+
+    env_steps: int = 100_000
+    """Budget of env steps, all envs counted; rounded up to whole iterations."""
+    steps_per_env: int = 4
+    """Env steps of an iteration in each env; the updates that they are worth follow."""
+    warmup: int = 1_000
+    """Env steps before the first update; taken at random by a fresh policy."""
+    update_ratio: int = 4
+    """Updates of the critics for each env step; the policy and the temperature take part in one of them."""
+    batch: int = 256
+    """Chunks of an update."""
+    demo_share: float = 0.5
+    """Share of a batch that is prior data."""
+    capacity: int = 200_000
+    """Env steps that the replay keeps; demonstrations have a place of their own."""
+    replay: str | None = None
+    """New directory of a replay on disk, which may exceed the memory; none keeps it in RAM and in the checkpoints."""
+    lr: float = 3e-4
+    """Of the policy."""
+    critic_lr: float = 3e-4
+    """Of the critics."""
+    alpha_lr: float = 3e-4
+    """Of the temperature."""
+    gamma: float = 0.99
+    """Discount of one env step."""
+    tau: float = 0.005
+    """How far the target critics move towards the critics in an update."""
+    initial_alpha: float = 0.1
+    """Temperature at the start: the worth of one nat of entropy in rewards."""
+    target_entropy: float = -0.5
+    """What the entropy is held at, in nats for each element of a chunk, normalised to [-1, 1]."""
+    members: int = 4
+    """Critics, 2 to 10."""
+    subset: int = 2
+    """How many of the critics, drawn anew for each update, a target takes the least of."""
+    critic_hidden: tuple[int, ...] = (256, 256)
+    """Widths of the critics' hidden layers."""
+    critic_activation: Activation = "relu"
+    """Between the critics' layers."""
+    layer_norm: bool = True
+    """Layer normalisation in the critics."""
+    grad_norm: float | None = None
+    """Gradients are clipped to this norm, each network for itself; none does not clip."""
+    normalise_obs: bool = True
+    """From scratch: normalisation by the demonstrations' statistics and what is seen since, part of the policy."""
+    bf16: bool = False
+    """Networks compute in bfloat16, losses and parameters stay in float32; faster only on hardware made for it."""
+    engine: EngineMode = "compiled"
+    """"compiled" needs a C++ compiler and takes some 20 to 120 s once; "eager" runs the same function uncompiled."""
+
+    def build(self, setup: Setup) -> RlpdLearner:
+        """The learner."""
+        return RlpdLearner(self, setup)
+
+
+# losses
+
+
+class RlpdLoss(LossModule):
+    """Critics alone, or critics, policy and temperature, by the phase.
+
+    Args:
+        policy: tanh-Gaussian.
+        critic: its critics.
+        cfg: settings.
+    """
+
+    def __init__(self, policy: SquashedPolicy, critic: QEnsemble, cfg: RlpdCfg) -> None:
+        super().__init__()
+        self.policy = policy
+        self.critic = critic
+        self.log_alpha = nn.Parameter(torch.tensor(math.log(cfg.initial_alpha)))
+        self._cfg = cfg
+        self._target_entropy = cfg.target_entropy * policy.horizon * policy.action_width
+
+    def forward(self, batch: dict[str, Tensor], context: Context) -> LossOut:
+        """See `LossModule`."""
+        cfg = self._cfg
+        both = context.phase == BOTH
+        with torch.autocast(batch["chunk"].device.type, torch.bfloat16, enabled=cfg.bf16):
+            target = self._target(batch, context)
+            ctx = self.policy.encode(part(batch, "obs/"))
+            values = self.critic(ctx, batch["chunk"])
+        loss = critic_loss = ensemble_mse(values, target)
+        info = {"critic_loss": critic_loss, "q": values.mean(), "target": target.mean()}
+        if both:
+            actor_loss, more = self._actor(ctx.detach(), batch["noise"])
+            loss = loss + actor_loss
+            info |= more
+        one = torch.ones_like(target[0])
+        rates = [one * cfg.lr if both else None, one * cfg.critic_lr, one * cfg.alpha_lr if both else None]
+        if len(self.policy.encoders):
+            rates.append(one * cfg.critic_lr)
+        return LossOut(loss, info, tuple(rates), context.carry)
+
+    def _actor(self, ctx: Tensor, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Losses of the policy, judged by the mean of all critics, and of the temperature."""
+        with torch.autocast(ctx.device.type, torch.bfloat16, enabled=self._cfg.bf16):
+            drawn = self.policy.draw_with(ctx, noise)
+            judged = functional_call(self.critic, detached(self.critic), (ctx, drawn.raw))
+        log_prob = drawn.log_prob.flatten(1).sum(1)
+        alpha = self.log_alpha.exp()
+        actor = soft_actor(average(judged), log_prob, alpha)
+        alpha_loss = temperature_loss(self.log_alpha, log_prob, self._target_entropy)
+        return actor.loss + alpha_loss, {"actor_loss": actor.loss, "entropy": actor.entropy, "alpha": alpha}
+
+    @torch.no_grad()
+    def _target(self, batch: dict[str, Tensor], context: Context) -> Tensor:
+        """What the values are pulled to (B,); without the entropy."""
+        ctx = self.policy.encode(part(batch, "next_obs/"))
+        drawn = self.policy.draw_with(ctx, batch["next_noise"])
+        values = functional_call(self.critic, part(context.average, "critic."), (ctx, drawn.raw))
+        return bootstrap(batch["reward"], batch["discount"], smallest_of(values, batch["members"]))
+
+
+# update
+
+
+class RlpdLearner:
+    """Trains a tanh-Gaussian policy from demonstrations and its own experience; see `RlpdCfg`.
+
+    Raises:
+        ConfigError: no dataset, one of other arrays or another rate, or settings out of range.
+        CapabilityError: the policy is not tanh-Gaussian.
+    """
+
+    def __init__(self, cfg: RlpdCfg, setup: Setup) -> None:
+        _check(cfg)
+        if setup.dataset is None:
+            raise ConfigError("dataset is not given: RLPD learns from demonstrations (make some: robotrl demos)")
+        self.cfg = cfg
+        torch.manual_seed(setup.seed)
+        sim = setup.make_sim()
+        dataset = read_dataset(setup.dataset)
+        self._demos = Replay.create(
+            None,
+            sim.observation_spec,
+            sim.action_spec,
+            streams=1,
+            capacity=max(2, dataset.num_frames),
+            control_dt_s=sim.control_dt_s,
+        )
+        self._demos.add_demos(dataset)
+        self._made = Made(setup, sim, cfg.normalise_obs)
+        self.policy: Any = squashed(self._made.policy, "RLPD")
+        self._made.measure(self._demos)
+        critic = QEnsemble(
+            self.policy.context_width,
+            self.policy.horizon,
+            self.policy.action_width,
+            cfg.members,
+            cfg.critic_hidden,
+            cfg.layer_norm,
+            cfg.critic_activation,
+        )
+        self._loss = RlpdLoss(self.policy, critic, cfg)
+        self._engine = Engine(
+            self._loss,
+            groups(self.policy, cfg.grad_norm, cfg.tau),
+            minibatch=cfg.batch,
+            carry=torch.zeros(1),
+            mode=cfg.engine,
+            eps=1e-8,
+        )
+        self._generator = torch.Generator().manual_seed(setup.seed)
+        self.experience = Experience(
+            sim,
+            self._made,
+            seed=setup.seed,
+            random=setup.init_policy is None,
+            gamma=cfg.gamma,
+            warmup=cfg.warmup,
+            capacity=cfg.capacity,
+            path=cfg.replay,
+            generator=self._generator,
+        )
+        self._unit = Unit(sim.action_spec)
+        self._iteration = 0
+        self._steps = cfg.steps_per_env * sim.num_envs
+        self.updates = 0
+        """Updates of the critics made so far."""
+        self.iterations = math.ceil(cfg.env_steps / self._steps)
+
+    @property
+    def env_steps(self) -> int:
+        """Env steps taken so far."""
+        return self.experience.env_steps
+
+    @property
+    def compile_s(self) -> float:
+        """Seconds spent on compiling so far."""
+        return self._engine.compile_s
+
+    def watch(self, corrector: Corrector) -> None:
+        """Let somebody take over while the policy acts; what is corrected counts as prior data as well."""
+        self.experience.watch(corrector)
+
+    def iterate(self) -> dict[str, float]:
+        """Some env steps, and the updates that they are worth."""
+        self._iteration += 1
+        warm = self.experience.warm
+        scalars = self.experience.collect(self.cfg.steps_per_env)
+        if warm:
+            scalars |= self.learn(self._steps)
+        scalars["updates"] = float(self.updates)
+        return scalars
+
+    def learn(self, env_steps: int) -> dict[str, float]:
+        """The updates that so many env steps are worth: those of the critics alone first, then those of all."""
+        critics = (self.cfg.update_ratio - 1) * env_steps
+        most = UPDATES_PER_CALL * math.ceil(max(critics, env_steps) / UPDATES_PER_CALL)
+        most = at_once(most, self.cfg.batch, self._draw(1))
+        what = f"iteration {self._iteration}"
+        info = run_updates(self._engine, self._draw, critics, most, what, CRITIC)
+        for name, parts in run_updates(self._engine, self._draw, env_steps, most, what, BOTH).items():
+            info[name] = [*info.get(name, []), *parts]
+        self.updates += critics + env_steps
+        return means(info)
+
+    def _draw(self, updates: int) -> dict[str, Tensor]:
+        """Rows of so many updates, their noise, and the critics that count in their targets."""
+        cfg, policy = self.cfg, self.policy
+        drawn = self._sampler().sample(cfg.batch, policy.horizon, cfg.gamma, self._generator, updates)
+        rows = rows_of(drawn, policy.observation_spec, self._unit)
+        for name in ("noise", "next_noise"):
+            rows[name] = torch.randn(rows["chunk"].shape, generator=self._generator)
+        rows["members"] = draw_members(cfg.members, cfg.subset, updates, cfg.batch, self._generator)
+        return rows
+
+    def _sampler(self) -> Sampler:
+        """Prior data in its share; corrections count in it as many times as there are of them."""
+        share, corrections = self.cfg.demo_share, self.experience.corrections
+        prior: list[tuple[Sampler, float]] = [(Uniform(self._demos), share)]
+        if corrections is not None:
+            count = len(corrections.indices(self.policy.horizon))
+            part_of = count / (count + len(self._demos))
+            if round(part_of * share * self.cfg.batch) >= 1:
+                prior = [(Uniform(self._demos), share * (1 - part_of)), (Uniform(corrections), share * part_of)]
+        return Mixed([*prior, (Uniform(self.experience.replay), 1 - share)])
+
+    def state(self) -> dict[str, Any]:
+        """See `Learner.state`. Demonstrations are read again from their dataset."""
+        return {
+            "networks": self._loss.state_dict(),
+            "engine": self._engine.state(),
+            "normalizer": self._made.state(),
+            "experience": self.experience.state(),
+            "generator": generator_state(self._generator),
+            "iteration": self._iteration,
+            "updates": self.updates,
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """See `Learner.load`."""
+        self._loss.load_state_dict(state["networks"])
+        self._engine.load(state["engine"])
+        self._made.load(state["normalizer"])
+        self.experience.load(state["experience"])
+        set_generator_state(self._generator, state["generator"])
+        self._iteration, self.updates = int(state["iteration"]), int(state["updates"])
+
+
+def _check(cfg: RlpdCfg) -> None:
+    check_settings(cfg)
+    if not 0 < cfg.demo_share < 1:
+        raise out_of_range("algo.demo_share", cfg.demo_share, "above 0 and below 1")
+    if not isinstance(cfg.update_ratio, int) or cfg.update_ratio < 1:
+        raise out_of_range("algo.update_ratio", cfg.update_ratio, "a whole number, 1 or more")
+    if not 1 <= cfg.subset <= cfg.members:
+        raise out_of_range("algo.subset", cfg.subset, f"1 to {cfg.members}, the number of members")

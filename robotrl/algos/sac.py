@@ -1,0 +1,294 @@
+"""SAC: off-policy maximum-entropy actor-critic with a learned temperature (Haarnoja et al. 2018b), over chunks."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from robotrl.algos.engine import UPDATES_PER_CALL, Context, Engine, EngineMode, Group, LossModule, LossOut
+from robotrl.algos.learner import Setup
+from robotrl.algos.off_policy import (
+    Debt,
+    Experience,
+    Made,
+    Unit,
+    at_once,
+    check_settings,
+    detached,
+    means,
+    no_clip,
+    part,
+    rows_of,
+    run_updates,
+)
+from robotrl.checkpoint import generator_state, set_generator_state
+from robotrl.data.replay import Uniform
+from robotrl.errors import CapabilityError
+from robotrl.fn.backup import bootstrap, ensemble_mse, soft_actor, soft_value, temperature_loss
+from robotrl.policies.nets import Activation
+from robotrl.policies.q import QEnsemble, smallest
+from robotrl.policies.squashed import SquashedPolicy
+
+
+@dataclass(frozen=True)
+class SacCfg:
+    """Settings of SAC."""
+
+    env_steps: int = 1_000_000
+    """Budget of env steps, all envs counted; rounded up to whole iterations."""
+    steps_per_env: int = 8
+    """Env steps of an iteration in each env; the updates that they are worth follow."""
+    warmup: int = 5_000
+    """Env steps before the first update; taken at random by a fresh policy."""
+    update_ratio: float = 1.0
+    """Updates for each env step after the warm-up."""
+    batch: int = 256
+    """Chunks of an update."""
+    capacity: int = 1_000_000
+    """Env steps that the replay keeps."""
+    replay: str | None = None
+    """New directory of a replay on disk, which may exceed the memory; none keeps it in RAM and in the checkpoints."""
+    lr: float = 3e-4
+    """Of the policy."""
+    critic_lr: float = 3e-4
+    """Of the critics."""
+    alpha_lr: float = 3e-4
+    """Of the temperature."""
+    gamma: float = 0.99
+    """Discount of one env step."""
+    tau: float = 0.005
+    """How far the target critics move towards the critics in an update."""
+    initial_alpha: float = 1.0
+    """Temperature at the start: the worth of one nat of entropy in rewards."""
+    target_entropy: float = -1.0
+    """What the entropy is held at, in nats for each element of a chunk, normalised to [-1, 1]."""
+    members: int = 2
+    """Critics; targets and the policy take the least of their values."""
+    critic_hidden: tuple[int, ...] = (256, 256)
+    """Widths of the critics' hidden layers."""
+    critic_activation: Activation = "relu"
+    """Between the critics' layers."""
+    layer_norm: bool = False
+    """Layer normalisation in the critics."""
+    grad_norm: float | None = None
+    """Gradients are clipped to this norm, each network for itself; none does not clip."""
+    normalise_obs: bool = True
+    """From scratch: running normalisation of observations, part of the policy; a policy to start from keeps its own."""
+    bf16: bool = False
+    """Networks compute in bfloat16, losses and parameters stay in float32; faster only on hardware made for it."""
+    engine: EngineMode = "compiled"
+    """"compiled" needs a C++ compiler and takes some 10 to 60 s once; "eager" runs the same function uncompiled."""
+
+    def build(self, setup: Setup) -> SacLearner:
+        """The learner."""
+        return SacLearner(self, setup)
+
+
+# losses
+
+
+class SacLoss(LossModule):
+    """Critics, policy and temperature in one update.
+
+    The policy is judged by the critics as they were before the update. Pictures are encoded by the policy's encoders,
+    which learn from the critics' error (Yarats et al. 2021); the policy's own loss leaves them.
+
+    Args:
+        policy: tanh-Gaussian.
+        critic: its critics.
+        cfg: settings.
+    """
+
+    def __init__(self, policy: SquashedPolicy, critic: QEnsemble, cfg: SacCfg) -> None:
+        super().__init__()
+        self.policy = policy
+        self.critic = critic
+        self.log_alpha = nn.Parameter(torch.tensor(math.log(cfg.initial_alpha)))
+        self._cfg = cfg
+        self._target_entropy = cfg.target_entropy * policy.horizon * policy.action_width
+
+    def forward(self, batch: dict[str, Tensor], context: Context) -> LossOut:
+        """See `LossModule`."""
+        cfg = self._cfg
+        with torch.autocast(batch["chunk"].device.type, torch.bfloat16, enabled=cfg.bf16):
+            target, next_log_prob = self._target(batch, context)
+            ctx = self.policy.encode(part(batch, "obs/"))
+            values = self.critic(ctx, batch["chunk"])
+            drawn = self.policy.draw_with(ctx.detach(), batch["noise"])
+            judged = functional_call(self.critic, detached(self.critic), (ctx.detach(), drawn.raw))
+        log_prob = drawn.log_prob.flatten(1).sum(1)
+        alpha = self.log_alpha.exp()
+        critic_loss = ensemble_mse(values, target)
+        actor = soft_actor(smallest(judged), log_prob, alpha)
+        alpha_loss = temperature_loss(self.log_alpha, log_prob, self._target_entropy)
+        info = {
+            "critic_loss": critic_loss,
+            "actor_loss": actor.loss,
+            "q": values.mean(),
+            "target": target.mean(),
+            "entropy": actor.entropy,
+            "alpha": alpha,
+            "next_log_prob": next_log_prob.mean(),
+        }
+        one = torch.ones_like(target[0])
+        rates = [one * cfg.lr, one * cfg.critic_lr, one * cfg.alpha_lr]
+        if len(self.policy.encoders):
+            rates.append(one * cfg.critic_lr)
+        return LossOut(critic_loss + actor.loss + alpha_loss, info, tuple(rates), context.carry)
+
+    @torch.no_grad()
+    def _target(self, batch: dict[str, Tensor], context: Context) -> tuple[Tensor, Tensor]:
+        """What the values are pulled to (B,), and the log-density of the actions that follow."""
+        ctx = self.policy.encode(part(batch, "next_obs/"))
+        drawn = self.policy.draw_with(ctx, batch["next_noise"])
+        log_prob = drawn.log_prob.flatten(1).sum(1)
+        values = functional_call(self.critic, part(context.average, "critic."), (ctx, drawn.raw))
+        value = soft_value(smallest(values), log_prob, self.log_alpha.exp())
+        return bootstrap(batch["reward"], batch["discount"], value), log_prob
+
+
+# update
+
+
+class SacLearner:
+    """Trains a tanh-Gaussian policy; see `SacCfg`.
+
+    Raises:
+        ConfigError: settings out of range.
+        CapabilityError: the policy is not tanh-Gaussian.
+    """
+
+    def __init__(self, cfg: SacCfg, setup: Setup) -> None:
+        check_settings(cfg)
+        self.cfg = cfg
+        torch.manual_seed(setup.seed)
+        sim = setup.make_sim()
+        self._made = Made(setup, sim, cfg.normalise_obs)
+        self.policy: Any = squashed(self._made.policy, "SAC")
+        critic = QEnsemble(
+            self.policy.context_width,
+            self.policy.horizon,
+            self.policy.action_width,
+            cfg.members,
+            cfg.critic_hidden,
+            cfg.layer_norm,
+            cfg.critic_activation,
+        )
+        self._loss = SacLoss(self.policy, critic, cfg)
+        self._engine = Engine(
+            self._loss,
+            groups(self.policy, cfg.grad_norm, cfg.tau),
+            minibatch=cfg.batch,
+            carry=torch.zeros(1),
+            mode=cfg.engine,
+            eps=1e-8,
+        )
+        self._generator = torch.Generator().manual_seed(setup.seed)
+        self.experience = Experience(
+            sim,
+            self._made,
+            seed=setup.seed,
+            random=setup.init_policy is None,
+            gamma=cfg.gamma,
+            warmup=cfg.warmup,
+            capacity=cfg.capacity,
+            path=cfg.replay,
+            generator=self._generator,
+        )
+        self._unit = Unit(sim.action_spec)
+        self._debt = Debt(cfg.update_ratio)
+        self._iteration = 0
+        self._steps = cfg.steps_per_env * sim.num_envs
+        self.updates = 0
+        """Updates made so far."""
+        self.iterations = math.ceil(cfg.env_steps / self._steps)
+
+    @property
+    def env_steps(self) -> int:
+        """Env steps taken so far."""
+        return self.experience.env_steps
+
+    @property
+    def compile_s(self) -> float:
+        """Seconds spent on compiling so far."""
+        return self._engine.compile_s
+
+    def iterate(self) -> dict[str, float]:
+        """Some env steps, and the updates that they are worth."""
+        self._iteration += 1
+        warm = self.experience.warm
+        scalars = self.experience.collect(self.cfg.steps_per_env)
+        if warm:
+            scalars |= self.learn(self._debt.take(self._steps))
+        scalars["updates"] = float(self.updates)
+        return scalars
+
+    def learn(self, updates: int) -> dict[str, float]:
+        """So many updates on what was collected."""
+        most = math.ceil(self._steps * self.cfg.update_ratio) + 1
+        most = UPDATES_PER_CALL * math.ceil(most / UPDATES_PER_CALL)
+        most = at_once(most, self.cfg.batch, self._draw(1))
+        info = run_updates(self._engine, self._draw, updates, most, f"iteration {self._iteration}")
+        self.updates += updates
+        return means(info)
+
+    def _draw(self, updates: int) -> dict[str, Tensor]:
+        """Rows of so many updates, and their noise."""
+        cfg, policy = self.cfg, self.policy
+        sampler = Uniform(self.experience.replay)
+        drawn = sampler.sample(cfg.batch, policy.horizon, cfg.gamma, self._generator, updates)
+        rows = rows_of(drawn, policy.observation_spec, self._unit)
+        for name in ("noise", "next_noise"):
+            rows[name] = torch.randn(rows["chunk"].shape, generator=self._generator)
+        return rows
+
+    def state(self) -> dict[str, Any]:
+        """See `Learner.state`."""
+        return {
+            "networks": self._loss.state_dict(),
+            "engine": self._engine.state(),
+            "normalizer": self._made.state(),
+            "experience": self.experience.state(),
+            "generator": generator_state(self._generator),
+            "owed": self._debt.owed,
+            "iteration": self._iteration,
+            "updates": self.updates,
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """See `Learner.load`."""
+        self._loss.load_state_dict(state["networks"])
+        self._engine.load(state["engine"])
+        self._made.load(state["normalizer"])
+        self.experience.load(state["experience"])
+        set_generator_state(self._generator, state["generator"])
+        self._debt.owed = float(state["owed"])
+        self._iteration, self.updates = int(state["iteration"]), int(state["updates"])
+
+
+def squashed(policy: Any, method: str) -> SquashedPolicy:
+    """The policy, if it is tanh-Gaussian.
+
+    Raises:
+        CapabilityError: it is not.
+    """
+    if not isinstance(policy, SquashedPolicy):
+        raise CapabilityError(
+            f"policy {type(policy).__name__} lacks draw_with, reparametrised bounded actions: {method} needs a"
+            " tanh-Gaussian policy (kind 'squashed')"
+        )
+    return policy
+
+
+def groups(policy: SquashedPolicy, largest: float | None, tau: float) -> tuple[Group, ...]:
+    """Policy, critics with their target average, temperature, and the encoders of pictures where there are any."""
+    grad_norm = no_clip(largest)
+    found = [Group("policy.net.", grad_norm), Group("critic.", grad_norm, 1 - tau), Group("log_alpha", grad_norm)]
+    if len(policy.encoders):
+        found.append(Group("policy.encoders.", grad_norm))
+    return tuple(found)
