@@ -28,12 +28,12 @@ def push_bc_flow() -> TrainCfg[BcCfg, FlowCfg]:
 
 def push_bc_diffusion() -> TrainCfg[BcCfg, DiffusionCfg]:
     """Clone demonstrations of pushing with a diffusion policy."""
-    return _clone(PUSH, DiffusionCfg(), updates=4000)
+    return _clone(PUSH, DiffusionCfg(), updates=2000)
 
 
 def push_bc_shortcut() -> TrainCfg[BcCfg, ShortcutCfg]:
     """Clone demonstrations of pushing with a shortcut policy, which runs on 4, 2 or 1 steps."""
-    return _clone(PUSH, ShortcutCfg(), updates=4000)
+    return _clone(PUSH, ShortcutCfg(), updates=2000)
 
 
 def pick_place_bc_flow() -> TrainCfg[BcCfg, FlowCfg]:
@@ -43,12 +43,12 @@ def pick_place_bc_flow() -> TrainCfg[BcCfg, FlowCfg]:
 
 def pick_place_bc_diffusion() -> TrainCfg[BcCfg, DiffusionCfg]:
     """Clone demonstrations of picking and placing with a diffusion policy."""
-    return _clone(PICK_PLACE, DiffusionCfg(), updates=4000)
+    return _clone(PICK_PLACE, DiffusionCfg(), updates=2000)
 
 
 def pick_place_bc_shortcut() -> TrainCfg[BcCfg, ShortcutCfg]:
     """Clone demonstrations of picking and placing with a shortcut policy, which runs on 4, 2 or 1 steps."""
-    return _clone(PICK_PLACE, ShortcutCfg(), updates=4000)
+    return _clone(PICK_PLACE, ShortcutCfg(), updates=2000)
 
 
 def reach_ppo() -> TrainCfg[PpoCfg, GaussianCfg]:

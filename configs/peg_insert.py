@@ -34,7 +34,7 @@ def bc_diffusion() -> TrainCfg[BcCfg, DiffusionCfg]:
 
 def bc_shortcut() -> TrainCfg[BcCfg, ShortcutCfg]:
     """Clone demonstrations with a shortcut policy, which runs on 4, 2 or 1 steps."""
-    return _clone(ShortcutCfg(), updates=1000)
+    return _clone(ShortcutCfg(), updates=1200)
 
 
 def bc_gaussian() -> TrainCfg[BcCfg, GaussianCfg]:

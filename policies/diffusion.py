@@ -34,7 +34,7 @@ class DiffusionCfg:
     """H, actions in a chunk; all are executed."""
     levels: int = 20
     """N, noise levels in training."""
-    denoising_steps: int = 5
+    denoising_steps: int = 4
     """K, steps from noise to action: the evenly spaced levels on which it is deployed and fine-tuned, 1 to N."""
     network: NetworkName = "mlp"
     """What predicts the noise."""

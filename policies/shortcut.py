@@ -26,7 +26,7 @@ class ShortcutCfg:
     """H, actions in a chunk; all are executed."""
     denoising_steps: int = 4
     """K, steps from noise to action, a power of two; the same weights run on any."""
-    finest_steps: int = 8
+    finest_steps: int = 2
     """A power of two: 1, 1/2, ... down to 1 / this are the lengths that steps are learned for. On a finer grid the
     policy is the plain flow."""
     network: NetworkName = "mlp"

@@ -149,6 +149,15 @@ def test_augmented_cloning_goes_on_identically(walks):
     assert plain.iterate()["loss"] != cfg.build(setup(walks[0], policy)).iterate()["loss"]
 
 
+def test_the_whole_way_from_bytes_to_the_loss_compiles(walks):
+    cfg = BcCfg(updates=3, updates_per_iteration=1, batch=8, image_shift=1, engine="compiled")
+    policy = GaussianCfg(horizon=1, hidden=(), image_channels=(2,), image_features=2)
+    compiled, eager = (each.build(setup(walks[0], policy)) for each in (cfg, replace(cfg, engine="eager")))
+    for _ in range(3):
+        assert compiled.iterate()["loss"] == pytest.approx(eager.iterate()["loss"], abs=1e-5)
+    assert compiled.compile_s > 0 == eager.compile_s
+
+
 def test_rows_are_drawn_in_parts_that_fit_in_memory(walks, monkeypatch):
     cfg = BcCfg(updates=5, updates_per_iteration=5, batch=16)
     monkeypatch.setattr("robotrl.algos.bc.ROWS_BYTES", 16 * 300 * 2)
