@@ -320,30 +320,40 @@ class ChainLearner:
 
     def iterate(self) -> dict[str, float]:
         """One rollout and its epochs."""
+        batch, scalars = self.collect()
+        scalars |= self.update(batch)
+        # what the critic alone sees is normalised by all that was seen; the next rollout is valued with this
+        self._privileged.update(batch.obs)
+        self.loss.critic.set_transforms(self._privileged.transforms())
+        return finite(scalars)
+
+    def collect(self) -> tuple[Batch, dict[str, float]]:
+        """A rollout under the policy as it is: its decisions with their advantages, and what to log of it."""
         cfg = self.cfg
-        progress = self._iteration / self.iterations
-        self.loss.schedule(progress)
+        self.loss.schedule(self._iteration / self.iterations)
         rollout = self._collector.collect(self._decide, cfg.steps_per_env)
         reward = rollout.reward
         if self._reward_normalizer is not None:
             rollout = self._reward_normalizer.normalise(rollout)
             self.policy.reward_scale = self._reward_normalizer.scale
         batch = make_batch(rollout, self.loss.value, cfg.gamma, cfg.lam)
-        scalars = rollout_scalars(rollout, batch, reward)
         self._iteration += 1
+        return batch, rollout_scalars(rollout, batch, reward)
+
+    def update(self, batch: Batch) -> dict[str, float]:
+        """The epochs over a rollout's decisions; gives what to log of them."""
+        cfg = self.cfg
         self._engine.carry[0] = 1.0
-        self._engine.carry[1] = cfg.lr * (1 - (1 - cfg.lr_end) * progress)
+        self._engine.carry[1] = cfg.lr * (1 - (1 - cfg.lr_end) * (self._iteration - 1) / self.iterations)
         rows = {**batch.rows(), **self.loss.draw(batch, self._generator)}
         order = epoch_order(len(batch.advantage), cfg.minibatch, cfg.epochs, self._generator, keep_all=False)
         # a decision takes a step or more, so no rollout holds more of them than it has steps
         capacity = cfg.steps_per_env * self.sim.num_envs
         phase = CRITIC if self._iteration <= cfg.critic_warmup else BOTH
-        scalars |= update_scalars(self._engine.run(rows, order, capacity, f"iteration {self._iteration}", phase))
+        updates = self._engine.run(rows, order, capacity, f"iteration {self._iteration}", phase)
         if self._average is not None:
             self._engine.write_average("actor.policy.", self._average)
-        self._privileged.update(rollout.obs)
-        self.loss.critic.set_transforms(self._privileged.transforms())
-        return finite(scalars)
+        return update_scalars(updates)
 
     def _decide(self, obs: dict[str, Tensor]) -> Decision:
         with torch.no_grad():
