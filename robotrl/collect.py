@@ -6,6 +6,7 @@ decision of its own. That is how a robot is controlled, so training, evaluation 
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -92,6 +93,8 @@ class Collector:
         self.sim = sim
         self.gamma = gamma
         self.env_steps = 0
+        self.sim_s = 0.0
+        """Seconds spent inside the sim's steps since this collector was made."""
         self.obs: Arrays = {}
         self._cursor = ChunkCursor(n, horizon, sim.action_spec.shape[0], sim.device)
         self._envs = torch.arange(n, device=sim.device)
@@ -265,13 +268,19 @@ class Collector:
 
     def _step(self, actions: Tensor, step_index: int) -> tuple[Step, Arrays]:
         """Step the sim; what it returned, and the last observations of the episodes that ended."""
-        step = self.sim.step(actions)
+        step = self._sim_step(actions)
         check_finite(step, step_index)
         before, self.obs = self.obs, _copy(step.obs)
         self._started = step.terminated | step.truncated
         done = step.final_ids
         self._cursor.drop(done)
         return step, step.final_obs if self._has_final_obs else {key: value[done] for key, value in before.items()}
+
+    def _sim_step(self, actions: Tensor) -> Step:
+        began = time.perf_counter()
+        step = self.sim.step(actions)
+        self.sim_s += time.perf_counter() - began
+        return step
 
     def _spread(self, envs: Tensor, values: Tensor) -> Tensor:
         """(N, ...) with NaN in the envs that have no value."""
@@ -300,7 +309,7 @@ class Collector:
                 record = {name: x.new_empty((steps, *x.shape)) for name, x in decision.record.items()}
             for name, x in decision.record.items():
                 record[name][t] = x
-            step = self.sim.step(decision.chunk[:, 0])
+            step = self._sim_step(decision.chunk[:, 0])
             check_finite(step, t)
             reward[t], terminated[t], truncated[t] = step.reward, step.terminated, step.truncated
             for key, x in step.obs.items():
