@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -154,7 +154,7 @@ def replay(dataset: Dataset, sim: VecSim) -> list[Episode]:
     return found
 
 
-def _compare(dataset: Dataset, index: int, taped: dict[str, NDArray[np.generic]], episode: Episode) -> None:
+def _compare(dataset: Dataset, index: int, taped: dict[str, NDArray[Any]], episode: Episode) -> None:
     length = len(next(iter(taped.values())))
     if episode.length != length:
         raise DataError(

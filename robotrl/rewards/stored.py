@@ -74,12 +74,14 @@ def load_classifier(path: str | Path) -> Trained:
     tree: dict[str, Any] = checkpoint.tree
     try:
         description, stored = tree["description"], tree["calibration"]
+        cfg: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in description["cfg"].items()}
         model = SuccessClassifier(
             {key: Spec.from_json(spec) for key, spec in description["observation_spec"].items()},
             TransformGroup.from_json(description["transforms"]),
-            ClassifierCfg(**{k: tuple(v) if isinstance(v, list) else v for k, v in description["cfg"].items()}),
+            ClassifierCfg(**cfg),
         )
-        calibration = Calibration(**{**stored, "rates": _rates_from_json(stored["rates"])})
+        fields: dict[str, Any] = {**stored, "rates": _rates_from_json(stored["rates"])}
+        calibration = Calibration(**fields)
         weights, fingerprint, about = tree["weights"], tree["fingerprint"], tree["about"]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(f"{where}: the classifier does not fit this version of robotrl: {error!r}") from error
