@@ -214,7 +214,7 @@ def relabelling(kind: Rewards, replay: Replay) -> Relabelling:
         return Relabelling(1.0, 0.0)
     if kind == "minus_one":
         return Relabelling(1.0, -1.0)
-    returns = episode_returns(replay, replay.indices())
+    _, returns = episode_returns(replay)
     span = float(returns.max() - returns.min())
     if span <= 0:
         raise ConfigError(f"algo.rewards is 'scaled': every episode of the dataset returns {float(returns[0]):g}")
@@ -391,9 +391,7 @@ class IqlLearner:
 
 
 def _check(cfg: IqlCfg) -> None:
-    check_settings(cfg)
-    if cfg.env_steps < 0:
-        raise out_of_range("algo.env_steps", cfg.env_steps, "0 or more")
+    check_settings(cfg, offline=True)
     for name in ("expectile", "online_share"):
         if not 0 < getattr(cfg, name) < 1:
             raise out_of_range(f"algo.{name}", getattr(cfg, name), "above 0 and below 1")

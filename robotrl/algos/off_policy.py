@@ -14,8 +14,9 @@ from robotrl.algos.engine import Engine
 from robotrl.algos.fit import check_fit
 from robotrl.algos.learner import Setup
 from robotrl.algos.normalizers import ObsNormalizer
-from robotrl.collect import Collected, Collector, Corrector, Decision
+from robotrl.collect import Collected, Collector, Decision
 from robotrl.data.replay import Replay, Transitions
+from robotrl.data.replay_corrections import Corrector
 from robotrl.data.replay_layout import Layout
 from robotrl.data.rollout import Arrays
 from robotrl.errors import ConfigError, out_of_range, unknown
@@ -28,14 +29,18 @@ ROWS_BYTES = 64 << 20
 """Rows drawn at once for the next updates take about this much memory at most."""
 
 
-def check_settings(cfg: Any) -> None:
+def check_settings(cfg: Any, offline: bool = False) -> None:
     """Refuse settings that no off-policy learner could use; only the fields that `cfg` has are looked at.
+
+    Args:
+        cfg: the algorithm's settings.
+        offline: whether the learner may do without env steps.
 
     Raises:
         ConfigError: the field, its value and what was expected.
     """
     for name, least in (
-        ("env_steps", 1),
+        ("env_steps", 0 if offline else 1),
         ("steps_per_env", 1),
         ("warmup", 0),
         ("batch", 1),

@@ -31,9 +31,9 @@ from robotrl.algos.off_policy import (
 )
 from robotrl.algos.sac import groups, squashed
 from robotrl.checkpoint import generator_state, set_generator_state
-from robotrl.collect import Corrector
 from robotrl.data.reader import read_dataset
 from robotrl.data.replay import Mixed, Replay, Sampler, Uniform
+from robotrl.data.replay_corrections import Corrector
 from robotrl.errors import ConfigError, out_of_range
 from robotrl.fn.backup import bootstrap, ensemble_mse, soft_actor, temperature_loss
 from robotrl.policies.nets import Activation
