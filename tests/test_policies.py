@@ -302,7 +302,8 @@ def test_it_overfits_a_single_datum(name):
     """With one datum nothing contradicts: the loss goes to zero and what is decoded is the datum."""
     policy = make_policy(name)
     clone, generator = clone_loss_of(policy), torch.Generator().manual_seed(0)
-    count = 130 if name.endswith(("-unet", "-transformer")) else 300
+    # steps of the larger networks take longer, and get farther
+    count = 200 if name == "diffusion-unet" else 130 if name.endswith(("-unet", "-transformer")) else 300
     obs = {key: value.expand(32, *value.shape[1:]) for key, value in observations(1, policy=policy).items()}
     chunk = torch.tensor([[0.3, -0.7], [0.9, 0.1], [-0.5, 0.4]]).expand(32, 3, 2)
     valid = torch.ones(32, 3, dtype=torch.bool)
