@@ -1,4 +1,4 @@
-"""One PPO trainer in a process of its own, which trains when told to and says how long it took.
+"""One trainer in a process of its own, which trains when told to and says how long it took.
 
 A process each keeps the trainers apart: threads, allocator, imports. They take turns, so one works while the others
 wait in a read and use nothing.
@@ -6,6 +6,7 @@ wait in a read and use nothing.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -23,23 +24,35 @@ class Worker:
     """A trainer in a process of its own; made, warmed up and compiled when this returns.
 
     Args:
-        method: a key of `ppo_methods.METHODS`.
-        setting: a key of `ppo_methods.SETTINGS`.
+        method: a key of the module's `METHODS`.
+        setting: a key of its `SETTINGS`.
         threads: of torch; None leaves it the default that torch takes by itself.
         task: name of the sim.
         cache: folder for what a compiler keeps; a fresh one makes compile time that of a first run.
+        methods: module whose `make(method, setting, task)` gives the trainer, and says what its work is counted in.
+        first: iterations that warm it up.
 
     Raises:
         RobotrlError: the trainer cannot be made, with the last line that its process wrote.
     """
 
-    def __init__(self, method: str, setting: str, threads: int | None, task: str, cache: str | None = None) -> None:
+    def __init__(
+        self,
+        method: str,
+        setting: str,
+        threads: int | None,
+        task: str,
+        cache: str | None = None,
+        methods: str = "robotrl.benchmarks.ppo_methods",
+        first: int = 1,
+    ) -> None:
         self._name = f"{method} {setting}"
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  (lives as long as the process)
         env = {key: value for key, value in os.environ.items() if key not in THREAD_VARIABLES}
         if cache is not None:
             env["TORCHINDUCTOR_CACHE_DIR"] = cache
         argv = [sys.executable, "-m", "robotrl.benchmarks.ppo_worker", method, setting, str(threads or 0), task]
+        argv += [methods, str(first)]
         self._process = subprocess.Popen(
             argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, env=env
         )
@@ -50,12 +63,12 @@ class Worker:
         """Seconds spent compiling; None where nothing is compiled."""
 
     def run(self, iterations: int) -> float:
-        """Train so many iterations; env steps per second."""
+        """Train so many iterations; work per second: env steps, or what the methods count."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{iterations}\n")
         self._process.stdin.flush()
         answer = self._read()
-        return answer["env_steps"] / answer["seconds"]
+        return answer["work"] / answer["seconds"]
 
     def close(self) -> None:
         """End the process."""
@@ -76,24 +89,22 @@ class Worker:
         raise RobotrlError(f"the trainer {self._name} ended with code {code}: {said[0]}")
 
 
-def main(method: str, setting: str, threads: int, task: str) -> None:
+def main(method: str, setting: str, threads: int, task: str, methods: str, first: int) -> None:
     """Serve: a line with a number of iterations in, a line with what they took out, until the input ends."""
     # libraries print: answers get the real standard output, everything else goes to the log
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     import torch
 
-    from robotrl.benchmarks.ppo_methods import make
-
     if threads:
         torch.set_num_threads(threads)
-    trainer = make(method, setting, task)
-    trainer.run(1)
+    trainer = importlib.import_module(methods).make(method, setting, task)
+    trainer.run(first)
     _say(answers, {"threads": torch.get_num_threads(), "compile_s": trainer.compile_s})
     for line in sys.stdin:
         begun = time.perf_counter()
-        env_steps = trainer.run(int(line))
-        _say(answers, {"env_steps": env_steps, "seconds": time.perf_counter() - begun})
+        work = trainer.run(int(line))
+        _say(answers, {"work": work, "seconds": time.perf_counter() - begun})
 
 
 def _say(answers: IO[str], message: dict[str, Any]) -> None:
@@ -102,4 +113,4 @@ def _say(answers: IO[str], message: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4])
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4], sys.argv[5], int(sys.argv[6]))
