@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from learner_kit import ACTION, DIFFUSION, FLOW, SHORTCUT, SMALL, SPECS, TRANSFORMS, flow, same, setup
+from test_algos_ppo import Watched
 from test_resume import make_clone
 from walk_sim import Walk
 
@@ -157,3 +158,19 @@ def test_a_loss_that_diverges_ends_the_command_and_the_last_checkpoint_stays(tmp
     assert latest is not None
     assert latest.step == 1
     assert same(load_policy(run).state_dict(), load_policy(tmp_path / "clone").state_dict())
+
+
+def test_what_is_privileged_reaches_the_critic_and_not_the_policy():
+    learner = METHODS["reinflow"].build(setup(flow())._replace(make_sim=lambda: Watched(16)))
+    assert learner.loss.policy.context_width == 2
+    assert learner.loss.critic.net.net.layers[0].in_features == 4
+    assert learner.iterate()["ratio_error"] <= 1e-5
+    # normalised by now
+    seen = learner.loss.critic.encode({"secret": torch.full((1, 2), 101.0)}, torch.zeros(1, 2))
+    assert seen.abs().max() < 6
+
+
+def test_arrays_that_nobody_looks_at_are_not_kept():
+    learner = METHODS["reinflow"].build(setup(flow())._replace(make_sim=lambda: Seen(16)))
+    batch, _ = learner.collect()
+    assert set(batch.obs) == {"walk"}

@@ -283,6 +283,7 @@ class ChainLearner:
         policy.control_dt_s = self.sim.control_dt_s
         privileged = self.sim.privileged if isinstance(self.sim, HasPrivileged) else ()
         specs = {key: self.sim.observation_spec[key] for key in privileged if key not in policy.observation_spec}
+        self._keys = {*policy.observation_spec, *specs}
         self._privileged = ObsNormalizer(specs)
         kind = next(policy.parameters())
 
@@ -337,6 +338,8 @@ class ChainLearner:
             rollout = self._reward_normalizer.normalise(rollout)
             self.policy.reward_scale = self._reward_normalizer.scale
         batch = make_batch(rollout, self.loss.value, cfg.gamma, cfg.lam)
+        # a sim may show more than is looked at, pictures for example
+        batch = batch._replace(obs={key: x for key, x in batch.obs.items() if key in self._keys})
         self._iteration += 1
         return batch, rollout_scalars(rollout, batch, reward)
 
