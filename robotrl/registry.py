@@ -146,6 +146,8 @@ PRESETS = Table(
         "peg-insert-flow-sde": "robotrl.configs.peg_insert:flow_sde",
         "peg-insert-flow-noise": "robotrl.configs.peg_insert:flow_noise",
         "peg-insert-ppo": "robotrl.configs.peg_insert:ppo",
+        "peg-insert-dsrl": "robotrl.configs.steering:peg_insert_dsrl",
+        "peg-insert-dsrl-na": "robotrl.configs.steering:peg_insert_dsrl_na",
         "pick-place-bc-diffusion": "robotrl.configs.manipulation:pick_place_bc_diffusion",
         "pick-place-bc-flow": "robotrl.configs.manipulation:pick_place_bc_flow",
         "pick-place-bc-shortcut": "robotrl.configs.manipulation:pick_place_bc_shortcut",

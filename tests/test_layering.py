@@ -49,6 +49,8 @@ MAY_IMPORT = {
     # Finds a policy in a run, and its class through the registry.
     "load": BASE | HELPERS | RUN,
     "policies": {"spec", "transforms", "errors", "fn"},
+    # Its base may be a policy of any kind.
+    "policies.steered": {"spec", "transforms", "errors", "fn", "registry", "policies"},
     "sims": {"spec", "transforms", "errors", "cores", "fn", *SHARED_BY_SIMS},
     # Registers every sim of the registry with Gymnasium.
     "sims.interop": {"spec", "transforms", "errors", "fn", "registry"},

@@ -1,0 +1,248 @@
+"""Steering: a frozen generative policy, and an actor that chooses the noise it starts from (DSRL, 2506.15799)."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Literal, NamedTuple, Self
+
+import torch
+from torch import Tensor, nn
+
+from robotrl.errors import CapabilityError, ConfigError, out_of_range
+from robotrl.policies.base import Deployed
+from robotrl.policies.nets import Activation, Mlp
+from robotrl.policies.squashed import log_slope
+from robotrl.registry import POLICIES
+from robotrl.spec import ActOut, HasDecode, Mode, Spec
+from robotrl.transforms import TransformGroup
+
+LOG_STD_RANGE = (-5.0, 2.0)
+"""Bounds of the log-deviation of the noise before tanh."""
+NEEDED = ("encode", "decode", "to_actions", "to_json")
+"""What a policy must have besides the specs to be steered."""
+
+
+@dataclass(frozen=True)
+class SteeredCfg:
+    """Size of the noise actor, and how far it may go."""
+
+    bound: float = 1.5
+    """b: no element of the noise leaves [-b, b]. Far from 0 the base policy saw little in training."""
+    hidden: tuple[int, ...] = (256, 256, 256)
+    """Widths of the hidden layers."""
+    activation: Activation = "tanh"
+    """Between the layers."""
+    horizon: int | None = None
+    """Length of the chunks that are expected of the base policy; None takes what it has."""
+
+    def build(self, base: nn.Module) -> SteeredPolicy:
+        """The base policy, steered by an actor with fresh weights."""
+        return SteeredPolicy(base, self)
+
+
+class DrawnNoise(NamedTuple):
+    """What `NoiseActor.draw` returns."""
+
+    noise: Tensor
+    """(B, H, A) in [-b, b]."""
+    log_prob: Tensor
+    """(B,) log-density of noise / b, that is in [-1, 1]: entropies do not depend on the bound."""
+
+
+class NoiseActor(nn.Module):
+    """A Gaussian over all H A elements of a chunk's noise, squashed into [-b, b] by tanh.
+
+    Args:
+        context_width: D of the base policy's context.
+        horizon: H.
+        action_width: A.
+        cfg: sizes and bound.
+    """
+
+    def __init__(self, context_width: int, horizon: int, action_width: int, cfg: SteeredCfg) -> None:
+        super().__init__()
+        self.bound = cfg.bound
+        self._shape = (horizon, action_width)
+        self.net = Mlp(context_width, cfg.hidden, 2 * horizon * action_width, 0.1, cfg.activation)
+
+    def forward(self, ctx: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and log-deviation (B, H, A) before tanh, from contexts (B, D)."""
+        mean, log_std = self.net(ctx).view(-1, 2, *self._shape).unbind(1)
+        low, high = LOG_STD_RANGE
+        # a smooth bound: a clamp would stop the gradient of a deviation that has reached it. Output 0 is deviation 1
+        return mean, low + (high - low) * torch.sigmoid(log_std + math.log(-low / high))
+
+    def mean(self, ctx: Tensor) -> Tensor:
+        """The noise (B, H, A) that is deployed."""
+        return self.bound * torch.tanh(self(ctx)[0])
+
+    def draw(self, ctx: Tensor, normal: Tensor) -> DrawnNoise:
+        """Noise drawn with standard normal numbers (B, H, A), and its density; differentiable."""
+        mean, log_std = self(ctx)
+        u = mean + log_std.exp() * normal
+        gaussian = -0.5 * normal**2 - log_std - 0.5 * math.log(2 * math.pi)
+        return DrawnNoise(self.bound * torch.tanh(u), (gaussian - log_slope(u)).flatten(1).sum(1))
+
+    def plain(self, uniform: Tensor) -> Tensor:
+        """Standard normal noise kept to [-b, b], what an unsteered policy starts from, from uniform numbers [0, 1)."""
+        tail = 0.5 * math.erfc(self.bound / math.sqrt(2))
+        noise = torch.special.ndtri(tail + uniform * (1 - 2 * tail))
+        return noise.clamp(-self.bound, self.bound)
+
+
+class SteeredPolicy(nn.Module):
+    """Satisfies `Policy`. Nothing of the base policy is known but `encode`, `decode` and `to_actions`.
+
+    Its own actor is all that learns. The exported graph holds both and takes no noise: the actor's mean is deployed.
+
+    Args:
+        base: any policy with `encode` and `decode`; it is frozen, in place.
+        cfg: the actor's config.
+
+    Raises:
+        CapabilityError: the base policy cannot be steered.
+        ConfigError: a setting out of range, or a base policy with chunks of another length.
+    """
+
+    kind: ClassVar[str] = "steered"
+    Cfg: ClassVar[type] = SteeredCfg
+    deploy_mode: ClassVar[Literal["sample", "mean"]] = "mean"
+    noise_shape: ClassVar[None] = None
+
+    def __init__(self, base: Any, cfg: SteeredCfg) -> None:
+        super().__init__()
+        missing = [name for name in NEEDED if not hasattr(base, name)]
+        if missing or not isinstance(base, HasDecode):
+            lacks = "HasDecode" if "decode" in missing else ", ".join(missing)
+            raise CapabilityError(f"policy {type(base).__name__} lacks {lacks}: its noise cannot be steered")
+        if not 0 < cfg.bound < math.inf:
+            raise out_of_range("policy.bound", cfg.bound, "above 0")
+        if cfg.horizon not in (None, base.horizon):
+            raise ConfigError(f"policy.horizon is {cfg.horizon}: the base policy's horizon is {base.horizon}")
+        self.base: Any = base.requires_grad_(False).eval()
+        self.cfg = cfg
+        self.base_sha256 = weights_sha256(base)
+        """Of the base policy's weights when the steering began."""
+        self.control_dt_s: float | None = base.control_dt_s
+        """Seconds between two actions of the sim it was trained on."""
+        self.reward_scale: float | None = None
+        """Rewards are not normalised."""
+        self.actor = NoiseActor(base.context_width, base.horizon, self.action_width, cfg)
+
+    @property
+    def observation_spec(self) -> dict[str, Spec]:
+        """Of the base policy."""
+        return self.base.observation_spec
+
+    @property
+    def action_spec(self) -> Spec:
+        """Of the base policy."""
+        return self.base.action_spec
+
+    @property
+    def transforms(self) -> TransformGroup:
+        """Of the base policy."""
+        return self.base.transforms
+
+    @property
+    def horizon(self) -> int:
+        """H of the base policy."""
+        return self.base.horizon
+
+    @property
+    def action_width(self) -> int:
+        """A, how many numbers an action holds."""
+        return self.action_spec.shape[0]
+
+    @property
+    def context_width(self) -> int:
+        """D of `encode`."""
+        return self.base.context_width
+
+    def train(self, mode: bool = True) -> Self:
+        """Like any module, but the base policy stays as it is deployed."""
+        super().train(mode)
+        self.base.eval()
+        return self
+
+    def encode(self, obs: dict[str, Tensor]) -> Tensor:
+        """Context (B, D) of the base policy."""
+        return self.base.encode(obs)
+
+    def steer(self, ctx: Tensor, noise: Tensor) -> Tensor:
+        """Normalised chunk (B, H, A) from noise (B, H, A): the one way to the base policy's sampler.
+
+        Raises:
+            ConfigError: noise of another shape. One number for each element of the chunk is wanted: an action's noise
+                that is repeated over the chunk is not what the base policy was trained on.
+        """
+        expected = (len(ctx), self.horizon, self.action_width)
+        if tuple(noise.shape) != expected:
+            raise ConfigError(f"noise has shape {tuple(noise.shape)}: expected {expected}, a whole chunk for each row")
+        bound = self.actor.bound
+        return self.base.decode(ctx, noise.clamp(-bound, bound))
+
+    def to_actions(self, raw_action: Tensor) -> Tensor:
+        """Normalised actions to the sim's units, clipped to the action bounds."""
+        return self.base.to_actions(raw_action)
+
+    def deploy(self, obs: dict[str, Tensor], noise: Tensor | None) -> Deployed:
+        """The chunk from the actor's mean noise; takes no noise from outside."""
+        del noise
+        ctx = self.encode(obs)
+        raw = self.steer(ctx, self.actor.mean(ctx))
+        return Deployed(self.to_actions(raw), raw)
+
+    def act(
+        self, obs: dict[str, Tensor], state: Any = None, generator: torch.Generator | None = None, mode: Mode = "sample"
+    ) -> ActOut:
+        """A chunk for each row, from noise that is drawn, or from the mean noise."""
+        ctx = self.encode(obs)
+        if mode == "mean":
+            noise = self.actor.mean(ctx)
+        else:
+            shape = (len(ctx), self.horizon, self.action_width)
+            noise = self.actor.draw(ctx, torch.randn(shape, generator=generator, device=ctx.device)).noise
+        return ActOut(self.to_actions(self.steer(ctx, noise)), state)
+
+    def check_base(self) -> None:
+        """Make sure that the base policy is still the one that the steering began with.
+
+        Raises:
+            ConfigError: its weights have changed.
+        """
+        found = weights_sha256(self.base)
+        if found != self.base_sha256:
+            raise ConfigError(f"the base policy's weights have SHA-256 {found[:12]}: expected {self.base_sha256[:12]}")
+
+    def to_json(self) -> dict[str, Any]:
+        """All that is needed to build the same policy again, but for its weights; the base policy is nested."""
+        return {
+            "kind": self.kind,
+            "cfg": asdict(self.cfg),
+            "base": self.base.to_json(),
+            "base_sha256": self.base_sha256,
+            "control_dt_s": self.control_dt_s,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """Build the policy that `to_json` described, base policy included, with fresh weights."""
+        cfg = {key: tuple(value) if isinstance(value, list) else value for key, value in data["cfg"].items()}
+        base = POLICIES.load(data["base"]["kind"]).from_json(data["base"])
+        policy = cls(base, SteeredCfg(**cfg))
+        policy.base_sha256 = data["base_sha256"]
+        policy.control_dt_s = data["control_dt_s"]
+        return policy
+
+
+def weights_sha256(module: nn.Module) -> str:
+    """A digest of a network's weights: names, types, shapes and bytes."""
+    digest = hashlib.sha256()
+    for name, value in sorted(module.state_dict().items()):
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

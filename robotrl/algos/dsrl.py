@@ -1,0 +1,202 @@
+"""DSRL: soft actor-critic over the noise that a frozen policy starts from (Wagenmaker et al. 2025, 2506.15799).
+
+The noise is the action, and the frozen policy a part of the environment. The variant that learns from executed actions
+instead, `dsrl_na`, needs fewer env steps; this one decodes nothing while it learns.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from robotrl.algos.dsrl_common import NOISE, UPDATES_PER_CALL, Steering, critics, saturated, summary
+from robotrl.algos.engine import Context, Engine, EngineMode, Group, LossModule, LossOut
+from robotrl.algos.learner import Setup
+from robotrl.algos.off_policy import detached, part
+from robotrl.data.replay_samplers import Sampler, Uniform
+from robotrl.fn.backup import bootstrap, ensemble_mse, soft_actor, soft_value, temperature_loss
+from robotrl.policies.q import smallest
+from robotrl.policies.steered import SteeredPolicy
+
+
+@dataclass(frozen=True)
+class DsrlCfg:
+    """Settings of DSRL."""
+
+    env_steps: int = 100_000
+    """Budget of env steps, all envs counted; rounded up to whole iterations."""
+    steps_per_env: int = 80
+    """Env steps of an iteration in each env."""
+    warmup: int = 8_000
+    """Env steps with the base policy's own noise before the first update."""
+    updates: int = 20
+    """Updates after each decision of all envs."""
+    batch: int = 256
+    """Decisions of an update."""
+    capacity: int = 1_000_000
+    """Env steps that are remembered."""
+    lr: float = 3e-4
+    """Of everything."""
+    gamma: float = 0.99
+    """Discount of one env step."""
+    tau: float = 0.005
+    """How far the target critics move towards the critics in an update."""
+    members: int = 2
+    """Critics; targets and the actor take the least of their values."""
+    critic_hidden: tuple[int, ...] = (256, 256, 256)
+    """Widths of the critics' hidden layers."""
+    initial_alpha: float = 0.1
+    """Temperature at the start: the worth of one nat of entropy in rewards."""
+    target_entropy: float = 0.0
+    """What the entropy is held at, in nats for each element of the noise divided by its bound."""
+    reward_shift: float = -1.0
+    """Added to the reward of each env step; -1 makes 0 and 1 into -1 and 0: each step until success costs."""
+    grad_norm: float = 10.0
+    """Gradients are clipped to this norm, each network for itself."""
+    engine: EngineMode = "compiled"
+    """"compiled" needs a C++ compiler and takes a minute once; "eager" runs the same function uncompiled."""
+
+    def build(self, setup: Setup) -> DsrlLearner:
+        """The learner."""
+        return DsrlLearner(self, setup)
+
+
+# losses
+
+
+class DsrlLoss(LossModule):
+    """Critics of noise, actor and temperature in one update.
+
+    Args:
+        policy: steered; its base policy's parameters are constants.
+        cfg: settings.
+    """
+
+    def __init__(self, policy: SteeredPolicy, cfg: DsrlCfg) -> None:
+        super().__init__()
+        self.policy = policy
+        self.critic = critics(policy, cfg, cfg.members)
+        self.log_alpha = nn.Parameter(torch.tensor(math.log(cfg.initial_alpha)))
+        self._cfg = cfg
+        self._target_entropy = cfg.target_entropy * policy.horizon * policy.action_width
+
+    def forward(self, batch: dict[str, Tensor], context: Context) -> LossOut:
+        """See `LossModule`."""
+        actor, bound = self.policy.actor, self.policy.actor.bound
+        target = self._target(batch, context)
+        with torch.no_grad():
+            ctx = self.policy.encode(part(batch, "obs/"))
+        values = self.critic(ctx, batch[NOISE] / bound)
+        drawn = actor.draw(ctx, batch["normal"])
+        judged = functional_call(self.critic, detached(self.critic), (ctx, drawn.noise / bound))
+        alpha = self.log_alpha.exp()
+        critic_loss = ensemble_mse(values, target)
+        climb = soft_actor(smallest(judged), drawn.log_prob, alpha)
+        alpha_loss = temperature_loss(self.log_alpha, drawn.log_prob, self._target_entropy)
+        info = {
+            "critic_loss": critic_loss,
+            "actor_loss": climb.loss,
+            "q": values.mean(),
+            "target": target.mean(),
+            "entropy": climb.entropy,
+            "alpha": alpha,
+            "saturated": saturated(drawn.noise, bound),
+        }
+        lr = torch.full_like(target[0], self._cfg.lr)
+        return LossOut(critic_loss + climb.loss + alpha_loss, info, (lr, lr, lr), context.carry)
+
+    @torch.no_grad()
+    def _target(self, batch: dict[str, Tensor], context: Context) -> Tensor:
+        """The target r + gamma^n (1 - terminated) (min Q'(s', w') - alpha log pi(w'|s')), (B,)."""
+        ctx = self.policy.encode(part(batch, "next_obs/"))
+        drawn = self.policy.actor.draw(ctx, batch["next_normal"])
+        chunk = drawn.noise / self.policy.actor.bound
+        values = functional_call(self.critic, part(context.average, "critic."), (ctx, chunk))
+        value = soft_value(smallest(values), drawn.log_prob, self.log_alpha.exp())
+        return bootstrap(batch["reward"], batch["discount"], value)
+
+
+# update
+
+
+class DsrlLearner:
+    """Steers a frozen policy; see `DsrlCfg`.
+
+    Raises:
+        ConfigError: settings out of range, or a base policy that does not fit the sim.
+        CapabilityError: the policy cannot be steered.
+    """
+
+    def __init__(self, cfg: DsrlCfg, setup: Setup) -> None:
+        self.cfg = cfg
+        self._steering = Steering(cfg, setup)
+        self.policy = self._steering.policy
+        self.iterations = self._steering.iterations
+        # only where a chunk began is there noise
+        self._decisions: Sampler = Uniform(self._steering.replay, decisions=True)
+        self._loss = DsrlLoss(self.policy, cfg)
+        self._engine = Engine(
+            self._loss,
+            (
+                Group("policy.actor.", cfg.grad_norm),
+                Group("critic.", cfg.grad_norm, 1 - cfg.tau),
+                Group("log_alpha", cfg.grad_norm),
+            ),
+            minibatch=cfg.batch,
+            carry=torch.zeros(1),
+            mode=cfg.engine,
+            updates_per_call=UPDATES_PER_CALL,
+        )
+        self._iteration = 0
+
+    @property
+    def env_steps(self) -> int:
+        """Env steps taken so far."""
+        return self._steering.env_steps
+
+    @property
+    def compile_s(self) -> float:
+        """Seconds spent on compiling so far."""
+        return self._engine.compile_s
+
+    def iterate(self) -> dict[str, float]:
+        """Decisions of all envs, each followed by its updates."""
+        self._iteration += 1
+        episodes, returns, updates = list[Tensor](), list[Tensor](), list[dict[str, float]]()
+        for steps in self._steering.rounds():
+            ended, gained = self._steering.collect(steps)
+            episodes.append(ended)
+            returns.append(gained)
+            if self._steering.warm:
+                updates.append(self._learn())
+        return summary(episodes, returns, updates)
+
+    def _learn(self) -> dict[str, float]:
+        cfg, steering = self.cfg, self._steering
+        count = cfg.updates * cfg.batch
+        rows = steering.rows(self._decisions, cfg.updates)
+        # the noise stands for the chunk
+        del rows["chunk"]
+        rows |= {"normal": steering.normal(count), "next_normal": steering.normal(count)}
+        return self._engine.run(rows, torch.arange(count), count, f"iteration {self._iteration}").mean()
+
+    def state(self) -> dict[str, Any]:
+        """See `Learner.state`."""
+        return {
+            "networks": self._loss.state_dict(),
+            "engine": self._engine.state(),
+            "steering": self._steering.state(),
+            "iteration": self._iteration,
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """See `Learner.load`."""
+        self._loss.load_state_dict(state["networks"])
+        self._engine.load(state["engine"])
+        self._steering.load(state["steering"])
+        self._iteration = int(state["iteration"])

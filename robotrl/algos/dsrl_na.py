@@ -1,0 +1,326 @@
+"""DSRL with noise aliasing: two critics, one of actions, one of noise (Wagenmaker et al. 2025, 2506.15799, sec. 4.3).
+
+The critic of actions learns from whatever chunk was executed, whoever chose it, demonstrations included. The critic of
+noise is distilled from it through the frozen policy, and the actor climbs the critic of noise: no gradient passes
+through the denoiser.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from robotrl.algos.dsrl_common import NOISE, UPDATES_PER_CALL, Steering, critics, saturated, summary
+from robotrl.algos.engine import Context, Engine, EngineMode, Group, LossModule, LossOut
+from robotrl.algos.learner import Setup
+from robotrl.algos.off_policy import Unit, detached, part
+from robotrl.data.chunks import check_dataset
+from robotrl.data.reader import read_dataset
+from robotrl.data.replay import Replay
+from robotrl.data.replay_samplers import Mixed, Sampler, Uniform
+from robotrl.errors import ConfigError, out_of_range
+from robotrl.fn.backup import bootstrap, ensemble_mse, soft_actor, soft_value, temperature_loss
+from robotrl.policies.q import smallest
+from robotrl.policies.steered import SteeredPolicy
+
+LEARN, DISTILL = "learn", "distill"
+
+
+@dataclass(frozen=True)
+class DsrlNaCfg:
+    """Settings of DSRL with noise aliasing."""
+
+    env_steps: int = 100_000
+    """Budget of env steps, all envs counted; rounded up to whole iterations."""
+    steps_per_env: int = 80
+    """Env steps of an iteration in each env."""
+    warmup: int = 8_000
+    """Env steps with the base policy's own noise before the first update."""
+    updates: int = 20
+    """Updates of action critic, actor and temperature after each decision of all envs."""
+    distill_updates: int = 10
+    """Updates of the noise critic after those."""
+    decoded: int = 2_560
+    """Pairs of noise and chunk that are decoded anew for the noise critic after each decision of all envs."""
+    pairs: int = 50_000
+    """Such pairs that are remembered and learned from again; the base policy is frozen, so none grows old."""
+    batch: int = 256
+    """Chunks of an update."""
+    capacity: int = 1_000_000
+    """Env steps that are remembered."""
+    demo_share: float = 0.0
+    """Share of demonstrations in each batch of the action critic, below 1; above 0 needs a dataset."""
+    lr: float = 3e-4
+    """Of everything."""
+    gamma: float = 0.99
+    """Discount of one env step."""
+    tau: float = 0.005
+    """How far the target critics move towards the critics in an update."""
+    members: int = 2
+    """Action critics; targets and the noise critic take the least of their values."""
+    critic_hidden: tuple[int, ...] = (256, 256, 256)
+    """Widths of the critics' hidden layers."""
+    initial_alpha: float = 0.1
+    """Temperature at the start: the worth of one nat of entropy in rewards."""
+    target_entropy: float = 0.0
+    """What the entropy is held at, in nats for each element of the noise divided by its bound."""
+    reward_shift: float = -1.0
+    """Added to the reward of each env step; -1 makes 0 and 1 into -1 and 0: each step until success costs."""
+    grad_norm: float = 10.0
+    """Gradients are clipped to this norm, each network for itself."""
+    engine: EngineMode = "compiled"
+    """"compiled" needs a C++ compiler and takes a minute once; "eager" runs the same function uncompiled."""
+
+    def build(self, setup: Setup) -> DsrlNaLearner:
+        """The learner."""
+        return DsrlNaLearner(self, setup)
+
+
+# losses
+
+
+class DsrlNaLoss(LossModule):
+    """Phase "learn": action critics, actor and temperature. Phase "distill": noise critic.
+
+    Args:
+        policy: steered; its base policy's parameters are constants.
+        unit: of the executed actions.
+        cfg: settings.
+    """
+
+    def __init__(self, policy: SteeredPolicy, unit: Unit, cfg: DsrlNaCfg) -> None:
+        super().__init__()
+        self.policy = policy
+        self.critic = critics(policy, cfg, cfg.members)
+        self.noise_critic = critics(policy, cfg, 1)
+        self.log_alpha = nn.Parameter(torch.tensor(math.log(cfg.initial_alpha)))
+        self._unit, self._cfg = unit, cfg
+        self._target_entropy = cfg.target_entropy * policy.horizon * policy.action_width
+
+    def executed(self, ctx: Tensor, noise: Tensor) -> Tensor:
+        """The chunk (B, H, A) that this noise would make the sim execute, in [-1, 1] as the replay's chunks are."""
+        return self._unit(self.policy.to_actions(self.policy.steer(ctx, noise)))
+
+    def forward(self, batch: dict[str, Tensor], context: Context) -> LossOut:
+        """See `LossModule`."""
+        return self._distill(batch, context) if context.phase == DISTILL else self._learn(batch, context)
+
+    def _learn(self, batch: dict[str, Tensor], context: Context) -> LossOut:
+        actor, bound = self.policy.actor, self.policy.actor.bound
+        target = self._target(batch, context)
+        with torch.no_grad():
+            ctx = self.policy.encode(part(batch, "obs/"))
+        values = self.critic(ctx, batch["chunk"])
+        drawn = actor.draw(ctx, batch["normal"])
+        judged = functional_call(self.noise_critic, detached(self.noise_critic), (ctx, drawn.noise / bound))
+        alpha = self.log_alpha.exp()
+        critic_loss = ensemble_mse(values, target)
+        climb = soft_actor(smallest(judged), drawn.log_prob, alpha)
+        alpha_loss = temperature_loss(self.log_alpha, drawn.log_prob, self._target_entropy)
+        info = {
+            "critic_loss": critic_loss,
+            "actor_loss": climb.loss,
+            "q": values.mean(),
+            "target": target.mean(),
+            "entropy": climb.entropy,
+            "alpha": alpha,
+            "saturated": saturated(drawn.noise, bound),
+        }
+        lr = torch.full_like(target[0], self._cfg.lr)
+        return LossOut(critic_loss + climb.loss + alpha_loss, info, (lr, lr, None, lr), context.carry)
+
+    @torch.no_grad()
+    def _target(self, batch: dict[str, Tensor], context: Context) -> Tensor:
+        """The target r + gamma^n (1 - terminated) (min Q^A'(s', D(s', w')) - alpha log pi(w'|s')), (B,)."""
+        ctx = self.policy.encode(part(batch, "next_obs/"))
+        drawn = self.policy.actor.draw(ctx, batch["next_normal"])
+        chunk = self.executed(ctx, drawn.noise)
+        values = functional_call(self.critic, part(context.average, "critic."), (ctx, chunk))
+        value = soft_value(smallest(values), drawn.log_prob, self.log_alpha.exp())
+        return bootstrap(batch["reward"], batch["discount"], value)
+
+    def _distill(self, batch: dict[str, Tensor], context: Context) -> LossOut:
+        """The noise critic (1, B) follows the action critics at the chunks that its noise decodes to."""
+        with torch.no_grad():
+            ctx = self.policy.encode(part(batch, "obs/"))
+            target = smallest(self.critic(ctx, batch["chunk"]))
+        values = self.noise_critic(ctx, batch[NOISE] / self.policy.actor.bound)
+        loss = ensemble_mse(values, target)
+        rates = (None, None, torch.full_like(target[0], self._cfg.lr), None)
+        return LossOut(loss, {"distill_loss": loss, "distill_spread": target.std()}, rates, context.carry)
+
+
+# update
+
+
+class Pairs:
+    """A ring of what plain noise decodes to in remembered states.
+
+    Args:
+        capacity: rows that are kept.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._rows: dict[str, Tensor] = {}
+        self._added = 0
+
+    def add(self, rows: Mapping[str, Tensor]) -> None:
+        """Keep rows (n, ...) of each name, in place of the oldest; n at most the capacity."""
+        if not self._rows:
+            self._rows = {name: x.new_zeros((self._capacity, *x.shape[1:])) for name, x in rows.items()}
+        count = len(next(iter(rows.values())))
+        places = (self._added + torch.arange(count)) % self._capacity
+        for name, x in rows.items():
+            self._rows[name][places] = x
+        self._added += count
+
+    def sample(self, count: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """Rows (count, ...) drawn with equal chance, with replacement."""
+        places = torch.randint(min(self._added, self._capacity), (count,), generator=generator)
+        return {name: x[places] for name, x in self._rows.items()}
+
+    def state(self) -> dict[str, Any]:
+        """For an exact resume."""
+        return {"rows": {name: x[: self._added] for name, x in self._rows.items()}, "added": self._added}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state` gave."""
+        self._rows, self._added = {}, 0
+        if state["rows"]:
+            self.add(state["rows"])
+        self._added = int(state["added"])
+
+
+class DsrlNaLearner:
+    """Steers a frozen policy; see `DsrlNaCfg`.
+
+    Raises:
+        ConfigError: settings out of range, a base policy that does not fit the sim, or demonstrations that do not.
+        CapabilityError: the policy cannot be steered.
+    """
+
+    def __init__(self, cfg: DsrlNaCfg, setup: Setup) -> None:
+        if cfg.distill_updates < 1:
+            raise out_of_range("algo.distill_updates", cfg.distill_updates, "1 or more")
+        if not 1 <= cfg.decoded <= cfg.pairs:
+            raise out_of_range("algo.decoded", cfg.decoded, f"1 to {cfg.pairs}, algo.pairs")
+        if not 0 <= cfg.demo_share < 1:
+            raise out_of_range("algo.demo_share", cfg.demo_share, "0 or more and below 1")
+        self.cfg = cfg
+        self._steering = Steering(cfg, setup)
+        self.policy = self._steering.policy
+        self.iterations = self._steering.iterations
+        self._states: Sampler = Uniform(self._steering.replay)
+        self._chunks = self._states
+        if cfg.demo_share:
+            self._chunks = Mixed([(Uniform(self._demos(setup)), cfg.demo_share), (self._states, 1 - cfg.demo_share)])
+        self._loss = DsrlNaLoss(self.policy, self._steering.unit, cfg)
+        self._engine = Engine(
+            self._loss,
+            (
+                Group("policy.actor.", cfg.grad_norm),
+                Group("critic.", cfg.grad_norm, 1 - cfg.tau),
+                Group("noise_critic.", cfg.grad_norm),
+                Group("log_alpha", cfg.grad_norm),
+            ),
+            minibatch=cfg.batch,
+            carry=torch.zeros(1),
+            mode=cfg.engine,
+            updates_per_call=UPDATES_PER_CALL,
+        )
+        self._pairs = Pairs(cfg.pairs)
+        self._iteration = 0
+
+    def _demos(self, setup: Setup) -> Replay:
+        """The demonstrations, remembered apart: no rollout takes their place."""
+        if setup.dataset is None:
+            raise ConfigError(f"dataset is not given: algo.demo_share is {self.cfg.demo_share}, which needs one")
+        sim, dataset = self._steering.sim, read_dataset(setup.dataset)
+        check_dataset(dataset, self.policy.observation_spec, sim.action_spec, sim.control_dt_s)
+        layout = self._steering.replay.layout
+        demos = Replay.create(
+            None,
+            layout.observation_spec,
+            layout.action_spec,
+            streams=1,
+            capacity=dataset.num_frames + 1,
+            extras=layout.extras,
+            control_dt_s=layout.control_dt_s,
+        )
+        demos.add_demos(dataset)
+        return demos
+
+    @property
+    def env_steps(self) -> int:
+        """Env steps taken so far."""
+        return self._steering.env_steps
+
+    @property
+    def compile_s(self) -> float:
+        """Seconds spent on compiling so far."""
+        return self._engine.compile_s
+
+    def iterate(self) -> dict[str, float]:
+        """Decisions of all envs, each followed by its updates."""
+        self._iteration += 1
+        episodes, returns, updates = list[Tensor](), list[Tensor](), list[dict[str, float]]()
+        for steps in self._steering.rounds():
+            ended, gained = self._steering.collect(steps)
+            episodes.append(ended)
+            returns.append(gained)
+            if self._steering.warm:
+                updates.append(self._learn() | self._distill())
+        return summary(episodes, returns, updates)
+
+    def _learn(self) -> dict[str, float]:
+        cfg, steering = self.cfg, self._steering
+        count = cfg.updates * cfg.batch
+        rows = steering.rows(self._chunks, cfg.updates)
+        # whatever noise a chunk came from, if any, is of no account to the critic of actions
+        del rows[NOISE]
+        rows |= {"normal": steering.normal(count), "next_normal": steering.normal(count)}
+        return self._run(rows, count, LEARN)
+
+    def _distill(self) -> dict[str, float]:
+        cfg, steering = self.cfg, self._steering
+        self._pairs.add(self._decode(cfg.decoded))
+        count = cfg.distill_updates * cfg.batch
+        return self._run(self._pairs.sample(count, steering.generator), count, DISTILL)
+
+    @torch.no_grad()
+    def _decode(self, count: int) -> dict[str, Tensor]:
+        """Remembered states, plain noise in each, and the chunk that it would make the sim execute."""
+        steering, cfg = self._steering, self.cfg
+        drawn = self._states.sample(count, self.policy.horizon, cfg.gamma, steering.generator)
+        obs = {key: drawn.obs[key] for key in self.policy.observation_spec}
+        noise = self.policy.actor.plain(steering.uniform(count))
+        chunk = self._loss.executed(self.policy.encode(obs), noise)
+        return {**{f"obs/{key}": x for key, x in obs.items()}, NOISE: noise, "chunk": chunk}
+
+    def _run(self, rows: dict[str, Tensor], count: int, phase: str) -> dict[str, float]:
+        return self._engine.run(rows, torch.arange(count), count, f"iteration {self._iteration}", phase).mean()
+
+    def state(self) -> dict[str, Any]:
+        """See `Learner.state`."""
+        return {
+            "networks": self._loss.state_dict(),
+            "engine": self._engine.state(),
+            "steering": self._steering.state(),
+            "pairs": self._pairs.state(),
+            "iteration": self._iteration,
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """See `Learner.load`."""
+        self._loss.load_state_dict(state["networks"])
+        self._engine.load(state["engine"])
+        self._steering.load(state["steering"])
+        self._pairs.load(state["pairs"])
+        self._iteration = int(state["iteration"])
