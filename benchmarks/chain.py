@@ -20,7 +20,7 @@ from robotrl.algos.engine import EngineMode
 from robotrl.algos.learner import Setup
 from robotrl.algos.on_policy import epoch_order
 from robotrl.algos.reinflow import ReinFlowCfg
-from robotrl.benchmarks.chain_baseline import Baseline, DppoBaseline, ReinFlowBaseline
+from robotrl.benchmarks.chain_baseline import DppoBaseline, ReinFlowBaseline
 from robotrl.benchmarks.figures import Figure, Paired, paired
 from robotrl.benchmarks.runner import number
 from robotrl.policies.base import ACTION
@@ -42,7 +42,7 @@ class Method(NamedTuple):
     cfg: ChainCfg
     policy: Any
     """Config of the policy."""
-    baseline: Callable[[Any, Any, Any], Any]
+    baseline: Callable[[Any, Any, Any], ReinFlowBaseline | DppoBaseline]
     """(actor, critic, cfg) to the plain implementation."""
 
 
@@ -89,7 +89,7 @@ def make_learner(method: Method, engine: EngineMode, num_envs: int = NUM_ENVS) -
     return cfg.build(Setup(lambda: sim, None, policy, None, SEED))
 
 
-def make_baseline(method: Method, learner: ChainLearner) -> Baseline:
+def make_baseline(method: Method, learner: ChainLearner) -> ReinFlowBaseline | DppoBaseline:
     """The plain implementation, with copies of the learner's networks."""
     return method.baseline(copy.deepcopy(learner.loss.actor), copy.deepcopy(learner.loss.critic), method.cfg)
 

@@ -267,7 +267,7 @@ class ChainLearner:
             raise ConfigError(
                 f"init_from is not given: {method} fine-tunes a generative policy (clone one: peg-insert-bc-flow)"
             )
-        if not isinstance(policy, HasChain):
+        if not isinstance(setup.init_policy, HasChain):
             raise CapabilityError(
                 f"policy {type(policy).__name__} lacks HasChain: {method} needs a flow or diffusion policy"
             )

@@ -95,9 +95,8 @@ def policy_loss(log_prob: Tensor, rows: dict[str, Tensor], cfg: DppoCfg) -> Poli
         cfg: settings.
     """
     steps = log_prob.shape[1]
-    kind = {"dtype": log_prob.dtype, "device": log_prob.device}
-    weights = torch.tensor(step_weights(cfg.denoising_gamma, steps), **kind)
-    clips = torch.tensor(clip_ranges(cfg.clip_first, cfg.clip_coef, steps), **kind)
+    weights = _like(log_prob, step_weights(cfg.denoising_gamma, steps))
+    clips = _like(log_prob, clip_ranges(cfg.clip_first, cfg.clip_coef, steps))
     return ppo_clip(log_prob, rows["log_prob"], rows["advantage"][:, None] * weights, clips)
 
 
@@ -181,6 +180,10 @@ class DppoLoss(ChainLoss):
             return noise
         ctx, steps = self.frozen.encode(obs), range(self._steps.start)
         return chain.sample(self.frozen, ctx, self._acting, noise, generator, steps, self._cfg.noise_bound).x[:, -1]
+
+
+def _like(x: Tensor, numbers: list[float]) -> Tensor:
+    return torch.tensor(numbers, dtype=x.dtype, device=x.device)
 
 
 def _check(cfg: DppoCfg) -> None:

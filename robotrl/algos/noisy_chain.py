@@ -132,7 +132,8 @@ class NoisyChainLoss(ChainLoss):
         cfg = self._cfg
         high = upper_bound(cfg.noise_low, cfg.noise_high, cfg.noise_hold, cfg.noise_end, progress)
         # the bounds must differ; at their closest the network has no say any more
-        self.actor["noise"].set_bounds(cfg.noise_low, max(high, cfg.noise_low * 1.001))
+        noise: Any = self.actor["noise"]
+        noise.set_bounds(cfg.noise_low, max(high, cfg.noise_low * 1.001))
 
 
 def noisy_learner(cfg: NoisyCfg, setup: Setup, method: str, reduce: Reduce) -> ChainLearner:

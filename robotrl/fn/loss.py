@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,7 +31,9 @@ def ppo_clip(log_prob: Tensor, old_log_prob: Tensor, advantage: Tensor, clip_coe
     """
     log_ratio = log_prob - old_log_prob
     ratio = log_ratio.exp()
-    clipped = ratio.clamp(1 - clip_coef, 1 + clip_coef)
+    low: Any = 1 - clip_coef
+    high: Any = 1 + clip_coef
+    clipped = ratio.clamp(low, high)
     loss = -torch.minimum(ratio * advantage, clipped * advantage).mean()
     with torch.no_grad():
         error = (ratio - 1).abs()
