@@ -74,7 +74,7 @@ class RlpdCfg:
     """Discount of one env step."""
     tau: float = 0.005
     """How far the target critics move towards the critics in an update."""
-    initial_alpha: float = 0.1
+    initial_alpha: float = 0.01
     """Temperature at the start: the worth of one nat of entropy in rewards."""
     target_entropy: float = -0.5
     """What the entropy is held at, in nats for each element of a chunk, normalised to [-1, 1]."""
