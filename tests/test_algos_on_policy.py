@@ -15,7 +15,7 @@ from torch import nn
 from robotrl.algos.engine import Updates
 from robotrl.algos.learner import average_into, descend
 from robotrl.algos.normalizers import RewardNormalizer
-from robotrl.algos.on_policy import epoch_order, make_batch, observations, update_scalars
+from robotrl.algos.on_policy import epoch_order, joined, make_batch, observations, update_scalars
 from robotrl.data.rollout import Rollout
 from robotrl.errors import ConfigError, NumericsError
 
@@ -128,6 +128,15 @@ def test_update_scalars():
         "value_loss": 3,
         "actor_updates": 2,
     }
+
+
+def test_updates_of_two_phases_are_told_apart():
+    first = Updates({"loss": torch.ones(2), "actor_on": torch.ones(2), "pg_loss": torch.tensor([1.0, 3.0])})
+    second = Updates({"loss": torch.ones(2), "actor_on": torch.zeros(2)})
+    whole = joined([first, second])
+    assert whole.info["pg_loss"][:2].tolist() == [1, 3]
+    assert whole.info["pg_loss"][2:].isnan().all()
+    assert update_scalars(whole) == {"pg_loss": 2, "actor_updates": 2}
 
 
 def test_a_chunks_reward_is_normalised_by_the_return_of_its_steps():

@@ -264,6 +264,16 @@ def test_a_learning_rate_falls_along_a_line_and_a_kl_limit_ends_the_epochs():
     assert critic > 10
 
 
+def test_the_critic_learns_the_same_whether_or_not_the_actor_was_stopped():
+    """Where the limit stops the actor, later epochs are of the critic's phase: cheaper, with the same numbers."""
+    critics = []
+    for limit in (None, 1e-12):
+        learner = replace(REINFLOW, critic_warmup=0, target_kl=limit, epochs=4).build(setup(flow()))
+        learner.iterate()
+        critics.append(list(learner.loss.critic.parameters()))
+    assert same(*critics)
+
+
 @pytest.mark.parametrize(("steps", "kind"), [(1, "flow"), (1, "shortcut"), (2, "shortcut")])
 def test_any_number_of_steps_down_to_one(steps, kind):
     cfg = {"flow": FLOW, "shortcut": SHORTCUT}[kind]

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from robotrl.algos.engine import Context, Engine, EngineMode, Group, LossModule, LossOut
+from robotrl.algos.engine import Context, Engine, EngineMode, Group, LossModule, LossOut, Updates
 from robotrl.algos.fit import check_fit
 from robotrl.algos.learner import Setup
 from robotrl.algos.normalizers import ObsNormalizer, RewardNormalizer
@@ -26,6 +26,7 @@ from robotrl.algos.on_policy import (
     check_settings,
     epoch_order,
     finite,
+    joined,
     make_batch,
     observations,
     rollout_scalars,
@@ -352,11 +353,15 @@ class ChainLearner:
         order = epoch_order(len(batch.advantage), cfg.minibatch, cfg.epochs, self._generator, keep_all=False)
         # a decision takes a step or more, so no rollout holds more of them than it has steps
         capacity = cfg.steps_per_env * self.sim.num_envs
-        phase = CRITIC if self._iteration <= cfg.critic_warmup else BOTH
-        updates = self._engine.run(rows, order, capacity, f"iteration {self._iteration}", phase)
+        warm_up = self._iteration <= cfg.critic_warmup
+        epochs: list[Updates] = []
+        for part in order.chunk(cfg.epochs):
+            # once the KL limit has stopped the actor, the rest of the iteration is the critic's, at its own cost
+            phase = CRITIC if warm_up or self._engine.carry[0] == 0 else BOTH
+            epochs.append(self._engine.run(rows, part, capacity, f"iteration {self._iteration}", phase))
         if self._average is not None:
             self._engine.write_average("actor.policy.", self._average)
-        return update_scalars(updates)
+        return update_scalars(joined(epochs))
 
     def _decide(self, obs: dict[str, Tensor]) -> Decision:
         with torch.no_grad():

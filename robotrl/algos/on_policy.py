@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -161,15 +161,25 @@ def rollout_scalars(rollout: Rollout, batch: Batch, reward: Tensor) -> dict[str,
     }
 
 
+def joined(parts: Sequence[Updates]) -> Updates:
+    """Updates in a row as one; NaN where a part, of another phase, has nothing of a name."""
+    names = dict.fromkeys(name for part in parts for name in part.info)
+    blank = [torch.full_like(part.info["loss"], math.nan) for part in parts]
+    columns = {
+        name: torch.cat([part.info.get(name, nothing) for part, nothing in zip(parts, blank, strict=True)])
+        for name in names
+    }
+    return Updates(columns)
+
+
 def update_scalars(updates: Updates) -> dict[str, float]:
     """What to log of an iteration's updates: means, those of the actor over the updates in which it learned.
 
-    The engine's info must hold "actor_on"; updates of a critic alone have none of the actor's names.
+    The engine's info must hold "actor_on"; updates of a critic alone have none of the actor's names, or NaN.
     """
-    scalars = updates.mean()
-    del scalars["loss"]
     on = updates.info["actor_on"] > 0
-    del scalars["actor_on"]
+    kept = {name: values for name, values in updates.info.items() if name not in ("loss", "actor_on")}
+    scalars = {name: float(values.nanmean()) for name, values in kept.items()}
     scalars["actor_updates"] = float(on.sum())
     for name in ("pg_loss", "approx_kl", "clip_fraction"):
         if name in updates.info:
