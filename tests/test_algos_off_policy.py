@@ -32,6 +32,7 @@ from robotrl.fn.backup import (
 from robotrl.fn.chain import normal_log_prob
 from robotrl.policies.q import QEnsemble, average, draw_members, smallest, smallest_of
 from robotrl.policies.squashed import SquashedPolicy
+from robotrl.spec import Spec
 
 # targets and losses, by hand
 
@@ -248,9 +249,10 @@ def test_updates_are_owed_for_env_steps():
 
 
 def test_rows_are_drawn_in_portions_that_fit():
-    rows = {"image": torch.zeros(2, 100, 100, 3, dtype=torch.uint8), "x": torch.zeros(2, 5)}
-    assert at_once(1000, 256, rows) == (64 << 20) // (256 * 30_020)
-    assert at_once(3, 256, rows) == 3
+    picture = Spec((100, 100, 3), ("r", "g", "b"), ("1",) * 3, (0.0,) * 3, (255.0,) * 3, "uint8")
+    specs = {"image": picture, **kit.SPECS}
+    assert at_once(1000, 256, specs) == (64 << 20) // (256 * 2 * 30_008)
+    assert at_once(3, 256, specs) == 3
 
 
 def test_a_replay_on_disk_goes_on_where_it_was(tmp_path: Path):

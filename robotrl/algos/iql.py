@@ -345,7 +345,7 @@ class IqlLearner:
         """So many updates."""
         cfg = self.cfg
         most = UPDATES_PER_CALL * math.ceil(max(cfg.updates_per_iteration, self._steps) / UPDATES_PER_CALL)
-        most = at_once(most, cfg.batch, self._draw(1))
+        most = at_once(most, cfg.batch, self.model.observation_spec)
         info = run_updates(self._engine, self._draw, updates, most, f"iteration {self._iteration}")
         self.updates += updates
         if cfg.ema:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -367,15 +368,15 @@ class Debt:
         return due
 
 
-def at_once(updates: int, batch: int, rows: Mapping[str, Tensor]) -> int:
+def at_once(updates: int, batch: int, keys: Mapping[str, Spec]) -> int:
     """How many of the updates get their rows drawn at once, so that the rows take a bounded memory.
 
     Args:
         updates: the most that will ever be made in a row.
         batch: M rows of each.
-        rows: a sample of any size.
+        keys: observations of a row, of which it holds two each; the rest is small.
     """
-    each = sum(x[0].numel() * x.element_size() for x in rows.values())
+    each = 2 * sum(math.prod(spec.shape) * np.dtype(spec.dtype).itemsize for spec in keys.values())
     return max(1, min(updates, ROWS_BYTES // (each * batch)))
 
 

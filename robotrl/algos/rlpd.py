@@ -258,7 +258,7 @@ class RlpdLearner:
         """The updates that so many env steps are worth: those of the critics alone first, then those of all."""
         critics = (self.cfg.update_ratio - 1) * env_steps
         most = UPDATES_PER_CALL * math.ceil(max(critics, env_steps) / UPDATES_PER_CALL)
-        most = at_once(most, self.cfg.batch, self._draw(1))
+        most = at_once(most, self.cfg.batch, self.policy.observation_spec)
         what = f"iteration {self._iteration}"
         info = run_updates(self._engine, self._draw, critics, most, what, CRITIC)
         for name, parts in run_updates(self._engine, self._draw, env_steps, most, what, BOTH).items():

@@ -232,7 +232,7 @@ class SacLearner:
         """So many updates on what was collected."""
         most = math.ceil(self._steps * self.cfg.update_ratio) + 1
         most = UPDATES_PER_CALL * math.ceil(most / UPDATES_PER_CALL)
-        most = at_once(most, self.cfg.batch, self._draw(1))
+        most = at_once(most, self.cfg.batch, self.policy.observation_spec)
         info = run_updates(self._engine, self._draw, updates, most, f"iteration {self._iteration}")
         self.updates += updates
         return means(info)
