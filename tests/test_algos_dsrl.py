@@ -444,6 +444,8 @@ def test_settings_out_of_range_are_refused(cfg, field, value):
 def test_settings_of_aliasing_out_of_range_are_refused():
     with pytest.raises(ConfigError, match=r"algo\.distill_updates is 0: expected 1 or more"):
         made(replace(NA, distill_updates=0))
+    with pytest.raises(ConfigError, match=r"algo\.own_share is 2.0: expected 0 to 1"):
+        made(replace(NA, own_share=2.0))
     with pytest.raises(ConfigError, match=r"algo\.decoded is 2000: expected 1 to 1000, algo\.pairs"):
         made(replace(NA, decoded=2000))
     with pytest.raises(ConfigError, match=r"algo\.demo_share is 1.0: expected 0 or more and below 1"):

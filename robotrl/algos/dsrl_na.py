@@ -48,6 +48,9 @@ class DsrlNaCfg:
     """Updates of the noise critic after those."""
     decoded: int = 2_560
     """Pairs of noise and chunk that are decoded anew for the noise critic after each decision of all envs."""
+    own_share: float = 0.5
+    """Of these pairs, the share whose noise is the actor's own; the rest is plain noise, as published. Without any, the
+    actor climbs to noise that the noise critic was never asked about."""
     pairs: int = 50_000
     """Such pairs that are remembered and learned from again; the base policy is frozen, so none grows old."""
     batch: int = 256
@@ -211,6 +214,8 @@ class DsrlNaLearner:
             raise out_of_range("algo.distill_updates", cfg.distill_updates, "1 or more")
         if not 1 <= cfg.decoded <= cfg.pairs:
             raise out_of_range("algo.decoded", cfg.decoded, f"1 to {cfg.pairs}, algo.pairs")
+        if not 0 <= cfg.own_share <= 1:
+            raise out_of_range("algo.own_share", cfg.own_share, "0 to 1")
         if not 0 <= cfg.demo_share < 1:
             raise out_of_range("algo.demo_share", cfg.demo_share, "0 or more and below 1")
         self.cfg = cfg
@@ -296,12 +301,15 @@ class DsrlNaLearner:
 
     @torch.no_grad()
     def _decode(self, count: int) -> dict[str, Tensor]:
-        """Remembered states, plain noise in each, and the chunk that it would make the sim execute."""
+        """Remembered states, noise in each, and the chunk that it would make the sim execute."""
         steering, cfg = self._steering, self.cfg
         drawn = self._states.sample(count, self.policy.horizon, cfg.gamma, steering.generator)
         obs = {key: drawn.obs[key] for key in self.policy.observation_spec}
-        noise = self.policy.actor.plain(steering.uniform(count))
-        chunk = self._loss.executed(self.policy.encode(obs), noise)
+        ctx = self.policy.encode(obs)
+        own = round(cfg.own_share * count)
+        drawn_noise = self.policy.actor.draw(ctx[:own], steering.normal(own)).noise
+        noise = torch.cat([drawn_noise, self.policy.actor.plain(steering.uniform(count - own))])
+        chunk = self._loss.executed(ctx, noise)
         return {**{f"obs/{key}": x for key, x in obs.items()}, NOISE: noise, "chunk": chunk}
 
     def _run(self, rows: dict[str, Tensor], count: int, phase: str) -> dict[str, float]:
