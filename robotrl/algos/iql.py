@@ -263,7 +263,7 @@ class IqlLearner:
         model.control_dt_s = sim.control_dt_s
         self.model: Any = model
         self.policy: Any = copy.deepcopy(model) if cfg.ema else model
-        self._clone = None if isinstance(model, HasLogProb) else clone_loss_of(model)
+        self._clone = None if isinstance(self.model, HasLogProb) else clone_loss_of(self.model)
         width, horizon, action = model.context_width, model.horizon, model.action_width
         hidden, activation = cfg.critic_hidden, cfg.critic_activation
         critic = QEnsemble(width, horizon, action, cfg.members, hidden, cfg.layer_norm, activation)

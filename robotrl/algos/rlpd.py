@@ -313,7 +313,7 @@ def _check(cfg: RlpdCfg) -> None:
     check_settings(cfg)
     if not 0 < cfg.demo_share < 1:
         raise out_of_range("algo.demo_share", cfg.demo_share, "above 0 and below 1")
-    if not isinstance(cfg.update_ratio, int) or cfg.update_ratio < 1:
+    if cfg.update_ratio < 1 or cfg.update_ratio % 1:
         raise out_of_range("algo.update_ratio", cfg.update_ratio, "a whole number, 1 or more")
     if not 1 <= cfg.subset <= cfg.members:
         raise out_of_range("algo.subset", cfg.subset, f"1 to {cfg.members}, the number of members")
