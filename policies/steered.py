@@ -16,7 +16,7 @@ from robotrl.policies.base import Deployed
 from robotrl.policies.nets import Activation, Mlp
 from robotrl.policies.squashed import log_slope
 from robotrl.registry import POLICIES
-from robotrl.spec import ActOut, HasDecode, Mode, Spec
+from robotrl.spec import ActOut, Mode, Spec
 from robotrl.transforms import TransformGroup
 
 LOG_STD_RANGE = (-5.0, 2.0)
@@ -115,7 +115,7 @@ class SteeredPolicy(nn.Module):
     def __init__(self, base: Any, cfg: SteeredCfg) -> None:
         super().__init__()
         missing = [name for name in NEEDED if not hasattr(base, name)]
-        if missing or not isinstance(base, HasDecode):
+        if missing:
             lacks = "HasDecode" if "decode" in missing else ", ".join(missing)
             raise CapabilityError(f"policy {type(base).__name__} lacks {lacks}: its noise cannot be steered")
         if not 0 < cfg.bound < math.inf:
@@ -231,7 +231,9 @@ class SteeredPolicy(nn.Module):
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         """Build the policy that `to_json` described, base policy included, with fresh weights."""
-        cfg = {key: tuple(value) if isinstance(value, list) else value for key, value in data["cfg"].items()}
+        cfg: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in data["cfg"].items()
+        }
         base = POLICIES.load(data["base"]["kind"]).from_json(data["base"])
         policy = cls(base, SteeredCfg(**cfg))
         policy.base_sha256 = data["base_sha256"]

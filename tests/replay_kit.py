@@ -127,7 +127,7 @@ class Reference:
 
     def check(self, got: Transitions, horizon: int, gamma: float) -> None:
         """Compare every field of every row."""
-        for b, index in enumerate(got.index.tolist()):
+        for b, index in enumerate(got.starts.tolist()):
             t, n = divmod(index, len(self.streams))
             rows = self.chunk(n, t, horizon)
             assert rows is not None

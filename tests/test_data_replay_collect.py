@@ -149,14 +149,14 @@ def test_corrections_replace_actions_and_land_in_both_replays():
     assert collected.corrected == 2
     assert [float(tape.action[1, 0]) for tape in sim.tape][2:4] == [0.125, 0.125]
     got = replay.view(replay.indices(1), 1, 0.5)
-    sources = {int(i): SOURCES[int(s)] for i, s in zip(got.index, got.source, strict=True)}
+    sources = {int(i): SOURCES[int(s)] for i, s in zip(got.starts, got.source, strict=True)}
     assert [i for i, source in sources.items() if source == "human"] == [5, 7]
     begins = replay.indices(1, decisions=True).tolist()
     # steps 0, 2, 3 and 4 of env 1, and every third of env 0
     assert begins == [0, 6, 1, 5, 7, 9]
-    assert got.extras["noise"].isnan().tolist() == [int(i) not in (0, 6, 1, 9) for i in got.index]
+    assert got.extras["noise"].isnan().tolist() == [int(i) not in (0, 6, 1, 9) for i in got.starts]
     theirs = human.view(human.indices(2), 2, 0.5)
-    assert theirs.index.tolist() == [1, 3]
+    assert theirs.starts.tolist() == [1, 3]
     assert theirs.chunk[0, :, 0].tolist() == [0.125, 0.125]
     assert theirs.steps.tolist() == [2, 1]
     assert not theirs.terminated.any()

@@ -207,7 +207,7 @@ def test_going_back_to_a_checkpoint_is_exact_within_the_slack(tmp_path):
     for replay, sampler in zip((whole, cut), samplers, strict=True):
         kit.walk(replay, 33, seed=1)
         got = drawn(sampler)[-1]
-        sampler.update_priorities(got.index, got.reward.abs())
+        sampler.update_priorities(got.starts, got.reward.abs())
     state = learner_kit.snapshot({"replay": cut.state(), "sampler": samplers[1].state()})
     kit.walk(cut, 15, seed=2)
     cut.cut()

@@ -39,7 +39,7 @@ def test_every_complete_start_has_the_same_chance(make, decisions):
     replay = filled()
     index = replay.indices(3, decisions)
     got = make(replay, decisions=decisions).sample(20_000, 3, 0.9, generator())
-    values, counts = torch.unique(got.index, return_counts=True)
+    values, counts = torch.unique(got.starts, return_counts=True)
     assert torch.equal(values, index.sort().values)
     expected = 20_000 / len(index)
     chi = float(((counts - expected) ** 2 / expected).sum())
@@ -53,7 +53,7 @@ def test_few_complete_starts_among_many_are_found():
     for t in range(400):
         replay.add(kit.record([kit.Row(t, decision=t == 7)]))
     got = Uniform(replay, decisions=True).sample(64, 1, 0.9, generator())
-    assert got.index.tolist() == [7] * 64
+    assert got.starts.tolist() == [7] * 64
 
 
 @pytest.mark.parametrize("make", [Uniform, Prioritised])
@@ -75,8 +75,8 @@ def test_sampling_follows_from_content_and_generator():
     b.load(learner_kit.snapshot(a.state()))
     for make in (Uniform, Prioritised):
         one, other = (make(replay).sample(32, 2, 0.9, generator(3)) for replay in (a, b))
-        assert torch.equal(one.index, other.index)
-        assert not torch.equal(one.index, make(a).sample(32, 2, 0.9, generator(4)).index)
+        assert torch.equal(one.starts, other.starts)
+        assert not torch.equal(one.starts, make(a).sample(32, 2, 0.9, generator(4)).starts)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_shares_are_exact_in_every_minibatch(shares, batch, counts):
     assert got.extras["noise"].shape == (3 * batch, 2, 1)
     for b in (0, batch, 3 * batch - 1):
         replay = replays[int(got.obs["state"][b, 0] // 1000)]
-        assert torch.equal(replay.view(got.index[b : b + 1], 2, 0.9).reward, got.reward[b : b + 1])
+        assert torch.equal(replay.view(got.starts[b : b + 1], 2, 0.9).reward, got.reward[b : b + 1])
 
 
 @given(st.lists(st.floats(0.01, 1), min_size=1, max_size=5), st.integers(100, 4000))
@@ -153,17 +153,17 @@ def test_priorities_give_chances_and_weights():
     sampler.update_priorities(torch.tensor([0, 1]), torch.tensor([1.0, 3.0]))
     got = sampler.sample(400, 1, 0.9, generator())
     # one from each of 400 equal parts: exact but for the part in which the border lies
-    assert abs(int((got.index == 0).sum()) - 100) <= 1
-    assert torch.allclose(got.weight, torch.where(got.index == 0, 1.0, 1 / 3))
+    assert abs(int((got.starts == 0).sum()) - 100) <= 1
+    assert torch.allclose(got.weight, torch.where(got.starts == 0, 1.0, 1 / 3))
     # step 2 was there, incomplete, when 1 was the largest priority; step 3 is new, with 3: chances 1, 3, 1, 3 of 8
     for t in (3, 4):
         replay.add(kit.record([kit.Row(t)]))
     got = sampler.sample(800, 1, 0.9, generator())
-    counts = torch.bincount(got.index, minlength=4)
+    counts = torch.bincount(got.starts, minlength=4)
     assert (counts - torch.tensor([100, 300, 100, 300])).abs().max() <= 1
     sampler.beta = 0.5
     got = sampler.sample(700, 1, 0.9, generator())
-    assert torch.allclose(got.weight, torch.where(got.index % 2 == 0, 1.0, 3**-0.5))
+    assert torch.allclose(got.weight, torch.where(got.starts % 2 == 0, 1.0, 3**-0.5))
 
 
 @given(
@@ -193,9 +193,9 @@ def test_priorities_follow_the_ring(events):
                     known.setdefault(2 * t + n, largest)
             if what == "update":
                 value = 1.0 + k / 8
-                sampler.update_priorities(got.index, torch.full((4,), value))
+                sampler.update_priorities(got.starts, torch.full((4,), value))
                 largest = max(largest, value)
-                known.update(dict.fromkeys(got.index.tolist(), value))
+                known.update(dict.fromkeys(got.starts.tolist(), value))
     index = replay.indices(2)
     if not len(index):
         return
@@ -207,7 +207,7 @@ def test_priorities_follow_the_ring(events):
     again = Prioritised(replay, alpha=1.0, floor=0.0)
     again.load(learner_kit.snapshot(sampler.state()))
     a, b = (one.sample(16, 2, 0.9, generator(5)) for one in (sampler, again))
-    assert torch.equal(a.index, b.index)
+    assert torch.equal(a.starts, b.starts)
     assert torch.equal(a.weight, b.weight)
 
 
@@ -217,9 +217,9 @@ def test_priorities_that_are_none_are_refused_and_steps_that_are_gone_passed_ove
     got = sampler.sample(4, 1, 0.9, generator())
     for bad in (-1.0, float("nan"), float("inf")):
         with pytest.raises(ConfigError, match=r"replay priorities is .*: expected 4 finite numbers, 0 or more"):
-            sampler.update_priorities(got.index, torch.tensor([1.0, 1.0, bad, 1.0]))
+            sampler.update_priorities(got.starts, torch.tensor([1.0, 1.0, bad, 1.0]))
     kit.walk(replay, 40, seed=2)
-    sampler.update_priorities(got.index, torch.full((4,), 1e9))
+    sampler.update_priorities(got.starts, torch.full((4,), 1e9))
     assert sampler._largest == 1.0
     for field in ("alpha", "beta"):
         with pytest.raises(ConfigError, match=f"replay {field} is 1.5: expected a number from 0 to 1"):

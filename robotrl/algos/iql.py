@@ -264,7 +264,7 @@ class IqlLearner:
         self.model: Any = model
         self.policy: Any = copy.deepcopy(model) if cfg.ema else model
         self._clone = None if isinstance(self.model, HasLogProb) else clone_loss_of(self.model)
-        width, horizon, action = model.context_width, model.horizon, model.action_width
+        width, horizon, action = self.model.context_width, self.model.horizon, self.model.action_width
         hidden, activation = cfg.critic_hidden, cfg.critic_activation
         critic = QEnsemble(width, horizon, action, cfg.members, hidden, cfg.layer_norm, activation)
         self._loss = IqlLoss(model, critic, ValueNet(width, hidden, activation), self._clone, cfg)

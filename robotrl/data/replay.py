@@ -213,7 +213,7 @@ class Replay:
         """
         found = self.reach(index.numpy(), horizon)
         if not found.complete.all():
-            wrong = int(found.index[np.argmin(found.complete)])
+            wrong = int(found.starts[np.argmin(found.complete)])
             raise ConfigError(f"replay index {wrong}, horizon {horizon}: expected a stored step with a complete chunk")
         return self.gather(found, gamma)
 
@@ -250,7 +250,7 @@ class Replay:
         ids = np.concatenate([np.arange(low[n], high[n]) * self.streams + n for n in range(self.streams)])
         block = 1 << 16
         parts = [self.sampleable(ids[at : at + block], horizon, decisions) for at in range(0, len(ids), block)]
-        return torch.from_numpy(np.concatenate([ids[:0], *(found.index for found in parts)]))
+        return torch.from_numpy(np.concatenate([ids[:0], *(found.starts for found in parts)]))
 
     def sync(self) -> None:
         """Wait until everything is on the disk, so that it outlives a power cut; a kill needs none of it.
@@ -386,7 +386,7 @@ class Replay:
             torch.from_numpy(parts.steps),
             torch.from_numpy(np.ascontiguousarray(found.meta["source"][:, 0])),
             {key: torch.from_numpy(array.take(start, axis=0)) for key, array in self.ring.extras.items()},
-            torch.from_numpy(found.index),
+            torch.from_numpy(found.starts),
             torch.ones(len(start)) if weight is None else weight,
             torch.from_numpy(parts.cost),
             torch.from_numpy(np.ascontiguousarray(parts.log_prob)),

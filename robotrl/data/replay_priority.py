@@ -117,7 +117,7 @@ class Prioritised:
         """Give steps new priorities, e.g. the size of their TD errors; steps that are gone by now are passed over.
 
         Args:
-            index: (M,) int64, `Transitions.index`.
+            index: (M,) int64, `Transitions.starts`.
             priorities: (M,) 0 or more.
 
         Raises:
@@ -165,7 +165,7 @@ class Prioritised:
         self._value[_spans(np.minimum(fresh, high), high, n) % rows] = self._largest
         index = _spans(start, high, n)
         self._tree.assign(index % rows, 0.0)
-        ready = self.replay.sampleable(index, horizon, self.decisions).index % rows
+        ready = self.replay.sampleable(index, horizon, self.decisions).starts % rows
         self._tree.assign(ready, self._value[ready] ** self.alpha)
         self._seen, self._horizon, self._changes = high.copy(), horizon, self.replay.changes
 

@@ -34,9 +34,8 @@ def recover(meta: np.ndarray, streams: int, side: Storage, heads: np.ndarray | N
     index = stamp - 1
     step = index // streams
     alive = (stamp > 0) & (index % rows == np.arange(rows))
-    if heads is None:
-        heads = np.where(alive, step + 1, 0).reshape(-1, streams).max(axis=0)
-    behind = np.tile(heads, rows // streams) - step
+    newest: np.ndarray = np.where(alive, step + 1, 0).reshape(-1, streams).max(axis=0) if heads is None else heads
+    behind = np.tile(newest, rows // streams) - step
     alive &= (behind > 0) & (behind <= rows // streams)
     final = meta["final"]
     owner = alive & ((flags & FINAL) != 0)
@@ -47,7 +46,7 @@ def recover(meta: np.ndarray, streams: int, side: Storage, heads: np.ndarray | N
     places = final[kept]
     used = int(places.max()) + 1 if len(places) else 0
     free = np.setdiff1d(np.arange(used), places)
-    return Recovered(heads.copy(), free[::-1].tolist(), used)
+    return Recovered(newest.copy(), free[::-1].tolist(), used)
 
 
 def missing(meta: np.ndarray, heads: np.ndarray, length: int) -> np.ndarray:

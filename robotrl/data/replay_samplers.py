@@ -69,7 +69,7 @@ class Uniform:
             tries = (missing + spare) * (horizon if self.decisions else 1)
             found = self.replay.sampleable(self.replay.draw(tries, generator), horizon, self.decisions)
             parts.append(found.first(missing))
-            missing -= len(parts[-1].index)
+            missing -= len(parts[-1].starts)
             if not missing:
                 break
         else:
@@ -127,7 +127,7 @@ class Mixed:
             sampler.sample(count, horizon, gamma, generator, updates)
             for (sampler, _), count in zip(self.parts, counts, strict=True)
         ]
-        return Transitions(*(_join(list(fields), updates) for fields in zip(*drawn, strict=True)))
+        return Transitions._make(_join(list(fields), updates) for fields in zip(*drawn, strict=True))
 
 
 def _join(fields: list[Tensor] | list[dict[str, Tensor]], updates: int) -> Tensor | dict[str, Tensor]:

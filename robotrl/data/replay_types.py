@@ -68,7 +68,7 @@ class Transitions(NamedTuple):
     """(B,) uint8: who chose the first action, a place in `SOURCES`."""
     extras: Arrays
     """(B, ...) float32 each, as stored at the start step."""
-    index: Tensor
+    starts: Tensor
     """(B,) int64: names of the start steps, for `set_reward` and `update_priorities`; never used twice."""
     weight: Tensor
     """(B,) float32: importance weight of the row in a loss; 1 unless the sampler prioritises."""

@@ -17,7 +17,7 @@ from robotrl.data.replay_storage import CUT, ENDED, TERMINATED, TRUNCATED
 class Reach(NamedTuple):
     """How far chunks of H steps get from B starts."""
 
-    index: np.ndarray
+    starts: np.ndarray
     """(B,) int64."""
     rows: np.ndarray
     """(B, H + 1) int64 where the steps lie, the one after the chunk included."""
@@ -36,7 +36,7 @@ class Reach(NamedTuple):
 
     def first(self, count: int) -> Reach:
         """The first `count` rows of each field."""
-        return Reach(*(field[:count] for field in self)) if count < len(self.index) else self
+        return Reach(*(field[:count] for field in self)) if count < len(self.starts) else self
 
 
 class Chunks(NamedTuple):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -222,5 +222,8 @@ def _grid(policy: HasChain, like: Tensor) -> tuple[Tensor, Tensor]:
     """(K,) times before each step and (K,) lengths of the steps, one computation for all users."""
     times = policy.times
     lengths = [after - before for before, after in itertools.pairwise(times)]
-    kind = {"dtype": like.dtype, "device": like.device}
-    return torch.tensor(times[:-1], **kind), torch.tensor(lengths, **kind)
+
+    def row(values: Sequence[float]) -> Tensor:
+        return torch.tensor(values, dtype=like.dtype, device=like.device)
+
+    return row(times[:-1]), row(lengths)

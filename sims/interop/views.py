@@ -75,7 +75,7 @@ class _View(ABC):
         modes = ["rgb_array"] if isinstance(sim, HasCamera) else []
         self.metadata: dict[str, Any] = {"render_modes": modes, "render_fps": round(1 / sim.control_dt_s)}
         self.render_mode = render_mode
-        spaces = {key: space_of(spec) for key, spec in sim.observation_spec.items()}
+        spaces: dict[str, gym.Space[Any]] = {key: space_of(spec) for key, spec in sim.observation_spec.items()}
         self._adopt(gym.spaces.Dict(spaces), space_of(sim.action_spec))
         self._pictures = _Pictures(sim, render_mode, camera, width, height)
 

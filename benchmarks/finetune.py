@@ -1,0 +1,245 @@
+"""Fine-tuning methods side by side: the same demonstrations, the same budget of env steps, several seeds.
+
+A cell clones a base policy, fine-tunes it with one method, and judges both on 256 starts that neither training nor the
+choice of the best checkpoint saw (split `test`). Two methods of the table are there because they fail: steering a base
+that hardly ever succeeds, and a critic without demonstrations.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from robotrl.benchmarks.cells import OUT, Cell, CellResult
+from robotrl.benchmarks.figures import Figure
+from robotrl.fn.stats import bootstrap
+
+DESCRIPTION = (
+    "success of each fine-tuning method on three tasks and three seeds, from clones of the same demonstrations"
+)
+PEERS: dict[str, str] = {}
+SEEDS = (0, 1, 2)
+LEVEL = 0.9
+"""Times and steps are told up to this share of the best policy-gradient success of the task."""
+
+
+class Task(NamedTuple):
+    """How much of everything on one task."""
+
+    sim: str
+    demos: int
+    noise: float
+    """Of the demonstrator's actions; see the sim's page."""
+    clumsiness: float
+    """Of the demonstrator's episodes."""
+    env_steps: int
+    """The budget of fine-tuning."""
+
+
+TASKS = {
+    "peg-insert": Task("mujoco/peg-insert", 40, 0.25, 1.0, 460_800),
+    "pick-place": Task("mujoco/pick-place", 40, 0.15, 0.5, 768_000),
+    "push": Task("mujoco/push", 100, 0.1, 0.0, 1_536_000),
+}
+
+
+class Method(NamedTuple):
+    """One row of the table."""
+
+    label: str
+    base: str | None
+    """What the base policy is cloned with: the end of a preset's name ("bc-flow"); None learns from scratch."""
+    tune: str
+    """What it is fine-tuned with: the end of a preset's name ("reinflow")."""
+    family: str
+    """"policy gradient", "steering" or "off-policy"."""
+    fails: bool = False
+    """Whether it is in the table to show where the approach ends."""
+
+
+METHODS = {
+    "reinflow": Method("ReinFlow, flow, 4 steps", "bc-flow", "reinflow", "policy gradient"),
+    "reinflow_shortcut": Method("ReinFlow, shortcut, 4 steps", "bc-shortcut", "reinflow", "policy gradient"),
+    "reinflow_one_step": Method("ReinFlow, shortcut, 1 step", "bc-shortcut", "reinflow-one-step", "policy gradient"),
+    "dppo": Method("DPPO, diffusion", "bc-diffusion", "dppo", "policy gradient"),
+    "flow_sde": Method("Flow-SDE, flow", "bc-flow", "flow-sde", "policy gradient"),
+    "flow_noise": Method("Flow-Noise, flow", "bc-flow", "flow-noise", "policy gradient"),
+    "dsrl": Method("DSRL, flow", "bc-flow", "dsrl", "steering"),
+    "dsrl_na": Method("DSRL with noise aliasing, flow", "bc-flow", "dsrl-na", "steering"),
+    "rlpd": Method("RLPD, same demonstrations", None, "rlpd", "off-policy"),
+    "dsrl_na_weak_base": Method("DSRL with noise aliasing, base below 5 %", "bc-flow", "dsrl-na", "steering", True),
+    "sac_no_demos": Method("the critic of RLPD without demonstrations", None, "sac", "off-policy", True),
+}
+FAILING_TASK = "peg-insert"
+"""Where the methods that fail are shown."""
+
+
+def cells(quick: bool) -> list[Cell]:
+    """The table: every method on every task and seed; `quick` is seed 0 of the first task."""
+    tasks = list(TASKS)[:1] if quick else list(TASKS)
+    return [
+        _cell(name, task, seed)
+        for seed in (SEEDS[:1] if quick else SEEDS)
+        for task in tasks
+        for name, method in METHODS.items()
+        if task == FAILING_TASK or not method.fails
+    ]
+
+
+def _cell(method: str, task: str, seed: int) -> Cell:
+    command = ("python", "-m", "robotrl.benchmarks.finetune_cell", method, task, str(seed), OUT)
+    return Cell(method, TASKS[task].sim, seed, command, "result.json")
+
+
+# from cells to figures
+
+
+def _column(results: Sequence[CellResult], method: str, sim: str, *path: str) -> dict[int, float]:
+    """Seed to the number at `path`; results without it are left out."""
+    found: dict[int, float] = {}
+    for cell in results:
+        if cell["method"] != method or cell["task"] != sim:
+            continue
+        value: Any = cell["result"]
+        for name in path:
+            value = value.get(name) if isinstance(value, Mapping) else None
+        if value is not None:
+            found[int(cell["seed"])] = float(value)
+    return dict(sorted(found.items()))
+
+
+def steps_to(curve: Sequence[Mapping[str, float]], success: float, axis: str) -> float | None:
+    """Where a curve first reaches a success rate, on its axis "env_steps" or "train_s"; None if it never does."""
+    return next((float(point[axis]) for point in curve if point["success"] >= success), None)
+
+
+def aggregate(results: Sequence[CellResult]) -> dict[str, Figure]:
+    """For each task and method: success, gain, what it took, and where it got to the level of the best."""
+    figures: dict[str, Figure] = {}
+    for task, setting in TASKS.items():
+        best = max(
+            (
+                statistics.fmean(column.values())
+                for name, method in METHODS.items()
+                if method.family == "policy gradient"
+                and (column := _column(results, name, setting.sim, "success", "value"))
+            ),
+            default=None,
+        )
+        for name in METHODS:
+            figures |= _method_figures(results, name, task, best)
+    return figures
+
+
+def _method_figures(results: Sequence[CellResult], name: str, task: str, best: float | None) -> dict[str, Figure]:
+    sim, method = TASKS[task].sim, METHODS[name]
+    success = _column(results, name, sim, "success", "value")
+    if not success:
+        return {}
+    base = _column(results, name, sim, "base", "value")
+    figures = {f"{task}_{name}_success": _spread(success, "success", method.label)}
+    if base:
+        gain = {seed: success[seed] - base[seed] for seed in success if seed in base}
+        figures[f"{task}_{name}_base"] = _spread(base, "success", "the policy that it started from")
+        figures[f"{task}_{name}_gain"] = _spread(gain, "success", "difference, by seed")
+    for key, unit in (
+        ("env_steps", "env steps"),
+        ("train_s", "s"),
+        ("sim_share", "share of the time"),
+        ("network_evaluations", "evaluations"),
+        ("peak_memory_mib", "MiB"),
+    ):
+        column = _column(results, name, sim, key)
+        if column:
+            figures[f"{task}_{name}_{key}"] = _spread(column, unit, "")
+    if best is not None:
+        for axis, unit in (("env_steps", "env steps"), ("train_s", "s")):
+            found = {
+                int(cell["seed"]): steps_to(cell["result"]["curve"], LEVEL * best, axis)
+                for cell in results
+                if cell["method"] == name and cell["task"] == sim
+            }
+            reached = {seed: value for seed, value in found.items() if value is not None}
+            if reached:
+                note = f"to {100 * LEVEL * best:.0f} % success, {len(reached)} of {len(found)} seeds reached it"
+                figures[f"{task}_{name}_{axis}_to_level"] = _spread(reached, unit, note)
+    return figures
+
+
+def _spread(values: Mapping[int, float], unit: str, note: str) -> Figure:
+    numbers = list(values.values())
+    span = bootstrap(np.array(numbers))
+    told = "interquartile mean over seeds with its 95 % bootstrap interval" + (f"; {note}" if note else "")
+    return Figure(span.value, unit, runs=len(numbers), low=span.low, high=span.high, note=told)
+
+
+def table(document: Mapping[str, Any]) -> str:
+    """Markdown: one table a task, one row a method."""
+    figures = {key: Figure.from_json(value) for key, value in document["figures"].items()}
+    parts: list[str] = []
+    for task, setting in TASKS.items():
+        rows = [row for name in METHODS if (row := _row(figures, task, name))]
+        if rows:
+            head = (
+                "method",
+                "base",
+                "success",
+                "env steps",
+                f"to {100 * LEVEL:.0f} % of the best",
+                "time",
+                "network evaluations",
+                "simulator",
+                "seeds",
+            )
+            parts += [
+                f"`{setting.sim}`",
+                "",
+                f"| {' | '.join(head)} |",
+                f"|{' --- |' * len(head)}",
+                *rows,
+                "",
+            ]
+    return "\n".join(parts).rstrip()
+
+
+def _row(figures: Mapping[str, Figure], task: str, name: str) -> str | None:
+    def find(key: str) -> Figure | None:
+        return figures.get(f"{task}_{name}_{key}")
+
+    success = find("success")
+    if success is None:
+        return None
+    cells = (
+        METHODS[name].label,
+        _percent(find("base")),
+        f"**{_percent(success)}**",
+        _count(find("env_steps")),
+        _count(find("env_steps_to_level")) or "not reached",
+        _seconds(find("train_s")),
+        _count(find("network_evaluations")),
+        _percent(find("sim_share"), spread=False),
+        str(success.runs),
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _percent(figure: Figure | None, spread: bool = True) -> str:
+    if figure is None or figure.value is None:
+        return ""
+    value = f"{100 * figure.value:.1f} %"
+    if not spread or figure.low is None or figure.high is None:
+        return value
+    return f"{value} ({100 * figure.low:.1f} to {100 * figure.high:.1f})"
+
+
+def _count(figure: Figure | None) -> str:
+    if figure is None or figure.value is None:
+        return ""
+    return f"{figure.value / 1e6:.1f} M" if figure.value >= 1e6 else f"{figure.value / 1e3:.0f} k"
+
+
+def _seconds(figure: Figure | None) -> str:
+    return "" if figure is None or figure.value is None else f"{figure.value:.0f} s"

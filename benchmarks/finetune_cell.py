@@ -1,0 +1,131 @@
+"""One cell of the fine-tuning table: demonstrations, base, fine-tuning, and what came of it.
+
+`python -m robotrl.benchmarks.finetune_cell METHOD TASK SEED OUT` leaves OUT/result.json.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from robotrl.benchmarks.finetune import METHODS, TASKS, Method, Task
+from robotrl.config import EvalCfg, TrainCfg
+from robotrl.data.demos import collect_demos
+from robotrl.errors import unknown
+from robotrl.files import dump_json, replace_file
+from robotrl.fn.stats import Interval
+from robotrl.load import load_policy
+from robotrl.logs import read_scalars
+from robotrl.loop import evaluate
+from robotrl.memory import PeakMemory
+from robotrl.registry import PRESETS, make_sim
+from robotrl.train import train
+
+PRESET_TASK = "peg-insert"
+"""Presets are named for this task; a cell gives them the sim and the budget of its own."""
+WEAK_UPDATES = 60
+"""Gradient steps of the clone that hardly ever succeeds."""
+EPISODES = 256
+VAL = 128
+"""Starts of each evaluation on the way."""
+POINTS = 16
+"""About how many evaluations a curve has."""
+
+
+def main(method: str, task: str, seed: int, out: Path) -> None:
+    """Run one cell in this process.
+
+    Raises:
+        ConfigError: the method or the task is unknown.
+    """
+    if method not in METHODS:
+        raise unknown("method", method, METHODS)
+    if task not in TASKS:
+        raise unknown("task", task, TASKS)
+    replace_file(out / "result.json", dump_json(run_cell(METHODS[method], TASKS[task], seed, out)))
+
+
+def run_cell(method: Method, task: Task, seed: int, out: Path, episodes: int = EPISODES) -> dict[str, Any]:
+    """The result of one cell.
+
+    Args:
+        method: a row of the table.
+        task: how much of everything.
+        seed: of demonstrations, clone and fine-tuning alike.
+        out: an empty folder for demonstrations and runs.
+        episodes: held-out starts of the last judgement.
+    """
+    began = time.perf_counter()
+    demos = collect_demos(
+        task.sim, out / "demos", episodes=task.demos, noise=task.noise, clumsiness=task.clumsiness, seed=seed
+    )
+    base: Interval | None = None
+    if method.base is not None:
+        train(base_cfg(method, task, seed, demos.path), out / "base")
+        base = judge(out / "base", "latest", task, seed, episodes)
+    tuning = time.perf_counter()
+    with PeakMemory() as memory:
+        train(tune_cfg(method, task, seed, out), out / "tuned")
+    log = read_scalars(out / "tuned" / "scalars.jsonl")
+    last = log[-1]
+    started = log[0]["wall_s"]
+    return {
+        "base": None if base is None else base._asdict(),
+        "success": judge(out / "tuned", "best", task, seed, episodes)._asdict(),
+        "curve": [
+            {"env_steps": row["env_steps"], "train_s": row["wall_s"] - started, "success": row["eval_success"]}
+            for row in log
+            if "eval_success" in row
+        ],
+        "env_steps": last["env_steps"],
+        "train_s": time.perf_counter() - tuning,
+        "compile_s": last.get("compile_s", 0.0),
+        "sim_share": last.get("sim_share"),
+        "network_evaluations": last.get("network_evaluations"),
+        "peak_memory_mib": memory.mib,
+        "wall_s": time.perf_counter() - began,
+    }
+
+
+def base_cfg(method: Method, task: Task, seed: int, dataset: Path) -> TrainCfg[Any, Any]:
+    """How the base is cloned."""
+    cfg = PRESETS.load(f"{PRESET_TASK}-{method.base}")()
+    if method.fails:
+        cfg = replace(cfg, algo=replace(cfg.algo, updates=WEAK_UPDATES))
+    return replace(cfg, sim=replace(cfg.sim, name=task.sim), dataset=str(dataset), seed=seed)
+
+
+def tune_cfg(method: Method, task: Task, seed: int, out: Path) -> TrainCfg[Any, Any]:
+    """How it is fine-tuned: the preset with the cell's sim, budget and evaluations."""
+    cfg = PRESETS.load(f"{PRESET_TASK}-{method.tune}")()
+    cfg = replace(
+        cfg,
+        sim=replace(cfg.sim, name=task.sim),
+        algo=replace(cfg.algo, env_steps=task.env_steps),
+        init_from=None if method.base is None else str(out / "base"),
+        # what learns from demonstrations is given the same ones
+        dataset=str(out / "demos") if cfg.dataset is not None or (method.base is None and not method.fails) else None,
+        seed=seed,
+        stop_at_success=None,
+    )
+    return replace(cfg, evaluation=EvalCfg(every=every(cfg), episodes=VAL, animation=0))
+
+
+def every(cfg: TrainCfg[Any, Any]) -> int:
+    """Iterations between two evaluations, so that a curve has about `POINTS`."""
+    settings = {field.name: getattr(cfg.algo, field.name) for field in fields(cfg.algo)}
+    iterations = settings["env_steps"] / (settings["steps_per_env"] * cfg.sim.num_envs)
+    return max(1, round(iterations / POINTS))
+
+
+def judge(run: Path, which: str, task: Task, seed: int, episodes: int) -> Interval:
+    """Success on held-out starts (split `test`), as deployed."""
+    sim = make_sim(task.sim, num_envs=min(64, episodes), seed=seed)
+    return evaluate(load_policy(run, which), sim, episodes=episodes, split="test", seed=seed).rate
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4]))
