@@ -263,8 +263,8 @@ class IqlLearner:
         model.control_dt_s = sim.control_dt_s
         self.model: Any = model
         self.policy: Any = copy.deepcopy(model) if cfg.ema else model
+        width, horizon, action = model.context_width, model.horizon, model.action_width
         self._clone = None if isinstance(self.model, HasLogProb) else clone_loss_of(self.model)
-        width, horizon, action = self.model.context_width, self.model.horizon, self.model.action_width
         hidden, activation = cfg.critic_hidden, cfg.critic_activation
         critic = QEnsemble(width, horizon, action, cfg.members, hidden, cfg.layer_norm, activation)
         self._loss = IqlLoss(model, critic, ValueNet(width, hidden, activation), self._clone, cfg)
