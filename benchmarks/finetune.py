@@ -56,6 +56,8 @@ class Method(NamedTuple):
     """What it is fine-tuned with: the end of a preset's name ("reinflow")."""
     family: str
     """"policy gradient", "steering" or "off-policy"."""
+    denoising_steps: int | None = None
+    """Of the base policy, where that is not its preset's."""
     fails: bool = False
     """Whether it is in the table to show where the approach ends."""
 
@@ -63,15 +65,15 @@ class Method(NamedTuple):
 METHODS = {
     "reinflow": Method("ReinFlow, flow, 4 steps", "bc-flow", "reinflow", "policy gradient"),
     "reinflow_shortcut": Method("ReinFlow, shortcut, 4 steps", "bc-shortcut", "reinflow", "policy gradient"),
-    "reinflow_one_step": Method("ReinFlow, shortcut, 1 step", "bc-shortcut", "reinflow-one-step", "policy gradient"),
+    "reinflow_one_step": Method("ReinFlow, shortcut, 1 step", "bc-shortcut", "reinflow", "policy gradient", 1),
     "dppo": Method("DPPO, diffusion", "bc-diffusion", "dppo", "policy gradient"),
     "flow_sde": Method("Flow-SDE, flow", "bc-flow", "flow-sde", "policy gradient"),
     "flow_noise": Method("Flow-Noise, flow", "bc-flow", "flow-noise", "policy gradient"),
     "dsrl": Method("DSRL, flow", "bc-flow", "dsrl", "steering"),
-    "dsrl_na": Method("DSRL with noise aliasing, flow", "bc-flow", "dsrl-na", "steering"),
+    "dsrl_na": Method("DSRL, noise aliasing, flow", "bc-flow", "dsrl-na", "steering"),
     "rlpd": Method("RLPD, same demonstrations", None, "rlpd", "off-policy"),
-    "dsrl_na_weak_base": Method("DSRL with noise aliasing, base below 5 %", "bc-flow", "dsrl-na", "steering", True),
-    "sac_no_demos": Method("the critic of RLPD without demonstrations", None, "sac", "off-policy", True),
+    "dsrl_na_weak_base": Method("DSRL, noise aliasing, base below 5 %", "bc-flow", "dsrl-na", "steering", fails=True),
+    "sac_no_demos": Method("the critic of RLPD without demonstrations", None, "sac", "off-policy", fails=True),
 }
 FAILING_TASK = "peg-insert"
 """Where the methods that fail are shown."""

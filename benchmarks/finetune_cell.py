@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,8 @@ VAL = 128
 """Starts of each evaluation on the way."""
 POINTS = 16
 """About how many evaluations a curve has."""
+EVALUATIONS = ("acting_evaluations", "update_evaluations")
+"""Scalars that count rows of the policy's network; methods that evaluate other networks have none."""
 
 
 def main(method: str, task: str, seed: int, out: Path) -> None:
@@ -66,25 +68,23 @@ def run_cell(method: Method, task: Task, seed: int, out: Path, episodes: int = E
     if method.base is not None:
         train(base_cfg(method, task, seed, demos.path), out / "base")
         base = judge(out / "base", "latest", task, seed, episodes)
-    tuning = time.perf_counter()
     with PeakMemory() as memory:
         train(tune_cfg(method, task, seed, out), out / "tuned")
     log = read_scalars(out / "tuned" / "scalars.jsonl")
     last = log[-1]
-    started = log[0]["wall_s"]
     return {
         "base": None if base is None else base._asdict(),
         "success": judge(out / "tuned", "best", task, seed, episodes)._asdict(),
         "curve": [
-            {"env_steps": row["env_steps"], "train_s": row["wall_s"] - started, "success": row["eval_success"]}
+            {"env_steps": row["env_steps"], "train_s": row["learn_s"], "success": row["eval_success"]}
             for row in log
             if "eval_success" in row
         ],
         "env_steps": last["env_steps"],
-        "train_s": time.perf_counter() - tuning,
+        "train_s": last["learn_s"],
         "compile_s": last.get("compile_s", 0.0),
         "sim_share": last.get("sim_share"),
-        "network_evaluations": last.get("network_evaluations"),
+        "network_evaluations": sum(row.get(name, 0.0) for row in log for name in EVALUATIONS) or None,
         "peak_memory_mib": memory.mib,
         "wall_s": time.perf_counter() - began,
     }
@@ -95,19 +95,22 @@ def base_cfg(method: Method, task: Task, seed: int, dataset: Path) -> TrainCfg[A
     cfg = PRESETS.load(f"{PRESET_TASK}-{method.base}")()
     if method.fails:
         cfg = replace(cfg, algo=replace(cfg.algo, updates=WEAK_UPDATES))
+    if method.denoising_steps is not None:
+        cfg = replace(cfg, policy=replace(cfg.policy, denoising_steps=method.denoising_steps))
     return replace(cfg, sim=replace(cfg.sim, name=task.sim), dataset=str(dataset), seed=seed)
 
 
 def tune_cfg(method: Method, task: Task, seed: int, out: Path) -> TrainCfg[Any, Any]:
     """How it is fine-tuned: the preset with the cell's sim, budget and evaluations."""
     cfg = PRESETS.load(f"{PRESET_TASK}-{method.tune}")()
+    alone = method.base is None
     cfg = replace(
         cfg,
         sim=replace(cfg.sim, name=task.sim),
         algo=replace(cfg.algo, env_steps=task.env_steps),
-        init_from=None if method.base is None else str(out / "base"),
-        # what learns from demonstrations is given the same ones
-        dataset=str(out / "demos") if cfg.dataset is not None or (method.base is None and not method.fails) else None,
+        init_from=None if alone else str(out / "base"),
+        # what has no base learns from the same demonstrations, unless it is there to show that it needs them
+        dataset=str(out / "demos") if alone and not method.fails else None,
         seed=seed,
         stop_at_success=None,
     )
@@ -116,9 +119,7 @@ def tune_cfg(method: Method, task: Task, seed: int, out: Path) -> TrainCfg[Any, 
 
 def every(cfg: TrainCfg[Any, Any]) -> int:
     """Iterations between two evaluations, so that a curve has about `POINTS`."""
-    settings = {field.name: getattr(cfg.algo, field.name) for field in fields(cfg.algo)}
-    iterations = settings["env_steps"] / (settings["steps_per_env"] * cfg.sim.num_envs)
-    return max(1, round(iterations / POINTS))
+    return max(1, round(cfg.algo.env_steps / (cfg.algo.steps_per_env * cfg.sim.num_envs) / POINTS))
 
 
 def judge(run: Path, which: str, task: Task, seed: int, episodes: int) -> Interval:

@@ -41,6 +41,17 @@ def peg_insert_rlpd() -> TrainCfg[RlpdCfg, SquashedCfg]:
     return _sparse("mujoco/peg-insert", 100_000)
 
 
+def peg_insert_sac() -> TrainCfg[SacCfg, SquashedCfg]:
+    """Soft actor-critic on the sparse reward, without demonstrations: what RLPD is to be compared with."""
+    return TrainCfg(
+        sim=SimCfg("mujoco/peg-insert", num_envs=8),
+        algo=SacCfg(env_steps=100_000, steps_per_env=4, warmup=1_000),
+        policy=SquashedCfg(horizon=4),
+        evaluation=EvalCfg(every=100, episodes=64),
+        checkpoint_every=100,
+    )
+
+
 def peg_insert_iql() -> TrainCfg[IqlCfg, GaussianCfg]:
     """Learn to insert from recorded episodes alone, good and bad ones; `--algo.env-steps` goes on online."""
     return TrainCfg(

@@ -164,6 +164,7 @@ PRESETS = Table(
         "hopper-sac": "robotrl.configs.off_policy:hopper_sac",
         "reach-rlpd": "robotrl.configs.off_policy:reach_rlpd",
         "peg-insert-rlpd": "robotrl.configs.off_policy:peg_insert_rlpd",
+        "peg-insert-sac": "robotrl.configs.off_policy:peg_insert_sac",
         "peg-insert-iql": "robotrl.configs.off_policy:peg_insert_iql",
     },
     "robotrl.presets",

@@ -95,17 +95,24 @@ def _go(cfg: TrainCfg[Any, Any], run: Run, state: dict[str, Any] | None, callbac
     hooks = CallbackList(run, callbacks)
     eval_sim = _make_eval_sim(cfg)
     print(threads_line(cfg.torch_threads, eval_sim), file=sys.stderr)
-    started, steps_before = time.monotonic(), learner.env_steps
+    started, steps_before, learn_s = time.monotonic(), learner.env_steps, 0.0
     hooks.on_start()
     with track(learner.iterations - iteration, f"train {run.path.name}", "iteration") as progress:
         while iteration < learner.iterations and streak < GOOD_ENOUGH:
+            began = time.monotonic()
             scalars = learner.iterate()
+            learn_s += time.monotonic() - began
             iteration += 1
             last = iteration == learner.iterations or run.stop_requested
             # compiling is done once, however long the run: it is told apart, so that rates can be compared
             compile_s: float = getattr(learner, "compile_s", 0.0)
             elapsed = max(time.monotonic() - started - compile_s, 1e-9)
             scalars["env_steps"] = float(learner.env_steps)
+            # of this session, without evaluations and compiling
+            scalars["learn_s"] = learn_s - compile_s
+            sim_s: float = getattr(learner, "sim_s", 0.0)
+            if sim_s:
+                scalars["sim_share"] = sim_s / max(learn_s - compile_s, 1e-9)
             if compile_s:
                 scalars["compile_s"] = compile_s
             if learner.env_steps:

@@ -152,6 +152,14 @@ class ChainLoss(LossModule):
         """What runs on the robot, made of the fine-tuned policy or of a copy with averaged weights."""
         return policy
 
+    @property
+    def learned_steps(self) -> int:
+        """Rows of the policy's network that a decision is in an update; of most methods the denoising steps that learn.
+
+        With those of acting, which are all denoising steps, they are logged: methods differ in this above all.
+        """
+        return self.policy.denoising_steps
+
     def value(self, obs: dict[str, Tensor]) -> Tensor:
         """The critic on raw observations (B, ...)."""
         return self.critic(self.critic.encode(obs, self.policy.encode(obs)))
@@ -316,6 +324,11 @@ class ChainLearner:
         return self._collector.env_steps
 
     @property
+    def sim_s(self) -> float:
+        """Seconds spent inside the sim so far."""
+        return self._collector.sim_s
+
+    @property
     def compile_s(self) -> float:
         """Seconds spent on compiling so far."""
         return self._engine.compile_s
@@ -342,7 +355,9 @@ class ChainLearner:
         # a sim may show more than is looked at, pictures for example
         batch = batch._replace(obs={key: x for key, x in batch.obs.items() if key in self._keys})
         self._iteration += 1
-        return batch, rollout_scalars(rollout, batch, reward)
+        scalars = rollout_scalars(rollout, batch, reward)
+        scalars["acting_evaluations"] = float(len(batch.advantage) * self.loss.policy.denoising_steps)
+        return batch, scalars
 
     def update(self, batch: Batch) -> dict[str, float]:
         """The epochs over a rollout's decisions; gives what to log of them."""
@@ -354,14 +369,15 @@ class ChainLearner:
         # a decision takes a step or more, so no rollout holds more of them than it has steps
         capacity = cfg.steps_per_env * self.sim.num_envs
         warm_up = self._iteration <= cfg.critic_warmup
-        epochs: list[Updates] = []
+        epochs, evaluations = list[Updates](), 0
         for part in order.chunk(cfg.epochs):
             # once the KL limit has stopped the actor, the rest of the iteration is the critic's, at its own cost
             phase = CRITIC if warm_up or self._engine.carry[0] == 0 else BOTH
+            evaluations += len(part) * self.loss.learned_steps * (phase == BOTH)
             epochs.append(self._engine.run(rows, part, capacity, f"iteration {self._iteration}", phase))
         if self._average is not None:
             self._engine.write_average("actor.policy.", self._average)
-        return update_scalars(joined(epochs))
+        return {**update_scalars(joined(epochs)), "update_evaluations": float(evaluations)}
 
     def _decide(self, obs: dict[str, Tensor]) -> Decision:
         with torch.no_grad():

@@ -132,6 +132,11 @@ class DppoLoss(ChainLoss):
         self._acting = chain.ddim(cfg.eta, cfg.sample_std)
         self._judging = chain.ddim(cfg.eta, cfg.likelihood_std)
 
+    @property
+    def learned_steps(self) -> int:
+        """K'."""
+        return len(self._steps)
+
     def deployed(self, policy: Any) -> Any:
         """See `ChainLoss.deployed`."""
         return StagedPolicy(self.frozen, policy, self._steps.start) if self._steps.start else policy

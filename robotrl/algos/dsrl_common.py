@@ -94,6 +94,11 @@ class Steering:
         return self._collector.env_steps
 
     @property
+    def sim_s(self) -> float:
+        """Seconds spent inside the sim so far."""
+        return self._collector.sim_s
+
+    @property
     def warm(self) -> bool:
         """Whether the plain noise of the beginning is over."""
         return self.env_steps >= self._cfg.warmup

@@ -268,6 +268,11 @@ class DsrlNaLearner:
         return self._steering.env_steps
 
     @property
+    def sim_s(self) -> float:
+        """Seconds spent inside the sim so far."""
+        return self._steering.sim_s
+
+    @property
     def compile_s(self) -> float:
         """Seconds spent on compiling so far."""
         return self._engine.compile_s

@@ -311,6 +311,11 @@ class IqlLearner:
         return 0 if self.experience is None else self.experience.env_steps
 
     @property
+    def sim_s(self) -> float:
+        """Seconds spent inside the sim so far."""
+        return 0.0 if self.experience is None else self.experience.sim_s
+
+    @property
     def compile_s(self) -> float:
         """Seconds spent on compiling so far."""
         return self._engine.compile_s

@@ -185,6 +185,11 @@ class Experience:
         return self._collector.env_steps
 
     @property
+    def sim_s(self) -> float:
+        """Seconds spent inside the sim so far."""
+        return self._collector.sim_s
+
+    @property
     def warm(self) -> bool:
         """Whether there is enough to learn from."""
         return self.env_steps >= self._warmup

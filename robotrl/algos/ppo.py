@@ -204,6 +204,11 @@ class PpoLearner:
         return self._collector.env_steps
 
     @property
+    def sim_s(self) -> float:
+        """Seconds spent inside the sim so far."""
+        return self._collector.sim_s
+
+    @property
     def compile_s(self) -> float:
         """Seconds spent on compiling so far."""
         return self._engine.compile_s

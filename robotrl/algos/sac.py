@@ -214,6 +214,11 @@ class SacLearner:
         return self.experience.env_steps
 
     @property
+    def sim_s(self) -> float:
+        """Seconds spent inside the sim so far."""
+        return self.experience.sim_s
+
+    @property
     def compile_s(self) -> float:
         """Seconds spent on compiling so far."""
         return self._engine.compile_s
