@@ -90,10 +90,13 @@ def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
         time.sleep(0.002)
 
 
+CLOCK = ("wall_s", "env_steps_per_s", "learn_s", "sim_share")
+
+
 def scalars(path: Path) -> list[dict[str, Any]]:
     """What was logged, but for the clock."""
     return [
-        {name: value for name, value in line.items() if name not in ("wall_s", "env_steps_per_s")}
+        {name: value for name, value in line.items() if name not in CLOCK}
         for line in read_scalars(path / "scalars.jsonl")
     ]
 

@@ -263,8 +263,8 @@ class IqlLearner:
         model.control_dt_s = sim.control_dt_s
         self.model: Any = model
         self.policy: Any = copy.deepcopy(model) if cfg.ema else model
+        self._clone = _clone_loss(model)
         width, horizon, action = model.context_width, model.horizon, model.action_width
-        self._clone = None if isinstance(self.model, HasLogProb) else clone_loss_of(self.model)
         hidden, activation = cfg.critic_hidden, cfg.critic_activation
         critic = QEnsemble(width, horizon, action, cfg.members, hidden, cfg.layer_norm, activation)
         self._loss = IqlLoss(model, critic, ValueNet(width, hidden, activation), self._clone, cfg)
@@ -393,6 +393,11 @@ class IqlLearner:
             self.experience.load(state["experience"])
         set_generator_state(self._generator, state["generator"])
         self._iteration, self.updates = int(state["iteration"]), int(state["updates"])
+
+
+def _clone_loss(policy: Any) -> CloneLoss | None:
+    """What a generative policy is cloned with; None for one with a density."""
+    return None if isinstance(policy, HasLogProb) else clone_loss_of(policy)
 
 
 def _check(cfg: IqlCfg) -> None:
