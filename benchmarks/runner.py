@@ -20,6 +20,8 @@ from robotrl.files import dump_json, read_json, replace_file
 SCHEMA_VERSION = 1
 NO_CELLS = "none"
 """As `cells`: run nothing, show what is there."""
+SHOWN = 6
+"""How many of the missing cells are named."""
 
 
 def main(
@@ -135,7 +137,8 @@ def _table(
     missing = [cell.key for cell in table if cell.key not in results]
     print(f"{len(results)} of {len(table)} cells done{f'; {path}' if results else ''}")
     if missing:
-        print(f"missing: {', '.join(missing)}")
+        more = f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
+        print(f"missing: {', '.join(missing[:SHOWN])}{more}")
     return 130 if stopped else 1 if failed else 0
 
 

@@ -249,6 +249,17 @@ class Run:
             self._lock.release()
             self._lock = None
 
+    def discard(self) -> None:
+        """Close the run and remove its directory; for one that was refused before anything was saved.
+
+        Raises:
+            ConfigError: it holds a checkpoint.
+        """
+        if self._store.latest() is not None:
+            raise ConfigError(f"run {self.path} holds checkpoints: expected none in a run that is discarded")
+        self.close()
+        shutil.rmtree(self.path)
+
     def __enter__(self) -> Run:
         self._writable()
         self._signals.install()

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from robotrl.callbacks import Callback, CallbackList
 from robotrl.checkpoint import rng_state, set_rng_state
 from robotrl.config import TrainCfg
 from robotrl.cores import check_threads, usable_cores
-from robotrl.errors import CapabilityError, ConfigError, out_of_range
+from robotrl.errors import CapabilityError, ConfigError, RobotrlError, out_of_range
 from robotrl.interventions.base import Intervention
 from robotrl.load import load_policy, policy_from_tree, policy_tree
 from robotrl.loop import EvalResult, evaluate
@@ -58,7 +58,13 @@ def train(cfg: TrainCfg[Any, Any], run_path: Path, callbacks: Sequence[Callback]
     configs.check(cfg)
     run = Run.create(run_path, configs.to_json(cfg), seed=cfg.seed, command=sys.argv, keep=cfg.keep)
     with run:
-        _go(cfg, run, None, callbacks)
+        try:
+            prepared = _prepare(cfg, None)
+        except RobotrlError:
+            # what was refused before it began leaves nothing, so that the corrected command may use the same path
+            run.discard()
+            raise
+        _go(cfg, run, prepared, None, callbacks)
     return run_path
 
 
@@ -73,19 +79,44 @@ def resume(run_path: Path, callbacks: Sequence[Callback] = ()) -> Path:
     cfg = configs.from_json(run.config, types)
     run = Run.open(run_path, keep=cfg.keep)
     checkpoint = run.resume(sys.argv)
+    state = None if checkpoint is None else checkpoint.tree
     with run:
-        _go(cfg, run, None if checkpoint is None else checkpoint.tree, callbacks)
+        _go(cfg, run, _prepare(cfg, state), state, callbacks)
     return run_path
 
 
-def _go(cfg: TrainCfg[Any, Any], run: Run, state: dict[str, Any] | None, callbacks: Sequence[Callback]) -> None:
+class _Prepared(NamedTuple):
+    """What a run is put together from; making it refuses what cannot work."""
+
+    learner: Learner
+    watcher: Intervention | None
+    eval_sim: VecSim
+
+
+def _prepare(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None) -> _Prepared:
+    """Put a run together.
+
+    Args:
+        cfg: the config.
+        state: of the checkpoint to go on from, None for a new run.
+    """
     torch.set_num_threads(cfg.torch_threads)
     # our code draws from generators of its own; sims and callbacks of others may use the global streams
     random.seed(cfg.seed)
     np.random.seed(cfg.seed)
     torch.manual_seed(cfg.seed)
     learner: Learner = cfg.algo.build(_setup(cfg, state))
-    watcher = _watch(cfg, learner)
+    return _Prepared(learner, _watch(cfg, learner), _make_eval_sim(cfg))
+
+
+def _go(
+    cfg: TrainCfg[Any, Any],
+    run: Run,
+    prepared: _Prepared,
+    state: dict[str, Any] | None,
+    callbacks: Sequence[Callback],
+) -> None:
+    learner, watcher, eval_sim = prepared
     iteration, streak = 0, 0
     best: float | None = None
     if state is not None:
@@ -93,7 +124,6 @@ def _go(cfg: TrainCfg[Any, Any], run: Run, state: dict[str, Any] | None, callbac
         set_rng_state(state["rng"])
         iteration, streak, best = (state[name] for name in ("iteration", "streak", "best"))
     hooks = CallbackList(run, callbacks)
-    eval_sim = _make_eval_sim(cfg)
     print(threads_line(cfg.torch_threads, eval_sim), file=sys.stderr)
     started, steps_before, learn_s = time.monotonic(), learner.env_steps, 0.0
     hooks.on_start()

@@ -326,6 +326,22 @@ def test_bad_configs_are_refused_by_name(tmp_path, changes, message):
         train(walk_config(**changes), tmp_path / "r")
 
 
+def test_a_run_that_is_refused_before_it_begins_leaves_nothing(tmp_path, capsys):
+    path = tmp_path / "r"
+    assert main(["train", "peg-insert-reinflow", "--run-dir", str(path), *TINY_RL]) == 2
+    assert "init_from is not given: ReinFlow fine-tunes a generative policy" in capsys.readouterr().err
+    assert not path.exists()
+
+
+def test_a_run_with_checkpoints_is_never_discarded(tmp_path):
+    run = Run.create(tmp_path / "r", {}, seed=0, command=[])
+    with run:
+        run.save({"x": 1}, step=1)
+        with pytest.raises(ConfigError, match="holds checkpoints"):
+            run.discard()
+    assert Run.open(tmp_path / "r").latest() is not None
+
+
 def test_a_sim_that_cannot_be_evaluated_is_refused_before_training(tmp_path, monkeypatch):
     monkeypatch.setitem(SIMS._rows, "test/bare", "test_train:make_bare")
     monkeypatch.setitem(__import__("sys").modules, "test_train", __import__("types").SimpleNamespace(make_bare=bare))
