@@ -14,6 +14,7 @@ from robotrl.algos.ppo import policy_loss
 from robotrl.collect import Collector
 from robotrl.errors import CapabilityError, ConfigError
 from robotrl.loop import evaluate
+from robotrl.policies.squashed import SquashedCfg
 
 
 def test_the_ratio_is_one_before_the_first_update():
@@ -211,6 +212,8 @@ def test_it_learns():
 def test_a_policy_without_density_is_refused():
     with pytest.raises(CapabilityError, match="FlowPolicy lacks HasLogProb: PPO needs a Gaussian policy"):
         PPO.build(setup(flow()))
+    with pytest.raises(CapabilityError, match="SquashedPolicy lacks log_std: PPO needs a Gaussian policy"):
+        PPO.build(setup(None, SquashedCfg()))
 
 
 @pytest.mark.parametrize(

@@ -171,8 +171,10 @@ class PpoLearner:
             self._normalizer = ObsNormalizer(specs) if cfg.normalise_obs else None
             inputs = () if self._normalizer is None else self._normalizer.transforms()
             model = setup.policy_cfg.build(specs, self.sim.action_spec, TransformGroup(inputs, outputs))
-        if not isinstance(model, HasLogProb):
-            raise CapabilityError(f"policy {type(model).__name__} lacks HasLogProb: PPO needs a Gaussian policy")
+        for what, there in (("HasLogProb", isinstance(model, HasLogProb)), ("log_std", hasattr(model, "log_std"))):
+            # a squashed Gaussian has a density, but not one of a mean and one deviation for each element
+            if not there:
+                raise CapabilityError(f"policy {type(model).__name__} lacks {what}: PPO needs a Gaussian policy")
         self.policy: Any = model
         self.policy.control_dt_s = self.sim.control_dt_s
         check_settings(cfg, self.policy.horizon)
