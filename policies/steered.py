@@ -6,12 +6,12 @@ import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
-from robotrl.errors import CapabilityError, ConfigError, out_of_range
+from robotrl.errors import CapabilityError, ConfigError, out_of_range, unknown
 from robotrl.policies.base import Deployed
 from robotrl.policies.nets import Activation, Mlp
 from robotrl.policies.squashed import log_slope
@@ -21,6 +21,7 @@ from robotrl.transforms import TransformGroup
 
 LOG_STD_RANGE = (-5.0, 2.0)
 """Bounds of the log-deviation of the noise before tanh."""
+MODES: tuple[Mode, ...] = ("sample", "mean")
 NEEDED = ("encode", "decode", "to_actions", "to_json")
 """What a policy must have besides the specs to be steered."""
 
@@ -35,6 +36,9 @@ class SteeredCfg:
     """Widths of the hidden layers."""
     activation: Activation = "tanh"
     """Between the layers."""
+    deploy: Mode = "sample"
+    """What runs on the robot: "sample" draws the noise as in training, "mean" takes the actor's mean, which needs no
+    noise and always does the same, but may lie between two good ways."""
     horizon: int | None = None
     """Length of the chunks that are expected of the base policy; None takes what it has."""
 
@@ -96,7 +100,8 @@ class NoiseActor(nn.Module):
 class SteeredPolicy(nn.Module):
     """Satisfies `Policy`. Nothing of the base policy is known but `encode`, `decode` and `to_actions`.
 
-    Its own actor is all that learns. The exported graph holds both and takes no noise: the actor's mean is deployed.
+    Its own actor is all that learns. The exported graph holds both; it takes the standard normal numbers that the
+    actor draws with, or nothing where the actor's mean is deployed.
 
     Args:
         base: any policy with `encode` and `decode`; it is frozen, in place.
@@ -109,8 +114,6 @@ class SteeredPolicy(nn.Module):
 
     kind: ClassVar[str] = "steered"
     Cfg: ClassVar[type] = SteeredCfg
-    deploy_mode: ClassVar[Literal["sample", "mean"]] = "mean"
-    noise_shape: ClassVar[None] = None
 
     def __init__(self, base: Any, cfg: SteeredCfg) -> None:
         super().__init__()
@@ -118,6 +121,8 @@ class SteeredPolicy(nn.Module):
         if missing:
             lacks = "HasDecode" if "decode" in missing else ", ".join(missing)
             raise CapabilityError(f"policy {type(base).__name__} lacks {lacks}: its noise cannot be steered")
+        if cfg.deploy not in MODES:
+            raise unknown("policy.deploy", str(cfg.deploy), MODES)
         if not 0 < cfg.bound < math.inf:
             raise out_of_range("policy.bound", cfg.bound, "above 0")
         if cfg.horizon not in (None, base.horizon):
@@ -131,6 +136,26 @@ class SteeredPolicy(nn.Module):
         self.reward_scale: float | None = None
         """Rewards are not normalised."""
         self.actor = NoiseActor(base.context_width, base.horizon, self.action_width, cfg)
+
+    @property
+    def deploy_mode(self) -> Mode:
+        """What runs on the robot."""
+        return self.cfg.deploy
+
+    @property
+    def noise_shape(self) -> tuple[int, int] | None:
+        """(H, A) of the numbers that `deploy` draws with, None where it takes the mean."""
+        return (self.horizon, self.action_width) if self.cfg.deploy == "sample" else None
+
+    @property
+    def denoising_steps(self) -> int:
+        """K of the base policy, 0 where it does not say."""
+        return getattr(self.base, "denoising_steps", 0)
+
+    @property
+    def sampler(self) -> tuple[str, str]:
+        """Kind and solver of the base policy's sampler."""
+        return getattr(self.base, "sampler", ("flow", "euler"))
 
     @property
     def observation_spec(self) -> dict[str, Spec]:
@@ -190,10 +215,19 @@ class SteeredPolicy(nn.Module):
         return self.base.to_actions(raw_action)
 
     def deploy(self, obs: dict[str, Tensor], noise: Tensor | None) -> Deployed:
-        """The chunk from the actor's mean noise; takes no noise from outside."""
-        del noise
+        """The chunk from noise that the actor draws with `noise` (B, H, A), or from its mean, which takes none.
+
+        Raises:
+            ConfigError: there is no noise to draw with.
+        """
         ctx = self.encode(obs)
-        raw = self.steer(ctx, self.actor.mean(ctx))
+        if self.cfg.deploy == "sample":
+            if noise is None:
+                raise ConfigError("noise is None: a steered policy that is deployed by sampling draws with it")
+            chosen = self.actor.draw(ctx, noise).noise
+        else:
+            chosen = self.actor.mean(ctx)
+        raw = self.steer(ctx, chosen)
         return Deployed(self.to_actions(raw), raw)
 
     def act(

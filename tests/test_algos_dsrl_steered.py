@@ -24,6 +24,7 @@ from robotrl.registry import POLICIES
 from robotrl.spec import HasDecode, Policy
 
 CFG = SteeredCfg(bound=1.5, hidden=(32, 32))
+MEAN = replace(CFG, deploy="mean")
 
 
 def steered(base: str = "flow", cfg: SteeredCfg = CFG, seed: int = 0) -> SteeredPolicy:
@@ -38,8 +39,20 @@ def normal(*shape: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(3))
 
 
-def test_it_is_a_policy_that_takes_no_noise():
-    policy = steered()
+def test_it_is_a_policy_that_draws_noise_with_what_it_is_given():
+    policy, obs = steered(), observations(9)
+    assert policy.noise_shape == (3, 2)
+    with torch.no_grad():
+        drawn = policy.actor.draw(policy.encode(obs), normal(9, 3, 2)).noise
+        assert torch.equal(policy.deploy(obs, normal(9, 3, 2)).actions, policy.base.deploy(obs, drawn).actions)
+    with pytest.raises(ConfigError, match="noise is None"):
+        policy.deploy(obs, None)
+    with pytest.raises(ConfigError, match=r"policy\.deploy 'men' is unknown: did you mean 'mean'"):
+        replace(CFG, deploy="men").build(make_policy("flow"))  # pyright: ignore
+
+
+def test_deployed_by_its_mean_it_takes_no_noise():
+    policy = steered(cfg=MEAN)
     assert isinstance(policy, Policy)
     assert not isinstance(policy, HasDecode)
     assert policy.noise_shape is None
@@ -57,7 +70,7 @@ def test_it_is_a_policy_that_takes_no_noise():
 @pytest.mark.parametrize("base", ["flow", "diffusion", "shortcut"])
 @torch.no_grad()
 def test_what_is_deployed_is_the_base_policy_at_the_actors_mean(base):
-    policy, obs = steered(base), observations(9)
+    policy, obs = steered(base, MEAN), observations(9)
     noise = policy.actor.mean(policy.base.encode(obs))
     assert (noise.abs() > 0.1).any()
     assert torch.equal(policy.deploy(obs, None).actions, policy.base.deploy(obs, noise).actions)
@@ -155,9 +168,9 @@ def test_it_comes_back_from_a_checkpoint_base_and_all(base):
     assert again.to_json() == policy.to_json()
     assert again.to_json()["base"]["kind"] == base.split("-")[0]
     again.check_base()
-    obs = tree["fingerprint"]["obs"]
+    obs, noise = tree["fingerprint"]["obs"], tree["fingerprint"]["noise"]
     with torch.no_grad():
-        assert torch.equal(again.deploy(obs, None).actions, policy.deploy(obs, None).actions)
+        assert torch.equal(again.deploy(obs, noise).actions, policy.deploy(obs, noise).actions)
 
 
 def test_a_changed_or_missing_base_weight_is_refused():
@@ -195,13 +208,17 @@ def test_what_cannot_be_steered_is_refused():
     assert replace(CFG, horizon=3).build(make_policy("flow")).horizon == 3
 
 
-def test_the_bundle_holds_actor_and_base_and_takes_no_noise(tmp_path):
-    policy = steered()
+@pytest.mark.parametrize("cfg", [CFG, MEAN], ids=["sample", "mean"])
+def test_the_bundle_holds_actor_and_base(tmp_path, cfg):
+    policy = steered(cfg=cfg)
     recorded = {key: x.numpy() for key, x in observations(1200).items()}
     report = export(policy, tmp_path / "bundle", observations=recorded, control_dt_s=0.1)
     assert report.parity_max_rel <= 1e-5
     bundle = open_bundle(tmp_path / "bundle")
-    assert bundle.golden.noise is None
+    assert (bundle.golden.noise is None) == (cfg.deploy == "mean")
+    assert (bundle.manifest.sampler.kind, bundle.manifest.sampler.steps) == (
+        ("flow", 4) if cfg.deploy == "sample" else ("none", 0)
+    )
     assert set(bundle.golden.observations) == set(OBSERVATION_SPEC)
     fresh = {key: x.numpy() for key, x in observations(200, seed=7).items()}
     assert parity_of(policy, bundle, fresh).max_rel <= 1e-5
