@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from robotrl.algos.engine import Context, Engine, Group, LossModule, LossOut, flatten
+from robotrl.algos.engine import Context, Engine, Group, LossModule, LossOut
+from robotrl.algos.flat import flatten
 from robotrl.errors import ConfigError, NumericsError
 
 
@@ -212,6 +213,23 @@ def test_phases_and_averages_compile_to_the_same_numbers():
     assert torch.allclose(compiled.flat, eager.flat, atol=1e-6)
     for name, value in compiled.state().items():
         assert torch.allclose(value, eager.state()[name], atol=1e-6), name
+
+
+def test_a_phase_that_cannot_be_compiled_leaves_the_others_as_they_are(monkeypatch):
+    mixed, eager = chase(mode="compiled"), chase()
+    mixed.run(data(), torch.arange(40), 40, "here", "a")
+
+    def refuse(*arguments: object) -> Tensor:
+        raise RuntimeError("no compiler any more")
+
+    monkeypatch.setattr(mixed, "_compile", refuse)
+    with pytest.warns(UserWarning, match="no compiler any more"):
+        mixed.run(data(), torch.arange(40), 40, "here", "both")
+    mixed.run(data(), torch.arange(40), 40, "here", "a")
+    for phase in ("a", "both", "a"):
+        eager.run(data(), torch.arange(40), 40, "here", phase)
+    assert mixed.mode == "eager"
+    assert torch.allclose(mixed.flat, eager.flat, atol=1e-6)
 
 
 def test_groups_must_divide_the_parameters():

@@ -25,6 +25,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from robotrl.algos.cuda_graph import CudaGraph
+from robotrl.algos.flat import Views, flatten
 from robotrl.errors import ConfigError, NumericsError, out_of_range
 
 EngineMode = Literal["compiled", "eager"]
@@ -121,6 +123,8 @@ class _Phase(NamedTuple):
     data: dict[str, Tensor]
     call: Callable[..., Tensor]
     info_names: list[str]
+    per_call: int
+    """Updates that a call makes."""
 
 
 class Engine:
@@ -176,11 +180,11 @@ class Engine:
                 f"engine groups {[g.prefix for g in groups]} do not divide the parameters {[n for n, _ in named]}:"
                 " expected each in exactly one"
             )
-        self._views = _Views([name for name, _ in ordered], [p.shape for _, p in ordered])
+        self._views = Views([name for name, _ in ordered], [p.shape for _, p in ordered])
         kept = [
             pair for group, pairs in zip(groups, members, strict=True) if group.average is not None for pair in pairs
         ]
-        self._average_views = _Views([name for name, _ in kept], [p.shape for _, p in kept])
+        self._average_views = Views([name for name, _ in kept], [p.shape for _, p in kept])
         ends = list(itertools.accumulate(sum(p.numel() for _, p in pairs) for pairs in members))
         self._spans = list(zip([0, *ends[:-1]], ends, strict=True))
         self.flat = flatten([p for _, p in ordered])
@@ -215,7 +219,7 @@ class Engine:
         rows = order.repeat(math.ceil(count * self.minibatch / len(order)))[: count * self.minibatch]
         rows = rows.view(count, self.minibatch).to(self.flat.device)
         ready = self._fill(data, capacity, phase)
-        per_call = 1 if self.mode == "eager" else self._per_call
+        per_call = ready.per_call
         padded = torch.zeros(math.ceil(count / per_call) * per_call, self.minibatch, dtype=torch.int64).to(rows)
         padded[:count] = rows
         live = (torch.arange(len(padded), device=rows.device) < count).to(self.flat.dtype)
@@ -390,7 +394,8 @@ class Engine:
                 )
                 self.mode = "eager"
             self.compile_s += time.perf_counter() - began
-        return _Phase(buffers, call, info_names)
+        # a phase that was compiled before another one failed to stays compiled, and its graph of a fixed length
+        return _Phase(buffers, call, info_names, self._per_call if self.mode == "compiled" else 1)
 
     def _compile(self, function: Callable[..., Tensor], buffers: dict[str, Tensor]) -> Callable[..., Tensor]:
         from torch.fx.experimental.proxy_tensor import make_fx
@@ -415,65 +420,3 @@ class Engine:
                 arguments = (*self._now, *example()[state : state + 2], *buffers.values())
                 return CudaGraph(compiled, arguments, inputs=(state, state + 1))
         return compiled
-
-
-class _Views:
-    """Names and shapes of parameters that lie one after another in a flat vector."""
-
-    def __init__(self, names: list[str], shapes: list[torch.Size]) -> None:
-        self._names, self._shapes = names, shapes
-        self._sizes = [shape.numel() for shape in shapes]
-
-    def __call__(self, flat: Tensor) -> dict[str, Tensor]:
-        parts = zip(self._names, flat.split(self._sizes) if self._sizes else (), self._shapes, strict=True)
-        return {name: part.view(shape) for name, part, shape in parts}
-
-
-class CudaGraph:
-    """A function of CUDA tensors captured once and replayed.
-
-    Args:
-        function: what to capture; it writes its results into its arguments or returns a tensor.
-        arguments: the tensors that it will always be run on.
-        inputs: positions of arguments that are new in each call; they are copied in, all others must be the same
-            tensors every time.
-    """
-
-    def __init__(self, function: Callable[..., Tensor], arguments: tuple[Tensor, ...], inputs: tuple[int, ...]) -> None:
-        self._inputs = inputs
-        self._static = {i: arguments[i].clone() for i in inputs}
-        fixed = tuple(self._static.get(i, argument) for i, argument in enumerate(arguments))
-        # warming up would change the arguments, so it runs on copies; the capture itself runs nothing
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(3):
-                function(*(argument.clone() for argument in fixed))
-        torch.cuda.current_stream().wait_stream(stream)
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
-            self._result = function(*fixed)
-
-    def __call__(self, *arguments: Tensor) -> Tensor:
-        """Replay on the captured tensors, with new `inputs`; gives a copy of the result."""
-        for i in self._inputs:
-            self._static[i].copy_(arguments[i])
-        self._graph.replay()
-        return self._result.clone()
-
-
-def flatten(parameters: Sequence[nn.Parameter]) -> Tensor:
-    """One vector of all parameters, of which each parameter becomes a view.
-
-    Raises:
-        ConfigError: parameters of several types or devices.
-    """
-    if len({(p.dtype, p.device) for p in parameters}) != 1:
-        raise ConfigError("parameters are of several types or devices: expected one")
-    flat = torch.cat([p.detach().reshape(-1) for p in parameters])
-    offset = 0
-    for parameter in parameters:
-        size = parameter.numel()
-        parameter.data = flat[offset : offset + size].view(parameter.shape)
-        offset += size
-    return flat

@@ -1,0 +1,45 @@
+"""Parameters of many networks as one vector, and the networks' own tensors as views of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from robotrl.errors import ConfigError
+
+
+class Views:
+    """Names and shapes of parameters that lie one after another in a flat vector.
+
+    Args:
+        names: of the parameters, in their order.
+        shapes: likewise.
+    """
+
+    def __init__(self, names: list[str], shapes: list[torch.Size]) -> None:
+        self._names, self._shapes = names, shapes
+        self._sizes = [shape.numel() for shape in shapes]
+
+    def __call__(self, flat: Tensor) -> dict[str, Tensor]:
+        """The parameters in a vector (P,), as views of it."""
+        parts = zip(self._names, flat.split(self._sizes) if self._sizes else (), self._shapes, strict=True)
+        return {name: part.view(shape) for name, part, shape in parts}
+
+
+def flatten(parameters: Sequence[nn.Parameter]) -> Tensor:
+    """One vector of all parameters, of which each parameter becomes a view.
+
+    Raises:
+        ConfigError: parameters of several types or devices.
+    """
+    if len({(p.dtype, p.device) for p in parameters}) != 1:
+        raise ConfigError("parameters are of several types or devices: expected one")
+    flat = torch.cat([p.detach().reshape(-1) for p in parameters])
+    offset = 0
+    for parameter in parameters:
+        size = parameter.numel()
+        parameter.data = flat[offset : offset + size].view(parameter.shape)
+        offset += size
+    return flat
