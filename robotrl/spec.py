@@ -214,6 +214,12 @@ class HasPrivileged(Protocol):
     """Keys of `observation_spec` that no policy is built on."""
 
 
+def visible(sim: VecSim) -> dict[str, Spec]:
+    """The observations that a policy may see: those that are not privileged."""
+    hidden = sim.privileged if isinstance(sim, HasPrivileged) else ()
+    return {key: spec for key, spec in sim.observation_spec.items() if key not in hidden}
+
+
 class Expert(Protocol):
     """A scripted demonstrator of a sim; it may read privileged state."""
 

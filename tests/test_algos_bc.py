@@ -10,10 +10,11 @@ import torch
 from learner_kit import ACTION, FLOW, GAUSSIAN, SPECS, flow, gaussian, same, setup, snapshot, write_walks
 from torch import nn
 
-from robotrl.algos.bc import BcCfg, cosine, transforms_for
+from robotrl.algos.bc import BcCfg, transforms_for
 from robotrl.data.reader import read_dataset
 from robotrl.errors import CapabilityError, ConfigError, NumericsError
 from robotrl.fn.clone import flow_matching_loss
+from robotrl.fn.schedule import cosine
 from robotrl.policies.diffusion import DiffusionCfg
 from robotrl.policies.shortcut import ShortcutCfg
 from robotrl.transforms import numpy_backend

@@ -16,7 +16,7 @@ from walk_sim import Walk
 
 from robotrl.algos.dsrl import DsrlCfg
 from robotrl.algos.dsrl_common import shifted
-from robotrl.algos.dsrl_na import DISTILL, LEARN, DsrlNaCfg, Pairs
+from robotrl.algos.dsrl_na import DISTILL, LEARN, DsrlNaCfg, Pairs, relative
 from robotrl.algos.engine import Context
 from robotrl.algos.learner import Setup
 from robotrl.data.replay import SOURCES
@@ -275,7 +275,7 @@ def test_the_critics_learn_from_their_error_alone(cfg):
 def test_the_noise_critic_follows_the_action_critics_through_the_base_policy():
     learner = made(replace(NA, critic_hidden=(64, 64)))
     learner.iterate()
-    for _ in range(60):
+    for _ in range(120):
         learner._distill()
     loss, policy = learner._loss, learner.policy
     with torch.no_grad():
@@ -287,31 +287,40 @@ def test_the_noise_critic_follows_the_action_critics_through_the_base_policy():
 
 
 def test_pairs_are_what_the_noise_would_execute_in_remembered_states():
-    learner = made(replace(NA, decoded=40, pairs=100))
+    learner = made(replace(NA, decoded=40, pairs=104))
     learner.iterate()
     # one round of updates so far
-    rows = learner._pairs.sample(500, torch.Generator().manual_seed(0))
+    rows = learner._pairs.sample(400, torch.Generator().manual_seed(0))
     assert len({tuple(noise.flatten().tolist()) for noise in rows["noise"]}) == 40
     with torch.no_grad():
         raw = learner.policy.base.decode(learner.policy.base.encode({"walk": rows["obs/walk"]}), rows["noise"])
     # the walk's bounds are -1 and 1
     assert torch.allclose(rows["chunk"], raw.clamp(-1, 1), atol=1e-6)
     assert rows["noise"].abs().max() <= 1.5
+    states = rows["obs/walk"].view(-1, 8, 2)
+    assert (states == states[:, :1]).all()
     seen = torch.cat([record.obs for record in learner._steering.sim.tape])
     assert all((seen == obs).all(1).any() for obs in rows["obs/walk"])
 
 
-def test_the_oldest_pairs_make_room_for_new_ones():
-    pairs = Pairs(5)
-    for begin in (0, 3, 6):
-        pairs.add({"x": torch.arange(begin, begin + 3)})
+def test_the_oldest_pairs_make_room_for_new_ones_and_groups_stay_together():
+    pairs = Pairs(6, group=2)
+    for begin in (0, 4, 8):
+        pairs.add({"x": torch.arange(begin, begin + 4)})
     state = snapshot(pairs.state())
-    fresh = Pairs(5)
+    fresh = Pairs(6, group=2)
     fresh.load(state)
     for one in (pairs, fresh):
-        assert set(one.sample(200, torch.Generator().manual_seed(0))["x"].tolist()) == {4, 5, 6, 7, 8}
-        one.add({"x": torch.arange(9, 11)})
-        assert set(one.sample(200, torch.Generator().manual_seed(0))["x"].tolist()) == {6, 7, 8, 9, 10}
+        drawn = one.sample(200, torch.Generator().manual_seed(0))["x"].view(-1, 2)
+        assert {tuple(group) for group in drawn.tolist()} == {(6, 7), (8, 9), (10, 11)}
+        one.add({"x": torch.arange(12, 14)})
+        drawn = one.sample(200, torch.Generator().manual_seed(0))["x"].view(-1, 2)
+        assert {tuple(group) for group in drawn.tolist()} == {(8, 9), (10, 11), (12, 13)}
+
+
+def test_values_are_told_apart_within_their_state():
+    values = torch.tensor([1.0, 3.0, 10.0, 10.0, -2.0, 4.0])
+    assert relative(values, 2).tolist() == [-1.0, 1.0, 0.0, 0.0, -3.0, 3.0]
 
 
 @BOTH
@@ -444,6 +453,10 @@ def test_settings_out_of_range_are_refused(cfg, field, value):
 def test_settings_of_aliasing_out_of_range_are_refused():
     with pytest.raises(ConfigError, match=r"algo\.distill_updates is 0: expected 1 or more"):
         made(replace(NA, distill_updates=0))
+    with pytest.raises(ConfigError, match=r"algo\.group is 1: expected 2 or more"):
+        made(replace(NA, group=1))
+    with pytest.raises(ConfigError, match=r"algo\.decoded is 60: expected a multiple of 8, algo\.group"):
+        made(replace(NA, decoded=60))
     with pytest.raises(ConfigError, match=r"algo\.own_share is 2.0: expected 0 to 1"):
         made(replace(NA, own_share=2.0))
     with pytest.raises(ConfigError, match=r"algo\.decoded is 2000: expected 1 to 1000, algo\.pairs"):

@@ -10,14 +10,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from learner_kit import PPO, REINFLOW, flow, gaussian, setup
-from torch import nn
 
 from robotrl.algos.engine import Updates
-from robotrl.algos.learner import average_into, descend
 from robotrl.algos.normalizers import RewardNormalizer
 from robotrl.algos.on_policy import epoch_order, joined, make_batch, observations, update_scalars
 from robotrl.data.rollout import Rollout
-from robotrl.errors import ConfigError, NumericsError
+from robotrl.errors import ConfigError
 
 
 def rollout(terminated: bool, truncated: bool) -> Rollout:
@@ -150,30 +148,6 @@ def test_a_chunks_reward_is_normalised_by_the_return_of_its_steps():
     assert normalizer.state()["running"].tolist() == [0.0]
     normalizer.normalise(rollout(False, False))
     assert normalizer.state()["running"].tolist() == [2.5]
-
-
-def test_descend_clips_and_refuses_what_is_not_finite():
-    weight = nn.Parameter(torch.tensor([1.0]))
-    optimizer = torch.optim.SGD([weight], lr=1.0)
-    descend(optimizer, (100 * weight).sum(), [weight], 0.5, "loss")
-    assert weight.item() == pytest.approx(0.5)
-    with pytest.raises(NumericsError, match="iteration 3: loss is nan: expected finite; the last checkpoint is intact"):
-        descend(optimizer, (weight * float("nan")).sum(), [weight], 0.5, "iteration 3: loss")
-    with pytest.raises(NumericsError, match="the gradient of loss is"):
-        descend(optimizer, (weight - 0.5).clamp(min=0).sqrt().sum(), [weight], 0.5, "loss")
-    assert weight.item() == pytest.approx(0.5)
-
-
-def test_average_into():
-    average, model = nn.Linear(1, 1), nn.Linear(1, 1)
-    with torch.no_grad():
-        for parameter in average.parameters():
-            parameter.fill_(1.0)
-        for parameter in model.parameters():
-            parameter.fill_(3.0)
-    average_into(average, model, 0.75)
-    assert average.weight.item() == average.bias.item() == 1.5
-    assert model.weight.item() == 3
 
 
 BAD = [

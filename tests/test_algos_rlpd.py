@@ -14,8 +14,8 @@ from torch.func import functional_call
 from walk_sim import Walk
 
 from robotrl.algos.engine import Context
-from robotrl.algos.off_policy import part
 from robotrl.algos.rlpd import BOTH, CRITIC, RlpdCfg
+from robotrl.algos.rows import part
 from robotrl.data.replay import SOURCES
 from robotrl.data.replay_corrections import Correction
 from robotrl.errors import CapabilityError, ConfigError

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from robotrl.algos.engine import Context
-from robotrl.algos.off_policy import part
+from robotrl.algos.rows import part
 from robotrl.algos.sac import SacLoss
 from robotrl.data.replay import Replay
 from robotrl.errors import CapabilityError, ConfigError, NumericsError

@@ -160,7 +160,7 @@ def test_the_whole_way_from_bytes_to_the_loss_compiles(walks):
 
 def test_rows_are_drawn_in_parts_that_fit_in_memory(walks, monkeypatch):
     cfg = BcCfg(updates=5, updates_per_iteration=5, batch=16)
-    monkeypatch.setattr("robotrl.algos.bc.ROWS_BYTES", 16 * 300 * 2)
+    monkeypatch.setattr("robotrl.algos.rows.ROWS_BYTES", 16 * 300 * 2)
     learner = cfg.build(setup(walks[0], FlowCfg(horizon=2, **SMALL)))
     sizes: list[int] = []
     run = learner._engine.run

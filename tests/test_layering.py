@@ -58,8 +58,8 @@ MAY_IMPORT = {
     "interventions": BASE | {"fn", "data"},
     # A wrapper around a sim is as good a Gymnasium env as the sim.
     "rewards": LEARN | {"policies", "sims.interop"},
-    # Trains on the engine of the algorithms, which know nothing of rewards.
-    "rewards.training": LEARN | {"policies", "algos.engine"},
+    # Trains on the engine of the algorithms and the rows that feed it, which know nothing of rewards.
+    "rewards.training": LEARN | {"policies", "algos.engine", "algos.rows"},
     "algos": LEARN | {"policies", "interventions"},
     "train": LEARN | {"policies", "rewards", "interventions", "algos"},
     "deploy": BASE,

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from robotrl.algos.engine import UPDATES_PER_CALL, Context, Engine, EngineMode, Group, LossModule, LossOut
 from robotrl.algos.learner import Setup
+from robotrl.algos.rows import fitting, part, run_updates
 from robotrl.checkpoint import generator_state, set_generator_state
 from robotrl.data.chunks import check_dataset, load_chunks
 from robotrl.data.layout import observation_key
@@ -20,13 +21,11 @@ from robotrl.data.reader import Dataset, read_dataset
 from robotrl.errors import ConfigError, out_of_range
 from robotrl.fn.augment import PAD, draw_shifts, random_shift
 from robotrl.fn.clone import CloneLoss, Shape, clone_loss_of
+from robotrl.fn.schedule import cosine
 from robotrl.policies.base import ACTION
 from robotrl.policies.encoder import is_picture
-from robotrl.spec import HasPrivileged, Spec
+from robotrl.spec import Spec, visible
 from robotrl.transforms import Clip, TransformGroup, bounds_to_unit, inverse, normalize
-
-ROWS_BYTES = 64 << 20
-"""Rows drawn at once for the next updates take about this much memory at most."""
 
 
 @dataclass(frozen=True)
@@ -75,11 +74,11 @@ class BcLoss(LossModule):
 
     def forward(self, batch: dict[str, Tensor], context: Context) -> LossOut:
         """See `LossModule`; the carry counts updates."""
-        obs = _part(batch, "obs/")
-        for key, shifts in _part(batch, "shift/").items():
+        obs = part(batch, "obs/")
+        for key, shifts in part(batch, "shift/").items():
             obs[key] = random_shift(obs[key], shifts, self._cfg.image_shift)
         ctx = self.policy.encode(obs)
-        loss = self._loss.loss(self.policy, ctx, batch["chunk"], batch["valid"], **_part(batch, "drawn/"))
+        loss = self._loss.loss(self.policy, ctx, batch["chunk"], batch["valid"], **part(batch, "drawn/"))
         done = context.carry[0]
         lr = self._cfg.lr * cosine(done / self._cfg.updates)
         return LossOut(loss, {"lr": lr}, (lr,), context.carry + 1)
@@ -106,8 +105,7 @@ class BcLearner:
         self.iterations = math.ceil(cfg.updates / cfg.updates_per_iteration)
         torch.manual_seed(setup.seed)
         sim = setup.make_sim()
-        hidden = sim.privileged if isinstance(sim, HasPrivileged) else ()
-        specs = {key: spec for key, spec in sim.observation_spec.items() if key not in hidden}
+        specs = visible(sim)
         action_spec, control_dt_s = sim.action_spec, sim.control_dt_s
         sim.close()
         dataset = read_dataset(setup.dataset)
@@ -127,7 +125,7 @@ class BcLearner:
         self._data = _rows_of(dataset, specs, action_spec, self.model.horizon)
         self._pictures = [key for key, spec in specs.items() if is_picture(spec) and cfg.image_shift]
         size = cfg.batch * sum(x[0].numel() * x.element_size() for x in self._data.values())
-        self._at_once = max(1, min(cfg.updates_per_iteration, ROWS_BYTES // size))
+        self._at_once = fitting(cfg.updates_per_iteration, size)
         self._engine = Engine(
             BcLoss(self.model, self._clone, cfg),
             (Group("policy.", cfg.grad_norm, cfg.ema or None, ramp=True),),
@@ -146,22 +144,14 @@ class BcLearner:
     def iterate(self) -> dict[str, float]:
         """`updates_per_iteration` gradient steps."""
         cfg = self.cfg
-        left = min(cfg.updates_per_iteration, cfg.updates - self._updates)
-        losses: list[Tensor] = []
-        lr = cfg.lr
-        while left:
-            count = min(left, self._at_once)
-            data = self._draw(count)
-            capacity = self._at_once * cfg.batch
-            order = torch.arange(count * cfg.batch)
-            info = self._engine.run(data, order, capacity, f"clone, from update {self._updates + 1}").info
-            losses.append(info["loss"])
-            lr = float(info["lr"][-1])
-            self._updates += count
-            left -= count
+        count = min(cfg.updates_per_iteration, cfg.updates - self._updates)
+        what = f"clone, from update {self._updates + 1}"
+        info = run_updates(self._engine, self._draw, count, self._at_once, what)
+        self._updates += count
         if cfg.ema:
             self._engine.write_average("policy.", self.policy)
-        return {"loss": float(torch.cat(losses).mean()), "lr": lr, "updates": float(self._updates)}
+        loss, lr = float(torch.cat(info["loss"]).mean()), float(info["lr"][-1][-1])
+        return {"loss": loss, "lr": lr, "updates": float(self._updates)}
 
     def _draw(self, updates: int) -> dict[str, Tensor]:
         """Rows for so many updates, and all that is random about them."""
@@ -217,15 +207,6 @@ def _rows_of(dataset: Dataset, specs: Mapping[str, Spec], action_spec: Spec, hor
     chunks = torch.from_numpy(data.chunks) * torch.tensor(to_unit.scale) + torch.tensor(to_unit.offset)
     obs = {f"obs/{key}": torch.from_numpy(value) for key, value in data.obs.items()}
     return {**obs, "chunk": chunks, "valid": torch.from_numpy(data.valid)}
-
-
-def _part(batch: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): value for name, value in batch.items() if name.startswith(prefix)}
-
-
-def cosine(progress: Tensor, floor: float = 0.1) -> Tensor:
-    """Half a cosine from 1 at progress 0 to `floor` at 1."""
-    return floor + (1 - floor) * 0.5 * (1 + torch.cos(math.pi * progress.clamp(max=1.0)))
 
 
 def transforms_for(dataset: Dataset, specs: Mapping[str, Spec], action_spec: Spec) -> TransformGroup:

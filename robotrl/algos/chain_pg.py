@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from robotrl.algos.engine import Context, Engine, EngineMode, Group, LossModule, LossOut, Updates
 from robotrl.algos.fit import check_fit
-from robotrl.algos.learner import Setup
+from robotrl.algos.learner import Setup, SimLearner
 from robotrl.algos.normalizers import ObsNormalizer, RewardNormalizer
 from robotrl.algos.on_policy import (
     Batch,
@@ -254,7 +254,7 @@ def step_log_prob(log_prob: Tensor) -> Tensor:
 # update
 
 
-class ChainLearner:
+class ChainLearner(SimLearner):
     """Fine-tunes a generative policy on line, with whatever method `make_loss` makes.
 
     Args:
@@ -313,25 +313,10 @@ class ChainLearner:
         )
         self._reward_normalizer = RewardNormalizer(self.sim.num_envs, cfg.gamma) if cfg.normalise_reward else None
         self._generator = torch.Generator(kind.device).manual_seed(setup.seed)
-        self._collector = Collector(self.sim, model.horizon, cfg.gamma)
+        self._stepper = self._collector = Collector(self.sim, model.horizon, cfg.gamma)
         self._collector.reset(setup.seed, {"stagger": True})
         self._iteration = 0
         self.iterations = math.ceil(cfg.env_steps / (cfg.steps_per_env * self.sim.num_envs))
-
-    @property
-    def env_steps(self) -> int:
-        """Env steps taken so far."""
-        return self._collector.env_steps
-
-    @property
-    def sim_s(self) -> float:
-        """Seconds spent inside the sim so far."""
-        return self._collector.sim_s
-
-    @property
-    def compile_s(self) -> float:
-        """Seconds spent on compiling so far."""
-        return self._engine.compile_s
 
     def iterate(self) -> dict[str, float]:
         """One rollout and its epochs."""

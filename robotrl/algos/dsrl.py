@@ -14,10 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from robotrl.algos.dsrl_common import NOISE, UPDATES_PER_CALL, Steering, critics, saturated, summary
+from robotrl.algos.dsrl_common import NOISE, UPDATES_PER_CALL, Steering, critics, saturated
 from robotrl.algos.engine import Context, Engine, EngineMode, Group, LossModule, LossOut
-from robotrl.algos.learner import Setup
-from robotrl.algos.off_policy import detached, part
+from robotrl.algos.learner import Setup, SimLearner
+from robotrl.algos.off_policy import detached
+from robotrl.algos.rows import part
 from robotrl.data.replay_samplers import Sampler, Uniform
 from robotrl.fn.backup import bootstrap, ensemble_mse, soft_actor, soft_value, temperature_loss
 from robotrl.policies.q import smallest
@@ -124,7 +125,7 @@ class DsrlLoss(LossModule):
 # update
 
 
-class DsrlLearner:
+class DsrlLearner(SimLearner):
     """Steers a frozen policy; see `DsrlCfg`.
 
     Raises:
@@ -134,7 +135,7 @@ class DsrlLearner:
 
     def __init__(self, cfg: DsrlCfg, setup: Setup) -> None:
         self.cfg = cfg
-        self._steering = Steering(cfg, setup)
+        self._stepper = self._steering = Steering(cfg, setup)
         self.policy = self._steering.policy
         self.iterations = self._steering.iterations
         # only where a chunk began is there noise
@@ -154,32 +155,10 @@ class DsrlLearner:
         )
         self._iteration = 0
 
-    @property
-    def env_steps(self) -> int:
-        """Env steps taken so far."""
-        return self._steering.env_steps
-
-    @property
-    def sim_s(self) -> float:
-        """Seconds spent inside the sim so far."""
-        return self._steering.sim_s
-
-    @property
-    def compile_s(self) -> float:
-        """Seconds spent on compiling so far."""
-        return self._engine.compile_s
-
     def iterate(self) -> dict[str, float]:
         """Decisions of all envs, each followed by its updates."""
         self._iteration += 1
-        episodes, returns, updates = list[Tensor](), list[Tensor](), list[dict[str, float]]()
-        for steps in self._steering.rounds():
-            ended, gained = self._steering.collect(steps)
-            episodes.append(ended)
-            returns.append(gained)
-            if self._steering.warm:
-                updates.append(self._learn())
-        return summary(episodes, returns, updates)
+        return self._steering.iterate(self._learn)
 
     def _learn(self) -> dict[str, float]:
         cfg, steering = self.cfg, self._steering

@@ -7,7 +7,7 @@ where its episode ends, and what follows it is discounted by gamma to that numbe
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from robotrl.data.replay import Replay
 from robotrl.data.replay_samplers import Sampler
 from robotrl.data.rollout import Arrays
 from robotrl.errors import CapabilityError, ConfigError
+from robotrl.fn.backup import discounted_ones
 from robotrl.policies.q import QEnsemble
 from robotrl.policies.steered import SteeredCfg, SteeredPolicy
 from robotrl.spec import VecSim
@@ -35,12 +36,7 @@ SATURATED = 0.95
 
 def shifted(reward: Tensor, steps: Tensor, gamma: float, shift: float) -> Tensor:
     """Rewards of chunks (B,) as if each of their env steps (B,) had been rewarded by `shift` more."""
-    if shift == 0:
-        return reward
-    # in float64: 1 - gamma loses digits
-    count = steps.double()
-    total = count if gamma == 1 else (1 - gamma**count) / (1 - gamma)
-    return reward + shift * total.to(reward.dtype)
+    return reward if shift == 0 else reward + shift * discounted_ones(steps, gamma).to(reward.dtype)
 
 
 def critics(policy: SteeredPolicy, cfg: Any, members: int) -> QEnsemble:
@@ -112,6 +108,17 @@ class Steering:
         """Take so many steps in every env; success and return of the episodes that ended."""
         out = self._collector.collect_into(self.replay, self.decide, steps)
         return out.episodes, out.returns
+
+    def iterate(self, learn: Callable[[], dict[str, float]]) -> dict[str, float]:
+        """Decisions of all envs, each followed by `learn` once it is warm; gives what an iteration logs."""
+        episodes, returns, updates = list[Tensor](), list[Tensor](), list[dict[str, float]]()
+        for steps in self.rounds():
+            ended, gained = self.collect(steps)
+            episodes.append(ended)
+            returns.append(gained)
+            if self.warm:
+                updates.append(learn())
+        return summary(episodes, returns, updates)
 
     @torch.no_grad()
     def decide(self, obs: Arrays) -> Decision:

@@ -3,6 +3,10 @@
 The critic of actions learns from whatever chunk was executed, whoever chose it, demonstrations included. The critic of
 noise is distilled from it through the frozen policy, and the actor climbs the critic of noise: no gradient passes
 through the denoiser.
+
+Other than published, the critic of noise learns how much better a noise is than others in the same state. How good the
+state is cancels in the actor's gradient, but it is most of what the values differ by (ten times the rest on
+peg-insert), so a critic of whole values spends its updates on it.
 """
 
 from __future__ import annotations
@@ -16,10 +20,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from robotrl.algos.dsrl_common import NOISE, UPDATES_PER_CALL, Steering, critics, saturated, summary
+from robotrl.algos.dsrl_common import NOISE, UPDATES_PER_CALL, Steering, critics, saturated
 from robotrl.algos.engine import Context, Engine, EngineMode, Group, LossModule, LossOut
-from robotrl.algos.learner import Setup
-from robotrl.algos.off_policy import Unit, detached, part
+from robotrl.algos.learner import Setup, SimLearner
+from robotrl.algos.off_policy import Unit, demonstrations, detached
+from robotrl.algos.rows import part
 from robotrl.data.chunks import check_dataset
 from robotrl.data.reader import read_dataset
 from robotrl.data.replay import Replay
@@ -48,13 +53,15 @@ class DsrlNaCfg:
     """Updates of the noise critic after those."""
     decoded: int = 2_560
     """Pairs of noise and chunk that are decoded anew for the noise critic after each decision of all envs."""
+    group: int = 8
+    """Pairs of each state, 2 or more; the noise critic learns their values less the mean of the group."""
     own_share: float = 0.5
-    """Of these pairs, the share whose noise is the actor's own; the rest is plain noise, as published. Without any, the
-    actor climbs to noise that the noise critic was never asked about."""
+    """Of a state's pairs, the share whose noise is the actor's own; the rest is plain noise, as published. Without any,
+    the actor climbs to noise that the noise critic was never asked about."""
     pairs: int = 50_000
     """Such pairs that are remembered and learned from again; the base policy is frozen, so none grows old."""
     batch: int = 256
-    """Chunks of an update."""
+    """Chunks of an update, or pairs of one of the noise critic."""
     capacity: int = 1_000_000
     """Env steps that are remembered."""
     demo_share: float = 0.0
@@ -149,33 +156,40 @@ class DsrlNaLoss(LossModule):
         return bootstrap(batch["reward"], batch["discount"], value)
 
     def _distill(self, batch: dict[str, Tensor], context: Context) -> LossOut:
-        """The noise critic (1, B) follows the action critics at the chunks that its noise decodes to."""
+        """The noise critic (1, B) follows the action critics at the chunks that its noise decodes to, within a state."""
         with torch.no_grad():
             ctx = self.policy.encode(part(batch, "obs/"))
-            target = smallest(self.critic(ctx, batch["chunk"]))
+            target = relative(smallest(self.critic(ctx, batch["chunk"])), self._cfg.group)
         values = self.noise_critic(ctx, batch[NOISE] / self.policy.actor.bound)
         loss = ensemble_mse(values, target)
         rates = (None, None, torch.full_like(target[0], self._cfg.lr), None)
         return LossOut(loss, {"distill_loss": loss, "distill_spread": target.std()}, rates, context.carry)
 
 
+def relative(values: Tensor, group: int) -> Tensor:
+    """Values (B,) less the mean of their group, where each `group` rows in a row are one."""
+    rows = values.view(-1, group)
+    return (rows - rows.mean(1, keepdim=True)).flatten()
+
+
 # update
 
 
 class Pairs:
-    """A ring of what plain noise decodes to in remembered states.
+    """A ring of what noise decodes to in remembered states.
 
     Args:
-        capacity: rows that are kept.
+        capacity: rows that are kept; a multiple of `group`.
+        group: how many rows in a row are of one state, and are drawn together.
     """
 
-    def __init__(self, capacity: int) -> None:
-        self._capacity = capacity
+    def __init__(self, capacity: int, group: int) -> None:
+        self._capacity, self._group = capacity, group
         self._rows: dict[str, Tensor] = {}
         self._added = 0
 
     def add(self, rows: Mapping[str, Tensor]) -> None:
-        """Keep rows (n, ...) of each name, in place of the oldest; n at most the capacity."""
+        """Keep rows (n, ...) of each name, whole groups, in place of the oldest; n at most the capacity."""
         if not self._rows:
             self._rows = {name: x.new_zeros((self._capacity, *x.shape[1:])) for name, x in rows.items()}
         count = len(next(iter(rows.values())))
@@ -185,8 +199,10 @@ class Pairs:
         self._added += count
 
     def sample(self, count: int, generator: torch.Generator) -> dict[str, Tensor]:
-        """Rows (count, ...) drawn with equal chance, with replacement."""
-        places = torch.randint(min(self._added, self._capacity), (count,), generator=generator)
+        """Rows (count, ...), whole groups, drawn with equal chance, with replacement."""
+        kept = min(self._added, self._capacity) // self._group
+        first = torch.randint(kept, (count // self._group, 1), generator=generator) * self._group
+        places = (first + torch.arange(self._group)).flatten()
         return {name: x[places] for name, x in self._rows.items()}
 
     def state(self) -> dict[str, Any]:
@@ -201,7 +217,7 @@ class Pairs:
         self._added = int(state["added"])
 
 
-class DsrlNaLearner:
+class DsrlNaLearner(SimLearner):
     """Steers a frozen policy; see `DsrlNaCfg`.
 
     Raises:
@@ -214,12 +230,17 @@ class DsrlNaLearner:
             raise out_of_range("algo.distill_updates", cfg.distill_updates, "1 or more")
         if not 1 <= cfg.decoded <= cfg.pairs:
             raise out_of_range("algo.decoded", cfg.decoded, f"1 to {cfg.pairs}, algo.pairs")
+        if cfg.group < 2:
+            raise out_of_range("algo.group", cfg.group, "2 or more: values are compared within a state")
+        for name in ("batch", "decoded", "pairs"):
+            if getattr(cfg, name) % cfg.group:
+                raise out_of_range(f"algo.{name}", getattr(cfg, name), f"a multiple of {cfg.group}, algo.group")
         if not 0 <= cfg.own_share <= 1:
             raise out_of_range("algo.own_share", cfg.own_share, "0 to 1")
         if not 0 <= cfg.demo_share < 1:
             raise out_of_range("algo.demo_share", cfg.demo_share, "0 or more and below 1")
         self.cfg = cfg
-        self._steering = Steering(cfg, setup)
+        self._stepper = self._steering = Steering(cfg, setup)
         self.policy = self._steering.policy
         self.iterations = self._steering.iterations
         self._states: Sampler = Uniform(self._steering.replay)
@@ -240,7 +261,7 @@ class DsrlNaLearner:
             mode=cfg.engine,
             updates_per_call=UPDATES_PER_CALL,
         )
-        self._pairs = Pairs(cfg.pairs)
+        self._pairs = Pairs(cfg.pairs, cfg.group)
         self._iteration = 0
 
     def _demos(self, setup: Setup) -> Replay:
@@ -250,44 +271,12 @@ class DsrlNaLearner:
         sim, dataset = self._steering.sim, read_dataset(setup.dataset)
         check_dataset(dataset, self.policy.observation_spec, sim.action_spec, sim.control_dt_s)
         layout = self._steering.replay.layout
-        demos = Replay.create(
-            None,
-            layout.observation_spec,
-            layout.action_spec,
-            streams=1,
-            capacity=dataset.num_frames + 1,
-            extras=layout.extras,
-            control_dt_s=layout.control_dt_s,
-        )
-        demos.add_demos(dataset)
-        return demos
-
-    @property
-    def env_steps(self) -> int:
-        """Env steps taken so far."""
-        return self._steering.env_steps
-
-    @property
-    def sim_s(self) -> float:
-        """Seconds spent inside the sim so far."""
-        return self._steering.sim_s
-
-    @property
-    def compile_s(self) -> float:
-        """Seconds spent on compiling so far."""
-        return self._engine.compile_s
+        return demonstrations(dataset, layout.observation_spec, layout.action_spec, sim.control_dt_s, layout.extras)
 
     def iterate(self) -> dict[str, float]:
         """Decisions of all envs, each followed by its updates."""
         self._iteration += 1
-        episodes, returns, updates = list[Tensor](), list[Tensor](), list[dict[str, float]]()
-        for steps in self._steering.rounds():
-            ended, gained = self._steering.collect(steps)
-            episodes.append(ended)
-            returns.append(gained)
-            if self._steering.warm:
-                updates.append(self._learn() | self._distill())
-        return summary(episodes, returns, updates)
+        return self._steering.iterate(lambda: self._learn() | self._distill())
 
     def _learn(self) -> dict[str, float]:
         cfg, steering = self.cfg, self._steering
@@ -308,12 +297,12 @@ class DsrlNaLearner:
     def _decode(self, count: int) -> dict[str, Tensor]:
         """Remembered states, noise in each, and the chunk that it would make the sim execute."""
         steering, cfg = self._steering, self.cfg
-        drawn = self._states.sample(count, self.policy.horizon, cfg.gamma, steering.generator)
-        obs = {key: drawn.obs[key] for key in self.policy.observation_spec}
+        drawn = self._states.sample(count // cfg.group, self.policy.horizon, cfg.gamma, steering.generator)
+        obs = {key: drawn.obs[key].repeat_interleave(cfg.group, 0) for key in self.policy.observation_spec}
         ctx = self.policy.encode(obs)
-        own = round(cfg.own_share * count)
-        drawn_noise = self.policy.actor.draw(ctx[:own], steering.normal(own)).noise
-        noise = torch.cat([drawn_noise, self.policy.actor.plain(steering.uniform(count - own))])
+        own = torch.arange(count) % cfg.group < round(cfg.own_share * cfg.group)
+        noise = self.policy.actor.plain(steering.uniform(count))
+        noise[own] = self.policy.actor.draw(ctx[own], steering.normal(int(own.sum()))).noise
         chunk = self._loss.executed(ctx, noise)
         return {**{f"obs/{key}": x for key, x in obs.items()}, NOISE: noise, "chunk": chunk}
 

@@ -27,24 +27,23 @@ from robotrl.algos.off_policy import (
     Unit,
     at_once,
     check_settings,
-    means,
+    critics_of,
+    demonstrations,
     no_clip,
-    part,
     rows_of,
-    run_updates,
-    visible,
 )
+from robotrl.algos.rows import means, part, run_updates
 from robotrl.checkpoint import generator_state, set_generator_state
 from robotrl.data.chunks import check_dataset
 from robotrl.data.reader import read_dataset
 from robotrl.data.replay import Mixed, Replay, Sampler, Transitions, Uniform, episode_returns
 from robotrl.errors import ConfigError, out_of_range, unknown
-from robotrl.fn.backup import advantage_weight, bootstrap, ensemble_mse, expectile_loss
+from robotrl.fn.backup import advantage_weight, bootstrap, discounted_ones, ensemble_mse, expectile_loss
 from robotrl.fn.clone import CloneLoss, Shape, clone_loss_of
 from robotrl.policies.nets import Activation
 from robotrl.policies.q import QEnsemble, smallest
 from robotrl.policies.value import ValueNet
-from robotrl.spec import HasLogProb
+from robotrl.spec import HasLogProb, visible
 
 Rewards = Literal["stored", "minus_one", "scaled"]
 REWARDS: tuple[Rewards, ...] = ("stored", "minus_one", "scaled")
@@ -196,10 +195,7 @@ class Relabelling(NamedTuple):
 
     def __call__(self, drawn: Transitions, gamma: float) -> Tensor:
         """(B,) rewards of chunks: each of their steps is relabelled, then discounted."""
-        steps = drawn.steps.to(drawn.reward.dtype)
-        # sum of gamma^k over the steps; gamma of 1 has no closed form but the count
-        ones = steps if gamma == 1 else (1 - gamma**steps) / (1 - gamma)
-        return self.scale * drawn.reward + self.shift * ones
+        return self.scale * drawn.reward + self.shift * discounted_ones(drawn.steps, gamma).to(drawn.reward.dtype)
 
 
 def relabelling(kind: Rewards, replay: Replay) -> Relabelling:
@@ -246,15 +242,7 @@ class IqlLearner:
         dataset = read_dataset(setup.dataset)
         specs = visible(sim)
         check_dataset(dataset, specs, sim.action_spec, sim.control_dt_s)
-        self._data = Replay.create(
-            None,
-            specs,
-            sim.action_spec,
-            streams=1,
-            capacity=max(2, dataset.num_frames),
-            control_dt_s=sim.control_dt_s,
-        )
-        self._data.add_demos(dataset)
+        self._data = demonstrations(dataset, specs, sim.action_spec, sim.control_dt_s)
         self._relabelling = relabelling(cfg.rewards, self._data)
         model: Any = setup.init_policy
         if model is None:
@@ -264,10 +252,8 @@ class IqlLearner:
         self.model: Any = model
         self.policy: Any = copy.deepcopy(model) if cfg.ema else model
         self._clone = _clone_loss(model)
-        width, horizon, action = model.context_width, model.horizon, model.action_width
-        hidden, activation = cfg.critic_hidden, cfg.critic_activation
-        critic = QEnsemble(width, horizon, action, cfg.members, hidden, cfg.layer_norm, activation)
-        self._loss = IqlLoss(model, critic, ValueNet(width, hidden, activation), self._clone, cfg)
+        value = ValueNet(model.context_width, cfg.critic_hidden, cfg.critic_activation)
+        self._loss = IqlLoss(model, critics_of(model, cfg), value, self._clone, cfg)
         self._engine = Engine(
             self._loss,
             (

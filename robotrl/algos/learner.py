@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-from robotrl.errors import NumericsError
+from robotrl.algos.engine import Engine
 from robotrl.spec import VecSim
 
 
@@ -50,37 +48,40 @@ class Learner(Protocol):
         ...
 
 
-def descend(
-    optimizer: torch.optim.Optimizer, loss: Tensor, parameters: Sequence[Tensor], grad_norm: float, what: str
-) -> None:
-    """One gradient step, the gradient clipped to a norm.
+class Stepper(Protocol):
+    """Whatever steps the sim for a learner."""
 
-    Args:
-        optimizer: of the parameters.
-        loss: to descend.
-        parameters: whose gradient is clipped.
-        grad_norm: largest norm.
-        what: what to call the loss in errors, e.g. "iteration 3: pg_loss".
+    @property
+    def env_steps(self) -> int:
+        """Env steps taken so far."""
+        ...
 
-    Raises:
-        NumericsError: the loss or its gradient is not finite; the parameters are left as they were.
-    """
-    optimizer.zero_grad(set_to_none=True)
-    loss.backward()
-    norm = float(torch.nn.utils.clip_grad_norm_(parameters, grad_norm))
-    for name, value in ((what, float(loss.detach())), (f"the gradient of {what}", norm)):
-        if not math.isfinite(value):
-            raise NumericsError(f"{name} is {value}: expected finite; the last checkpoint is intact")
-    optimizer.step()
+    @property
+    def sim_s(self) -> float:
+        """Seconds spent inside the sim so far."""
+        ...
 
 
-@torch.no_grad()
-def average_into(average: nn.Module, model: nn.Module, decay: float) -> None:
-    """Move the weights of `average` towards those of `model`: `decay * average + (1 - decay) * model`."""
-    into: list[Tensor] = list(average.parameters())
-    new: list[Tensor] = list(model.parameters())
-    # one fused call for all weights; torch has no public name for it
-    torch._foreach_lerp_(into, new, 1 - decay)  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
+class SimLearner:
+    """What the runner reads of a learner that steps a sim, besides `Learner`."""
+
+    _stepper: Stepper
+    _engine: Engine
+
+    @property
+    def env_steps(self) -> int:
+        """Env steps taken so far, each env's counted."""
+        return self._stepper.env_steps
+
+    @property
+    def sim_s(self) -> float:
+        """Seconds spent inside the sim so far."""
+        return self._stepper.sim_s
+
+    @property
+    def compile_s(self) -> float:
+        """Seconds spent on compiling so far."""
+        return self._engine.compile_s
 
 
 class LearnerCfg(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from robotrl.algos.engine import Engine
 from robotrl.algos.fit import check_fit
 from robotrl.algos.learner import Setup
 from robotrl.algos.normalizers import ObsNormalizer
+from robotrl.algos.rows import fitting
 from robotrl.collect import Collected, Collector, Decision
+from robotrl.data.reader import Dataset
 from robotrl.data.replay import Replay, Transitions
 from robotrl.data.replay_corrections import Corrector
 from robotrl.data.replay_layout import Layout
@@ -23,11 +24,9 @@ from robotrl.data.rollout import Arrays
 from robotrl.errors import ConfigError, out_of_range, unknown
 from robotrl.policies.base import ACTION
 from robotrl.policies.encoder import is_picture
-from robotrl.spec import HasPrivileged, Spec, VecSim
+from robotrl.policies.q import QEnsemble
+from robotrl.spec import Spec, VecSim, visible
 from robotrl.transforms import Clip, TransformGroup, bounds_to_unit, inverse
-
-ROWS_BYTES = 64 << 20
-"""Rows drawn at once for the next updates take about this much memory at most."""
 
 
 def check_settings(cfg: Any, offline: bool = False) -> None:
@@ -68,12 +67,6 @@ def check_settings(cfg: Any, offline: bool = False) -> None:
 def no_clip(largest: float | None) -> float:
     """A gradient norm as the engine has it, where infinity does not clip."""
     return math.inf if largest is None else largest
-
-
-def visible(sim: VecSim) -> dict[str, Spec]:
-    """The observations that a policy may see: those that are not privileged."""
-    hidden = sim.privileged if isinstance(sim, HasPrivileged) else ()
-    return {key: spec for key, spec in sim.observation_spec.items() if key not in hidden}
 
 
 class Made:
@@ -274,6 +267,28 @@ class Experience:
         self._collector.load(state["collector"])
 
 
+def experience_of(cfg: Any, setup: Setup, sim: VecSim, made: Made, generator: torch.Generator) -> Experience:
+    """The experience of a learner that begins on line, from its config; a fresh policy warms up at random."""
+    return Experience(
+        sim,
+        made,
+        seed=setup.seed,
+        random=setup.init_policy is None,
+        gamma=cfg.gamma,
+        warmup=cfg.warmup,
+        capacity=cfg.capacity,
+        path=cfg.replay,
+        generator=generator,
+    )
+
+
+def critics_of(policy: Any, cfg: Any) -> QEnsemble:
+    """Critics on a policy's context, from a learner's config."""
+    width, horizon, action = policy.context_width, policy.horizon, policy.action_width
+    hidden, activation = cfg.critic_hidden, cfg.critic_activation
+    return QEnsemble(width, horizon, action, cfg.members, hidden, cfg.layer_norm, activation)
+
+
 def open_replay(path: Path, expected: Layout) -> Replay:
     """The replay in a directory, which must store what this run stores.
 
@@ -345,15 +360,6 @@ def rows_of(drawn: Transitions, keys: Mapping[str, Spec], unit: Unit) -> dict[st
     }
 
 
-def part(batch: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The entries whose names begin with `prefix`, without it."""
-    return {name.removeprefix(prefix): value for name, value in batch.items() if name.startswith(prefix)}
-
-
-Draw = Callable[[int], dict[str, Tensor]]
-"""Rows for so many updates, one after the other."""
-
-
 def detached(module: torch.nn.Module) -> dict[str, Tensor]:
     """A module's parameters as constants, for `torch.func.functional_call`: gradients pass through, none arrive."""
     return {name: parameter.detach() for name, parameter in module.named_parameters()}
@@ -382,35 +388,36 @@ def at_once(updates: int, batch: int, keys: Mapping[str, Spec]) -> int:
         keys: observations of a row, of which it holds two each; the rest is small.
     """
     each = 2 * sum(math.prod(spec.shape) * np.dtype(spec.dtype).itemsize for spec in keys.values())
-    return max(1, min(updates, ROWS_BYTES // (each * batch)))
+    return fitting(updates, each * batch)
 
 
-def run_updates(
-    engine: Engine, draw: Draw, updates: int, most: int, what: str, phase: str = ""
-) -> dict[str, list[Tensor]]:
-    """Make so many updates, the rows of up to `most` of them drawn at once.
+def demonstrations(
+    dataset: Dataset,
+    observation_spec: Mapping[str, Spec],
+    action_spec: Spec,
+    control_dt_s: float,
+    extras: Mapping[str, tuple[int, ...]] | None = None,
+) -> Replay:
+    """A dataset as a replay of its own, in RAM: no rollout takes its place.
 
     Args:
-        engine: of the loss.
-        draw: rows for a number of updates.
-        updates: how many.
-        most: from `at_once`; the same in every call, since buffers are made for it.
-        what: where this is in training, for errors.
-        phase: see `Engine.run`.
+        dataset: what `read_dataset` returned.
+        observation_spec: the arrays to keep.
+        action_spec: the sim's action.
+        control_dt_s: seconds between two of the sim's steps.
+        extras: see `Replay.create`.
 
-    Returns:
-        What the loss logs, parts of one entry for each update.
+    Raises:
+        ConfigError: the dataset's arrays or its rate differ; both values are named.
     """
-    info: dict[str, list[Tensor]] = {}
-    for begin in range(0, updates, most):
-        count = min(most, updates - begin)
-        order = torch.arange(count * engine.minibatch)
-        done = engine.run(draw(count), order, most * engine.minibatch, what, phase)
-        for name, values in done.info.items():
-            info.setdefault(name, []).append(values)
-    return info
-
-
-def means(info: Mapping[str, list[Tensor]]) -> dict[str, float]:
-    """Means over the updates, each over those that logged the name."""
-    return {name: float(torch.cat(parts).mean()) for name, parts in info.items()}
+    replay = Replay.create(
+        None,
+        observation_spec,
+        action_spec,
+        streams=1,
+        capacity=max(2, dataset.num_frames),
+        extras=extras,
+        control_dt_s=control_dt_s,
+    )
+    replay.add_demos(dataset)
+    return replay

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from robotrl.algos.engine import Updates
+from robotrl.algos.rows import part
 from robotrl.data.rollout import Rollout
 from robotrl.errors import out_of_range, unknown
 from robotrl.fn.advantage import gae, normalise
@@ -79,7 +80,7 @@ class Batch(NamedTuple):
 
 def observations(rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The raw observations among the rows of a minibatch, by their own keys."""
-    return {name.removeprefix(OBS): x for name, x in rows.items() if name.startswith(OBS)}
+    return part(rows, OBS)
 
 
 @torch.no_grad()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from robotrl.algos.engine import Context, Engine, EngineMode, Group, LossModule, LossOut
-from robotrl.algos.learner import Setup
+from robotrl.algos.learner import Setup, SimLearner
 from robotrl.algos.normalizers import ObsNormalizer, RewardNormalizer
 from robotrl.algos.on_policy import (
     Batch,
@@ -148,7 +148,7 @@ class PpoLoss(LossModule):
 # update
 
 
-class PpoLearner:
+class PpoLearner(SimLearner):
     """Trains a Gaussian policy; see `PpoCfg`.
 
     Raises:
@@ -195,25 +195,10 @@ class PpoLearner:
         )
         self._reward_normalizer = RewardNormalizer(self.sim.num_envs, cfg.gamma) if cfg.normalise_reward else None
         self._generator = torch.Generator().manual_seed(setup.seed)
-        self._collector = Collector(self.sim, self.policy.horizon, cfg.gamma)
+        self._stepper = self._collector = Collector(self.sim, self.policy.horizon, cfg.gamma)
         self._collector.reset(setup.seed, {"stagger": True})
         self._iteration = 0
         self.iterations = math.ceil(cfg.env_steps / (cfg.steps_per_env * self.sim.num_envs))
-
-    @property
-    def env_steps(self) -> int:
-        """Env steps taken so far."""
-        return self._collector.env_steps
-
-    @property
-    def sim_s(self) -> float:
-        """Seconds spent inside the sim so far."""
-        return self._collector.sim_s
-
-    @property
-    def compile_s(self) -> float:
-        """Seconds spent on compiling so far."""
-        return self._engine.compile_s
 
     def iterate(self) -> dict[str, float]:
         """One rollout and its epochs."""

@@ -16,23 +16,23 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from robotrl.algos.engine import UPDATES_PER_CALL, Context, Engine, EngineMode, LossModule, LossOut
-from robotrl.algos.learner import Setup
+from robotrl.algos.learner import Setup, SimLearner
 from robotrl.algos.off_policy import (
-    Experience,
     Made,
     Unit,
     at_once,
     check_settings,
+    critics_of,
+    demonstrations,
     detached,
-    means,
-    part,
+    experience_of,
     rows_of,
-    run_updates,
 )
+from robotrl.algos.rows import means, part, run_updates
 from robotrl.algos.sac import groups, squashed
 from robotrl.checkpoint import generator_state, set_generator_state
 from robotrl.data.reader import read_dataset
-from robotrl.data.replay import Mixed, Replay, Sampler, Uniform
+from robotrl.data.replay import Mixed, Sampler, Uniform
 from robotrl.data.replay_corrections import Corrector
 from robotrl.errors import ConfigError, out_of_range
 from robotrl.fn.backup import bootstrap, ensemble_mse, soft_actor, temperature_loss
@@ -165,7 +165,7 @@ class RlpdLoss(LossModule):
 # update
 
 
-class RlpdLearner:
+class RlpdLearner(SimLearner):
     """Trains a tanh-Gaussian policy from demonstrations and its own experience; see `RlpdCfg`.
 
     Raises:
@@ -181,27 +181,11 @@ class RlpdLearner:
         torch.manual_seed(setup.seed)
         sim = setup.make_sim()
         dataset = read_dataset(setup.dataset)
-        self._demos = Replay.create(
-            None,
-            sim.observation_spec,
-            sim.action_spec,
-            streams=1,
-            capacity=max(2, dataset.num_frames),
-            control_dt_s=sim.control_dt_s,
-        )
-        self._demos.add_demos(dataset)
+        self._demos = demonstrations(dataset, sim.observation_spec, sim.action_spec, sim.control_dt_s)
         self._made = Made(setup, sim, cfg.normalise_obs)
         self.policy: Any = squashed(self._made.policy, "RLPD")
         self._made.measure(self._demos)
-        critic = QEnsemble(
-            self.policy.context_width,
-            self.policy.horizon,
-            self.policy.action_width,
-            cfg.members,
-            cfg.critic_hidden,
-            cfg.layer_norm,
-            cfg.critic_activation,
-        )
+        critic = critics_of(self.policy, cfg)
         self._loss = RlpdLoss(self.policy, critic, cfg)
         self._engine = Engine(
             self._loss,
@@ -212,38 +196,13 @@ class RlpdLearner:
             eps=1e-8,
         )
         self._generator = torch.Generator().manual_seed(setup.seed)
-        self.experience = Experience(
-            sim,
-            self._made,
-            seed=setup.seed,
-            random=setup.init_policy is None,
-            gamma=cfg.gamma,
-            warmup=cfg.warmup,
-            capacity=cfg.capacity,
-            path=cfg.replay,
-            generator=self._generator,
-        )
+        self._stepper = self.experience = experience_of(cfg, setup, sim, self._made, self._generator)
         self._unit = Unit(sim.action_spec)
         self._iteration = 0
         self._steps = cfg.steps_per_env * sim.num_envs
         self.updates = 0
         """Updates of the critics made so far."""
         self.iterations = math.ceil(cfg.env_steps / self._steps)
-
-    @property
-    def env_steps(self) -> int:
-        """Env steps taken so far."""
-        return self.experience.env_steps
-
-    @property
-    def sim_s(self) -> float:
-        """Seconds spent inside the sim so far."""
-        return self.experience.sim_s
-
-    @property
-    def compile_s(self) -> float:
-        """Seconds spent on compiling so far."""
-        return self._engine.compile_s
 
     def watch(self, corrector: Corrector) -> None:
         """Let somebody take over while the policy acts; what is corrected counts as prior data as well."""

@@ -11,21 +11,20 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from robotrl.algos.engine import UPDATES_PER_CALL, Context, Engine, EngineMode, Group, LossModule, LossOut
-from robotrl.algos.learner import Setup
+from robotrl.algos.learner import Setup, SimLearner
 from robotrl.algos.off_policy import (
     Debt,
-    Experience,
     Made,
     Unit,
     at_once,
     check_settings,
+    critics_of,
     detached,
-    means,
+    experience_of,
     no_clip,
-    part,
     rows_of,
-    run_updates,
 )
+from robotrl.algos.rows import means, part, run_updates
 from robotrl.checkpoint import generator_state, set_generator_state
 from robotrl.data.replay import Uniform
 from robotrl.errors import CapabilityError
@@ -155,7 +154,7 @@ class SacLoss(LossModule):
 # update
 
 
-class SacLearner:
+class SacLearner(SimLearner):
     """Trains a tanh-Gaussian policy; see `SacCfg`.
 
     Raises:
@@ -170,15 +169,7 @@ class SacLearner:
         sim = setup.make_sim()
         self._made = Made(setup, sim, cfg.normalise_obs)
         self.policy: Any = squashed(self._made.policy, "SAC")
-        critic = QEnsemble(
-            self.policy.context_width,
-            self.policy.horizon,
-            self.policy.action_width,
-            cfg.members,
-            cfg.critic_hidden,
-            cfg.layer_norm,
-            cfg.critic_activation,
-        )
+        critic = critics_of(self.policy, cfg)
         self._loss = SacLoss(self.policy, critic, cfg)
         self._engine = Engine(
             self._loss,
@@ -189,17 +180,7 @@ class SacLearner:
             eps=1e-8,
         )
         self._generator = torch.Generator().manual_seed(setup.seed)
-        self.experience = Experience(
-            sim,
-            self._made,
-            seed=setup.seed,
-            random=setup.init_policy is None,
-            gamma=cfg.gamma,
-            warmup=cfg.warmup,
-            capacity=cfg.capacity,
-            path=cfg.replay,
-            generator=self._generator,
-        )
+        self._stepper = self.experience = experience_of(cfg, setup, sim, self._made, self._generator)
         self._unit = Unit(sim.action_spec)
         self._debt = Debt(cfg.update_ratio)
         self._iteration = 0
@@ -207,21 +188,6 @@ class SacLearner:
         self.updates = 0
         """Updates made so far."""
         self.iterations = math.ceil(cfg.env_steps / self._steps)
-
-    @property
-    def env_steps(self) -> int:
-        """Env steps taken so far."""
-        return self.experience.env_steps
-
-    @property
-    def sim_s(self) -> float:
-        """Seconds spent inside the sim so far."""
-        return self.experience.sim_s
-
-    @property
-    def compile_s(self) -> float:
-        """Seconds spent on compiling so far."""
-        return self._engine.compile_s
 
     def iterate(self) -> dict[str, float]:
         """Some env steps, and the updates that they are worth."""

@@ -23,6 +23,13 @@ def bootstrap(reward: Tensor, discount: Tensor, next_value: Tensor) -> Tensor:
     return reward + discount * next_value.detach()
 
 
+def discounted_ones(steps: Tensor, gamma: float) -> Tensor:
+    """Sum of gamma^k over k = 0 ... steps - 1, (B,) float64: what a reward of 1 at each step of a chunk is worth."""
+    # in float64: 1 - gamma loses digits. A gamma of 1 has no closed form but the count
+    count = steps.double()
+    return count if gamma == 1 else (1 - gamma**count) / (1 - gamma)
+
+
 def soft_value(value: Tensor, log_prob: Tensor, alpha: Tensor) -> Tensor:
     """Value with the entropy that follows (Haarnoja et al. 2018b, eq. 3): value - alpha * log_prob, (B,) each."""
     return value - alpha * log_prob

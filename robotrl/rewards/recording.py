@@ -13,16 +13,10 @@ from robotrl.load import load_policy
 from robotrl.loop import Actor, Episode, ExpertActor, PolicyActor, run_episodes
 from robotrl.registry import make_sim
 from robotrl.rewards.labels import Labelled, join, label_dataset, label_episodes, replay
-from robotrl.spec import HasExpert, HasPrivileged, HasStateIds, Spec, Split, VecSim
+from robotrl.spec import HasExpert, HasStateIds, Spec, Split, VecSim, visible
 
 EXPERTS = ((0.0, 0.0), (0.3, 1.0), (0.8, 1.0))
 """(noise, clumsiness): one that succeeds, one that often fails nearby, one that is all over the place."""
-
-
-def scored_arrays(sim: VecSim) -> dict[str, Spec]:
-    """The observation arrays that a classifier may look at: what a robot cannot measure is left out."""
-    hidden = sim.privileged if isinstance(sim, HasPrivileged) else ()
-    return {key: spec for key, spec in sim.observation_spec.items() if key not in hidden}
 
 
 def record_rollouts(sim: VecSim, episodes: int, split: Split, seed: int, policy: Path | str | None) -> list[Episode]:
@@ -97,7 +91,7 @@ def record_labelled(
     """
     sim: VecSim = make_sim(sim_name, num_envs=min(num_envs, episodes), seed=seed, **dict(options))
     try:
-        specs = scored_arrays(sim)
+        specs = visible(sim)
         kept = list(specs) if keys is None else list(keys)
         parts = [label_episodes(record_rollouts(sim, episodes, split, seed, policy), kept)]
         for path in datasets:

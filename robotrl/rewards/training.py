@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from robotrl.algos.engine import Context, Engine, EngineMode, Group, LossModule, LossOut
+from robotrl.algos.rows import part
 from robotrl.errors import out_of_range
+from robotrl.fn.schedule import cosine
 from robotrl.rewards.calibration import Rates, choose_threshold, held, just_before, peaks, rates
 from robotrl.rewards.labels import Labelled, split
 from robotrl.rewards.stored import identity_of
@@ -84,11 +86,9 @@ class ClassifierLoss(LossModule):
 
     def forward(self, batch: dict[str, Tensor], context: Context) -> LossOut:
         """See `LossModule.forward`; batch: "obs/KEY" (M, ...), "success" (M,) 1 or 0."""
-        obs = {name.removeprefix("obs/"): value for name, value in batch.items() if name.startswith("obs/")}
-        logits, success = self.model(obs), batch["success"]
+        logits, success = self.model(part(batch, "obs/")), batch["success"]
         right = ((logits > 0) == (success > 0.5)).float().mean()
-        progress = (context.carry[0] / self._updates).clamp(max=1.0)
-        lr = self._lr * (0.1 + 0.9 * 0.5 * (1 + torch.cos(math.pi * progress)))
+        lr = self._lr * cosine(context.carry[0] / self._updates)
         return LossOut(balanced_bce(logits, success), {"accuracy": right.detach()}, (lr,), context.carry + 1)
 
 
