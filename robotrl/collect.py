@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from robotrl.data.finite import check_finite
 from robotrl.data.replay import SOURCES, Replay, Source, StepRecord
 from robotrl.data.replay_check import check_sim
 from robotrl.data.replay_corrections import Corrector, add_corrections
+from robotrl.data.replay_layout import Layout
 from robotrl.data.rollout import Arrays, Growing, Rollout
 from robotrl.spec import HasFinalObs, HasState, Step, VecSim
 
@@ -32,6 +33,20 @@ class Decision(NamedTuple):
 
 
 Decider = Callable[[Arrays], Decision]
+
+
+class Sink(Protocol):
+    """What takes env steps as a replay does."""
+
+    layout: Layout
+
+    def add(self, record: StepRecord) -> None:
+        """Keep one step of all envs."""
+        ...
+
+    def cut(self) -> None:
+        """What comes next does not follow what came last."""
+        ...
 
 
 class Collected(NamedTuple):
@@ -105,13 +120,17 @@ class Collector:
         self._log_prob = torch.full((n, horizon), float("nan"), device=sim.device)
         self._started = torch.ones(n, dtype=torch.bool, device=sim.device)
         self._broken = True
-        self._into: Replay | None = None
+        self._into: Sink | None = None
         self._has_final_obs = isinstance(sim, HasFinalObs)
         if not self._has_final_obs:
             warnings.warn(
                 f"sim {type(sim).__name__} lacks HasFinalObs: time-outs are valued by the observation before them",
                 stacklevel=2,
             )
+
+    def close(self) -> None:
+        """Give back the sim."""
+        self.sim.close()
 
     def reset(self, seed: int | None, options: dict[str, Any] | None = None) -> None:
         """Reset the sim and forget decisions under way."""
@@ -169,7 +188,7 @@ class Collector:
 
     def collect_into(
         self,
-        replay: Replay,
+        replay: Sink,
         decide: Decider,
         steps: int,
         source: Source = "rollout",
@@ -183,7 +202,7 @@ class Collector:
         `info["cost"]` of the sim is the cost. Corrected steps are "human", and a chunk may begin at each of them.
 
         Args:
-            replay: of as many streams as the sim has envs.
+            replay: of as many streams as the sim has envs, or whatever takes steps in its place.
             decide: gives the chunks.
             steps: in each env.
             source: who decides.

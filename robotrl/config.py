@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Generic, Literal, TypeVar
@@ -47,6 +48,22 @@ class EvalCfg:
 
 
 @dataclass(frozen=True)
+class ActorCfg:
+    """Where the sim is stepped, for algorithms that learn from a replay."""
+
+    process: bool = False
+    """In a process of its own, at the same time as the updates; such a run does not resume bit for bit."""
+    lead: int = 2
+    """How many iterations the actor may be ahead, that which is waited for included; 1 takes turns."""
+    restarts: int = 3
+    """How often an actor that died or hangs is replaced before the run ends."""
+    start_timeout_s: float = 300.0
+    """How long the start of an actor may take, its sim's included."""
+    timeout_s: float = 60.0
+    """How long an iteration's env steps may take; an actor that sends nothing for so long hangs."""
+
+
+@dataclass(frozen=True)
 class TrainCfg(Generic[Algo, PolicyCfg]):
     """Everything that decides a run."""
 
@@ -70,6 +87,8 @@ class TrainCfg(Generic[Algo, PolicyCfg]):
     """Threads of torch; physics has the cores while envs step."""
     intervention: InterventionCfg = field(default_factory=InterventionCfg)
     """Who takes over while the policy learns, for algorithms that learn from it."""
+    actor: ActorCfg = field(default_factory=ActorCfg)
+    """Where the sim is stepped."""
     stop_at_success: float | None = None
     """Stop once two evaluations in a row reach this success rate; None runs the whole budget."""
 
@@ -117,6 +136,7 @@ def from_json(data: Mapping[str, Any], types: Mapping[str, type]) -> TrainCfg[An
             "evaluation": EvalCfg(**given["evaluation"]),
             # absent where an older version wrote the config
             "intervention": InterventionCfg(**given.get("intervention", {})),
+            "actor": ActorCfg(**given.get("actor", {})),
             "algo": types["algo"](**_tuples(given["algo"])),
             "policy": types["policy"](**_tuples(given["policy"])),
         }
@@ -142,9 +162,14 @@ def check(cfg: TrainCfg[Any, Any]) -> None:
         ("checkpoint_every", cfg.checkpoint_every, 1),
         ("keep", cfg.keep, 1),
         ("torch_threads", cfg.torch_threads, 1),
+        ("actor.lead", cfg.actor.lead, 1),
+        ("actor.restarts", cfg.actor.restarts, 0),
     ):
         if value < least:
             raise out_of_range(name, value, f"{least} or more")
+    for name in ("start_timeout_s", "timeout_s"):
+        if not 0 < getattr(cfg.actor, name) < math.inf:
+            raise out_of_range(f"actor.{name}", getattr(cfg.actor, name), "above 0 seconds")
     sim_options(cfg.sim.options)
     if cfg.sim.reward_ends and cfg.sim.reward is None:
         raise ConfigError("sim.reward_ends is True, and sim.reward is not given: expected a success classifier")

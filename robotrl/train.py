@@ -7,7 +7,9 @@ import random
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import is_dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,13 +17,13 @@ import numpy as np
 import torch
 
 from robotrl import config as configs
+from robotrl.algos.actor import RemoteExperience
 from robotrl.algos.learner import Learner, Setup
 from robotrl.callbacks import Callback, CallbackList
 from robotrl.checkpoint import rng_state, set_rng_state
 from robotrl.config import TrainCfg
 from robotrl.cores import check_threads, usable_cores
 from robotrl.errors import CapabilityError, ConfigError, RobotrlError, out_of_range
-from robotrl.interventions.base import Intervention
 from robotrl.load import load_policy, policy_from_tree, policy_tree
 from robotrl.loop import EvalResult, evaluate
 from robotrl.media import grid, write_gif
@@ -64,7 +66,8 @@ def train(cfg: TrainCfg[Any, Any], run_path: Path, callbacks: Sequence[Callback]
             # what was refused before it began leaves nothing, so that the corrected command may use the same path
             run.discard()
             raise
-        _go(cfg, run, prepared, None, callbacks)
+        with closing(prepared):
+            _go(cfg, run, prepared, None, callbacks)
     return run_path
 
 
@@ -80,8 +83,8 @@ def resume(run_path: Path, callbacks: Sequence[Callback] = ()) -> Path:
     run = Run.open(run_path, keep=cfg.keep)
     checkpoint = run.resume(sys.argv)
     state = None if checkpoint is None else checkpoint.tree
-    with run:
-        _go(cfg, run, _prepare(cfg, state), state, callbacks)
+    with run, closing(_prepare(cfg, state)) as prepared:
+        _go(cfg, run, prepared, state, callbacks)
     return run_path
 
 
@@ -89,8 +92,12 @@ class _Prepared(NamedTuple):
     """What a run is put together from; making it refuses what cannot work."""
 
     learner: Learner
-    watcher: Intervention | None
     eval_sim: VecSim
+
+    def close(self) -> None:
+        """Give back sims and processes, however the run ended."""
+        self.learner.close()
+        self.eval_sim.close()
 
 
 def _prepare(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None) -> _Prepared:
@@ -106,7 +113,13 @@ def _prepare(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None) -> _Prepared
     np.random.seed(cfg.seed)
     torch.manual_seed(cfg.seed)
     learner: Learner = cfg.algo.build(_setup(cfg, state))
-    return _Prepared(learner, _watch(cfg, learner), _make_eval_sim(cfg))
+    _watch(cfg, learner)
+    if cfg.actor.process and not isinstance(getattr(learner, "experience", None), RemoteExperience):
+        raise CapabilityError(
+            f"{type(learner).__name__} lacks experience, a replay that another process could fill: expected"
+            " actor.process False, or an algorithm that learns from a replay online"
+        )
+    return _Prepared(learner, _make_eval_sim(cfg))
 
 
 def _go(
@@ -116,7 +129,7 @@ def _go(
     state: dict[str, Any] | None,
     callbacks: Sequence[Callback],
 ) -> None:
-    learner, watcher, eval_sim = prepared
+    learner, eval_sim = prepared
     iteration, streak = 0, 0
     best: float | None = None
     if state is not None:
@@ -182,9 +195,6 @@ def _go(
             progress.advance(1, note=_note(scalars, best, cfg.evaluation.score))
             if last:
                 break
-    eval_sim.close()
-    if watcher is not None:
-        watcher.close()
     hooks.on_end()
     if run.exit_code:
         print(f"stopped: {run.path} is saved; go on with: robotrl train --resume {run.path}", file=sys.stderr)
@@ -204,22 +214,20 @@ def _make_training_sim(cfg: TrainCfg[Any, Any]) -> VecSim:
     return with_reward(sim, source, end_at=1.0 if cfg.sim.reward_ends else None)
 
 
-def _watch(cfg: TrainCfg[Any, Any], learner: Any) -> Intervention | None:
+def _watch(cfg: TrainCfg[Any, Any], learner: Any) -> None:
     """Put somebody beside the policy, if the config says so.
 
     Raises:
         CapabilityError: the algorithm learns from no interventions.
     """
     if cfg.intervention.by == "nobody":
-        return None
+        return
     if not hasattr(learner, "watch"):
         raise CapabilityError(
             f"{type(learner).__name__} lacks watch: it cannot learn from interventions (intervention.by is"
             f" {cfg.intervention.by!r})"
         )
-    watcher = cfg.intervention.build(learner.experience.sim, cfg.seed)
-    learner.watch(watcher)
-    return watcher
+    learner.watch(partial(cfg.intervention.build, seed=cfg.seed))
 
 
 def _make_eval_sim(cfg: TrainCfg[Any, Any]) -> VecSim:
@@ -241,11 +249,12 @@ def _setup(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None) -> Setup:
     elif cfg.init_from is not None:
         init_policy = load_policy(cfg.init_from)
     return Setup(
-        make_sim=lambda: _make_training_sim(cfg),
+        make_sim=partial(_make_training_sim, cfg),
         policy_cfg=cfg.policy,
         init_policy=init_policy,
         dataset=None if cfg.dataset is None else Path(cfg.dataset),
         seed=cfg.seed,
+        actor=cfg.actor,
     )
 
 

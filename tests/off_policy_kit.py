@@ -94,5 +94,18 @@ def write_random_walks(path: Path, episodes: int = 40, fps: int = 10, seed: int 
         return writer.finish()
 
 
+class Watcher:
+    """Whoever watches, from a function."""
+
+    def __init__(self, corrector: Any) -> None:
+        self._corrector = corrector
+
+    def __call__(self, obs: Any, action: Any, started: Any) -> Any:
+        return self._corrector(obs, action, started)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
 def run(learner: Any, iterations: int) -> list[dict[str, float]]:
     return [learner.iterate() for _ in range(iterations)]

@@ -17,7 +17,8 @@ from policy_kit import make_policy, observations
 from torch import Tensor, nn
 from walk_sim import Walk
 
-from robotrl.algos.off_policy import Debt, Experience, Made, Unit, at_once, check_settings, open_replay, rows_of
+from robotrl.algos.experience import Acting, Experience, Memory, open_replay
+from robotrl.algos.off_policy import Debt, Made, Unit, at_once, check_settings, rows_of
 from robotrl.data.replay import Replay, Uniform
 from robotrl.errors import ConfigError, DataError
 from robotrl.fn.backup import (
@@ -196,17 +197,10 @@ def test_densities_and_gradients_are_finite_at_the_bounds():
 
 def experience(path: Path | None = None, random: bool = True, warmup: int = 8, horizon: int = 1) -> Experience:
     made = Made(off.setup(replace(off.POLICY, horizon=horizon)), Walk(off.ENVS), True)
-    return Experience(
-        Walk(off.ENVS),
-        made,
-        seed=0,
-        random=random,
-        gamma=0.9,
-        warmup=warmup,
-        capacity=400,
-        path=None if path is None else str(path),
-        generator=torch.Generator().manual_seed(0),
-    )
+    sim = Walk(off.ENVS)
+    memory = Memory(sim, 400, None if path is None else str(path))
+    acting = Acting(seed=0, gamma=0.9, random=random, warmup=warmup)
+    return Experience(sim, made, memory, acting, torch.Generator().manual_seed(0))
 
 
 def test_a_fresh_policy_acts_at_random_until_it_is_warm():
@@ -214,29 +208,29 @@ def test_a_fresh_policy_acts_at_random_until_it_is_warm():
     assert not one.warm
     one.collect(2)
     assert one.env_steps == 8 and one.warm
-    first = one.replay.view(one.replay.indices(), 1, 0.9).chunk
+    first = one.memory.replay.view(one.memory.replay.indices(), 1, 0.9).chunk
     assert first.abs().max() <= 1 and first.std() > 0.4
     other = experience(random=False)
     other.collect(2)
-    assert not torch.equal(first, other.replay.view(other.replay.indices(), 1, 0.9).chunk)
+    assert not torch.equal(first, other.memory.replay.view(other.memory.replay.indices(), 1, 0.9).chunk)
 
 
 def test_the_normalisation_is_that_of_what_was_seen():
     one = experience()
     one.collect(20)
-    seen = one.replay.view(one.replay.indices(), 1, 0.9).obs["walk"]
+    seen = one.memory.replay.view(one.memory.replay.indices(), 1, 0.9).obs["walk"]
     # the newest step of each env has no successor yet, so the replay does not show it
     found = one._made.normalizer.transforms()[0]
     assert torch.allclose(-torch.tensor(found.offset) / torch.tensor(found.scale), seen.mean(0), atol=0.3)
-    policy = one._policy
+    policy = one._made.policy
     assert policy.transforms.inputs == one._made.normalizer.transforms()
 
 
 def test_rows_are_normalised_and_named():
     one = experience(horizon=2)
     one.collect(20)
-    drawn = Uniform(one.replay).sample(16, 2, 0.9, torch.Generator().manual_seed(0))
-    rows = rows_of(drawn, one._policy.observation_spec, Unit(kit.ACTION))
+    drawn = Uniform(one.memory.replay).sample(16, 2, 0.9, torch.Generator().manual_seed(0))
+    rows = rows_of(drawn, one._made.policy.observation_spec, Unit(kit.ACTION))
     assert set(rows) == {"obs/walk", "next_obs/walk", "chunk", "reward", "discount"}
     assert rows["chunk"].shape == (16, 2, 1) and rows["chunk"].abs().max() <= 1
     over = drawn.terminated
@@ -260,16 +254,16 @@ def test_a_replay_on_disk_goes_on_where_it_was(tmp_path: Path):
     one.collect(10)
     state = kit.snapshot(one.state())
     one.collect(5)
-    expected = one.replay.view(one.replay.indices(), 1, 0.9).obs["walk"]
+    expected = one.memory.replay.view(one.memory.replay.indices(), 1, 0.9).obs["walk"]
     generator_after = one._generator.get_state()
-    one.replay.close()
+    one.memory.replay.close()
     other = experience(tmp_path / "replay")
     other.load(state)
     assert other.env_steps == 40
     # the generator is the learner's to restore: here it takes the place that ten steps at random left it in
     other._generator.set_state(generator_after)
     assert torch.equal(
-        other.replay.view(other.replay.indices(), 1, 0.9).obs["walk"], expected[_before(expected, 10, 15)]
+        other.memory.replay.view(other.memory.replay.indices(), 1, 0.9).obs["walk"], expected[_before(expected, 10, 15)]
     )
 
 
@@ -284,8 +278,8 @@ def _before(rows: Tensor, kept: int, taken: int) -> Tensor:
 def test_a_replay_that_is_gone_or_another_is_refused(tmp_path: Path):
     one = experience(tmp_path / "replay")
     one.collect(4)
-    state, layout = one.state(), one._layout
-    one.replay.close()
+    state, layout = one.state(), one.memory.layout
+    one.memory.replay.close()
     with pytest.raises(ConfigError, match=r"replay .* exists"):
         experience(tmp_path / "replay").collect(1)
     shutil.rmtree(tmp_path / "replay")

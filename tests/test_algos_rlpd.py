@@ -94,12 +94,12 @@ def test_corrections_count_as_prior_data(demos):
     def corrector(obs, action, started):
         return Correction(torch.full_like(action, 0.25), torch.tensor([True, False, False, True]))
 
-    learner.watch(corrector)
+    learner.watch(lambda sim: off.Watcher(corrector))
     log = off.run(learner, 4)
     assert log[0]["corrected_share"] == 0.5
     drawn = learner._sampler().sample(32, 1, 0.9, torch.Generator().manual_seed(0), updates=50)
     prior, own = drawn.source.view(50, 32)[:, :16], drawn.source.view(50, 32)[:, 16:]
-    corrected = len(learner.experience.corrections.indices(1))
+    corrected = len(learner.experience.memory.corrections.indices(1))
     share = corrected / (corrected + len(learner._demos))
     assert ((prior == HUMAN).sum(1) == round(16 * share)).all() and ((prior == DEMO) | (prior == HUMAN)).all()
     # intervened steps are in both
@@ -113,7 +113,7 @@ def test_it_resumes_exactly_with_corrections(demos):
 
     def make(init_policy=None):
         learner = off.RLPD.build(off.setup(dataset=demos, init_policy=init_policy))
-        learner.watch(corrector)
+        learner.watch(lambda sim: off.Watcher(corrector))
         return learner
 
     learner = make()

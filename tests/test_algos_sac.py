@@ -112,7 +112,7 @@ def test_ends_are_not_bootstrapped_and_time_limits_are():
     assert over.any() and (~over).any()
     assert torch.equal(target[over], rows["reward"][over])
     assert (target[~over].abs() > 100).all()
-    transitions = learner.experience.replay.view(learner.experience.replay.indices(), 1, 0.9)
+    transitions = learner.experience.memory.replay.view(learner.experience.memory.replay.indices(), 1, 0.9)
     limits = transitions.truncated & ~transitions.terminated
     assert limits.any() and torch.allclose(transitions.discount[limits], torch.tensor(0.9))
 
@@ -149,7 +149,7 @@ def test_it_resumes_exactly(tmp_path: Path, disk):
     state = kit.snapshot(learner.state())
     expected = off.run(learner, 3)
     end = kit.snapshot(learner.state())
-    learner.experience.replay.close()
+    learner.experience.memory.replay.close()
     resumed = cfg.build(off.setup(init_policy=copy.deepcopy(learner.policy)))
     resumed.load(state)
     assert off.run(resumed, 3) == expected
@@ -221,7 +221,7 @@ def test_a_resumed_run_with_another_replay_is_refused(tmp_path: Path):
     cfg = replace(SMALL, replay=str(tmp_path / "replay"), update_ratio=0.25)
     learner = warm(cfg)
     state = kit.snapshot(learner.state())
-    learner.experience.replay.close()
+    learner.experience.memory.replay.close()
     elsewhere = tmp_path / "elsewhere"
     Replay.create(elsewhere, kit.SPECS, kit.ACTION, streams=off.ENVS, capacity=99, control_dt_s=0.1).close()
     other = replace(cfg, replay=str(elsewhere)).build(off.setup(init_policy=learner.policy))

@@ -141,6 +141,9 @@ class BcLearner:
         """Seconds spent on compiling so far."""
         return self._engine.compile_s
 
+    def close(self) -> None:
+        """See `Learner.close`; cloning holds nothing."""
+
     def iterate(self) -> dict[str, float]:
         """`updates_per_iteration` gradient steps."""
         cfg = self.cfg

@@ -99,6 +99,10 @@ class Steering:
         """Whether the plain noise of the beginning is over."""
         return self.env_steps >= self._cfg.warmup
 
+    def close(self) -> None:
+        """Give back the sim."""
+        self._collector.close()
+
     def rounds(self) -> list[int]:
         """An iteration's env steps in each env, in parts of a chunk's length, after each of which there are updates."""
         whole, rest = divmod(self._cfg.steps_per_env, self.policy.horizon)

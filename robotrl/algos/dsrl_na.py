@@ -156,7 +156,7 @@ class DsrlNaLoss(LossModule):
         return bootstrap(batch["reward"], batch["discount"], value)
 
     def _distill(self, batch: dict[str, Tensor], context: Context) -> LossOut:
-        """The noise critic (1, B) follows the action critics at the chunks that its noise decodes to, within a state."""
+        """The noise critic (1, B) follows the action critics at the chunks that its noise decodes to, in each state."""
         with torch.no_grad():
             ctx = self.policy.encode(part(batch, "obs/"))
             target = relative(smallest(self.critic(ctx, batch["chunk"])), self._cfg.group)

@@ -17,12 +17,13 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
+from robotrl.algos.actor import RemoteExperience, experience_of
 from robotrl.algos.bc import transforms_for
 from robotrl.algos.engine import UPDATES_PER_CALL, Context, Engine, EngineMode, Group, LossModule, LossOut
+from robotrl.algos.experience import Acting, Experience
 from robotrl.algos.fit import check_fit
 from robotrl.algos.learner import Setup
 from robotrl.algos.off_policy import (
-    Experience,
     Made,
     Unit,
     at_once,
@@ -274,20 +275,12 @@ class IqlLearner:
         self.updates = 0
         """Updates made so far."""
         self.iterations = self._offline + math.ceil(cfg.env_steps / self._steps)
-        self.experience: Experience | None = None
+        self.experience: Experience | RemoteExperience | None = None
         """What the policy does online; None offline."""
         if cfg.env_steps:
-            self.experience = Experience(
-                sim,
-                Made(setup._replace(init_policy=self.policy), sim, False),
-                seed=setup.seed,
-                random=False,
-                gamma=cfg.gamma,
-                warmup=0,
-                capacity=cfg.capacity,
-                path=cfg.replay,
-                generator=self._generator,
-            )
+            online = Made(setup._replace(init_policy=self.policy), sim, False)
+            acting = Acting(setup.seed, cfg.gamma, random=False, warmup=0)
+            self.experience = experience_of(cfg, setup, sim, online, self._generator, acting)
         else:
             sim.close()
 
@@ -305,6 +298,11 @@ class IqlLearner:
     def compile_s(self) -> float:
         """Seconds spent on compiling so far."""
         return self._engine.compile_s
+
+    def close(self) -> None:
+        """See `Learner.close`."""
+        if self.experience is not None:
+            self.experience.close()
 
     def relabel(self, reward: Reward) -> None:
         """Replace the dataset's rewards, e.g. by a success classifier's. To be called before the first iteration, in a
@@ -347,9 +345,9 @@ class IqlLearner:
         """Rows of so many updates, and what the cloning loss draws."""
         cfg, model = self.cfg, self.model
         sampler: Sampler = Uniform(self._data)
-        if self.experience is not None and len(self.experience.replay) > model.horizon * self.experience.replay.streams:
-            online = Uniform(self.experience.replay)
-            sampler = Mixed([(sampler, 1 - cfg.online_share), (online, cfg.online_share)])
+        replay = None if self.experience is None else self.experience.memory.replay
+        if replay is not None and len(replay) > model.horizon * replay.streams:
+            sampler = Mixed([(sampler, 1 - cfg.online_share), (Uniform(replay), cfg.online_share)])
         drawn = sampler.sample(cfg.batch, model.horizon, cfg.gamma, self._generator, updates)
         rows = rows_of(drawn, model.observation_spec, self._unit)
         rows |= {"valid": drawn.valid, "reward": self._relabelling(drawn, cfg.gamma)}

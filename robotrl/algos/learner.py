@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from torch import nn
 
 from robotrl.algos.engine import Engine
+from robotrl.config import ActorCfg
 from robotrl.spec import VecSim
 
 
@@ -24,6 +25,8 @@ class Setup(NamedTuple):
     dataset: Path | None
     """Demonstrations, for algorithms that learn from them."""
     seed: int
+    actor: ActorCfg = ActorCfg()
+    """Where the training sim is stepped, for algorithms that leave the choice."""
 
 
 class Learner(Protocol):
@@ -47,6 +50,10 @@ class Learner(Protocol):
         """Restore what `state` gave."""
         ...
 
+    def close(self) -> None:
+        """Give back the sim and whatever else it holds; it is not used again."""
+        ...
+
 
 class Stepper(Protocol):
     """Whatever steps the sim for a learner."""
@@ -59,6 +66,10 @@ class Stepper(Protocol):
     @property
     def sim_s(self) -> float:
         """Seconds spent inside the sim so far."""
+        ...
+
+    def close(self) -> None:
+        """Give back the sim."""
         ...
 
 
@@ -82,6 +93,10 @@ class SimLearner:
     def compile_s(self) -> float:
         """Seconds spent on compiling so far."""
         return self._engine.compile_s
+
+    def close(self) -> None:
+        """See `Learner.close`."""
+        self._stepper.close()
 
 
 class LearnerCfg(Protocol):

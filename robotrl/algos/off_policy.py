@@ -1,10 +1,9 @@
-"""What the off-policy learners share: who acts into which replay, and what a batch of chunks is to a loss."""
+"""What the off-policy learners share: the policy that they make, and what a batch of chunks is to a loss."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,13 +14,10 @@ from robotrl.algos.fit import check_fit
 from robotrl.algos.learner import Setup
 from robotrl.algos.normalizers import ObsNormalizer
 from robotrl.algos.rows import fitting
-from robotrl.collect import Collected, Collector, Decision
 from robotrl.data.reader import Dataset
 from robotrl.data.replay import Replay, Transitions
-from robotrl.data.replay_corrections import Corrector
-from robotrl.data.replay_layout import Layout
 from robotrl.data.rollout import Arrays
-from robotrl.errors import ConfigError, out_of_range, unknown
+from robotrl.errors import out_of_range, unknown
 from robotrl.policies.base import ACTION
 from robotrl.policies.encoder import is_picture
 from robotrl.policies.q import QEnsemble
@@ -127,201 +123,11 @@ class Made:
             self.apply()
 
 
-class Experience:
-    """The sim, the replay that it fills, and who acts in it.
-
-    Args:
-        sim: made for training; it is reset here.
-        made: the policy.
-        seed: of the sim's first reset.
-        random: whether actions are drawn evenly from their bounds until `warmup` env steps are taken, as a fresh policy
-            needs it; else the policy acts from the start.
-        gamma: discount of an env step.
-        warmup: env steps before anything is to be learned.
-        capacity: env steps that the replay keeps.
-        path: directory of a replay on disk; None: in RAM, the checkpoints hold it.
-        generator: of the learner.
-    """
-
-    def __init__(
-        self,
-        sim: VecSim,
-        made: Made,
-        *,
-        seed: int,
-        random: bool,
-        gamma: float,
-        warmup: int,
-        capacity: int,
-        path: str | None,
-        generator: torch.Generator,
-    ) -> None:
-        self.sim, self.gamma = sim, gamma
-        self.corrections: Replay | None = None
-        """The steps of whoever may take over, see `watch`."""
-        self._corrector: Corrector | None = None
-        self._policy, self._made = made.policy, made
-        self._random = random
-        self._warmup, self._generator = warmup, generator
-        self._path = None if path is None else Path(path)
-        self._layout = Layout(
-            dict(sim.observation_spec), sim.action_spec, sim.num_envs, capacity, 0, {}, sim.control_dt_s
-        )
-        self._replay: Replay | None = None
-        self._seen: list[Arrays] = []
-        self._collector = Collector(sim, self._policy.horizon, gamma)
-        self._collector.reset(seed, {"stagger": True})
-
-    @property
-    def env_steps(self) -> int:
-        """Env steps taken so far."""
-        return self._collector.env_steps
-
-    @property
-    def sim_s(self) -> float:
-        """Seconds spent inside the sim so far."""
-        return self._collector.sim_s
-
-    @property
-    def warm(self) -> bool:
-        """Whether there is enough to learn from."""
-        return self.env_steps >= self._warmup
-
-    @property
-    def replay(self) -> Replay:
-        """What was collected; made when it is first asked for.
-
-        Raises:
-            ConfigError: there is something at its path.
-        """
-        # not in the constructor: a learner that is made to resume opens the one that is there
-        if self._replay is None:
-            layout = self._layout
-            self._replay = Replay.create(
-                self._path,
-                layout.observation_spec,
-                layout.action_spec,
-                streams=layout.streams,
-                capacity=layout.capacity,
-                control_dt_s=layout.control_dt_s,
-            )
-        return self._replay
-
-    def watch(self, corrector: Corrector) -> None:
-        """Let somebody take over while the policy acts; `corrections` gets the corrected steps besides the replay."""
-        layout = self._layout
-        self._corrector = corrector
-        self.corrections = Replay.create(
-            None,
-            layout.observation_spec,
-            layout.action_spec,
-            streams=layout.streams,
-            capacity=layout.capacity,
-            control_dt_s=layout.control_dt_s,
-        )
-
-    def collect(self, steps: int) -> dict[str, float]:
-        """Take `steps` steps in every env into the replay; gives what is worth logging."""
-        out = self._collector.collect_into(
-            self.replay, self._decide, steps, corrector=self._corrector, corrections=self.corrections
-        )
-        if self._seen:
-            self._made.take({key: torch.cat([obs[key] for obs in self._seen]) for key in self._seen[0]})
-            self._seen = []
-        return _scalars(out)
-
-    @torch.no_grad()
-    def _decide(self, obs: Arrays) -> Decision:
-        if self._made.normalizer is not None:
-            self._seen.append(obs)
-        policy = self._policy
-        if self._random and not self.warm:
-            count = len(next(iter(obs.values())))
-            unit = torch.rand((count, policy.horizon, policy.action_width), generator=self._generator) * 2 - 1
-            return Decision(policy.to_actions(unit.to(self.sim.device)), {})
-        return Decision(policy.act(obs, None, self._generator, "sample").chunk, {})
-
-    def state(self) -> dict[str, Any]:
-        """For an exact resume: the sim, the replay, who acts."""
-        return {
-            "collector": self._collector.state(),
-            "random": self._random,
-            "replay": None if self._replay is None else self._replay.state(),
-            "corrections": None if self.corrections is None else self.corrections.state(),
-        }
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state` gave.
-
-        Raises:
-            DataError: the replay's directory is gone or not the one of that run.
-            ConfigError: it stores other arrays than this run.
-        """
-        self._random = bool(state["random"])
-        if state["replay"] is not None:
-            if self._path is not None and self._replay is None:
-                self._replay = open_replay(self._path, self._layout)
-            self.replay.load(state["replay"])
-        if state["corrections"] is not None and self.corrections is not None:
-            self.corrections.load(state["corrections"])
-        self._collector.load(state["collector"])
-
-
-def experience_of(cfg: Any, setup: Setup, sim: VecSim, made: Made, generator: torch.Generator) -> Experience:
-    """The experience of a learner that begins on line, from its config; a fresh policy warms up at random."""
-    return Experience(
-        sim,
-        made,
-        seed=setup.seed,
-        random=setup.init_policy is None,
-        gamma=cfg.gamma,
-        warmup=cfg.warmup,
-        capacity=cfg.capacity,
-        path=cfg.replay,
-        generator=generator,
-    )
-
-
 def critics_of(policy: Any, cfg: Any) -> QEnsemble:
     """Critics on a policy's context, from a learner's config."""
     width, horizon, action = policy.context_width, policy.horizon, policy.action_width
     hidden, activation = cfg.critic_hidden, cfg.critic_activation
     return QEnsemble(width, horizon, action, cfg.members, hidden, cfg.layer_norm, activation)
-
-
-def open_replay(path: Path, expected: Layout) -> Replay:
-    """The replay in a directory, which must store what this run stores.
-
-    Raises:
-        DataError: there is none.
-        ConfigError: it stores other arrays, for another number of envs or another rate; both values are named.
-    """
-    replay = Replay.open(path)
-    found, wanted = replay.layout.to_json(), expected.to_json()
-    for name in ("observation_spec", "action_spec", "streams", "capacity", "extras", "control_dt_s"):
-        if found[name] != wanted[name]:
-            replay.close()
-            one, other = (_brief(values[name]) for values in (found, wanted))
-            raise ConfigError(f"replay {path} has {name} {one}: expected {other}, as this run has")
-    return replay
-
-
-def _brief(value: Any) -> Any:
-    """A spec as the shapes it holds: an error is one line."""
-    if isinstance(value, dict):
-        table: dict[str, Any] = value
-        return tuple(table["shape"]) if "shape" in table else {key: _brief(part) for key, part in table.items()}
-    return value
-
-
-def _scalars(out: Collected) -> dict[str, float]:
-    scalars = {"rollout_episodes": float(len(out.episodes))}
-    if len(out.episodes):
-        scalars["rollout_success"] = float(out.episodes.float().mean())
-        scalars["rollout_return"] = float(out.returns.mean())
-    if out.corrected:
-        scalars["corrected_share"] = out.corrected / out.env_steps
-    return scalars
 
 
 class Unit:

@@ -15,7 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from robotrl.algos.actor import experience_of
 from robotrl.algos.engine import UPDATES_PER_CALL, Context, Engine, EngineMode, LossModule, LossOut
+from robotrl.algos.experience import Watch
 from robotrl.algos.learner import Setup, SimLearner
 from robotrl.algos.off_policy import (
     Made,
@@ -25,7 +27,6 @@ from robotrl.algos.off_policy import (
     critics_of,
     demonstrations,
     detached,
-    experience_of,
     rows_of,
 )
 from robotrl.algos.rows import means, part, run_updates
@@ -33,7 +34,6 @@ from robotrl.algos.sac import groups, squashed
 from robotrl.checkpoint import generator_state, set_generator_state
 from robotrl.data.reader import read_dataset
 from robotrl.data.replay import Mixed, Sampler, Uniform
-from robotrl.data.replay_corrections import Corrector
 from robotrl.errors import ConfigError, out_of_range
 from robotrl.fn.backup import bootstrap, ensemble_mse, soft_actor, temperature_loss
 from robotrl.policies.nets import Activation
@@ -204,9 +204,13 @@ class RlpdLearner(SimLearner):
         """Updates of the critics made so far."""
         self.iterations = math.ceil(cfg.env_steps / self._steps)
 
-    def watch(self, corrector: Corrector) -> None:
-        """Let somebody take over while the policy acts; what is corrected counts as prior data as well."""
-        self.experience.watch(corrector)
+    def watch(self, make: Watch) -> None:
+        """Let somebody take over while the policy acts; what is corrected counts as prior data as well.
+
+        Args:
+            make: makes whoever it is, for the training sim.
+        """
+        self.experience.watch(make)
 
     def iterate(self) -> dict[str, float]:
         """Some env steps, and the updates that they are worth."""
@@ -242,14 +246,14 @@ class RlpdLearner(SimLearner):
 
     def _sampler(self) -> Sampler:
         """Prior data in its share; corrections count in it as many times as there are of them."""
-        share, corrections = self.cfg.demo_share, self.experience.corrections
+        share, corrections = self.cfg.demo_share, self.experience.memory.corrections
         prior: list[tuple[Sampler, float]] = [(Uniform(self._demos), share)]
         if corrections is not None:
             count = len(corrections.indices(self.policy.horizon))
             part_of = count / (count + len(self._demos))
             if round(part_of * share * self.cfg.batch) >= 1:
                 prior = [(Uniform(self._demos), share * (1 - part_of)), (Uniform(corrections), share * part_of)]
-        return Mixed([*prior, (Uniform(self.experience.replay), 1 - share)])
+        return Mixed([*prior, (Uniform(self.experience.memory.replay), 1 - share)])
 
     def state(self) -> dict[str, Any]:
         """See `Learner.state`. Demonstrations are read again from their dataset."""

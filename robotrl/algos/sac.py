@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from robotrl.algos.actor import experience_of
 from robotrl.algos.engine import UPDATES_PER_CALL, Context, Engine, EngineMode, Group, LossModule, LossOut
 from robotrl.algos.learner import Setup, SimLearner
 from robotrl.algos.off_policy import (
@@ -20,7 +21,6 @@ from robotrl.algos.off_policy import (
     check_settings,
     critics_of,
     detached,
-    experience_of,
     no_clip,
     rows_of,
 )
@@ -211,7 +211,7 @@ class SacLearner(SimLearner):
     def _draw(self, updates: int) -> dict[str, Tensor]:
         """Rows of so many updates, and their noise."""
         cfg, policy = self.cfg, self.policy
-        sampler = Uniform(self.experience.replay)
+        sampler = Uniform(self.experience.memory.replay)
         drawn = sampler.sample(cfg.batch, policy.horizon, cfg.gamma, self._generator, updates)
         rows = rows_of(drawn, policy.observation_spec, self._unit)
         for name in ("noise", "next_noise"):

@@ -47,7 +47,8 @@ class Keyboard:
         action_spec: of the sim.
         keys: character, or "up", "down", "left", "right", to what it does; None takes `default_keys`.
         hold_s: how long a press lasts.
-        terminal: file descriptor of a terminal.
+        terminal: file descriptor of a terminal; None: standard input, or, where that is redirected as an actor's is,
+            the terminal that the process belongs to.
 
     Raises:
         ConfigError: no terminal is there, or a key is bound to an axis that the action does not have.
@@ -67,7 +68,7 @@ class Keyboard:
         if not hold_s > 0:
             raise out_of_range("hold_s", hold_s, "above 0 seconds")
         self._names, self._hold_s = action_spec.names, hold_s
-        self._terminal = sys.stdin.fileno() if terminal is None else terminal
+        self._terminal, self._opened = _terminal() if terminal is None else (terminal, False)
         if not os.isatty(self._terminal):
             raise ConfigError(
                 f"file descriptor {self._terminal} is no terminal: interventions by keyboard need one (run the command"
@@ -108,6 +109,8 @@ class Keyboard:
         # a terminal that was closed meanwhile has no settings to restore
         if os.isatty(self._terminal):
             termios.tcsetattr(self._terminal, termios.TCSANOW, settings)
+        if self._opened:
+            os.close(self._terminal)
 
     def _pressed(self) -> list[str]:
         """Keys pressed since the last call; the beginning of an escape sequence is kept for the next."""
@@ -122,6 +125,17 @@ class Keyboard:
             text += data.decode(errors="replace")
         keys, self._begun = split_keys(text)
         return keys
+
+
+def _terminal() -> tuple[int, bool]:
+    """A terminal, if there is one, and whether it was opened here."""
+    standard = sys.stdin.fileno()
+    if not os.isatty(standard):
+        try:
+            return os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY), True
+        except OSError:
+            pass
+    return standard, False
 
 
 def split_keys(text: str) -> tuple[list[str], str]:

@@ -1,0 +1,473 @@
+"""Actor and learner in separate processes: one steps the sim, the other learns from what the first sends.
+
+The actor works ahead, by `ActorCfg.lead` iterations at most, with the newest policy that it was sent; beyond that it
+waits. So env steps and updates take place at the same time, and yet there are as many updates for each env step as in
+one process. An actor that dies without a word, or says nothing for too long, is replaced by another; one that says why
+it ends, ends the run with that reason. An actor whose learner is gone ends by itself.
+"""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import os
+import pickle
+import queue
+import signal
+import sys
+import threading
+import time
+import traceback
+import warnings
+from collections import deque
+from collections.abc import Callable, Mapping
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from robotrl.algos.experience import Acting, Experience, Memory, Watch, chunk, worth_logging
+from robotrl.algos.learner import Setup
+from robotrl.algos.off_policy import Made
+from robotrl.collect import Collected, Collector, Decision
+from robotrl.config import ActorCfg
+from robotrl.data.replay import SOURCES, StepRecord
+from robotrl.data.replay_corrections import add_corrections
+from robotrl.data.replay_layout import Layout
+from robotrl.data.rollout import Arrays
+from robotrl.errors import CapabilityError, ConfigError, DataError, NumericsError, RobotrlError
+from robotrl.load import policy_from_tree, policy_tree
+from robotrl.spec import VecSim
+from robotrl.transforms import TransformGroup
+
+HUMAN = SOURCES.index("human")
+GRACE_S = 5.0
+"""How long a process may take to end by itself before it is killed."""
+OURS = {kind.__name__: kind for kind in (CapabilityError, ConfigError, DataError, NumericsError, RobotrlError)}
+
+
+# what the two say to each other; arrays travel as numpy's
+
+
+class Recipe(NamedTuple):
+    """What an actor is made from."""
+
+    make_sim: Callable[[], VecSim]
+    watch: Watch | None
+    policy: dict[str, Any]
+    """`policy_tree` of the policy, its arrays numpy's."""
+    layout: Layout
+    acting: Acting
+    env_steps: int
+    """Env steps taken before."""
+
+
+class Order(NamedTuple):
+    """Learner to actor: the newest policy, and how much to do."""
+
+    weights: Mapping[str, np.ndarray]
+    transforms: TransformGroup
+    steps: int
+    """Steps of each env in a batch."""
+    batches: int
+    """Batches to make besides those that were ordered before."""
+
+
+class Batch(NamedTuple):
+    """Actor to learner: what was done."""
+
+    records: list[StepRecord]
+    """Their tensors are numpy arrays under way."""
+    episodes: np.ndarray
+    returns: np.ndarray
+    env_steps: int
+    corrected: int
+    sim_s: float
+
+
+class Ready(NamedTuple):
+    """Actor to learner: the sim and whoever watches it are there."""
+
+
+class Failed(NamedTuple):
+    """Actor to learner: why it ends."""
+
+    kind: str
+    """Name of the error's class."""
+    message: str
+
+
+def _mapped(value: Any, leaf: Callable[[Any], Any]) -> Any:
+    """`leaf` of everything in dicts, and of what is none."""
+    return {key: _mapped(item, leaf) for key, item in value.items()} if isinstance(value, dict) else leaf(value)
+
+
+def to_numpy(value: Any) -> Any:
+    """Tensors in (dicts of) anything as arrays of their own; everything else as it is."""
+    return _mapped(value, lambda x: x.detach().cpu().numpy().copy() if isinstance(x, Tensor) else x)
+
+
+def to_torch(value: Any) -> Any:
+    """The way back from `to_numpy`."""
+    return _mapped(value, lambda x: torch.from_numpy(x) if isinstance(x, np.ndarray) else x)
+
+
+# the actor's side
+
+
+class Outbox:
+    """In the place of a replay: keeps the records of a batch until they are sent."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self._records: list[StepRecord] = []
+
+    def add(self, record: StepRecord) -> None:
+        """See `Replay.add`."""
+        self._records.append(StepRecord(*map(to_numpy, record)))
+
+    def cut(self) -> None:
+        """See `Replay.cut`; an actor begins with it, and its learner has cut already."""
+
+    def take(self) -> list[StepRecord]:
+        """The records since the last call."""
+        records, self._records = self._records, []
+        return records
+
+
+def act(connection: Connection, recipe: Recipe) -> None:
+    """The actor's process: step the sim as ordered until the learner is gone."""
+    threading.Thread(target=_end_with_learner, daemon=True).start()
+    try:
+        _act(connection, recipe)
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return
+    except Exception as error:
+        if not isinstance(error, RobotrlError):
+            traceback.print_exc()
+        connection.send(Failed(type(error).__name__, str(error)))
+        sys.exit(1)
+
+
+def _end_with_learner() -> None:
+    """A sim that hangs, or steps for long, does not keep an actor alive whose learner was killed."""
+    learner = multiprocessing.parent_process()
+    assert learner is not None
+    learner.join()
+    time.sleep(GRACE_S)
+    os._exit(1)
+
+
+def _act(connection: Connection, recipe: Recipe) -> None:
+    torch.set_num_threads(1)
+    acting = recipe.acting
+    sim = recipe.make_sim()
+    policy = policy_from_tree(to_torch(recipe.policy), "the learner's policy")
+    watcher = None if recipe.watch is None else recipe.watch(sim)
+    generator = torch.Generator().manual_seed(acting.seed)
+    outbox = Outbox(recipe.layout)
+    collector = Collector(sim, policy.horizon, acting.gamma)
+    collector.reset(acting.seed, {"stagger": True})
+
+    def decide(obs: Arrays) -> Decision:
+        random = acting.random and recipe.env_steps + collector.env_steps < acting.warmup
+        return Decision(chunk(policy, obs, generator, random), {})
+
+    connection.send(Ready())
+    due = deque[int]()
+    try:
+        while True:
+            while not due or connection.poll():
+                order: Order | None = connection.recv()
+                if order is None:
+                    return
+                policy.load_state_dict(to_torch(dict(order.weights)))
+                policy.set_transforms(order.transforms)
+                due.extend([order.steps] * order.batches)
+            out = collector.collect_into(outbox, decide, due.popleft(), corrector=watcher)
+            episodes, returns = to_numpy(out.episodes), to_numpy(out.returns)
+            connection.send(Batch(outbox.take(), episodes, returns, out.env_steps, out.corrected, collector.sim_s))
+    finally:
+        if watcher is not None:
+            watcher.close()
+
+
+# the learner's side
+
+
+class Actor:
+    """An actor's process, from the learner's side; nothing here blocks for longer than it is told to.
+
+    Args:
+        recipe: what it is made from.
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        # spawned, not forked: threads of torch and of the sims do not survive a fork
+        context = multiprocessing.get_context("spawn")
+        self._connection, theirs = context.Pipe()
+        self._process = context.Process(target=act, args=(theirs, recipe), name="robotrl-actor", daemon=True)
+        # Ctrl-C reaches the whole group; what is blocked here stays so in the actor, from its first moment: the learner
+        # saves, and then ends it. The tracker, if started with the process, would lift the block before
+        resource_tracker.ensure_running()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        try:
+            self._process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        # the pipe ends with the process only when nobody else holds that end
+        theirs.close()
+        self._inbox = queue.SimpleQueue[Any]()
+        self._outbox = queue.SimpleQueue[Any]()
+        self._threads = [threading.Thread(target=target, daemon=True) for target in (self._read, self._write)]
+        for thread in self._threads:
+            thread.start()
+        self.sim_s = 0.0
+        """Seconds spent inside its sim."""
+        self._ready = False
+
+    @property
+    def pid(self) -> int | None:
+        """Of its process."""
+        return self._process.pid
+
+    def _read(self) -> None:
+        while True:
+            try:
+                message = self._connection.recv()
+            except (EOFError, OSError):
+                self._inbox.put(None)
+                return
+            self._inbox.put(message)
+
+    def _write(self) -> None:
+        # a pipe holds less than the weights of a policy: a write waits until the actor reads, which may be never
+        while True:
+            message = self._outbox.get()
+            try:
+                self._connection.send(message)
+            except OSError:
+                return
+            if message is None:
+                return
+
+    def send(self, order: Order) -> None:
+        """Order something; returns at once."""
+        self._outbox.put(order)
+
+    def take(self, start_timeout_s: float, timeout_s: float) -> Batch | str:
+        """The next batch, or, of an actor that is to be replaced, what became of it.
+
+        Args:
+            start_timeout_s: how long to wait until it has started.
+            timeout_s: how long to wait for the batch then.
+
+        Raises:
+            RobotrlError: the actor says why it ends; of the kind that it met, if it is one of ours.
+        """
+        while True:
+            patience_s = timeout_s if self._ready else start_timeout_s
+            try:
+                message = self._inbox.get(timeout=patience_s)
+            except queue.Empty:
+                return f"{'sent nothing' if self._ready else 'did not start'} for {patience_s:g} s"
+            if not isinstance(message, Ready):
+                break
+            self._ready = True
+        if message is None:
+            self._process.join(GRACE_S)
+            return f"ended with exit code {self._process.exitcode}"
+        if isinstance(message, Failed):
+            if message.kind in OURS:
+                raise OURS[message.kind](f"{message.message} (in the actor's process)")
+            raise RobotrlError(f"the actor's process failed with {message.kind}: {message.message}")
+        self.sim_s = message.sim_s
+        return message
+
+    def close(self) -> None:
+        """End the process: by asking it, which gives back devices, then by force."""
+        self._outbox.put(None)
+        self._process.join(GRACE_S)
+        if self._process.exitcode is None:
+            self._process.kill()
+            self._process.join()
+        # both end with the pipe, whose other end is gone now
+        for thread in self._threads:
+            thread.join()
+        self._connection.close()
+
+
+class RemoteExperience:
+    """What `Experience` is, with the sim stepped in a process of its own.
+
+    A resumed run goes on from its memory with an actor that starts anew, so it does not end bit for bit where an
+    uninterrupted one does.
+
+    Args:
+        make_sim: makes the training sim, in the actor's process; picklable.
+        made: the policy.
+        memory: what is filled.
+        acting: how the policy acts.
+        budget: env steps of the whole run: the actor does not work ahead of its end.
+        cfg: how the actor is treated.
+    """
+
+    def __init__(
+        self,
+        make_sim: Callable[[], VecSim],
+        made: Made,
+        memory: Memory,
+        acting: Acting,
+        budget: int,
+        cfg: ActorCfg,
+    ) -> None:
+        self.memory = memory
+        self.env_steps = 0
+        """Env steps received so far."""
+        self.restarts = 0
+        """How many actors had to be replaced."""
+        self.waited_s = 0.0
+        """Seconds that the learner has waited for the actor."""
+        self._make_sim, self._made, self._acting, self._budget, self._cfg = make_sim, made, acting, budget, cfg
+        self._watch: Watch | None = None
+        self._actor: Actor | None = None
+        self._ordered = 0
+        self._sim_s = 0.0
+
+    @property
+    def sim_s(self) -> float:
+        """Seconds spent inside the sim so far, at the same time as the learner's."""
+        return self._sim_s + (0.0 if self._actor is None else self._actor.sim_s)
+
+    @property
+    def warm(self) -> bool:
+        """Whether there is enough to learn from."""
+        return self.env_steps >= self._acting.warmup
+
+    @property
+    def pid(self) -> int | None:
+        """Of the actor's process, once there is one."""
+        return None if self._actor is None else self._actor.pid
+
+    def watch(self, make: Watch) -> None:
+        """See `Experience.watch`; whatever `make` refuses, it refuses when the actor starts."""
+        self._watch = make
+        self.memory.keep_corrections()
+
+    def collect(self, steps: int) -> dict[str, float]:
+        """The next `steps` steps of every env into the memory; gives what is worth logging.
+
+        Raises:
+            RobotrlError: the actor says why it ends, or it had to be replaced more often than allowed.
+        """
+        began = time.perf_counter()
+        batch = self._next(steps)
+        self.waited_s += time.perf_counter() - began
+        seen = list[Arrays]()
+        for packed in batch.records:
+            record = StepRecord(*map(to_torch, packed))
+            assert record.decision is not None and isinstance(record.source, (str, Tensor))
+            self.memory.replay.add(record)
+            if self.memory.corrections is not None and isinstance(record.source, Tensor):
+                add_corrections(self.memory.corrections, record, record.source == HUMAN)
+            seen.append({key: x[record.decision] for key, x in record.obs.items()})
+        if self._made.normalizer is not None:
+            self._made.take({key: torch.cat([obs[key] for obs in seen]) for key in seen[0]})
+        self.env_steps += batch.env_steps
+        episodes, returns = torch.from_numpy(batch.episodes), torch.from_numpy(batch.returns)
+        scalars = worth_logging(Collected(batch.env_steps, episodes, returns, batch.corrected))
+        return scalars | {"actor_restarts": float(self.restarts), "actor_wait_s": self.waited_s}
+
+    def _next(self, steps: int) -> Batch:
+        """The next batch; an actor that cannot give it is replaced."""
+        while True:
+            if self._actor is None:
+                self._actor, self._ordered = Actor(self._recipe()), 0
+            left = math.ceil((self._budget - self.env_steps) / (steps * self.memory.layout.streams))
+            batches = max(1, min(self._cfg.lead, left)) - self._ordered
+            policy = self._made.policy
+            self._actor.send(Order(to_numpy(policy.state_dict()), policy.transforms, steps, batches))
+            self._ordered += batches
+            found = self._actor.take(self._cfg.start_timeout_s, self._cfg.timeout_s)
+            if isinstance(found, Batch):
+                self._ordered -= 1
+                return found
+            self._replace(found)
+
+    def _replace(self, what: str) -> None:
+        """Give up an actor; its successor is made with the next order."""
+        self.close()
+        self.restarts += 1
+        if self.restarts > self._cfg.restarts:
+            raise RobotrlError(
+                f"the actor's process {what}, after {self.env_steps} env steps; it was replaced"
+                f" {self._cfg.restarts} times before (actor.restarts), so the run ends"
+            )
+        warnings.warn(f"the actor's process {what}: another one goes on", stacklevel=4)
+        self.memory.cut()
+
+    def _recipe(self) -> Recipe:
+        # each actor has streams of its own: none repeats what one before it did
+        sequence = np.random.SeedSequence((self._acting.seed, self.env_steps, self.restarts))
+        acting = self._acting._replace(seed=int(sequence.generate_state(1)[0]) >> 1)
+        tree = to_numpy(policy_tree(self._made.policy))
+        return Recipe(self._make_sim, self._watch, tree, self.memory.layout, acting, self.env_steps)
+
+    def close(self) -> None:
+        """End the actor."""
+        if self._actor is not None:
+            self._actor.close()
+            self._sim_s += self._actor.sim_s
+            self._actor = None
+
+    def state(self) -> dict[str, Any]:
+        """For a resume: what was received. What the actor is about is not known here."""
+        return {"env_steps": self.env_steps, "random": self._acting.random, **self.memory.state()}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state` gave.
+
+        Raises:
+            DataError: the replay's directory is gone or not the one of that run.
+            ConfigError: it stores other arrays than this run.
+        """
+        self.env_steps = int(state["env_steps"])
+        self._acting = self._acting._replace(random=bool(state["random"]))
+        self.memory.load(state)
+        self.memory.cut()
+
+
+def experience_of(
+    cfg: Any, setup: Setup, sim: VecSim, made: Made, generator: torch.Generator, acting: Acting | None = None
+) -> Experience | RemoteExperience:
+    """The experience of a learner, with the sim stepped where the run wants it.
+
+    Args:
+        cfg: the algorithm's config.
+        setup: what the learner is made from.
+        sim: the training sim; it is closed where another process has one.
+        made: the policy.
+        generator: of the learner.
+        acting: how the policy acts; None: from the config, and a fresh policy warms up at random.
+
+    Raises:
+        ConfigError: another process is wanted, to which the sim's maker cannot be sent.
+    """
+    if acting is None:
+        acting = Acting(setup.seed, cfg.gamma, setup.init_policy is None, cfg.warmup)
+    memory = Memory(sim, cfg.capacity, cfg.replay)
+    if not setup.actor.process:
+        return Experience(sim, made, memory, acting, generator)
+    sim.close()
+    try:
+        ForkingPickler.dumps(setup.make_sim)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise ConfigError(
+            f"actor.process is True, and make_sim cannot be sent to another process ({error}): expected a function of a"
+            " module, or functools.partial of one"
+        ) from error
+    return RemoteExperience(setup.make_sim, made, memory, acting, cfg.env_steps, setup.actor)
