@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from robotrl.benchmarks.cells import OUT, Cell, CellResult
+from robotrl.benchmarks.curves import Panel, svg
 from robotrl.benchmarks.figures import Figure
 from robotrl.fn.stats import bootstrap
 
@@ -176,6 +177,43 @@ def _spread(values: Mapping[int, float], unit: str, note: str) -> Figure:
     span = bootstrap(np.array(numbers))
     told = "interquartile mean over seeds with its 95 % bootstrap interval" + (f"; {note}" if note else "")
     return Figure(span.value, unit, runs=len(numbers), low=span.low, high=span.high, note=told)
+
+
+def pictures(document: Mapping[str, Any]) -> dict[str, bytes]:
+    """Success against env steps and against training time, a row of two panels a task: file name to SVG."""
+    results = list(document["cells"].values())
+    rows = [row for task in TASKS if (row := _panels(results, task))]
+    return {"finetune.svg": svg(rows)} if rows else {}
+
+
+def _panels(results: Sequence[CellResult], task: str) -> list[Panel]:
+    sim = TASKS[task].sim
+    curves = {
+        method.label: [cell["result"]["curve"] for cell in results if (cell["method"], cell["task"]) == (name, sim)]
+        for name, method in METHODS.items()
+    }
+    curves = {label: found for label, found in curves.items() if found}
+    if not curves:
+        return []
+    bases = [
+        base
+        for name in METHODS
+        if not METHODS[name].fails
+        for base in _column(results, name, sim, "base", "value").values()
+    ]
+    base = statistics.fmean(bases) if bases else None
+    return [
+        Panel(
+            sim,
+            cost,
+            {
+                label: [[(point[axis], point["success"]) for point in curve] for curve in found]
+                for label, found in curves.items()
+            },
+            base,
+        )
+        for axis, cost in (("env_steps", "env steps"), ("train_s", "seconds of training, without compiling"))
+    ]
 
 
 def table(document: Mapping[str, Any]) -> str:

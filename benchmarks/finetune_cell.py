@@ -31,8 +31,10 @@ WEAK_UPDATES = 60
 EPISODES = 256
 VAL = 128
 """Starts of each evaluation on the way."""
-POINTS = 16
+POINTS = 32
 """About how many evaluations a curve has."""
+ENOUGH = 0.99
+"""A method that reaches it in two evaluations in a row is done; what is left of its budget would show nothing."""
 EVALUATIONS = ("acting_evaluations", "update_evaluations")
 """Scalars that count rows of the policy's network; methods that evaluate other networks have none."""
 
@@ -112,7 +114,7 @@ def tune_cfg(method: Method, task: Task, seed: int, out: Path) -> TrainCfg[Any, 
         # what has no base learns from the same demonstrations, unless it is there to show that it needs them
         dataset=str(out / "demos") if alone and not method.fails else None,
         seed=seed,
-        stop_at_success=None,
+        stop_at_success=ENOUGH,
     )
     return replace(cfg, evaluation=EvalCfg(every=every(cfg), episodes=VAL, animation=0))
 

@@ -1,5 +1,7 @@
 """`python -m robotrl.benchmarks.readme`: writes the committed results into the README and the benchmarks page.
 
+Pictures of results go to `docs/images`.
+
 A block looks like this, and its inside is replaced by the table made from `benchmarks/results/NAME.json`:
 
     <!-- bench:NAME -->
@@ -74,13 +76,28 @@ def figures_table(document: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def write_pictures(results: Path, out: Path) -> list[Path]:
+    """Draw what the benches have pictures of, from the results in a folder; gives the files written."""
+    written: list[Path] = []
+    for path in sorted(results.glob("*.json")):
+        module = benchmarks.load(path.stem)
+        if hasattr(module, "pictures"):
+            for name, data in module.pictures(read_json(path, "bench results", SCHEMA_VERSION)).items():
+                replace_file(out / name, data)
+                written.append(out / name)
+    return written
+
+
 def main(check: bool = False) -> int:
     """Rewrite the pages; with `check` only say which of them differ. Returns the exit code."""
     stale: list[str] = []
+    results = ROOT / "benchmarks" / "results"
+    if not check:
+        write_pictures(results, ROOT / "docs" / "images")
     for name in PAGES:
         page = ROOT / name
         before = page.read_text(encoding="utf-8")
-        after = filled(before, ROOT / "benchmarks" / "results")
+        after = filled(before, results)
         if before != after:
             stale.append(name)
             if not check:

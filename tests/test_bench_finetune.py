@@ -10,6 +10,7 @@ import pytest
 
 from robotrl import config as configs
 from robotrl.benchmarks import finetune, finetune_cell
+from robotrl.benchmarks.curves import mean_curve
 from robotrl.benchmarks.finetune import METHODS, TASKS
 
 
@@ -45,11 +46,11 @@ def test_what_a_cell_runs_is_a_valid_config_of_its_own_task(name, task, tmp_path
     tune = finetune_cell.tune_cfg(method, setting, 2, tmp_path)
     configs.check(tune)
     assert (tune.sim.name, tune.algo.env_steps, tune.seed) == (setting.sim, setting.env_steps, 2)
-    assert tune.stop_at_success is None
+    assert tune.stop_at_success == 0.99
     assert (tune.init_from is None) == (method.base is None)
     assert (tune.dataset is None) == (method.base is not None or method.fails)
     points = setting.env_steps / (tune.algo.steps_per_env * tune.sim.num_envs) / tune.evaluation.every
-    assert 10 <= points <= 25
+    assert 20 <= points <= 50
     if method.base is not None:
         base = finetune_cell.base_cfg(method, setting, 2, tmp_path / "demos")
         configs.check(base)
@@ -91,6 +92,25 @@ def test_the_table_shows_a_row_for_each_method_that_has_results():
     assert cells[-2:] == ["50.0 %", "3"]
     assert "not reached" in text[5]
     assert "**0.0 % (0.0 to 0.0)**" in text[5]
+
+
+def test_the_picture_shows_every_method_that_has_results_and_is_the_same_every_time():
+    results = [record("reinflow", "peg-insert", seed, 0.95, 460_800.0) for seed in range(3)]
+    results += [record("rlpd", "pick-place", 0, 0.5, 768_000.0)]
+    document = {"cells": {str(i): cell for i, cell in enumerate(results)}}
+    pictures = finetune.pictures(document)
+    text = pictures["finetune.svg"].decode()
+    for shown in ("mujoco/peg-insert", "mujoco/pick-place", "ReinFlow, flow, 4 steps", "RLPD, same demonstrations"):
+        assert shown in text
+    assert "mujoco/push" not in text and "DPPO" not in text
+    assert pictures == finetune.pictures(document)
+    assert finetune.pictures({"cells": {}}) == {}
+
+
+def test_the_mean_of_curves_lies_where_all_of_them_are_known():
+    x, y = mean_curve([[(1.0, 0.0), (3.0, 1.0)], [(2.0, 0.5), (4.0, 0.1)]])
+    assert x.tolist() == [2.0, 3.0]
+    assert y.tolist() == pytest.approx([(0.5 + 0.5) / 2, (1.0 + 0.3) / 2])
 
 
 def test_a_cell_from_demonstrations_to_judgement(tmp_path: Path):

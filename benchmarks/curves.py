@@ -1,0 +1,114 @@
+"""Learning curves as a picture: success against what it cost, a bold line a method and a thin one for each seed."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c6bb1", "#7f7f7f")
+"""Told apart by the colour-blind as well (Okabe and Ito 2008, and two more)."""
+MARKERS = "os^vDPX*h"
+PANEL_IN = (4.6, 3.4)
+"""Width and height of a panel, in inches."""
+
+LEGEND_ROW_IN, LEGEND_COLUMNS = 0.22, 3
+
+Curve = Sequence[tuple[float, float]]
+"""(cost, success from 0 to 1), in order of cost."""
+
+
+class Panel(NamedTuple):
+    """One pair of axes."""
+
+    title: str
+    cost: str
+    """Label of the axis, with its unit."""
+    lines: Mapping[str, Sequence[Curve]]
+    """Label of a method to its curves, one a seed."""
+    base: float | None
+    """Success that the methods started from: a dotted line."""
+
+
+def mean_curve(curves: Sequence[Curve]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The mean of several curves where all of them are known, each interpolated linearly.
+
+    Args:
+        curves: one or more, none empty.
+    """
+    first = max(curve[0][0] for curve in curves)
+    last = min(curve[-1][0] for curve in curves)
+    x = np.unique([cost for curve in curves for cost, _ in curve if first <= cost <= last])
+    each = [np.interp(x, *np.array(curve, np.float64).T) for curve in curves]
+    return x, np.mean(each, axis=0)
+
+
+def svg(panels: Sequence[Sequence[Panel]]) -> bytes:
+    """Rows of panels as an SVG file, the same bytes for the same numbers.
+
+    Args:
+        panels: rows, each of as many panels as the first.
+    """
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    labels = list(dict.fromkeys(label for row in panels for panel in row for label in panel.lines))
+    # without a fixed salt the file's identifiers are random
+    with mpl.rc_context({"svg.hashsalt": "robotrl", "svg.fonttype": "none", "font.family": "sans-serif"}):
+        width, height = PANEL_IN
+        columns = len(panels[0])
+        below = LEGEND_ROW_IN * math.ceil(len(labels) / LEGEND_COLUMNS)
+        figure = Figure(figsize=(width * columns, height * len(panels) + below))
+        axes: Any = figure.subplots(len(panels), columns, squeeze=False)
+        for row, row_axes in zip(panels, axes, strict=True):
+            for panel, one in zip(row, row_axes, strict=True):
+                _draw(one, panel, labels)
+        handles = {
+            label: line for one in axes.flat for line, label in zip(*one.get_legend_handles_labels(), strict=True)
+        }
+        figure.legend(
+            [handles[label] for label in labels],
+            labels,
+            loc="lower center",
+            ncols=LEGEND_COLUMNS,
+            frameon=False,
+            fontsize=8,
+        )
+        figure.tight_layout(rect=(0, below / figure.get_figheight(), 1, 1))
+        out = io.BytesIO()
+        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+    return out.getvalue()
+
+
+def _short(value: float, _: int) -> str:
+    return next((f"{value / size:g}{name}" for size, name in ((1e6, "M"), (1e3, "k")) if value >= size), f"{value:g}")
+
+
+def _draw(axes: Any, panel: Panel, labels: Sequence[str]) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    for label, curves in panel.lines.items():
+        again, place = divmod(labels.index(label), len(COLOURS))
+        colour = COLOURS[place]
+        for curve in curves:
+            axes.plot(*np.array(curve, np.float64).T, color=colour, alpha=0.3, linewidth=0.8)
+        x, y = mean_curve(curves)
+        bold = {"color": colour, "linewidth": 2, "linestyle": ("-", "--")[again % 2]}
+        axes.plot(x, y, marker=MARKERS[place], markersize=4, markevery=0.15, label=label, **bold)
+    if panel.base is not None:
+        axes.axhline(panel.base, color="#555555", linestyle=":", linewidth=1.2)
+        axes.text(0.99, panel.base + 0.01, "clone", transform=axes.get_yaxis_transform(), ha="right", fontsize=8)
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter(FuncFormatter(_short))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set_ylim(0, 1.02)
+    axes.set_title(panel.title, fontsize=10)
+    axes.set_xlabel(panel.cost, fontsize=9)
+    axes.set_ylabel("success, 128 held-out starts", fontsize=9)
+    axes.tick_params(labelsize=8)
+    axes.grid(alpha=0.25)
