@@ -13,7 +13,7 @@ from torch import Tensor
 
 from robotrl.errors import ConfigError
 from robotrl.fn import chain
-from robotrl.policies.diffusion import DiffusionCfg, DiffusionPolicy, cosine_levels, time_of
+from robotrl.policies.diffusion import DiffusionCfg, DiffusionPolicy, Prediction, cosine_levels, time_of
 
 LEVELS = 20
 
@@ -24,9 +24,9 @@ def scheduler(kind: Any, levels: int = LEVELS, steps: int | None = None, **optio
     return made
 
 
-def make(levels: int = LEVELS, steps: int = LEVELS) -> DiffusionPolicy:
+def make(levels: int = LEVELS, steps: int = LEVELS, predicts: Prediction = "noise") -> DiffusionPolicy:
     torch.manual_seed(0)
-    cfg = DiffusionCfg(horizon=3, levels=levels, denoising_steps=steps, hidden=(32, 32))
+    cfg = DiffusionCfg(horizon=3, levels=levels, denoising_steps=steps, predicts=predicts, hidden=(32, 32))
     return cfg.build(OBSERVATION_SPEC, ACTION_SPEC, TRANSFORMS).double()
 
 
@@ -133,6 +133,51 @@ def test_the_whole_chain_is_theirs_but_for_the_start(levels, steps):
     assert torch.allclose(policy.decode(ctx, noise), state, atol=1e-5)
 
 
+@pytest.mark.parametrize("steps", [20, 5, 4])
+@pytest.mark.parametrize(("predicts", "name"), [("v", "v_prediction"), ("action", "sample")])
+@torch.no_grad()
+def test_steps_of_other_predictions_are_those_of_ddim(predicts, name, steps):
+    policy = make(steps=steps, predicts=predicts)
+    ctx, x = inputs(policy)
+    theirs = scheduler(DDIMScheduler, steps=steps, clip_sample=True, prediction_type=name)
+    for k in range(1, steps):
+        t = torch.full((16,), policy.times[k], dtype=torch.float64)
+        mean, _ = chain.ode(policy, ctx, x, t, torch.full_like(t, policy.times[k + 1] - policy.times[k]))
+        said, state = policy.predict(ctx, x, t), x / length_of(policy.times[k])
+        out = theirs.step(said, theirs.timesteps[k], state, eta=0.0, use_clipped_model_output=True)
+        assert torch.allclose(mean / length_of(policy.times[k + 1]), out.prev_sample, atol=1e-5), k
+        assert torch.allclose(policy.predict_action(ctx, x, t), out.pred_original_sample, atol=1e-5), k
+
+
+@pytest.mark.parametrize("predicts", ["noise", "v", "action"])
+@torch.no_grad()
+def test_from_what_is_wanted_noise_and_action_come_back(predicts):
+    policy = make(predicts=predicts)
+    noise = torch.randn(LEVELS, 3, 2, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    chunk = torch.rand(LEVELS, 3, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64) * 2 - 1
+    t = torch.tensor(policy.noise_levels, dtype=torch.float64)
+    x = (1 - t)[:, None, None] * noise + t[:, None, None] * chunk
+    policy.predict = lambda ctx, x, t: policy.wanted(chunk, noise, t)
+    ctx = torch.zeros(LEVELS, policy.context_width)
+    assert torch.allclose(policy.predict_noise(ctx, x, t), noise, atol=1e-9)
+    assert torch.allclose(policy.predict_action(ctx, x, t), chunk, atol=1e-9)
+
+
+@torch.no_grad()
+def test_an_error_at_the_noisiest_level_is_magnified_with_predicted_noise_alone():
+    moved: dict[str, float] = {}
+    for predicts in ("noise", "v", "action"):
+        policy = make(predicts=predicts)
+        ctx, noise = inputs(policy)
+        zero = torch.zeros(16, dtype=torch.float64)
+        before = policy.predict_action(ctx, noise, zero)
+        network = policy.predict
+        policy.predict = lambda ctx, x, t, network=network: network(ctx, x, t) + 0.01
+        moved[predicts] = (policy.predict_action(ctx, noise, zero) - before).abs().max().item()
+    assert moved["v"] <= 0.0101 and moved["action"] <= 0.0101
+    assert moved["noise"] > 0.5
+
+
 @torch.no_grad()
 def test_noise_at_the_start_is_seen_as_the_noisiest_level():
     policy = make()
@@ -163,6 +208,7 @@ def test_levels_are_evenly_spaced_to_the_network():
 @pytest.mark.parametrize(
     ("cfg", "says"),
     [
+        (DiffusionCfg(predicts="x"), r"policy\.predicts 'x' is unknown: .*known: action, noise, v"),
         (DiffusionCfg(levels=1), r"policy\.levels is 1: expected 2 or more"),
         (DiffusionCfg(denoising_steps=0), r"policy\.denoising_steps is 0: expected 1 to 20, the noise levels"),
         (DiffusionCfg(denoising_steps=21), r"policy\.denoising_steps is 21: expected 1 to 20"),

@@ -249,10 +249,6 @@ class Engine:
             for name, value in self.averages(prefix).items():
                 own[name].copy_(value)
 
-    def restart_average(self) -> None:
-        """Let all averages begin anew at the present parameters, e.g. after weights were loaded."""
-        self._now.average.copy_(self._averaged(self.flat))
-
     def state(self) -> dict[str, Any]:
         """What an exact resume needs besides the networks' own parameters."""
         return {name: tensor for name, tensor in self._now._asdict().items() if name != "flat"}

@@ -1,7 +1,7 @@
 """What a policy is cloned with: losses on demonstrated chunks, chosen by what the policy can do.
 
 Noise and times are drawn apart from the loss (`CloneLoss.draw`), so that a compiled learner and one that resumes see
-the same ones. A policy declares nothing but its capability: it predicts noise, knows the length of its steps, has a
+the same ones. A policy declares nothing but its capability: it has noise levels, knows the length of its steps, has a
 velocity, or has a mean, and is cloned with the first of these.
 """
 
@@ -22,14 +22,18 @@ CONSISTENT_SHARE = 4
 
 
 @runtime_checkable
-class PredictsNoise(Protocol):
+class HasNoiseLevels(Protocol):
     """A diffusion policy."""
 
     noise_levels: tuple[float, ...]
     """(N,) times of the noise levels it is trained on, rising noise."""
 
-    def predict_noise(self, ctx: Tensor, x: Tensor, t: Tensor) -> Tensor:
-        """The noise (B, H, A) in x (B, H, A) on the straight path at t (B,)."""
+    def predict(self, ctx: Tensor, x: Tensor, t: Tensor) -> Tensor:
+        """What the network says (B, H, A) of x (B, H, A) on the straight path at t (B,)."""
+        ...
+
+    def wanted(self, chunk: Tensor, noise: Tensor, t: Tensor) -> Tensor:
+        """What it should say (B, H, A) of this chunk and noise (B, H, A) at t (B,): the noise, or a mixture of both."""
         ...
 
 
@@ -126,20 +130,21 @@ def flow_matching_loss(policy: HasChain, ctx: Tensor, chunk: Tensor, valid: Tens
     return masked_mse(velocity, chunk - noise, valid)
 
 
-def noise_prediction_loss(
-    policy: PredictsNoise, ctx: Tensor, chunk: Tensor, valid: Tensor, noise: Tensor, t: Tensor
+def denoising_loss(
+    policy: HasNoiseLevels, ctx: Tensor, chunk: Tensor, valid: Tensor, noise: Tensor, t: Tensor
 ) -> Tensor:
-    """Squared error of the predicted noise (Ho et al. 2020, eq. 14).
+    """Squared error of the prediction, of the noise (Ho et al. 2020, eq. 14) or of v (Salimans & Ho 2022).
 
     Args:
-        policy: noise prediction to train.
+        policy: prediction to train.
         ctx: (B, D).
         chunk: (B, H, A) normalised actions.
         valid: (B, H) bool, padding excluded.
         noise: (B, H, A) standard normal.
         t: (B,) times of noise levels, out of `policy.noise_levels`.
     """
-    return masked_mse(policy.predict_noise(ctx, straight_path(noise, chunk, t), t), noise, valid)
+    said = policy.predict(ctx, straight_path(noise, chunk, t), t)
+    return masked_mse(said, policy.wanted(chunk, noise, t), valid)
 
 
 def shortcut_loss(
@@ -187,7 +192,7 @@ def _draw_flow(policy: HasChain, shape: Shape, generator: torch.Generator | None
     return {"noise": noise, "t": torch.rand(len(noise), generator=generator)}
 
 
-def _draw_level(policy: PredictsNoise, shape: Shape, generator: torch.Generator | None) -> Drawn:
+def _draw_level(policy: HasNoiseLevels, shape: Shape, generator: torch.Generator | None) -> Drawn:
     noise = torch.randn(shape.chunks, generator=generator)
     levels = torch.tensor(policy.noise_levels)
     return {"noise": noise, "t": levels[torch.randint(len(levels), (len(noise),), generator=generator)]}
@@ -207,7 +212,7 @@ def _draw_shortcut(policy: HasShortcuts, shape: Shape, generator: torch.Generato
 
 
 LOSSES: tuple[tuple[type, CloneLoss], ...] = (
-    (PredictsNoise, CloneLoss(_draw_level, noise_prediction_loss)),
+    (HasNoiseLevels, CloneLoss(_draw_level, denoising_loss)),
     (HasShortcuts, CloneLoss(_draw_shortcut, shortcut_loss)),
     (HasChain, CloneLoss(_draw_flow, flow_matching_loss)),
     (HasMean, CloneLoss(_draw_nothing, mean_loss)),
