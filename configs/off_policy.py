@@ -45,8 +45,18 @@ def peg_insert_sac() -> TrainCfg[SacCfg, SquashedCfg]:
     """Soft actor-critic on the sparse reward, without demonstrations: what RLPD is to be compared with."""
     return TrainCfg(
         sim=SimCfg("mujoco/peg-insert", num_envs=8),
-        algo=SacCfg(env_steps=100_000, steps_per_env=4, warmup=1_000),
-        policy=SquashedCfg(horizon=4),
+        algo=SacCfg(
+            env_steps=100_000,
+            steps_per_env=4,
+            warmup=1_000,
+            update_ratio=2,
+            batch=128,
+            initial_alpha=0.01,
+            members=4,
+            critic_hidden=(128, 128),
+            layer_norm=True,
+        ),
+        policy=SquashedCfg(horizon=4, hidden=(128, 128)),
         evaluation=EvalCfg(every=100, episodes=64),
         checkpoint_every=100,
     )
@@ -73,10 +83,11 @@ def _locomotion(sim: str) -> TrainCfg[SacCfg, SquashedCfg]:
 
 
 def _sparse(sim: str, env_steps: int) -> TrainCfg[RlpdCfg, SquashedCfg]:
+    """Small networks and few updates: what a state of some twenty numbers needs, and one core can pay for."""
     return TrainCfg(
         sim=SimCfg(sim, num_envs=8),
-        algo=RlpdCfg(env_steps=env_steps),
-        policy=SquashedCfg(horizon=4),
+        algo=RlpdCfg(env_steps=env_steps, update_ratio=2, batch=128, critic_hidden=(128, 128), target_entropy=-1.0),
+        policy=SquashedCfg(horizon=4, hidden=(128, 128)),
         evaluation=EvalCfg(every=100, episodes=64),
         checkpoint_every=100,
     )
