@@ -95,8 +95,9 @@ def run_cell(method: Method, task: Task, seed: int, out: Path, episodes: int = E
 def base_cfg(method: Method, task: Task, seed: int, dataset: Path) -> TrainCfg[Any, Any]:
     """How the base is cloned."""
     cfg = PRESETS.load(f"{PRESET_TASK}-{method.base}")()
-    if method.fails:
-        cfg = replace(cfg, algo=replace(cfg.algo, updates=WEAK_UPDATES))
+    updates = WEAK_UPDATES if method.fails else task.updates
+    if updates is not None:
+        cfg = replace(cfg, algo=replace(cfg.algo, updates=updates))
     if method.denoising_steps is not None:
         cfg = replace(cfg, policy=replace(cfg.policy, denoising_steps=method.denoising_steps))
     return replace(cfg, sim=replace(cfg.sim, name=task.sim), dataset=str(dataset), seed=seed)
