@@ -1,0 +1,1 @@
+"""Driving in a bird's eye view."""

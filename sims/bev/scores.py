@@ -1,0 +1,255 @@
+"""Scores of driven routes by the published formulas: pure functions, one for each version, apart from any reward.
+
+Scores of different versions do not compare: the same drive has a score for each. A route on which the simulator broke
+down counts as a failure with score 0, it is never left out.
+
+Sources: CARLA leaderboard 2.0, and 2.1 as two descriptions of it agree; Bench2Drive (Jia et al. 2024); nuPlan (Caesar et
+al. 2021).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from robotrl.errors import ConfigError, out_of_range, unknown
+from robotrl.fn.stats import Interval, wilson
+
+Version = Literal["leaderboard-2.0", "leaderboard-2.1", "bench2drive"]
+COUNTS = ("pedestrians", "vehicles", "static", "red_lights", "stop_signs", "scenario_timeouts", "emergency_yields")
+"""Fields of `Route` that count events."""
+MULTIPLIED = {
+    "pedestrians": 0.50,
+    "vehicles": 0.60,
+    "static": 0.65,
+    "red_lights": 0.70,
+    "stop_signs": 0.80,
+    "scenario_timeouts": 0.70,
+    "emergency_yields": 0.70,
+}
+"""Leaderboard 2.0: what an event multiplies the penalty with."""
+SLOWEST = 0.70
+"""Leaderboard 2.0: what a checkpoint passed at a speed of zero multiplies it with."""
+ADDED = {
+    "pedestrians": 1.00,
+    "vehicles": 0.70,
+    "static": 0.60,
+    "red_lights": 0.40,
+    "stop_signs": 0.25,
+    "scenario_timeouts": 0.40,
+    "emergency_yields": 0.40,
+}
+"""Leaderboard 2.1: what an event adds to the sum that the penalty is one over one and."""
+SLOWEST_ADDED = 0.40
+
+
+@dataclass(frozen=True)
+class Route:
+    """What happened on one route.
+
+    Raises:
+        ConfigError: a number out of its range; it is named.
+    """
+
+    completion: float
+    """Share of the route's length that was driven, 0 to 1."""
+    pedestrians: int = 0
+    """Collisions with pedestrians and cyclists on foot."""
+    vehicles: int = 0
+    """Collisions with vehicles."""
+    static: int = 0
+    """Collisions with anything that stands for ever."""
+    red_lights: int = 0
+    """Red lights run."""
+    stop_signs: int = 0
+    """Stop signs run."""
+    scenario_timeouts: int = 0
+    """Scenarios that were not over in time."""
+    emergency_yields: int = 0
+    """Emergency vehicles that were not let past."""
+    min_speed: tuple[float, ...] = ()
+    """For each checkpoint, the mean speed since the last one over that of the traffic; 1 or more costs nothing."""
+    outside_lanes: float = 0.0
+    """Share of the route that was driven outside its lanes, 0 to 1."""
+    at_fault: int = 0
+    """How many of the collisions were the driver's own fault."""
+    broken: bool = False
+    """Whether the simulator or the driver broke down."""
+
+    def __post_init__(self) -> None:
+        for name in ("completion", "outside_lanes"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise out_of_range(f"route.{name}", getattr(self, name), "0 to 1")
+        for name in (*COUNTS, "at_fault"):
+            if getattr(self, name) < 0:
+                raise out_of_range(f"route.{name}", getattr(self, name), "0 or more")
+        for part in self.min_speed:
+            if not 0 <= part < math.inf:
+                raise out_of_range("route.min_speed", part, "0 or more each")
+        if self.at_fault > self.collisions:
+            raise out_of_range("route.at_fault", self.at_fault, f"{self.collisions} or less, the number of collisions")
+
+    @property
+    def collisions(self) -> int:
+        """Of all kinds."""
+        return self.pedestrians + self.vehicles + self.static
+
+    @property
+    def slow(self) -> tuple[float, ...]:
+        """Checkpoints that were passed more slowly than the traffic: the share of its speed that was missing."""
+        return tuple(1 - part for part in self.min_speed if part < 1)
+
+    @property
+    def success(self) -> bool:
+        """Driven to its end without an infraction; slowness is none (Bench2Drive)."""
+        clean = not any(getattr(self, name) for name in COUNTS) and self.outside_lanes == 0
+        return clean and self.completion == 1 and not self.broken
+
+    @property
+    def strict_success(self) -> bool:
+        """Driven to its end without an infraction and never more slowly than the traffic."""
+        return self.success and not self.slow
+
+
+class Score(NamedTuple):
+    """Of one route."""
+
+    completion: float
+    """0 to 1."""
+    penalty: float
+    """0 to 1, 1 without infractions."""
+    driving: float
+    """Their product times 100; 0 where the route broke down."""
+
+
+def leaderboard_2_0(route: Route) -> Score:
+    """CARLA leaderboard 2.0: every event multiplies the penalty.
+
+    P = prod_k c_k^(n_k) * prod_j (1 - 0.3 (1 - v_j)) * (1 - o), with v_j the speed at checkpoint j over that of the
+    traffic and o the share driven outside the route's lanes.
+    """
+    return _score(route, _multiplied(route) * math.prod(1 - (1 - SLOWEST) * missing for missing in route.slow))
+
+
+def leaderboard_2_1(route: Route) -> Score:
+    """CARLA leaderboard 2.1: events add up, P = (1 - o) / (1 + sum_k c_k n_k + 0.4 sum_j (1 - v_j))."""
+    total = sum(value * getattr(route, name) for name, value in ADDED.items())
+    total += SLOWEST_ADDED * sum(route.slow)
+    return _score(route, (1 - route.outside_lanes) / (1 + total))
+
+
+def bench2drive(route: Route) -> Score:
+    """Bench2Drive: the coefficients of 2.0, without those of slowness, which it reports as efficiency instead."""
+    return _score(route, _multiplied(route))
+
+
+SCORES: dict[Version, Callable[[Route], Score]] = {
+    "leaderboard-2.0": leaderboard_2_0,
+    "leaderboard-2.1": leaderboard_2_1,
+    "bench2drive": bench2drive,
+}
+
+
+def _multiplied(route: Route) -> float:
+    events = math.prod(value ** getattr(route, name) for name, value in MULTIPLIED.items())
+    return events * (1 - route.outside_lanes)
+
+
+def _score(route: Route, penalty: float) -> Score:
+    return Score(route.completion, penalty, 0.0 if route.broken else 100 * route.completion * penalty)
+
+
+class Summary(NamedTuple):
+    """Of many routes, with intervals of 95 %."""
+
+    version: Version
+    driving: Interval
+    """Mean of the routes' driving scores, 0 to 100: not the product of the two means below."""
+    completion: float
+    penalty: float
+    success: Interval
+    """Share of the routes; see `Route.success`."""
+    strict_success: Interval
+    efficiency: float | None
+    """Mean speed at the checkpoints over that of the traffic, as Bench2Drive reports it; None without checkpoints."""
+    collisions: int
+    at_fault: int
+    broken: int
+    """Routes that count 0 because something broke down."""
+
+
+def summary(routes: Sequence[Route], version: Version) -> Summary:
+    """Score many routes; none is left out.
+
+    Raises:
+        ConfigError: there is none, or the version is unknown.
+    """
+    if version not in SCORES:
+        raise unknown("version", str(version), SCORES)
+    if not routes:
+        raise ConfigError("routes is empty: expected at least one")
+    scores = [SCORES[version](route) for route in routes]
+    count = len(routes)
+    mean = float(np.mean([score.driving for score in scores]))
+    draws = np.random.default_rng(0).integers(count, size=(2000, count))
+    means = np.array([score.driving for score in scores])[draws].mean(axis=1)
+    low, high = (float(x) for x in np.quantile(means, (0.025, 0.975)))
+    checkpoints = [part for route in routes for part in route.min_speed]
+    return Summary(
+        version,
+        Interval(mean, low, high, count),
+        float(np.mean([score.completion for score in scores])),
+        float(np.mean([score.penalty for score in scores])),
+        wilson(sum(route.success for route in routes), count),
+        wilson(sum(route.strict_success for route in routes), count),
+        float(np.mean(checkpoints)) if checkpoints else None,
+        sum(route.collisions for route in routes),
+        sum(route.at_fault for route in routes),
+        sum(route.broken for route in routes),
+    )
+
+
+@dataclass(frozen=True)
+class ClosedLoop:
+    """What nuPlan's closed-loop score is made of, each from 0 (bad) to 1.
+
+    Raises:
+        ConfigError: a number out of its range; it is named.
+    """
+
+    no_at_fault_collision: float
+    """1; 0.5 for a collision with something static; 0 for one with a road user."""
+    drivable_area: float
+    """1 if the drivable area was never left, else 0."""
+    driving_direction: float
+    """1; 0.5 for up to 6 m against the traffic's direction; 0 for more."""
+    making_progress: float
+    """1 if the progress is a fifth of the expert's or more, else 0."""
+    time_to_collision: float
+    """1 if the time to collision never fell below 0.95 s, else 0."""
+    progress: float
+    """Progress along the expert's route over the expert's."""
+    speed_limit: float
+    """1 minus the mean excess over the limit as a share of the largest that counts."""
+    comfort: float
+    """1 if all limits of acceleration, jerk and yaw were kept, else 0."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not 0 <= value <= 1:
+                raise out_of_range(f"closed_loop.{field.name}", value, "0 to 1")
+
+
+def nuplan_closed_loop(drive: ClosedLoop) -> float:
+    """NuPlan's closed-loop score, 0 to 1: multipliers that can ruin it, times a weighted mean of the rest.
+
+    (5 time to collision + 5 progress + 4 speed limit + 2 comfort) / 16, times the first four fields.
+    """
+    ruin = drive.no_at_fault_collision * drive.drivable_area * drive.driving_direction * drive.making_progress
+    rest = 5 * drive.time_to_collision + 5 * drive.progress + 4 * drive.speed_limit + 2 * drive.comfort
+    return ruin * rest / 16
