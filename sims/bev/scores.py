@@ -3,8 +3,8 @@
 Scores of different versions do not compare: the same drive has a score for each. A route on which the simulator broke
 down counts as a failure with score 0, it is never left out.
 
-Sources: CARLA leaderboard 2.0, and 2.1 as two descriptions of it agree; Bench2Drive (Jia et al. 2024); nuPlan (Caesar et
-al. 2021).
+Sources: CARLA leaderboard 2.0, and 2.1 as two descriptions of it agree; Bench2Drive (Jia et al. 2024); nuPlan
+(Caesar et al. 2021).
 """
 
 from __future__ import annotations
