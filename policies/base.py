@@ -33,8 +33,9 @@ class NetworkPolicy(nn.Module, ABC):
     Subclasses set `kind` and `Cfg`, build their network from `self.context_width`, and implement `deploy`.
 
     Args:
-        observation_spec: arrays of an observation: vectors, and pictures (h, w, channels) of bytes, for which `cfg` has
-            the fields `image_channels`, `image_features` and `image_pool` (see `ImageEncoder`).
+        observation_spec: arrays of an observation: vectors (D,), lists of vectors (K, D), laid end to end, and pictures
+            (h, w, channels) of bytes, for which `cfg` has the fields `image_channels`, `image_features`, `image_pool`
+            and `image_norm` (see `ImageEncoder`).
         action_spec: one action.
         transforms: inputs by observation key, outputs for `ACTION`.
         cfg: the subclass's config.
@@ -67,7 +68,7 @@ class NetworkPolicy(nn.Module, ABC):
         self._vectors = tuple(key for key in observation_spec if key not in pictures)
         self.encoders = nn.ModuleDict(
             {
-                key: ImageEncoder(spec.shape, cfg.image_channels, cfg.image_features, cfg.image_pool)
+                key: ImageEncoder(spec.shape, cfg.image_channels, cfg.image_features, cfg.image_pool, cfg.image_norm)
                 for key, spec in pictures.items()
             }
         )
@@ -95,7 +96,7 @@ class NetworkPolicy(nn.Module, ABC):
         """Context (B, D): the normalised vectors side by side in the spec's order, then each picture's features."""
         normalised = self._inputs(obs)
         features = [encoder(normalised[key]) for key, encoder in self.encoders.items()]
-        return torch.cat([*(normalised[key] for key in self._vectors), *features], dim=-1)
+        return torch.cat([*(normalised[key].flatten(1) for key in self._vectors), *features], dim=-1)
 
     def to_actions(self, raw_action: Tensor) -> Tensor:
         """Normalised actions to the sim's units, clipped to the action bounds."""

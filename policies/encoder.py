@@ -14,10 +14,12 @@ from robotrl.spec import Spec
 
 Pool = Literal["flatten", "softmax"]
 POOLS = ("flatten", "softmax")
+ImageNorm = Literal["none", "layer"]
+NORMS = ("none", "layer")
 
 
 def is_picture(spec: Spec) -> bool:
-    """Whether an observation array is a picture: (h, w, channels) of bytes."""
+    """Whether an observation array is a picture: (h, w, channels) of bytes, however many channels it has."""
     return len(spec.shape) == 3 and spec.dtype == "uint8"
 
 
@@ -25,22 +27,29 @@ class ImageEncoder(nn.Module):
     """Convolutions of stride 2 over one camera's pictures, then a layer, LayerNorm and tanh (as DrQ-v2, 2107.09645).
 
     Args:
-        shape: (h, w, channels) of a picture.
+        shape: (h, w, channels) of a picture: three colours, or as many layers as a map has.
         channels: of the convolutions; each halves height and width.
         features: width of what comes out.
         pool: "flatten" takes all that the last convolution gives, "softmax" the expected place of each of its channels
             (Finn et al. 2016), which is far less and says where, not what.
+        norm: "layer" takes out the mean and the deviation of all that a convolution gives of a picture, and learns a
+            gain and an offset for each channel (LayerNorm, Ba et al. 2016, over channels, height and width).
 
     Raises:
-        ConfigError: no convolution, a width below 1, more convolutions than the picture can be halved, or unknown pool.
+        ConfigError: no convolution, a width below 1, more convolutions than the picture can be halved, or unknown pool
+            or norm.
     """
 
     grid: Tensor
 
-    def __init__(self, shape: tuple[int, ...], channels: Sequence[int], features: int, pool: Pool) -> None:
+    def __init__(
+        self, shape: tuple[int, ...], channels: Sequence[int], features: int, pool: Pool, norm: ImageNorm = "none"
+    ) -> None:
         super().__init__()
         if pool not in POOLS:
             raise unknown("policy.image_pool", str(pool), POOLS)
+        if norm not in NORMS:
+            raise unknown("policy.image_norm", str(norm), NORMS)
         if not channels or min(*channels, features) < 1:
             raise ConfigError(
                 f"policy.image_channels is {tuple(channels)}, policy.image_features is {features}:"
@@ -54,7 +63,10 @@ class ImageEncoder(nn.Module):
             )
         layers: list[nn.Module] = []
         for before, after in itertools.pairwise([colours, *channels]):
-            layers += [nn.Conv2d(before, after, 3, stride=2, padding=1), nn.ReLU()]
+            layers.append(nn.Conv2d(before, after, 3, stride=2, padding=1))
+            if norm == "layer":
+                layers.append(nn.GroupNorm(1, after))
+            layers.append(nn.ReLU())
             height, width = (height + 1) // 2, (width + 1) // 2
         self.layers = nn.Sequential(*layers)
         self._pool = pool

@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from robotrl.policies.chunk_nets import Sizes
-from robotrl.policies.encoder import Pool
+from robotrl.policies.encoder import ImageNorm, Pool
 from robotrl.policies.generative import GenerativePolicy
 from robotrl.policies.nets import TimeFeatures
 from robotrl.policies.networks import NetworkName, make_chunk_net
@@ -36,6 +36,8 @@ class FlowCfg:
     """Numbers that a picture becomes."""
     image_pool: Pool = "flatten"
     """Between convolutions and features: all they give, or where each channel is largest."""
+    image_norm: ImageNorm = "none"
+    """After each convolution: nothing, or the picture's mean and deviation taken out."""
 
     def build(self, observation_spec: dict[str, Spec], action_spec: Spec, transforms: TransformGroup) -> FlowPolicy:
         """The policy with fresh weights."""

@@ -117,15 +117,15 @@ class Transforms(nn.Module):
 
 
 def flat_width(observation_spec: dict[str, Spec]) -> int:
-    """How many numbers an observation of vectors holds.
+    """How many numbers an observation of vectors and lists of vectors holds.
 
     Raises:
-        ValueError: an array of the observation is not a vector.
+        ValueError: an array of the observation is neither.
     """
     for key, spec in observation_spec.items():
-        if len(spec.shape) != 1:
+        if len(spec.shape) not in (1, 2):
             raise ValueError(
-                f"observation {key!r} is {spec.dtype} of shape {spec.shape}: expected a vector, shape (D,), or a"
-                " picture of bytes, uint8 of shape (h, w, channels)"
+                f"observation {key!r} is {spec.dtype} of shape {spec.shape}: expected a vector, shape (D,), a list of"
+                " vectors, shape (K, D), or a picture of bytes, uint8 of shape (h, w, channels)"
             )
-    return sum(spec.shape[0] for spec in observation_spec.values())
+    return sum(math.prod(spec.shape) for spec in observation_spec.values())

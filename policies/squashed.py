@@ -12,8 +12,8 @@ from torch.nn.functional import softplus
 
 from robotrl.fn.chain import normal_log_prob
 from robotrl.policies.base import Deployed, NetworkPolicy
-from robotrl.policies.encoder import Pool
-from robotrl.policies.gaussian import Drawn
+from robotrl.policies.closed_form import Drawn
+from robotrl.policies.encoder import ImageNorm, Pool
 from robotrl.policies.nets import Activation, Mlp
 from robotrl.spec import ActOut, Mode, Spec
 from robotrl.transforms import TransformGroup
@@ -40,6 +40,8 @@ class SquashedCfg:
     """Numbers that a picture becomes."""
     image_pool: Pool = "flatten"
     """Between convolutions and features: all they give, or where each channel is largest."""
+    image_norm: ImageNorm = "none"
+    """After each convolution: nothing, or the picture's mean and deviation taken out."""
 
     def build(self, observation_spec: dict[str, Spec], action_spec: Spec, transforms: TransformGroup) -> SquashedPolicy:
         """The policy with fresh weights."""

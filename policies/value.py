@@ -59,7 +59,7 @@ class Critic(nn.Module):
         if not self._keys:
             return ctx
         more = self._transforms({key: obs[key] for key in self._keys})
-        return torch.cat([ctx, *(more[key] for key in self._keys)], dim=-1)
+        return torch.cat([ctx, *(more[key].flatten(1) for key in self._keys)], dim=-1)
 
     def set_transforms(self, transforms: Sequence[Transform]) -> None:
         """Take new constants for the same transforms."""

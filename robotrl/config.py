@@ -91,6 +91,8 @@ class TrainCfg(Generic[Algo, PolicyCfg]):
     """Where the sim is stepped."""
     stop_at_success: float | None = None
     """Stop once two evaluations in a row reach this success rate; None runs the whole budget."""
+    peers_timeout_s: float = 1800.0
+    """Of several processes (torchrun): how long each waits for the others; an evaluation by the first must fit in."""
 
 
 def sim_options(options: Sequence[str]) -> dict[str, Any]:
@@ -170,6 +172,8 @@ def check(cfg: TrainCfg[Any, Any]) -> None:
     for name in ("start_timeout_s", "timeout_s"):
         if not 0 < getattr(cfg.actor, name) < math.inf:
             raise out_of_range(f"actor.{name}", getattr(cfg.actor, name), "above 0 seconds")
+    if not 0 < cfg.peers_timeout_s < math.inf:
+        raise out_of_range("peers_timeout_s", cfg.peers_timeout_s, "above 0 seconds")
     sim_options(cfg.sim.options)
     if cfg.sim.reward_ends and cfg.sim.reward is None:
         raise ConfigError("sim.reward_ends is True, and sim.reward is not given: expected a success classifier")

@@ -120,6 +120,7 @@ ROBOT_SIMS = Table(
 POLICIES = Table(
     "policy",
     {
+        "beta": "robotrl.policies.beta:BetaPolicy",
         "diffusion": "robotrl.policies.diffusion:DiffusionPolicy",
         "flow": "robotrl.policies.flow:FlowPolicy",
         "gaussian": "robotrl.policies.gaussian:GaussianPolicy",

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from robotrl.trace import TraceFrame, TraceMap, TraceStep
+
 Mode = Literal["sample", "mean"]
 Split = Literal["train", "val", "test"]
 
@@ -191,6 +193,38 @@ class HasCamera(Protocol):
 
 
 @runtime_checkable
+class HasTrace(Protocol):
+    """A driving sim that tells where everybody is, so that people can look at its episodes; see `robotrl.trace`."""
+
+    def trace_map(self, env: int) -> TraceMap:
+        """What stays as it is for the whole of an env's running episode."""
+        ...
+
+    def trace_frame(self, env: int) -> TraceFrame:
+        """Where everybody is now."""
+        ...
+
+    def trace_step(self, env: int) -> TraceStep:
+        """What the last step brought, the end of an episode included."""
+        ...
+
+    def trace_plan(self, env: int, actions: np.ndarray) -> np.ndarray:
+        """(n, 3) x, y, yaw of the ego after each of the actions (n, A), from where it is now."""
+        ...
+
+
+@runtime_checkable
+class HasScenarios(Protocol):
+    """The starts belong to named scenarios."""
+
+    scenarios: tuple[str, ...]
+
+    def scenario_of(self, state_id: int) -> str:
+        """The scenario that a start belongs to."""
+        ...
+
+
+@runtime_checkable
 class HasParams(Protocol):
     """Physical parameters for each env (domain randomisation)."""
 
@@ -275,6 +309,40 @@ class HasLogProb(Protocol):
 
     def log_prob(self, obs: dict[str, Tensor], chunk: Tensor) -> Tensor:
         """(B, H, A) log-density of normalised pre-clip actions."""
+        ...
+
+
+class Density(Protocol):
+    """Distributions over normalised chunks in closed form, each element for itself; see `robotrl.fn.density`."""
+
+    @property
+    def std(self) -> Tensor:
+        """(B, H, A) standard deviation; (1, H, A) where it is the same in every row."""
+        ...
+
+    def sample(self, generator: torch.Generator | None) -> Tensor:
+        """(B, H, A) normalised actions before any clipping, one draw for each row."""
+        ...
+
+    def log_prob(self, raw: Tensor) -> Tensor:
+        """(B, H, A) log-density of such actions (B, H, A)."""
+        ...
+
+    def entropy(self) -> Tensor:
+        """(B, H, A) in nats; (1, H, A) where it is the same in every row."""
+        ...
+
+
+@runtime_checkable
+class HasDensity(Protocol):
+    """The policy hands out its density, which has a closed form and so has its entropy."""
+
+    def encode(self, obs: dict[str, Tensor]) -> Tensor:
+        """Context (B, D) from raw observations (normalisation inside)."""
+        ...
+
+    def density(self, ctx: Tensor) -> Density:
+        """What chunks are drawn from in contexts (B, D)."""
         ...
 
 

@@ -17,7 +17,9 @@ import numpy as np
 import torch
 
 from robotrl import config as configs
+from robotrl.algos import ddp
 from robotrl.algos.actor import RemoteExperience
+from robotrl.algos.ddp import World
 from robotrl.algos.learner import Learner, Setup
 from robotrl.callbacks import Callback, CallbackList
 from robotrl.checkpoint import rng_state, set_rng_state
@@ -25,6 +27,7 @@ from robotrl.config import TrainCfg
 from robotrl.cores import check_threads, usable_cores
 from robotrl.errors import CapabilityError, ConfigError, RobotrlError, out_of_range
 from robotrl.load import load_policy, policy_from_tree, policy_tree
+from robotrl.locking import StopSignals
 from robotrl.loop import EvalResult, evaluate
 from robotrl.media import grid, write_gif
 from robotrl.progress import track
@@ -43,7 +46,7 @@ GOOD_ENOUGH = 2
 
 
 def train(cfg: TrainCfg[Any, Any], run_path: Path, callbacks: Sequence[Callback] = ()) -> Path:
-    """Train from the start.
+    """Train from the start. Of several processes (`torchrun`) the first writes the run, the others learn with it.
 
     Args:
         cfg: the config; saved in the run before anything is built.
@@ -58,21 +61,27 @@ def train(cfg: TrainCfg[Any, Any], run_path: Path, callbacks: Sequence[Callback]
         SystemExit: the run was interrupted; it is saved, and `resume` takes it up.
     """
     configs.check(cfg)
-    run = Run.create(run_path, configs.to_json(cfg), seed=cfg.seed, command=sys.argv, keep=cfg.keep)
-    with run:
-        try:
-            prepared = _prepare(cfg, None)
-        except RobotrlError:
-            # what was refused before it began leaves nothing, so that the corrected command may use the same path
-            run.discard()
-            raise
-        with closing(prepared):
-            _go(cfg, run, prepared, None, callbacks)
+    with ddp.joined(cfg.peers_timeout_s) as world:
+        if world.rank:
+            _follow(cfg, None, world)
+            return run_path
+        run = Run.create(run_path, configs.to_json(cfg), seed=cfg.seed, command=sys.argv, keep=cfg.keep)
+        with run:
+            try:
+                prepared = _prepare(cfg, None, world)
+            except RobotrlError:
+                # what was refused before it began leaves nothing, so that the corrected command may use the same path
+                run.discard()
+                raise
+            with closing(prepared):
+                _go(cfg, run, prepared, None, callbacks, world)
     return run_path
 
 
 def resume(run_path: Path, callbacks: Sequence[Callback] = ()) -> Path:
     """Go on with a run from its newest whole checkpoint, exactly: the end is as if it had never stopped.
+
+    Of several processes only the first goes on exactly; the others begin new episodes.
 
     Raises:
         DataError: there is no run, or none of its checkpoints is whole.
@@ -80,11 +89,18 @@ def resume(run_path: Path, callbacks: Sequence[Callback] = ()) -> Path:
     run = Run.open(run_path)
     types = {part: _class_of(name) for part, name in run.config["types"].items()}
     cfg = configs.from_json(run.config, types)
-    run = Run.open(run_path, keep=cfg.keep)
-    checkpoint = run.resume(sys.argv)
-    state = None if checkpoint is None else checkpoint.tree
-    with run, closing(_prepare(cfg, state)) as prepared:
-        _go(cfg, run, prepared, state, callbacks)
+    with ddp.joined(cfg.peers_timeout_s) as world:
+        run = Run.open(run_path, keep=cfg.keep)
+        if world.rank:
+            world.any(False)  # until the first process has tidied the run
+            checkpoint = run.latest()
+            _follow(cfg, None if checkpoint is None else checkpoint.tree, world)
+            return run_path
+        checkpoint = run.resume(sys.argv)
+        world.any(False)
+        state = None if checkpoint is None else checkpoint.tree
+        with run, closing(_prepare(cfg, state, world)) as prepared:
+            _go(cfg, run, prepared, state, callbacks, world)
     return run_path
 
 
@@ -100,26 +116,55 @@ class _Prepared(NamedTuple):
         self.eval_sim.close()
 
 
-def _prepare(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None) -> _Prepared:
+def _prepare(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None, world: World) -> _Prepared:
     """Put a run together.
 
     Args:
         cfg: the config.
         state: of the checkpoint to go on from, None for a new run.
+        world: the processes that learn together.
     """
+    return _Prepared(_make_learner(cfg, state, world), _make_eval_sim(cfg))
+
+
+def _make_learner(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None, world: World) -> Learner:
     torch.set_num_threads(cfg.torch_threads)
     # our code draws from generators of its own; sims and callbacks of others may use the global streams
-    random.seed(cfg.seed)
-    np.random.seed(cfg.seed)
-    torch.manual_seed(cfg.seed)
-    learner: Learner = cfg.algo.build(_setup(cfg, state))
+    seed = world.seed(cfg.seed)
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+    learner: Learner = cfg.algo.build(_setup(cfg, state, world))
+    if world.size > 1 and getattr(learner, "world", None) != world:
+        raise CapabilityError(
+            f"{type(learner).__name__} lacks world: it learns in one process, and WORLD_SIZE is {world.size}"
+        )
     _watch(cfg, learner)
     if cfg.actor.process and not isinstance(getattr(learner, "experience", None), RemoteExperience):
         raise CapabilityError(
             f"{type(learner).__name__} lacks experience, a replay that another process could fill: expected"
             " actor.process False, or an algorithm that learns from a replay online"
         )
-    return _Prepared(learner, _make_eval_sim(cfg))
+    return learner
+
+
+def _follow(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None, world: World) -> None:
+    """Learn with the first process, which logs, evaluates, saves, and says when it ends."""
+    signals = StopSignals()
+    signals.install()
+    try:
+        with closing(_make_learner(cfg, state, world)) as learner:
+            iteration, streak = 0, 0
+            if state is not None:
+                learner.load(state["learner"])
+                iteration, streak = state["iteration"], state["streak"]
+            while iteration < learner.iterations and streak < GOOD_ENOUGH:
+                learner.iterate()
+                iteration += 1
+                if world.any(signals.received is not None):
+                    break
+    finally:
+        signals.restore()
 
 
 def _go(
@@ -128,6 +173,7 @@ def _go(
     prepared: _Prepared,
     state: dict[str, Any] | None,
     callbacks: Sequence[Callback],
+    world: World,
 ) -> None:
     learner, eval_sim = prepared
     iteration, streak = 0, 0
@@ -181,6 +227,9 @@ def _go(
             run.log(iteration, scalars)
             hooks.on_iteration(iteration, scalars)
             last = last or run.stop_requested
+            if world.any(last) and not last:
+                run.request_stop("another process was asked to stop")
+                last = True
             if last or score is not None or iteration % cfg.checkpoint_every == 0:
                 tree = {
                     "policy": policy_tree(learner.policy),
@@ -201,13 +250,13 @@ def _go(
         raise SystemExit(run.exit_code)
 
 
-def _make_sim(cfg: TrainCfg[Any, Any], num_envs: int) -> VecSim:
-    return make_sim(cfg.sim.name, num_envs=num_envs, seed=cfg.seed, **configs.sim_options(cfg.sim.options))
+def _make_sim(cfg: TrainCfg[Any, Any], num_envs: int, seed: int) -> VecSim:
+    return make_sim(cfg.sim.name, num_envs=num_envs, seed=seed, **configs.sim_options(cfg.sim.options))
 
 
-def _make_training_sim(cfg: TrainCfg[Any, Any]) -> VecSim:
+def _make_training_sim(cfg: TrainCfg[Any, Any], seed: int) -> VecSim:
     """The sim of training, with the reward that the config asks for; evaluations show the sim's own."""
-    sim = _make_sim(cfg, cfg.sim.num_envs)
+    sim = _make_sim(cfg, cfg.sim.num_envs, seed)
     if cfg.sim.reward is None:
         return sim
     source = SuccessReward(load_classifier(cfg.sim.reward), sim)
@@ -232,7 +281,7 @@ def _watch(cfg: TrainCfg[Any, Any], learner: Any) -> None:
 
 def _make_eval_sim(cfg: TrainCfg[Any, Any]) -> VecSim:
     """The sim of evaluations; what it cannot do is found before training, not after."""
-    sim = _make_sim(cfg, cfg.evaluation.num_envs)
+    sim = _make_sim(cfg, cfg.evaluation.num_envs, cfg.seed)
     if not isinstance(sim, HasStateIds):
         raise CapabilityError(f"sim {cfg.sim.name!r} lacks HasStateIds: a run cannot be evaluated on held-out starts")
     available = len(sim.state_ids("val"))
@@ -241,7 +290,7 @@ def _make_eval_sim(cfg: TrainCfg[Any, Any]) -> VecSim:
     return sim
 
 
-def _setup(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None) -> Setup:
+def _setup(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None, world: World) -> Setup:
     init_policy = None
     if state is not None:
         # its own policy, normalisation included: the run that it started from may have moved or changed since
@@ -249,12 +298,13 @@ def _setup(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None) -> Setup:
     elif cfg.init_from is not None:
         init_policy = load_policy(cfg.init_from)
     return Setup(
-        make_sim=partial(_make_training_sim, cfg),
+        make_sim=partial(_make_training_sim, cfg, world.seed(cfg.seed)),
         policy_cfg=cfg.policy,
         init_policy=init_policy,
         dataset=None if cfg.dataset is None else Path(cfg.dataset),
-        seed=cfg.seed,
+        seed=world.seed(cfg.seed),
         actor=cfg.actor,
+        world=world,
     )
 
 

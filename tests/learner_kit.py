@@ -15,6 +15,7 @@ from robotrl.algos.learner import Setup
 from robotrl.algos.ppo import PpoCfg
 from robotrl.algos.reinflow import ReinFlowCfg
 from robotrl.data.writer import DatasetWriter
+from robotrl.policies.beta import BetaCfg, BetaPolicy
 from robotrl.policies.diffusion import DiffusionCfg, DiffusionPolicy
 from robotrl.policies.flow import FlowCfg, FlowPolicy
 from robotrl.policies.gaussian import GaussianCfg, GaussianPolicy
@@ -30,6 +31,7 @@ FLOW = FlowCfg(horizon=2, denoising_steps=3, hidden=(32, 32))
 SHORTCUT = ShortcutCfg(horizon=2, denoising_steps=4, hidden=(32, 32))
 DIFFUSION = DiffusionCfg(horizon=2, levels=10, denoising_steps=5, hidden=(32, 32))
 GAUSSIAN = GaussianCfg(horizon=2, hidden=(32, 32))
+BETA = BetaCfg(horizon=2, hidden=(32, 32))
 SMALL: dict[str, Any] = {
     "env_steps": 32 * 16 * 4,
     "steps_per_env": 16,
@@ -56,6 +58,11 @@ def diffusion(seed: int = 0) -> DiffusionPolicy:
 def gaussian(seed: int = 0) -> GaussianPolicy:
     torch.manual_seed(seed)
     return GAUSSIAN.build(SPECS, ACTION, TRANSFORMS)
+
+
+def beta(seed: int = 0) -> BetaPolicy:
+    torch.manual_seed(seed)
+    return BETA.build(SPECS, ACTION, TRANSFORMS)
 
 
 def setup(init_policy: Any = None, policy_cfg: Any = None, dataset: Path | None = None, num_envs: int = 32) -> Setup:

@@ -1,4 +1,4 @@
-"""Policies small enough to test, on two vectors (one with a picture, too) and an action of asymmetric bounds."""
+"""Policies small enough to test, on two vectors (some with a picture, too) and an action of asymmetric bounds."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from robotrl.policies.beta import BetaCfg
 from robotrl.policies.diffusion import DiffusionCfg
 from robotrl.policies.flow import FlowCfg
 from robotrl.policies.gaussian import GaussianCfg
@@ -27,6 +28,12 @@ PICTURE_SPEC = {
     "image_top": Spec((10, 12, 3), ("r", "g", "b"), ("1",) * 3, (0.0,) * 3, (255.0,) * 3, "uint8"),
     "tip": OBSERVATION_SPEC["tip"],
 }
+LAYERS = tuple(f"layer_{index}" for index in range(10))
+MAP_SPEC = {
+    **PICTURE_SPEC,
+    "image_top": Spec((10, 12, 10), LAYERS, ("1",) * 10, (0.0,) * 10, (255.0,) * 10, "uint8"),
+}
+"""A picture of ten layers, as a map in bird's-eye view has."""
 ACTION_SPEC = Spec((2,), ("push", "turn"), ("N", "rad"), (-2.0, 0.0), (6.0, 0.5))
 TRANSFORMS = TransformGroup(
     (normalize("joints", [0.1, -0.2, 3.0], [0.5, 1.0, 2.0]), normalize("tip", [0.0, 0.1], [0.05, 0.0])),
@@ -62,6 +69,9 @@ CFGS: dict[str, Any] = {
     "squashed-one-action": SquashedCfg(horizon=1, hidden=(16,)),
     **{f"{kind}-picture": replace(base, hidden=(32, 32), **PICTURES) for kind, base in BASES.items()},
     "gaussian-picture": GaussianCfg(horizon=3, hidden=(32, 32), **PICTURES, image_pool="softmax"),
+    "beta": BetaCfg(horizon=3, hidden=(32, 32)),
+    "beta-one-action": BetaCfg(horizon=1, hidden=(16,)),
+    "beta-map": BetaCfg(horizon=3, hidden=(32, 32), **PICTURES, image_norm="layer"),
 }
 """One row for each kind, network and edge; the tests of every policy run on each."""
 
@@ -72,7 +82,7 @@ PLAIN = ("flow", "flow-one-step", "shortcut", "gaussian", "gaussian-one-action")
 
 def make_policy(name: str, seed: int = 0) -> Any:
     torch.manual_seed(seed)
-    specs = PICTURE_SPEC if name.endswith("-picture") else OBSERVATION_SPEC
+    specs = {"picture": PICTURE_SPEC, "map": MAP_SPEC}.get(name.rpartition("-")[2], OBSERVATION_SPEC)
     return CFGS[name].build(specs, ACTION_SPEC, TRANSFORMS)
 
 
@@ -84,6 +94,6 @@ def observations(batch: int, seed: int = 1, policy: Any = None) -> dict[str, Ten
         "tip": torch.randn((batch, 2), generator=generator) * 0.05,
     }
     if policy is not None and "image_top" in policy.observation_spec:
-        shape = (batch, *PICTURE_SPEC["image_top"].shape)
+        shape = (batch, *policy.observation_spec["image_top"].shape)
         obs["image_top"] = torch.randint(256, shape, generator=generator, dtype=torch.uint8)
     return obs

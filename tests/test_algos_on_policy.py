@@ -78,6 +78,27 @@ def test_values_are_those_of_the_whole_whatever_the_parts(monkeypatch):
     assert batch_of(True, False).value_target.tolist() == whole.value_target.tolist()
 
 
+def test_the_critic_values_as_many_observations_at_once_as_it_may():
+    sizes: list[int] = []
+
+    def value(obs: dict[str, torch.Tensor]) -> torch.Tensor:
+        sizes.append(len(obs["x"]))
+        return obs["x"][:, 0] / 10
+
+    found = make_batch(rollout(True, False), value, gamma=0.5, lam=1.0, at_once=1)
+    assert sizes == [1, 1, 1, 1]
+    assert found.value.tolist() == [1, 2]
+    assert found.value_target.tolist() == batch_of(True, False).value_target.tolist()
+
+
+def test_a_process_with_fewer_rows_makes_as_many_minibatches():
+    own = epoch_order(5, 4, 2, torch.Generator().manual_seed(0), keep_all=True, most=11)
+    other = epoch_order(11, 4, 2, torch.Generator().manual_seed(1), keep_all=True, most=11)
+    assert len(own) == len(other) == 2 * 12
+    for epoch in own.view(2, 12):
+        assert torch.bincount(epoch, minlength=5).min() >= 2
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 200), st.integers(1, 300), st.integers(1, 3))
 def test_every_epoch_covers_everything_in_whole_minibatches(size, minibatch, epochs):

@@ -6,29 +6,41 @@ from dataclasses import replace
 
 import pytest
 import torch
-from learner_kit import GAUSSIAN, PPO, flow, gaussian, same, setup, snapshot
+from learner_kit import BETA, GAUSSIAN, PPO, beta, flow, gaussian, same, setup, snapshot
 from walk_sim import Walk
 
-from robotrl.algos.on_policy import make_batch
-from robotrl.algos.ppo import policy_loss
+from robotrl.algos.engine import Context
+from robotrl.algos.on_policy import make_batch, observations
+from robotrl.algos.ppo import PpoLoss, policy_loss
 from robotrl.collect import Collector
 from robotrl.errors import CapabilityError, ConfigError
 from robotrl.loop import evaluate
 from robotrl.policies.squashed import SquashedCfg
+from robotrl.policies.value import Critic
+from robotrl.spec import Spec
+
+POLICIES = pytest.mark.parametrize("make", [gaussian, beta])
 
 
-def test_the_ratio_is_one_before_the_first_update():
-    """Through the whole learner: what the decider stored is what the loss computes; half the actions are clipped."""
+def wide() -> object:
+    """A Gaussian policy of which half the actions are clipped."""
     policy = gaussian()
     with torch.no_grad():
         policy.log_std.fill_(0.5)
-    learner = replace(PPO, critic_warmup=0).build(setup(policy))
+    return policy
+
+
+@pytest.mark.parametrize("make", [wide, beta])
+def test_the_ratio_is_one_before_the_first_update(make):
+    """Through the whole learner: what the decider stored is what the loss computes."""
+    learner = replace(PPO, critic_warmup=0).build(setup(make()))
     assert learner.iterate()["ratio_error"] <= 1e-5
 
 
-def test_only_decisions_begun_before_an_update_have_another_ratio():
+@POLICIES
+def test_only_decisions_begun_before_an_update_have_another_ratio(make):
     """Later iterations: the ratio is 1 but for decisions carried over from the previous rollout."""
-    learner = replace(PPO, critic_warmup=0, steps_per_env=5).build(setup(gaussian()))
+    learner = replace(PPO, critic_warmup=0, steps_per_env=5).build(setup(make()))
     for iteration in range(3):
         carried = learner._collector.state()["pending_envs"].tolist()
         rollout = learner._collector.collect(learner._decide, 5)
@@ -44,25 +56,103 @@ def test_only_decisions_begun_before_an_update_have_another_ratio():
         learner.iterate()
 
 
-def test_zero_advantage_gives_exactly_zero_gradient():
-    policy = gaussian()
+@POLICIES
+def test_zero_advantage_gives_exactly_zero_gradient(make):
+    policy = make()
     obs = {"walk": torch.randn(10, 2)}
     raw = policy.draw(obs, None).raw.detach()
     log_prob = policy.log_prob(obs, raw).flatten(1).sum(1).detach()
     batch = {"raw": raw, "log_prob": log_prob, "advantage": torch.zeros(10)}
-    policy_loss(policy, policy.encode(obs), batch, 0.2).loss.backward()
+    policy_loss(policy.density(policy.encode(obs)), batch, 0.2).loss.backward()
     assert all((parameter.grad == 0).all() for parameter in policy.parameters())
 
 
-def test_one_ratio_stands_for_a_whole_chunk():
+@POLICIES
+def test_one_ratio_stands_for_a_whole_chunk(make):
     """The ratio is the product over the chunk: two elements of ratio 1.1 make 1.21."""
-    policy = gaussian()
+    policy = make()
     obs = {"walk": torch.zeros(1, 2)}
     raw = policy.mean(policy.encode(obs)).detach()
     density = policy.log_prob(obs, raw).detach()
     old = density.sum() - 2 * torch.tensor(1.1).log()
     batch = {"raw": raw, "log_prob": old[None], "advantage": torch.ones(1)}
-    assert policy_loss(policy, policy.encode(obs), batch, 0.5).loss.item() == pytest.approx(-1.21, rel=1e-5)
+    found = policy_loss(policy.density(policy.encode(obs)), batch, 0.5)
+    assert found.loss.item() == pytest.approx(-1.21, rel=1e-5)
+
+
+def rows_of(policy, count: int = 12) -> dict[str, torch.Tensor]:
+    """A minibatch as the engine hands it to the loss, from a policy that has not moved."""
+    obs = torch.randn(count, 2)
+    drawn = policy.draw({"walk": obs}, None)
+    return {
+        "obs/walk": obs,
+        "raw": drawn.raw.detach(),
+        "log_prob": drawn.log_prob.detach().flatten(1).sum(1),
+        "advantage": torch.zeros(count),
+        "value_target": torch.full((count,), 3.0),
+        "value": torch.zeros(count),
+    }
+
+
+@POLICIES
+def test_the_entropy_bonus_is_that_of_a_whole_chunk(make):
+    policy = make()
+    critic, rows = Critic(policy.context_width, {}, ()), rows_of(policy)
+    context = Context(torch.tensor([1.0, 1e-3]), {}, "")
+    plain, bonus = (
+        PpoLoss(policy, critic, replace(PPO, entropy_coef=coef)).forward(rows, context) for coef in (0.0, 0.1)
+    )
+    density = policy.density(policy.encode(observations(rows)))
+    expected = density.entropy().expand(12, -1, -1).sum((1, 2)).mean()
+    assert (plain.loss - bonus.loss).item() == pytest.approx(0.1 * expected.item(), rel=1e-4)
+    assert bonus.info["entropy"].item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_the_bonus_of_a_gaussian_widens_each_deviation_alike():
+    """Its slope in every log-deviation is the coefficient itself, without rounding: it is no mean over rows."""
+    policy = gaussian()
+    loss = PpoLoss(policy, Critic(policy.context_width, {}, ()), replace(PPO, entropy_coef=0.1))
+    loss.forward(rows_of(policy), Context(torch.tensor([1.0, 1e-3]), {}, "")).loss.backward()
+    assert policy.log_std.grad is not None
+    assert (policy.log_std.grad == -torch.tensor(0.1)).all()
+
+
+def test_a_clipped_value_is_not_improved_beyond_its_clip():
+    policy = gaussian()
+    critic, rows = Critic(policy.context_width, {}, ()), rows_of(policy)
+    context = Context(torch.tensor([1.0, 1e-3]), {}, "")
+
+    def slopes(clip: float | None, moved: float) -> bool:
+        """Whether the critic learns once its values lie `moved` above what they were."""
+        critic.zero_grad()
+        values = critic(critic.encode(observations(rows), policy.encode(observations(rows)))).detach()
+        given = {**rows, "value": values - moved, "value_target": values + 3}
+        PpoLoss(policy, critic, replace(PPO, value_clip=clip)).forward(given, context).loss.backward()
+        return any(bool((parameter.grad != 0).any()) for parameter in critic.parameters() if parameter.grad is not None)
+
+    assert slopes(None, 0.5)
+    assert slopes(1.0, 0.5)
+    assert not slopes(0.2, 0.5)
+    assert slopes(0.2, 0.1)
+
+
+@POLICIES
+def test_a_minibatch_in_parts_learns_as_the_whole_does(make):
+    cfg = replace(PPO, critic_warmup=0, entropy_coef=0.01, value_clip=0.5, target_kl=0.02)
+    whole, parts = (replace(cfg, microbatch=m).build(setup(make())) for m in (None, 16))
+    for _ in range(2):
+        first, second = whole.iterate(), parts.iterate()
+        assert first.keys() == second.keys()
+        for name in first:
+            assert first[name] == pytest.approx(second[name], rel=1e-3, abs=1e-4), name
+    assert torch.allclose(whole._engine.flat, parts._engine.flat, atol=1e-5)
+    assert torch.equal(whole._engine.state()["steps"], parts._engine.state()["steps"])
+
+
+def test_adams_epsilon_can_be_set():
+    learners = [replace(PPO, adam_eps=eps).build(setup(gaussian())) for eps in (1e-5, 1e-5, 1e-2)]
+    first, second, other = (learner.iterate()["value_loss"] for learner in learners)
+    assert first == second != other
 
 
 def test_critic_warm_up_leaves_the_policy_alone():
@@ -187,12 +277,56 @@ def test_what_is_privileged_reaches_the_critic_and_not_the_policy():
     assert learner.iterate() == fresh.iterate()
 
 
-def test_it_goes_on_identically_from_a_saved_state():
-    learner = PPO.build(setup(None, GAUSSIAN))
+class Seen(Walk):
+    """A walk that shows where it stands in a map of ten layers besides, as bytes."""
+
+    def __init__(self, num_envs: int) -> None:
+        super().__init__(num_envs)
+        layers = tuple(f"layer_{index}" for index in range(10))
+        seen = Spec((6, 8, 10), layers, ("1",) * 10, (0.0,) * 10, (255.0,) * 10, "uint8")
+        self.observation_spec = {**self.observation_spec, "map": seen}
+
+    def drawn(self, obs):
+        place = ((obs["walk"][:, 0] + 2) / 4 * 7).round().long().clamp(0, 7)
+        picture = torch.zeros(len(place), 6, 8, 10, dtype=torch.uint8)
+        picture[torch.arange(len(place)), :, place, 9] = 255
+        return {**obs, "map": picture}
+
+    def reset(self, seed=None, options=None):
+        return self.drawn(super().reset(seed, options))
+
+    def step(self, actions):
+        out = super().step(actions)
+        return out._replace(obs=self.drawn(out.obs), final_obs=self.drawn(out.final_obs))
+
+
+def test_it_learns_from_pictures_of_ten_layers_in_parts():
+    """Bytes stay bytes up to the encoder, which normalises them; the encoder learns, vectors are normalised beside."""
+    policy = replace(BETA, horizon=1, image_channels=(4, 8), image_features=6, image_norm="layer")
+    cfg = replace(PPO, critic_warmup=0, microbatch=16)
+
+    def build():
+        return cfg.build(setup(None, policy)._replace(make_sim=lambda: Seen(32)))
+
+    learner = build()
+    before = snapshot(learner.policy.encoders.state_dict())
+    assert learner.iterate()["ratio_error"] <= 1e-5
+    assert not same(before, learner.policy.encoders.state_dict())
+    assert {transform.key for transform in learner.policy.transforms.inputs} == {"walk"}
+    rollout = learner._collector.collect(learner._decide, 2)
+    assert rollout.obs["map"].dtype == torch.uint8
+    fresh = build()
+    fresh.load(snapshot(learner.state()))
+    assert learner.iterate() == fresh.iterate()
+
+
+@pytest.mark.parametrize("policy", [GAUSSIAN, BETA])
+def test_it_goes_on_identically_from_a_saved_state(policy):
+    learner = PPO.build(setup(None, policy))
     learner.iterate()
     learner.iterate()
     saved = snapshot(learner.state())
-    fresh = PPO.build(setup(None, GAUSSIAN))
+    fresh = PPO.build(setup(None, policy))
     fresh.load(saved)
     for _ in range(2):
         assert learner.iterate() == fresh.iterate()
@@ -200,8 +334,9 @@ def test_it_goes_on_identically_from_a_saved_state():
     assert not same(saved, snapshot(fresh.state()))
 
 
-def test_it_learns():
-    learner = replace(PPO, lr=3e-3, critic_lr=3e-3, epochs=5, critic_warmup=1).build(setup(None, GAUSSIAN))
+@pytest.mark.parametrize("policy", [GAUSSIAN, BETA])
+def test_it_learns(policy):
+    learner = replace(PPO, lr=3e-3, critic_lr=3e-3, epochs=5, critic_warmup=1).build(setup(None, policy))
     before = evaluate(learner.policy, Walk(16), episodes=60).returns.mean()
     for _ in range(12):
         learner.iterate()
@@ -210,9 +345,10 @@ def test_it_learns():
 
 
 def test_a_policy_without_density_is_refused():
-    with pytest.raises(CapabilityError, match="FlowPolicy lacks HasLogProb: PPO needs a Gaussian policy"):
+    with pytest.raises(CapabilityError, match="FlowPolicy lacks HasDensity: PPO needs a density and an entropy"):
         PPO.build(setup(flow()))
-    with pytest.raises(CapabilityError, match="SquashedPolicy lacks log_std: PPO needs a Gaussian policy"):
+    # it has a density, but none whose entropy has a closed form
+    with pytest.raises(CapabilityError, match="SquashedPolicy lacks HasDensity: PPO needs a density and an entropy"):
         PPO.build(setup(None, SquashedCfg()))
 
 
@@ -221,6 +357,9 @@ def test_a_policy_without_density_is_refused():
     [
         ("desired_kl", 0.0),
         ("lr_schedule", "cosine"),
+        ("value_clip", 0.0),
+        ("adam_eps", float("inf")),
+        ("microbatch", 48),
     ],
 )
 def test_its_own_settings_out_of_range_are_refused(field, value):

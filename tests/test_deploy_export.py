@@ -181,6 +181,8 @@ EXPORTED = {
     "diffusion-picture": ("diffusion", "ddim"),
     "gaussian": ("none", "none"),
     "gaussian-picture": ("none", "none"),
+    "beta": ("none", "none"),
+    "beta-map": ("none", "none"),
 }
 """Rows of `policy_kit.CFGS` and what the manifest says of their samplers: each kind, network and encoder."""
 

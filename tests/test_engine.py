@@ -6,13 +6,14 @@ import os
 import subprocess
 import sys
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from robotrl.algos.engine import Context, Engine, Group, LossModule, LossOut
+from robotrl.algos.engine import Context, Engine, EngineMode, Group, LossModule, LossOut, Updates
 from robotrl.algos.flat import flatten
 from robotrl.errors import ConfigError, NumericsError
 
@@ -228,6 +229,94 @@ def test_a_phase_that_cannot_be_compiled_leaves_the_others_as_they_are(monkeypat
         eager.run(data(), torch.arange(40), 40, "here", phase)
     assert mixed.mode == "eager"
     assert torch.allclose(mixed.flat, eager.flat, atol=1e-6)
+
+
+class Watched(Two):
+    """Writes down how many rows it sees; the carry says how large the largest error of the last minibatch was."""
+
+    largest = frozenset({"worst"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[int] = []
+
+    def forward(self, batch: dict[str, Tensor], context: Context) -> LossOut:
+        self.rows.append(len(batch["x"]))
+        out = super().forward(batch, context)
+        worst = ((self.a(batch["x"])[:, 0] - batch["y"]) ** 2).max()
+        return out._replace(info={**out.info, "worst": worst}, carry=context.carry)
+
+    def next_carry(self, carry: Tensor, info: Mapping[str, Tensor]) -> Tensor:
+        lr = torch.where(info["error_a"] > 0.5, carry[0] * 0.9, carry[0] * 1.1)
+        return torch.stack([lr, info["worst"]])
+
+
+def watched(microbatch: int | None, mode: EngineMode = "eager") -> tuple[Watched, Engine]:
+    loss = Watched()
+    groups = (Group("a.", 0.5, average=0.9), Group("b.", 0.5))
+    carry = torch.tensor([1e-2, 0.0])
+    return loss, Engine(loss, groups, minibatch=8, carry=carry, mode=mode, microbatch=microbatch)
+
+
+def assert_alike(one: Engine, other: Engine, first: Updates, second: Updates) -> None:
+    assert first.info.keys() == second.info.keys()
+    for name in first.info:
+        assert torch.allclose(first.info[name], second.info[name], rtol=1e-4, atol=1e-6), name
+    assert torch.allclose(one.flat, other.flat, rtol=1e-5, atol=1e-6)
+    for name, value in one.state().items():
+        assert torch.allclose(value, other.state()[name], rtol=1e-4, atol=1e-6), name
+
+
+@pytest.mark.parametrize("microbatch", [8, 4, 1])
+def test_a_minibatch_in_parts_gives_the_numbers_of_the_whole(microbatch):
+    """Gradients, what is logged (means and the largest), and what a schedule makes of it."""
+    _, whole = watched(None)
+    loss, parts = watched(microbatch)
+    order = torch.randperm(40, generator=torch.Generator().manual_seed(3))
+    first, second = (run.run(data(), order, 40, "here") for run in (whole, parts))
+    assert_alike(whole, parts, first, second)
+    assert set(loss.rows) == {microbatch}
+    # the schedule moved both ways, and saw the largest of all rows
+    assert len({round(float(x), 6) for x in first.info["calls"]}) == 5
+    assert first.info["worst"][:-1].tolist() == pytest.approx(first.info["calls"][1:].tolist())
+
+
+@pytest.mark.timeout(300)
+def test_parts_compile_to_the_same_numbers():
+    _, slow = watched(None)
+    _, fast = watched(4, "compiled")
+    for seed, size in ((1, 40), (2, 19)):
+        order = torch.randperm(size, generator=torch.Generator().manual_seed(seed))
+        first, second = (run.run(data(size, seed), order, 40, "here") for run in (slow, fast))
+        assert_alike(slow, fast, first, second)
+    assert fast.mode == "compiled"
+    assert fast.compile_s > 0
+
+
+def test_parts_have_phases_too():
+    groups = (Group("a.", 1.0, 0.9), Group("b.", 1.0))
+    parts = Engine(Chase(), groups, minibatch=8, carry=torch.zeros(0), mode="eager", microbatch=2)
+    whole = chase()
+    for phase in ("a", "both", "a"):
+        first, second = (run.run(data(), torch.arange(40), 40, "here", phase) for run in (whole, parts))
+        assert_alike(whole, parts, first, second)
+
+
+def test_what_is_not_finite_in_one_part_is_not_taken():
+    _, run = watched(2)
+    spoiled = data()
+    spoiled["y"][20] = float("nan")
+    before = values(run)
+    with pytest.raises(NumericsError, match=r"here, minibatch 0: loss is nan .*: expected finite"):
+        run.run(spoiled, torch.arange(16, 24), 40, "here")
+    assert values(run) == before
+
+
+@pytest.mark.parametrize("microbatch", [0, -8, 3, 16])
+def test_parts_must_divide_the_minibatch(microbatch):
+    expected = rf"algo\.microbatch is {microbatch}: expected a divisor of the 8 rows of a minibatch"
+    with pytest.raises(ConfigError, match=expected):
+        watched(microbatch)
 
 
 def test_groups_must_divide_the_parameters():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -96,6 +97,12 @@ def test_normalise_uses_the_valid_entries_alone():
     advantage = torch.tensor([1.0, 3.0, 1e9])
     out = normalise(advantage, torch.tensor([True, True, False]))
     assert torch.allclose(out, torch.tensor([-1.0, 1.0, 0.0]))
+
+
+def test_normalise_among_those_of_others():
+    """Mean 4 and variance 5 of all four; only the own two come back."""
+    out = normalise(torch.tensor([1.0, 3.0]), torch.ones(2, dtype=torch.bool), torch.tensor([1.0, 3.0, 5.0, 7.0]))
+    assert out.tolist() == pytest.approx([-3 / 5**0.5, -1 / 5**0.5])
 
 
 @settings(max_examples=50, deadline=None)

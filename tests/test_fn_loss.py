@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from robotrl.fn.loss import explained_variance, masked_mse, ppo_clip, value_mse
+from robotrl.fn.loss import explained_variance, masked_mse, ppo_clip, value_clipped_mse, value_mse
 
 
 def test_ppo_clip_worked_by_hand():
@@ -47,6 +47,25 @@ def test_the_untouched_policy_has_ratio_one_and_no_kl():
 
 def test_value_mse_worked_by_hand():
     assert value_mse(torch.tensor([1.0, 2.0]), torch.tensor([3.0, 2.0])).item() == 1.0
+
+
+def test_value_clipped_mse_worked_by_hand():
+    """Old value 0, clip 0.5, target 2 (but 1 in the last row): values 0.2, 1, -1, 1.2."""
+    value = torch.tensor([0.2, 1.0, -1.0, 1.2], requires_grad=True)
+    old, target = torch.zeros(4), torch.tensor([2.0, 2.0, 2.0, 1.0])
+    loss = value_clipped_mse(value, old, target, 0.5)
+    # within the clip: 1.8^2; too far towards the target: held at 0.5, 1.5^2; away from it: 3^2, more than 2.5^2;
+    # beyond the target: held at 0.5, 0.5^2, more than 0.2^2
+    assert loss.item() == pytest.approx(0.5 * (1.8**2 + 1.5**2 + 3**2 + 0.5**2) / 4)
+    loss.backward()
+    assert value.grad is not None
+    assert value.grad.tolist() == pytest.approx([-1.8 / 4, 0, -3 / 4, 0])
+
+
+def test_a_wide_value_clip_changes_nothing():
+    value, old, target = torch.randn(3, 16, generator=torch.Generator().manual_seed(0))
+    assert value_clipped_mse(value, old, target, 100.0) == value_mse(value, target)
+    assert value_clipped_mse(value, old, target, 0.1) >= value_mse(value, target)
 
 
 def test_explained_variance():

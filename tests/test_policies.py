@@ -23,7 +23,7 @@ from robotrl.policies.gaussian import GaussianPolicy
 from robotrl.policies.nets import Mlp, TimeFeatures, Transforms, flat_width
 from robotrl.policies.value import ValueNet
 from robotrl.registry import POLICIES
-from robotrl.spec import HasChain, HasDecode, HasLogProb, Policy, Spec
+from robotrl.spec import HasChain, HasDecode, HasDensity, HasLogProb, Policy, Spec
 from robotrl.transforms import Affine, Clip, numpy_backend
 
 LOW, HIGH = torch.tensor(ACTION_SPEC.low), torch.tensor(ACTION_SPEC.high)
@@ -69,7 +69,11 @@ def test_act_gives_bounded_chunks_of_the_right_shape(policy, mode):
     assert state is None
     assert (chunk >= LOW).all()
     assert (chunk <= HIGH).all()
-    assert (chunk == LOW).any() or (chunk == HIGH).any()
+    if policy.kind == "beta":  # all of its density lies between the bounds
+        assert (chunk > LOW).all()
+        assert (chunk < HIGH).all()
+    else:
+        assert (chunk == LOW).any() or (chunk == HIGH).any()
 
 
 @torch.no_grad()
@@ -244,6 +248,8 @@ def test_encoders_that_cannot_be_are_refused_by_name():
         ImageEncoder((10, 12, 3), (4, 4, 4, 4), 6, "flatten")
     with pytest.raises(ConfigError, match=r"policy\.image_pool 'max' is unknown: did you mean 'softmax'\?"):
         ImageEncoder((10, 12, 3), (4,), 6, "max")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ConfigError, match=r"policy\.image_norm 'layers' is unknown: did you mean 'layer'\?"):
+        ImageEncoder((10, 12, 3), (4,), 6, "flatten", "layers")  # pyright: ignore[reportArgumentType]
     for channels, features in (((), 6), ((0,), 6), ((4,), 0)):
         with pytest.raises(ConfigError, match="expected one convolution or more, and widths of 1 or more"):
             ImageEncoder((10, 12, 3), channels, features, "flatten")
@@ -260,6 +266,25 @@ def test_softmax_says_where_a_channel_is_largest():
     pictures[0, 0, 6], pictures[1, 4, 0] = 255, 255  # the strided pixels (0, 3) and (2, 0) of 4 x 4
     expected = torch.tensor([[-1.0, 1.0], [1 / 3, -1.0]])
     assert torch.allclose(encoder(pictures), expected, atol=1e-5)
+
+
+@torch.no_grad()
+def test_layer_norm_takes_out_mean_and_deviation_of_each_picture():
+    """So twice the contrast is the same picture, and none sees another of its batch."""
+    encoder = ImageEncoder((8, 8, 10), (6,), 4, "flatten", "layer")
+    kinds = [type(layer) for layer in encoder.layers]
+    assert kinds == [torch.nn.Conv2d, torch.nn.GroupNorm, torch.nn.ReLU]
+    encoder.layers[0].bias.zero_()
+    seen = []
+    encoder.layers[1].register_forward_hook(lambda module, arguments, out: seen.append(out))
+    pictures = torch.rand(3, 8, 8, 10, generator=torch.Generator().manual_seed(0)) * 100 + 77.5
+    centred = pictures - 127.5
+    plain, contrast = encoder(pictures), encoder(2 * centred + 127.5)
+    rows = seen[0].flatten(1)
+    assert torch.allclose(rows.mean(1), torch.zeros(3), atol=1e-5)
+    assert torch.allclose(rows.std(1, unbiased=False), torch.ones(3), atol=0.01)
+    assert torch.allclose(plain, contrast, atol=0.01)
+    assert torch.allclose(encoder(pictures[1:2]), plain[1:2], atol=1e-5)
 
 
 @torch.no_grad()
@@ -295,6 +320,50 @@ def test_gaussian_samples_have_the_mean_and_deviation_that_they_claim():
     raw = policy.draw(obs, torch.Generator().manual_seed(2)).raw
     assert torch.allclose(raw.std(0), policy.log_std.exp(), rtol=0.03)
     assert ((raw.mean(0) - policy.mean(policy.encode(obs))[0]).abs() < 0.03 * policy.log_std.exp()).all()
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 1e-5)])
+@torch.no_grad()
+def test_beta_ratio_is_one_on_the_sample(dtype, tolerance):
+    policy = make_policy("beta").to(dtype)
+    obs = {key: value.to(dtype) for key, value in observations(64).items()}
+    raw, claimed = policy.draw(obs, torch.Generator().manual_seed(1))
+    assert raw.shape == claimed.shape == (64, 3, 2)
+    assert raw.dtype == dtype
+    assert raw.abs().max() < 1
+    assert ((policy.log_prob(obs, raw) - claimed).exp() - 1).abs().max() <= tolerance
+    # nothing that is drawn is clipped: the sim gets what the density is of
+    expected = LOW.to(dtype) + (raw + 1) / 2 * (HIGH - LOW).to(dtype)
+    assert torch.allclose(policy.to_actions(raw), expected, atol=1e-5)
+
+
+@torch.no_grad()
+def test_a_fresh_beta_policy_is_as_wide_as_its_page_says_and_its_parameters_stay_above_one():
+    policy = make_policy("beta")
+    density = policy.density(policy.encode(observations(64)))
+    assert density.std.mean().item() == pytest.approx(0.48, abs=0.01)
+    assert policy.mean(policy.encode(observations(64))).abs().max() < 0.2
+    for parameter in policy.parameters():
+        parameter *= 20
+    density = policy.density(policy.encode(observations(64)))
+    assert min(density.alpha.min(), density.beta.min()) >= 1
+    assert max(density.alpha.max(), density.beta.max()) > 100
+    assert density.log_prob(density.sample(torch.Generator().manual_seed(0))).isfinite().all()
+
+
+@pytest.mark.parametrize("name", [name for name in CFGS if name.startswith(("gaussian", "beta"))])
+def test_policies_in_closed_form_hand_out_their_density(name):
+    policy, obs = make_policy(name), observations(8, policy=make_policy(name))
+    assert isinstance(policy, HasDensity)
+    density = policy.density(policy.encode(obs))
+    raw = density.sample(torch.Generator().manual_seed(3))
+    assert torch.equal(raw, policy.draw(obs, torch.Generator().manual_seed(3)).raw)
+    assert torch.equal(density.log_prob(raw), policy.log_prob(obs, raw))
+    for number in (density.entropy(), density.std):
+        assert number.shape[1:] == raw.shape[1:]
+        assert number.shape[0] in (1, 8)
+    acted = policy.act(obs, None, torch.Generator().manual_seed(3), "sample").chunk
+    assert torch.equal(acted, policy.to_actions(raw))
 
 
 @pytest.mark.parametrize("name", [name for name in CFGS if not name.endswith(("-one-step", "-one-action", "-levels"))])

@@ -400,7 +400,7 @@ def test_the_wrapper_can_do_what_the_sim_can_and_no_more(make):
     sim = make()
     wrapped = with_reward(sim, Beyond(2, 0.0))
     assert isinstance(wrapped, capabilities.VecSim)
-    of_sims = [c for c in CAPABILITIES if c.__name__ not in ("HasLogProb", "HasChain", "HasDecode")]
+    of_sims = [c for c in CAPABILITIES if c.__name__ not in ("HasLogProb", "HasDensity", "HasChain", "HasDecode")]
     assert [c.__name__ for c in of_sims if isinstance(wrapped, c)] == [
         c.__name__ for c in of_sims if isinstance(sim, c)
     ]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -193,10 +193,14 @@ class ChainLoss(LossModule):
             "lr": lr,
             **(found.info or {}),
         }
-        rates = lr * going, critic_lr
-        if cfg.target_kl is not None:
-            going = going * (out.approx_kl <= cfg.target_kl).to(going.dtype)
-        return LossOut(loss, info, rates, torch.stack([going, lr]))
+        return LossOut(loss, info, (lr * going, critic_lr), context.carry)
+
+    def next_carry(self, carry: Tensor, info: Mapping[str, Tensor]) -> Tensor:
+        """See `LossModule.next_carry`."""
+        if self._shared.target_kl is None or "approx_kl" not in info:
+            return carry
+        going, lr = carry.unbind()
+        return torch.stack([going * (info["approx_kl"] <= self._shared.target_kl).to(going.dtype), lr])
 
 
 # chains

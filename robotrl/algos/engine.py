@@ -17,93 +17,34 @@ import itertools
 import math
 import time
 import warnings
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from robotrl.algos.cuda_graph import CudaGraph
+from robotrl.algos.ddp import ALONE, World
 from robotrl.algos.flat import Views, flatten
+from robotrl.algos.update import Context, Group, LossModule, LossOut, Names, State, Update
 from robotrl.errors import ConfigError, NumericsError, out_of_range
+
+__all__ = [
+    "UPDATES_PER_CALL",
+    "Context",
+    "Engine",
+    "EngineMode",
+    "Group",
+    "LossModule",
+    "LossOut",
+    "State",
+    "Updates",
+]
 
 EngineMode = Literal["compiled", "eager"]
 
 UPDATES_PER_CALL = 4
 """Updates traced into one graph: halves the cost of calling at minibatches of 64; more only lengthen compilation."""
-
-
-class Context(NamedTuple):
-    """What a loss is told besides its minibatch."""
-
-    carry: Tensor
-    """(C,) what the last minibatch's loss handed on."""
-    average: dict[str, Tensor]
-    """Averaged parameters of the groups that have an average, by their names in the loss module."""
-    phase: str
-    """Which losses are wanted; fixed when the update is traced."""
-
-
-class LossOut(NamedTuple):
-    """What a loss says of one minibatch."""
-
-    loss: Tensor
-    """Scalar, to be minimised."""
-    info: dict[str, Tensor]
-    """Scalars to log; the same names every time in a phase."""
-    lr: tuple[Tensor | None, ...]
-    """Learning rate of each group for this very update, a scalar. 0 leaves a group as it is, its moments and average
-    included; None does so for the whole phase, at no cost."""
-    carry: Tensor
-    """(C,) handed to the next minibatch."""
-
-
-class LossModule(nn.Module, ABC):
-    """A loss with the networks that it trains as submodules.
-
-    A parameter that requires no gradient is a constant of the loss. The carry may hold what a schedule needs.
-    """
-
-    @abstractmethod
-    def forward(self, batch: dict[str, Tensor], context: Context) -> LossOut:
-        """The loss of a minibatch: the rows (M, ...) of each array of the data."""
-        ...
-
-
-class Group(NamedTuple):
-    """Parameters that share a learning rate and a largest gradient norm."""
-
-    prefix: str
-    """What the names of its parameters in the loss module begin with, e.g. "policy."."""
-    grad_norm: float
-    """The group's gradient is clipped to this norm; infinity does not clip."""
-    average: float | None = None
-    """Decay of the parameters' exponential average for each update of the group; None keeps none. A target network
-    with the rate tau is a decay of 1 - tau."""
-    ramp: bool = False
-    """Whether the decay of update n is at most (1 + n) / (10 + n), so that the random start leaves the mean early."""
-
-
-class State(NamedTuple):
-    """What an update changes; P parameters, G groups, Q parameters in groups with an average."""
-
-    flat: Tensor
-    """(P,) the parameters."""
-    first: Tensor
-    """(P,) Adam's first moments."""
-    second: Tensor
-    """(P,) Adam's second moments."""
-    steps: Tensor
-    """(G,) updates that each group took part in."""
-    powers: Tensor
-    """(2, G) Adam's betas to the power of `steps`. They are carried: a compiled update that computed powers would do so
-    for every few parameters again."""
-    average: Tensor
-    """(Q,) averaged parameters."""
-    carry: Tensor
-    """(C,)."""
 
 
 class Updates(NamedTuple):
@@ -121,10 +62,11 @@ class _Phase(NamedTuple):
     """What is prepared for one phase: the function and the buffers that it reads."""
 
     data: dict[str, Tensor]
-    call: Callable[..., Tensor]
+    call: Callable[[Tensor, Tensor], Tensor]
+    """(live (U,), row numbers (U, M)) to the statistics (U, S) of so many updates."""
     info_names: list[str]
     per_call: int
-    """Updates that a call makes."""
+    """U, updates that a call makes."""
 
 
 class Engine:
@@ -136,12 +78,15 @@ class Engine:
     Args:
         loss: the loss module.
         groups: every parameter of the loss that requires a gradient belongs to exactly one.
-        minibatch: M, rows of a minibatch.
+        minibatch: M, rows of a minibatch; of several processes, those of this one.
         carry: (C,) what the first minibatch is handed.
         mode: "compiled", or "eager" to run without a compiler.
         betas: decay of Adam's moments.
         eps: Adam's epsilon.
         updates_per_call: U, updates compiled into one graph; for a learner that makes fewer in a row, that many.
+        microbatch: m, rows whose gradient is taken at once, where those of a whole minibatch do not fit into memory; a
+            divisor of M. The gradient of a minibatch is then the mean over its parts.
+        world: the processes over which every gradient is averaged; all make the same updates.
 
     Raises:
         ConfigError: a setting out of range, or a parameter in no group or in two.
@@ -158,9 +103,13 @@ class Engine:
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-5,
         updates_per_call: int = UPDATES_PER_CALL,
+        microbatch: int | None = None,
+        world: World = ALONE,
     ) -> None:
         if minibatch < 1:
             raise out_of_range("algo.minibatch", minibatch, "1 or more")
+        if microbatch is not None and not (microbatch > 0 and minibatch % microbatch == 0):
+            raise out_of_range("algo.microbatch", microbatch, f"a divisor of the {minibatch} rows of a minibatch")
         for group in groups:
             if group.average is not None and not 0 <= group.average < 1:
                 raise out_of_range(f"the average of {group.prefix!r}", group.average, "0 or more and below 1")
@@ -168,10 +117,10 @@ class Engine:
         self.compile_s = 0.0
         """Seconds spent on tracing and compiling so far."""
         self.minibatch = minibatch
-        self._loss = loss
         self._groups = tuple(groups)
-        self._betas, self._eps = betas, eps
         self._per_call = updates_per_call
+        self._microbatch = minibatch if microbatch is None else microbatch
+        self._world = world
         named = [(name, p) for name, p in loss.named_parameters() if p.requires_grad]
         members = [[(name, p) for name, p in named if name.startswith(group.prefix)] for group in groups]
         ordered = [pair for group in members for pair in group]
@@ -180,7 +129,7 @@ class Engine:
                 f"engine groups {[g.prefix for g in groups]} do not divide the parameters {[n for n, _ in named]}:"
                 " expected each in exactly one"
             )
-        self._views = Views([name for name, _ in ordered], [p.shape for _, p in ordered])
+        views = Views([name for name, _ in ordered], [p.shape for _, p in ordered])
         kept = [
             pair for group, pairs in zip(groups, members, strict=True) if group.average is not None for pair in pairs
         ]
@@ -188,6 +137,7 @@ class Engine:
         ends = list(itertools.accumulate(sum(p.numel() for _, p in pairs) for pairs in members))
         self._spans = list(zip([0, *ends[:-1]], ends, strict=True))
         self.flat = flatten([p for _, p in ordered])
+        self._update = Update(loss, self._groups, views, self._average_views, self._spans, betas, eps)
         self.carry = carry.detach().clone().to(self.flat.device)
         """(C,) what the next minibatch is handed; a learner may write into it between calls of `run`."""
         self._now = State(
@@ -227,7 +177,7 @@ class Engine:
         for begin in range(0, len(padded), per_call):
             span = slice(begin, begin + per_call)
             with torch.no_grad():
-                stats.append(ready.call(*self._now, live[span], padded[span], *ready.data.values()))
+                stats.append(ready.call(live[span], padded[span]))
         table = torch.cat(stats)[:count]
         info = dict(zip(ready.info_names, table.unbind(1), strict=True))
         self._check(info, what)
@@ -290,117 +240,117 @@ class Engine:
                     " expected finite; the last checkpoint is intact"
                 )
 
-    # the function that is compiled
+    # the functions that are compiled
 
-    def _updates(
-        self,
-        names: Sequence[str],
-        phase: str,
-        info_names: list[str],
-        now: State,
-        live: Tensor,
-        rows: Tensor,
-        *data: Tensor,
-    ) -> Tensor:
-        """Updates in a row, written into the tensors of `now`; gives their statistics (U, S), and their names."""
-        new, stats = now, list[Tensor]()
-        for index in range(len(rows)):
-            batch = {name: x[rows[index]] for name, x in zip(names, data, strict=True)}
-            new, info = self._update(new, live[index], batch, phase)
-            info_names[:] = info
-            stats.append(torch.stack([value.to(now.flat.dtype) for value in info.values()]))
-        for target, value in zip(now, new, strict=True):
-            target.copy_(value)
-        return torch.stack(stats)
+    def _prepare(self, data: dict[str, Tensor], phase: str) -> _Phase:
+        """Trace and compile for the shapes of the buffers `data`, or choose the eager functions."""
+        if self._world.size > 1 or self._microbatch < self.minibatch:
+            return self._in_parts(data, phase)
+        return self._in_one(data, phase)
 
-    def _update(
-        self, now: State, live: Tensor, batch: dict[str, Tensor], phase: str
-    ) -> tuple[State, dict[str, Tensor]]:
-        flat, first, second, steps, powers, average, carry = now
-        leaf = flat.detach().requires_grad_()
-        context = Context(carry, self._average_views(average), phase)
-        with torch.enable_grad():
-            out: LossOut = functional_call(self._loss, self._views(leaf), (batch, context))
-            (gradient,) = torch.autograd.grad(out.loss, leaf)
-        info = {"loss": out.loss.detach()}
-        wanted = (live > 0) & torch.isfinite(info["loss"]) & torch.isfinite(gradient.abs().sum())
-        pieces: list[tuple[Tensor, ...]] = []
-        averages: list[Tensor] = []
-        beta1, beta2 = self._betas
-        begin = 0
-        for i, (group, (a, b), lr) in enumerate(zip(self._groups, self._spans, out.lr, strict=True)):
-            old = flat[a:b], first[a:b], second[a:b], steps[i], powers[0, i], powers[1, i]
-            kept = average[begin : begin + b - a] if group.average is not None else None
-            new = old
-            if lr is not None:
-                g = gradient[a:b]
-                norm = g.norm()
-                info[f"grad_norm/{group.prefix}"] = norm
-                if math.isfinite(group.grad_norm):
-                    g = g * (group.grad_norm / (norm + 1e-6)).clamp(max=1.0)
-                m = old[1] + (1 - beta1) * (g - old[1])
-                v = old[2] + (1 - beta2) * (g * g - old[2])
-                t, power1, power2 = old[3] + 1, old[4] * beta1, old[5] * beta2
-                # the bias corrections of both moments as numbers, so that one division an element is left
-                rate, root = lr / (1 - power1), (1 - power2).rsqrt()
-                on = wanted & (lr > 0)
-                values = old[0] - rate * m / (v.sqrt() * root + self._eps), m, v, t, power1, power2
-                new = tuple(torch.where(on, after, before) for after, before in zip(values, old, strict=True))
-                if kept is not None:
-                    assert group.average is not None
-                    decay = torch.full_like(t, group.average)
-                    if group.ramp:
-                        decay = torch.minimum(decay, t / (9 + t))
-                    kept = torch.where(on, kept + (1 - decay) * (new[0] - kept), kept)
-            pieces.append(new)
-            if kept is not None:
-                averages.append(kept)
-                begin += b - a
-        new_flat, new_first, new_second = (torch.cat([p[k] for p in pieces]) for k in range(3))
-        new_steps = torch.stack([p[3] for p in pieces])
-        new_powers = torch.stack([torch.stack([p[k] for p in pieces]) for k in (4, 5)])
-        new_average = torch.cat(averages) if averages else average
-        new_carry = torch.where(wanted, out.carry.detach(), carry)
-        info |= {name: value.detach() for name, value in out.info.items()}
-        return State(new_flat, new_first, new_second, new_steps, new_powers, new_average, new_carry), info
-
-    # how it is run
-
-    def _prepare(self, buffers: dict[str, Tensor], phase: str) -> _Phase:
-        """Trace and compile for the shapes of `buffers`, or choose the eager function."""
+    def _in_one(self, data: dict[str, Tensor], phase: str) -> _Phase:
+        """U updates in a row as one function, the gathering of their minibatches included."""
         info_names: list[str] = []
 
-        def function(*arguments: Tensor) -> Tensor:
-            state = State(*arguments[: len(State._fields)])
-            return self._updates(list(buffers), phase, info_names, state, *arguments[len(State._fields) :])
+        def updates(*arguments: Tensor) -> Tensor:
+            """State, live (U,), rows (U, M), data; writes the state that follows, gives statistics (U, S)."""
+            now, (live, rows, *arrays) = State(*arguments[:STATE]), arguments[STATE:]
+            new, stats = now, list[Tensor]()
+            for index in range(len(rows)):
+                batch = {name: x[rows[index]] for name, x in zip(data, arrays, strict=True)}
+                found = self._update.measure(new.flat, new.average, new.carry, batch, phase)
+                new, info = self._update.step(new, live[index], found)
+                info_names[:] = info
+                stats.append(torch.stack([value.to(now.flat.dtype) for value in info.values()]))
+            _write(now, new)
+            return torch.stack(stats)
 
-        call = function
-        if self.mode == "compiled":
-            began = time.perf_counter()
-            try:
-                call = self._compile(function, buffers)
-            except RuntimeError as error:
-                # the first line only says which back end raised
-                reason = " ".join(line.strip() for line in str(error).splitlines()[:3] if line.strip())
-                warnings.warn(
-                    f"the update could not be compiled, it runs uncompiled with the same results, several times slower:"
-                    f" {reason or type(error).__name__}"
-                    " (is a C++ compiler installed? algo.engine=eager asks for this and silences the warning)",
-                    stacklevel=4,
-                )
-                self.mode = "eager"
-            self.compile_s += time.perf_counter() - began
+        live = self.flat.new_zeros(self._per_call)
+        rows = torch.zeros(self._per_call, self.minibatch, dtype=torch.int64, device=self.flat.device)
+        run = self._ready(updates, (*self._now, live, rows, *data.values()), STATE, inputs=(STATE, STATE + 1))
         # a phase that was compiled before another one failed to stays compiled, and its graph of a fixed length
-        return _Phase(buffers, call, info_names, self._per_call if self.mode == "compiled" else 1)
+        per_call = self._per_call if self.mode == "compiled" else 1
+        return _Phase(data, lambda live, rows: run(*self._now, live, rows, *data.values()), info_names, per_call)
 
-    def _compile(self, function: Callable[..., Tensor], buffers: dict[str, Tensor]) -> Callable[..., Tensor]:
+    def _in_parts(self, data: dict[str, Tensor], phase: str) -> _Phase:
+        """The gradient of m rows and the step as two functions, between which gradients are averaged."""
+        names, info_names = Names(), list[str]()
+
+        def measure(flat: Tensor, average: Tensor, carry: Tensor, rows: Tensor, *arrays: Tensor) -> Tensor:
+            """Parameters, averages, carry, rows (m,), data; gives the gradient and what goes with it (P + S,)."""
+            batch = {name: x[rows] for name, x in zip(data, arrays, strict=True)}
+            return names.pack(self._update.measure(flat, average, carry, batch, phase))
+
+        def step(*arguments: Tensor) -> Tensor:
+            """State, live (), gradient (P,), table (n, S); writes the state that follows, gives statistics (S',)."""
+            now, (live, gradient, table) = State(*arguments[:STATE]), arguments[STATE:]
+            found = names.unpack(gradient, table, self._update.loss.largest)
+            new, info = self._update.step(now, live, found)
+            info_names[:] = info
+            _write(now, new)
+            return torch.stack([value.to(now.flat.dtype) for value in info.values()])
+
+        def seen() -> tuple[Tensor, ...]:
+            return self._now.flat, self._now.average, self._now.carry
+
+        part = torch.zeros(self._microbatch, dtype=torch.int64, device=self.flat.device)
+        size, count = len(self.flat), self.minibatch // self._microbatch
+        measured = self._ready(measure, (*seen(), part, *data.values()), 0, inputs=(3,))
+        width = len(measured(*seen(), part, *data.values())) - size
+        example = self.flat.new_zeros(()), self.flat, self.flat.new_zeros(count * self._world.size, width)
+        stepped = self._ready(step, (*self._now, *example), STATE, inputs=(STATE, STATE + 1, STATE + 2))
+
+        def call(live: Tensor, rows: Tensor) -> Tensor:
+            gradient, table = torch.zeros_like(self.flat), list[Tensor]()
+            for part in rows[0].split(self._microbatch):
+                found = measured(*seen(), part, *data.values())
+                gradient += found[:size]
+                table.append(found[size:])
+            gradient /= count
+            self._world.mean_(gradient)
+            everywhere = self._world.stacked(torch.stack(table)).flatten(0, 1)
+            return stepped(*self._now, live[0], gradient, everywhere)[None]
+
+        return _Phase(data, call, info_names, 1)
+
+    def _ready(
+        self, function: Callable[..., Tensor], arguments: tuple[Tensor, ...], written: int, inputs: tuple[int, ...]
+    ) -> Callable[..., Tensor]:
+        """The function compiled for the shapes of `arguments`, or as it is.
+
+        Args:
+            function: of tensors.
+            arguments: those that it will be called with, always the same tensors but for `inputs`.
+            written: into so many of them, the first ones, it writes.
+            inputs: positions of arguments that are new in each call.
+        """
+        if self.mode == "eager":
+            return function
+        began = time.perf_counter()
+        try:
+            return self._compile(function, arguments, written, inputs)
+        except RuntimeError as error:
+            # the first line only says which back end raised
+            reason = " ".join(line.strip() for line in str(error).splitlines()[:3] if line.strip())
+            warnings.warn(
+                f"the update could not be compiled, it runs uncompiled with the same results, several times slower:"
+                f" {reason or type(error).__name__}"
+                " (is a C++ compiler installed? algo.engine=eager asks for this and silences the warning)",
+                stacklevel=6,
+            )
+            self.mode = "eager"
+            return function
+        finally:
+            self.compile_s += time.perf_counter() - began
+
+    def _compile(
+        self, function: Callable[..., Tensor], arguments: tuple[Tensor, ...], written: int, inputs: tuple[int, ...]
+    ) -> Callable[..., Tensor]:
         from torch.fx.experimental.proxy_tensor import make_fx
 
         def example() -> tuple[Tensor, ...]:
-            u, device = self._per_call, self.flat.device
-            live = torch.zeros(u, dtype=self.flat.dtype, device=device)
-            rows = torch.zeros(u, self.minibatch, dtype=torch.int64, device=device)
-            return *(x.clone() for x in self._now), live, rows, *(x.clone() for x in buffers.values())
+            # data may be large: only what is written into is copied
+            return *(x.clone() for x in arguments[:written]), *arguments[written:]
 
         with torch.no_grad():
             # tracing runs the Python code once; the compiler then sees plain tensor operations only
@@ -412,7 +362,15 @@ class Engine:
             compiled: Callable[..., Tensor] = torch.compile(graph, fullgraph=True, dynamic=False, options=options)
             compiled(*example())
             if self.flat.device.type == "cuda":
-                state = len(State._fields)
-                arguments = (*self._now, *example()[state : state + 2], *buffers.values())
-                return CudaGraph(compiled, arguments, inputs=(state, state + 1))
+                return CudaGraph(compiled, arguments, inputs=inputs)
         return compiled
+
+
+STATE = len(State._fields)
+"""How many of a function's arguments are the state."""
+
+
+def _write(now: State, new: State) -> None:
+    """Put what follows into the tensors of `now`."""
+    for target, value in zip(now, new, strict=True):
+        target.copy_(value)

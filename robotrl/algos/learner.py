@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import nn
 
+from robotrl.algos.ddp import ALONE, World
 from robotrl.algos.engine import Engine
 from robotrl.config import ActorCfg
 from robotrl.spec import VecSim
@@ -25,8 +26,11 @@ class Setup(NamedTuple):
     dataset: Path | None
     """Demonstrations, for algorithms that learn from them."""
     seed: int
+    """Of this process."""
     actor: ActorCfg = ActorCfg()
     """Where the training sim is stepped, for algorithms that leave the choice."""
+    world: World = ALONE
+    """The processes that learn together, for algorithms that can; their learner has it as `world`."""
 
 
 class Learner(Protocol):

@@ -2,6 +2,7 @@
 
 Observation statistics become constants of the policy's transforms, so they travel with its checkpoint and lie inside
 the exported graph. They change only between iterations: within one, the policy that learns is the one that acted.
+Processes that learn together measure together: each takes in what all have seen.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from robotrl.algos.ddp import ALONE, World
 from robotrl.data.rollout import Rollout
+from robotrl.policies.encoder import is_picture
 from robotrl.spec import Spec
 from robotrl.transforms import Affine, Clip, Transform, normalize
 
@@ -28,9 +31,11 @@ class RunningMoments:
 
     Args:
         width: columns.
+        world: whose rows count.
     """
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, world: World = ALONE) -> None:
+        self._world = world
         self.mean = torch.zeros(width, dtype=torch.float64)
         self.var = torch.ones(width, dtype=torch.float64)
         self.count = torch.zeros((), dtype=torch.float64)
@@ -38,11 +43,12 @@ class RunningMoments:
     def update(self, rows: Tensor) -> None:
         """Take in rows (B, width), B of 1 or more."""
         rows = rows.detach().cpu().double()
-        n, mean, var = len(rows), rows.mean(0), rows.var(0, unbiased=False)
-        total = self.count + n
-        delta = mean - self.mean
-        spread = self.var * self.count + var * n + delta**2 * self.count * n / total
-        self.mean, self.var, self.count = self.mean + delta * n / total, spread / total, total
+        own = torch.stack([torch.full_like(self.mean, len(rows)), rows.mean(0), rows.var(0, unbiased=False)])
+        for (n, *_), mean, var in self._world.stacked(own):
+            total = self.count + n
+            delta = mean - self.mean
+            spread = self.var * self.count + var * n + delta**2 * self.count * n / total
+            self.mean, self.var, self.count = self.mean + delta * n / total, spread / total, total
 
     def state(self) -> dict[str, Tensor]:
         """For an exact resume."""
@@ -57,11 +63,13 @@ class ObsNormalizer:
     """Running statistics of each observation array as transforms of a policy.
 
     Args:
-        specs: the arrays, all vectors.
+        specs: the arrays; pictures are left to the policy's encoder.
+        world: whose observations count.
     """
 
-    def __init__(self, specs: Mapping[str, Spec]) -> None:
-        self._moments = {key: RunningMoments(spec.shape[-1]) for key, spec in specs.items()}
+    def __init__(self, specs: Mapping[str, Spec], world: World = ALONE) -> None:
+        vectors = {key: spec for key, spec in specs.items() if not is_picture(spec)}
+        self._moments = {key: RunningMoments(spec.shape[-1], world) for key, spec in vectors.items()}
 
     def update(self, obs: Mapping[str, Tensor]) -> None:
         """Take in observations (..., D)."""
@@ -93,12 +101,13 @@ class RewardNormalizer:
     Args:
         num_envs: N.
         gamma: discount of an env step.
+        world: whose returns count.
     """
 
-    def __init__(self, num_envs: int, gamma: float) -> None:
+    def __init__(self, num_envs: int, gamma: float, world: World = ALONE) -> None:
         self._gamma = gamma
         self._running = torch.zeros(num_envs, dtype=torch.float64)
-        self._moments = RunningMoments(1)
+        self._moments = RunningMoments(1, world)
 
     @property
     def scale(self) -> float:
@@ -121,11 +130,15 @@ class RewardNormalizer:
         self._moments.update(returns[valid].reshape(-1, 1))
         return rollout._replace(reward=(rollout.reward / self.scale).clamp(-REWARD_CLIP, REWARD_CLIP))
 
+    def restart(self) -> None:
+        """New episodes begin in all envs."""
+        self._running.zero_()
+
     def state(self) -> dict[str, Any]:
         """For an exact resume."""
         return {"running": self._running, "moments": self._moments.state()}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore what `state` gave."""
-        self._running = torch.as_tensor(state["running"], dtype=torch.float64)
+        self._running = torch.as_tensor(state["running"], dtype=torch.float64).clone()
         self._moments.load(state["moments"])

@@ -19,7 +19,6 @@ from robotrl.data.replay import Replay, Transitions
 from robotrl.data.rollout import Arrays
 from robotrl.errors import out_of_range, unknown
 from robotrl.policies.base import ACTION
-from robotrl.policies.encoder import is_picture
 from robotrl.policies.q import QEnsemble
 from robotrl.spec import Spec, VecSim, visible
 from robotrl.transforms import Clip, TransformGroup, bounds_to_unit, inverse
@@ -80,8 +79,7 @@ class Made:
         policy: Any = setup.init_policy
         if policy is None:
             specs, action = visible(sim), sim.action_spec
-            vectors = {key: spec for key, spec in specs.items() if not is_picture(spec)}
-            self.normalizer = ObsNormalizer(vectors) if normalise_obs else None
+            self.normalizer = ObsNormalizer(specs) if normalise_obs else None
             inputs = () if self.normalizer is None else self.normalizer.transforms()
             outputs = (inverse(bounds_to_unit(ACTION, action.low, action.high)), Clip(ACTION, action.low, action.high))
             policy = setup.policy_cfg.build(specs, action, TransformGroup(inputs, outputs))
@@ -117,8 +115,7 @@ class Made:
         """
         self.normalizer = None
         if state is not None:
-            specs = self.policy.observation_spec
-            self.normalizer = ObsNormalizer({key: spec for key, spec in specs.items() if not is_picture(spec)})
+            self.normalizer = ObsNormalizer(self.policy.observation_spec)
             self.normalizer.load(state)
             self.apply()
 

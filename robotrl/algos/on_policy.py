@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from robotrl.algos.ddp import ALONE, World
 from robotrl.algos.engine import Updates
 from robotrl.algos.rows import part
 from robotrl.data.rollout import Rollout
@@ -65,6 +66,8 @@ class Batch(NamedTuple):
     """(B,) normalised."""
     value_target: Tensor
     """(B,)."""
+    value: Tensor
+    """(B,) of the critic, before its update."""
     explained_variance: float
     """Of the critic, on this batch, before its update."""
 
@@ -84,7 +87,9 @@ def observations(rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def make_batch(rollout: Rollout, value: Value, gamma: float, lam: float) -> Batch:
+def make_batch(
+    rollout: Rollout, value: Value, gamma: float, lam: float, at_once: int | None = None, world: World = ALONE
+) -> Batch:
     """Advantages of a rollout's decisions, and the decisions flattened.
 
     Args:
@@ -92,14 +97,16 @@ def make_batch(rollout: Rollout, value: Value, gamma: float, lam: float) -> Batc
         value: the critic.
         gamma: discount of an env step.
         lam: lambda of GAE, for each decision.
+        at_once: how many observations the critic may value at once; None is `ROWS`.
+        world: the processes whose advantages are normalised together.
     """
     valid = rollout.valid
     obs = {key: array[valid] for key, array in rollout.obs.items()}
     next_obs = {key: array[valid] for key, array in rollout.next_obs.items()}
     values = torch.zeros_like(rollout.reward)
     next_values = torch.zeros_like(rollout.reward)
-    values[valid] = _in_parts(value, obs).to(values.dtype)
-    next_values[valid] = _in_parts(value, next_obs).to(values.dtype)
+    values[valid] = _in_parts(value, obs, at_once or ROWS).to(values.dtype)
+    next_values[valid] = _in_parts(value, next_obs, at_once or ROWS).to(values.dtype)
     next_values[rollout.terminated] = 0.0
     out = gae(
         rollout.reward,
@@ -110,23 +117,26 @@ def make_batch(rollout: Rollout, value: Value, gamma: float, lam: float) -> Batc
         valid,
         lam,
     )
-    advantage = normalise(out.advantage, valid)
+    advantage = normalise(out.advantage, valid, world.rows(out.advantage[valid]))
     target = out.value_target[valid]
     return Batch(
         obs,
         {name: array[valid] for name, array in rollout.record.items()},
         advantage[valid],
         target,
+        values[valid],
         float(explained_variance(values[valid], target)),
     )
 
 
-def _in_parts(value: Value, obs: dict[str, Tensor]) -> Tensor:
-    parts = zip(*(x.split(ROWS) for x in obs.values()), strict=True)
+def _in_parts(value: Value, obs: dict[str, Tensor], rows: int) -> Tensor:
+    parts = zip(*(x.split(rows) for x in obs.values()), strict=True)
     return torch.cat([value(dict(zip(obs, part, strict=True))) for part in parts])
 
 
-def epoch_order(size: int, minibatch: int, epochs: int, generator: torch.Generator, keep_all: bool) -> Tensor:
+def epoch_order(
+    size: int, minibatch: int, epochs: int, generator: torch.Generator, keep_all: bool, most: int = 0
+) -> Tensor:
     """Row numbers of all minibatches of all epochs, each epoch shuffled and cut into whole minibatches for itself.
 
     Args:
@@ -137,8 +147,10 @@ def epoch_order(size: int, minibatch: int, epochs: int, generator: torch.Generat
         keep_all: every row is in every epoch, and rows of the epoch's beginning fill up its last minibatch; or else the
             number of minibatches is B / M rounded, and up to half a minibatch of rows is left out of an epoch, by lot,
             so that B a little above n M does not cost n + 1 updates.
+        most: rows of the process that has the most of those that learn together: all make as many updates as it does.
     """
-    count = math.ceil(size / minibatch) if keep_all else max(1, round(size / minibatch))
+    rows = max(size, most)
+    count = math.ceil(rows / minibatch) if keep_all else max(1, round(rows / minibatch))
     whole = count * minibatch
     orders = [torch.randperm(size, generator=generator) for _ in range(epochs)]
     return torch.cat([torch.cat([o] * math.ceil(whole / size))[:whole] for o in orders])

@@ -1,14 +1,16 @@
-"""PPO on Gaussian policies (Schulman et al. 2017), from scratch or from a clone."""
+"""PPO (Schulman et al. 2017) on policies with a density in closed form, from scratch or from a clone."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
+from robotrl.algos.ddp import SEEDS, share
 from robotrl.algos.engine import Context, Engine, EngineMode, Group, LossModule, LossOut
 from robotrl.algos.learner import Setup, SimLearner
 from robotrl.algos.normalizers import ObsNormalizer, RewardNormalizer
@@ -24,18 +26,19 @@ from robotrl.algos.on_policy import (
 )
 from robotrl.checkpoint import generator_state, set_generator_state
 from robotrl.collect import Collector, Decision
-from robotrl.errors import CapabilityError, out_of_range, unknown
-from robotrl.fn.chain import normal_log_prob
-from robotrl.fn.loss import PolicyLoss, ppo_clip, value_mse
+from robotrl.errors import CapabilityError, ConfigError, out_of_range, unknown
+from robotrl.fn.loss import PolicyLoss, ppo_clip, value_clipped_mse, value_mse
 from robotrl.policies.base import ACTION
 from robotrl.policies.nets import Activation
 from robotrl.policies.value import Critic
-from robotrl.spec import HasLogProb, HasPrivileged
+from robotrl.spec import Density, HasDensity, HasPrivileged
 from robotrl.transforms import Clip, TransformGroup, bounds_to_unit, inverse
 
 SCHEDULES = ("constant", "linear", "adaptive")
 LR_RANGE = (1e-5, 1e-2)
 """Bounds of an adaptive learning rate."""
+SPREAD_ROWS = 256
+"""The logged deviation is that on the first so many observations of a rollout."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,10 @@ class PpoCfg:
     epochs: int = 5
     """Passes over a rollout's decisions."""
     minibatch: int = 480
-    """Decisions for each gradient step."""
+    """Decisions for each gradient step, those of all processes together."""
+    microbatch: int | None = None
+    """Decisions whose gradient is taken at once, a divisor of a process's minibatch, so that pictures fit into memory;
+    the result is that of the whole minibatch up to rounding. None takes it whole."""
     lr: float = 3e-4
     """Of the policy."""
     critic_lr: float = 1e-3
@@ -65,6 +71,9 @@ class PpoCfg:
     """Lambda of generalised advantage estimation, for each decision."""
     clip_coef: float = 0.2
     """Clip range of the ratio of a whole chunk's probability."""
+    value_clip: float | None = None
+    """How far a value may move from what it was before the iteration and still be improved further, in units of the
+    normalised return; None does not limit it."""
     entropy_coef: float = 0.0
     """Weight of the entropy bonus."""
     target_kl: float | None = 0.03
@@ -73,6 +82,8 @@ class PpoCfg:
     """First iterations that train the critic alone; useful from a clone."""
     grad_norm: float = 1.0
     """Gradients are clipped to this norm, actor and critic each for itself."""
+    adam_eps: float = 1e-5
+    """Adam's epsilon."""
     critic_hidden: tuple[int, ...] = (256, 256)
     """Widths of the critic's hidden layers."""
     critic_activation: Activation = "silu"
@@ -92,22 +103,26 @@ class PpoCfg:
 # losses
 
 
-def policy_loss(policy: Any, ctx: Tensor, batch: dict[str, Tensor], clip_coef: float) -> PolicyLoss:
+def policy_loss(density: Density, batch: dict[str, Tensor], clip_coef: float) -> PolicyLoss:
     """PPO's clipped surrogate; one ratio for each chunk.
 
     Args:
-        policy: Gaussian.
-        ctx: (M, D) encoded observations.
+        density: of the policy, on M observations.
         batch: rows (M, ...) of "raw", "log_prob" and "advantage".
         clip_coef: clip range.
     """
-    mean = policy.mean(ctx)
-    log_prob = normal_log_prob(batch["raw"], mean, policy.log_std.exp().expand_as(mean))
-    return ppo_clip(log_prob.flatten(1).sum(1), batch["log_prob"], batch["advantage"], clip_coef)
+    return ppo_clip(chunk_log_prob(density, batch["raw"]), batch["log_prob"], batch["advantage"], clip_coef)
+
+
+def chunk_log_prob(density: Density, raw: Tensor) -> Tensor:
+    """(B,) log-density of whole chunks (B, H, A)."""
+    return density.log_prob(raw).flatten(1).sum(1)
 
 
 class PpoLoss(LossModule):
     """Actor and critic together. The carry is (whether the actor still learns, learning rate of the actor)."""
+
+    largest: ClassVar[frozenset[str]] = frozenset({"ratio_error"})
 
     def __init__(self, policy: Any, critic: Critic, cfg: PpoCfg) -> None:
         super().__init__()
@@ -121,44 +136,61 @@ class PpoLoss(LossModule):
         going, lr = context.carry.unbind()
         obs = observations(batch)
         ctx = self.policy.encode(obs)
-        out = policy_loss(self.policy, ctx, batch, cfg.clip_coef)
-        value_loss = value_mse(self.critic(self.critic.encode(obs, ctx.detach())), batch["value_target"])
-        # the entropy of a Gaussian is its log-deviation up to a constant
-        loss = out.loss - cfg.entropy_coef * self.policy.log_std.sum() + value_loss
+        density: Density = self.policy.density(ctx)
+        out = policy_loss(density, batch, cfg.clip_coef)
+        entropy = density.entropy().flatten(1).sum(1).mean()
+        value_loss = self._value_loss(self.critic(self.critic.encode(obs, ctx.detach())), batch)
+        loss = out.loss - cfg.entropy_coef * entropy + value_loss
         info = {
             "pg_loss": out.loss,
             "value_loss": value_loss,
+            "entropy": entropy,
             "approx_kl": out.approx_kl,
             "clip_fraction": out.clip_fraction,
             "ratio_error": out.ratio_error,
             "actor_on": going,
             "lr": lr,
         }
-        rates = lr * going, lr * (cfg.critic_lr / cfg.lr)
+        return LossOut(loss, info, (lr * going, lr * (cfg.critic_lr / cfg.lr)), context.carry)
+
+    def next_carry(self, carry: Tensor, info: Mapping[str, Tensor]) -> Tensor:
+        """See `LossModule.next_carry`."""
+        cfg = self._cfg
+        going, lr = carry.unbind()
         if cfg.target_kl is not None:
-            going = going * (out.approx_kl <= cfg.target_kl).to(going.dtype)
+            going = going * (info["approx_kl"] <= cfg.target_kl).to(going.dtype)
         if cfg.lr_schedule == "adaptive":
             factor = torch.ones_like(lr)
-            factor = torch.where(out.approx_kl > 2 * cfg.desired_kl, factor / 1.5, factor)
-            factor = torch.where(out.approx_kl < cfg.desired_kl / 2, factor * 1.5, factor)
+            factor = torch.where(info["approx_kl"] > 2 * cfg.desired_kl, factor / 1.5, factor)
+            factor = torch.where(info["approx_kl"] < cfg.desired_kl / 2, factor * 1.5, factor)
             lr = (lr * factor).clamp(*LR_RANGE)
-        return LossOut(loss, info, rates, torch.stack([going, lr]))
+        return torch.stack([going, lr])
+
+    def _value_loss(self, value: Tensor, batch: dict[str, Tensor]) -> Tensor:
+        if self._cfg.value_clip is None:
+            return value_mse(value, batch["value_target"])
+        return value_clipped_mse(value, batch["value"], batch["value_target"], self._cfg.value_clip)
 
 
 # update
 
 
 class PpoLearner(SimLearner):
-    """Trains a Gaussian policy; see `PpoCfg`.
+    """Trains a policy with a density in closed form; see `PpoCfg`.
+
+    Several processes (`Setup.world`) learn as one: each has a sim and streams of its own and takes its share of every
+    minibatch; gradients, advantages, normalisations and the KL limit are those of all.
 
     Raises:
         ConfigError: settings out of range.
-        CapabilityError: the policy has no closed-form density.
+        CapabilityError: the policy does not hand out its density.
     """
 
     def __init__(self, cfg: PpoCfg, setup: Setup) -> None:
         _check(cfg)
         self.cfg = cfg
+        self.world = setup.world
+        self._seed = setup.seed
         torch.manual_seed(setup.seed)
         self.sim = setup.make_sim()
         privileged = self.sim.privileged if isinstance(self.sim, HasPrivileged) else ()
@@ -168,17 +200,18 @@ class PpoLearner(SimLearner):
         if model is None:
             to_unit = bounds_to_unit(ACTION, self.sim.action_spec.low, self.sim.action_spec.high)
             outputs = (inverse(to_unit), Clip(ACTION, self.sim.action_spec.low, self.sim.action_spec.high))
-            self._normalizer = ObsNormalizer(specs) if cfg.normalise_obs else None
+            self._normalizer = ObsNormalizer(specs, self.world) if cfg.normalise_obs else None
             inputs = () if self._normalizer is None else self._normalizer.transforms()
             model = setup.policy_cfg.build(specs, self.sim.action_spec, TransformGroup(inputs, outputs))
-        for what, there in (("HasLogProb", isinstance(model, HasLogProb)), ("log_std", hasattr(model, "log_std"))):
-            # a squashed Gaussian has a density, but not one of a mean and one deviation for each element
-            if not there:
-                raise CapabilityError(f"policy {type(model).__name__} lacks {what}: PPO needs a Gaussian policy")
+        if not isinstance(model, HasDensity):
+            raise CapabilityError(
+                f"policy {type(model).__name__} lacks HasDensity: PPO needs a density and an entropy in closed form, as"
+                " GaussianPolicy and BetaPolicy have them"
+            )
         self.policy: Any = model
         self.policy.control_dt_s = self.sim.control_dt_s
         check_settings(cfg, self.policy.horizon)
-        self._privileged = ObsNormalizer({key: self.sim.observation_spec[key] for key in privileged})
+        self._privileged = ObsNormalizer({key: self.sim.observation_spec[key] for key in privileged}, self.world)
         self.critic = Critic(
             self.policy.context_width,
             {key: self.sim.observation_spec[key] for key in privileged},
@@ -189,53 +222,71 @@ class PpoLearner(SimLearner):
         self._engine = Engine(
             PpoLoss(self.policy, self.critic, cfg),
             (Group("policy.", cfg.grad_norm), Group("critic.", cfg.grad_norm)),
-            minibatch=cfg.minibatch,
+            minibatch=share("algo.minibatch", cfg.minibatch, self.world),
             carry=torch.tensor([1.0, cfg.lr]),
             mode=cfg.engine,
+            eps=cfg.adam_eps,
+            microbatch=cfg.microbatch,
+            world=self.world,
         )
-        self._reward_normalizer = RewardNormalizer(self.sim.num_envs, cfg.gamma) if cfg.normalise_reward else None
+        self.world.copy_first_(self._engine.flat)
+        normaliser = RewardNormalizer(self.sim.num_envs, cfg.gamma, self.world)
+        self._reward_normalizer = normaliser if cfg.normalise_reward else None
         self._generator = torch.Generator().manual_seed(setup.seed)
         self._stepper = self._collector = Collector(self.sim, self.policy.horizon, cfg.gamma)
         self._collector.reset(setup.seed, {"stagger": True})
         self._iteration = 0
-        self.iterations = math.ceil(cfg.env_steps / (cfg.steps_per_env * self.sim.num_envs))
+        self.iterations = math.ceil(cfg.env_steps / (cfg.steps_per_env * self.sim.num_envs * self.world.size))
+
+    @property
+    def env_steps(self) -> int:
+        """Env steps taken so far, each env's of each process counted."""
+        return self._stepper.env_steps * self.world.size
 
     def iterate(self) -> dict[str, float]:
         """One rollout and its epochs."""
         cfg = self.cfg
         rollout = self._collector.collect(self._decide, cfg.steps_per_env)
+        rollout = rollout._replace(episodes=self.world.rows(rollout.episodes), returns=self.world.rows(rollout.returns))
         reward = rollout.reward
         if self._reward_normalizer is not None:
             rollout = self._reward_normalizer.normalise(rollout)
             self.policy.reward_scale = self._reward_normalizer.scale
-        batch = make_batch(rollout, self._value, cfg.gamma, cfg.lam)
+        batch = make_batch(rollout, self._value, cfg.gamma, cfg.lam, cfg.microbatch, self.world)
         scalars = rollout_scalars(rollout, batch, reward)
         scalars["reward_scale"] = self.policy.reward_scale or 1.0
         self._iteration += 1
         scalars |= self._update(batch)
-        scalars["std"] = float(self.policy.log_std.detach().exp().mean())
+        scalars["std"] = self._spread(batch)
         self._measure(rollout.obs)
-        return finite(scalars)
+        return finite(self.world.means(scalars))
 
     def _value(self, obs: dict[str, Tensor]) -> Tensor:
         return self.critic(self.critic.encode(obs, self.policy.encode(obs)))
 
     @torch.no_grad()
     def _decide(self, obs: dict[str, Tensor]) -> Decision:
-        drawn = self.policy.draw(obs, self._generator)
-        return Decision(
-            self.policy.to_actions(drawn.raw), {"raw": drawn.raw, "log_prob": drawn.log_prob.flatten(1).sum(1)}
-        )
+        density: Density = self.policy.density(self.policy.encode(obs))
+        raw = density.sample(self._generator)
+        return Decision(self.policy.to_actions(raw), {"raw": raw, "log_prob": chunk_log_prob(density, raw)})
+
+    @torch.no_grad()
+    def _spread(self, batch: Batch) -> float:
+        """The policy's mean deviation on some of the observations."""
+        obs = {key: x[:SPREAD_ROWS] for key, x in batch.obs.items()}
+        return float(self.policy.density(self.policy.encode(obs)).std.mean())
 
     def _update(self, batch: Batch) -> dict[str, float]:
         cfg = self.cfg
         self._engine.carry[0] = float(self._iteration > cfg.critic_warmup)
         if cfg.lr_schedule == "linear":
             self._engine.carry[1] = cfg.lr * (1 - (self._iteration - 1) / self.iterations)
-        order = epoch_order(len(batch.advantage), cfg.minibatch, cfg.epochs, self._generator, keep_all=True)
+        rows, size = {**batch.rows(), "value": batch.value}, len(batch.advantage)
+        most = self.world.most(size)
+        order = epoch_order(size, self._engine.minibatch, cfg.epochs, self._generator, keep_all=True, most=most)
         # a decision takes a step or more, so no rollout holds more of them than it has steps
         capacity = cfg.steps_per_env * self.sim.num_envs
-        return update_scalars(self._engine.run(batch.rows(), order, capacity, f"iteration {self._iteration}"))
+        return update_scalars(self._engine.run(rows, order, capacity, f"iteration {self._iteration}"))
 
     def _measure(self, obs: dict[str, Tensor]) -> None:
         """Take a rollout's observations into the normalisations; the next rollout is made and learned with these."""
@@ -261,25 +312,42 @@ class PpoLearner(SimLearner):
             "generator": generator_state(self._generator),
             "collector": self._collector.state(),
             "iteration": self._iteration,
+            "processes": self.world.size,
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """See `Learner.load`."""
+        """See `Learner.load`; the state is that of process 0, the others begin new episodes with streams of their own.
+
+        Raises:
+            ConfigError: the state is that of another number of processes.
+        """
+        before = state.get("processes", 1)
+        if before != self.world.size:
+            raise ConfigError(f"the run was begun by {before} processes: {self.world.size} go on, expected as many")
         self.policy.load_state_dict(state["policy"])
         self.critic.load_state_dict(state["critic"])
         self._engine.load(state["engine"])
         # whether it runs is a matter of where the run began, which this learner, made to resume, cannot know
         self._normalizer = None
         if state["obs_normalizer"] is not None:
-            self._normalizer = ObsNormalizer(self.policy.observation_spec)
+            self._normalizer = ObsNormalizer(self.policy.observation_spec, self.world)
             self._normalizer.load(state["obs_normalizer"])
         self._privileged.load(state["privileged_normalizer"])
         self._apply_normalizers()
         if self._reward_normalizer is not None:
             self._reward_normalizer.load(state["reward_normalizer"])
-        set_generator_state(self._generator, state["generator"])
-        self._collector.load(state["collector"])
         self._iteration = int(state["iteration"])
+        if self.world.rank == 0:
+            set_generator_state(self._generator, state["generator"])
+            self._collector.load(state["collector"])
+        else:
+            # not the streams of the beginning again
+            seed = (self._seed + self._iteration) % SEEDS
+            self._generator.manual_seed(seed)
+            self._collector.reset(seed, {"stagger": True})
+            self._collector.env_steps = int(state["collector"]["env_steps"])
+            if self._reward_normalizer is not None:
+                self._reward_normalizer.restart()
 
 
 def _check(cfg: PpoCfg) -> None:
@@ -287,3 +355,7 @@ def _check(cfg: PpoCfg) -> None:
         raise unknown("algo.lr_schedule", str(cfg.lr_schedule), SCHEDULES)
     if not cfg.desired_kl > 0:
         raise out_of_range("algo.desired_kl", cfg.desired_kl, "above 0")
+    if cfg.value_clip is not None and not cfg.value_clip > 0:
+        raise out_of_range("algo.value_clip", cfg.value_clip, "above 0, or none")
+    if not 0 < cfg.adam_eps < math.inf:
+        raise out_of_range("algo.adam_eps", cfg.adam_eps, "above 0")

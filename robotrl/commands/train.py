@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
         path = parse(Resume, COMMAND, argv).resume
         from robotrl.train import resume
 
-        print(resume(path))
+        _tell(resume(path))
         return 0
     if argv[0].startswith("-"):
         raise ConfigError(f"expected a preset before {argv[0]!r}: {COMMAND} PRESET [options]")
@@ -53,8 +54,14 @@ def main(argv: Sequence[str]) -> int:
     config, run_dir = parse_preset(name, argv[1:])
     from robotrl.train import train
 
-    print(train(config, run_dir if run_dir is not None else free_run_dir(name)))
+    _tell(train(config, run_dir if run_dir is not None else free_run_dir(name)))
     return 0
+
+
+def _tell(path: Path) -> None:
+    """Print the run's directory; of processes that learn together, the first, which writes it, does."""
+    if os.environ.get("RANK", "0") == "0":
+        print(path)
 
 
 def parse_preset(name: str, argv: Sequence[str]) -> tuple[Any, Path | None]:

@@ -89,16 +89,17 @@ def feature_of(field: str, spec: Spec) -> Feature:
     """The feature that stores arrays of this spec.
 
     Raises:
-        ConfigError: the spec is neither a vector of numbers nor a picture of bytes, or its key holds a slash.
+        ConfigError: the spec is neither a vector of numbers, a list of such, nor a picture of bytes, or its key holds a
+            slash.
     """
     if "/" in field:
         raise ConfigError(f"{field!r} holds a slash: expected a key without one, the format uses it as a separator")
     if len(spec.shape) == 3 and spec.dtype == "uint8":
         return Feature(spec.dtype, spec.shape, ("height", "width", "channels"))
-    if len(spec.shape) != 1 or spec.dtype not in ARRAY_DTYPES:
+    if len(spec.shape) not in (1, 2) or spec.dtype not in ARRAY_DTYPES:
         raise ConfigError(
-            f"{field} is {spec.dtype} of shape {spec.shape}: expected a vector of numbers, shape (D,), or a picture,"
-            " uint8 of shape (h, w, channels)"
+            f"{field} is {spec.dtype} of shape {spec.shape}: expected a vector of numbers, shape (D,), a list of"
+            " vectors, shape (K, D), or a picture, uint8 of shape (h, w, channels)"
         )
     return Feature(spec.dtype, spec.shape, spec.names)
 

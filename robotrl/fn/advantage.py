@@ -48,14 +48,15 @@ def gae(
     return Gae(advantage, advantage + value)
 
 
-def normalise(advantage: Tensor, valid: Tensor) -> Tensor:
+def normalise(advantage: Tensor, valid: Tensor, among: Tensor | None = None) -> Tensor:
     """Zero mean and unit deviation over the valid entries; equal advantages give exactly 0.
 
     Args:
         advantage: any shape.
         valid: bool of the same shape.
+        among: (n,) the advantages whose mean and deviation count, if these are only some of them.
     """
-    chosen = advantage[valid]
+    chosen = advantage[valid] if among is None else among
     if not len(chosen):
         return torch.zeros_like(advantage)
     centred = advantage - chosen.mean()

@@ -47,6 +47,22 @@ def value_mse(value: Tensor, target: Tensor) -> Tensor:
     return 0.5 * ((value - target) ** 2).mean()
 
 
+def value_clipped_mse(value: Tensor, old_value: Tensor, target: Tensor, clip: float) -> Tensor:
+    """Half the mean squared error of a critic that may not move far at once (PPO2 of OpenAI Baselines, 2017).
+
+    Each row counts with the larger of two squared errors: that of its value, and that of its value held to `clip`
+    around what it was. So a row that has moved further towards its target than that has no gradient.
+
+    Args:
+        value: (B,) of the critic that learns.
+        old_value: (B,) of the critic before the iteration's updates.
+        target: (B,).
+        clip: largest change, in units of the value.
+    """
+    held = old_value + (value - old_value).clamp(-clip, clip)
+    return 0.5 * torch.maximum((value - target) ** 2, (held - target) ** 2).mean()
+
+
 def explained_variance(value: Tensor, target: Tensor) -> Tensor:
     """1 when the critic predicts its targets, 0 when it does no better than their mean; 0 for constant targets."""
     variance = target.var(unbiased=False)

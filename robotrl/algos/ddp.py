@@ -1,0 +1,151 @@
+"""Learning in several processes (data parallel): each steps a sim of its own, every gradient is the mean over all.
+
+`torchrun` starts the processes and says to each which one it is; `joined` brings them together. What is averaged or
+gathered goes through a `World`, which does nothing where a process is alone, so that no learner asks whether it is.
+All processes must call the same methods in the same order.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from robotrl.errors import ConfigError, RobotrlError
+
+SEED_STRIDE, SEEDS = 1_000_003, 2**31
+"""Between the seeds of two processes, so that they are not those of another run's; and how many seeds there are."""
+
+
+@dataclass(frozen=True)
+class World:
+    """The processes that learn together.
+
+    Args:
+        rank: number of this process, from 0; 0 alone writes the run.
+        size: how many there are.
+    """
+
+    rank: int = 0
+    size: int = 1
+
+    def seed(self, seed: int) -> int:
+        """The seed of this process in a run with the seed `seed`; that of process 0 is the run's."""
+        return (seed + self.rank * SEED_STRIDE) % SEEDS
+
+    def mean_(self, x: Tensor) -> None:
+        """Replace `x`, of one shape everywhere, by its mean over the processes, in place."""
+        if self.size > 1:
+            with self._reaching("averaged a gradient"):
+                dist.all_reduce(x)
+            x /= self.size
+
+    def stacked(self, x: Tensor) -> Tensor:
+        """(R, ...) the `x` of every process in order, of one shape everywhere."""
+        if self.size == 1:
+            return x[None]
+        parts = [torch.empty_like(x) for _ in range(self.size)]
+        with self._reaching("gathered statistics"):
+            dist.all_gather(parts, x.contiguous())
+        return torch.stack(parts)
+
+    def rows(self, x: Tensor) -> Tensor:
+        """All rows of every process's `x` (n, ...) in order; n may differ."""
+        if self.size == 1:
+            return x
+        counts = self.stacked(torch.tensor([len(x)], device=x.device)).flatten().tolist()
+        padded = x.new_zeros((max(counts), *x.shape[1:]))
+        padded[: len(x)] = x
+        return torch.cat([part[:count] for part, count in zip(self.stacked(padded), counts, strict=True)])
+
+    def most(self, count: int) -> int:
+        """The largest `count` of any process."""
+        return int(self.stacked(torch.tensor(count)).max())
+
+    def any(self, flag: bool) -> bool:
+        """Whether `flag` is true in any process; all wait for each other."""
+        return bool(self.stacked(torch.tensor(int(flag))).any())
+
+    def means(self, scalars: Mapping[str, float]) -> dict[str, float]:
+        """The mean of each scalar over the processes that have a number for it; the names are the same everywhere."""
+        if self.size == 1:
+            return dict(scalars)
+        table = self.stacked(torch.tensor(list(scalars.values()), dtype=torch.float64))
+        return dict(zip(scalars, table.nanmean(0).tolist(), strict=True))
+
+    def copy_first_(self, x: Tensor) -> None:
+        """Replace `x` by that of process 0, in place."""
+        if self.size > 1:
+            with self._reaching("received the first weights"):
+                dist.broadcast(x, 0)
+
+    @contextmanager
+    def _reaching(self, what: str) -> Generator[None]:
+        """Say what it means that the others cannot be reached.
+
+        Raises:
+            RobotrlError: another process ended, or did not answer in time.
+        """
+        try:
+            yield
+        except RuntimeError as error:
+            lines = str(error).strip().splitlines()
+            raise RobotrlError(
+                f"process {self.rank} of {self.size} lost the others while it {what}: expected all to be alive and to"
+                " answer within peers_timeout_s; the one that ended or hangs says why in its own output, and the last"
+                f" checkpoint is intact ({lines[0] if lines else type(error).__name__})"
+            ) from error
+
+
+ALONE = World()
+
+
+def share(field: str, rows: int, world: World) -> int:
+    """How many of `rows` fall to each process.
+
+    Raises:
+        ConfigError: they cannot be divided evenly.
+    """
+    if rows % world.size:
+        raise ConfigError(f"{field} is {rows}: expected a multiple of {world.size}, the number of processes")
+    return rows // world.size
+
+
+@contextmanager
+def joined(timeout_s: float) -> Generator[World]:
+    """The processes that torchrun started together, or this one alone; they part at the end of the block.
+
+    CPU tensors are exchanged through gloo, CUDA tensors through nccl, for which each process takes the GPU of its
+    number on this machine.
+
+    Args:
+        timeout_s: how long a process waits for the others before it gives up.
+
+    Raises:
+        ConfigError: the environment names several processes and not which one this is.
+        RobotrlError: the others did not appear in time.
+    """
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1:
+        yield ALONE
+        return
+    missing = [name for name in ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+    if missing:
+        raise ConfigError(f"WORLD_SIZE is {size} and {', '.join(missing)} not set: expected all, as torchrun sets them")
+    rank, backend = int(os.environ["RANK"]), "cpu:gloo"
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        backend = "cpu:gloo,cuda:nccl"
+    try:
+        dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
+    except RuntimeError as error:
+        raise RobotrlError(f"process {rank} of {size} did not find the others within {timeout_s:g} s") from error
+    yield World(rank, size)
+    # not after an error: the others may be gone, and parting waits for them
+    dist.destroy_process_group()

@@ -1,0 +1,252 @@
+"""One update as arithmetic on flat vectors: the gradient of a loss, clipping, Adam, averages of the parameters.
+
+`Update.measure` takes the gradient on rows, `Update.step` moves the parameters by it. The engine runs both in one
+compiled function, or apart where a gradient is the mean over parts of a minibatch or over processes.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from robotrl.algos.flat import Views
+
+
+class Context(NamedTuple):
+    """What a loss is told besides its minibatch."""
+
+    carry: Tensor
+    """(C,) what the last minibatch's loss handed on."""
+    average: dict[str, Tensor]
+    """Averaged parameters of the groups that have an average, by their names in the loss module."""
+    phase: str
+    """Which losses are wanted; fixed when the update is traced."""
+
+
+class LossOut(NamedTuple):
+    """What a loss says of one minibatch."""
+
+    loss: Tensor
+    """Scalar, to be minimised: a mean over rows."""
+    info: dict[str, Tensor]
+    """Scalars to log; the same names every time in a phase."""
+    lr: tuple[Tensor | None, ...]
+    """Learning rate of each group for this very update, a scalar. 0 leaves a group as it is, its moments and average
+    included; None does so for the whole phase, at no cost."""
+    carry: Tensor
+    """(C,) handed to the next minibatch, unless `LossModule.next_carry` makes another of it."""
+
+
+class LossModule(nn.Module, ABC):
+    """A loss with the networks that it trains as submodules.
+
+    A parameter that requires no gradient is a constant of the loss. The carry may hold what a schedule needs.
+    """
+
+    largest: ClassVar[frozenset[str]] = frozenset()
+    """Names in `info` of what is the largest over rows; all others are means over them."""
+
+    @abstractmethod
+    def forward(self, batch: dict[str, Tensor], context: Context) -> LossOut:
+        """The loss of a minibatch, or of a part of one: the rows (M, ...) of each array of the data.
+
+        Learning rates and carry must be the same whatever the rows; what depends on them belongs in `next_carry`.
+        """
+        ...
+
+    def next_carry(self, carry: Tensor, info: Mapping[str, Tensor]) -> Tensor:
+        """(C,) handed to the next minibatch.
+
+        Args:
+            carry: (C,) what `forward` said.
+            info: what `forward` said to log, of the whole minibatch: all its parts, in all processes.
+        """
+        del info
+        return carry
+
+
+class Group(NamedTuple):
+    """Parameters that share a learning rate and a largest gradient norm."""
+
+    prefix: str
+    """What the names of its parameters in the loss module begin with, e.g. "policy."."""
+    grad_norm: float
+    """The group's gradient is clipped to this norm; infinity does not clip."""
+    average: float | None = None
+    """Decay of the parameters' exponential average for each update of the group; None keeps none. A target network
+    with the rate tau is a decay of 1 - tau."""
+    ramp: bool = False
+    """Whether the decay of update n is at most (1 + n) / (10 + n), so that the random start leaves the mean early."""
+
+
+class State(NamedTuple):
+    """What an update changes; P parameters, G groups, Q parameters in groups with an average."""
+
+    flat: Tensor
+    """(P,) the parameters."""
+    first: Tensor
+    """(P,) Adam's first moments."""
+    second: Tensor
+    """(P,) Adam's second moments."""
+    steps: Tensor
+    """(G,) updates that each group took part in."""
+    powers: Tensor
+    """(2, G) Adam's betas to the power of `steps`. They are carried: a compiled update that computed powers would do so
+    for every few parameters again."""
+    average: Tensor
+    """(Q,) averaged parameters."""
+    carry: Tensor
+    """(C,)."""
+
+
+class Measured(NamedTuple):
+    """What a loss and its gradient are on some rows."""
+
+    gradient: Tensor
+    """(P,)."""
+    info: dict[str, Tensor]
+    """Scalars to log, "loss" first."""
+    lr: tuple[Tensor | None, ...]
+    """See `LossOut`."""
+    carry: Tensor
+    """(C,) see `LossOut`."""
+
+
+class Names:
+    """What `Measured` is made of besides the gradient, so that it can travel as one vector; learned from the first."""
+
+    def __init__(self) -> None:
+        self.info: list[str] = []
+        self.trained: list[bool] = []
+        """Whether each group has a learning rate."""
+
+    def pack(self, found: Measured) -> Tensor:
+        """(P + S,) gradient, info, learning rates, carry."""
+        self.info[:] = found.info
+        self.trained[:] = [lr is not None for lr in found.lr]
+        numbers = [*found.info.values(), *(lr for lr in found.lr if lr is not None)]
+        scalars = torch.stack([value.to(found.gradient.dtype) for value in numbers])
+        return torch.cat([found.gradient, scalars, found.carry.detach()])
+
+    def unpack(self, gradient: Tensor, table: Tensor, largest: frozenset[str]) -> Measured:
+        """What was measured on all parts together.
+
+        Args:
+            gradient: (P,) their mean.
+            table: (n, S) of each part, what `pack` put behind its gradient.
+            largest: see `LossModule.largest`.
+        """
+        columns = table.unbind(1)[: len(self.info)]
+        info = {name: x.amax() if name in largest else x.mean() for name, x in zip(self.info, columns, strict=True)}
+        # learning rates and carry are the same in all parts
+        rest = table[0, len(self.info) :]
+        rates = iter(rest[: sum(self.trained)])
+        lr = tuple(next(rates) if trained else None for trained in self.trained)
+        return Measured(gradient, info, lr, rest[sum(self.trained) :])
+
+
+class Update:
+    """The arithmetic of an update, without anything that changes.
+
+    Args:
+        loss: the loss module.
+        groups: its parameters, in the order in which they lie in the flat vector.
+        views: of the flat vector.
+        average_views: of the vector of averages.
+        spans: where each group begins and ends in the flat vector.
+        betas: decay of Adam's moments.
+        eps: Adam's epsilon.
+    """
+
+    def __init__(
+        self,
+        loss: LossModule,
+        groups: Sequence[Group],
+        views: Views,
+        average_views: Views,
+        spans: Sequence[tuple[int, int]],
+        betas: tuple[float, float],
+        eps: float,
+    ) -> None:
+        self.loss = loss
+        self._groups, self._spans = groups, spans
+        self._views, self._average_views = views, average_views
+        self._betas, self._eps = betas, eps
+
+    def measure(self, flat: Tensor, average: Tensor, carry: Tensor, batch: dict[str, Tensor], phase: str) -> Measured:
+        """The loss and its gradient.
+
+        Args:
+            flat: (P,) see `State`.
+            average: (Q,) likewise.
+            carry: (C,) likewise.
+            batch: rows (M, ...) of each array.
+            phase: see `Context`.
+        """
+        leaf = flat.detach().requires_grad_()
+        context = Context(carry, self._average_views(average), phase)
+        with torch.enable_grad():
+            out: LossOut = functional_call(self.loss, self._views(leaf), (batch, context))
+            (gradient,) = torch.autograd.grad(out.loss, leaf)
+        info = {"loss": out.loss.detach()} | {name: value.detach() for name, value in out.info.items()}
+        return Measured(gradient, info, out.lr, out.carry.detach())
+
+    def step(self, now: State, live: Tensor, found: Measured) -> tuple[State, dict[str, Tensor]]:
+        """Clip the gradient, move the parameters and their averages.
+
+        Args:
+            now: before.
+            live: a number; where it is 0, nothing changes.
+            found: the gradient; one that is not finite changes nothing.
+
+        Returns:
+            What follows `now`, and what to log.
+        """
+        flat, first, second, steps, powers, average, carry = now
+        info = {"loss": found.info["loss"]}
+        wanted = (live > 0) & torch.isfinite(info["loss"]) & torch.isfinite(found.gradient.abs().sum())
+        pieces: list[tuple[Tensor, ...]] = []
+        averages: list[Tensor] = []
+        beta1, beta2 = self._betas
+        begin = 0
+        for i, (group, (a, b), lr) in enumerate(zip(self._groups, self._spans, found.lr, strict=True)):
+            old = flat[a:b], first[a:b], second[a:b], steps[i], powers[0, i], powers[1, i]
+            kept = average[begin : begin + b - a] if group.average is not None else None
+            new = old
+            if lr is not None:
+                g = found.gradient[a:b]
+                norm = g.norm()
+                info[f"grad_norm/{group.prefix}"] = norm
+                if math.isfinite(group.grad_norm):
+                    g = g * (group.grad_norm / (norm + 1e-6)).clamp(max=1.0)
+                m = old[1] + (1 - beta1) * (g - old[1])
+                v = old[2] + (1 - beta2) * (g * g - old[2])
+                t, power1, power2 = old[3] + 1, old[4] * beta1, old[5] * beta2
+                # the bias corrections of both moments as numbers, so that one division an element is left
+                rate, root = lr / (1 - power1), (1 - power2).rsqrt()
+                on = wanted & (lr > 0)
+                values = old[0] - rate * m / (v.sqrt() * root + self._eps), m, v, t, power1, power2
+                new = tuple(torch.where(on, after, before) for after, before in zip(values, old, strict=True))
+                if kept is not None:
+                    assert group.average is not None
+                    decay = torch.full_like(t, group.average)
+                    if group.ramp:
+                        decay = torch.minimum(decay, t / (9 + t))
+                    kept = torch.where(on, kept + (1 - decay) * (new[0] - kept), kept)
+            pieces.append(new)
+            if kept is not None:
+                averages.append(kept)
+                begin += b - a
+        new_flat, new_first, new_second = (torch.cat([p[k] for p in pieces]) for k in range(3))
+        new_steps = torch.stack([p[3] for p in pieces])
+        new_powers = torch.stack([torch.stack([p[k] for p in pieces]) for k in (4, 5)])
+        new_average = torch.cat(averages) if averages else average
+        info |= found.info
+        new_carry = torch.where(wanted, self.loss.next_carry(found.carry, info), carry)
+        return State(new_flat, new_first, new_second, new_steps, new_powers, new_average, new_carry), info

@@ -1,0 +1,88 @@
+"""Densities in closed form over normalised chunks, each element for itself (`robotrl.spec.Density`)."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from robotrl.fn.chain import normal_log_prob
+
+NORMAL_ENTROPY = 0.5 * math.log(2 * math.pi * math.e)
+"""Of a standard normal distribution, nats."""
+EDGE = 1e-6
+"""Actions closer than this to -1 or 1 are moved off them, where a Beta density may be 0 and its logarithm infinite."""
+
+
+class NormalDensity(NamedTuple):
+    """Normal distributions whose deviations do not depend on the observation."""
+
+    mean: Tensor
+    """(B, H, A)."""
+    log_std: Tensor
+    """(H, A) logarithm of the standard deviation."""
+
+    @property
+    def std(self) -> Tensor:
+        """(1, H, A)."""
+        return self.log_std.exp()[None]
+
+    def sample(self, generator: torch.Generator | None) -> Tensor:
+        """(B, H, A), one draw for each row."""
+        noise = torch.randn(self.mean.shape, generator=generator, device=self.mean.device)
+        return self.mean + self.log_std.exp().expand_as(self.mean) * noise
+
+    def log_prob(self, raw: Tensor) -> Tensor:
+        """(B, H, A) log-density of `raw` (B, H, A), any real numbers."""
+        return normal_log_prob(raw, self.mean, self.log_std.exp().expand_as(self.mean))
+
+    def entropy(self) -> Tensor:
+        """(1, H, A) in nats."""
+        return (self.log_std + NORMAL_ENTROPY)[None]
+
+
+class BetaDensity(NamedTuple):
+    """Beta distributions stretched from [0, 1] to [-1, 1]."""
+
+    alpha: Tensor
+    """(B, H, A) above 0: what draws towards 1."""
+    beta: Tensor
+    """(B, H, A) above 0: what draws towards -1."""
+
+    @property
+    def mean(self) -> Tensor:
+        """(B, H, A) within -1 and 1: twice alpha / (alpha + beta), less 1."""
+        return (self.alpha - self.beta) / (self.alpha + self.beta)
+
+    @property
+    def std(self) -> Tensor:
+        """(B, H, A)."""
+        total = self.alpha + self.beta
+        return 2 * (self.alpha * self.beta / (total + 1)).sqrt() / total
+
+    def sample(self, generator: torch.Generator | None) -> Tensor:
+        """(B, H, A), one draw for each row: x / (x + y) of two Gamma variates x and y has a Beta distribution."""
+        x, y = (
+            torch._standard_gamma(shape, generator=generator)  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
+            for shape in (self.alpha, self.beta)
+        )
+        return ((x - y) / (x + y)).clamp(-1 + EDGE, 1 - EDGE)
+
+    def log_prob(self, raw: Tensor) -> Tensor:
+        """(B, H, A) log-density of `raw` (B, H, A) within -1 and 1."""
+        inside = raw.clamp(-1 + EDGE, 1 - EDGE)
+        up, down = (1 + inside) / 2, (1 - inside) / 2
+        # the interval is twice as long as [0, 1], the density half as high
+        return (self.alpha - 1) * up.log() + (self.beta - 1) * down.log() - self._log_integral() - math.log(2)
+
+    def entropy(self) -> Tensor:
+        """(B, H, A) in nats; log 2, that of the uniform distribution, is the largest."""
+        total = self.alpha + self.beta
+        slopes = (self.alpha - 1) * self.alpha.digamma() + (self.beta - 1) * self.beta.digamma()
+        return self._log_integral() - slopes + (total - 2) * total.digamma() + math.log(2)
+
+    def _log_integral(self) -> Tensor:
+        """Logarithm of the Beta function, by which a density on [0, 1] is divided."""
+        return self.alpha.lgamma() + self.beta.lgamma() - (self.alpha + self.beta).lgamma()

@@ -1,0 +1,323 @@
+"""Learning in several processes: two real ones, started by torchrun, against what one process does."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import test_engine as engines
+import torch
+from learner_kit import BETA, GAUSSIAN, PPO
+from walk_sim import Walk
+
+from robotrl.algos import ddp
+from robotrl.algos.ddp import ALONE, World, share
+from robotrl.algos.engine import Engine, EngineMode, Group
+from robotrl.algos.learner import Setup
+from robotrl.algos.normalizers import RunningMoments
+from robotrl.algos.on_policy import make_batch
+from robotrl.algos.ppo import PpoLearner
+from robotrl.algos.sac import SacCfg
+from robotrl.config import EvalCfg, SimCfg, TrainCfg
+from robotrl.errors import CapabilityError, ConfigError
+from robotrl.logs import read_scalars
+from robotrl.policies.squashed import SquashedCfg
+from robotrl.registry import SIMS
+from robotrl.run import Run
+from robotrl.train import _make_learner, resume, train
+
+PROGRAM = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from test_algos_ddp import *
+SIMS._rows["test/walk"] = "walk_sim:make"
+rank, path = int(os.environ["RANK"]), Path(sys.argv[3])
+exec(sys.argv[2])
+"""
+
+
+def launch(work: str, path: Path, processes: int = 2) -> subprocess.CompletedProcess[str]:
+    """Do some work in several processes, each with what this module has, its `rank` and a `path` to write to."""
+    script = path / "worker.py"
+    script.write_text(PROGRAM)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    command = [*torchrun, str(script), str(Path(__file__).parent), work, str(path)]
+    env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    return subprocess.run(command, capture_output=True, text=True, env=env, timeout=220, check=False)
+
+
+# what the processes do
+
+
+def updates(world: World, mode: EngineMode, microbatch: int | None = None) -> dict[str, Any]:
+    """Five updates on this process's share of minibatches of 8 rows."""
+    loss = engines.Watched()
+    groups = (Group("a.", 0.5, average=0.9), Group("b.", 0.5))
+    rows = share("minibatch", 8, world)
+    run = Engine(
+        loss,
+        groups,
+        minibatch=rows,
+        carry=torch.tensor([1e-2, 0.0]),
+        mode=mode,
+        microbatch=microbatch,
+        world=world,
+    )
+    order = torch.randperm(40, generator=torch.Generator().manual_seed(3)).view(5, world.size, rows)[:, world.rank]
+    info = run.run(engines.data(), order.flatten(), 40, "here").info
+    return {
+        "mode": run.mode,
+        "flat": run.flat.tolist(),
+        "state": {name: x.tolist() for name, x in run.state().items()},
+        "info": {name: x.tolist() for name, x in info.items()},
+    }
+
+
+def learner(world: World, **fields: Any) -> PpoLearner:
+    """PPO on 16 walks in each process, with chunks, so that the numbers of decisions differ."""
+    cfg = replace(PPO, env_steps=2 * 16 * 16 * 3, critic_warmup=0, normalise_reward=True, minibatch=32, **fields)
+    seed = world.seed(0)
+    policy = replace(BETA, horizon=3) if fields.get("value_clip") else replace(GAUSSIAN, horizon=3)
+    return PpoLearner(cfg, Setup(partial(Walk, 16, seed), policy, None, None, seed, world=world))
+
+
+def learned(world: World, **fields: Any) -> dict[str, Any]:
+    """Three iterations, and what one more rollout gives."""
+    one = learner(world, **fields)
+    scalars = [one.iterate() for _ in range(one.iterations)]
+    state = one.state()
+    rollout = one._collector.collect(one._decide, 16)
+    batch = make_batch(rollout, one._value, 0.99, 0.95, world=world)
+    one._measure(rollout.obs)
+    return {
+        "flat": one._engine.flat.tolist(),
+        "carry": one._engine.carry.tolist(),
+        "steps": state["engine"]["steps"].tolist(),
+        "reward": state["reward_normalizer"]["moments"]["var"].tolist(),
+        "moments": {name: x.tolist() for name, x in one.state()["obs_normalizer"]["walk"].items()},
+        "before": {name: x.tolist() for name, x in state["obs_normalizer"]["walk"].items()},
+        "scalars": scalars,
+        "env_steps": one.env_steps - 2 * 16 * 16,
+        "advantage": batch.advantage.tolist(),
+        "seen": rollout.obs["walk"].flatten(0, 1).tolist(),
+    }
+
+
+def config(**fields: Any) -> TrainCfg[Any, Any]:
+    algo = replace(PPO, env_steps=2 * 16 * 16 * 4, minibatch=32)
+    evaluation = EvalCfg(every=2, episodes=8, num_envs=4, animation=0)
+    return TrainCfg(SimCfg("test/walk", 16), algo, GAUSSIAN, evaluation=evaluation, **fields)
+
+
+def write(path: Path, found: dict[str, Any]) -> None:
+    (path / f"{os.environ['RANK']}.json").write_text(json.dumps(found))
+
+
+# what comes of it
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory) -> list[dict[str, Any]]:
+    """What two processes did, one after the other, in one launch."""
+    path = tmp_path_factory.mktemp("two")
+    work = """
+with ddp.joined(120) as world:
+    out = {"whole": updates(world, "eager"), "parts": updates(world, "eager", 2)}
+    out["ppo"] = learned(world)
+    out["stopped"] = learned(world, target_kl=1e-9, epochs=4)
+    out["beta"] = learned(world, value_clip=0.5, microbatch=8, lr_schedule="adaptive", target_kl=None)
+    uneven = torch.arange(3 * (world.rank + 1)) + 10 * world.rank
+    out["rows"] = world.rows(uneven).tolist(), world.rows(uneven > 2).tolist()
+    out["most"], out["any"] = world.most(7 - world.rank), [world.any(rank == 1), world.any(False)]
+    nan = float("nan")
+    out["means"] = world.means({"a": float(rank), "b": 3.0 if rank else nan, "c": nan})
+    moments = RunningMoments(2, world)
+    for row in range(2):
+        moments.update(torch.arange(8.0).view(2, 2, 2)[row] * (rank + 1))
+    out["moments"] = {name: x.tolist() for name, x in moments.state().items()}
+write(path, out)
+"""
+    done = launch(work, path)
+    assert done.returncode == 0, done.stderr
+    return [json.loads((path / f"{rank}.json").read_text()) for rank in range(2)]
+
+
+def assert_close(a: Any, b: Any, rtol: float = 1e-4, atol: float = 1e-6) -> None:
+    assert torch.allclose(torch.tensor(a), torch.tensor(b), rtol=rtol, atol=atol, equal_nan=True)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("way", ["whole", "parts"])
+def test_two_halves_of_a_minibatch_are_one_whole(found, way):
+    """Weights, Adam, averages, the carry and what is logged: two processes of M / 2 rows as one of M."""
+    one = updates(ALONE, "eager")
+    for two in (out[way] for out in found):
+        assert_close(two["flat"], one["flat"])
+        for name in one["state"]:
+            assert_close(two["state"][name], one["state"][name])
+        assert two["info"].keys() == one["info"].keys()
+        for name in one["info"]:
+            assert_close(two["info"][name], one["info"][name])
+    assert found[0][way]["flat"] == found[1][way]["flat"]
+    assert found[0][way]["info"] == found[1][way]["info"]
+
+
+@pytest.mark.parametrize("run", ["ppo", "stopped", "beta"])
+def test_the_processes_stay_one_learner_on_sims_of_their_own(found, run):
+    first, second = (out[run] for out in found)
+    for name in ("flat", "carry", "steps", "reward", "moments", "scalars", "env_steps"):
+        assert first[name] == second[name], name
+    assert first["seen"] != second["seen"]
+    assert first["env_steps"] == 2 * 16 * 16 * 3
+    assert len(first["scalars"]) == 3
+    assert first["scalars"][0]["ratio_error"] <= 1e-5
+
+
+def test_the_kl_limit_ends_the_actors_updates_everywhere_at_once(found):
+    first, second = (out["stopped"]["steps"] for out in found)
+    assert first == second
+    actor, critic = first
+    assert 0 < actor <= 6
+    assert critic > 30
+
+
+def test_advantages_and_observations_are_normalised_together(found):
+    first, second = (out["ppo"] for out in found)
+    alone = torch.tensor(first["advantage"])
+    everything = torch.tensor(first["advantage"] + second["advantage"])
+    assert everything.mean().item() == pytest.approx(0, abs=1e-5)
+    assert everything.std(unbiased=False).item() == pytest.approx(1, abs=1e-4)
+    assert abs(alone.mean().item()) > 1e-3
+    by_hand = RunningMoments(2)
+    by_hand.load(first["before"])
+    for out in (first, second):
+        by_hand.update(torch.tensor(out["seen"]))
+    for name, x in by_hand.state().items():
+        assert_close(first["moments"][name], x.tolist(), rtol=1e-9)
+
+
+def test_what_is_gathered(found):
+    for out in found:
+        assert out["rows"] == [[0, 1, 2, 10, 11, 12, 13, 14, 15], [False] * 3 + [True] * 6]
+        assert out["most"] == 7
+        assert out["any"] == [True, False]
+        assert out["means"] == pytest.approx({"a": 0.5, "b": 3.0, "c": float("nan")}, nan_ok=True)
+        rows = torch.arange(8.0).view(4, 2)
+        everything = torch.cat([rows, 2 * rows])
+        assert_close(out["moments"]["mean"], everything.mean(0).tolist())
+        assert_close(out["moments"]["var"], everything.var(0, unbiased=False).tolist())
+        assert out["moments"]["count"] == 8
+
+
+@pytest.mark.timeout(240)
+def test_compiled_halves_are_one_whole(tmp_path):
+    """The gradient and the step are compiled apart, the mean over the processes lies between them."""
+    done = launch("with ddp.joined(200) as world: write(path, updates(world, 'compiled'))", tmp_path)
+    assert done.returncode == 0, done.stderr
+    one = updates(ALONE, "eager")
+    for rank in range(2):
+        two = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert two["mode"] == "compiled"
+        assert_close(two["flat"], one["flat"])
+
+
+@pytest.mark.timeout(300)
+def test_a_run_of_two_processes_is_written_once_and_taken_up_again(tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    done = launch("from test_resume import StopAt; train(config(), path / 'run', [StopAt(2)])", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert [line["step"] for line in read_scalars(run / "scalars.jsonl")] == [1, 2]
+    done = launch("resume(path / 'run')", tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = list(read_scalars(run / "scalars.jsonl"))
+    assert [line["step"] for line in lines] == [1, 2, 3, 4]
+    assert [line["env_steps"] for line in lines] == [2 * 16 * 16 * n for n in (1, 2, 3, 4)]
+    assert [line["step"] for line in lines if "eval_success" in line] == [2, 4]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "worker.py"]
+    assert len(json.loads((run / "run.json").read_text())["sessions"]) == 2
+    monkeypatch.setitem(SIMS._rows, "test/walk", "walk_sim:make")
+    with pytest.raises(ConfigError, match="begun by 2 processes: 1 go on, expected as many"):
+        resume(run)
+
+
+@pytest.mark.timeout(240)
+def test_a_process_that_dies_ends_the_run_with_a_reason(tmp_path):
+    work = """
+taken = []
+def step(self, actions, step=Walk.step):
+    taken.append(0)
+    if rank == 1 and len(taken) == 40:
+        os._exit(3)
+    return step(self, actions)
+Walk.step = step
+train(config(checkpoint_every=1), path / "run")
+"""
+    done = launch(work, tmp_path)
+    assert done.returncode != 0
+    assert "process 0 of 2 lost the others while it" in done.stderr
+    assert "the last checkpoint is intact" in done.stderr
+    checkpoint = Run.open(tmp_path / "run").latest()
+    assert checkpoint is not None
+    assert checkpoint.step == 2
+
+
+@pytest.mark.timeout(240)
+def test_a_process_that_hangs_is_not_waited_for_without_end(tmp_path):
+    work = """
+import time
+with ddp.joined(5) as world:
+    one = learner(world)
+    one.iterate()
+    if rank == 1:
+        time.sleep(1000)
+    one.iterate()
+"""
+    done = launch(work, tmp_path)
+    assert done.returncode != 0
+    assert "process 0 of 2 lost the others while it" in done.stderr
+    assert "answer within peers_timeout_s" in done.stderr
+
+
+def test_alone_nothing_is_exchanged(monkeypatch):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    with ddp.joined(1) as world:
+        assert world == ALONE
+    x = torch.arange(3.0)
+    ALONE.mean_(x)
+    ALONE.copy_first_(x)
+    assert x.tolist() == [0, 1, 2]
+    assert torch.equal(ALONE.rows(x), x)
+    assert torch.equal(ALONE.stacked(x), x[None])
+    assert ALONE.most(4) == 4
+    assert (ALONE.any(True), ALONE.any(False)) == (True, False)
+
+
+def test_each_process_has_a_seed_of_its_own():
+    assert ALONE.seed(5) == World(0, 4).seed(5) == 5
+    seeds = [World(rank, 4).seed(seed) for seed in (0, 1, 2**31 - 1) for rank in range(4)]
+    assert len(set(seeds)) == len(seeds)
+    assert all(0 <= seed < 2**31 for seed in seeds)
+
+
+def test_what_cannot_be_shared_is_refused_by_name(monkeypatch):
+    assert share("algo.minibatch", 64, World(1, 2)) == 32
+    with pytest.raises(ConfigError, match=r"algo\.minibatch is 63: expected a multiple of 2, the number of processes"):
+        share("algo.minibatch", 63, World(1, 2))
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(ConfigError, match=r"WORLD_SIZE is 2 and RANK.* not set: expected all, as torchrun sets them"):
+        train(config(), Path("never"))
+    monkeypatch.setitem(SIMS._rows, "test/walk", "walk_sim:make")
+    sac = replace(config(), algo=SacCfg(engine="eager"), policy=SquashedCfg())
+    with pytest.raises(CapabilityError, match="SacLearner lacks world: it learns in one process, and WORLD_SIZE is 2"):
+        _make_learner(sac, None, World(0, 2))
+    with pytest.raises(ConfigError, match=r"peers_timeout_s is 0\.0: expected above 0 seconds"):
+        train(config(peers_timeout_s=0.0), Path("never"))
