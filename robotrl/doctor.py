@@ -32,11 +32,15 @@ EXTRAS = {
         "tensorboard",
         "PIL",
         "psutil",
+        "numba",
     ),
+    "carla": ("carla",),
     "sb3": ("stable_baselines3",),
-    "peers": ("stable_baselines3", "rsl_rl", "envpool"),
+    "peers": ("stable_baselines3", "rsl_rl", "envpool", "highway_env"),
 }
 """What must import for an extra to be usable. `mujoco.batch` came with MuJoCo 3.17."""
+CARLA_HERE = sys.version_info < (3, 13) and sys.platform == "linux" and platform.machine() == "x86_64"
+"""Whether CARLA's client library exists for this machine: `pyproject.toml` asks for it nowhere else."""
 MUJOCO_PARTS = ("mujoco", "mujoco-core", "mujoco-studio")
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
@@ -124,6 +128,8 @@ def _judge(name: str, probe: Probe) -> Extra:
     if probe.failed:
         module, reason = next(iter(probe.failed.items()))
         return Extra(name, False, f"{module} does not import: {reason}", f"{install} --force-reinstall")
+    if probe.absent and name == "carla" and not CARLA_HERE:
+        return Extra(name, False, "exists for x86-64 Linux and Python up to 3.12 only", "")
     if probe.absent:
         return Extra(name, False, f"not installed: {', '.join(probe.absent)}", install)
     return Extra(name, True, ", ".join(f"{module} {version}" for module, version in probe.versions.items()), "")

@@ -15,10 +15,10 @@ from robotrl.deploy.runtime import Controller
 from robotrl.errors import ConfigError
 from robotrl.inspection import kind_of
 from robotrl.load import load_policy
-from robotrl.loop import Actor, EvalResult, evaluate
+from robotrl.loop import Actor, EvalResult, PolicyActor, evaluate
 from robotrl.registry import make_sim
 from robotrl.run import Run
-from robotrl.spec import Policy, Split, VecSim
+from robotrl.spec import Split, VecSim
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -62,6 +62,10 @@ class OneByOneActor:
         actions = self._chunk[np.arange(len(self._cursor)), self._cursor]
         self._cursor += 1
         return torch.from_numpy(actions)
+
+    def planned(self, env: int) -> Tensor:
+        """(h, A) what is left to execute of an env's chunk: the action just given, and those that follow."""
+        return torch.from_numpy(self._chunk[env, self._cursor[env] - 1 :])
 
 
 def bundle_actor(controller: Controller, num_envs: int) -> OneByOneActor:
@@ -143,16 +147,30 @@ def evaluate_path(
         ConfigError: the sim is unknown, or cannot be told from the path, or there are fewer starts.
         DataError: nothing readable is at the path.
     """
-    kind = kind_of(path)
-    if kind == "dataset":
-        raise ConfigError(f"{path} is a dataset: expected a run, a checkpoint or a bundle")
+    refuse_dataset(path)
     vec = make_sim_of(path, sim, num_envs=min(num_envs, episodes), seed=seed)
     try:
-        policy: Policy | Actor
-        policy = bundle_actor(Controller.load(path, seed=seed), vec.num_envs) if kind == "bundle" else load_policy(path)
-        return evaluate(policy, vec, episodes=episodes, split=split, seed=seed)
+        return evaluate(actor_of(path, vec, seed), vec, episodes=episodes, split=split, seed=seed)
     finally:
         vec.close()
+
+
+def refuse_dataset(path: Path) -> None:
+    """Check that something at `path` can act.
+
+    Raises:
+        ConfigError: it is a dataset.
+        DataError: nothing readable is there.
+    """
+    if kind_of(path) == "dataset":
+        raise ConfigError(f"{path} is a dataset: expected a run, a checkpoint or a bundle")
+
+
+def actor_of(path: Path, sim: VecSim, seed: int) -> Actor:
+    """Whatever acts at `path`, a run, a checkpoint or a bundle, in all envs of a sim."""
+    if kind_of(path) == "bundle":
+        return bundle_actor(Controller.load(path, seed=seed), sim.num_envs)
+    return PolicyActor(load_policy(path), sim.num_envs, sim.device, None, seed)
 
 
 def to_json(result: EvalResult) -> dict[str, Any]:
@@ -176,8 +194,25 @@ def run_of(path: Path) -> Run | None:
     return None
 
 
-def make_sim_of(path: Path, sim: str | None, *, num_envs: int, seed: int) -> VecSim:
+def make_sim_of(path: Path, sim: str | None, *, num_envs: int, seed: int, options: Sequence[str] = ()) -> VecSim:
     """The sim that a run was trained on, with the options that it had, or another one by name.
+
+    Args:
+        path: of the run, or of a checkpoint in it.
+        sim: the other one.
+        num_envs: N.
+        seed: of the sim.
+        options: "name=value", over those that the run had.
+
+    Raises:
+        ConfigError: no name was given, and `path` lies in no run that has one.
+    """
+    name, had = sim_of(path, sim)
+    return make_sim(name, num_envs=num_envs, seed=seed, **{**had, **sim_options(options)})
+
+
+def sim_of(path: Path, sim: str | None) -> tuple[str, dict[str, Any]]:
+    """Name and options of the sim that a run was trained on; of another one the name alone.
 
     Raises:
         ConfigError: no name was given, and `path` lies in no run that has one.
@@ -187,5 +222,4 @@ def make_sim_of(path: Path, sim: str | None, *, num_envs: int, seed: int) -> Vec
     name = sim if sim is not None else trained_on.get("name")
     if name is None:
         raise ConfigError(f"sim is missing: {path} does not say which one it was trained on")
-    options = sim_options(trained_on.get("options", ())) if name == trained_on.get("name") else {}
-    return make_sim(name, num_envs=num_envs, seed=seed, **options)
+    return name, sim_options(trained_on.get("options", ())) if name == trained_on.get("name") else {}

@@ -55,6 +55,10 @@ class PolicyActor:
             self._cursor.load(due, chunk)
         return self._cursor.advance()
 
+    def planned(self, env: int) -> Tensor:
+        """(h, A) the rest of an env's chunk: the action just given, and those that follow."""
+        return self._cursor.chunk[env, int(self._cursor.position[env]) - 1 :]
+
 
 class ExpertActor:
     """A sim's scripted expert as an actor."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -67,21 +67,45 @@ def write_gif(frames: np.ndarray, path: Path, fps: float, colors: int = 64) -> N
         ConfigError: an argument is out of range.
         OSError: the disk refused.
     """
-    from PIL import Image
-
     _check_frames(frames, "frames")
     if not 0 < fps <= MAX_FPS:
         raise out_of_range("fps", fps, f"above 0 and at most {MAX_FPS}")
+    stream_gif(((frame, 1 / fps) for frame in frames), frames, path, colors)
+
+
+def stream_gif(frames: Iterable[tuple[np.ndarray, float]], sample: np.ndarray, path: Path, colors: int = 64) -> int:
+    """Write a looping GIF, atomically, from frames that are never all in memory in full colour.
+
+    Args:
+        frames: (h, w, 3) uint8 and how long each is shown, s.
+        sample: (n, h, w, 3) some of the frames; the palette is fitted to them.
+        path: the file, replaced if it exists; its directory is made.
+        colors: palette size, 2 to 256.
+
+    Returns:
+        How many frames were written.
+
+    Raises:
+        ConfigError: an argument is out of range.
+        OSError: the disk refused.
+    """
+    from PIL import Image
+
+    _check_frames(sample, "sample")
     if not 2 <= colors <= 256:
         raise out_of_range("colors", colors, "2 to 256")
     # Maximum coverage, because a median cut spends its colours on the background and greys out a small red peg.
-    palette = Image.fromarray(_palette_sample(frames)).quantize(colors, method=Image.Quantize.MAXCOVERAGE)
-    images = [Image.fromarray(frame).quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames]
-    duration_ms = max(round(100 / fps), 1) * 10
+    palette = Image.fromarray(_palette_sample(sample)).quantize(colors, method=Image.Quantize.MAXCOVERAGE)
+    images: list[Image.Image] = []
+    shown_ms: list[int] = []
+    for frame, shown_s in frames:
+        images.append(Image.fromarray(frame).quantize(palette=palette, dither=Image.Dither.NONE))
+        shown_ms.append(max(round(100 * shown_s), 1) * 10)
     buffer = io.BytesIO()
-    images[0].save(buffer, "GIF", save_all=True, append_images=images[1:], duration=duration_ms, loop=0, optimize=True)
+    images[0].save(buffer, "GIF", save_all=True, append_images=images[1:], duration=shown_ms, loop=0, optimize=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, buffer.getvalue())
+    return len(images)
 
 
 def _palette_sample(frames: np.ndarray) -> np.ndarray:

@@ -79,12 +79,13 @@ class Table:
             ) from error
 
 
-EXTRA_OF_MODULE = {"mujoco": "mujoco", "torch": "train", "gymnasium": "train", "onnxscript": "train"}
+EXTRA_OF_MODULE = {"mujoco": "mujoco", "torch": "train", "gymnasium": "train", "onnxscript": "train", "numba": "train"}
 """Which extra of ours brings a module that an import did not find."""
 
 SIMS = Table(
     "sim",
     {
+        "bev/drive": "robotrl.sims.bev.sim:make",
         "mujoco/ant": "robotrl.sims.mujoco.locomotion.ant:make",
         "mujoco/halfcheetah": "robotrl.sims.mujoco.locomotion.halfcheetah:make",
         "mujoco/hopper": "robotrl.sims.mujoco.locomotion.hopper:make",
@@ -159,6 +160,7 @@ PRESETS = Table(
         "reach-bc-flow": "robotrl.configs.manipulation:reach_bc_flow",
         "reach-ppo": "robotrl.configs.manipulation:reach_ppo",
         "quadruped-velocity-ppo": "robotrl.configs.quadruped:ppo",
+        "drive-ppo": "robotrl.configs.driving:drive_ppo",
         "halfcheetah-ppo": "robotrl.configs.locomotion:halfcheetah_ppo",
         "hopper-ppo": "robotrl.configs.locomotion:hopper_ppo",
         "halfcheetah-sac": "robotrl.configs.off_policy:halfcheetah_sac",

@@ -252,7 +252,7 @@ def test_list_names_what_there_is(capsys):
     for name in ("mujoco/peg-insert", "peg-insert-reinflow", "sim", "quickstart"):
         assert name in said
     assert main(["list", "sims"]) == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["gym/ID", *SIMS.names()]
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == sorted(["gym/ID", *SIMS.names()])
 
 
 @pytest.fixture(scope="module")
@@ -390,6 +390,21 @@ def test_doctor_recognises_a_mix_of_mujoco_3_and_4(tmp_path):
     assert found["problems"][0].startswith("a mix of MuJoCo 3 and 4 (mujoco 4.0.0, mujoco-core 4.0.0")
     assert "pip uninstall -y mujoco mujoco-core mujoco-studio && pip install" in found["problems"][0]
     assert [extra["usable"] for extra in found["extras"]] == [False]
+
+
+def test_doctor_says_what_is_missing_and_advises_nothing_that_cannot_be(monkeypatch):
+    from robotrl import doctor
+
+    wanted = {"train": ["no_such_numba"], "carla": ["no_such_carla"]}
+    for here, found in (
+        (True, "not installed: no_such_carla"),
+        (False, "exists for x86-64 Linux and Python up to 3.12"),
+    ):
+        monkeypatch.setattr(doctor, "CARLA_HERE", here)
+        train, carla = doctor.diagnose(wanted).extras
+        assert (train.usable, train.detail) == (False, "not installed: no_such_numba")
+        assert train.advice == "pip install 'robotrl[train]'"
+        assert carla.detail.startswith(found) and (carla.advice == "pip install 'robotrl[carla]'") == here
 
 
 def test_probe_reports_absent_broken_and_crashing_modules(tmp_path, monkeypatch):

@@ -41,6 +41,8 @@ def variants() -> list[tuple[str, dict[str, Any]]]:
             views = robotrl.make_sim(name, 1).core.task.views
             raster = next(camera for camera, view in views.items() if isinstance(view, Raster))
             found.append((name, {"image": raster, "image_size": 36}))
+        if "raster_pixels" in options:
+            found += [(name, {"obs": "raster", "raster_pixels": 36}), (name, {"obs": "both", "packed": True})]
     return found
 
 

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
 from layout import folder_of, setuptools_config  # noqa: E402
 
-BASE = {"spec", "transforms", "registry", "errors", "cores"}
+BASE = {"spec", "transforms", "registry", "errors", "cores", "trace"}
 HELPERS = {"files", "memory", "progress"}
 RUN = {"run", "callbacks", "checkpoint", "locking", "logs", "media", "provenance", "rng", "store", "tree", "weights"}
 LEARN = BASE | HELPERS | RUN | {"fn", "data", "collect", "loop", "config", "load"}
@@ -29,7 +29,7 @@ ALL = LEARN | {
     "quickstart",
     "benchmarks",
 }
-ALL |= {"evaluation", "exporting"}
+ALL |= {"evaluation", "exporting", "viewing"}
 SHELL = {"cli", "commands", "doctor", "inspection", "probe"}
 SHARED_BY_SIMS = {"sims.interop", "sims.starts", "sims.actions"}
 """What makes a Gymnasium env of any sim, the numbering of starts, the bounds of actions: what adapters share."""
@@ -51,7 +51,7 @@ MAY_IMPORT = {
     "policies": {"spec", "transforms", "errors", "fn"},
     # Its base may be a policy of any kind.
     "policies.steered": {"spec", "transforms", "errors", "fn", "registry", "policies"},
-    "sims": {"spec", "transforms", "errors", "cores", "fn", *SHARED_BY_SIMS},
+    "sims": {"spec", "transforms", "errors", "cores", "trace", "fn", *SHARED_BY_SIMS},
     # Registers every sim of the registry with Gymnasium.
     "sims.interop": {"spec", "transforms", "errors", "fn", "registry"},
     # Called by the collector; knows sims, experts and devices, no learner.
@@ -70,7 +70,7 @@ MAY_IMPORT = {
     # The body of a command, which composes presets as the command line does.
     "quickstart": (ALL - {"benchmarks"}) | {"configs", "rollouts"},
     "benchmarks": ALL,
-    **dict.fromkeys(("evaluation", "exporting"), ALL | {"inspection"}),
+    **dict.fromkeys(("evaluation", "exporting", "viewing"), ALL | {"inspection"}),
     **dict.fromkeys(SHELL, ALL | SHELL),
     "": ALL,
 }

@@ -102,6 +102,17 @@ def test_each_requirement_has_a_tested_version():
     assert wanted - {"robotrl"} - requirement_names(lines) == set()
 
 
+def test_each_requirement_has_its_licence_in_the_docs():
+    extras = PYPROJECT["project"]["optional-dependencies"]
+    wanted = requirement_names(
+        [*PYPROJECT["project"]["dependencies"], *(r for extra in extras.values() for r in extra)]
+    )
+    rows = re.findall(
+        r"^\| `([\w.-]+)` \| [\w, `]+ \| \S.* \|$", (ROOT / "docs" / "licences.md").read_text(), re.MULTILINE
+    )
+    assert wanted - {"robotrl"} - requirement_names(rows) == set()
+
+
 def test_the_base_install_needs_no_torch():
     heavy = {"torch", "mujoco", "gymnasium", "onnx", "onnxscript", "pyarrow"}
     assert requirement_names(PYPROJECT["project"]["dependencies"]).isdisjoint(heavy)

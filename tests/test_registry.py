@@ -26,6 +26,17 @@ def test_a_missing_package_is_named_with_what_to_install():
         table.load("x")
 
 
+def test_the_driving_world_without_its_compiler_names_the_extra():
+    code = (
+        "import sys; sys.modules['numba'] = None\n"
+        "import robotrl.registry as r\n"
+        "try:\n    r.make_sim('bev/drive', num_envs=1)\n"
+        "except r.ConfigError as error:\n    print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "sim 'bev/drive' needs the module 'numba': pip install 'robotrl[train]'\n"
+
+
 def test_a_module_of_ours_that_is_missing_is_a_defect():
     with pytest.raises(ModuleNotFoundError):
         Table("sim", {"x": "robotrl.no_such_module:make"}, "robotrl.nothing").load("x")

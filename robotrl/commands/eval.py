@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from robotrl.commands.parsing import at_least, parse
+from robotrl.commands.parsing import at_least, parse, writable
 from robotrl.errors import ConfigError
 from robotrl.spec import Split
+
+if TYPE_CHECKING:
+    from robotrl.loop import EvalResult
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,9 @@ class Args:
     against: Annotated[Path | None, tyro.conf.arg(metavar="RUN")] = None
     """With a bundle: evaluate the run it came from as well, with the same noise, and list the starts that differ."""
     report: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """Write the result of every episode to this JSON file."""
+    """Write the result of every episode: to a JSON file, or to a page where the name ends in .html."""
+    drives: int = 12
+    """How many drives the page shows, of a sim that can be traced; failures go first."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -42,6 +47,7 @@ def main(argv: Sequence[str]) -> int:
     at_least("--episodes", args.episodes, 1)
     at_least("--seed", args.seed, 0)
     at_least("--num-envs", args.num_envs, 1)
+    at_least("--drives", args.drives, 0)
     from robotrl.inspection import kind_of
     from robotrl.registry import SIMS
 
@@ -50,6 +56,10 @@ def main(argv: Sequence[str]) -> int:
         SIMS.check(args.sim)
     if args.against is not None:
         return _compare(args, kind)
+    if args.report is not None:
+        writable("--report", args.report)
+    if _is_page(args.report):
+        return _page(args)
     from robotrl.evaluation import evaluate_path, to_json
     from robotrl.files import dump_json, replace_file
 
@@ -61,12 +71,7 @@ def main(argv: Sequence[str]) -> int:
         seed=args.seed,
         num_envs=args.num_envs,
     )
-    rate = result.rate
-    print(
-        f"success {100 * rate.value:.1f} % (95 % interval {100 * rate.low:.1f} to {100 * rate.high:.1f} %) "
-        f"over {rate.episodes} starts of split {args.split}; mean return {result.returns.mean():.3f}, "
-        f"mean length {result.length.mean():.1f} steps"
-    )
+    _tell(args, result)
     if args.report is not None:
         about = {"path": str(args.path), "kind": kind, "split": args.split, "seed": args.seed}
         replace_file(args.report, dump_json({"schema_version": 1, **about, **to_json(result)}))
@@ -74,9 +79,46 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
+def _is_page(report: Path | None) -> bool:
+    return report is not None and report.suffix.lower() in (".html", ".htm")
+
+
+def _page(args: Args) -> int:
+    """Evaluate, and write the page."""
+    from robotrl.files import replace_file
+    from robotrl.viewing import drive, page_of
+
+    drives = drive(
+        args.path,
+        sim=args.sim,
+        episodes=args.episodes,
+        split=args.split,
+        seed=args.seed,
+        num_envs=args.num_envs,
+        keep=args.drives,
+        must_trace=False,
+    )
+    _tell(args, drives.result)
+    if args.report is not None:
+        replace_file(args.report, page_of(drives, whole=True).encode())
+        print(f"wrote {args.report}")
+    return 0
+
+
+def _tell(args: Args, result: EvalResult) -> None:
+    rate = result.rate
+    print(
+        f"success {100 * rate.value:.1f} % (95 % interval {100 * rate.low:.1f} to {100 * rate.high:.1f} %) "
+        f"over {rate.episodes} starts of split {args.split}; mean return {result.returns.mean():.3f}, "
+        f"mean length {result.length.mean():.1f} steps"
+    )
+
+
 def _compare(args: Args, kind: str) -> int:
     if kind != "bundle" or args.against is None:
         raise ConfigError(f"--against compares a bundle with its run: {args.path} is a {kind}")
+    if _is_page(args.report):
+        raise ConfigError(f"--report is {args.report}: a comparison is written as JSON, expected another ending")
     from robotrl.evaluation import compare, to_json
     from robotrl.files import dump_json, replace_file
 

@@ -14,7 +14,7 @@ from robotrl.report.data import Animation, Level, ReportData
 from robotrl.report.pack import pack
 from robotrl.report.text import count, esc, micros, percent, seconds, small
 
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 """The page says itself that it loads nothing from anywhere."""
 
 
@@ -48,7 +48,7 @@ def render(data: ReportData) -> str:
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
         f"<title>{esc(data.title)}: robotrl report</title>\n<style>\n{style}</style></head>\n<body><main>\n"
         + "\n".join(section for section in sections if section)
         + "\n</main></body></html>\n"

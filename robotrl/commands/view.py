@@ -1,0 +1,126 @@
+"""`robotrl view`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from robotrl.commands.parsing import at_least, parse, writable
+from robotrl.errors import ConfigError, out_of_range
+from robotrl.spec import Split
+
+if TYPE_CHECKING:
+    from robotrl.report.server import PageServer
+
+
+@dataclass(frozen=True)
+class Args:
+    """Look at drives in the browser: from above, step by step, with the plan, the reward's terms and why they ended.
+
+    Without --out and --video the page is served on this machine alone, until Ctrl-C.
+    """
+
+    path: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="PATH")] = None
+    """Directory of a run, checkpoint or bundle."""
+    expert: bool = False
+    """Let the sim's scripted expert drive instead."""
+    sim: Annotated[str | None, tyro.conf.arg(metavar="SIM")] = None
+    """A name from `robotrl list sims`; default the one that the run was trained on."""
+    episodes: int = 3
+    """How many starts, the first of the split."""
+    split: Split = "val"
+    """Starts for choosing ("val"), held-out ones ("test"), or those of training."""
+    state_id: Annotated[tuple[int, ...], tyro.conf.arg(metavar="N ...")] = ()
+    """Drive these starts instead."""
+    scenario: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    """Drive the starts of this scenario alone."""
+    seed: int = 0
+    """Seeds the policy's noise."""
+    options: tuple[str, ...] = ()
+    """Keyword arguments of the sim's `make`, as "name=value", over those of the run."""
+    out: Annotated[Path | None, tyro.conf.arg(metavar="FILE.html")] = None
+    """Write the page to this file, which needs no other."""
+    video: Annotated[Path | None, tyro.conf.arg(metavar="FILE.gif")] = None
+    """Write the drives as a moving picture."""
+    port: Annotated[int | None, tyro.conf.arg(metavar="PORT")] = None
+    """Serve the page here, with --out and --video too; 0 takes a free port."""
+    no_open: bool = False
+    """Leave the browser alone; otherwise it is opened at the page that is served, where there is a screen."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command."""
+    args = parse(Args, "robotrl view", argv)
+    _check(args)
+    from robotrl.files import replace_file
+    from robotrl.registry import SIMS
+    from robotrl.report.server import PageServer
+
+    if args.sim is not None:
+        SIMS.check(args.sim)
+    from robotrl import viewing
+
+    if args.video is not None:
+        viewing.check_video(args.video)
+    serves = args.port is not None or (args.out is None and args.video is None)
+    server = PageServer(args.port or 0) if serves else None
+    try:
+        drives = viewing.drive(
+            args.path,
+            sim=args.sim,
+            options=args.options,
+            episodes=args.episodes,
+            split=args.split,
+            ids=args.state_id,
+            scenario=args.scenario,
+            seed=args.seed,
+        )
+        for line in viewing.lines_of(drives):
+            print(line)
+        if args.video is not None:
+            frames = viewing.write_video(drives, args.video)
+            print(f"wrote {args.video}, {frames} frames")
+        page = viewing.page_of(drives).encode() if args.out is not None or server is not None else b""
+        if args.out is not None:
+            replace_file(args.out, page)
+            print(f"wrote {args.out}")
+        if server is not None:
+            server.page = page
+            _serve(server, not args.no_open)
+    finally:
+        if server is not None:
+            server.server_close()
+    return 0
+
+
+def _check(args: Args) -> None:
+    """Refuse what would fail after the drives."""
+    at_least("--episodes", args.episodes, 1)
+    at_least("--seed", args.seed, 0)
+    if (args.path is None) is not args.expert:
+        both = "PATH and --expert are both given: expected one of them"
+        raise ConfigError(both if args.expert else "missing: PATH of a run, checkpoint or bundle, or --expert")
+    if args.port is not None and not 0 <= args.port < 1 << 16:
+        raise out_of_range("--port", args.port, "0 to 65535")
+    if args.out is not None:
+        writable("--out", args.out, (".html", ".htm"))
+    if args.video is not None:
+        writable("--video", args.video)
+
+
+def _serve(server: PageServer, may_open: bool) -> None:
+    """Serve until Ctrl-C."""
+    print(f"look at {server.address} (Ctrl-C ends)", flush=True)
+    if may_open and (sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        import webbrowser
+
+        webbrowser.open(server.address)
+    with contextlib.suppress(KeyboardInterrupt):
+        server.serve_forever()

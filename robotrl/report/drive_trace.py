@@ -1,0 +1,148 @@
+"""Records drives while they are driven: stands between an actor and a sim, and writes down what the sim tells."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robotrl.spec import HasTrace
+from robotrl.trace import EVENTS, HasPlan, TraceFrame, TraceMap, TraceStep
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+LOOK_S = 2.0
+"""How far the present action is drawn on where an actor decides step by step."""
+
+
+class Plan(NamedTuple):
+    """Where the ego meant to go."""
+
+    step: int
+    """The first step that it is for."""
+    poses: NDArray[np.float64]
+    """(n, 3) x, y, yaw after each step."""
+
+
+@dataclass
+class DriveTrace:
+    """One recorded drive of T steps.
+
+    Args:
+        state_id: its start.
+        map: what stays as it is.
+        frames: T + 1 of them, the last one that in which it ended.
+        steps: T of them.
+        actions: T of them (A,).
+        plans: one for each decision.
+        decided: how many steps a decision was for; 1: the plans are the present action drawn on for `LOOK_S`.
+    """
+
+    state_id: int
+    map: TraceMap
+    frames: list[TraceFrame] = field(default_factory=list[TraceFrame])
+    steps: list[TraceStep] = field(default_factory=list[TraceStep])
+    actions: list[NDArray[np.float32]] = field(default_factory=list[NDArray[np.float32]])
+    plans: list[Plan] = field(default_factory=list[Plan])
+    decided: int = 1
+
+    @property
+    def outcome(self) -> str:
+        """Why it ended, in words: "collision with a vehicle, at fault"."""
+        last = self.steps[-1]
+        said = [EVENTS.get(name, name) for name in last.events]
+        if last.at_fault is not None:
+            said.append("at fault" if last.at_fault else "not at fault")
+        return ", ".join(said)
+
+
+class Driver(Protocol):
+    """What acts, as `robotrl.loop.Actor`."""
+
+    def act(self, obs: dict[str, Tensor], started: Tensor) -> Tensor:
+        """Actions (N, A); `started` (N,) bool marks envs at the first step of an episode."""
+        ...
+
+
+class Recorder:
+    """An actor that records what another one drives.
+
+    Between two calls of `act` the sim makes one step of all envs; what that step brought is read at the second of them,
+    and after the last step by `traces`.
+
+    Args:
+        actor: who drives.
+        sim: a sim with `HasTrace`.
+        ids: starts to record; other episodes pass unrecorded.
+        keep: how many traces at most; failures go before successes.
+    """
+
+    def __init__(self, actor: Driver, sim: Any, ids: Sequence[int], keep: int | None = None) -> None:
+        self._actor, self._plans = actor, actor if isinstance(actor, HasPlan) else None
+        self._sim: HasTrace = sim
+        self._names: tuple[str, ...] = sim.action_spec.names
+        self._look = max(round(LOOK_S / sim.control_dt_s), 1)
+        self._order = {int(i): place for place, i in enumerate(ids)}
+        self._left = set(self._order)
+        self._keep = len(self._order) if keep is None else keep
+        self._running: dict[int, DriveTrace] = {}
+        self._remaining = dict[int, int]()
+        self._ended: list[DriveTrace] = []
+
+    def act(self, obs: dict[str, Tensor], started: Tensor) -> Tensor:
+        """Actions (N, A) of the actor."""
+        self._read()
+        for env, fresh in enumerate(started.tolist()):
+            if fresh:
+                self._begin(env)
+        actions = self._actor.act(obs, started)
+        for env, trace in self._running.items():
+            trace.actions.append(actions[env].cpu().numpy().copy())
+            self._plan(env, trace)
+        return actions
+
+    def traces(self) -> list[DriveTrace]:
+        """The recorded drives that have ended, in the order of the starts."""
+        self._read()
+        return sorted(self._ended, key=lambda trace: self._order[trace.state_id])
+
+    def _begin(self, env: int) -> None:
+        frame = self._sim.trace_frame(env)
+        if frame.state_id in self._left:
+            self._left.discard(frame.state_id)
+            self._running[env] = DriveTrace(frame.state_id, self._sim.trace_map(env), [frame])
+            self._remaining[env] = 0
+
+    def _read(self) -> None:
+        """Write down the step that was made since the actions were given."""
+        for env, trace in list(self._running.items()):
+            if len(trace.steps) == len(trace.actions):
+                continue
+            step = self._sim.trace_step(env)
+            trace.steps.append(step._replace(last=None))
+            trace.frames.append(step.last or self._sim.trace_frame(env))
+            if step.last is not None:
+                self._ended.append(self._running.pop(env))
+                self._drop()
+
+    def _drop(self) -> None:
+        if len(self._ended) > self._keep:
+            successes = [place for place, trace in enumerate(self._ended) if trace.steps[-1].success]
+            del self._ended[successes[-1] if successes else -1]
+
+    def _plan(self, env: int, trace: DriveTrace) -> None:
+        """Keep what has just been decided."""
+        step = len(trace.steps)
+        chunk = trace.actions[-1][None] if self._plans is None else self._plans.planned(env).cpu().numpy()
+        decided = len(chunk) >= self._remaining[env]
+        self._remaining[env] = len(chunk)
+        if not decided:
+            return
+        trace.decided = max(trace.decided, len(chunk))
+        if len(chunk) == 1:
+            chunk = np.repeat(chunk, self._look, axis=0)
+        trace.plans.append(Plan(step, self._sim.trace_plan(env, chunk)))

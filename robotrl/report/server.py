@@ -1,0 +1,66 @@
+"""Serves one page to the browser of this machine."""
+
+from __future__ import annotations
+
+import errno
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import cast
+
+from robotrl.errors import ConfigError
+
+HOST = "127.0.0.1"
+"""Nobody else can ask."""
+
+
+class PageServer(ThreadingHTTPServer):
+    """One HTML page at `/`, on this machine's own address alone; `serve_forever` runs it.
+
+    The port is taken at once, and whoever asks before `serve_forever` waits.
+
+    Args:
+        port: 0 takes a free one.
+
+    Raises:
+        ConfigError: the port is taken, or not allowed.
+    """
+
+    daemon_threads = True
+    page = b""
+
+    def __init__(self, port: int) -> None:
+        try:
+            super().__init__((HOST, port), _Handler)
+        except OSError as error:
+            if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+                raise
+            why = "another program has it" if error.errno == errno.EADDRINUSE else "it is not allowed"
+            raise ConfigError(f"--port is {port}: {why}; expected a free port, or 0 for any") from error
+
+    @property
+    def address(self) -> str:
+        """What to type into a browser."""
+        return f"http://{HOST}:{self.server_port}/"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self._answer(with_body=True)
+
+    def do_HEAD(self) -> None:
+        self._answer(with_body=False)
+
+    def _answer(self, with_body: bool) -> None:
+        if self.path.split("?")[0] not in ("/", "/index.html"):
+            self.send_error(404)
+            return
+        page = cast(PageServer, self.server).page
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html; charset=utf-8")
+        self.send_header("Content-Length", str(len(page)))
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        if with_body:
+            self.wfile.write(page)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""

@@ -1,0 +1,326 @@
+"""The numpy core of the driving world: all envs, their episodes, and the threads that step them. Knows no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robotrl.errors import ConfigError, unknown
+from robotrl.fn import counter
+from robotrl.sims import starts
+from robotrl.sims.bev import observe as obs_module
+from robotrl.sims.bev import raster, tables
+from robotrl.sims.bev.bank import Bank
+from robotrl.sims.bev.drives import drive_of
+from robotrl.sims.bev.kernels import ARRIVED, begin, draw_envs, observe_envs, settle_envs, step_range
+from robotrl.sims.bev.rewards import Rules
+from robotrl.sims.bev.scenarios import Scenario
+from robotrl.sims.bev.scores import Route, leaderboard_2_0
+from robotrl.sims.bev.world import World
+from robotrl.spec import Split
+
+Ids = NDArray[np.int64]
+RECORDS = ("agents", "egos", "episodes", "judges")
+RESET_OPTIONS = ("state_ids", "stagger")
+LAYOUTS: dict[Split, tuple[int, int]] = {"train": (0, 64), "val": (1 << 20, 16), "test": (1 << 21, 32)}
+"""First layout seed and number of layouts of each split, for each family; disjoint."""
+
+
+class Result(NamedTuple):
+    """One control step of all envs; arrays are buffers that the next step overwrites, except the final ones."""
+
+    reward: NDArray[np.float32]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    final_obs: dict[str, NDArray[Any]]
+    final_ids: Ids
+
+
+class Views(NamedTuple):
+    """Rasters of all envs."""
+
+    cfg: raster.RasterCfg
+    packed: NDArray[np.uint16]
+    """(N, height, width)"""
+    channels: NDArray[np.uint8]
+    """(N, height, width, 10); no rows where views stay packed."""
+
+
+class Core:
+    """Episodes of the driving world in N envs, with same-step reset.
+
+    Args:
+        bank: where maps come from.
+        num_envs: N.
+        agents: A, slots for road users in each env, the ego's included.
+        scenarios: which are driven; start id modulo their number says which.
+        limit_steps: of an episode.
+        rules: what is rewarded.
+        seed: which training starts are drawn.
+        threads: how many step the envs.
+        vectors: arrays of vector observations.
+        views: arrays of rasters, None without.
+        observed: keys of `obs` (what of the two is observed).
+    """
+
+    def __init__(
+        self,
+        bank: Bank,
+        num_envs: int,
+        agents: int,
+        scenarios: Sequence[Scenario],
+        limit_steps: int,
+        rules: Rules,
+        seed: int,
+        threads: int,
+        vectors: obs_module.Vectors,
+        views: Views | None,
+        observed: Sequence[str],
+    ) -> None:
+        self.bank, self.num_envs, self.limit_steps, self.rules = bank, num_envs, limit_steps, rules
+        self.scenarios = tuple(scenarios)
+        self._events = np.array([scenario.event for scenario in scenarios], np.int64)
+        self.seed, self._draws = seed, 0
+        self._queue: list[int] = []
+        self.threads = max(1, min(threads, num_envs))
+        self._pool = ThreadPoolExecutor(self.threads - 1, "bev") if self.threads > 1 else None
+        edges = np.linspace(0, num_envs, self.threads + 1).astype(int)
+        self._ranges = list(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True))
+        n = num_envs
+        self.world = World(
+            agents=np.zeros((n, agents), tables.AGENT),
+            egos=np.zeros(n, tables.EGO),
+            episodes=np.zeros(n, tables.EPISODE),
+            judges=np.zeros(n, tables.JUDGE),
+            order=np.tile(np.arange(agents, dtype=np.int32), (n, 1)),
+            places=np.zeros((n, agents)),
+            claims=np.zeros((n, 1), tables.CLAIM),
+            walking=np.zeros((n, 1), np.int32),
+        )
+        self.state_ids: Ids = np.full(n, -1)
+        self.reward = np.zeros(n, np.float32)
+        self.terms = np.zeros((n, len(tables.TERMS)), np.float32)
+        """Terms of the reward of the last step; see `rewards`."""
+        self.done = np.zeros(n, np.int8)
+        self.terminated, self.truncated, self.success = (np.zeros(n, bool) for _ in range(3))
+        self.state_id: Ids = np.full(n, -1)
+        self.events = np.zeros(n, np.int32)
+        self.completion = np.zeros(n, np.float32)
+        self.score = np.zeros(n, np.float32)
+        """Driving score (leaderboard 2.0) of the episodes that the last step ended, 0 elsewhere."""
+        self.drives: dict[int, Route] = {}
+        """What the scores are made of, of the episodes that the last step ended, by env."""
+        self._vectors, self._views = vectors, views
+        every: dict[str, NDArray[Any]] = dict(vectors._asdict())
+        if views is not None:
+            every["bev"] = (
+                views.channels if len(views.channels) else views.packed.view(np.uint8).reshape(*views.packed.shape, 2)
+            )
+        self.obs = {key: every[key] for key in observed}
+        self._tables = raster.surface_table(), raster.levels()
+        self._all: Ids = np.arange(n)
+
+    # episodes
+
+    def reset(self, seed: int | None = None, options: Mapping[str, Any] | None = None) -> dict[str, NDArray[Any]]:
+        """Start new episodes everywhere.
+
+        Args:
+            seed: restarts the draw of training starts and drops what is queued; None lets both run on.
+            options: "state_ids": (N,) start ids; "stagger": True starts the step counters spread over the time limit.
+
+        Raises:
+            ConfigError: unknown option, or ids of the wrong shape.
+        """
+        given = dict(options or {})
+        if seed is not None:
+            self.seed, self._draws, self._queue = int(seed), 0, []
+        if "state_ids" in given:
+            self._queue = starts.queue_for_all(given.pop("state_ids"), self.num_envs)
+        stagger = bool(given.pop("stagger", False))
+        for name in given:
+            raise unknown("reset option", name, RESET_OPTIONS)
+        self._start(self._all)
+        if stagger:
+            self.world.episodes["steps"] = self._all * self.limit_steps // self.num_envs
+        self.observe(self._all)
+        return self.obs
+
+    def restart(self, env_ids: Ids) -> None:
+        """Start new episodes in the envs `env_ids`, whatever became of their present ones."""
+        self._start(env_ids)
+        self.observe(env_ids)
+
+    def step(self, actions: NDArray[np.float32]) -> Result:
+        """Advance all envs by one control step; rows that end are restarted before this returns.
+
+        Args:
+            actions: (N, 2) steer and acceleration, -1 to 1, finite.
+        """
+        np.copyto(self.state_id, self.state_ids)
+        self._on_all(step_range, actions, self.reward, self.terms, self.done, self.events, self.completion)
+        np.equal(self.done, 1, out=self.terminated)
+        np.equal(self.done, 2, out=self.truncated)
+        # who arrives in a crash has not arrived
+        np.equal(self.events & ~np.int32(tables.TIMED_OUT), ARRIVED, out=self.success)
+        final_ids = self.done.nonzero()[0]
+        self._draw(self._all)
+        chosen = final_ids if len(final_ids) else slice(0)
+        final_obs = {key: value[chosen] for key, value in self.obs.items()}
+        self.score[:] = 0.0
+        self.drives = {int(e): drive_of(self.world, int(e), self.events[e], self.completion[e]) for e in final_ids}
+        for e, drive in self.drives.items():
+            self.score[e] = leaderboard_2_0(drive).driving
+        if len(final_ids):
+            self._start(final_ids)
+            self.observe(final_ids)
+        return Result(self.reward, self.terminated, self.truncated, final_obs, final_ids)
+
+    def _on_all(self, function: Any, *arrays: Any) -> None:
+        args = (self.bank.arrays, self.world, self.rules, self._vectors, *arrays)
+        if self._pool is None:
+            function(*args, 0, self.num_envs)
+            return
+        waiting = [self._pool.submit(function, *args, low, high) for low, high in self._ranges[1:]]
+        function(*args, *self._ranges[0])
+        for one in waiting:
+            one.result()
+
+    def observe(self, env_ids: Ids) -> None:
+        """Bring the observations of some envs up to date."""
+        observe_envs(self.bank.arrays, self.world, self.rules, self._vectors, env_ids)
+        self._draw(env_ids)
+
+    def _draw(self, env_ids: Ids) -> None:
+        views = self._views
+        if views is None:
+            return
+        args = (self.bank.arrays, self.world, views.packed, views.channels)
+        rest = (views.cfg.pixels_per_m, views.cfg.behind, *self._tables)
+        if self._pool is None or len(env_ids) < 2 * self.threads:
+            draw_envs(*args, env_ids, *rest)
+            return
+        parts = np.array_split(env_ids, self.threads)
+        waiting = [self._pool.submit(draw_envs, *args, part, *rest) for part in parts[1:]]
+        draw_envs(*args, parts[0], *rest)
+        for one in waiting:
+            one.result()
+
+    def queue_states(self, ids: Sequence[int] | NDArray[np.int64]) -> None:
+        """Start ids that the next restarts take, in order; when none is left, training ids are drawn again.
+
+        Raises:
+            ConfigError: an id outside all splits.
+        """
+        self._queue = starts.queue_of(ids)
+
+    def _start(self, env_ids: Ids) -> None:
+        queued = np.array(self._queue[: len(env_ids)], np.int64)
+        del self._queue[: len(env_ids)]
+        fresh = len(env_ids) - len(queued)
+        ids = np.concatenate([queued, starts.drawn(self.seed, self._draws, fresh)])
+        self._draws += fresh
+        numbers, maps = self._chosen(ids)
+        self.state_ids[env_ids] = ids
+        begin(self.bank.arrays, self.world, env_ids, maps, numbers, self._events[numbers], ids, self.limit_steps)
+
+    def _chosen(self, ids: Ids) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Scenario and map of each start; maps that are new are built."""
+        numbers = ids % len(self.scenarios)
+        keys = map_keys(ids, [self.scenarios[n].family for n in numbers])
+        maps = np.array([self.bank.number(key) for key in keys], np.int64)
+        self._make_room()
+        return numbers, maps
+
+    def _make_room(self) -> None:
+        """Scratch for the largest map so far."""
+        world = self.world
+        if world.claims.shape[1] < self.bank.junction_lanes:
+            world = world._replace(claims=np.zeros((self.num_envs, self.bank.junction_lanes), tables.CLAIM))
+        if world.walking.shape[1] < self.bank.crosswalks:
+            world = world._replace(walking=np.zeros((self.num_envs, self.bank.crosswalks), np.int32))
+        self.world = world
+
+    # exact state
+
+    def get_state(self) -> dict[str, NDArray[Any]]:
+        """Everything that decides what happens next, as named arrays."""
+        out: dict[str, NDArray[Any]] = {
+            "order": self.world.order.copy(),
+            "state_ids": self.state_ids.copy(),
+            "queue": np.array(self._queue, np.int64),
+            "draws": np.array([self.seed, self._draws], np.int64),
+        }
+        for name in RECORDS:
+            records = getattr(self.world, name)
+            out |= {f"{name}/{field}": records[field].copy() for field in records.dtype.names}
+        # maps are numbered in the order of their first use, which may be another elsewhere
+        for key, base in self._bases().items():
+            out[key] = np.where(out[key] >= 0, out[key] - base, -1).astype(out[key].dtype)
+        return out
+
+    def _bases(self) -> dict[str, NDArray[np.int64]]:
+        """For each reference into the bank what it counts from, by env."""
+        rows = self.bank.arrays.maps[self.world.episodes["map"]]
+        lane, route = rows["lane"].astype(np.int64), rows["route"].astype(np.int64)
+        return {
+            "agents/lane": lane[:, None],
+            "agents/next": lane[:, None],
+            "egos/lane": lane,
+            "episodes/route": route,
+            "episodes/map": self.world.episodes["map"].astype(np.int64),
+        }
+
+    def set_state(self, state: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Restore what `get_state` gave; returns the observations there.
+
+        Raises:
+            ConfigError: the state is of another sim or number of envs.
+        """
+        for key, present in self.get_state().items():
+            if key not in state:
+                raise ConfigError(f"state has no {key!r}: expected the state of this sim")
+            if key != "queue" and np.shape(state[key]) != present.shape:
+                raise ConfigError(
+                    f"state {key!r} has shape {np.shape(state[key])}: expected {present.shape}, of this sim and number"
+                    " of envs"
+                )
+        self.world.order[:] = state["order"]
+        self.state_ids[:] = state["state_ids"]
+        self._queue = [int(i) for i in state["queue"]]
+        self.seed, self._draws = int(state["draws"][0]), int(state["draws"][1])
+        for name in RECORDS:
+            records = getattr(self.world, name)
+            for field in records.dtype.names:
+                records[field] = state[f"{name}/{field}"]
+        _, maps = self._chosen(self.state_ids)
+        self.world.episodes["map"] = maps
+        for key, base in self._bases().items():
+            name, field = key.split("/")
+            array = getattr(self.world, name)[field]
+            if field != "map":
+                array[:] = np.where(array >= 0, array + base, -1)
+        settle_envs(self.bank.arrays, self.world, self._all)
+        self.observe(self._all)
+        return self.obs
+
+    def close(self) -> None:
+        """Let the threads go."""
+        if self._pool is not None:
+            self._pool.shutdown()
+
+
+def map_keys(ids: Ids, families: Sequence[str]) -> list[tuple[str, int]]:
+    """Family and layout seed of each start id; splits have layouts of their own."""
+    share = counter.uniform(0xB0AD, ids, 1)[:, 0]
+    base, count = np.zeros(len(ids), np.int64), np.ones(len(ids), np.int64)
+    for split, (first, layouts) in LAYOUTS.items():
+        inside = starts.SPLITS[split]
+        here = (ids >= inside.start) & (ids < inside.stop)
+        base[here], count[here] = first, layouts
+    seeds = base + (share * count).astype(np.int64)
+    return list(zip(families, seeds.tolist(), strict=True))

@@ -1,0 +1,65 @@
+"""Pictures of the driving world for people: the bird's eye view in colours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robotrl.errors import ConfigError
+from robotrl.sims.bev import raster
+from robotrl.sims.bev.core import Core
+from robotrl.sims.bev.kernels import draw_envs
+
+SPAN_M = 70.0
+"""Shown across the smaller side."""
+BEHIND = 0.3
+BACKGROUND = (38, 44, 40)
+LAYERS = (
+    (raster.SHOULDER, (62, 66, 62)),
+    (raster.ROAD, (96, 100, 104)),
+    (raster.ROUTE, (84, 118, 104)),
+    (raster.WALK, (176, 176, 176)),
+    (raster.BROKEN, (190, 190, 150)),
+    (raster.SOLID, (225, 225, 225)),
+    (raster.LIMIT, (70, 110, 190)),
+    (raster.STOP, (170, 60, 60)),
+    (raster.GREEN, (60, 190, 90)),
+    (raster.YELLOW, (235, 190, 60)),
+    (raster.RED, (225, 60, 50)),
+    (raster.MOTION, (150, 190, 230)),
+    (raster.VEHICLE, (86, 150, 220)),
+    (raster.VULNERABLE, (240, 140, 60)),
+)
+"""Bits and their colours; later ones cover earlier ones."""
+EGO = (250, 214, 90)
+
+
+def colours() -> NDArray[np.uint8]:
+    """(1 << 14, 3) colour of each packed pixel."""
+    bits = np.arange(1 << 14)
+    out = np.empty((len(bits), 3), np.uint8)
+    out[:] = BACKGROUND
+    for bit, colour in LAYERS:
+        out[bits & bit > 0] = colour
+    return out
+
+
+def draw(core: Core, ids: Sequence[int], width: int, height: int) -> NDArray[np.uint8]:
+    """Pictures (n, height, width, 3) of some envs, the ego looking up; it is yellow."""
+    envs = np.asarray(ids, np.int64)
+    if envs.ndim != 1 or ((envs < 0) | (envs >= core.num_envs)).any():
+        raise ConfigError(f"ids is {envs.tolist()}: expected env numbers from 0 to {core.num_envs - 1}")
+    if min(width, height) < 8:
+        raise ConfigError(f"picture is {width} x {height}: expected 8 x 8 pixels or more")
+    packed = np.zeros((core.num_envs, height, width), np.uint16)
+    ppm = min(width, height) / SPAN_M
+    none = np.zeros((0, 1, 1, 1), np.uint8)
+    draw_envs(core.bank.arrays, core.world, packed, none, envs, ppm, BEHIND, raster.surface_table(), raster.levels())
+    out = colours()[packed[envs]]
+    middle_row, middle_column = height * (1 - BEHIND), width / 2
+    half, wide = 0.5 * ppm * core.world.agents["length"][0, 0], 0.5 * ppm * core.world.agents["width"][0, 0]
+    rows, columns = (slice(round(m - h), round(m + h)) for m, h in ((middle_row, half), (middle_column, wide)))
+    out[:, rows, columns] = EGO
+    return out

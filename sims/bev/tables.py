@@ -1,0 +1,282 @@
+"""The records that kernels read and write: the map's, which stay, and the world's, which a step changes.
+
+Records, not one array for each field: a step reads most of what is known of an agent or a lane at once, and the kernels
+take eleven arrays and not ninety. Floats are 32 bits: 1 mm at 10 km.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+F, J = np.float32, np.int32
+
+LANE = np.dtype(
+    [
+        ("first", J),  # its first point
+        ("count", J),  # points
+        ("spacing", F),  # m between points
+        ("per_m", F),  # points for each metre
+        ("length", F),  # m
+        ("speed", F),  # limit, m/s
+        ("width", F),  # m
+        ("left", J),  # lane to change to, -1 without
+        ("right", J),
+        ("next", J, (6,)),  # successors, -1 without
+        ("nexts", J),  # how many
+        ("stop", F),  # m along, of the stop line; -1 without
+        ("control", J),  # lanes.Control
+        ("group", J),  # light, -1 without
+        ("junction", J),  # number among the map's lanes in junctions, -1 outside
+        ("conflict", J),  # its first conflict
+        ("conflicts", J),
+        ("crossing", J),  # its first crossing of a crosswalk
+        ("crossings", J),
+        ("origin", J),  # of a lane in a junction, the lane that leads into it; -1 without
+        ("part", F),  # m along it up to which it is not yet apart from the other lanes from there
+        ("entry", J),  # 1: nothing leads into it, so traffic may appear at its beginning
+    ],
+    align=True,
+)
+
+POINT = np.dtype([("x", F), ("y", F), ("cos", F), ("sin", F)], align=True)
+
+CONFLICT = np.dtype(
+    [
+        ("begin", F),  # m along the own lane
+        ("end", F),
+        ("other", J),  # the other lane
+        ("other_begin", F),
+        ("other_end", F),
+        ("yields", J),  # 1: the own lane gives way
+        ("merges", J),  # 1: both lead into the same lane
+    ],
+    align=True,
+)
+
+CROSSING = np.dtype([("walk", J), ("begin", F), ("end", F)], align=True)
+"""Where a lane runs over a crosswalk."""
+
+WALK = np.dtype([("x0", F), ("y0", F), ("x1", F), ("y1", F), ("width", F)], align=True)
+
+SIGNAL = np.dtype([("start", F), ("green", F), ("yellow", F), ("cycle", F)], align=True)
+
+ROUTE_POINT = np.dtype(
+    [
+        ("x", F),
+        ("y", F),
+        ("cos", F),
+        ("sin", F),
+        ("curvature", F),  # 1/m, left positive
+        ("left", F),  # m to the left edge of the lanes of this direction
+        ("right", F),
+        ("speed", F),  # limit, m/s
+        ("lane", J),
+        ("lane_s", F),  # m along that lane
+        ("lane_left", F),  # m by which the route lies left of that lane's centre
+        ("stop", F),  # m along the route of the next stop line at or after this point; FAR without
+        ("control", J),
+        ("group", J),
+        ("conflict", F),  # m along the route to where the next lane in a junction begins; FAR without
+        ("inside", J),  # 1 in a junction
+    ],
+    align=True,
+)
+
+MAP = np.dtype(
+    [
+        ("lane", J),  # its first lane
+        ("lanes", J),
+        ("entry", J),  # its first entry lane among the entries
+        ("entries", J),
+        ("signal", J),
+        ("signals", J),
+        ("walk", J),
+        ("walks", J),
+        ("parked", J),
+        ("parkeds", J),
+        ("route", J),
+        ("routes", J),
+        ("tile", np.int64),  # first cell
+        ("rows", J),
+        ("columns", J),
+        ("x0", F),  # of the tile's first cell's corner
+        ("y0", F),
+        ("cell", F),  # m
+        ("grid", J),  # first entry of its grid of nearest segments
+        ("grid_rows", J),
+        ("grid_columns", J),
+        ("grid_cell", F),
+        ("family", J),
+    ],
+    align=True,
+)
+
+ROUTE = np.dtype([("first", J), ("count", J), ("length", F)], align=True)
+
+PARKED = np.dtype([("x", F), ("y", F), ("cos", F), ("sin", F), ("length", F), ("width", F)], align=True)
+
+SEGMENT = np.dtype([("x0", F), ("y0", F), ("x1", F), ("y1", F), ("speed", F), ("inside", F)], align=True)
+"""About 8 m of a lane's centre, for vector observations."""
+
+FAR = 1000.0
+"""Stands for 'none ahead' among distances, m."""
+
+DRIVABLE, SOLID, BROKEN, SHOULDER, CROSSWALK = 1, 2, 4, 8, 16
+"""Bits of a tile's cell."""
+
+CAR, CYCLIST, PEDESTRIAN, OBSTACLE = 1, 2, 3, 4
+"""Kinds of agents; 0 is an empty slot."""
+
+AGENT = np.dtype(
+    [
+        ("kind", J),
+        ("lane", J),
+        ("s", F),  # m along the lane
+        ("d", F),  # m left of its centre; a lane change brings it back to `rest`
+        ("rest", F),  # where it keeps: 0, or aside for a cyclist
+        ("v", F),  # m/s along
+        ("a", F),  # m/s^2
+        ("x", F),
+        ("y", F),
+        ("cos", F),
+        ("sin", F),
+        ("length", F),
+        ("width", F),
+        ("desire", F),  # wanted speed as a share of the limit; of a walker, m/s
+        ("headway", F),  # s
+        ("next", J),  # the successor it will take, -1 at an end
+        ("seed", J),
+        ("turns", J),  # draws made
+        ("wait", F),  # s: of a car at a stop sign, how long it has stood; of a walker, until it walks
+        ("hold", F),  # s until it may change lanes again
+        ("reckless", J),  # 1: heeds no light and gives way to nobody
+        ("walk", J),  # crosswalk of a pedestrian
+        ("hit", J),  # 1: has been in a collision
+    ],
+    align=True,
+)
+
+EGO = np.dtype(
+    [
+        ("x", F),
+        ("y", F),
+        ("yaw", F),
+        ("cos", F),
+        ("sin", F),
+        ("v", F),
+        ("a", F),  # m/s^2 of the last step
+        ("steer", F),  # last action
+        ("accel", F),  # last action
+        ("yaw_rate", F),
+        ("index", J),  # route point behind
+        ("progress", F),  # m along the route
+        ("best", F),  # furthest so far
+        ("d", F),  # m left of the route
+        ("psi", F),  # heading less the route's, rad
+        ("lane", J),
+        ("lane_s", F),
+        ("lane_d", F),
+        ("leader", J),  # slot of the road user ahead, -1 none
+        ("gap", F),  # m to it, bumper to bumper; FAR without
+        ("leader_v", F),
+        ("off", F),  # share of the box off the drivable surface
+        ("outside", J),  # 1: outside the lanes of its direction
+        ("stopped", F),  # m along the route of the stop line at which it has stood; -1 none
+    ],
+    align=True,
+)
+
+EPISODE = np.dtype(
+    [
+        ("map", J),
+        ("route", J),
+        ("seed", np.int64),  # the start id
+        ("scenario", J),
+        ("event", J),  # scenarios.Event
+        ("time", F),  # s since the start
+        ("offset", F),  # s by which the lights are ahead
+        ("limit", J),  # steps
+        ("steps", J),
+        ("phase", J),  # of the named scenario's event: 0 waits, 1 runs
+        ("target", J),  # slot of the scenario's main actor, -1 none
+        ("density", F),
+        ("traffic_v", F),  # mean speed of the cars on the road, m/s; -1 without
+        ("blocked", F),  # s that the ego has stood
+        ("events", J),  # bits of what has happened in this step
+        ("clamped", J),  # actions that were no number, so far
+    ],
+    align=True,
+)
+
+CLAIM = np.dtype(
+    [
+        ("rear", F),  # m along the lane of the last one on it, -1 where it is empty
+        ("rear_v", F),
+        ("rear_length", F),
+        ("front", F),  # and of the first
+        ("front_v", F),
+        ("front_length", F),
+        ("distance", F),  # m that the next one to come is away; FAR without
+        ("v", F),
+        ("slot", J),
+    ],
+    align=True,
+)
+
+COMFORT = ("accel", "accel_lat", "jerk", "jerk_lon", "yaw_rate", "yaw_accel")
+"""Limits of comfort, in the order of their timers."""
+WINDOW = 5
+"""Samples of the filter that derivatives are taken with."""
+
+JUDGE = np.dtype(
+    [
+        ("ttc", F),  # s for which the penalty for a near collision still holds
+        ("comfort", F, (6,)),  # likewise, of each limit of comfort
+        ("offset", F),  # s for which the ego has been off its lane's centre
+        ("speeds", F, (WINDOW,)),  # the last ones, latest last
+        ("yaws", F, (WINDOW,)),  # unwrapped
+        ("accels", F, (WINDOW,)),
+        ("accels_lat", F, (WINDOW,)),
+        ("yaw_rates", F, (WINDOW,)),
+        ("seen", J),  # samples so far
+        ("steer", F),  # of the step before
+        ("outside_m", F),  # driven outside the lanes of its direction
+        ("ego_speed", F, (4,)),  # summed over the steps in each quarter of the route
+        ("traffic_speed", F, (4,)),
+        ("quarter_steps", F, (4,)),
+        ("at_fault", J),
+    ],
+    align=True,
+)
+
+VEHICLE, PERSON, STATIC, RED_LIGHT, STOP_SIGN, OFF_ROAD, OFF_ROUTE, BLOCKED, FINISHED, TIMED_OUT = (
+    1 << i for i in range(10)
+)
+"""Bits of an episode's events."""
+EVENTS = {
+    "vehicle": VEHICLE,
+    "pedestrian": PERSON,
+    "static": STATIC,
+    "red_light": RED_LIGHT,
+    "stop_sign": STOP_SIGN,
+    "off_road": OFF_ROAD,
+    "off_route": OFF_ROUTE,
+    "blocked": BLOCKED,
+    "finished": FINISHED,
+    "timed_out": TIMED_OUT,
+}
+"""Names of the events, in the order of their bits; every one ends the episode."""
+TERMS = (
+    "progress",
+    "outside",
+    "speeding",
+    "ttc",
+    "comfort",
+    "centre",
+    "speed",
+    "lateral",
+    "heading",
+    "steering",
+    "end",
+)
+"""What a step's reward is made of; see `rewards`."""
