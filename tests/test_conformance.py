@@ -38,6 +38,7 @@ class Adapter:
         param: name and value of a parameter that changes the dynamics at once.
         randomization: options that randomise parameters.
         starts: from how many starts its expert is tried; 0 where another row of that sim does it.
+        expert: options under which the expert is one, as its page says.
         options: that every sim of the row is made with.
         clock: columns of observations that tell how much of the time limit is left, by their keys.
         masks: observations of ones and zeros, which two episodes may share.
@@ -51,6 +52,7 @@ class Adapter:
     param: tuple[str, float] | None = None
     randomization: dict[str, Any] = field(default_factory=dict)
     starts: int = 256
+    expert: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     clock: dict[str, tuple[int, ...]] = field(default_factory=dict)
     masks: tuple[str, ...] = ()
@@ -136,6 +138,7 @@ ADAPTERS = (
             short_steps=10,
             threads=({"threads": 1}, {"threads": 3}),
             starts=starts,
+            expert={"scenarios": ("straight", "curve", "roundabout", "signal", "cut-in", "occluded-pedestrian")},
             options=options,
             clock={"privileged": (0,)},
             masks=("agents_mask", "lanes_mask"),
@@ -579,7 +582,7 @@ def test_pictures(adapter: Adapter) -> None:
 
 def solved(adapter: Adapter, episodes: int, **expert: Any) -> tuple[np.ndarray, np.ndarray]:
     """Success of an expert from the first `episodes` validation starts, and the mode of each."""
-    sim = adapter.make(episodes)
+    sim = adapter.make(episodes, **adapter.expert)
     sim.queue_states(sim.state_ids("val")[:episodes])
     sim.reset()
     demonstrator = sim.make_expert(**expert)

@@ -20,6 +20,8 @@ from robotrl.sims.bev.world import Maps, World
 MODES = ("calm", "brisk")
 """Ways to drive: share of the limit and headway differ."""
 PACE, HEADWAY_S = (0.75, 0.95), (1.5, 1.1)
+PULL_OUT_M, PULL_OUT_MPS = 8.0, 6.0
+"""Kept behind what stands on the lane, and the speed at which it is driven round."""
 COMFORT_MPS2 = 2.0
 """Lateral acceleration in bends, and deceleration before them."""
 
@@ -139,15 +141,26 @@ def drive_ego(maps: Maps, world: World, e: int, pace: float, headway: float, thr
         bend = math.sqrt(COMFORT_MPS2 / max(abs(p.curvature), 1e-3))
         wanted = min(wanted, math.sqrt(min(bend, pace * p.speed) ** 2 + 2.0 * 1.5 * k))
     wanted = max(wanted, 1.0)
-    accel = idm(ego.v, wanted, ego.gap, ego.v - ego.leader_v, headway)
+    # steering: a point ahead of the route, or of a lane
+    reach = min(max(3.5 + 0.55 * ego.v, 4.0), 14.0)
+    lane_number = aim_lane(maps, world, e, int(reach))
+    gap, v = ego.gap, ego.leader_v
+    if (
+        ego.leader >= 0
+        and world.agents[e, ego.leader].kind == tables.OBSTACLE
+        and world.agents[e, ego.leader].lane >= 0
+    ):
+        if lane_number >= 0 and lane_number != ego.lane:
+            gap, wanted = tables.FAR, min(wanted, PULL_OUT_MPS)
+        else:
+            # so far behind it that there is room to pull out
+            gap = max(gap - PULL_OUT_M, 0.1)
+    accel = idm(ego.v, wanted, gap, ego.v - v, headway)
     closed = barrier(maps, world, e, 0, 0.0)
     if closed < tables.FAR:
         accel = min(accel, idm(ego.v, wanted, max(closed + GAP_M - 0.7, 0.1), ego.v, 0.6))
     if will_touch(world, e, 1.6):
         accel = -BRAKE_MPS2
-    # steering: a point ahead of the route, or of a lane
-    reach = min(max(3.5 + 0.55 * ego.v, 4.0), 14.0)
-    lane_number = aim_lane(maps, world, e, int(reach))
     p = maps.route_points[route.first + min(ego.index + int(reach), route.count - 1)]
     x, y, c, s = p.x, p.y, p.cos, p.sin
     if lane_number >= 0:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from robotrl.errors import ConfigError
+from robotrl.errors import ConfigError, out_of_range
 from robotrl.sims.bev import raster
 from robotrl.sims.bev.core import Core
 from robotrl.sims.bev.kernels import draw_envs
@@ -51,8 +51,9 @@ def draw(core: Core, ids: Sequence[int], width: int, height: int) -> NDArray[np.
     envs = np.asarray(ids, np.int64)
     if envs.ndim != 1 or ((envs < 0) | (envs >= core.num_envs)).any():
         raise ConfigError(f"ids is {envs.tolist()}: expected env numbers from 0 to {core.num_envs - 1}")
-    if min(width, height) < 8:
-        raise ConfigError(f"picture is {width} x {height}: expected 8 x 8 pixels or more")
+    for name, value in (("width", width), ("height", height)):
+        if value < 1:
+            raise out_of_range(name, value, "1 pixel or more")
     packed = np.zeros((core.num_envs, height, width), np.uint16)
     ppm = min(width, height) / SPAN_M
     none = np.zeros((0, 1, 1, 1), np.uint8)
