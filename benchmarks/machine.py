@@ -10,8 +10,8 @@ from typing import Any
 from robotrl.provenance import git_state, versions
 
 PACKAGES = (
-    *("robotrl", "numpy", "torch", "mujoco", "gymnasium", "onnxruntime"),
-    *("stable-baselines3", "rsl-rl-lib", "envpool"),
+    *("robotrl", "numpy", "torch", "mujoco", "gymnasium", "onnxruntime", "numba"),
+    *("stable-baselines3", "rsl-rl-lib", "envpool", "highway-env"),
 )
 """Packages whose version a reader of a figure wants; those that are not installed are left out."""
 

@@ -74,6 +74,17 @@ def pose_on(sim: Any, lane: Any, s: Any, d: Any) -> tuple[Array, Array, Array, A
     return a["x"] + u * (b["x"] - a["x"]) - d * sin, a["y"] + u * (b["y"] - a["y"]) + d * cos, cos, sin
 
 
+def drivable(sim: Any, env: Array, x: Array, y: Array) -> Array:
+    """Whether points (n, k) lie on the surface of the maps of the envs `env` (n,)."""
+    arrays = sim.core.bank.arrays
+    row = arrays.maps[sim.core.world.episodes["map"][env]][:, None]
+    r = np.floor((y - row["y0"]) / row["cell"]).astype(np.int64)
+    c = np.floor((x - row["x0"]) / row["cell"]).astype(np.int64)
+    inside = (r >= 0) & (c >= 0) & (r < row["rows"]) & (c < row["columns"])
+    cell = arrays.tiles[np.where(inside, row["tile"] + r * row["columns"] + c, 0)]
+    return inside & (cell & tables.DRIVABLE > 0)
+
+
 class Scene:
     """The exact state of a sim, to be edited and put back."""
 

@@ -785,6 +785,28 @@ def test_a_state_is_a_copy_for_one_env_as_well(num_envs: int) -> None:
         assert np.array_equal(value, kept[key]), key
 
 
+def test_the_driver_stays_on_its_lane_to_the_end_where_it_could_not_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The route ends on the right lane, where somebody drives beside the ego all the way."""
+    builder = RoadBuilder("two")
+    left, right = roads.two_way(builder, np.array([[0.0, 0.0], [200.0, 0.0]]), 2, 0, LIMIT_MPS).forward
+    builder.route((left, right))
+    sim = on_roads(monkeypatch, builder)
+    scene = situation(sim, 140.0, 8.0, d=3.5)
+    expert, started = sim.make_expert(mode="calm"), torch.ones(1, dtype=torch.bool)
+    scene.apply()
+    for _ in range(80):
+        scene = Scene(sim)
+        ego = sim.core.world.egos[0]
+        scene.car(1, right, min(float(ego["x"]), 197.0), float(ego["v"]), desire=float(ego["v"]) / LIMIT_MPS)
+        scene.apply()
+        out = sim.step(expert.act(started))
+        started = out.terminated | out.truncated
+        if started[0]:
+            break
+        assert abs(float(sim.core.world.egos["yaw"][0])) < 0.1
+    assert events(out) in ({"finished"}, {"off_road"}, {"timed_out"})
+
+
 # nothing breaks the process
 
 

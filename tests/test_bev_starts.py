@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from bev_kit import Array, make, overlapping
+from bev_kit import Array, drivable, make, overlapping
 
 from robotrl.errors import ConfigError, RobotrlError
 from robotrl.sims import starts
@@ -36,17 +36,6 @@ def random_ids() -> Array:
         first, count = LAYOUTS[split]
         found.append(ids[seeds - first < count // 4][: STARTS // 3 + 1])
     return rng.permutation(np.concatenate(found))[:STARTS]
-
-
-def drivable(sim: Any, env: Array, x: Array, y: Array) -> Array:
-    """Whether points (n, k) lie on the surface of the maps of the envs `env` (n,)."""
-    arrays = sim.core.bank.arrays
-    row = arrays.maps[sim.core.world.episodes["map"][env]][:, None]
-    r = np.floor((y - row["y0"]) / row["cell"]).astype(np.int64)
-    c = np.floor((x - row["x0"]) / row["cell"]).astype(np.int64)
-    inside = (r >= 0) & (c >= 0) & (r < row["rows"]) & (c < row["columns"])
-    cell = arrays.tiles[np.where(inside, row["tile"] + r * row["columns"] + c, 0)]
-    return inside & (cell & tables.DRIVABLE > 0)
 
 
 def with_parked(sim: Any) -> Array:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from bev_kit import Array, Scene, drive, lanes_of, make, on_roads, overlapping
+from bev_kit import Array, Scene, drivable, drive, lanes_of, make, on_roads, overlapping
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -232,6 +232,24 @@ def test_no_change_where_nothing_is_gained_or_somebody_would_have_to_brake(monke
         scene.apply()
         lanes = {lane for lane, _, _ in watch_lanes(sim, 2, 12)}
         assert (lanes == {1}) == (case != "free"), case
+
+
+@pytest.mark.parametrize("gap", [2.5, 4.0, 7.0, 12.0])
+def test_who_pulls_out_keeps_clear_of_who_stands_before_it(monkeypatch: pytest.MonkeyPatch, gap: float) -> None:
+    """It is on the other lane by its number, but not yet by its place."""
+    sim = on_roads(monkeypatch, road(600.0, lanes=2), num_envs=3, **LONG)
+    scene = Scene(sim)
+    scene.car(1, 1, 100.0, kind=tables.OBSTACLE)
+    for env, v in enumerate((1.5, 3.0, 5.0)):
+        scene.car(2, 1, 100.0 - 4.5 - max(gap, v * v / 6.0 + 2.0), v, env=[env])
+    scene.apply()
+    base = sim.core.bank.arrays.maps["lane"][sim.core.world.episodes["map"][0]]
+    changed = np.zeros(3, bool)
+    for _ in range(150):
+        drive(sim)
+        assert_apart(sim)
+        changed |= sim.core.world.agents["lane"][:, 2] == base
+    assert changed.any()
 
 
 def test_after_a_change_there_is_no_other_for_four_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -540,6 +558,32 @@ def test_nobody_sets_out_in_front_of_a_car_that_could_not_stop(monkeypatch: pyte
     assert sim.core.world.agents["a"][0, 1] >= -0.5
 
 
+def test_who_runs_across_the_street_is_not_run_over_by_the_others_nor_stays_on_the_road() -> None:
+    """The event of `occluded-pedestrian`: somebody sets out before the ego, and reaches the other side."""
+    n = 48
+    sim = make(num_envs=n, scenarios=("occluded-pedestrian",))
+    sim.queue_states(range(1 << 30, (1 << 30) + 10 * n))
+    sim.reset()
+    expert, started = sim.make_expert(mode="calm"), torch.ones(n, dtype=torch.bool)
+    set_out, run_over, left_standing = 0, 0, 0
+    counted = np.zeros(n, bool)
+    for _ in range(350):
+        was = sim.core.world.episodes["phase"].copy()
+        out = sim.step(expert.act(started))
+        started = out.terminated | out.truncated
+        goes_on = ~started.numpy()
+        world = sim.core.world
+        set_out += int((goes_on & (was == 0) & (world.episodes["phase"] == 1)).sum())
+        pairs = overlapping(world.agents)
+        run_over += int((goes_on[pairs[:, 0]] & (pairs[:, 1] == 1)).sum())
+        done = goes_on & (world.episodes["phase"] == 1) & (world.agents["v"][:, 1] == 0.0)
+        x, y = world.agents["x"][:, 1:2], world.agents["y"][:, 1:2]
+        left_standing += int((done & ~counted & drivable(sim, np.arange(n), x, y)[:, 0]).sum())
+        counted = (counted | done) & goes_on
+    assert set_out > 30
+    assert (left_standing, run_over) == (0, 0), "who is left standing on the road; steps in which somebody is run over"
+
+
 # all scenarios together
 
 
@@ -562,6 +606,8 @@ class Drive(NamedTuple):
     backwards: int
     walked: float
     """Furthest, m, that somebody on foot came in a step."""
+    stuck: Counter[str]
+    """Cars and cyclists that have stood for 50 s on end; by scenario."""
 
 
 @pytest.fixture(scope="module")
@@ -577,6 +623,7 @@ def long_drive() -> Drive:
     at_start, overlaps = len(overlapping(world.agents)), Counter[str]()
     agent_steps = red = lights = stop_signs = signs = backwards = 0
     jumps = hardest = walked = 0.0
+    stood, stuck = np.zeros(world.agents.shape, int), Counter[str]()
     for _ in range(steps):
         before, episodes = world.agents.copy(), world.episodes.copy()
         out = sim.step(expert.act(started))
@@ -594,6 +641,10 @@ def long_drive() -> Drive:
         agent_steps += int(present[goes_on].sum())
         on_foot = (now["kind"] == tables.PEDESTRIAN) & goes_on[:, None]
         walked = max(walked, float(np.hypot(now["x"] - before["x"], now["y"] - before["y"])[on_foot].max()))
+        wheels = ((now["kind"] == tables.CAR) | (now["kind"] == tables.CYCLIST)) & (now["lane"] >= 0)
+        stood = np.where(wheels & (now["v"] < 0.1) & goes_on[:, None], stood + 1, 0)
+        for env in np.nonzero(stood[:, 1:] == 500)[0]:
+            stuck[SCENARIOS[world.episodes["scenario"][env]].name] += 1
         # cars that drive on
         moving = ((before["kind"] == tables.CAR) | (before["kind"] == tables.CYCLIST)) & goes_on[:, None]
         moving &= (before["lane"] >= 0) & (now["lane"] >= 0)
@@ -620,7 +671,9 @@ def long_drive() -> Drive:
         stop_signs += int((was["wait"][signed] < 1.0 - 1e-3).sum())
         signs += int(signed.sum())
     sim.close()
-    return Drive(agent_steps, overlaps, at_start, red, lights, stop_signs, signs, jumps, hardest, backwards, walked)
+    return Drive(
+        agent_steps, overlaps, at_start, red, lights, stop_signs, signs, jumps, hardest, backwards, walked, stuck
+    )
 
 
 def test_nobody_passes_a_line_on_red_and_nobody_a_stop_sign_without_a_stop(long_drive: Drive) -> None:
@@ -639,6 +692,11 @@ def test_road_users_hardly_ever_overlap(long_drive: Drive) -> None:
 
 def test_no_start_of_a_drive_has_overlapping_boxes(long_drive: Drive) -> None:
     assert long_drive.at_start == 0
+
+
+def test_traffic_keeps_moving(long_drive: Drive) -> None:
+    """A light's cycle takes 38 s at most: who stands for 50 s waits for somebody who waits for him."""
+    assert not long_drive.stuck
 
 
 def test_cars_move_as_fast_as_their_speed_says_and_never_back(long_drive: Drive) -> None:
