@@ -236,7 +236,7 @@ def test_no_change_where_nothing_is_gained_or_somebody_would_have_to_brake(monke
 
 @pytest.mark.parametrize("gap", [2.5, 4.0, 7.0, 12.0])
 def test_who_pulls_out_keeps_clear_of_who_stands_before_it(monkeypatch: pytest.MonkeyPatch, gap: float) -> None:
-    """It is on the other lane by its number, but not yet by its place."""
+    """It is on the other lane by its number, but not yet by its place; without the room for that, it stays."""
     sim = on_roads(monkeypatch, road(600.0, lanes=2), num_envs=3, **LONG)
     scene = Scene(sim)
     scene.car(1, 1, 100.0, kind=tables.OBSTACLE)
@@ -249,7 +249,24 @@ def test_who_pulls_out_keeps_clear_of_who_stands_before_it(monkeypatch: pytest.M
         drive(sim)
         assert_apart(sim)
         changed |= sim.core.world.agents["lane"][:, 2] == base
-    assert changed.any()
+    # crossing over by 1.9 m and 0.2 m takes 1.75 s, or 5.3 m below 3 m/s, and 2.3 m to gather speed
+    assert changed.tolist() == [gap == 12.0] * 3
+
+
+def test_who_comes_to_what_stands_on_the_lane_drives_round_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when others on the lane beside make it wait: it leaves the room to pull out."""
+    sim = on_roads(monkeypatch, road(900.0, lanes=2), num_envs=3, **LONG)
+    scene = Scene(sim)
+    scene.car(1, 1, 300.0, kind=tables.OBSTACLE)
+    for env, v in enumerate((5.0, 9.0, 13.0)):
+        scene.car(2, 1, 220.0, v, env=[env])
+        for k in range(12):
+            scene.car(3 + k, 0, 20.0 + 24.0 * k, 8.0, env=[env], desire=8.0 / STEP_MPS)
+    scene.apply()
+    for _ in range(600):
+        drive(sim)
+        assert_apart(sim)
+    assert (sim.core.world.agents["s"][:, 2] > 310.0).all()
 
 
 def test_after_a_change_there_is_no_other_for_four_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -565,7 +582,7 @@ def test_who_runs_across_the_street_is_not_run_over_by_the_others_nor_stays_on_t
     sim.queue_states(range(1 << 30, (1 << 30) + 10 * n))
     sim.reset()
     expert, started = sim.make_expert(mode="calm"), torch.ones(n, dtype=torch.bool)
-    set_out, run_over, left_standing = 0, 0, 0
+    set_out, crossed, run_over, left_standing = 0, 0, 0, 0
     counted = np.zeros(n, bool)
     for _ in range(350):
         was = sim.core.world.episodes["phase"].copy()
@@ -575,12 +592,14 @@ def test_who_runs_across_the_street_is_not_run_over_by_the_others_nor_stays_on_t
         world = sim.core.world
         set_out += int((goes_on & (was == 0) & (world.episodes["phase"] == 1)).sum())
         pairs = overlapping(world.agents)
-        run_over += int((goes_on[pairs[:, 0]] & (pairs[:, 1] == 1)).sum())
-        done = goes_on & (world.episodes["phase"] == 1) & (world.agents["v"][:, 1] == 0.0)
+        kinds = world.agents["kind"][pairs[:, 0], pairs[:, 2]]
+        run_over += int((goes_on[pairs[:, 0]] & (pairs[:, 1] == 1) & (kinds != tables.PEDESTRIAN)).sum())
+        done = goes_on & (world.episodes["phase"] == 1) & (world.agents["s"][:, 1] >= world.agents["rest"][:, 1])
         x, y = world.agents["x"][:, 1:2], world.agents["y"][:, 1:2]
         left_standing += int((done & ~counted & drivable(sim, np.arange(n), x, y)[:, 0]).sum())
+        crossed += int((done & ~counted).sum())
         counted = (counted | done) & goes_on
-    assert set_out > 30
+    assert set_out > 30 and crossed > 0.8 * set_out
     assert (left_standing, run_over) == (0, 0), "who is left standing on the road; steps in which somebody is run over"
 
 

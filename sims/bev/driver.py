@@ -14,14 +14,14 @@ from robotrl.sims.bev.core import Core
 from robotrl.sims.bev.geometry import BRAKE_MPS2, FRONT_M, REAR_M, STEER_GAIN
 from robotrl.sims.bev.jit import kernel
 from robotrl.sims.bev.judge import will_touch
-from robotrl.sims.bev.traffic import GAP_M, KEY, barrier, first_after, idm
+from robotrl.sims.bev.traffic import GAP_M, KEY, PULL_OUT_M, barrier, first_after, idm
 from robotrl.sims.bev.world import Maps, World
 
 MODES = ("calm", "brisk")
 """Ways to drive: share of the limit and headway differ."""
 PACE, HEADWAY_S = (0.75, 0.95), (1.5, 1.1)
-PULL_OUT_M, PULL_OUT_MPS = 8.0, 6.0
-"""Kept behind what stands on the lane, and the speed at which it is driven round."""
+PULL_OUT_MPS = 6.0
+"""Speed at which what stands on the lane is driven round."""
 COMFORT_MPS2 = 2.0
 """Lateral acceleration in bends, and deceleration before them."""
 

@@ -172,10 +172,10 @@ def locate(maps: Maps, world: World, e: int) -> None:
 
 @kernel
 def wait_at_sign(maps: Maps, world: World, e: int, dt: float) -> None:
-    """Count how long the ego has stood at a stop sign's line, as the others count for themselves."""
+    """Count how long the ego has stood at a sign's line, as the others count for themselves."""
     me = world.agents[e, 0]
     lane = maps.lanes[me.lane]
-    if lane.control == 2 and me.v < 0.3 and -1.0 < lane.stop - me.s - 0.5 * me.length < 3.0:
+    if lane.control >= 2 and me.v < 0.3 and -1.0 < lane.stop - me.s - 0.5 * me.length < 3.0:
         me.wait += dt
 
 

@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from robotrl.sims.bev import tables
-from robotrl.sims.bev.ego import locate
+from robotrl.sims.bev.ego import locate, on_road
 from robotrl.sims.bev.geometry import boxes_overlap, uniform
 from robotrl.sims.bev.jit import kernel
 from robotrl.sims.bev.traffic import HOLD_S, choose_next, pose
@@ -60,6 +60,8 @@ ASIDE_M, ASKEW_RAD = 0.4, 0.05
 """The ego starts so far aside of its route and so far turned, at most."""
 BESIDE = 0.4
 """Share of the starts on a road of several lanes that are on a lane beside the route's, if both sides have one."""
+KERB_M = 2.0
+"""How far beyond the edge of the road somebody stands who has crossed it."""
 PER_WALK = 2
 """People at each crosswalk."""
 
@@ -247,6 +249,18 @@ def place_cut_in(maps: Maps, world: World, e: int, seed: int) -> None:
 
 
 @kernel
+def across(maps: Maps, world: World, e: int, person: Any) -> float:
+    """Way, m, straight ahead of somebody at the kerb to the footway on the other side, all carriageways crossed."""
+    row = maps.maps[world.episodes[e].map]
+    last = 0.0
+    for k in range(80):
+        way = 0.5 * k
+        if on_road(maps, row, person.x + way * person.cos, person.y + way * person.sin):
+            last = way
+    return last + KERB_M
+
+
+@kernel
 def place_occluded(maps: Maps, world: World, e: int, seed: int) -> None:
     """Slot 1 is somebody on foot behind a van (slot 2) at the kerb of the ego's side."""
     agents, episode = world.agents[e], world.episodes[e]
@@ -262,7 +276,7 @@ def place_occluded(maps: Maps, world: World, e: int, seed: int) -> None:
         person.x, person.y = van.x + 3.4 * p.cos, van.y + 3.4 * p.sin
         person.cos, person.sin = -p.sin, p.cos
         person.walk, person.s, person.v = -1, 0.0, 0.0
-        person.rest = p.right + p.left + 4.0
+        person.rest = across(maps, world, e, person)
         person.desire = 1.2 + 0.8 * uniform(seed, 60)
         episode.target, episode.phase = 1, 0
         # how far along the route it happens
@@ -395,7 +409,6 @@ def act(maps: Maps, world: World, e: int) -> None:
         ahead = me.wait - ego.progress - 0.5 * EGO_LENGTH_M
         if episode.phase == 0 and ahead < 4.0 + 0.6 * ego.v + ego.v * ego.v / (2.0 * 3.5):
             episode.phase = 1
-            me.v = me.desire
     elif episode.event == CUT_IN and me.lane >= 0 and episode.phase == 0:
         gap = me.s - ego.lane_s - 0.5 * (me.length + EGO_LENGTH_M)
         limit = maps.lanes[me.lane].speed

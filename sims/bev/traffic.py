@@ -28,6 +28,10 @@ NOTICE_M = 30.0
 """Distance from a junction at which cars begin to watch it."""
 COMING_S = 7.0
 """Who would be at the junction within this time is given way to, s."""
+SETS_OFF = 1.2
+"""Acceleration counted on by who gives way and asks how long the crossing will take, m/s^2: a little below ACCEL."""
+PATIENCE_S = 30.0
+"""Who has waited so long at the end of a ramp takes any gap that forces nobody to brake hard."""
 POLITENESS, GAIN, SAFE_BRAKE = 0.2, 0.15, 2.5
 """MOBIL: share of the others' gain, threshold and largest deceleration forced on the follower, m/s^2."""
 CHANGE_EVERY = 10
@@ -36,6 +40,10 @@ HOLD_S = 4.0
 """Time after a change in which there is no other."""
 SIDEWAYS_MPS = 1.2
 """Speed at which a lane change crosses over."""
+UNDERWAY_MPS = 3.0
+"""Below this speed a car crosses over in proportion to it, since it cannot go sideways."""
+PULL_OUT_M = 8.0
+"""Room kept, besides GAP_M, to what stands on a lane that has another beside it: enough to pull out."""
 KEY = 4096.0
 """m: longer than any lane; a slot's place in the order is lane * KEY + s."""
 ABSENT = 1.0e9
@@ -245,7 +253,13 @@ def room(maps: Maps, world: World, e: int, slot: int, lane: int, before: float, 
             taken = gone > there - 0.5
         if not taken and conflict.yields == 1:
             # s until the own tail has left
-            clear = (before + conflict.end - s + me.length) / min(max(me.v, 3.0), row.speed) + 1.0
+            way = before + conflict.end - s + me.length
+            clear = (math.sqrt(me.v * me.v + 2.0 * SETS_OFF * way) - me.v) / SETS_OFF
+            clear = max(clear, way / row.speed) + 1.0
+            if conflict.merges == 1:
+                # it is enough to be at the joint before them, and who has waited long makes do with less
+                clear -= (conflict.other_end - conflict.other_begin) / max(c.v, 1.0)
+                clear *= max(1.0 - me.wait / PATIENCE_S, 0.3)
             if c.rear >= 0.0 and c.front <= conflict.other_begin:
                 taken = (conflict.other_begin - c.front) / max(c.front_v, 1.0) < clear
             if not taken and c.distance < tables.FAR and c.slot != slot:
@@ -304,10 +318,10 @@ def barrier(maps: Maps, world: World, e: int, slot: int, dt: float) -> float:
             state, _ = light(maps, world, e, lane.group)
             if state == RED or (state == YELLOW and line > me.v * me.v / (2.0 * 3.5)):
                 found, held = min(found, line), True
-        elif lane.control == 2:
+        elif lane.control >= 2:
             if line < 3.0 and me.v < 0.3:
                 me.wait += dt
-            if me.wait < 1.0:
+            if lane.control == 2 and me.wait < 1.0:
                 found, held = min(found, line), True
     if near and not held:
         if lane.junction >= 0:
@@ -337,6 +351,13 @@ def wanted_speed(maps: Maps, me: Any) -> float:
         if after < wanted:
             wanted = min(wanted, math.sqrt(after * after + 2.0 * ACCEL * max(lane.length - me.s, 0.0)))
     return max(wanted, 0.5)
+
+
+@kernel
+def can_pull_out(me: Any, ahead: Any, gap: float) -> bool:
+    """Whether a car that changes lanes now is past the side of the one ahead before it gets there."""
+    duration = (0.5 * (me.width + ahead.width) + 0.2) / SIDEWAYS_MPS
+    return (max(me.v, UNDERWAY_MPS) - ahead.v) * duration + 0.5 * ACCEL * duration * duration < gap - 0.3
 
 
 @kernel
@@ -490,6 +511,16 @@ def runs_into_street(world: World, e: int, me: Any) -> float:
 
 
 @kernel
+def is_crossed(world: World, e: int, me: Any) -> bool:
+    """Whether somebody whom the scenario has sent across is still on the street near by, or waits between lanes."""
+    episode = world.episodes[e]
+    if episode.event != OCCLUDED or episode.phase == 0:
+        return False
+    person = world.agents[e, episode.target]
+    return person.s < person.rest and math.hypot(person.x - me.x, person.y - me.y) < NOTICE_M
+
+
+@kernel
 def decide(maps: Maps, world: World, e: int, slot: int, at: int, dt: float) -> None:
     """Choose a car's or cyclist's acceleration for this step, and whether it changes lanes."""
     me = world.agents[e, slot]
@@ -497,6 +528,10 @@ def decide(maps: Maps, world: World, e: int, slot: int, at: int, dt: float) -> N
     lane = maps.lanes[me.lane]
     speed = world.agents[e, ahead].v if ahead >= 0 else me.v
     wanted = wanted_speed(maps, me)
+    stands = ahead >= 0 and world.agents[e, ahead].kind == tables.OBSTACLE and (lane.left >= 0 or lane.right >= 0)
+    free = ahead < 0 or can_pull_out(me, world.agents[e, ahead], gap)
+    if stands:
+        gap = max(gap - PULL_OUT_M, 0.1)
     accel = idm(me.v, wanted, gap, me.v - speed, me.headway)
     closed = min(barrier(maps, world, e, slot, dt), runs_into_street(world, e, me))
     if closed < tables.FAR:
@@ -516,7 +551,9 @@ def decide(maps: Maps, world: World, e: int, slot: int, at: int, dt: float) -> N
         and me.hold == 0.0
         and lane.junction < 0
         and lane.length - me.s > 20.0
-        and me.v > 1.0
+        and (me.v > 1.0 or stands)
+        and free
+        and not is_crossed(world, e, me)
         and not consider_change(maps, world, e, slot, accel, 0)
     ):
         consider_change(maps, world, e, slot, accel, 1)
@@ -533,7 +570,7 @@ def advance(maps: Maps, world: World, e: int, slot: int, dt: float) -> None:
     me.s += 0.5 * (before + me.v) * dt
     aside = me.rest - me.d
     if aside != 0.0:
-        step = SIDEWAYS_MPS * dt * min(me.v / 3.0, 1.0)
+        step = SIDEWAYS_MPS * dt * min(me.v / UNDERWAY_MPS, 1.0)
         me.d += min(max(aside, -step), step)
     length = maps.lanes[me.lane].length
     if me.s > length:
@@ -565,17 +602,35 @@ def free_to_walk(world: World, e: int, walk: Any) -> bool:
 
 
 @kernel
+def stops_for(world: World, e: int, person: Any) -> bool:
+    """Whether somebody who runs across lets another than the ego pass, or anyone who stands in the way."""
+    agents = world.agents[e]
+    for slot in range(len(agents)):
+        other = agents[slot]
+        if other.kind == 0 or other.kind == tables.PEDESTRIAN or (slot == 0 and other.v > 0.5):
+            continue
+        dx, dy = person.x - other.x, person.y - other.y
+        ahead, aside = dx * other.cos + dy * other.sin, dy * other.cos - dx * other.sin
+        comes = aside * (person.sin * other.cos - person.cos * other.sin) < 0.0
+        # nobody stops who is in its way already
+        half, beside = 0.5 * other.length + 0.6, abs(aside) - 0.5 * other.width
+        reach = half + 0.5 * other.v + other.v * other.v / (2.0 * 4.0)
+        if comes and -half < ahead < reach and 0.35 < beside < 1.2:
+            return True
+    return False
+
+
+@kernel
 def stroll(maps: Maps, world: World, e: int, slot: int, dt: float) -> None:
     """One step of a person: wait at the kerb, cross, wait on the other side."""
     me = world.agents[e, slot]
     if me.walk < 0:
         # set off by the scenario: straight ahead, to the other side
-        if me.v > 0.0 and me.s < me.rest:
-            me.s += me.v * dt
-            me.x += me.v * me.cos * dt
-            me.y += me.v * me.sin * dt
-        else:
-            me.v = 0.0
+        goes = world.episodes[e].phase == 1 and me.s < me.rest and not stops_for(world, e, me)
+        me.v = me.desire if goes else 0.0
+        me.s += me.v * dt
+        me.x += me.v * me.cos * dt
+        me.y += me.v * me.sin * dt
         return
     walk = maps.walks[maps.maps[world.episodes[e].map].walk + me.walk]
     dx, dy = walk.x1 - walk.x0, walk.y1 - walk.y0

@@ -133,7 +133,7 @@ class GymnasiumVectorEnv(_View, gym.vector.VectorEnv[Obs, NDArray[np.float32], N
         out = self.sim.step(_to_tensor(actions, self.sim))
         terminated, truncated = _copy(out.terminated), _copy(out.truncated)
         done = terminated | truncated
-        steps = {key: _copy(value) for key, value in out.info.items()}
+        steps = {key: _as_gymnasium_keeps(value) for key, value in out.info.items()}
         infos: dict[str, Any] = {}
         if not done.all():
             infos = _masked(steps, ~done)
@@ -229,6 +229,13 @@ def _masked(values: Mapping[str, NDArray[Any]], rows: NDArray[np.bool_]) -> dict
 
 def _copy(tensor: Tensor) -> NDArray[Any]:
     return np.array(tensor.detach().cpu().numpy())
+
+
+def _as_gymnasium_keeps(value: Tensor) -> NDArray[Any]:
+    """Gymnasium makes infos of vector envs from Python's numbers, which are 64 bits wide."""
+    array = _copy(value)
+    wide = {"f": np.float64, "i": np.int64, "u": np.int64}.get(array.dtype.kind)
+    return array if wide is None else array.astype(wide)
 
 
 def _copies(tensors: Mapping[str, Tensor]) -> Obs:
