@@ -50,6 +50,16 @@ def check_number(field: str, value: object, low: float, high: float, unit: str =
         raise out_of_range(field, value, f"a number from {low:g} to {high:g}{unit and f' {unit}'}")
 
 
+def check_count(field: str, value: object, low: int, high: int, what: str = "") -> None:
+    """Refuse what is no whole number from `low` to `high`.
+
+    Raises:
+        ConfigError: the field, its value and what was expected.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise out_of_range(field, value, f"{what or 'a whole number'} from {low} to {high}")
+
+
 def out_of_range(field: str, value: object, expected: str) -> ConfigError:
     """The error for a value outside what `expected` describes."""
     return ConfigError(f"{field} is {value!r}: expected {expected}")

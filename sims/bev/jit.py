@@ -31,6 +31,7 @@ SOURCES = (
     "lanes",
     "maps",
     "observe",
+    "plan",
     "raster",
     "rewards",
     "scenarios",

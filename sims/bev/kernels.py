@@ -7,6 +7,7 @@ from typing import Any
 from robotrl.sims.bev import ego, judge, raster, scenarios, tables, traffic
 from robotrl.sims.bev.jit import kernel
 from robotrl.sims.bev.observe import Vectors, observe
+from robotrl.sims.bev.plan import follow
 from robotrl.sims.bev.rewards import Rules
 from robotrl.sims.bev.world import Maps, World
 
@@ -45,6 +46,41 @@ def step_env(maps: Maps, world: World, rules: Rules, e: int, steer: float, accel
 
 
 @kernel
+def take(maps: Maps, world: World, rules: Rules, e: int, action: Any, terms: Any, last: Any) -> float:
+    """Carry out an action of env `e`, for as many control steps as it lasts or until one ends the episode.
+
+    Args:
+        maps: all maps.
+        world: all envs.
+        rules: how actions are read, and what is rewarded.
+        e: env.
+        action: (A,) steer and acceleration, or a trajectory.
+        terms: (len(TERMS),) to write the reward's terms to: what was gained and the end in all, of the others the mean.
+        last: (len(TERMS),) scratch.
+
+    Returns:
+        The reward of all of these steps.
+    """
+    ego = world.egos[e]
+    x, y, cos, sin = ego.x, ego.y, ego.cos, ego.sin
+    total, count = 0.0, 0
+    terms[:] = 0.0
+    for k in range(rules.hold):
+        steer, accel = action[0], action[1]
+        if rules.planned == 1:
+            steer, accel = follow(world, e, action, x, y, cos, sin, k * rules.dt, rules.throttle)
+        total += step_env(maps, world, rules, e, steer, accel, last)
+        count += 1
+        for i in range(len(terms)):
+            terms[i] += last[i]
+        if world.episodes[e].events:
+            break
+    for i in range(1, len(terms) - 1):
+        terms[i] /= count
+    return total
+
+
+@kernel
 def step_range(
     maps: Maps,
     world: World,
@@ -53,15 +89,16 @@ def step_range(
     actions: Any,
     reward: Any,
     terms: Any,
+    last: Any,
     done: Any,
     events: Any,
     completion: Any,
     low: int,
     high: int,
 ) -> None:
-    """Step the envs from `low` to `high` (excluded) under actions (N, 2), and observe them."""
+    """Step the envs from `low` to `high` (excluded) under actions (N, A), and observe them."""
     for e in range(low, high):
-        reward[e] = step_env(maps, world, rules, e, actions[e, 0], actions[e, 1], terms[e])
+        reward[e] = take(maps, world, rules, e, actions[e], terms[e], last[e])
         found = world.episodes[e].events
         events[e] = found
         done[e] = RUNNING

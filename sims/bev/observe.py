@@ -20,6 +20,8 @@ SPEED, LENGTH, SHORT = 15.0, 50.0, 10.0
 """What speeds (m/s), long distances and short ones (m) are divided by."""
 SIGHT_M = 60.0
 """Things further ahead than this are as good as not there."""
+CONFLICT_S, CONFLICT_M = 5.0, 3.0
+"""A conflict: somebody whose centre, at present speeds and courses, comes nearer than this within so long."""
 ROUTE_AT = (3, 6, 10, 15, 20, 28, 38, 50)
 """m ahead of the ego at which the route is given."""
 SCALARS = (
@@ -61,6 +63,10 @@ SCALARS = (
     "right_ahead_closing",
     "right_behind_gap",
     "right_behind_closing",
+    "conflict_time",
+    "conflict_miss",
+    "conflict_x",
+    "conflict_y",
 )
 EGO = (
     "speed",
@@ -177,6 +183,33 @@ def beside_lane(maps: Maps, world: World, e: int, target: int, out: Any, at: int
 
 
 @kernel
+def observe_conflict(world: World, e: int, out: Any) -> None:
+    """Write whom the ego meets first if all keep speed and course: when, how close, and where it is now."""
+    ego, agents = world.egos[e], world.agents[e]
+    first, slot, miss = CONFLICT_S, -1, CONFLICT_M
+    for k in range(1, len(agents)):
+        other = agents[k]
+        if other.kind == 0:
+            continue
+        dx, dy = other.x - ego.x, other.y - ego.y
+        vx, vy = other.v * other.cos - ego.v * ego.cos, other.v * other.sin - ego.v * ego.sin
+        closing, square = -(dx * vx + dy * vy), vx * vx + vy * vy
+        if closing <= 0.0 or closing >= first * square:
+            continue
+        t = closing / square
+        nx, ny = dx + t * vx, dy + t * vy
+        if nx * nx + ny * ny < CONFLICT_M * CONFLICT_M:
+            first, slot, miss = t, k, math.sqrt(nx * nx + ny * ny)
+    out[38] = first / CONFLICT_S
+    out[39] = miss / CONFLICT_M
+    out[40] = out[41] = 0.0
+    if slot > 0:
+        dx, dy = agents[slot].x - ego.x, agents[slot].y - ego.y
+        out[40] = (dx * ego.cos + dy * ego.sin) / LENGTH
+        out[41] = (dy * ego.cos - dx * ego.sin) / LENGTH
+
+
+@kernel
 def observe_scalars(maps: Maps, world: World, e: int, out: Any) -> None:
     """Write the scalars."""
     ego, episode = world.egos[e], world.episodes[e]
@@ -222,6 +255,7 @@ def observe_scalars(maps: Maps, world: World, e: int, out: Any) -> None:
     lane = maps.lanes[ego.lane]
     beside_lane(maps, world, e, lane.left, out, 28)
     beside_lane(maps, world, e, lane.right, out, 33)
+    observe_conflict(world, e, out)
 
 
 @kernel

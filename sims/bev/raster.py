@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from robotrl.errors import ConfigError, check_number
+from robotrl.errors import ConfigError, check_count, check_number
 from robotrl.sims.bev import tables
 from robotrl.sims.bev.jit import kernel
 from robotrl.sims.bev.traffic import light
@@ -65,8 +65,7 @@ def raster_spec(cfg: RasterCfg, packed: bool, num_envs: int) -> Spec:
         ConfigError: a size out of range, or views too large for memory.
     """
     for value in (cfg.height, cfg.width):
-        if not 8 <= value <= 4096:
-            raise ConfigError(f"raster_pixels is {value}: expected 8 to 4096 pixels")
+        check_count("raster_pixels", value, 8, 4096, "pixels")
     check_number("pixels_per_m", cfg.pixels_per_m, 0.1, 20.0)
     check_number("raster.behind", cfg.behind, 0.0, 1.0)
     size = num_envs * cfg.height * cfg.width * (2 if packed else 2 + len(CHANNELS))

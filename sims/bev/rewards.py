@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robotrl.errors import check_number, unknown
+from robotrl.sims.bev.plan import Actions
 from robotrl.sims.bev.tables import EVENTS
 
 FACTORS = ("outside", "speeding", "ttc", "comfort", "centre")
@@ -48,10 +49,9 @@ class RewardCfg:
     """s for which a near collision or a discomfort counts; 500 steps in CaRL."""
 
 
-def carl() -> RewardCfg:
-    """CaRL's reward: progress, soft factors, and -1 for a collision or a red light."""
-    ends = {"vehicle": -1.0, "pedestrian": -1.0, "static": -1.0, "red_light": -1.0}
-    return RewardCfg(ends=ends)
+def carl(end_penalty: float = 1.0) -> RewardCfg:
+    """CaRL's reward: progress, soft factors, and what a collision or a red light costs, of the 100 of a whole route."""
+    return RewardCfg(ends=dict.fromkeys(("vehicle", "pedestrian", "static", "red_light"), -end_penalty))
 
 
 def roach() -> RewardCfg:
@@ -87,9 +87,13 @@ class Rules(NamedTuple):
     throttle: float
     """m/s^2 at an acceleration action of 1."""
     dt: float
+    hold: int
+    """Control steps that an action lasts."""
+    planned: int
+    """1 where actions are trajectories."""
 
 
-def rules(cfg: RewardCfg, blocked_s: float, throttle: float, dt: float) -> Rules:
+def rules(cfg: RewardCfg, actions: Actions, blocked_s: float, throttle: float, dt: float) -> Rules:
     """Check a reward and lay it out for the kernels.
 
     Raises:
@@ -117,4 +121,6 @@ def rules(cfg: RewardCfg, blocked_s: float, throttle: float, dt: float) -> Rules
         blocked_s=float(blocked_s),
         throttle=float(throttle),
         dt=float(dt),
+        hold=actions.hold,
+        planned=int(actions.kind == "trajectory"),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,20 +12,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from robotrl.errors import ConfigError, out_of_range, unknown
+from robotrl.errors import ConfigError, check_count, check_number, out_of_range, unknown
 from robotrl.sims import starts
 from robotrl.sims.actions import ActionBounds
-from robotrl.sims.bev import ego, geometry, maps, observe, opendrive, picture, raster, rewards, roads, routes, tables
+from robotrl.sims.bev import maps, observe, opendrive, picture, raster, rewards, roads, routes, tables, trace
 from robotrl.sims.bev.bank import Bank
-from robotrl.sims.bev.core import Core, Views
+from robotrl.sims.bev.core import Views
 from robotrl.sims.bev.driver import RouteDriver
-from robotrl.sims.bev.lanes import Control
+from robotrl.sims.bev.plan import ActionKind, actions_of
 from robotrl.sims.bev.rewards import RewardCfg
 from robotrl.sims.bev.scenarios import SCENARIOS, Event, Scenario
-from robotrl.sims.bev.traffic import light
-from robotrl.sims.bev.world import World
+from robotrl.sims.bev.trace import KeepingCore
 from robotrl.spec import Spec, Split, Step
-from robotrl.trace import TraceFrame, TraceLane, TraceMap, TraceStep, TraceStop
+from robotrl.trace import TraceFrame, TraceMap, TraceStep
 
 if TYPE_CHECKING:
     import gymnasium
@@ -35,10 +33,6 @@ DT_S = 0.1
 OBSERVED = ("vector", "raster", "both", "none")
 Observed = Literal["vector", "raster", "both", "none"]
 MAX_AGENTS = 256
-AWAY_M = 1e5
-"""Those who have left the map are further away."""
-ACTION = Spec((2,), ("steer", "accel"), ("1", "1"), (-1.0, -1.0), (1.0, 1.0))
-"""Steer is a share of the wheels' largest angle, positive to the left; accel a share of full throttle or brake."""
 
 
 class TensorDriver:
@@ -50,21 +44,8 @@ class TensorDriver:
         self.mode: Tensor = torch.from_numpy(driver.mode)
 
     def act(self, started: Tensor) -> Tensor:
-        """Actions (N, 2); `started` (N,) bool marks envs at the first step of an episode."""
+        """Actions (N, A); `started` (N,) bool marks envs at the first step of an episode."""
         return torch.from_numpy(self._driver.act(started.numpy()))
-
-
-class KeepingCore(Core):
-    """Keeps how the last episodes ended, before new ones are written over them; for the trace."""
-
-    ended: World
-    ended_ids: NDArray[np.int64]
-
-    def _start(self, env_ids: NDArray[np.int64]) -> None:
-        world = self.world
-        rows = {name: getattr(world, name)[env_ids] for name in ("agents", "egos", "episodes")}
-        self.ended, self.ended_ids = world._replace(**rows), env_ids
-        super()._start(env_ids)
 
 
 class DriveSim:
@@ -76,8 +57,6 @@ class DriveSim:
     device = torch.device("cpu")
     buffers_are_reused = True
     has_final_obs: Literal[True] = True
-    control_dt_s = DT_S
-    action_spec = ACTION
     cameras = ("top",)
 
     def __init__(self, core: KeepingCore, observation_spec: dict[str, Spec], privileged: tuple[str, ...]) -> None:
@@ -86,7 +65,9 @@ class DriveSim:
         self.threads = core.threads
         self.observation_spec = observation_spec
         self.privileged = privileged
-        self._bounds = ActionBounds(ACTION, core.num_envs, "bev/drive")
+        self.action_spec = core.action_spec
+        self.control_dt_s = DT_S * core.rules.hold
+        self._bounds = ActionBounds(core.action_spec, core.num_envs, "bev/drive")
         self._obs = {key: torch.from_numpy(value) for key, value in core.obs.items()}
         self._no_obs = {key: value[:0] for key, value in self._obs.items()}
         self._no_ids = torch.zeros(0, dtype=torch.int64)
@@ -108,7 +89,7 @@ class DriveSim:
         return dict(self._obs)
 
     def step(self, actions: Tensor) -> Step:
-        """Advance all envs by 0.1 s under actions (N, 2), clipped to their bounds.
+        """Advance all envs by an action (N, A) each, clipped to its bounds; it lasts `control_dt_s`.
 
         Raises:
             ConfigError: wrong shape.
@@ -179,82 +160,19 @@ class DriveSim:
 
     def trace_map(self, env: int) -> TraceMap:
         """The map of an env's running episode."""
-        arrays, world = self.core.bank.arrays, self.core.world
-        row, route = arrays.maps[world.episodes["map"][env]], arrays.routes[world.episodes["route"][env]]
-
-        def part(name: str, first: str) -> Any:
-            return getattr(arrays, name)[row[first] : row[first] + row[f"{first}s"]]
-
-        lanes: list[TraceLane] = []
-        stops: list[TraceStop] = []
-        for lane in part("lanes", "lane"):
-            points = arrays.points[lane["first"] : lane["first"] + lane["count"]]
-            marks = bool(lane["junction"] >= 0), bool(lane["left"] >= 0), bool(lane["right"] >= 0)
-            lanes.append(TraceLane(columns(points, "x", "y"), float(lane["width"]), *marks))
-            if lane["control"] != Control.NONE:
-                x, y, yaw = posed(points[min(round(float(lane["stop"] / lane["spacing"])), len(points) - 1)])
-                control: Any = Control(lane["control"]).name.lower()
-                stops.append(TraceStop(x, y, yaw, float(lane["width"]), control, int(lane["group"])))
-        parked = part("parked", "parked")
-        return TraceMap(
-            scenario=self.core.scenarios[world.episodes["scenario"][env]].name,
-            lanes=tuple(lanes),
-            stops=tuple(stops),
-            walks=columns(part("walks", "walk"), "x0", "y0", "x1", "y1", "width"),
-            parked=np.column_stack([*posed(parked), columns(parked, "length", "width")]),
-            route=columns(arrays.route_points[route["first"] : route["first"] + route["count"]], "x", "y"),
-            size=(float(world.agents["length"][env, 0]), float(world.agents["width"][env, 0])),
-        )
+        return trace.map_of(self.core, env)
 
     def trace_frame(self, env: int) -> TraceFrame:
         """Where everybody is now."""
-        return self._frame(self.core.world, env)
-
-    def _frame(self, world: World, e: int) -> TraceFrame:
-        arrays, me, episode = self.core.bank.arrays, world.egos[e], world.episodes[e]
-        others = world.agents[e, 1:]
-        slots = np.flatnonzero((others["kind"] > 0) & (np.abs(others["x"]) < AWAY_M))
-        there = others[slots]
-        point = arrays.route_points[arrays.routes[episode["route"]]["first"] + me["index"]]
-        return TraceFrame(
-            state_id=int(episode["seed"]),
-            time_s=float(episode["time"]),
-            ego=(float(me["x"]), float(me["y"]), float(me["yaw"])),
-            speed_mps=float(me["v"]),
-            limit_mps=float(point["speed"]),
-            slots=slots + 1,
-            kinds=there["kind"].astype(np.int64) - 1,
-            boxes=np.column_stack([*posed(there), columns(there, "length", "width", "v")]),
-            lights=tuple(light(arrays, world, e, g)[0] for g in range(arrays.maps[episode["map"]]["signals"])),
-        )
+        return trace.frame_of(self.core, self.core.world, env)
 
     def trace_step(self, env: int) -> TraceStep:
         """What the last step brought."""
-        core = self.core
-        events = int(core.events[env])
-        hit = events & (tables.VEHICLE | tables.PERSON | tables.STATIC)
-        return TraceStep(
-            reward=float(core.reward[env]),
-            terms={name: float(term[env]) for name, term in self.terms.items()},
-            completion=float(core.completion[env]),
-            events=tuple(name for name, bit in tables.EVENTS.items() if events & bit),
-            at_fault=bool(core.drives[env].at_fault) if hit else None,
-            success=bool(core.success[env]),
-            score=float(core.score[env]) if events else math.nan,
-            last=self._frame(core.ended, int(np.flatnonzero(core.ended_ids == env)[0])) if events else None,
-        )
+        return trace.step_of(self.core, env)
 
     def trace_plan(self, env: int, actions: NDArray[Any]) -> NDArray[np.float64]:
-        """(n, 3) where actions (n, 2) take the ego."""
-        rules, me = self.core.rules, self.core.world.egos[env]
-        state = float(me["x"]), float(me["y"]), float(me["yaw"]), float(me["v"])
-        out = np.zeros((len(actions), 3))
-        for row, (steer, accel) in zip(out, np.clip(actions, -1.0, 1.0).tolist(), strict=True):
-            for _ in range(ego.SUBSTEPS):
-                rate = ego.acceleration(accel, rules.throttle)
-                state = geometry.bicycle(*state, steer, rate, rules.dt / ego.SUBSTEPS)
-            row[:] = state[:3]
-        return out
+        """(m, 3) where actions (n, A) take the ego: x, y and yaw after each, or the points of the first trajectory."""
+        return trace.plan_of(self.core, env, actions)
 
     def as_gymnasium(self) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
         """The same sim as a numpy `gymnasium.vector.VectorEnv`; `robotrl.sims.interop` has more options."""
@@ -265,16 +183,6 @@ class DriveSim:
     def close(self) -> None:
         """Let the threads go."""
         self.core.close()
-
-
-def columns(records: Any, *names: str) -> NDArray[np.float64]:
-    """(n, len(names)) fields of records."""
-    return np.stack([records[name] for name in names], axis=-1).astype(np.float64)
-
-
-def posed(records: Any) -> tuple[Any, Any, Any]:
-    """x, y and yaw of records that hold a direction."""
-    return records["x"], records["y"], np.arctan2(records["sin"], records["cos"])
 
 
 def chosen(scenarios: Sequence[str] | None) -> tuple[Scenario, ...]:
@@ -302,6 +210,7 @@ def make(
     obs: Observed = "vector",
     scenarios: Sequence[str] | None = None,
     reward: str | RewardCfg = "carl",
+    end_penalty: float | None = None,
     map: str | Path | None = None,
     limit_s: float = 80.0,
     blocked_s: float = 45.0,
@@ -311,6 +220,9 @@ def make(
     pixels_per_m: float = 2.0,
     packed: bool = False,
     throttle_mps2: float = 2.4,
+    actions: ActionKind = "controls",
+    hold: int | None = None,
+    points: int = 4,
     threads: int = 0,
 ) -> DriveSim:
     """The batched sim.
@@ -322,6 +234,8 @@ def make(
         obs: what is observed: "vector" arrays, the "raster" as CaRL draws it, "both" or "none".
         scenarios: names of the scenarios to drive, all without.
         reward: "carl" or "roach", or a `RewardCfg`.
+        end_penalty: what a collision or a red light costs with "carl", of the 100 of a whole route, 0 to 100; its own
+            is 1.
         map: an OpenDRIVE file to drive on instead of the procedural roads.
         limit_s: time limit of an episode, 1 to 3,600 s.
         blocked_s: standing for so long ends it.
@@ -332,6 +246,10 @@ def make(
         packed: give the raster as two bytes of bits for each pixel.
         throttle_mps2: acceleration at an action of 1; the fit that the other constants come from has 0.56, a mean over
             cars that mostly drive already, with which a car takes 20 s to reach 11 m/s.
+        actions: "controls": steer and accel; "trajectory": points 0.5 s apart in the ego's frame, which a tracker
+            follows.
+        hold: control steps of 0.1 s that an action lasts, 1 to 50; None: 1 for controls, 5 for a trajectory.
+        points: of a trajectory, 2 to 16.
         threads: that step the envs, 0 for every core.
 
     Raises:
@@ -345,15 +263,18 @@ def make(
         ("polylines", polylines, 0, maps.NEAREST),
         ("threads", threads, 0, 1024),
     ):
-        if not low <= value <= high:
-            raise out_of_range(name, value, f"{low} to {high}")
-    if not 1.0 <= limit_s <= 3600.0:
-        raise out_of_range("limit_s", limit_s, "1 to 3600 s")
+        check_count(name, value, low, high)
+    check_number("limit_s", limit_s, 1.0, 3600.0, "s")
     if obs not in OBSERVED:
         raise unknown("obs", str(obs), OBSERVED)
-    if isinstance(reward, str):
-        if reward not in rewards.PRESETS:
-            raise unknown("reward", reward, rewards.PRESETS)
+    if isinstance(reward, str) and reward not in rewards.PRESETS:
+        raise unknown("reward", reward, rewards.PRESETS)
+    if end_penalty is not None:
+        if reward != "carl":
+            raise ConfigError(f"end_penalty is {end_penalty!r}, but reward is not 'carl': expected ends of its own")
+        check_number("end_penalty", end_penalty, 0.0, 100.0)
+        reward = rewards.carl(end_penalty)
+    elif isinstance(reward, str):
         reward = rewards.PRESETS[reward]()
     if map is None:
         bank, driven = Bank(lambda key: maps.finish(roads.layout(*key))), chosen(scenarios)
@@ -375,6 +296,7 @@ def make(
         specs |= observe.vector_specs(nearest, polylines)
     if obs != "none":
         specs["privileged"] = observe.privileged_spec()
+    taken = actions_of(actions, hold, points)
     count = threads or os.cpu_count() or 1
     core = KeepingCore(
         bank,
@@ -382,7 +304,8 @@ def make(
         agents,
         driven,
         round(limit_s / DT_S),
-        rewards.rules(reward, blocked_s, throttle_mps2, DT_S),
+        rewards.rules(reward, taken, blocked_s, throttle_mps2, DT_S),
+        taken.spec,
         seed,
         count,
         observe.make_vectors(num_envs, nearest, polylines, obs in ("vector", "both"), obs != "none"),

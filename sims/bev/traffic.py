@@ -256,14 +256,15 @@ def room(maps: Maps, world: World, e: int, slot: int, lane: int, before: float, 
             way = before + conflict.end - s + me.length
             clear = (math.sqrt(me.v * me.v + 2.0 * SETS_OFF * way) - me.v) / SETS_OFF
             clear = max(clear, way / row.speed) + 1.0
-            if conflict.merges == 1:
-                # it is enough to be at the joint before them, and who has waited long makes do with less
-                clear -= (conflict.other_end - conflict.other_begin) / max(c.v, 1.0)
-                clear *= max(1.0 - me.wait / PATIENCE_S, 0.3)
+            # it is enough to be at the joint before them, and who has waited long makes do with less
+            joint = conflict.other_end - conflict.other_begin if conflict.merges == 1 else 0.0
+            patience = max(1.0 - me.wait / PATIENCE_S, 0.3) if conflict.merges == 1 else 1.0
             if c.rear >= 0.0 and c.front <= conflict.other_begin:
-                taken = (conflict.other_begin - c.front) / max(c.front_v, 1.0) < clear
+                v = max(c.front_v, 1.0)
+                taken = (conflict.other_begin - c.front) / v < patience * (clear - joint / v)
             if not taken and c.distance < tables.FAR and c.slot != slot:
-                taken = (c.distance + conflict.other_begin) / max(c.v, 1.0) < clear
+                v = max(c.v, 1.0)
+                taken = (c.distance + conflict.other_begin) / v < patience * (clear - joint / v)
         if taken:
             found = min(found, before + conflict.begin - s - half - 1.5)
     return found
