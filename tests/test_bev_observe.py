@@ -171,7 +171,7 @@ def test_scalars_of_the_lanes_beside(seen: tuple[Any, dict[str, Array]]) -> None
     assert there > 5
 
 
-def test_road_users_come_nearest_first(seen: tuple[Any, dict[str, Array]]) -> None:
+def test_road_users_come_in_the_order_of_how_near_they_soon_are(seen: tuple[Any, dict[str, Array]]) -> None:
     sim, obs = seen
     world = sim.core.world
     full = 0
@@ -179,10 +179,14 @@ def test_road_users_come_nearest_first(seen: tuple[Any, dict[str, Array]]) -> No
         ego, users = world.egos[env], world.agents[env, 1:]
         users = users[users["kind"] > 0]
         x, y = relative(ego, users["x"], users["y"])
-        distance = np.hypot(x, y)
-        order = np.argsort(distance)[: (distance <= 60).sum()][:6]
+        there = np.hypot(x, y) <= 60
+        users, x, y = users[there], x[there], y[there]
+        # now or in 1.5 s, the lesser, if all keep speed and course
+        moved = [users["v"] * users[name] - ego["v"] * ego[name] for name in ("cos", "sin")]
+        later = np.hypot(users["x"] - ego["x"] + 1.5 * moved[0], users["y"] - ego["y"] + 1.5 * moved[1])
+        order = np.argsort(np.minimum(np.hypot(x, y), later))[:6]
         users, x, y = users[order], x[order], y[order]
-        expected = np.zeros((6, 7))
+        expected = np.zeros((6, 8))
         expected[: len(users)] = np.stack(
             [
                 x / 50,
@@ -192,6 +196,7 @@ def test_road_users_come_nearest_first(seen: tuple[Any, dict[str, Array]]) -> No
                 users["v"] / 15,
                 users["length"] / 10,
                 (users["kind"] == tables.PEDESTRIAN) | (users["kind"] == tables.CYCLIST),
+                users["a"] / 5,
             ],
             axis=1,
         )

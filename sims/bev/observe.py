@@ -22,6 +22,8 @@ SIGHT_M = 60.0
 """Things further ahead than this are as good as not there."""
 CONFLICT_S, CONFLICT_M = 5.0, 3.0
 """A conflict: somebody whose centre, at present speeds and courses, comes nearer than this within so long."""
+SOON_S = 1.5
+"""Road users are observed by how near they are within this time."""
 ROUTE_AT = (3, 6, 10, 15, 20, 28, 38, 50)
 """m ahead of the ego at which the route is given."""
 SCALARS = (
@@ -80,7 +82,7 @@ EGO = (
 )
 """What goes with the raster, as CaRL's policy has it: the car itself and the limit, nothing of the others."""
 ROUTE = ("x", "y", "curvature")
-AGENTS = ("x", "y", "heading_cos", "heading_sin", "speed", "length", "vulnerable")
+AGENTS = ("x", "y", "heading_cos", "heading_sin", "speed", "length", "vulnerable", "accel")
 LANES = ("x0", "y0", "x1", "y1", "speed_limit")
 PRIVILEGED = (
     "time_left",
@@ -100,7 +102,7 @@ class Vectors(NamedTuple):
     route: NDArray[np.float32]
     """(N, len(ROUTE_AT), 3)"""
     agents: NDArray[np.float32]
-    """(N, K, 7) the nearest, nearest first; rows of zeros where there are fewer."""
+    """(N, K, 8) who comes nearest soon, nearest first; rows of zeros where there are fewer."""
     agents_mask: NDArray[np.float32]
     """(N, K)"""
     lanes: NDArray[np.float32]
@@ -273,8 +275,17 @@ def observe_route(maps: Maps, world: World, e: int, out: Any) -> None:
 
 
 @kernel
+def soon(ego: Any, other: Any) -> float:
+    """Squared distance, m^2, at which somebody's centre is now or after `SOON_S`, the lesser, if all drive on."""
+    dx, dy = other.x - ego.x, other.y - ego.y
+    later_x = dx + SOON_S * (other.v * other.cos - ego.v * ego.cos)
+    later_y = dy + SOON_S * (other.v * other.sin - ego.v * ego.sin)
+    return min(dx * dx + dy * dy, later_x * later_x + later_y * later_y)
+
+
+@kernel
 def observe_agents(world: World, e: int, out: Any, mask: Any) -> None:
-    """Write the nearest road users, nearest first."""
+    """Write the road users within sight who come nearest soon, nearest first."""
     ego, agents = world.egos[e], world.agents[e]
     most = len(mask)
     # the mask holds squared distances while the nearest are sorted in; column 6 their slots
@@ -284,8 +295,10 @@ def observe_agents(world: World, e: int, out: Any, mask: Any) -> None:
         if other.kind == 0:
             continue
         dx, dy = other.x - ego.x, other.y - ego.y
-        square = dx * dx + dy * dy
-        if square > SIGHT_M * SIGHT_M or (count == most and square >= mask[most - 1]):
+        if dx * dx + dy * dy > SIGHT_M * SIGHT_M:
+            continue
+        square = soon(ego, other)
+        if count == most and square >= mask[most - 1]:
             continue
         k = count if count < most else most - 1
         while k > 0 and mask[k - 1] > square:
@@ -298,7 +311,7 @@ def observe_agents(world: World, e: int, out: Any, mask: Any) -> None:
     for k in range(most):
         if k >= count:
             mask[k] = 0.0
-            for j in range(7):
+            for j in range(len(AGENTS)):
                 out[k, j] = 0.0
             continue
         mask[k] = 1.0
@@ -311,6 +324,7 @@ def observe_agents(world: World, e: int, out: Any, mask: Any) -> None:
         out[k, 4] = other.v / SPEED
         out[k, 5] = other.length / SHORT
         out[k, 6] = 1.0 if other.kind == tables.PEDESTRIAN or other.kind == tables.CYCLIST else 0.0
+        out[k, 7] = other.a / 5.0
 
 
 @kernel
