@@ -50,7 +50,7 @@ def study_name(reward: str, minibatch: int) -> str:
 
 
 def cells(quick: bool) -> list[Cell]:
-    """The table, planners first; `quick` is seed 0 of the planners that need no pictures."""
+    """The table, planners first; `quick` is seed 0 of the planner and of the rule-based driver."""
     names = [*PLANNERS, *(study_name(reward, size) for size in MINIBATCHES for reward in REWARDS)]
     if quick:
         names = ["planner", "driver"]
@@ -64,6 +64,8 @@ def cells(quick: bool) -> list[Cell]:
         )
         for seed in (SEEDS[:1] if quick else SEEDS)
         for name in names
+        # what is not trained has no seed
+        if seed == SEEDS[0] or name not in PLANNERS or PLANNERS[name].preset is not None
     ]
 
 
@@ -130,7 +132,8 @@ def _row(figures: Mapping[str, Figure], name: str, label: str) -> str:
         if figure is None:
             return "-"
         value = f"{(figure.value or 0.0) * scale:.{digits}f}"
-        if figure.low is None or figure.high is None:
+        # one run has no spread to show
+        if figure.low is None or figure.high is None or figure.runs < 2:
             return value
         return f"{value} ({figure.low * scale:.{digits}f} to {figure.high * scale:.{digits}f})"
 

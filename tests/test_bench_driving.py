@@ -31,9 +31,11 @@ def record(method: str, seed: int, score: float) -> dict[str, Any]:
     return {"method": method, "task": driving.SIM, "seed": seed, "result": result}
 
 
-def test_every_planner_and_every_pair_of_the_study_has_three_seeds():
+def test_what_is_trained_has_three_seeds_and_the_rule_based_driver_one():
     cells = driving.cells(False)
-    assert len({cell.key for cell in cells}) == len(cells) == 3 * (len(PLANNERS) + len(MINIBATCHES) * len(REWARDS))
+    trained = len(PLANNERS) - 1 + len(MINIBATCHES) * len(REWARDS)
+    assert len({cell.key for cell in cells}) == len(cells) == 3 * trained + 1
+    assert [cell.seed for cell in cells if cell.method == "driver"] == [0]
     assert {cell.seed for cell in driving.cells(True)} == {0}
 
 
@@ -69,6 +71,7 @@ def test_scores_are_over_all_routes_and_by_scenario_by_hand():
 
 def test_figures_and_table():
     results = [record("planner", seed, 80.0 + seed) for seed in range(3)]
+    results += [record("driver", 0, 90.0)]
     results += [record(study_name("carl", 256), 0, 40.0), record(study_name("carl", 16384), 0, 60.0)]
     figures = driving.aggregate(results)
     assert figures["planner_driving"].value == pytest.approx(81.0)
@@ -81,6 +84,7 @@ def test_figures_and_table():
         "| PPO, Beta policy, CaRL's reward, vectors | 81.0 (80.0 to 82.0) % | 81.0 (80.0 to 82.0) |"
     )
     assert text[2].endswith("| 10 min | 3 |")
+    assert text[3].startswith(f"| {PLANNERS['driver'].label} | 90.0 % | 90.0 | 91.0 |")
     assert text[-1] == "| carl | 40.0 (40.0 to 40.0) | - | 60.0 (60.0 to 60.0) |"
 
 
