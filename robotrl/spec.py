@@ -196,6 +196,9 @@ class HasCamera(Protocol):
 class HasTrace(Protocol):
     """A driving sim that tells where everybody is, so that people can look at its episodes; see `robotrl.trace`."""
 
+    action_is_plan: bool
+    """Whether an action is a trajectory itself; then a plan is its points, not where some actions lead."""
+
     def trace_map(self, env: int) -> TraceMap:
         """What stays as it is for the whole of an env's running episode."""
         ...
@@ -209,7 +212,7 @@ class HasTrace(Protocol):
         ...
 
     def trace_plan(self, env: int, actions: np.ndarray) -> np.ndarray:
-        """(n, 3) x, y, yaw of the ego after each of the actions (n, A), from where it is now."""
+        """(m, 3) x, y, yaw of the ego after each of the actions (n, A), or at the points of the first one."""
         ...
 
 

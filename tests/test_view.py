@@ -210,6 +210,23 @@ def test_a_plan_is_where_the_chunk_takes_the_ego():
         np.testing.assert_allclose(plan.poses[: len(part)], part, atol=1e-4)
 
 
+def test_an_action_that_is_a_trajectory_is_the_plan():
+    sim = sim_of(1, limit_s=4.0, scenarios=["curve"], actions="trajectory", points=3)
+    recorder = Recorder(ExpertActor(sim.make_expert()), sim, [VAL])
+    evaluate(recorder, sim, ids=[VAL])
+    (trace,) = recorder.traces()
+    assert trace.trajectory and trace.decided == 1
+    assert len(trace.plans) == len(trace.steps) == 8
+    for plan, action, frame in zip(trace.plans, trace.actions, trace.frames, strict=False):
+        x, y, yaw = frame.ego
+        turn = np.array([[math.cos(yaw), math.sin(yaw)], [-math.sin(yaw), math.cos(yaw)]])
+        np.testing.assert_allclose(plan.poses[:, :2], [x, y] + action.reshape(3, 2) @ turn, atol=1e-4)
+    # and it is what is driven: half a second later the ego is near its first point
+    for plan, after in zip(trace.plans, trace.frames[1:], strict=False):
+        assert np.hypot(*(plan.poses[0, :2] - after.ego[:2])) < 0.5
+    assert pack_drive(trace, DT_S, sim.action_spec.names)["trajectory"]
+
+
 def test_who_decides_step_by_step_gets_the_present_action_drawn_on(drove):
     trace = drove.traces[0]
     assert trace.decided == 1

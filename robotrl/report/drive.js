@@ -34,8 +34,8 @@ function open(i) {
   byId("scenario").textContent = drive.scenario;
   byId("end").textContent = drive.outcome;
   byId("end").className = drive.ok ? "ok" : "fail";
-  byId("decided").textContent = drive.decided > 1
-    ? `the policy's plan: one chunk of ${drive.decided} steps`
+  byId("decided").textContent = drive.trajectory ? "the planned trajectory"
+    : drive.decided > 1 ? `the policy's plan: one chunk of ${drive.decided} steps`
     : `${((drive.plans[0] ? drive.plans[0].line.length / 2 : 0) * drive.dt).toFixed(0)} s at the present action (no plan: it is decided step by step)`;
   mark();
   plot();

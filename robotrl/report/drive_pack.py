@@ -66,6 +66,7 @@ def pack_drive(trace: DriveTrace, dt_s: float, actions: tuple[str, ...]) -> dict
         "done": _floats([step.completion for step in steps]),
         "terms": {name: _floats(values) for name, values in columns.items()},
         "decided": trace.decided,
+        "trajectory": trace.trajectory,
         "plans": [[plan.step, scale.points(plan.poses[:, :2])] for plan in trace.plans],
         "remarks": _remarks(columns),
     }

@@ -40,6 +40,7 @@ class DriveTrace:
         actions: T of them (A,).
         plans: one for each decision.
         decided: how many steps a decision was for; 1: the plans are the present action drawn on for `LOOK_S`.
+        trajectory: whether an action is a trajectory itself; the plans are its points.
     """
 
     state_id: int
@@ -49,6 +50,7 @@ class DriveTrace:
     actions: list[NDArray[np.float32]] = field(default_factory=list[NDArray[np.float32]])
     plans: list[Plan] = field(default_factory=list[Plan])
     decided: int = 1
+    trajectory: bool = False
 
     @property
     def outcome(self) -> str:
@@ -143,6 +145,7 @@ class Recorder:
         if not decided:
             return
         trace.decided = max(trace.decided, len(chunk))
-        if len(chunk) == 1:
+        trace.trajectory = self._sim.action_is_plan
+        if len(chunk) == 1 and not trace.trajectory:
             chunk = np.repeat(chunk, self._look, axis=0)
         trace.plans.append(Plan(step, self._sim.trace_plan(env, chunk)))

@@ -67,6 +67,7 @@ class DriveSim:
         self.privileged = privileged
         self.action_spec = core.action_spec
         self.control_dt_s = DT_S * core.rules.hold
+        self.action_is_plan = core.rules.planned == 1
         self._bounds = ActionBounds(core.action_spec, core.num_envs, "bev/drive")
         self._obs = {key: torch.from_numpy(value) for key, value in core.obs.items()}
         self._no_obs = {key: value[:0] for key, value in self._obs.items()}
