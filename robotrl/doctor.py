@@ -34,6 +34,7 @@ EXTRAS = {
         "psutil",
         "numba",
     ),
+    "video": ("av",),
     "carla": ("carla",),
     "sb3": ("stable_baselines3",),
     "peers": ("stable_baselines3", "rsl_rl", "envpool", "highway_env"),
