@@ -1,7 +1,8 @@
-"""Start ids: how the starts of a sim are numbered, split and drawn, alike for every sim whose starts have numbers."""
+"""Start ids: how starts are numbered, split, queued and drawn, alike in every sim whose starts have numbers."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -61,3 +62,48 @@ def drawn(seed: int, first: int, count: int) -> Ids:
     """Training starts (count,) number `first` and following of the endless draw that belongs to a seed."""
     draws = counter.uniform(seed, np.arange(first, first + count), 1)[:, 0]
     return (draws * len(SPLITS["train"])).astype(np.int64)
+
+
+class StartQueue:
+    """The start ids that a sim takes next: those that were queued, then training starts of its seed's endless draw.
+
+    Args:
+        seed: of the draw.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.seed, self.draws = seed, 0
+        """How many starts have been drawn."""
+        self._ids: list[int] = []
+
+    def restart(self, seed: int | None) -> None:
+        """Begin the draw of a seed anew and drop what is queued; None lets both run on."""
+        if seed is not None:
+            self.seed, self.draws, self._ids = int(seed), 0, []
+
+    def put(self, ids: list[int]) -> None:
+        """Queue start ids in place of those that are queued."""
+        self._ids = ids
+
+    def queued(self, count: int) -> Ids:
+        """Take up to `count` ids out of the queue."""
+        taken = np.array(self._ids[:count], np.int64)
+        del self._ids[:count]
+        return taken
+
+    def take(self, count: int) -> Ids:
+        """The next ids (count,)."""
+        queued = self.queued(count)
+        fresh = count - len(queued)
+        ids = np.concatenate([queued, drawn(self.seed, self.draws, fresh)])
+        self.draws += fresh
+        return ids
+
+    def state(self) -> dict[str, NDArray[np.int64]]:
+        """What `load` takes, as named arrays."""
+        return {"queue": np.array(self._ids, np.int64), "draws": np.array([self.seed, self.draws], np.int64)}
+
+    def load(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go on where `state` was."""
+        self._ids = [int(i) for i in state["queue"]]
+        self.seed, self.draws = int(state["draws"][0]), int(state["draws"][1])

@@ -31,8 +31,8 @@ ALL = LEARN | {
 }
 ALL |= {"evaluation", "exporting", "viewing"}
 SHELL = {"cli", "commands", "doctor", "inspection", "probe"}
-SHARED_BY_SIMS = {"sims.interop", "sims.starts", "sims.actions"}
-"""What makes a Gymnasium env of any sim, the numbering of starts, the bounds of actions: what adapters share."""
+SHARED_BY_SIMS = {"sims.interop", "sims.starts", "sims.actions", "sims.exact_state", "sims.core_sim"}
+"""What makes a Gymnasium env of any sim, starts, bounds of actions, cores in torch clothes: what adapters share."""
 
 # Part (the longest match wins) to the parts that it may import. "" is robotrl/__init__.
 MAY_IMPORT = {

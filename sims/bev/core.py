@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from robotrl.errors import ConfigError, unknown
+from robotrl.errors import unknown
 from robotrl.fn import counter
 from robotrl.sims import starts
+from robotrl.sims.actions import ActionBounds
 from robotrl.sims.bev import observe as obs_module
 from robotrl.sims.bev import raster, tables
 from robotrl.sims.bev.bank import Bank
@@ -21,6 +22,7 @@ from robotrl.sims.bev.rewards import Rules
 from robotrl.sims.bev.scenarios import Scenario
 from robotrl.sims.bev.scores import Route, leaderboard_2_0
 from robotrl.sims.bev.world import World
+from robotrl.sims.exact_state import check_state
 from robotrl.spec import Spec, Split
 
 Ids = NDArray[np.int64]
@@ -87,8 +89,8 @@ class Core:
         self.action_spec = action_spec
         self.scenarios = tuple(scenarios)
         self._events = np.array([scenario.event for scenario in scenarios], np.int64)
-        self.seed, self._draws = seed, 0
-        self._queue: list[int] = []
+        self._starts = starts.StartQueue(seed)
+        self._bounds = ActionBounds(action_spec, num_envs, "bev/drive")
         self.threads = max(1, min(threads, num_envs))
         self._pool = ThreadPoolExecutor(self.threads - 1, "bev") if self.threads > 1 else None
         edges = np.linspace(0, num_envs, self.threads + 1).astype(int)
@@ -141,10 +143,9 @@ class Core:
             ConfigError: unknown option, or ids of the wrong shape.
         """
         given = dict(options or {})
-        if seed is not None:
-            self.seed, self._draws, self._queue = int(seed), 0, []
+        self._starts.restart(seed)
         if "state_ids" in given:
-            self._queue = starts.queue_for_all(given.pop("state_ids"), self.num_envs)
+            self._starts.put(starts.queue_for_all(given.pop("state_ids"), self.num_envs))
         stagger = bool(given.pop("stagger", False))
         for name in given:
             raise unknown("reset option", name, RESET_OPTIONS)
@@ -163,8 +164,14 @@ class Core:
         """Advance all envs by one action; rows that end are restarted before this returns.
 
         Args:
-            actions: (N, A) within the bounds of `action_spec`, finite.
+            actions: (N, A), clipped to the bounds of `action_spec`; the first time that one lies outside, a warning
+                says so.
+
+        Raises:
+            ConfigError: wrong shape.
+            NumericsError: an action is no number; env, step and action are named, and nothing has moved.
         """
+        actions = np.ascontiguousarray(self._bounds.checked(actions, self.world.episodes["steps"]))
         np.copyto(self.state_id, self.state_ids)
         self._on_all(step_range, actions, self.reward, self.terms, self._last, self.done, self.events, self.completion)
         np.equal(self.done, 1, out=self.terminated)
@@ -220,14 +227,10 @@ class Core:
         Raises:
             ConfigError: an id outside all splits.
         """
-        self._queue = starts.queue_of(ids)
+        self._starts.put(starts.queue_of(ids))
 
     def _start(self, env_ids: Ids) -> None:
-        queued = np.array(self._queue[: len(env_ids)], np.int64)
-        del self._queue[: len(env_ids)]
-        fresh = len(env_ids) - len(queued)
-        ids = np.concatenate([queued, starts.drawn(self.seed, self._draws, fresh)])
-        self._draws += fresh
+        ids = self._starts.take(len(env_ids))
         numbers, maps = self._chosen(ids)
         self.state_ids[env_ids] = ids
         begin(self.bank.arrays, self.world, env_ids, maps, numbers, self._events[numbers], ids, self.limit_steps)
@@ -261,8 +264,7 @@ class Core:
         out: dict[str, NDArray[Any]] = {
             "order": self.world.order.copy(),
             "state_ids": self.state_ids.copy(),
-            "queue": np.array(self._queue, np.int64),
-            "draws": np.array([self.seed, self._draws], np.int64),
+            **self._starts.state(),
         }
         for name in RECORDS:
             records = getattr(self.world, name)
@@ -290,18 +292,10 @@ class Core:
         Raises:
             ConfigError: the state is of another sim or number of envs.
         """
-        for key, present in self.get_state().items():
-            if key not in state:
-                raise ConfigError(f"state has no {key!r}: expected the state of this sim")
-            if key != "queue" and np.shape(state[key]) != present.shape:
-                raise ConfigError(
-                    f"state {key!r} has shape {np.shape(state[key])}: expected {present.shape}, of this sim and number"
-                    " of envs"
-                )
+        check_state(state, self.get_state())
         self.world.order[:] = state["order"]
         self.state_ids[:] = state["state_ids"]
-        self._queue = [int(i) for i in state["queue"]]
-        self.seed, self._draws = int(state["draws"][0]), int(state["draws"][1])
+        self._starts.load(state)
         for name in RECORDS:
             records = getattr(self.world, name)
             for field in records.dtype.names:

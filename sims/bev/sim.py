@@ -5,16 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from robotrl.errors import ConfigError, check_count, check_number, out_of_range, unknown
-from robotrl.sims import starts
-from robotrl.sims.actions import ActionBounds
 from robotrl.sims.bev import maps, observe, opendrive, picture, raster, rewards, roads, routes, tables, trace
 from robotrl.sims.bev.bank import Bank
 from robotrl.sims.bev.core import Views
@@ -23,11 +20,9 @@ from robotrl.sims.bev.plan import ActionKind, actions_of
 from robotrl.sims.bev.rewards import RewardCfg
 from robotrl.sims.bev.scenarios import SCENARIOS, Event, Scenario
 from robotrl.sims.bev.trace import KeepingCore
-from robotrl.spec import Spec, Split, Step
+from robotrl.sims.core_sim import CoreSim, TensorExpert
+from robotrl.spec import Spec
 from robotrl.trace import TraceFrame, TraceMap, TraceStep
-
-if TYPE_CHECKING:
-    import gymnasium
 
 DT_S = 0.1
 OBSERVED = ("vector", "raster", "both", "none")
@@ -35,114 +30,25 @@ Observed = Literal["vector", "raster", "both", "none"]
 MAX_AGENTS = 256
 
 
-class TensorDriver:
-    """The rule-based driver in torch clothes; satisfies `robotrl.spec.Expert`."""
+class DriveSim(CoreSim[KeepingCore]):
+    """A batch of driving episodes; see `make`."""
 
-    def __init__(self, driver: RouteDriver) -> None:
-        self._driver = driver
-        self.modes = driver.modes
-        self.mode: Tensor = torch.from_numpy(driver.mode)
-
-    def act(self, started: Tensor) -> Tensor:
-        """Actions (N, A); `started` (N,) bool marks envs at the first step of an episode."""
-        return torch.from_numpy(self._driver.act(started.numpy()))
-
-
-class DriveSim:
-    """A batch of driving episodes; see `make`.
-
-    Tensors are views of the core's memory: nothing is copied, and `Step` is overwritten by the next step.
-    """
-
-    device = torch.device("cpu")
-    buffers_are_reused = True
-    has_final_obs: Literal[True] = True
     cameras = ("top",)
 
     def __init__(self, core: KeepingCore, observation_spec: dict[str, Spec], privileged: tuple[str, ...]) -> None:
-        self.core = core
-        self.num_envs = core.num_envs
+        info = {"route_completion": core.completion, "events": core.events, "driving_score": core.score}
+        super().__init__(core, observation_spec, core.action_spec, DT_S * core.rules.hold, info)
         self.threads = core.threads
-        self.observation_spec = observation_spec
         self.privileged = privileged
-        self.action_spec = core.action_spec
-        self.control_dt_s = DT_S * core.rules.hold
         self.action_is_plan = core.rules.planned == 1
-        self._bounds = ActionBounds(core.action_spec, core.num_envs, "bev/drive")
-        self._obs = {key: torch.from_numpy(value) for key, value in core.obs.items()}
-        self._no_obs = {key: value[:0] for key, value in self._obs.items()}
-        self._no_ids = torch.zeros(0, dtype=torch.int64)
-        self._reward = torch.from_numpy(core.reward)
-        self._terminated, self._truncated = torch.from_numpy(core.terminated), torch.from_numpy(core.truncated)
-        self._info = {
-            "success": torch.from_numpy(core.success),
-            "state_id": torch.from_numpy(core.state_id),
-            "route_completion": torch.from_numpy(core.completion),
-            "events": torch.from_numpy(core.events),
-            "driving_score": torch.from_numpy(core.score),
-        }
         self.terms = {name: torch.from_numpy(core.terms[:, k]) for k, name in enumerate(tables.TERMS)}
         """(N,) terms of the last step's reward, by name; see `rewards`."""
 
-    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> dict[str, Tensor]:
-        """Start new episodes; see `Core.reset` for the options."""
-        self.core.reset(seed, options)
-        return dict(self._obs)
-
-    def step(self, actions: Tensor) -> Step:
-        """Advance all envs by an action (N, A) each, clipped to its bounds; it lasts `control_dt_s`.
-
-        Raises:
-            ConfigError: wrong shape.
-            NumericsError: an action is no number; env, step and action are named, and nothing has moved.
-        """
-        array = actions.detach().numpy()
-        bounds = self._bounds
-        if array.shape != bounds.shape:
-            raise bounds.wrong_shape(array)
-        array = array.astype(np.float32, copy=False)
-        # NaN fails the comparison
-        if not np.abs(array).max() <= bounds.always_inside:
-            array = bounds.clipped(array, self.core.world.episodes["steps"])
-        out = self.core.step(np.ascontiguousarray(array))
-        ended = len(out.final_ids) > 0
-        return Step(
-            obs=dict(self._obs),
-            reward=self._reward,
-            terminated=self._terminated,
-            truncated=self._truncated,
-            final_obs={k: torch.from_numpy(v) for k, v in out.final_obs.items()} if ended else dict(self._no_obs),
-            final_ids=torch.from_numpy(out.final_ids) if ended else self._no_ids,
-            info=dict(self._info),
-        )
-
-    def restart(self, envs: Tensor) -> dict[str, Tensor]:
-        """Start new episodes in the envs `envs` (n,) between two steps; gives the observation of all."""
-        self.core.restart(envs.numpy())
-        return dict(self._obs)
-
-    def get_state(self) -> dict[str, NDArray[Any]]:
-        """Exact state; see `Core.get_state`."""
-        return self.core.get_state()
-
-    def set_state(self, state: dict[str, NDArray[Any]]) -> dict[str, Tensor]:
-        """Restore exact state; see `Core.set_state`."""
-        self.core.set_state(state)
-        return dict(self._obs)
-
-    def state_ids(self, split: Split) -> range:
-        """Start ids of a split; each split has layouts of its own."""
-        return starts.ids_of(split)
-
-    def queue_states(self, ids: Sequence[int] | NDArray[np.int64]) -> None:
-        """Ids that the next restarts draw from; see `Core.queue_states`."""
-        self.core.queue_states(ids)
-
     def make_expert(
         self, noise: float = 0.0, clumsiness: float = 0.0, mode: str | None = None, seed: int = 0
-    ) -> TensorDriver:
+    ) -> TensorExpert:
         """The rule-based driver on this sim; see `RouteDriver` for the arguments."""
-        return TensorDriver(RouteDriver(self.core, noise, clumsiness, mode, seed))
+        return TensorExpert(RouteDriver(self.core, noise, clumsiness, mode, seed))
 
     @property
     def scenarios(self) -> tuple[str, ...]:
@@ -174,12 +80,6 @@ class DriveSim:
     def trace_plan(self, env: int, actions: NDArray[Any]) -> NDArray[np.float64]:
         """(m, 3) where actions (n, A) take the ego: x, y and yaw after each, or the points of the first trajectory."""
         return trace.plan_of(self.core, env, actions)
-
-    def as_gymnasium(self) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
-        """The same sim as a numpy `gymnasium.vector.VectorEnv`; `robotrl.sims.interop` has more options."""
-        from robotrl.sims.interop import GymnasiumVectorEnv
-
-        return GymnasiumVectorEnv(self)
 
     def close(self) -> None:
         """Let the threads go."""

@@ -85,9 +85,8 @@ class GymnasiumSim:
     def _commands(self, actions: Tensor) -> Any:
         """Actions (N, A) checked, clipped and in the environment's own form."""
         flat: NDArray[np.float32] = actions.detach().cpu().numpy()
-        if flat.shape != self._bounds.shape:
-            raise self._bounds.wrong_shape(flat)
-        return self._decode(self._bounds.clipped(flat, self._steps))
+        # a copy: environments may keep what they are given, and the tensor is its owner's
+        return self._decode(np.array(self._bounds.checked(flat, self._steps)))
 
     def _converted(self, observation: Any, rows: NDArray[np.int64] | None = None) -> Obs:
         """An observation batch as named arrays; `rows` are the envs that it is of, all when None."""

@@ -26,8 +26,7 @@ class SingleEnvs(GymnasiumSim):
 
     def __init__(self, parts: Parts, num_envs: int, seed: int) -> None:
         super().__init__(parts, num_envs, seed)
-        self._draws = 0
-        self._queue: list[int] = []
+        self._starts = starts.StartQueue(seed)
         self._ids: NDArray[np.int64] = np.full(num_envs, -1)
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> dict[str, Tensor]:
@@ -43,15 +42,14 @@ class SingleEnvs(GymnasiumSim):
             EnvironmentFault: an environment raised, or gave what its spaces do not allow.
         """
         given = dict(options or {})
-        if seed is not None:
-            self._seed, self._draws, self._queue = int(seed), 0, []
+        self._starts.restart(seed)
         if "state_ids" in given:
-            self._queue = self._checked_ids(given.pop("state_ids"))
+            self._starts.put(self._checked_ids(given.pop("state_ids")))
         stagger = bool(given.pop("stagger", False))
         for name in given:
             raise unknown("reset option", name, RESET_OPTIONS)
         self._steps[:] = 0
-        self._ids[:] = self._next_ids(self.num_envs)
+        self._ids[:] = self._starts.take(self.num_envs)
         observation, _ = self._call(self.env.reset, seed=self._ids.tolist())
         if stagger and self.limit_steps is not None:
             self._steps[:] = np.arange(self.num_envs) * self.limit_steps // self.num_envs
@@ -88,18 +86,10 @@ class SingleEnvs(GymnasiumSim):
         return step_of(obs, reward, terminated, truncated, final, final_ids, success, state_id)
 
     def _restart(self, done: Flags, rows: NDArray[np.int64]) -> Obs:
-        self._ids[rows] = self._next_ids(len(rows))
+        self._ids[rows] = self._starts.take(len(rows))
         self._steps[rows] = 0
         observation, _ = self._call(self.env.reset, seed=self._ids.tolist(), options={"reset_mask": done})
         return self._converted(observation)
-
-    def _next_ids(self, count: int) -> NDArray[np.int64]:
-        queued = self._queue[:count]
-        del self._queue[:count]
-        fresh = count - len(queued)
-        drawn = starts.drawn(self._seed, self._draws, fresh)
-        self._draws += fresh
-        return np.array([*queued, *drawn], np.int64)
 
     def _reported_ids(self) -> NDArray[np.int64]:
         return np.full(self.num_envs, -1)
@@ -127,7 +117,7 @@ class NumberedEnvs(SingleEnvs):
         Raises:
             ConfigError: an id outside all splits.
         """
-        self._queue = starts.queue_of(ids)
+        self._starts.put(starts.queue_of(ids))
 
     def _checked_ids(self, ids: Any) -> list[int]:
         return starts.queue_for_all(ids, self.num_envs)

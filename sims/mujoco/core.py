@@ -18,6 +18,7 @@ from robotrl.errors import ConfigError, NumericsError, unknown
 from robotrl.fn import counter
 from robotrl.sims import starts
 from robotrl.sims.actions import ActionBounds
+from robotrl.sims.exact_state import check_state
 from robotrl.sims.mujoco.images import Images
 from robotrl.sims.mujoco.physics import Physics, SimNumericsError
 from robotrl.sims.mujoco.task import Ids, Real, Task
@@ -82,10 +83,8 @@ class Core:
         self._randomization = dict(randomization or {})
         for name, (low, high) in self._randomization.items():
             self._check_param(name, np.array([low, high]))
-        self.seed = seed
-        self._draws = 0
+        self._starts = starts.StartQueue(seed)
         self._block = _Block((-1, -1), np.zeros(0, np.int64), np.zeros((0, 0)))
-        self._queue: list[int] = []
         self._all: Ids = np.arange(num_envs)
         self.steps: NDArray[np.int64] = np.zeros(num_envs, np.int64)
         self.state_ids: Ids = np.full(num_envs, -1)
@@ -124,10 +123,9 @@ class Core:
             NumericsError: a number in "qpos" or "qvel" is not finite; nothing has been reset.
         """
         given = dict(options or {})
-        if seed is not None:
-            self.seed, self._draws, self._queue = int(seed), 0, []
+        self._starts.restart(seed)
         if "state_ids" in given:
-            self._queue = starts.queue_for_all(given.pop("state_ids"), self.num_envs)
+            self._starts.put(starts.queue_for_all(given.pop("state_ids"), self.num_envs))
         stagger = bool(given.pop("stagger", False))
         coordinates = {name: self._coordinates(name, given.pop(name)) for name in ("qpos", "qvel") if name in given}
         for name in given:
@@ -170,13 +168,7 @@ class Core:
             ConfigError: wrong shape.
             NumericsError: an action, or the physics after it, is not finite; the env, step and field are named.
         """
-        bounds = self._bounds
-        if actions.shape != bounds.shape:
-            raise bounds.wrong_shape(actions)
-        actions = actions.astype(self.dtype, copy=False)
-        # NaN fails the comparison; one call instead of the three of a clip
-        if not np.abs(actions).max() <= bounds.always_inside:
-            actions = bounds.clipped(actions, self.steps)
+        actions = self._bounds.checked(actions, self.steps)
         task = self.task
         task.command(actions)
         self.steps += 1
@@ -234,11 +226,10 @@ class Core:
         Raises:
             ConfigError: an id outside all splits.
         """
-        self._queue = starts.queue_of(ids)
+        self._starts.put(starts.queue_of(ids))
 
     def _start(self, env_ids: Ids) -> None:
-        queued = np.array(self._queue[: len(env_ids)], np.int64)
-        del self._queue[: len(env_ids)]
+        queued = self._starts.queued(len(env_ids))
         parts = [(queued, self.task.plan(queued))] if len(queued) else []
         fresh = len(env_ids) - len(queued)
         while fresh:
@@ -259,13 +250,14 @@ class Core:
 
         They are drawn and planned a block at a time: restarts come one or two a step, where calls cost more than work.
         """
-        number, offset = divmod(self._draws, BLOCK)
-        if self._block.key != (self.seed, number):
-            ids = starts.drawn(self.seed, number * BLOCK, BLOCK)
-            self._block = _Block((self.seed, number), ids, self.task.plan(ids))
+        seed = self._starts.seed
+        number, offset = divmod(self._starts.draws, BLOCK)
+        if self._block.key != (seed, number):
+            ids = starts.drawn(seed, number * BLOCK, BLOCK)
+            self._block = _Block((seed, number), ids, self.task.plan(ids))
         chosen = slice(offset, offset + wanted)
         found = self._block.ids[chosen], self._block.plans[chosen]
-        self._draws += len(found[0])
+        self._starts.draws += len(found[0])
         return found
 
     # parameters
@@ -325,8 +317,7 @@ class Core:
             "physics": self.physics.batch.state.copy(),
             "steps": self.steps.copy(),
             "state_ids": self.state_ids.copy(),
-            "queue": np.array(self._queue, np.int64),
-            "draws": np.array([self.seed, self._draws], np.int64),
+            **self._starts.state(),
             **{f"param/{name}": value.copy() for name, value in self._values.items()},
             **{f"task/{name}": value.copy() for name, value in self.task.memory().items()},
             **{f"derived/{name}": value.copy() for name, value in self.physics.memory().items()},
@@ -338,19 +329,11 @@ class Core:
         Raises:
             ConfigError: the state is of another task or number of envs.
         """
-        for key, present in self.get_state().items():
-            if key not in state:
-                raise ConfigError(f"state has no {key!r}: expected {', '.join(self.get_state())}")
-            if key != "queue" and np.shape(state[key]) != present.shape:
-                raise ConfigError(
-                    f"state {key!r} has shape {np.shape(state[key])}: expected {present.shape}, of this task and"
-                    " number of envs"
-                )
+        check_state(state, self.get_state())
         self.physics.batch.state[:] = state["physics"]
         self.steps[:] = state["steps"]
         self.state_ids[:] = state["state_ids"]
-        self._queue = [int(i) for i in state["queue"]]
-        self.seed, self._draws = int(state["draws"][0]), int(state["draws"][1])
+        self._starts.load(state)
         for name in self._params:
             values = np.asarray(state[f"param/{name}"], np.float64)
             if not np.array_equal(values, self._values[name]):

@@ -101,14 +101,3 @@ class Task(Protocol):
     def outcome(self, actions: Real) -> Outcome:
         """Reward and end of the step just made."""
         ...
-
-
-class ScriptedExpert(Protocol):
-    """A demonstrator that acts on all envs of a core."""
-
-    modes: tuple[str, ...]
-    mode: NDArray[np.int64]
-
-    def act(self, started: NDArray[np.bool_]) -> Real:
-        """Actions (N, A); `started` (N,) marks envs at the first step of an episode."""
-        ...

@@ -1,0 +1,200 @@
+"""`CoreSim`: a numpy core of episodes as a `VecSim` of torch tensors that share its memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from robotrl.sims import starts
+from robotrl.spec import Spec, Split, Step
+
+if TYPE_CHECKING:
+    import gymnasium
+
+State = dict[str, NDArray[Any]]
+Ids = NDArray[np.int64]
+
+
+class CoreStep(Protocol):
+    """What a core's step gives beyond the buffers that it fills."""
+
+    @property
+    def final_obs(self) -> dict[str, NDArray[Any]]:
+        """Last observations of the episodes that ended, arrays of their own."""
+        ...
+
+    @property
+    def final_ids(self) -> Ids:
+        """Their envs."""
+        ...
+
+
+class EpisodeCore(Protocol):
+    """Episodes in N envs with same-step reset, in numpy; a step writes its buffers anew."""
+
+    num_envs: int
+    obs: dict[str, NDArray[Any]]
+    reward: NDArray[Any]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    success: NDArray[np.bool_]
+    state_id: Ids
+
+    def reset(self, seed: int | None = None, options: Mapping[str, Any] | None = None) -> Any:
+        """Start new episodes everywhere."""
+        ...
+
+    def step(self, actions: NDArray[Any]) -> CoreStep:
+        """Advance all envs by an action (N, A) each."""
+        ...
+
+    def restart(self, env_ids: Ids) -> Any:
+        """Start new episodes in some envs between two steps."""
+        ...
+
+    def get_state(self) -> State:
+        """Exact state."""
+        ...
+
+    def set_state(self, state: State) -> Any:
+        """Restore exact state."""
+        ...
+
+    def queue_states(self, ids: Sequence[int] | Ids) -> None:
+        """Start ids that the next restarts take."""
+        ...
+
+
+class CoreExpert(Protocol):
+    """A demonstrator that acts on all envs of a core."""
+
+    modes: tuple[str, ...]
+    mode: NDArray[np.int64]
+
+    def act(self, started: NDArray[np.bool_]) -> NDArray[Any]:
+        """Actions (N, A); `started` (N,) marks envs at the first step of an episode."""
+        ...
+
+
+class TensorExpert:
+    """A core's expert in torch clothes; satisfies `robotrl.spec.Expert`."""
+
+    def __init__(self, expert: CoreExpert) -> None:
+        self._expert = expert
+        self.modes = expert.modes
+        self.mode: Tensor = torch.from_numpy(expert.mode)
+
+    def act(self, started: Tensor) -> Tensor:
+        """Actions (N, A); `started` (N,) bool marks envs at the first step of an episode."""
+        return torch.from_numpy(self._expert.act(started.numpy()))
+
+
+C = TypeVar("C", bound=EpisodeCore)
+
+
+class CoreSim(Generic[C]):
+    """A batch of envs around a core.
+
+    Tensors are views of the core's memory: nothing is copied, and `Step` is overwritten by the next step
+    (`buffers_are_reused`).
+
+    Args:
+        core: the envs.
+        observation_spec: of one env's observations, by name.
+        action_spec: of one env's action.
+        control_dt_s: how long an action lasts.
+        info: (N,) buffers of the core that each step shows beside "success" and "state_id".
+    """
+
+    device = torch.device("cpu")
+    buffers_are_reused = True
+    has_final_obs: Literal[True] = True
+
+    def __init__(
+        self,
+        core: C,
+        observation_spec: dict[str, Spec],
+        action_spec: Spec,
+        control_dt_s: float,
+        info: Mapping[str, NDArray[Any]] | None = None,
+    ) -> None:
+        self.core = core
+        self.num_envs = core.num_envs
+        self.action_spec = action_spec
+        self.control_dt_s = control_dt_s
+        self._reward = torch.from_numpy(core.reward)
+        self._terminated, self._truncated = torch.from_numpy(core.terminated), torch.from_numpy(core.truncated)
+        self._info = tensors({"success": core.success, "state_id": core.state_id, **(info or {})})
+        self._no_ids = torch.zeros(0, dtype=torch.int64)
+        self._observe(observation_spec)
+
+    def _observe(self, observation_spec: dict[str, Spec]) -> None:
+        """Show the core's observations, which are as `observation_spec` says."""
+        self.observation_spec = observation_spec
+        self._obs = tensors(self.core.obs)
+        # what a step returns in which no episode ends
+        self._no_obs = {key: value[:0] for key, value in self._obs.items()}
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> dict[str, Tensor]:
+        """Start new episodes; see the core's `reset` for the options."""
+        self.core.reset(seed, options)
+        return dict(self._obs)
+
+    def step(self, actions: Tensor) -> Step:
+        """Advance all envs by an action (N, A) each; see the core's `step`."""
+        out = self.core.step(actions.detach().numpy())
+        ended = len(out.final_ids) > 0
+        return Step(
+            obs=dict(self._obs),
+            reward=self._reward,
+            terminated=self._terminated,
+            truncated=self._truncated,
+            final_obs=tensors(out.final_obs) if ended else dict(self._no_obs),
+            final_ids=torch.from_numpy(out.final_ids) if ended else self._no_ids,
+            info=dict(self._info),
+        )
+
+    def restart(self, envs: Tensor) -> dict[str, Tensor]:
+        """Start new episodes in the envs `envs` (n,) between two steps; gives the observation of all."""
+        self.core.restart(envs.numpy())
+        return dict(self._obs)
+
+    def get_state(self) -> State:
+        """Exact state; see the core's `get_state`."""
+        return self.core.get_state()
+
+    def set_state(self, state: State) -> dict[str, Tensor]:
+        """Restore exact state; see the core's `set_state`."""
+        self.core.set_state(state)
+        return dict(self._obs)
+
+    def state_ids(self, split: Split) -> range:
+        """Start ids of a split."""
+        return starts.ids_of(split)
+
+    def queue_states(self, ids: Sequence[int] | Ids) -> None:
+        """Start ids that the next restarts take, in order; when none is left, training ids are drawn again.
+
+        Raises:
+            ConfigError: an id outside all splits.
+        """
+        self.core.queue_states(ids)
+
+    def as_gymnasium(self) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
+        """The same sim as a numpy `gymnasium.vector.VectorEnv`; `robotrl.sims.interop` has more options."""
+        from robotrl.sims.interop import GymnasiumVectorEnv
+
+        return GymnasiumVectorEnv(self)
+
+    def close(self) -> None:
+        """Nothing to free: the envs go with the object."""
+
+
+def tensors(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
+    """Named arrays as tensors that share their memory."""
+    return {key: torch.from_numpy(value) for key, value in arrays.items()}
