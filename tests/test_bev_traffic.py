@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from robotrl.sims.bev import roads, tables
+from robotrl.sims.bev.following import ACCEL, BRAKE, GAP_M, HARDEST, idm
+from robotrl.sims.bev.lane_changes import HOLD_S, SIDEWAYS_MPS
 from robotrl.sims.bev.lanes import Control, RoadBuilder
 from robotrl.sims.bev.scenarios import SCENARIOS
-from robotrl.sims.bev.traffic import ACCEL, BRAKE, GAP_M, HARDEST, HOLD_S, SIDEWAYS_MPS, idm
 
 DT_S = 0.1
 LONG = {"limit_s": 3600.0, "blocked_s": 1e6}

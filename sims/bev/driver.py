@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 from robotrl.errors import check_number, unknown
 from robotrl.sims.bev import tables
 from robotrl.sims.bev.core import Core
+from robotrl.sims.bev.following import GAP_M, KEY, first_after, idm
 from robotrl.sims.bev.geometry import BRAKE_MPS2, pedal, pursuit
 from robotrl.sims.bev.jit import kernel
 from robotrl.sims.bev.judge import will_touch
+from robotrl.sims.bev.lane_changes import PULL_OUT_M
 from robotrl.sims.bev.plan import SPACING_S
-from robotrl.sims.bev.traffic import GAP_M, KEY, PULL_OUT_M, barrier, first_after, idm
+from robotrl.sims.bev.right_of_way import barrier
 from robotrl.sims.bev.world import Maps, World
 
 MODES = ("calm", "brisk")

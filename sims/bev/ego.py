@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from robotrl.sims.bev import tables
+from robotrl.sims.bev.following import VIEW_M, leader
 from robotrl.sims.bev.geometry import BRAKE_MPS2, bicycle, boxes_overlap, wrap
 from robotrl.sims.bev.jit import kernel
-from robotrl.sims.bev.traffic import VIEW_M, leader
 from robotrl.sims.bev.world import Maps, World
 
 SUBSTEPS = 2

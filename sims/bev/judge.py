@@ -10,7 +10,7 @@ from robotrl.sims.bev.ego import HIT_PEDESTRIAN, HIT_STATIC, HIT_VEHICLE, share_
 from robotrl.sims.bev.geometry import boxes_overlap
 from robotrl.sims.bev.jit import kernel
 from robotrl.sims.bev.rewards import Rules
-from robotrl.sims.bev.traffic import GREEN, RED, light
+from robotrl.sims.bev.right_of_way import GREEN, RED, light
 from robotrl.sims.bev.world import Maps, World
 
 OFF_ROUTE_M = 15.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from robotrl.sims.bev import ego, judge, raster, scenarios, tables, traffic
+from robotrl.sims.bev import ego, following, judge, raster, right_of_way, scenarios, tables, traffic
 from robotrl.sims.bev.jit import kernel
 from robotrl.sims.bev.observe import Vectors, observe
 from robotrl.sims.bev.plan import follow
@@ -15,7 +15,7 @@ ARRIVED = tables.FINISHED
 RUNNING, TERMINATED, TRUNCATED = 0, 1, 2
 
 act, start = scenarios.act, scenarios.start
-claim, sort, step_traffic = traffic.claim, traffic.sort, traffic.step_traffic
+claim, sort, step_traffic = right_of_way.claim, following.sort, traffic.step_traffic
 locate, look_ahead, move, wait_at_sign = ego.locate, ego.look_ahead, ego.move, ego.wait_at_sign
 judge_step = judge.judge_step
 draw, expand = raster.draw, raster.expand

@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robotrl.sims.bev import tables
+from robotrl.sims.bev.following import KEY, first_after
 from robotrl.sims.bev.jit import kernel
 from robotrl.sims.bev.maps import NEAREST
 from robotrl.sims.bev.rewards import Rules
-from robotrl.sims.bev.traffic import KEY, barrier, first_after, light
+from robotrl.sims.bev.right_of_way import barrier, light
 from robotrl.sims.bev.world import Maps, World
 from robotrl.spec import Spec
 

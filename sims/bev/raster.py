@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from robotrl.errors import ConfigError, check_count, check_number
 from robotrl.sims.bev import tables
 from robotrl.sims.bev.jit import kernel
-from robotrl.sims.bev.traffic import light
+from robotrl.sims.bev.right_of_way import light
 from robotrl.sims.bev.world import Maps, World
 from robotrl.spec import Spec
 

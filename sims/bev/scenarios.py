@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 from robotrl.sims.bev import tables
 from robotrl.sims.bev.ego import locate, on_road
+from robotrl.sims.bev.following import choose_next, pose
 from robotrl.sims.bev.geometry import boxes_overlap, uniform
 from robotrl.sims.bev.jit import kernel
-from robotrl.sims.bev.traffic import HOLD_S, choose_next, pose
+from robotrl.sims.bev.lane_changes import HOLD_S
 from robotrl.sims.bev.world import Maps, World
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from robotrl.sims.bev import ego, geometry, tables
 from robotrl.sims.bev.core import Core
 from robotrl.sims.bev.lanes import Control
-from robotrl.sims.bev.traffic import light
+from robotrl.sims.bev.right_of_way import light
 from robotrl.sims.bev.world import World
 from robotrl.trace import TraceFrame, TraceLane, TraceMap, TraceStep, TraceStop
 
