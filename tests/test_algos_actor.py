@@ -24,7 +24,8 @@ import torch
 from actor_kit import Told
 from walk_sim import Walk
 
-from robotrl.algos.actor import HUMAN, RemoteExperience, to_numpy, to_torch
+from robotrl.algos.actor import HUMAN, RemoteExperience
+from robotrl.algos.actor_process import to_numpy, to_torch
 from robotrl.algos.experience import Acting, Memory
 from robotrl.algos.learner import Setup
 from robotrl.algos.off_policy import Made
