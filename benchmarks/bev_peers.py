@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from robotrl.benchmarks.figures import Figure, Paired, have, paired
+from robotrl.benchmarks.served import Served
 from robotrl.benchmarks.stepping_tape import Route
-from robotrl.errors import RobotrlError
 
 METADRIVE_PYTHON = "ROBOTRL_METADRIVE_PYTHON"
 """Names a Python that has MetaDrive; its pygame and highway-env's pygame-ce are the same module."""
@@ -50,20 +47,11 @@ class Worker:
     """
 
     def __init__(self, name: str, setting: str, python: str = sys.executable) -> None:
-        self._name = name
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115  (lives as long as the process)
         script = Path(__file__).with_name("bev_worker.py")
         # its graphics libraries need no screen, and say hello without this
         env = {**os.environ, "SDL_VIDEODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
-        self._process = subprocess.Popen(
-            [python, "-P", str(script), name, setting],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-            env=env,
-        )
-        ready = self._read()
+        self._served = Served([python, "-P", str(script), name, setting], env, f"bench bev: {name}")
+        ready = self._served.ready
         self.dt_s: float = ready["dt_s"]
         """Simulated seconds in a step."""
         self.version: str = ready["version"]
@@ -72,30 +60,13 @@ class Worker:
 
     def run(self, steps: int) -> float:
         """Step so many times; simulated seconds of vehicles per second."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{steps}\n")
-        self._process.stdin.flush()
-        answer = self._read()
+        answer = self._served.ask(str(steps))
         self.vehicles = answer["vehicles"] / steps
         return answer["vehicles"] * self.dt_s / answer["seconds"]
 
     def close(self) -> None:
         """End the process."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait()
-        self._process.stdout.close()
-        self._log.close()
-
-    def _read(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if line:
-            return json.loads(line)
-        code = self._process.wait()
-        self._log.seek(0)
-        said = self._log.read().decode(errors="replace").strip().splitlines()[-1:] or ["(no output)"]
-        raise RobotrlError(f"bench bev: {self._name} ended with code {code}: {said[0]}")
+        self._served.close()
 
 
 class Ours(NamedTuple):

@@ -9,13 +9,11 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import subprocess
 import sys
-import tempfile
 import time
 from typing import IO, Any
 
-from robotrl.errors import RobotrlError
+from robotrl.benchmarks.served import Served
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -46,47 +44,24 @@ class Worker:
         methods: str = "robotrl.benchmarks.ppo_methods",
         first: int = 1,
     ) -> None:
-        self._name = f"{method} {setting}"
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115  (lives as long as the process)
         env = {key: value for key, value in os.environ.items() if key not in THREAD_VARIABLES}
         if cache is not None:
             env["TORCHINDUCTOR_CACHE_DIR"] = cache
         argv = [sys.executable, "-m", "robotrl.benchmarks.ppo_worker", method, setting, str(threads or 0), task]
-        argv += [methods, str(first)]
-        self._process = subprocess.Popen(
-            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, env=env
-        )
-        ready = self._read()
-        self.threads: int = ready["threads"]
+        self._served = Served([*argv, methods, str(first)], env, f"the trainer {method} {setting}")
+        self.threads: int = self._served.ready["threads"]
         """Threads of torch in force."""
-        self.compile_s: float | None = ready["compile_s"]
+        self.compile_s: float | None = self._served.ready["compile_s"]
         """Seconds spent compiling; None where nothing is compiled."""
 
     def run(self, iterations: int) -> float:
         """Train so many iterations; work per second: env steps, or what the methods count."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{iterations}\n")
-        self._process.stdin.flush()
-        answer = self._read()
+        answer = self._served.ask(str(iterations))
         return answer["work"] / answer["seconds"]
 
     def close(self) -> None:
         """End the process."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait()
-        self._process.stdout.close()
-        self._log.close()
-
-    def _read(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if line:
-            return json.loads(line)
-        code = self._process.wait()
-        self._log.seek(0)
-        said = self._log.read().decode(errors="replace").strip().splitlines()[-1:] or ["(no output)"]
-        raise RobotrlError(f"the trainer {self._name} ended with code {code}: {said[0]}")
+        self._served.close()
 
 
 def main(method: str, setting: str, threads: int, task: str, methods: str, first: int) -> None:
