@@ -573,6 +573,14 @@ def test_a_car_ahead_is_up_and_one_on_the_left_is_left(monkeypatch: pytest.Monke
     assert (column == 64).sum() == pytest.approx((8.0 - 2.25) * PPM, abs=1)
 
 
+def test_every_packed_pixel_is_expanded_to_its_channels() -> None:
+    """Each pixel's ten bytes lie where they belong, beside whichever neighbours."""
+    packed = np.random.default_rng(0).permutation(1 << raster.BITS).astype(np.uint16)
+    words = np.zeros(len(packed) // raster.PIXELS * raster.WORDS, np.uint64)
+    raster.expand(packed, raster.channel_table(), words)
+    assert np.array_equal(words.view(np.uint8).reshape(-1, 10), raster.levels()[packed])
+
+
 def test_packed_and_expanded_views_agree() -> None:
     _, channels = driven(40, obs="raster", raster_pixels=48)
     sim, packed = driven(40, obs="raster", raster_pixels=48, packed=True)

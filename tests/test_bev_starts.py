@@ -275,6 +275,7 @@ HUGE = {"obs": "raster", "raster_pixels": 4096, "num_envs": 2000}
         ({"reward": RewardCfg(hold_s=-1.0)}, r"reward\.hold_s is -1\.0: expected a number from 0 to"),
         ({"obs": "raster", "raster_pixels": 7}, "raster_pixels is 7: expected pixels from 8 to 4096"),
         ({"obs": "raster", "raster_pixels": 4097}, "raster_pixels is 4097: expected pixels from 8 to 4096"),
+        ({"obs": "raster", "raster_pixels": 37}, "raster_pixels is 37: expected an even number, 36 or 38"),
         ({"obs": "raster", "pixels_per_m": 0.0}, r"pixels_per_m is 0\.0: expected a number from 0\.1 to 20"),
         (HUGE, r"raster of 4096 x 4096 for 2000 envs would take 3[0-9.]+ GiB: expected 16 or less; use fewer envs"),
         ({"map": "town.xodr", "scenarios": ("curve",)}, "scenarios and map are both given: expected one of them"),

@@ -42,16 +42,6 @@ class Result(NamedTuple):
     final_ids: Ids
 
 
-class Views(NamedTuple):
-    """Rasters of all envs."""
-
-    cfg: raster.RasterCfg
-    packed: NDArray[np.uint16]
-    """(N, height, width)"""
-    channels: NDArray[np.uint8]
-    """(N, height, width, 10); no rows where views stay packed."""
-
-
 class Core:
     """Episodes of the driving world in N envs, with same-step reset.
 
@@ -82,7 +72,7 @@ class Core:
         seed: int,
         threads: int,
         vectors: obs_module.Vectors,
-        views: Views | None,
+        views: raster.Views | None,
         observed: Sequence[str],
     ) -> None:
         self.bank, self.num_envs, self.limit_steps, self.rules = bank, num_envs, limit_steps, rules
@@ -123,11 +113,9 @@ class Core:
         self._vectors, self._views = vectors, views
         every: dict[str, NDArray[Any]] = dict(vectors._asdict())
         if views is not None:
-            every["bev"] = (
-                views.channels if len(views.channels) else views.packed.view(np.uint8).reshape(*views.packed.shape, 2)
-            )
+            every["bev"] = raster.shown(views)
         self.obs = {key: every[key] for key in observed}
-        self._tables = raster.surface_table(), raster.levels()
+        self._channels = raster.channel_table()
         self._all: Ids = np.arange(n)
 
     # episodes
@@ -210,14 +198,13 @@ class Core:
         views = self._views
         if views is None:
             return
-        args = (self.bank.arrays, self.world, views.packed, views.channels)
-        rest = (views.cfg.pixels_per_m, views.cfg.behind, *self._tables)
+        args = (self.bank.arrays, self.world, views, self._channels)
         if self._pool is None or len(env_ids) < 2 * self.threads:
-            draw_envs(*args, env_ids, *rest)
+            draw_envs(*args, env_ids)
             return
         parts = np.array_split(env_ids, self.threads)
-        waiting = [self._pool.submit(draw_envs, *args, part, *rest) for part in parts[1:]]
-        draw_envs(*args, parts[0], *rest)
+        waiting = [self._pool.submit(draw_envs, *args, part) for part in parts[1:]]
+        draw_envs(*args, parts[0])
         for one in waiting:
             one.result()
 

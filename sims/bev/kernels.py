@@ -8,6 +8,7 @@ from robotrl.sims.bev import ego, following, judge, raster, right_of_way, scenar
 from robotrl.sims.bev.jit import kernel
 from robotrl.sims.bev.observe import Vectors, observe
 from robotrl.sims.bev.plan import follow
+from robotrl.sims.bev.raster import ChannelTable, Views
 from robotrl.sims.bev.rewards import Rules
 from robotrl.sims.bev.world import Maps, World
 
@@ -142,20 +143,10 @@ def observe_envs(maps: Maps, world: World, rules: Rules, vectors: Vectors, env_i
 
 
 @kernel
-def draw_envs(
-    maps: Maps,
-    world: World,
-    packed: Any,
-    channels: Any,
-    env_ids: Any,
-    ppm: float,
-    behind: float,
-    surface: Any,
-    levels: Any,
-) -> None:
+def draw_envs(maps: Maps, world: World, views: Views, table: ChannelTable, env_ids: Any) -> None:
     """Draw some envs, and expand the views into channels where there is room for them."""
     for i in range(len(env_ids)):
         e = env_ids[i]
-        draw(maps, world, e, packed[e], ppm, behind, surface)
-        if len(channels):
-            expand(packed[e], levels, channels[e])
+        draw(maps, world, e, views.packed[e], views.pixels_per_m, views.behind)
+        if len(views.words):
+            expand(views.pixels[e], table, views.words[e])

@@ -37,8 +37,8 @@ EGO = (250, 214, 90)
 
 
 def colours() -> NDArray[np.uint8]:
-    """(1 << 14, 3) colour of each packed pixel."""
-    bits = np.arange(1 << 14)
+    """(1 << raster.BITS, 3) colour of each packed pixel."""
+    bits = np.arange(1 << raster.BITS)
     out = np.empty((len(bits), 3), np.uint8)
     out[:] = BACKGROUND
     for bit, colour in LAYERS:
@@ -54,11 +54,10 @@ def draw(core: Core, ids: Sequence[int], width: int, height: int) -> NDArray[np.
     for name, value in (("width", width), ("height", height)):
         if value < 1:
             raise out_of_range(name, value, "1 pixel or more")
-    packed = np.zeros((core.num_envs, height, width), np.uint16)
     ppm = min(width, height) / SPAN_M
-    none = np.zeros((0, 1, 1, 1), np.uint8)
-    draw_envs(core.bank.arrays, core.world, packed, none, envs, ppm, BEHIND, raster.surface_table(), raster.levels())
-    out = colours()[packed[envs]]
+    views = raster.make_views(raster.RasterCfg(height, width, ppm, BEHIND), core.num_envs, packed=True)
+    draw_envs(core.bank.arrays, core.world, views, raster.channel_table(), envs)
+    out = colours()[views.packed[envs]]
     middle_row, middle_column = height * (1 - BEHIND), width / 2
     half, wide = 0.5 * ppm * core.world.agents["length"][0, 0], 0.5 * ppm * core.world.agents["width"][0, 0]
     rows, columns = (slice(round(m - h), round(m + h)) for m, h in ((middle_row, half), (middle_column, wide)))

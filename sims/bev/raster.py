@@ -1,15 +1,15 @@
 """The bird's eye view as CaRL draws it (Jaeger et al. 2025): ten channels of bytes, the ego looking up.
 
 Everything is drawn as bits of one 16-bit number for each pixel, first the surface, sampled from the map's cells along
-the rows of the view, then route, lights and road users over it. `expand` makes the ten channels of bits; kept packed, a
-view is a fifth as large. Not drawn but given as scalars: nothing; speeds are lines on the boxes, lights are levels.
+the rows of the view, then route, lights and road users over it. `expand` makes the ten channels of bits, four pixels in
+five words of memory; kept packed, a view is a fifth as large. Speeds are lines on the boxes, lights are levels.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +21,18 @@ from robotrl.sims.bev.right_of_way import light
 from robotrl.sims.bev.world import Maps, World
 from robotrl.spec import Spec
 
-ROAD, ROUTE, SOLID, BROKEN, SHOULDER, VEHICLE, VULNERABLE, MOTION = (1 << i for i in range(8))
-GREEN, YELLOW, RED, STOP, LIMIT, WALK = (1 << i for i in range(8, 14))
-"""Bits of a packed pixel."""
+ROAD, SOLID, BROKEN, SHOULDER, WALK = (
+    tables.DRIVABLE,
+    tables.SOLID,
+    tables.BROKEN,
+    tables.SHOULDER,
+    tables.CROSSWALK,
+)
+ROUTE, VEHICLE, VULNERABLE, MOTION, GREEN, YELLOW, RED, STOP, LIMIT = (1 << i for i in range(5, 14))
+"""Bits of a packed pixel; those of the surface are the bits of the map's cells, so that a cell is copied as it is."""
+BITS = 14
+PIXELS, WORDS = 4, 5
+"""Pixels whose channels fill so many 64-bit words."""
 CHANNELS = (
     "road",
     "route",
@@ -66,6 +75,8 @@ def raster_spec(cfg: RasterCfg, packed: bool, num_envs: int) -> Spec:
     """
     for value in (cfg.height, cfg.width):
         check_count("raster_pixels", value, 8, 4096, "pixels")
+        if value % 2:
+            raise ConfigError(f"raster_pixels is {value}: expected an even number, {value - 1} or {value + 1}")
     check_number("pixels_per_m", cfg.pixels_per_m, 0.1, 20.0)
     check_number("raster.behind", cfg.behind, 0.0, 1.0)
     size = num_envs * cfg.height * cfg.width * (2 if packed else 2 + len(CHANNELS))
@@ -80,8 +91,8 @@ def raster_spec(cfg: RasterCfg, packed: bool, num_envs: int) -> Spec:
 
 
 def levels() -> NDArray[np.uint8]:
-    """(1 << 14, 10) what each packed pixel is in the channels."""
-    bits = np.arange(1 << 14)
+    """(1 << BITS, 10) what each packed pixel is in the channels."""
+    bits = np.arange(1 << BITS)
 
     def has(bit: int) -> NDArray[np.bool_]:
         return bits & bit > 0
@@ -102,32 +113,61 @@ def levels() -> NDArray[np.uint8]:
     return out
 
 
-@kernel
-def surface_bits(cell: int) -> int:
-    """Packed pixel of a cell of the map's surface."""
-    out = 0
-    if cell & tables.DRIVABLE:
-        out |= ROAD
-    if cell & tables.SOLID:
-        out |= SOLID
-    if cell & tables.BROKEN:
-        out |= BROKEN
-    if cell & tables.SHOULDER:
-        out |= SHOULDER
-    if cell & tables.CROSSWALK:
-        out |= WALK
-    return out
+class Views(NamedTuple):
+    """The rasters of all envs; arrays share memory where they show the same."""
+
+    packed: NDArray[np.uint16]
+    """(N, height, width)"""
+    pixels: NDArray[np.uint16]
+    """(N, height * width) the same."""
+    words: NDArray[np.uint64]
+    """(N, height * width * 10 / 8) their channels; no rows where views stay packed."""
+    pixels_per_m: float
+    behind: float
+    """Share of the height that lies behind the ego's centre."""
+
+
+def make_views(cfg: RasterCfg, num_envs: int, packed: bool) -> Views:
+    """Empty views of `num_envs` envs; `packed` ones have no channels."""
+    pixels = np.zeros((num_envs, cfg.height * cfg.width), np.uint16)
+    words = np.zeros((0 if packed else num_envs, pixels.shape[1] // PIXELS * WORDS), np.uint64)
+    return Views(pixels.reshape(-1, cfg.height, cfg.width), pixels, words, cfg.pixels_per_m, cfg.behind)
+
+
+def shown(views: Views) -> NDArray[np.uint8]:
+    """What is observed, sharing the views' memory: channels (N, height, width, 10), or bits (N, height, width, 2)."""
+    shape = views.packed.shape
+    if len(views.words):
+        return views.words.view(np.uint8).reshape(*shape, len(CHANNELS))
+    return views.packed.view(np.uint8).reshape(*shape, 2)
+
+
+class ChannelTable(NamedTuple):
+    """Channels of each packed pixel as little-endian words; see `expand`."""
+
+    first: NDArray[np.uint64]
+    """(1 << BITS,) channels 0 to 7, the first in the lowest byte."""
+    rest: NDArray[np.uint64]
+    """(1 << BITS,) channels 8 and 9."""
+
+
+def channel_table() -> ChannelTable:
+    """`levels` for `expand`."""
+    rows = np.zeros((1 << BITS, 16), np.uint8)
+    rows[:, : len(CHANNELS)] = levels()
+    words = rows.view("<u8")
+    return ChannelTable(words[:, 0].astype(np.uint64), words[:, 1].astype(np.uint64))
 
 
 @kernel
-def draw_surface(maps: Maps, row: Any, ego: Any, out: Any, ppm: float, ahead: float, table: Any) -> None:
+def draw_surface(maps: Maps, row: Any, ego: Any, out: Any, ppm: float, ahead: float) -> None:
     """Sample the map's cells along the rows of the view, nearest cell, in fixed point."""
     height, width = out.shape
     scale = 65536.0 / row.cell
     step = scale / ppm
     # one column to the right is 1 / ppm to the right: (sin, -cos)
     dx, dy = int(ego.sin * step), int(-ego.cos * step)
-    tile = row.tile
+    tiles, tile = maps.tiles, row.tile
     columns, rows = np.int64(row.columns), np.int64(row.rows)
     for r in range(height):
         forward = ahead - (r + 0.5) / ppm
@@ -147,14 +187,15 @@ def draw_surface(maps: Maps, row: Any, ego: Any, out: Any, ppm: float, ahead: fl
             and last_y < rows
         ):
             for c in range(width):
-                line[c] = table[maps.tiles[tile + (y >> 16) * columns + (x >> 16)]]
+                # an index that cannot be negative needs no look whether it counts from the end
+                line[c] = tiles[np.uint64(tile + (y >> 16) * columns + (x >> 16))]
                 x += dx
                 y += dy
         else:
             for c in range(width):
                 column, cell_row = x >> 16, y >> 16
                 if 0 <= column < columns and 0 <= cell_row < rows:
-                    line[c] = table[maps.tiles[tile + cell_row * columns + column]]
+                    line[c] = tiles[np.uint64(tile + cell_row * columns + column)]
                 else:
                     line[c] = 0
                 x += dx
@@ -257,7 +298,7 @@ def draw_road_things(maps: Maps, world: World, e: int, out: Any, ppm: float, ahe
 
 
 @kernel
-def draw(maps: Maps, world: World, e: int, out: Any, ppm: float, behind: float, table: Any) -> None:
+def draw(maps: Maps, world: World, e: int, out: Any, ppm: float, behind: float) -> None:
     """Draw env `e` into packed pixels (height, width) uint16.
 
     Args:
@@ -267,27 +308,23 @@ def draw(maps: Maps, world: World, e: int, out: Any, ppm: float, behind: float, 
         out: written to.
         ppm: pixels for each metre.
         behind: share of the height behind the ego's centre.
-        table: (256,) packed pixel of each surface cell.
     """
     ego = world.egos[e]
     ahead = out.shape[0] * (1.0 - behind) / ppm
-    draw_surface(maps, maps.maps[world.episodes[e].map], ego, out, ppm, ahead, table)
+    draw_surface(maps, maps.maps[world.episodes[e].map], ego, out, ppm, ahead)
     draw_road_things(maps, world, e, out, ppm, ahead)
     draw_agents(world, e, out, ppm, ahead)
 
 
 @kernel
-def expand(packed: Any, table: Any, out: Any) -> None:
-    """Packed pixels (height, width) to channels (height, width, 10)."""
-    height, width = packed.shape
-    channels = out.shape[2]
-    for r in range(height):
-        for c in range(width):
-            bits = packed[r, c]
-            for k in range(channels):
-                out[r, c, k] = table[bits, k]
-
-
-def surface_table() -> NDArray[np.uint16]:
-    """(256,) for `draw`."""
-    return np.array([surface_bits(cell) for cell in range(256)], np.uint16)
+def expand(packed: Any, table: ChannelTable, out: Any) -> None:
+    """Packed pixels (4 n,) uint16 to channels, 10 bytes a pixel, as words (5 n,) uint64."""
+    first, rest = table.first, table.rest
+    for i in range(len(packed) // PIXELS):
+        a, b, c, d = packed[PIXELS * i], packed[PIXELS * i + 1], packed[PIXELS * i + 2], packed[PIXELS * i + 3]
+        k = WORDS * i
+        out[k] = first[a]
+        out[k + 1] = rest[a] | first[b] << np.uint64(16)
+        out[k + 2] = first[b] >> np.uint64(48) | rest[b] << np.uint64(16) | first[c] << np.uint64(32)
+        out[k + 3] = first[c] >> np.uint64(32) | rest[c] << np.uint64(32) | first[d] << np.uint64(48)
+        out[k + 4] = first[d] >> np.uint64(16) | rest[d] << np.uint64(48)

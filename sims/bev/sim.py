@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from robotrl.errors import ConfigError, check_count, check_number, out_of_range, unknown
 from robotrl.sims.bev import maps, observe, opendrive, picture, raster, rewards, roads, routes, tables, trace
 from robotrl.sims.bev.bank import Bank
-from robotrl.sims.bev.core import Views
 from robotrl.sims.bev.driver import RouteDriver
 from robotrl.sims.bev.plan import ActionKind, actions_of
 from robotrl.sims.bev.rewards import RewardCfg
@@ -142,7 +141,7 @@ def make(
         blocked_s: standing for so long ends it.
         nearest: road users in the observation, 0 to 32.
         polylines: segments of lanes in it, 0 to 16.
-        raster_pixels: height and width of the raster.
+        raster_pixels: height and width of the raster, even.
         pixels_per_m: its resolution.
         packed: give the raster as two bytes of bits for each pixel.
         throttle_mps2: acceleration at an action of 1; the fit that the other constants come from has 0.56, a mean over
@@ -188,9 +187,7 @@ def make(
     views = None
     if obs in ("raster", "both"):
         specs["bev"] = raster.raster_spec(cfg, packed, num_envs)
-        shape = (num_envs, cfg.height, cfg.width)
-        rows = 0 if packed else num_envs
-        views = Views(cfg, np.zeros(shape, np.uint16), np.zeros((rows, *shape[1:], len(raster.CHANNELS)), np.uint8))
+        views = raster.make_views(cfg, num_envs, packed)
     if obs == "raster":
         specs["ego"] = observe.ego_spec()
     if obs in ("vector", "both"):
