@@ -93,6 +93,7 @@ SIMS = Table(
         "mujoco/walker2d": "robotrl.sims.mujoco.locomotion.walker2d:make",
         "mujoco/peg-insert": "robotrl.sims.mujoco.peg_insert:make",
         "mujoco/pick-place": "robotrl.sims.mujoco.manipulation.pick_place:make",
+        "mujoco/tabletop": "robotrl.sims.mujoco.tabletop.task:make",
         "mujoco/push": "robotrl.sims.mujoco.manipulation.push:make",
         "mujoco/quadruped-velocity": "robotrl.sims.mujoco.quadruped.velocity:make",
         "mujoco/reach": "robotrl.sims.mujoco.manipulation.reach:make",

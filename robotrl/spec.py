@@ -228,6 +228,18 @@ class HasScenarios(Protocol):
 
 
 @runtime_checkable
+class HasInstructions(Protocol):
+    """Each episode is told in words what to do; the observation has the words' numbers as "instruction"."""
+
+    vocabulary: tuple[str, ...]
+    """Words by number; 0 stands for none."""
+
+    def instructions(self) -> list[str]:
+        """(N) what each env's running episode is told."""
+        ...
+
+
+@runtime_checkable
 class HasParams(Protocol):
     """Physical parameters for each env (domain randomisation)."""
 

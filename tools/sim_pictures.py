@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 
 import robotrl
 from robotrl.load import load_policy
@@ -49,6 +49,25 @@ def episode(sim_name: str, mode: str, moments: dict[int, str], last: str) -> Non
     # in full colour: a palette gives small things the colours of large ones
     picture = Image.fromarray(np.concatenate(pictures, axis=1))
     picture.save(IMAGES / f"{sim_name.rpartition('/')[2]}.png", optimize=True)
+
+
+def tabletop() -> None:
+    """Four tables in the midst of what they were told: obliquely, and as the flat camera shows them."""
+    columns = []
+    for start, (family, step) in enumerate((("push-to", 40), ("stack", 34), ("sort", 75), ("turn", 36)), 5):
+        sim = robotrl.make_sim("mujoco/tabletop", num_envs=1, families=[family])
+        sim.queue_states(sim.state_ids("val")[start : start + 1])
+        sim.reset()
+        expert, started = sim.make_expert(mode="clockwise"), torch.ones(1, dtype=torch.bool)
+        for _ in range(step):
+            sim.step(expert.act(started))
+            started[:] = False
+        caption = Image.new("RGB", (272, 22), (255, 255, 255))
+        ImageDraw.Draw(caption).text((4, 4), sim.instructions()[0], fill=(30, 30, 30), font=ImageFont.load_default(11))
+        pictures = [sim.render([0], "front", 272, 192, samples=4)[0], sim.render([0], "flat_near", 272, 176)[0]]
+        columns.append(np.concatenate([np.asarray(caption), *pictures], axis=0))
+    picture = Image.fromarray(np.concatenate(columns, axis=1)).quantize(192, dither=Image.Dither.NONE)
+    picture.save(IMAGES / "tabletop.png", optimize=True)
 
 
 def locomotion(name: str) -> None:
@@ -128,3 +147,4 @@ if __name__ == "__main__":
     episode("mujoco/reach", "clockwise", {0: "front", 8: "side"}, "top")
     episode("mujoco/push", "left", {0: "front", 32: "top"}, "side")
     episode("mujoco/pick-place", "clockwise", {0: "front", 22: "side"}, "front")
+    tabletop()

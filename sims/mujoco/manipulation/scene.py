@@ -190,12 +190,13 @@ def upright(pos_w: Array, yaw_rad: Array) -> Array:
     return out
 
 
-def parameters(model: mujoco.MjModel, block: str | None = None) -> dict[str, Param]:
-    """What may be randomised: stiffness of the arm's servos and, where there is a block, its mass and all friction."""
+def parameters(model: mujoco.MjModel, *blocks: str) -> dict[str, Param]:
+    """What may be randomised: stiffness of the arm's servos; where there are blocks, their mass and all friction."""
     found = {"servo_gain": Param(("actuator_gainprm", "actuator_biasprm"), tuple(range(len(JOINTS))), 0.5, 1.5)}
-    if block is not None:
+    if blocks:
         # MuJoCo takes the larger friction of two geoms, so all that touch are scaled together
         touching = tuple(int(i) for i in np.flatnonzero(model.geom_contype))
         found["friction"] = Param(("geom_friction",), touching, 0.2, 4.0, (0,))
-        found["block_mass"] = Param(("body_mass", "body_inertia"), (int(model.body(block).id),), 0.3, 3.0)
+        bodies = tuple(int(model.body(name).id) for name in blocks)
+        found["block_mass"] = Param(("body_mass", "body_inertia"), bodies, 0.3, 3.0)
     return found

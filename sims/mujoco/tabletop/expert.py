@@ -1,0 +1,243 @@
+"""The scripted expert of `mujoco/tabletop`: points, pushes, and picks up, turns and sets down, as it is told.
+
+What is said becomes a job: a thing and where it is to go, by the hand or by pushing. Sorting is two jobs, one after the
+other. When a thing is lost on the way the job begins again.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robotrl.sims.mujoco.core import Core
+from robotrl.sims.mujoco.manipulation.gripper import OPEN_M
+from robotrl.sims.mujoco.manipulation.hand import STEP_M, YAW_STEP_RAD
+from robotrl.sims.mujoco.manipulation.handicap import Handicap
+from robotrl.sims.mujoco.manipulation.scene import QUARTER_TURN_RAD
+from robotrl.sims.mujoco.tabletop import goals
+from robotrl.sims.mujoco.tabletop.language import COLOURS, Family
+from robotrl.sims.mujoco.tabletop.layout import HALF_M, MAT_HALF_M, quarter, spot
+from robotrl.sims.mujoco.tabletop.task import Tabletop
+
+Array = NDArray[np.float64]
+Rows = NDArray[np.int64]
+
+MODES = ("clockwise", "anticlockwise")
+"""Ways to face a block, which can be gripped by either pair of its sides; and which of two things is sorted first."""
+HOVER_M = 0.05
+"""Height of the fingers' ends above a thing's middle before they are let down."""
+GRIP_BELOW_M = 0.006
+CARRY_M = 0.11
+"""Height of a thing's middle at which it is carried across: above another one that stands."""
+TURN_RAD = 0.6
+PUSH_STEP_M = 0.012
+CONTACT_M = HALF_M + 0.011
+"""From a thing's middle to the middle of the closed fingers that push it."""
+STAND_M = CONTACT_M + 0.022
+"""Where the fingers are let down to push."""
+LOW_M = 0.014
+POINT_ABOVE_M = HALF_M + 0.025
+ABOVE, LOWER, GRIP, LIFT, CARRY, SET, LEAVE, RUN_UP, DOWN, PUSH, AWAY = range(11)
+_PUSHES = (Family.PUSH, Family.PUSH_TO, Family.GATHER)
+
+
+class TabletopExpert:
+    """Acts on all envs of a core at once; reads exact poses.
+
+    Args:
+        core: a core whose task is `Tabletop`.
+        noise: standard deviation of Gaussian noise on each action, 0 to 1 (an action spans [-1, 1]).
+        clumsiness: 0 to 1; at 1 things and goals are believed up to some centimetres off, and hands are slow.
+        mode: "clockwise" or "anticlockwise", or None to draw one for each episode.
+        seed: seeds noise, clumsiness and the draw of modes.
+
+    Raises:
+        ConfigError: unknown mode, or a value out of range.
+    """
+
+    modes: tuple[str, ...] = MODES
+
+    def __init__(
+        self, core: Core, noise: float = 0.0, clumsiness: float = 0.0, mode: str | None = None, seed: int = 0
+    ) -> None:
+        if not isinstance(core.task, Tabletop):
+            raise TypeError(f"TabletopExpert solves mujoco/tabletop: got {core.task.name}")
+        n = core.num_envs
+        self._task = core.task
+        self._handicap = Handicap(core, MODES, noise, clumsiness, mode, seed)
+        self.mode: NDArray[np.int64] = self._handicap.mode
+        self._phase: Rows = np.zeros(n, np.int64)
+        self._thing_bias: Array = np.zeros((n, 2))
+        self._goal_bias: Array = np.zeros((n, 2))
+        self._goal: Array = np.zeros((n, 3))
+        """Where the thing's middle is to end; fixed while a push runs."""
+        self._turned: Array = np.zeros(n)
+        """Yaw of the hand when it gripped."""
+        self._second: NDArray[np.bool_] = np.zeros(n, bool)
+        """Whether the second of two things to sort is being handled."""
+        self._rows = np.arange(n)
+
+    def act(self, started: NDArray[np.bool_]) -> NDArray[np.float32]:
+        """Actions (N, 5); `started` (N,) marks envs at the first step of an episode."""
+        task, rows = self._task, self._rows
+        now = task.now()
+        family = now.says[:, 0]
+        pushes = np.isin(family, _PUSHES)
+        if started.any():
+            envs = np.flatnonzero(started)
+            self._handicap.begin(envs)
+            self._handicap.slow(envs, most=0.35)
+            wrong = self._handicap.errors(len(envs), (0.008, 0.008, 0.015, 0.015))
+            self._thing_bias[envs], self._goal_bias[envs] = wrong[:, :2], wrong[:, 2:]
+            self._phase[envs] = np.where(pushes[envs], RUN_UP, ABOVE)
+            self._second[envs] = False
+        thing = self._thing(now)
+        own = now.pos[rows, thing].copy()
+        own[:, :2] += self._thing_bias
+        fresh = (self._phase == ABOVE) | (self._phase == RUN_UP)
+        self._goal = np.where(fresh[:, None], self._wanted(now, thing), self._goal)
+        to_thing, to_goal = own - now.tip, self._goal - own
+        # a can may be gripped from anywhere
+        turn = np.where(thing < len(COLOURS), quarter(now.yaw[rows, thing] - task.hand.yaw_w), 0.0)
+        action = np.zeros((len(rows), 5))
+        self._grasp(action, now, family, own, to_thing, to_goal, turn)
+        self._push(action, pushes, own, now.tip)
+        self._point(action, family == Family.POINT, to_thing)
+        action[:, :3] *= self._handicap.gain / STEP_M
+        action[:, :3] /= np.maximum(np.abs(action[:, :3]).max(axis=1, keepdims=True), 1.0)
+        return self._handicap.shake(action)
+
+    def _thing(self, now: goals.Now) -> Rows:
+        """(N,) what is handled now: what the words name; when sorting, the second thing once the first one is there."""
+        a, b = now.says[:, 1], now.says[:, 2]
+        rows = self._rows
+        sorts = now.says[:, 0] == Family.SORT
+        first, second = np.where(self.mode == 0, a, b), np.where(self.mode == 0, b, a)
+        off = now.pos[rows, first, :2] - now.mats[rows, first % len(COLOURS)]
+        there = np.sqrt((off**2).sum(axis=1)) < goals.NEAR_M
+        there &= now.pos[rows, first, 2] < HALF_M + goals.LEVEL_M
+        # what is in the hand is finished with first
+        self._second = sorts & there & ((self._phase == ABOVE) | self._second)
+        return np.where(sorts, np.where(self._second, second, first), a)
+
+    def _wanted(self, now: goals.Now, thing: Rows) -> Array:
+        """(N, 3) where the thing's middle is to end."""
+        rows = self._rows
+        family, a, _, mat, _, _ = now.says.T
+        goal = np.full((len(rows), 3), HALF_M)
+        says = now.says.copy()
+        sorts = family == Family.SORT
+        says[sorts, 1] = thing[sorts]
+        goal[:, :2] = spot(says, now.pos[..., :2], now.mats, now.start[rows, a]) + self._goal_bias
+        goal[family == Family.STACK, 2] = 3 * HALF_M + 0.002
+        # off the mat by the shortest way that leads to the middle of the table or along it
+        flat = now.mats[rows, mat]
+        clear = MAT_HALF_M + HALF_M + 0.03
+        aside = np.where((flat[:, 0] < 0.47)[:, None], (clear, 0.0), (-clear, 0.0))
+        goal[:, :2] = np.where((family == Family.CLEAR)[:, None], flat + aside, goal[:, :2])
+        goal[:, :2] = np.where((family == Family.TURN)[:, None], now.pos[rows, a, :2], goal[:, :2])
+        return goal
+
+    def _grasp(
+        self,
+        action: Array,
+        now: goals.Now,
+        family: Rows,
+        own: Array,
+        to_thing: Array,
+        to_goal: Array,
+        turn: Array,
+    ) -> None:
+        """Write the actions of those who carry."""
+        task, phase = self._task, self._phase
+        hand_yaw = task.hand.yaw_w
+        level = (np.abs(to_thing[:, :2]).max(axis=1) < 0.005) & (np.abs(turn) < 0.08)
+        fingers = task.gripper.pos
+        held = (fingers.max(axis=1) < HALF_M + 0.003) & (fingers.min(axis=1) > HALF_M - 0.003)
+        empty = fingers.max(axis=1) < HALF_M - 0.008
+        far = (to_thing**2).sum(axis=1) > 0.06**2
+        opened = fingers.min(axis=1) > OPEN_M - 0.008
+        turns = family == Family.TURN
+        spun = hand_yaw - self._turned
+        spun = (spun + np.pi) % (2 * np.pi) - np.pi
+        arrived = (np.abs(to_goal[:, :2]).max(axis=1) < 0.006) & (~turns | (np.abs(spun) > TURN_RAD - 0.05))
+        high = now.tip[:, 2] > CARRY_M - 0.02
+        # from the last phase to the first, so that an env changes once
+        phase[(phase == LEAVE) & high] = ABOVE
+        phase[(phase == SET) & (np.abs(to_goal[:, 2]) < 0.003)] = LEAVE
+        phase[(phase >= GRIP) & (phase < LEAVE) & (empty | far)] = ABOVE
+        phase[(phase == CARRY) & arrived] = SET
+        lifts = family == Family.LIFT
+        phase[(phase == LIFT) & (own[:, 2] > CARRY_M - 0.01) & ~lifts] = CARRY
+        gripped = (phase == GRIP) & held
+        self._turned[gripped] = hand_yaw[gripped]
+        phase[gripped] = LIFT
+        phase[(phase == LOWER) & (to_thing[:, 2] > GRIP_BELOW_M - 0.004)] = GRIP
+        below = to_thing[:, 2] + HOVER_M
+        phase[(phase == ABOVE) & level & opened & (np.abs(below) < 0.02)] = LOWER
+
+        across = np.where((phase == CARRY) | (phase == SET), 1.0, 0.0)[:, None] * to_goal[:, :2]
+        # high until above it: other things stand about
+        near = np.sqrt((to_thing[:, :2] ** 2).sum(axis=1)) < 0.03
+        hover = np.where(near, to_thing[:, 2] + HOVER_M, CARRY_M + 0.01 - now.tip[:, 2])
+        move = np.where((phase < GRIP)[:, None], to_thing[:, :2], across)
+        action[:, :2] = np.where((phase == LEAVE)[:, None], 0.0, move)
+        action[:, 2] = np.select(
+            [phase == ABOVE, phase == LOWER, phase == GRIP, phase == SET, phase == LEAVE],
+            [hover, to_thing[:, 2] - GRIP_BELOW_M, np.zeros(len(phase)), np.maximum(to_goal[:, 2], -0.012), 0.04],
+            CARRY_M - own[:, 2],
+        )
+        spin = np.where(turns & (phase == CARRY), TURN_RAD - spun, 0.0)
+        action[:, 3] = np.where(phase < GRIP, self._face(turn), spin) / YAW_STEP_RAD
+        closed = (phase >= GRIP) & (phase <= SET)
+        action[:, 4] = np.where(closed, -1.0, 1.0)
+
+    def _face(self, turn: Array) -> Array:
+        """Radians to the grasp of each env's mode: once faced, whichever is nearest."""
+        other = np.where(self.mode == 0, -QUARTER_TURN_RAD, QUARTER_TURN_RAD)
+        wrong_way = np.where(self.mode == 0, turn > 0.3, turn < -0.3)
+        return np.where(wrong_way, turn + other, turn)
+
+    def _push(self, action: Array, pushes: NDArray[np.bool_], own: Array, tip: Array) -> None:
+        """Write the actions of those who push: from behind, along the line to the goal, with the fingers closed."""
+        phase = self._phase
+        way = self._goal[:, :2] - own[:, :2]
+        left = np.sqrt((way**2).sum(axis=1))
+        ahead = way / np.maximum(left, 1e-9)[:, None]
+        stand = own[:, :2] - STAND_M * ahead
+        off = stand - tip[:, :2]
+        behind = own[:, :2] - tip[:, :2]
+        aside = ahead[:, 0] * behind[:, 1] - ahead[:, 1] * behind[:, 0]
+        gap = (behind * ahead).sum(axis=1) - CONTACT_M
+        lost = (np.abs(aside) > 0.02) | (gap < -0.02) | (gap > 0.05)
+        phase[(phase == AWAY) & (tip[:, 2] > 0.06)] = RUN_UP
+        phase[(phase == PUSH) & (left < 0.006)] = AWAY
+        phase[(phase == PUSH) & lost] = RUN_UP
+        phase[(phase == DOWN) & (tip[:, 2] < LOW_M + 0.008)] = PUSH
+        ready = (np.abs(off).max(axis=1) < 0.008) & (tip[:, 2] < 0.10)
+        phase[(phase == RUN_UP) & ready] = DOWN
+
+        high = tip[:, 2] > 0.065
+        step = np.minimum(np.maximum(left, 0.004), PUSH_STEP_M)
+        side = np.stack([-ahead[:, 1], ahead[:, 0]], axis=1)
+        # the fingers stay on the line that leads through the thing to its goal
+        along = (step + np.clip(gap, -0.01, 0.02))[:, None] * ahead + (1.2 * aside)[:, None] * side
+        move = np.select(
+            [(phase == RUN_UP)[:, None], (phase == DOWN)[:, None], (phase == PUSH)[:, None]],
+            [np.where(high[:, None], off, 0.0), off, along],
+            -0.02 * ahead,
+        )
+        height = np.select([phase == RUN_UP, phase == AWAY], [np.where(high, 0.08, 0.10), 0.10], LOW_M)
+        action[pushes, :2] = move[pushes]
+        action[pushes, 2] = (height - tip[:, 2])[pushes]
+        action[pushes, 3] = 0.0
+        action[pushes, 4] = -1.0
+
+    def _point(self, action: Array, points: NDArray[np.bool_], to_thing: Array) -> None:
+        """Write the actions of those who point: the tip above the thing, the fingers closed."""
+        near = np.sqrt((to_thing[:, :2] ** 2).sum(axis=1)) < 0.03
+        height = to_thing[:, 2] + np.where(near, POINT_ABOVE_M, 0.07)
+        action[points, :2] = to_thing[points, :2]
+        action[points, 2] = height[points]
+        action[points, 3] = 0.0
+        action[points, 4] = -1.0

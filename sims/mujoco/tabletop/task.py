@@ -1,0 +1,335 @@
+"""`mujoco/tabletop`: the task on MuJoCo, what it observes, and the sim that knows its instructions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from robotrl.sims.mujoco.arm import ARM_RASTERS, JOINTS, pointing_down
+from robotrl.sims.mujoco.core import Core
+from robotrl.sims.mujoco.images import with_images
+from robotrl.sims.mujoco.manipulation.gripper import (
+    FINGER_COLUMNS,
+    GRIPPER_ACTION,
+    OPEN_M,
+    TOOL_LENGTH_M,
+    Gripper,
+    gripper_actuators,
+    gripper_mjcf,
+)
+from robotrl.sims.mujoco.manipulation.hand import HAND_ACTIONS, HAND_COLUMNS, WorldHand, spec_of
+from robotrl.sims.mujoco.manipulation.scene import (
+    AREA_HIGH_M,
+    AREA_LOW_M,
+    MAT,
+    ArmTask,
+    Block,
+    parameters,
+    scene_mjcf,
+    upright,
+)
+from robotrl.sims.mujoco.physics import Physics
+from robotrl.sims.mujoco.sim import ExpertSim
+from robotrl.sims.mujoco.tabletop import goals, layout
+from robotrl.sims.mujoco.tabletop.language import (
+    MATS,
+    MAX_WORDS,
+    MOVABLES,
+    VOCABULARY,
+    Composition,
+    Compositions,
+    Family,
+    chosen,
+    encode,
+)
+from robotrl.sims.mujoco.task import Ids, Param, Real
+from robotrl.sims.mujoco.views import AnyView, Raster, View
+from robotrl.spec import Spec
+
+Array = NDArray[np.float64]
+
+LIMIT_S = 14.0
+"""Time limit of an episode, unless asked for otherwise."""
+THING_KG = 0.1
+WORKSPACE_LOW_M = (0.26, -0.36, 0.008)
+WORKSPACE_HIGH_M = (0.70, 0.36, 0.30)
+"""Opposite corners (x, y, z, world frame) of the box that actions keep the tip in."""
+RGB = {"red": "0.84 0.20 0.18", "green": "0.20 0.62 0.28", "blue": "0.20 0.36 0.82"}
+PALE = {"red": "0.95 0.66 0.64", "green": "0.66 0.86 0.68", "blue": "0.66 0.74 0.95"}
+"""Of the mats."""
+_SAID = 6
+_STATE = 6 * 2 + 6 + 1
+"""Columns of the task's memory: see `Tabletop.memory`."""
+
+
+class Tabletop(ArmTask[WorldHand]):
+    """The task; see `make` for the arguments."""
+
+    name = "mujoco/tabletop"
+    privileged = ("things",)
+    views: Mapping[str, AnyView] = {
+        "front": View((1.45, 0.40, 0.80), (0.36, 0.0, 0.12), 41.0),
+        "side": View((1.05, -0.95, 0.60), (0.42, 0.0, 0.12), 38.0),
+        "top": View((0.95, 0.0, 1.15), (0.46, 0.0, 0.02), 38.0),
+        **ARM_RASTERS,
+        "flat_near": Raster("top", (0.48, 0.0, 0.0), 0.56),
+    }
+
+    def __init__(
+        self,
+        families: Sequence[str] | None,
+        which: Compositions,
+        reward: Literal["sparse", "shaped"],
+        limit_s: float,
+    ) -> None:
+        super().__init__(reward, limit_s)
+        self.families: tuple[Family, ...] = chosen(families)
+        self.deck = layout.deck(self.families, which)
+        self.observation_spec = {
+            "state": spec_of((*HAND_COLUMNS, *FINGER_COLUMNS)),
+            "instruction": instruction_spec(),
+            "things": _things_spec(),
+        }
+        self.action_spec = spec_of((*HAND_ACTIONS, GRIPPER_ACTION))
+
+    def xml(self) -> str:
+        """The MJCF."""
+        half = layout.HALF_M
+        things = [MAT]
+        for name in MATS:
+            look = f'size="{layout.MAT_HALF_M} {layout.MAT_HALF_M} 0.0008" rgba="{PALE[name.split()[0]]} 1"'
+            things.append(f'<body name="{name}" mocap="true"><geom class="mark" {look}/></body>')
+        for name in MOVABLES:
+            rgb, shape = RGB[name.split()[0]], name.split()[1]
+            size = f"{half} {half} {half}" if shape == "block" else f"{half} {half}"
+            kind = "box" if shape == "block" else "cylinder"
+            things.append(
+                f'<body name="{name}" pos="0 0 {half}"><freejoint name="{name}"/><geom class="block" type="{kind}"'
+                f' size="{size}" mass="{THING_KG}" rgba="{rgb} 1"/></body>'
+            )
+        return scene_mjcf("tabletop", gripper_mjcf(), "\n".join(things), gripper_actuators())
+
+    def bind(self, physics: Physics) -> None:
+        """Take views of the simulations' arrays."""
+        self._model: mujoco.MjModel = physics.model
+        self.hand = WorldHand(physics, TOOL_LENGTH_M, WORKSPACE_LOW_M, WORKSPACE_HIGH_M)
+        self.gripper = Gripper(physics)
+        self.things = tuple(Block(physics, name) for name in MOVABLES)
+        self._mats_w: Array = physics.batch.bind("mocap_pos")
+        n = physics.batch.nsim
+        self.says: NDArray[np.int64] = np.zeros((n, _SAID), np.int64)
+        """(N, 6) what is said to each env; see `layout.Layout`."""
+        self._memory: Array = np.zeros((n, _STATE))
+        self._here: NDArray[np.bool_] = np.zeros((n, len(MOVABLES)), bool)
+        self._words: NDArray[np.int32] = np.zeros((n, MAX_WORDS), np.int32)
+        self.pos_w: Array = np.zeros((n, len(MOVABLES), 3))
+        """(N, 6, 3) as last observed, like what follows."""
+        self.yaw_w: Array = np.zeros((n, len(MOVABLES)))
+        """(N, 6) modulo a quarter turn."""
+        self._speed: Array = np.zeros((n, len(MOVABLES)))
+
+    def params(self) -> dict[str, Param]:
+        """What may be randomised: all friction, the things' masses, stiffness of the arm's servos."""
+        return parameters(self._model, *MOVABLES)
+
+    def memory(self) -> Mapping[str, NDArray[Any]]:
+        """What is said, where things stood at the start (x, y, then yaw), and whether the thing has been lifted."""
+        return {"says": self.says, "start": self._memory, "here": self._here, "words": self._words}
+
+    def plan(self, state_ids: Ids) -> Array:
+        """Start states (n, 69): what is said (6), joints (6), things (6 x 7), mats (3 x 3), which are here (6)."""
+        found = layout.lay(state_ids, self.deck)
+        n = len(state_ids)
+        joints = pointing_down(found.tip[:, :3], found.tip[:, 3], TOOL_LENGTH_M)
+        pos = np.full((n, len(MOVABLES), 3), layout.HALF_M)
+        pos[:, :, :2] = found.pos
+        poses = upright(pos.reshape(-1, 3), found.yaw.reshape(-1)).reshape(n, -1)
+        mats = np.zeros((n, len(MATS), 3))
+        mats[:, :, :2] = found.mats
+        parts = (found.says, joints, poses, mats.reshape(n, -1), found.here)
+        return np.concatenate([np.asarray(part, np.float64) for part in parts], axis=1)
+
+    def start(self, env_ids: Ids, plans: Array) -> None:
+        """Write start states: everything at rest, the gripper open, the servos holding the arm."""
+        n, poses = len(plans), 7 * len(MOVABLES)
+        self.says[env_ids] = plans[:, :_SAID]
+        at = _SAID + len(JOINTS)
+        joints = np.concatenate([plans[:, _SAID:at], np.full((n, 2), OPEN_M)], axis=1)
+        things = plans[:, at : at + poses]
+        self._mats_w[env_ids] = plans[:, at + poses : at + poses + 3 * len(MATS)].reshape(n, len(MATS), 3)
+        self._here[env_ids] = plans[:, at + poses + 3 * len(MATS) :] > 0
+        self.hand.place(env_ids, np.concatenate([joints, things], axis=1), joints)
+        rows = things.reshape(n, len(MOVABLES), 7)
+        yaw = 2 * np.arctan2(rows[..., 6], rows[..., 3])
+        self._memory[env_ids] = np.concatenate([rows[..., :2].reshape(n, -1), yaw, np.zeros((n, 1))], axis=1)
+        self._words[env_ids] = [encode(said_in(row)) for row in self.says[env_ids]]
+
+    def command(self, actions: Real) -> None:
+        """Cartesian steps and the fingers' target; the fingers' ends are kept inside the workspace box."""
+        super().command(actions)
+        self.gripper.command(actions[:, 4])
+
+    def observe(self, out: Mapping[str, Real], env_ids: Ids | slice) -> None:
+        """Write observations; the specs name the columns."""
+        state = out["state"]
+        self.hand.observe(state, env_ids)
+        self.gripper.observe(state, env_ids, len(HAND_COLUMNS))
+        out["instruction"][env_ids] = self._words[env_ids]
+        things = out["things"]
+        for k, thing in enumerate(self.things):
+            pos, yaw = thing.pos_w[env_ids], thing.yaw_w(env_ids)
+            self.pos_w[env_ids, k], self.yaw_w[env_ids, k] = pos, yaw
+            self._speed[env_ids, k] = np.sqrt((thing.vel_w[env_ids] ** 2).sum(axis=1))
+            here = self._here[env_ids, k]
+            at = 6 * k
+            things[env_ids, at] = here
+            things[env_ids, at + 1 : at + 4] = pos * here[:, None]
+            things[env_ids, at + 4] = np.sin(4 * yaw) * here
+            things[env_ids, at + 5] = np.cos(4 * yaw) * here
+        mats = self._mats_w[env_ids, :, :2]
+        here = mats[..., 0] < layout.AWAY_M
+        at = 6 * len(self.things)
+        things[env_ids, at : at + 3 * len(MATS)] = np.concatenate(
+            [here[..., None], mats * here[..., None]], axis=2
+        ).reshape(len(mats), -1)
+        own = self.pos_w[np.arange(len(self.says)), self.says[:, 1], 2]
+        self._memory[:, -1] = np.maximum(self._memory[:, -1], own > layout.HALF_M + goals.OFF_TABLE_M)
+
+    def now(self) -> goals.Now:
+        """Where everything is, as last observed."""
+        count = len(MOVABLES)
+        start = self._memory[:, : 2 * count].reshape(-1, count, 2)
+        vel = self.hand.vel_w[:, :3]
+        return goals.Now(
+            self.says,
+            self.pos_w,
+            self._speed,
+            self.yaw_w,
+            self._mats_w[..., :2],
+            self.hand.pos_w,
+            np.sqrt((vel**2).sum(axis=1)),
+            start,
+            self._memory[:, 2 * count : 3 * count],
+            self._memory[:, -1] > 0,
+        )
+
+    def success(self) -> NDArray[np.bool_]:
+        """(N,) whether the instruction is carried out."""
+        return goals.done(self.now())
+
+    def failure(self) -> NDArray[np.bool_]:
+        """(N,) whether a thing has left its part of the table."""
+        pos = self.pos_w[..., :2]
+        outside = ((pos < AREA_LOW_M) | (pos > AREA_HIGH_M)).any(axis=2)
+        return np.any(outside & self._here, axis=1)
+
+    def distance(self) -> Array:
+        """(N,) how far each env is from success, m; see `goals.distance`."""
+        return goals.distance(self.now())
+
+
+def said_in(row: NDArray[np.int64]) -> str:
+    """The instruction of a row of `layout.Layout.says`, in words."""
+    family, a, b, mat, direction, way = (int(x) for x in row)
+    return Composition(Family(family), a, b, mat, direction).say(way)
+
+
+def instruction_spec() -> Spec:
+    """Word numbers of an instruction."""
+    names = tuple(f"word_{i}" for i in range(MAX_WORDS))
+    high = float(len(VOCABULARY) - 1)
+    return Spec((MAX_WORDS,), names, ("1",) * MAX_WORDS, (0.0,) * MAX_WORDS, (high,) * MAX_WORDS, "int32")
+
+
+def _things_spec() -> Spec:
+    columns: list[tuple[str, str, float, float]] = []
+    for name in MOVABLES:
+        word = name.replace(" ", "_")
+        columns.append((f"{word}_here", "1", 0.0, 1.0))
+        columns += [(f"{word}_pos_{axis}_w", "m", -np.inf, np.inf) for axis in "xyz"]
+        columns += [(f"{word}_yaw4_{part}", "1", -1.0, 1.0) for part in ("sin", "cos")]
+    for name in MATS:
+        word = name.replace(" ", "_")
+        columns.append((f"{word}_here", "1", 0.0, 1.0))
+        columns += [(f"{word}_pos_{axis}_w", "m", -1.0, 1.0) for axis in "xy"]
+    return spec_of(tuple(columns))
+
+
+class TabletopSim(ExpertSim):
+    """The sim of the task; satisfies `HasInstructions` and `HasScenarios`, families being the scenarios."""
+
+    privileged = Tabletop.privileged
+    vocabulary = VOCABULARY
+
+    @property
+    def task(self) -> Tabletop:
+        """The task."""
+        task = self.core.task
+        assert isinstance(task, Tabletop)
+        return task
+
+    @property
+    def scenarios(self) -> tuple[str, ...]:
+        """Names of the families."""
+        return tuple(family.title for family in self.task.families)
+
+    def scenario_of(self, state_id: int) -> str:
+        """The family of a start."""
+        families = self.task.families
+        return families[state_id % len(families)].title
+
+    def instructions(self) -> list[str]:
+        """(N) what each env is told, in words."""
+        return [said_in(row) for row in self.task.says]
+
+    def instruct(self, env: int, text: str) -> None:
+        """Show another instruction in an env until its episode ends; what counts as success stays as it was.
+
+        For seeing whether a policy listens.
+
+        Raises:
+            ConfigError: an unknown word, no word, or too many.
+        """
+        words = encode(text)
+        self.task.memory()["words"][env] = words
+        self.core.obs["instruction"][env] = words
+
+
+@with_images
+def make(
+    num_envs: int,
+    seed: int,
+    *,
+    families: Sequence[str] | None = None,
+    compositions: Compositions = "seen",
+    reward: Literal["sparse", "shaped"] = "sparse",
+    limit_s: float = LIMIT_S,
+    threads: int = 0,
+    randomization: Mapping[str, tuple[float, float]] | None = None,
+    dump_dir: Path | None = None,
+) -> TabletopSim:
+    """The batched sim.
+
+    Args:
+        num_envs: N, 1 or more.
+        seed: seeds which training starts are drawn.
+        families: names of the families of instructions, all without.
+        compositions: instructions to draw from: those "seen" in training, those "held-out" from it, or "all".
+        reward: "sparse" is +1 at success and 0 otherwise; "shaped" adds ten times the metres gained on the goal.
+        limit_s: time limit of an episode, 0.5 to 60 s.
+        threads: physics threads, 0 for every core.
+        randomization: parameter ("servo_gain", "friction", "block_mass") to the (low, high) of its multiplier.
+        dump_dir: where the numerics guard writes replayable states.
+
+    Raises:
+        ConfigError: a value out of range or an unknown name, with what was expected.
+    """
+    from robotrl.sims.mujoco.tabletop.expert import TabletopExpert
+
+    task = Tabletop(families, compositions, reward, limit_s)
+    return TabletopSim(Core(task, num_envs, seed, threads, randomization, dump_dir), TabletopExpert)
