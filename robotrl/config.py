@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
-from robotrl.errors import ConfigError, out_of_range, unknown
+from robotrl.errors import ConfigError, check_number, out_of_range, unknown
 from robotrl.interventions.config import InterventionCfg
 
 Algo = TypeVar("Algo")
@@ -29,6 +29,9 @@ class SimCfg:
     """Directory of a success classifier whose word is the reward in training; none takes the sim's own reward."""
     reward_ends: bool = False
     """Whether an episode of training ends where the classifier sees a success."""
+    curriculum: float | None = None
+    """Draw training starts by how often their scenarios fail: the temperature, e.g. 0.3, smaller favours the worst
+    scenario more; none draws them evenly."""
 
 
 @dataclass(frozen=True)
@@ -177,6 +180,8 @@ def check(cfg: TrainCfg[Any, Any]) -> None:
     sim_options(cfg.sim.options)
     if cfg.sim.reward_ends and cfg.sim.reward is None:
         raise ConfigError("sim.reward_ends is True, and sim.reward is not given: expected a success classifier")
+    if cfg.sim.curriculum is not None:
+        check_number("sim.curriculum", cfg.sim.curriculum, 0.01, 100.0)
     if cfg.evaluation.score not in ("success", "return"):
         raise unknown("evaluation.score", str(cfg.evaluation.score), ("success", "return"))
     if cfg.stop_at_success is not None and not 0 < cfg.stop_at_success <= 1:

@@ -25,6 +25,7 @@ from robotrl.callbacks import Callback, CallbackList
 from robotrl.checkpoint import rng_state, set_rng_state
 from robotrl.config import TrainCfg
 from robotrl.cores import check_threads, usable_cores
+from robotrl.curriculum import with_curriculum
 from robotrl.errors import CapabilityError, ConfigError, RobotrlError, out_of_range
 from robotrl.load import load_policy, policy_from_tree, policy_tree
 from robotrl.locking import StopSignals
@@ -255,12 +256,12 @@ def _make_sim(cfg: TrainCfg[Any, Any], num_envs: int, seed: int) -> VecSim:
 
 
 def _make_training_sim(cfg: TrainCfg[Any, Any], seed: int) -> VecSim:
-    """The sim of training, with the reward that the config asks for; evaluations show the sim's own."""
+    """The sim of training, with the reward and the curriculum that the config asks for; evaluations have neither."""
     sim = _make_sim(cfg, cfg.sim.num_envs, seed)
-    if cfg.sim.reward is None:
-        return sim
-    source = SuccessReward(load_classifier(cfg.sim.reward), sim)
-    return with_reward(sim, source, end_at=1.0 if cfg.sim.reward_ends else None)
+    if cfg.sim.reward is not None:
+        source = SuccessReward(load_classifier(cfg.sim.reward), sim)
+        sim = with_reward(sim, source, end_at=1.0 if cfg.sim.reward_ends else None)
+    return sim if cfg.sim.curriculum is None else with_curriculum(sim, cfg.sim.curriculum, seed)
 
 
 def _watch(cfg: TrainCfg[Any, Any], learner: Any) -> None:

@@ -29,7 +29,7 @@ ALL = LEARN | {
     "quickstart",
     "benchmarks",
 }
-ALL |= {"evaluation", "exporting", "viewing"}
+ALL |= {"evaluation", "exporting", "viewing", "wrapping", "curriculum"}
 SHELL = {"cli", "commands", "doctor", "inspection", "probe"}
 SHARED_BY_SIMS = {"sims.interop", "sims.starts", "sims.actions", "sims.exact_state", "sims.core_sim"}
 """What makes a Gymnasium env of any sim, starts, bounds of actions, cores in torch clothes: what adapters share."""
@@ -44,6 +44,9 @@ MAY_IMPORT = {
     # The demonstration factory stands above the loop, which alone steps sims.
     "data.demos": BASE | HELPERS | {"fn", "data", "loop"},
     "collect": BASE | {"fn", "data"},
+    # A wrapper around a sim is as good a Gymnasium env as the sim.
+    "wrapping": BASE | {"sims.interop"},
+    "curriculum": BASE | {"fn", "wrapping"},
     "loop": BASE | HELPERS | {"fn", "data", "collect"},
     "config": BASE | {"interventions.config"},
     # Finds a policy in a run, and its class through the registry.
@@ -56,12 +59,11 @@ MAY_IMPORT = {
     "sims.interop": {"spec", "transforms", "errors", "fn", "registry"},
     # Called by the collector; knows sims, experts and devices, no learner.
     "interventions": BASE | {"fn", "data"},
-    # A wrapper around a sim is as good a Gymnasium env as the sim.
-    "rewards": LEARN | {"policies", "sims.interop"},
+    "rewards": LEARN | {"policies", "wrapping"},
     # Trains on the engine of the algorithms and the rows that feed it, which know nothing of rewards.
     "rewards.training": LEARN | {"policies", "algos.engine", "algos.rows"},
     "algos": LEARN | {"policies", "interventions"},
-    "train": LEARN | {"policies", "rewards", "interventions", "algos"},
+    "train": LEARN | {"policies", "rewards", "interventions", "algos", "curriculum"},
     "deploy": BASE,
     "deploy.export": LEARN | {"policies", "deploy"},
     "report": BASE | HELPERS,

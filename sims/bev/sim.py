@@ -85,14 +85,16 @@ class DriveSim(CoreSim[KeepingCore]):
         self.core.close()
 
 
-def chosen(scenarios: Sequence[str] | None) -> tuple[Scenario, ...]:
-    """Scenarios by their names, all of them without.
+def chosen(scenarios: Sequence[str] | str | None) -> tuple[Scenario, ...]:
+    """Scenarios by their names, or a text with commas between them; all of them without.
 
     Raises:
         ConfigError: an unknown name, one named twice, or none.
     """
     if scenarios is None:
         return SCENARIOS
+    if isinstance(scenarios, str):
+        scenarios = scenarios.split(",")
     names = [scenario.name for scenario in SCENARIOS]
     for name in scenarios:
         if name not in names:
@@ -108,7 +110,7 @@ def make(
     *,
     agents: int = 32,
     obs: Observed = "vector",
-    scenarios: Sequence[str] | None = None,
+    scenarios: Sequence[str] | str | None = None,
     reward: str | RewardCfg = "carl",
     end_penalty: float | None = None,
     map: str | Path | None = None,
@@ -132,7 +134,7 @@ def make(
         seed: seeds which training starts are drawn.
         agents: road users in each env at most, the ego included, 4 to 256.
         obs: what is observed: "vector" arrays, the "raster" as CaRL draws it, "both" or "none".
-        scenarios: names of the scenarios to drive, all without.
+        scenarios: names of the scenarios to drive, or a text with commas between them; all without.
         reward: "carl" or "roach", or a `RewardCfg`.
         end_penalty: what a collision or a red light costs with "carl", of the 100 of a whole route, 0 to 100; its own
             is 1.

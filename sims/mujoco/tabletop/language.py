@@ -147,14 +147,16 @@ def compositions(family: Family, which: Compositions = "all") -> tuple[Compositi
     return tuple(one for i, one in enumerate(every) if (i in held_out) == (which == "held-out"))
 
 
-def chosen(families: Sequence[str] | None) -> tuple[Family, ...]:
-    """Families by their names, all of them without.
+def chosen(families: Sequence[str] | str | None) -> tuple[Family, ...]:
+    """Families by their names, or a text with commas between them; all of them without.
 
     Raises:
         ConfigError: an unknown name, one named twice, or none.
     """
     if families is None:
         return tuple(Family)
+    if isinstance(families, str):
+        families = families.split(",")
     for name in families:
         if name not in FAMILIES:
             raise unknown("family", name, FAMILIES)

@@ -82,7 +82,7 @@ class Tabletop(ArmTask[WorldHand]):
 
     def __init__(
         self,
-        families: Sequence[str] | None,
+        families: Sequence[str] | str | None,
         which: Compositions,
         reward: Literal["sparse", "shaped"],
         limit_s: float,
@@ -305,7 +305,7 @@ def make(
     num_envs: int,
     seed: int,
     *,
-    families: Sequence[str] | None = None,
+    families: Sequence[str] | str | None = None,
     compositions: Compositions = "seen",
     reward: Literal["sparse", "shaped"] = "sparse",
     limit_s: float = LIMIT_S,
@@ -318,7 +318,7 @@ def make(
     Args:
         num_envs: N, 1 or more.
         seed: seeds which training starts are drawn.
-        families: names of the families of instructions, all without.
+        families: names of the families of instructions, or a text with commas between them; all without.
         compositions: instructions to draw from: those "seen" in training, those "held-out" from it, or "all".
         reward: "sparse" is +1 at success and 0 otherwise; "shaped" adds ten times the metres gained on the goal.
         limit_s: time limit of an episode, 0.5 to 60 s.

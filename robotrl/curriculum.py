@@ -1,0 +1,137 @@
+"""A curriculum over the scenarios of a sim: training starts come more often from those that fail more often.
+
+A scenario is drawn with a weight of exp((0.5 - success) / temperature), as in VLA-RL (Lu et al. 2025, 2505.18719);
+`success` is a running mean over its own last episodes. Splits, and what an episode is, stay the sim's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from robotrl.errors import CapabilityError, ConfigError, check_number
+from robotrl.fn import counter
+from robotrl.spec import HasScenarios, HasStateIds, Step, VecSim
+from robotrl.wrapping import State, WrappedSim, declared
+
+WINDOW = 200
+"""Episodes of a scenario that its running mean is about."""
+AHEAD = 4
+"""Starts for each env that are queued at once."""
+TRIED_AT_ONCE = 1024
+_STREAM = 0xC0221
+
+
+def weights(success: NDArray[np.float64], temperature: float) -> NDArray[np.float64]:
+    """Shares (S,) of scenarios whose success rates are (S,); they sum to 1."""
+    found = np.exp((0.5 - success) / temperature)
+    return found / found.sum()
+
+
+class CurriculumSim(WrappedSim):
+    """A sim that draws its training starts by how often their scenarios fail; made by `with_curriculum`."""
+
+    prefix = "curriculum/"
+
+    def __init__(self, sim: Any, temperature: float, seed: int) -> None:
+        super().__init__(sim)
+        self.temperature = temperature
+        self._seed, self._draws = seed, 0
+        self._number = {name: i for i, name in enumerate(sim.scenarios)}
+        self.success: NDArray[np.float64] = np.full(len(self._number), 0.5)
+        """(S,) running mean of each scenario, 0.5 before its first episode."""
+        self.episodes: NDArray[np.int64] = np.zeros(len(self._number), np.int64)
+        """(S,) episodes of each that have ended."""
+        self._left = 0
+        self._least = 0
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> dict[str, Tensor]:
+        """Start new episodes in all envs, drawn as the sim draws them; those after them follow the curriculum."""
+        obs = self.sim.reset(seed=seed, options=options)
+        self._left = self._least = 0
+        return obs
+
+    def step(self, actions: Tensor) -> Step:
+        """Advance all envs; starts that this may need are queued before."""
+        if self._left < self._least or not self._least:
+            self._queue()
+        step: Step = self.sim.step(actions)
+        ended = step.final_ids.tolist()
+        if ended:
+            ids, success = step.info["state_id"], step.info["success"]
+            self._left -= len(ended)
+            for env in ended:
+                k = self._number[self.sim.scenario_of(int(ids[env]))]
+                self.episodes[k] += 1
+                self.success[k] += (float(success[env]) - self.success[k]) / min(self.episodes[k], WINDOW)
+        return step
+
+    def draw(self, count: int) -> NDArray[np.int64]:
+        """The next training starts (count,): evenly drawn ones are kept with a chance that follows the weights."""
+        share = weights(self.success, self.temperature)
+        keep = share / share.max()
+        first = self.sim.state_ids("train")
+        found: list[int] = []
+        while len(found) < count:
+            u = counter.uniform(self._seed ^ _STREAM, np.arange(self._draws, self._draws + TRIED_AT_ONCE), 2)
+            self._draws += TRIED_AT_ONCE
+            ids = (first.start + (u[:, 0] * len(first)).astype(np.int64)).tolist()
+            chance = keep[[self._number[self.sim.scenario_of(i)] for i in ids]]
+            found += [i for i, kept in zip(ids, u[:, 1] < chance, strict=True) if kept]
+        return np.array(found[:count], np.int64)
+
+    def _queue(self) -> None:
+        self._left, self._least = AHEAD * self.num_envs, self.num_envs
+        self.sim.queue_states(self.draw(self._left))
+
+    def on_queue(self, ids: Sequence[int] | NDArray[np.int64]) -> None:
+        """Somebody else's starts come first, all of them."""
+        self._left, self._least = len(ids), 1
+
+    def on_restart(self, envs: Tensor) -> None:
+        """A restart takes a start, too."""
+        self._left -= len(envs)
+
+    def own_state(self) -> State:
+        """Success rates, and where the draw is."""
+        counts = np.array([self._seed, self._draws, self._left, self._least], np.int64)
+        return {"success": self.success.copy(), "episodes": self.episodes.copy(), "counts": counts}
+
+    def load_own(self, state: State) -> None:
+        """Restore what `own_state` gave.
+
+        Raises:
+            ConfigError: it was made without a curriculum, or with other scenarios.
+        """
+        if "success" not in state or state["success"].shape != self.success.shape:
+            raise ConfigError(
+                f"the saved state has no curriculum over the {len(self.success)} scenarios of this sim: expected one"
+            )
+        self.success[:], self.episodes[:] = state["success"], state["episodes"]
+        self._seed, self._draws, self._left, self._least = (int(x) for x in state["counts"])
+
+
+def with_curriculum(sim: VecSim, temperature: float, seed: int) -> CurriculumSim:
+    """Draw training starts by how often their scenarios fail.
+
+    Args:
+        sim: the sim.
+        temperature: 0.01 to 100; the smaller, the more the worst scenario is favoured.
+        seed: of the draw.
+
+    Raises:
+        CapabilityError: its starts are not numbered, or belong to no scenarios.
+        ConfigError: the temperature is out of range.
+    """
+    for capability in (HasStateIds, HasScenarios):
+        if not isinstance(sim, capability):
+            raise CapabilityError(
+                f"sim {type(sim).__name__} lacks {capability.__name__}: a curriculum (sim.curriculum) draws starts by"
+                " their scenarios"
+            )
+    check_number("sim.curriculum", temperature, 0.01, 100.0)
+    return declared(CurriculumSim, sim)(sim, temperature, seed)
