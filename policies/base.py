@@ -27,22 +27,16 @@ class Deployed(NamedTuple):
     """(B, H, A) normalised, before un-normalisation and clipping."""
 
 
-class NetworkPolicy(nn.Module, ABC):
+class SpecPolicy(nn.Module, ABC):
     """Specs, transforms and a config around a network.
 
-    Subclasses set `kind` and `Cfg`, build their network from `self.context_width`, and implement `deploy`.
+    Subclasses set `kind` and `Cfg`, build their network, and implement `deploy`.
 
     Args:
-        observation_spec: arrays of an observation: vectors (D,), lists of vectors (K, D), laid end to end, and pictures
-            (h, w, channels) of bytes, for which `cfg` has the fields `image_channels`, `image_features`, `image_pool`
-            and `image_norm` (see `ImageEncoder`).
+        observation_spec: arrays of an observation.
         action_spec: one action.
         transforms: inputs by observation key, outputs for `ACTION`.
-        cfg: the subclass's config.
-
-    Raises:
-        ConfigError: sizes that a network cannot have.
-        ValueError: an array of the observation is neither a vector nor a picture.
+        cfg: the subclass's config, which has a field `horizon`.
     """
 
     kind: ClassVar[str]
@@ -64,17 +58,6 @@ class NetworkPolicy(nn.Module, ABC):
         """What a learner that normalises rewards divides them by, at present; None without such normalisation."""
         self._inputs = Transforms([t for t in transforms.inputs if t.where == "graph"])
         self._outputs = Transforms([t for t in transforms.outputs if t.where == "graph"])
-        pictures = {key: spec for key, spec in observation_spec.items() if is_picture(spec)}
-        self._vectors = tuple(key for key in observation_spec if key not in pictures)
-        self.encoders = nn.ModuleDict(
-            {
-                key: ImageEncoder(spec.shape, cfg.image_channels, cfg.image_features, cfg.image_pool, cfg.image_norm)
-                for key, spec in pictures.items()
-            }
-        )
-        vectors = flat_width({key: observation_spec[key] for key in self._vectors})
-        self.context_width: int = vectors + sum(cfg.image_features for _ in pictures)
-        """D of `encode`."""
 
     def set_transforms(self, transforms: TransformGroup) -> None:
         """Take new constants for the same transforms, e.g. of a normalisation that goes on being measured."""
@@ -91,12 +74,6 @@ class NetworkPolicy(nn.Module, ABC):
     def noise_shape(self) -> tuple[int, int] | None:
         """(H, A) of the noise that `deploy` takes, or None if it takes none."""
         return None
-
-    def encode(self, obs: dict[str, Tensor]) -> Tensor:
-        """Context (B, D): the normalised vectors side by side in the spec's order, then each picture's features."""
-        normalised = self._inputs(obs)
-        features = [encoder(normalised[key]) for key, encoder in self.encoders.items()]
-        return torch.cat([*(normalised[key].flatten(1) for key in self._vectors), *features], dim=-1)
 
     def to_actions(self, raw_action: Tensor) -> Tensor:
         """Normalised actions to the sim's units, clipped to the action bounds."""
@@ -132,3 +109,44 @@ class NetworkPolicy(nn.Module, ABC):
         policy.control_dt_s = data["control_dt_s"]
         policy.reward_scale = data["reward_scale"]
         return policy
+
+
+class NetworkPolicy(SpecPolicy):
+    """A policy on vectors and pictures, which become one context.
+
+    Subclasses build their network from `self.context_width`.
+
+    Args:
+        observation_spec: arrays of an observation: vectors (D,), lists of vectors (K, D), laid end to end, and pictures
+            (h, w, channels) of bytes, for which `cfg` has the fields `image_channels`, `image_features`, `image_pool`
+            and `image_norm` (see `ImageEncoder`).
+        action_spec: one action.
+        transforms: inputs by observation key, outputs for `ACTION`.
+        cfg: the subclass's config.
+
+    Raises:
+        ConfigError: sizes that a network cannot have.
+        ValueError: an array of the observation is neither a vector nor a picture.
+    """
+
+    def __init__(
+        self, observation_spec: dict[str, Spec], action_spec: Spec, transforms: TransformGroup, cfg: Any
+    ) -> None:
+        super().__init__(observation_spec, action_spec, transforms, cfg)
+        pictures = {key: spec for key, spec in observation_spec.items() if is_picture(spec)}
+        self._vectors = tuple(key for key in observation_spec if key not in pictures)
+        self.encoders = nn.ModuleDict(
+            {
+                key: ImageEncoder(spec.shape, cfg.image_channels, cfg.image_features, cfg.image_pool, cfg.image_norm)
+                for key, spec in pictures.items()
+            }
+        )
+        vectors = flat_width({key: observation_spec[key] for key in self._vectors})
+        self.context_width: int = vectors + sum(cfg.image_features for _ in pictures)
+        """D of `encode`."""
+
+    def encode(self, obs: dict[str, Tensor]) -> Tensor:
+        """Context (B, D): the normalised vectors side by side in the spec's order, then each picture's features."""
+        normalised = self._inputs(obs)
+        features = [encoder(normalised[key]) for key, encoder in self.encoders.items()]
+        return torch.cat([*(normalised[key].flatten(1) for key in self._vectors), *features], dim=-1)

@@ -128,6 +128,9 @@ def probe_observations(observation_spec: Mapping[str, Spec], inputs: Sequence[Tr
         columns = np.arange(start, start + math.prod(spec.shape))
         start += len(columns)
         x = np.sin(columns * np.arange(1, FINGERPRINT_ROWS + 1)[:, None]).reshape(FINGERPRINT_ROWS, *spec.shape)
+        if spec.words:
+            obs[key] = torch.from_numpy(np.rint((1 + x) / 2 * (len(spec.words) - 1)).astype(spec.dtype))
+            continue
         if spec.dtype == "uint8":
             obs[key] = torch.from_numpy(np.rint(127.5 * (1 + x)).astype(np.uint8))
             continue

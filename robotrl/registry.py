@@ -130,6 +130,7 @@ POLICIES = Table(
         "shortcut": "robotrl.policies.shortcut:ShortcutPolicy",
         "staged": "robotrl.policies.staged:StagedPolicy",
         "steered": "robotrl.policies.steered:SteeredPolicy",
+        "token-vla": "robotrl.policies.vla.token:TokenVlaPolicy",
     },
     "robotrl.policies",
 )
@@ -159,6 +160,7 @@ PRESETS = Table(
         "push-bc-shortcut": "robotrl.configs.manipulation:push_bc_shortcut",
         "push-ppo": "robotrl.configs.manipulation:push_ppo",
         "reach-bc-flow": "robotrl.configs.manipulation:reach_bc_flow",
+        "tabletop-bc-token": "robotrl.configs.tabletop:bc_token",
         "reach-ppo": "robotrl.configs.manipulation:reach_ppo",
         "quadruped-velocity-ppo": "robotrl.configs.quadruped:ppo",
         "drive-bc": "robotrl.configs.driving:drive_bc",

@@ -35,6 +35,7 @@ class Spec:
         low: lower bound of each element of the last axis; -inf where there is none.
         high: upper bound, likewise.
         dtype: numpy dtype name.
+        words: of an array of word numbers, the words by number, "" standing for none; empty for everything else.
     """
 
     shape: tuple[int, ...]
@@ -43,6 +44,7 @@ class Spec:
     low: tuple[float, ...]
     high: tuple[float, ...]
     dtype: str = "float32"
+    words: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         width = self.shape[-1] if self.shape else 1
@@ -58,6 +60,8 @@ class Spec:
         out = asdict(self)
         for field in ("low", "high"):
             out[field] = [None if abs(value) == float("inf") else value for value in out[field]]
+        if not self.words:
+            del out["words"]
         return out
 
     @classmethod
@@ -71,6 +75,7 @@ class Spec:
             low=tuple(-inf if value is None else float(value) for value in data["low"]),
             high=tuple(inf if value is None else float(value) for value in data["high"]),
             dtype=data["dtype"],
+            words=tuple(data.get("words", ())),
         )
 
 
@@ -229,7 +234,7 @@ class HasScenarios(Protocol):
 
 @runtime_checkable
 class HasInstructions(Protocol):
-    """Each episode is told in words what to do; the observation has the words' numbers as "instruction"."""
+    """Each episode is told in words what to do; the observation "instruction" has their numbers (see `Spec.words`)."""
 
     vocabulary: tuple[str, ...]
     """Words by number; 0 stands for none."""
@@ -390,6 +395,37 @@ class HasDecode(Protocol):
 
     def decode(self, ctx: Tensor, noise: Tensor) -> Tensor:
         """(B, H, A) normalised chunk from noise (B, H, A)."""
+        ...
+
+
+@runtime_checkable
+class HasTokens(Protocol):
+    """A policy that says its chunk as tokens: each element of an action is one of `bins` bins."""
+
+    horizon: int
+    action_spec: Spec
+    bins: int
+    temperature: float
+    """What logits are divided by before a bin is drawn; rollouts and losses share it."""
+
+    def encode(self, obs: dict[str, Tensor]) -> Any:
+        """What comes before the tokens, from raw observations (normalisation inside)."""
+        ...
+
+    def token_logits(self, ctx: Any, tokens: Tensor) -> Tensor:
+        """(B, H, A, bins) logits of each token of (B, H, A), given those that the policy says before it."""
+        ...
+
+    def sample_tokens(self, ctx: Any, generator: torch.Generator | None, mode: Mode) -> Tensor:
+        """(B, H, A) int64 bins: drawn at the temperature, or with `mean` the likeliest of each."""
+        ...
+
+    def to_tokens(self, chunk: Tensor) -> Tensor:
+        """(B, H, A) int64 bins of normalised chunks (B, H, A)."""
+        ...
+
+    def from_tokens(self, tokens: Tensor) -> Tensor:
+        """(B, H, A) normalised chunks of bins (B, H, A)."""
         ...
 
 

@@ -168,5 +168,5 @@ def test_settings_out_of_range_are_refused_by_name(walks, field, value):
 def test_what_it_cannot_do_is_refused(walks):
     with pytest.raises(ConfigError, match="dataset is not given"):
         CFG.build(setup(None, FLOW))
-    with pytest.raises(CapabilityError, match="Linear has neither HasChain nor HasMean"):
+    with pytest.raises(CapabilityError, match="Linear has neither HasTokens, HasChain nor HasMean"):
         CFG.build(setup(nn.Linear(1, 1), None, walks))

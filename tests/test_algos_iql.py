@@ -184,7 +184,7 @@ def test_what_cannot_work_is_refused(data):
     class Mute(torch.nn.Module):
         observation_spec, action_spec, horizon, control_dt_s = kit.SPECS, kit.ACTION, 1, 0.1
 
-    with pytest.raises(CapabilityError, match="Mute has neither HasChain nor HasMean"):
+    with pytest.raises(CapabilityError, match="Mute has neither HasTokens, HasChain nor HasMean"):
         off.IQL.build(off.setup(dataset=data, init_policy=Mute()))
 
 

@@ -1,1 +1,1 @@
-"""Vision-language-action policies: networks with the parameter names of the published ones, and policies around them."""
+"""Vision-language-action policies: networks with the names of the published ones, and policies around them."""

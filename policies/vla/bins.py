@@ -1,12 +1,13 @@
 """Actions as tokens: 256 bins over [-1, 1], as RT-2 and OpenVLA have them (Kim et al. 2024, 2406.09246).
 
 There are 256 edges, so 255 intervals: an action becomes the number of edges at or below it, and comes back as the
-middle of its interval. Here bins count from 0 upwards with the action; the language model's ids count downwards from the
-end of its vocabulary, so that a larger action has a smaller id. The two highest bins share the highest middle.
+middle of its interval. Here bins count from 0 upwards with the action; the language model's ids count downwards from
+the end of its vocabulary, so that a larger action has a smaller id. The two highest bins share the highest middle.
 """
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,7 +23,8 @@ def edges(bins: int = BINS) -> Tensor:
         ConfigError: fewer than 3 bins.
     """
     check_count("bins", bins, 3, 1 << 16)
-    return torch.linspace(-1.0, 1.0, bins, dtype=torch.float64)
+    # numpy's, as published: torch's differ in the last bit, and with them the bin of an action on an edge
+    return torch.from_numpy(np.linspace(-1.0, 1.0, bins))
 
 
 def to_bins(action: Tensor, bins: int = BINS) -> Tensor:

@@ -215,9 +215,9 @@ def _rows_of(dataset: Dataset, specs: Mapping[str, Spec], action_spec: Spec, hor
 def transforms_for(dataset: Dataset, specs: Mapping[str, Spec], action_spec: Spec) -> TransformGroup:
     """Normalisation from a dataset's statistics; actions by their bounds, so that [-1, 1] is all the robot can do.
 
-    Pictures are left to the policy's encoder.
+    Pictures and words are left to the policy.
     """
-    vectors = [key for key, spec in specs.items() if not is_picture(spec)]
+    vectors = [key for key, spec in specs.items() if not is_picture(spec) and not spec.words]
     stats = {key: dataset.stats[observation_key(key)] for key in vectors}
     inputs = [normalize(key, stats[key]["mean"].tolist(), stats[key]["std"].tolist(), floor=1e-3) for key in vectors]
     from_unit = inverse(bounds_to_unit(ACTION, action_spec.low, action_spec.high))

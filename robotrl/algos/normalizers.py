@@ -68,7 +68,7 @@ class ObsNormalizer:
     """
 
     def __init__(self, specs: Mapping[str, Spec], world: World = ALONE) -> None:
-        vectors = {key: spec for key, spec in specs.items() if not is_picture(spec)}
+        vectors = {key: spec for key, spec in specs.items() if not is_picture(spec) and not spec.words}
         self._moments = {key: RunningMoments(spec.shape[-1], world) for key, spec in vectors.items()}
 
     def update(self, obs: Mapping[str, Tensor]) -> None:

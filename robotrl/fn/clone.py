@@ -1,8 +1,8 @@
 """What a policy is cloned with: losses on demonstrated chunks, chosen by what the policy can do.
 
 Noise and times are drawn apart from the loss (`CloneLoss.draw`), so that a compiled learner and one that resumes see
-the same ones. A policy declares nothing but its capability: it has noise levels, knows the length of its steps, has a
-velocity, or has a mean, and is cloned with the first of these.
+the same ones. A policy declares nothing but its capability: it says tokens, has noise levels, knows the length of its
+steps, has a velocity, or has a mean, and is cloned with the first of these.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from robotrl.errors import CapabilityError
+from robotrl.fn import tokens
 from robotrl.fn.loss import masked_mse
-from robotrl.spec import HasChain
+from robotrl.spec import HasChain, HasTokens
 
 CONSISTENT_SHARE = 4
 """One in so many rows of a shortcut policy's minibatch learns to agree with itself (Frans et al. 2024)."""
@@ -99,7 +100,8 @@ def clone_loss_of(policy: object) -> CloneLoss:
         if isinstance(policy, capability):
             return loss
     raise CapabilityError(
-        f"policy {type(policy).__name__} has neither HasChain nor HasMean (a method `mean`): cannot be cloned"
+        f"policy {type(policy).__name__} has neither HasTokens, HasChain nor HasMean (a method `mean`): cannot be"
+        " cloned"
     )
 
 
@@ -175,6 +177,20 @@ def shortcut_loss(
     return masked_mse(policy.velocity(ctx, x, t, dt), target, valid)
 
 
+def token_loss(policy: HasTokens, ctx: Any, chunk: Tensor, valid: Tensor) -> Tensor:
+    """Cross-entropy of a chunk's tokens, each given those before it.
+
+    Args:
+        policy: logits to train; where it has `label_bins`, wanted tokens are spread over their neighbours.
+        ctx: of `policy.encode`.
+        chunk: (B, H, A) normalised actions.
+        valid: (B, H) bool, padding excluded.
+    """
+    wanted = policy.to_tokens(chunk)
+    logits = policy.token_logits(ctx, wanted)
+    return tokens.cross_entropy(logits, tokens.spread(wanted, policy.bins, getattr(policy, "label_bins", 0.0)), valid)
+
+
 def straight_path(noise: Tensor, chunk: Tensor, t: Tensor) -> Tensor:
     """The point (B, H, A) at t (B,) of the way from noise (t = 0) to a chunk (t = 1)."""
     time = t[:, None, None]
@@ -212,6 +228,7 @@ def _draw_shortcut(policy: HasShortcuts, shape: Shape, generator: torch.Generato
 
 
 LOSSES: tuple[tuple[type, CloneLoss], ...] = (
+    (HasTokens, CloneLoss(_draw_nothing, token_loss)),
     (HasNoiseLevels, CloneLoss(_draw_level, denoising_loss)),
     (HasShortcuts, CloneLoss(_draw_shortcut, shortcut_loss)),
     (HasChain, CloneLoss(_draw_flow, flow_matching_loss)),

@@ -243,7 +243,8 @@ def instruction_spec() -> Spec:
     """Word numbers of an instruction."""
     names = tuple(f"word_{i}" for i in range(MAX_WORDS))
     high = float(len(VOCABULARY) - 1)
-    return Spec((MAX_WORDS,), names, ("1",) * MAX_WORDS, (0.0,) * MAX_WORDS, (high,) * MAX_WORDS, "int32")
+    low, units = (0.0,) * MAX_WORDS, ("1",) * MAX_WORDS
+    return Spec((MAX_WORDS,), names, units, low, (high,) * MAX_WORDS, "int32", VOCABULARY)
 
 
 def _things_spec() -> Spec:

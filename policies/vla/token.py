@@ -1,0 +1,165 @@
+"""A vision-language-action policy that says tokens: OpenVLA's network at any size, on a sim that speaks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from robotrl.errors import CapabilityError, ConfigError, check_number, unknown
+from robotrl.policies.base import Deployed, SpecPolicy
+from robotrl.policies.encoder import is_picture
+from robotrl.policies.nets import flat_width
+from robotrl.policies.vla import bins
+from robotrl.policies.vla.openvla import Decoding, OpenVla, OpenVlaCfg, Prefix, TextCfg
+from robotrl.policies.vla.prompt import TASK, Prompt, WordTokenizer
+from robotrl.policies.vla.vision import TowerCfg
+from robotrl.spec import ActOut, Mode, Spec
+from robotrl.transforms import TransformGroup
+
+PADDING = 64
+"""The embedding's rows are rounded up to a multiple of this, as published models have them."""
+
+
+@dataclass(frozen=True)
+class TokenVlaCfg:
+    """Size of a `TokenVlaPolicy` that is trained from nothing; some 1.5 million parameters."""
+
+    horizon: int = 4
+    """H, actions in a chunk; all are executed."""
+    decoding: Decoding = "parallel"
+    """One token after the other, or all of a chunk at once."""
+    bins: int = 256
+    """Of each element of an action."""
+    temperature: float = 1.0
+    """Of drawing; the likeliest are taken when deployed."""
+    camera: str = ""
+    """Key of the picture; may be left out where there is one."""
+    vision_width: int = 96
+    vision_depth: int = 3
+    """Blocks of each tower; the last one is not computed with."""
+    vision_heads: int = 4
+    patch: int = 16
+    """Pixels of a patch's side."""
+    width: int = 128
+    """Of the language model."""
+    depth: int = 2
+    heads: int = 4
+    mlp: int = 256
+    """Between the layers of its MLPs."""
+    label_bins: float = 0.0
+    """Cloning: standard deviation, in bins, over which the wanted token is spread; 0 wants one bin alone."""
+
+    def build(self, observation_spec: dict[str, Spec], action_spec: Spec, transforms: TransformGroup) -> TokenVlaPolicy:
+        """The policy with fresh weights."""
+        return TokenVlaPolicy(observation_spec, action_spec, transforms, self)
+
+
+class Seen(NamedTuple):
+    """Which arrays of an observation are what."""
+
+    picture: str
+    words: str
+    vectors: tuple[str, ...]
+
+
+def roles(observation_spec: dict[str, Spec], camera: str) -> Seen:
+    """What a policy sees, reads and measures.
+
+    Raises:
+        CapabilityError: no picture or no instruction among the observations.
+        ConfigError: an unknown camera, or several and none named.
+    """
+    pictures = [key for key, spec in observation_spec.items() if is_picture(spec)]
+    words = [key for key, spec in observation_spec.items() if spec.words]
+    if not pictures or len(words) != 1:
+        raise CapabilityError(
+            f"observations are {', '.join(observation_spec)}: a vision-language-action policy needs a picture"
+            " (sim option `image`) and an instruction (HasInstructions)"
+        )
+    if camera and camera not in pictures:
+        raise unknown("policy.camera", camera, pictures)
+    if not camera and len(pictures) > 1:
+        raise ConfigError(f"policy.camera is not given: expected one of {', '.join(pictures)}")
+    vectors = tuple(key for key in observation_spec if key not in pictures and key not in words)
+    return Seen(camera or pictures[0], words[0], vectors)
+
+
+class TokenVlaPolicy(SpecPolicy):
+    """Satisfies `Policy` and `HasTokens`."""
+
+    kind: ClassVar[str] = "token-vla"
+    Cfg: ClassVar[type] = TokenVlaCfg
+    deploy_mode: ClassVar[Literal["sample", "mean"]] = "mean"
+
+    def __init__(
+        self, observation_spec: dict[str, Spec], action_spec: Spec, transforms: TransformGroup, cfg: TokenVlaCfg
+    ) -> None:
+        super().__init__(observation_spec, action_spec, transforms, cfg)
+        check_number("policy.temperature", cfg.temperature, 0.01, 100.0)
+        check_number("policy.label_bins", cfg.label_bins, 0.0, 64.0)
+        self._seen = roles(self.observation_spec, cfg.camera)
+        self.bins, self.temperature, self.label_bins = cfg.bins, cfg.temperature, cfg.label_bins
+        height, width, colours = observation_spec[self._seen.picture].shape
+        if height != width or colours != 3:
+            raise ConfigError(
+                f"observation {self._seen.picture!r} is {height} x {width} x {colours}: expected a square picture of"
+                " three colours"
+            )
+        words = observation_spec[self._seen.words].words
+        tokenizer = WordTokenizer(words)
+        self.prompt = Prompt(words, TASK, tokenizer)
+        used = len(tokenizer) + cfg.bins
+        rows = -(-used // PADDING) * PADDING
+        tower = TowerCfg(cfg.vision_width, cfg.vision_depth, cfg.vision_heads, 4 * cfg.vision_width, cfg.patch, height)
+        text = TextCfg(cfg.width, cfg.depth, cfg.heads, cfg.heads, cfg.mlp, rows, rows - used, stop=WordTokenizer.STOP)
+        state = flat_width({key: observation_spec[key] for key in self._seen.vectors})
+        self.net = OpenVla(OpenVlaCfg((tower, tower), text, cfg.bins, cfg.decoding, state))
+
+    def encode(self, obs: dict[str, Tensor]) -> Prefix:
+        """Picture, prompt and state as embeddings, from raw observations."""
+        seen = self._seen
+        normalised = self._inputs(obs)
+        state = torch.cat([normalised[key].flatten(1) for key in seen.vectors], dim=1) if seen.vectors else None
+        ids, there = self.prompt(obs[seen.words])
+        return self.net.prefix(obs[seen.picture], ids, there, state)
+
+    def token_logits(self, ctx: Prefix, tokens: Tensor) -> Tensor:
+        """(B, H, A, bins) logits of each token of (B, H, A), given those before it where it is one after the other."""
+        return self.net.logits(ctx, tokens.flatten(1)).unflatten(1, (self.horizon, self.action_width))
+
+    def sample_tokens(self, ctx: Prefix, generator: torch.Generator | None, mode: Mode) -> Tensor:
+        """(B, H, A) bins: drawn at the temperature, or the likeliest of each."""
+
+        def choose(logits: Tensor) -> Tensor:
+            if mode == "mean":
+                return logits.argmax(dim=-1)
+            share = (logits / self.temperature).softmax(dim=-1)
+            return torch.multinomial(share.flatten(0, -2), 1, generator=generator).reshape(logits.shape[:-1])
+
+        said = self.net.sample(ctx, self.horizon * self.action_width, choose)
+        return said.unflatten(1, (self.horizon, self.action_width))
+
+    def to_tokens(self, chunk: Tensor) -> Tensor:
+        """(B, H, A) bins of normalised chunks."""
+        return bins.to_bins(chunk, self.bins)
+
+    def from_tokens(self, tokens: Tensor) -> Tensor:
+        """(B, H, A) normalised chunks of bins."""
+        return bins.to_action(tokens, self.bins)
+
+    def deploy(self, obs: dict[str, Tensor], noise: Tensor | None) -> Deployed:
+        """Raw observations to the likeliest actions; `noise` must be None."""
+        return self._said(obs, None, "mean")
+
+    def act(
+        self, obs: dict[str, Tensor], state: Any = None, generator: torch.Generator | None = None, mode: Mode = "sample"
+    ) -> ActOut:
+        """A chunk for each row: drawn at the temperature, or the likeliest tokens."""
+        return ActOut(self._said(obs, generator, mode).actions, state)
+
+    def _said(self, obs: dict[str, Tensor], generator: torch.Generator | None, mode: Mode) -> Deployed:
+        raw = self.from_tokens(self.sample_tokens(self.encode(obs), generator, mode))
+        return Deployed(self.to_actions(raw), raw)

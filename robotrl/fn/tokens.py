@@ -1,0 +1,32 @@
+"""Arithmetic on token logits: what a policy that says bins is cloned and fine-tuned with."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def log_prob(logits: Tensor, tokens: Tensor, temperature: float) -> Tensor:
+    """Log-probabilities (...) of tokens (...) under logits (..., bins) that are divided by a temperature."""
+    return (logits / temperature).log_softmax(dim=-1).gather(-1, tokens[..., None])[..., 0]
+
+
+def entropy(logits: Tensor, temperature: float) -> Tensor:
+    """Entropy (...) in nats of tokens under logits (..., bins) that are divided by a temperature."""
+    log_share = (logits / temperature).log_softmax(dim=-1)
+    return -(log_share.exp() * log_share).sum(dim=-1)
+
+
+def spread(tokens: Tensor, bins: int, deviation: float) -> Tensor:
+    """Wanted shares (..., bins) around tokens (...): a Gaussian over the bins, or the token alone at deviation 0."""
+    at = torch.arange(bins, device=tokens.device)
+    if deviation == 0.0:
+        return (at == tokens[..., None]).float()
+    return (-0.5 * ((at - tokens[..., None]) / deviation) ** 2).softmax(dim=-1)
+
+
+def cross_entropy(logits: Tensor, wanted: Tensor, valid: Tensor) -> Tensor:
+    """Mean cross-entropy, a scalar, of logits (B, H, A, bins) against shares (B, H, A, bins) where `valid` (B, H)."""
+    each = -(wanted * logits.log_softmax(dim=-1)).sum(dim=-1).mean(dim=-1)
+    weight = valid.to(each.dtype)
+    return (each * weight).sum() / weight.sum().clamp(min=1)
