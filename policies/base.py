@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
-from robotrl.policies.encoder import ImageEncoder, is_picture
+from robotrl.policies.encoder import ImageEncoder, SetEncoder, is_picture, mask_of
 from robotrl.policies.nets import Transforms, flat_width
 from robotrl.spec import Spec
 from robotrl.transforms import TransformGroup
@@ -119,7 +119,8 @@ class NetworkPolicy(SpecPolicy):
     Args:
         observation_spec: arrays of an observation: vectors (D,), lists of vectors (K, D), laid end to end, and pictures
             (h, w, channels) of bytes, for which `cfg` has the fields `image_channels`, `image_features`, `image_pool`
-            and `image_norm` (see `ImageEncoder`).
+            and `image_norm` (see `ImageEncoder`). With a field `set_features` above 0, lists with a mask beside them
+            (KEY and KEY_mask) are encoded as sets besides.
         action_spec: one action.
         transforms: inputs by observation key, outputs for `ACTION`.
         cfg: the subclass's config.
@@ -141,12 +142,24 @@ class NetworkPolicy(SpecPolicy):
                 for key, spec in pictures.items()
             }
         )
+        self.sets = nn.ModuleDict(
+            {
+                key: SetEncoder(spec.shape[1], cfg.set_features)
+                for key, spec in observation_spec.items()
+                if getattr(cfg, "set_features", 0) and len(spec.shape) == 2 and mask_of(key) in observation_spec
+            }
+        )
         vectors = flat_width({key: observation_spec[key] for key in self._vectors})
-        self.context_width: int = vectors + sum(cfg.image_features for _ in pictures)
+        features = len(pictures) * cfg.image_features + sum(cfg.set_features for _ in self.sets)
+        self.context_width: int = vectors + features
         """D of `encode`."""
 
     def encode(self, obs: dict[str, Tensor]) -> Tensor:
-        """Context (B, D): the normalised vectors side by side in the spec's order, then each picture's features."""
+        """Context (B, D): the normalised vectors side by side in the spec's order, then features of pictures and sets.
+
+        A list's rows are encoded as they come, not normalised: each row must mean the same wherever it stands.
+        """
         normalised = self._inputs(obs)
         features = [encoder(normalised[key]) for key, encoder in self.encoders.items()]
+        features += [encoder(obs[key], obs[mask_of(key)]) for key, encoder in self.sets.items()]
         return torch.cat([*(normalised[key].flatten(1) for key in self._vectors), *features], dim=-1)

@@ -1,4 +1,4 @@
-"""From pictures to features: a small convolutional network for each camera."""
+"""From pictures and lists to features: a small convolutional network for each camera, shared layers for rows."""
 
 from __future__ import annotations
 
@@ -83,3 +83,27 @@ class ImageEncoder(nn.Module):
         if self._pool == "softmax":
             x = x.softmax(-1) @ self.grid.T
         return self.head(x.flatten(1))
+
+
+def mask_of(key: str) -> str:
+    """Key of the array that says which rows of a list are there."""
+    return f"{key}_mask"
+
+
+class SetEncoder(nn.Module):
+    """The same two layers over each row of a list, then the largest of each feature (Zaheer et al. 2017, Deep Sets).
+
+    What is learned of one row holds for all of them; a plain layer over rows laid end to end learns each apart.
+
+    Args:
+        width: D of a row.
+        features: of each row, and of the list.
+    """
+
+    def __init__(self, width: int, features: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(width, features), nn.ReLU(), nn.Linear(features, features), nn.ReLU())
+
+    def forward(self, rows: Tensor, mask: Tensor) -> Tensor:
+        """(B, features) of rows (B, K, D), of which those count where `mask` (B, K) is not 0; zeros of none."""
+        return (self.layers(rows) * (mask != 0)[..., None]).amax(dim=1)

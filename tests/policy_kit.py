@@ -34,6 +34,12 @@ MAP_SPEC = {
     "image_top": Spec((10, 12, 10), LAYERS, ("1",) * 10, (0.0,) * 10, (255.0,) * 10, "uint8"),
 }
 """A picture of ten layers, as a map in bird's-eye view has."""
+SET_SPEC = {
+    **OBSERVATION_SPEC,
+    "others": Spec((3, 4), tuple("abcd"), ("m",) * 4, (-INF,) * 4, (INF,) * 4),
+    "others_mask": Spec((3,), tuple("abc"), ("1",) * 3, (0.0,) * 3, (1.0,) * 3),
+}
+"""A list of rows, with what says which of them are there."""
 ACTION_SPEC = Spec((2,), ("push", "turn"), ("N", "rad"), (-2.0, 0.0), (6.0, 0.5))
 TRANSFORMS = TransformGroup(
     (normalize("joints", [0.1, -0.2, 3.0], [0.5, 1.0, 2.0]), normalize("tip", [0.0, 0.1], [0.05, 0.0])),
@@ -71,6 +77,7 @@ CFGS: dict[str, Any] = {
     "gaussian-picture": GaussianCfg(horizon=3, hidden=(32, 32), **PICTURES, image_pool="softmax"),
     "beta": BetaCfg(horizon=3, hidden=(32, 32)),
     "beta-one-action": BetaCfg(horizon=1, hidden=(16,)),
+    "gaussian-set": GaussianCfg(horizon=3, hidden=(32, 32), set_features=8),
     "beta-map": BetaCfg(horizon=3, hidden=(32, 32), **PICTURES, image_norm="layer"),
 }
 """One row for each kind, network and edge; the tests of every policy run on each."""
@@ -82,7 +89,7 @@ PLAIN = ("flow", "flow-one-step", "shortcut", "gaussian", "gaussian-one-action")
 
 def make_policy(name: str, seed: int = 0) -> Any:
     torch.manual_seed(seed)
-    specs = {"picture": PICTURE_SPEC, "map": MAP_SPEC}.get(name.rpartition("-")[2], OBSERVATION_SPEC)
+    specs = {"picture": PICTURE_SPEC, "map": MAP_SPEC, "set": SET_SPEC}.get(name.rpartition("-")[2], OBSERVATION_SPEC)
     return CFGS[name].build(specs, ACTION_SPEC, TRANSFORMS)
 
 
@@ -96,4 +103,7 @@ def observations(batch: int, seed: int = 1, policy: Any = None) -> dict[str, Ten
     if policy is not None and "image_top" in policy.observation_spec:
         shape = (batch, *policy.observation_spec["image_top"].shape)
         obs["image_top"] = torch.randint(256, shape, generator=generator, dtype=torch.uint8)
+    if policy is not None and "others" in policy.observation_spec:
+        obs["others"] = torch.randn((batch, 3, 4), generator=generator)
+        obs["others_mask"] = (torch.arange(3) <= torch.arange(batch)[:, None] % 4 - 1).float()
     return obs

@@ -17,7 +17,7 @@ from torch import Tensor
 from robotrl.errors import ConfigError
 from robotrl.fn.chain import chain_log_prob, integrate, normal_log_prob, sample
 from robotrl.fn.clone import Shape, clone_loss_of
-from robotrl.policies.encoder import ImageEncoder
+from robotrl.policies.encoder import ImageEncoder, SetEncoder
 from robotrl.policies.flow import FlowCfg
 from robotrl.policies.gaussian import GaussianPolicy
 from robotrl.policies.nets import Mlp, TimeFeatures, Transforms, flat_width
@@ -448,3 +448,27 @@ def test_time_features_tell_all_steps_apart():
 def test_the_action_width_is_that_of_the_spec():
     assert make_policy("flow").action_width == ACTION_SPEC.shape[0]
     assert list(make_policy("flow").observation_spec) == list(OBSERVATION_SPEC)
+
+
+def test_a_list_is_a_set_of_the_rows_that_are_there() -> None:
+    """In another order, with other numbers in rows that are not there: the same features; of no row none."""
+    torch.manual_seed(0)
+    encoder = SetEncoder(4, 16).double()
+    rows, mask = torch.randn(5, 6, 4).double(), torch.tensor([1.0, 1.0, 0.0, 1.0, 0.0, 0.0]).double().repeat(5, 1)
+    found = encoder(rows, mask)
+    order = torch.tensor([3, 4, 0, 5, 2, 1])
+    assert torch.equal(encoder(rows[:, order], mask[:, order]), found)
+    elsewhere = torch.where(mask[..., None] == 0, rows + 100, rows)
+    assert torch.equal(encoder(elsewhere, mask), found)
+    assert (encoder(rows, torch.zeros(5, 6)) == 0).all()
+    changed = rows.clone()
+    changed[:, 3] += 1
+    assert ((encoder(changed, mask) - found).abs().amax(dim=1) > 1e-6).all()
+
+
+def test_sets_stand_behind_the_vectors() -> None:
+    policy = make_policy("gaussian-set")
+    obs = observations(4, policy=policy)
+    ctx = policy.encode(obs)
+    assert ctx.shape == (4, policy.context_width) == (4, 3 + 2 + 12 + 3 + 8)
+    assert torch.equal(ctx[:, -8:], policy.sets["others"](obs["others"], obs["others_mask"]))
