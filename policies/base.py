@@ -97,14 +97,18 @@ class SpecPolicy(nn.Module, ABC):
         }
 
     @classmethod
+    def cfg_from_json(cls, data: dict[str, Any]) -> Any:
+        """The config that `to_json` described."""
+        return cls.Cfg(**{key: tuple(value) if isinstance(value, list) else value for key, value in data.items()})
+
+    @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
         """Build the policy that `to_json` described, with fresh weights."""
-        cfg = {key: tuple(value) if isinstance(value, list) else value for key, value in data["cfg"].items()}
         policy = cls(
             {key: Spec.from_json(spec) for key, spec in data["observation_spec"].items()},
             Spec.from_json(data["action_spec"]),
             TransformGroup.from_json(data["transforms"]),
-            cls.Cfg(**cfg),
+            cls.cfg_from_json(data["cfg"]),
         )
         policy.control_dt_s = data["control_dt_s"]
         policy.reward_scale = data["reward_scale"]

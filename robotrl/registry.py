@@ -126,6 +126,7 @@ POLICIES = Table(
         "diffusion": "robotrl.policies.diffusion:DiffusionPolicy",
         "flow": "robotrl.policies.flow:FlowPolicy",
         "gaussian": "robotrl.policies.gaussian:GaussianPolicy",
+        "openvla": "robotrl.policies.vla.pretrained:OpenVlaPolicy",
         "squashed": "robotrl.policies.squashed:SquashedPolicy",
         "shortcut": "robotrl.policies.shortcut:ShortcutPolicy",
         "staged": "robotrl.policies.staged:StagedPolicy",

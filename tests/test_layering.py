@@ -29,7 +29,7 @@ ALL = LEARN | {
     "quickstart",
     "benchmarks",
 }
-ALL |= {"evaluation", "exporting", "viewing", "wrapping", "curriculum"}
+ALL |= {"evaluation", "exporting", "viewing", "wrapping", "curriculum", "importers"}
 SHELL = {"cli", "commands", "doctor", "inspection", "probe"}
 SHARED_BY_SIMS = {"sims.interop", "sims.starts", "sims.actions", "sims.exact_state", "sims.core_sim"}
 """What makes a Gymnasium env of any sim, starts, bounds of actions, cores in torch clothes: what adapters share."""
@@ -47,6 +47,8 @@ MAY_IMPORT = {
     # A wrapper around a sim is as good a Gymnasium env as the sim.
     "wrapping": BASE | {"sims.interop"},
     "curriculum": BASE | {"fn", "wrapping"},
+    # Builds policies from what others publish.
+    "importers": LEARN | {"policies"},
     "loop": BASE | HELPERS | {"fn", "data", "collect"},
     "config": BASE | {"interventions.config"},
     # Finds a policy in a run, and its class through the registry.

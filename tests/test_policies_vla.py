@@ -158,6 +158,17 @@ def test_a_tokenizer_that_does_not_split_at_spaces_is_refused() -> None:
         Prompt(VOCABULARY, TASK, tokenize)
 
 
+def test_a_tokenizer_that_joins_a_word_with_what_follows_is_refused() -> None:
+    """Only a word at the end shows it: "left?" is one token."""
+    plain = WordTokenizer([*VOCABULARY, "left?", "?"])
+
+    def tokenize(text: str) -> list[int]:
+        return plain(text.replace("left ?", "left?"))
+
+    with pytest.raises(ConfigError, match="expected one that splits at spaces"):
+        Prompt(VOCABULARY, f"{TASK} ?", tokenize)
+
+
 @pytest.mark.parametrize(
     ("words", "template", "message"),
     [

@@ -95,8 +95,13 @@ def _apart(said: list[str], template: str, tokenize: Tokenize) -> tuple[list[lis
         for other in said:
             ids = tokenize(template.replace(TASK, f"{one} {other} {one}"))
             rows.append(ids[len(before) + size : len(ids) - len(after) - size])
-        sentence = " ".join(said)
-        if before + [i for row in rows for i in row] + after == tokenize(template.replace(TASK, sentence)):
+        # each word first and last, and all of them in a row
+        probes = [(i,) for i in range(len(said))] + [tuple(range(len(said)))]
+        if all(
+            before + [i for k in some for i in rows[k]] + after
+            == tokenize(template.replace(TASK, " ".join(said[k] for k in some)))
+            for some in probes
+        ):
             return rows, before, after
     raise ConfigError(
         f"prompt {template!r}: this tokenizer makes other ids of words in a sentence than of each alone: expected one"

@@ -87,42 +87,55 @@ def roles(observation_spec: dict[str, Spec], camera: str) -> Seen:
     return Seen(camera or pictures[0], words[0], vectors)
 
 
-class TokenVlaPolicy(SpecPolicy):
-    """Satisfies `Policy` and `HasTokens`."""
+class TokenPolicy(SpecPolicy):
+    """What policies around OpenVLA's network share; satisfies `Policy` and `HasTokens`.
 
-    kind: ClassVar[str] = "token-vla"
-    Cfg: ClassVar[type] = TokenVlaCfg
+    Args:
+        observation_spec: has a square picture, an instruction and, where the network takes one, a measured state.
+        action_spec: one action.
+        transforms: inputs by observation key, outputs for the action.
+        cfg: has `horizon`, `camera`, `temperature`, `label_bins`.
+
+    Raises:
+        CapabilityError: no picture or no instruction among the observations.
+        ConfigError: settings out of range, or observations that do not fit the network.
+    """
+
     deploy_mode: ClassVar[Literal["sample", "mean"]] = "mean"
+    net: OpenVla
+    prompt: Prompt
 
     def __init__(
-        self, observation_spec: dict[str, Spec], action_spec: Spec, transforms: TransformGroup, cfg: TokenVlaCfg
+        self, observation_spec: dict[str, Spec], action_spec: Spec, transforms: TransformGroup, cfg: Any
     ) -> None:
         super().__init__(observation_spec, action_spec, transforms, cfg)
         check_number("policy.temperature", cfg.temperature, 0.01, 100.0)
         check_number("policy.label_bins", cfg.label_bins, 0.0, 64.0)
         self._seen = roles(self.observation_spec, cfg.camera)
-        self.bins, self.temperature, self.label_bins = cfg.bins, cfg.temperature, cfg.label_bins
+        self.temperature, self.label_bins = cfg.temperature, cfg.label_bins
         height, width, colours = observation_spec[self._seen.picture].shape
         if height != width or colours != 3:
             raise ConfigError(
                 f"observation {self._seen.picture!r} is {height} x {width} x {colours}: expected a square picture of"
                 " three colours"
             )
-        words = observation_spec[self._seen.words].words
-        tokenizer = WordTokenizer(words)
-        self.prompt = Prompt(words, TASK, tokenizer)
-        used = len(tokenizer) + cfg.bins
-        rows = -(-used // PADDING) * PADDING
-        tower = TowerCfg(cfg.vision_width, cfg.vision_depth, cfg.vision_heads, 4 * cfg.vision_width, cfg.patch, height)
-        text = TextCfg(cfg.width, cfg.depth, cfg.heads, cfg.heads, cfg.mlp, rows, rows - used, stop=WordTokenizer.STOP)
-        state = flat_width({key: observation_spec[key] for key in self._seen.vectors})
-        self.net = OpenVla(OpenVlaCfg((tower, tower), text, cfg.bins, cfg.decoding, state))
+        self.pixels: int = height
+        """Of the picture's side."""
+        self.words: tuple[str, ...] = observation_spec[self._seen.words].words
+        self.state_width: int = flat_width({key: observation_spec[key] for key in self._seen.vectors})
+
+    @property
+    def bins(self) -> int:
+        """Of each element of an action."""
+        return self.net.cfg.bins
 
     def encode(self, obs: dict[str, Tensor]) -> Prefix:
         """Picture, prompt and state as embeddings, from raw observations."""
         seen = self._seen
         normalised = self._inputs(obs)
-        state = torch.cat([normalised[key].flatten(1) for key in seen.vectors], dim=1) if seen.vectors else None
+        state = None
+        if self.net.cfg.state:
+            state = torch.cat([normalised[key].flatten(1) for key in seen.vectors], dim=1)
         ids, there = self.prompt(obs[seen.words])
         return self.net.prefix(obs[seen.picture], ids, there, state)
 
@@ -163,3 +176,24 @@ class TokenVlaPolicy(SpecPolicy):
     def _said(self, obs: dict[str, Tensor], generator: torch.Generator | None, mode: Mode) -> Deployed:
         raw = self.from_tokens(self.sample_tokens(self.encode(obs), generator, mode))
         return Deployed(self.to_actions(raw), raw)
+
+
+class TokenVlaPolicy(TokenPolicy):
+    """A network of any size, trained from nothing on the words of a sim."""
+
+    kind: ClassVar[str] = "token-vla"
+    Cfg: ClassVar[type] = TokenVlaCfg
+
+    def __init__(
+        self, observation_spec: dict[str, Spec], action_spec: Spec, transforms: TransformGroup, cfg: TokenVlaCfg
+    ) -> None:
+        super().__init__(observation_spec, action_spec, transforms, cfg)
+        tokenizer = WordTokenizer(self.words)
+        self.prompt = Prompt(self.words, TASK, tokenizer)
+        used = len(tokenizer) + cfg.bins
+        rows = -(-used // PADDING) * PADDING
+        tower = TowerCfg(
+            cfg.vision_width, cfg.vision_depth, cfg.vision_heads, 4 * cfg.vision_width, cfg.patch, self.pixels
+        )
+        text = TextCfg(cfg.width, cfg.depth, cfg.heads, cfg.heads, cfg.mlp, rows, rows - used, stop=WordTokenizer.STOP)
+        self.net = OpenVla(OpenVlaCfg((tower, tower), text, cfg.bins, cfg.decoding, self.state_width))

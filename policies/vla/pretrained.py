@@ -1,0 +1,101 @@
+"""An OpenVLA with weights from elsewhere, on the observations of a sim."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from robotrl.errors import ConfigError
+from robotrl.policies.vla.openvla import OpenVla, OpenVlaCfg, TextCfg
+from robotrl.policies.vla.prompt import TASK, Prompt
+from robotrl.policies.vla.token import TokenPolicy
+from robotrl.policies.vla.vision import TowerCfg
+from robotrl.spec import Spec
+from robotrl.transforms import TransformGroup
+
+TEMPLATE = f"In: What action should the robot take to {TASK}?\nOut:"
+"""The published prompt."""
+BLANK = "\u2581"
+"""The token that stands for a space; a published prompt ends with it."""
+
+
+@dataclass(frozen=True)
+class OpenVlaPolicyCfg:
+    """What an `OpenVlaPolicy` is made from, weights apart."""
+
+    net: OpenVlaCfg
+    tokenizer: str
+    """The contents of `tokenizer.json`."""
+    horizon: int = 1
+    """H, actions in a chunk; all are executed."""
+    camera: str = ""
+    """Key of the picture; may be left out where there is one."""
+    template: str = TEMPLATE
+    temperature: float = 1.0
+    label_bins: float = 0.0
+    """See `TokenVlaCfg`."""
+
+
+class OpenVlaPolicy(TokenPolicy):
+    """The published network; `robotrl.importers.openvla` makes one from a directory.
+
+    Raises:
+        ConfigError: pictures, states or a tokenizer that are not the network's.
+    """
+
+    kind: ClassVar[str] = "openvla"
+    Cfg: ClassVar[type] = OpenVlaPolicyCfg
+
+    def __init__(
+        self, observation_spec: dict[str, Spec], action_spec: Spec, transforms: TransformGroup, cfg: OpenVlaPolicyCfg
+    ) -> None:
+        super().__init__(observation_spec, action_spec, transforms, cfg)
+        wanted = cfg.net.towers[0].image
+        if self.pixels != wanted:
+            raise ConfigError(
+                f"observation {self._seen.picture!r} has {self.pixels} pixels a side: expected {wanted}, which the"
+                f" towers were trained on (sim option image_size={wanted})"
+            )
+        if cfg.net.state and self.state_width != cfg.net.state:
+            raise ConfigError(
+                f"observations {', '.join(self._seen.vectors) or '(none)'} have {self.state_width} numbers: expected"
+                f" {cfg.net.state}, the width of the network's measured state"
+            )
+        self.prompt = Prompt(self.words, cfg.template, tokenize_with(cfg.tokenizer))
+        self.net = OpenVla(cfg.net)
+
+    @classmethod
+    def cfg_from_json(cls, data: dict[str, Any]) -> OpenVlaPolicyCfg:
+        """The config that `to_json` described."""
+        net = dict(data["net"])
+        first, second = (TowerCfg(**{k: _tupled(v) for k, v in tower.items()}) for tower in net.pop("towers"))
+        text = TextCfg(**net.pop("text"))
+        rest = {key: value for key, value in data.items() if key != "net"}
+        return OpenVlaPolicyCfg(OpenVlaCfg((first, second), text, **net), **rest)
+
+
+def _tupled(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def tokenize_with(tokenizer: str) -> Any:
+    """Ids of a text, its first one the beginning of a text and its last one the blank, from a `tokenizer.json`.
+
+    Raises:
+        ConfigError: it is not readable, has no blank, or gives no beginning.
+    """
+    from tokenizers import Tokenizer
+
+    try:
+        loaded = Tokenizer.from_str(tokenizer)
+    except Exception as error:
+        raise ConfigError(f"tokenizer.json cannot be read: {error}") from error
+    blank = loaded.token_to_id(BLANK)
+    if blank is None:
+        raise ConfigError(f"tokenizer.json has no token {BLANK!r}: expected a tokenizer of Llama's kind")
+
+    def tokenize(text: str) -> list[int]:
+        ids = loaded.encode(text).ids
+        return ids if ids and ids[-1] == blank else [*ids, blank]
+
+    return tokenize
