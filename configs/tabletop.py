@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from robotrl.algos.bc import BcCfg
+from robotrl.algos.grpo import GrpoCfg
 from robotrl.config import EvalCfg, SimCfg, TrainCfg
 from robotrl.policies.vla.token import TokenVlaCfg
 
@@ -20,4 +21,15 @@ def bc_token() -> TrainCfg[BcCfg, TokenVlaCfg]:
         algo=BcCfg(updates=4000, batch=64, lr=1e-3, ema=0.99, image_shift=0),
         policy=TokenVlaCfg(horizon=4, label_bins=3.0),
         evaluation=EvalCfg(every=0, episodes=192, num_envs=96),
+    )
+
+
+def grpo() -> TrainCfg[GrpoCfg, TokenVlaCfg]:
+    """Fine-tune what `tabletop-bc-token` cloned by group-relative reinforcement learning: `--init-from RUN`."""
+    return TrainCfg(
+        sim=SimCfg(SIM, num_envs=64, options=OPTIONS),
+        algo=GrpoCfg(),
+        policy=TokenVlaCfg(),
+        evaluation=EvalCfg(every=10, episodes=192, num_envs=96),
+        checkpoint_every=5,
     )

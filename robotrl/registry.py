@@ -162,6 +162,7 @@ PRESETS = Table(
         "push-ppo": "robotrl.configs.manipulation:push_ppo",
         "reach-bc-flow": "robotrl.configs.manipulation:reach_bc_flow",
         "tabletop-bc-token": "robotrl.configs.tabletop:bc_token",
+        "tabletop-grpo": "robotrl.configs.tabletop:grpo",
         "reach-ppo": "robotrl.configs.manipulation:reach_ppo",
         "quadruped-velocity-ppo": "robotrl.configs.quadruped:ppo",
         "drive-bc": "robotrl.configs.driving:drive_bc",

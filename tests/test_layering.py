@@ -16,7 +16,7 @@ from layout import folder_of, setuptools_config  # noqa: E402
 BASE = {"spec", "transforms", "registry", "errors", "cores", "trace"}
 HELPERS = {"files", "memory", "progress"}
 RUN = {"run", "callbacks", "checkpoint", "locking", "logs", "media", "provenance", "rng", "store", "tree", "weights"}
-LEARN = BASE | HELPERS | RUN | {"fn", "data", "collect", "loop", "config", "load"}
+LEARN = BASE | HELPERS | RUN | {"fn", "data", "collect", "group_rollout", "loop", "config", "load"}
 ALL = LEARN | {
     "policies",
     "rewards",
@@ -44,6 +44,7 @@ MAY_IMPORT = {
     # The demonstration factory stands above the loop, which alone steps sims.
     "data.demos": BASE | HELPERS | {"fn", "data", "loop"},
     "collect": BASE | {"fn", "data"},
+    "group_rollout": BASE | {"fn"},
     # A wrapper around a sim is as good a Gymnasium env as the sim.
     "wrapping": BASE | {"sims.interop"},
     "curriculum": BASE | {"fn", "wrapping"},

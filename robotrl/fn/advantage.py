@@ -66,3 +66,15 @@ def normalise(advantage: Tensor, valid: Tensor, among: Tensor | None = None) -> 
     if deviation <= rounding:
         return torch.zeros_like(advantage)
     return torch.where(valid, centred / (deviation + 1e-8), torch.zeros_like(centred))
+
+
+def group_relative(reward: Tensor) -> Tensor:
+    """Advantages (P, G) of P groups of G episodes: how far a reward is from its group's mean, over their deviation.
+
+    Equal rewards give exactly zero (Shao et al. 2024, 2402.03300, with the unbiased deviation of SimpleVLA-RL).
+
+    Args:
+        reward: (P, G), G 2 or more.
+    """
+    centred = reward - reward.mean(dim=1, keepdim=True)
+    return centred / (reward.std(dim=1, keepdim=True) + 1e-6)

@@ -42,6 +42,32 @@ def ppo_clip(log_prob: Tensor, old_log_prob: Tensor, advantage: Tensor, clip_coe
     return PolicyLoss(loss, kl, outside, error.max())
 
 
+def weighted_clip(
+    log_prob: Tensor, old_log_prob: Tensor, advantage: Tensor, weight: Tensor, low: float, high: float
+) -> PolicyLoss:
+    """The clipped surrogate with weights and a clip range that need not be symmetric (Yu et al. 2025), to be minimised.
+
+    Args:
+        log_prob: (B, ...) under the policy that learns.
+        old_log_prob: the same under the policy that acted.
+        advantage: (B, ...).
+        weight: (B, ...) of each term in the sum that is averaged over B; 0 leaves it out, of what is logged, too.
+        low: the ratio is clipped to 1 - low ...
+        high: ... and to 1 + high.
+    """
+    log_ratio = log_prob - old_log_prob
+    ratio = log_ratio.exp()
+    worse = torch.minimum(ratio * advantage, ratio.clamp(1 - low, 1 + high) * advantage)
+    loss = -(weight * worse).flatten(1).sum(dim=1).mean()
+    with torch.no_grad():
+        there = (weight > 0).to(ratio.dtype)
+        count = there.sum().clamp(min=1)
+        kl = (((ratio - 1) - log_ratio) * there).sum() / count
+        outside = (((ratio < 1 - low) | (ratio > 1 + high)) * there).sum() / count
+        error = ((ratio - 1).abs() * there).max()
+    return PolicyLoss(loss, kl, outside, error)
+
+
 def value_mse(value: Tensor, target: Tensor) -> Tensor:
     """Half the mean squared error of the critic."""
     return 0.5 * ((value - target) ** 2).mean()

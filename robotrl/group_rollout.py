@@ -1,0 +1,170 @@
+"""Rollouts in groups: several episodes from one start, each run to its end once; what group-relative learning needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from robotrl.errors import CapabilityError, ConfigError
+from robotrl.fn import counter
+from robotrl.spec import HasState, HasStateIds, VecSim
+
+_STREAM = 0x6209
+
+
+@runtime_checkable
+class DrawsStarts(Protocol):
+    """A sim that says itself which training starts come next, e.g. one with a curriculum."""
+
+    def draw(self, count: int) -> NDArray[np.int64]:
+        """Start ids (count,)."""
+        ...
+
+
+class GroupDecision(NamedTuple):
+    """What a policy decided on some rows."""
+
+    chunk: Tensor
+    """(B, H, A) actions in the sim's units."""
+    extra: dict[str, Tensor]
+    """(B, ...) each: what the learner wants to know of it later."""
+
+
+Decide = Callable[[dict[str, Tensor]], GroupDecision]
+
+
+class Trajectories(NamedTuple):
+    """N episodes, each from its start to its end, and nothing else; D decisions in all."""
+
+    obs: dict[str, Tensor]
+    """(D, ...) each."""
+    extra: dict[str, Tensor]
+    """(D, ...) each."""
+    valid: Tensor
+    """(D, H) bool: the actions of a chunk that were carried out before the episode ended."""
+    episode: Tensor
+    """(D,) int64: 0 to N - 1."""
+    success: Tensor
+    """(N,) bool."""
+
+
+class GroupCollector:
+    """Runs a sim's envs in groups of `size`, which start from one state.
+
+    Args:
+        sim: the sim.
+        size: G, of a group.
+        seed: of the draw of starts.
+
+    Raises:
+        CapabilityError: the sim's starts are not numbered.
+        ConfigError: its envs do not make whole groups.
+    """
+
+    def __init__(self, sim: VecSim, size: int, seed: int) -> None:
+        if not isinstance(sim, HasStateIds):
+            raise CapabilityError(
+                f"sim {type(sim).__name__} lacks HasStateIds: groups of episodes from one start need numbered starts"
+            )
+        if size < 2 or sim.num_envs % size:
+            raise ConfigError(
+                f"sim.num_envs is {sim.num_envs}, algo.group_size is {size}: expected whole groups of 2 or more"
+            )
+        self.sim: Any = sim
+        self.size = size
+        self.env_steps = 0
+        """Steps of all envs, those whose episode was over included: the sim makes them."""
+        self._seed, self._draws = seed, 0
+
+    def draw(self) -> NDArray[np.int64]:
+        """A start for each group (P,)."""
+        groups = self.sim.num_envs // self.size
+        if isinstance(self.sim, DrawsStarts):
+            return self.sim.draw(groups)
+        ids = self.sim.state_ids("train")
+        u = counter.uniform(self._seed ^ _STREAM, np.arange(self._draws, self._draws + groups), 1)[:, 0]
+        self._draws += groups
+        return ids.start + (u * len(ids)).astype(np.int64)
+
+    def collect(self, decide: Decide, starts: NDArray[np.int64]) -> Trajectories:
+        """An episode of each env; env i belongs to group i // G.
+
+        Args:
+            decide: the policy; it is asked about the envs whose episodes still run.
+            starts: (P,) ids.
+        """
+        sim, n = self.sim, self.sim.num_envs
+        sim.queue_states(np.repeat(starts, self.size))
+        obs = sim.reset()
+        alive, success = torch.ones(n, dtype=torch.bool), torch.zeros(n, dtype=torch.bool)
+        seen: list[dict[str, Tensor]] = []
+        said: list[dict[str, Tensor]] = []
+        valid: list[Tensor] = []
+        whose: list[Tensor] = []
+        while alive.any():
+            rows = torch.nonzero(alive)[:, 0]
+            now = {key: value[rows].clone() for key, value in obs.items()}
+            chunk, extra = decide(now)
+            commands = torch.zeros((n, *chunk.shape[1:]), dtype=chunk.dtype)
+            commands[rows] = chunk
+            done = torch.zeros(chunk.shape[:2], dtype=torch.bool)
+            for h in range(chunk.shape[1]):
+                done[:, h] = alive[rows]
+                out = sim.step(commands[:, h])
+                self.env_steps += n
+                ended = (out.terminated | out.truncated) & alive
+                success |= ended & out.info["success"]
+                alive &= ~ended
+                obs = out.obs
+            seen.append(now)
+            said.append(extra)
+            valid.append(done)
+            whose.append(rows)
+        return Trajectories(_joined(seen), _joined(said), torch.cat(valid), torch.cat(whose), success)
+
+    def state(self) -> dict[str, Any]:
+        """For a resume: between two rollouts nothing else decides what comes."""
+        sim = self.sim.get_state() if isinstance(self.sim, HasState) else {}
+        return {"seed": self._seed, "draws": self._draws, "env_steps": self.env_steps, "sim": sim}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Restore what `state` gave."""
+        self._seed, self._draws, self.env_steps = (int(state[name]) for name in ("seed", "draws", "env_steps"))
+        if isinstance(self.sim, HasState):
+            self.sim.set_state(state["sim"])
+
+
+def chosen(found: Trajectories, groups: Tensor, size: int) -> Trajectories:
+    """The episodes of some groups (k,) alone, renumbered in their order."""
+    episodes = (groups[:, None] * size + torch.arange(size)).flatten()
+    number = torch.full((len(found.success),), -1)
+    number[episodes] = torch.arange(len(episodes))
+    rows = torch.nonzero(number[found.episode] >= 0)[:, 0]
+    return Trajectories(
+        {key: value[rows] for key, value in found.obs.items()},
+        {key: value[rows] for key, value in found.extra.items()},
+        found.valid[rows],
+        number[found.episode[rows]],
+        found.success[episodes],
+    )
+
+
+def together(parts: list[Trajectories]) -> Trajectories:
+    """Episodes of several rollouts, numbered through."""
+    before = np.cumsum([0, *(len(part.success) for part in parts[:-1])]).tolist()
+    return Trajectories(
+        _joined([part.obs for part in parts]),
+        _joined([part.extra for part in parts]),
+        torch.cat([part.valid for part in parts]),
+        torch.cat([part.episode + first for part, first in zip(parts, before, strict=True)]),
+        torch.cat([part.success for part in parts]),
+    )
+
+
+def _joined(parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    return {key: torch.cat([part[key] for part in parts]) for key in parts[0]}

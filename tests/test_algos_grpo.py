@@ -1,0 +1,289 @@
+"""GRPO of policies that say tokens: groups from one start, advantages, weights and clip by hand, resume, learning."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from test_resume import StopAt, assert_same_end
+from torch import Tensor
+from walk_sim import BareWalk
+
+import robotrl
+from robotrl.algos.grpo import GrpoCfg, GrpoLearner, token_weights
+from robotrl.algos.learner import Setup
+from robotrl.config import EvalCfg, SimCfg, TrainCfg
+from robotrl.curriculum import with_curriculum
+from robotrl.errors import CapabilityError, ConfigError
+from robotrl.fn.advantage import group_relative
+from robotrl.fn.loss import weighted_clip
+from robotrl.group_rollout import GroupCollector, GroupDecision, Trajectories, chosen, together
+from robotrl.load import policy_tree
+from robotrl.policies.vla.token import TokenVlaCfg, TokenVlaPolicy
+from robotrl.run import Run
+from robotrl.spec import visible
+from robotrl.train import resume, train
+from robotrl.transforms import Clip, TransformGroup, bounds_to_unit, inverse
+
+OPTIONS: dict[str, Any] = {"image": "flat_near", "image_size": 32, "families": "point", "limit_s": 1.0}
+
+
+# arithmetic
+
+
+def test_advantages_by_hand() -> None:
+    reward = torch.tensor([[1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0], [0.0, 0.0, 0.0, 0.0]])
+    found = group_relative(reward)
+    assert found[0] == pytest.approx(torch.tensor([0.75, -0.25, -0.25, -0.25]) / 0.5, abs=1e-5)
+    # equal rewards teach exactly nothing
+    assert (found[1:] == 0).all()
+
+
+def test_weights_make_the_mean_over_episodes_of_their_tokens_means() -> None:
+    generator = torch.Generator().manual_seed(0)
+    episode = torch.tensor([0, 1, 2, 0, 1, 0])
+    valid = torch.tensor([[1, 1, 1], [1, 1, 1], [1, 0, 0], [1, 1, 1], [1, 1, 0], [1, 0, 0]]).bool()
+    each = torch.rand((6, 3, 2), generator=generator)
+    weight = token_weights(valid, episode, 3, 2)
+    found = (weight * each).flatten(1).sum(dim=1).mean()
+    expected = torch.stack([each[episode == k][valid[episode == k]].mean() for k in range(3)]).mean()
+    assert found == pytest.approx(expected.item(), rel=1e-6)
+    assert (weight[~valid] == 0).all()
+
+
+def test_the_clip_range_is_not_symmetric() -> None:
+    """A ratio of 1.25 is inside 1.28, one of 1.3 outside; 0.75 is outside 0.8. Worked by hand, and its gradient."""
+    ratio = torch.tensor([[1.25, 1.3, 0.75, 1.3, 9.0]])
+    advantage = torch.tensor([[1.0, 1.0, -1.0, -1.0, 1.0]])
+    weight = torch.tensor([[1.0, 1.0, 1.0, 1.0, 0.0]])
+    log_prob = ratio.log().requires_grad_()
+    out = weighted_clip(log_prob, torch.zeros(1, 5), advantage, weight, 0.2, 0.28)
+    assert out.loss.item() == pytest.approx(-(1.25 + 1.28 - 0.8 - 1.3), abs=1e-6)
+    out.loss.backward()
+    assert log_prob.grad is not None
+    assert log_prob.grad[0] == pytest.approx(torch.tensor([-1.25, 0.0, 0.0, 1.3, 0.0]), abs=1e-6)
+    assert out.clip_fraction.item() == pytest.approx(3 / 4)
+    assert out.ratio_error.item() == pytest.approx(0.3, abs=1e-6)
+
+
+# rollouts
+
+
+def tabletop(num_envs: int = 8, **options: Any) -> Any:
+    return robotrl.make_sim("mujoco/tabletop", num_envs=num_envs, seed=0, **{**OPTIONS, **options})
+
+
+def still(obs: dict[str, Tensor]) -> GroupDecision:
+    rows = len(next(iter(obs.values())))
+    return GroupDecision(torch.zeros(rows, 3, 5), {"words": obs["instruction"].clone()})
+
+
+def test_a_group_starts_from_one_state_and_runs_once() -> None:
+    sim = tabletop(limit_s=0.5)
+    collector = GroupCollector(sim, 4, seed=0)
+    starts = np.array([5, 77])
+    seen: list[dict[str, Tensor]] = []
+
+    def decide(obs: dict[str, Tensor]) -> GroupDecision:
+        seen.append(obs)
+        return still(obs)
+
+    found = collector.collect(decide, starts)
+    for key, value in seen[0].items():
+        for group in (value[:4], value[4:]):
+            assert all(torch.equal(row, group[0]) for row in group), key
+        assert not torch.equal(value[0], value[4])
+    # ten steps in chunks of three: of the fourth chunk one step counts
+    assert found.episode.tolist() == [0, 1, 2, 3, 4, 5, 6, 7] * 4
+    assert found.valid.view(4, 8, 3)[:, 0].int().tolist() == [[1, 1, 1], [1, 1, 1], [1, 1, 1], [1, 0, 0]]
+    assert collector.env_steps == 8 * 12 and not found.success.any()
+    again = collector.collect(still, starts)
+    for key, value in found.obs.items():
+        assert torch.equal(value, again.obs[key]), key
+
+
+def test_episodes_that_end_early_are_left_alone() -> None:
+    """The expert points; from then on its env is asked no more, though others go on."""
+    sim = tabletop(num_envs=6, families="point,lift", limit_s=2.0)
+    expert = sim.make_expert()
+    started = torch.ones(6, dtype=torch.bool)
+    asked: list[int] = []
+
+    def decide(obs: dict[str, Tensor]) -> GroupDecision:
+        asked.append(len(obs["state"]))
+        if len(obs["state"]) < 6:
+            return GroupDecision(torch.zeros(len(obs["state"]), 1, 5), {})
+        actions = expert.act(started)
+        started[:] = False
+        return GroupDecision(actions[:, None], {})
+
+    found = GroupCollector(sim, 3, seed=0).collect(decide, np.array([0, 1]))
+    assert found.success.tolist() == [True] * 3 + [False] * 3
+    assert asked[0] == 6 and asked[-1] == 3 and sorted(asked, reverse=True) == asked
+    counts = torch.bincount(found.episode)
+    assert (counts[:3] < 20).all() and (counts[3:] == 40).all()
+
+
+def test_groups_are_chosen_and_put_together() -> None:
+    def some(first: int) -> Trajectories:
+        episode = torch.tensor([0, 1, 2, 3, 0, 2])
+        values = first + torch.arange(6.0)
+        return Trajectories(
+            {"x": values}, {"y": -values}, torch.ones(6, 1, dtype=torch.bool), episode, torch.tensor([True, False] * 2)
+        )
+
+    picked = chosen(some(10), torch.tensor([1]), 2)
+    assert picked.obs["x"].tolist() == [12, 13, 15] and picked.extra["y"].tolist() == [-12, -13, -15]
+    assert picked.episode.tolist() == [0, 1, 0] and picked.success.tolist() == [True, False]
+    both = together([picked, some(20)])
+    assert both.episode.tolist() == [0, 1, 0, 2, 3, 4, 5, 2, 4] and len(both.success) == 6
+    assert both.obs["x"].tolist() == [12, 13, 15, 20, 21, 22, 23, 24, 25]
+
+
+def test_a_curriculum_says_which_starts_come() -> None:
+    sim = with_curriculum(tabletop(num_envs=64, families="point,lift"), 0.1, seed=0)
+    sim.success[:] = [1.0, 0.0]
+    drawn = [sim.scenario_of(int(i)) for _ in range(8) for i in GroupCollector(sim, 4, seed=0).draw()]  # type: ignore[attr-defined]
+    assert drawn.count("lift") > 0.9 * len(drawn)
+
+
+# the learner
+
+
+def policy_on(sim: Any, **changes: Any) -> TokenVlaPolicy:
+    torch.manual_seed(0)
+    action = sim.action_spec
+    outputs = (inverse(bounds_to_unit("action", action.low, action.high)), Clip("action", action.low, action.high))
+    cfg = TokenVlaCfg(horizon=2, vision_width=16, vision_depth=2, vision_heads=2, width=32, heads=2, mlp=64, bins=32)
+    return replace(cfg, **changes).build(visible(sim), action, TransformGroup((), outputs))
+
+
+CFG = GrpoCfg(iterations=2, group_size=4, groups=2, tries=2, minibatch=16)
+
+
+def learner(cfg: GrpoCfg = CFG, **changes: Any) -> GrpoLearner:
+    policy = policy_on(tabletop(1), **changes)
+    return cfg.build(Setup(tabletop, None, policy, None, seed=0))
+
+
+def rigged(made: GrpoLearner, success: list[bool]) -> list[Trajectories]:
+    """Let rollouts end as told, whatever the policy did."""
+    collect, seen = made._collector.collect, list[Trajectories]()
+
+    def told(decide: Any, starts: Any) -> Trajectories:
+        found = collect(decide, starts)._replace(success=torch.tensor(success))
+        seen.append(found)
+        return found
+
+    made._collector.collect = told  # type: ignore[method-assign]
+    return seen
+
+
+def test_the_first_ratio_is_one_and_what_won_gets_likelier() -> None:
+    made = learner(replace(CFG, minibatch=64, lr=1e-3))
+    seen = rigged(made, [True, False, False, False, False, False, True, True])
+    before = made.policy.state_dict()
+    before = {key: value.clone() for key, value in before.items()}
+    scalars = made.iterate()
+    assert scalars["ratio_error"] < 1e-5 and scalars["groups_kept"] == 2 and scalars["groups_drawn"] == 2
+    found = seen[0]
+    now = made._log_prob(found)
+    made.policy.load_state_dict(before)
+    old = made._log_prob(found)
+    gain = ((now - old) * found.valid[..., None]).sum(dim=(1, 2))
+    won = found.success[found.episode]
+    assert gain[won].mean() > 0 > gain[~won].mean()
+
+
+@pytest.mark.parametrize("success", [[True] * 8, [False] * 8])
+def test_groups_that_all_end_alike_are_drawn_again_and_teach_nothing(success: list[bool]) -> None:
+    made = learner()
+    rigged(made, success)
+    before = {key: value.clone() for key, value in made.policy.state_dict().items()}
+    scalars = made.iterate()
+    assert scalars["groups_kept"] == 0 and scalars["groups_drawn"] == 4
+    assert scalars["rollout_success"] == float(success[0]) and "pg_loss" not in scalars
+    assert all(torch.equal(before[key], value) for key, value in made.policy.state_dict().items())
+
+
+def test_rollouts_go_on_until_enough_groups_are_kept() -> None:
+    made = learner(replace(CFG, groups=3, tries=9))
+    rigged(made, [True, False, False, False, True, True, True, True])
+    scalars = made.iterate()
+    assert scalars["groups_kept"] == 3 and scalars["groups_drawn"] == 6
+
+
+def run_cfg(clone: Path, iterations: int = 4) -> TrainCfg[Any, Any]:
+    options = tuple(f"{key}={value}" for key, value in OPTIONS.items())
+    evaluation = EvalCfg(every=0, episodes=4, num_envs=4, animation=0)
+    algo = replace(CFG, iterations=iterations, keep_low=0.0, keep_high=1.0)
+    return TrainCfg(
+        SimCfg("mujoco/tabletop", 8, options),
+        algo,
+        TokenVlaCfg(),
+        init_from=str(clone),
+        evaluation=evaluation,
+        checkpoint_every=1,
+    )
+
+
+def saved(path: Path) -> Path:
+    run = Run.create(path, {}, seed=0, command=[])
+    run.save({"policy": policy_tree(policy_on(tabletop(1)))}, step=0)
+    run.close()
+    return path
+
+
+def test_a_stopped_run_ends_the_same(tmp_path: Path) -> None:
+    clone = saved(tmp_path / "clone")
+    train(run_cfg(clone), tmp_path / "whole")
+    train(run_cfg(clone), tmp_path / "cut", [StopAt(2)])
+    resume(tmp_path / "cut")
+    assert_same_end(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_it_learns_what_is_rewarded() -> None:
+    """Success where an episode's first elements lean to the high bins: from half of the episodes to nearly all."""
+    made = learner(replace(CFG, iterations=20, groups=2, tries=1, minibatch=16, lr=3e-3, keep_low=0.0, keep_high=1.0))
+    collect, rates = made._collector.collect, list[float]()
+
+    def told(decide: Any, starts: Any) -> Trajectories:
+        found = collect(decide, starts)
+        first = found.extra["tokens"][:, :, 0].float()
+        success = torch.stack([first[found.episode == k].mean() > 15.5 for k in range(8)])
+        rates.append(float(success.float().mean()))
+        return found._replace(success=success)
+
+    made._collector.collect = told  # type: ignore[method-assign]
+    for _ in range(made.iterations):
+        made.iterate()
+    assert np.mean(rates[:2]) < 0.8 and np.mean(rates[-4:]) > 0.9
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: CFG.build(Setup(tabletop, None, None, None, seed=0)), ConfigError, "GRPO starts from a policy"),
+        (
+            lambda: CFG.build(Setup(tabletop, None, torch.nn.Linear(1, 1), None, seed=0)),
+            CapabilityError,
+            "policy Linear lacks HasTokens",
+        ),
+        (lambda: learner(replace(CFG, group_size=3)), ConfigError, "algo.group_size is 3: expected whole groups"),
+        (lambda: learner(replace(CFG, clip_high=0.0)), ConfigError, "algo.clip_high is 0.0"),
+        (lambda: learner(replace(CFG, keep_low=0.9, keep_high=0.1)), ConfigError, "expected at most keep_high"),
+        (lambda: learner(replace(CFG, tries=0)), ConfigError, "algo.tries is 0"),
+        (
+            lambda: GroupCollector(BareWalk(4), 2, 0),
+            CapabilityError,
+            "lacks HasStateIds",
+        ),
+    ],
+)
+def test_what_is_refused(make: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        make()
