@@ -79,7 +79,15 @@ class Table:
             ) from error
 
 
-EXTRA_OF_MODULE = {"mujoco": "mujoco", "torch": "train", "gymnasium": "train", "onnxscript": "train", "numba": "train"}
+EXTRA_OF_MODULE = {
+    "mujoco": "mujoco",
+    "torch": "train",
+    "gymnasium": "train",
+    "onnxscript": "train",
+    "numba": "train",
+    "transformers": "vla",
+    "tokenizers": "vla",
+}
 """Which extra of ours brings a module that an import did not find."""
 
 SIMS = Table(

@@ -37,6 +37,17 @@ def test_the_driving_world_without_its_compiler_names_the_extra():
     assert done.stdout == "sim 'bev/drive' needs the module 'numba': pip install 'robotrl[train]'\n"
 
 
+def test_a_policy_that_reads_names_the_extra():
+    code = (
+        "import sys; sys.modules['transformers'] = None\n"
+        "import robotrl.registry as r\n"
+        "try:\n    r.PRESETS.load('tabletop-bc-token')\n"
+        "except r.ConfigError as error:\n    print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "preset 'tabletop-bc-token' needs the module 'transformers': pip install 'robotrl[vla]'\n"
+
+
 def test_a_module_of_ours_that_is_missing_is_a_defect():
     with pytest.raises(ModuleNotFoundError):
         Table("sim", {"x": "robotrl.no_such_module:make"}, "robotrl.nothing").load("x")

@@ -125,7 +125,10 @@ class GrpoLearner:
         torch.manual_seed(setup.seed)
         policy: Any = setup.init_policy
         if policy is None:
-            raise ConfigError("init_from is not given: GRPO starts from a policy that succeeds now and then")
+            raise ConfigError(
+                "init_from is not given: GRPO starts from a policy that succeeds now and then; expected a run, e.g. of"
+                " tabletop-bc-token"
+            )
         if not isinstance(policy, HasTokens):
             raise CapabilityError(
                 f"policy {type(policy).__name__} lacks HasTokens: GRPO needs the probability of each token"
