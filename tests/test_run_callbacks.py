@@ -23,12 +23,14 @@ BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re
 def test_the_pages_examples_run_in_order(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names: dict = {}
-    assert len(BLOCKS) == 5
+    assert len(BLOCKS) == 6
     for block in BLOCKS:
         exec(compile(block, "docs/runs.md", "exec"), names)
     out = capsys.readouterr().out
     best = max(-record["train/loss"] for record in read_scalars(Path("runs/five-numbers/scalars.jsonl"))[9::10])
-    assert out.splitlines() == [f"0.1 49 {best}", "4 loss below 0.5 for 3 iterations"]
+    *lines, curriculum = out.splitlines()
+    assert lines == [f"0.1 49 {best}", "4 loss below 0.5 for 3 iterations"]
+    assert curriculum.startswith("{'point': 0.5, ") and curriculum.count(": 0.5") == 13
     assert Image.open("rollouts.gif").size == (3 * 64 + 2 * 2, 48)
 
 
