@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import robotrl
+from robotrl.deploy.export import export
+from robotrl.deploy.runtime import Controller
 from robotrl.errors import CapabilityError, ConfigError, DataError
 from robotrl.fn import tokens as fn
 from robotrl.fn.clone import clone_loss_of
@@ -513,6 +515,29 @@ def test_one_batch_is_learned_by_heart(sim: Any, decoding: Any) -> None:
         optimizer.step()
     assert loss.item() < 0.1
     assert (policy.act(obs, mode="mean").chunk - chunk).abs().max() <= 1 / 255 + 1e-6
+
+
+def test_it_leaves_as_a_bundle_that_reads(sim: Any, tmp_path: Path) -> None:
+    """The ONNX graph sees, reads and says what the policy says; another instruction is another action."""
+    policy = policy_on(sim, bins=64)
+    policy.control_dt_s = sim.control_dt_s
+    obs, rows = sim.reset(0), []
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(171):
+        rows.append({key: obs[key].clone() for key in policy.observation_spec})
+        obs = sim.step(2 * torch.rand((6, 5), generator=generator) - 1).obs
+    recorded = {key: torch.cat([row[key] for row in rows]) for key in rows[0]}
+    report = export(policy, tmp_path / "bundle", observations={key: value.numpy() for key, value in recorded.items()})
+    assert report.parity_max_rel <= 1e-5 and report.samples >= 1000
+    said: list[np.ndarray] = []
+    for row in range(3):
+        controller = Controller.load(tmp_path / "bundle")
+        one = {key: value[row].numpy() for key, value in recorded.items()}
+        expected = policy.act({key: value[row : row + 1] for key, value in recorded.items()}, mode="mean").chunk[0]
+        said = [controller.step(one).copy() for _ in range(2)]
+        assert np.stack(said) == pytest.approx(expected.numpy(), abs=1e-5)
+    words = {**one, "instruction": encode("slide the green can forward")}
+    assert not np.allclose(Controller.load(tmp_path / "bundle").step(words), said[0])
 
 
 def test_every_family_can_be_read(sim: Any) -> None:
