@@ -21,8 +21,8 @@ def drive_ppo() -> TrainCfg[PpoCfg, BetaCfg]:
     """Drive every scenario from vectors: Beta policy, a critic that knows the penalties' state, CaRL's reward.
 
     Unlike CaRL, an action lasts 0.3 s, a collision costs 10 of the 100 of a route, the future counts for 100 s, and the
-    learning rate is three times as high: a few million samples have to do here, not hundreds. The page of the sim has
-    what each of these made of it.
+    learning rate is three times as high: a few million samples have to do here, not hundreds. Road users are encoded as
+    a set besides, so that what is learned of one holds for all. The page of the sim has what each of these made of it.
     """
     return TrainCfg(
         sim=SimCfg(SIM, num_envs=512, options=(NO_LANES, HOLD, "end_penalty=10")),
@@ -45,7 +45,7 @@ def drive_ppo() -> TrainCfg[PpoCfg, BetaCfg]:
             critic_activation="relu",
             normalise_reward=True,
         ),
-        policy=BetaCfg(horizon=1, hidden=(256, 256), activation="relu"),
+        policy=BetaCfg(horizon=1, hidden=(256, 256), activation="relu", set_features=32),
         evaluation=EvalCfg(every=0, episodes=256, num_envs=256),
         checkpoint_every=50,
     )
