@@ -123,7 +123,7 @@ class NetworkPolicy(SpecPolicy):
     Args:
         observation_spec: arrays of an observation: vectors (D,), lists of vectors (K, D), laid end to end, and pictures
             (h, w, channels) of bytes, for which `cfg` has the fields `image_channels`, `image_features`, `image_pool`
-            and `image_norm` (see `ImageEncoder`). With a field `set_features` above 0, lists with a mask beside them
+            and `image_norm` (see `ImageEncoder`). With its field `set_features` above 0, lists with a mask beside them
             (KEY and KEY_mask) are encoded as sets besides.
         action_spec: one action.
         transforms: inputs by observation key, outputs for `ACTION`.
@@ -150,7 +150,7 @@ class NetworkPolicy(SpecPolicy):
             {
                 key: SetEncoder(spec.shape[1], cfg.set_features)
                 for key, spec in observation_spec.items()
-                if getattr(cfg, "set_features", 0) and len(spec.shape) == 2 and mask_of(key) in observation_spec
+                if cfg.set_features and len(spec.shape) == 2 and mask_of(key) in observation_spec
             }
         )
         vectors = flat_width({key: observation_spec[key] for key in self._vectors})

@@ -35,6 +35,8 @@ class ShortcutCfg:
     """Widths of its layers, blocks or levels."""
     time_features: int = 16
     """Width of the encoding of the denoising time, and of that of the step's length, even."""
+    set_features: int = 0
+    """Numbers that a list with a mask becomes besides its rows, e.g. road users; 0 leaves it at the rows."""
     image_channels: tuple[int, ...] = (32, 64, 64)
     """For pictures: channels of the convolutions, each of which halves height and width."""
     image_features: int = 64

@@ -34,6 +34,8 @@ class SquashedCfg:
     """Widths of the hidden layers."""
     activation: Activation = "relu"
     """Between the layers."""
+    set_features: int = 0
+    """Numbers that a list with a mask becomes besides its rows, e.g. road users; 0 leaves it at the rows."""
     image_channels: tuple[int, ...] = (32, 64, 64)
     """For pictures: channels of the convolutions, each of which halves height and width."""
     image_features: int = 64

@@ -1,4 +1,4 @@
-"""`Collector`: steps a sim for a learner, and counts the env steps of training, here and nowhere else.
+"""`Collector`: steps a sim for a learner, and counts its env steps; `robotrl.group_rollout` does so for whole episodes.
 
 A policy's chunk is executed whole, unless its episode ends; then the rest is dropped and the new episode begins with a
 decision of its own. That is how a robot is controlled, so training, evaluation and deployment agree.
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from robotrl.cursor import ChunkCursor
 from robotrl.data.finite import check_finite
 from robotrl.data.replay import SOURCES, Replay, Source, StepRecord
 from robotrl.data.replay_check import check_sim
@@ -60,35 +61,6 @@ class Collected(NamedTuple):
     """(E,) undiscounted return of each of them."""
     corrected: int
     """Env steps whose action a corrector replaced."""
-
-
-class ChunkCursor:
-    """Which action of its chunk each env executes next."""
-
-    def __init__(self, num_envs: int, horizon: int, action_width: int, device: torch.device) -> None:
-        self.horizon = horizon
-        self.chunk = torch.zeros((num_envs, horizon, action_width), device=device)
-        self.position = torch.full((num_envs,), horizon, dtype=torch.int64, device=device)
-        self._envs = torch.arange(num_envs, device=device)
-
-    def due(self) -> Tensor:
-        """(n,) envs that need a new chunk."""
-        return torch.nonzero(self.position >= self.horizon).squeeze(1)
-
-    def load(self, envs: Tensor, chunk: Tensor) -> None:
-        """Give `envs` (n,) their new chunks (n, H, A)."""
-        self.chunk[envs] = chunk
-        self.position[envs] = 0
-
-    def advance(self) -> Tensor:
-        """The actions (N, A) to execute now."""
-        actions = self.chunk[self._envs, self.position]
-        self.position += 1
-        return actions
-
-    def drop(self, envs: Tensor) -> None:
-        """Forget what is left of the chunks of `envs`."""
-        self.position[envs] = self.horizon
 
 
 class Collector:

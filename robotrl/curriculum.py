@@ -74,14 +74,15 @@ class CurriculumSim(WrappedSim):
         """The next training starts (count,): evenly drawn ones are kept with a chance that follows the weights."""
         share = weights(self.success, self.temperature)
         keep = share / share.max()
-        first = self.sim.state_ids("train")
+        train = self.sim.state_ids("train")
         found: list[int] = []
         while len(found) < count:
-            u = counter.uniform(self._seed ^ _STREAM, np.arange(self._draws, self._draws + TRIED_AT_ONCE), 2)
+            draws = np.arange(self._draws, self._draws + TRIED_AT_ONCE)
             self._draws += TRIED_AT_ONCE
-            ids = (first.start + (u[:, 0] * len(first)).astype(np.int64)).tolist()
+            ids = counter.among(self._seed ^ _STREAM, draws, train).tolist()
+            lots = counter.uniform(self._seed ^ _STREAM, draws, 2)[:, 1]
             chance = keep[[self._number[self.sim.scenario_of(i)] for i in ids]]
-            found += [i for i, kept in zip(ids, u[:, 1] < chance, strict=True) if kept]
+            found += [i for i, kept in zip(ids, lots < chance, strict=True) if kept]
         return np.array(found[:count], np.int64)
 
     def _queue(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -10,6 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from robotrl.collect import Decider
+from robotrl.data.finite import check_finite
+from robotrl.data.rollout import Arrays
 from robotrl.errors import CapabilityError, ConfigError
 from robotrl.fn import counter
 from robotrl.spec import HasState, HasStateIds, VecSim
@@ -26,25 +29,13 @@ class DrawsStarts(Protocol):
         ...
 
 
-class GroupDecision(NamedTuple):
-    """What a policy decided on some rows."""
-
-    chunk: Tensor
-    """(B, H, A) actions in the sim's units."""
-    extra: dict[str, Tensor]
-    """(B, ...) each: what the learner wants to know of it later."""
-
-
-Decide = Callable[[dict[str, Tensor]], GroupDecision]
-
-
 class Trajectories(NamedTuple):
     """N episodes, each from its start to its end, and nothing else; D decisions in all."""
 
-    obs: dict[str, Tensor]
+    obs: Arrays
     """(D, ...) each."""
-    extra: dict[str, Tensor]
-    """(D, ...) each."""
+    record: Arrays
+    """(D, ...) each, of `Decision.record`."""
     valid: Tensor
     """(D, H) bool: the actions of a chunk that were carried out before the episode ended."""
     episode: Tensor
@@ -79,50 +70,61 @@ class GroupCollector:
         self.size = size
         self.env_steps = 0
         """Steps of all envs, those whose episode was over included: the sim makes them."""
+        self.sim_s = 0.0
+        """Seconds spent inside the sim's steps since this collector was made."""
         self._seed, self._draws = seed, 0
+
+    def close(self) -> None:
+        """Give back the sim."""
+        self.sim.close()
 
     def draw(self) -> NDArray[np.int64]:
         """A start for each group (P,)."""
         groups = self.sim.num_envs // self.size
         if isinstance(self.sim, DrawsStarts):
             return self.sim.draw(groups)
-        ids = self.sim.state_ids("train")
-        u = counter.uniform(self._seed ^ _STREAM, np.arange(self._draws, self._draws + groups), 1)[:, 0]
+        draws = np.arange(self._draws, self._draws + groups)
         self._draws += groups
-        return ids.start + (u * len(ids)).astype(np.int64)
+        return counter.among(self._seed ^ _STREAM, draws, self.sim.state_ids("train"))
 
-    def collect(self, decide: Decide, starts: NDArray[np.int64]) -> Trajectories:
+    def collect(self, decide: Decider, starts: NDArray[np.int64]) -> Trajectories:
         """An episode of each env; env i belongs to group i // G.
 
         Args:
             decide: the policy; it is asked about the envs whose episodes still run.
             starts: (P,) ids.
+
+        Raises:
+            NumericsError: a reward or an observation of the sim is not finite.
         """
         sim, n = self.sim, self.sim.num_envs
         sim.queue_states(np.repeat(starts, self.size))
         obs = sim.reset()
         alive, success = torch.ones(n, dtype=torch.bool), torch.zeros(n, dtype=torch.bool)
-        seen: list[dict[str, Tensor]] = []
-        said: list[dict[str, Tensor]] = []
+        seen: list[Arrays] = []
+        said: list[Arrays] = []
         valid: list[Tensor] = []
         whose: list[Tensor] = []
         while alive.any():
             rows = torch.nonzero(alive)[:, 0]
             now = {key: value[rows].clone() for key, value in obs.items()}
-            chunk, extra = decide(now)
+            chunk, record = decide(now)
             commands = torch.zeros((n, *chunk.shape[1:]), dtype=chunk.dtype)
             commands[rows] = chunk
             done = torch.zeros(chunk.shape[:2], dtype=torch.bool)
             for h in range(chunk.shape[1]):
                 done[:, h] = alive[rows]
+                began = time.perf_counter()
                 out = sim.step(commands[:, h])
+                self.sim_s += time.perf_counter() - began
+                check_finite(out, self.env_steps // n)
                 self.env_steps += n
                 ended = (out.terminated | out.truncated) & alive
                 success |= ended & out.info["success"]
                 alive &= ~ended
                 obs = out.obs
             seen.append(now)
-            said.append(extra)
+            said.append(record)
             valid.append(done)
             whose.append(rows)
         return Trajectories(_joined(seen), _joined(said), torch.cat(valid), torch.cat(whose), success)
@@ -147,7 +149,7 @@ def chosen(found: Trajectories, groups: Tensor, size: int) -> Trajectories:
     rows = torch.nonzero(number[found.episode] >= 0)[:, 0]
     return Trajectories(
         {key: value[rows] for key, value in found.obs.items()},
-        {key: value[rows] for key, value in found.extra.items()},
+        {key: value[rows] for key, value in found.record.items()},
         found.valid[rows],
         number[found.episode[rows]],
         found.success[episodes],
@@ -159,12 +161,12 @@ def together(parts: list[Trajectories]) -> Trajectories:
     before = np.cumsum([0, *(len(part.success) for part in parts[:-1])]).tolist()
     return Trajectories(
         _joined([part.obs for part in parts]),
-        _joined([part.extra for part in parts]),
+        _joined([part.record for part in parts]),
         torch.cat([part.valid for part in parts]),
         torch.cat([part.episode + first for part, first in zip(parts, before, strict=True)]),
         torch.cat([part.success for part in parts]),
     )
 
 
-def _joined(parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+def _joined(parts: list[Arrays]) -> Arrays:
     return {key: torch.cat([part[key] for part in parts]) for key in parts[0]}

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from robotrl.collect import ChunkCursor
+from robotrl.cursor import ChunkCursor
 from robotrl.data.finite import check_finite
 from robotrl.data.rollout import Arrays
 from robotrl.errors import CapabilityError, ConfigError

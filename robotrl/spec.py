@@ -407,6 +407,8 @@ class HasTokens(Protocol):
     bins: int
     temperature: float
     """What logits are divided by before a bin is drawn; rollouts and losses share it."""
+    label_bins: float
+    """Standard deviation, in bins, over which cloning spreads the wanted token; 0 wants one bin alone."""
 
     def encode(self, obs: dict[str, Tensor]) -> Any:
         """What comes before the tokens, from raw observations (normalisation inside)."""

@@ -60,8 +60,7 @@ def queue_for_all(ids: Any, num_envs: int) -> list[int]:
 
 def drawn(seed: int, first: int, count: int) -> Ids:
     """Training starts (count,) number `first` and following of the endless draw that belongs to a seed."""
-    draws = counter.uniform(seed, np.arange(first, first + count), 1)[:, 0]
-    return (draws * len(SPLITS["train"])).astype(np.int64)
+    return counter.among(seed, np.arange(first, first + count), SPLITS["train"])
 
 
 class StartQueue:

@@ -16,12 +16,13 @@ from walk_sim import BareWalk
 import robotrl
 from robotrl.algos.grpo import GrpoCfg, GrpoLearner, token_weights
 from robotrl.algos.learner import Setup
+from robotrl.collect import Decision
 from robotrl.config import EvalCfg, SimCfg, TrainCfg
 from robotrl.curriculum import with_curriculum
 from robotrl.errors import CapabilityError, ConfigError
 from robotrl.fn.advantage import group_relative
 from robotrl.fn.loss import weighted_clip
-from robotrl.group_rollout import GroupCollector, GroupDecision, Trajectories, chosen, together
+from robotrl.group_rollout import GroupCollector, Trajectories, chosen, together
 from robotrl.load import policy_tree
 from robotrl.policies.vla.token import TokenVlaCfg, TokenVlaPolicy
 from robotrl.run import Run
@@ -77,9 +78,9 @@ def tabletop(num_envs: int = 8, **options: Any) -> Any:
     return robotrl.make_sim("mujoco/tabletop", num_envs=num_envs, seed=0, **{**OPTIONS, **options})
 
 
-def still(obs: dict[str, Tensor]) -> GroupDecision:
+def still(obs: dict[str, Tensor]) -> Decision:
     rows = len(next(iter(obs.values())))
-    return GroupDecision(torch.zeros(rows, 3, 5), {"words": obs["instruction"].clone()})
+    return Decision(torch.zeros(rows, 3, 5), {"words": obs["instruction"].clone()})
 
 
 def test_a_group_starts_from_one_state_and_runs_once() -> None:
@@ -88,7 +89,7 @@ def test_a_group_starts_from_one_state_and_runs_once() -> None:
     starts = np.array([5, 77])
     seen: list[dict[str, Tensor]] = []
 
-    def decide(obs: dict[str, Tensor]) -> GroupDecision:
+    def decide(obs: dict[str, Tensor]) -> Decision:
         seen.append(obs)
         return still(obs)
 
@@ -113,13 +114,13 @@ def test_episodes_that_end_early_are_left_alone() -> None:
     started = torch.ones(6, dtype=torch.bool)
     asked: list[int] = []
 
-    def decide(obs: dict[str, Tensor]) -> GroupDecision:
+    def decide(obs: dict[str, Tensor]) -> Decision:
         asked.append(len(obs["state"]))
         if len(obs["state"]) < 6:
-            return GroupDecision(torch.zeros(len(obs["state"]), 1, 5), {})
+            return Decision(torch.zeros(len(obs["state"]), 1, 5), {})
         actions = expert.act(started)
         started[:] = False
-        return GroupDecision(actions[:, None], {})
+        return Decision(actions[:, None], {})
 
     found = GroupCollector(sim, 3, seed=0).collect(decide, np.array([0, 1]))
     assert found.success.tolist() == [True] * 3 + [False] * 3
@@ -137,7 +138,7 @@ def test_groups_are_chosen_and_put_together() -> None:
         )
 
     picked = chosen(some(10), torch.tensor([1]), 2)
-    assert picked.obs["x"].tolist() == [12, 13, 15] and picked.extra["y"].tolist() == [-12, -13, -15]
+    assert picked.obs["x"].tolist() == [12, 13, 15] and picked.record["y"].tolist() == [-12, -13, -15]
     assert picked.episode.tolist() == [0, 1, 0] and picked.success.tolist() == [True, False]
     both = together([picked, some(20)])
     assert both.episode.tolist() == [0, 1, 0, 2, 3, 4, 5, 2, 4] and len(both.success) == 6
@@ -145,9 +146,9 @@ def test_groups_are_chosen_and_put_together() -> None:
 
 
 def test_a_curriculum_says_which_starts_come() -> None:
-    sim = with_curriculum(tabletop(num_envs=64, families="point,lift"), 0.1, seed=0)
+    sim: Any = with_curriculum(tabletop(num_envs=64, families="point,lift"), 0.1, seed=0)
     sim.success[:] = [1.0, 0.0]
-    drawn = [sim.scenario_of(int(i)) for _ in range(8) for i in GroupCollector(sim, 4, seed=0).draw()]  # type: ignore[attr-defined]
+    drawn = [sim.scenario_of(int(i)) for _ in range(8) for i in GroupCollector(sim, 4, seed=0).draw()]
     assert drawn.count("lift") > 0.9 * len(drawn)
 
 
@@ -170,7 +171,7 @@ def learner(cfg: GrpoCfg = CFG, **changes: Any) -> GrpoLearner:
     return cfg.build(Setup(tabletop, None, policy, None, seed=0))
 
 
-def rigged(made: GrpoLearner, success: list[bool]) -> list[Trajectories]:
+def rigged(monkeypatch: pytest.MonkeyPatch, made: GrpoLearner, success: list[bool]) -> list[Trajectories]:
     """Let rollouts end as told, whatever the policy did."""
     collect, seen = made._collector.collect, list[Trajectories]()
 
@@ -179,13 +180,13 @@ def rigged(made: GrpoLearner, success: list[bool]) -> list[Trajectories]:
         seen.append(found)
         return found
 
-    made._collector.collect = told  # type: ignore[method-assign]
+    monkeypatch.setattr(made._collector, "collect", told)
     return seen
 
 
-def test_the_first_ratio_is_one_and_what_won_gets_likelier() -> None:
+def test_the_first_ratio_is_one_and_what_won_gets_likelier(monkeypatch: pytest.MonkeyPatch) -> None:
     made = learner(replace(CFG, minibatch=64, lr=1e-3))
-    seen = rigged(made, [True, False, False, False, False, False, True, True])
+    seen = rigged(monkeypatch, made, [True, False, False, False, False, False, True, True])
     before = made.policy.state_dict()
     before = {key: value.clone() for key, value in before.items()}
     scalars = made.iterate()
@@ -200,9 +201,11 @@ def test_the_first_ratio_is_one_and_what_won_gets_likelier() -> None:
 
 
 @pytest.mark.parametrize("success", [[True] * 8, [False] * 8])
-def test_groups_that_all_end_alike_are_drawn_again_and_teach_nothing(success: list[bool]) -> None:
+def test_groups_that_all_end_alike_are_drawn_again_and_teach_nothing(
+    monkeypatch: pytest.MonkeyPatch, success: list[bool]
+) -> None:
     made = learner()
-    rigged(made, success)
+    rigged(monkeypatch, made, success)
     before = {key: value.clone() for key, value in made.policy.state_dict().items()}
     scalars = made.iterate()
     assert scalars["groups_kept"] == 0 and scalars["groups_drawn"] == 4
@@ -210,9 +213,9 @@ def test_groups_that_all_end_alike_are_drawn_again_and_teach_nothing(success: li
     assert all(torch.equal(before[key], value) for key, value in made.policy.state_dict().items())
 
 
-def test_rollouts_go_on_until_enough_groups_are_kept() -> None:
+def test_rollouts_go_on_until_enough_groups_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     made = learner(replace(CFG, groups=3, tries=9))
-    rigged(made, [True, False, False, False, True, True, True, True])
+    rigged(monkeypatch, made, [True, False, False, False, True, True, True, True])
     scalars = made.iterate()
     assert scalars["groups_kept"] == 3 and scalars["groups_drawn"] == 6
 
@@ -246,19 +249,19 @@ def test_a_stopped_run_ends_the_same(tmp_path: Path) -> None:
     assert_same_end(tmp_path / "whole", tmp_path / "cut")
 
 
-def test_it_learns_what_is_rewarded() -> None:
+def test_it_learns_what_is_rewarded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Success where an episode's first elements lean to the high bins: from half of the episodes to nearly all."""
     made = learner(replace(CFG, iterations=20, groups=2, tries=1, minibatch=16, lr=3e-3, keep_low=0.0, keep_high=1.0))
     collect, rates = made._collector.collect, list[float]()
 
     def told(decide: Any, starts: Any) -> Trajectories:
         found = collect(decide, starts)
-        first = found.extra["tokens"][:, :, 0].float()
+        first = found.record["tokens"][:, :, 0].float()
         success = torch.stack([first[found.episode == k].mean() > 15.5 for k in range(8)])
         rates.append(float(success.float().mean()))
         return found._replace(success=success)
 
-    made._collector.collect = told  # type: ignore[method-assign]
+    monkeypatch.setattr(made._collector, "collect", told)
     for _ in range(made.iterations):
         made.iterate()
     assert np.mean(rates[:2]) < 0.8 and np.mean(rates[-4:]) > 0.9

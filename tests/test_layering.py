@@ -16,7 +16,7 @@ from layout import folder_of, setuptools_config  # noqa: E402
 BASE = {"spec", "transforms", "registry", "errors", "cores", "trace"}
 HELPERS = {"files", "memory", "progress"}
 RUN = {"run", "callbacks", "checkpoint", "locking", "logs", "media", "provenance", "rng", "store", "tree", "weights"}
-LEARN = BASE | HELPERS | RUN | {"fn", "data", "collect", "group_rollout", "loop", "config", "load"}
+LEARN = BASE | HELPERS | RUN | {"fn", "data", "cursor", "collect", "group_rollout", "loop", "config", "load"}
 ALL = LEARN | {
     "policies",
     "rewards",
@@ -43,14 +43,15 @@ MAY_IMPORT = {
     "data": BASE | HELPERS | {"fn"},
     # The demonstration factory stands above the loop, which alone steps sims.
     "data.demos": BASE | HELPERS | {"fn", "data", "loop"},
-    "collect": BASE | {"fn", "data"},
-    "group_rollout": BASE | {"fn"},
+    "cursor": BASE,
+    "collect": BASE | {"fn", "data", "cursor"},
+    "group_rollout": BASE | {"fn", "data", "collect"},
     # A wrapper around a sim is as good a Gymnasium env as the sim.
     "wrapping": BASE | {"sims.interop"},
     "curriculum": BASE | {"fn", "wrapping"},
     # Builds policies from what others publish.
     "importers": LEARN | {"policies"},
-    "loop": BASE | HELPERS | {"fn", "data", "collect"},
+    "loop": BASE | HELPERS | {"fn", "data", "collect", "cursor"},
     "config": BASE | {"interventions.config"},
     # Finds a policy in a run, and its class through the registry.
     "load": BASE | HELPERS | RUN,

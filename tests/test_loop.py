@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from walk_sim import GOAL, BareWalk, Walk
 
-from robotrl.collect import ChunkCursor, Collector, Decision
+from robotrl.collect import Collector, Decision
+from robotrl.cursor import ChunkCursor
 from robotrl.data.rollout import Rollout
 from robotrl.errors import CapabilityError, ConfigError, NumericsError
 from robotrl.loop import EvalResult, evaluate, run_episodes

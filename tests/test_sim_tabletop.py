@@ -148,7 +148,7 @@ def test_starts_draw_from_the_wanted_compositions(which: Any) -> None:
 def test_pushes_have_a_free_way() -> None:
     """Nearly always: the last of some layouts is taken as it is."""
     found = lay(2600)
-    blocked = ~layout._is_free(found, np.arange(2600))
+    blocked = ~layout.is_free(found, np.arange(2600))
     assert blocked.mean() < 0.01
 
 

@@ -111,11 +111,6 @@ class Prefix(NamedTuple):
     there: Tensor
     """(B, L) bool: False for padding of the prompt."""
 
-    @property
-    def length(self) -> Tensor:
-        """(B,) tokens that are there."""
-        return self.there.sum(dim=1)
-
 
 class OpenVla(nn.Module):
     """The network.
@@ -188,11 +183,16 @@ class OpenVla(nn.Module):
         """Hidden states (B, L + T, D) of the prefix and embeddings (B, T, D) after it."""
         there = torch.cat([prefix.there, prefix.there.new_ones(after.shape[:2])], dim=1)
         inputs = torch.cat([prefix.embeddings, after.to(prefix.embeddings.dtype)], dim=1)
+        return self._hidden(inputs, attention(there, inputs.dtype, causal), places(there))
+
+    def _hidden(self, inputs: Tensor, mask: Tensor, at: Tensor, cache: DynamicCache | None = None) -> Tensor:
+        """Hidden states (B, T, D) of embeddings (B, T, D) at positions (B, T), behind what the cache holds."""
         out = self.language_model.model(
             inputs_embeds=inputs,
-            attention_mask=attention(there, inputs.dtype, causal),
-            position_ids=places(there),
-            use_cache=False,
+            attention_mask=mask,
+            position_ids=at,
+            past_key_values=cache,
+            use_cache=cache is not None,
         )
         return out.last_hidden_state
 
@@ -219,30 +219,19 @@ class OpenVla(nn.Module):
         if self.cfg.decoding == "parallel":
             return choose(self._parallel(prefix, count))
         cache = DynamicCache()
-        embeddings, there = prefix.embeddings, prefix.there
-        out = self.language_model.model(
-            inputs_embeds=embeddings,
-            attention_mask=attention(there, embeddings.dtype, causal=True),
-            position_ids=places(there),
-            past_key_values=cache,
-            use_cache=True,
-        )
-        hidden = out.last_hidden_state[torch.arange(len(there)), last_of(there)]
+        there, at = prefix.there, places(prefix.there)
+        mask = attention(there, prefix.embeddings.dtype, causal=True)
+        whole = self._hidden(prefix.embeddings, mask, at, cache)
+        hidden, at = whole[torch.arange(len(there)), last_of(there)][:, None], at[:, -1:]
         said: list[Tensor] = []
         for step in range(count):
-            said.append(choose(self._head(hidden[:, None]))[:, 0])
+            said.append(choose(self._head(hidden))[:, 0])
             if step == count - 1:
                 break
-            there = torch.cat([there, there.new_ones(len(there), 1)], dim=1)
+            there, at = torch.cat([there, there.new_ones(len(there), 1)], dim=1), at + 1
             new = self.language_model.model.embed_tokens(to_ids(said[-1], self.cfg.text.end))[:, None]
-            out = self.language_model.model(
-                inputs_embeds=new,
-                attention_mask=attention(there, new.dtype, causal=True)[:, :, -1:],
-                position_ids=places(there)[:, -1:],
-                past_key_values=cache,
-                use_cache=True,
-            )
-            hidden = out.last_hidden_state[:, -1]
+            # the newest token sees all that are there
+            hidden = self._hidden(new, hiding(there[:, None], new.dtype), at, cache)
         return torch.stack(said, dim=1)
 
 
@@ -275,8 +264,13 @@ def attention(there: Tensor, dtype: torch.dtype, causal: bool) -> Tensor:
     if causal:
         seen = seen & torch.ones(length, length, dtype=torch.bool, device=there.device).tril()
     seen = seen | torch.eye(length, dtype=torch.bool, device=there.device)
-    lowest = torch.finfo(dtype).min
-    return torch.zeros(seen.shape, dtype=dtype, device=there.device).masked_fill(~seen, lowest)[:, None]
+    return hiding(seen, dtype)
+
+
+def hiding(seen: Tensor, dtype: torch.dtype) -> Tensor:
+    """(B, 1, Q, T) what is added to attention: 0 where `seen` (B, Q, T) says so, the lowest number elsewhere."""
+    nothing = torch.zeros(seen.shape, dtype=dtype, device=seen.device)
+    return nothing.masked_fill(~seen, torch.finfo(dtype).min)[:, None]
 
 
 def places(there: Tensor) -> Tensor:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from tokenizers import Tokenizer
+
 from robotrl.errors import ConfigError
 from robotrl.policies.vla.openvla import OpenVla, OpenVlaCfg, TextCfg
 from robotrl.policies.vla.prompt import TASK, Prompt
@@ -84,12 +86,7 @@ def tokenize_with(tokenizer: str) -> Any:
     Raises:
         ConfigError: it is not readable, has no blank, or gives no beginning.
     """
-    from tokenizers import Tokenizer
-
-    try:
-        loaded = Tokenizer.from_str(tokenizer)
-    except Exception as error:
-        raise ConfigError(f"tokenizer.json cannot be read: {error}") from error
+    loaded = read_tokenizer(tokenizer)
     blank = loaded.token_to_id(BLANK)
     if blank is None:
         raise ConfigError(f"tokenizer.json has no token {BLANK!r}: expected a tokenizer of Llama's kind")
@@ -99,3 +96,16 @@ def tokenize_with(tokenizer: str) -> Any:
         return ids if ids and ids[-1] == blank else [*ids, blank]
 
     return tokenize
+
+
+def read_tokenizer(text: str) -> Tokenizer:
+    """A tokenizer from the contents of its `tokenizer.json`.
+
+    Raises:
+        ConfigError: they are none.
+    """
+    try:
+        return Tokenizer.from_str(text)
+    # the library is Rust, whose errors arrive as bare exceptions
+    except Exception as error:
+        raise ConfigError(f"tokenizer.json cannot be read: {error}") from error

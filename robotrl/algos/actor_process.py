@@ -130,6 +130,7 @@ def act(connection: Connection, recipe: Recipe) -> None:
         _act(connection, recipe)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
+    # the process's outermost frame: whatever goes wrong here, the learner is told of it
     except Exception as error:
         if not isinstance(error, RobotrlError):
             traceback.print_exc()

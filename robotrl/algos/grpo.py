@@ -8,7 +8,6 @@ others are drawn in their place. There is no critic, no reference policy and no 
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,15 +15,16 @@ import torch
 from torch import Tensor, nn
 
 from robotrl.algos.engine import Context, Engine, EngineMode, Group, LossModule, LossOut
-from robotrl.algos.learner import Setup
+from robotrl.algos.learner import Setup, SimLearner
 from robotrl.algos.on_policy import epoch_order, finite
 from robotrl.algos.rows import part
 from robotrl.checkpoint import generator_state, set_generator_state
+from robotrl.collect import Decision
 from robotrl.errors import CapabilityError, ConfigError, check_number, out_of_range
 from robotrl.fn import tokens
 from robotrl.fn.advantage import group_relative
 from robotrl.fn.loss import weighted_clip
-from robotrl.group_rollout import GroupCollector, GroupDecision, Trajectories, chosen, together
+from robotrl.group_rollout import GroupCollector, Trajectories, chosen, together
 from robotrl.spec import HasTokens
 
 
@@ -111,7 +111,7 @@ def token_weights(valid: Tensor, episode: Tensor, episodes: int, action: int) ->
 # update
 
 
-class GrpoLearner:
+class GrpoLearner(SimLearner):
     """Fine-tunes a policy that says tokens; see `GrpoCfg`.
 
     Raises:
@@ -135,7 +135,7 @@ class GrpoLearner:
             )
         self.policy: Any = policy
         sim = setup.make_sim()
-        self._collector = GroupCollector(sim, cfg.group_size, setup.seed)
+        self._stepper = self._collector = GroupCollector(sim, cfg.group_size, setup.seed)
         self.policy.control_dt_s = sim.control_dt_s
         self._engine = Engine(
             GrpoLoss(self.policy, cfg),
@@ -147,27 +147,10 @@ class GrpoLearner:
         )
         self._generator = torch.Generator().manual_seed(setup.seed)
         self.iterations = cfg.iterations
-        self.sim_s = 0.0
-        """Seconds spent in rollouts so far, the policy's part of them included."""
-
-    @property
-    def env_steps(self) -> int:
-        """Env steps taken so far, each env's counted."""
-        return self._collector.env_steps
-
-    @property
-    def compile_s(self) -> float:
-        """Seconds spent on compiling so far."""
-        return self._engine.compile_s
-
-    def close(self) -> None:
-        """See `Learner.close`."""
-        self._collector.sim.close()
 
     def iterate(self) -> dict[str, float]:
         """Rollouts until enough groups are kept, then the updates."""
         cfg = self.cfg
-        began = time.perf_counter()
         parts: list[Trajectories] = []
         rates: list[Tensor] = []
         kept = tries = 0
@@ -179,7 +162,6 @@ class GrpoLearner:
             kept, tries = kept + len(good), tries + 1
             if len(good):
                 parts.append(chosen(found, good, cfg.group_size))
-        self.sim_s += time.perf_counter() - began
         scalars = {
             "rollout_success": float(torch.cat(rates).mean()),
             "groups_drawn": float(sum(map(len, rates))),
@@ -188,11 +170,11 @@ class GrpoLearner:
         return finite(scalars | (self._update(together(parts)) if parts else {}))
 
     @torch.no_grad()
-    def _decide(self, obs: dict[str, Tensor]) -> GroupDecision:
+    def _decide(self, obs: dict[str, Tensor]) -> Decision:
         policy = self.policy
         ctx = policy.encode({key: obs[key] for key in policy.observation_spec})
         said = policy.sample_tokens(ctx, self._generator, "sample")
-        return GroupDecision(policy.to_actions(policy.from_tokens(said)), {"tokens": said})
+        return Decision(policy.to_actions(policy.from_tokens(said)), {"tokens": said})
 
     def _update(self, found: Trajectories) -> dict[str, float]:
         cfg = self.cfg
@@ -200,7 +182,7 @@ class GrpoLearner:
         obs = {f"obs/{key}": found.obs[key] for key in self.policy.observation_spec}
         rows = {
             **obs,
-            "tokens": found.extra["tokens"],
+            "tokens": found.record["tokens"],
             "log_prob": self._log_prob(found),
             "advantage": group_relative(reward).flatten()[found.episode],
             "weight": token_weights(found.valid, found.episode, len(found.success), self.policy.action_width),
@@ -218,7 +200,7 @@ class GrpoLearner:
         for begin in range(0, len(found.episode), self.cfg.minibatch):
             some = slice(begin, begin + self.cfg.minibatch)
             ctx = self.policy.encode({key: found.obs[key][some] for key in self.policy.observation_spec})
-            said = found.extra["tokens"][some]
+            said = found.record["tokens"][some]
             out.append(tokens.log_prob(self.policy.token_logits(ctx, said), said, self.policy.temperature))
         return torch.cat(out)
 

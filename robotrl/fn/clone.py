@@ -181,14 +181,14 @@ def token_loss(policy: HasTokens, ctx: Any, chunk: Tensor, valid: Tensor) -> Ten
     """Cross-entropy of a chunk's tokens, each given those before it.
 
     Args:
-        policy: logits to train; where it has `label_bins`, wanted tokens are spread over their neighbours.
+        policy: logits to train.
         ctx: of `policy.encode`.
         chunk: (B, H, A) normalised actions.
         valid: (B, H) bool, padding excluded.
     """
     wanted = policy.to_tokens(chunk)
     logits = policy.token_logits(ctx, wanted)
-    return tokens.cross_entropy(logits, tokens.spread(wanted, policy.bins, getattr(policy, "label_bins", 0.0)), valid)
+    return tokens.cross_entropy(logits, tokens.spread(wanted, policy.bins, policy.label_bins), valid)
 
 
 def straight_path(noise: Tensor, chunk: Tensor, t: Tensor) -> Tensor:

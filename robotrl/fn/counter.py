@@ -18,6 +18,11 @@ def _mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return z ^ (z >> np.uint64(31))
 
 
+def among(seed: int, index: NDArray[np.int64], ids: range) -> NDArray[np.int64]:
+    """Ids (n,) evenly drawn from a range, those of the draws `index` (n,); see `uniform`."""
+    return ids.start + (uniform(seed, index, 1)[:, 0] * len(ids)).astype(np.int64)
+
+
 def uniform(seed: int, index: NDArray[np.int64], streams: int) -> NDArray[np.float64]:
     """Uniform numbers in [0, 1).
 

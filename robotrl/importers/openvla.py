@@ -9,6 +9,7 @@ other towers, a statistics key that is not there are each refused by name.
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +22,7 @@ from robotrl.errors import ConfigError, DataError, unknown
 from robotrl.load import load_weights
 from robotrl.policies.base import ACTION
 from robotrl.policies.vla.openvla import Decoding, OpenVlaCfg, TextCfg
-from robotrl.policies.vla.pretrained import OpenVlaPolicy, OpenVlaPolicyCfg
+from robotrl.policies.vla.pretrained import OpenVlaPolicy, OpenVlaPolicyCfg, read_tokenizer
 from robotrl.policies.vla.vision import DINOV2_L, SIGLIP_SO400M, TowerCfg
 from robotrl.spec import Spec
 from robotrl.transforms import Affine, Clip, Transform, TransformGroup
@@ -191,13 +192,13 @@ def read_weights(path: Path, state: bool) -> dict[str, Tensor]:
 
 
 def _state_weights(path: Path) -> dict[str, Tensor]:
-    """OFT's projector of measured states; `weights_only`, so that nothing in the file is run."""
+    """OFT's projector of measured states, published as a pickle; `weights_only` takes tensors and runs nothing."""
     files = sorted(path.glob(STATE_FILES))
     if len(files) != 1:
         raise DataError(f"{path} has {len(files)} files {STATE_FILES}: expected 1")
     try:
         stored = torch.load(files[0], map_location="cpu", weights_only=True)
-    except Exception as error:
+    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
         raise DataError(f"{files[0]} cannot be read as weights alone: {error}") from error
     # written from several devices, names begin with "module."
     return {f"proprio_projector.{name.removeprefix('module.')}": value for name, value in stored.items()}
@@ -245,12 +246,10 @@ def _check_pixels(path: Path, towers: list[TowerCfg]) -> None:
 
 
 def _tokenizer(path: Path, text: TextCfg) -> str:
-    from tokenizers import Tokenizer
-
     try:
         stored = (path / "tokenizer.json").read_text()
-        loaded = Tokenizer.from_str(stored)
-    except Exception as error:
+        loaded = read_tokenizer(stored)
+    except (OSError, ValueError, ConfigError) as error:
         raise DataError(f"{path}/tokenizer.json cannot be read: {error}") from error
     plain = loaded.get_vocab_size(with_added_tokens=False)
     if plain != text.end:

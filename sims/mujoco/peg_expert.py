@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from robotrl.sims.mujoco.core import Core
 from robotrl.sims.mujoco.manipulation.hand import STEP_M, YAW_STEP_RAD
-from robotrl.sims.mujoco.manipulation.handicap import Handicap
+from robotrl.sims.mujoco.manipulation.handicap import ArmExpert
 from robotrl.sims.mujoco.peg_insert import PegInsert
 
 Array = NDArray[np.float64]
@@ -28,7 +28,7 @@ PRESS_M = 0.004
 APPROACH, LAND, SLIDE = 0, 1, 2
 
 
-class PegExpert:
+class PegExpert(ArmExpert[PegInsert]):
     """Acts on all envs of a core at once; reads privileged state.
 
     Args:
@@ -43,16 +43,13 @@ class PegExpert:
     """
 
     modes: tuple[str, ...] = MODES
+    solves = PegInsert
 
     def __init__(
         self, core: Core, noise: float = 0.0, clumsiness: float = 0.0, mode: str | None = None, seed: int = 0
     ) -> None:
-        if not isinstance(core.task, PegInsert):
-            raise TypeError(f"PegExpert solves mujoco/peg-insert: got {core.task.name}")
+        super().__init__(core, noise, clumsiness, mode, seed)
         n = core.num_envs
-        self._task = core.task
-        self._handicap = Handicap(core, MODES, noise, clumsiness, mode, seed)
-        self.mode: NDArray[np.int64] = self._handicap.mode
         self._phase = np.zeros(n, np.int64)
         self._sweep: Array = np.ones(n)
         self._bias: Array = np.zeros((n, 3))

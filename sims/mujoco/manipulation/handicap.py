@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import ClassVar, Generic, TypeVar, cast
+
 import numpy as np
 from numpy.typing import NDArray
 
 from robotrl.errors import out_of_range, unknown
 from robotrl.sims.mujoco.core import Core
+from robotrl.sims.mujoco.task import Task
 
 Array = NDArray[np.float64]
 
@@ -70,3 +73,37 @@ class Handicap:
         if self._noise:
             actions = actions + self._noise * self._rng.standard_normal(actions.shape)
         return np.clip(actions, -1, 1).astype(np.float32)
+
+
+T = TypeVar("T", bound=Task)
+
+
+class ArmExpert(Generic[T]):
+    """A scripted expert of one task; acts on all envs of a core at once.
+
+    Subclasses set `modes` and `solves`.
+
+    Args:
+        core: a core whose task is a `solves`.
+        noise: standard deviation of Gaussian noise on each action, 0 to 1 (an action spans [-1, 1]).
+        clumsiness: 0 to 1; what it makes wrong is the subclass's matter.
+        mode: one of `modes`, or None to draw one for each episode.
+        seed: seeds noise, clumsiness and the draw of modes.
+
+    Raises:
+        ConfigError: unknown mode, or a value out of range.
+        TypeError: the core has another task.
+    """
+
+    modes: tuple[str, ...]
+    solves: ClassVar[type[Task]]
+
+    def __init__(
+        self, core: Core, noise: float = 0.0, clumsiness: float = 0.0, mode: str | None = None, seed: int = 0
+    ) -> None:
+        if not isinstance(core.task, self.solves):
+            raise TypeError(f"{type(self).__name__} solves {self.solves.name}: got {core.task.name}")
+        self._task = cast(T, core.task)
+        self._handicap = Handicap(core, self.modes, noise, clumsiness, mode, seed)
+        self.mode: NDArray[np.int64] = self._handicap.mode
+        """(N,) the mode of each running episode."""

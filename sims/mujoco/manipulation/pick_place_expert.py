@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from robotrl.sims.mujoco.core import Core
 from robotrl.sims.mujoco.manipulation.gripper import OPEN_M
 from robotrl.sims.mujoco.manipulation.hand import STEP_M, YAW_STEP_RAD
-from robotrl.sims.mujoco.manipulation.handicap import Handicap
+from robotrl.sims.mujoco.manipulation.handicap import ArmExpert
 from robotrl.sims.mujoco.manipulation.pick_place import BLOCK_HALF_M, CARRY_ABOVE_M, PEDESTAL_HEIGHT_M, PickPlace
 from robotrl.sims.mujoco.manipulation.scene import QUARTER_TURN_RAD
 
@@ -29,7 +29,7 @@ CARRY_HEIGHT_M = PEDESTAL_HEIGHT_M + BLOCK_HALF_M + CARRY_ABOVE_M
 ABOVE, LOWER, GRIP, LIFT, CARRY, SET, LEAVE = range(7)
 
 
-class PickPlaceExpert:
+class PickPlaceExpert(ArmExpert[PickPlace]):
     """Acts on all envs of a core at once; reads exact poses.
 
     Args:
@@ -44,16 +44,13 @@ class PickPlaceExpert:
     """
 
     modes: tuple[str, ...] = MODES
+    solves = PickPlace
 
     def __init__(
         self, core: Core, noise: float = 0.0, clumsiness: float = 0.0, mode: str | None = None, seed: int = 0
     ) -> None:
-        if not isinstance(core.task, PickPlace):
-            raise TypeError(f"PickPlaceExpert solves mujoco/pick-place: got {core.task.name}")
+        super().__init__(core, noise, clumsiness, mode, seed)
         n = core.num_envs
-        self._task = core.task
-        self._handicap = Handicap(core, MODES, noise, clumsiness, mode, seed)
-        self.mode: NDArray[np.int64] = self._handicap.mode
         self._phase: NDArray[np.int64] = np.zeros(n, np.int64)
         self._block_bias: Array = np.zeros((n, 3))
         self._goal_bias: Array = np.zeros((n, 3))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from robotrl.sims.mujoco.arm import wrap
 from robotrl.sims.mujoco.core import Core
 from robotrl.sims.mujoco.manipulation.hand import STEP_M, YAW_STEP_RAD, fold
-from robotrl.sims.mujoco.manipulation.handicap import Handicap
+from robotrl.sims.mujoco.manipulation.handicap import ArmExpert
 from robotrl.sims.mujoco.manipulation.push import (
     BLOCK_HALF_M,
     OBSTACLE_HEIGHT_M,
@@ -43,7 +43,7 @@ CURVATURE_PER_M = 7.0
 APPROACH, LOWER, PUSH = 0, 1, 2
 
 
-class PushExpert:
+class PushExpert(ArmExpert[Push]):
     """Acts on all envs of a core at once; plans from exact poses.
 
     Args:
@@ -58,16 +58,13 @@ class PushExpert:
     """
 
     modes: tuple[str, ...] = MODES
+    solves = Push
 
     def __init__(
         self, core: Core, noise: float = 0.0, clumsiness: float = 0.0, mode: str | None = None, seed: int = 0
     ) -> None:
-        if not isinstance(core.task, Push):
-            raise TypeError(f"PushExpert solves mujoco/push: got {core.task.name}")
+        super().__init__(core, noise, clumsiness, mode, seed)
         n = core.num_envs
-        self._task = core.task
-        self._handicap = Handicap(core, MODES, noise, clumsiness, mode, seed)
-        self.mode: NDArray[np.int64] = self._handicap.mode
         self._phase: NDArray[np.int64] = np.zeros(n, np.int64)
         self._goal_bias: Array = np.zeros((n, 3))
         self._block_bias: Array = np.zeros((n, 2))

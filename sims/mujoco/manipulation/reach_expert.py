@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from robotrl.sims.mujoco.core import Core
 from robotrl.sims.mujoco.manipulation.hand import STEP_M, YAW_STEP_RAD
-from robotrl.sims.mujoco.manipulation.handicap import Handicap
+from robotrl.sims.mujoco.manipulation.handicap import ArmExpert
 from robotrl.sims.mujoco.manipulation.reach import Reach
 
 Array = NDArray[np.float64]
@@ -19,7 +19,7 @@ Array = NDArray[np.float64]
 MODES = ("clockwise", "anticlockwise")
 
 
-class ReachExpert:
+class ReachExpert(ArmExpert[Reach]):
     """Acts on all envs of a core at once.
 
     Args:
@@ -34,15 +34,12 @@ class ReachExpert:
     """
 
     modes: tuple[str, ...] = MODES
+    solves = Reach
 
     def __init__(
         self, core: Core, noise: float = 0.0, clumsiness: float = 0.0, mode: str | None = None, seed: int = 0
     ) -> None:
-        if not isinstance(core.task, Reach):
-            raise TypeError(f"ReachExpert solves mujoco/reach: got {core.task.name}")
-        self._task = core.task
-        self._handicap = Handicap(core, MODES, noise, clumsiness, mode, seed)
-        self.mode: NDArray[np.int64] = self._handicap.mode
+        super().__init__(core, noise, clumsiness, mode, seed)
         self._bias: Array = np.zeros((core.num_envs, 3))
 
     def act(self, started: NDArray[np.bool_]) -> NDArray[np.float32]:

@@ -9,14 +9,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from robotrl.sims.mujoco.arm import wrap
 from robotrl.sims.mujoco.core import Core
 from robotrl.sims.mujoco.manipulation.gripper import OPEN_M
-from robotrl.sims.mujoco.manipulation.hand import STEP_M, YAW_STEP_RAD
-from robotrl.sims.mujoco.manipulation.handicap import Handicap
+from robotrl.sims.mujoco.manipulation.hand import STEP_M, YAW_STEP_RAD, fold
+from robotrl.sims.mujoco.manipulation.handicap import ArmExpert
 from robotrl.sims.mujoco.manipulation.scene import QUARTER_TURN_RAD
 from robotrl.sims.mujoco.tabletop import goals
-from robotrl.sims.mujoco.tabletop.language import COLOURS, Family
-from robotrl.sims.mujoco.tabletop.layout import HALF_M, MAT_HALF_M, quarter, spot
+from robotrl.sims.mujoco.tabletop.language import PUSHES, Family, colour, is_block
+from robotrl.sims.mujoco.tabletop.layout import HALF_M, MAT_HALF_M, MIDDLE_M, spot
 from robotrl.sims.mujoco.tabletop.task import Tabletop
 
 Array = NDArray[np.float64]
@@ -38,10 +39,9 @@ STAND_M = CONTACT_M + 0.022
 LOW_M = 0.014
 POINT_ABOVE_M = HALF_M + 0.025
 ABOVE, LOWER, GRIP, LIFT, CARRY, SET, LEAVE, RUN_UP, DOWN, PUSH, AWAY = range(11)
-_PUSHES = (Family.PUSH, Family.PUSH_TO, Family.GATHER)
 
 
-class TabletopExpert:
+class TabletopExpert(ArmExpert[Tabletop]):
     """Acts on all envs of a core at once; reads exact poses.
 
     Args:
@@ -56,16 +56,13 @@ class TabletopExpert:
     """
 
     modes: tuple[str, ...] = MODES
+    solves = Tabletop
 
     def __init__(
         self, core: Core, noise: float = 0.0, clumsiness: float = 0.0, mode: str | None = None, seed: int = 0
     ) -> None:
-        if not isinstance(core.task, Tabletop):
-            raise TypeError(f"TabletopExpert solves mujoco/tabletop: got {core.task.name}")
+        super().__init__(core, noise, clumsiness, mode, seed)
         n = core.num_envs
-        self._task = core.task
-        self._handicap = Handicap(core, MODES, noise, clumsiness, mode, seed)
-        self.mode: NDArray[np.int64] = self._handicap.mode
         self._phase: Rows = np.zeros(n, np.int64)
         self._thing_bias: Array = np.zeros((n, 2))
         self._goal_bias: Array = np.zeros((n, 2))
@@ -82,7 +79,7 @@ class TabletopExpert:
         task, rows = self._task, self._rows
         now = task.now()
         family = now.says[:, 0]
-        pushes = np.isin(family, _PUSHES)
+        pushes = np.isin(family, PUSHES)
         if started.any():
             envs = np.flatnonzero(started)
             self._handicap.begin(envs)
@@ -98,7 +95,7 @@ class TabletopExpert:
         self._goal = np.where(fresh[:, None], self._wanted(now, thing), self._goal)
         to_thing, to_goal = own - now.tip, self._goal - own
         # a can may be gripped from anywhere
-        turn = np.where(thing < len(COLOURS), quarter(now.yaw[rows, thing] - task.hand.yaw_w), 0.0)
+        turn = np.where(is_block(thing), fold(now.yaw[rows, thing] - task.hand.yaw_w, QUARTER_TURN_RAD), 0.0)
         action = np.zeros((len(rows), 5))
         self._grasp(action, now, family, own, to_thing, to_goal, turn)
         self._push(action, pushes, own, now.tip)
@@ -113,7 +110,7 @@ class TabletopExpert:
         rows = self._rows
         sorts = now.says[:, 0] == Family.SORT
         first, second = np.where(self.mode == 0, a, b), np.where(self.mode == 0, b, a)
-        off = now.pos[rows, first, :2] - now.mats[rows, first % len(COLOURS)]
+        off = now.pos[rows, first, :2] - now.mats[rows, colour(first)]
         there = np.sqrt((off**2).sum(axis=1)) < goals.NEAR_M
         there &= now.pos[rows, first, 2] < HALF_M + goals.LEVEL_M
         # what is in the hand is finished with first
@@ -133,7 +130,7 @@ class TabletopExpert:
         # off the mat by the shortest way that leads to the middle of the table or along it
         flat = now.mats[rows, mat]
         clear = MAT_HALF_M + HALF_M + 0.03
-        aside = np.where((flat[:, 0] < 0.47)[:, None], (clear, 0.0), (-clear, 0.0))
+        aside = np.where((flat[:, 0] < MIDDLE_M[0])[:, None], (clear, 0.0), (-clear, 0.0))
         goal[:, :2] = np.where((family == Family.CLEAR)[:, None], flat + aside, goal[:, :2])
         goal[:, :2] = np.where((family == Family.TURN)[:, None], now.pos[rows, a, :2], goal[:, :2])
         return goal
@@ -158,8 +155,7 @@ class TabletopExpert:
         far = (to_thing**2).sum(axis=1) > 0.06**2
         opened = fingers.min(axis=1) > OPEN_M - 0.008
         turns = family == Family.TURN
-        spun = hand_yaw - self._turned
-        spun = (spun + np.pi) % (2 * np.pi) - np.pi
+        spun = wrap(hand_yaw - self._turned)
         arrived = (np.abs(to_goal[:, :2]).max(axis=1) < 0.006) & (~turns | (np.abs(spun) > TURN_RAD - 0.05))
         high = now.tip[:, 2] > CARRY_M - 0.02
         # from the last phase to the first, so that an env changes once

@@ -7,13 +7,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from robotrl.sims.mujoco.tabletop.language import COLOURS, Family
+from robotrl.sims.mujoco.manipulation.hand import fold
+from robotrl.sims.mujoco.manipulation.scene import QUARTER_TURN_RAD
+from robotrl.sims.mujoco.tabletop.language import Family, colour, is_block
 from robotrl.sims.mujoco.tabletop.layout import (
     DIRECTIONS_M,
     HALF_M,
     MAT_HALF_M,
     Rows,
-    quarter,
     spot,
 )
 
@@ -120,10 +121,10 @@ def done(now: Now) -> Flags:
         Family.NEXT_TO: put & (distance > NEAR_SIDE_M - 0.004) & (distance < FAR_SIDE_M),
         Family.BESIDE: put & (side > NEAR_SIDE_M - 0.004) & (side < FAR_SIDE_M) & (aside < ASIDE_M),
         Family.GATHER: pushed & (distance < reach + TOUCHING_M - 2 * HALF_M),
-        Family.SORT: put & near & _sorted(now.pos[every, b], now.mats[every, b % len(COLOURS)]),
+        Family.SORT: put & near & _sorted(now.pos[every, b], now.mats[every, colour(b)]),
         Family.CLEAR: put & (np.abs(own[:, :2] - flat).max(axis=1) > MAT_HALF_M + HALF_M),
         Family.TURN: put
-        & (np.abs(quarter(now.yaw[every, a] - now.start_yaw[every, a])) > TURNED_RAD)
+        & (np.abs(fold(now.yaw[every, a] - now.start_yaw[every, a], QUARTER_TURN_RAD)) > TURNED_RAD)
         & (_length(gone) < TURN_DRIFT_M),
         Family.CENTRE: put & near,
     }
@@ -146,9 +147,9 @@ def distance(now: Now) -> Array:
     left = np.where(family == Family.STACK, left + np.abs(own[:, 2] - 3 * HALF_M), left)
     off_mat = MAT_HALF_M + HALF_M - np.abs(own[:, :2] - now.mats[every, mat]).max(axis=1)
     left = np.where(family == Family.CLEAR, np.maximum(off_mat, 0.0), left)
-    turn = TURNED_RAD - np.abs(quarter(now.yaw[every, a] - now.start_yaw[every, a]))
+    turn = TURNED_RAD - np.abs(fold(now.yaw[every, a] - now.start_yaw[every, a], QUARTER_TURN_RAD))
     left = np.where(family == Family.TURN, METRES_PER_RAD * np.maximum(turn, 0.0), left)
-    second = _length(now.pos[every, b, :2] - now.mats[every, b % len(COLOURS)])
+    second = _length(now.pos[every, b, :2] - now.mats[every, colour(b)])
     left = np.where(family == Family.SORT, left + second, left)
     return left + METRES_PER_TIP_M * tip
 
@@ -172,5 +173,5 @@ def _cross(one: Array, other: Array) -> Array:
 
 def _reach(yaw: Array, movable: Rows, towards: Array) -> Array:
     """(N,) how far a thing's outline lies from its middle in a direction: a can's radius, a block's side or corner."""
-    angle = quarter(np.arctan2(towards[:, 1], towards[:, 0]) - yaw)
-    return np.where(movable < len(COLOURS), HALF_M / np.cos(angle), HALF_M)
+    angle = fold(np.arctan2(towards[:, 1], towards[:, 0]) - yaw, QUARTER_TURN_RAD)
+    return np.where(is_block(movable), HALF_M / np.cos(angle), HALF_M)

@@ -11,7 +11,7 @@ import functools
 import itertools
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,6 +59,8 @@ class Family(IntEnum):
 
 
 FAMILIES = tuple(family.title for family in Family)
+PUSHES = (Family.PUSH, Family.PUSH_TO, Family.GATHER)
+"""Families in which a thing is moved and never lifted."""
 
 SENTENCES: dict[Family, tuple[str, ...]] = {
     Family.POINT: ("point at the {a}", "show me the {a}"),
@@ -122,9 +124,17 @@ def _of_family(family: Family) -> list[Composition]:
     return [Composition(family, a, b) for a, b in pairs]
 
 
-def colour(movable: int) -> int:
-    """Its colour, which is also the number of the mat of that colour."""
+Number = TypeVar("Number", int, NDArray[np.int64])
+
+
+def colour(movable: Number) -> Number:
+    """The colour of a movable thing, or of many; it is also the number of the mat of that colour."""
     return movable % len(COLOURS)
+
+
+def is_block(movable: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether things are blocks, and not cans."""
+    return movable < len(COLOURS)
 
 
 @functools.cache

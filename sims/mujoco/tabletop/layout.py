@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robotrl.fn import counter
-from robotrl.sims.mujoco.manipulation.scene import QUARTER_TURN_RAD
 from robotrl.sims.mujoco.tabletop.language import (
-    COLOURS,
     MATS,
     MOVABLES,
+    PUSHES,
     Composition,
     Compositions,
     Family,
+    colour,
     compositions,
 )
 from robotrl.sims.mujoco.task import Ids
@@ -117,7 +117,7 @@ def lay(ids: Ids, cards: Deck) -> Layout:
     asked[mat >= 0, mat[mat >= 0]] = -2
     sorts = family == Family.SORT
     for which in (a, b):
-        asked[every[sorts], which[sorts] % len(COLOURS)] = -1
+        asked[every[sorts], colour(which[sorts])] = -1
     flat = np.argsort(asked, axis=1, kind="stable")[:, :MATS_PRESENT]
     at += len(MATS)
     yaw = TURN_RAD * (2 * u[:, at : at + len(MOVABLES)] - 1)
@@ -139,7 +139,7 @@ def lay(ids: Ids, cards: Deck) -> Layout:
         mats[open_[:, None], flat[open_]] = places[:, PRESENT:]
         on = open_[family[open_] == Family.CLEAR]
         pos[on, a[on]] = mats[on, mat[on]]
-        open_ = open_[~_is_free(found, open_)]
+        open_ = open_[~is_free(found, open_)]
         if not len(open_):
             break
     return found
@@ -170,7 +170,7 @@ def spot(says: Rows, pos: Array, mats: Array, start: Array) -> Array:
     on_mat = (family == Family.PUSH_TO) | (family == Family.PUT_ON)
     goal[on_mat] = mats[every, mat][on_mat]
     sort = family == Family.SORT
-    goal[sort] = mats[every, a % len(COLOURS)][sort]
+    goal[sort] = mats[every, colour(a)][sort]
     way = DIRECTIONS_M[direction]
     goal = np.where((family == Family.PUSH)[:, None], start + PUSH_M * way, goal)
     goal = np.where((family == Family.BESIDE)[:, None], other + BESIDE_M * way, goal)
@@ -182,7 +182,7 @@ def spot(says: Rows, pos: Array, mats: Array, start: Array) -> Array:
     return np.where((family == Family.GATHER)[:, None], other + 2 * HALF_M * away, goal)
 
 
-def _is_free(layout: Layout, rows: Rows) -> NDArray[np.bool_]:
+def is_free(layout: Layout, rows: Rows) -> NDArray[np.bool_]:
     """(len(rows),) whether nobody stands in the way of a push, or on the spot where a thing is to be put."""
     says = layout.says[rows]
     family, a, b = says[:, 0], says[:, 1], says[:, 2]
@@ -193,7 +193,7 @@ def _is_free(layout: Layout, rows: Rows) -> NDArray[np.bool_]:
     way = end - begin
     length = np.sqrt((way**2).sum(axis=1, keepdims=True))
     along = way / np.maximum(length, 1e-9)
-    pushed = np.isin(family, (Family.PUSH, Family.PUSH_TO, Family.GATHER))
+    pushed = np.isin(family, PUSHES)
     # of what is carried, only where it ends counts
     first = np.where(pushed[:, None], begin - RUN_UP_M * along, end)
     span = np.where(pushed, length[:, 0] + RUN_UP_M, 0.0)
@@ -204,8 +204,3 @@ def _is_free(layout: Layout, rows: Rows) -> NDArray[np.bool_]:
     off[every[b >= 0], b[b >= 0]] = np.inf
     settled = np.isin(family, (Family.POINT, Family.LIFT, Family.TURN, Family.CLEAR))
     return settled | (off > ROOM_M).all(axis=1)
-
-
-def quarter(yaw: Array) -> Array:
-    """Angles modulo a quarter turn, at most an eighth of a turn either way: a block looks the same after one."""
-    return yaw - QUARTER_TURN_RAD * np.floor(yaw / QUARTER_TURN_RAD + 0.5)

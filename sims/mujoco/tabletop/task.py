@@ -63,8 +63,6 @@ RGB = {"red": "0.84 0.20 0.18", "green": "0.20 0.62 0.28", "blue": "0.20 0.36 0.
 PALE = {"red": "0.95 0.66 0.64", "green": "0.66 0.86 0.68", "blue": "0.66 0.74 0.95"}
 """Of the mats."""
 _SAID = 6
-_STATE = 6 * 2 + 6 + 1
-"""Columns of the task's memory: see `Tabletop.memory`."""
 
 
 class Tabletop(ArmTask[WorldHand]):
@@ -124,9 +122,12 @@ class Tabletop(ArmTask[WorldHand]):
         n = physics.batch.nsim
         self.says: NDArray[np.int64] = np.zeros((n, _SAID), np.int64)
         """(N, 6) what is said to each env; see `layout.Layout`."""
-        self._memory: Array = np.zeros((n, _STATE))
+        self.words: NDArray[np.int32] = np.zeros((n, MAX_WORDS), np.int32)
+        """(N, MAX_WORDS) what is shown of that."""
+        self._start: Array = np.zeros((n, len(MOVABLES), 2))
+        self._start_yaw: Array = np.zeros((n, len(MOVABLES)))
+        self._lifted: NDArray[np.bool_] = np.zeros(n, bool)
         self._here: NDArray[np.bool_] = np.zeros((n, len(MOVABLES)), bool)
-        self._words: NDArray[np.int32] = np.zeros((n, MAX_WORDS), np.int32)
         self.pos_w: Array = np.zeros((n, len(MOVABLES), 3))
         """(N, 6, 3) as last observed, like what follows."""
         self.yaw_w: Array = np.zeros((n, len(MOVABLES)))
@@ -138,8 +139,15 @@ class Tabletop(ArmTask[WorldHand]):
         return parameters(self._model, *MOVABLES)
 
     def memory(self) -> Mapping[str, NDArray[Any]]:
-        """What is said, where things stood at the start (x, y, then yaw), and whether the thing has been lifted."""
-        return {"says": self.says, "start": self._memory, "here": self._here, "words": self._words}
+        """What is said and shown, which things are there and stood where, and whether the thing has been lifted."""
+        return {
+            "says": self.says,
+            "words": self.words,
+            "here": self._here,
+            "start": self._start,
+            "start_yaw": self._start_yaw,
+            "lifted": self._lifted,
+        }
 
     def plan(self, state_ids: Ids) -> Array:
         """Start states (n, 69): what is said (6), joints (6), things (6 x 7), mats (3 x 3), which are here (6)."""
@@ -165,9 +173,9 @@ class Tabletop(ArmTask[WorldHand]):
         self._here[env_ids] = plans[:, at + poses + 3 * len(MATS) :] > 0
         self.hand.place(env_ids, np.concatenate([joints, things], axis=1), joints)
         rows = things.reshape(n, len(MOVABLES), 7)
-        yaw = 2 * np.arctan2(rows[..., 6], rows[..., 3])
-        self._memory[env_ids] = np.concatenate([rows[..., :2].reshape(n, -1), yaw, np.zeros((n, 1))], axis=1)
-        self._words[env_ids] = [encode(said_in(row)) for row in self.says[env_ids]]
+        self._start[env_ids], self._start_yaw[env_ids] = rows[..., :2], 2 * np.arctan2(rows[..., 6], rows[..., 3])
+        self._lifted[env_ids] = False
+        self.words[env_ids] = [encode(said_in(row)) for row in self.says[env_ids]]
 
     def command(self, actions: Real) -> None:
         """Cartesian steps and the fingers' target; the fingers' ends are kept inside the workspace box."""
@@ -179,7 +187,7 @@ class Tabletop(ArmTask[WorldHand]):
         state = out["state"]
         self.hand.observe(state, env_ids)
         self.gripper.observe(state, env_ids, len(HAND_COLUMNS))
-        out["instruction"][env_ids] = self._words[env_ids]
+        out["instruction"][env_ids] = self.words[env_ids]
         things = out["things"]
         for k, thing in enumerate(self.things):
             pos, yaw = thing.pos_w[env_ids], thing.yaw_w(env_ids)
@@ -197,13 +205,11 @@ class Tabletop(ArmTask[WorldHand]):
         things[env_ids, at : at + 3 * len(MATS)] = np.concatenate(
             [here[..., None], mats * here[..., None]], axis=2
         ).reshape(len(mats), -1)
-        own = self.pos_w[np.arange(len(self.says)), self.says[:, 1], 2]
-        self._memory[:, -1] = np.maximum(self._memory[:, -1], own > layout.HALF_M + goals.OFF_TABLE_M)
+        own = np.take_along_axis(self.pos_w[env_ids, :, 2], self.says[env_ids, 1:2], axis=1)[:, 0]
+        self._lifted[env_ids] |= own > layout.HALF_M + goals.OFF_TABLE_M
 
     def now(self) -> goals.Now:
         """Where everything is, as last observed."""
-        count = len(MOVABLES)
-        start = self._memory[:, : 2 * count].reshape(-1, count, 2)
         vel = self.hand.vel_w[:, :3]
         return goals.Now(
             self.says,
@@ -213,9 +219,9 @@ class Tabletop(ArmTask[WorldHand]):
             self._mats_w[..., :2],
             self.hand.pos_w,
             np.sqrt((vel**2).sum(axis=1)),
-            start,
-            self._memory[:, 2 * count : 3 * count],
-            self._memory[:, -1] > 0,
+            self._start,
+            self._start_yaw,
+            self._lifted,
         )
 
     def success(self) -> NDArray[np.bool_]:
@@ -297,7 +303,7 @@ class TabletopSim(ExpertSim):
             ConfigError: an unknown word, no word, or too many.
         """
         words = encode(text)
-        self.task.memory()["words"][env] = words
+        self.task.words[env] = words
         self.core.obs["instruction"][env] = words
 
 
