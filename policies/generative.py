@@ -12,13 +12,13 @@ from torch import Tensor
 
 from robotrl.errors import out_of_range
 from robotrl.fn import chain
-from robotrl.policies.base import Deployed, NetworkPolicy
+from robotrl.policies.base import Deployed, NetworkPolicy, SpecPolicy
 from robotrl.spec import ActOut, Mode, Spec
 from robotrl.transforms import TransformGroup
 
 
-class GenerativePolicy(NetworkPolicy):
-    """Satisfies `Policy`, `HasChain` and `HasDecode`, given a `velocity` and a grid of times.
+class ChainPolicy(SpecPolicy):
+    """Satisfies `Policy`, `HasChain` and `HasDecode`, given an `encode`, a `velocity` and a grid of times.
 
     The config has a field `denoising_steps`, which chooses the grid. No weight depends on it.
     """
@@ -26,12 +26,18 @@ class GenerativePolicy(NetworkPolicy):
     deploy_mode: ClassVar[Literal["sample", "mean"]] = "sample"
     sampler: ClassVar[tuple[str, str]] = ("flow", "euler")
     """What a bundle calls the policy and its steps."""
+    context_width: int
 
     def __init__(
         self, observation_spec: dict[str, Spec], action_spec: Spec, transforms: TransformGroup, cfg: Any
     ) -> None:
         super().__init__(observation_spec, action_spec, transforms, cfg)
         self.times = self.grid(cfg.denoising_steps)
+
+    @abstractmethod
+    def encode(self, obs: dict[str, Tensor]) -> Tensor:
+        """Context (B, D) from raw observations (normalisation inside)."""
+        ...
 
     @abstractmethod
     def velocity(self, ctx: Tensor, x: Tensor, t: Tensor, dt: Tensor) -> Tensor:
@@ -66,8 +72,8 @@ class GenerativePolicy(NetworkPolicy):
         return len(self.times) - 1
 
     @property
-    def noise_shape(self) -> tuple[int, int] | None:
-        """(H, A)."""
+    def noise_shape(self) -> tuple[int, int]:
+        """(H, A) of the chain's points."""
         return self.horizon, self.action_width
 
     def decode(self, ctx: Tensor, noise: Tensor) -> Tensor:
@@ -82,7 +88,7 @@ class GenerativePolicy(NetworkPolicy):
         """
         if noise is None:
             raise ValueError(f"noise is None: a {self.kind} policy starts from noise (B, H, A)")
-        raw = self.decode(self.encode(obs), noise)
+        raw = chain.executed(self, self.decode(self.encode(obs), noise))
         return Deployed(self.to_actions(raw), raw)
 
     def act(
@@ -90,9 +96,17 @@ class GenerativePolicy(NetworkPolicy):
     ) -> ActOut:
         """A chunk for each row; `sample` starts from standard normal noise, `mean` from zero noise."""
         first = next(iter(obs.values()))
-        shape = (len(first), self.horizon, self.action_width)
+        shape = (len(first), *self.noise_shape)
         if mode == "mean":
             noise = torch.zeros(shape, device=first.device)
         else:
             noise = torch.randn(shape, generator=generator, device=first.device)
         return ActOut(self.deploy(obs, noise).actions, state)
+
+
+class GenerativePolicy(ChainPolicy, NetworkPolicy):
+    """A `ChainPolicy` on vectors and pictures."""
+
+    def encode(self, obs: dict[str, Tensor]) -> Tensor:
+        """See `NetworkPolicy.encode`."""
+        return NetworkPolicy.encode(self, obs)

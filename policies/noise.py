@@ -17,7 +17,7 @@ class NoiseNet(nn.Module):
     vanish nor grow beyond what the policy survives. It is thrown away at deployment.
 
     Args:
-        context_width: D.
+        context_width: D', how many numbers of a context it reads; see `HasChain.context_width`.
         horizon: H.
         action_width: A.
         low: smallest standard deviation, above 0, in normalised action units.
@@ -37,7 +37,7 @@ class NoiseNet(nn.Module):
         hidden: Sequence[int] = (64, 64),
     ) -> None:
         super().__init__()
-        self.horizon, self.action_width = horizon, action_width
+        self.context_width, self.horizon, self.action_width = context_width, horizon, action_width
         self.time = TimeFeatures(16)
         self.net = Mlp(context_width + 16, hidden, horizon * action_width, last_gain=0.1)
         self.register_buffer("log_bounds", torch.zeros(2))
@@ -55,6 +55,6 @@ class NoiseNet(nn.Module):
 
     def forward(self, ctx: Tensor, t: Tensor) -> Tensor:
         """Ctx (B, D), t (B,) to standard deviations (B, H, A)."""
-        out = self.net(torch.cat([ctx, self.time(t)], dim=1)).tanh()
+        out = self.net(torch.cat([ctx[:, : self.context_width], self.time(t)], dim=1)).tanh()
         low, high = self.log_bounds.unbind()
         return (0.5 * (low + high) + out * (0.5 * (high - low))).exp().view(-1, self.horizon, self.action_width)

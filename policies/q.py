@@ -66,7 +66,7 @@ class QEnsemble(nn.Module):
     """E networks from a context and a chunk of normalised actions to a value.
 
     Args:
-        context_width: D of the context, a policy's encoded observation.
+        context_width: D, how many numbers of a policy's context it reads; see `HasChain.context_width`.
         horizon: H of the chunks.
         action_width: A.
         members: E, 1 or more.
@@ -93,7 +93,7 @@ class QEnsemble(nn.Module):
             raise out_of_range("algo.members", members, "1 or more")
         if activation not in ACTIVATIONS:
             raise unknown("activation", str(activation), ACTIVATIONS)
-        self.members = members
+        self.members, self.context_width = members, context_width
         widths = [context_width + horizon * action_width, *hidden]
         layers: list[nn.Module] = []
         for before, after in itertools.pairwise(widths):
@@ -104,7 +104,7 @@ class QEnsemble(nn.Module):
 
     def forward(self, ctx: Tensor, chunk: Tensor) -> Tensor:
         """Values (E, B) of contexts (B, D) and normalised chunks (B, H, A)."""
-        x = torch.cat([ctx, chunk.flatten(1)], dim=1)
+        x = torch.cat([ctx[:, : self.context_width], chunk.flatten(1)], dim=1)
         return self.layers(x).squeeze(-1).to(ctx.dtype)
 
 

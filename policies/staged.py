@@ -47,7 +47,7 @@ class StagedPolicy(nn.Module):
         self.transforms = late.transforms
         self.cfg = late.cfg
         self.noise_shape: tuple[int, int] = late.noise_shape
-        self.context_width: int = early.context_width + late.context_width
+        self.context_width: int = early.context_width
         self.control_dt_s: float | None = late.control_dt_s
         self.reward_scale: float | None = late.reward_scale
 
@@ -57,7 +57,7 @@ class StagedPolicy(nn.Module):
         return len(self.times) - 1
 
     def encode(self, obs: dict[str, Tensor]) -> Tensor:
-        """Contexts of both, side by side."""
+        """Contexts of both, which are as wide, side by side."""
         return torch.cat([self.early.encode(obs), self.late.encode(obs)], dim=-1)
 
     def velocity(self, ctx: Tensor, x: Tensor, t: Tensor, dt: Tensor) -> Tensor:
@@ -115,5 +115,5 @@ class StagedPolicy(nn.Module):
         return cls(early, late, data["switch"])
 
     def _parts(self, ctx: Tensor) -> tuple[Tensor, Tensor]:
-        first, second = ctx.split([self.early.context_width, self.late.context_width], dim=-1)
+        first, second = ctx.chunk(2, dim=-1)
         return first, second

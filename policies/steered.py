@@ -22,7 +22,7 @@ from robotrl.transforms import TransformGroup
 LOG_STD_RANGE = (-5.0, 2.0)
 """Bounds of the log-deviation of the noise before tanh."""
 MODES: tuple[Mode, ...] = ("sample", "mean")
-NEEDED = ("encode", "decode", "to_actions", "to_json")
+NEEDED = ("encode", "decode", "noise_shape", "to_actions", "to_json")
 """What a policy must have besides the specs to be steered."""
 
 
@@ -60,21 +60,22 @@ class NoiseActor(nn.Module):
     """A Gaussian over all H A elements of a chunk's noise, squashed into [-b, b] by tanh.
 
     Args:
-        context_width: D of the base policy's context.
-        horizon: H.
-        action_width: A.
+        context_width: D, how many numbers of the base policy's context it reads; see `HasChain.context_width`.
+        horizon: H of the noise.
+        action_width: A of the noise.
         cfg: sizes and bound.
     """
 
     def __init__(self, context_width: int, horizon: int, action_width: int, cfg: SteeredCfg) -> None:
         super().__init__()
         self.bound = cfg.bound
+        self.context_width = context_width
         self._shape = (horizon, action_width)
         self.net = Mlp(context_width, cfg.hidden, 2 * horizon * action_width, 0.1, cfg.activation)
 
     def forward(self, ctx: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and log-deviation (B, H, A) before tanh, from contexts (B, D)."""
-        mean, log_std = self.net(ctx).view(-1, 2, *self._shape).unbind(1)
+        mean, log_std = self.net(ctx[:, : self.context_width]).view(-1, 2, *self._shape).unbind(1)
         low, high = LOG_STD_RANGE
         # a smooth bound: a clamp would stop the gradient of a deviation that has reached it. Output 0 is deviation 1
         return mean, low + (high - low) * torch.sigmoid(log_std + math.log(-low / high))
@@ -135,7 +136,9 @@ class SteeredPolicy(nn.Module):
         """Seconds between two actions of the sim it was trained on."""
         self.reward_scale: float | None = None
         """Rewards are not normalised."""
-        self.actor = NoiseActor(base.context_width, base.horizon, self.action_width, cfg)
+        self.base_noise: tuple[int, int] = base.noise_shape
+        """(H, A) of the base policy's noise."""
+        self.actor = NoiseActor(base.context_width, *self.base_noise, cfg)
 
     @property
     def deploy_mode(self) -> Mode:
@@ -145,7 +148,7 @@ class SteeredPolicy(nn.Module):
     @property
     def noise_shape(self) -> tuple[int, int] | None:
         """(H, A) of the numbers that `deploy` draws with, None where it takes the mean."""
-        return (self.horizon, self.action_width) if self.cfg.deploy == "sample" else None
+        return self.base_noise if self.cfg.deploy == "sample" else None
 
     @property
     def denoising_steps(self) -> int:
@@ -184,7 +187,7 @@ class SteeredPolicy(nn.Module):
 
     @property
     def context_width(self) -> int:
-        """D of `encode`."""
+        """See `HasChain.context_width`."""
         return self.base.context_width
 
     def train(self, mode: bool = True) -> Self:
@@ -204,7 +207,7 @@ class SteeredPolicy(nn.Module):
             ConfigError: noise of another shape. One number for each element of the chunk is wanted: an action's noise
                 that is repeated over the chunk is not what the base policy was trained on.
         """
-        expected = (len(ctx), self.horizon, self.action_width)
+        expected = (len(ctx), *self.base_noise)
         if tuple(noise.shape) != expected:
             raise ConfigError(f"noise has shape {tuple(noise.shape)}: expected {expected}, a whole chunk for each row")
         bound = self.actor.bound
@@ -238,7 +241,7 @@ class SteeredPolicy(nn.Module):
         if mode == "mean":
             noise = self.actor.mean(ctx)
         else:
-            shape = (len(ctx), self.horizon, self.action_width)
+            shape = (len(ctx), *self.base_noise)
             noise = self.actor.draw(ctx, torch.randn(shape, generator=generator, device=ctx.device)).noise
         return ActOut(self.to_actions(self.steer(ctx, noise)), state)
 

@@ -34,7 +34,7 @@ class Critic(nn.Module):
     """A value network that may see more than the policy: arrays that only a simulator can measure.
 
     Args:
-        context_width: D of the policy's context.
+        context_width: D, how many numbers of the policy's context it reads; see `HasChain.context_width`.
         privileged: those arrays, by key.
         transforms: their normalisation.
         hidden: widths of the hidden layers.
@@ -50,12 +50,14 @@ class Critic(nn.Module):
         activation: Activation = "silu",
     ) -> None:
         super().__init__()
+        self.context_width = context_width
         self._keys = tuple(privileged)
         self._transforms = Transforms(transforms)
         self.net = ValueNet(context_width + flat_width(dict(privileged)), hidden, activation)
 
     def encode(self, obs: dict[str, Tensor], ctx: Tensor) -> Tensor:
-        """(B, D') the policy's context and the privileged arrays, normalised; the context alone if there are none."""
+        """(B, D') what it reads of the policy's context, and the privileged arrays, normalised, if there are any."""
+        ctx = ctx[:, : self.context_width]
         if not self._keys:
             return ctx
         more = self._transforms({key: obs[key] for key in self._keys})

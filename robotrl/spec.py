@@ -374,6 +374,14 @@ class HasChain(Protocol):
     action_spec: Spec
     times: tuple[float, ...]
     """K+1 numbers that rise from 0 to 1: the grid on which the chain is run, learned and deployed."""
+    context_width: int
+    """The first so many numbers of a context are what critics and noise networks read; a policy may keep more behind
+    them for its own use, as a vision-language-action policy keeps the keys and values of what it saw."""
+
+    @property
+    def noise_shape(self) -> tuple[int, int] | None:
+        """(H, A) of the chain's points. A pretrained policy's may be longer and wider than what is executed."""
+        ...
 
     @property
     def denoising_steps(self) -> int:

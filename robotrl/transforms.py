@@ -103,8 +103,9 @@ def bounds_to_unit(key: str, low: Sequence[float], high: Sequence[float]) -> Aff
 
 
 def inverse(affine: Affine) -> Affine:
-    """The `Affine` that undoes this one."""
-    scale = 1.0 / np.asarray(affine.scale, np.float64)
+    """The `Affine` that undoes this one; an element that it makes constant comes back as 0."""
+    there = np.asarray(affine.scale, np.float64)
+    scale = np.divide(1.0, there, out=np.zeros_like(there), where=there != 0)
     offset = -np.asarray(affine.offset, np.float64) * scale
     return Affine(affine.key, tuple(scale.tolist()), tuple(offset.tolist()), affine.where)
 

@@ -1,8 +1,9 @@
 """From word numbers to a prompt's token ids, as arithmetic on tensors.
 
-Each word of the sim's vocabulary is tokenised once, by itself, with what a space before it makes of it; a prompt is put
-together from these. Words have different numbers of tokens, so there are gaps, which `there` marks and the network's
-masks leave out. That a prompt put together so is the one that the tokenizer makes of the whole text is checked.
+Each word of the sim's vocabulary is tokenised twice: as the first of an instruction, and with the space before it that
+it has elsewhere; a prompt is put together from these. Words have different numbers of tokens, so there are gaps, which
+`there` marks and the network's masks leave out. That a prompt put together so is the one that the tokenizer makes of
+the whole text is checked.
 """
 
 from __future__ import annotations
@@ -50,63 +51,84 @@ class Prompt(nn.Module):
         super().__init__()
         if template.count(TASK) != 1:
             raise ConfigError(f"prompt is {template!r}: expected {TASK} in it, once")
-        said = [word for word in words if word]
-        rows, before, after = _apart(said, template, tokenize)
-        longest = max(map(len, rows), default=1)
-        table = torch.zeros((len(words), longest), dtype=torch.int64)
-        whole = torch.zeros((len(words), longest), dtype=torch.bool)
-        for number, word in enumerate(words):
-            if word:
-                row = rows[said.index(word)]
-                table[number, : len(row)] = torch.tensor(row)
-                whole[number, : len(row)] = True
+        pieces = _apart([word for word in words if word], template, tokenize)
+        longest = max(len(row) for rows in (pieces.first, pieces.later) for row in rows.values())
+        table = torch.zeros((2, len(words), longest), dtype=torch.int64)
+        whole = torch.zeros((2, len(words), longest), dtype=torch.bool)
+        for place, rows in enumerate((pieces.first, pieces.later)):
+            for number, word in enumerate(words):
+                row = rows.get(word, [])
+                table[place, number, : len(row)] = torch.tensor(row, dtype=torch.int64)
+                whole[place, number, : len(row)] = True
         for name, value in (("table", table), ("whole", whole)):
             self.register_buffer(name, value, persistent=False)
-        for name, ids in (("before", before), ("after", after)):
+        for name, ids in (("before", pieces.before), ("after", pieces.after)):
             self.register_buffer(name, torch.tensor(ids, dtype=torch.int64), persistent=False)
 
     def forward(self, words: Tensor) -> Ids:
         """Prompts of instructions (B, W), word numbers; numbers outside the vocabulary are an error of the device."""
         batch = len(words)
         number = words.long()
-        ids, there = self.table[number].flatten(1), self.whole[number].flatten(1)
+        ids, there = (
+            torch.cat([of[0][number[:, :1]], of[1][number[:, 1:]]], dim=1).flatten(1) for of in (self.table, self.whole)
+        )
         around = [x.expand(batch, -1) for x in (self.before, self.after)]
         always = [torch.ones_like(x, dtype=torch.bool) for x in around]
         return Ids(torch.cat([around[0], ids, around[1]], dim=1), torch.cat([always[0], there, always[1]], dim=1))
 
 
-def _apart(said: list[str], template: str, tokenize: Tokenize) -> tuple[list[list[int]], list[int], list[int]]:
-    """Ids of each word, of what stands before the words and of what stands behind them.
+class _Pieces(NamedTuple):
+    """What prompts are put together from."""
 
-    Each word is found between two others, so that it is tokenised as it is in a sentence.
-    """
+    before: list[int]
+    first: dict[str, list[int]]
+    """Ids of each word where an instruction begins with it."""
+    later: dict[str, list[int]]
+    """Ids of each word elsewhere."""
+    after: list[int]
+
+
+def _apart(said: list[str], template: str, tokenize: Tokenize) -> _Pieces:
+    """Ids of each word, of what stands before the words and of what stands behind them."""
     if not said:
         raise ConfigError("the vocabulary has no word: expected one at least")
-    one = said[0]
-    once, twice = (tokenize(template.replace(TASK, " ".join([one] * count))) for count in (1, 2))
-    size = len(twice) - len(once)
-    # where the second occurrence begins: behind the first, which ends where the two prompts part ways at the latest
-    shared = next((i for i, (a, b) in enumerate(zip(once, twice, strict=False)) if a != b), len(once))
-    for start in range(shared - size, -1, -1):
-        before, word, after = once[:start], once[start : start + size], once[start + size :]
-        if before + word + word + after != twice:
-            continue
-        rows = []
-        for other in said:
-            ids = tokenize(template.replace(TASK, f"{one} {other} {one}"))
-            rows.append(ids[len(before) + size : len(ids) - len(after) - size])
-        # each word first and last, and all of them in a row
-        probes = [(i,) for i in range(len(said))] + [tuple(range(len(said)))]
-        if all(
-            before + [i for k in some for i in rows[k]] + after
-            == tokenize(template.replace(TASK, " ".join(said[k] for k in some)))
-            for some in probes
-        ):
-            return rows, before, after
-    raise ConfigError(
-        f"prompt {template!r}: this tokenizer makes other ids of words in a sentence than of each alone: expected one"
-        " that splits at spaces"
-    )
+
+    def prompt(some: Sequence[str]) -> list[int]:
+        return tokenize(template.replace(TASK, " ".join(some)))
+
+    # what two words' prompts have in common stands before and behind the words
+    alone = {word: prompt([word]) for word in said}
+    marker = prompt([said[0], said[-1]])
+    rows = [*alone.values(), marker]
+    before = _common(rows)
+    after = _common([row[len(before) :][::-1] for row in rows])[::-1]
+    ends = len(before), len(after)
+    first = {word: _between(row, *ends) for word, row in alone.items()}
+    start = len(before) + len(first[said[0]])
+    later = {word: _between(prompt([said[0], word]), start, len(after)) for word in said}
+    # each word first, second and last, and all of them in a row
+    probes = [[word] for word in said] + [[said[-1], word, said[0]] for word in said] + [said, said[::-1]]
+    for some in probes:
+        made = [*before, *first[some[0]], *(i for word in some[1:] for i in later[word]), *after]
+        if made != prompt(some):
+            raise ConfigError(
+                f"prompt {template!r}: this tokenizer makes other ids of {' '.join(some[:3])!r} than of its words each:"
+                " expected one that splits at spaces"
+            )
+    return _Pieces(before, first, later, after)
+
+
+def _common(rows: list[list[int]]) -> list[int]:
+    """What all rows begin with."""
+    shortest = min(rows, key=len)
+    for at, value in enumerate(shortest):
+        if any(row[at] != value for row in rows):
+            return shortest[:at]
+    return shortest
+
+
+def _between(row: list[int], start: int, behind: int) -> list[int]:
+    return row[start : len(row) - behind]
 
 
 class WordTokenizer:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from robotrl.errors import CapabilityError, ConfigError, check_number, unknown
+from robotrl.errors import check_number
 from robotrl.policies.base import Deployed, SpecPolicy
-from robotrl.policies.encoder import is_picture
 from robotrl.policies.nets import flat_width
 from robotrl.policies.vla import bins
 from robotrl.policies.vla.openvla import Decoding, OpenVla, OpenVlaCfg, Prefix, TextCfg
 from robotrl.policies.vla.prompt import TASK, Prompt, WordTokenizer
+from robotrl.policies.vla.roles import check_square, roles
 from robotrl.policies.vla.vision import TowerCfg
 from robotrl.spec import ActOut, Mode, Spec
 from robotrl.transforms import TransformGroup
@@ -57,36 +57,6 @@ class TokenVlaCfg:
         return TokenVlaPolicy(observation_spec, action_spec, transforms, self)
 
 
-class Seen(NamedTuple):
-    """Which arrays of an observation are what."""
-
-    picture: str
-    words: str
-    vectors: tuple[str, ...]
-
-
-def roles(observation_spec: dict[str, Spec], camera: str) -> Seen:
-    """What a policy sees, reads and measures.
-
-    Raises:
-        CapabilityError: no picture or no instruction among the observations.
-        ConfigError: an unknown camera, or several and none named.
-    """
-    pictures = [key for key, spec in observation_spec.items() if is_picture(spec)]
-    words = [key for key, spec in observation_spec.items() if spec.words]
-    if not pictures or len(words) != 1:
-        raise CapabilityError(
-            f"observations are {', '.join(observation_spec)}: a vision-language-action policy needs a picture"
-            " (sim option `image`) and an instruction (HasInstructions)"
-        )
-    if camera and camera not in pictures:
-        raise unknown("policy.camera", camera, pictures)
-    if not camera and len(pictures) > 1:
-        raise ConfigError(f"policy.camera is not given: expected one of {', '.join(pictures)}")
-    vectors = tuple(key for key in observation_spec if key not in pictures and key not in words)
-    return Seen(camera or pictures[0], words[0], vectors)
-
-
 class TokenPolicy(SpecPolicy):
     """What policies around OpenVLA's network share; satisfies `Policy` and `HasTokens`.
 
@@ -111,18 +81,14 @@ class TokenPolicy(SpecPolicy):
         super().__init__(observation_spec, action_spec, transforms, cfg)
         check_number("policy.temperature", cfg.temperature, 0.01, 100.0)
         check_number("policy.label_bins", cfg.label_bins, 0.0, 64.0)
-        self._seen = roles(self.observation_spec, cfg.camera)
+        self.seen = roles(self.observation_spec, (cfg.camera,) if cfg.camera else ())
+        """Which arrays of an observation are what."""
+        self._picture: str = self.seen.pictures[0]
         self.temperature, self.label_bins = cfg.temperature, cfg.label_bins
-        height, width, colours = observation_spec[self._seen.picture].shape
-        if height != width or colours != 3:
-            raise ConfigError(
-                f"observation {self._seen.picture!r} is {height} x {width} x {colours}: expected a square picture of"
-                " three colours"
-            )
-        self.pixels: int = height
+        self.pixels: int = check_square(observation_spec, self._picture)
         """Of the picture's side."""
-        self.words: tuple[str, ...] = observation_spec[self._seen.words].words
-        self.state_width: int = flat_width({key: observation_spec[key] for key in self._seen.vectors})
+        self.words: tuple[str, ...] = observation_spec[self.seen.words].words
+        self.state_width: int = flat_width({key: observation_spec[key] for key in self.seen.vectors})
 
     @property
     def bins(self) -> int:
@@ -131,13 +97,13 @@ class TokenPolicy(SpecPolicy):
 
     def encode(self, obs: dict[str, Tensor]) -> Prefix:
         """Picture, prompt and state as embeddings, from raw observations."""
-        seen = self._seen
+        seen = self.seen
         normalised = self._inputs(obs)
         state = None
         if self.net.cfg.state:
             state = torch.cat([normalised[key].flatten(1) for key in seen.vectors], dim=1)
         ids, there = self.prompt(obs[seen.words])
-        return self.net.prefix(obs[seen.picture], ids, there, state)
+        return self.net.prefix(obs[self._picture], ids, there, state)
 
     def token_logits(self, ctx: Prefix, tokens: Tensor) -> Tensor:
         """(B, H, A, bins) logits of each token of (B, H, A), given those before it where it is one after the other."""

@@ -25,7 +25,7 @@ from robotrl.fn.schedule import cosine
 from robotrl.policies.base import ACTION
 from robotrl.policies.encoder import is_picture
 from robotrl.spec import Spec, visible
-from robotrl.transforms import Clip, TransformGroup, bounds_to_unit, inverse, normalize
+from robotrl.transforms import Affine, Clip, TransformGroup, bounds_to_unit, inverse, normalize
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class BcLearner:
         self.policy: Any = copy.deepcopy(self.model) if cfg.ema else self.model
         self._updates = 0
         self._generator = torch.Generator().manual_seed(setup.seed)
-        self._data = _rows_of(dataset, specs, action_spec, self.model.horizon)
+        self._data = _rows_of(dataset, specs, self.model.transforms, chunk_shape(self.model))
         self._pictures = [key for key, spec in specs.items() if is_picture(spec) and cfg.image_shift]
         size = cfg.batch * sum(x[0].numel() * x.element_size() for x in self._data.values())
         self._at_once = fitting(cfg.updates_per_iteration, size)
@@ -203,13 +203,33 @@ def _check(cfg: BcCfg) -> None:
         raise out_of_range("algo.image_shift", cfg.image_shift, "0 or more pixels")
 
 
-def _rows_of(dataset: Dataset, specs: Mapping[str, Spec], action_spec: Spec, horizon: int) -> dict[str, Tensor]:
-    """Observations, normalised chunks and their valid elements, (F, ...) each."""
-    data = load_chunks(dataset, list(specs), horizon)
-    to_unit = bounds_to_unit(ACTION, action_spec.low, action_spec.high)
+def chunk_shape(policy: Any) -> tuple[int, int]:
+    """(H, A) of the chunks that a policy learns: what it executes, or, of a pretrained one, all that it says."""
+    return getattr(policy, "noise_shape", None) or (policy.horizon, policy.action_spec.shape[0])
+
+
+def _rows_of(
+    dataset: Dataset, specs: Mapping[str, Spec], transforms: TransformGroup, shape: tuple[int, int]
+) -> dict[str, Tensor]:
+    """Observations, normalised chunks (H, A), zeros where the dataset's actions are narrower, and what is valid."""
+    data = load_chunks(dataset, list(specs), shape[0])
+    to_unit = _normalisation(transforms)
     chunks = torch.from_numpy(data.chunks) * torch.tensor(to_unit.scale) + torch.tensor(to_unit.offset)
+    chunks = nn.functional.pad(chunks, (0, shape[1] - chunks.shape[-1]))
     obs = {f"obs/{key}": torch.from_numpy(value) for key, value in data.obs.items()}
     return {**obs, "chunk": chunks, "valid": torch.from_numpy(data.valid)}
+
+
+def _normalisation(transforms: TransformGroup) -> Affine:
+    """From the sim's units to the network's: what undoes the policy's own way back, whatever that is.
+
+    Raises:
+        ConfigError: the policy has no such way, or more than one.
+    """
+    found = [t for t in transforms.outputs if isinstance(t, Affine) and t.key == ACTION]
+    if len(found) != 1:
+        raise ConfigError(f"the policy has {len(found)} affine transforms of its actions: expected 1, to be undone")
+    return inverse(found[0])
 
 
 def transforms_for(dataset: Dataset, specs: Mapping[str, Spec], action_spec: Spec) -> TransformGroup:

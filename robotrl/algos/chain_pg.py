@@ -212,7 +212,7 @@ class Drawn(NamedTuple):
     ctx: Tensor
     """(n, D) the policy's contexts."""
     chain: Chain
-    """The steps that were drawn with noise."""
+    """The steps that were drawn with noise; densities of what is executed."""
 
 
 @torch.no_grad()
@@ -241,12 +241,20 @@ def draw_chain(
     start = initial_noise(policy, ctx, generator)
     if before is not None:
         start = before(start)
-    return Drawn(ctx, chain.sample(policy, ctx, kernel, start, generator, steps, noise_bound))
+    drawn = chain.sample(policy, ctx, kernel, start, generator, steps, noise_bound)
+    return Drawn(ctx, drawn._replace(log_prob=chain.executed(policy, drawn.log_prob)))
+
+
+def chain_log_prob(
+    policy: HasChain, ctx: Tensor, kernel: chain.Kernel, points: Tensor, steps: range | None = None
+) -> Tensor:
+    """Log-densities (B, n, H, A) of what is executed; see `chain.chain_log_prob`."""
+    return chain.executed(policy, chain.chain_log_prob(policy, ctx, kernel, points, steps))
 
 
 def initial_noise(policy: Any, ctx: Tensor, generator: torch.Generator) -> Tensor:
     """Standard normal noise (n, H, A) for contexts (n, D)."""
-    shape = (len(ctx), policy.horizon, policy.action_width)
+    shape = (len(ctx), *policy.noise_shape)
     return torch.randn(shape, generator=generator, dtype=ctx.dtype, device=ctx.device)
 
 

@@ -15,7 +15,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robotrl.algos.chain_pg import ChainCfg, ChainLearner, ChainLoss, MakeCritic, Terms, draw_chain, initial_noise
+from robotrl.algos.chain_pg import (
+    ChainCfg,
+    ChainLearner,
+    ChainLoss,
+    MakeCritic,
+    Terms,
+    chain_log_prob,
+    draw_chain,
+    initial_noise,
+)
 from robotrl.algos.learner import Setup
 from robotrl.algos.on_policy import Batch
 from robotrl.collect import Decision
@@ -155,17 +164,17 @@ class DppoLoss(ChainLoss):
         )
         points, log_prob = drawn.chain
         if self._cfg.likelihood_std != self._cfg.sample_std:
-            log_prob = chain.chain_log_prob(self.policy, drawn.ctx, self._judging, points, self._steps)
+            log_prob = chain_log_prob(self.policy, drawn.ctx, self._judging, points, self._steps)
         record = {"chain": points, "log_prob": bounded_log_prob(log_prob)}
         return Decision(self.policy.to_actions(points[:, -1]), record)
 
     def terms(self, rows: dict[str, Tensor], obs: dict[str, Tensor], ctx: Tensor) -> Terms:
         """See `ChainLoss.terms`."""
-        log_prob = chain.chain_log_prob(self.policy, ctx, self._judging, rows["chain"], self._steps)
+        log_prob = chain_log_prob(self.policy, ctx, self._judging, rows["chain"], self._steps)
         out = policy_loss(bounded_log_prob(log_prob), rows, self._cfg)
         if not self._cfg.bc_coef:
             return Terms(out)
-        shown = chain.chain_log_prob(self.policy, ctx, self._judging, rows["frozen_chain"], self._steps)
+        shown = chain_log_prob(self.policy, ctx, self._judging, rows["frozen_chain"], self._steps)
         bc_loss = -bounded_log_prob(shown).mean()
         return Terms(out, self._cfg.bc_coef * bc_loss, {"bc_loss": bc_loss})
 

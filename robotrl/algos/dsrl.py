@@ -81,10 +81,10 @@ class DsrlLoss(LossModule):
     def __init__(self, policy: SteeredPolicy, cfg: DsrlCfg) -> None:
         super().__init__()
         self.policy = policy
-        self.critic = critics(policy, cfg, cfg.members)
+        self.critic = critics(policy, policy.base_noise, cfg, cfg.members)
         self.log_alpha = nn.Parameter(torch.tensor(math.log(cfg.initial_alpha)))
         self._cfg = cfg
-        self._target_entropy = cfg.target_entropy * policy.horizon * policy.action_width
+        self._target_entropy = cfg.target_entropy * math.prod(policy.base_noise)
 
     def forward(self, batch: dict[str, Tensor], context: Context) -> LossOut:
         """See `LossModule`."""

@@ -39,10 +39,9 @@ def shifted(reward: Tensor, steps: Tensor, gamma: float, shift: float) -> Tensor
     return reward if shift == 0 else reward + shift * discounted_ones(steps, gamma).to(reward.dtype)
 
 
-def critics(policy: SteeredPolicy, cfg: Any, members: int) -> QEnsemble:
-    """Critics with LayerNorm and tanh, as published, of as many numbers as a chunk, or its noise, has."""
-    shape = policy.context_width, policy.horizon, policy.action_width
-    return QEnsemble(*shape, members, cfg.critic_hidden, layer_norm=True, activation="tanh")
+def critics(policy: SteeredPolicy, shape: tuple[int, int], cfg: Any, members: int) -> QEnsemble:
+    """Critics with LayerNorm and tanh, as published, of chunks or of noise (H, A)."""
+    return QEnsemble(policy.context_width, *shape, members, cfg.critic_hidden, layer_norm=True, activation="tanh")
 
 
 def saturated(noise: Tensor, bound: float) -> Tensor:
@@ -70,7 +69,7 @@ class Steering:
         self.policy = steered(setup, self.sim)
         self.unit = Unit(self.sim.action_spec)
         self.generator = torch.Generator().manual_seed(setup.seed)
-        self._shape = self.policy.horizon, self.policy.action_width
+        self._shape = self.policy.base_noise
         self.replay = Replay.create(
             None,
             self.sim.observation_spec,

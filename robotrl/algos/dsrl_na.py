@@ -107,11 +107,11 @@ class DsrlNaLoss(LossModule):
     def __init__(self, policy: SteeredPolicy, unit: Unit, cfg: DsrlNaCfg) -> None:
         super().__init__()
         self.policy = policy
-        self.critic = critics(policy, cfg, cfg.members)
-        self.noise_critic = critics(policy, cfg, 1)
+        self.critic = critics(policy, (policy.horizon, policy.action_width), cfg, cfg.members)
+        self.noise_critic = critics(policy, policy.base_noise, cfg, 1)
         self.log_alpha = nn.Parameter(torch.tensor(math.log(cfg.initial_alpha)))
         self._unit, self._cfg = unit, cfg
-        self._target_entropy = cfg.target_entropy * policy.horizon * policy.action_width
+        self._target_entropy = cfg.target_entropy * math.prod(policy.base_noise)
 
     def executed(self, ctx: Tensor, noise: Tensor) -> Tensor:
         """The chunk (B, H, A) that this noise would make the sim execute, in [-1, 1] as the replay's chunks are."""

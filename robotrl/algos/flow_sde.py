@@ -14,7 +14,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robotrl.algos.chain_pg import ChainCfg, ChainLearner, ChainLoss, MakeCritic, Terms, draw_chain, step_log_prob
+from robotrl.algos.chain_pg import (
+    ChainCfg,
+    ChainLearner,
+    ChainLoss,
+    MakeCritic,
+    Terms,
+    chain_log_prob,
+    draw_chain,
+    step_log_prob,
+)
 from robotrl.algos.learner import Setup
 from robotrl.collect import Decision
 from robotrl.errors import out_of_range
@@ -52,7 +61,7 @@ def policy_loss(
         rows: "chain" (M, K+1, H, A), "log_prob" (M, K) and "advantage" (M,).
         clip_coef: clip range.
     """
-    log_prob = step_log_prob(chain.chain_log_prob(policy, ctx, kernel, rows["chain"]))
+    log_prob = step_log_prob(chain_log_prob(policy, ctx, kernel, rows["chain"]))
     return ppo_clip(log_prob, rows["log_prob"], rows["advantage"][:, None], clip_coef)
 
 

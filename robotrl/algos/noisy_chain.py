@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robotrl.algos.chain_pg import ChainCfg, ChainLearner, ChainLoss, MakeCritic, Terms, draw_chain
+from robotrl.algos.chain_pg import ChainCfg, ChainLearner, ChainLoss, MakeCritic, Terms, chain_log_prob, draw_chain
 from robotrl.algos.learner import Setup
 from robotrl.collect import Decision
 from robotrl.errors import out_of_range
@@ -65,7 +65,7 @@ def policy_loss(
         rows: "chain" (M, K+1, H, A), "log_prob" (M,) and "advantage" (M,).
         clip_coef: clip range.
     """
-    log_prob = chain.chain_log_prob(policy, ctx, kernel, rows["chain"])
+    log_prob = chain_log_prob(policy, ctx, kernel, rows["chain"])
     return ppo_clip(reduce(log_prob), rows["log_prob"], rows["advantage"], clip_coef)
 
 
@@ -104,8 +104,8 @@ class NoisyChainLoss(ChainLoss):
 
     def __init__(self, policy: Any, make_critic: MakeCritic, cfg: NoisyCfg, reduce: Reduce) -> None:
         super().__init__(policy, make_critic, cfg)
-        width, horizon, action = policy.context_width, policy.horizon, policy.action_width
-        self.actor["noise"] = NoiseNet(width, horizon, action, cfg.noise_low, cfg.noise_high)
+        horizon, action = policy.noise_shape
+        self.actor["noise"] = NoiseNet(policy.context_width, horizon, action, cfg.noise_low, cfg.noise_high)
         self._cfg, self._reduce = cfg, reduce
 
     def std(self, ctx: Tensor, t: Tensor) -> Tensor:

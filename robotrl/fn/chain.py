@@ -204,6 +204,14 @@ def chain_log_prob(policy: HasChain, ctx: Tensor, kernel: Kernel, points: Tensor
     return normal_log_prob(target, mean, std).reshape(batch, count, *points.shape[2:])
 
 
+def executed(policy: HasChain, x: Tensor) -> Tensor:
+    """The part (..., H, A) of points or densities (..., H', A') that reaches the robot: its first actions, their width.
+
+    What a pretrained policy says beyond that is of no consequence, and must not count in a ratio.
+    """
+    return x[..., : policy.horizon, : policy.action_spec.shape[0]]
+
+
 def uniform_times(steps: int) -> tuple[float, ...]:
     """`HasChain.times` of K equal steps."""
     return tuple(k / steps for k in range(steps + 1))

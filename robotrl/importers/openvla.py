@@ -8,7 +8,6 @@ other towers, a statistics key that is not there are each refused by name.
 
 from __future__ import annotations
 
-import json
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,10 +18,11 @@ import torch
 from torch import Tensor
 
 from robotrl.errors import ConfigError, DataError, unknown
+from robotrl.importers.files import read_json, read_tensors, read_tokenizer_file, require
 from robotrl.load import load_weights
 from robotrl.policies.base import ACTION
 from robotrl.policies.vla.openvla import Decoding, OpenVlaCfg, TextCfg
-from robotrl.policies.vla.pretrained import OpenVlaPolicy, OpenVlaPolicyCfg, read_tokenizer
+from robotrl.policies.vla.pretrained import OpenVlaPolicy, OpenVlaPolicyCfg
 from robotrl.policies.vla.vision import DINOV2_L, SIGLIP_SO400M, TowerCfg
 from robotrl.spec import Spec
 from robotrl.transforms import Affine, Clip, Transform, TransformGroup
@@ -73,14 +73,14 @@ def read_directory(path: str | Path, decoding: Decoding = "autoregressive", stat
         DataError: a file is missing, cannot be read, or says what the others do not.
     """
     path = Path(path)
-    config = _json(path, "config.json")
+    config = read_json(path, "config.json")
     if config.get("model_type") != "openvla":
         raise DataError(f"{path}/config.json: model_type is {config.get('model_type')!r}: expected 'openvla'")
-    towers = [_tower(path, name) for name in _of(path, config, "timm_model_ids", list)]
+    towers = [_tower(path, name) for name in require(path, config, "timm_model_ids", list)]
     if len(towers) != 2:
         raise DataError(f"{path}/config.json: timm_model_ids has {len(towers)} entries: expected 2, a fused backbone")
     _check_sizes(path, config, towers)
-    said = _of(path, config, "text_config", dict)
+    said = require(path, config, "text_config", dict)
     defaults = TextCfg()
     text = TextCfg(
         width=int(said.get("hidden_size", defaults.width)),
@@ -99,7 +99,7 @@ def read_directory(path: str | Path, decoding: Decoding = "autoregressive", stat
     tokenizer = _tokenizer(path, text)
     statistics = config.get("norm_stats") or {}
     if (path / "dataset_statistics.json").exists():
-        statistics = _json(path, "dataset_statistics.json")
+        statistics = read_json(path, "dataset_statistics.json")
     actions = {key: _stats(path, key, entry, "action") for key, entry in statistics.items() if "action" in entry}
     states = {key: _stats(path, key, entry, "proprio") for key, entry in statistics.items() if "proprio" in entry}
     if not actions:
@@ -165,20 +165,14 @@ def read_weights(path: Path, state: bool) -> dict[str, Tensor]:
     Raises:
         DataError: a file is missing or cannot be read, or a tensor is in two of them.
     """
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
     if (path / INDEX).exists():
-        listed: dict[str, str] = _of(path, _json(path, INDEX), "weight_map", dict)
+        listed: dict[str, str] = require(path, read_json(path, INDEX), "weight_map", dict)
         names = sorted(set(listed.values()))
     else:
         listed, names = {}, [SINGLE]
     out: dict[str, Tensor] = {}
     for name in names:
-        try:
-            part = load_file(path / name)
-        except (OSError, SafetensorError) as error:
-            raise DataError(f"{path / name} cannot be read: {error}") from error
+        part = read_tensors(path / name)
         if twice := out.keys() & part.keys():
             raise DataError(f"{path / name}: tensor {min(twice)!r} is in another file, too")
         if listed and (wrong := {k for k in part if listed.get(k) != name}):
@@ -204,22 +198,6 @@ def _state_weights(path: Path) -> dict[str, Tensor]:
     return {f"proprio_projector.{name.removeprefix('module.')}": value for name, value in stored.items()}
 
 
-def _json(path: Path, name: str) -> dict[str, Any]:
-    try:
-        found = json.loads((path / name).read_text())
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path / name} cannot be read: {error}") from error
-    if not isinstance(found, dict):
-        raise DataError(f"{path / name} holds {type(found).__name__}: expected an object")
-    return found
-
-
-def _of(path: Path, data: Mapping[str, Any], name: str, kind: type) -> Any:
-    if not isinstance(data.get(name), kind):
-        raise DataError(f"{path}: {name} is {data.get(name)!r}: expected {kind.__name__}")
-    return data[name]
-
-
 def _tower(path: Path, name: str) -> TowerCfg:
     if name not in TOWERS:
         raise DataError(f"{path}/config.json: {unknown('timm_model_ids', name, TOWERS)}")
@@ -234,7 +212,7 @@ def _check_sizes(path: Path, config: Mapping[str, Any], towers: list[TowerCfg]) 
 
 def _check_pixels(path: Path, towers: list[TowerCfg]) -> None:
     """Hold the preprocessor's means and deviations against those that the towers are built with, in their order."""
-    said = _json(path, "preprocessor_config.json")
+    said = read_json(path, "preprocessor_config.json")
     for name, field in (("means", "mean"), ("stds", "std")):
         wanted = [list(getattr(tower, field)) for tower in towers]
         found = said.get(name)
@@ -246,12 +224,7 @@ def _check_pixels(path: Path, towers: list[TowerCfg]) -> None:
 
 
 def _tokenizer(path: Path, text: TextCfg) -> str:
-    try:
-        stored = (path / "tokenizer.json").read_text()
-        loaded = read_tokenizer(stored)
-    except (OSError, ValueError, ConfigError) as error:
-        raise DataError(f"{path}/tokenizer.json cannot be read: {error}") from error
-    plain = loaded.get_vocab_size(with_added_tokens=False)
+    stored, plain, _ = read_tokenizer_file(path)
     if plain != text.end:
         raise DataError(
             f"{path}/tokenizer.json has {plain} tokens: expected {text.end}, the embedding's {text.vocabulary} rows"
@@ -261,8 +234,8 @@ def _tokenizer(path: Path, text: TextCfg) -> str:
 
 
 def _stats(path: Path, key: str, entry: Mapping[str, Any], what: str) -> Stats:
-    said = _of(path, entry, what, dict)
-    low, high = (tuple(float(x) for x in _of(path, said, name, list)) for name in ("q01", "q99"))
+    said = require(path, entry, what, dict)
+    low, high = (tuple(float(x) for x in require(path, said, name, list)) for name in ("q01", "q99"))
     mask = tuple(bool(x) for x in said.get("mask", [True] * len(low)))
     if not len(low) == len(high) == len(mask):
         raise DataError(f"{path}: statistics {key!r} of {what}: q01, q99 and mask have different lengths")

@@ -1,0 +1,258 @@
+"""Vision-language-action policies that say actions by a flow: SmolVLA's and pi0's networks at any size.
+
+They are generative policies like any other (`HasChain`, `HasDecode`): what was seen and read is encoded once, each
+denoising step reads it, and every method that fine-tunes or steers a flow works on them as it is.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from robotrl.errors import ConfigError, unknown
+from robotrl.policies.generative import ChainPolicy
+from robotrl.policies.nets import flat_width
+from robotrl.policies.vla.context import Memory, Sizes, pack, unpack
+from robotrl.policies.vla.pi0 import Pi0, Pi0Cfg
+from robotrl.policies.vla.prompt import TASK, Prompt, WordTokenizer
+from robotrl.policies.vla.roles import check_square, roles
+from robotrl.policies.vla.smolvla import SmolVla, SmolVlaCfg
+from robotrl.spec import Spec
+from robotrl.transforms import TransformGroup
+
+Network = Literal["smolvla", "pi0"]
+NETWORKS: tuple[Network, ...] = ("smolvla", "pi0")
+Trained = Literal["all", "expert"]
+TRAINED: tuple[Trained, ...] = ("all", "expert")
+
+
+class FlowNet(Protocol):
+    """A vision-language model with an action expert. Times are ours: 0 is noise, 1 the action."""
+
+    sizes: Sizes
+
+    @property
+    def image(self) -> int:
+        """Pixels of a picture's side."""
+        ...
+
+    @property
+    def trunk(self) -> nn.Module:
+        """The vision-language model, without the expert."""
+        ...
+
+    def see(self, pictures: Sequence[Tensor | None], ids: Tensor, there: Tensor, state: Tensor) -> Memory:
+        """What the expert reads at each denoising step.
+
+        Args:
+            pictures: (B, S, S, 3) bytes of each camera in its order; None for one that is missing.
+            ids: (B, L) tokens of the prompts.
+            there: (B, L) bool, False in their gaps.
+            state: (B, S) normalised and padded.
+        """
+        ...
+
+    def velocity(self, memory: Memory, x: Tensor, t: Tensor) -> Tensor:
+        """dx/dt (B, H, A) from noise to action at x (B, H, A) and times t (B,)."""
+        ...
+
+
+class FlowVla(ChainPolicy):
+    """What policies around such networks share.
+
+    Args:
+        observation_spec: has square pictures, an instruction and measured vectors.
+        action_spec: one action.
+        transforms: inputs by observation key, outputs for the action.
+        cfg: has `horizon`, `denoising_steps`, `cameras` and `trained`.
+
+    Raises:
+        CapabilityError: no picture or no instruction among the observations.
+        ConfigError: settings out of range, or observations that do not fit the network.
+    """
+
+    net: Any
+    prompt: Prompt
+
+    def __init__(
+        self, observation_spec: dict[str, Spec], action_spec: Spec, transforms: TransformGroup, cfg: Any
+    ) -> None:
+        super().__init__(observation_spec, action_spec, transforms, cfg)
+        if cfg.trained not in TRAINED:
+            raise unknown("policy.trained", str(cfg.trained), TRAINED)
+        self.seen = roles(self.observation_spec, cfg.cameras)
+        """Which arrays of an observation are what."""
+        self.words: tuple[str, ...] = observation_spec[self.seen.words].words
+        self.state_width: int = flat_width({key: observation_spec[key] for key in self.seen.vectors})
+
+    @abstractmethod
+    def padded(self) -> tuple[int, int]:
+        """Width of the measured state and of an action as the network has them."""
+        ...
+
+    def finish(self, net: nn.Module) -> None:
+        """Take the network; called at the end of a constructor."""
+        self.net = net
+        sizes = self.net.sizes
+        self.context_width = sizes.features + sizes.state
+        if self.cfg.trained == "expert":
+            self.net.trunk.requires_grad_(False)
+
+    @property
+    def chunk(self) -> int:
+        """Actions that the network says at once; the first `horizon` are executed."""
+        return self.horizon
+
+    @property
+    def noise_shape(self) -> tuple[int, int]:
+        """(H, A) of the chain's points, padding included."""
+        return self.chunk, self.padded()[1]
+
+    def encode(self, obs: dict[str, Tensor]) -> Tensor:
+        """Context (B, D) from raw observations; see `robotrl.policies.vla.context`."""
+        seen, normalised = self.seen, self._inputs(obs)
+        dtype = next(self.net.parameters()).dtype
+        state = torch.cat([normalised[key].flatten(1) for key in seen.vectors], dim=1).to(dtype)
+        state = nn.functional.pad(state, (0, self.padded()[0] - state.shape[1]))
+        ids, there = self.prompt(obs[seen.words])
+        pictures = [self.look(obs[key]) if key else None for key in seen.pictures]
+        return pack(self.net.see(pictures, ids, there, state))
+
+    def look(self, picture: Tensor) -> Tensor:
+        """A camera's pictures (B, h, w, 3) as the network sees them, (B, S, S, 3)."""
+        return picture
+
+    def velocity(self, ctx: Tensor, x: Tensor, t: Tensor, dt: Tensor) -> Tensor:
+        """dx/dt (B, H, A) at x, from noise (t = 0) to action (t = 1); `dt` does not matter."""
+        del dt
+        return self.net.velocity(unpack(ctx, self.net.sizes), x, t)
+
+    def to_actions(self, raw_action: Tensor) -> Tensor:
+        """What is executed of a normalised chunk, in the sim's units, clipped to the action bounds."""
+        return super().to_actions(raw_action[:, : self.horizon, : self.action_width])
+
+
+@dataclass(frozen=True)
+class FlowVlaCfg:
+    """Size of a `FlowVlaPolicy` that is trained from nothing; 1.2 to 1.5 million parameters."""
+
+    network: Network = "smolvla"
+    """Whose architecture."""
+    horizon: int = 4
+    """H, actions in a chunk; all are executed."""
+    denoising_steps: int = 4
+    """K, Euler steps from noise to action."""
+    cameras: tuple[str, ...] = ()
+    """Keys of the pictures in the network's order; may be left out where there is one."""
+    trained: Trained = "all"
+    """What learns: everything, or the action expert beside a frozen vision-language model."""
+    vision_width: int = 96
+    vision_layers: int = 3
+    vision_heads: int = 4
+    patch: int = 8
+    """Pixels of a patch's side."""
+    shuffle: int = 2
+    """SmolVLA: so many patches a side become one token."""
+    width: int = 128
+    """Of the language model."""
+    layers: int = 4
+    """Of the language model and of the expert."""
+    heads: int = 4
+    kv_heads: int = 2
+    mlp: int = 256
+    """Between the layers of its MLPs."""
+    expert_width: int = 96
+
+    def build(self, observation_spec: dict[str, Spec], action_spec: Spec, transforms: TransformGroup) -> FlowVlaPolicy:
+        """The policy with fresh weights."""
+        return FlowVlaPolicy(observation_spec, action_spec, transforms, self)
+
+
+class FlowVlaPolicy(FlowVla):
+    """A network of any size, trained from nothing on the words of a sim."""
+
+    kind: ClassVar[str] = "flow-vla"
+    Cfg: ClassVar[type] = FlowVlaCfg
+
+    def __init__(
+        self, observation_spec: dict[str, Spec], action_spec: Spec, transforms: TransformGroup, cfg: FlowVlaCfg
+    ) -> None:
+        super().__init__(observation_spec, action_spec, transforms, cfg)
+        if cfg.network not in NETWORKS:
+            raise unknown("policy.network", str(cfg.network), NETWORKS)
+        sides = {check_square(observation_spec, key) for key in self.seen.pictures if key}
+        if len(sides) != 1:
+            raise ConfigError(f"pictures have {sorted(sides)} pixels a side: expected the same of all")
+        tokenizer = WordTokenizer(self.words)
+        self.prompt = Prompt(self.words, TASK, tokenizer)
+        make = smolvla_sizes if cfg.network == "smolvla" else pi0_sizes
+        self.finish(make(cfg, sides.pop(), len(tokenizer), *self.padded()))
+
+    def padded(self) -> tuple[int, int]:
+        """Widths of state and action: nothing is padded."""
+        return self.state_width, self.action_width
+
+
+def smolvla_sizes(cfg: FlowVlaCfg, image: int, words: int, state: int, action: int) -> SmolVla:
+    """SmolVLA's network at the size of a config.
+
+    Raises:
+        ConfigError: sizes that do not fit each other.
+    """
+    return SmolVla(
+        SmolVlaCfg(
+            width=cfg.width,
+            layers=cfg.layers,
+            heads=cfg.heads,
+            kv_heads=cfg.kv_heads,
+            head_width=cfg.width // cfg.heads,
+            mlp=cfg.mlp,
+            vocabulary=words,
+            vision_width=cfg.vision_width,
+            vision_layers=cfg.vision_layers,
+            vision_heads=cfg.vision_heads,
+            vision_mlp=4 * cfg.vision_width,
+            patch=cfg.patch,
+            image=image,
+            shuffle=cfg.shuffle,
+            expert_share=cfg.expert_width / cfg.width,
+            state=state,
+            action=action,
+        )
+    )
+
+
+def pi0_sizes(cfg: FlowVlaCfg, image: int, words: int, state: int, action: int) -> Pi0:
+    """pi0's network at the size of a config; a patch is a token.
+
+    Raises:
+        ConfigError: sizes that do not fit each other.
+    """
+    return Pi0(
+        Pi0Cfg(
+            width=cfg.width,
+            layers=cfg.layers,
+            heads=cfg.heads,
+            kv_heads=cfg.kv_heads,
+            head_width=cfg.width // cfg.heads,
+            mlp=cfg.mlp,
+            # one more, which stands for pictures and is never read
+            vocabulary=words + 1,
+            vision_width=cfg.vision_width,
+            vision_layers=cfg.vision_layers,
+            vision_heads=cfg.vision_heads,
+            vision_mlp=4 * cfg.vision_width,
+            patch=cfg.patch,
+            image=image,
+            expert_width=cfg.expert_width,
+            expert_mlp=cfg.mlp,
+            chunk=cfg.horizon,
+            state=state,
+            action=action,
+        )
+    )

@@ -1,0 +1,26 @@
+"""The denoising time as flow VLAs have it: sines and cosines over periods that rise geometrically.
+
+Their published time runs from 1 (noise) to 0 (action), ours the other way: networks translate where they are called.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def time_features(t: Tensor, width: int, min_period: float, max_period: float) -> Tensor:
+    """(B, width) of published times (B,), computed in float64, in `t`'s dtype.
+
+    Args:
+        t: 1 for noise, 0 for the action.
+        width: even; the first half are sines.
+        min_period: shortest period.
+        max_period: longest.
+    """
+    part = torch.linspace(0.0, 1.0, width // 2, dtype=torch.float64, device=t.device)
+    rate = 2 * math.pi / (min_period * (max_period / min_period) ** part)
+    angle = rate * t.to(torch.float64)[:, None]
+    return torch.cat([angle.sin(), angle.cos()], dim=1).to(t.dtype)

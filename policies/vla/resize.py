@@ -1,0 +1,31 @@
+"""Pictures of any size to the square that a network sees, as the published policies do it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate, pad
+
+
+def fit(pictures: Tensor, side: int, centred: bool) -> Tensor:
+    """Pictures (B, side, side, 3), 0 to 255, with the shape of things kept and black beside them.
+
+    Bilinear, without smoothing beforehand, as published.
+
+    Args:
+        pictures: (B, h, w, 3) bytes; of the right size already they are left as they are.
+        side: pixels.
+        centred: black on both sides (openpi); else on the left and above (lerobot's SmolVLA).
+    """
+    height, width = pictures.shape[1:3]
+    if height == width == side:
+        return pictures
+    ratio = max(height, width) / side
+    size = int(height / ratio), int(width / ratio)
+    channels = pictures.permute(0, 3, 1, 2).to(torch.float32)
+    resized = interpolate(channels, size=size, mode="bilinear", align_corners=False)
+    above, left = side - size[0], side - size[1]
+    if centred:
+        above, left = above // 2, left // 2
+    around = (left, side - size[1] - left, above, side - size[0] - above)
+    return pad(resized, around).permute(0, 2, 3, 1)

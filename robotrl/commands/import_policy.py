@@ -1,0 +1,91 @@
+"""`robotrl import`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from robotrl.commands.parsing import at_least, parse
+from robotrl.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Args:
+    """Read a published vision-language-action policy strictly, see that it looks and reads, and store it.
+
+    What is stored is a checkpoint: `robotrl train PRESET --init-from OUT`, `robotrl eval OUT`. Without `--check-data`
+    it is unverified: names, shapes, tokenizer and statistics fit, which says nothing of whose weights they are.
+    """
+
+    layout: Annotated[
+        Literal["openvla", "openvla-oft", "lerobot", "openpi"], tyro.conf.Positional, tyro.conf.arg(metavar="LAYOUT")
+    ]
+    """How the directory is laid out: openvla, openvla-oft, lerobot (SmolVLA, pi0) or openpi (pi0)."""
+    path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
+    """The directory."""
+    sim: Annotated[str, tyro.conf.arg(metavar="SIM")]
+    """On whose observations and actions: a name from `robotrl list sims`."""
+    out: Path
+    """The checkpoint's directory, which must not exist yet."""
+    options: tuple[str, ...] = ()
+    """Options of the sim, as in `robotrl demos`: image=flat_near image_size=224."""
+    vlm: str = ""
+    """Directory of the vision-language model's tokenizer.json and config.json (lerobot, openpi)."""
+    key: str = ""
+    """Whose statistics; may be left out where there is one."""
+    cameras: tuple[str, ...] = ()
+    """FEATURE=PICTURE for each of the policy's cameras, nothing behind the = where one is missing."""
+    horizon: int = 0
+    """Actions of a chunk that are executed; 0 is what the directory says, or 1."""
+    state: int = 0
+    """OFT: width of the measured state."""
+    check_data: Path | None = None
+    """A dataset of the sim whose recorded actions the policy must come near."""
+    tolerance: float = 0.05
+    """Mean error at most, as a share of the action range."""
+    frames: int = 256
+    """Frames of the dataset to compare."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command."""
+    args = parse(Args, "robotrl import", argv)
+    at_least("--frames", args.frames, 2)
+    cameras: dict[str, str] = {}
+    for pair in args.cameras:
+        if "=" not in pair:
+            raise ConfigError(f"--cameras {pair!r}: expected FEATURE=PICTURE")
+        feature, _, picture = pair.partition("=")
+        cameras[feature] = picture
+    from robotrl.config import sim_options
+    from robotrl.importing import ImportCfg, import_policy
+    from robotrl.registry import make_sim
+
+    sim = make_sim(args.sim, num_envs=1, seed=0, **sim_options(args.options))
+    try:
+        cfg = ImportCfg(args.vlm, args.key, cameras, args.horizon, args.state)
+        found = import_policy(
+            args.layout,
+            args.path,
+            sim,
+            args.out,
+            cfg,
+            dataset=args.check_data,
+            tolerance=args.tolerance,
+            frames=args.frames,
+        )
+    finally:
+        sim.close()
+    seen = ", ".join(f"another {key} moves it by {by:.1%}" for key, by in found.effects.pictures.items())
+    print(f"{found.path}: {found.parameters:,} parameters, fingerprint {found.fingerprint}")
+    print(f"  {seen}, another instruction by {found.effects.words:.1%}")
+    if found.labels is None:
+        print("  unverified: compare it with recorded actions by --check-data DATASET")
+    else:
+        error, other = found.labels.error, found.labels.shuffled
+        print(f"  recorded actions missed by {error:.2%} of the action range, those of other frames by {other:.2%}")
+    return 0

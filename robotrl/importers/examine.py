@@ -1,0 +1,132 @@
+"""Is it the model that it should be: does it look, does it read, does it say what its dataset's robot did?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from robotrl.data.chunks import check_dataset, load_chunks
+from robotrl.data.reader import Dataset
+from robotrl.errors import ConfigError, DataError
+from robotrl.load import probe_observations
+from robotrl.policies.vla.roles import Seen
+from robotrl.spec import HasTokens
+
+DRAWS = 4
+"""Chunks drawn of a generative policy, whose mean is compared."""
+BATCH = 32
+LEAST_EFFECT = 1e-6
+"""Below this share of what a policy says, another picture or instruction changes nothing."""
+BETTER = 0.5
+"""An error must be below this part of the one with labels of other frames."""
+
+
+class Effects(NamedTuple):
+    """How much a change moves what a policy says, as a share of it; logits of one that says tokens."""
+
+    pictures: dict[str, float]
+    """By the picture's key."""
+    words: float
+
+
+class Labels(NamedTuple):
+    """How near a policy comes to recorded actions, as shares of the action range."""
+
+    error: float
+    """Mean absolute difference of what would be executed."""
+    shuffled: float
+    """The same with labels of other frames: what a policy reaches that does not look."""
+    frames: int
+
+
+@torch.no_grad()
+def effects(policy: Any) -> Effects:
+    """Change each picture, then the instruction, of fixed observations of a vision-language-action policy.
+
+    Raises:
+        DataError: a picture or the instruction changes nothing: weights, names or versions that do not fit.
+    """
+    obs = probe_observations(policy.observation_spec, policy.transforms.inputs)
+    before = _said(policy, obs)
+
+    def effect(key: str, other: Tensor) -> float:
+        moved = (_said(policy, {**obs, key: other}) - before).abs().mean() / before.abs().mean()
+        if not float(moved) > LEAST_EFFECT:
+            raise DataError(f"another {key!r} moves what the policy says by {float(moved):.1e} of it: it is not seen")
+        return float(moved)
+
+    seen: Seen = policy.seen
+    pictures = {key: effect(key, 255 - obs[key]) for key in seen.pictures if key}
+    return Effects(pictures, effect(seen.words, obs[seen.words].roll(1, 0)))
+
+
+def _said(policy: Any, obs: dict[str, Tensor]) -> Tensor:
+    ctx = policy.encode(obs)
+    count = len(next(iter(obs.values())))
+    if isinstance(policy, HasTokens):
+        shape = (count, policy.horizon, policy.action_spec.shape[0])
+        return policy.token_logits(ctx, torch.zeros(shape, dtype=torch.int64)).float()
+    shape = policy.noise_shape
+    noise = torch.linspace(-1.5, 1.5, count * shape[0] * shape[1]).reshape(count, *shape)
+    return policy.decode(ctx, noise.to(ctx.dtype)).float()
+
+
+def labels(policy: Any, dataset: Dataset, frames: int, seed: int = 0) -> Labels:
+    """Compare with recorded actions of frames drawn at random.
+
+    Args:
+        policy: what was imported.
+        dataset: what it was trained on, on the sim's observations and actions.
+        frames: how many.
+        seed: of the frames, and of the noise of a generative policy.
+
+    Raises:
+        ConfigError: the dataset is of other arrays or another rate, or has too few frames.
+    """
+    specs = policy.observation_spec
+    check_dataset(dataset, specs, policy.action_spec, policy.control_dt_s)
+    data = load_chunks(dataset, list(specs), policy.horizon)
+    if frames < 2 or frames > len(data.chunks):
+        raise ConfigError(f"frames is {frames}: expected 2 to {len(data.chunks)}, the dataset's")
+    rows = np.random.default_rng(seed).permutation(len(data.chunks))[:frames]
+    generator = torch.Generator().manual_seed(seed)
+    obs = {key: torch.from_numpy(np.ascontiguousarray(data.obs[key][rows])) for key in specs}
+    draws = 1 if isinstance(policy, HasTokens) else DRAWS
+    found = torch.cat(
+        [_mean(policy, {k: x[part] for k, x in obs.items()}, draws, generator) for part in _parts(frames)]
+    )
+    span = np.asarray(policy.action_spec.high) - np.asarray(policy.action_spec.low)
+    wanted, valid = data.chunks[rows], data.valid[rows]
+
+    def error(labels: np.ndarray, counted: np.ndarray) -> float:
+        return float((np.abs(found.numpy() - labels) / span)[counted].mean())
+
+    other = np.roll(np.arange(frames), frames // 2)
+    return Labels(error(wanted, valid), error(wanted[other], valid[other] & valid), frames)
+
+
+def check_labels(found: Labels, tolerance: float) -> None:
+    """Refuse a policy that does not say what was recorded.
+
+    Raises:
+        DataError: the error is above the tolerance, or hardly below that with labels of other frames.
+    """
+    if not found.error <= tolerance or not found.error <= BETTER * found.shuffled:
+        raise DataError(
+            f"recorded actions of {found.frames} frames are missed by {found.error:.3f} of the action range, those of"
+            f" other frames by {found.shuffled:.3f}: expected {tolerance:g} at most, and {BETTER:g} of the latter"
+        )
+
+
+@torch.no_grad()
+def _mean(policy: Any, obs: dict[str, Tensor], draws: int, generator: torch.Generator) -> Tensor:
+    mode = "mean" if draws == 1 else "sample"
+    return torch.stack([policy.act(obs, generator=generator, mode=mode).chunk for _ in range(draws)]).mean(0).float()
+
+
+def _parts(count: int) -> Iterator[slice]:
+    return (slice(start, start + BATCH) for start in range(0, count, BATCH))

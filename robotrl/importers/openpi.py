@@ -1,0 +1,129 @@
+"""Directories of openpi's pi0 for PyTorch, read strictly.
+
+A directory has `config.json`, one `model.safetensors`, and `assets/NAME/norm_stats.json` for each dataset or robot.
+What it does not say: which of a robot's own transforms openpi's training config put between the dataset and the network
+(actions as differences from the state, grippers of another range). A policy whose config has such transforms needs
+them in the sim's actions; labelled actions of its dataset show whether they are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from robotrl.errors import ConfigError, DataError, unknown
+from robotrl.importers import lerobot
+from robotrl.importers.files import read_json, read_tensors, require
+from robotrl.importers.pi0_names import from_openpi
+from robotrl.policies.base import ACTION
+from robotrl.policies.vla.pi0 import Pi0Cfg
+from robotrl.policies.vla.pretrained_flow import Pi0Policy, PretrainedFlowCfg
+from robotrl.spec import Spec
+from robotrl.transforms import inverse
+
+CAMERAS = ("base_0_rgb", "left_wrist_0_rgb", "right_wrist_0_rgb")
+"""In the network's order."""
+STATS = "norm_stats.json"
+EPS = 1e-6
+"""openpi adds it to deviations."""
+
+
+def load_openpi(
+    path: str | Path,
+    observation_spec: Mapping[str, Spec],
+    action_spec: Spec,
+    *,
+    tokenizer: str | Path,
+    key: str | None = None,
+    cameras: Mapping[str, str],
+    horizon: int | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> Pi0Policy:
+    """The policy of a directory, on the observations and actions of a sim.
+
+    It is unverified: that its weights are those of somebody's results, only labelled actions of its dataset can show.
+
+    Args:
+        path: the directory.
+        observation_spec: of the sim; pictures, an instruction, and one measured vector.
+        action_spec: of the sim, in whose units the statistics must be.
+        tokenizer: directory with PaliGemma's `tokenizer.json`.
+        key: whose statistics, a folder of `assets`; may be left out where there is one.
+        cameras: openpi's names (`CAMERAS`) to the sim's pictures; "" where a camera is missing.
+        horizon: how many of a chunk's actions are executed; by default all.
+        dtype: of the weights.
+
+    Raises:
+        DataError: what the directory holds does not fit together, or not the architecture.
+        ConfigError: it does not fit the sim: cameras, state, action, words.
+        CapabilityError: the sim has no picture or no instruction.
+    """
+    path = Path(path)
+    config = read_json(path, "config.json")
+    net = sizes(path, config)
+    order = lerobot.camera_order(CAMERAS, observation_spec, cameras)
+    said = statistics(path, key)
+    vectors = [key for key, spec in observation_spec.items() if len(spec.shape) == 1 and not spec.words]
+    state_width = observation_spec[vectors[0]].shape[0] if vectors else 0
+    widths = {"state": state_width, "actions": action_spec.shape[0]}
+    state, action = (
+        lerobot.from_stats(
+            name,
+            {k: cut(require(path, require(path, said, what, dict), k, list), widths[what]) for k in ("mean", "std")},
+            "MEAN_STD",
+            widths[what],
+            EPS,
+            f"{path}: statistics of {what}",
+        )
+        for name, what in (("state", "state"), (ACTION, "actions"))
+    )
+    cfg = PretrainedFlowCfg(
+        net=net,
+        tokenizer=lerobot.tokenizer_of(Path(tokenizer), net.vocabulary),
+        chunk=net.chunk,
+        horizon=net.chunk if horizon is None else horizon,
+        cameras=order,
+    )
+    transforms = lerobot.transforms_on(observation_spec, action_spec, state, inverse(action))
+    policy = Pi0Policy(dict(observation_spec), action_spec, transforms, cfg)
+    weights = from_openpi(read_tensors(path / "model.safetensors"), str(path))
+    lerobot.load_into(policy, weights, str(path), dtype)
+    return policy
+
+
+def sizes(path: Path, config: Mapping[str, Any]) -> Pi0Cfg:
+    """The network's sizes.
+
+    Raises:
+        DataError: variants that are not known, or a config without sizes.
+    """
+    action = require(path, config, "action_dim", int)
+    chunk = require(path, config, "action_horizon", int)
+    return lerobot.pi0_variant(path, config, chunk=chunk, state=action, action=action)
+
+
+def statistics(path: Path, key: str | None) -> dict[str, Any]:
+    """The statistics of one dataset or robot.
+
+    Raises:
+        DataError: there are none.
+        ConfigError: there are several and none is named, or an unknown one is.
+    """
+    names = sorted(found.parent.name for found in (path / "assets").glob(f"*/{STATS}"))
+    if not names:
+        raise DataError(f"{path} has no assets/NAME/{STATS}: expected the statistics of one dataset at least")
+    if key is None:
+        if len(names) > 1:
+            raise ConfigError(f"key is not given: expected one of {', '.join(names)}")
+        key = names[0]
+    if key not in names:
+        raise unknown("key", key, names)
+    return require(path, read_json(path / "assets" / key, STATS), "norm_stats", dict)
+
+
+def cut(row: list[float], width: int) -> list[float]:
+    """The first numbers of a row: openpi's statistics may be padded like its states and actions."""
+    return row[:width]

@@ -1,0 +1,53 @@
+"""pi0's parameter names: openpi's and lerobot's to those of `transformers`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from robotrl.errors import DataError
+
+PREFIXES = {
+    "paligemma_with_expert.paligemma.model.vision_tower.vision_model.": "model.vlm.vision_tower.",
+    "paligemma_with_expert.paligemma.model.": "model.vlm.",
+    "paligemma_with_expert.gemma_expert.model.": "model.dit.",
+    "action_out_proj.": "action_out_proj.",
+    "action_in_proj.": "embed_action_time.action_in_proj.",
+    "action_time_mlp_in.": "embed_action_time.action_time_mlp_in.",
+    "action_time_mlp_out.": "embed_action_time.action_time_mlp_out.",
+    "state_proj.": "embed_action_time.state_proj.",
+}
+"""The first that fits counts."""
+HEAD = "paligemma_with_expert.paligemma.lm_head.weight"
+"""The same tensor as the embedding; safetensors stores one of the two."""
+EMBEDDING = "model.vlm.language_model.embed_tokens.weight"
+UNUSED = "paligemma_with_expert.gemma_expert.lm_head.weight"
+"""The expert says no words."""
+
+
+def from_openpi(weights: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
+    """Weights by the names of `transformers`' `PI0ForConditionalGeneration`.
+
+    Args:
+        weights: by openpi's names.
+        where: whose they are, for errors.
+
+    Raises:
+        DataError: a name that is not openpi's, or an embedding that is not that of its head.
+    """
+    out: dict[str, Tensor] = {}
+    for name, value in weights.items():
+        if name in (HEAD, UNUSED):
+            continue
+        prefix = next((prefix for prefix in PREFIXES if name.startswith(prefix)), None)
+        if prefix is None:
+            raise DataError(f"{where} has an unknown weight: {name}")
+        out[PREFIXES[prefix] + name.removeprefix(prefix)] = value
+    head = weights.get(HEAD)
+    if head is not None and EMBEDDING in out and not torch.equal(head, out[EMBEDDING]):
+        raise DataError(f"{where}: {HEAD} differs from the embedding: expected the same numbers, they are tied")
+    if head is not None:
+        out.setdefault(EMBEDDING, head)
+    return out

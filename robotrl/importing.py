@@ -1,0 +1,139 @@
+"""A published directory becomes a policy of ours: read strictly, looked at, stored with its fingerprint."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from robotrl.checkpoint import write_checkpoint
+from robotrl.data.reader import read_dataset
+from robotrl.errors import ConfigError, unknown
+from robotrl.importers.examine import Effects, Labels, check_labels, effects, labels
+from robotrl.load import policy_tree
+from robotrl.spec import Spec, VecSim, visible
+
+Layout = Literal["openvla", "openvla-oft", "lerobot", "openpi"]
+LAYOUTS: tuple[Layout, ...] = ("openvla", "openvla-oft", "lerobot", "openpi")
+STAGE = "import"
+"""A checkpoint's kind."""
+
+
+@dataclass(frozen=True)
+class ImportCfg:
+    """What a directory does not say itself."""
+
+    vlm: str = ""
+    """Directory of the vision-language model's tokenizer (lerobot, openpi) and config (lerobot's SmolVLA)."""
+    key: str = ""
+    """Whose statistics; may be left out where there is one."""
+    cameras: Mapping[str, str] = field(default_factory=dict)
+    """The policy's pictures to the sim's; "" where one is missing. May be left out where there is one of each."""
+    horizon: int = 0
+    """Actions of a chunk that are executed; 0 is what the directory says, or 1."""
+    state: int = 0
+    """OFT: width of the measured state."""
+
+
+class Imported(NamedTuple):
+    """What was found."""
+
+    path: Path
+    parameters: int
+    effects: Effects
+    fingerprint: str
+    """Of the actions on a fixed input, 12 characters of their SHA-256."""
+    labels: Labels | None
+    """None is unverified: nobody showed recorded actions."""
+
+
+def read_layout(layout: Layout, path: str | Path, specs: Mapping[str, Spec], action: Spec, cfg: ImportCfg) -> Any:
+    """The policy of a directory.
+
+    Raises:
+        ConfigError: an unknown layout, or a setting that it needs or does not have.
+        DataError: the directory is not what it should be; see the importers.
+    """
+    key, horizon = cfg.key or None, cfg.horizon or None
+    if layout in ("openvla", "openvla-oft"):
+        from robotrl.importers.openvla import load_openvla
+
+        camera = next(iter(cfg.cameras.values()), "")
+        decoding: Any = "parallel" if layout == "openvla-oft" else "autoregressive"
+        return load_openvla(
+            path,
+            specs,
+            action,
+            key=key,
+            decoding=decoding,
+            horizon=horizon or 1,
+            state=cfg.state,
+            camera=camera,
+        )
+    if not cfg.vlm:
+        raise ConfigError(f"vlm is not given: expected the directory of the tokenizer, which {layout}'s lack")
+    if layout == "lerobot":
+        from robotrl.importers.lerobot import load_lerobot
+
+        return load_lerobot(path, specs, action, vlm=cfg.vlm, cameras=cfg.cameras or None, horizon=horizon)
+    if layout == "openpi":
+        from robotrl.importers.openpi import load_openpi
+
+        return load_openpi(path, specs, action, tokenizer=cfg.vlm, key=key, cameras=cfg.cameras, horizon=horizon)
+    raise unknown("layout", str(layout), LAYOUTS)
+
+
+def import_policy(
+    layout: Layout,
+    path: str | Path,
+    sim: VecSim,
+    out: str | Path,
+    cfg: ImportCfg | None = None,
+    *,
+    dataset: str | Path | None = None,
+    tolerance: float = 0.05,
+    frames: int = 256,
+) -> Imported:
+    """Read a published directory, look whether the policy sees and reads, and store it as a checkpoint.
+
+    Args:
+        layout: how the directory is laid out.
+        path: the directory.
+        sim: on whose observations and actions.
+        out: the checkpoint's directory, which must not exist yet; `init_from` and `robotrl eval` take it.
+        cfg: what the directory does not say itself.
+        dataset: recorded actions to compare with; without, the policy stays unverified.
+        tolerance: mean error at most, as a share of the action range.
+        frames: of the dataset, drawn at random.
+
+    Raises:
+        ConfigError: settings, sim or dataset do not fit.
+        DataError: the directory, or what the policy says, is not what it should be.
+    """
+    out = Path(out)
+    if out.exists():
+        raise ConfigError(f"out is {out}: expected a directory that does not exist yet")
+    policy = read_layout(layout, path, visible(sim), sim.action_spec, cfg or ImportCfg())
+    policy.control_dt_s = sim.control_dt_s
+    policy.eval()
+    seen = effects(policy)
+    found = None
+    if dataset is not None:
+        found = labels(policy, read_dataset(dataset), frames)
+        check_labels(found, tolerance)
+    tree = policy_tree(policy)
+    fingerprint = hashlib.sha256(tree["fingerprint"]["actions"].numpy().tobytes()).hexdigest()[:12]
+    parameters = sum(x.numel() for x in policy.parameters())
+    origin = {
+        "layout": layout,
+        "source": str(path),
+        "parameters": parameters,
+        "fingerprint": fingerprint,
+        "effects": {**seen.pictures, "words": seen.words},
+        "labels": None if found is None else found._asdict(),
+    }
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_checkpoint(out, {"policy": tree, "import": origin}, step=0, kind=STAGE)
+    return Imported(out, parameters, seen, fingerprint, found)
