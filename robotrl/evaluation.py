@@ -13,6 +13,7 @@ from robotrl.config import sim_options
 from robotrl.deploy.noise import CounterNoise
 from robotrl.deploy.runtime import Controller
 from robotrl.errors import ConfigError
+from robotrl.fit import check_fit
 from robotrl.inspection import kind_of
 from robotrl.load import load_policy
 from robotrl.loop import Actor, EvalResult, PolicyActor, evaluate
@@ -98,7 +99,13 @@ class Comparison(NamedTuple):
 
 
 def compare(
-    policy_path: Path, bundle_path: Path, *, sim: str | None = None, episodes: int = 256, seed: int = 0
+    policy_path: Path,
+    bundle_path: Path,
+    *,
+    sim: str | None = None,
+    episodes: int = 256,
+    seed: int = 0,
+    options: Sequence[str] = (),
 ) -> Comparison:
     """Success of a bundle and of its policy over the first held-out starts of split test.
 
@@ -110,6 +117,7 @@ def compare(
         sim: name of the sim; None takes the one that the run was trained on.
         episodes: how many starts.
         seed: keys the noise of both.
+        options: of the sim, "name=value", over those that the run had.
 
     Raises:
         ConfigError: the sim is unknown or cannot be told.
@@ -117,7 +125,7 @@ def compare(
     """
     results: list[EvalResult] = []
     for kind in ("policy", "bundle"):
-        vec = make_sim_of(policy_path, sim, num_envs=episodes, seed=seed)
+        vec = make_sim_of(policy_path, sim, num_envs=episodes, seed=seed, options=options)
         try:
             if kind == "bundle":
                 actor = bundle_actor(Controller.load(bundle_path, seed=seed), episodes)
@@ -131,7 +139,14 @@ def compare(
 
 
 def evaluate_path(
-    path: Path, *, sim: str | None = None, episodes: int = 256, split: Split = "test", seed: int = 0, num_envs: int = 64
+    path: Path,
+    *,
+    sim: str | None = None,
+    episodes: int = 256,
+    split: Split = "test",
+    seed: int = 0,
+    num_envs: int = 64,
+    options: Sequence[str] = (),
 ) -> EvalResult:
     """Run each of the first starts of a split exactly once.
 
@@ -142,13 +157,15 @@ def evaluate_path(
         split: "test" for the verdict, "val" for choosing.
         seed: of the policy's noise.
         num_envs: envs that step at once.
+        options: of the sim, "name=value", over those that the run had.
 
     Raises:
-        ConfigError: the sim is unknown, or cannot be told from the path, or there are fewer starts.
+        ConfigError: the sim is unknown, cannot be told from the path, or is not what the policy was trained for, or
+            there are fewer starts.
         DataError: nothing readable is at the path.
     """
     refuse_dataset(path)
-    vec = make_sim_of(path, sim, num_envs=min(num_envs, episodes), seed=seed)
+    vec = make_sim_of(path, sim, num_envs=min(num_envs, episodes), seed=seed, options=options)
     try:
         return evaluate(actor_of(path, vec, seed), vec, episodes=episodes, split=split, seed=seed)
     finally:
@@ -170,7 +187,9 @@ def actor_of(path: Path, sim: VecSim, seed: int) -> Actor:
     """Whatever acts at `path`, a run, a checkpoint or a bundle, in all envs of a sim."""
     if kind_of(path) == "bundle":
         return bundle_actor(Controller.load(path, seed=seed), sim.num_envs)
-    return PolicyActor(load_policy(path), sim.num_envs, sim.device, None, seed)
+    policy = load_policy(path)
+    check_fit(policy, sim)
+    return PolicyActor(policy, sim.num_envs, sim.device, None, seed)
 
 
 def to_json(result: EvalResult) -> dict[str, Any]:

@@ -133,6 +133,18 @@ def _checkpoint(found: Description) -> None:
     rows["step"] = f"{checkpoint.step:,}"
     rows["kind"] = checkpoint.kind
     rows["score"] = "not evaluated" if checkpoint.score is None else f"{checkpoint.score:g}"
+    origin = checkpoint.tree.get("import") if isinstance(checkpoint.tree, dict) else None
+    if origin is not None:
+        rows["imported"] = f"{origin['layout']} from {origin['source']}"
+        rows["policy"] = checkpoint.tree["policy"]["description"]["kind"]
+        rows["parameters"] = f"{origin['parameters']:,}"
+        rows["fingerprint"] = origin["fingerprint"]
+        labels = origin["labels"]
+        rows["recorded actions"] = (
+            "unverified: none were shown"
+            if labels is None
+            else f"missed by {labels['error']:.2%} of the action range in {labels['frames']} frames"
+        )
     for key, value in checkpoint.tree.items():
         rows[f"tree {key}"] = _leaves(value)
     rows["files"] = ", ".join(f"{name} {_size(size)}" for name, (size, _) in sorted(manifest.files.items()))

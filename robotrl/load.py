@@ -6,6 +6,7 @@ actions it gave on a stored input when it was saved. Loading repeats those actio
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -45,7 +46,12 @@ def policy_tree(policy: Any) -> dict[str, Any]:
     if not torch.isfinite(actions).all():
         raise NumericsError("the policy's action on a fixed input is not finite; the last checkpoint is intact")
     fingerprint = {"obs": obs, "noise": noise, "actions": actions}
-    return {"description": policy.to_json(), "weights": weights, "fingerprint": fingerprint}
+    return {
+        "description": policy.to_json(),
+        "weights": weights,
+        "fingerprint": fingerprint,
+        "tables_sha256": _tables_sha256(policy),
+    }
 
 
 def policy_from_tree(tree: dict[str, Any], where: str) -> Any:
@@ -65,6 +71,12 @@ def policy_from_tree(tree: dict[str, Any], where: str) -> Any:
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"{where}: the policy's description does not fit this version of robotrl: {error}") from error
     load_weights(policy, weights, f"{where}: the policy")
+    # checkpoints of before have no such sum
+    if tree.get("tables_sha256") not in (None, _tables_sha256(policy)):
+        raise DataError(
+            f"{where}: the tables that the policy makes of its description, e.g. of its tokenizer, are not those that"
+            " were saved"
+        )
     fingerprint = tree["fingerprint"]
     found, stored = _act(policy, fingerprint["obs"], fingerprint["noise"]), fingerprint["actions"]
     span = torch.tensor(policy.action_spec.high) - torch.tensor(policy.action_spec.low)
@@ -101,6 +113,21 @@ def load_weights(module: nn.Module, weights: Mapping[str, Tensor], what: str) ->
                 f"{what}: weight {name!r} has shape {tuple(weights[name].shape)}: expected {tuple(value.shape)}"
             )
     module.load_state_dict(weights)
+
+
+def _tables_sha256(policy: nn.Module) -> str | None:
+    """Of all whole numbers that a policy computes when it is built and does not store; None if there are none.
+
+    The fingerprint's observations do not touch each of them: a prompt's table has a row for each word.
+    """
+    stored = policy.state_dict().keys()
+    tables = {k: x for k, x in policy.named_buffers() if k not in stored and not x.is_floating_point()}
+    if not tables:
+        return None
+    digest = hashlib.sha256()
+    for name, table in sorted(tables.items()):
+        digest.update(name.encode() + table.cpu().numpy().tobytes())
+    return digest.hexdigest()
 
 
 @torch.no_grad()

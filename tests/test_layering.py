@@ -16,7 +16,7 @@ from layout import folder_of, setuptools_config  # noqa: E402
 BASE = {"spec", "transforms", "registry", "errors", "cores", "trace"}
 HELPERS = {"files", "memory", "progress"}
 RUN = {"run", "callbacks", "checkpoint", "locking", "logs", "media", "provenance", "rng", "store", "tree", "weights"}
-LEARN = BASE | HELPERS | RUN | {"fn", "data", "cursor", "collect", "group_rollout", "loop", "config", "load"}
+LEARN = BASE | HELPERS | RUN | {"fn", "data", "cursor", "collect", "group_rollout", "loop", "config", "load", "fit"}
 ALL = LEARN | {
     "policies",
     "rewards",
@@ -53,6 +53,8 @@ MAY_IMPORT = {
     "importers": LEARN | {"policies"},
     "loop": BASE | HELPERS | {"fn", "data", "collect", "cursor"},
     "config": BASE | {"interventions.config"},
+    # Whether a policy is for a sim.
+    "fit": BASE,
     # Finds a policy in a run, and its class through the registry.
     "load": BASE | HELPERS | RUN,
     "policies": {"spec", "transforms", "errors", "fn"},

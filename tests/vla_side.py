@@ -79,6 +79,22 @@ def smolvla(config, **changes):
     return modeling_smolvla.VLAFlowMatching(SmolVLAConfig(device="cpu", **changes))
 
 
+@torch.no_grad()
+def places(vision):
+    """The position that this version of transformers gives each patch: 4.57 counts 0, 0, 1, 2 along a side of four."""
+    embeddings = vision.embeddings
+    kept = embeddings.position_embedding.weight.clone()
+    numbers = torch.arange(len(kept), dtype=kept.dtype)[:, None].expand_as(kept)
+    side = embeddings.image_size // embeddings.patch_size
+    everyone = torch.ones(1, side, side, dtype=torch.bool)
+    pixels = torch.zeros(1, 3, embeddings.image_size, embeddings.image_size)
+    shown = embeddings(pixel_values=pixels, patch_attention_mask=everyone)
+    embeddings.position_embedding.weight.copy_(kept + numbers)
+    moved = embeddings(pixel_values=pixels, patch_attention_mask=everyone)
+    embeddings.position_embedding.weight.copy_(kept)
+    return (moved - shown)[0, :, 0].round().long()
+
+
 def toy(out):
     from safetensors.torch import save_file
 
@@ -109,6 +125,7 @@ def toy(out):
         "time": time,
         "chunk": chunk,
         "loss": loss,
+        "places": places(net.vlm_with_expert.get_vlm_model().vision_model),
     }
     np.savez(out / "seen.npz", **{name: x.numpy() for name, x in arrays.items()})
 

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 
 from robotrl.algos.engine import Context, Engine, EngineMode, Group, LossModule, LossOut, Updates
-from robotrl.algos.fit import check_fit
 from robotrl.algos.learner import Setup, SimLearner
 from robotrl.algos.normalizers import ObsNormalizer, RewardNormalizer
 from robotrl.algos.on_policy import (
@@ -35,6 +34,7 @@ from robotrl.algos.on_policy import (
 from robotrl.checkpoint import generator_state, set_generator_state
 from robotrl.collect import Collector, Decision
 from robotrl.errors import CapabilityError, ConfigError, out_of_range
+from robotrl.fit import check_fit
 from robotrl.fn import chain
 from robotrl.fn.loss import PolicyLoss, value_mse
 from robotrl.policies.value import Critic

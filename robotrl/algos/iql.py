@@ -21,7 +21,6 @@ from robotrl.algos.actor import RemoteExperience, experience_of
 from robotrl.algos.bc import transforms_for
 from robotrl.algos.engine import UPDATES_PER_CALL, Context, Engine, EngineMode, Group, LossModule, LossOut
 from robotrl.algos.experience import Acting, Experience
-from robotrl.algos.fit import check_fit
 from robotrl.algos.learner import Setup
 from robotrl.algos.off_policy import (
     Made,
@@ -39,6 +38,7 @@ from robotrl.data.chunks import check_dataset
 from robotrl.data.reader import read_dataset
 from robotrl.data.replay import Mixed, Replay, Sampler, Transitions, Uniform, episode_returns
 from robotrl.errors import ConfigError, out_of_range, unknown
+from robotrl.fit import check_fit
 from robotrl.fn.backup import advantage_weight, bootstrap, discounted_ones, ensemble_mse, expectile_loss
 from robotrl.fn.clone import CloneLoss, Shape, clone_loss_of
 from robotrl.policies.nets import Activation

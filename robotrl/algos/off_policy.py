@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from robotrl.algos.fit import check_fit
 from robotrl.algos.learner import Setup
 from robotrl.algos.normalizers import ObsNormalizer
 from robotrl.algos.rows import fitting
@@ -18,6 +17,7 @@ from robotrl.data.reader import Dataset
 from robotrl.data.replay import Replay, Transitions
 from robotrl.data.rollout import Arrays
 from robotrl.errors import out_of_range, unknown
+from robotrl.fit import check_fit
 from robotrl.policies.base import ACTION
 from robotrl.policies.q import QEnsemble
 from robotrl.spec import Spec, VecSim, visible

@@ -31,6 +31,8 @@ class Args:
     """Seeds the policy's noise."""
     sim: Annotated[str | None, tyro.conf.arg(metavar="SIM")] = None
     """A name from `robotrl list sims`; default the one that the run was trained on."""
+    options: tuple[str, ...] = ()
+    """Options of the sim, over those that the run had: image=flat_near image_size=64."""
     num_envs: int = 64
     """Environments that step at once."""
     against: Annotated[Path | None, tyro.conf.arg(metavar="RUN")] = None
@@ -70,6 +72,7 @@ def main(argv: Sequence[str]) -> int:
         split=args.split,
         seed=args.seed,
         num_envs=args.num_envs,
+        options=args.options,
     )
     _tell(args, result)
     if args.report is not None:
@@ -96,6 +99,7 @@ def _page(args: Args) -> int:
         seed=args.seed,
         num_envs=args.num_envs,
         keep=args.drives,
+        options=args.options,
         must_trace=False,
     )
     _tell(args, drives.result)
@@ -122,7 +126,7 @@ def _compare(args: Args, kind: str) -> int:
     from robotrl.evaluation import compare, to_json
     from robotrl.files import dump_json, replace_file
 
-    found = compare(args.against, args.path, sim=args.sim, episodes=args.episodes, seed=args.seed)
+    found = compare(args.against, args.path, sim=args.sim, episodes=args.episodes, seed=args.seed, options=args.options)
     for name, result in (("policy", found.policy), ("bundle", found.bundle)):
         rate = result.rate
         print(f"{name} {100 * rate.value:.1f} % (95 % interval {100 * rate.low:.1f} to {100 * rate.high:.1f} %)")

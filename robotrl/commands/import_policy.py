@@ -62,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
         feature, _, picture = pair.partition("=")
         cameras[feature] = picture
     from robotrl.config import sim_options
-    from robotrl.importing import ImportCfg, import_policy
+    from robotrl.importers.policy import ImportCfg, import_policy
     from robotrl.registry import make_sim
 
     sim = make_sim(args.sim, num_envs=1, seed=0, **sim_options(args.options))

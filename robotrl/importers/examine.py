@@ -61,7 +61,9 @@ def effects(policy: Any) -> Effects:
 
     seen: Seen = policy.seen
     pictures = {key: effect(key, 255 - obs[key]) for key in seen.pictures if key}
-    return Effects(pictures, effect(seen.words, obs[seen.words].roll(1, 0)))
+    # each word becomes another one, so that only what is said changes, not how much
+    said, count = obs[seen.words], len(policy.observation_spec[seen.words].words)
+    return Effects(pictures, effect(seen.words, torch.where(said > 0, said % (count - 1) + 1, said)))
 
 
 def _said(policy: Any, obs: dict[str, Tensor]) -> Tensor:
