@@ -42,6 +42,8 @@ class Trajectories(NamedTuple):
     """(D,) int64: 0 to N - 1."""
     success: Tensor
     """(N,) bool."""
+    start: Tensor
+    """(N,) int64: ids of the states that they began in."""
 
 
 class GroupCollector:
@@ -62,10 +64,8 @@ class GroupCollector:
             raise CapabilityError(
                 f"sim {type(sim).__name__} lacks HasStateIds: groups of episodes from one start need numbered starts"
             )
-        if size < 2 or sim.num_envs % size:
-            raise ConfigError(
-                f"sim.num_envs is {sim.num_envs}, algo.group_size is {size}: expected whole groups of 2 or more"
-            )
+        if size < 1 or sim.num_envs % size:
+            raise ConfigError(f"sim.num_envs is {sim.num_envs}, algo.group_size is {size}: expected whole groups")
         self.sim: Any = sim
         self.size = size
         self.env_steps = 0
@@ -98,7 +98,8 @@ class GroupCollector:
             NumericsError: a reward or an observation of the sim is not finite.
         """
         sim, n = self.sim, self.sim.num_envs
-        sim.queue_states(np.repeat(starts, self.size))
+        ids = np.repeat(starts, self.size)
+        sim.queue_states(ids)
         obs = sim.reset()
         alive, success = torch.ones(n, dtype=torch.bool), torch.zeros(n, dtype=torch.bool)
         seen: list[Arrays] = []
@@ -127,7 +128,9 @@ class GroupCollector:
             said.append(record)
             valid.append(done)
             whose.append(rows)
-        return Trajectories(_joined(seen), _joined(said), torch.cat(valid), torch.cat(whose), success)
+        return Trajectories(
+            _joined(seen), _joined(said), torch.cat(valid), torch.cat(whose), success, torch.from_numpy(ids)
+        )
 
     def state(self) -> dict[str, Any]:
         """For a resume: between two rollouts nothing else decides what comes."""
@@ -153,6 +156,7 @@ def chosen(found: Trajectories, groups: Tensor, size: int) -> Trajectories:
         found.valid[rows],
         number[found.episode[rows]],
         found.success[episodes],
+        found.start[episodes],
     )
 
 
@@ -165,6 +169,7 @@ def together(parts: list[Trajectories]) -> Trajectories:
         torch.cat([part.valid for part in parts]),
         torch.cat([part.episode + first for part, first in zip(parts, before, strict=True)]),
         torch.cat([part.success for part in parts]),
+        torch.cat([part.start for part in parts]),
     )
 
 

@@ -439,6 +439,15 @@ class HasTokens(Protocol):
         ...
 
 
+@runtime_checkable
+class HasEye(Protocol):
+    """A policy whose sight can be used apart, as an encoder of episodes for example."""
+
+    def eye(self) -> Any:
+        """A frozen module from raw observations (B, ...) to features (B, F)."""
+        ...
+
+
 class Chain(NamedTuple):
     """A sampled denoising chain in normalised action space."""
 

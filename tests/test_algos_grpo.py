@@ -134,14 +134,21 @@ def test_groups_are_chosen_and_put_together() -> None:
         episode = torch.tensor([0, 1, 2, 3, 0, 2])
         values = first + torch.arange(6.0)
         return Trajectories(
-            {"x": values}, {"y": -values}, torch.ones(6, 1, dtype=torch.bool), episode, torch.tensor([True, False] * 2)
+            {"x": values},
+            {"y": -values},
+            torch.ones(6, 1, dtype=torch.bool),
+            episode,
+            torch.tensor([True, False] * 2),
+            first + torch.arange(4),
         )
 
     picked = chosen(some(10), torch.tensor([1]), 2)
     assert picked.obs["x"].tolist() == [12, 13, 15] and picked.record["y"].tolist() == [-12, -13, -15]
     assert picked.episode.tolist() == [0, 1, 0] and picked.success.tolist() == [True, False]
+    assert picked.start.tolist() == [12, 13]
     both = together([picked, some(20)])
     assert both.episode.tolist() == [0, 1, 0, 2, 3, 4, 5, 2, 4] and len(both.success) == 6
+    assert both.start.tolist() == [12, 13, 20, 21, 22, 23]
     assert both.obs["x"].tolist() == [12, 13, 15, 20, 21, 22, 23, 24, 25]
 
 
@@ -270,7 +277,11 @@ def test_it_learns_what_is_rewarded(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda: CFG.build(Setup(tabletop, None, None, None, seed=0)), ConfigError, "GRPO starts from a policy"),
+        (
+            lambda: CFG.build(Setup(tabletop, None, None, None, seed=0)),
+            ConfigError,
+            "GRPO starts from a policy",
+        ),
         (
             lambda: CFG.build(Setup(tabletop, None, torch.nn.Linear(1, 1), None, seed=0)),
             CapabilityError,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from robotrl.errors import check_number
 from robotrl.policies.base import Deployed, SpecPolicy
@@ -105,6 +106,10 @@ class TokenPolicy(SpecPolicy):
         ids, there = self.prompt(obs[seen.words])
         return self.net.prefix(obs[self._picture], ids, there, state)
 
+    def eye(self) -> nn.Module:
+        """A frozen copy of what sees: pictures (B, S, S, 3), bytes, to features (B, F), the mean over patches."""
+        return Eye(copy.deepcopy(self.net.vision_backbone), self._picture).requires_grad_(False).eval()
+
     def token_logits(self, ctx: Prefix, tokens: Tensor) -> Tensor:
         """(B, H, A, bins) logits of each token of (B, H, A), given those before it where it is one after the other."""
         return self.net.logits(ctx, tokens.flatten(1)).unflatten(1, (self.horizon, self.action_width))
@@ -142,6 +147,23 @@ class TokenPolicy(SpecPolicy):
     def _said(self, obs: dict[str, Tensor], generator: torch.Generator | None, mode: Mode) -> Deployed:
         raw = self.from_tokens(self.sample_tokens(self.encode(obs), generator, mode))
         return Deployed(self.to_actions(raw), raw)
+
+
+class Eye(nn.Module):
+    """Vision towers alone.
+
+    Args:
+        towers: (B, S, S, 3) to (B, P, F).
+        picture: key of the observation that they see.
+    """
+
+    def __init__(self, towers: nn.Module, picture: str) -> None:
+        super().__init__()
+        self.towers, self.picture = towers, picture
+
+    def forward(self, obs: dict[str, Tensor]) -> Tensor:
+        """Features (B, F) of observations."""
+        return self.towers(obs[self.picture]).mean(dim=1)
 
 
 class TokenVlaPolicy(TokenPolicy):

@@ -9,23 +9,28 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from robotrl.algos.engine import Context, Engine, EngineMode, Group, LossModule, LossOut
-from robotrl.algos.learner import Setup, SimLearner
-from robotrl.algos.on_policy import epoch_order, finite
+from robotrl.algos.engine import Context, EngineMode, LossModule, LossOut
+from robotrl.algos.learner import Setup
+from robotrl.algos.on_policy import finite
 from robotrl.algos.rows import part
-from robotrl.checkpoint import generator_state, set_generator_state
-from robotrl.collect import Decision
-from robotrl.errors import CapabilityError, ConfigError, check_number, out_of_range
+from robotrl.algos.token_pg import TokenLearner
+from robotrl.errors import CapabilityError, ConfigError, check_number, out_of_range, unknown
 from robotrl.fn import tokens
 from robotrl.fn.advantage import group_relative
 from robotrl.fn.loss import weighted_clip
-from robotrl.group_rollout import GroupCollector, Trajectories, chosen, together
-from robotrl.spec import HasTokens
+from robotrl.fn.progress import progress_reward
+from robotrl.group_rollout import Trajectories, chosen, together
+from robotrl.spec import HasEye, HasScenarios
+
+Progress = Literal["none", "sight"]
+PROGRESS: tuple[Progress, ...] = ("none", "sight")
+Keep = Literal["success", "reward"]
+KEEP: tuple[Keep, ...] = ("success", "reward")
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,16 @@ class GrpoCfg:
     """Groups are kept whose success rate is not below this ..."""
     keep_high: float = 0.9
     """... nor above this."""
+    keep_by: Keep = "success"
+    """Whether groups are dropped by their success, or, with progress, only where all rewards are the same: then groups
+    in which all fail teach, too."""
+    progress: Progress = "none"
+    """What a failure is worth: nothing, or how near it came to successes of its task by the policy's own sight at the
+    start of the run (SRPO)."""
+    progress_cap: float = 0.6
+    """What a failure is worth at most."""
+    progress_steepness: float = 10.0
+    """Of the sigmoid that its distance goes through."""
     minibatch: int = 128
     """Decisions for each update."""
     epochs: int = 1
@@ -111,42 +126,20 @@ def token_weights(valid: Tensor, episode: Tensor, episodes: int, action: int) ->
 # update
 
 
-class GrpoLearner(SimLearner):
-    """Fine-tunes a policy that says tokens; see `GrpoCfg`.
-
-    Raises:
-        ConfigError: settings out of range, no policy to start from, or envs that make no whole groups.
-        CapabilityError: the policy says no tokens, or the sim's starts are not numbered.
-    """
+class GrpoLearner(TokenLearner):
+    """Fine-tunes a policy that says tokens; see `GrpoCfg` and `TokenLearner`."""
 
     def __init__(self, cfg: GrpoCfg, setup: Setup) -> None:
         _check(cfg)
         self.cfg = cfg
-        torch.manual_seed(setup.seed)
-        policy: Any = setup.init_policy
-        if policy is None:
-            raise ConfigError(
-                "init_from is not given: GRPO starts from a policy that succeeds now and then; expected a run, e.g. of"
-                " tabletop-bc-token"
-            )
-        if not isinstance(policy, HasTokens):
-            raise CapabilityError(
-                f"policy {type(policy).__name__} lacks HasTokens: GRPO needs the probability of each token"
-            )
-        self.policy: Any = policy
-        sim = setup.make_sim()
-        self._stepper = self._collector = GroupCollector(sim, cfg.group_size, setup.seed)
-        self.policy.control_dt_s = sim.control_dt_s
-        self._engine = Engine(
-            GrpoLoss(self.policy, cfg),
-            (Group("policy.", cfg.grad_norm),),
-            minibatch=cfg.minibatch,
-            carry=torch.zeros(1),
-            mode=cfg.engine,
-            updates_per_call=1,
-        )
-        self._generator = torch.Generator().manual_seed(setup.seed)
-        self.iterations = cfg.iterations
+        super().__init__(cfg, setup, "GRPO", lambda policy: GrpoLoss(policy, cfg), cfg.group_size)
+        self._eye: Any = None
+        if cfg.progress == "sight":
+            if not isinstance(self.policy, HasEye):
+                raise CapabilityError(
+                    f"policy {type(self.policy).__name__} lacks HasEye: algo.progress needs its sight (sight)"
+                )
+            self._eye = self.policy.eye()
 
     def iterate(self) -> dict[str, float]:
         """Rollouts until enough groups are kept, then the updates."""
@@ -155,9 +148,9 @@ class GrpoLearner(SimLearner):
         rates: list[Tensor] = []
         kept = tries = 0
         while kept < cfg.groups and tries < cfg.tries:
-            found = self._collector.collect(self._decide, self._collector.draw())
+            found = self._collector.collect(self.decide, self._collector.draw())
             rate = found.success.view(-1, cfg.group_size).float().mean(dim=1)
-            good = torch.nonzero((rate >= cfg.keep_low) & (rate <= cfg.keep_high))[:, 0]
+            good = torch.nonzero(self._worth(rate))[:, 0]
             rates.append(rate)
             kept, tries = kept + len(good), tries + 1
             if len(good):
@@ -165,33 +158,67 @@ class GrpoLearner(SimLearner):
         scalars = {
             "rollout_success": float(torch.cat(rates).mean()),
             "groups_drawn": float(sum(map(len, rates))),
-            "groups_kept": float(kept),
+            "groups_kept": 0.0,
         }
-        return finite(scalars | (self._update(together(parts)) if parts else {}))
+        if parts:
+            found, reward = self._rewarded(together(parts))
+            scalars["groups_kept"] = float(len(reward))
+            scalars |= self._update(found, reward) if len(reward) else {}
+        return finite(scalars)
+
+    def _worth(self, rate: Tensor) -> Tensor:
+        """Which groups (P,) are worth keeping by their success rates; where rewards decide, all but full successes."""
+        if self.cfg.keep_by == "reward":
+            return rate < 1
+        return (rate >= self.cfg.keep_low) & (rate <= self.cfg.keep_high)
+
+    def _rewarded(self, found: Trajectories) -> tuple[Trajectories, Tensor]:
+        """The groups that teach something, and their rewards (P, G)."""
+        cfg, reward = self.cfg, found.success.float()
+        if self._eye is not None:
+            cap, steepness = cfg.progress_cap, cfg.progress_steepness
+            task, sight = self._tasks(found.start), self._sight(found)
+            reward = progress_reward(sight, found.success, task, cap=cap, steepness=steepness)
+        reward = reward.view(-1, cfg.group_size)
+        good = torch.nonzero(reward.amax(dim=1) > reward.amin(dim=1))[:, 0]
+        return (chosen(found, good, cfg.group_size) if len(good) < len(reward) else found), reward[good]
+
+    def _tasks(self, start: Tensor) -> Tensor:
+        """(N,) numbers of the scenarios that starts belong to; 0 where the sim has none."""
+        if not isinstance(self.sim, HasScenarios):
+            return torch.zeros_like(start)
+        return torch.tensor([self.sim.scenarios.index(self.sim.scenario_of(int(i))) for i in start])
 
     @torch.no_grad()
-    def _decide(self, obs: dict[str, Tensor]) -> Decision:
-        policy = self.policy
-        ctx = policy.encode({key: obs[key] for key in policy.observation_spec})
-        said = policy.sample_tokens(ctx, self._generator, "sample")
-        return Decision(policy.to_actions(policy.from_tokens(said)), {"tokens": said})
-
-    def _update(self, found: Trajectories) -> dict[str, float]:
-        cfg = self.cfg
-        reward = found.success.float().view(-1, cfg.group_size)
-        obs = {f"obs/{key}": found.obs[key] for key in self.policy.observation_spec}
-        rows = {
-            **obs,
-            "tokens": found.record["tokens"],
-            "log_prob": self._log_prob(found),
-            "advantage": group_relative(reward).flatten()[found.episode],
-            "weight": token_weights(found.valid, found.episode, len(found.success), self.policy.action_width),
-        }
+    def _sight(self, found: Trajectories) -> Tensor:
+        """(N, F) mean over each episode's decisions of what the eye makes of them."""
         size = len(found.episode)
-        order = epoch_order(size, cfg.minibatch, cfg.epochs, self._generator, keep_all=True)
-        updates = self._engine.run(rows, order, size, f"env step {self.env_steps}")
-        means = updates.mean()
-        return {**means, "ratio_error": float(updates.info["ratio_error"][0]), "decisions": float(size)}
+        parts = (slice(i, i + self.cfg.minibatch) for i in range(0, size, self.cfg.minibatch))
+        features = torch.cat([self._eye({k: x[part] for k, x in found.obs.items()}).float() for part in parts])
+        total = torch.zeros(len(found.success), features.shape[1]).index_add_(0, found.episode, features)
+        return total / torch.bincount(found.episode, minlength=len(total))[:, None]
+
+    def _update(self, found: Trajectories, reward: Tensor) -> dict[str, float]:
+        return self.learn(
+            {
+                **self.seen(found),
+                "tokens": found.record["tokens"],
+                "log_prob": self._log_prob(found),
+                "advantage": group_relative(reward).flatten()[found.episode],
+                "weight": token_weights(found.valid, found.episode, len(found.success), self.policy.action_width),
+            }
+        )
+
+    def state(self) -> dict[str, Any]:
+        """See `Learner.state`; the eye is that of the start, whatever the policy's has become."""
+        eye = {} if self._eye is None else {"eye": self._eye.state_dict()}
+        return {**super().state(), **eye}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """See `Learner.load`."""
+        super().load(state)
+        if self._eye is not None:
+            self._eye.load_state_dict(state["eye"])
 
     @torch.no_grad()
     def _log_prob(self, found: Trajectories) -> Tensor:
@@ -204,31 +231,24 @@ class GrpoLearner(SimLearner):
             out.append(tokens.log_prob(self.policy.token_logits(ctx, said), said, self.policy.temperature))
         return torch.cat(out)
 
-    def state(self) -> dict[str, Any]:
-        """See `Learner.state`."""
-        return {
-            "policy": self.policy.state_dict(),
-            "engine": self._engine.state(),
-            "generator": generator_state(self._generator),
-            "collector": self._collector.state(),
-        }
-
-    def load(self, state: dict[str, Any]) -> None:
-        """See `Learner.load`."""
-        self.policy.load_state_dict(state["policy"])
-        self._engine.load(state["engine"])
-        set_generator_state(self._generator, state["generator"])
-        self._collector.load(state["collector"])
-
 
 def _check(cfg: GrpoCfg) -> None:
-    for name in ("iterations", "groups", "tries", "minibatch", "epochs"):
+    for name in ("groups", "tries"):
         if getattr(cfg, name) < 1:
             raise out_of_range(f"algo.{name}", getattr(cfg, name), "1 or more")
-    for name in ("lr", "grad_norm", "clip_low", "clip_high"):
+    for name in ("clip_low", "clip_high"):
         if not 0 < getattr(cfg, name) < math.inf:
             raise out_of_range(f"algo.{name}", getattr(cfg, name), "above 0")
+    if cfg.group_size < 2:
+        raise out_of_range("algo.group_size", cfg.group_size, "2 or more")
     for name in ("keep_low", "keep_high"):
         check_number(f"algo.{name}", getattr(cfg, name), 0.0, 1.0)
+    for name, value, known in (("keep_by", cfg.keep_by, KEEP), ("progress", cfg.progress, PROGRESS)):
+        if value not in known:
+            raise unknown(f"algo.{name}", str(value), known)
+    if not 0 < cfg.progress_cap < 1:
+        raise out_of_range("algo.progress_cap", cfg.progress_cap, "above 0, below 1: less than a success")
+    if not 0 < cfg.progress_steepness < math.inf:
+        raise out_of_range("algo.progress_steepness", cfg.progress_steepness, "above 0")
     if cfg.keep_low > cfg.keep_high:
         raise ConfigError(f"algo.keep_low is {cfg.keep_low}: expected at most keep_high, {cfg.keep_high}")

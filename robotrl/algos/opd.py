@@ -1,0 +1,138 @@
+"""On-policy distillation of policies that say tokens (VLA-OPD): a frozen teacher scores what the student itself said.
+
+No reward is needed, and no exploration: where the student goes, the teacher says how likely it would have been.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from robotrl.algos.engine import Context, EngineMode, LossModule, LossOut
+from robotrl.algos.learner import Setup
+from robotrl.algos.on_policy import finite
+from robotrl.algos.rows import part
+from robotrl.algos.token_pg import TokenLearner
+from robotrl.errors import ConfigError, unknown
+from robotrl.fn import distill, tokens
+from robotrl.load import load_policy
+
+Divergence = Literal["reverse", "forward", "labels"]
+DIVERGENCES: dict[Divergence, Callable[[Tensor, Tensor, Tensor, Tensor, float], Tensor]] = {
+    "reverse": distill.reverse_kl,
+    "forward": distill.forward_kl,
+    "labels": distill.labels,
+}
+SAME = ("bins", "horizon", "words", "action_spec")
+"""What teacher and student must have in common, with the way from tokens to actions."""
+
+
+@dataclass(frozen=True)
+class OpdCfg:
+    """Settings of on-policy distillation."""
+
+    teacher: str = ""
+    """Run or checkpoint of the teacher."""
+    divergence: Divergence = "reverse"
+    """What is made smaller; "forward" and "labels" are the ablations of the paper."""
+    iterations: int = 60
+    """Rollouts, each with its updates."""
+    minibatch: int = 128
+    """Decisions for each update."""
+    epochs: int = 1
+    """Passes over a rollout's decisions."""
+    lr: float = 1e-4
+    """Of Adam."""
+    grad_norm: float = 1.0
+    """Gradients are clipped to this norm."""
+    engine: EngineMode = "eager"
+    """How updates are computed; see docs/engine.md."""
+
+    def build(self, setup: Setup) -> OpdLearner:
+        """The learner."""
+        return OpdLearner(self, setup)
+
+
+# loss
+
+
+class OpdLoss(LossModule):
+    """The divergence on minibatches of what the student said.
+
+    Args:
+        policy: what learns.
+        teacher: frozen.
+        cfg: settings.
+    """
+
+    def __init__(self, policy: nn.Module, teacher: nn.Module, cfg: OpdCfg) -> None:
+        super().__init__()
+        self.policy: Any = policy
+        self.teacher: Any = teacher.requires_grad_(False).eval()
+        self._cfg = cfg
+
+    def forward(self, batch: dict[str, Tensor], context: Context) -> LossOut:
+        """See `LossModule`."""
+        cfg, policy, said, weight = self._cfg, self.policy, batch["tokens"], batch["weight"]
+        obs = part(batch, "obs/")
+        with torch.no_grad():
+            taught = self.teacher.token_logits(self.teacher.encode(obs), said)
+        logits = policy.token_logits(policy.encode(obs), said)
+        loss = DIVERGENCES[cfg.divergence](logits, taught, said, weight, policy.temperature)
+        with torch.no_grad():
+            ours, theirs = (tokens.log_prob(x, said, policy.temperature) for x in (logits, taught))
+            gap = (weight * (ours - theirs)).flatten(1).sum(dim=1).mean()
+            info = {"kl_to_teacher": gap, "entropy": tokens.entropy(logits, policy.temperature).mean()}
+        lr = torch.tensor(cfg.lr, dtype=logits.dtype, device=logits.device)
+        return LossOut(loss, info, (lr,), context.carry)
+
+
+# update
+
+
+class OpdLearner(TokenLearner):
+    """Distils a teacher into a policy that says tokens; see `OpdCfg` and `TokenLearner`.
+
+    Raises:
+        ConfigError: no teacher, an unknown divergence, or a teacher that says other tokens.
+    """
+
+    def __init__(self, cfg: OpdCfg, setup: Setup) -> None:
+        if not cfg.teacher:
+            raise ConfigError("algo.teacher is not given: expected the run of a policy that is better than the student")
+        if cfg.divergence not in DIVERGENCES:
+            raise unknown("algo.divergence", str(cfg.divergence), DIVERGENCES)
+        self.cfg = cfg
+        teacher = load_policy(cfg.teacher)
+        super().__init__(cfg, setup, "distillation", lambda policy: OpdLoss(policy, teacher, cfg), group_size=1)
+        check_teacher(teacher, self.policy)
+
+    def iterate(self) -> dict[str, float]:
+        """An episode in each env, then the updates."""
+        found = self._collector.collect(self.decide, self._collector.draw())
+        width = self.policy.action_width
+        weight = found.valid.float() * (len(found.valid) / (found.valid.sum() * width))
+        rows = {
+            **self.seen(found),
+            "tokens": found.record["tokens"],
+            "weight": weight[..., None].expand(-1, -1, width),
+        }
+        return finite({"rollout_success": float(found.success.float().mean()), **self.learn(rows)})
+
+
+def check_teacher(teacher: Any, student: Any) -> None:
+    """Make sure that both mean the same by a token.
+
+    Raises:
+        ConfigError: what differs, with both values.
+    """
+    for name in SAME:
+        theirs, ours = getattr(teacher, name, None), getattr(student, name)
+        if theirs != ours:
+            raise ConfigError(f"{name} of the teacher is {theirs}: expected {ours}, as of the student")
+    if teacher.transforms.outputs != student.transforms.outputs:
+        raise ConfigError("statistics of the teacher's actions are not the student's: expected the same")

@@ -1,0 +1,114 @@
+"""What methods that fine-tune policies which say tokens share: rollouts of whole episodes, checkpoints, resume."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from robotrl.algos.engine import Engine, EngineMode, Group, LossModule
+from robotrl.algos.learner import Setup, SimLearner
+from robotrl.algos.on_policy import epoch_order
+from robotrl.checkpoint import generator_state, set_generator_state
+from robotrl.collect import Decision
+from robotrl.errors import CapabilityError, ConfigError, out_of_range
+from robotrl.fit import check_fit
+from robotrl.group_rollout import GroupCollector, Trajectories
+from robotrl.spec import HasTokens
+
+POLICY = "policy."
+"""Prefix of what learns in a loss."""
+
+
+class TokenLearner(SimLearner):
+    """Fine-tunes a policy that says tokens on line.
+
+    Args:
+        cfg: has `iterations`, `minibatch`, `epochs`, `lr`, `grad_norm` and `engine`.
+        setup: see `Setup`; a policy to start from is required.
+        method: what to call the method in errors.
+        make_loss: (policy) to the method's loss, which has the policy as `policy`.
+        group_size: episodes from one start; divides the sim's envs.
+
+    Raises:
+        ConfigError: settings out of range, no policy to start from, a sim that it is not for, or envs that make no
+            whole groups.
+        CapabilityError: the policy says no tokens, or the sim's starts are not numbered.
+    """
+
+    def __init__(
+        self, cfg: Any, setup: Setup, method: str, make_loss: Callable[[Any], LossModule], group_size: int
+    ) -> None:
+        for name in ("iterations", "minibatch", "epochs"):
+            if getattr(cfg, name) < 1:
+                raise out_of_range(f"algo.{name}", getattr(cfg, name), "1 or more")
+        for name in ("lr", "grad_norm"):
+            if not 0 < getattr(cfg, name) < math.inf:
+                raise out_of_range(f"algo.{name}", getattr(cfg, name), "above 0")
+        self._shared = cfg
+        torch.manual_seed(setup.seed)
+        policy: Any = setup.init_policy
+        if policy is None:
+            raise ConfigError(
+                f"init_from is not given: {method} starts from a policy that says tokens; expected a run, e.g. of"
+                " tabletop-bc-token"
+            )
+        if not isinstance(policy, HasTokens):
+            raise CapabilityError(
+                f"policy {type(policy).__name__} lacks HasTokens: {method} needs the probability of each token"
+            )
+        self.policy: Any = policy
+        self.sim = setup.make_sim()
+        check_fit(policy, self.sim)
+        self._stepper = self._collector = GroupCollector(self.sim, group_size, setup.seed)
+        self.policy.control_dt_s = self.sim.control_dt_s
+        mode: EngineMode = cfg.engine
+        self._engine = Engine(
+            make_loss(self.policy),
+            (Group(POLICY, cfg.grad_norm),),
+            minibatch=cfg.minibatch,
+            carry=torch.zeros(1),
+            mode=mode,
+            updates_per_call=1,
+        )
+        self._generator = torch.Generator().manual_seed(setup.seed)
+        self.iterations: int = cfg.iterations
+
+    @torch.no_grad()
+    def decide(self, obs: dict[str, Tensor]) -> Decision:
+        """Chunks drawn at the policy's temperature; remembered are their tokens."""
+        policy = self.policy
+        ctx = policy.encode({key: obs[key] for key in policy.observation_spec})
+        said = policy.sample_tokens(ctx, self._generator, "sample")
+        return Decision(policy.to_actions(policy.from_tokens(said)), {"tokens": said})
+
+    def seen(self, found: Trajectories) -> dict[str, Tensor]:
+        """The observations of decisions as rows of a minibatch, "obs/" before their keys."""
+        return {f"obs/{key}": found.obs[key] for key in self.policy.observation_spec}
+
+    def learn(self, rows: dict[str, Tensor]) -> dict[str, float]:
+        """The epochs over some decisions; gives the means of what the loss logs, the first of `ratio_error`."""
+        cfg, size = self._shared, len(rows["tokens"])
+        order = epoch_order(size, cfg.minibatch, cfg.epochs, self._generator, keep_all=True)
+        updates = self._engine.run(rows, order, size, f"env step {self.env_steps}")
+        first = {name: float(updates.info[name][0]) for name in ("ratio_error",) if name in updates.info}
+        return {**updates.mean(), **first, "decisions": float(size)}
+
+    def state(self) -> dict[str, Any]:
+        """See `Learner.state`."""
+        return {
+            "policy": self.policy.state_dict(),
+            "engine": self._engine.state(),
+            "generator": generator_state(self._generator),
+            "collector": self._collector.state(),
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """See `Learner.load`."""
+        self.policy.load_state_dict(state["policy"])
+        self._engine.load(state["engine"])
+        set_generator_state(self._generator, state["generator"])
+        self._collector.load(state["collector"])
