@@ -11,6 +11,7 @@ from robotrl.algos.flow_sde import FlowSdeCfg
 from robotrl.algos.grpo import GrpoCfg
 from robotrl.algos.opd import OpdCfg
 from robotrl.algos.reinflow import ReinFlowCfg
+from robotrl.algos.vla_rl import VlaRlCfg
 from robotrl.config import EvalCfg, SimCfg, TrainCfg
 from robotrl.policies.steered import SteeredCfg
 from robotrl.policies.vla.flow import FlowVlaCfg
@@ -50,6 +51,16 @@ def srpo() -> TrainCfg[GrpoCfg, TokenVlaCfg]:
     """`grpo`, with failures worth how near they came to successes: for a policy that seldom succeeds."""
     base = grpo()
     return replace(base, algo=replace(base.algo, progress="sight", keep_by="reward"))
+
+
+def vla_rl() -> TrainCfg[VlaRlCfg, TokenVlaCfg]:
+    """Fine-tune what `tabletop-bc-token` cloned with a critic: `--init-from RUN --sim.curriculum 0.5`."""
+    return TrainCfg(
+        sim=SimCfg(SIM, num_envs=64, options=OPTIONS),
+        algo=VlaRlCfg(),
+        policy=TokenVlaCfg(),
+        evaluation=EvalCfg(every=10, episodes=192, num_envs=96),
+    )
 
 
 def opd() -> TrainCfg[OpdCfg, TokenVlaCfg]:

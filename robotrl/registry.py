@@ -177,6 +177,7 @@ PRESETS = Table(
         "tabletop-grpo": "robotrl.configs.tabletop:grpo",
         "tabletop-opd": "robotrl.configs.tabletop:opd",
         "tabletop-srpo": "robotrl.configs.tabletop:srpo",
+        "tabletop-vla-rl": "robotrl.configs.tabletop:vla_rl",
         "tabletop-reinflow": "robotrl.configs.tabletop:reinflow",
         "tabletop-flow-sde": "robotrl.configs.tabletop:flow_sde",
         "tabletop-dsrl": "robotrl.configs.tabletop:dsrl",

@@ -448,6 +448,15 @@ class HasEye(Protocol):
         ...
 
 
+@runtime_checkable
+class HasReader(Protocol):
+    """A policy of which what it makes of an observation can be used apart, by a critic for example."""
+
+    def reader(self) -> Any:
+        """A frozen module from raw observations (B, ...) to features (B, `width`), an attribute of it."""
+        ...
+
+
 class Chain(NamedTuple):
     """A sampled denoising chain in normalised action space."""
 

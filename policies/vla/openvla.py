@@ -158,6 +158,13 @@ class OpenVla(nn.Module):
             torch.cat([there[:, :1], always, there[:, 1:]], dim=1),
         )
 
+    def summary(self, prefix: Prefix) -> Tensor:
+        """(B, D) the hidden state at the prompt's last token: what was seen and read, before anything is said."""
+        causal = self.cfg.decoding == "autoregressive"
+        mask = attention(prefix.there, prefix.embeddings.dtype, causal)
+        hidden = self._hidden(prefix.embeddings, mask, places(prefix.there))
+        return hidden[torch.arange(len(hidden)), last_of(prefix.there)]
+
     def logits(self, prefix: Prefix, tokens: Tensor) -> Tensor:
         """Logits (B, T, bins) of T action tokens.
 

@@ -110,6 +110,10 @@ class TokenPolicy(SpecPolicy):
         """A frozen copy of what sees: pictures (B, S, S, 3), bytes, to features (B, F), the mean over patches."""
         return Eye(copy.deepcopy(self.net.vision_backbone), self._picture).requires_grad_(False).eval()
 
+    def reader(self) -> nn.Module:
+        """A frozen copy that makes observations to the hidden state (B, `width`) at the prompt's last token."""
+        return Reader(copy.deepcopy(self)).requires_grad_(False).eval()
+
     def token_logits(self, ctx: Prefix, tokens: Tensor) -> Tensor:
         """(B, H, A, bins) logits of each token of (B, H, A), given those before it where it is one after the other."""
         return self.net.logits(ctx, tokens.flatten(1)).unflatten(1, (self.horizon, self.action_width))
@@ -164,6 +168,24 @@ class Eye(nn.Module):
     def forward(self, obs: dict[str, Tensor]) -> Tensor:
         """Features (B, F) of observations."""
         return self.towers(obs[self.picture]).mean(dim=1)
+
+
+class Reader(nn.Module):
+    """What a policy makes of picture, words and state, before it says anything.
+
+    Args:
+        policy: of which this is.
+    """
+
+    def __init__(self, policy: TokenPolicy) -> None:
+        super().__init__()
+        self.policy = policy
+        self.width: int = policy.net.cfg.text.width
+        """Of the features."""
+
+    def forward(self, obs: dict[str, Tensor]) -> Tensor:
+        """Features (B, width) of observations."""
+        return self.policy.net.summary(self.policy.encode(obs))
 
 
 class TokenVlaPolicy(TokenPolicy):

@@ -63,7 +63,7 @@ class Batch(NamedTuple):
     record: dict[str, Tensor]
     """(B, ...) what the decider kept; holds `log_prob` under the policy that acted."""
     advantage: Tensor
-    """(B,) normalised."""
+    """(B,) normalised, unless otherwise asked for."""
     value_target: Tensor
     """(B,)."""
     value: Tensor
@@ -88,7 +88,13 @@ def observations(rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def make_batch(
-    rollout: Rollout, value: Value, gamma: float, lam: float, at_once: int | None = None, world: World = ALONE
+    rollout: Rollout,
+    value: Value,
+    gamma: float,
+    lam: float,
+    at_once: int | None = None,
+    world: World = ALONE,
+    normalised: bool = True,
 ) -> Batch:
     """Advantages of a rollout's decisions, and the decisions flattened.
 
@@ -99,6 +105,7 @@ def make_batch(
         lam: lambda of GAE, for each decision.
         at_once: how many observations the critic may value at once; None is `ROWS`.
         world: the processes whose advantages are normalised together.
+        normalised: whether they are.
     """
     valid = rollout.valid
     obs = {key: array[valid] for key, array in rollout.obs.items()}
@@ -117,7 +124,9 @@ def make_batch(
         valid,
         lam,
     )
-    advantage = normalise(out.advantage, valid, world.rows(out.advantage[valid]))
+    advantage = out.advantage
+    if normalised:
+        advantage = normalise(advantage, valid, world.rows(advantage[valid]))
     target = out.value_target[valid]
     return Batch(
         obs,

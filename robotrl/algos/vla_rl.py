@@ -1,0 +1,246 @@
+"""PPO with a critic on policies that say tokens, as VLA-RL has it (Lu et al. 2025, 2505.18719).
+
+Each decision is one action of the policy, however many tokens it takes to say it: there is one ratio for all of them,
+and generalised advantages over env steps. The critic reads what a frozen copy of the policy makes of picture and words,
+so that it costs the policy nothing, and is trained alone at first.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from robotrl.algos.engine import Context, Engine, EngineMode, Group, LossModule, LossOut
+from robotrl.algos.learner import Setup, SimLearner
+from robotrl.algos.on_policy import (
+    ROWS,
+    Batch,
+    check_settings,
+    epoch_order,
+    finite,
+    make_batch,
+    observations,
+    rollout_scalars,
+    update_scalars,
+)
+from robotrl.checkpoint import generator_state, set_generator_state
+from robotrl.collect import Collector, Decision
+from robotrl.errors import CapabilityError, ConfigError, out_of_range
+from robotrl.fit import check_fit
+from robotrl.fn import tokens
+from robotrl.fn.loss import ppo_clip, value_clipped_mse
+from robotrl.policies.value import ValueNet
+from robotrl.spec import HasReader, HasTokens
+
+CRITIC, BOTH = "critic", "both"
+"""The engine's phases."""
+READ = "read"
+"""The row of what the frozen copy makes of an observation."""
+
+
+@dataclass(frozen=True)
+class VlaRlCfg:
+    """Settings of VLA-RL; discount, clip ranges, the critic's size and its head start are the published ones."""
+
+    env_steps: int = 400_000
+    """Budget of env steps, all envs counted; rounded up to whole iterations."""
+    steps_per_env: int = 40
+    """Env steps of a rollout in each env."""
+    epochs: int = 2
+    """Passes over a rollout's decisions; with one, the ratio is 1 throughout and nothing is ever clipped."""
+    minibatch: int = 128
+    """Decisions for each gradient step."""
+    lr: float = 1e-4
+    """Of the policy."""
+    critic_lr: float = 1e-3
+    """Of the critic."""
+    gamma: float = 0.99
+    """Discount of one env step."""
+    lam: float = 0.95
+    """Lambda of generalised advantage estimation, for each decision."""
+    clip_coef: float = 0.2
+    """Clip range of a decision's ratio."""
+    value_clip: float = 0.2
+    """How far a value may move from what it was before the iteration and still be improved further."""
+    normalise_advantage: bool = False
+    """Advantages of a rollout to zero mean and unit deviation."""
+    target_kl: float | None = None
+    """The actor's updates of an iteration end once the approximate KL passes this; None never ends them."""
+    critic_warmup: int = 5
+    """First iterations that train the critic alone."""
+    grad_norm: float = 1.0
+    """Gradients are clipped to this norm, actor and critic each for itself."""
+    critic_hidden: tuple[int, ...] = (1024, 512)
+    """Widths of the critic's hidden layers."""
+    engine: EngineMode = "eager"
+    """How updates are computed; see docs/engine.md."""
+
+    def build(self, setup: Setup) -> VlaRlLearner:
+        """The learner."""
+        return VlaRlLearner(self, setup)
+
+
+# losses
+
+
+def decision_log_prob(logits: Tensor, said: Tensor, temperature: float) -> Tensor:
+    """(B,) log-probability of all tokens (B, H, A) of a decision together."""
+    return tokens.log_prob(logits, said, temperature).flatten(1).sum(dim=1)
+
+
+class VlaRlLoss(LossModule):
+    """Actor and critic together. The carry is whether the actor still learns.
+
+    Args:
+        policy: what learns.
+        critic: on what the frozen copy reads.
+        cfg: settings.
+    """
+
+    def __init__(self, policy: nn.Module, critic: ValueNet, cfg: VlaRlCfg) -> None:
+        super().__init__()
+        self.policy: Any = policy
+        self.critic = critic
+        self._cfg = cfg
+
+    def forward(self, batch: dict[str, Tensor], context: Context) -> LossOut:
+        """See `LossModule`."""
+        cfg, policy, going = self._cfg, self.policy, context.carry[0]
+        value = self.critic(batch[READ])
+        value_loss = value_clipped_mse(value, batch["value"], batch["value_target"], cfg.value_clip)
+        critic_lr = torch.tensor(cfg.critic_lr, dtype=value.dtype, device=value.device)
+        if context.phase == CRITIC:
+            info = {"value_loss": value_loss, "actor_on": torch.zeros_like(going)}
+            return LossOut(value_loss, info, (None, critic_lr), context.carry)
+        logits = policy.token_logits(policy.encode(observations(batch)), batch["tokens"])
+        log_prob = decision_log_prob(logits, batch["tokens"], policy.temperature)
+        out = ppo_clip(log_prob, batch["log_prob"], batch["advantage"], cfg.clip_coef)
+        info = {
+            "pg_loss": out.loss,
+            "value_loss": value_loss,
+            "approx_kl": out.approx_kl,
+            "clip_fraction": out.clip_fraction,
+            "ratio_error": out.ratio_error,
+            "actor_on": going,
+        }
+        with torch.no_grad():
+            info["entropy"] = tokens.entropy(logits, policy.temperature).mean()
+        return LossOut(out.loss + value_loss, info, (cfg.lr * going, critic_lr), context.carry)
+
+    def next_carry(self, carry: Tensor, info: Any) -> Tensor:
+        """See `LossModule.next_carry`."""
+        if self._cfg.target_kl is None or "approx_kl" not in info:
+            return carry
+        return carry * (info["approx_kl"] <= self._cfg.target_kl).to(carry.dtype)
+
+
+# update
+
+
+class VlaRlLearner(SimLearner):
+    """Fine-tunes a policy that says tokens with a critic; see `VlaRlCfg`.
+
+    Raises:
+        ConfigError: settings out of range, no policy to start from, or a sim that it is not for.
+        CapabilityError: the policy says no tokens, or cannot be read from.
+    """
+
+    def __init__(self, cfg: VlaRlCfg, setup: Setup) -> None:
+        given = setup.init_policy
+        if given is None:
+            raise ConfigError(
+                "init_from is not given: VLA-RL starts from a policy that says tokens; expected a run, e.g. of"
+                " tabletop-bc-token"
+            )
+        for capability in (HasTokens, HasReader):
+            if not isinstance(given, capability):
+                raise CapabilityError(
+                    f"policy {type(given).__name__} lacks {capability.__name__}: VLA-RL needs the probability of each"
+                    " token, and what the policy makes of picture and words"
+                )
+        policy: Any = given
+        check_settings(cfg, policy.horizon)
+        if not 0 < cfg.value_clip < math.inf:
+            raise out_of_range("algo.value_clip", cfg.value_clip, "above 0")
+        if cfg.critic_warmup < 0:
+            raise out_of_range("algo.critic_warmup", cfg.critic_warmup, "0 or more")
+        self.cfg = cfg
+        torch.manual_seed(setup.seed)
+        self.sim = setup.make_sim()
+        check_fit(policy, self.sim)
+        self.policy: Any = policy
+        self.policy.control_dt_s = self.sim.control_dt_s
+        self._reader: Any = policy.reader()
+        self.critic = ValueNet(self._reader.width, cfg.critic_hidden)
+        self._engine = Engine(
+            VlaRlLoss(policy, self.critic, cfg),
+            (Group("policy.", cfg.grad_norm), Group("critic.", cfg.grad_norm)),
+            minibatch=cfg.minibatch,
+            carry=torch.ones(1),
+            mode=cfg.engine,
+            updates_per_call=1,
+        )
+        self._generator = torch.Generator().manual_seed(setup.seed)
+        self._stepper = self._collector = Collector(self.sim, policy.horizon, cfg.gamma)
+        self._collector.reset(setup.seed, {"stagger": True})
+        self._iteration = 0
+        self.iterations = math.ceil(cfg.env_steps / (cfg.steps_per_env * self.sim.num_envs))
+
+    def iterate(self) -> dict[str, float]:
+        """One rollout and its epochs."""
+        cfg = self.cfg
+        rollout = self._collector.collect(self._decide, cfg.steps_per_env)
+        batch = make_batch(rollout, self._value, cfg.gamma, cfg.lam, cfg.minibatch, normalised=cfg.normalise_advantage)
+        scalars = rollout_scalars(rollout, batch, rollout.reward)
+        self._iteration += 1
+        return finite(scalars | self._update(batch))
+
+    @torch.no_grad()
+    def _decide(self, obs: dict[str, Tensor]) -> Decision:
+        policy = self.policy
+        ctx = policy.encode({key: obs[key] for key in policy.observation_spec})
+        said = policy.sample_tokens(ctx, self._generator, "sample")
+        log_prob = decision_log_prob(policy.token_logits(ctx, said), said, policy.temperature)
+        return Decision(policy.to_actions(policy.from_tokens(said)), {"tokens": said, "log_prob": log_prob})
+
+    def _value(self, obs: dict[str, Tensor]) -> Tensor:
+        return self.critic(self._reader(obs))
+
+    def _update(self, batch: Batch) -> dict[str, float]:
+        cfg, size = self.cfg, len(batch.advantage)
+        self._engine.carry[0] = 1.0
+        kept = batch._replace(obs={key: batch.obs[key] for key in self.policy.observation_spec})
+        with torch.no_grad():
+            parts = (slice(i, i + min(ROWS, cfg.minibatch)) for i in range(0, size, min(ROWS, cfg.minibatch)))
+            read = torch.cat([self._reader({key: x[part] for key, x in kept.obs.items()}) for part in parts])
+        rows = {**kept.rows(), "value": batch.value, READ: read}
+        order = epoch_order(size, cfg.minibatch, cfg.epochs, self._generator, keep_all=True)
+        capacity = cfg.steps_per_env * self.sim.num_envs
+        phase = CRITIC if self._iteration <= cfg.critic_warmup else BOTH
+        return update_scalars(self._engine.run(rows, order, capacity, f"iteration {self._iteration}", phase))
+
+    def state(self) -> dict[str, Any]:
+        """See `Learner.state`; the reader is that of the start, whatever the policy has become."""
+        return {
+            "policy": self.policy.state_dict(),
+            "critic": self.critic.state_dict(),
+            "reader": self._reader.state_dict(),
+            "engine": self._engine.state(),
+            "generator": generator_state(self._generator),
+            "collector": self._collector.state(),
+            "iteration": self._iteration,
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """See `Learner.load`."""
+        self.policy.load_state_dict(state["policy"])
+        self.critic.load_state_dict(state["critic"])
+        self._reader.load_state_dict(state["reader"])
+        self._engine.load(state["engine"])
+        set_generator_state(self._generator, state["generator"])
+        self._collector.load(state["collector"])
+        self._iteration = int(state["iteration"])
