@@ -198,33 +198,35 @@ class FlowVlaPolicy(FlowVla):
         return self.state_width, self.action_width
 
 
+def _shared(cfg: FlowVlaCfg, image: int, state: int, action: int) -> dict[str, Any]:
+    """The sizes that both networks have."""
+    return {
+        "width": cfg.width,
+        "layers": cfg.layers,
+        "heads": cfg.heads,
+        "kv_heads": cfg.kv_heads,
+        "head_width": cfg.width // cfg.heads,
+        "mlp": cfg.mlp,
+        "vision_width": cfg.vision_width,
+        "vision_layers": cfg.vision_layers,
+        "vision_heads": cfg.vision_heads,
+        "vision_mlp": 4 * cfg.vision_width,
+        "patch": cfg.patch,
+        "image": image,
+        "state": state,
+        "action": action,
+    }
+
+
 def smolvla_sizes(cfg: FlowVlaCfg, image: int, words: int, state: int, action: int) -> SmolVla:
     """SmolVLA's network at the size of a config.
 
     Raises:
         ConfigError: sizes that do not fit each other.
     """
-    return SmolVla(
-        SmolVlaCfg(
-            width=cfg.width,
-            layers=cfg.layers,
-            heads=cfg.heads,
-            kv_heads=cfg.kv_heads,
-            head_width=cfg.width // cfg.heads,
-            mlp=cfg.mlp,
-            vocabulary=words,
-            vision_width=cfg.vision_width,
-            vision_layers=cfg.vision_layers,
-            vision_heads=cfg.vision_heads,
-            vision_mlp=4 * cfg.vision_width,
-            patch=cfg.patch,
-            image=image,
-            shuffle=cfg.shuffle,
-            expert_share=cfg.expert_width / cfg.width,
-            state=state,
-            action=action,
-        )
-    )
+    share = cfg.expert_width / cfg.width
+    shared = _shared(cfg, image, state, action)
+    return SmolVla(SmolVlaCfg(**shared, vocabulary=words, shuffle=cfg.shuffle, expert_share=share))
 
 
 def pi0_sizes(cfg: FlowVlaCfg, image: int, words: int, state: int, action: int) -> Pi0:
@@ -233,26 +235,6 @@ def pi0_sizes(cfg: FlowVlaCfg, image: int, words: int, state: int, action: int) 
     Raises:
         ConfigError: sizes that do not fit each other.
     """
-    return Pi0(
-        Pi0Cfg(
-            width=cfg.width,
-            layers=cfg.layers,
-            heads=cfg.heads,
-            kv_heads=cfg.kv_heads,
-            head_width=cfg.width // cfg.heads,
-            mlp=cfg.mlp,
-            # one more, which stands for pictures and is never read
-            vocabulary=words + 1,
-            vision_width=cfg.vision_width,
-            vision_layers=cfg.vision_layers,
-            vision_heads=cfg.vision_heads,
-            vision_mlp=4 * cfg.vision_width,
-            patch=cfg.patch,
-            image=image,
-            expert_width=cfg.expert_width,
-            expert_mlp=cfg.mlp,
-            chunk=cfg.horizon,
-            state=state,
-            action=action,
-        )
-    )
+    # one word more, which stands for pictures and is never read
+    expert = {"expert_width": cfg.expert_width, "expert_mlp": cfg.mlp}
+    return Pi0(Pi0Cfg(**_shared(cfg, image, state, action), **expert, vocabulary=words + 1, chunk=cfg.horizon))

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 from robotrl.errors import ConfigError, unknown
+from robotrl.policies.vla import decode
 from robotrl.policies.vla.bins import to_ids
 from robotrl.policies.vla.vision import DINOV2_L, SIGLIP_SO400M, Tower, TowerCfg
 
@@ -225,20 +226,20 @@ class OpenVla(nn.Module):
         """
         if self.cfg.decoding == "parallel":
             return choose(self._parallel(prefix, count))
-        cache = DynamicCache()
+        model, cache = self.language_model.model, DynamicCache()
         there, at = prefix.there, places(prefix.there)
-        mask = attention(there, prefix.embeddings.dtype, causal=True)
-        whole = self._hidden(prefix.embeddings, mask, at, cache)
-        hidden, at = whole[torch.arange(len(there)), last_of(there)][:, None], at[:, -1:]
+        whole = self._hidden(prefix.embeddings, attention(there, prefix.embeddings.dtype, causal=True), at, cache)
+        hidden = whole[torch.arange(len(there)), last_of(there)][:, None]
+        filled: Any = cache.layers
+        kept = [decode.start(layer.keys, layer.values) for layer in filled]
+        seen = hiding(there[:, None], hidden.dtype)
+        behind = at[:, -1:] + 1 + torch.arange(count - 1, device=at.device)
         said: list[Tensor] = []
-        for step in range(count):
+        for turn in [*decode.turns(model, behind, hidden), None]:
             said.append(choose(self._head(hidden))[:, 0])
-            if step == count - 1:
-                break
-            there, at = torch.cat([there, there.new_ones(len(there), 1)], dim=1), at + 1
-            new = self.language_model.model.embed_tokens(to_ids(said[-1], self.cfg.text.end))[:, None]
-            # the newest token sees all that are there
-            hidden = self._hidden(new, hiding(there[:, None], new.dtype), at, cache)
+            if turn is not None:
+                new = model.embed_tokens(to_ids(said[-1], self.cfg.text.end))[:, None]
+                hidden, kept = decode.step(model, new, turn, seen, kept)
         return torch.stack(said, dim=1)
 
 
