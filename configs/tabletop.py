@@ -18,6 +18,7 @@ from robotrl.policies.vla.flow import FlowVlaCfg
 from robotrl.policies.vla.token import TokenVlaCfg
 
 A = TypeVar("A")
+P = TypeVar("P")
 
 SIM = "mujoco/tabletop"
 OPTIONS = ("image=flat_near", "image_size=64", "families=point,lift,push", "limit_s=5.0")
@@ -28,23 +29,12 @@ def bc_token() -> TrainCfg[BcCfg, TokenVlaCfg]:
 
     Demonstrations: `robotrl demos mujoco/tabletop --options image=flat_near image_size=64 families=point,lift,push`.
     """
-    return TrainCfg(
-        sim=SimCfg(SIM, num_envs=64, options=OPTIONS),
-        algo=BcCfg(updates=4000, batch=64, lr=1e-3, ema=0.99, image_shift=0),
-        policy=TokenVlaCfg(horizon=4, label_bins=3.0),
-        evaluation=EvalCfg(every=0, episodes=192, num_envs=96),
-    )
+    return _clone(TokenVlaCfg(horizon=4, label_bins=3.0))
 
 
 def grpo() -> TrainCfg[GrpoCfg, TokenVlaCfg]:
     """Fine-tune what `tabletop-bc-token` cloned by group-relative reinforcement learning: `--init-from RUN`."""
-    return TrainCfg(
-        sim=SimCfg(SIM, num_envs=64, options=OPTIONS),
-        algo=GrpoCfg(),
-        policy=TokenVlaCfg(),
-        evaluation=EvalCfg(every=10, episodes=192, num_envs=96),
-        checkpoint_every=5,
-    )
+    return replace(_tune(GrpoCfg(), TokenVlaCfg()), checkpoint_every=5)
 
 
 def srpo() -> TrainCfg[GrpoCfg, TokenVlaCfg]:
@@ -55,23 +45,12 @@ def srpo() -> TrainCfg[GrpoCfg, TokenVlaCfg]:
 
 def vla_rl() -> TrainCfg[VlaRlCfg, TokenVlaCfg]:
     """Fine-tune what `tabletop-bc-token` cloned with a critic: `--init-from RUN --sim.curriculum 0.5`."""
-    return TrainCfg(
-        sim=SimCfg(SIM, num_envs=64, options=OPTIONS),
-        algo=VlaRlCfg(),
-        policy=TokenVlaCfg(),
-        evaluation=EvalCfg(every=10, episodes=192, num_envs=96),
-    )
+    return _tune(VlaRlCfg(), TokenVlaCfg())
 
 
 def opd() -> TrainCfg[OpdCfg, TokenVlaCfg]:
     """Distil a better policy into one that says the same tokens: `--init-from RUN --algo.teacher RUN`."""
-    return TrainCfg(
-        sim=SimCfg(SIM, num_envs=64, options=OPTIONS),
-        algo=OpdCfg(),
-        policy=TokenVlaCfg(),
-        evaluation=EvalCfg(every=10, episodes=192, num_envs=96),
-        checkpoint_every=5,
-    )
+    return replace(_tune(OpdCfg(), TokenVlaCfg()), checkpoint_every=5)
 
 
 def bc_flow() -> TrainCfg[BcCfg, FlowVlaCfg]:
@@ -79,38 +58,37 @@ def bc_flow() -> TrainCfg[BcCfg, FlowVlaCfg]:
 
     Demonstrations: as for `bc_token`.
     """
-    return TrainCfg(
-        sim=SimCfg(SIM, num_envs=64, options=OPTIONS),
-        algo=BcCfg(updates=4000, batch=64, lr=1e-3, ema=0.99, image_shift=0),
-        policy=FlowVlaCfg(),
-        evaluation=EvalCfg(every=0, episodes=192, num_envs=96),
-    )
+    return _clone(FlowVlaCfg())
 
 
 def reinflow() -> TrainCfg[ReinFlowCfg, FlowVlaCfg]:
     """Fine-tune what `tabletop-bc-flow` cloned through its denoising chain: `--init-from RUN`."""
-    return _tune(ReinFlowCfg(minibatch=240, engine="eager"))
+    return _tune(ReinFlowCfg(minibatch=240, engine="eager"), FlowVlaCfg())
 
 
 def flow_sde() -> TrainCfg[FlowSdeCfg, FlowVlaCfg]:
     """Fine-tune what `tabletop-bc-flow` cloned, run as a stochastic equation: `--init-from RUN`."""
-    return _tune(FlowSdeCfg(minibatch=240, engine="eager"))
+    return _tune(FlowSdeCfg(minibatch=240, engine="eager"), FlowVlaCfg())
 
 
 def dsrl() -> TrainCfg[DsrlCfg, SteeredCfg]:
     """Steer the noise of what `tabletop-bc-flow` cloned, which stays as it is: `--init-from RUN`."""
+    return _tune(DsrlCfg(engine="eager"), SteeredCfg(), num_envs=16)
+
+
+def _clone(policy: P) -> TrainCfg[BcCfg, P]:
     return TrainCfg(
-        sim=SimCfg(SIM, num_envs=16, options=OPTIONS),
-        algo=DsrlCfg(engine="eager"),
-        policy=SteeredCfg(),
-        evaluation=EvalCfg(every=10, episodes=192, num_envs=96),
+        sim=SimCfg(SIM, num_envs=64, options=OPTIONS),
+        algo=BcCfg(updates=4000, batch=64, lr=1e-3, ema=0.99, image_shift=0),
+        policy=policy,
+        evaluation=EvalCfg(every=0, episodes=192, num_envs=96),
     )
 
 
-def _tune(algo: A) -> TrainCfg[A, FlowVlaCfg]:
+def _tune(algo: A, policy: P, num_envs: int = 64) -> TrainCfg[A, P]:
     return TrainCfg(
-        sim=SimCfg(SIM, num_envs=64, options=OPTIONS),
+        sim=SimCfg(SIM, num_envs=num_envs, options=OPTIONS),
         algo=algo,
-        policy=FlowVlaCfg(),
+        policy=policy,
         evaluation=EvalCfg(every=10, episodes=192, num_envs=96),
     )

@@ -60,8 +60,8 @@ SAID = [one.say(way) for family in Family for one in compositions(family) for wa
 
 def tokenizer(bos: bool, size: int = ROWS) -> Tokenizer:
     """Byte pairs with the space in front of a word, but for the first one: as SmolLM, or, with a beginning, Gemma."""
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # type: ignore[assignment]
+    made: Any = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     trainer = trainers.BpeTrainer(
         vocab_size=size,
         special_tokens=["<bos>"],
@@ -70,7 +70,7 @@ def tokenizer(bos: bool, size: int = ROWS) -> Tokenizer:
     )
     made.train_from_iterator([f"{text}\n" for text in SAID], trainer)
     if bos:
-        made.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 0)])  # type: ignore[assignment]
+        made.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 0)])
     return made
 
 

@@ -52,9 +52,9 @@ def sentences() -> list[str]:
 
 def tokenizer(size: int = TEXT.end) -> Tokenizer:
     """Byte pairs over words that begin with a blank, as Llama's; ids 0 to 2 are special, padding lies beyond."""
-    made = Tokenizer(models.BPE(unk_token="<unk>"))
+    made: Any = Tokenizer(models.BPE(unk_token="<unk>"))
     apart = [pre_tokenizers.Metaspace(prepend_scheme="always"), pre_tokenizers.Split("?", "isolated")]
-    made.pre_tokenizer = pre_tokenizers.Sequence(apart)  # type: ignore[assignment]
+    made.pre_tokenizer = pre_tokenizers.Sequence(apart)
     letters = [chr(i) for i in range(33, 127)] + [BLANK, "\n"] + [chr(i) for i in range(0x400, 0x600)]
     trainer = trainers.BpeTrainer(
         vocab_size=size,
@@ -63,7 +63,7 @@ def tokenizer(size: int = TEXT.end) -> Tokenizer:
         show_progress=False,
     )
     made.train_from_iterator(sentences(), trainer)
-    made.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])  # type: ignore[assignment]
+    made.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
     made.add_special_tokens(["<PAD>"])
     return made
 

@@ -130,8 +130,8 @@ def subwords() -> Any:
     """A byte-pair tokenizer trained here, which cuts words into pieces."""
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-    tokenizer = Tokenizer(models.BPE(unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()  # type: ignore[assignment]
+    tokenizer: Any = Tokenizer(models.BPE(unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     trainer = trainers.BpeTrainer(vocab_size=90, special_tokens=["[UNK]", "[BOS]"], show_progress=False)
     tokenizer.train_from_iterator([*EVERY, "In: What action should the robot take to do?\nOut:"], trainer)
     return tokenizer

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from robotrl.errors import ConfigError, unknown
+from robotrl.fn.chain import executed
 from robotrl.policies.generative import ChainPolicy
 from robotrl.policies.nets import flat_width
 from robotrl.policies.vla.context import Memory, Sizes, pack, unpack
@@ -134,7 +135,7 @@ class FlowVla(ChainPolicy):
 
     def to_actions(self, raw_action: Tensor) -> Tensor:
         """What is executed of a normalised chunk, in the sim's units, clipped to the action bounds."""
-        return super().to_actions(raw_action[:, : self.horizon, : self.action_width])
+        return super().to_actions(executed(self, raw_action))
 
 
 @dataclass(frozen=True)

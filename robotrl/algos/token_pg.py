@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,6 +21,41 @@ from robotrl.spec import HasTokens
 
 POLICY = "policy."
 """Prefix of what learns in a loss."""
+
+
+def start_from(setup: Setup, method: str) -> Any:
+    """The policy that is fine-tuned.
+
+    Raises:
+        ConfigError: there is none.
+        CapabilityError: it says no tokens.
+    """
+    if setup.init_policy is None:
+        raise ConfigError(
+            f"init_from is not given: {method} starts from a policy that says tokens; expected a run, e.g. of"
+            " tabletop-bc-token"
+        )
+    if not isinstance(setup.init_policy, HasTokens):
+        raise CapabilityError(
+            f"policy {type(setup.init_policy).__name__} lacks HasTokens: {method} needs the probability of each token"
+        )
+    return setup.init_policy
+
+
+class Said(NamedTuple):
+    """What a policy said."""
+
+    ctx: Any
+    """What came before it."""
+    decision: Decision
+    """Its actions; remembered are their tokens (n, H, A)."""
+
+
+def say(policy: Any, obs: dict[str, Tensor], generator: torch.Generator) -> Said:
+    """Chunks drawn at a policy's temperature, on observations (n, ...)."""
+    ctx = policy.encode({key: obs[key] for key in policy.observation_spec})
+    tokens = policy.sample_tokens(ctx, generator, "sample")
+    return Said(ctx, Decision(policy.to_actions(policy.from_tokens(tokens)), {"tokens": tokens}))
 
 
 class TokenLearner(SimLearner):
@@ -50,17 +85,7 @@ class TokenLearner(SimLearner):
                 raise out_of_range(f"algo.{name}", getattr(cfg, name), "above 0")
         self._shared = cfg
         torch.manual_seed(setup.seed)
-        policy: Any = setup.init_policy
-        if policy is None:
-            raise ConfigError(
-                f"init_from is not given: {method} starts from a policy that says tokens; expected a run, e.g. of"
-                " tabletop-bc-token"
-            )
-        if not isinstance(policy, HasTokens):
-            raise CapabilityError(
-                f"policy {type(policy).__name__} lacks HasTokens: {method} needs the probability of each token"
-            )
-        self.policy: Any = policy
+        policy = self.policy = start_from(setup, method)
         self.sim = setup.make_sim()
         check_fit(policy, self.sim)
         self._stepper = self._collector = GroupCollector(self.sim, group_size, setup.seed)
@@ -80,10 +105,7 @@ class TokenLearner(SimLearner):
     @torch.no_grad()
     def decide(self, obs: dict[str, Tensor]) -> Decision:
         """Chunks drawn at the policy's temperature; remembered are their tokens."""
-        policy = self.policy
-        ctx = policy.encode({key: obs[key] for key in policy.observation_spec})
-        said = policy.sample_tokens(ctx, self._generator, "sample")
-        return Decision(policy.to_actions(policy.from_tokens(said)), {"tokens": said})
+        return say(self.policy, obs, self._generator).decision
 
     def seen(self, found: Trajectories) -> dict[str, Tensor]:
         """The observations of decisions as rows of a minibatch, "obs/" before their keys."""
@@ -94,8 +116,10 @@ class TokenLearner(SimLearner):
         cfg, size = self._shared, len(rows["tokens"])
         order = epoch_order(size, cfg.minibatch, cfg.epochs, self._generator, keep_all=True)
         updates = self._engine.run(rows, order, size, f"env step {self.env_steps}")
-        first = {name: float(updates.info[name][0]) for name in ("ratio_error",) if name in updates.info}
-        return {**updates.mean(), **first, "decisions": float(size)}
+        scalars = {**updates.mean(), "decisions": float(size)}
+        if "ratio_error" in updates.info:
+            scalars["ratio_error"] = float(updates.info["ratio_error"][0])
+        return scalars
 
     def state(self) -> dict[str, Any]:
         """See `Learner.state`."""

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from robotrl.algos.engine import Context, Engine, EngineMode, Group, LossModule, LossOut
 from robotrl.algos.learner import Setup, SimLearner
 from robotrl.algos.on_policy import (
-    ROWS,
     Batch,
     check_settings,
     epoch_order,
@@ -27,19 +26,20 @@ from robotrl.algos.on_policy import (
     rollout_scalars,
     update_scalars,
 )
+from robotrl.algos.token_pg import say, start_from
 from robotrl.checkpoint import generator_state, set_generator_state
 from robotrl.collect import Collector, Decision
-from robotrl.errors import CapabilityError, ConfigError, out_of_range
+from robotrl.errors import CapabilityError, out_of_range
 from robotrl.fit import check_fit
 from robotrl.fn import tokens
 from robotrl.fn.loss import ppo_clip, value_clipped_mse
 from robotrl.policies.value import ValueNet
-from robotrl.spec import HasReader, HasTokens
+from robotrl.spec import HasReader
 
 CRITIC, BOTH = "critic", "both"
 """The engine's phases."""
 READ = "read"
-"""The row of what the frozen copy makes of an observation."""
+"""What the frozen copy makes of an observation, beside its own arrays."""
 
 
 @dataclass(frozen=True)
@@ -110,13 +110,14 @@ class VlaRlLoss(LossModule):
     def forward(self, batch: dict[str, Tensor], context: Context) -> LossOut:
         """See `LossModule`."""
         cfg, policy, going = self._cfg, self.policy, context.carry[0]
-        value = self.critic(batch[READ])
+        obs = observations(batch)
+        value = self.critic(obs[READ])
         value_loss = value_clipped_mse(value, batch["value"], batch["value_target"], cfg.value_clip)
         critic_lr = torch.tensor(cfg.critic_lr, dtype=value.dtype, device=value.device)
         if context.phase == CRITIC:
             info = {"value_loss": value_loss, "actor_on": torch.zeros_like(going)}
             return LossOut(value_loss, info, (None, critic_lr), context.carry)
-        logits = policy.token_logits(policy.encode(observations(batch)), batch["tokens"])
+        logits = policy.token_logits(policy.encode(obs), batch["tokens"])
         log_prob = decision_log_prob(logits, batch["tokens"], policy.temperature)
         out = ppo_clip(log_prob, batch["log_prob"], batch["advantage"], cfg.clip_coef)
         info = {
@@ -150,19 +151,11 @@ class VlaRlLearner(SimLearner):
     """
 
     def __init__(self, cfg: VlaRlCfg, setup: Setup) -> None:
-        given = setup.init_policy
-        if given is None:
-            raise ConfigError(
-                "init_from is not given: VLA-RL starts from a policy that says tokens; expected a run, e.g. of"
-                " tabletop-bc-token"
+        policy = start_from(setup, "VLA-RL")
+        if not isinstance(setup.init_policy, HasReader):
+            raise CapabilityError(
+                f"policy {type(policy).__name__} lacks HasReader: its critic needs what it makes of picture and words"
             )
-        for capability in (HasTokens, HasReader):
-            if not isinstance(given, capability):
-                raise CapabilityError(
-                    f"policy {type(given).__name__} lacks {capability.__name__}: VLA-RL needs the probability of each"
-                    " token, and what the policy makes of picture and words"
-                )
-        policy: Any = given
         check_settings(cfg, policy.horizon)
         if not 0 < cfg.value_clip < math.inf:
             raise out_of_range("algo.value_clip", cfg.value_clip, "above 0")
@@ -194,30 +187,40 @@ class VlaRlLearner(SimLearner):
         """One rollout and its epochs."""
         cfg = self.cfg
         rollout = self._collector.collect(self._decide, cfg.steps_per_env)
-        batch = make_batch(rollout, self._value, cfg.gamma, cfg.lam, cfg.minibatch, normalised=cfg.normalise_advantage)
+        # read once, for the values now and for those of all epochs
+        rollout = rollout._replace(
+            obs=self._read(rollout.obs, rollout.valid), next_obs=self._read(rollout.next_obs, rollout.valid)
+        )
+        batch = make_batch(rollout, self._value, cfg.gamma, cfg.lam, normalised=cfg.normalise_advantage)
         scalars = rollout_scalars(rollout, batch, rollout.reward)
         self._iteration += 1
         return finite(scalars | self._update(batch))
 
     @torch.no_grad()
     def _decide(self, obs: dict[str, Tensor]) -> Decision:
-        policy = self.policy
-        ctx = policy.encode({key: obs[key] for key in policy.observation_spec})
-        said = policy.sample_tokens(ctx, self._generator, "sample")
+        policy, (ctx, decision) = self.policy, say(self.policy, obs, self._generator)
+        said = decision.record["tokens"]
         log_prob = decision_log_prob(policy.token_logits(ctx, said), said, policy.temperature)
-        return Decision(policy.to_actions(policy.from_tokens(said)), {"tokens": said, "log_prob": log_prob})
+        return decision._replace(record={**decision.record, "log_prob": log_prob})
 
     def _value(self, obs: dict[str, Tensor]) -> Tensor:
-        return self.critic(self._reader(obs))
+        return self.critic(obs[READ])
+
+    @torch.no_grad()
+    def _read(self, obs: dict[str, Tensor], valid: Tensor) -> dict[str, Tensor]:
+        """Observations (M, N, ...) that the policy takes, and what the frozen copy makes of the valid ones of them."""
+        shown = {key: obs[key] for key in self.policy.observation_spec}
+        rows = {key: x[valid] for key, x in shown.items()}
+        starts = range(0, int(valid.sum()), self.cfg.minibatch)
+        found = [self._reader({key: x[i : i + self.cfg.minibatch] for key, x in rows.items()}) for i in starts]
+        read = torch.zeros(*valid.shape, self._reader.width)
+        read[valid] = torch.cat(found)
+        return {**shown, READ: read}
 
     def _update(self, batch: Batch) -> dict[str, float]:
         cfg, size = self.cfg, len(batch.advantage)
         self._engine.carry[0] = 1.0
-        kept = batch._replace(obs={key: batch.obs[key] for key in self.policy.observation_spec})
-        with torch.no_grad():
-            parts = (slice(i, i + min(ROWS, cfg.minibatch)) for i in range(0, size, min(ROWS, cfg.minibatch)))
-            read = torch.cat([self._reader({key: x[part] for key, x in kept.obs.items()}) for part in parts])
-        rows = {**kept.rows(), "value": batch.value, READ: read}
+        rows = {**batch.rows(), "value": batch.value}
         order = epoch_order(size, cfg.minibatch, cfg.epochs, self._generator, keep_all=True)
         capacity = cfg.steps_per_env * self.sim.num_envs
         phase = CRITIC if self._iteration <= cfg.critic_warmup else BOTH
