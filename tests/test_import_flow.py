@@ -19,10 +19,11 @@ from torch import Tensor
 
 import robotrl
 from robotrl.errors import ConfigError, DataError, RobotrlError
-from robotrl.importers import lerobot
-from robotrl.importers.lerobot import from_stats, load_lerobot
+from robotrl.importers import pi0
+from robotrl.importers.fitting import from_stats
+from robotrl.importers.lerobot import load_lerobot
 from robotrl.importers.openpi import load_openpi
-from robotrl.importers.pi0_names import EMBEDDING, HEAD, PREFIXES, UNUSED, from_openpi
+from robotrl.importers.pi0 import EMBEDDING, HEAD, PREFIXES, UNUSED, from_openpi
 from robotrl.load import policy_from_tree, policy_tree
 from robotrl.policies.vla.pi0 import Pi0, Pi0Cfg
 from robotrl.policies.vla.pretrained_flow import PretrainedFlow
@@ -218,7 +219,7 @@ def write_openpi(path: Path) -> Any:
 
 @pytest.fixture(autouse=True)
 def toys_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(lerobot.PI0_SIZES, ("toy", "toy"), PI0)
+    monkeypatch.setitem(pi0.SIZES, ("toy", "toy"), PI0)
 
 
 @pytest.fixture(scope="module")

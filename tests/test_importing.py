@@ -19,7 +19,7 @@ from robotrl.data.chunks import load_chunks
 from robotrl.data.reader import read_dataset
 from robotrl.errors import ConfigError, DataError
 from robotrl.fn.clone import clone_loss_of
-from robotrl.importers import lerobot
+from robotrl.importers import lerobot, pi0
 from robotrl.importers.examine import Labels, check_labels, effects, labels
 from robotrl.load import load_policy
 from robotrl.transforms import Affine, inverse
@@ -29,7 +29,7 @@ OPTIONS = ["image=flat_near", "image_size=32", "families=point"]
 
 @pytest.fixture(autouse=True)
 def toys_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(lerobot.PI0_SIZES, ("toy", "toy"), PI0)
+    monkeypatch.setitem(pi0.SIZES, ("toy", "toy"), PI0)
 
 
 @pytest.fixture(scope="module")

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import tyro
 
 from robotrl.commands.parsing import at_least, parse
 from robotrl.errors import ConfigError
+from robotrl.importers.layouts import Layout
 
 
 @dataclass(frozen=True)
@@ -21,9 +22,7 @@ class Args:
     it is unverified: names, shapes, tokenizer and statistics fit, which says nothing of whose weights they are.
     """
 
-    layout: Annotated[
-        Literal["openvla", "openvla-oft", "lerobot", "openpi"], tyro.conf.Positional, tyro.conf.arg(metavar="LAYOUT")
-    ]
+    layout: Annotated[Layout, tyro.conf.Positional, tyro.conf.arg(metavar="LAYOUT")]
     """How the directory is laid out: openvla, openvla-oft, lerobot (SmolVLA, pi0) or openpi (pi0)."""
     path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
     """The directory."""

@@ -9,30 +9,24 @@ since what it does would be missing; so are statistics that are not there, which
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
-from torch import Tensor
 
-from robotrl.errors import ConfigError, DataError, unknown
-from robotrl.importers.files import read_json, read_tensors, read_tokenizer_file, require
-from robotrl.importers.pi0_names import from_openpi
-from robotrl.load import load_weights
+from robotrl.errors import DataError, unknown
+from robotrl.importers.files import read_json, read_tensors, require
+from robotrl.importers.fitting import camera_order, from_stats, load_into, tokenizer_of, transforms_on
+from robotrl.importers.pi0 import from_openpi, variant
 from robotrl.policies.base import ACTION
-from robotrl.policies.encoder import is_picture
 from robotrl.policies.vla.pi0 import Pi0Cfg
 from robotrl.policies.vla.pretrained_flow import Pi0Policy, PretrainedFlow, PretrainedFlowCfg, SmolVlaPolicy
 from robotrl.policies.vla.smolvla import SmolVlaCfg
 from robotrl.spec import Spec
-from robotrl.transforms import Affine, Clip, TransformGroup, inverse
+from robotrl.transforms import Affine, inverse
 
 POLICIES: dict[str, type[PretrainedFlow]] = {"smolvla": SmolVlaPolicy, "pi0": Pi0Policy}
 """By the config's `type`."""
-PI0_SIZES = {("gemma_2b", "gemma_300m"): Pi0Cfg()}
-"""By the config's variants of the language model and of the expert."""
 STATE, LABEL = "observation.state", "action"
 BEFORE, AFTER = "policy_preprocessor.json", "policy_postprocessor.json"
 NORMALIZER, UNNORMALIZER, RENAME = (
@@ -63,8 +57,6 @@ FIXED: dict[str, dict[str, Any]] = {
     "pi0": {"n_obs_steps": 1},
 }
 """Settings of which nothing else is supported."""
-ROWS = 64
-"""Embeddings are padded to a multiple of this."""
 
 
 class LeRobotDir(NamedTuple):
@@ -169,17 +161,6 @@ def load_lerobot(
     return policy
 
 
-def load_into(policy: PretrainedFlow, weights: Mapping[str, Tensor], where: str, dtype: torch.dtype) -> None:
-    """Put weights into a policy's network, strictly.
-
-    Raises:
-        DataError: weights are missing, left over or of another shape.
-    """
-    net: Any = policy.to(dtype).net
-    inner = net.net if isinstance(policy, Pi0Policy) else net
-    load_weights(inner, {name: x.to(dtype) for name, x in weights.items()}, f"{where}: the network")
-
-
 def smolvla_sizes(found: LeRobotDir, vlm: Path) -> SmolVlaCfg:
     """The network's sizes, from the policy's config and the vision-language model's.
 
@@ -232,21 +213,7 @@ def pi0_sizes(found: LeRobotDir) -> Pi0Cfg:
     if found.config.get("empty_cameras", 0):
         raise DataError(f"{found.path}/config.json: empty_cameras is {found.config['empty_cameras']}: expected 0")
     chunk = require(found.path, found.config, "chunk_size", int)
-    return pi0_variant(found.path, found.config, chunk=chunk, **_widths(found, Pi0Cfg))
-
-
-def pi0_variant(path: Path, config: Mapping[str, Any], **changes: Any) -> Pi0Cfg:
-    """The sizes that a config's `paligemma_variant` and `action_expert_variant` stand for, with these changes.
-
-    Raises:
-        DataError: variants that are not known.
-    """
-    names = tuple(str(config.get(f"{part}_variant")) for part in ("paligemma", "action_expert"))
-    base = PI0_SIZES.get((names[0], names[1]))
-    if base is None:
-        known = "; ".join(" and ".join(pair) for pair in PI0_SIZES)
-        raise DataError(f"{path}/config.json: variants are {' and '.join(names)}: expected {known}")
-    return replace(base, **changes)
+    return variant(found.path, found.config, chunk=chunk, **_widths(found, Pi0Cfg))
 
 
 def _widths(found: LeRobotDir, defaults: type[SmolVlaCfg] | type[Pi0Cfg]) -> dict[str, Any]:
@@ -257,56 +224,6 @@ def _widths(found: LeRobotDir, defaults: type[SmolVlaCfg] | type[Pi0Cfg]) -> dic
         "min_period": float(config.get("min_period", defaults.min_period)),
         "max_period": float(config.get("max_period", defaults.max_period)),
     }
-
-
-def camera_order(
-    wanted: tuple[str, ...], observation_spec: Mapping[str, Spec], cameras: Mapping[str, str] | None
-) -> tuple[str, ...]:
-    """The sim's pictures in the network's order.
-
-    Args:
-        wanted: the policy's picture features, in its order.
-        observation_spec: of the sim.
-        cameras: feature to picture; see `load_lerobot`.
-
-    Raises:
-        ConfigError: a feature is not named, or one that is not the policy's.
-    """
-    pictures = [key for key, spec in observation_spec.items() if is_picture(spec)]
-    if cameras is None:
-        if len(wanted) == len(pictures) == 1:
-            return (pictures[0],)
-        raise ConfigError(
-            f"cameras are not given: expected a picture of {', '.join(pictures) or '(none)'} for each of"
-            f" {', '.join(wanted)}, or '' where one is missing"
-        )
-    for feature in cameras:
-        if feature not in wanted:
-            raise unknown("cameras", feature, wanted)
-    if lost := [feature for feature in wanted if feature not in cameras]:
-        raise ConfigError(f"cameras lack {lost[0]!r}: expected a picture, or '' if it is missing")
-    return tuple(cameras[feature] for feature in wanted)
-
-
-def transforms_on(
-    observation_spec: Mapping[str, Spec], action_spec: Spec, state: Affine, action: Affine
-) -> TransformGroup:
-    """Normalisation of the sim's one measured vector, and the way back to its actions.
-
-    Raises:
-        ConfigError: there are several vectors, or one of another width; actions of another width.
-    """
-    vectors = [key for key, spec in observation_spec.items() if len(spec.shape) == 1 and not spec.words]
-    width = len(state.scale)
-    if len(vectors) != 1 or observation_spec[vectors[0]].shape != (width,):
-        shapes = ", ".join(f"{key} {observation_spec[key].shape}" for key in vectors) or "(none)"
-        raise ConfigError(f"measured vectors are {shapes}: expected one of {width} numbers, the policy's state")
-    if len(action.scale) != action_spec.shape[0]:
-        raise ConfigError(
-            f"actions of the policy have {len(action.scale)} numbers: expected {action_spec.shape[0]}, as the sim's"
-        )
-    inputs = (Affine(vectors[0], state.scale, state.offset),)
-    return TransformGroup(inputs, (action, Clip(ACTION, action_spec.low, action_spec.high)))
 
 
 def _steps(path: Path, name: str) -> dict[str, dict[str, Any]]:
@@ -345,53 +262,3 @@ def _affine(
         eps,
         f"{path}: statistics of {key}",
     )
-
-
-RANGES = {"MIN_MAX": ("min", "max"), "QUANTILES": ("q01", "q99"), "QUANTILE10": ("q10", "q90")}
-
-
-def from_stats(key: str, stats: Mapping[str, Any], mode: str, width: int, eps: float, where: str) -> Affine:
-    """The `Affine` from a feature's units to the network's.
-
-    Args:
-        key: whose.
-        stats: statistics by name, (width,) each.
-        mode: lerobot's `NormalizationMode`.
-        width: numbers that are expected.
-        eps: added to deviations, and put in the place of ranges that are 0.
-        where: what to call them in errors.
-
-    Raises:
-        DataError: an unknown mode, or statistics that are missing, of another width or no numbers.
-    """
-    if mode != "MEAN_STD" and mode not in RANGES:
-        raise DataError(f"{where}: {unknown('mode', mode, ['MEAN_STD', *RANGES, 'IDENTITY'])}")
-    names = ("mean", "std") if mode == "MEAN_STD" else RANGES[mode]
-    rows = []
-    for name in names:
-        if name not in stats:
-            raise DataError(f"{where} lack {name!r}: expected it for {mode}")
-        row = np.asarray(stats[name], np.float64).reshape(-1)
-        if row.shape != (width,) or not np.isfinite(row).all():
-            raise DataError(f"{where}: {name} has {row.size} numbers: expected {width}, finite ones")
-        rows.append(row)
-    first, second = rows
-    if mode == "MEAN_STD":
-        scale = 1 / (second + eps)
-        return Affine(key, tuple(scale.tolist()), tuple((-first * scale).tolist()))
-    span = np.where(second == first, eps, second - first)
-    return Affine(key, tuple((2 / span).tolist()), tuple((-2 * first / span - 1).tolist()))
-
-
-def tokenizer_of(vlm: Path, rows: int) -> str:
-    """The `tokenizer.json` of a directory, held against the rows of an embedding.
-
-    Raises:
-        DataError: it is missing, or has not as many tokens.
-    """
-    stored, _, every = read_tokenizer_file(vlm)
-    if not rows - ROWS < every <= rows:
-        raise DataError(
-            f"{vlm}/tokenizer.json has {every} tokens: expected {rows}, the embedding's rows, or up to {ROWS - 1} fewer"
-        )
-    return stored

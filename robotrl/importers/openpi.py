@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from robotrl.errors import ConfigError, DataError, unknown
-from robotrl.importers import lerobot
 from robotrl.importers.files import read_json, read_tensors, require
-from robotrl.importers.pi0_names import from_openpi
+from robotrl.importers.fitting import camera_order, from_stats, load_into, measured, tokenizer_of, transforms_on
+from robotrl.importers.pi0 import from_openpi, variant
 from robotrl.policies.base import ACTION
 from robotrl.policies.vla.pi0 import Pi0Cfg
 from robotrl.policies.vla.pretrained_flow import Pi0Policy, PretrainedFlowCfg
@@ -64,15 +64,16 @@ def load_openpi(
     path = Path(path)
     config = read_json(path, "config.json")
     net = sizes(path, config)
-    order = lerobot.camera_order(CAMERAS, observation_spec, cameras)
+    order = camera_order(CAMERAS, observation_spec, cameras)
     said = statistics(path, key)
-    vectors = [key for key, spec in observation_spec.items() if len(spec.shape) == 1 and not spec.words]
+    vectors = measured(observation_spec)
     state_width = observation_spec[vectors[0]].shape[0] if vectors else 0
+    # openpi's statistics may be padded, as its states and actions are
     widths = {"state": state_width, "actions": action_spec.shape[0]}
     state, action = (
-        lerobot.from_stats(
+        from_stats(
             name,
-            {k: cut(require(path, require(path, said, what, dict), k, list), widths[what]) for k in ("mean", "std")},
+            {k: require(path, require(path, said, what, dict), k, list)[: widths[what]] for k in ("mean", "std")},
             "MEAN_STD",
             widths[what],
             EPS,
@@ -82,15 +83,15 @@ def load_openpi(
     )
     cfg = PretrainedFlowCfg(
         net=net,
-        tokenizer=lerobot.tokenizer_of(Path(tokenizer), net.vocabulary),
+        tokenizer=tokenizer_of(Path(tokenizer), net.vocabulary),
         chunk=net.chunk,
         horizon=net.chunk if horizon is None else horizon,
         cameras=order,
     )
-    transforms = lerobot.transforms_on(observation_spec, action_spec, state, inverse(action))
+    transforms = transforms_on(observation_spec, action_spec, state, inverse(action))
     policy = Pi0Policy(dict(observation_spec), action_spec, transforms, cfg)
     weights = from_openpi(read_tensors(path / "model.safetensors"), str(path))
-    lerobot.load_into(policy, weights, str(path), dtype)
+    load_into(policy, weights, str(path), dtype)
     return policy
 
 
@@ -102,7 +103,7 @@ def sizes(path: Path, config: Mapping[str, Any]) -> Pi0Cfg:
     """
     action = require(path, config, "action_dim", int)
     chunk = require(path, config, "action_horizon", int)
-    return lerobot.pi0_variant(path, config, chunk=chunk, state=action, action=action)
+    return variant(path, config, chunk=chunk, state=action, action=action)
 
 
 def statistics(path: Path, key: str | None) -> dict[str, Any]:
@@ -122,8 +123,3 @@ def statistics(path: Path, key: str | None) -> dict[str, Any]:
     if key not in names:
         raise unknown("key", key, names)
     return require(path, read_json(path / "assets" / key, STATS), "norm_stats", dict)
-
-
-def cut(row: list[float], width: int) -> list[float]:
-    """The first numbers of a row: openpi's statistics may be padded like its states and actions."""
-    return row[:width]

@@ -192,6 +192,7 @@ def _state_weights(path: Path) -> dict[str, Tensor]:
         raise DataError(f"{path} has {len(files)} files {STATE_FILES}: expected 1")
     try:
         stored = torch.load(files[0], map_location="cpu", weights_only=True)
+    # a cut-short file, an old format that is cut short, and a pickle of something else than tensors raise each its own
     except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
         raise DataError(f"{files[0]} cannot be read as weights alone: {error}") from error
     # written from several devices, names begin with "module."

@@ -6,17 +6,16 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from robotrl.checkpoint import write_checkpoint
 from robotrl.data.reader import read_dataset
 from robotrl.errors import ConfigError, unknown
 from robotrl.importers.examine import Effects, Labels, check_labels, effects, labels
+from robotrl.importers.layouts import LAYOUTS, Layout
 from robotrl.load import policy_tree
 from robotrl.spec import Spec, VecSim, visible
 
-Layout = Literal["openvla", "openvla-oft", "lerobot", "openpi"]
-LAYOUTS: tuple[Layout, ...] = ("openvla", "openvla-oft", "lerobot", "openpi")
 STAGE = "import"
 """A checkpoint's kind."""
 

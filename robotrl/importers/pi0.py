@@ -1,14 +1,20 @@
-"""pi0's parameter names: openpi's and lerobot's to those of `transformers`."""
+"""Published pi0s: sizes by the names of their variants, and openpi's parameter names, which lerobot has too."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from robotrl.errors import DataError
+from robotrl.policies.vla.pi0 import Pi0Cfg
 
+SIZES = {("gemma_2b", "gemma_300m"): Pi0Cfg()}
+"""By the config's variants of the language model and of the expert."""
 PREFIXES = {
     "paligemma_with_expert.paligemma.model.vision_tower.vision_model.": "model.vlm.vision_tower.",
     "paligemma_with_expert.paligemma.model.": "model.vlm.",
@@ -51,3 +57,17 @@ def from_openpi(weights: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
     if head is not None:
         out.setdefault(EMBEDDING, head)
     return out
+
+
+def variant(path: Path, config: Mapping[str, Any], **changes: Any) -> Pi0Cfg:
+    """The sizes that a config's `paligemma_variant` and `action_expert_variant` stand for, with these changes.
+
+    Raises:
+        DataError: variants that are not known.
+    """
+    names = tuple(str(config.get(f"{part}_variant")) for part in ("paligemma", "action_expert"))
+    base = SIZES.get((names[0], names[1]))
+    if base is None:
+        known = "; ".join(" and ".join(pair) for pair in SIZES)
+        raise DataError(f"{path}/config.json: variants are {' and '.join(names)}: expected {known}")
+    return replace(base, **changes)
