@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from robotrl.errors import ConfigError
+from robotrl.errors import CapabilityError, ConfigError
 from robotrl.sims.mujoco.cameras import Cameras
 from robotrl.sims.mujoco.native import NoCompiler, compiled
 from robotrl.sims.mujoco.physics import Physics
@@ -261,6 +261,7 @@ poses = st.tuples(
     ),
 )
 axes = st.sampled_from(["top", "side", "front"])
+tilts = st.just(0.0) | st.floats(5.0, 89.0)
 
 
 @pytest.fixture(scope="module")
@@ -269,18 +270,20 @@ def crowd() -> Physics:
 
 
 @settings(max_examples=30, deadline=None)
-@given(where=poses, axis=axes)
-def test_away_from_edges_each_pixel_shows_the_geom_that_a_ray_hits(crowd: Physics, where: Any, axis: Any) -> None:
+@given(where=poses, axis=axes, tilt_deg=tilts)
+def test_away_from_edges_each_pixel_shows_the_geom_that_a_ray_hits(
+    crowd: Physics, where: Any, axis: Any, tilt_deg: float
+) -> None:
     place(crowd, *where)
-    view, size = Raster(axis, (0.0, 0.0, 0.0), 2.0), 48
-    right, up, near = frame_of(axis).vectors_w()
+    view, size = Raster(axis, (0.0, 0.0, 0.0), 2.0, tilt_deg=tilt_deg), 48
+    right, up, near = frame_of(view).vectors_w()
     step = (np.arange(size) + 0.5) * (2.0 / size) - 1.0
     starts = 5 * near + step[None, :, None] * right - step[:, None, None] * up
     _, geom = crowd.batch.ray(starts.reshape(-1, 3), -near)
     geom = geom.reshape(ENVS, size, size)
     hues = np.array([(0.8, 0.86, 0.92), (1, 0, 1), *([float(x) for x in hue.split()][:3] for hue in HUES)]) > 0.5
     found = picture(crowd, view, size, size)
-    if axis != "top":  # rays that start below the floor see nothing of the section
+    if axis != "top" and not tilt_deg:  # rays that start below the floor see nothing of the section
         geom, found = geom[:, :24], found[:, :24]
     same = np.ones_like(geom, bool)
     for down in (-1, 0, 1):
@@ -294,15 +297,15 @@ def test_away_from_edges_each_pixel_shows_the_geom_that_a_ray_hits(crowd: Physic
 
 
 @settings(max_examples=30, deadline=None)
-@given(where=poses, axis=axes, width=st.integers(1, 40), tile_m=st.sampled_from([0.0, 0.3]))
+@given(where=poses, axis=axes, tilt_deg=tilts, width=st.integers(1, 40), tile_m=st.sampled_from([0.0, 0.3]))
 def test_compiled_loops_and_numpy_give_the_same_bits(
-    crowd: Physics, where: Any, axis: Any, width: int, tile_m: float
+    crowd: Physics, where: Any, axis: Any, tilt_deg: float, width: int, tile_m: float
 ) -> None:
     scene = Scene(crowd.batch)
     place(crowd, *where)
     crowd.poses()
     ids = np.arange(ENVS)
-    sheet = scene.sheet(Raster(axis, (0.1, 0.2, -0.9), 1.5, tile_m=tile_m), width, 24, ids)
+    sheet = scene.sheet(Raster(axis, (0.1, 0.2, -0.9), 1.5, tile_m=tile_m, tilt_deg=tilt_deg), width, 24, ids)
     background = np.array(BACKGROUND_RGB, np.float32)
     drawn = []
     for loops in (draw_numpy, Compiled(1), Compiled(3)):
@@ -401,6 +404,27 @@ def test_out_must_hold_the_rows() -> None:
                 out,
             )
     camera.draw(TOP, np.zeros(0, int), np.zeros((0, 8, 8, 3), np.uint8), np.zeros(0, int))
+
+
+def test_a_tilted_camera_looks_down() -> None:
+    # from the front and 30 degrees above the horizon, height counts cos 30 and what stands nearer is lower by sin 30
+    view = Raster("front", (0.0, 0.0, 0.0), 1.6, tilt_deg=30.0)
+    physics = world(shape("sphere", "0.08", RED, pos="0.3 0.55 0.4"))
+    red = picture(physics, view, 160, 160)[0].astype(int)
+    rows, columns = np.nonzero(red[..., 0] - red[..., 2] > 128)
+    up_m = 0.4 * math.cos(math.radians(30)) - 0.3 * math.sin(math.radians(30))
+    assert (rows.mean() + 0.5, columns.mean() + 0.5) == pytest.approx((80 - 100 * up_m, 80 + 55), abs=0.3)
+    assert np.allclose(frame_of(view).vectors_w() @ frame_of(view).vectors_w().T, np.eye(3))
+
+
+def test_what_cannot_be_tilted_is_refused() -> None:
+    physics = world(shape("box", "0.2 0.1 0.3", RED))
+    with pytest.raises(ConfigError, match="tilt_deg"):
+        picture(physics, Raster("front", (0, 0, 0), 1.0, tilt_deg=90.0))
+    asset = '<hfield name="flat" nrow="3" ncol="3" size="1 1 0.3 0.1"/>'
+    terrain = world('<geom type="hfield" hfield="flat"/>', shape("box", "0.2 0.1 0.3", RED), assets=asset)
+    with pytest.raises(CapabilityError, match="tilted by 30 degrees cannot draw a height field"):
+        picture(terrain, Raster("front", (0, 0, 0), 1.0, tilt_deg=30.0))
 
 
 def test_an_axis_that_is_none_is_refused() -> None:

@@ -28,7 +28,8 @@ import mujoco.batch
 import numpy as np
 from numpy.typing import NDArray
 
-from robotrl.sims.mujoco.views import Raster, frame_of
+from robotrl.errors import CapabilityError
+from robotrl.sims.mujoco.views import Frame, Raster, frame_of
 
 F64 = NDArray[np.float64]
 
@@ -103,7 +104,8 @@ class Scene:
 
     def sheet(self, view: Raster, width: int, height: int, env_ids: NDArray[np.int64]) -> Sheet:
         """What to draw of the envs `env_ids` in pictures of a size."""
-        frame, geoms = frame_of(view.axis), self._geoms
+        self._check(view)
+        frame, geoms = frame_of(view), self._geoms
         scale = width / view.width_m
         # the picture's y runs down: the frame is mirrored, which no formula here minds
         sign = frame.sign * (1.0, -1.0, 1.0)
@@ -111,12 +113,14 @@ class Scene:
         pos = self._xpos[rows, geoms]
         turn = self._xmat[rows[..., None], geoms[:, None], frame.axes]
         turn *= sign[:, None]
+        _tilt(turn.swapaxes(-1, -2), frame)
         if len(self._others):
             mat = self._xmat[rows, geoms[self._others]]
             pos[:, self._others] += (mat * self._other_box[:, None, :3]).sum(axis=-1)
         pos -= self._centres(view, env_ids)[:, None]
         at = pos[..., frame.axes]
         at *= sign * scale
+        _tilt(at, frame)
         at[..., :2] += (width / 2, height / 2)
         own_size, own_rgba = self._batch.expanded("geom_size"), self._batch.expanded("geom_rgba")
         size = (self._size if own_size is None else self._sizes(own_size[rows, geoms])) * scale
@@ -138,6 +142,13 @@ class Scene:
         order = np.argsort(at[..., 2] + reach[..., 2], axis=1, kind="stable").astype(np.int32)
         return Sheet(self.kind, window, order, params, self._grid, self._heights)
 
+    def _check(self, view: Raster) -> None:
+        if view.tilt_deg and TERRAIN in self.kind:
+            raise CapabilityError(
+                f"a raster camera tilted by {view.tilt_deg:g} degrees cannot draw a height field: expected tilt_deg 0,"
+                " or renderer 'ray'"
+            )
+
     def _centres(self, view: Raster, env_ids: NDArray[np.int64]) -> F64:
         """(n or 1, 3) what the pictures have in their middle."""
         centre: F64 = np.array([view.centre_w], np.float64)
@@ -157,6 +168,14 @@ class Scene:
     def _colours(self, rgba: NDArray[np.floating]) -> NDArray[np.floating]:
         """Red, green and blue (n, G, 3) in [0, 1]."""
         return np.clip(geom_colours(rgba, self._batch.model, self._geoms)[..., :3], 0.0, 1.0)
+
+
+def _tilt(x: F64, frame: Frame) -> None:
+    """Turn vectors (..., 3) of right, down and near by the frame's tilt, in place."""
+    if frame.sin:
+        down, near = x[..., 1].copy(), x[..., 2].copy()
+        x[..., 1] = frame.cos * down + frame.sin * near
+        x[..., 2] = frame.cos * near - frame.sin * down
 
 
 def geom_colours(

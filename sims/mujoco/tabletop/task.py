@@ -76,6 +76,7 @@ class Tabletop(ArmTask[WorldHand]):
         "top": View((0.95, 0.0, 1.15), (0.46, 0.0, 0.02), 38.0),
         **ARM_RASTERS,
         "flat_near": Raster("top", (0.48, 0.0, 0.0), 0.56),
+        "flat_front": Raster("front", (0.46, 0.0, 0.05), 0.5, tilt_deg=50.0),
     }
 
     def __init__(
