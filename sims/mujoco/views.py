@@ -38,7 +38,10 @@ _RIGHT_UP_NEAR: dict[Axis, tuple[tuple[int, float], ...]] = {
 
 
 class Raster(NamedTuple):
-    """A camera without perspective that looks along a world axis, or tilted against one. Pixels are square: the height in metres follows."""
+    """A camera without perspective that looks along a world axis, or tilted against one.
+
+    Pixels are square: the height in metres follows.
+    """
 
     axis: Axis
     """"top" looks down, +x up and -y right in the picture; "side" looks along +y, +x right and +z up; "front" looks
