@@ -22,6 +22,7 @@ import safetensors.numpy
 import torch
 from torch import Tensor, nn
 
+from robotrl.adapters import merged
 from robotrl.deploy import manifest as schema
 from robotrl.deploy import strict
 from robotrl.deploy.bundle import Bundle, Golden, open_bundle
@@ -184,7 +185,8 @@ def _period(policy: HasDeploy, control_dt_s: float | None) -> float:
 
 
 def _frozen_copy(policy: HasDeploy) -> HasDeploy:
-    module = copy.deepcopy(cast("nn.Module", policy)).to("cpu").eval().requires_grad_(False)
+    # without adapters: the graph has one product for each layer
+    module = copy.deepcopy(cast("nn.Module", merged(policy))).to("cpu").eval().requires_grad_(False)
     spec = policy.action_spec
     for name, low, high in zip(spec.names, spec.low, spec.high, strict=True):
         if not (np.isfinite(low) and np.isfinite(high)):

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
-from robotrl.errors import ConfigError, check_number, out_of_range, unknown
+from robotrl.errors import ConfigError, check_count, check_number, out_of_range, unknown
 from robotrl.interventions.config import InterventionCfg
 
 Algo = TypeVar("Algo")
@@ -66,6 +66,24 @@ class ActorCfg:
     """How long an iteration's env steps may take; an actor that sends nothing for so long hangs."""
 
 
+ALL_LAYERS = "all"
+"""Target of adapters that stands for every layer."""
+
+
+@dataclass(frozen=True)
+class LoraCfg:
+    """Low-rank adapters on the policy that a run starts from; what it learns then is these alone."""
+
+    rank: int = 0
+    """Of the adapters; 0 has none, and all that can learn does."""
+    alpha: float = 16.0
+    """What adapters add is multiplied by this over the rank."""
+    targets: tuple[str, ...] = (ALL_LAYERS,)
+    """Linear layers that get one: parts of their names, e.g. q_proj or language_model; "all" for each that learns."""
+    heads: tuple[str, ...] = ()
+    """Parts of the names of layers that learn as a whole besides, e.g. action_out_proj."""
+
+
 @dataclass(frozen=True)
 class TrainCfg(Generic[Algo, PolicyCfg]):
     """Everything that decides a run."""
@@ -90,6 +108,8 @@ class TrainCfg(Generic[Algo, PolicyCfg]):
     """Threads of torch; physics has the cores while envs step."""
     intervention: InterventionCfg = field(default_factory=InterventionCfg)
     """Who takes over while the policy learns, for algorithms that learn from it."""
+    lora: LoraCfg = field(default_factory=LoraCfg)
+    """Adapters, for policies too large to learn as a whole."""
     actor: ActorCfg = field(default_factory=ActorCfg)
     """Where the sim is stepped."""
     stop_at_success: float | None = None
@@ -142,6 +162,7 @@ def from_json(data: Mapping[str, Any], types: Mapping[str, type]) -> TrainCfg[An
             # absent where an older version wrote the config
             "intervention": InterventionCfg(**given.get("intervention", {})),
             "actor": ActorCfg(**given.get("actor", {})),
+            "lora": LoraCfg(**_tuples(given.get("lora", {}))),
             "algo": types["algo"](**_tuples(given["algo"])),
             "policy": types["policy"](**_tuples(given["policy"])),
         }
@@ -178,6 +199,7 @@ def check(cfg: TrainCfg[Any, Any]) -> None:
     if not 0 < cfg.peers_timeout_s < math.inf:
         raise out_of_range("peers_timeout_s", cfg.peers_timeout_s, "above 0 seconds")
     sim_options(cfg.sim.options)
+    _check_lora(cfg)
     if cfg.sim.reward_ends and cfg.sim.reward is None:
         raise ConfigError("sim.reward_ends is True, and sim.reward is not given: expected a success classifier")
     if cfg.sim.curriculum is not None:
@@ -186,6 +208,23 @@ def check(cfg: TrainCfg[Any, Any]) -> None:
         raise unknown("evaluation.score", str(cfg.evaluation.score), ("success", "return"))
     if cfg.stop_at_success is not None and not 0 < cfg.stop_at_success <= 1:
         raise out_of_range("stop_at_success", cfg.stop_at_success, "above 0, at most 1")
+
+
+def _check_lora(cfg: TrainCfg[Any, Any]) -> None:
+    lora = cfg.lora
+    check_count("lora.rank", lora.rank, 0, 4096)
+    if not 0 < lora.alpha < math.inf:
+        raise out_of_range("lora.alpha", lora.alpha, "above 0")
+    if not lora.rank:
+        if lora.heads or lora.targets != (ALL_LAYERS,):
+            raise ConfigError("lora.rank is 0 beside lora.targets or lora.heads: expected 1 or more, e.g. 32")
+        return
+    if not lora.targets:
+        raise ConfigError(f'lora.targets is empty: expected parts of the names of layers, or "{ALL_LAYERS}"')
+    if cfg.init_from is None:
+        raise ConfigError(f"lora.rank is {lora.rank} and init_from is not given: expected a policy to adapt")
+    if cfg.actor.process:
+        raise ConfigError(f"lora.rank is {lora.rank} and actor.process is True: expected an actor in this process")
 
 
 def _tuples(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -35,7 +35,7 @@ EXTRAS = {
         "numba",
     ),
     "video": ("av",),
-    "vla": ("torch", "transformers"),
+    "vla": ("torch", "transformers", "peft"),
     "carla": ("carla",),
     "sb3": ("stable_baselines3",),
     "peers": ("stable_baselines3", "rsl_rl", "envpool", "highway_env"),

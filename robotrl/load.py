@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from robotrl.adapters import Adaptation, adaptation_of, attach
 from robotrl.checkpoint import Checkpoint, read_checkpoint
 from robotrl.errors import DataError, NumericsError
 from robotrl.registry import POLICIES
@@ -23,6 +24,8 @@ from robotrl.run import Run
 from robotrl.spec import Spec
 from robotrl.transforms import Affine, Transform
 
+BASE = "base"
+"""Directory in a run: the checkpoint of what its policy is an adaptation of. It is stored once."""
 FINGERPRINT_ROWS = 4
 FINGERPRINT_TOLERANCE = 1e-5
 """In units of the action's range; another machine's arithmetic differs in the last bits."""
@@ -32,7 +35,7 @@ def policy_tree(policy: Any) -> dict[str, Any]:
     """What a checkpoint stores of a policy.
 
     Args:
-        policy: one of `robotrl.policies`.
+        policy: one of `robotrl.policies`. Of an adapted one its adapters and heads are stored, not its base.
 
     Raises:
         NumericsError: the policy's weights or actions are not finite, so that it is not worth storing.
@@ -46,7 +49,9 @@ def policy_tree(policy: Any) -> dict[str, Any]:
     if not torch.isfinite(actions).all():
         raise NumericsError("the policy's action on a fixed input is not finite; the last checkpoint is intact")
     fingerprint = {"obs": obs, "noise": noise, "actions": actions}
+    adaptation = adaptation_of(policy)
     return {
+        **({} if adaptation is None else {"adaptation": adaptation.to_json()}),
         "description": policy.to_json(),
         "weights": weights,
         "fingerprint": fingerprint,
@@ -54,22 +59,31 @@ def policy_tree(policy: Any) -> dict[str, Any]:
     }
 
 
-def policy_from_tree(tree: dict[str, Any], where: str) -> Any:
+def probe(policy: Any) -> Tensor:
+    """What a policy does on its fixed input, (B, H, A)."""
+    return _act(policy, *_fixed_input(policy))
+
+
+def policy_from_tree(tree: dict[str, Any], where: str, base: Path | None = None) -> Any:
     """Build the policy that `policy_tree` described, and check it.
 
     Args:
         tree: from a checkpoint.
         where: what to call the source in errors.
+        base: checkpoint of what an adapted policy is an adaptation of; see `BASE`.
 
     Raises:
         ConfigError: the kind of policy is unknown here.
-        DataError: weights are missing, left over or of another shape, or the fingerprint differs.
+        DataError: an adapted policy's base is missing, or another; weights are missing, left over or
+            of another shape, or the fingerprint differs.
     """
     description, weights = tree["description"], tree["weights"]
     try:
         policy = POLICIES.load(description["kind"]).from_json(description)
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"{where}: the policy's description does not fit this version of robotrl: {error}") from error
+    if "adaptation" in tree:
+        _adapt_again(policy, Adaptation.from_json(tree["adaptation"]), where, base)
     load_weights(policy, weights, f"{where}: the policy")
     # checkpoints of before have no such sum
     if tree.get("tables_sha256") not in (None, _tables_sha256(policy)):
@@ -87,6 +101,24 @@ def policy_from_tree(tree: dict[str, Any], where: str) -> Any:
             " the weights are not those that were saved, or the code that builds the policy has changed"
         )
     return policy
+
+
+def _adapt_again(policy: Any, adaptation: Adaptation, where: str, base: Path | None) -> None:
+    """Give a policy the weights of its base and fresh adapters.
+
+    Raises:
+        DataError: the base is missing, damaged, or another one.
+    """
+    needed = f"{where}: the policy is an adaptation of the weights with SHA-256 {adaptation.base_sha256[:12]}"
+    if base is None or not base.is_dir():
+        raise DataError(
+            f"{needed}: expected their checkpoint at {base or BASE!s}, where its run has it; move a run as a whole"
+        )
+    load_weights(policy, read_checkpoint(base).tree["policy"]["weights"], f"{base}: the base policy")
+    try:
+        attach(policy, adaptation)
+    except DataError as error:
+        raise DataError(f"{base}: {error} ({where})") from error
 
 
 def load_weights(module: nn.Module, weights: Mapping[str, Tensor], what: str) -> None:
@@ -181,7 +213,7 @@ def load_policy(path: str | Path, which: str = "best") -> Any:
     checkpoint = find_checkpoint(Path(path), which)
     if not isinstance(checkpoint.tree, dict) or "policy" not in checkpoint.tree:
         raise DataError(f"checkpoint {checkpoint.path} of kind {checkpoint.kind!r} holds no policy")
-    return policy_from_tree(checkpoint.tree["policy"], str(checkpoint.path))
+    return policy_from_tree(checkpoint.tree["policy"], str(checkpoint.path), checkpoint.path.parent.parent / BASE)
 
 
 def find_checkpoint(path: Path, which: str = "best") -> Checkpoint:

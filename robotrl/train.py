@@ -17,17 +17,18 @@ import numpy as np
 import torch
 
 from robotrl import config as configs
+from robotrl.adapters import adapt, adaptation_of, merged
 from robotrl.algos import ddp
 from robotrl.algos.actor import RemoteExperience
 from robotrl.algos.ddp import World
 from robotrl.algos.learner import Learner, Setup
 from robotrl.callbacks import Callback, CallbackList
-from robotrl.checkpoint import rng_state, set_rng_state
+from robotrl.checkpoint import rng_state, set_rng_state, write_checkpoint
 from robotrl.config import TrainCfg
 from robotrl.cores import check_threads, usable_cores
 from robotrl.curriculum import with_curriculum
 from robotrl.errors import CapabilityError, ConfigError, RobotrlError, out_of_range
-from robotrl.load import load_policy, policy_from_tree, policy_tree
+from robotrl.load import BASE, load_policy, policy_from_tree, policy_tree, probe
 from robotrl.locking import StopSignals
 from robotrl.loop import EvalResult, evaluate
 from robotrl.media import grid, write_gif
@@ -64,12 +65,12 @@ def train(cfg: TrainCfg[Any, Any], run_path: Path, callbacks: Sequence[Callback]
     configs.check(cfg)
     with ddp.joined(cfg.peers_timeout_s) as world:
         if world.rank:
-            _follow(cfg, None, world)
+            _follow(cfg, None, run_path, world)
             return run_path
         run = Run.create(run_path, configs.to_json(cfg), seed=cfg.seed, command=sys.argv, keep=cfg.keep)
         with run:
             try:
-                prepared = _prepare(cfg, None, world)
+                prepared = _prepare(cfg, None, run_path, world)
             except RobotrlError:
                 # what was refused before it began leaves nothing, so that the corrected command may use the same path
                 run.discard()
@@ -95,12 +96,12 @@ def resume(run_path: Path, callbacks: Sequence[Callback] = ()) -> Path:
         if world.rank:
             world.any(False)  # until the first process has tidied the run
             checkpoint = run.latest()
-            _follow(cfg, None if checkpoint is None else checkpoint.tree, world)
+            _follow(cfg, None if checkpoint is None else checkpoint.tree, run_path, world)
             return run_path
         checkpoint = run.resume(sys.argv)
         world.any(False)
         state = None if checkpoint is None else checkpoint.tree
-        with run, closing(_prepare(cfg, state, world)) as prepared:
+        with run, closing(_prepare(cfg, state, run_path, world)) as prepared:
             _go(cfg, run, prepared, state, callbacks, world)
     return run_path
 
@@ -117,28 +118,34 @@ class _Prepared(NamedTuple):
         self.eval_sim.close()
 
 
-def _prepare(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None, world: World) -> _Prepared:
+def _prepare(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None, run_path: Path, world: World) -> _Prepared:
     """Put a run together.
 
     Args:
         cfg: the config.
         state: of the checkpoint to go on from, None for a new run.
+        run_path: the run's directory.
         world: the processes that learn together.
     """
-    return _Prepared(_make_learner(cfg, state, world), _make_eval_sim(cfg))
+    return _Prepared(_make_learner(cfg, state, run_path, world), _make_eval_sim(cfg))
 
 
-def _make_learner(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None, world: World) -> Learner:
+def _make_learner(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None, run_path: Path, world: World) -> Learner:
     torch.set_num_threads(cfg.torch_threads)
     # our code draws from generators of its own; sims and callbacks of others may use the global streams
     seed = world.seed(cfg.seed)
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)
-    learner: Learner = cfg.algo.build(_setup(cfg, state, world))
+    learner: Learner = cfg.algo.build(_setup(cfg, state, run_path, world))
     if world.size > 1 and getattr(learner, "world", None) != world:
         raise CapabilityError(
             f"{type(learner).__name__} lacks world: it learns in one process, and WORLD_SIZE is {world.size}"
+        )
+    if cfg.lora.rank and adaptation_of(learner.policy) is None:
+        raise CapabilityError(
+            f"{type(learner).__name__} makes another policy ({type(learner.policy).__name__}) of the one that it starts"
+            f" from, and lora.rank is {cfg.lora.rank}: expected 0"
         )
     _watch(cfg, learner)
     if cfg.actor.process and not isinstance(getattr(learner, "experience", None), RemoteExperience):
@@ -149,12 +156,12 @@ def _make_learner(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None, world: 
     return learner
 
 
-def _follow(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None, world: World) -> None:
+def _follow(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None, run_path: Path, world: World) -> None:
     """Learn with the first process, which logs, evaluates, saves, and says when it ends."""
     signals = StopSignals()
     signals.install()
     try:
-        with closing(_make_learner(cfg, state, world)) as learner:
+        with closing(_make_learner(cfg, state, run_path, world)) as learner:
             iteration, streak = 0, 0
             if state is not None:
                 learner.load(state["learner"])
@@ -291,13 +298,18 @@ def _make_eval_sim(cfg: TrainCfg[Any, Any]) -> VecSim:
     return sim
 
 
-def _setup(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None, world: World) -> Setup:
+def _setup(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None, run_path: Path, world: World) -> Setup:
     init_policy = None
     if state is not None:
         # its own policy, normalisation included: the run that it started from may have moved or changed since
-        init_policy = policy_from_tree(state["policy"], "the checkpoint")
+        init_policy = policy_from_tree(state["policy"], "the checkpoint", run_path / BASE)
     elif cfg.init_from is not None:
-        init_policy = load_policy(cfg.init_from)
+        # adapters of before become part of what is fine-tuned, with new ones or as a whole
+        init_policy = merged(load_policy(cfg.init_from))
+        if cfg.lora.rank:
+            if world.rank == 0:
+                write_checkpoint(run_path / BASE, {"policy": policy_tree(init_policy)}, step=0, kind=BASE)
+            adapt(init_policy, cfg.lora, partial(probe, init_policy))
     return Setup(
         make_sim=partial(_make_training_sim, cfg, world.seed(cfg.seed)),
         policy_cfg=cfg.policy,

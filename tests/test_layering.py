@@ -16,7 +16,7 @@ from layout import folder_of, setuptools_config  # noqa: E402
 BASE = {"spec", "transforms", "registry", "errors", "cores", "trace"}
 HELPERS = {"files", "memory", "progress"}
 RUN = {"run", "callbacks", "checkpoint", "locking", "logs", "media", "provenance", "rng", "store", "tree", "weights"}
-LEARN = BASE | HELPERS | RUN | {"fn", "data", "cursor", "collect", "group_rollout", "loop", "config", "load", "fit"}
+LEARN = BASE | HELPERS | RUN | {"fn", "data", "cursor", "collect", "group_rollout", "loop", "config", "load", "fit", "frozen", "adapters"}
 ALL = LEARN | {
     "policies",
     "rewards",
@@ -55,8 +55,10 @@ MAY_IMPORT = {
     "config": BASE | {"interventions.config"},
     # Whether a policy is for a sim.
     "fit": BASE,
+    "frozen": BASE,
+    "adapters": BASE | {"config", "frozen"},
     # Finds a policy in a run, and its class through the registry.
-    "load": BASE | HELPERS | RUN,
+    "load": BASE | HELPERS | RUN | {"adapters"},
     "policies": {"spec", "transforms", "errors", "fn"},
     # Its base may be a policy of any kind.
     "policies.steered": {"spec", "transforms", "errors", "fn", "registry", "policies"},
