@@ -36,7 +36,7 @@ COMMANDS = {
     "import": Command("import_policy", "read a published vision-language-action policy strictly, and store it"),
     "inspect": Command("inspect", "describe a bundle, run, checkpoint or dataset, and verify its hashes"),
     "deploy": Command("deploy", "run a bundle at its fixed rate on a robot"),
-    "reward": Command("reward", "train a success classifier to stand in for a sim's reward, or check one"),
+    "reward": Command("reward", "train a success classifier or a process reward, and judge it"),
     "bench": Command("bench", "run a benchmark"),
     "list": Command("list", "what there is: sims, presets, robots, benches"),
     "doctor": Command("doctor", "what works on this machine, and what to install for the rest"),

@@ -318,6 +318,7 @@ def _setup(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None, run_path: Path
         seed=world.seed(cfg.seed),
         actor=cfg.actor,
         world=world,
+        resumed=state is not None,
     )
 
 

@@ -16,7 +16,12 @@ from layout import folder_of, setuptools_config  # noqa: E402
 BASE = {"spec", "transforms", "registry", "errors", "cores", "trace"}
 HELPERS = {"files", "memory", "progress"}
 RUN = {"run", "callbacks", "checkpoint", "locking", "logs", "media", "provenance", "rng", "store", "tree", "weights"}
-LEARN = BASE | HELPERS | RUN | {"fn", "data", "cursor", "collect", "group_rollout", "loop", "config", "load", "fit", "frozen", "adapters"}
+LEARN = (
+    BASE
+    | HELPERS
+    | RUN
+    | {"fn", "data", "cursor", "collect", "group_rollout", "loop", "config", "load", "fit", "frozen", "adapters"}
+)
 ALL = LEARN | {
     "policies",
     "rewards",
@@ -69,8 +74,12 @@ MAY_IMPORT = {
     "interventions": BASE | {"fn", "data"},
     "rewards": LEARN | {"policies", "wrapping"},
     # Trains on the engine of the algorithms and the rows that feed it, which know nothing of rewards.
-    "rewards.training": LEARN | {"policies", "algos.engine", "algos.rows"},
+    **dict.fromkeys(
+        ("rewards.training", "rewards.process_training"), LEARN | {"policies", "algos.engine", "algos.rows"}
+    ),
     "algos": LEARN | {"policies", "interventions"},
+    # Learns from a process reward that was trained before, and keeps it in its checkpoints.
+    "algos.vla_rl": LEARN | {"policies", "rewards.process", "rewards.process_stored"},
     "train": LEARN | {"policies", "rewards", "interventions", "algos", "curriculum"},
     "deploy": BASE,
     "deploy.export": LEARN | {"policies", "deploy"},

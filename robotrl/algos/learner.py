@@ -31,6 +31,8 @@ class Setup(NamedTuple):
     """Where the training sim is stepped, for algorithms that leave the choice."""
     world: World = ALONE
     """The processes that learn together, for algorithms that can; their learner has it as `world`."""
+    resumed: bool = False
+    """Whether `Learner.load` follows: files that the config names may be gone, and are in the state that is loaded."""
 
 
 class Learner(Protocol):

@@ -2,7 +2,7 @@
 
 Each decision is one action of the policy, however many tokens it takes to say it: there is one ratio for all of them,
 and generalised advantages over env steps. The critic reads what a frozen copy of the policy makes of picture and words,
-so that it costs the policy nothing, and is trained alone at first.
+so that it costs the policy nothing, and is trained alone at first. A learned process reward may be added to the sim's.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ from robotrl.fit import check_fit
 from robotrl.fn import tokens
 from robotrl.fn.loss import ppo_clip, value_clipped_mse
 from robotrl.policies.value import ValueNet
+from robotrl.rewards.process import Form, ProcessReward, ProcessTerm
+from robotrl.rewards.process_stored import load_process, process_from_tree, process_tree
 from robotrl.spec import HasReader
 
 CRITIC, BOTH = "critic", "both"
@@ -76,6 +78,12 @@ class VlaRlCfg:
     """Gradients are clipped to this norm, actor and critic each for itself."""
     critic_hidden: tuple[int, ...] = (1024, 512)
     """Widths of the critic's hidden layers."""
+    process_reward: str | None = None
+    """Directory of a process reward (`robotrl reward process`) whose term is added to the sim's reward in training."""
+    process_form: Form = "potential"
+    """What of it is added: its gain, as a potential, which keeps the optimum, or the progress itself, as published."""
+    process_scale: float = 1.0
+    """Of what is added."""
     engine: EngineMode = "eager"
     """How updates are computed; see docs/engine.md."""
 
@@ -146,8 +154,10 @@ class VlaRlLearner(SimLearner):
     """Fine-tunes a policy that says tokens with a critic; see `VlaRlCfg`.
 
     Raises:
-        ConfigError: settings out of range, no policy to start from, or a sim that it is not for.
+        ConfigError: settings out of range, no policy to start from, a sim that it is not for, or a process reward that
+            may not be used or is not for the sim.
         CapabilityError: the policy says no tokens, or cannot be read from.
+        DataError: the process reward is not whole.
     """
 
     def __init__(self, cfg: VlaRlCfg, setup: Setup) -> None:
@@ -167,6 +177,9 @@ class VlaRlLearner(SimLearner):
         check_fit(policy, self.sim)
         self.policy: Any = policy
         self.policy.control_dt_s = self.sim.control_dt_s
+        # a run that is taken up again has it in its state
+        wanted = None if setup.resumed else cfg.process_reward
+        self._process = None if wanted is None else self._added(load_process(wanted))
         self._reader: Any = policy.reader()
         self.critic = ValueNet(self._reader.width, cfg.critic_hidden)
         self._engine = Engine(
@@ -187,12 +200,18 @@ class VlaRlLearner(SimLearner):
         """One rollout and its epochs."""
         cfg = self.cfg
         rollout = self._collector.collect(self._decide, cfg.steps_per_env)
+        sim_reward, scalars = rollout.reward, dict[str, float]()
+        if self._process is not None:
+            added = self._process.term(rollout)
+            rollout = rollout._replace(reward=sim_reward + added.reward)
+            scalars["process_reward"] = float(added.reward[rollout.valid].mean())
+            scalars["process_progress"] = float(added.progress[rollout.valid].mean())
         # read once, for the values now and for those of all epochs
         rollout = rollout._replace(
             obs=self._read(rollout.obs, rollout.valid), next_obs=self._read(rollout.next_obs, rollout.valid)
         )
         batch = make_batch(rollout, self._value, cfg.gamma, cfg.lam, normalised=cfg.normalise_advantage)
-        scalars = rollout_scalars(rollout, batch, rollout.reward)
+        scalars |= rollout_scalars(rollout, batch, sim_reward)
         self._iteration += 1
         return finite(scalars | self._update(batch))
 
@@ -228,7 +247,9 @@ class VlaRlLearner(SimLearner):
 
     def state(self) -> dict[str, Any]:
         """See `Learner.state`; the reader is that of the start, whatever the policy has become."""
+        process = {} if self._process is None else {"process": process_tree(self._process.reward)}
         return {
+            **process,
             "policy": self.policy.state_dict(),
             "critic": self.critic.state_dict(),
             "reader": self._reader.state_dict(),
@@ -247,3 +268,9 @@ class VlaRlLearner(SimLearner):
         set_generator_state(self._generator, state["generator"])
         self._collector.load(state["collector"])
         self._iteration = int(state["iteration"])
+        if "process" in state:
+            self._process = self._added(process_from_tree(state["process"], "the checkpoint"))
+
+    def _added(self, reward: ProcessReward) -> ProcessTerm:
+        cfg = self.cfg
+        return ProcessTerm(reward, self.sim, cfg.process_form, cfg.process_scale, cfg.gamma, name="algo.process_reward")

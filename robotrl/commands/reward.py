@@ -1,4 +1,4 @@
-"""`robotrl reward train` and `robotrl reward check`."""
+"""`robotrl reward train` and `robotrl reward check`; the other actions are in `robotrl.commands.process_reward`."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ if TYPE_CHECKING:
 
 USAGE = """usage: robotrl reward ACTION [options]
 
-  train    train and calibrate a success classifier, which can stand in for a sim's reward
-  check    its false-positive and false-negative rates on new episodes
+  train       train and calibrate a success classifier, which can stand in for a sim's reward
+  check       its false-positive and false-negative rates on new episodes
+  milestones  find milestones in demonstrations, and label how far each frame has come
+  process     train a process reward on such labels, and judge it on held-out episodes
+  judge       judge a process reward on other datasets
 
 robotrl reward ACTION --help shows the options."""
 
@@ -80,10 +83,12 @@ class CheckArgs:
 
 def main(argv: Sequence[str]) -> int:
     """Run the command."""
-    actions = {"train": _train, "check": _check}
     if not argv or argv[0] in ("-h", "--help"):
         print(USAGE)
         return 0
+    from robotrl.commands.process_reward import ACTIONS
+
+    actions = {"train": _train, "check": _check, **ACTIONS}
     if argv[0] not in actions:
         raise unknown("action", argv[0], actions)
     return actions[argv[0]](argv[1:])

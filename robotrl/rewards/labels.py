@@ -209,21 +209,11 @@ def split(labelled: Labelled, shares: Sequence[float], seed: int) -> list[Labell
     Raises:
         ConfigError: the shares do not sum to 1, or a part would have no success or no other frame.
     """
-    if not math.isclose(sum(shares), 1.0) or min(shares) <= 0:
-        raise out_of_range("shares", tuple(shares), "numbers above 0 that sum to 1")
-    rng = np.random.default_rng(seed)
     successful = np.unique(labelled.episode[labelled.success])
     others = np.setdiff1d(labelled.episode, successful)
-    edges = np.cumsum([0.0, *shares])
-    parts: list[list[NDArray[np.int64]]] = [[] for _ in shares]
-    for group in (successful, others):
-        dealt = rng.permutation(group)
-        cuts = np.round(edges * len(dealt)).astype(int)
-        for part, first, last in zip(parts, cuts[:-1], cuts[1:], strict=True):
-            part.append(dealt[first:last])
     out: list[Labelled] = []
-    for groups in parts:
-        rows = np.isin(labelled.episode, np.concatenate(groups))
+    for dealt in deal((successful, others), shares, seed):
+        rows = np.isin(labelled.episode, dealt)
         part = Labelled({k: v[rows] for k, v in labelled.obs.items()}, labelled.success[rows], labelled.episode[rows])
         if not part.success.any() or part.success.all():
             raise ConfigError(
@@ -232,3 +222,27 @@ def split(labelled: Labelled, shares: Sequence[float], seed: int) -> list[Labell
             )
         out.append(part)
     return out
+
+
+def deal(kinds: Sequence[NDArray[np.int64]], shares: Sequence[float], seed: int) -> list[NDArray[np.int64]]:
+    """Deal numbered things into parts at random, those of each kind for themselves.
+
+    Args:
+        kinds: (n,) the things of each kind.
+        shares: of each part, of every kind; they sum to 1.
+        seed: of the draw.
+
+    Raises:
+        ConfigError: the shares do not sum to 1.
+    """
+    if not math.isclose(sum(shares), 1.0) or min(shares) <= 0:
+        raise out_of_range("shares", tuple(shares), "numbers above 0 that sum to 1")
+    rng = np.random.default_rng(seed)
+    edges = np.cumsum([0.0, *shares])
+    parts: list[list[NDArray[np.int64]]] = [[] for _ in shares]
+    for kind in kinds:
+        dealt = rng.permutation(kind)
+        cuts = np.round(edges * len(dealt)).astype(int)
+        for part, first, last in zip(parts, cuts[:-1], cuts[1:], strict=True):
+            part.append(dealt[first:last])
+    return [np.concatenate(part) for part in parts]

@@ -1,4 +1,4 @@
-"""Success classifiers in files: a checkpoint with a fingerprint, read as strictly as a policy's.
+"""Learned rewards in files: a checkpoint with a fingerprint, read as strictly as a policy's.
 
 Whatever is missing, left over, altered or of another shape is refused, and the logits of a stored observation must
 come out again. A reward that is silently wrong ruins a run as surely as a policy that is.
@@ -20,22 +20,74 @@ from robotrl.files import dump_json
 from robotrl.fn.stats import Interval
 from robotrl.load import load_weights, probe_observations
 from robotrl.rewards.calibration import Rates
-from robotrl.rewards.success import Calibration, ClassifierCfg, SuccessClassifier, Trained
-from robotrl.spec import Spec
-from robotrl.transforms import TransformGroup
+from robotrl.rewards.network import ReaderNet, RewardNet, SightNet
+from robotrl.rewards.success import Calibration, Trained
 
 KIND = "success-classifier"
+NETS: dict[str, type[SightNet] | type[ReaderNet]] = {net.kind: net for net in (SightNet, ReaderNet)}
 FINGERPRINT_TOLERANCE = 1e-4
 """Of the logits' size, 1 at least; another machine's arithmetic differs in the last bits."""
+MISFITS = (KeyError, TypeError, ValueError, AttributeError)
+"""What building from a description of another version raises."""
 
 
-def identity_of(model: SuccessClassifier, calibration: Calibration) -> str:
-    """Hexadecimal SHA-256 of all that decides the classifier's answers."""
-    digest = hashlib.sha256(dump_json([_describe(model), asdict(calibration)]))
-    for name, value in sorted(model.state_dict().items()):
+def digest_of(net: RewardNet, judgement: Any) -> str:
+    """Hexadecimal SHA-256 of a network and of what is known of it, as JSON values: all that decides its answers."""
+    digest = hashlib.sha256(dump_json([net.to_json(), judgement]))
+    for name, value in sorted(net.state_dict().items()):
         digest.update(name.encode())
         digest.update(value.detach().cpu().numpy().tobytes())
     return digest.hexdigest()
+
+
+def net_tree(net: RewardNet, what: str) -> dict[str, Any]:
+    """What a checkpoint stores of a network.
+
+    Args:
+        net: the network.
+        what: whose it is, for errors.
+
+    Raises:
+        NumericsError: a weight is not finite.
+    """
+    weights = {name: value.detach().clone() for name, value in net.state_dict().items()}
+    for name, value in weights.items():
+        if not torch.isfinite(value).all():
+            raise NumericsError(f"{what} weight {name!r} is not finite: it was not saved")
+    obs = probe_observations(net.observation_spec, net.transforms.inputs)
+    return {"description": net.to_json(), "weights": weights, "fingerprint": {"obs": obs, "logits": _logits(net, obs)}}
+
+
+def net_from_tree(tree: dict[str, Any], what: str) -> RewardNet:
+    """Build the network that `net_tree` described, and check it.
+
+    Args:
+        tree: from a checkpoint.
+        what: where it is and whose it is, for errors.
+
+    Raises:
+        DataError: it is of another version, weights are missing, left over or of another shape, or the fingerprint
+            differs.
+    """
+    try:
+        description, weights, fingerprint = tree["description"], tree["weights"], tree["fingerprint"]
+        net = NETS[description["kind"]].from_json(description)
+    except MISFITS as error:
+        raise DataError(f"{what} does not fit this version of robotrl: {error!r}") from error
+    load_weights(net, weights, what)
+    found, expected = _logits(net, fingerprint["obs"]), fingerprint["logits"]
+    error = float(((found - expected).abs() / expected.abs().clamp(min=1.0)).max())
+    if not error <= FINGERPRINT_TOLERANCE:
+        raise DataError(
+            f"{what}'s fingerprint differs by {error:.2e} from the one stored: the weights are not those that were"
+            " saved, or the code that builds the network has changed"
+        )
+    return net.eval()
+
+
+def identity_of(model: RewardNet, calibration: Calibration) -> str:
+    """Hexadecimal SHA-256 of all that decides the classifier's answers."""
+    return digest_of(model, asdict(calibration))
 
 
 def save_classifier(path: Path, trained: Trained) -> Path:
@@ -45,18 +97,10 @@ def save_classifier(path: Path, trained: Trained) -> Path:
         NumericsError: a weight is not finite.
         RobotrlError: the disk refused.
     """
-    model = trained.model
-    weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
-    for name, value in weights.items():
-        if not torch.isfinite(value).all():
-            raise NumericsError(f"classifier weight {name!r} is not finite: it was not saved")
-    obs = probe_observations(model.observation_spec, model.transforms.inputs)
     tree = {
-        "description": _describe(model),
+        **net_tree(trained.model, "classifier"),
         "calibration": asdict(trained.calibration) | {"rates": _rates_to_json(trained.calibration.rates)},
         "about": trained.about,
-        "weights": weights,
-        "fingerprint": {"obs": obs, "logits": _logits(model, obs)},
     }
     return write_checkpoint(path, tree, step=int(trained.about.get("updates", 0)), kind=KIND)
 
@@ -67,41 +111,27 @@ def load_classifier(path: str | Path) -> Trained:
     Raises:
         DataError: nothing whole is there, or it is no classifier, or its fingerprint differs; what is wrong is named.
     """
-    checkpoint = read_checkpoint(Path(path))
-    where = str(checkpoint.path)
-    if checkpoint.kind != KIND:
-        raise DataError(f"checkpoint {where} is of kind {checkpoint.kind!r}: expected {KIND!r}")
-    tree: dict[str, Any] = checkpoint.tree
+    where, tree = read_kind(path, KIND)
+    model = net_from_tree(tree, f"{where}: the classifier")
     try:
-        description, stored = tree["description"], tree["calibration"]
-        cfg: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in description["cfg"].items()}
-        model = SuccessClassifier(
-            {key: Spec.from_json(spec) for key, spec in description["observation_spec"].items()},
-            TransformGroup.from_json(description["transforms"]),
-            ClassifierCfg(**cfg),
-        )
+        stored, about = tree["calibration"], tree["about"]
         fields: dict[str, Any] = {**stored, "rates": _rates_from_json(stored["rates"])}
         calibration = Calibration(**fields)
-        weights, fingerprint, about = tree["weights"], tree["fingerprint"], tree["about"]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except MISFITS as error:
         raise DataError(f"{where}: the classifier does not fit this version of robotrl: {error!r}") from error
-    load_weights(model, weights, f"{where}: the classifier")
-    found, expected = _logits(model, fingerprint["obs"]), fingerprint["logits"]
-    error = float(((found - expected).abs() / expected.abs().clamp(min=1.0)).max())
-    if not error <= FINGERPRINT_TOLERANCE:
-        raise DataError(
-            f"{where}: the classifier's fingerprint differs by {error:.2e} from the one stored: the weights are not"
-            " those that were saved, or the code that builds the network has changed"
-        )
     return Trained(model, calibration, about, identity_of(model, calibration))
 
 
-def _describe(model: SuccessClassifier) -> dict[str, Any]:
-    return {
-        "cfg": asdict(model.cfg),
-        "observation_spec": {key: spec.to_json() for key, spec in model.observation_spec.items()},
-        "transforms": model.transforms.to_json(),
-    }
+def read_kind(path: str | Path, kind: str) -> tuple[str, dict[str, Any]]:
+    """Where a checkpoint lies, and its tree.
+
+    Raises:
+        DataError: nothing whole is there, or it is of another kind.
+    """
+    checkpoint = read_checkpoint(Path(path))
+    if checkpoint.kind != kind:
+        raise DataError(f"checkpoint {checkpoint.path} is of kind {checkpoint.kind!r}: expected {kind!r}")
+    return str(checkpoint.path), checkpoint.tree
 
 
 def _rates_to_json(rates: Rates) -> dict[str, Any]:
@@ -121,5 +151,5 @@ def _rates_from_json(data: dict[str, Any]) -> Rates:
 
 
 @torch.no_grad()
-def _logits(model: SuccessClassifier, obs: dict[str, Tensor]) -> Tensor:
-    return model(obs).clone()
+def _logits(net: RewardNet, obs: dict[str, Tensor]) -> Tensor:
+    return net(obs).clone()

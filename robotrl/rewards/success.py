@@ -1,4 +1,4 @@
-"""A trained success classifier: the network, what its calibration says, and the reward that it gives.
+"""A trained success classifier: what its calibration says, and the reward that it gives.
 
 The practice of SERL (Luo et al. 2024, arXiv 2401.16013) and HIL-SERL (Luo et al. 2024, arXiv 2410.21845): a small
 binary classifier of the observation stands in for a reward that a robot cannot measure. `robotrl.rewards.training`
@@ -13,30 +13,14 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from robotrl.data.rollout import Arrays
-from robotrl.errors import ConfigError, out_of_range
-from robotrl.policies.encoder import ImageEncoder, Pool, is_picture
-from robotrl.policies.nets import Mlp, Transforms, flat_width
+from robotrl.errors import out_of_range
 from robotrl.rewards.calibration import Rates
+from robotrl.rewards.network import RewardNet, check_shown
 from robotrl.rewards.source import Score
-from robotrl.spec import Spec, VecSim
-from robotrl.transforms import TransformGroup
-
-
-@dataclass(frozen=True)
-class ClassifierCfg:
-    """Size of a success classifier."""
-
-    hidden: tuple[int, ...] = (128, 128)
-    """Widths of the hidden layers."""
-    image_channels: tuple[int, ...] = (16, 32, 32)
-    """Of the convolutions of each camera; each halves height and width."""
-    image_features: int = 64
-    """Numbers that each camera's picture becomes."""
-    image_pool: Pool = "flatten"
-    """See `robotrl.policies.encoder.ImageEncoder`."""
+from robotrl.spec import VecSim
 
 
 @dataclass(frozen=True)
@@ -60,54 +44,12 @@ class Calibration:
 class Trained(NamedTuple):
     """A classifier that is ready for use."""
 
-    model: SuccessClassifier
+    model: RewardNet
     calibration: Calibration
     about: dict[str, str | int | float]
     """Where it comes from: sim, datasets, updates, seed."""
     identity: str
     """Hexadecimal SHA-256 of weights and calibration."""
-
-
-class SuccessClassifier(nn.Module):
-    """Probability that an observation shows a success.
-
-    Args:
-        observation_spec: the arrays that it looks at: vectors, and pictures (h, w, channels) of bytes.
-        transforms: inputs alone: normalisation of the vectors.
-        cfg: sizes.
-
-    Raises:
-        ConfigError: sizes that a network cannot have.
-        ValueError: an array is neither a vector nor a picture.
-    """
-
-    def __init__(self, observation_spec: dict[str, Spec], transforms: TransformGroup, cfg: ClassifierCfg) -> None:
-        super().__init__()
-        self.observation_spec = dict(observation_spec)
-        self.transforms = transforms
-        self.cfg = cfg
-        self._inputs = Transforms(transforms.inputs)
-        pictures = {key: spec for key, spec in observation_spec.items() if is_picture(spec)}
-        self._vectors = tuple(key for key in observation_spec if key not in pictures)
-        self.encoders = nn.ModuleDict(
-            {
-                key: ImageEncoder(spec.shape, cfg.image_channels, cfg.image_features, cfg.image_pool)
-                for key, spec in pictures.items()
-            }
-        )
-        width = flat_width({key: observation_spec[key] for key in self._vectors}) + len(pictures) * cfg.image_features
-        self.head = Mlp(width, cfg.hidden, 1)
-
-    def forward(self, obs: Arrays) -> Tensor:
-        """Logits (B,) of raw observations (B, ...)."""
-        arrays = self._inputs({key: obs[key] for key in self.observation_spec})
-        features = [encoder(arrays[key]) for key, encoder in self.encoders.items()]
-        return self.head(torch.cat([*(arrays[key] for key in self._vectors), *features], dim=1)).squeeze(1)
-
-    @torch.no_grad()
-    def probability(self, obs: Arrays) -> Tensor:
-        """(B,) float64 in [0, 1]; float32 would call everything beyond a logit of 17 certain."""
-        return torch.sigmoid(self(obs).double())
 
 
 class SuccessReward:
@@ -129,14 +71,7 @@ class SuccessReward:
     fallback = 0.0
 
     def __init__(self, trained: Trained, sim: VecSim, threshold: float | None = None, steps: int | None = None) -> None:
-        for key, spec in trained.model.observation_spec.items():
-            found = sim.observation_spec.get(key)
-            if found is None or (found.shape, found.names) != (spec.shape, spec.names):
-                has = "does not have" if found is None else f"has as {found.shape} of {', '.join(found.names)}"
-                raise ConfigError(
-                    f"the success classifier was trained on observation {key!r}, {spec.shape} of"
-                    f" {', '.join(spec.names)}, which this sim {has}"
-                )
+        check_shown("success classifier", trained.model.observation_spec, sim)
         self._model = trained.model
         self.threshold = trained.calibration.threshold if threshold is None else threshold
         self.steps = trained.calibration.steps if steps is None else steps

@@ -21,20 +21,17 @@ from robotrl.errors import out_of_range
 from robotrl.fn.schedule import cosine
 from robotrl.rewards.calibration import Rates, choose_threshold, held, just_before, peaks, rates
 from robotrl.rewards.labels import Labelled, split
+from robotrl.rewards.network import RewardNet, RewardNetCfg, SightNet, normalisation
 from robotrl.rewards.stored import identity_of
-from robotrl.rewards.success import Calibration, ClassifierCfg, SuccessClassifier, Trained
+from robotrl.rewards.success import Calibration, Trained
 from robotrl.spec import Spec
-from robotrl.transforms import TransformGroup, normalize
-
-SCORED_AT_ONCE = 1024
-"""Frames."""
 
 
 @dataclass(frozen=True)
 class TrainingCfg:
     """Settings of a success classifier's training."""
 
-    model: ClassifierCfg = field(default_factory=ClassifierCfg)
+    model: RewardNetCfg = field(default_factory=RewardNetCfg)
     updates: int = 1000
     """Gradient steps."""
     batch: int = 256
@@ -79,7 +76,7 @@ def balanced_bce(logits: Tensor, success: Tensor) -> Tensor:
 class ClassifierLoss(LossModule):
     """`balanced_bce` of a classifier; the carry counts the updates."""
 
-    def __init__(self, model: SuccessClassifier, cfg: TrainingCfg) -> None:
+    def __init__(self, model: RewardNet, cfg: TrainingCfg) -> None:
         super().__init__()
         self.model = model
         self._lr, self._updates = cfg.lr, cfg.updates
@@ -125,7 +122,7 @@ def train_classifier(
     # a bound that cannot be promised is refused before training
     choose_threshold(np.zeros(choose.num_episodes), cfg.max_false_positive, cfg.min_threshold)
     torch.manual_seed(cfg.seed)
-    model = SuccessClassifier(observation_spec, _normalisation(learn), cfg.model)
+    model = SightNet(observation_spec, normalisation(observation_spec, learn.obs), cfg.model)
     _fit(model, learn, cfg)
     score = scores(model, choose, cfg.steps)
     wrong = ~choose.success & ~just_before(choose.success, choose.episode, cfg.grace)
@@ -136,23 +133,17 @@ def train_classifier(
     return Trained(model, calibration, kept, identity_of(model, calibration))
 
 
-def scores(model: SuccessClassifier, labelled: Labelled, steps: int) -> NDArray[np.float64]:
+def scores(model: RewardNet, labelled: Labelled, steps: int) -> NDArray[np.float64]:
     """(F,) what the threshold is held against: the lowest of the last `steps` probabilities of each frame."""
-    obs = labelled.tensors()
-    # in parts, so that features of many pictures need not fit in memory at once
-    parts = [
-        model.probability({key: value[first : first + SCORED_AT_ONCE] for key, value in obs.items()}).numpy()
-        for first in range(0, len(labelled.success), SCORED_AT_ONCE)
-    ]
-    return held(np.concatenate(parts), labelled.episode, steps)
+    return held(model.probability(labelled.tensors()).numpy(), labelled.episode, steps)
 
 
-def measured(model: SuccessClassifier, labelled: Labelled, threshold: float, steps: int, grace: int) -> Rates:
+def measured(model: RewardNet, labelled: Labelled, threshold: float, steps: int, grace: int) -> Rates:
     """Error rates on labelled episodes; see `rates`."""
     return rates(scores(model, labelled, steps), labelled.success, labelled.episode, threshold, grace)
 
 
-def _fit(model: SuccessClassifier, learn: Labelled, cfg: TrainingCfg) -> None:
+def _fit(model: RewardNet, learn: Labelled, cfg: TrainingCfg) -> None:
     generator = torch.Generator().manual_seed(cfg.seed)
     success = torch.from_numpy(learn.success)
     near = torch.from_numpy(just_before(learn.success, learn.episode, cfg.grace))
@@ -172,17 +163,3 @@ def _fit(model: SuccessClassifier, learn: Labelled, cfg: TrainingCfg) -> None:
     )
     data = {**{f"obs/{key}": value for key, value in learn.tensors().items()}, "success": success.float()}
     engine.run(data, torch.cat(halves, dim=1).reshape(-1), len(success), "success classifier")
-
-
-def _normalisation(learn: Labelled) -> TransformGroup:
-    inputs = [
-        normalize(
-            key,
-            values.mean(axis=0, dtype=np.float64).tolist(),
-            values.std(axis=0, dtype=np.float64).tolist(),
-            floor=1e-3,
-        )
-        for key, values in learn.obs.items()
-        if values.dtype != np.uint8
-    ]
-    return TransformGroup(tuple(inputs))

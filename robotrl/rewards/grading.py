@@ -1,0 +1,240 @@
+"""How far each frame of a dataset had come: labels that nobody wrote, from milestones (see `robotrl.fn.milestones`)."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from robotrl.data.layout import observation_key
+from robotrl.data.reader import Dataset
+from robotrl.data.rollout import Arrays
+from robotrl.errors import ConfigError, DataError, check_number, unknown
+from robotrl.fn.milestones import Limits, Milestones, milestones, progress
+from robotrl.registry import SIMS, make_sim
+from robotrl.rewards.columns import Sources, signals
+from robotrl.spec import HasPrivileged, HasScenarios, VecSim
+
+TYPICAL = 0.95
+"""The hand's own pace is the speed that it stays below in this share of the frames."""
+MOVING = 3.0
+"""A hand has set off when it is so many times as fast as one that rests."""
+
+
+@dataclass(frozen=True)
+class GradingCfg:
+    """From when on a signal marks a milestone."""
+
+    change: float = 0.3
+    """The gripper has turned when it goes back by this share of the way that it goes in the dataset."""
+    still_mps: float | None = None
+    """The hand rests below this speed, m/s, once it has been three times as fast; none takes `still_share`."""
+    still_share: float = 0.1
+    """The hand rests below this share of its own pace, the speed that it stays below in 95 % of the frames."""
+    gap_s: float = 0.25
+    """Milestones are so many seconds apart, and from the start and from a success, at least."""
+
+
+class Origin(NamedTuple):
+    """What a dataset's episodes are called, and what of them a robot could not see."""
+
+    family: tuple[str, ...]
+    """(E,) what was to be done: the sim's scenario, or the dataset's task."""
+    start: NDArray[np.int64]
+    """(E,) equal where two episodes of this dataset began alike; a robot's never do."""
+    privileged: tuple[str, ...]
+
+
+class Labels(NamedTuple):
+    """What was found in E episodes of F frames."""
+
+    milestones: tuple[Milestones, ...]
+    """(E,)."""
+    progress: NDArray[np.float32]
+    """(F,) in [0, 1]; 0 throughout in an episode that failed."""
+    success: NDArray[np.bool_]
+    """(E,)."""
+    family: tuple[str, ...]
+    """(E,)."""
+    still_mps: float
+    """Below which the hand was taken to rest."""
+
+
+class FamilyRow(NamedTuple):
+    """What was found in the episodes of a family."""
+
+    family: str
+    episodes: int
+    successes: int
+    counts: dict[int, int]
+    """Milestones of a success, its end included, to how many successes have so many."""
+    gripper: float
+    """Mean number of the gripper's milestones in a success."""
+    still: float
+    """Mean number of the hand's."""
+
+
+class Graded(NamedTuple):
+    """Frames to learn a progress from: those of an episode in time order, the episodes one after the other."""
+
+    obs: dict[str, NDArray[np.generic]]
+    """(F, ...) each."""
+    progress: NDArray[np.float32]
+    """(F,)."""
+    episode: NDArray[np.int64]
+    """(F,) row of the arrays that follow."""
+    success: NDArray[np.bool_]
+    """(E,)."""
+    start: NDArray[np.int64]
+    """(E,) a split must not part episodes whose numbers are equal: they began alike."""
+    family: tuple[str, ...]
+    """(E,)."""
+
+    def tensors(self) -> Arrays:
+        """The observations as tensors."""
+        return {key: torch.from_numpy(value) for key, value in self.obs.items()}
+
+
+def origin(dataset: Dataset) -> Origin:
+    """Ask the sim that a dataset was recorded on, if there is one.
+
+    Raises:
+        DataError: a start is not of the kind that the sim numbers.
+    """
+    tasks = dataset.frames("task_index").astype(np.int64)[dataset.offsets[:-1]]
+    family = tuple(dataset.tasks[task] for task in tasks)
+    apart = np.arange(dataset.num_episodes)
+    name = dataset.provenance.get("sim")
+    if name not in SIMS.names() or "state_id" not in dataset.episodes:
+        return Origin(family, apart, ())
+    starts = dataset.episodes["state_id"].astype(np.int64)
+    sim: VecSim = make_sim(str(name), num_envs=1, seed=0, **_options(dataset))
+    try:
+        if isinstance(sim, HasScenarios):
+            family = tuple(sim.scenario_of(int(start)) for start in starts)
+        return Origin(family, starts, tuple(sim.privileged) if isinstance(sim, HasPrivileged) else ())
+    finally:
+        sim.close()
+
+
+def _options(dataset: Dataset) -> dict[str, Any]:
+    given = dataset.provenance.get("sim_options", {})
+    if not isinstance(given, dict):
+        raise DataError(f"dataset {dataset.root}: sim_options is {given!r}: expected an object")
+    return {str(key): value for key, value in given.items()}
+
+
+def grade(dataset: Dataset, sources: Sources, cfg: GradingCfg, family: tuple[str, ...]) -> Labels:
+    """Find the milestones of all episodes, and label their frames.
+
+    Args:
+        dataset: with the column `next.success`.
+        sources: from `find_sources`.
+        cfg: settings.
+        family: (E,) what was to be done in each episode.
+
+    Raises:
+        ConfigError: a setting out of range, or a hand that never moves.
+    """
+    check_number("change", cfg.change, 0.01, 1.0)
+    check_number("still_share", cfg.still_share, 0.001, 0.3)
+    check_number("gap_s", cfg.gap_s, 0.0, 60.0)
+    if cfg.still_mps is not None:
+        check_number("still_mps", cfg.still_mps, 1e-6, 10.0)
+    said = signals(dataset, sources)
+    pace = float(np.quantile(said.speed_mps, TYPICAL))
+    if not pace > 0:
+        raise ConfigError(f"dataset {dataset.root}: the hand does not move: expected another velocity or position")
+    still = cfg.still_share * pace if cfg.still_mps is None else cfg.still_mps
+    limits = Limits(cfg.change, still, MOVING * still, max(1, math.ceil(cfg.gap_s * dataset.fps)))
+    led_to = dataset.frames("next.success").astype(bool)
+    spans = [slice(int(a), int(b)) for a, b in zip(dataset.offsets[:-1], dataset.offsets[1:], strict=True)]
+    success = np.array([bool(led_to[span].any()) for span in spans])
+    found = tuple(
+        milestones(said.opening[span], said.speed_mps[span], limits, bool(won))
+        for span, won in zip(spans, success, strict=True)
+    )
+    label = np.zeros(dataset.num_frames, np.float32)
+    for span, won, of in zip(spans, success, found, strict=True):
+        if won:
+            label[span] = progress(of.frames, span.stop - span.start)
+    return Labels(found, label, success, family, still)
+
+
+def summary(labels: Labels) -> list[FamilyRow]:
+    """What was found in each family, by name."""
+    rows: list[FamilyRow] = []
+    for family in sorted(set(labels.family)):
+        of = [e for e, name in enumerate(labels.family) if name == family]
+        won = [labels.milestones[e] for e in of if labels.success[e]]
+        kinds = Counter(kind for one in won for kind in one.kinds)
+        count = max(len(won), 1)
+        counts = dict(sorted(Counter(len(one.frames) for one in won).items()))
+        rows.append(FamilyRow(family, len(of), len(won), counts, kinds["gripper"] / count, kinds["still"] / count))
+    return rows
+
+
+def graded(dataset: Dataset, labels: Labels, keys: Sequence[str], start: NDArray[np.int64]) -> Graded:
+    """The frames of a dataset with their labels.
+
+    Args:
+        dataset: as labelled.
+        labels: from `grade`.
+        keys: which observation arrays to keep.
+        start: (E,) of `Origin`.
+
+    Raises:
+        ConfigError: an array is unknown.
+    """
+    known = [name.removeprefix("observation.") for name in dataset.features if name.startswith("observation.")]
+    for key in keys:
+        if key not in known:
+            raise unknown("observation", key, known)
+    obs = {key: dataset.frames(observation_key(key)) for key in keys}
+    episode = np.repeat(np.arange(dataset.num_episodes), np.diff(dataset.offsets))
+    return Graded(obs, labels.progress, episode, labels.success, start, labels.family)
+
+
+def join_graded(parts: Sequence[Graded], same_starts: bool) -> Graded:
+    """One set of several; episodes stay apart.
+
+    Args:
+        parts: of one dataset each, with the same arrays.
+        same_starts: whether equal numbers of starts mean equal starts in all of them.
+
+    Raises:
+        ConfigError: an array has another shape in another part.
+    """
+    shapes = [{key: value.shape[1:] for key, value in part.obs.items()} for part in parts]
+    if any(found != shapes[0] for found in shapes):
+        raise ConfigError(f"datasets show {', '.join(map(str, shapes))}: expected the same arrays in each")
+    offsets = np.cumsum([0, *(len(part.success) for part in parts)])
+    base = 0 if same_starts else 1 + max(int(part.start.max()) for part in parts)
+    return Graded(
+        {key: np.concatenate([part.obs[key] for part in parts]) for key in parts[0].obs},
+        np.concatenate([part.progress for part in parts]),
+        np.concatenate([part.episode + first for part, first in zip(parts, offsets, strict=False)]),
+        np.concatenate([part.success for part in parts]),
+        np.concatenate([part.start + number * base for number, part in enumerate(parts)]),
+        tuple(name for part in parts for name in part.family),
+    )
+
+
+def only(found: Graded, episodes: NDArray[np.int64]) -> Graded:
+    """Some episodes (n,) of a set, in their order there."""
+    kept = np.sort(episodes)
+    rows = np.isin(found.episode, kept)
+    return Graded(
+        {key: value[rows] for key, value in found.obs.items()},
+        found.progress[rows],
+        np.searchsorted(kept, found.episode[rows]),
+        found.success[kept],
+        found.start[kept],
+        tuple(found.family[e] for e in kept),
+    )

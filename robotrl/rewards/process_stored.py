@@ -1,0 +1,82 @@
+"""Process rewards in files and in the checkpoints of runs that learn from them; see `robotrl.rewards.stored`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from robotrl.checkpoint import write_checkpoint
+from robotrl.errors import DataError
+from robotrl.fn.stats import Interval
+from robotrl.rewards.network import RewardNet
+from robotrl.rewards.process import Bar, ProcessReward, Verdict
+from robotrl.rewards.stored import MISFITS, digest_of, net_from_tree, net_tree, read_kind
+
+KIND = "process-reward"
+
+
+def process_identity(net: RewardNet, verdict: Verdict) -> str:
+    """Hexadecimal SHA-256 of all that decides what a process reward says, and whether it may be used."""
+    return digest_of(net, _verdict_to_json(verdict))
+
+
+def process_tree(reward: ProcessReward) -> dict[str, Any]:
+    """What a checkpoint stores of a process reward.
+
+    Raises:
+        NumericsError: a weight is not finite.
+    """
+    return {
+        **net_tree(reward.net, "process reward"),
+        "verdict": _verdict_to_json(reward.verdict),
+        "about": reward.about,
+        "identity": reward.identity,
+    }
+
+
+def process_from_tree(tree: dict[str, Any], where: str) -> ProcessReward:
+    """Build the process reward that `process_tree` described, and check it.
+
+    Args:
+        tree: from a checkpoint.
+        where: what to call the source in errors.
+
+    Raises:
+        DataError: it is of another version, or is not what was saved; what is wrong is named.
+    """
+    what = f"{where}: the process reward"
+    net = net_from_tree(tree, what)
+    try:
+        stored, about, identity = tree["verdict"], tree["about"], tree["identity"]
+        fields: dict[str, Any] = {**stored, "rank": Interval(**stored["rank"]), "bar": Bar(**stored["bar"])}
+        verdict = Verdict(**fields)
+    except MISFITS as error:
+        raise DataError(f"{what} does not fit this version of robotrl: {error!r}") from error
+    if process_identity(net, verdict) != identity:
+        raise DataError(f"{what} or its verdict is not the one that was saved: its digest differs")
+    return ProcessReward(net, verdict, about, identity)
+
+
+def save_process(path: Path, reward: ProcessReward) -> Path:
+    """Write a process reward; see `write_checkpoint`.
+
+    Raises:
+        NumericsError: a weight is not finite.
+        RobotrlError: the disk refused.
+    """
+    return write_checkpoint(path, process_tree(reward), step=int(reward.about.get("updates", 0)), kind=KIND)
+
+
+def load_process(path: str | Path) -> ProcessReward:
+    """Read a process reward, strictly.
+
+    Raises:
+        DataError: nothing whole is there, or it is none, or it is not what was saved; what is wrong is named.
+    """
+    where, tree = read_kind(path, KIND)
+    return process_from_tree(tree, where)
+
+
+def _verdict_to_json(verdict: Verdict) -> dict[str, Any]:
+    return {**verdict._asdict(), "rank": verdict.rank._asdict(), "bar": asdict(verdict.bar)}
