@@ -269,14 +269,14 @@ def test_altered_page_without_hashes(foreign, name):
     assert f"{name}: cannot be read as parquet, truncated or altered" in refusal(foreign)
 
 
-def test_pictures_are_listed_and_not_loaded(foreign):
+def test_texts_are_listed_and_not_loaded(foreign):
     features = json.loads((foreign / "meta/info.json").read_text())["features"]
-    features["observation.images.top"] = {"dtype": "video", "shape": [48, 64, 3], "names": ["h", "w", "c"]}
+    features["remark"] = {"dtype": "string", "shape": [1], "names": None}
     edit_json(foreign, "meta/info.json", features=features)
     dataset = read_dataset(foreign)
-    assert dataset.features["observation.images.top"].shape == (48, 64, 3)
-    with pytest.raises(RobotrlError, match=r"column 'observation\.images\.top' is video: expected numbers"):
-        dataset.frames("observation.images.top")
+    assert dataset.features["remark"].shape == (1,)
+    with pytest.raises(RobotrlError, match=r"column 'remark' is string of shape \(1,\): expected numbers or colour"):
+        dataset.frames("remark")
     with pytest.raises(RobotrlError, match="column 'actions' is unknown: did you mean 'action'"):
         dataset.frames("actions")
     with pytest.raises(RobotrlError, match="episode is 4: expected 0 to 3"):

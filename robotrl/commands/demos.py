@@ -32,6 +32,8 @@ class Args:
     """One of the expert's ways to solve the task; without it each episode draws one."""
     seed: int = 0
     """Seeds the sim and the expert."""
+    pictures: Literal["numbers", "video", "video-exact"] = "numbers"
+    """How pictures are stored: as they are, as mp4 that loses a little, as mp4 that loses nothing."""
     options: tuple[str, ...] = ()
     """Keyword arguments of the sim's `make`, as "name=value", e.g. "image=flat_top" "image_size=32"."""
 
@@ -57,6 +59,7 @@ def main(argv: Sequence[str]) -> int:
         mode=args.mode,
         seed=args.seed,
         keep=args.keep,
+        pictures=args.pictures,
         sim_options=sim_options,
     )
     modes = ", ".join(f"{name} {count}" for name, count in report.modes.items())

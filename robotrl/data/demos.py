@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import robotrl
-from robotrl.data.writer import DatasetWriter
+from robotrl.data.writer import DatasetWriter, PictureStorage
 from robotrl.errors import CapabilityError, ConfigError, DataError, out_of_range
 from robotrl.fn.stats import Interval, wilson
 from robotrl.loop import Episode, ExpertActor, run_episodes
@@ -50,6 +50,7 @@ def collect_demos(
     num_envs: int = 64,
     keep: Literal["success", "all"] = "success",
     task: str | None = None,
+    pictures: PictureStorage = "numbers",
     sim_options: Mapping[str, Any] | None = None,
 ) -> DemoReport:
     """Record `episodes` demonstrations.
@@ -68,6 +69,7 @@ def collect_demos(
         num_envs: how many envs run at once.
         keep: record successes alone, or failures too.
         task: what is to be done, in words; by default the sim's name.
+        pictures: how picture observations are stored; see `DatasetWriter`.
         sim_options: keyword arguments of the sim's `make`.
 
     Raises:
@@ -103,6 +105,7 @@ def collect_demos(
             action_spec=sim.action_spec,
             robot_type=sim_name,
             provenance=provenance,
+            pictures=pictures,
         ) as writer:
             starts = sim.state_ids("train")
             ids = random.Random(seed).sample(starts, min(len(starts), TRIES * episodes))

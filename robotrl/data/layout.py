@@ -3,10 +3,14 @@
 Frames lie in `data/chunk-000/file-000.parquet`, one row a frame and one row group an episode; `meta/episodes/...` holds
 one row an episode, `meta/tasks.parquet` the task texts, `meta/info.json` the features and counts, `meta/stats.json` the
 statistics that normalise them. `meta/robotrl.json` is ours: units, provenance and hashes (see `manifest.py`).
+
+Pictures lie as numbers in the frames (what `DatasetWriter` does by default), as PNG files in the frames (dtype
+"image"), or in videos, `videos/KEY/chunk-000/file-000.mp4`, of one episode after the other (dtype "video").
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +29,7 @@ STATS = "meta/stats.json"
 TASKS = "meta/tasks.parquet"
 MANIFEST = "meta/robotrl.json"
 DATA_FILE = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
+VIDEO_FILE = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
 EPISODES_FILE = "meta/episodes/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 FILES_PER_CHUNK = 1000
 DATA_FILE_MIB = 100
@@ -32,7 +37,9 @@ VIDEO_FILE_MIB = 200
 
 ACTION = "action"
 ARRAY_DTYPES = ("float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool")
-"""Feature dtypes that are numbers; "image", "video" and "string" features are listed and not loaded."""
+"""Feature dtypes that are numbers."""
+PICTURE_DTYPES = ("image", "video")
+"""Feature dtypes of compressed pictures, decoded when they are asked for; "string" features are listed and not read."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +51,20 @@ class Feature:
     shape: tuple[int, ...]
     """Trailing shape; (1,) is stored as a plain number, not as a list of one."""
     names: Any = None
-    """Names of the last axis; other writers put a dict or None here."""
+    """Names of the last axis, or of the axes of a picture; other writers put a dict or None here."""
+    info: Mapping[str, Any] | None = None
+    """What a video is encoded with, under LeRobot's names ("video.codec", ...); None for everything else."""
 
     @property
     def is_array(self) -> bool:
         """Whether the column holds numbers that `read_dataset` loads."""
         return self.dtype in ARRAY_DTYPES
+
+    @property
+    def is_picture(self) -> bool:
+        """Whether the column holds compressed colour pictures; depth maps, which are none, are listed and not read."""
+        depth = self.info is not None and bool(self.info.get("video.is_depth_map"))
+        return self.dtype in PICTURE_DTYPES and self.shape[-1] == 3 and not depth
 
     @property
     def trailing(self) -> tuple[int, ...]:
@@ -59,7 +74,8 @@ class Feature:
     def to_json(self) -> dict[str, Any]:
         """The entry of `meta/info.json`."""
         names = list(self.names) if isinstance(self.names, tuple) else self.names
-        return {"dtype": self.dtype, "shape": list(self.shape), "names": names}
+        entry = {"dtype": self.dtype, "shape": list(self.shape), "names": names}
+        return entry if self.info is None else {**entry, "info": dict(self.info)}
 
 
 OUTCOME: dict[str, Feature] = {
@@ -80,6 +96,25 @@ COUNTERS: dict[str, Feature] = {
 """Columns that every dataset has: seconds since the episode's start, and the frame's place."""
 
 
+PICTURE_AXES = ("height", "width", "channels")
+
+
+def channels_last(feature: Feature) -> Feature:
+    """A feature of compressed pictures with its channels as the last axis: some writers declare them first.
+
+    Raises:
+        ValueError: it has not three axes.
+    """
+    if len(feature.shape) != 3:
+        raise ValueError(f"has shape {list(feature.shape)}: expected a picture's, (height, width, channels)")
+    names: Any = feature.names
+    told = [str(name)[:1].lower() for name in names] if isinstance(names, list | tuple) else []
+    if told[:1] != ["c"] and (told[2:] == ["c"] or feature.shape[2] == 3):
+        return Feature(feature.dtype, feature.shape, list(PICTURE_AXES), feature.info)
+    channels, height, width = feature.shape
+    return Feature(feature.dtype, (height, width, channels), list(PICTURE_AXES), feature.info)
+
+
 def observation_key(key: str) -> str:
     """The column of an observation: "state" is "observation.state"."""
     return f"observation.{key}"
@@ -95,7 +130,7 @@ def feature_of(field: str, spec: Spec) -> Feature:
     if "/" in field:
         raise ConfigError(f"{field!r} holds a slash: expected a key without one, the format uses it as a separator")
     if len(spec.shape) == 3 and spec.dtype == "uint8":
-        return Feature(spec.dtype, spec.shape, ("height", "width", "channels"))
+        return Feature(spec.dtype, spec.shape, PICTURE_AXES)
     if len(spec.shape) not in (1, 2) or spec.dtype not in ARRAY_DTYPES:
         raise ConfigError(
             f"{field} is {spec.dtype} of shape {spec.shape}: expected a vector of numbers, shape (D,), a list of"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 from robotrl.data import layout
 from robotrl.data.layout import COUNTERS, Feature, refuse
 from robotrl.data.manifest import read_json, read_manifest
+from robotrl.data.pictures import PictureColumn, picture_columns
 from robotrl.data.stats import QUANTILES, Stats, describe, rows_of
 from robotrl.data.tables import parquet_files, read_columns, read_episodes, read_tasks
 from robotrl.errors import ConfigError, DataError, nearest, unknown
@@ -20,7 +22,7 @@ from robotrl.spec import Spec
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
-    """A checked dataset; the numbers of all frames lie in memory, pictures are not read.
+    """A checked dataset; the numbers of all frames lie in memory, compressed pictures are decoded when asked for.
 
     F frames of all episodes stand one after the other; episode e is the rows `offsets[e]:offsets[e + 1]`.
     """
@@ -38,7 +40,11 @@ class Dataset:
     episodes: dict[str, np.ndarray]
     """The episodes table, (E,) each: `length`, `success`, `state_id`, `mode` and whatever else the writer added."""
     stats: dict[str, Stats]
-    """For each column min, max, mean, std, q01, q10, q50, q90, q99 as float64 (D,) and count (1,)."""
+    """For each column min, max, mean, std, q01, q10, q50, q90, q99 as float64 (D,) and count (1,).
+
+    Of compressed pictures as written, in levels from 0 to 255: what was given to the video, not what it became, in
+    LeRobot's case of some frames only. Missing where the writer left none.
+    """
     verified: bool
     """Whether every file has the hash written in `meta/robotrl.json`; False where another writer left no such file."""
     provenance: dict[str, Any]
@@ -48,6 +54,7 @@ class Dataset:
     action_spec: Spec | None
     """The action with units and bounds; None when not verified."""
     _frames: dict[str, np.ndarray]
+    _pictures: dict[str, PictureColumn]
 
     def __repr__(self) -> str:
         state = "verified" if self.verified else "unverified"
@@ -66,19 +73,28 @@ class Dataset:
     def frames(self, column: str) -> np.ndarray:
         """A column over all frames, contiguous: (F, D), or (F,) for a feature of shape (1,). Floats are float32.
 
+        Compressed pictures are (F, height, width, 3) uint8, mapped into memory; the first time they are decoded.
+
         Raises:
-            ConfigError: no such column, or it holds pictures or text, which are not loaded.
+            ConfigError: no such column, or it holds text or depth maps, which are not read; or it is a video, and PyAV
+                is not installed.
+            DataError: a picture file is truncated, altered, or not what the tables say.
         """
         if column in self._frames:
             return self._frames[column]
+        if column in self._pictures:
+            return self._pictures[column].frames
+        known = (*self._frames, *self._pictures)
         if column in self.features:
+            feature = self.features[column]
             raise ConfigError(
-                f"column {column!r} is {self.features[column].dtype}: expected numbers: {', '.join(self._frames)}"
+                f"column {column!r} is {feature.dtype} of shape {feature.shape}: expected numbers or colour pictures:"
+                f" {', '.join(known)}"
             )
-        raise unknown("column", column, self._frames)
+        raise unknown("column", column, known)
 
     def episode(self, index: int) -> dict[str, np.ndarray]:
-        """All loaded columns of one episode, (T, ...) views.
+        """The columns of numbers of one episode, (T, ...) views; for compressed pictures, index `frames`.
 
         Raises:
             ConfigError: there is no such episode.
@@ -107,6 +123,7 @@ def read_dataset(root: Path | str) -> Dataset:
     _check_count(root, "total_tasks", info, len(tasks), layout.TASKS)
     episodes = read_episodes(root)
     offsets = _offsets(root, info, episodes)
+    pictures = picture_columns(root, features, float(info["fps"]), episodes, offsets)
     frames = read_columns(root, {k: f for k, f in features.items() if f.is_array}, int(info["total_frames"]))
     _check_counters(root, frames, offsets, len(tasks))
     specs = manifest or {}
@@ -118,7 +135,7 @@ def read_dataset(root: Path | str) -> Dataset:
         tasks=tasks,
         offsets=offsets,
         episodes=episodes,
-        stats=_read_stats(root, frames),
+        stats=_read_stats(root, frames, pictures),
         verified=manifest is not None,
         provenance=specs.get("provenance", {}),
         observation_spec=(
@@ -126,6 +143,7 @@ def read_dataset(root: Path | str) -> Dataset:
         ),
         action_spec=Spec.from_json(manifest["action_spec"]) if manifest else None,
         _frames=frames,
+        _pictures=pictures,
     )
 
 
@@ -168,17 +186,20 @@ def _read_info(root: Path) -> tuple[dict[str, Any], dict[str, Feature]]:
     for name, entry in declared.items():
         try:
             shape = tuple(int(size) for size in entry["shape"])
-            features[name] = Feature(str(entry["dtype"]), shape, entry.get("names"))
+            told = entry.get("info") or entry.get("video_info")
+            features[name] = Feature(str(entry["dtype"]), shape, entry.get("names"), dict(told) if told else None)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise wrong(f"feature {name!r} is {entry!r}: expected dtype, shape and names") from error
         if (
             not shape
             or min(shape) < 1
-            or features[name].dtype not in (*layout.ARRAY_DTYPES, "image", "video", "string")
+            or features[name].dtype not in (*layout.ARRAY_DTYPES, *layout.PICTURE_DTYPES, "string")
         ):
             raise wrong(
                 f"feature {name!r} is {entry['dtype']} of shape {list(shape)}: expected numbers, image, video or string"
             )
+        if features[name].dtype in layout.PICTURE_DTYPES:
+            features[name] = _picture_feature(root, name, features[name], info)
     for name, feature in COUNTERS.items():
         if name not in features:
             raise wrong(f"feature {name!r} is missing{_instead(name, features)}")
@@ -187,6 +208,25 @@ def _read_info(root: Path) -> tuple[dict[str, Any], dict[str, Feature]]:
                 f"feature {name!r} is {features[name].dtype} of shape {features[name].shape}: expected {feature}"
             )
     return info, features
+
+
+def _picture_feature(root: Path, name: str, feature: Feature, info: dict[str, Any]) -> Feature:
+    """Check what is declared of compressed pictures; the channels become the last axis."""
+    if "/" in name:
+        raise refuse(root, layout.INFO, f"feature {name!r} holds a slash: expected none, it names a folder of videos")
+    try:
+        feature = layout.channels_last(feature)
+    except ValueError as error:
+        raise refuse(root, layout.INFO, f"feature {name!r} {error}") from error
+    if feature.dtype == "video" and info.get("video_path") != layout.VIDEO_FILE:
+        raise refuse(root, layout.INFO, f"video_path is {info.get('video_path')!r}: expected {layout.VIDEO_FILE!r}")
+    rate_hz = (feature.info or {}).get("video.fps")
+    # LeRobot writes the whole part of a rate
+    if isinstance(rate_hz, int | float) and abs(rate_hz - info["fps"]) >= 1:
+        raise refuse(
+            root, layout.INFO, f"video.fps of {name!r} is {rate_hz:g}: expected {info['fps']:g}, the dataset's"
+        )
+    return feature
 
 
 def _instead(key: str, found: dict[str, Any]) -> str:
@@ -252,8 +292,11 @@ def _check_counters(root: Path, frames: dict[str, np.ndarray], offsets: np.ndarr
         )
 
 
-def _read_stats(root: Path, frames: dict[str, np.ndarray]) -> dict[str, Stats]:
-    """The statistics as written, checked against the frames; computed from them when the writer left none."""
+def _read_stats(root: Path, frames: dict[str, np.ndarray], pictures: Iterable[str]) -> dict[str, Stats]:
+    """The statistics as written, checked against the frames; computed from them when the writer left none.
+
+    Those of compressed pictures come in LeRobot's form, (3, 1, 1) from 0 to 1, and are not compared with the pictures.
+    """
     if not (root / layout.STATS).exists():
         return {name: {k: v.astype(np.float64) for k, v in describe(values).items()} for name, values in frames.items()}
     content = read_json(root, layout.STATS)
@@ -261,22 +304,31 @@ def _read_stats(root: Path, frames: dict[str, np.ndarray]) -> dict[str, Stats]:
     for name, values in frames.items():
         if name not in content:
             raise refuse(root, layout.STATS, f"has no statistics of {name!r}{_instead(name, content)}")
-        try:
-            one = {key: np.atleast_1d(np.asarray(value, np.float64)) for key, value in content[name].items()}
-        except (TypeError, ValueError, AttributeError) as error:
-            raise refuse(root, layout.STATS, f"{name!r} holds something that is no list of numbers") from error
-        width = rows_of(values).shape[1]
-        for key in ("min", "max", "mean", "std", *(q for q in QUANTILES if q in one)):
-            if key not in one or one[key].size != width or not np.isfinite(one[key]).all():
-                raise refuse(
-                    root,
-                    layout.STATS,
-                    f"{key} of {name!r} is {content[name].get(key)}: expected {width} finite numbers",
-                )
+        stats[name] = _parse_stats(root, name, content[name], rows_of(values).shape[1])
         if name not in COUNTERS:
-            _check_stats(root, name, one, values)
-        stats[name] = one
+            _check_stats(root, name, stats[name], values)
+    for name in pictures:
+        if name in content:
+            share = _parse_stats(root, name, content[name], 3)
+            for key in share.keys() - {"count"}:
+                if share[key].min() < 0 or share[key].max() > 1:
+                    raise refuse(
+                        root, layout.STATS, f"{key} of {name!r} is {content[name][key]}: expected numbers from 0 to 1"
+                    )
+            stats[name] = {k: v if k == "count" else 255 * v.reshape(-1) for k, v in share.items()}
     return stats
+
+
+def _parse_stats(root: Path, name: str, entry: Any, width: int) -> Stats:
+    """The statistics of one column, `width` finite numbers each."""
+    try:
+        one = {key: np.atleast_1d(np.asarray(value, np.float64)) for key, value in entry.items()}
+    except (TypeError, ValueError, AttributeError) as error:
+        raise refuse(root, layout.STATS, f"{name!r} holds something that is no list of numbers") from error
+    for key in ("min", "max", "mean", "std", *(q for q in QUANTILES if q in one)):
+        if key not in one or one[key].size != width or not np.isfinite(one[key]).all():
+            raise refuse(root, layout.STATS, f"{key} of {name!r} is {entry.get(key)}: expected {width} finite numbers")
+    return one
 
 
 def _check_stats(root: Path, name: str, stats: Stats, values: np.ndarray) -> None:

@@ -24,7 +24,7 @@ def read_demos(dataset: Dataset, layout: Layout) -> StepRecord:
     limit, the frame's own observation stands in for it, and a warning says how often.
 
     Args:
-        dataset: of numbers only; `next.reward` and `next.done` are needed.
+        dataset: with `next.reward` and `next.done`.
         layout: of the replay.
 
     Raises:
@@ -51,7 +51,7 @@ def read_demos(dataset: Dataset, layout: Layout) -> StepRecord:
             stacklevel=3,
         )
     obs = {
-        key: torch.from_numpy(_shaped(dataset.frames(observation_key(key)), spec.shape).astype(spec.dtype))
+        key: torch.from_numpy(_shaped(dataset.frames(observation_key(key)), spec.shape).astype(spec.dtype, copy=False))
         for key, spec in layout.observation_spec.items()
     }
     action = _shaped(dataset.frames(ACTION), layout.action_spec.shape).astype(np.float32)

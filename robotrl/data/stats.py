@@ -18,7 +18,7 @@ def describe(values: np.ndarray) -> Stats:
     """Statistics over the first axis of (T,) or (T, D), or of each channel of pictures (T, h, w, D); T is 1 or more."""
     x = rows_of(values)
     if x.dtype == np.uint8 and values.ndim > 2:
-        return _describe_bytes(x)
+        return describe_levels(count_levels(values))
     wide = x.astype(np.float64)
     stats: Stats = {
         "min": x.min(axis=0),
@@ -36,14 +36,27 @@ def rows_of(values: np.ndarray) -> np.ndarray:
     return values.reshape(-1, values.shape[-1]) if values.ndim > 2 else values.reshape(len(values), -1)
 
 
-def _describe_bytes(x: np.ndarray) -> Stats:
-    """The same of bytes (n, D), by counting: millions of pixels need neither floats nor sorting."""
-    counts = np.stack([np.bincount(column, minlength=256) for column in x.T])
-    level, n = np.arange(256, dtype=np.float64), len(x)
+def count_levels(pictures: np.ndarray) -> np.ndarray:
+    """How often each level occurs in each channel of pictures (T, h, w, D) of bytes: (D, 256) int64.
+
+    Counts of several parts add up to those of all, so that statistics over more than fits into memory are exact.
+    """
+    return np.stack([np.bincount(column, minlength=256) for column in rows_of(pictures).T])
+
+
+def describe_levels(counts: np.ndarray) -> Stats:
+    """Statistics of bytes from how often each level occurs: millions of pixels need neither floats nor sorting.
+
+    Args:
+        counts: (D, 256) from `count_levels`, the same number of bytes in each row.
+    """
+    n = int(counts[0].sum())
+    level = np.arange(256, dtype=np.float64)
     mean = counts @ level / n
+    there = counts > 0
     stats: Stats = {
-        "min": x.min(axis=0),
-        "max": x.max(axis=0),
+        "min": there.argmax(axis=1).astype(np.uint8),
+        "max": (255 - there[:, ::-1].argmax(axis=1)).astype(np.uint8),
         "mean": mean,
         "std": np.sqrt((counts * (level - mean[:, None]) ** 2).sum(axis=1) / n),
         "count": np.array([n], np.int64),

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Generator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -20,11 +20,16 @@ from robotrl.data.layout import ACTION, COUNTERS, OUTCOME, Feature
 from robotrl.data.manifest import write_json, write_manifest
 from robotrl.data.stats import Stats, describe
 from robotrl.data.tables import read_columns, write_episodes, write_tasks
-from robotrl.errors import ConfigError, DataError, NumericsError, nearest
+from robotrl.data.video import ENCODINGS, check_installed
+from robotrl.data.video_writer import CameraFiles
+from robotrl.errors import ConfigError, DataError, NumericsError, nearest, unknown
 from robotrl.spec import Spec
 
 Extra = Mapping[str, bool | int | float | str]
 """Columns of one's own in the episodes table, such as `state_id` or `mode`."""
+
+PictureStorage = Literal["numbers", "video", "video-exact"]
+"""How picture observations are stored: as they are, as videos that lose a little, as videos that lose nothing."""
 
 
 class DatasetWriter:
@@ -40,11 +45,15 @@ class DatasetWriter:
         action_spec: the sim's action, the column "action".
         robot_type: what LeRobot tools show as the robot.
         provenance: JSON values about where the data comes from (sim, expert settings, seed), for `meta/robotrl.json`.
+        pictures: how picture observations, (height, width, 3) bytes, are stored; see `robotrl.data.video.ENCODINGS`
+            for what a video may change. Videos need the extra `video`.
         data_file_mib: a frames file is closed before it would pass this size.
+        video_file_mib: likewise a video.
         files_per_chunk: files in one `chunk-NNN` directory.
 
     Raises:
-        ConfigError: `root` holds something already, or an argument is out of range.
+        ConfigError: `root` holds something already, an argument is out of range, or videos were asked for without
+            PyAV, without pictures, or for pictures that they cannot hold.
     """
 
     def __init__(
@@ -56,15 +65,20 @@ class DatasetWriter:
         action_spec: Spec,
         robot_type: str | None = None,
         provenance: Mapping[str, Any] | None = None,
+        pictures: PictureStorage = "numbers",
         data_file_mib: float = layout.DATA_FILE_MIB,
+        video_file_mib: float = layout.VIDEO_FILE_MIB,
         files_per_chunk: int = layout.FILES_PER_CHUNK,
     ) -> None:
         self.root = Path(root)
         if self.root.exists() and (not self.root.is_dir() or any(self.root.iterdir())):
             raise ConfigError(f"dataset {self.root} exists already: expected a new or empty directory")
-        for name, value in (("fps", fps), ("data_file_mib", data_file_mib), ("files_per_chunk", files_per_chunk)):
-            if value <= 0 or (name != "data_file_mib" and value != int(value)):
-                raise ConfigError(f"{name} is {value!r}: expected a positive number, whole except for data_file_mib")
+        for name, value in (("fps", fps), ("files_per_chunk", files_per_chunk)):
+            if value <= 0 or value != int(value):
+                raise ConfigError(f"{name} is {value!r}: expected a positive whole number")
+        for name, value in (("data_file_mib", data_file_mib), ("video_file_mib", video_file_mib)):
+            if value <= 0:
+                raise ConfigError(f"{name} is {value!r}: expected a positive number")
         self._observation_spec, self._action_spec = dict(observation_spec), action_spec
         self._arrays = {
             **{
@@ -73,10 +87,9 @@ class DatasetWriter:
             },
             ACTION: layout.feature_of(ACTION, action_spec),
         }
-        self._features: dict[str, Feature] = {**self._arrays, **OUTCOME, **COUNTERS}
-        self._schema = pa.schema([(name, layout.arrow_type(feature)) for name, feature in self._features.items()])
         self._fps, self._robot_type, self._provenance = int(fps), robot_type, dict(provenance or {})
         self._limit_bytes, self._files_per_chunk = data_file_mib * 2**20, int(files_per_chunk)
+        self._video_limit_bytes = video_file_mib * 2**20
         self._tasks: dict[str, int] = {}
         self._episodes: list[dict[str, Any]] = []
         self._frames = 0
@@ -84,6 +97,12 @@ class DatasetWriter:
         self._file_bytes = 0
         self._parquet: pq.ParquetWriter | None = None
         self._partial = self.root.parent / f".{self.root.name}.partial-{secrets.token_hex(4)}"
+        self._pictures = pictures
+        self._cameras = self._make_cameras(pictures)
+        features = {**self._arrays, **OUTCOME, **COUNTERS}
+        self._columns: dict[str, Feature] = {name: f for name, f in features.items() if name not in self._cameras}
+        """Those that lie in the frames files."""
+        self._schema = pa.schema([(name, layout.arrow_type(feature)) for name, feature in self._columns.items()])
         with self._disk():
             self._partial.mkdir(parents=True)
 
@@ -128,7 +147,8 @@ class DatasetWriter:
         Raises:
             ConfigError: an array is missing, unknown or of the wrong shape, or `extra` is not like the first episode's.
             NumericsError: a number is not finite.
-            DataError: the disk is full or failing; nothing is left of the dataset.
+            DataError: a picture changed by more than its video may, and the episode was not added; or the disk is full
+                or failing, and nothing is left of the dataset.
         """
         length = len(actions)
         episode = len(self._episodes)
@@ -148,9 +168,14 @@ class DatasetWriter:
             "index": np.arange(self._frames, self._frames + length),
             "task_index": np.full(length, self._tasks.setdefault(task, len(self._tasks))),
         }
-        table = pa.table([layout.to_arrow(columns[name], f) for name, f in self._features.items()], schema=self._schema)
+        table = pa.table([layout.to_arrow(columns[name], f) for name, f in self._columns.items()], schema=self._schema)
+        frames = {name: given[name] for name in self._cameras}
+        clips = {name: camera.clip(frames[name]) for name, camera in self._cameras.items()}
+        videos: dict[str, Any] = {}
         with self._disk():
             self._write(table)
+            for name, camera in self._cameras.items():
+                videos |= camera.append(clips[name], frames[name])
         self._episodes.append(
             {
                 "episode_index": episode,
@@ -162,7 +187,8 @@ class DatasetWriter:
                 "dataset_to_index": self._frames + length,
                 "success": bool(success),
                 **extra,
-                **_flat_stats({name: describe(columns[name].astype(f.dtype)) for name, f in self._features.items()}),
+                **_flat_stats({name: describe(columns[name].astype(f.dtype)) for name, f in self._columns.items()}),
+                **videos,
             }
         )
         self._frames += length
@@ -180,11 +206,14 @@ class DatasetWriter:
         with self._disk():
             if self._parquet is not None:
                 self._parquet.close()
+            for camera in self._cameras.values():
+                camera.close()
             write_tasks(self._partial, list(self._tasks))
             write_episodes(self._partial, self._episodes, self._limit_bytes, self._files_per_chunk)
             write_json(self._partial / layout.INFO, self._info())
             write_json(self._partial / layout.STATS, self._stats())
-            write_manifest(self._partial, self._observation_spec, self._action_spec, self._provenance)
+            provenance = {**self._provenance, **self._losses()}
+            write_manifest(self._partial, self._observation_spec, self._action_spec, provenance)
             publish(self._partial, self.root)
         return self.root
 
@@ -195,6 +224,9 @@ class DatasetWriter:
             with contextlib.suppress(OSError):
                 self._parquet.close()
             self._parquet = None
+        for camera in self._cameras.values():
+            with contextlib.suppress(OSError, DataError):
+                camera.close()
         shutil.rmtree(self._partial, ignore_errors=True)
 
     @contextlib.contextmanager
@@ -224,6 +256,40 @@ class DatasetWriter:
         parquet.write_table(table)
         self._file_bytes += table.nbytes
 
+    def _make_cameras(self, pictures: PictureStorage) -> dict[str, CameraFiles]:
+        """What writes the pictures, by column; nothing where they are stored as numbers."""
+        if pictures == "numbers":
+            return {}
+        if pictures not in ENCODINGS:
+            raise unknown("pictures", pictures, ["numbers", *ENCODINGS])
+        shapes = {name: feature.shape for name, feature in self._arrays.items() if feature.names == layout.PICTURE_AXES}
+        if not shapes:
+            raise ConfigError(
+                f"pictures is {pictures!r}, and the observations hold none: expected an array (height, width, 3) of"
+                f" bytes among {', '.join(self._arrays)}"
+            )
+        check_installed(f"pictures={pictures!r}")
+        return {
+            name: CameraFiles(
+                self.root,
+                self._partial,
+                name,
+                shape,
+                fps=self._fps,
+                encoding=ENCODINGS[pictures],
+                limit_bytes=self._video_limit_bytes,
+                files_per_chunk=self._files_per_chunk,
+            )
+            for name, shape in shapes.items()
+        }
+
+    def _losses(self) -> dict[str, Any]:
+        """What the videos changed, for the manifest."""
+        if not self._cameras:
+            return {}
+        losses = {name: camera.loss._asdict() for name, camera in self._cameras.items()}
+        return {"pictures": {"stored": self._pictures, "changed_by": losses}}
+
     def _check_episode(self, given: Mapping[str, np.ndarray], length: int, task: str) -> None:
         if not self._partial.is_dir():
             raise ConfigError(f"dataset {self.root} is closed: expected add_episode before finish() or abort()")
@@ -241,6 +307,8 @@ class DatasetWriter:
                 raise ConfigError(f"array {name!r} is missing: expected {_known(expected)}")
             shape = (length, *feature.trailing)
             found = given[name]
+            if feature.names == layout.PICTURE_AXES and found.dtype != np.uint8:
+                raise ConfigError(f"array {name!r} is {found.dtype}: expected uint8, as pictures are bytes")
             if found.shape not in (shape, (length, *feature.shape)) or found.dtype.kind not in "fiub":
                 raise ConfigError(
                     f"array {name!r} is {found.dtype} of shape {found.shape}: expected numbers of shape {shape}"
@@ -271,6 +339,7 @@ class DatasetWriter:
         return extra
 
     def _info(self) -> dict[str, Any]:
+        features = {name: camera.feature() for name, camera in self._cameras.items()} | self._columns
         return {
             "codebase_version": layout.CODEBASE_VERSION,
             "robot_type": self._robot_type,
@@ -279,21 +348,20 @@ class DatasetWriter:
             "total_tasks": len(self._tasks),
             "chunks_size": self._files_per_chunk,
             "data_files_size_in_mb": max(1, round(self._limit_bytes / 2**20)),
-            "video_files_size_in_mb": layout.VIDEO_FILE_MIB,
+            "video_files_size_in_mb": max(1, round(self._video_limit_bytes / 2**20)),
             "fps": self._fps,
             "splits": {"train": f"0:{len(self._episodes)}"},
             "data_path": layout.DATA_FILE,
-            "video_path": None,
-            "features": {name: feature.to_json() for name, feature in self._features.items()},
+            "video_path": layout.VIDEO_FILE if self._cameras else None,
+            "features": {name: feature.to_json() for name, feature in features.items()},
         }
 
     def _stats(self) -> dict[str, Any]:
         """Statistics over all frames, one column in memory at a time."""
-        out: dict[str, Any] = {}
-        for name, feature in self._features.items():
-            values = read_columns(self._partial, {name: feature}, self._frames)[name]
-            out[name] = {key: value.tolist() for key, value in describe(values).items()}
-        return out
+        out: dict[str, Stats] = {name: camera.stats() for name, camera in self._cameras.items()}
+        for name, feature in self._columns.items():
+            out[name] = describe(read_columns(self._partial, {name: feature}, self._frames)[name])
+        return {name: {key: value.tolist() for key, value in stats.items()} for name, stats in out.items()}
 
 
 def _flat_stats(stats: Mapping[str, Stats]) -> dict[str, list[float]]:
