@@ -14,7 +14,7 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -67,14 +67,29 @@ def adapt(policy: nn.Module, cfg: LoraCfg, run: Callable[[], object]) -> None:
     Raises:
         ConfigError: a target or head that the policy does not have, or `peft` is not installed.
     """
-    heads = _heads(policy, cfg.heads)
+    where = places(policy, cfg, run)
+    _freeze_and_insert(policy, Adaptation(cfg.rank, cfg.alpha, *where, weights_sha256(policy)))
+
+
+class Places(NamedTuple):
+    """Where a policy is adapted."""
+
+    layers: tuple[str, ...]
+    """Names of the layers that get adapters."""
+    heads: tuple[str, ...]
+    """Names of the parameters that learn as a whole."""
+
+
+def places(policy: nn.Module, cfg: LoraCfg, run: Callable[[], object]) -> Places:
+    """Where the settings put adapters; see `adapt`."""
+    parameters = [name for name, _ in policy.named_parameters()]
+    heads = tuple(_chosen("lora.heads", cfg.heads, parameters)) if cfg.heads else ()
     called = [
         name
         for name in called_layers(policy, run)
         if policy.get_submodule(name).weight.requires_grad and f"{name}.weight" not in heads
     ]
-    layers = _chosen("lora.targets", cfg.targets, called)
-    _inject(policy, Adaptation(cfg.rank, cfg.alpha, tuple(layers), heads, weights_sha256(policy)))
+    return Places(tuple(_chosen("lora.targets", cfg.targets, called)), heads)
 
 
 def attach(policy: nn.Module, adaptation: Adaptation) -> None:
@@ -94,7 +109,7 @@ def attach(policy: nn.Module, adaptation: Adaptation) -> None:
             f"the base policy's weights have SHA-256 {found[:12]}: expected {adaptation.base_sha256[:12]}, those that"
             " the adapter was trained on"
         )
-    _inject(policy, adaptation)
+    _freeze_and_insert(policy, adaptation)
 
 
 def merged(policy: Any) -> Any:
@@ -151,7 +166,7 @@ def weights_sha256(module: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def _inject(policy: nn.Module, adaptation: Adaptation) -> None:
+def _freeze_and_insert(policy: nn.Module, adaptation: Adaptation) -> None:
     try:
         from peft import LoraConfig, inject_adapter_in_model
     except ModuleNotFoundError as error:
@@ -166,12 +181,6 @@ def _inject(policy: nn.Module, adaptation: Adaptation) -> None:
     for name in adaptation.heads:
         policy.get_parameter(name).requires_grad_(True)
     vars(policy)["adaptation"] = adaptation
-
-
-def _heads(policy: nn.Module, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Names of the parameters inside the modules that are named."""
-    parameters = [name for name, _ in policy.named_parameters()]
-    return tuple(_chosen("lora.heads", names, parameters)) if names else ()
 
 
 def _chosen(field: str, names: tuple[str, ...], paths: list[str]) -> list[str]:

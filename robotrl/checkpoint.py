@@ -29,6 +29,7 @@ __all__ = [
     "generator_state",
     "read_checkpoint",
     "read_manifest",
+    "read_state",
     "rng_state",
     "set_generator_state",
     "set_rng_state",
@@ -159,6 +160,19 @@ def read_checkpoint(directory: Path) -> Checkpoint:
     for name, (size, sha256) in manifest.files.items():
         _verify(directory / name, size, sha256, f"checkpoint {directory}: {name}")
     return Checkpoint(manifest.step, manifest.kind, _read_tree(directory), directory, manifest.score)
+
+
+def read_state(directory: Path) -> Any:
+    """The tree of a checkpoint with None in place of each array: what it says of itself, whatever its weights take.
+
+    Raises:
+        DataError: as of `read_checkpoint`, but the weights are not looked at.
+    """
+    size, sha256 = read_manifest(directory).files[STATE]
+    what = f"checkpoint {directory}: {STATE}"
+    _verify(directory / STATE, size, sha256, what)
+    state = check_schema(json.loads((directory / STATE).read_bytes()), what, SCHEMA_VERSION)
+    return unpack(state["tree"], lambda kind, name: None)
 
 
 def clean_leftovers(parent: Path) -> None:

@@ -10,14 +10,14 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from robotrl.adapters import Adaptation, adaptation_of, attach
-from robotrl.checkpoint import Checkpoint, read_checkpoint
+from robotrl.checkpoint import WEIGHTS, Checkpoint, read_checkpoint, read_manifest, read_state
 from robotrl.errors import DataError, NumericsError
 from robotrl.registry import POLICIES
 from robotrl.run import Run
@@ -214,6 +214,36 @@ def load_policy(path: str | Path, which: str = "best") -> Any:
     if not isinstance(checkpoint.tree, dict) or "policy" not in checkpoint.tree:
         raise DataError(f"checkpoint {checkpoint.path} of kind {checkpoint.kind!r} holds no policy")
     return policy_from_tree(checkpoint.tree["policy"], str(checkpoint.path), checkpoint.path.parent.parent / BASE)
+
+
+class Described(NamedTuple):
+    """What a stored policy says of itself."""
+
+    description: dict[str, Any]
+    """See `policy_tree`."""
+    weights_bytes: int
+    """Size of what is stored with it, its base and its learner's state included."""
+
+
+def describe(path: str | Path) -> Described:
+    """The newest policy of a run, or that of a checkpoint, without its weights.
+
+    Raises:
+        DataError: nothing readable is at the path, or it holds no policy.
+    """
+    root = Path(path)
+    if (root / "config.json").exists():
+        found = sorted((root / "checkpoints").glob("step_*"))
+        if not found:
+            raise DataError(f"run {path} has no checkpoint yet")
+        root = found[-1]
+    size = read_manifest(root).files[WEIGHTS][0]
+    tree = read_state(root)
+    if not isinstance(tree, dict) or "policy" not in tree:
+        raise DataError(f"checkpoint {root} holds no policy")
+    if "adaptation" in tree["policy"]:
+        size += read_manifest(root.parent.parent / BASE).files[WEIGHTS][0]
+    return Described(tree["policy"]["description"], size)
 
 
 def find_checkpoint(path: Path, which: str = "best") -> Checkpoint:

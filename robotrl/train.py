@@ -32,11 +32,13 @@ from robotrl.load import BASE, load_policy, policy_from_tree, policy_tree, probe
 from robotrl.locking import StopSignals
 from robotrl.loop import EvalResult, evaluate
 from robotrl.media import grid, write_gif
+from robotrl.policies.recompute import recompute
 from robotrl.progress import track
 from robotrl.registry import make_sim
 from robotrl.rewards.relabel import with_reward
 from robotrl.rewards.stored import load_classifier
 from robotrl.rewards.success import SuccessReward
+from robotrl.room import announce
 from robotrl.run import Run
 from robotrl.spec import HasCamera, HasStateIds, VecSim
 
@@ -70,6 +72,7 @@ def train(cfg: TrainCfg[Any, Any], run_path: Path, callbacks: Sequence[Callback]
         run = Run.create(run_path, configs.to_json(cfg), seed=cfg.seed, command=sys.argv, keep=cfg.keep)
         with run:
             try:
+                announce(cfg)
                 prepared = _prepare(cfg, None, run_path, world)
             except RobotrlError:
                 # what was refused before it began leaves nothing, so that the corrected command may use the same path
@@ -310,6 +313,8 @@ def _setup(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None, run_path: Path
             if world.rank == 0:
                 write_checkpoint(run_path / BASE, {"policy": policy_tree(init_policy)}, step=0, kind=BASE)
             adapt(init_policy, cfg.lora, partial(probe, init_policy))
+    if cfg.recompute:
+        recompute(init_policy)
     return Setup(
         make_sim=partial(_make_training_sim, cfg, world.seed(cfg.seed)),
         policy_cfg=cfg.policy,

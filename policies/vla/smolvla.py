@@ -21,6 +21,7 @@ from torch.nn.functional import scaled_dot_product_attention, silu
 from transformers import LlamaConfig, LlamaModel, SmolVLMConfig, SmolVLMForConditionalGeneration
 
 from robotrl.errors import ConfigError
+from robotrl.policies.recompute import through
 from robotrl.policies.vla.context import Memory, Sizes, mean_over
 from robotrl.policies.vla.flow_time import time_features
 
@@ -131,10 +132,8 @@ class SmolVla(nn.Module):
         rotation = rotations(everyone.long().cumsum(dim=1) - 1, self.cfg.head_width, hidden.dtype)
         keys, values = list[Tensor](), list[Tensor]()
         for index, layer in enumerate(model.text_model.layers):
-            q, k, v = self._heads(layer, layer.input_layernorm(hidden))
-            q, k = rotate(q, rotation), rotate(k, rotation)
-            hidden = after_attention(layer, hidden, attend(q, k, v, among[:, None]))
-            keep = self._for_expert(index, flat(k), flat(v))
+            hidden, k, v = through(layer, self._see_in, layer, hidden, rotation, among[:, None])
+            keep = self._for_expert(index, k, v)
             keys.append(keep[0])
             values.append(keep[1])
         features = mean_over(model.text_model.norm(hidden), everyone)
@@ -154,18 +153,37 @@ class SmolVla(nn.Module):
         before = torch.ones(count, count, dtype=torch.bool, device=x.device).tril().expand(batch, 1, -1, -1)
         both_masks = torch.cat([seen, before], dim=3)
         for index, layer in enumerate(self.vlm_with_expert.lm_expert.layers):
-            normed = layer.input_layernorm(hidden)
             k, v = (self._split(part[:, index]) for part in (memory.keys, memory.values))
             if index % cfg.self_every:
-                q = rotate(self._split(layer.self_attn.q_proj(normed)), alone)
-                mixed = attend(q, k, v, seen)
+                hidden = through(layer, self._move_in, layer, hidden, k, v, alone, seen)
             else:
-                q, own_k, own_v = self._heads(layer, normed)
-                q, own_k = rotate(q, behind), rotate(own_k, behind)
-                mixed = attend(q, torch.cat([k, own_k], dim=2), torch.cat([v, own_v], dim=2), both_masks)
-            hidden = after_attention(layer, hidden, mixed)
+                hidden = through(layer, self._move_among, layer, hidden, k, v, behind, both_masks)
         # the published velocity leads from action to noise
         return -self.action_out_proj(self.vlm_with_expert.lm_expert.norm(hidden))
+
+    def _see_in(
+        self, layer: Any, hidden: Tensor, rotation: tuple[Tensor, Tensor], mask: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """What follows (B, T, D) in a layer of the language model, and its keys and values (B, T, heads * width)."""
+        q, k, v = self._heads(layer, layer.input_layernorm(hidden))
+        q, k = rotate(q, rotation), rotate(k, rotation)
+        return after_attention(layer, hidden, attend(q, k, v, mask)), flat(k), flat(v)
+
+    def _move_in(
+        self, layer: Any, hidden: Tensor, k: Tensor, v: Tensor, rotation: tuple[Tensor, Tensor], mask: Tensor
+    ) -> Tensor:
+        """What follows (B, H, D) in a layer of the expert that attends to what was seen alone, by keys and values."""
+        q = rotate(self._split(layer.self_attn.q_proj(layer.input_layernorm(hidden))), rotation)
+        return after_attention(layer, hidden, attend(q, k, v, mask))
+
+    def _move_among(
+        self, layer: Any, hidden: Tensor, k: Tensor, v: Tensor, rotation: tuple[Tensor, Tensor], mask: Tensor
+    ) -> Tensor:
+        """What follows (B, H, D) in a layer of the expert that attends to its own tokens, too."""
+        q, own_k, own_v = self._heads(layer, layer.input_layernorm(hidden))
+        q, own_k = rotate(q, rotation), rotate(own_k, rotation)
+        mixed = attend(q, torch.cat([k, own_k], dim=2), torch.cat([v, own_v], dim=2), mask)
+        return after_attention(layer, hidden, mixed)
 
     def _picture(self, picture: Tensor | None, words: Tensor) -> tuple[Tensor, Tensor]:
         """Tokens (B, P, D) of a camera's pictures (B, S, S, 3), and whether they are there; one may be missing."""

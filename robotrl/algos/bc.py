@@ -38,6 +38,8 @@ class BcCfg:
     """Gradient steps between two log lines."""
     batch: int = 512
     """Chunks for each gradient step, drawn with replacement."""
+    microbatch: int | None = None
+    """Chunks whose gradient is taken at once, where those of a batch do not fit into memory; a divisor of it."""
     lr: float = 1e-3
     """Peak learning rate of Adam; decays with a half cosine to a tenth."""
     ema: float = 0.99
@@ -79,6 +81,9 @@ class BcLoss(LossModule):
             obs[key] = random_shift(obs[key], shifts, self._cfg.image_shift)
         ctx = self.policy.encode(obs)
         loss = self._loss.loss(self.policy, ctx, batch["chunk"], batch["valid"], **part(batch, "drawn/"))
+        if "share" in batch:
+            # of a part of a batch, the mean over what is valid in it: it counts as much as it has of that
+            loss = loss * batch["valid"].float().mean() / batch["share"].mean()
         done = context.carry[0]
         lr = self._cfg.lr * cosine(done / self._cfg.updates)
         return LossOut(loss, {"lr": lr}, (lr,), context.carry + 1)
@@ -133,6 +138,7 @@ class BcLearner:
             carry=torch.zeros(1),
             mode=cfg.engine,
             eps=1e-8,
+            microbatch=cfg.microbatch,
             updates_per_call=min(UPDATES_PER_CALL, self._at_once),
         )
 
@@ -163,6 +169,10 @@ class BcLearner:
         data = {name: values[rows] for name, values in self._data.items()}
         shape = Shape(updates, self.cfg.batch, *self._data["chunk"].shape[1:])
         data |= {f"drawn/{name}": x for name, x in self._clone.draw(self.model, shape, self._generator).items()}
+        if self.cfg.microbatch is not None:
+            # how much of its whole batch is valid, beside each row
+            share = data["valid"].float().view(updates, -1).mean(dim=1)
+            data["share"] = share.repeat_interleave(self.cfg.batch)
         for key in self._pictures:
             data[f"shift/{key}"] = draw_shifts(count, self._generator, self.cfg.image_shift)
         return data

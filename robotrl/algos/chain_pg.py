@@ -12,7 +12,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -57,6 +57,8 @@ class ChainCfg:
     """Passes over a rollout's decisions."""
     minibatch: int = 480
     """Decisions for each gradient step, all their denoising steps included."""
+    microbatch: int | None = None
+    """Decisions whose gradient is taken at once, where those of a minibatch do not fit into memory; a divisor of it."""
     lr: float = 3e-4
     """Of the policy, and of what explores with it."""
     critic_lr: float = 1e-3
@@ -111,6 +113,8 @@ class ChainLoss(LossModule):
         make_critic: makes its critic.
         cfg: the settings that all methods have.
     """
+
+    largest: ClassVar[frozenset[str]] = frozenset({"ratio_error"})
 
     def __init__(self, policy: Any, make_critic: MakeCritic, cfg: ChainCfg) -> None:
         super().__init__()
@@ -322,6 +326,7 @@ class ChainLearner(SimLearner):
             carry=torch.tensor([1.0, cfg.lr]),
             mode=cfg.engine,
             eps=ADAM_EPS,
+            microbatch=cfg.microbatch,
         )
         self._reward_normalizer = RewardNormalizer(self.sim.num_envs, cfg.gamma) if cfg.normalise_reward else None
         self._generator = torch.Generator(kind.device).manual_seed(setup.seed)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -61,6 +61,8 @@ class GrpoCfg:
     """Of the sigmoid that its distance goes through."""
     minibatch: int = 128
     """Decisions for each update."""
+    microbatch: int | None = None
+    """Decisions whose gradient is taken at once, where those of a minibatch do not fit into memory; a divisor of it."""
     epochs: int = 1
     """Passes over the kept decisions."""
     clip_low: float = 0.2
@@ -89,6 +91,8 @@ class GrpoLoss(LossModule):
         policy: what learns.
         cfg: settings.
     """
+
+    largest: ClassVar[frozenset[str]] = frozenset({"ratio_error"})
 
     def __init__(self, policy: nn.Module, cfg: GrpoCfg) -> None:
         super().__init__()
@@ -224,8 +228,9 @@ class GrpoLearner(TokenLearner):
     def _log_prob(self, found: Trajectories) -> Tensor:
         """(D, H, A) under the policy that acted, computed as the loss computes it."""
         out: list[Tensor] = []
-        for begin in range(0, len(found.episode), self.cfg.minibatch):
-            some = slice(begin, begin + self.cfg.minibatch)
+        size = self.cfg.microbatch or self.cfg.minibatch
+        for begin in range(0, len(found.episode), size):
+            some = slice(begin, begin + size)
             ctx = self.policy.encode({key: found.obs[key][some] for key in self.policy.observation_spec})
             said = found.record["tokens"][some]
             out.append(tokens.log_prob(self.policy.token_logits(ctx, said), said, self.policy.temperature))

@@ -43,6 +43,8 @@ class OpdCfg:
     """Rollouts, each with its updates."""
     minibatch: int = 128
     """Decisions for each update."""
+    microbatch: int | None = None
+    """Decisions whose gradient is taken at once, where those of a minibatch do not fit into memory; a divisor of it."""
     epochs: int = 1
     """Passes over a rollout's decisions."""
     lr: float = 1e-4

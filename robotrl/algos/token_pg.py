@@ -62,7 +62,7 @@ class TokenLearner(SimLearner):
     """Fine-tunes a policy that says tokens on line.
 
     Args:
-        cfg: has `iterations`, `minibatch`, `epochs`, `lr`, `grad_norm` and `engine`.
+        cfg: has `iterations`, `minibatch`, `microbatch`, `epochs`, `lr`, `grad_norm` and `engine`.
         setup: see `Setup`; a policy to start from is required.
         method: what to call the method in errors.
         make_loss: (policy) to the method's loss, which has the policy as `policy`.
@@ -97,6 +97,7 @@ class TokenLearner(SimLearner):
             minibatch=cfg.minibatch,
             carry=torch.zeros(1),
             mode=mode,
+            microbatch=cfg.microbatch,
             updates_per_call=1,
         )
         self._generator = torch.Generator().manual_seed(setup.seed)

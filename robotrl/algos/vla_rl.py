@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -56,6 +56,8 @@ class VlaRlCfg:
     """Passes over a rollout's decisions; with one, the ratio is 1 throughout and nothing is ever clipped."""
     minibatch: int = 128
     """Decisions for each gradient step."""
+    microbatch: int | None = None
+    """Decisions whose gradient is taken at once, where those of a minibatch do not fit into memory; a divisor of it."""
     lr: float = 1e-4
     """Of the policy."""
     critic_lr: float = 1e-3
@@ -108,6 +110,8 @@ class VlaRlLoss(LossModule):
         critic: on what the frozen copy reads.
         cfg: settings.
     """
+
+    largest: ClassVar[frozenset[str]] = frozenset({"ratio_error"})
 
     def __init__(self, policy: nn.Module, critic: ValueNet, cfg: VlaRlCfg) -> None:
         super().__init__()
@@ -188,6 +192,7 @@ class VlaRlLearner(SimLearner):
             minibatch=cfg.minibatch,
             carry=torch.ones(1),
             mode=cfg.engine,
+            microbatch=cfg.microbatch,
             updates_per_call=1,
         )
         self._generator = torch.Generator().manual_seed(setup.seed)

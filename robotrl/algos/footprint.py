@@ -1,0 +1,285 @@
+"""How much memory a run will need, found by letting an update run on tensors without memory before anything is built.
+
+The update is the engine's own (`robotrl.algos.update`) and the network is the policy's own; only what the tensors hold
+is left out. Each tensor that comes into being is counted until nobody holds it, so that what autograd keeps, what a
+recomputed block saves, and what Adam needs for a moment are all in the sum, and nothing has to be known of any network.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+
+import psutil
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
+
+from robotrl.adapters import places
+from robotrl.algos.flat import Views
+from robotrl.algos.rows import part
+from robotrl.algos.update import Context, Group, LossModule, LossOut, State, Update
+from robotrl.config import LoraCfg
+from robotrl.errors import ConfigError
+from robotrl.fn import tokens
+from robotrl.registry import POLICIES
+from robotrl.spec import HasChain, HasTokens, Spec
+
+GIB = 2**30
+ADAM = 2
+"""Vectors that Adam keeps beside the weights that learn."""
+
+
+class Load(NamedTuple):
+    """What a run asks of memory."""
+
+    rows: int
+    """Whose gradient is taken at once."""
+    evaluations: int = 1
+    """Denoising steps of each row that learn at once; of a policy that says tokens 1."""
+    stored: int = 0
+    """Observations that are kept at a time, of a rollout or a dataset."""
+    average: bool = False
+    """Whether averaged weights are kept."""
+    parts: bool = False
+    """Whether the gradient of a minibatch is put together from those of its parts."""
+
+
+class Footprint(NamedTuple):
+    """Memory by purpose, in bytes."""
+
+    parameters: int
+    """How many weights there are (a number, not bytes) ..."""
+    learning: int
+    """... and how many of them learn."""
+    weights: int
+    optimiser: int
+    """Adam's moments and averaged weights."""
+    update: int
+    """Activations, gradients, and what an update needs for a moment, at their peak."""
+    stored: int
+    """Observations."""
+
+    @property
+    def total(self) -> int:
+        """Bytes in all."""
+        return self.weights + self.optimiser + self.update + self.stored
+
+    def line(self) -> str:
+        """One line for a person."""
+        parts = (f"{name} {_gib(getattr(self, name))}" for name in ("weights", "optimiser", "update", "stored"))
+        share = f"{self.learning / 1e6:,.3g} of {self.parameters / 1e6:,.3g} million weights learn"
+        return f"memory, estimated: {_gib(self.total)} GiB ({', '.join(parts)}); {share}"
+
+
+def footprint(policy: nn.Module, load: Load, observation_spec: dict[str, Spec]) -> Footprint:
+    """What a policy needs to learn from minibatches.
+
+    Args:
+        policy: says tokens or has a chain; made inside `without_memory`, in which this is called, too.
+        load: what is asked of it.
+        observation_spec: of the policy.
+    """
+    named = list(policy.named_parameters())
+    learning = sum(p.numel() for _, p in named if p.requires_grad)
+    moments = sum(_bytes(p) for _, p in named if p.requires_grad)
+    weights = sum(_bytes(x) for x in {id(x): x for x in (*policy.parameters(), *policy.buffers())}.values())
+    row = sum(_bytes(_rows(spec, 1)) for spec in observation_spec.values())
+    return Footprint(
+        sum(p.numel() for _, p in named),
+        learning,
+        weights,
+        moments * (ADAM + load.average),
+        update_peak(policy, load, observation_spec),
+        load.stored * row,
+    )
+
+
+def update_peak(policy: nn.Module, load: Load, observation_spec: dict[str, Spec]) -> int:
+    """Bytes that one update holds at its peak, besides weights and moments; see `footprint`."""
+    loss = _Pass(policy, load.evaluations)
+    named = [(f"policy.{name}", p) for name, p in policy.named_parameters() if p.requires_grad]
+    if not named:
+        return 0
+    views = Views([name for name, _ in named], [p.shape for _, p in named])
+    size = sum(p.numel() for _, p in named)
+    groups = (Group("policy.", 1.0, average=0.9 if load.average else None),)
+    update = Update(loss, groups, views, views if load.average else Views([], []), [(0, size)], (0.9, 0.999), 1e-8)
+    flat = torch.zeros(size, dtype=named[0][1].dtype)
+    kept = torch.zeros(size if load.average else 0, dtype=flat.dtype)
+    now = State(
+        flat,
+        torch.zeros_like(flat),
+        torch.zeros_like(flat),
+        torch.zeros(1),
+        torch.ones(2, 1),
+        kept,
+        torch.zeros(1),
+    )
+    batch = {f"obs/{key}": _rows(spec, load.rows) for key, spec in observation_spec.items()}
+    with Live() as live:
+        # parts of a minibatch are added to what was found so far
+        total = torch.zeros_like(flat) if load.parts else None
+        found = update.measure(now.flat, now.average, now.carry, batch, "")
+        # a loss holds what it was measured on until its update is made
+        _ = update.step(now, torch.ones(()), found), total
+    return live.peak
+
+
+@contextmanager
+def without_memory(needs: str = "") -> Generator[None]:
+    """Inside, tensors have shapes and types and no memory, and networks are made without drawing their weights.
+
+    Args:
+        needs: kind of policy that will be made inside.
+    """
+    if needs:
+        POLICIES.load(needs)
+    with ExitStack() as stack:
+        stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+        if "transformers" in sys.modules:
+            from transformers.initialization import no_init_weights
+
+            # some ways of drawing weights look at what was drawn
+            stack.enter_context(no_init_weights())
+        yield
+
+
+def described(description: dict[str, Any]) -> Any:
+    """The policy of a description, for `footprint`; made inside `without_memory`."""
+    return POLICIES.load(description["kind"]).from_json(description)
+
+
+def adapt_alike(policy: Any, cfg: LoraCfg) -> None:
+    """Let a policy without memory need what an adapted one needs: `peft` cannot adapt such a policy itself.
+
+    Raises:
+        ConfigError: a target or head that the policy does not have.
+    """
+    where = places(policy, cfg, lambda: _act(policy))
+    policy.requires_grad_(False)
+    for name in where.layers:
+        policy.set_submodule(name, _Adapted(policy.get_submodule(name), cfg.rank))
+    for name in where.heads:
+        policy.get_parameter(name).requires_grad_(True)
+
+
+def available() -> int:
+    """Bytes of main memory that are free for a run."""
+    return int(psutil.virtual_memory().available)
+
+
+def check_room(found: Footprint, free: int, advice: Callable[[Footprint], str]) -> None:
+    """Refuse a run that cannot fit.
+
+    Args:
+        found: what it needs.
+        free: bytes that there are.
+        advice: says what to change.
+
+    Raises:
+        ConfigError: it needs more than there is.
+    """
+    if found.total > free:
+        raise ConfigError(f"{found.line()}: expected at most the {_gib(free)} GiB that are free; {advice(found)}")
+
+
+class Live(TorchDispatchMode):
+    """Counts the bytes of tensors that were made inside it and still exist; `peak` is the largest sum seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.peak = 0
+        self._known: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """See `TorchDispatchMode`."""
+        del types
+        # a view of what was there before is no new memory
+        before = {x.untyped_storage()._cdata for x in args if isinstance(x, Tensor)}
+        out = func(*args, **(kwargs or {}))
+
+        def note(x: Tensor) -> Tensor:
+            storage = x.untyped_storage()
+            if storage._cdata not in before and storage not in self._known:
+                self._known.add(storage)
+                size = storage.nbytes()
+                self.now += size
+                self.peak = max(self.peak, self.now)
+                weakref.finalize(storage, self._gone, size)
+            return x
+
+        return tree_map_only(Tensor, note, out)
+
+    def _gone(self, size: int) -> None:
+        self.now -= size
+
+
+class _Adapted(nn.Module):
+    """A layer with an adapter, as `peft` computes it."""
+
+    def __init__(self, layer: Any, rank: int) -> None:
+        super().__init__()
+        self.base_layer = layer
+        self.down = nn.Linear(layer.in_features, rank, bias=False)
+        self.up = nn.Linear(rank, layer.out_features, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., in) to (..., out)."""
+        # the factor is a number to `peft`, too
+        return self.base_layer(x) + self.up(self.down(x)) * 2.0
+
+
+class _Pass(LossModule):
+    """A loss that asks of a policy what cloning and policy gradients ask of it."""
+
+    def __init__(self, policy: nn.Module, evaluations: int) -> None:
+        super().__init__()
+        self.policy: Any = policy
+        self._evaluations = evaluations
+
+    def forward(self, batch: dict[str, Tensor], context: Context) -> LossOut:
+        """See `LossModule`."""
+        policy = self.policy
+        obs = part(batch, "obs/")
+        rows = len(next(iter(obs.values())))
+        ctx = policy.encode(obs)
+        if isinstance(policy, HasTokens):
+            said = torch.zeros((rows, *_chunk(policy)), dtype=torch.int64)
+            loss = tokens.log_prob(policy.token_logits(ctx, said), said, policy.temperature).mean()
+        elif isinstance(policy, HasChain):
+            count = self._evaluations
+            many = ctx.unsqueeze(1).expand(-1, count, -1).reshape(rows * count, -1) if count > 1 else ctx
+            at = torch.zeros((rows * count, *_chunk(policy)), dtype=ctx.dtype)
+            t = torch.zeros(rows * count, dtype=ctx.dtype)
+            loss = policy.velocity(many, at, t, t).square().mean()
+        else:
+            raise ConfigError(f"policy {type(policy).__name__} neither says tokens nor flows: its memory is not known")
+        return LossOut(loss, {}, (torch.ones_like(loss),), context.carry)
+
+
+def _chunk(policy: Any) -> tuple[int, int]:
+    return getattr(policy, "noise_shape", None) or (policy.horizon, policy.action_spec.shape[0])
+
+
+@torch.no_grad()
+def _act(policy: Any) -> None:
+    noise = None if policy.noise_shape is None else torch.zeros((1, *policy.noise_shape))
+    policy.deploy({key: _rows(spec, 1) for key, spec in policy.observation_spec.items()}, noise)
+
+
+def _rows(spec: Spec, count: int) -> Tensor:
+    return torch.zeros((count, *spec.shape), dtype=getattr(torch, spec.dtype))
+
+
+def _bytes(x: Tensor) -> int:
+    return x.numel() * x.element_size()
+
+
+def _gib(size: float) -> str:
+    return f"{size / GIB:.3g}"

@@ -1,0 +1,108 @@
+"""Whether a run fits into memory: said before anything is built, and refused where it cannot fit."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+from robotrl.algos.footprint import (
+    Footprint,
+    Load,
+    adapt_alike,
+    available,
+    check_room,
+    described,
+    footprint,
+    without_memory,
+)
+from robotrl.config import TrainCfg
+from robotrl.data.layout import INFO
+from robotrl.load import describe
+from robotrl.policies.recompute import recompute
+
+SMALL_BYTES = 8 << 20
+"""Of stored weights, below which a run is not limited by memory and nothing is estimated: that takes some seconds."""
+COPIES = 4
+"""Of a rollout's observations: those before and after a decision, those of valid decisions, and the engine's rows."""
+
+
+def announce(cfg: TrainCfg[Any, Any]) -> Footprint | None:
+    """Say on stderr what memory a run will need, if it starts from a policy that is not small.
+
+    Args:
+        cfg: the config.
+
+    Returns:
+        What was said; None if nothing was.
+
+    Raises:
+        ConfigError: there is not as much memory; what to change is named.
+        DataError: the policy that it starts from cannot be read.
+    """
+    rows = gradient_rows(cfg.algo)
+    if cfg.init_from is None or rows is None:
+        return None
+    stored = describe(cfg.init_from)
+    if stored.weights_bytes < SMALL_BYTES:
+        return None
+    with without_memory(stored.description["kind"]):
+        policy = described(stored.description)
+        if cfg.lora.rank:
+            adapt_alike(policy, cfg.lora)
+        if cfg.recompute:
+            recompute(policy)
+        found = footprint(policy, load_of(cfg, policy, rows), policy.observation_spec)
+    print(found.line(), file=sys.stderr)
+    check_room(found, available(), lambda need: advice(cfg, need))
+    return found
+
+
+def gradient_rows(algo: Any) -> int | None:
+    """How many rows an algorithm takes the gradient of at once; None if it does not say."""
+    given = (getattr(algo, name, None) for name in ("microbatch", "minibatch", "batch"))
+    return next((rows for rows in given if rows is not None), None)
+
+
+def load_of(cfg: TrainCfg[Any, Any], policy: Any, rows: int) -> Load:
+    """What a run asks of memory.
+
+    Args:
+        cfg: the config.
+        policy: which it starts from.
+        rows: of a gradient.
+    """
+    algo = cfg.algo
+    steps: int | None = getattr(algo, "steps_per_env", None)
+    evaluations, stored = 1, 0
+    if steps is not None:
+        # policy gradients through a chain put all its steps into one batch
+        evaluations = getattr(policy, "denoising_steps", 1)
+        stored = COPIES * cfg.sim.num_envs * math.ceil(steps / policy.horizon)
+    elif cfg.dataset is not None:
+        stored = _frames(Path(cfg.dataset))
+    whole = getattr(algo, "minibatch", None) or getattr(algo, "batch", rows)
+    return Load(rows, evaluations, stored, bool(getattr(algo, "ema", 0)), whole > rows)
+
+
+def advice(cfg: TrainCfg[Any, Any], need: Footprint) -> str:
+    """What to change in a config that needs too much, the most effective change first."""
+    fixed = need.weights + need.optimiser
+    fewer = "a smaller algo.microbatch" if hasattr(cfg.algo, "microbatch") else "smaller minibatches"
+    if need.update < fixed and not cfg.lora.rank:
+        return "set lora.rank (e.g. 32), so that adapters alone learn"
+    if need.stored > need.update:
+        return "take fewer or smaller observations: sim.num_envs, algo.steps_per_env, the dataset"
+    if not cfg.recompute:
+        return f"set recompute, or choose {fewer}" + ("" if cfg.lora.rank else ", or set lora.rank (e.g. 32)")
+    return f"choose {fewer}" + ("" if cfg.lora.rank else ", or set lora.rank (e.g. 32)")
+
+
+def _frames(dataset: Path) -> int:
+    """How many a dataset has; 0 where it does not say, which its reader will refuse."""
+    try:
+        return int(json.loads((dataset / INFO).read_bytes())["total_frames"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0

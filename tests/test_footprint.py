@@ -1,0 +1,205 @@
+"""The estimate of memory: tensors without memory need what real ones do, and what a process is seen to need."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import test_adapters as kit
+import test_algos_grpo as grpo
+import torch
+
+from robotrl.adapters import adapt
+from robotrl.algos.footprint import (
+    GIB,
+    Footprint,
+    Live,
+    Load,
+    adapt_alike,
+    check_room,
+    described,
+    footprint,
+    update_peak,
+    without_memory,
+)
+from robotrl.config import LoraCfg, TrainCfg
+from robotrl.errors import ConfigError, DataError
+from robotrl.load import describe, probe
+from robotrl.room import advice, announce, gradient_rows, load_of
+from robotrl.train import train
+
+FACTOR = 2.0
+"""Within which the estimate is of what a process is seen to need, either way: an allocator keeps what was freed."""
+
+
+def test_live_bytes_by_hand() -> None:
+    with Live() as live:
+        a = torch.zeros(1000, dtype=torch.float32)
+        b = a[:10].view(2, 5)
+        assert (live.now, live.peak) == (4000, 4000) and b.shape == (2, 5)
+        c = a + 1
+        assert live.now == 8000
+        del c
+        assert (live.now, live.peak) == (4000, 8000)
+        del a
+        assert live.now == 4000, "a view keeps it"
+        del b
+        assert live.now == 0
+    assert live.peak == 8000
+
+
+@pytest.mark.parametrize("name", ["autoregressive", "smolvla", "pi0"])
+def test_without_memory_the_same_is_found(name: str) -> None:
+    policy = kit.MAKE[name]()
+    load = Load(rows=5, evaluations=1 if name == "autoregressive" else 3, average=True, parts=True)
+    with without_memory(policy.kind):
+        alike = described(policy.to_json())
+        found = footprint(alike, load, alike.observation_spec)
+    real = footprint(policy, load, policy.observation_spec)
+    # kernels may want a few numbers of their own
+    assert found._replace(update=0) == real._replace(update=0)
+    assert found.update == pytest.approx(real.update, rel=0.05)
+    size = sum(x.numel() for x in policy.parameters())
+    assert found.parameters == found.learning == size and found.optimiser == 3 * 4 * size
+    assert found.total == found.weights + found.optimiser + found.update + found.stored
+    # where activations weigh most, twice the rows are twice of it
+    few, many = (update_peak(policy, Load(rows), policy.observation_spec) for rows in (64, 128))
+    assert 1.7 < many / few < 2.1
+
+
+@pytest.mark.parametrize("name", ["parallel", "smolvla"])
+def test_an_adapted_policy_needs_what_it_is_said_to(name: str) -> None:
+    cfg = LoraCfg(rank=3, targets=("language_model", "text_model", "lm_expert"), heads=("projector", "action_out_proj"))
+    policy = kit.MAKE[name]()
+    known = {part for key, _ in policy.named_parameters() for part in key.split(".")}
+    cfg = replace(cfg, **{f: tuple(n for n in getattr(cfg, f) if n in known) for f in ("targets", "heads")})
+    description = policy.to_json()
+    adapt(policy, cfg, lambda: probe(policy))
+    with without_memory():
+        alike = described(description)
+        adapt_alike(alike, cfg)
+        found = footprint(alike, Load(rows=5), alike.observation_spec)
+    real = footprint(policy, Load(rows=5), policy.observation_spec)
+    assert found._replace(update=0) == real._replace(update=0) and found.learning < 0.6 * found.parameters
+    assert found.update == pytest.approx(real.update, rel=0.05)
+
+
+SEEN = """
+import gc, sys, threading, time, torch, psutil
+sys.path.insert(0, sys.argv[1])
+import test_footprint as t
+policy, rows = t.large(), int(sys.argv[2])
+t.once(t.grpo.policy_on(t.grpo.tabletop(1)), 4)
+gc.collect()
+me = psutil.Process()
+weights = sum(x.numel() * 4 for x in policy.parameters())
+before, peak, over = me.memory_info().rss - weights, [0], threading.Event()
+def watch():
+    while not over.wait(0.002):
+        peak[0] = max(peak[0], me.memory_info().rss)
+threading.Thread(target=watch, daemon=True).start()
+t.once(policy, rows)
+over.set()
+print(peak[0] - before)
+"""
+
+
+def large() -> Any:
+    """Some five million weights."""
+    sizes = {"vision_width": 96, "vision_depth": 4, "width": 256, "depth": 5, "heads": 4, "mlp": 768, "horizon": 4}
+    return grpo.policy_on(grpo.tabletop(1), **sizes)
+
+
+def once(policy: Any, rows: int) -> None:
+    """An update of GRPO's loss by the engine, as its learner makes it."""
+    from robotrl.algos.engine import Engine, Group
+    from robotrl.algos.grpo import GrpoLoss
+
+    engine = Engine(
+        GrpoLoss(policy, grpo.CFG),
+        (Group("policy.", 1.0),),
+        minibatch=rows,
+        carry=torch.zeros(1),
+        mode="eager",
+        updates_per_call=1,
+    )
+    obs = {key: x[:1].expand(rows, *x.shape[1:]).clone() for key, x in grpo.tabletop(1).reset(0).items()}
+    shape = (rows, policy.horizon, policy.action_width)
+    data = {f"obs/{key}": obs[key] for key in policy.observation_spec}
+    data |= {"tokens": torch.zeros(shape, dtype=torch.int64), "log_prob": torch.zeros(shape)}
+    data |= {"advantage": torch.ones(rows), "weight": torch.ones(shape)}
+    engine.run(data, torch.arange(rows), rows, "test")
+
+
+def test_a_process_is_seen_to_need_what_was_estimated() -> None:
+    """Five million weights; what autograd keeps weighs some twice as much as Adam's vectors."""
+    policy, rows = large(), 96
+    size = sum(x.numel() for x in policy.parameters())
+    assert 4.5e6 < size < 6e6
+    with without_memory():
+        alike = described(policy.to_json())
+        found = footprint(alike, Load(rows), alike.observation_spec)
+    command = [sys.executable, "-c", SEEN, str(Path(__file__).parent), str(rows)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    seen = int(done.stdout.split()[-1])
+    print(f"{rows} rows: seen {seen / 1e6:.0f} MB, estimated {found.total / 1e6:.0f} MB")
+    assert 1 / FACTOR < seen / found.total < FACTOR
+
+
+# a run
+
+
+def test_what_a_config_asks_for() -> None:
+    chain = SimpleNamespace(minibatch=64, microbatch=16, steps_per_env=10, ema=0.9)
+    policy = SimpleNamespace(denoising_steps=4, horizon=3)
+    cfg: Any = SimpleNamespace(algo=chain, sim=SimpleNamespace(num_envs=8), dataset=None, lora=LoraCfg())
+    assert gradient_rows(chain) == 16
+    # ten steps are four decisions
+    assert load_of(cfg, policy, 16) == Load(16, 4, 4 * 8 * 4, average=True, parts=True)
+    assert gradient_rows(SimpleNamespace(lr=1.0)) is None
+    tokens: Any = SimpleNamespace(**{**vars(cfg), "algo": SimpleNamespace(minibatch=64)})
+    assert load_of(tokens, policy, 64) == Load(64)
+
+
+def said(**parts: int) -> Footprint:
+    return Footprint(
+        **{"parameters": 10, "learning": 10, "weights": 0, "optimiser": 0, "update": 0, "stored": 0, **parts}
+    )
+
+
+def test_what_cannot_fit_is_refused_with_what_to_change() -> None:
+    cfg: Any = SimpleNamespace(algo=grpo.CFG, lora=LoraCfg(), recompute=False)
+    with pytest.raises(ConfigError, match=r"estimated: 3 GiB .*expected at most the 2 GiB .*set lora.rank \(e.g. 32\)"):
+        check_room(said(weights=GIB, optimiser=2 * GIB), 2 * GIB, lambda need: advice(cfg, need))
+    adapted: Any = SimpleNamespace(algo=grpo.CFG, lora=LoraCfg(rank=4), recompute=False)
+    need = said(update=2 * GIB, weights=GIB)
+    assert advice(adapted, need) == "set recompute, or choose a smaller algo.microbatch"
+    adapted.recompute = True
+    assert advice(adapted, need) == "choose a smaller algo.microbatch"
+    assert "sim.num_envs" in advice(adapted, said(stored=2 * GIB, update=GIB))
+    check_room(said(weights=2 * GIB), 2 * GIB, lambda need: advice(cfg, need))
+
+
+def test_a_run_says_what_it_needs_or_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clone = grpo.saved(tmp_path / "clone")
+    cfg: TrainCfg[Any, Any] = replace(grpo.run_cfg(clone), lora=LoraCfg(rank=4))
+    found = describe(clone)
+    assert found.description["kind"] == "token-vla" and found.weights_bytes > 77856 * 4
+    assert announce(cfg) is None, "a small one"
+    monkeypatch.setattr("robotrl.room.SMALL_BYTES", 0)
+    need = announce(cfg)
+    assert need is not None and "memory, estimated: " in capsys.readouterr().err
+    monkeypatch.setattr("robotrl.room.available", lambda: need.total - 1)
+    with pytest.raises(ConfigError, match=r"memory, estimated: .*that are free"):
+        train(cfg, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(DataError, match="does not exist"):
+        describe(tmp_path / "nothing")
