@@ -87,6 +87,7 @@ EXTRA_OF_MODULE = {
     "numba": "train",
     "transformers": "vla",
     "tokenizers": "vla",
+    "av": "video",
     "peft": "vla",
 }
 """Which extra of ours brings a module that an import did not find."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from data_helpers import write_dataset
+from video_kit import KEY, write_pictures
 
 from robotrl.data.chunks import load_chunks
 from robotrl.data.lerobot import read_dataset
@@ -71,3 +72,46 @@ def test_we_open_lerobots(tmp_path):
     assert sorted(dataset.tasks) == ["task 0", "task 1"]
     words = [dataset.tasks[index] for index in dataset.frames("task_index")]
     assert words == [f"task {e % 2}" for e, length in enumerate(lengths) for _ in range(length)]
+
+
+@pytest.fixture
+def own_cache(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("ROBOTRL_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize("pictures", ["video", "video-exact"])
+@pytest.mark.parametrize("video_file_mib", [200, 0.002], ids=["one file", "several files"])
+@pytest.mark.usefixtures("own_cache")
+def test_lerobot_sees_the_pictures_that_we_do(tmp_path, pictures, video_file_mib):
+    """PyAV decodes on both sides, of other versions: an exact video is the same bytes, another differs by rounding."""
+    given = write_pictures(tmp_path / "ours", (9, 4, 1, 12), pictures=pictures, video_file_mib=video_file_mib)
+    dataset = read_dataset(tmp_path / "ours")
+    assert (len(list((dataset.root / "videos").rglob("*.mp4"))) > 1) == (video_file_mib < 1)
+    seen = lerobot("read-pictures", dataset.root, tmp_path)
+    about = json.loads(str(seen["about"]))
+    assert (about["videos"], about["shapes"][KEY]) == ([KEY], [3, 16, 24])
+    off = np.abs(seen[f"frame/{KEY}"].astype(int) - dataset.frames(KEY))
+    assert off.max() <= (0 if pictures == "video-exact" else 2)
+    if pictures == "video-exact":
+        np.testing.assert_array_equal(seen[f"frame/{KEY}"], given)
+    np.testing.assert_array_equal(seen[f"pair/{KEY}"], seen[f"frame/{KEY}"][-2:])
+    assert seen[f"stats/{KEY}/mean"].shape == (3, 1, 1)
+    np.testing.assert_allclose(255 * seen[f"stats/{KEY}/q50"].reshape(-1), dataset.stats[KEY]["q50"])
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_we_see_the_pictures_that_lerobot_does(tmp_path):
+    """A camera in AV1, one in PNG files."""
+    put_in = lerobot("write-pictures", tmp_path / "foreign", tmp_path)
+    seen = lerobot("read-pictures", tmp_path / "foreign", tmp_path)
+    dataset = read_dataset(tmp_path / "foreign")
+    top, wrist = "observation.images.top", "observation.images.wrist"
+    assert (dataset.features[top].dtype, dataset.features[wrist].dtype) == ("video", "image")
+    assert dataset.features[top].info["video.codec"] == "av1"
+    np.testing.assert_array_equal(np.diff(dataset.offsets), put_in["lengths"])
+    np.testing.assert_array_equal(dataset.frames(wrist), put_in[wrist])
+    assert np.abs(dataset.frames(top).astype(int) - seen[f"frame/{top}"]).max() <= 2
+    assert np.abs(dataset.frames(top).astype(int) - put_in[top]).mean(axis=(1, 2, 3)).max() < 8
+    assert abs(dataset.stats[top]["mean"] - put_in[top].mean(axis=(0, 1, 2))).max() < 3
+    chunks = load_chunks(dataset, ["images.top", "images.wrist"], horizon=3)
+    np.testing.assert_array_equal(chunks.obs["images.wrist"][[3, 9]], put_in[wrist][[3, 9]])

@@ -17,6 +17,7 @@ from robotrl.data.writer import DatasetWriter, PictureStorage
 from robotrl.errors import CapabilityError, ConfigError, DataError, out_of_range
 from robotrl.fn.stats import Interval, wilson
 from robotrl.loop import Episode, ExpertActor, run_episodes
+from robotrl.progress import track
 from robotrl.registry import make_sim
 from robotrl.spec import HasExpert, HasStateIds, VecSim
 
@@ -111,16 +112,18 @@ def collect_demos(
             ids = random.Random(seed).sample(starts, min(len(starts), TRIES * episodes))
             tried, kept = _run(actor, sim, ids, episodes, keep)
             words = task or sim_name.split("/")[-1].replace("-", " ")
-            for episode in kept:
-                writer.add_episode(
-                    {key: value[:-1] for key, value in episode.obs.items()},
-                    episode.actions,
-                    episode.rewards,
-                    success=episode.success,
-                    truncated=not episode.terminated,
-                    task=words,
-                    extra={"state_id": episode.state_id, "mode": actor.expert.modes[episode.mode]},
-                )
+            with track(len(kept), "writing", "episodes") as bar:
+                for episode in kept:
+                    writer.add_episode(
+                        {key: value[:-1] for key, value in episode.obs.items()},
+                        episode.actions,
+                        episode.rewards,
+                        success=episode.success,
+                        truncated=not episode.terminated,
+                        task=words,
+                        extra={"state_id": episode.state_id, "mode": actor.expert.modes[episode.mode]},
+                    )
+                    bar.advance()
             path = writer.finish()
     finally:
         sim.close()

@@ -139,7 +139,9 @@ def replay(dataset: Dataset, sim: VecSim) -> list[Episode]:
     if "state_id" not in dataset.episodes:
         raise DataError(f"dataset {dataset.root} has no starts (state_id): it cannot be replayed on a sim")
     starts = dataset.episodes["state_id"].astype(np.int64)
-    keys, width = list(sim.observation_spec), sim.action_spec.shape[0]
+    # a video may differ from what was seen, so the numbers alone have to be the same
+    keys = [key for key in sim.observation_spec if dataset.features[observation_key(key)].is_array]
+    width = sim.action_spec.shape[0]
     found: list[Episode] = []
     for begin in range(0, dataset.num_episodes, sim.num_envs):
         block = range(begin, min(begin + sim.num_envs, dataset.num_episodes))
