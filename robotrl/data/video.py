@@ -6,12 +6,13 @@ themselves. A `ValueError` says what is wrong with a video; whoever knows the fi
 
 from __future__ import annotations
 
+import importlib.util
 import io
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -72,10 +73,8 @@ def check_installed(what: str) -> None:
     Raises:
         ConfigError: PyAV is not installed; the command that installs it is named.
     """
-    try:
-        import av  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"{what} needs the module 'av': pip install 'robotrl[video]'") from error
+    if importlib.util.find_spec("av") is None:
+        raise ConfigError(f"{what} needs the module 'av': pip install 'robotrl[video]'")
 
 
 def encode(frames: np.ndarray, fps: int, encoding: Encoding) -> bytes:
@@ -90,7 +89,7 @@ def encode(frames: np.ndarray, fps: int, encoding: Encoding) -> bytes:
 
     buffer = io.BytesIO()
     with av.open(buffer, "w", format="mp4") as file:
-        stream = file.add_stream(encoding.encoder, rate=fps, options=dict(encoding.options))
+        stream = cast("VideoStream", file.add_stream(encoding.encoder, rate=fps, options=dict(encoding.options)))
         stream.height, stream.width = frames.shape[1:3]
         stream.pix_fmt = encoding.pix_fmt
         for frame in frames:
@@ -124,7 +123,7 @@ class ClipFile:
         import av
 
         count = 0
-        with av.open(io.BytesIO(clip)) as source:
+        with av.open(io.BytesIO(clip), "r") as source:
             given = source.streams.video[0]
             if self._stream is None:
                 self._stream = self._file.add_stream_from_template(given)
@@ -190,7 +189,7 @@ def decode(source: Path | bytes, shape: VideoShape) -> Generator[np.ndarray]:
     Raises:
         ValueError: a frame cannot be decoded, or there are more or fewer than the video lists.
     """
-    import av
+    from av.error import FFmpegError
 
     count = 0
     with _opened(source) as (file, stream):
@@ -201,7 +200,7 @@ def decode(source: Path | bytes, shape: VideoShape) -> Generator[np.ndarray]:
         while True:
             try:
                 frame = next(frames, None)
-            except av.FFmpegError as error:
+            except FFmpegError as error:
                 raise ValueError(f"frame {count} cannot be decoded, truncated or altered: {_reason(error)}") from error
             if frame is None:
                 break
@@ -215,11 +214,12 @@ def decode(source: Path | bytes, shape: VideoShape) -> Generator[np.ndarray]:
 
 
 @contextmanager
-def _opened(source: Path | bytes) -> Iterator[tuple[InputContainer, VideoStream]]:
+def _opened(source: Path | bytes) -> Generator[tuple[InputContainer, VideoStream]]:
     import av
+    from av.error import FFmpegError
 
     try:
-        with av.open(str(source) if isinstance(source, Path) else io.BytesIO(source)) as file:
+        with av.open(str(source) if isinstance(source, Path) else io.BytesIO(source), "r") as file:
             if len(file.streams.video) != 1:
                 raise ValueError(f"holds {len(file.streams.video)} video streams: expected 1")
             stream = file.streams.video[0]
@@ -227,7 +227,7 @@ def _opened(source: Path | bytes) -> Iterator[tuple[InputContainer, VideoStream]
             if getattr(stream, "codec_context", None) is None:
                 raise ValueError("cannot be read as a video, truncated or altered: its codec is unknown")
             yield file, stream
-    except av.FFmpegError as error:
+    except FFmpegError as error:
         raise ValueError(f"cannot be read as a video, truncated or altered: {_reason(error)}") from error
 
 

@@ -60,7 +60,7 @@ def video_rows(
         inside = np.flatnonzero((chunk == place[0]) & (file == place[1]))
         inside = inside[np.argsort(first[inside], kind="stable")]
         _check_places(root, name, inside, first, last, lengths, fps)
-        rows = [np.arange(offsets[episode], offsets[episode + 1], dtype=np.int64) for episode in inside]
+        rows = [np.arange(int(offsets[e]), int(offsets[e + 1]), dtype=np.int64) for e in inside]
         out.append(VideoRows(path, np.concatenate(rows)))
     return tuple(out)
 
