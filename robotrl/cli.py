@@ -37,6 +37,7 @@ COMMANDS = {
     "inspect": Command("inspect", "describe a bundle, run, checkpoint or dataset, and verify its hashes"),
     "deploy": Command("deploy", "run a bundle at its fixed rate on a robot"),
     "reward": Command("reward", "train a success classifier or a process reward, and judge it"),
+    "memory": Command("memory", "how much memory it takes to fine-tune a policy, before it is loaded"),
     "bench": Command("bench", "run a benchmark"),
     "list": Command("list", "what there is: sims, presets, robots, benches"),
     "doctor": Command("doctor", "what works on this machine, and what to install for the rest"),

@@ -58,13 +58,13 @@ def learning(module: nn.Module) -> dict[str, Tensor]:
     return {name: x.detach().clone() for name, x in module.named_parameters() if x.requires_grad}
 
 
-def disturb(policy: nn.Module) -> None:
+def disturb(policy: nn.Module, scale: float = 0.3) -> None:
     """Let each adapter do something."""
     torch.manual_seed(1)
     with torch.no_grad():
         for name, weight in policy.named_parameters():
             if ".lora_B." in name:
-                weight.normal_(0, 0.3)
+                weight.normal_(0, scale)
 
 
 # weights that stay
@@ -170,7 +170,7 @@ def test_only_layers_that_are_called_and_may_learn_are_adapted() -> None:
     assert not any(".vlm." in layer for layer in expert.adaptation.layers)
     narrow = adapted("parallel", replace(LORA, targets=("q_proj", "projector"), heads=("proprio_projector", "lm_head")))
     ends = {layer.rpartition(".")[2] for layer in narrow.adaptation.layers}
-    assert ends == {"q_proj", "fc1", "fc2", "fc3"} and len(narrow.adaptation.layers) == 5
+    assert ends == {"q_proj", "fc1", "fc2", "fc3"} and len(narrow.adaptation.layers) == 3 + narrow.cfg.depth
     whole = {name for name in learning(narrow) if ".lora_" not in name}
     assert whole == {
         "net.language_model.lm_head.weight",
@@ -318,8 +318,10 @@ def test_an_adapter_without_its_base_or_with_another_is_refused(tmp_path: Path) 
 
 @pytest.mark.parametrize("name", ["parallel", "smolvla"])
 def test_it_leaves_as_a_bundle_without_adapters(name: str, tmp_path: Path) -> None:
-    policy = adapted(name)
-    disturb(policy)
+    # as few steps, and weights as near to a network's own, as let rounding not be all that is compared
+    policy = MAKE[name]() if name == "parallel" else flows.policy_on(name, denoising_steps=2)
+    adapt(policy, LORA, partial(probe, policy))
+    disturb(policy, 0.02)
     sim = grpo.tabletop(8) if name == "parallel" else flows.tabletop()
     policy.control_dt_s = sim.control_dt_s
     obs = {key: value.clone() for key, value in sim.reset(0).items()}

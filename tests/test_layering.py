@@ -34,7 +34,7 @@ ALL = LEARN | {
     "quickstart",
     "benchmarks",
 }
-ALL |= {"evaluation", "exporting", "viewing", "wrapping", "curriculum", "importers", "room"}
+ALL |= {"evaluation", "exporting", "viewing", "wrapping", "curriculum", "importers", "room", "published"}
 SHELL = {"cli", "commands", "doctor", "inspection", "probe"}
 SHARED_BY_SIMS = {"sims.interop", "sims.starts", "sims.actions", "sims.exact_state", "sims.core_sim"}
 """What makes a Gymnasium env of any sim, starts, bounds of actions, cores in torch clothes: what adapters share."""
@@ -80,6 +80,7 @@ MAY_IMPORT = {
     "algos": LEARN | {"policies", "interventions"},
     # Learns from a process reward that was trained before, and keeps it in its checkpoints.
     "algos.vla_rl": LEARN | {"policies", "rewards.process", "rewards.process_stored"},
+    "published": BASE | {"policies"},
     "room": LEARN | {"policies", "algos"},
     "train": LEARN | {"policies", "rewards", "interventions", "algos", "curriculum", "room"},
     "deploy": BASE,

@@ -1,0 +1,58 @@
+"""`robotrl memory`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from robotrl.commands.parsing import at_least, parse
+
+
+@dataclass(frozen=True)
+class Args:
+    """Say how much memory it takes to fine-tune a policy, without loading or building it."""
+
+    policy: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="POLICY")]
+    """openvla, smolvla or pi0 at published size on the tabletop, or the path of a run or checkpoint."""
+    rows: int = 8
+    """Whose gradient is taken at once: algo.microbatch, or the minibatch."""
+    rank: int = 0
+    """Of adapters, as lora.rank; 0 lets all learn that can."""
+    targets: tuple[str, ...] = ("all",)
+    """As lora.targets."""
+    heads: tuple[str, ...] = ()
+    """As lora.heads."""
+    steps: int = 1
+    """Denoising steps that learn at once: those of the chain for a policy gradient through it, 1 for cloning."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command."""
+    args = parse(Args, "robotrl memory", argv)
+    for option, value, low in (("--rows", args.rows, 1), ("--steps", args.steps, 1), ("--rank", args.rank, 0)):
+        at_least(option, value, low)
+    from robotrl.algos.footprint import Load, adapt_alike, described, footprint, without_memory
+    from robotrl.config import LoraCfg
+    from robotrl.load import describe
+    from robotrl.policies.recompute import recompute
+
+    seen, stored = None, None
+    if Path(args.policy).exists():
+        stored = describe(args.policy).description
+    else:
+        from robotrl.published import interface, published
+
+        seen = interface(args.policy)
+    with without_memory("" if stored is None else stored["kind"]):
+        policy = described(stored) if stored is not None else published(args.policy, seen)
+        if args.rank:
+            adapt_alike(policy, LoraCfg(args.rank, targets=args.targets, heads=args.heads))
+        load = Load(args.rows, args.steps)
+        print(f"as it is:   {footprint(policy, load, policy.observation_spec).line()}", flush=True)
+        recompute(policy)
+        print(f"recomputed: {footprint(policy, load, policy.observation_spec).line()}")
+    return 0
