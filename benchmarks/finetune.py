@@ -11,12 +11,10 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from robotrl.benchmarks.cells import OUT, Cell, CellResult
+from robotrl.benchmarks.columns import column, count, percent, seconds, spread, steps_to
 from robotrl.benchmarks.curves import Panel, svg
 from robotrl.benchmarks.figures import Figure
-from robotrl.fn.stats import bootstrap
 
 DESCRIPTION = (
     "success of each fine-tuning method on three tasks and three seeds, from clones of the same demonstrations"
@@ -102,35 +100,16 @@ def _cell(method: str, task: str, seed: int) -> Cell:
 # from cells to figures
 
 
-def _column(results: Sequence[CellResult], method: str, sim: str, *path: str) -> dict[int, float]:
-    """Seed to the number at `path`; results without it are left out."""
-    found: dict[int, float] = {}
-    for cell in results:
-        if cell["method"] != method or cell["task"] != sim:
-            continue
-        value: Any = cell["result"]
-        for name in path:
-            value = value.get(name) if isinstance(value, Mapping) else None
-        if value is not None:
-            found[int(cell["seed"])] = float(value)
-    return dict(sorted(found.items()))
-
-
-def steps_to(curve: Sequence[Mapping[str, float]], success: float, axis: str) -> float | None:
-    """Where a curve first reaches a success rate, on its axis "env_steps" or "train_s"; None if it never does."""
-    return next((float(point[axis]) for point in curve if point["success"] >= success), None)
-
-
 def aggregate(results: Sequence[CellResult]) -> dict[str, Figure]:
     """For each task and method: success, gain, what it took, and where it got to the level of the best."""
     figures: dict[str, Figure] = {}
     for task, setting in TASKS.items():
         best = max(
             (
-                statistics.fmean(column.values())
+                statistics.fmean(found.values())
                 for name, method in METHODS.items()
                 if method.family == "policy gradient"
-                and (column := _column(results, name, setting.sim, "success", "value"))
+                and (found := column(results, name, setting.sim, "success", "value"))
             ),
             default=None,
         )
@@ -141,15 +120,15 @@ def aggregate(results: Sequence[CellResult]) -> dict[str, Figure]:
 
 def _method_figures(results: Sequence[CellResult], name: str, task: str, best: float | None) -> dict[str, Figure]:
     sim, method = TASKS[task].sim, METHODS[name]
-    success = _column(results, name, sim, "success", "value")
+    success = column(results, name, sim, "success", "value")
     if not success:
         return {}
-    base = _column(results, name, sim, "base", "value")
-    figures = {f"{task}_{name}_success": _spread(success, "success", method.label)}
+    base = column(results, name, sim, "base", "value")
+    figures = {f"{task}_{name}_success": spread(success, "success", method.label)}
     if base:
         gain = {seed: success[seed] - base[seed] for seed in success if seed in base}
-        figures[f"{task}_{name}_base"] = _spread(base, "success", "the policy that it started from")
-        figures[f"{task}_{name}_gain"] = _spread(gain, "success", "difference, by seed")
+        figures[f"{task}_{name}_base"] = spread(base, "success", "the policy that it started from")
+        figures[f"{task}_{name}_gain"] = spread(gain, "success", "difference, by seed")
     for key, unit in (
         ("env_steps", "env steps"),
         ("train_s", "s"),
@@ -157,9 +136,8 @@ def _method_figures(results: Sequence[CellResult], name: str, task: str, best: f
         ("network_evaluations", "evaluations"),
         ("peak_memory_mib", "MiB"),
     ):
-        column = _column(results, name, sim, key)
-        if column:
-            figures[f"{task}_{name}_{key}"] = _spread(column, unit, "")
+        if values := column(results, name, sim, key):
+            figures[f"{task}_{name}_{key}"] = spread(values, unit, "")
     if best is not None:
         for axis, unit in (("env_steps", "env steps"), ("train_s", "s")):
             found = {
@@ -170,15 +148,8 @@ def _method_figures(results: Sequence[CellResult], name: str, task: str, best: f
             reached = {seed: value for seed, value in found.items() if value is not None}
             if reached:
                 note = f"to {100 * LEVEL * best:.0f} % success, {len(reached)} of {len(found)} seeds reached it"
-                figures[f"{task}_{name}_{axis}_to_level"] = _spread(reached, unit, note)
+                figures[f"{task}_{name}_{axis}_to_level"] = spread(reached, unit, note)
     return figures
-
-
-def _spread(values: Mapping[int, float], unit: str, note: str) -> Figure:
-    numbers = list(values.values())
-    span = bootstrap(np.array(numbers))
-    told = "interquartile mean over seeds with its 95 % bootstrap interval" + (f"; {note}" if note else "")
-    return Figure(span.value, unit, runs=len(numbers), low=span.low, high=span.high, note=told)
 
 
 def pictures(document: Mapping[str, Any]) -> dict[str, bytes]:
@@ -201,7 +172,7 @@ def _panels(results: Sequence[CellResult], task: str) -> list[Panel]:
         base
         for name in METHODS
         if not METHODS[name].fails
-        for base in _column(results, name, sim, "base", "value").values()
+        for base in column(results, name, sim, "base", "value").values()
     ]
     base = statistics.fmean(bases) if bases else None
     return [
@@ -256,32 +227,13 @@ def _row(figures: Mapping[str, Figure], task: str, name: str) -> str | None:
         return None
     cells = (
         METHODS[name].label,
-        _percent(find("base")),
-        f"**{_percent(success)}**",
-        _count(find("env_steps")),
-        _count(find("env_steps_to_level")) or "not reached",
-        _seconds(find("train_s")),
-        _count(find("network_evaluations")),
-        _percent(find("sim_share"), spread=False),
+        percent(find("base")),
+        f"**{percent(success)}**",
+        count(find("env_steps")),
+        count(find("env_steps_to_level")) or "not reached",
+        seconds(find("train_s")),
+        count(find("network_evaluations")),
+        percent(find("sim_share"), spread=False),
         str(success.runs),
     )
     return f"| {' | '.join(cells)} |"
-
-
-def _percent(figure: Figure | None, spread: bool = True) -> str:
-    if figure is None or figure.value is None:
-        return ""
-    value = f"{100 * figure.value:.1f} %"
-    if not spread or figure.low is None or figure.high is None:
-        return value
-    return f"{value} ({100 * figure.low:.1f} to {100 * figure.high:.1f})"
-
-
-def _count(figure: Figure | None) -> str:
-    if figure is None or figure.value is None:
-        return ""
-    return f"{figure.value / 1e6:.1f} M" if figure.value >= 1e6 else f"{figure.value / 1e3:.0f} k"
-
-
-def _seconds(figure: Figure | None) -> str:
-    return "" if figure is None or figure.value is None else f"{figure.value:.0f} s"

@@ -21,13 +21,13 @@ A = TypeVar("A")
 P = TypeVar("P")
 
 SIM = "mujoco/tabletop"
-OPTIONS = ("image=flat_near", "image_size=64", "families=point,lift,push", "limit_s=5.0")
+OPTIONS = ("image=flat_front", "image_size=64", "families=point,lift,push", "limit_s=5.0")
 
 
 def bc_token() -> TrainCfg[BcCfg, TokenVlaCfg]:
     """Clone pointing, lifting and pushing into a small policy that sees, reads, and says its actions as tokens.
 
-    Demonstrations: `robotrl demos mujoco/tabletop --options image=flat_near image_size=64 families=point,lift,push`.
+    Demonstrations: `robotrl demos mujoco/tabletop --options image=flat_front image_size=64 families=point,lift,push`.
     """
     return _clone(TokenVlaCfg(horizon=4, label_bins=3.0))
 

@@ -6,6 +6,7 @@ denoising step reads it, and every method that fine-tunes or steers a flow works
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from robotrl.fn.chain import executed
 from robotrl.policies.generative import ChainPolicy
 from robotrl.policies.nets import flat_width
 from robotrl.policies.vla.context import Memory, Sizes, pack, unpack
+from robotrl.policies.vla.fresh import begin
 from robotrl.policies.vla.pi0 import Pi0, Pi0Cfg
 from robotrl.policies.vla.prompt import TASK, Prompt, WordTokenizer
 from robotrl.policies.vla.roles import check_square, roles
@@ -227,7 +229,9 @@ def smolvla_sizes(cfg: FlowVlaCfg, image: int, words: int, state: int, action: i
     """
     share = cfg.expert_width / cfg.width
     shared = _shared(cfg, image, state, action)
-    return SmolVla(SmolVlaCfg(**shared, vocabulary=words, shuffle=cfg.shuffle, expert_share=share))
+    net = SmolVla(SmolVlaCfg(**shared, vocabulary=words, shuffle=cfg.shuffle, expert_share=share))
+    begin(net, cfg.layers, words=math.sqrt(cfg.width), pictures=math.sqrt(cfg.width))
+    return net
 
 
 def pi0_sizes(cfg: FlowVlaCfg, image: int, words: int, state: int, action: int) -> Pi0:
@@ -238,4 +242,6 @@ def pi0_sizes(cfg: FlowVlaCfg, image: int, words: int, state: int, action: int) 
     """
     # one word more, which stands for pictures and is never read
     expert = {"expert_width": cfg.expert_width, "expert_mlp": cfg.mlp}
-    return Pi0(Pi0Cfg(**_shared(cfg, image, state, action), **expert, vocabulary=words + 1, chunk=cfg.horizon))
+    net = Pi0(Pi0Cfg(**_shared(cfg, image, state, action), **expert, vocabulary=words + 1, chunk=cfg.horizon))
+    begin(net, cfg.layers, words=math.sqrt(cfg.width))
+    return net

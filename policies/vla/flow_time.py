@@ -20,7 +20,8 @@ def time_features(t: Tensor, width: int, min_period: float, max_period: float) -
         min_period: shortest period.
         max_period: longest.
     """
-    part = torch.linspace(0.0, 1.0, width // 2, dtype=torch.float64, device=t.device)
-    rate = 2 * math.pi / (min_period * (max_period / min_period) ** part)
-    angle = rate * t.to(torch.float64)[:, None]
+    # numbers of Python's, since an exporter may compute in single precision what torch does in double
+    parts = [index / max(width // 2 - 1, 1) for index in range(width // 2)]
+    rates = [2 * math.pi / (min_period * (max_period / min_period) ** part) for part in parts]
+    angle = torch.tensor(rates, dtype=torch.float64, device=t.device) * t.to(torch.float64)[:, None]
     return torch.cat([angle.sin(), angle.cos()], dim=1).to(t.dtype)

@@ -13,6 +13,7 @@ from robotrl.errors import check_number
 from robotrl.policies.base import Deployed, SpecPolicy
 from robotrl.policies.nets import flat_width
 from robotrl.policies.vla import bins
+from robotrl.policies.vla.fresh import begin
 from robotrl.policies.vla.openvla import Decoding, OpenVla, OpenVlaCfg, Prefix, TextCfg
 from robotrl.policies.vla.prompt import TASK, Prompt, WordTokenizer
 from robotrl.policies.vla.roles import check_square, roles
@@ -26,7 +27,7 @@ PADDING = 64
 
 @dataclass(frozen=True)
 class TokenVlaCfg:
-    """Size of a `TokenVlaPolicy` that is trained from nothing; some 1.5 million parameters."""
+    """Size of a `TokenVlaPolicy` that is trained from nothing; some 1.8 million parameters."""
 
     horizon: int = 4
     """H, actions in a chunk; all are executed."""
@@ -46,7 +47,8 @@ class TokenVlaCfg:
     """Pixels of a patch's side."""
     width: int = 128
     """Of the language model."""
-    depth: int = 2
+    depth: int = 4
+    """In parallel decoding, what stands in the actions' places sees all alike in the first layer."""
     heads: int = 4
     mlp: int = 256
     """Between the layers of its MLPs."""
@@ -207,3 +209,4 @@ class TokenVlaPolicy(TokenPolicy):
         )
         text = TextCfg(cfg.width, cfg.depth, cfg.heads, cfg.heads, cfg.mlp, rows, rows - used, stop=WordTokenizer.STOP)
         self.net = OpenVla(OpenVlaCfg((tower, tower), text, cfg.bins, cfg.decoding, self.state_width))
+        begin(self.net, cfg.depth)
