@@ -343,3 +343,13 @@ def test_a_picture_that_is_none(single, cell, message):
     text = refusal(root)
     assert f"{FRAMES}: column 'observation.image_top', frame 6: " in text
     assert message in text
+
+
+def test_a_declared_column_of_pictures_that_is_not_there(single):
+    root, seen = single
+    store_as_png(root, seen)
+    edit_column(root, FRAMES, KEY, None)
+    text = refusal(root)
+    assert (
+        f"{FRAMES}: column 'observation.image_top', frame 0: there is no such column: found 'observation.state'" in text
+    )

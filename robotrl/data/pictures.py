@@ -25,6 +25,7 @@ from robotrl.data.picture_cache import PictureRow, cached
 from robotrl.data.tables import one_line, parquet_files
 from robotrl.data.video import VideoShape, check_installed, check_video, decode
 from robotrl.data.video_table import VideoRows, video_rows
+from robotrl.errors import nearest
 from robotrl.progress import Bar, track
 
 VERSION = 1
@@ -103,6 +104,9 @@ class PictureColumn:
         for name in self._files:
             try:
                 with pq.ParquetFile(self.root / name, page_checksum_verification=True) as file:
+                    names = file.schema_arrow.names
+                    if self.name not in names:
+                        raise ValueError(f"there is no such column: found {nearest(self.name, names)!r}")
                     for batch in file.iter_batches(ROWS_AT_ONCE, columns=[self.name]):
                         for value in batch.column(0).to_pylist():
                             yield PictureRow(row, decode_png(value, self.feature.shape))
