@@ -231,12 +231,15 @@ def test_labels_of_real_episodes(demos: Path, failures: Path) -> None:
         truth = dataset.episodes["success"].astype(bool)
         assert labels.success.tolist() == truth.tolist()
         for e, (first, last) in enumerate(zip(dataset.offsets[:-1], dataset.offsets[1:], strict=True)):
-            label, found = labels.progress[first:last], labels.milestones[e]
+            label, found, known = labels.progress[first:last], labels.milestones[e], labels.known[first:last]
             if truth[e]:
+                assert known.all()
                 assert label[0] == 0 and (np.diff(label) > 0).all() and label[-1] < 1
                 assert found.frames[-1] == last - first
             else:
                 assert (label == 0).all() and "end" not in found.kinds
+                # how it ended: a second of it
+                assert known[-20:].all() and not known[:-20].any()
     dataset, labels = labelled(demos)
     rows = {row.family: row for row in summary(labels)}
     assert set(rows) == {"point", "lift"} and sum(row.episodes for row in rows.values()) == 24
@@ -252,6 +255,7 @@ def test_settings_and_datasets_that_say_nothing_are_refused(tmp_path: Path, demo
         ({"change": 0.0}, r"change is 0\.0"),
         ({"still_mps": -1.0}, r"still_mps is -1\.0"),
         ({"gap_s": float("nan")}, "gap_s is nan"),
+        ({"failure_s": -1.0}, r"failure_s is -1\.0"),
     ):
         with pytest.raises(ConfigError, match=message):
             grade(dataset, sources, GradingCfg(**changes), family)

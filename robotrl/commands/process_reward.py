@@ -41,6 +41,8 @@ class Where:
     """The hand rests below this speed, m/s, once it has been three times as fast; default a tenth of its own pace."""
     gap_s: float = 0.25
     """Seconds between two milestones, and between one and the start or a success, at least."""
+    failure_s: float = 1.0
+    """The last seconds of a failure are worth nothing; what came before has no label."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ def _milestones(argv: Sequence[str]) -> int:
     print(_found(found))
     if args.out is not None:
         args.out.write_text(json.dumps(_labels_to_json(found)) + "\n")
-        print(f"{args.out}: labels of {found.dataset.num_frames:,} frames")
+        print(f"{args.out}: labels of {int(found.labels.known.sum()):,} frames")
     return 0
 
 
@@ -166,7 +168,7 @@ def _labelled(path: Path, where: Where) -> Found:
     dataset = read_dataset(path)
     sources = find_sources(dataset, where.gripper, where.velocity, where.position)
     about = origin(dataset)
-    cfg = GradingCfg(change=where.change, still_mps=where.still_mps, gap_s=where.gap_s)
+    cfg = GradingCfg(change=where.change, still_mps=where.still_mps, gap_s=where.gap_s, failure_s=where.failure_s)
     labels = grade(dataset, sources, cfg, about.family)
     return Found(dataset, about, labels, sources.gripper, sources.velocity or sources.position)
 
@@ -188,8 +190,9 @@ def _graded(found: Sequence[Found], keys: Sequence[str]) -> tuple[Graded, dict[s
         specs = shown
     if specs is None:
         raise ConfigError("DATASET is not given: expected one directory of demonstrations or more")
-    told = [(one.dataset.provenance.get("sim"), one.dataset.provenance.get("sim_options")) for one in found]
-    return join_graded(parts, told[0][0] is not None and all(one == told[0] for one in told)), specs
+    # options may change what a start's number means: then unlike ones stay together, and nothing leaks
+    sims = {one.dataset.provenance.get("sim") for one in found}
+    return join_graded(parts, same_starts=len(sims) == 1 and None not in sims), specs
 
 
 def _found(found: Found) -> str:
@@ -200,8 +203,8 @@ def _found(found: Found) -> str:
     rows = [("family", "episodes", "successes", "milestones of a success", "gripper", "still")]
     for row in summary(labels):
         counts = ", ".join(f"{n} x {count}" for n, count in row.counts.items()) or "-"
-        means = (f"{row.gripper:.1f}", f"{row.still:.1f}") if row.successes else ("-", "-")
-        rows.append((row.family, str(row.episodes), str(row.successes), counts, *means))
+        gripper, still = (f"{mean:.1f}" if row.successes else "-" for mean in (row.gripper, row.still))
+        rows.append((row.family, str(row.episodes), str(row.successes), counts, gripper, still))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "\n".join(
@@ -232,7 +235,10 @@ def _labels_to_json(found: Found) -> dict[str, object]:
                 "milestones": [
                     {"frame": int(frame), "kind": kind} for frame, kind in zip(of.frames, of.kinds, strict=True)
                 ],
-                "progress": [round(float(x), 6) for x in labels.progress[offsets[e] : offsets[e + 1]]],
+                "progress": [
+                    round(float(labels.progress[f]), 6) if labels.known[f] else None
+                    for f in range(offsets[e], offsets[e + 1])
+                ],
             }
             for e, of in enumerate(labels.milestones)
         ],

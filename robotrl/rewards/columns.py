@@ -32,7 +32,7 @@ class Column(NamedTuple):
 
     array: str
     """"action", or the key of an observation."""
-    index: int
+    number: int
     name: str
     """Its number where the dataset has no names."""
     unit: str
@@ -142,7 +142,7 @@ def signals(dataset: Dataset, sources: Sources) -> Signals:
 def values(dataset: Dataset, column: Column) -> Real:
     """(F,) a column over all frames."""
     field = ACTION if column.array == ACTION else observation_key(column.array)
-    return dataset.frames(field).reshape(dataset.num_frames, -1)[:, column.index].astype(np.float64)
+    return dataset.frames(field).reshape(dataset.num_frames, -1)[:, column.number].astype(np.float64)
 
 
 def _share(dataset: Dataset, column: Column) -> Real:
@@ -154,7 +154,7 @@ def _share(dataset: Dataset, column: Column) -> Real:
 
 def _column(field: str, path: str, every: Sequence[Column]) -> Column:
     for column in every:
-        if path in (column.path, f"{column.array}.{column.index}"):
+        if path in (column.path, f"{column.array}.{column.number}"):
             return column
     array = path.partition(".")[0]
     raise unknown(field, path, [column.path for column in every if column.array == array] or {c.array for c in every})

@@ -39,6 +39,8 @@ class GradingCfg:
     """The hand rests below this share of its own pace, the speed that it stays below in 95 % of the frames."""
     gap_s: float = 0.25
     """Milestones are so many seconds apart, and from the start and from a success, at least."""
+    failure_s: float = 1.0
+    """What is known of a failure is how it ended: its last seconds are worth nothing, what came before is not known."""
 
 
 class Origin(NamedTuple):
@@ -57,7 +59,9 @@ class Labels(NamedTuple):
     milestones: tuple[Milestones, ...]
     """(E,)."""
     progress: NDArray[np.float32]
-    """(F,) in [0, 1]; 0 throughout in an episode that failed."""
+    """(F,) in [0, 1]; 0 in an episode that failed."""
+    known: NDArray[np.bool_]
+    """(F,) which frames have a label: all of a success, the last ones of a failure."""
     success: NDArray[np.bool_]
     """(E,)."""
     family: tuple[str, ...]
@@ -145,6 +149,7 @@ def grade(dataset: Dataset, sources: Sources, cfg: GradingCfg, family: tuple[str
     check_number("change", cfg.change, 0.01, 1.0)
     check_number("still_share", cfg.still_share, 0.001, 0.3)
     check_number("gap_s", cfg.gap_s, 0.0, 60.0)
+    check_number("failure_s", cfg.failure_s, 0.0, 3600.0)
     if cfg.still_mps is not None:
         check_number("still_mps", cfg.still_mps, 1e-6, 10.0)
     said = signals(dataset, sources)
@@ -161,10 +166,14 @@ def grade(dataset: Dataset, sources: Sources, cfg: GradingCfg, family: tuple[str
         for span, won in zip(spans, success, strict=True)
     )
     label = np.zeros(dataset.num_frames, np.float32)
+    known = np.ones(dataset.num_frames, bool)
+    last = max(1, round(cfg.failure_s * dataset.fps))
     for span, won, of in zip(spans, success, found, strict=True):
         if won:
             label[span] = progress(of.frames, span.stop - span.start)
-    return Labels(found, label, success, family, still)
+        else:
+            known[span.start : max(span.start, span.stop - last)] = False
+    return Labels(found, label, known, success, family, still)
 
 
 def summary(labels: Labels) -> list[FamilyRow]:
@@ -181,7 +190,7 @@ def summary(labels: Labels) -> list[FamilyRow]:
 
 
 def graded(dataset: Dataset, labels: Labels, keys: Sequence[str], start: NDArray[np.int64]) -> Graded:
-    """The frames of a dataset with their labels.
+    """The frames of a dataset that have a label.
 
     Args:
         dataset: as labelled.
@@ -196,9 +205,9 @@ def graded(dataset: Dataset, labels: Labels, keys: Sequence[str], start: NDArray
     for key in keys:
         if key not in known:
             raise unknown("observation", key, known)
-    obs = {key: dataset.frames(observation_key(key)) for key in keys}
-    episode = np.repeat(np.arange(dataset.num_episodes), np.diff(dataset.offsets))
-    return Graded(obs, labels.progress, episode, labels.success, start, labels.family)
+    obs = {key: dataset.frames(observation_key(key))[labels.known] for key in keys}
+    episode = np.repeat(np.arange(dataset.num_episodes), np.diff(dataset.offsets))[labels.known]
+    return Graded(obs, labels.progress[labels.known], episode, labels.success, start, labels.family)
 
 
 def join_graded(parts: Sequence[Graded], same_starts: bool) -> Graded:

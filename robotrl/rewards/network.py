@@ -163,11 +163,13 @@ class ReaderNet(RewardNet):
             raise CapabilityError(
                 f"policy {type(policy).__name__} lacks HasReader: expected one that reads, e.g. of tabletop-bc-token"
             )
-        self.observation_spec = dict(policy.observation_spec)
-        self.transforms: TransformGroup = policy.transforms
+        # the capability says nothing of specs, which every policy has
+        whole: Any = policy
+        self.observation_spec: dict[str, Spec] = dict(whole.observation_spec)
+        self.transforms: TransformGroup = whole.transforms
         self.hidden = hidden
-        self._policy: dict[str, Any] = policy.to_json()
-        self.reader = policy.reader()
+        self._policy: dict[str, Any] = whole.to_json()
+        self.reader: Any = policy.reader()
         # hidden states have the scale that their policy gave them
         self.norm = nn.LayerNorm(self.reader.width, elementwise_affine=False)
         self.head = Mlp(self.reader.width, hidden, 1)

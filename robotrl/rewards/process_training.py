@@ -1,8 +1,8 @@
 """Trains a process reward on graded frames, and judges it on episodes that it has not seen.
 
-What is learned is a probability, by cross-entropy against labels in [0, 1]. In a success the label is the progress, in
-a failure it is 0: what minimises the loss is the progress that successes had in such states, times the share of the
-episodes through such states that succeeded. A state from which nobody came home is worth nothing, however far it is.
+What is learned is a number in [0, 1], by cross-entropy against the labels: what minimises it is the mean of the labels
+that such states were given. In a success the label is the progress, at the end of a failure it is 0, so that a state in
+which episodes end without success is worth less, however far it is.
 """
 
 from __future__ import annotations
