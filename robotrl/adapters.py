@@ -47,7 +47,8 @@ class Adaptation:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Adaptation:
         """What `to_json` gave."""
-        return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in data.items()})
+        fields: dict[str, Any] = {k: tuple(x) if isinstance(x, list) else x for k, x in data.items()}
+        return cls(**fields)
 
 
 def adaptation_of(policy: Any) -> Adaptation | None:

@@ -20,7 +20,7 @@ class Frozen(nn.Parameter):
     learns: bool
     """Whether it required a gradient before."""
 
-    def __new__(cls, weight: Tensor) -> Self:
+    def __new__(cls, weight: Tensor) -> Self:  # pyright: ignore[reportInconsistentConstructor]
         """Of the same memory as `weight`."""
         made = torch.Tensor._make_subclass(cls, weight.detach(), False)
         made.learns = weight.requires_grad

@@ -313,7 +313,7 @@ def _setup(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None, run_path: Path
             if world.rank == 0:
                 write_checkpoint(run_path / BASE, {"policy": policy_tree(init_policy)}, step=0, kind=BASE)
             adapt(init_policy, cfg.lora, partial(probe, init_policy))
-    if cfg.recompute:
+    if cfg.recompute and init_policy is not None:
         recompute(init_policy)
     return Setup(
         make_sim=partial(_make_training_sim, cfg, world.seed(cfg.seed)),

@@ -201,12 +201,12 @@ class Live(TorchDispatchMode):
         """See `TorchDispatchMode`."""
         del types
         # a view of what was there before is no new memory
-        before = {x.untyped_storage()._cdata for x in args if isinstance(x, Tensor)}
+        before: set[Any] = {x.untyped_storage() for x in args if isinstance(x, Tensor)}
         out = func(*args, **(kwargs or {}))
 
         def note(x: Tensor) -> Tensor:
             storage = x.untyped_storage()
-            if storage._cdata not in before and storage not in self._known:
+            if storage not in before and storage not in self._known:
                 self._known.add(storage)
                 size = storage.nbytes()
                 self.now += size

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -40,15 +41,15 @@ def main(argv: Sequence[str]) -> int:
     from robotrl.load import describe
     from robotrl.policies.recompute import recompute
 
-    seen, stored = None, None
     if Path(args.policy).exists():
         stored = describe(args.policy).description
+        kind, make = stored["kind"], partial(described, stored)
     else:
         from robotrl.published import interface, published
 
-        seen = interface(args.policy)
-    with without_memory("" if stored is None else stored["kind"]):
-        policy = described(stored) if stored is not None else published(args.policy, seen)
+        kind, make = "", partial(published, args.policy, interface(args.policy))
+    with without_memory(kind):
+        policy = make()
         if args.rank:
             adapt_alike(policy, LoraCfg(args.rank, targets=args.targets, heads=args.heads))
         load = Load(args.rows, args.steps)
