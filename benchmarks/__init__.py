@@ -19,7 +19,19 @@ from robotrl.errors import unknown
 if __name__ != "robotrl.benchmarks":
     raise ImportError(f"import this package as robotrl.benchmarks, not as {__name__}")
 
-BENCHES = ("bev", "chain", "driving", "finetune", "latency", "locomotion", "offpolicy", "ppo", "quickstart", "stepping")
+BENCHES = (
+    "bev",
+    "chain",
+    "driving",
+    "finetune",
+    "latency",
+    "locomotion",
+    "offpolicy",
+    "ppo",
+    "quickstart",
+    "stepping",
+    "vla",
+)
 """Names that `robotrl bench` knows: each a module of this package."""
 
 

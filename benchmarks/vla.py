@@ -1,0 +1,186 @@
+"""Vision-language-action policies on the tabletop: cloned, fine-tuned, and judged as deployed.
+
+A cell records 1,000 demonstrations of three families of instructions, clones a small policy, fine-tunes it, and judges
+both on 256 starts that nothing else saw (split `test`), once with compositions of words that training said, once with
+those that it never said. Where successes are rare, three ways out of it start from the same weak clone. Another cell
+measures how fast tokens are said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from robotrl.benchmarks.cells import OUT, Cell, CellResult
+from robotrl.benchmarks.columns import column, count, percent, seconds, spread, steps_to
+from robotrl.benchmarks.curves import Panel, svg
+from robotrl.benchmarks.figures import Figure
+from robotrl.benchmarks.runner import number
+
+DESCRIPTION = "what fine-tuning adds to small vision-language-action policies, three seeds; tokens said per second"
+PEERS: dict[str, str] = {}
+SIM = "mujoco/tabletop"
+SEEDS = (0, 1, 2)
+DEMOS = 1000
+NOISE = 0.05
+"""Of the demonstrator's actions."""
+DECODE = "decode"
+
+
+class Method(NamedTuple):
+    """One row of the table."""
+
+    label: str
+    clone: str
+    """What the policy is cloned with: the end of a preset's name."""
+    updates: int
+    """Gradient steps of the clone."""
+    tune: str
+    """What it is fine-tuned with: the end of a preset's name."""
+    teacher_updates: int = 0
+    """Gradient steps of the clone that teaches, of the same demonstrations; 0 has none."""
+
+
+METHODS = {
+    "grpo": Method("token VLA, GRPO", "bc-token", 1200, "grpo"),
+    "reinflow": Method("flow VLA, ReinFlow", "bc-flow", 1200, "reinflow"),
+    "weak_grpo": Method("weak token VLA, GRPO", "bc-token", 600, "grpo"),
+    "weak_srpo": Method("weak token VLA, SRPO", "bc-token", 600, "srpo"),
+    "weak_opd": Method("weak token VLA, taught by a better clone", "bc-token", 600, "opd", 3000),
+}
+WEAK = tuple(name for name in METHODS if name.startswith("weak_"))
+LEVEL = 0.9
+"""Steps of the weak are told up to this share of the success that GRPO ends with."""
+
+
+def cells(quick: bool) -> list[Cell]:
+    """The table: every method on every seed, and the decoding; `quick` is seed 0."""
+    table = [_cell(name, seed) for seed in (SEEDS[:1] if quick else SEEDS) for name in METHODS]
+    return [*table, Cell(DECODE, SIM, 0, ("python", "-m", "robotrl.benchmarks.vla_decode", OUT), "result.json")]
+
+
+def _cell(method: str, seed: int) -> Cell:
+    command = ("python", "-m", "robotrl.benchmarks.vla_cell", method, str(seed), OUT)
+    return Cell(method, SIM, seed, command, "result.json")
+
+
+# from cells to figures
+
+
+def aggregate(results: Sequence[CellResult]) -> dict[str, Figure]:
+    """For each method: success before and after, on instructions that were said in training and on others, and what it
+    took; and how fast tokens are said."""
+    figures: dict[str, Figure] = {}
+    for cell in results:
+        if cell["method"] == DECODE:
+            figures |= {key: Figure.from_json(value) for key, value in cell["result"].items()}
+    level = _level(results)
+    for name in METHODS:
+        figures |= _method_figures(results, name, level if name in WEAK else None)
+    return figures
+
+
+def _level(results: Sequence[CellResult]) -> float | None:
+    """The success that counts as reached by what started weak."""
+    found = column(results, "weak_grpo", SIM, "success", "value")
+    return LEVEL * sum(found.values()) / len(found) if found else None
+
+
+def _method_figures(results: Sequence[CellResult], name: str, level: float | None) -> dict[str, Figure]:
+    figures: dict[str, Figure] = {}
+    for which in ("", "held_out_"):
+        after = column(results, name, SIM, f"{which}success", "value")
+        before = column(results, name, SIM, f"{which}base", "value")
+        if after:
+            figures[f"{name}_{which}success"] = spread(after, "success", "")
+            figures[f"{name}_{which}base"] = spread(before, "success", "the clone")
+            gain = {seed: after[seed] - before[seed] for seed in after}
+            figures[f"{name}_{which}gain"] = spread(gain, "success", "difference, by seed")
+    for key, unit in (
+        ("env_steps", "env steps"),
+        ("train_s", "s"),
+        ("clone_s", "s"),
+        ("ratio_error", "largest difference of the first ratio from 1"),
+        ("peak_memory_mib", "MiB"),
+        ("teacher", "success"),
+    ):
+        if values := column(results, name, SIM, *((key, "value") if key == "teacher" else (key,))):
+            figures[f"{name}_{key}"] = spread(values, unit, "")
+    if level is not None:
+        found = {
+            int(cell["seed"]): steps_to(cell["result"]["curve"], level, "env_steps")
+            for cell in results
+            if cell["method"] == name
+        }
+        reached = {seed: steps for seed, steps in found.items() if steps is not None}
+        if reached:
+            note = f"to {100 * level:.0f} % success, {len(reached)} of {len(found)} seeds reached it"
+            figures[f"{name}_env_steps_to_level"] = spread(reached, "env steps", note)
+    return figures
+
+
+def pictures(document: Mapping[str, Any]) -> dict[str, bytes]:
+    """Success against env steps and against training time: file name to SVG."""
+    results = list(document["cells"].values())
+    curves = {
+        method.label: [cell["result"]["curve"] for cell in results if cell["method"] == name]
+        for name, method in METHODS.items()
+    }
+    curves = {label: found for label, found in curves.items() if found}
+    if not curves:
+        return {}
+    row = [
+        Panel(
+            SIM,
+            cost,
+            {label: [[(p[axis], p["success"]) for p in curve] for curve in found] for label, found in curves.items()},
+            None,
+        )
+        for axis, cost in (("env_steps", "env steps"), ("train_s", "seconds of fine-tuning"))
+    ]
+    return {"vla.svg": svg([row])}
+
+
+def table(document: Mapping[str, Any]) -> str:
+    """Markdown: a row a method; then how fast tokens are said."""
+    figures = {key: Figure.from_json(value) for key, value in document["figures"].items()}
+    head = (
+        "method",
+        "clone",
+        "fine-tuned",
+        "held-out words: clone",
+        "fine-tuned",
+        "env steps",
+        "time",
+        f"to {100 * LEVEL:.0f} % of weak GRPO",
+        "seeds",
+    )
+    lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
+    for name, method in METHODS.items():
+        success = figures.get(f"{name}_success")
+        if success is None:
+            continue
+        row = (
+            method.label,
+            percent(figures.get(f"{name}_base")),
+            f"**{percent(success)}**",
+            percent(figures.get(f"{name}_held_out_base")),
+            f"**{percent(figures.get(f'{name}_held_out_success'))}**",
+            count(figures.get(f"{name}_env_steps")),
+            seconds(figures.get(f"{name}_train_s")),
+            count(figures.get(f"{name}_env_steps_to_level")),
+            str(success.runs),
+        )
+        lines.append(f"| {' | '.join(row)} |")
+    speeds = [figure for key, figure in figures.items() if key.startswith(f"{DECODE}_")]
+    return "\n".join([*lines, *(_speeds(speeds) if speeds else [])])
+
+
+def _speeds(figures: Sequence[Figure]) -> list[str]:
+    """Lines of the table of decoding."""
+    lines = ["", "| tokens one after the other | ours | `transformers.generate` | times |", "| --- | --- | --- | --- |"]
+    for figure in figures:
+        ratio = f"{number(figure.ratio)} ({number(figure.ratio_low)} to {number(figure.ratio_high)})"
+        rates = f"{number(figure.value)} a second", number(figure.peer_value), ratio
+        lines.append(f"| {' | '.join((figure.note, *rates))} |")
+    return lines

@@ -1,0 +1,120 @@
+"""One cell of the table of vision-language-action policies: demonstrations, clone, fine-tuning, and what came of it.
+
+`python -m robotrl.benchmarks.vla_cell METHOD SEED OUT` leaves OUT/result.json.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from robotrl.benchmarks.vla import DEMOS, METHODS, NOISE, SIM, Method
+from robotrl.config import EvalCfg, TrainCfg, sim_options
+from robotrl.data.demos import collect_demos
+from robotrl.errors import unknown
+from robotrl.files import dump_json, replace_file
+from robotrl.fn.stats import Interval
+from robotrl.load import load_policy
+from robotrl.logs import read_scalars
+from robotrl.loop import evaluate
+from robotrl.memory import PeakMemory
+from robotrl.registry import PRESETS, make_sim
+from robotrl.train import train
+
+EPISODES = 256
+VAL = 192
+"""Starts of each evaluation on the way, all at once."""
+ENOUGH = 0.97
+
+
+def main(method: str, seed: int, out: Path) -> None:
+    """Run one cell in this process.
+
+    Raises:
+        ConfigError: the method is unknown.
+    """
+    if method not in METHODS:
+        raise unknown("method", method, METHODS)
+    replace_file(out / "result.json", dump_json(run_cell(METHODS[method], seed, out)))
+
+
+def run_cell(method: Method, seed: int, out: Path, demos: int = DEMOS, episodes: int = EPISODES) -> dict[str, Any]:
+    """The result of one cell.
+
+    Args:
+        method: a row of the table.
+        seed: of demonstrations, clone and fine-tuning alike.
+        out: an empty folder for demonstrations and runs.
+        demos: episodes to clone.
+        episodes: held-out starts of each judgement.
+    """
+    began = time.perf_counter()
+    options = sim_options(preset(method.clone).sim.options)
+    collect_demos(SIM, out / "demos", episodes=demos, noise=NOISE, seed=seed, sim_options=options)
+    cloned = time.perf_counter()
+    train(clone_cfg(method.clone, method.updates, seed, out / "demos"), out / "base")
+    clone_s = time.perf_counter() - cloned
+    teacher: Interval | None = None
+    if method.teacher_updates:
+        train(clone_cfg(method.clone, method.teacher_updates, seed, out / "demos"), out / "teacher")
+        teacher = judge(out / "teacher", "latest", options, seed, episodes)
+    with PeakMemory() as memory:
+        train(tune_cfg(method, seed, out), out / "tuned")
+    log = read_scalars(out / "tuned" / "scalars.jsonl")
+    held_out = {**options, "compositions": "held-out"}
+    return {
+        "base": judge(out / "base", "latest", options, seed, episodes)._asdict(),
+        "held_out_base": judge(out / "base", "latest", held_out, seed, episodes)._asdict(),
+        "teacher": None if teacher is None else teacher._asdict(),
+        "success": judge(out / "tuned", "best", options, seed, episodes)._asdict(),
+        "held_out_success": judge(out / "tuned", "best", held_out, seed, episodes)._asdict(),
+        "curve": [
+            {"env_steps": row["env_steps"], "train_s": row["learn_s"], "success": row["eval_success"]}
+            for row in log
+            if "eval_success" in row
+        ],
+        "env_steps": log[-1]["env_steps"],
+        "train_s": log[-1]["learn_s"],
+        "clone_s": clone_s,
+        "ratio_error": max((row["ratio_error"] for row in log if "ratio_error" in row), default=None),
+        "peak_memory_mib": memory.mib,
+        "wall_s": time.perf_counter() - began,
+    }
+
+
+def preset(name: str) -> TrainCfg[Any, Any]:
+    """A preset of the tabletop by the end of its name."""
+    return PRESETS.load(f"tabletop-{name}")()
+
+
+def clone_cfg(name: str, updates: int, seed: int, dataset: Path) -> TrainCfg[Any, Any]:
+    """How a policy is cloned."""
+    cfg = preset(name)
+    return replace(cfg, algo=replace(cfg.algo, updates=updates), dataset=str(dataset), seed=seed)
+
+
+def tune_cfg(method: Method, seed: int, out: Path) -> TrainCfg[Any, Any]:
+    """How it is fine-tuned: the preset, evaluated as deployed."""
+    cfg = preset(method.tune)
+    if method.teacher_updates:
+        cfg = replace(cfg, algo=replace(cfg.algo, teacher=str(out / "teacher")))
+    return replace(
+        cfg,
+        init_from=str(out / "base"),
+        seed=seed,
+        stop_at_success=ENOUGH,
+        evaluation=EvalCfg(every=5, episodes=VAL, num_envs=96, animation=0),
+    )
+
+
+def judge(run: Path, which: str, options: dict[str, Any], seed: int, episodes: int) -> Interval:
+    """Success on held-out starts (split `test`), as deployed."""
+    sim = make_sim(SIM, num_envs=min(64, episodes), seed=seed, **options)
+    return evaluate(load_policy(run, which), sim, episodes=episodes, split="test", seed=seed).rate
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]))

@@ -1,0 +1,126 @@
+"""The table of vision-language-action policies: its cells, what is concluded from them, and one of them for real."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from robotrl import config as configs
+from robotrl.benchmarks import vla, vla_cell, vla_decode
+from robotrl.benchmarks.vla import DECODE, METHODS, SIM
+from robotrl.benchmarks.vla_decode import Size
+from robotrl.config import sim_options
+from robotrl.policies.vla.openvla import TextCfg
+
+
+def interval(value: float) -> dict[str, float]:
+    return {"value": value, "low": 0.0, "high": 1.0, "episodes": 256}
+
+
+def record(method: str, seed: int, before: float, after: float, held_out: float, steps: float) -> dict[str, Any]:
+    """A finished cell whose curve rises to `after` in four equal parts of `steps`."""
+    curve = [{"env_steps": steps * k / 4, "train_s": 10.0 * k, "success": after * k / 4} for k in range(1, 5)]
+    result = {
+        "base": interval(before),
+        "success": interval(after),
+        "held_out_base": interval(before / 2),
+        "held_out_success": interval(held_out),
+        "teacher": interval(0.9) if METHODS[method].teacher_updates else None,
+        "curve": curve,
+        "env_steps": steps,
+        "train_s": 40.0,
+        "clone_s": 20.0,
+        "ratio_error": 1e-6,
+        "peak_memory_mib": 700.0,
+    }
+    return {"method": method, "task": SIM, "seed": seed, "result": result}
+
+
+def test_every_method_on_every_seed_and_the_decoding():
+    cells = vla.cells(False)
+    assert len({cell.key for cell in cells}) == len(cells) == 3 * len(METHODS) + 1
+    assert {cell.seed for cell in vla.cells(True)} == {0}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_what_a_cell_runs_is_a_valid_config(name, tmp_path):
+    method = METHODS[name]
+    clone = vla_cell.clone_cfg(method.clone, method.updates, 2, tmp_path / "demos")
+    tune = vla_cell.tune_cfg(method, 2, tmp_path)
+    for cfg in (clone, tune):
+        configs.check(cfg)
+        assert cfg.seed == 2 and cfg.sim.name == SIM
+    # cloned on what it is fine-tuned on: three families, instructions that training says
+    assert clone.sim.options == tune.sim.options
+    options = sim_options(tune.sim.options)
+    assert len(options["families"].split(",")) >= 3 and "compositions" not in options
+    assert tune.init_from == str(tmp_path / "base")
+    assert bool(getattr(tune.algo, "teacher", "")) == bool(method.teacher_updates)
+
+
+def test_what_started_weak_is_told_by_its_way_to_the_success_of_binary_rewards():
+    results = [record("weak_grpo", seed, 0.1, 0.8, 0.6, 1000.0) for seed in range(3)]
+    results += [record("weak_srpo", seed, 0.1, (0.9, 0.75, 0.6)[seed], 0.6, 400.0) for seed in range(3)]
+    results += [record("weak_opd", 0, 0.1, 0.8, 0.6, 200.0), record("grpo", 0, 0.4, 0.8, 0.5, 1000.0)]
+    figures = vla.aggregate(results)
+    assert figures["grpo_gain"].value == pytest.approx(0.4)
+    assert figures["grpo_held_out_gain"].value == pytest.approx(0.3)
+    assert "grpo_env_steps_to_level" not in figures
+    # 90 % of 0.8 is 0.72: the last of four points of 0.9 and of 0.75; 0.6 never gets there
+    srpo = figures["weak_srpo_env_steps_to_level"]
+    assert (srpo.value, srpo.runs) == (400, 2) and "to 72 % success, 2 of 3 seeds reached it" in srpo.note
+    assert figures["weak_opd_env_steps_to_level"].value == 200
+    assert figures["weak_opd_teacher"].value == 0.9 and "grpo_teacher" not in figures
+
+
+def test_the_table_and_its_picture():
+    results = [record("grpo", seed, 0.4, 0.8, 0.5, 200_000.0) for seed in range(3)]
+    speed = {"value": 900.0, "unit": "tokens/s", "peer": "x", "peer_value": 600.0, "ratio": 1.5, "note": "4.5 million"}
+    results.append({"method": DECODE, "task": SIM, "seed": 0, "result": {"decode_5m": speed}})
+    figures = {key: figure.to_json() for key, figure in vla.aggregate(results).items()}
+    document = {"figures": figures, "cells": {str(i): cell for i, cell in enumerate(results)}}
+    lines = vla.table(document).splitlines()
+    assert [cell.strip() for cell in lines[2].strip("|").split("|")] == [
+        "token VLA, GRPO",
+        "40.0 % (40.0 to 40.0)",
+        "**80.0 % (80.0 to 80.0)**",
+        "20.0 % (20.0 to 20.0)",
+        "**50.0 % (50.0 to 50.0)**",
+        "200 k",
+        "40 s",
+        "",
+        "3",
+    ]
+    assert lines[-1].startswith("| 4.5 million | 900 a second | 600 | 1.5 (")
+    text = vla.pictures(document)["vla.svg"].decode()
+    assert "token VLA, GRPO" in text and "SRPO" not in text
+
+
+def test_decoding_is_measured_beside_the_peer():
+    figure = vla_decode.measure(Size(TextCfg(32, 2, 2, 2, 64, 320, 16), 2), rounds=1, tokens=3)
+    assert figure.value and figure.peer_value and figure.ratio == pytest.approx(figure.value / figure.peer_value)
+    assert "2 rows, 3 tokens" in figure.note
+
+
+def test_a_cell_from_demonstrations_to_judgement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    whole = vla_cell.preset
+
+    def small(name: str) -> Any:
+        cfg = whole(name)
+        options = tuple(x for x in cfg.sim.options if not x.startswith("limit_s"))
+        algo = replace(cfg.algo, **({"iterations": 1} if hasattr(cfg.algo, "groups") else {"batch": 8}))
+        return replace(cfg, sim=replace(cfg.sim, num_envs=16, options=(*options, "limit_s=1.0")), algo=algo)
+
+    monkeypatch.setattr(vla_cell, "preset", small)
+    monkeypatch.setattr(vla_cell, "VAL", 8)
+    method = METHODS["weak_srpo"]._replace(updates=3)
+    result = vla_cell.run_cell(method, 0, tmp_path, demos=4, episodes=8)
+    json.dumps(result)
+    assert result["base"]["episodes"] == result["held_out_success"]["episodes"] == 8
+    (point,) = result["curve"]
+    assert point["env_steps"] == result["env_steps"] > 0 and 0 < result["train_s"] < result["wall_s"]
+    assert result["peak_memory_mib"] > 100 and result["teacher"] is None
