@@ -72,6 +72,15 @@ class ChainPolicy(SpecPolicy):
         return len(self.times) - 1
 
     @property
+    def reading_width(self) -> int:
+        """F of `reading`."""
+        return self.context_width
+
+    def reading(self, ctx: Tensor) -> Tensor:
+        """(B, F) the features at the front of contexts, which critics read, too."""
+        return ctx[:, : self.context_width]
+
+    @property
     def noise_shape(self) -> tuple[int, int]:
         """(H, A) of the chain's points."""
         return self.horizon, self.action_width

@@ -464,3 +464,17 @@ class Chain(NamedTuple):
     """(B, K+1, H, A): x[:, 0] is the initial noise, x[:, K] the action, each before any clipping."""
     log_prob: Tensor
     """(B, K, H, A) log-density of each transition under the kernel that drew it; zeros for a deterministic one."""
+
+
+@runtime_checkable
+class HasReading(Protocol):
+    """A policy of which what it makes of an observation can be trained on a second task."""
+
+    @property
+    def reading_width(self) -> int:
+        """F."""
+        ...
+
+    def reading(self, ctx: Any) -> Tensor:
+        """(B, F) features of contexts, with their gradient."""
+        ...

@@ -45,8 +45,7 @@ def begin(net: nn.Module, layers: int, words: float = 1.0, pictures: float = 1.0
                 nn.init.normal_(module.weight, std=1 / words)
         elif isinstance(module, nn.Linear) and not name.endswith(HEADS):
             nn.init.normal_(module.weight, std=_gain(name, layers, pictures) * module.in_features**-0.5)
-            if module.bias is not None:
-                nn.init.zeros_(module.bias)
+            _no_bias(module)
     for name, parameter in net.named_parameters():
         if name.endswith("pos_embed"):
             parameter.copy_(positions(math.isqrt(parameter.shape[1]), parameter.shape[2]))
@@ -65,8 +64,13 @@ def _patches(module: nn.Conv2d) -> None:
     """Filters that sum to zero over the patch, for each colour, so that a uniform patch is nothing."""
     nn.init.normal_(module.weight, std=SPARSE * module.weight[0].numel() ** -0.5)
     module.weight -= module.weight.mean(dim=(2, 3), keepdim=True)
-    if module.bias is not None:
-        nn.init.zeros_(module.bias)
+    _no_bias(module)
+
+
+def _no_bias(module: nn.Module) -> None:
+    for name, parameter in module.named_parameters(recurse=False):
+        if name == "bias":
+            nn.init.zeros_(parameter)
 
 
 def positions(side: int, width: int) -> Tensor:

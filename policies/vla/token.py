@@ -116,6 +116,15 @@ class TokenPolicy(SpecPolicy):
         """A frozen copy that makes observations to the hidden state (B, `width`) at the prompt's last token."""
         return Reader(copy.deepcopy(self)).requires_grad_(False).eval()
 
+    @property
+    def reading_width(self) -> int:
+        """F of `reading`."""
+        return self.net.cfg.text.width
+
+    def reading(self, ctx: Prefix) -> Tensor:
+        """(B, F) the hidden state at the prompt's last token, before anything is said."""
+        return self.net.summary(ctx)
+
     def token_logits(self, ctx: Prefix, tokens: Tensor) -> Tensor:
         """(B, H, A, bins) logits of each token of (B, H, A), given those before it where it is one after the other."""
         return self.net.logits(ctx, tokens.flatten(1)).unflatten(1, (self.horizon, self.action_width))
@@ -182,12 +191,12 @@ class Reader(nn.Module):
     def __init__(self, policy: TokenPolicy) -> None:
         super().__init__()
         self.policy = policy
-        self.width: int = policy.net.cfg.text.width
+        self.width: int = policy.reading_width
         """Of the features."""
 
     def forward(self, obs: dict[str, Tensor]) -> Tensor:
         """Features (B, width) of observations."""
-        return self.policy.net.summary(self.policy.encode(obs))
+        return self.policy.reading(self.policy.encode(obs))
 
 
 class TokenVlaPolicy(TokenPolicy):

@@ -13,19 +13,22 @@ from torch import Tensor, nn
 
 from robotrl.algos.engine import UPDATES_PER_CALL, Context, Engine, EngineMode, Group, LossModule, LossOut
 from robotrl.algos.learner import Setup
-from robotrl.algos.rows import fitting, part, run_updates
+from robotrl.algos.rows import fitting, means, part, run_updates
 from robotrl.checkpoint import generator_state, set_generator_state
 from robotrl.data.chunks import check_dataset, load_chunks
 from robotrl.data.layout import observation_key
 from robotrl.data.reader import Dataset, read_dataset
-from robotrl.errors import ConfigError, out_of_range
+from robotrl.errors import CapabilityError, ConfigError, check_number, out_of_range
 from robotrl.fn.augment import PAD, draw_shifts, random_shift
 from robotrl.fn.clone import CloneLoss, Shape, clone_loss_of
 from robotrl.fn.schedule import cosine
 from robotrl.policies.base import ACTION
 from robotrl.policies.encoder import is_picture
-from robotrl.spec import Spec, visible
+from robotrl.spec import HasReading, Spec, visible
 from robotrl.transforms import Affine, Clip, TransformGroup, bounds_to_unit, inverse, normalize
+
+AHEAD = "ahead."
+"""Prefix of the head of the second task in the loss."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,9 @@ class BcCfg:
     """Gradients are clipped to this norm."""
     image_shift: int = PAD
     """Pictures are shifted by up to so many pixels at random; 0 leaves them."""
+    foresight: float = 0.0
+    """Weight of a second task: to tell from what was seen and read the measured state at the episode's end. A small
+    policy that is trained from nothing learns by it which thing it is told about; nothing of it stays in the policy."""
     engine: EngineMode = "eager"
     """"compiled" is faster per update and takes some 10 to 60 s to begin: for clones of many thousand updates."""
 
@@ -66,13 +72,15 @@ class BcLoss(LossModule):
         policy: what learns.
         loss: from `clone_loss_of`.
         cfg: settings.
+        ends: numbers of the measured state at an episode's end that are foreseen; 0 for none.
     """
 
-    def __init__(self, policy: nn.Module, loss: CloneLoss, cfg: BcCfg) -> None:
+    def __init__(self, policy: nn.Module, loss: CloneLoss, cfg: BcCfg, ends: int) -> None:
         super().__init__()
         self.policy: Any = policy
         self._loss = loss
         self._cfg = cfg
+        self.ahead = nn.Linear(self.policy.reading_width, ends) if ends else None
 
     def forward(self, batch: dict[str, Tensor], context: Context) -> LossOut:
         """See `LossModule`; the carry counts updates."""
@@ -86,7 +94,11 @@ class BcLoss(LossModule):
             loss = loss * batch["valid"].float().mean() / batch["share"].mean()
         done = context.carry[0]
         lr = self._cfg.lr * cosine(done / self._cfg.updates)
-        return LossOut(loss, {"lr": lr}, (lr,), context.carry + 1)
+        info, rates = {"lr": lr}, (lr,)
+        if self.ahead is not None:
+            info["foresight"] = (self.ahead(self.policy.reading(ctx)) - batch["end"]).square().mean()
+            loss, rates = loss + self._cfg.foresight * info["foresight"], (lr, lr)
+        return LossOut(loss, info, rates, context.carry + 1)
 
 
 # update
@@ -128,12 +140,19 @@ class BcLearner:
         self._updates = 0
         self._generator = torch.Generator().manual_seed(setup.seed)
         self._data = _rows_of(dataset, specs, self.model.transforms, chunk_shape(self.model))
+        if cfg.foresight:
+            check_reads(self.model)
+            self._data["end"] = last_states(dataset, specs)
         self._pictures = [key for key, spec in specs.items() if is_picture(spec) and cfg.image_shift]
         size = cfg.batch * sum(x[0].numel() * x.element_size() for x in self._data.values())
         self._at_once = fitting(cfg.updates_per_iteration, size)
+        self._loss = BcLoss(self.model, self._clone, cfg, self._data["end"].shape[1] if cfg.foresight else 0)
         self._engine = Engine(
-            BcLoss(self.model, self._clone, cfg),
-            (Group("policy.", cfg.grad_norm, cfg.ema or None, ramp=True),),
+            self._loss,
+            (
+                Group("policy.", cfg.grad_norm, cfg.ema or None, ramp=True),
+                *([Group(AHEAD, cfg.grad_norm)] if cfg.foresight else []),
+            ),
             minibatch=cfg.batch,
             carry=torch.zeros(1),
             mode=cfg.engine,
@@ -159,8 +178,8 @@ class BcLearner:
         self._updates += count
         if cfg.ema:
             self._engine.write_average("policy.", self.policy)
-        loss, lr = float(torch.cat(info["loss"]).mean()), float(info["lr"][-1][-1])
-        return {"loss": loss, "lr": lr, "updates": float(self._updates)}
+        scalars = means(info) | {"lr": float(info["lr"][-1][-1]), "updates": float(self._updates)}
+        return {name: scalars[name] for name in ("loss", "lr", "updates", *(["foresight"] if cfg.foresight else []))}
 
     def _draw(self, updates: int) -> dict[str, Tensor]:
         """Rows for so many updates, and all that is random about them."""
@@ -181,15 +200,21 @@ class BcLearner:
         """See `Learner.state`."""
         return {
             "model": self.model.state_dict(),
+            **self._ahead(),
             "policy": self.policy.state_dict(),
             "engine": self._engine.state(),
             "generator": generator_state(self._generator),
             "updates": self._updates,
         }
 
+    def _ahead(self) -> dict[str, Any]:
+        return {} if self._loss.ahead is None else {"ahead": self._loss.ahead.state_dict()}
+
     def load(self, state: dict[str, Any]) -> None:
         """See `Learner.load`."""
         self.model.load_state_dict(state["model"])
+        if self._loss.ahead is not None:
+            self._loss.ahead.load_state_dict(state["ahead"])
         self.policy.load_state_dict(state["policy"])
         self._engine.load(state["engine"])
         set_generator_state(self._generator, state["generator"])
@@ -204,6 +229,7 @@ def _check(cfg: BcCfg) -> None:
     ):
         if count < 1:
             raise out_of_range(f"algo.{name}", count, "1 or more")
+    check_number("algo.foresight", cfg.foresight, 0.0, 1e3)
     for name, value in (("lr", cfg.lr), ("grad_norm", cfg.grad_norm)):
         if not 0 < value < math.inf:
             raise out_of_range(f"algo.{name}", value, "above 0")
@@ -228,6 +254,36 @@ def _rows_of(
     chunks = nn.functional.pad(chunks, (0, shape[1] - chunks.shape[-1]))
     obs = {f"obs/{key}": torch.from_numpy(value) for key, value in data.obs.items()}
     return {**obs, "chunk": chunks, "valid": torch.from_numpy(data.valid)}
+
+
+def check_reads(policy: object) -> None:
+    """Refuse a second task for a policy that has nothing to train it on.
+
+    Raises:
+        CapabilityError: the policy lacks `HasReading`.
+    """
+    if not isinstance(policy, HasReading):
+        raise CapabilityError(
+            f"policy {type(policy).__name__} lacks HasReading: algo.foresight needs what it reads (reading)"
+        )
+
+
+def last_states(dataset: Dataset, specs: Mapping[str, Spec]) -> Tensor:
+    """(F, S) what all vectors of the observation together are in the last frame of each frame's episode.
+
+    Each number has mean 0 and deviation 1 over the episodes; one that is always the same is 0.
+
+    Raises:
+        ConfigError: the observation has no vector.
+    """
+    keys = [key for key, spec in specs.items() if len(spec.shape) == 1 and not spec.words]
+    if not keys:
+        raise ConfigError(f"algo.foresight needs a measured vector among the observations: found {', '.join(specs)}")
+    last = dataset.offsets[1:] - 1
+    parts = [torch.from_numpy(dataset.frames(observation_key(key))[last]).float().view(len(last), -1) for key in keys]
+    ends = torch.cat(parts, dim=1)
+    ends = (ends - ends.mean(dim=0)) / ends.std(dim=0, correction=0).clamp(min=1e-4)
+    return ends.repeat_interleave(torch.from_numpy(dataset.offsets[1:] - dataset.offsets[:-1]), dim=0)
 
 
 def _normalisation(transforms: TransformGroup) -> Affine:
