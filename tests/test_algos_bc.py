@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import pairwise
 
@@ -178,6 +179,16 @@ def test_the_schedule():
     assert found == pytest.approx([1.0, 0.55, 0.1, 0.1])
 
 
+def test_the_learning_rate_rises_to_its_curve(walks):
+    """After 9 updates of warm-up the tenth is the first on the curve."""
+    cfg = replace(CFG, updates=100, updates_per_iteration=1, warmup=9)
+    learner = cfg.build(setup(None, FLOW, walks))
+    rates = [learner.iterate()["lr"] for _ in range(11)]
+    curve = [3e-3 * (0.55 + 0.45 * math.cos(math.pi * done / 100)) for done in range(11)]
+    assert rates[:9] == pytest.approx([curve[done] * (done + 1) / 10 for done in range(9)], rel=1e-5)
+    assert rates[9:] == pytest.approx(curve[9:], rel=1e-5)
+
+
 def test_nan_stops_with_the_update_named(walks):
     learner = CFG.build(setup(None, FLOW, walks))
     learner.iterate()
@@ -200,6 +211,7 @@ def test_nan_stops_with_the_update_named(walks):
         ("ema", 1.0),
         ("image_shift", -1),
         ("foresight", -1.0),
+        ("warmup", -1),
     ],
 )
 def test_settings_out_of_range_are_refused_by_name(walks, field, value):

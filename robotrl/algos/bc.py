@@ -45,6 +45,9 @@ class BcCfg:
     """Chunks whose gradient is taken at once, where those of a batch do not fit into memory; a divisor of it."""
     lr: float = 1e-3
     """Peak learning rate of Adam; decays with a half cosine to a tenth."""
+    warmup: int = 0
+    """Updates over which the learning rate rises to its curve; transformers that begin at its peak may never learn to
+    look where they are told to."""
     ema: float = 0.99
     """Decay of the averaged weights, which are what is evaluated and fine-tuned; 0 turns averaging off."""
     grad_norm: float = 1.0
@@ -93,7 +96,7 @@ class BcLoss(LossModule):
             # of a part of a batch, the mean over what is valid in it: it counts as much as it has of that
             loss = loss * batch["valid"].float().mean() / batch["share"].mean()
         done = context.carry[0]
-        lr = self._cfg.lr * cosine(done / self._cfg.updates)
+        lr = self._cfg.lr * cosine(done / self._cfg.updates) * ((done + 1) / (self._cfg.warmup + 1)).clamp(max=1)
         info, rates = {"lr": lr}, (lr,)
         if self.ahead is not None:
             info["foresight"] = (self.ahead(self.policy.reading(ctx)) - batch["end"]).square().mean()
@@ -235,6 +238,8 @@ def _check(cfg: BcCfg) -> None:
             raise out_of_range(f"algo.{name}", value, "above 0")
     if not 0 <= cfg.ema < 1:
         raise out_of_range("algo.ema", cfg.ema, "0 or more and below 1")
+    if cfg.warmup < 0:
+        raise out_of_range("algo.warmup", cfg.warmup, "0 or more updates")
     if cfg.image_shift < 0:
         raise out_of_range("algo.image_shift", cfg.image_shift, "0 or more pixels")
 
