@@ -318,6 +318,6 @@ def test_what_cannot_be_shared_is_refused_by_name(monkeypatch):
     monkeypatch.setitem(SIMS._rows, "test/walk", "walk_sim:make")
     sac = replace(config(), algo=SacCfg(engine="eager"), policy=SquashedCfg())
     with pytest.raises(CapabilityError, match="SacLearner lacks world: it learns in one process, and WORLD_SIZE is 2"):
-        _make_learner(sac, None, World(0, 2))
+        _make_learner(sac, None, Path("never"), World(0, 2))
     with pytest.raises(ConfigError, match=r"peers_timeout_s is 0\.0: expected above 0 seconds"):
         train(config(peers_timeout_s=0.0), Path("never"))

@@ -38,6 +38,12 @@ def test_a_gripper_that_shakes_or_stands_has_no_change() -> None:
     assert gripper_changes(series(0.0, 1.0, 1.0, 0.0, 1.0), 0.3).tolist() == [1, 3, 4]
 
 
+def test_a_turn_after_a_long_way_is_one_turn() -> None:
+    """Down by 2, up by 1, up by 2: the turn at 3 is counted once, though it has not come back to where 1 was."""
+    assert gripper_changes(series(16.0, 15.0, 13.0, 14.0, 16.0), 1.0).tolist() == [1, 3]
+    assert gripper_changes(series(0.0, 1.0, 3.0, 2.0, 0.0), 1.0).tolist() == [1, 3]
+
+
 @given(st.lists(st.integers(0, 16), min_size=1, max_size=40), st.integers(1, 17))
 def test_changes_know_neither_direction_nor_pace(values: list[int], change: int) -> None:
     opening = np.array(values) / 16

@@ -54,9 +54,10 @@ def gripper_changes(opening: Real, change: float) -> Frames:
     for frame, now in enumerate(opening.tolist()):
         low, high = min(low, now), max(high, now)
         # only a turn counts: who closes can but open next
-        if (closes and high - now >= change) or (opens and now - low >= change):
+        closed, opened = closes and high - now >= change, opens and now - low >= change
+        if closed or opened:
             found.append(frame)
-            opens, closes = high - now >= change, high - now < change
+            opens, closes = closed, opened
             low = high = now
     return np.asarray(found, np.int64)
 
