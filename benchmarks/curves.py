@@ -34,6 +34,28 @@ class Panel(NamedTuple):
     """Success that the methods started from: a dotted line."""
 
 
+def by_cost(
+    title: str, curves: Mapping[str, Sequence[Sequence[Mapping[str, float]]]], time: str, base: float | None = None
+) -> list[Panel]:
+    """Two panels of the same runs: success against env steps, and against the time that learning took.
+
+    Args:
+        title: of both.
+        curves: label of a method to its runs' evaluations, each with "env_steps", "train_s" and "success".
+        time: label of the axis of time.
+        base: see `Panel`.
+    """
+    return [
+        Panel(
+            title,
+            cost,
+            {label: [[(p[axis], p["success"]) for p in curve] for curve in found] for label, found in curves.items()},
+            base,
+        )
+        for axis, cost in (("env_steps", "env steps"), ("train_s", time))
+    ]
+
+
 def mean_curve(curves: Sequence[Curve]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The mean of several curves where all of them are known, each interpolated linearly.
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from robotrl.benchmarks.cells import OUT, Cell, CellResult
 from robotrl.benchmarks.columns import column, count, percent, seconds, spread, steps_to
-from robotrl.benchmarks.curves import Panel, svg
+from robotrl.benchmarks.curves import Panel, by_cost, svg
 from robotrl.benchmarks.figures import Figure
 
 DESCRIPTION = (
@@ -175,18 +175,7 @@ def _panels(results: Sequence[CellResult], task: str) -> list[Panel]:
         for base in column(results, name, sim, "base", "value").values()
     ]
     base = statistics.fmean(bases) if bases else None
-    return [
-        Panel(
-            sim,
-            cost,
-            {
-                label: [[(point[axis], point["success"]) for point in curve] for curve in found]
-                for label, found in curves.items()
-            },
-            base,
-        )
-        for axis, cost in (("env_steps", "env steps"), ("train_s", "seconds of training, without compiling"))
-    ]
+    return by_cost(sim, curves, "seconds of training, without compiling", base)
 
 
 def table(document: Mapping[str, Any]) -> str:

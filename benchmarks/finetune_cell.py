@@ -12,16 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from robotrl.benchmarks.finetune import METHODS, TASKS, Method, Task
+from robotrl.benchmarks.judging import curve, judge
 from robotrl.config import EvalCfg, TrainCfg
 from robotrl.data.demos import collect_demos
 from robotrl.errors import unknown
 from robotrl.files import dump_json, replace_file
 from robotrl.fn.stats import Interval
-from robotrl.load import load_policy
 from robotrl.logs import read_scalars
-from robotrl.loop import evaluate
 from robotrl.memory import PeakMemory
-from robotrl.registry import PRESETS, make_sim
+from robotrl.registry import PRESETS
 from robotrl.train import train
 
 PRESET_TASK = "peg-insert"
@@ -69,19 +68,15 @@ def run_cell(method: Method, task: Task, seed: int, out: Path, episodes: int = E
     base: Interval | None = None
     if method.base is not None:
         train(base_cfg(method, task, seed, demos.path), out / "base")
-        base = judge(out / "base", "latest", task, seed, episodes)
+        base = judge(out / "base", "latest", task.sim, seed, episodes)
     with PeakMemory() as memory:
         train(tune_cfg(method, task, seed, out), out / "tuned")
     log = read_scalars(out / "tuned" / "scalars.jsonl")
     last = log[-1]
     return {
         "base": None if base is None else base._asdict(),
-        "success": judge(out / "tuned", "best", task, seed, episodes)._asdict(),
-        "curve": [
-            {"env_steps": row["env_steps"], "train_s": row["learn_s"], "success": row["eval_success"]}
-            for row in log
-            if "eval_success" in row
-        ],
+        "success": judge(out / "tuned", "best", task.sim, seed, episodes)._asdict(),
+        "curve": curve(log),
         "env_steps": last["env_steps"],
         "train_s": last["learn_s"],
         "compile_s": last.get("compile_s", 0.0),
@@ -123,12 +118,6 @@ def tune_cfg(method: Method, task: Task, seed: int, out: Path) -> TrainCfg[Any, 
 def every(cfg: TrainCfg[Any, Any]) -> int:
     """Iterations between two evaluations, so that a curve has about `POINTS`."""
     return max(1, round(cfg.algo.env_steps / (cfg.algo.steps_per_env * cfg.sim.num_envs) / POINTS))
-
-
-def judge(run: Path, which: str, task: Task, seed: int, episodes: int) -> Interval:
-    """Success on held-out starts (split `test`), as deployed."""
-    sim = make_sim(task.sim, num_envs=min(64, episodes), seed=seed)
-    return evaluate(load_policy(run, which), sim, episodes=episodes, split="test", seed=seed).rate
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from robotrl.benchmarks.cells import OUT, Cell, CellResult
 from robotrl.benchmarks.columns import column, count, percent, seconds, spread, steps_to
-from robotrl.benchmarks.curves import Panel, svg
+from robotrl.benchmarks.curves import by_cost, svg
 from robotrl.benchmarks.figures import Figure
 from robotrl.benchmarks.runner import number
 
@@ -129,16 +129,7 @@ def pictures(document: Mapping[str, Any]) -> dict[str, bytes]:
     curves = {label: found for label, found in curves.items() if found}
     if not curves:
         return {}
-    row = [
-        Panel(
-            SIM,
-            cost,
-            {label: [[(p[axis], p["success"]) for p in curve] for curve in found] for label, found in curves.items()},
-            None,
-        )
-        for axis, cost in (("env_steps", "env steps"), ("train_s", "seconds of fine-tuning"))
-    ]
-    return {"vla.svg": svg([row])}
+    return {"vla.svg": svg([by_cost(SIM, curves, "seconds of fine-tuning")])}
 
 
 def table(document: Mapping[str, Any]) -> str:

@@ -11,17 +11,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from robotrl.benchmarks.judging import curve, judge
 from robotrl.benchmarks.vla import DEMOS, METHODS, NOISE, SIM, Method
 from robotrl.config import EvalCfg, TrainCfg, sim_options
 from robotrl.data.demos import collect_demos
 from robotrl.errors import unknown
 from robotrl.files import dump_json, replace_file
 from robotrl.fn.stats import Interval
-from robotrl.load import load_policy
 from robotrl.logs import read_scalars
-from robotrl.loop import evaluate
 from robotrl.memory import PeakMemory
-from robotrl.registry import PRESETS, make_sim
+from robotrl.registry import PRESETS
 from robotrl.train import train
 
 EPISODES = 256
@@ -60,22 +59,18 @@ def run_cell(method: Method, seed: int, out: Path, demos: int = DEMOS, episodes:
     teacher: Interval | None = None
     if method.teacher_updates:
         train(clone_cfg(method.clone, method.teacher_updates, seed, out / "demos"), out / "teacher")
-        teacher = judge(out / "teacher", "latest", options, seed, episodes)
+        teacher = judge(out / "teacher", "latest", SIM, seed, episodes, options)
     with PeakMemory() as memory:
         train(tune_cfg(method, seed, out), out / "tuned")
     log = read_scalars(out / "tuned" / "scalars.jsonl")
     held_out = {**options, "compositions": "held-out"}
     return {
-        "base": judge(out / "base", "latest", options, seed, episodes)._asdict(),
-        "held_out_base": judge(out / "base", "latest", held_out, seed, episodes)._asdict(),
+        "base": judge(out / "base", "latest", SIM, seed, episodes, options)._asdict(),
+        "held_out_base": judge(out / "base", "latest", SIM, seed, episodes, held_out)._asdict(),
         "teacher": None if teacher is None else teacher._asdict(),
-        "success": judge(out / "tuned", "best", options, seed, episodes)._asdict(),
-        "held_out_success": judge(out / "tuned", "best", held_out, seed, episodes)._asdict(),
-        "curve": [
-            {"env_steps": row["env_steps"], "train_s": row["learn_s"], "success": row["eval_success"]}
-            for row in log
-            if "eval_success" in row
-        ],
+        "success": judge(out / "tuned", "best", SIM, seed, episodes, options)._asdict(),
+        "held_out_success": judge(out / "tuned", "best", SIM, seed, episodes, held_out)._asdict(),
+        "curve": curve(log),
         "env_steps": log[-1]["env_steps"],
         "train_s": log[-1]["learn_s"],
         "clone_s": clone_s,
@@ -108,12 +103,6 @@ def tune_cfg(method: Method, seed: int, out: Path) -> TrainCfg[Any, Any]:
         stop_at_success=ENOUGH,
         evaluation=EvalCfg(every=5, episodes=VAL, num_envs=96, animation=0),
     )
-
-
-def judge(run: Path, which: str, options: dict[str, Any], seed: int, episodes: int) -> Interval:
-    """Success on held-out starts (split `test`), as deployed."""
-    sim = make_sim(SIM, num_envs=min(64, episodes), seed=seed, **options)
-    return evaluate(load_policy(run, which), sim, episodes=episodes, split="test", seed=seed).rate
 
 
 if __name__ == "__main__":

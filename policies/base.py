@@ -9,9 +9,10 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
-from robotrl.policies.encoder import ImageEncoder, SetEncoder, is_picture, mask_of
+from robotrl.plain import settings_from_json
+from robotrl.policies.encoder import ImageEncoder, SetEncoder, mask_of
 from robotrl.policies.nets import Transforms, flat_width
-from robotrl.spec import Spec
+from robotrl.spec import Spec, is_picture
 from robotrl.transforms import TransformGroup
 
 ACTION = "action"
@@ -99,7 +100,7 @@ class SpecPolicy(nn.Module, ABC):
     @classmethod
     def cfg_from_json(cls, data: dict[str, Any]) -> Any:
         """The config that `to_json` described."""
-        return cls.Cfg(**{key: tuple(value) if isinstance(value, list) else value for key, value in data.items()})
+        return cls.Cfg(**settings_from_json(data))
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:

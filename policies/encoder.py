@@ -10,17 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from robotrl.errors import ConfigError, unknown
-from robotrl.spec import Spec
 
 Pool = Literal["flatten", "softmax"]
 POOLS = ("flatten", "softmax")
 ImageNorm = Literal["none", "layer"]
 NORMS = ("none", "layer")
-
-
-def is_picture(spec: Spec) -> bool:
-    """Whether an observation array is a picture: (h, w, channels) of bytes, however many channels it has."""
-    return len(spec.shape) == 3 and spec.dtype == "uint8"
 
 
 class ImageEncoder(nn.Module):

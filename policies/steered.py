@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from robotrl.errors import CapabilityError, ConfigError, out_of_range, unknown
+from robotrl.plain import settings_from_json
 from robotrl.policies.base import Deployed
 from robotrl.policies.nets import Activation, Mlp
 from robotrl.policies.squashed import log_slope
@@ -268,11 +269,8 @@ class SteeredPolicy(nn.Module):
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         """Build the policy that `to_json` described, base policy included, with fresh weights."""
-        cfg: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in data["cfg"].items()
-        }
         base = POLICIES.load(data["base"]["kind"]).from_json(data["base"])
-        policy = cls(base, SteeredCfg(**cfg))
+        policy = cls(base, SteeredCfg(**settings_from_json(data["cfg"])))
         policy.base_sha256 = data["base_sha256"]
         policy.control_dt_s = data["control_dt_s"]
         return policy

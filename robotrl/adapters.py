@@ -22,6 +22,7 @@ from torch import nn
 from robotrl.config import ALL_LAYERS, LoraCfg
 from robotrl.errors import ConfigError, DataError, unknown
 from robotrl.frozen import freeze, thaw
+from robotrl.plain import settings_from_json
 
 ADAPTER = "default"
 """What `peft` calls the only adapter of a layer."""
@@ -47,8 +48,7 @@ class Adaptation:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Adaptation:
         """What `to_json` gave."""
-        fields: dict[str, Any] = {k: tuple(x) if isinstance(x, list) else x for k, x in data.items()}
-        return cls(**fields)
+        return cls(**settings_from_json(data))
 
 
 def adaptation_of(policy: Any) -> Adaptation | None:

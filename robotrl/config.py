@@ -10,6 +10,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from robotrl.errors import ConfigError, check_count, check_number, out_of_range, unknown
 from robotrl.interventions.config import InterventionCfg
+from robotrl.plain import settings_from_json
 
 Algo = TypeVar("Algo")
 PolicyCfg = TypeVar("PolicyCfg")
@@ -160,14 +161,14 @@ def from_json(data: Mapping[str, Any], types: Mapping[str, type]) -> TrainCfg[An
     given = {key: value for key, value in data.items() if key != "types"}
     try:
         parts: dict[str, Any] = {
-            "sim": SimCfg(**_tuples(given["sim"])),
+            "sim": SimCfg(**settings_from_json(given["sim"])),
             "evaluation": EvalCfg(**given["evaluation"]),
             # absent where an older version wrote the config
             "intervention": InterventionCfg(**given.get("intervention", {})),
             "actor": ActorCfg(**given.get("actor", {})),
-            "lora": LoraCfg(**_tuples(given.get("lora", {}))),
-            "algo": types["algo"](**_tuples(given["algo"])),
-            "policy": types["policy"](**_tuples(given["policy"])),
+            "lora": LoraCfg(**settings_from_json(given.get("lora", {}))),
+            "algo": types["algo"](**settings_from_json(given["algo"])),
+            "policy": types["policy"](**settings_from_json(given["policy"])),
         }
         return TrainCfg(**{**given, **parts})
     except (KeyError, TypeError) as error:
@@ -230,10 +231,6 @@ def _check_lora(cfg: TrainCfg[Any, Any]) -> None:
         raise ConfigError(f"lora.rank is {lora.rank} and init_from is not given: expected a policy to adapt")
     if cfg.actor.process:
         raise ConfigError(f"lora.rank is {lora.rank} and actor.process is True: expected an actor in this process")
-
-
-def _tuples(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
 
 
 def _name_of(cls: type) -> str:

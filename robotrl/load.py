@@ -233,10 +233,10 @@ def describe(path: str | Path) -> Described:
     """
     root = Path(path)
     if (root / "config.json").exists():
-        found = sorted((root / "checkpoints").glob("step_*"))
+        found = Run.open(root).entries()
         if not found:
             raise DataError(f"run {path} has no checkpoint yet")
-        root = found[-1]
+        root = found[-1].path
     size = read_manifest(root).files[WEIGHTS][0]
     tree = read_state(root)
     if not isinstance(tree, dict) or "policy" not in tree:

@@ -40,7 +40,7 @@ from robotrl.files import dump_json, read_json, replace_file, sync_directory, wr
 from robotrl.locking import StopSignals, WriteLock
 from robotrl.logs import ScalarLog
 from robotrl.provenance import changes_since, git_state, versions
-from robotrl.store import CheckpointStore, warn
+from robotrl.store import CheckpointStore, Entry, warn
 
 SCHEMA_VERSION = 1
 KEEP = 3
@@ -204,6 +204,10 @@ class Run:
         except OSError as error:
             raise RobotrlError(f"cannot log to {self.path}: {error.strerror}; {self._store.survivor()}") from error
         return self._store.save(tree, step=step, kind=kind, score=None if score is None else float(score))
+
+    def entries(self) -> list[Entry]:
+        """All checkpoints, oldest first, damaged ones included."""
+        return self._store.entries()
 
     def latest(self) -> Checkpoint | None:
         """The newest whole checkpoint; None when none was saved. Damaged newer ones are reported loudly.

@@ -8,7 +8,7 @@ This module imports nothing of ours and no torch at run time: tensors appear in 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -77,6 +77,16 @@ class Spec:
             dtype=data["dtype"],
             words=tuple(data.get("words", ())),
         )
+
+
+def is_picture(spec: Spec) -> bool:
+    """Whether an observation array is a picture: (h, w, channels) of bytes, however many channels it has."""
+    return len(spec.shape) == 3 and spec.dtype == "uint8"
+
+
+def measured(observation_spec: Mapping[str, Spec]) -> tuple[str, ...]:
+    """Keys of the arrays that hold measured numbers: neither pictures nor words."""
+    return tuple(key for key, spec in observation_spec.items() if not is_picture(spec) and not spec.words)
 
 
 Observation = dict[str, "Tensor"]

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from robotrl.plain import settings_from_json
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -70,9 +72,7 @@ def from_json(data: dict[str, Any]) -> Transform:
     if kind not in KINDS:
         raise ValueError(f"transform kind {kind!r} is unknown: known: {', '.join(KINDS)}")
     cls = KINDS[str(kind)]
-    given: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in data.items() if name != "kind"
-    }
+    given = settings_from_json({name: value for name, value in data.items() if name != "kind"})
     names = {field.name for field in fields(cls)}
     if set(given) != names:
         raise ValueError(f"transform {kind!r} has fields {sorted(given)}: expected {sorted(names)}")

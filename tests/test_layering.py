@@ -13,14 +13,27 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
 from layout import folder_of, setuptools_config  # noqa: E402
 
-BASE = {"spec", "transforms", "registry", "errors", "cores", "trace"}
+BASE = {"spec", "transforms", "registry", "errors", "cores", "trace", "plain"}
 HELPERS = {"files", "memory", "progress"}
 RUN = {"run", "callbacks", "checkpoint", "locking", "logs", "media", "provenance", "rng", "store", "tree", "weights"}
 LEARN = (
     BASE
     | HELPERS
     | RUN
-    | {"fn", "data", "cursor", "collect", "group_rollout", "loop", "config", "load", "fit", "frozen", "adapters"}
+    | {
+        "fn",
+        "data",
+        "cursor",
+        "parts",
+        "collect",
+        "group_rollout",
+        "loop",
+        "config",
+        "load",
+        "fit",
+        "frozen",
+        "adapters",
+    }
 )
 ALL = LEARN | {
     "policies",
@@ -48,7 +61,7 @@ MAY_IMPORT = {
     "data": BASE | HELPERS | {"fn"},
     # The demonstration factory stands above the loop, which alone steps sims.
     "data.demos": BASE | HELPERS | {"fn", "data", "loop"},
-    "cursor": BASE,
+    **dict.fromkeys(("cursor", "parts"), BASE),
     "collect": BASE | {"fn", "data", "cursor"},
     "group_rollout": BASE | {"fn", "data", "collect"},
     # A wrapper around a sim is as good a Gymnasium env as the sim.
@@ -64,10 +77,10 @@ MAY_IMPORT = {
     "adapters": BASE | {"config", "frozen"},
     # Finds a policy in a run, and its class through the registry.
     "load": BASE | HELPERS | RUN | {"adapters"},
-    "policies": {"spec", "transforms", "errors", "fn"},
+    "policies": {"spec", "transforms", "errors", "plain", "fn"},
     # Its base may be a policy of any kind.
-    "policies.steered": {"spec", "transforms", "errors", "fn", "registry", "policies"},
-    "sims": {"spec", "transforms", "errors", "cores", "trace", "fn", *SHARED_BY_SIMS},
+    "policies.steered": {"spec", "transforms", "errors", "plain", "fn", "registry", "policies"},
+    "sims": {"spec", "transforms", "errors", "plain", "cores", "trace", "fn", *SHARED_BY_SIMS},
     # Registers every sim of the registry with Gymnasium.
     "sims.interop": {"spec", "transforms", "errors", "fn", "registry"},
     # Called by the collector; knows sims, experts and devices, no learner.

@@ -89,7 +89,7 @@ def specs() -> dict[str, Spec]:
 
 @pytest.fixture(scope="module")
 def trained(demos: Path, failures: Path) -> ProcessReward:
-    return train_process(of_both(demos, failures), specs(), SMALL, {"datasets": "two"})
+    return train_process(of_both(demos, failures), specs(), SMALL, {"datasets": "two"}).reward
 
 
 @pytest.fixture(scope="module")
@@ -326,22 +326,22 @@ def test_it_learns_how_far_an_episode_is(trained: ProcessReward, demos: Path, fa
     assert verdict.rank.value > 0.6 and verdict.failures > 0 and verdict.error < 0.3
     assert verdict.shortcomings() == ()
     _, judged = split_graded(of_both(demos, failures), SMALL.held_out, SMALL.seed)
-    assert judge(trained.net, judged, LENIENT) == verdict
+    assert judge(trained.net, judged, LENIENT).verdict == verdict
     # a network that was not trained falls short of what this one reaches
     torch.manual_seed(5)
     fresh = SightNet(specs(), normalisation(specs(), judged.obs), SMALL.model)
-    assert judge(fresh, judged, Bar()).shortcomings()
+    assert judge(fresh, judged, Bar()).verdict.shortcomings()
 
 
 def test_training_again_gives_the_same(demos: Path) -> None:
     few = replace(SMALL, updates=5, batch=16)
     data = of_both(demos)
-    ids = [train_process(data, specs(), cfg, {}).identity for cfg in (few, few, replace(few, seed=1))]
+    ids = [train_process(data, specs(), cfg, {}).reward.identity for cfg in (few, few, replace(few, seed=1))]
     assert ids[0] == ids[1] != ids[2]
 
 
 def test_without_failures_nothing_is_said_of_them(demos: Path) -> None:
-    verdict = train_process(of_both(demos), specs(), replace(SMALL, updates=5), {}).verdict
+    verdict = train_process(of_both(demos), specs(), replace(SMALL, updates=5), {}).reward.verdict
     assert verdict.separation is None and verdict.failures == 0
 
 
@@ -362,7 +362,7 @@ def test_what_falls_short_is_named() -> None:
 def test_on_a_policys_reading_only_the_head_learns(demos: Path, failures: Path, tmp_path: Path) -> None:
     policy = policy_on(tabletop(1))
     reading = policy.reader()
-    reward = train_process(of_both(demos, failures), specs(), SMALL, {}, policy)
+    reward = train_process(of_both(demos, failures), specs(), SMALL, {}, policy).reward
     own = {name: x for name, x in reward.net.named_parameters() if x.requires_grad}
     assert own and all(name.startswith("head.") for name in own)
     kept: Any = reward.net
@@ -554,7 +554,7 @@ def test_a_process_reward_for_other_observations_is_refused(stored: Path) -> Non
 
 def test_one_that_fell_short_is_refused(trained: ProcessReward, tmp_path: Path, demos: Path) -> None:
     strict = replace(SMALL, updates=1, bar=Bar(min_rank=1.0, max_error=0.0))
-    path = save_process(tmp_path / "short", train_process(of_both(demos), specs(), strict, {}))
+    path = save_process(tmp_path / "short", train_process(of_both(demos), specs(), strict, {}).reward)
     with pytest.raises(ConfigError, match=r"algo\.process_reward fell short when it was judged: its rank correlation"):
         learner(path)
     with pytest.raises(ConfigError, match=r"algo\.process_form 'x' is unknown"):

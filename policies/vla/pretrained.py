@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from tokenizers import Tokenizer
 
 from robotrl.errors import ConfigError
+from robotrl.plain import settings_from_json
 from robotrl.policies.vla.openvla import OpenVla, OpenVlaCfg, TextCfg
 from robotrl.policies.vla.prompt import TASK, Prompt
 from robotrl.policies.vla.token import TokenPolicy
@@ -70,14 +71,10 @@ class OpenVlaPolicy(TokenPolicy):
     def cfg_from_json(cls, data: dict[str, Any]) -> OpenVlaPolicyCfg:
         """The config that `to_json` described."""
         net = dict(data["net"])
-        first, second = (TowerCfg(**{k: _tupled(v) for k, v in tower.items()}) for tower in net.pop("towers"))
+        first, second = (TowerCfg(**settings_from_json(tower)) for tower in net.pop("towers"))
         text = TextCfg(**net.pop("text"))
         rest = {key: value for key, value in data.items() if key != "net"}
         return OpenVlaPolicyCfg(OpenVlaCfg((first, second), text, **net), **rest)
-
-
-def _tupled(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
 
 
 def tokenize_with(tokenizer: str) -> Any:

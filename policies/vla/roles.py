@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from robotrl.errors import CapabilityError, ConfigError, unknown
-from robotrl.policies.encoder import is_picture
-from robotrl.spec import Spec
+from robotrl.spec import Spec, is_picture
 
 
 class Seen(NamedTuple):

@@ -20,11 +20,10 @@ from robotrl.data.layout import observation_key
 from robotrl.data.reader import Dataset, read_dataset
 from robotrl.errors import CapabilityError, ConfigError, check_number, out_of_range
 from robotrl.fn.augment import PAD, draw_shifts, random_shift
-from robotrl.fn.clone import CloneLoss, Shape, clone_loss_of
+from robotrl.fn.clone import CloneLoss, Shape, chunk_shape, clone_loss_of
 from robotrl.fn.schedule import cosine
 from robotrl.policies.base import ACTION
-from robotrl.policies.encoder import is_picture
-from robotrl.spec import HasReading, Spec, visible
+from robotrl.spec import HasReading, Spec, is_picture, measured, visible
 from robotrl.transforms import Affine, Clip, TransformGroup, bounds_to_unit, inverse, normalize
 
 AHEAD = "ahead."
@@ -244,11 +243,6 @@ def _check(cfg: BcCfg) -> None:
         raise out_of_range("algo.image_shift", cfg.image_shift, "0 or more pixels")
 
 
-def chunk_shape(policy: Any) -> tuple[int, int]:
-    """(H, A) of the chunks that a policy learns: what it executes, or, of a pretrained one, all that it says."""
-    return getattr(policy, "noise_shape", None) or (policy.horizon, policy.action_spec.shape[0])
-
-
 def _rows_of(
     dataset: Dataset, specs: Mapping[str, Spec], transforms: TransformGroup, shape: tuple[int, int]
 ) -> dict[str, Tensor]:
@@ -281,7 +275,7 @@ def last_states(dataset: Dataset, specs: Mapping[str, Spec]) -> Tensor:
     Raises:
         ConfigError: the observation has no vector.
     """
-    keys = [key for key, spec in specs.items() if len(spec.shape) == 1 and not spec.words]
+    keys = measured(specs)
     if not keys:
         raise ConfigError(f"algo.foresight needs a measured vector among the observations: found {', '.join(specs)}")
     last = dataset.offsets[1:] - 1
@@ -308,8 +302,7 @@ def transforms_for(dataset: Dataset, specs: Mapping[str, Spec], action_spec: Spe
 
     Pictures and words are left to the policy.
     """
-    vectors = [key for key, spec in specs.items() if not is_picture(spec) and not spec.words]
-    stats = {key: dataset.stats[observation_key(key)] for key in vectors}
-    inputs = [normalize(key, stats[key]["mean"].tolist(), stats[key]["std"].tolist(), floor=1e-3) for key in vectors]
+    stats = {key: dataset.stats[observation_key(key)] for key in measured(specs)}
+    inputs = [normalize(key, of["mean"].tolist(), of["std"].tolist(), floor=1e-3) for key, of in stats.items()]
     from_unit = inverse(bounds_to_unit(ACTION, action_spec.low, action_spec.high))
     return TransformGroup(tuple(inputs), (from_unit, Clip(ACTION, action_spec.low, action_spec.high)))

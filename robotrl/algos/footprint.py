@@ -27,6 +27,7 @@ from robotrl.algos.update import Context, Group, LossModule, LossOut, State, Upd
 from robotrl.config import LoraCfg
 from robotrl.errors import ConfigError
 from robotrl.fn import tokens
+from robotrl.fn.clone import chunk_shape
 from robotrl.registry import POLICIES
 from robotrl.spec import HasChain, HasTokens, Spec
 
@@ -250,21 +251,17 @@ class _Pass(LossModule):
         rows = len(next(iter(obs.values())))
         ctx = policy.encode(obs)
         if isinstance(policy, HasTokens):
-            said = torch.zeros((rows, *_chunk(policy)), dtype=torch.int64)
+            said = torch.zeros((rows, *chunk_shape(policy)), dtype=torch.int64)
             loss = tokens.log_prob(policy.token_logits(ctx, said), said, policy.temperature).mean()
         elif isinstance(policy, HasChain):
             count = self._evaluations
             many = ctx.unsqueeze(1).expand(-1, count, -1).reshape(rows * count, -1) if count > 1 else ctx
-            at = torch.zeros((rows * count, *_chunk(policy)), dtype=ctx.dtype)
+            at = torch.zeros((rows * count, *chunk_shape(policy)), dtype=ctx.dtype)
             t = torch.zeros(rows * count, dtype=ctx.dtype)
             loss = policy.velocity(many, at, t, t).square().mean()
         else:
             raise ConfigError(f"policy {type(policy).__name__} neither says tokens nor flows: its memory is not known")
         return LossOut(loss, {}, (torch.ones_like(loss),), context.carry)
-
-
-def _chunk(policy: Any) -> tuple[int, int]:
-    return getattr(policy, "noise_shape", None) or (policy.horizon, policy.action_spec.shape[0])
 
 
 @torch.no_grad()

@@ -25,6 +25,7 @@ from robotrl.fn.advantage import group_relative
 from robotrl.fn.loss import weighted_clip
 from robotrl.fn.progress import progress_reward
 from robotrl.group_rollout import Trajectories, chosen, together
+from robotrl.parts import in_parts
 from robotrl.spec import HasEye, HasScenarios
 
 Progress = Literal["none", "sight"]
@@ -196,9 +197,7 @@ class GrpoLearner(TokenLearner):
     @torch.no_grad()
     def _sight(self, found: Trajectories) -> Tensor:
         """(N, F) mean over each episode's decisions of what the eye makes of them."""
-        size = len(found.episode)
-        parts = (slice(i, i + self.cfg.minibatch) for i in range(0, size, self.cfg.minibatch))
-        features = torch.cat([self._eye({k: x[part] for k, x in found.obs.items()}).float() for part in parts])
+        features = in_parts(self._eye, found.obs, self.cfg.minibatch).float()
         total = torch.zeros(len(found.success), features.shape[1]).index_add_(0, found.episode, features)
         return total / torch.bincount(found.episode, minlength=len(total))[:, None]
 
@@ -227,14 +226,14 @@ class GrpoLearner(TokenLearner):
     @torch.no_grad()
     def _log_prob(self, found: Trajectories) -> Tensor:
         """(D, H, A) under the policy that acted, computed as the loss computes it."""
-        out: list[Tensor] = []
-        size = self.cfg.microbatch or self.cfg.minibatch
-        for begin in range(0, len(found.episode), size):
-            some = slice(begin, begin + size)
-            ctx = self.policy.encode({key: found.obs[key][some] for key in self.policy.observation_spec})
-            said = found.record["tokens"][some]
-            out.append(tokens.log_prob(self.policy.token_logits(ctx, said), said, self.policy.temperature))
-        return torch.cat(out)
+        policy, cfg = self.policy, self.cfg
+
+        def log_prob(some: dict[str, Tensor]) -> Tensor:
+            ctx = policy.encode({key: some[key] for key in policy.observation_spec})
+            return tokens.log_prob(policy.token_logits(ctx, some["tokens"]), some["tokens"], policy.temperature)
+
+        rows = {**found.obs, "tokens": found.record["tokens"]}
+        return in_parts(log_prob, rows, cfg.microbatch or cfg.minibatch)
 
 
 def _check(cfg: GrpoCfg) -> None:

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from robotrl.algos.ddp import ALONE, World
 from robotrl.data.rollout import Rollout
-from robotrl.policies.encoder import is_picture
-from robotrl.spec import Spec
+from robotrl.spec import Spec, measured
 from robotrl.transforms import Affine, Clip, Transform, normalize
 
 OBS_CLIP = 10.0
@@ -68,8 +67,7 @@ class ObsNormalizer:
     """
 
     def __init__(self, specs: Mapping[str, Spec], world: World = ALONE) -> None:
-        vectors = {key: spec for key, spec in specs.items() if not is_picture(spec) and not spec.words}
-        self._moments = {key: RunningMoments(spec.shape[-1], world) for key, spec in vectors.items()}
+        self._moments = {key: RunningMoments(specs[key].shape[-1], world) for key in measured(specs)}
 
     def update(self, obs: Mapping[str, Tensor]) -> None:
         """Take in observations (..., D)."""

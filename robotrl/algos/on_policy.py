@@ -16,6 +16,7 @@ from robotrl.data.rollout import Rollout
 from robotrl.errors import out_of_range, unknown
 from robotrl.fn.advantage import gae, normalise
 from robotrl.fn.loss import explained_variance
+from robotrl.parts import in_parts
 
 Value = Callable[[dict[str, Tensor]], Tensor]
 """Raw observations (B, ...) to values (B,)."""
@@ -112,8 +113,8 @@ def make_batch(
     next_obs = {key: array[valid] for key, array in rollout.next_obs.items()}
     values = torch.zeros_like(rollout.reward)
     next_values = torch.zeros_like(rollout.reward)
-    values[valid] = _in_parts(value, obs, at_once or ROWS).to(values.dtype)
-    next_values[valid] = _in_parts(value, next_obs, at_once or ROWS).to(values.dtype)
+    values[valid] = in_parts(value, obs, at_once or ROWS).to(values.dtype)
+    next_values[valid] = in_parts(value, next_obs, at_once or ROWS).to(values.dtype)
     next_values[rollout.terminated] = 0.0
     out = gae(
         rollout.reward,
@@ -136,11 +137,6 @@ def make_batch(
         values[valid],
         float(explained_variance(values[valid], target)),
     )
-
-
-def _in_parts(value: Value, obs: dict[str, Tensor], rows: int) -> Tensor:
-    parts = zip(*(x.split(rows) for x in obs.values()), strict=True)
-    return torch.cat([value(dict(zip(obs, part, strict=True))) for part in parts])
 
 
 def epoch_order(

@@ -33,6 +33,7 @@ from robotrl.errors import CapabilityError, out_of_range
 from robotrl.fit import check_fit
 from robotrl.fn import tokens
 from robotrl.fn.loss import ppo_clip, value_clipped_mse
+from robotrl.parts import in_parts
 from robotrl.policies.value import ValueNet
 from robotrl.rewards.process import Form, ProcessReward, ProcessTerm
 from robotrl.rewards.process_stored import load_process, process_from_tree, process_tree
@@ -235,10 +236,8 @@ class VlaRlLearner(SimLearner):
         """Observations (M, N, ...) that the policy takes, and what the frozen copy makes of the valid ones of them."""
         shown = {key: obs[key] for key in self.policy.observation_spec}
         rows = {key: x[valid] for key, x in shown.items()}
-        starts = range(0, int(valid.sum()), self.cfg.minibatch)
-        found = [self._reader({key: x[i : i + self.cfg.minibatch] for key, x in rows.items()}) for i in starts]
         read = torch.zeros(*valid.shape, self._reader.width)
-        read[valid] = torch.cat(found)
+        read[valid] = in_parts(self._reader, rows, self.cfg.minibatch)
         return {**shown, READ: read}
 
     def _update(self, batch: Batch) -> dict[str, float]:

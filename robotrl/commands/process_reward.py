@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from robotrl.data.reader import Dataset
     from robotrl.rewards.columns import Column
     from robotrl.rewards.grading import Graded, Labels, Origin
-    from robotrl.rewards.network import RewardNet
-    from robotrl.rewards.process import Verdict
+    from robotrl.rewards.process_training import Judged
     from robotrl.spec import Spec
 
 LABELS_SCHEMA = 1
@@ -120,7 +119,7 @@ def _process(argv: Sequence[str]) -> int:
     from robotrl.load import load_policy
     from robotrl.rewards.process import Bar
     from robotrl.rewards.process_stored import save_process
-    from robotrl.rewards.process_training import ProcessCfg, split_graded, train_process
+    from robotrl.rewards.process_training import ProcessCfg, train_process
 
     policy = None if args.reader is None else merged(load_policy(args.reader))
     found = [_labelled(path, args.where) for path in args.dataset]
@@ -130,11 +129,10 @@ def _process(argv: Sequence[str]) -> int:
     bar = Bar(args.min_rank, args.min_separation, args.max_error)
     cfg = ProcessCfg(updates=args.updates, held_out=args.held_out, bar=bar, seed=args.seed)
     about: dict[str, str | int | float] = {"datasets": "\n".join(map(str, args.dataset))}
-    reward = train_process(graded, specs, cfg, about, policy)
+    reward, learned, judged = train_process(graded, specs, cfg, about, policy)
     save_process(args.out, reward)
-    learned, judged = split_graded(graded, cfg.held_out, cfg.seed)
     print(f"{args.out}: {len(learned.progress):,} frames of {len(learned.success)} episodes learned from")
-    return _say(reward.verdict, reward.net, judged, "held-out episodes")
+    return _say(judged, "held-out episodes")
 
 
 def _judge(argv: Sequence[str]) -> int:
@@ -144,7 +142,7 @@ def _judge(argv: Sequence[str]) -> int:
 
     reward = load_process(args.path)
     graded, _ = _graded([_labelled(path, args.where) for path in args.dataset], tuple(reward.net.observation_spec))
-    return _say(judge(reward.net, graded, reward.verdict.bar), reward.net, graded, "episodes")
+    return _say(judge(reward.net, graded, reward.verdict.bar), "episodes")
 
 
 ACTIONS: dict[str, Callable[[Sequence[str]], int]] = {"milestones": _milestones, "process": _process, "judge": _judge}
@@ -245,12 +243,11 @@ def _labels_to_json(found: Found) -> dict[str, object]:
     }
 
 
-def _say(verdict: Verdict, net: RewardNet, judged: Graded, what: str) -> int:
-    from robotrl.rewards.process_training import family_ranks
-
+def _say(judged: Judged, what: str) -> int:
+    verdict = judged.verdict
     rank, bar = verdict.rank, verdict.bar
     print(
-        f"judged on {len(judged.success)} {what}: rank correlation of progress with time {rank.value:.2f} (95 %"
+        f"judged on {judged.episodes} {what}: rank correlation of progress with time {rank.value:.2f} (95 %"
         f" interval {rank.low:.2f} to {rank.high:.2f}) in {rank.episodes} successes"
     )
     if verdict.separation is None:
@@ -258,7 +255,7 @@ def _say(verdict: Verdict, net: RewardNet, judged: Graded, what: str) -> int:
     else:
         print(f"separation of {verdict.failures} failures {verdict.separation:.2f} (1 parts all of them, 0.5 none)")
     print(f"calibration error {verdict.error:.3f}")
-    for name, found in family_ranks(net, judged).items():
+    for name, found in judged.families.items():
         print(f"  {name}: rank correlation {found.value:.2f} in {found.episodes}")
     short = verdict.shortcomings()
     if short:

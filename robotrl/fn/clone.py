@@ -90,6 +90,11 @@ class CloneLoss(NamedTuple):
     """(policy, ctx (M, D), chunk (M, H, A), valid (M, H), **drawn rows (M, ...)) to a scalar."""
 
 
+def chunk_shape(policy: Any) -> tuple[int, int]:
+    """(H, A) of the chunks that a policy learns: what it executes, or, of a pretrained one, all that it says."""
+    return getattr(policy, "noise_shape", None) or (policy.horizon, policy.action_spec.shape[0])
+
+
 def clone_loss_of(policy: object) -> CloneLoss:
     """The loss that a policy is cloned with.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +12,7 @@ from robotrl.data.chunks import check_dataset, load_chunks
 from robotrl.data.reader import Dataset
 from robotrl.errors import ConfigError, DataError
 from robotrl.load import probe_observations
+from robotrl.parts import in_parts
 from robotrl.policies.vla.roles import Seen
 from robotrl.spec import HasTokens
 
@@ -98,9 +98,7 @@ def labels(policy: Any, dataset: Dataset, frames: int, seed: int = 0) -> Labels:
     generator = torch.Generator().manual_seed(seed)
     obs = {key: torch.from_numpy(np.ascontiguousarray(data.obs[key][rows])) for key in specs}
     draws = 1 if isinstance(policy, HasTokens) else DRAWS
-    found = torch.cat(
-        [_mean(policy, {k: x[part] for k, x in obs.items()}, draws, generator) for part in _parts(frames)]
-    )
+    found = in_parts(lambda some: _mean(policy, some, draws, generator), obs, BATCH)
     span = np.asarray(policy.action_spec.high) - np.asarray(policy.action_spec.low)
     wanted, valid = data.chunks[rows], data.valid[rows]
 
@@ -128,7 +126,3 @@ def check_labels(found: Labels, tolerance: float) -> None:
 def _mean(policy: Any, obs: dict[str, Tensor], draws: int, generator: torch.Generator) -> Tensor:
     mode = "mean" if draws == 1 else "sample"
     return torch.stack([policy.act(obs, generator=generator, mode=mode).chunk for _ in range(draws)]).mean(0).float()
-
-
-def _parts(count: int) -> Iterator[slice]:
-    return (slice(start, start + BATCH) for start in range(0, count, BATCH))

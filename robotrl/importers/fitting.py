@@ -14,9 +14,8 @@ from robotrl.errors import ConfigError, DataError, unknown
 from robotrl.importers.files import read_tokenizer_file
 from robotrl.load import load_weights
 from robotrl.policies.base import ACTION
-from robotrl.policies.encoder import is_picture
 from robotrl.policies.vla.pretrained_flow import Pi0Policy, PretrainedFlow
-from robotrl.spec import Spec
+from robotrl.spec import Spec, is_picture, measured
 from robotrl.transforms import Affine, Clip, TransformGroup
 
 ROWS = 64
@@ -52,11 +51,6 @@ def camera_order(
     if lost := [feature for feature in wanted if feature not in cameras]:
         raise ConfigError(f"cameras lack {lost[0]!r}: expected a picture, or '' if it is missing")
     return tuple(cameras[feature] for feature in wanted)
-
-
-def measured(observation_spec: Mapping[str, Spec]) -> tuple[str, ...]:
-    """Keys of the measured vectors: neither pictures nor words."""
-    return tuple(key for key, spec in observation_spec.items() if len(spec.shape) == 1 and not spec.words)
 
 
 def transforms_on(

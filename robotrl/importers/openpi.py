@@ -16,12 +16,12 @@ import torch
 
 from robotrl.errors import ConfigError, DataError, unknown
 from robotrl.importers.files import read_json, read_tensors, require
-from robotrl.importers.fitting import camera_order, from_stats, load_into, measured, tokenizer_of, transforms_on
+from robotrl.importers.fitting import camera_order, from_stats, load_into, tokenizer_of, transforms_on
 from robotrl.importers.pi0 import from_openpi, variant
 from robotrl.policies.base import ACTION
 from robotrl.policies.vla.pi0 import Pi0Cfg
 from robotrl.policies.vla.pretrained_flow import Pi0Policy, PretrainedFlowCfg
-from robotrl.spec import Spec
+from robotrl.spec import Spec, measured
 from robotrl.transforms import inverse
 
 CAMERAS = ("base_0_rgb", "left_wrist_0_rgb", "right_wrist_0_rgb")

@@ -24,7 +24,7 @@ from robotrl.policies.base import ACTION
 from robotrl.policies.vla.openvla import Decoding, OpenVlaCfg, TextCfg
 from robotrl.policies.vla.pretrained import OpenVlaPolicy, OpenVlaPolicyCfg
 from robotrl.policies.vla.vision import DINOV2_L, SIGLIP_SO400M, TowerCfg
-from robotrl.spec import Spec
+from robotrl.spec import Spec, measured
 from robotrl.transforms import Affine, Clip, Transform, TransformGroup
 
 TOWERS: dict[str, TowerCfg] = {
@@ -270,7 +270,7 @@ def _state_inputs(
     if key not in found.states:
         raise DataError(f"{found.path}: statistics {key!r} have no proprio: expected them of a policy with a state")
     stats = found.states[key]
-    names = [k for k, spec in observation_spec.items() if len(spec.shape) == 1 and not spec.words]
+    names = measured(observation_spec)
     if len(stats.low) != width or len(names) != 1 or observation_spec[names[0]].shape != (width,):
         raise ConfigError(
             f"state {', '.join(names) or '(none)'}: expected one vector of {width} numbers, and statistics of as many;"

@@ -14,9 +14,11 @@ from torch import Tensor, nn
 
 from robotrl.data.rollout import Arrays
 from robotrl.errors import CapabilityError, ConfigError
-from robotrl.policies.encoder import ImageEncoder, Pool, is_picture
+from robotrl.parts import in_parts
+from robotrl.plain import settings_from_json
+from robotrl.policies.encoder import ImageEncoder, Pool
 from robotrl.policies.nets import Mlp, Transforms, flat_width
-from robotrl.spec import HasReader, Spec, VecSim
+from robotrl.spec import HasReader, Spec, VecSim, is_picture, measured
 from robotrl.transforms import TransformGroup, normalize
 
 AT_ONCE = 256
@@ -73,7 +75,7 @@ class RewardNet(nn.Module, ABC):
     @torch.no_grad()
     def probability(self, obs: Arrays) -> Tensor:
         """(B,) float64 in [0, 1]; float32 would call everything beyond a logit of 17 certain."""
-        return torch.sigmoid(in_parts(self, obs).double())
+        return torch.sigmoid(in_parts(self, obs, AT_ONCE).double())
 
 
 class SightNet(RewardNet):
@@ -139,9 +141,8 @@ class SightNet(RewardNet):
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> SightNet:
         """Inverse of `to_json`, with fresh weights."""
-        cfg: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data["cfg"].items()}
         specs = {key: Spec.from_json(spec) for key, spec in data["observation_spec"].items()}
-        return cls(specs, TransformGroup.from_json(data["transforms"]), RewardNetCfg(**cfg))
+        return cls(specs, TransformGroup.from_json(data["transforms"]), RewardNetCfg(**settings_from_json(data["cfg"])))
 
 
 class ReaderNet(RewardNet):
@@ -215,12 +216,6 @@ class WordEncoder(nn.Module):
         return self.layer(self.table(numbers.long()).flatten(1))
 
 
-def in_parts(net: nn.Module, obs: Arrays) -> Tensor:
-    """(B,) logits of many observations (B, ...), some at a time."""
-    count = len(next(iter(obs.values())))
-    return torch.cat([net({key: x[i : i + AT_ONCE] for key, x in obs.items()}) for i in range(0, count, AT_ONCE)])
-
-
 def normalisation(observation_spec: Mapping[str, Spec], obs: Mapping[str, NDArray[np.generic]]) -> TransformGroup:
     """Vectors to zero mean and unit deviation over given observations (F, ...); pictures and words stay as they are."""
     inputs = [
@@ -230,8 +225,7 @@ def normalisation(observation_spec: Mapping[str, Spec], obs: Mapping[str, NDArra
             obs[key].std(axis=0, dtype=np.float64).tolist(),
             floor=1e-3,
         )
-        for key, spec in observation_spec.items()
-        if not is_picture(spec) and not spec.words
+        for key in measured(observation_spec)
     ]
     return TransformGroup(tuple(inputs))
 

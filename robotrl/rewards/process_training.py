@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from robotrl.errors import ConfigError, out_of_range
 from robotrl.fn.judge import calibration_error, rank_correlation, separation
 from robotrl.fn.schedule import cosine
 from robotrl.fn.stats import Interval, bootstrap
+from robotrl.parts import parts
 from robotrl.rewards.grading import Graded, only
 from robotrl.rewards.labels import deal
 from robotrl.rewards.network import AT_ONCE, ReaderNet, RewardNet, RewardNetCfg, SightNet, normalisation
@@ -59,6 +60,26 @@ class ProcessCfg:
     """Seeds the weights, the deal of the episodes and the minibatches."""
 
 
+class Judged(NamedTuple):
+    """What came of judging a network on graded episodes."""
+
+    verdict: Verdict
+    families: dict[str, Interval]
+    """Rank correlation of progress with time in the successful episodes of each family, by name."""
+    episodes: int
+    """How many it was judged on."""
+
+
+class Trained(NamedTuple):
+    """A process reward, and what it comes from."""
+
+    reward: ProcessReward
+    learned: Graded
+    """The frames that it was trained on."""
+    judged: Judged
+    """What it did on the others."""
+
+
 # losses
 
 
@@ -86,7 +107,7 @@ def train_process(
     cfg: ProcessCfg,
     about: dict[str, str | int | float],
     policy: Any = None,
-) -> ProcessReward:
+) -> Trained:
     """Train on one part of the episodes, and judge on the other.
 
     Args:
@@ -111,9 +132,10 @@ def train_process(
         net = ReaderNet(policy, cfg.model.hidden)
         _same(net.observation_spec, observation_spec)
     _fit(net, learn, cfg)
-    verdict = judge(net.eval(), judged, cfg.bar)
+    result = judge(net.eval(), judged, cfg.bar)
     kept = {"updates": cfg.updates, "seed": cfg.seed, "episodes": len(found.success), **about}
-    return ProcessReward(net, verdict, kept, process_identity(net, verdict))
+    reward = ProcessReward(net, result.verdict, kept, process_identity(net, result.verdict))
+    return Trained(reward, learn, result)
 
 
 def split_graded(found: Graded, held_out: float, seed: int) -> tuple[Graded, Graded]:
@@ -140,7 +162,7 @@ def split_graded(found: Graded, held_out: float, seed: int) -> tuple[Graded, Gra
     return learned, judged
 
 
-def judge(net: RewardNet, found: Graded, bar: Bar) -> Verdict:
+def judge(net: RewardNet, found: Graded, bar: Bar) -> Judged:
     """Judge a network on graded episodes.
 
     Args:
@@ -151,13 +173,14 @@ def judge(net: RewardNet, found: Graded, bar: Bar) -> Verdict:
     said = net.probability(found.tensors()).numpy()
     last = np.flatnonzero(np.diff(found.episode, append=-1))
     correlations = rank_correlations(said, found)
-    return Verdict(
+    verdict = Verdict(
         bootstrap(correlations),
         None if found.success.all() else separation(said[last[found.success]], said[last[~found.success]]),
         calibration_error(said, found.progress.astype(np.float64)),
         int((~found.success).sum()),
         bar,
     )
+    return Judged(verdict, family_ranks(correlations, found), len(found.success))
 
 
 def rank_correlations(said: NDArray[np.float64], found: Graded) -> NDArray[np.float64]:
@@ -177,8 +200,8 @@ def _fit(net: RewardNet, learn: Graded, cfg: ProcessCfg) -> None:
     )
     obs, count = learn.tensors(), len(learn.progress)
     # once, not in every update: what a policy reads does not change
-    parts = [net.prepared({k: x[i : i + AT_ONCE] for k, x in obs.items()}) for i in range(0, count, AT_ONCE)]
-    inputs = {f"in/{key}": torch.cat([some[key] for some in parts]) for key in parts[0]}
+    prepared = [net.prepared(some) for some in parts(obs, AT_ONCE)]
+    inputs = {f"in/{key}": torch.cat([some[key] for some in prepared]) for key in prepared[0]}
     engine.run({**inputs, "progress": torch.from_numpy(learn.progress)}, drawn, count, "process reward")
 
 
@@ -219,9 +242,8 @@ def _check(cfg: ProcessCfg) -> None:
             raise out_of_range(name, value, f"{least:g} to 1")
 
 
-def family_ranks(net: RewardNet, found: Graded) -> dict[str, Interval]:
-    """Rank correlation of progress with time in the successful episodes of each family, by name."""
-    rows = rank_correlations(net.probability(found.tensors()).numpy(), found)
+def family_ranks(rows: NDArray[np.float64], found: Graded) -> dict[str, Interval]:
+    """The mean, for each family by name, of the rank correlations (n,) of the n successful episodes."""
     names = [found.family[e] for e in np.flatnonzero(found.success)]
     return {name: bootstrap(_of(rows, names, name)) for name in sorted(set(names))}
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from robotrl.plain import settings_from_json
+
 LEGS = ("FR", "FL", "RR", "RL")
 LINKS = ("hip", "thigh", "calf")
 JOINTS = tuple(f"{leg}_{link}_joint" for leg in LEGS for link in LINKS)
@@ -107,8 +109,7 @@ class RobotCard:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> RobotCard:
         """Inverse of `to_json`."""
-        given: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in data.items()}
-        return cls(**given)
+        return cls(**settings_from_json(data))
 
 
 def robot_card(observation_names: tuple[str, ...]) -> RobotCard:
