@@ -13,7 +13,7 @@ from typing import Any
 
 from robotrl.benchmarks.finetune import METHODS, TASKS, Method, Task
 from robotrl.benchmarks.judging import curve, judge
-from robotrl.config import EvalCfg, TrainCfg
+from robotrl.config import EvalCfg, SimCfg, TrainCfg, sim_options
 from robotrl.data.demos import collect_demos
 from robotrl.errors import unknown
 from robotrl.files import dump_json, replace_file
@@ -63,7 +63,13 @@ def run_cell(method: Method, task: Task, seed: int, out: Path, episodes: int = E
     """
     began = time.perf_counter()
     demos = collect_demos(
-        task.sim, out / "demos", episodes=task.demos, noise=task.noise, clumsiness=task.clumsiness, seed=seed
+        task.sim,
+        out / "demos",
+        episodes=task.demos,
+        noise=task.noise,
+        clumsiness=task.clumsiness,
+        seed=seed,
+        sim_options=sim_options(task.options),
     )
     base: Interval | None = None
     if method.base is not None:
@@ -95,7 +101,7 @@ def base_cfg(method: Method, task: Task, seed: int, dataset: Path) -> TrainCfg[A
         cfg = replace(cfg, algo=replace(cfg.algo, updates=updates))
     if method.denoising_steps is not None:
         cfg = replace(cfg, policy=replace(cfg.policy, denoising_steps=method.denoising_steps))
-    return replace(cfg, sim=replace(cfg.sim, name=task.sim), dataset=str(dataset), seed=seed)
+    return replace(cfg, sim=sim_of(cfg, task), dataset=str(dataset), seed=seed)
 
 
 def tune_cfg(method: Method, task: Task, seed: int, out: Path) -> TrainCfg[Any, Any]:
@@ -104,7 +110,7 @@ def tune_cfg(method: Method, task: Task, seed: int, out: Path) -> TrainCfg[Any, 
     alone = method.base is None
     cfg = replace(
         cfg,
-        sim=replace(cfg.sim, name=task.sim),
+        sim=sim_of(cfg, task),
         algo=replace(cfg.algo, env_steps=task.env_steps),
         init_from=None if alone else str(out / "base"),
         # what has no base learns from the same demonstrations, unless it is there to show that it needs them
@@ -113,6 +119,11 @@ def tune_cfg(method: Method, task: Task, seed: int, out: Path) -> TrainCfg[Any, 
         stop_at_success=ENOUGH,
     )
     return replace(cfg, evaluation=EvalCfg(every=every(cfg), episodes=VAL, animation=0))
+
+
+def sim_of(cfg: TrainCfg[Any, Any], task: Task) -> SimCfg:
+    """A preset's sim, of the task instead of its own."""
+    return replace(cfg.sim, name=task.sim, options=(*cfg.sim.options, *task.options))
 
 
 def every(cfg: TrainCfg[Any, Any]) -> int:
