@@ -108,17 +108,19 @@ def tune_cfg(method: Method, task: Task, seed: int, out: Path) -> TrainCfg[Any, 
     """How it is fine-tuned: the preset with the cell's sim, budget and evaluations."""
     cfg = PRESETS.load(f"{PRESET_TASK}-{method.tune}")()
     alone = method.base is None
+    if method.clip_coef is not None:
+        cfg = replace(cfg, algo=replace(cfg.algo, clip_coef=method.clip_coef))
     cfg = replace(
         cfg,
         sim=sim_of(cfg, task),
-        algo=replace(cfg.algo, env_steps=task.env_steps),
+        algo=replace(cfg.algo, env_steps=round(method.budget * task.env_steps)),
         init_from=None if alone else str(out / "base"),
         # what has no base learns from the same demonstrations, unless it is there to show that it needs them
         dataset=str(out / "demos") if alone and not method.fails else None,
         seed=seed,
         stop_at_success=ENOUGH,
     )
-    return replace(cfg, evaluation=EvalCfg(every=every(cfg), episodes=VAL, animation=0))
+    return replace(cfg, evaluation=EvalCfg(every=every(cfg, task), episodes=VAL, animation=0))
 
 
 def sim_of(cfg: TrainCfg[Any, Any], task: Task) -> SimCfg:
@@ -126,9 +128,9 @@ def sim_of(cfg: TrainCfg[Any, Any], task: Task) -> SimCfg:
     return replace(cfg.sim, name=task.sim, options=(*cfg.sim.options, *task.options))
 
 
-def every(cfg: TrainCfg[Any, Any]) -> int:
-    """Iterations between two evaluations, so that a curve has about `POINTS`."""
-    return max(1, round(cfg.algo.env_steps / (cfg.algo.steps_per_env * cfg.sim.num_envs) / POINTS))
+def every(cfg: TrainCfg[Any, Any], task: Task) -> int:
+    """Iterations between two evaluations, so that a curve over the whole budget of a task has about `POINTS`."""
+    return max(1, round(task.env_steps / (cfg.algo.steps_per_env * cfg.sim.num_envs) / POINTS))
 
 
 if __name__ == "__main__":

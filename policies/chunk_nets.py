@@ -37,7 +37,7 @@ class ChunkMlp(nn.Module):
 
     def forward(self, ctx: Tensor, x: Tensor, time: Tensor) -> Tensor:
         """Ctx (B, D), x (B, H, A), time (B, F) to (B, H, A)."""
-        return self.layers(torch.cat([ctx, x.flatten(1), time], dim=1)).view_as(x)
+        return self.layers(torch.cat([ctx, x.flatten(1), time], dim=1)).view_as(x).to(x.dtype)
 
 
 class ChunkResidualMlp(nn.Module):
@@ -70,7 +70,7 @@ class ChunkResidualMlp(nn.Module):
         h = self.first(torch.cat([ctx, x.flatten(1), time], dim=1))
         for block in self.blocks:
             h = h + block(h)
-        return self.last(h).view_as(x)
+        return self.last(h).view_as(x).to(x.dtype)
 
 
 def equal_widths(network: str, hidden: Sequence[int]) -> int:

@@ -76,7 +76,7 @@ class ImageEncoder(nn.Module):
         x = self.layers(x).flatten(2)
         if self._pool == "softmax":
             x = x.softmax(-1) @ self.grid.T
-        return self.head(x.flatten(1))
+        return self.head(x.flatten(1)).to(self.grid.dtype)
 
 
 def mask_of(key: str) -> str:
@@ -100,4 +100,4 @@ class SetEncoder(nn.Module):
 
     def forward(self, rows: Tensor, mask: Tensor) -> Tensor:
         """(B, features) of rows (B, K, D), of which those count where `mask` (B, K) is not 0; zeros of none."""
-        return (self.layers(rows) * (mask != 0)[..., None]).amax(dim=1)
+        return (self.layers(rows) * (mask != 0)[..., None]).amax(dim=1).to(rows.dtype)

@@ -55,7 +55,13 @@ class Mlp(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, inputs) to (B, outputs)."""
-        return self.layers(x)
+        # whatever precision it computes in, what comes out is as what went in
+        return self.layers(x).to(x.dtype)
+
+
+def in_full(x: Tensor) -> Tensor:
+    """Numbers of 16 bits in float32, others as they are: probabilities are made of these."""
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
 
 class TimeFeatures(nn.Module):

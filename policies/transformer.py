@@ -66,4 +66,4 @@ class ChunkTransformer(nn.Module):
     def forward(self, ctx: Tensor, x: Tensor, time: Tensor) -> Tensor:
         """Ctx (B, D), x (B, H, A), time (B, F) to (B, H, A)."""
         tokens = torch.cat([self.context(ctx)[:, None], self.time(time)[:, None], self.action(x)], dim=1)
-        return self.last(self.blocks(tokens + self.place)[:, 2:])
+        return self.last(self.blocks(tokens + self.place)[:, 2:]).to(x.dtype)

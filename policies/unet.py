@@ -79,7 +79,7 @@ class ChunkUnet(nn.Module):
         h = self.middle(h, condition)
         for grow, block in zip(self.grow, self.up, strict=True):
             h = block(torch.cat([grow(h), skips.pop()], dim=1), condition)
-        return self.last(h)[:, :, :length].transpose(1, 2)
+        return self.last(h)[:, :, :length].transpose(1, 2).to(x.dtype)
 
 
 def _convolution(before: int, after: int) -> nn.Sequential:

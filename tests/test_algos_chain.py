@@ -35,6 +35,7 @@ METHODS = {
 POLICIES = {"flow": FLOW, "shortcut": SHORTCUT, "diffusion": DIFFUSION}
 PICTURE = Spec((8, 8, 3), ("r", "g", "b"), ("1",) * 3, (0.0,) * 3, (255.0,) * 3, "uint8")
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}
+BF16_RATIO = 2e-3
 
 
 class Seen(Walk):
@@ -81,6 +82,24 @@ def test_the_ratio_is_one_with_an_encoder_that_learns(method, dtype):
     before = encoder.detach().clone()
     assert learner.iterate()["ratio_error"] <= TOLERANCE[dtype]
     assert not torch.equal(before, encoder)
+
+
+@pytest.mark.parametrize("kind", [*POLICIES, "unet", "transformer"])
+@pytest.mark.parametrize("method", list(METHODS))
+def test_in_bfloat16_it_acts_as_it_learns(method, kind):
+    """The ratio is of one precision: 1 but for products that round otherwise among other rows."""
+    torch.manual_seed(0)
+    cfg = POLICIES[kind] if kind in POLICIES else replace(FLOW, network=kind, hidden=(16, 16))
+    learner = replace(METHODS[method], bf16=True).build(setup(cfg.build(SPECS, ACTION, TRANSFORMS)))
+    computed = list[torch.dtype]()
+    layer = next(m for m in learner.loss.policy.net.modules() if isinstance(m, torch.nn.Linear))
+    hook = layer.register_forward_hook(lambda module, inputs, out: computed.append(out.dtype))
+    scalars = learner.iterate()
+    hook.remove()
+    assert scalars["ratio_error"] <= BF16_RATIO
+    assert scalars["actor_updates"] > 1 and scalars["approx_kl"] > 0
+    assert torch.bfloat16 in computed
+    assert {p.dtype for p in learner.loss.parameters()} == {torch.float32}
 
 
 def test_the_critic_does_not_teach_the_encoder():

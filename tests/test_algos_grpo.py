@@ -301,3 +301,15 @@ def test_it_learns_what_is_rewarded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_refused(make: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         make()
+
+
+def test_in_bfloat16_it_learns_from_what_it_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = learner(replace(CFG, minibatch=64, bf16=True))
+    rigged(monkeypatch, made, [True, False, False, False, False, False, True, True])
+    logits = list[torch.dtype]()
+    hook = made.policy.net.projector.register_forward_hook(lambda m, i, out: logits.append(out.dtype))
+    scalars = made.iterate()
+    hook.remove()
+    assert scalars["ratio_error"] < 2e-3 and scalars["groups_kept"] == 2
+    assert set(logits) == {torch.bfloat16}
+    assert {p.dtype for p in made.policy.parameters()} == {torch.float32}

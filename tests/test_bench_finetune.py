@@ -45,7 +45,9 @@ def test_what_a_cell_runs_is_a_valid_config_of_its_own_task(name, task, tmp_path
     method, setting = METHODS[name], TASKS[task]
     tune = finetune_cell.tune_cfg(method, setting, 2, tmp_path)
     configs.check(tune)
-    assert (tune.sim.name, tune.algo.env_steps, tune.seed) == (setting.sim, setting.env_steps, 2)
+    budget = round(method.budget * setting.env_steps)
+    assert (tune.sim.name, tune.sim.options, tune.seed) == (setting.sim, setting.options, 2)
+    assert tune.algo.env_steps == budget
     assert tune.stop_at_success == 0.99
     assert (tune.init_from is None) == (method.base is None)
     assert (tune.dataset is None) == (method.base is not None or method.fails)

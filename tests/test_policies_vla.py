@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import robotrl
+from robotrl.algos.half import in_bf16
 from robotrl.deploy.export import export
 from robotrl.deploy.runtime import Controller
 from robotrl.errors import CapabilityError, ConfigError, DataError
@@ -399,27 +400,44 @@ def test_a_policy_that_says_tokens(sim: Any, decoding: Any) -> None:
     assert torch.equal(chunk, again) and torch.equal(best, same) and not torch.equal(chunk, other)
 
 
+def said_and_trained(policy: Any, obs: Any) -> tuple[Tensor, Tensor]:
+    """Log-probabilities (B, H, A) of what is said: when it is said, with the cache, and of all of it in one pass."""
+    temperature = policy.temperature
+    seen: list[Tensor] = []
+    generator = torch.Generator().manual_seed(0)
+
+    def choose(logits: Tensor) -> Tensor:
+        share = (logits.float() / temperature).softmax(dim=-1)
+        said = torch.multinomial(share.flatten(0, -2), 1, generator=generator).reshape(logits.shape[:-1])
+        seen.append(fn.log_prob(logits.float(), said, temperature))
+        return said
+
+    with torch.no_grad():
+        ctx = policy.encode(obs)
+        said = policy.net.sample(ctx, 10, choose).unflatten(1, (2, 5))
+        assert torch.equal(said, policy.sample_tokens(ctx, torch.Generator().manual_seed(0), "sample"))
+        trained = fn.log_prob(policy.token_logits(ctx, said), said, temperature)
+    return torch.cat(seen, dim=1).unflatten(1, (2, 5)), trained
+
+
 @pytest.mark.parametrize("decoding", DECODINGS)
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 1.6])
 def test_the_first_ratio_is_one(sim: Any, decoding: Any, temperature: float) -> None:
     """Log-probabilities at sampling, with the cache, and at training, in one pass, agree to 1e-5 for each token."""
-    policy = policy_on(sim, decoding=decoding, temperature=temperature)
-    obs = sim.reset(0)
-    seen: list[Tensor] = []
-    with torch.no_grad():
-        ctx = policy.encode(obs)
-        generator = torch.Generator().manual_seed(0)
+    said, trained = said_and_trained(policy_on(sim, decoding=decoding, temperature=temperature), sim.reset(0))
+    assert (said - trained).abs().max() < 1e-5
 
-        def choose(logits: Tensor) -> Tensor:
-            share = (logits / temperature).softmax(dim=-1)
-            said = torch.multinomial(share.flatten(0, -2), 1, generator=generator).reshape(logits.shape[:-1])
-            seen.append(fn.log_prob(logits, said, temperature))
-            return said
 
-        said = policy.net.sample(ctx, 10, choose).unflatten(1, (2, 5))
-        assert torch.equal(said, policy.sample_tokens(ctx, torch.Generator().manual_seed(0), "sample"))
-        trained = fn.log_prob(policy.token_logits(ctx, said), said, policy.temperature)
-    assert (torch.cat(seen, dim=1).unflatten(1, (2, 5)) - trained).abs().max() < 1e-5
+@pytest.mark.parametrize("decoding", DECODINGS)
+def test_in_bfloat16_the_first_ratio_is_nearly_one(sim: Any, decoding: Any) -> None:
+    policy, obs = policy_on(sim, decoding=decoding), sim.reset(0)
+    full, _ = said_and_trained(policy, obs)
+    with in_bf16(True, torch.device("cpu")):
+        said, trained = said_and_trained(policy, obs)
+    assert said.dtype == trained.dtype == torch.float32
+    assert (said - full).abs().max() > 0
+    gap = (said - trained).abs()
+    assert gap.max() < 2e-2 and gap.mean() < 5e-3
 
 
 def test_sampling_follows_the_logits(sim: Any) -> None:

@@ -133,7 +133,7 @@ class FlowVla(ChainPolicy):
     def velocity(self, ctx: Tensor, x: Tensor, t: Tensor, dt: Tensor) -> Tensor:
         """dx/dt (B, H, A) at x, from noise (t = 0) to action (t = 1); `dt` does not matter."""
         del dt
-        return self.net.velocity(unpack(ctx, self.net.sizes), x, t)
+        return self.net.velocity(unpack(ctx, self.net.sizes), x, t).to(x.dtype)
 
     def to_actions(self, raw_action: Tensor) -> Tensor:
         """What is executed of a normalised chunk, in the sim's units, clipped to the action bounds."""

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from robotrl.errors import check_number
 from robotrl.policies.base import Deployed, SpecPolicy
-from robotrl.policies.nets import flat_width
+from robotrl.policies.nets import flat_width, in_full
 from robotrl.policies.vla import bins
 from robotrl.policies.vla.fresh import begin
 from robotrl.policies.vla.openvla import Decoding, OpenVla, OpenVlaCfg, Prefix, TextCfg
@@ -127,12 +127,14 @@ class TokenPolicy(SpecPolicy):
 
     def token_logits(self, ctx: Prefix, tokens: Tensor) -> Tensor:
         """(B, H, A, bins) logits of each token of (B, H, A), given those before it where it is one after the other."""
-        return self.net.logits(ctx, tokens.flatten(1)).unflatten(1, (self.horizon, self.action_width))
+        logits = self.net.logits(ctx, tokens.flatten(1)).unflatten(1, (self.horizon, self.action_width))
+        return in_full(logits)
 
     def sample_tokens(self, ctx: Prefix, generator: torch.Generator | None, mode: Mode) -> Tensor:
         """(B, H, A) bins: drawn at the temperature, or the likeliest of each."""
 
         def choose(logits: Tensor) -> Tensor:
+            logits = in_full(logits)
             if mode == "mean":
                 return logits.argmax(dim=-1)
             share = (logits / self.temperature).softmax(dim=-1)

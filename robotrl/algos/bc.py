@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from robotrl.algos.engine import UPDATES_PER_CALL, Context, Engine, EngineMode, Group, LossModule, LossOut
+from robotrl.algos.half import in_bf16
 from robotrl.algos.learner import Setup
 from robotrl.algos.rows import fitting, means, part, run_updates
 from robotrl.checkpoint import generator_state, set_generator_state
@@ -56,6 +57,8 @@ class BcCfg:
     foresight: float = 0.0
     """Weight of a second task: to tell from what was seen and read the measured state at the episode's end. A small
     policy that is trained from nothing learns by it which thing it is told about; nothing of it stays in the policy."""
+    bf16: bool = False
+    """Networks compute in bfloat16, densities, losses and parameters stay in float32; see docs/engine.md."""
     engine: EngineMode = "eager"
     """"compiled" is faster per update and takes some 10 to 60 s to begin: for clones of many thousand updates."""
 
@@ -89,8 +92,9 @@ class BcLoss(LossModule):
         obs = part(batch, "obs/")
         for key, shifts in part(batch, "shift/").items():
             obs[key] = random_shift(obs[key], shifts, self._cfg.image_shift)
-        ctx = self.policy.encode(obs)
-        loss = self._loss.loss(self.policy, ctx, batch["chunk"], batch["valid"], **part(batch, "drawn/"))
+        with in_bf16(self._cfg.bf16, context.carry.device):
+            ctx = self.policy.encode(obs)
+            loss = self._loss.loss(self.policy, ctx, batch["chunk"], batch["valid"], **part(batch, "drawn/"))
         if "share" in batch:
             # of a part of a batch, the mean over what is valid in it: it counts as much as it has of that
             loss = loss * batch["valid"].float().mean() / batch["share"].mean()

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from robotrl.algos.engine import Context, Engine, EngineMode, Group, LossModule, LossOut, Updates
+from robotrl.algos.half import in_bf16
 from robotrl.algos.learner import Setup, SimLearner
 from robotrl.algos.normalizers import ObsNormalizer, RewardNormalizer
 from robotrl.algos.on_policy import (
@@ -83,6 +84,8 @@ class ChainCfg:
     """Divide rewards by the running deviation of the discounted return."""
     critic_hidden: tuple[int, ...] = (256, 256)
     """Widths of the critic's hidden layers."""
+    bf16: bool = False
+    """Networks compute in bfloat16, densities, losses and parameters stay in float32; see docs/engine.md."""
     engine: EngineMode = "compiled"
     """"compiled" needs a C++ compiler and takes some 10 to 60 s once; "eager" runs the same function uncompiled."""
 
@@ -170,6 +173,10 @@ class ChainLoss(LossModule):
 
     def forward(self, batch: dict[str, Tensor], context: Context) -> LossOut:
         """See `LossModule`."""
+        with in_bf16(self._shared.bf16, context.carry.device):
+            return self._loss(batch, context)
+
+    def _loss(self, batch: dict[str, Tensor], context: Context) -> LossOut:
         cfg = self._shared
         going, lr = context.carry.unbind()
         obs = observations(batch)
@@ -382,7 +389,7 @@ class ChainLearner(SimLearner):
         return {**update_scalars(joined(epochs)), "update_evaluations": float(evaluations)}
 
     def _decide(self, obs: dict[str, Tensor]) -> Decision:
-        with torch.no_grad():
+        with torch.no_grad(), in_bf16(self.cfg.bf16, self._engine.flat.device):
             decision = self.loss.decide(obs, self._generator)
         # sims take float32, whatever the networks are of
         return decision._replace(chunk=decision.chunk.float())

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from robotrl.algos.engine import Context, EngineMode, LossModule, LossOut
+from robotrl.algos.half import in_bf16
 from robotrl.algos.learner import Setup
 from robotrl.algos.on_policy import finite
 from robotrl.algos.rows import part
@@ -74,6 +75,8 @@ class GrpoCfg:
     """Of Adam."""
     grad_norm: float = 1.0
     """Gradients are clipped to this norm."""
+    bf16: bool = False
+    """Networks compute in bfloat16, densities, losses and parameters stay in float32; see docs/engine.md."""
     engine: EngineMode = "eager"
     """How updates are computed; see docs/engine.md."""
 
@@ -103,7 +106,8 @@ class GrpoLoss(LossModule):
     def forward(self, batch: dict[str, Tensor], context: Context) -> LossOut:
         """See `LossModule`."""
         cfg, policy = self._cfg, self.policy
-        logits = policy.token_logits(policy.encode(part(batch, "obs/")), batch["tokens"])
+        with in_bf16(cfg.bf16, context.carry.device):
+            logits = policy.token_logits(policy.encode(part(batch, "obs/")), batch["tokens"])
         log_prob = tokens.log_prob(logits, batch["tokens"], policy.temperature)
         advantage = batch["advantage"][:, None, None].expand_as(log_prob)
         out = weighted_clip(log_prob, batch["log_prob"], advantage, batch["weight"], cfg.clip_low, cfg.clip_high)
@@ -229,8 +233,10 @@ class GrpoLearner(TokenLearner):
         policy, cfg = self.policy, self.cfg
 
         def log_prob(some: dict[str, Tensor]) -> Tensor:
-            ctx = policy.encode({key: some[key] for key in policy.observation_spec})
-            return tokens.log_prob(policy.token_logits(ctx, some["tokens"]), some["tokens"], policy.temperature)
+            with in_bf16(cfg.bf16, self._engine.flat.device):
+                ctx = policy.encode({key: some[key] for key in policy.observation_spec})
+                logits = policy.token_logits(ctx, some["tokens"])
+            return tokens.log_prob(logits, some["tokens"], policy.temperature)
 
         rows = {**found.obs, "tokens": found.record["tokens"]}
         return in_parts(log_prob, rows, cfg.microbatch or cfg.minibatch)

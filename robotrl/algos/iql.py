@@ -21,6 +21,7 @@ from robotrl.algos.actor import RemoteExperience, experience_of
 from robotrl.algos.bc import transforms_for
 from robotrl.algos.engine import UPDATES_PER_CALL, Context, Engine, EngineMode, Group, LossModule, LossOut
 from robotrl.algos.experience import Acting, Experience
+from robotrl.algos.half import in_bf16
 from robotrl.algos.learner import Setup
 from robotrl.algos.off_policy import (
     Made,
@@ -158,7 +159,7 @@ class IqlLoss(LossModule):
         cfg = self._cfg
         ctx = self.policy.encode(part(batch, "obs/"))
         seen = ctx.detach()
-        with torch.autocast(seen.device.type, torch.bfloat16, enabled=cfg.bf16):
+        with in_bf16(cfg.bf16, seen.device):
             with torch.no_grad():
                 next_value = self.value(self.policy.encode(part(batch, "next_obs/"))).to(seen.dtype)
                 judged = functional_call(self.critic, part(context.average, "critic."), (seen, batch["chunk"]))

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from robotrl.algos.engine import Context, EngineMode, LossModule, LossOut
+from robotrl.algos.half import in_bf16
 from robotrl.algos.learner import Setup
 from robotrl.algos.on_policy import finite
 from robotrl.algos.rows import part
@@ -51,6 +52,8 @@ class OpdCfg:
     """Of Adam."""
     grad_norm: float = 1.0
     """Gradients are clipped to this norm."""
+    bf16: bool = False
+    """Networks compute in bfloat16, densities, losses and parameters stay in float32; see docs/engine.md."""
     engine: EngineMode = "eager"
     """How updates are computed; see docs/engine.md."""
 
@@ -81,9 +84,10 @@ class OpdLoss(LossModule):
         """See `LossModule`."""
         cfg, policy, said, weight = self._cfg, self.policy, batch["tokens"], batch["weight"]
         obs = part(batch, "obs/")
-        with torch.no_grad():
-            taught = self.teacher.token_logits(self.teacher.encode(obs), said)
-        logits = policy.token_logits(policy.encode(obs), said)
+        with in_bf16(cfg.bf16, context.carry.device):
+            with torch.no_grad():
+                taught = self.teacher.token_logits(self.teacher.encode(obs), said)
+            logits = policy.token_logits(policy.encode(obs), said)
         loss = DIVERGENCES[cfg.divergence](logits, taught, said, weight, policy.temperature)
         with torch.no_grad():
             ours, theirs = (tokens.log_prob(x, said, policy.temperature) for x in (logits, taught))

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from robotrl.algos.ddp import SEEDS, share
 from robotrl.algos.engine import Context, Engine, EngineMode, Group, LossModule, LossOut
+from robotrl.algos.half import in_bf16
 from robotrl.algos.learner import Setup, SimLearner
 from robotrl.algos.normalizers import ObsNormalizer, RewardNormalizer
 from robotrl.algos.on_policy import (
@@ -92,6 +93,8 @@ class PpoCfg:
     """From scratch: running normalisation of observations, part of the policy; a clone keeps the one it has."""
     normalise_reward: bool = False
     """Divide rewards by the running deviation of the discounted return."""
+    bf16: bool = False
+    """Networks compute in bfloat16, densities, losses and parameters stay in float32; see docs/engine.md."""
     engine: EngineMode = "compiled"
     """"compiled" needs a C++ compiler and takes some 10 to 30 s once; "eager" runs the same function uncompiled."""
 
@@ -132,6 +135,10 @@ class PpoLoss(LossModule):
 
     def forward(self, batch: dict[str, Tensor], context: Context) -> LossOut:
         """See `LossModule`."""
+        with in_bf16(self._cfg.bf16, context.carry.device):
+            return self._loss(batch, context)
+
+    def _loss(self, batch: dict[str, Tensor], context: Context) -> LossOut:
         cfg = self._cfg
         going, lr = context.carry.unbind()
         obs = observations(batch)
@@ -266,7 +273,8 @@ class PpoLearner(SimLearner):
 
     @torch.no_grad()
     def _decide(self, obs: dict[str, Tensor]) -> Decision:
-        density: Density = self.policy.density(self.policy.encode(obs))
+        with in_bf16(self.cfg.bf16, self._engine.flat.device):
+            density: Density = self.policy.density(self.policy.encode(obs))
         raw = density.sample(self._generator)
         return Decision(self.policy.to_actions(raw), {"raw": raw, "log_prob": chunk_log_prob(density, raw)})
 

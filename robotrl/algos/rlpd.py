@@ -18,6 +18,7 @@ from torch.func import functional_call
 from robotrl.algos.actor import experience_of
 from robotrl.algos.engine import UPDATES_PER_CALL, Context, Engine, EngineMode, LossModule, LossOut
 from robotrl.algos.experience import Watch
+from robotrl.algos.half import in_bf16
 from robotrl.algos.learner import Setup, SimLearner
 from robotrl.algos.off_policy import (
     Made,
@@ -126,7 +127,7 @@ class RlpdLoss(LossModule):
         """See `LossModule`."""
         cfg = self._cfg
         both = context.phase == BOTH
-        with torch.autocast(batch["chunk"].device.type, torch.bfloat16, enabled=cfg.bf16):
+        with in_bf16(cfg.bf16, batch["chunk"].device):
             target = self._target(batch, context)
             ctx = self.policy.encode(part(batch, "obs/"))
             values = self.critic(ctx, batch["chunk"])
@@ -144,7 +145,7 @@ class RlpdLoss(LossModule):
 
     def _actor(self, ctx: Tensor, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Losses of the policy, judged by the mean of all critics, and of the temperature."""
-        with torch.autocast(ctx.device.type, torch.bfloat16, enabled=self._cfg.bf16):
+        with in_bf16(self._cfg.bf16, ctx.device):
             drawn = self.policy.draw_with(ctx, noise)
             judged = functional_call(self.critic, detached(self.critic), (ctx, drawn.raw))
         log_prob = drawn.log_prob.flatten(1).sum(1)

@@ -12,6 +12,7 @@ from torch.func import functional_call
 
 from robotrl.algos.actor import experience_of
 from robotrl.algos.engine import UPDATES_PER_CALL, Context, Engine, EngineMode, Group, LossModule, LossOut
+from robotrl.algos.half import in_bf16
 from robotrl.algos.learner import Setup, SimLearner
 from robotrl.algos.off_policy import (
     Debt,
@@ -114,7 +115,7 @@ class SacLoss(LossModule):
     def forward(self, batch: dict[str, Tensor], context: Context) -> LossOut:
         """See `LossModule`."""
         cfg = self._cfg
-        with torch.autocast(batch["chunk"].device.type, torch.bfloat16, enabled=cfg.bf16):
+        with in_bf16(cfg.bf16, batch["chunk"].device):
             target, next_log_prob = self._target(batch, context)
             ctx = self.policy.encode(part(batch, "obs/"))
             values = self.critic(ctx, batch["chunk"])

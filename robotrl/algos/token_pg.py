@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from robotrl.algos.engine import Engine, EngineMode, Group, LossModule
+from robotrl.algos.half import in_bf16
 from robotrl.algos.learner import Setup, SimLearner
 from robotrl.algos.on_policy import epoch_order
 from robotrl.checkpoint import generator_state, set_generator_state
@@ -62,7 +63,8 @@ class TokenLearner(SimLearner):
     """Fine-tunes a policy that says tokens on line.
 
     Args:
-        cfg: has `iterations`, `minibatch`, `microbatch`, `epochs`, `lr`, `grad_norm` and `engine`.
+        cfg: has `iterations`, `minibatch`, `microbatch`, `epochs`, `lr`, `grad_norm`, `bf16` and
+            `engine`.
         setup: see `Setup`; a policy to start from is required.
         method: what to call the method in errors.
         make_loss: (policy) to the method's loss, which has the policy as `policy`.
@@ -106,7 +108,8 @@ class TokenLearner(SimLearner):
     @torch.no_grad()
     def decide(self, obs: dict[str, Tensor]) -> Decision:
         """Chunks drawn at the policy's temperature; remembered are their tokens."""
-        return say(self.policy, obs, self._generator).decision
+        with in_bf16(self._shared.bf16, self._engine.flat.device):
+            return say(self.policy, obs, self._generator).decision
 
     def seen(self, found: Trajectories) -> dict[str, Tensor]:
         """The observations of decisions as rows of a minibatch, "obs/" before their keys."""

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from robotrl.algos.engine import Context, Engine, EngineMode, Group, LossModule, LossOut
+from robotrl.algos.half import in_bf16
 from robotrl.algos.learner import Setup, SimLearner
 from robotrl.algos.on_policy import (
     Batch,
@@ -87,6 +88,8 @@ class VlaRlCfg:
     """What of it is added: its gain, as a potential, which keeps the optimum, or the progress itself, as published."""
     process_scale: float = 1.0
     """Of what is added."""
+    bf16: bool = False
+    """Networks compute in bfloat16, densities, losses and parameters stay in float32; see docs/engine.md."""
     engine: EngineMode = "eager"
     """How updates are computed; see docs/engine.md."""
 
@@ -130,7 +133,8 @@ class VlaRlLoss(LossModule):
         if context.phase == CRITIC:
             info = {"value_loss": value_loss, "actor_on": torch.zeros_like(going)}
             return LossOut(value_loss, info, (None, critic_lr), context.carry)
-        logits = policy.token_logits(policy.encode(obs), batch["tokens"])
+        with in_bf16(cfg.bf16, going.device):
+            logits = policy.token_logits(policy.encode(obs), batch["tokens"])
         log_prob = decision_log_prob(logits, batch["tokens"], policy.temperature)
         out = ppo_clip(log_prob, batch["log_prob"], batch["advantage"], cfg.clip_coef)
         info = {
@@ -223,9 +227,12 @@ class VlaRlLearner(SimLearner):
 
     @torch.no_grad()
     def _decide(self, obs: dict[str, Tensor]) -> Decision:
-        policy, (ctx, decision) = self.policy, say(self.policy, obs, self._generator)
-        said = decision.record["tokens"]
-        log_prob = decision_log_prob(policy.token_logits(ctx, said), said, policy.temperature)
+        policy = self.policy
+        with in_bf16(self.cfg.bf16, self._engine.flat.device):
+            ctx, decision = say(policy, obs, self._generator)
+            said = decision.record["tokens"]
+            logits = policy.token_logits(ctx, said)
+        log_prob = decision_log_prob(logits, said, policy.temperature)
         return decision._replace(record={**decision.record, "log_prob": log_prob})
 
     def _value(self, obs: dict[str, Tensor]) -> Tensor:
