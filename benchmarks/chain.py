@@ -1,7 +1,8 @@
 """Updates of policy gradient through the chain, against the same updates in straightforward eager torch.
 
 Both learn from one recorded rollout of `mujoco/peg-insert`, with the networks and sizes of the presets, and take turns.
-The baseline is measured with one torch thread and with torch's own default, and the better counts; ours has one.
+The baseline is measured with one torch thread and with torch's own default, and the better counts; ours has one, and
+is measured in bfloat16 as well.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from robotrl.transforms import Clip, TransformGroup, bounds_to_unit, inverse
 DESCRIPTION = "updates per second of ReinFlow and DPPO on mujoco/peg-insert against plain eager torch"
 PEERS: dict[str, str] = {}
 TASK, NUM_ENVS, SEED = "mujoco/peg-insert", 96, 0
-OURS, PLAIN = "robotrl", "eager torch"
+OURS, OURS_BF16, PLAIN = "robotrl", "robotrl, bfloat16", "eager torch"
 UNIT = "iterations/s"
 
 
@@ -78,14 +79,14 @@ def run(quick: bool) -> dict[str, Figure]:
     return figures
 
 
-def make_learner(method: Method, engine: EngineMode, num_envs: int = NUM_ENVS) -> ChainLearner:
+def make_learner(method: Method, engine: EngineMode, num_envs: int = NUM_ENVS, bf16: bool = False) -> ChainLearner:
     """Our learner on a policy with random weights: what it costs does not depend on them."""
     sim = make_sim(TASK, num_envs=num_envs, seed=SEED)
     to_unit = bounds_to_unit(ACTION, sim.action_spec.low, sim.action_spec.high)
     outputs = inverse(to_unit), Clip(ACTION, sim.action_spec.low, sim.action_spec.high)
     torch.manual_seed(SEED)
     policy = method.policy.build(sim.observation_spec, sim.action_spec, TransformGroup((), outputs))
-    cfg: Any = replace(method.cfg, engine=engine)
+    cfg: Any = replace(method.cfg, engine=engine, bf16=bf16)
     return cfg.build(Setup(lambda: sim, None, policy, None, SEED))
 
 
@@ -97,15 +98,19 @@ def make_baseline(method: Method, learner: ChainLearner) -> ReinFlowBaseline | D
 def measure(method: Method, quick: bool, num_envs: int = NUM_ENVS, engine: EngineMode = "compiled") -> Measured:
     """Updates on one rollout, interleaved; then one whole iteration of ours, taken apart."""
     learner = make_learner(method, engine, num_envs)
+    halved = make_learner(method, engine, num_envs, bf16=True)
     baseline = make_baseline(method, learner)
     batch, _ = learner.collect()
     generator = torch.Generator().manual_seed(SEED)
     cfg = method.cfg
 
-    def ours() -> float:
-        begun = time.perf_counter()
-        learner.update(batch)
-        return 1 / (time.perf_counter() - begun)
+    def ours(learner: ChainLearner) -> Callable[[], float]:
+        def run_once() -> float:
+            begun = time.perf_counter()
+            learner.update(batch)
+            return 1 / (time.perf_counter() - begun)
+
+        return run_once
 
     def plain(threads: int) -> Callable[[], float]:
         def run_once() -> float:
@@ -123,7 +128,8 @@ def measure(method: Method, quick: bool, num_envs: int = NUM_ENVS, engine: Engin
     torch.set_num_threads(1)
     # compiling is no part of an iteration
     learner.update(batch)
-    routes: dict[str, Callable[[], float]] = {OURS: ours, _plain(1): plain(1)}
+    halved.update(batch)
+    routes: dict[str, Callable[[], float]] = {OURS: ours(learner), OURS_BF16: ours(halved), _plain(1): plain(1)}
     if default > 1 and not quick:
         routes[_plain(default)] = plain(default)
     rates = paired(routes, 1 if quick else 9)
@@ -137,10 +143,15 @@ def figures_of(name: str, measured: Measured) -> dict[str, Figure]:
     cfg = METHODS[name].cfg
     what = f"{NUM_ENVS} envs x {cfg.steps_per_env} steps, minibatch {cfg.minibatch}, {cfg.epochs} epochs"
     rates, shares = measured.rates, measured.shares
-    peers = sorted((r for r in rates.samples if r != OURS), key=lambda r: rates.spread(r).median, reverse=True)
+    peers = sorted(
+        (r for r in rates.samples if r not in (OURS, OURS_BF16)), key=lambda r: rates.spread(r).median, reverse=True
+    )
     tried = "; ".join(f"{route}: {number(rates.spread(route).median)}" for route in peers)
     return {
         f"updates_per_s_{name}": rates.figure(OURS, peers[0], UNIT, "higher", f"{what}; the better counts of {tried}"),
+        f"updates_per_s_bf16_{name}": rates.figure(
+            OURS_BF16, peers[0], UNIT, "higher", "the same with algo.bf16, against the same in float32"
+        ),
         f"compile_s_{name}": Figure(measured.compile_s, "s", note="once; not in the iterations per second"),
         f"simulator_share_{name}": Figure(shares.simulator, "of an iteration", note="of a whole iteration of ours"),
         f"network_evaluations_{name}": Figure(

@@ -84,7 +84,7 @@ def load_of(cfg: TrainCfg[Any, Any], policy: Any, rows: int) -> Load:
     elif cfg.dataset is not None:
         stored = _frames(Path(cfg.dataset))
     whole = getattr(algo, "minibatch", None) or getattr(algo, "batch", rows)
-    return Load(rows, evaluations, stored, bool(getattr(algo, "ema", 0)), whole > rows)
+    return Load(rows, evaluations, stored, bool(getattr(algo, "ema", 0)), whole > rows, getattr(algo, "bf16", False))
 
 
 def advice(cfg: TrainCfg[Any, Any], need: Footprint) -> str:
@@ -97,6 +97,8 @@ def advice(cfg: TrainCfg[Any, Any], need: Footprint) -> str:
         return "take fewer or smaller observations: sim.num_envs, algo.steps_per_env, the dataset"
     if not cfg.recompute:
         return f"set recompute, or choose {fewer}" + ("" if cfg.lora.rank else ", or set lora.rank (e.g. 32)")
+    if not getattr(cfg.algo, "bf16", True):
+        fewer = f"algo.bf16, or {fewer}"
     return f"choose {fewer}" + ("" if cfg.lora.rank else ", or set lora.rank (e.g. 32)")
 
 

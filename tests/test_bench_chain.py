@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from robotrl.algos.on_policy import epoch_order
-from robotrl.benchmarks.chain import METHODS, OURS, figures_of, make_baseline, make_learner, measure
+from robotrl.benchmarks.chain import METHODS, OURS, OURS_BF16, figures_of, make_baseline, make_learner, measure
 from robotrl.policies.diffusion import DiffusionCfg
 from robotrl.policies.flow import FlowCfg
 
@@ -50,7 +50,8 @@ def test_the_figures_have_what_was_measured():
     figures = figures_of("dppo", measured)
     figure = figures["updates_per_s_dppo"]
     assert figure.value == measured.rates.spread(OURS).median
-    assert figure.peer == "eager torch, 1 thread"
+    assert figure.peer == figures["updates_per_s_bf16_dppo"].peer == "eager torch, 1 thread"
+    assert figures["updates_per_s_bf16_dppo"].value == measured.rates.spread(OURS_BF16).median
     assert 0 < figures["simulator_share_dppo"].value < 1
     # 16 decisions (more where an episode ended), each asked 5 times for acting and 5 times in each epoch
     assert figures["network_evaluations_dppo"].value >= (16 + 2 * 16) * 5

@@ -67,6 +67,8 @@ def test_without_memory_the_same_is_found(name: str) -> None:
     size = sum(x.numel() for x in policy.parameters())
     assert found.parameters == found.learning == size and found.optimiser == 3 * 4 * size
     assert found.total == found.weights + found.optimiser + found.update + found.stored
+    halved = update_peak(policy, load._replace(rows=64, bf16=True), policy.observation_spec)
+    assert 0.3 < halved / update_peak(policy, load._replace(rows=64), policy.observation_spec) < 1
     # where activations weigh most, twice the rows are twice of it
     few, many = (update_peak(policy, Load(rows), policy.observation_spec) for rows in (64, 128))
     assert 1.7 < many / few < 2.1
@@ -181,6 +183,8 @@ def test_what_cannot_fit_is_refused_with_what_to_change() -> None:
     need = said(update=2 * GIB, weights=GIB)
     assert advice(adapted, need) == "set recompute, or choose a smaller algo.microbatch"
     adapted.recompute = True
+    assert advice(adapted, need) == "choose algo.bf16, or a smaller algo.microbatch"
+    adapted.algo = replace(grpo.CFG, bf16=True)
     assert advice(adapted, need) == "choose a smaller algo.microbatch"
     assert "sim.num_envs" in advice(adapted, said(stored=2 * GIB, update=GIB))
     check_room(said(weights=2 * GIB), 2 * GIB, lambda need: advice(cfg, need))

@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_map_only
 
 from robotrl.adapters import places
 from robotrl.algos.flat import Views
+from robotrl.algos.half import in_bf16
 from robotrl.algos.rows import part
 from robotrl.algos.update import Context, Group, LossModule, LossOut, State, Update
 from robotrl.config import LoraCfg
@@ -49,6 +50,8 @@ class Load(NamedTuple):
     """Whether averaged weights are kept."""
     parts: bool = False
     """Whether the gradient of a minibatch is put together from those of its parts."""
+    bf16: bool = False
+    """Whether networks compute in bfloat16."""
 
 
 class Footprint(NamedTuple):
@@ -126,7 +129,8 @@ def update_peak(policy: nn.Module, load: Load, observation_spec: dict[str, Spec]
     with Live() as live:
         # parts of a minibatch are added to what was found so far
         total = torch.zeros_like(flat) if load.parts else None
-        found = update.measure(now.flat, now.average, now.carry, batch, "")
+        with in_bf16(load.bf16, flat.device):
+            found = update.measure(now.flat, now.average, now.carry, batch, "")
         # a loss holds what it was measured on until its update is made
         _ = update.step(now, torch.ones(()), found), total
     return live.peak

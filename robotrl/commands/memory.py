@@ -29,6 +29,8 @@ class Args:
     """As lora.heads."""
     steps: int = 1
     """Denoising steps that learn at once: those of the chain for a policy gradient through it, 1 for cloning."""
+    bf16: bool = False
+    """As algo.bf16: networks compute in 16 bits."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -52,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
         policy = make()
         if args.rank:
             adapt_alike(policy, LoraCfg(args.rank, targets=args.targets, heads=args.heads))
-        load = Load(args.rows, args.steps)
+        load = Load(args.rows, args.steps, bf16=args.bf16)
         print(f"as it is:   {footprint(policy, load, policy.observation_spec).line()}", flush=True)
         recompute(policy)
         print(f"recomputed: {footprint(policy, load, policy.observation_spec).line()}")
