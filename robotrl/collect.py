@@ -21,7 +21,7 @@ from robotrl.data.replay_check import check_sim
 from robotrl.data.replay_corrections import Corrector, add_corrections
 from robotrl.data.replay_layout import Layout
 from robotrl.data.rollout import Arrays, Growing, Rollout
-from robotrl.spec import HasFinalObs, HasState, Step, VecSim
+from robotrl.spec import HasFinalObs, HasState, Step, VecSim, lost
 
 
 class Decision(NamedTuple):
@@ -333,8 +333,9 @@ class Collector:
         self._returns += step.reward
         done = step.final_ids
         if len(done):
-            episodes.append(step.info["success"][done])
-            returns.append(self._returns[done])
+            kept = done[~lost(step)[done]]
+            episodes.append(step.info["success"][kept])
+            returns.append(self._returns[kept])
             self._returns[done] = 0.0
 
     def _finish(self, store: Growing, row: Tensor, env_steps: int, episodes: Tensor, returns: Tensor) -> Rollout:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from robotrl.errors import CapabilityError, ConfigError, check_number
 from robotrl.fn import counter
-from robotrl.spec import HasScenarios, HasStateIds, Step, VecSim
+from robotrl.spec import HasScenarios, HasStateIds, Step, VecSim, lost
 from robotrl.wrapping import State, WrappedSim, declared
 
 WINDOW = 200
@@ -60,7 +60,8 @@ class CurriculumSim(WrappedSim):
         if self._left < self._least or not self._least:
             self._queue()
         step: Step = self.sim.step(actions)
-        ended = step.final_ids.tolist()
+        # one that was lost is run again, and takes no start from the queue
+        ended = step.final_ids[~lost(step)[step.final_ids]].tolist()
         if ended:
             ids, success = step.info["state_id"], step.info["success"]
             self._left -= len(ended)

@@ -15,7 +15,7 @@ from robotrl.data.finite import check_finite
 from robotrl.data.rollout import Arrays
 from robotrl.errors import CapabilityError, ConfigError
 from robotrl.fn import counter
-from robotrl.spec import HasState, HasStateIds, VecSim
+from robotrl.spec import HasState, HasStateIds, VecSim, lost
 
 _STREAM = 0x6209
 
@@ -88,7 +88,7 @@ class GroupCollector:
         return counter.among(self._seed ^ _STREAM, draws, self.sim.state_ids("train"))
 
     def collect(self, decide: Decider, starts: NDArray[np.int64]) -> Trajectories:
-        """An episode of each env; env i belongs to group i // G.
+        """An episode of each env; env i belongs to group i // G. A group that has lost an episode is left out.
 
         Args:
             decide: the policy; it is asked about the envs whose episodes still run.
@@ -101,7 +101,7 @@ class GroupCollector:
         ids = np.repeat(starts, self.size)
         sim.queue_states(ids)
         obs = sim.reset()
-        alive, success = torch.ones(n, dtype=torch.bool), torch.zeros(n, dtype=torch.bool)
+        alive, success, gone = torch.ones(n, dtype=torch.bool), *torch.zeros(2, n, dtype=torch.bool)
         seen: list[Arrays] = []
         said: list[Arrays] = []
         valid: list[Tensor] = []
@@ -122,15 +122,21 @@ class GroupCollector:
                 self.env_steps += n
                 ended = (out.terminated | out.truncated) & alive
                 success |= ended & out.info["success"]
+                gone |= ended & lost(out)
                 alive &= ~ended
                 obs = out.obs
             seen.append(now)
             said.append(record)
             valid.append(done)
             whose.append(rows)
-        return Trajectories(
+        found = Trajectories(
             _joined(seen), _joined(said), torch.cat(valid), torch.cat(whose), success, torch.from_numpy(ids)
         )
+        if not gone.any():
+            return found
+        whole = torch.nonzero(~gone.view(-1, self.size).any(dim=1))[:, 0]
+        # the sim gives up on a row that loses one episode after the other
+        return chosen(found, whole, self.size) if len(whole) else self.collect(decide, starts)
 
     def state(self) -> dict[str, Any]:
         """For a resume: between two rollouts nothing else decides what comes."""

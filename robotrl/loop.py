@@ -16,7 +16,7 @@ from robotrl.data.rollout import Arrays
 from robotrl.errors import CapabilityError, ConfigError
 from robotrl.fn.stats import Interval, wilson
 from robotrl.progress import track
-from robotrl.spec import Expert, HasStateIds, Mode, Policy, Split, VecSim
+from robotrl.spec import Expert, HasStateIds, Mode, Policy, Split, VecSim, lost
 
 
 class Actor(Protocol):
@@ -153,9 +153,10 @@ def run_episodes(
             if record:
                 tape.append((before, actions.numpy().copy(), step.reward.numpy().copy()))
             started = step.terminated | step.truncated
+            gone = lost(step)
             for row, env in enumerate(step.final_ids.tolist()):
                 state_id = int(step.info["state_id"][env])
-                if state_id in remaining:
+                if state_id in remaining and not gone[env]:
                     remaining.discard(state_id)
                     span = tape[begin[env] :] if record else []
                     found[state_id] = Episode(

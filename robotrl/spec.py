@@ -112,7 +112,14 @@ class Step(NamedTuple):
     final_ids: Tensor
     """(n,) int64: which envs ended."""
     info: dict[str, Tensor]
-    """(N,) each, about the step just made: `success` bool, `state_id` int64 (start of that episode, -1 if unknown)."""
+    """(N,) each, about the step just made: `success` bool, `state_id` int64 (start of that episode, -1 if unknown).
+
+    Of a sim that may lose episodes besides `lost` bool, see `lost`."""
+
+
+def lost(step: Step) -> Tensor:
+    """(N,) bool: rows whose episode went with the process that ran it. It counts for nothing, and runs again."""
+    return step.info.get("lost", step.terminated & False)
 
 
 @runtime_checkable

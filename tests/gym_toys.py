@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import gymnasium as gym
@@ -106,6 +107,8 @@ class Faulty(gym.Env[np.ndarray, np.ndarray]):
                     return observation, reward, False, {}
                 case "raise":
                     raise ValueError("motor 3 is\ntoo hot")
+                case "die":
+                    os._exit(7)
                 case _:
                     pass
         return observation, reward, False, False, {}

@@ -18,12 +18,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import robotrl
+from robotrl.collect import Decision
 from robotrl.errors import CapabilityError, ConfigError, NumericsError, RobotrlError
+from robotrl.group_rollout import GroupCollector
+from robotrl.loop import evaluate
 from robotrl.registry import SIMS
 from robotrl.sims.gymnasium_sim import vector
+from robotrl.sims.gymnasium_sim.faults import EnvironmentFault
 from robotrl.sims.gymnasium_sim.spaces import action_codec, leaves, one_hot, pick
-from robotrl.sims.gymnasium_sim.vector import EnvironmentFault
-from robotrl.spec import HasCamera, HasState, HasStateIds, Step
+from robotrl.spec import HasCamera, HasState, HasStateIds, Step, lost
 
 TOY, FAULTY, COUNTING = "gym/gym_toys:Toy-v0", "gym/gym_toys:Faulty-v0", "gym/gym_toys:Counting-v0"
 
@@ -337,13 +340,111 @@ def test_faults_at_the_first_steps_are_found_when_the_sim_is_made() -> None:
     assert make(FAULTY, kwargs={"fault": "actions"}, action_bound=3.0).action_spec.high == (3.0, 3.0)
 
 
-def test_a_process_that_dies_is_named() -> None:
-    sim = make(TOY, 2, vectorization="async")
+def kill(sim: Any, row: int) -> None:
+    process = sim.env.processes[row]
+    process.kill()
+    process.join()
+
+
+def test_a_process_that_dies_costs_its_episode_alone() -> None:
+    sim, calm = (make(TOY, 3, vectorization=how) for how in ("async", "sync"))
+    ids = sim.state_ids("val")[:6]
+    for one in (sim, calm):
+        one.queue_states(ids)
+        one.reset()
+    before = sim.step(zeros(sim))
+    assert torch.equal(before.obs["pos"], calm.step(zeros(calm)).obs["pos"])
+    assert not lost(before).any() and not lost(calm.step(zeros(calm))).any()
+    kill(sim, 1)
+    with pytest.warns(UserWarning, match=r"gym_toys:Toy-v0: env 1: its process died \(exit code -9\); that episode is"):
+        step = sim.step(zeros(sim))
+    assert lost(step).tolist() == step.truncated.tolist() == [False, True, False]
+    assert not step.terminated.any() and not step.info["success"].any() and step.reward[1] == 0
+    assert step.final_ids.tolist() == [1] and torch.equal(step.final_obs["pos"][0], before.obs["pos"][1])
+    # the same start again, as if nothing had happened; the others go on
+    fresh = make(TOY, 3)
+    fresh.queue_states([ids[1]])
+    assert torch.equal(step.obs["pos"][1], fresh.reset()["pos"][0])
+    for _ in range(3):
+        fresh.step(zeros(fresh))
+        step, same = sim.step(zeros(sim)), calm.step(zeros(calm))
+        assert torch.equal(step.obs["pos"][[0, 2]], same.obs["pos"][[0, 2]])
+        assert step.info["state_id"].tolist() == list(ids[:3]) and not lost(step).any()
+    sim.close()
+
+
+def test_a_process_that_dies_while_others_restart_loses_its_episode_with_the_next_step() -> None:
+    sim = make(TOY, 2, vectorization="async", limit_steps=3)
+    sim.reset(0, {"stagger": True})
+    sim.step(zeros(sim))
+    step = sim.env.step
+    died = []
+
+    def then_die(actions: Any) -> Any:
+        out = step(actions)
+        if not died:
+            died.append(kill(sim, 0))
+        return out
+
+    sim.env.step = then_die
+    with pytest.warns(UserWarning, match="env 0: its process died"):
+        # row 1 ends and is reset, row 0 is asked for what it has, and is gone
+        assert sim.step(zeros(sim)).final_ids.tolist() == [1]
+    out = sim.step(zeros(sim))
+    assert lost(out).tolist() == [True, False] and bool(out.truncated[0])
+    assert not lost(sim.step(zeros(sim))).any()
+    sim.close()
+
+
+def test_an_evaluation_has_every_start_once_although_processes_die() -> None:
+    options = {"kwargs": {"goal_radius": 0.2}, "limit_steps": 8}
+    sims = [make(TOY, 3, vectorization=how, **options) for how in ("async", "sync")]
+
+    class Middle:
+        def act(self, obs: Any, started: torch.Tensor) -> torch.Tensor:
+            return (-obs["pos"]).clamp(-0.5, 1).float()
+
+    def harm(step: int) -> None:
+        if step in (2, 5, 9):
+            kill(sims[0], step % 3)
+
+    with pytest.warns(UserWarning, match="its process died"):
+        shaken = evaluate(Middle(), sims[0], episodes=9, split="val", on_step=harm)
+    calm = evaluate(Middle(), sims[1], episodes=9, split="val")
+    assert shaken.success.tolist() == calm.success.tolist() and 0 < calm.success.sum() < 9
+    assert np.array_equal(shaken.length, calm.length) and np.array_equal(shaken.ids, calm.ids)
+    sims[0].close()
+
+
+def test_groups_that_lost_an_episode_are_left_out() -> None:
+    sim = make(TOY, 6, vectorization="async", limit_steps=6)
+    collector = GroupCollector(sim, 2, seed=0)
+    asked = []
+
+    def decide(obs: Any) -> Decision:
+        asked.append(len(obs["pos"]))
+        if len(asked) == 2:
+            kill(sim, 3)
+        return Decision(torch.zeros(len(obs["pos"]), 2, 2), {"row": obs["pos"][:, 0].clone()})
+
+    starts = np.array(sim.state_ids("train")[:3])
+    with pytest.warns(UserWarning, match="env 3: its process died"):
+        found = collector.collect(decide, starts)
+    assert found.start.tolist() == [0, 0, 2, 2] and len(found.success) == 4
+    assert sorted(set(found.episode.tolist())) == [0, 1, 2, 3] and len(found.episode) == 4 * 3
+    again = collector.collect(decide, starts)
+    assert again.start.tolist() == [0, 0, 1, 1, 2, 2]
+    sim.close()
+
+
+def test_an_environment_that_always_dies_ends_the_run() -> None:
+    sim = make(FAULTY, 2, vectorization="async", kwargs={"fault": "die", "at": 8})
     sim.reset()
-    sim.env.processes[1].kill()
-    sim.env.processes[1].join()
-    with pytest.raises(EnvironmentFault, match="the process of an environment has died"):
-        for _ in range(3):
+    with (
+        pytest.warns(UserWarning, match="exit code 7"),
+        pytest.raises(EnvironmentFault, match=r"env \d: its process died \(exit code 7\), the 4th in a row"),
+    ):
+        for _ in range(40):
             sim.step(zeros(sim))
     sim.env.close(terminate=True)
 

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from robotrl.errors import NumericsError
 from robotrl.sims.actions import ActionBounds
+from robotrl.sims.gymnasium_sim.faults import EnvironmentFault
 from robotrl.sims.gymnasium_sim.spaces import ActionCodec, Leaf, pick
-from robotrl.sims.gymnasium_sim.vector import AnyVectorEnv, EnvironmentFault
+from robotrl.sims.gymnasium_sim.vector import AnyVectorEnv
 from robotrl.spec import Spec, Step
 
 if TYPE_CHECKING:
@@ -136,8 +137,10 @@ def step_of(
     final_ids: NDArray[np.int64],
     success: Flags,
     state_id: NDArray[np.int64],
+    lost: Flags | None = None,
 ) -> Step:
-    """The record of a step, from arrays."""
+    """The record of a step, from arrays; `lost` is of a sim that may lose episodes."""
+    info = {"success": success, "state_id": state_id} | ({} if lost is None else {"lost": lost})
     return Step(
         obs=tensors(obs),
         reward=torch.from_numpy(reward),
@@ -145,5 +148,5 @@ def step_of(
         truncated=torch.from_numpy(truncated),
         final_obs=tensors(final),
         final_ids=torch.from_numpy(final_ids),
-        info={"success": torch.from_numpy(success), "state_id": torch.from_numpy(state_id)},
+        info={key: torch.from_numpy(value) for key, value in info.items()},
     )

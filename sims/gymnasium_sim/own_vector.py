@@ -12,8 +12,8 @@ from torch import Tensor
 
 from robotrl.errors import unknown
 from robotrl.sims.gymnasium_sim.base import Flags, GymnasiumSim, Obs, Parts, step_of, tensors
+from robotrl.sims.gymnasium_sim.faults import EnvironmentFault, Foreign
 from robotrl.sims.gymnasium_sim.spaces import pick
-from robotrl.sims.gymnasium_sim.vector import EnvironmentFault, Foreign
 from robotrl.spec import Step
 
 

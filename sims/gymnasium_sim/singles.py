@@ -76,18 +76,21 @@ class SingleEnvs(GymnasiumSim):
         if self.limit_steps is not None:
             truncated |= (self._steps >= self.limit_steps) & ~terminated
         none = np.zeros(self.num_envs, bool)
-        success = self._success(infos.get("success", none), infos.get("_success", none), terminated, truncated)
+        lost = np.asarray(infos.get("lost", none), bool)
+        success = self._success(infos.get("success", none), infos.get("_success", none), terminated, truncated) & ~lost
         state_id = self._reported_ids()
         done = terminated | truncated
         final_ids = np.flatnonzero(done)
         final = {key: value[final_ids] for key, value in obs.items()}
         if len(final_ids):
-            obs = self._restart(done, final_ids)
-        return step_of(obs, reward, terminated, truncated, final, final_ids, success, state_id)
+            obs = self._restart(done, lost)
+        return step_of(obs, reward, terminated, truncated, final, final_ids, success, state_id, lost)
 
-    def _restart(self, done: Flags, rows: NDArray[np.int64]) -> Obs:
-        self._ids[rows] = self._starts.take(len(rows))
-        self._steps[rows] = 0
+    def _restart(self, done: Flags, lost: Flags) -> Obs:
+        """New episodes in the rows that are done; one that was lost is run again from its start."""
+        fresh = done & ~lost
+        self._ids[fresh] = self._starts.take(int(fresh.sum()))
+        self._steps[done] = 0
         observation, _ = self._call(self.env.reset, seed=self._ids.tolist(), options={"reset_mask": done})
         return self._converted(observation)
 

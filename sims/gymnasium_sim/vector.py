@@ -10,16 +10,18 @@ import importlib
 import os
 import sys
 import warnings
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from robotrl.errors import ConfigError, RobotrlError, nearest
+from robotrl.errors import ConfigError, nearest
+from robotrl.sims.gymnasium_sim.faults import EnvironmentFault, Foreign, line
+from robotrl.sims.gymnasium_sim.processes import make_processes
 from robotrl.sims.gymnasium_sim.spaces import leaves, pick
 
 AnyVectorEnv = VectorEnv[Any, Any, Any]
@@ -27,10 +29,6 @@ Vectorization = Literal["sync", "async", "vector"]
 SUCCESS_KEYS = ("success", "is_success")
 """Where environments say in `info` that the task is done."""
 PROBE_STEPS = 5
-
-
-class EnvironmentFault(RobotrlError):
-    """A Gymnasium environment raised, or gave what its spaces do not allow."""
 
 
 class Probe(NamedTuple):
@@ -86,40 +84,17 @@ def _version(env_id: str) -> int:
     return int(digits) if digits.isdecimal() else -1
 
 
-class Foreign:
-    """Surrounds a call of an environment's method: what it raises, whatever that is, becomes a fault that says where.
-
-    Errors of ours say already what is wrong, and pass. It may be entered any number of times; one that is made anew for
-    each step would cost as much again.
-
-    Args:
-        name: of the method.
-        fault: makes an error of "NAME() raised ...".
-    """
-
-    def __init__(self, name: str, fault: Callable[[str], EnvironmentFault]) -> None:
-        self._name, self._fault = name, fault
-
-    def __enter__(self) -> None:
-        """Nothing to prepare."""
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Name an error."""
-        if isinstance(error, Exception) and not isinstance(error, RobotrlError):
-            raise self._fault(f"{self._name}() raised {type(error).__name__}: {_line(error)}") from error
-
-
 @contextmanager
 def _making(env_id: str, kwargs: Mapping[str, Any]) -> Generator[None]:
     """Give what the making of an environment raises the environment's name: foreign code says nothing of where."""
     try:
         yield
     except (gym.error.DependencyNotInstalled, ImportError) as error:
-        raise ConfigError(f"sim 'gym/{env_id}' needs a package that is not installed: {_line(error)}") from error
+        raise ConfigError(f"sim 'gym/{env_id}' needs a package that is not installed: {line(error)}") from error
     except TypeError as error:
-        raise ConfigError(f"sim 'gym/{env_id}': option kwargs is {dict(kwargs)}: {_line(error)}") from error
+        raise ConfigError(f"sim 'gym/{env_id}': option kwargs is {dict(kwargs)}: {line(error)}") from error
     except Exception as error:
-        raise EnvironmentFault(f"gym/{env_id}: making it raised {type(error).__name__}: {_line(error)}") from error
+        raise EnvironmentFault(f"gym/{env_id}: making it raised {type(error).__name__}: {line(error)}") from error
 
 
 def make_single(env_id: str, kwargs: Mapping[str, Any], render_mode: str | None = None) -> gym.Env[Any, Any]:
@@ -191,7 +166,7 @@ def _try_picture(env_id: str, kwargs: Mapping[str, Any]) -> str:
             picture: Any = env.render()
         env.close()
     except Exception as error:  # foreign code and graphics drivers: a missing picture must not stop a sim
-        return f"{type(error).__name__}: {_line(error)}"
+        return f"{type(error).__name__}: {line(error)}"
     if not isinstance(picture, np.ndarray) or picture.ndim != 3 or picture.dtype != np.uint8:
         return "render() gave no (height, width, 3) array of uint8"
     return ""
@@ -309,7 +284,7 @@ def make_batch(
     makers = [partial(one, row) for row in range(num_envs)]
     if vectorization == "sync":
         return SyncVectorEnv(makers, copy=False, autoreset_mode=AutoresetMode.DISABLED)
-    return AsyncVectorEnv(makers, copy=False, autoreset_mode=AutoresetMode.DISABLED)
+    return make_processes(env_id, makers)
 
 
 def make_own(env_id: str, num_envs: int, kwargs: Mapping[str, Any]) -> AnyVectorEnv:
@@ -331,7 +306,3 @@ def make_own(env_id: str, num_envs: int, kwargs: Mapping[str, Any]) -> AnyVector
             " expected vectorization 'sync' or 'async'"
         )
     return env
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or "no message"

@@ -1,0 +1,202 @@
+"""Environments in processes of their own, each of which is replaced when it dies.
+
+Foreign simulators crash: a segmentation fault, the out-of-memory killer, a lost graphics context. That costs the
+episode that ran there. The other rows go on, and the row begins anew in a fresh process.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+from gymnasium.vector.utils import CloudpickleWrapper
+
+from robotrl.sims.gymnasium_sim.faults import EnvironmentFault
+
+DEATHS = 3
+"""Processes of one row that may die one after the other without an episode that ends of itself."""
+GONE = (EOFError, BrokenPipeError, ConnectionResetError)
+
+
+class Started(NamedTuple):
+    """A process that serves one environment."""
+
+    pipe: Any
+    """The end on which it is asked."""
+    process: Any
+
+
+class MendedPipe:
+    """The pipe to a row's process, and to the next one when that has died; what `AsyncVectorEnv` holds of a row.
+
+    Args:
+        name: of the environment and its row, for messages.
+        started: the first process.
+        start: gives the next.
+    """
+
+    def __init__(self, name: str, started: Started, start: Callable[[], Started]) -> None:
+        self._name, self._now, self._start = name, started, start
+        self._asked: tuple[str, Any] = ("", None)
+        self._seen: Any = None
+        self._lost = False
+        """Whether the episode went with its process, and the row has not been reset since."""
+        self._deaths = 0
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._now.pipe.closed
+
+    def close(self) -> None:
+        """Close it."""
+        self._now.pipe.close()
+
+    def poll(self, timeout: float | None = 0.0) -> bool:
+        """Whether there is an answer."""
+        return self._lost or self._now.pipe.poll(timeout)
+
+    def send(self, message: tuple[str, Any]) -> None:
+        """Ask the process."""
+        self._asked = message
+        command = message[0]
+        if command == "reset":
+            self._deaths *= self._lost
+            self._lost = False
+        if self._lost and command in ("step", "reset-noop"):
+            return
+        # who is gone will not answer either
+        with suppress(*GONE):
+            self._now.pipe.send(message)
+
+    def recv(self) -> Any:
+        """The answer; of a process that has died since it was asked, what stands for it.
+
+        Raises:
+            EnvironmentFault: one process after the other dies.
+            EOFError: it died when it was asked for something else than a step or a reset.
+        """
+        command = self._asked[0]
+        if self._lost and command in ("step", "reset-noop"):
+            return self._instead(command)
+        try:
+            answer = self._now.pipe.recv()
+        except GONE:
+            return self._mended(command)
+        if answer[1] and command in ("reset", "step", "reset-noop"):
+            self._seen = answer[0][0]
+        return answer
+
+    def _mended(self, command: str) -> Any:
+        self._now.process.join()
+        died = f"{self._name}: its process died (exit code {self._now.process.exitcode})"
+        self._now.pipe.close()
+        if command == "close":
+            return None, True
+        self._deaths += 1
+        if self._deaths > DEATHS:
+            raise EnvironmentFault(
+                f"{died}, the {self._deaths}th in a row: expected an episode to end before its process does"
+            )
+        self._now = self._start()
+        if command == "reset":
+            warnings.warn(f"{died} while it was reset; a new one has taken its place", stacklevel=2)
+            self._now.pipe.send(self._asked)
+            return self.recv()
+        if command not in ("step", "reset-noop"):
+            raise EOFError(died)
+        warnings.warn(f"{died}; that episode is lost, and a new process has taken its place", stacklevel=2)
+        self._lost = True
+        return self._instead(command)
+
+    def _instead(self, command: str) -> Any:
+        if command == "reset-noop":
+            return (self._seen, {}), True
+        return (self._seen, 0.0, False, True, {"lost": True}), True
+
+
+def serve(
+    index: int, make: Any, pipe: Any, theirs: Any, memory: Any, errors: Any, mode: AutoresetMode, permits: Any
+) -> None:
+    """Answer for one environment until told to close; the worker of `AsyncVectorEnv`, whose messages these are.
+
+    Args:
+        index: of the row.
+        make: makes the environment.
+        pipe: where it is asked.
+        theirs: the other end, which is the parent's.
+        memory: shared; not used.
+        errors: takes what the environment raised.
+        mode: rows restart when they are told to; not used.
+        permits: not used.
+    """
+    del memory, mode, permits
+    theirs.close()
+    env = make()
+    seen: Any = None
+
+    def answer(command: str, data: Any) -> Any:
+        nonlocal seen
+        match command:
+            case "reset":
+                seen, info = env.reset(**data)
+                return seen, info
+            case "reset-noop":
+                return seen, {}
+            case "step":
+                seen, *rest = env.step(data)
+                return (seen, *rest)
+            case "_call":
+                name, arguments, named = data
+                found = env.get_wrapper_attr(name)
+                return found(*arguments, **named) if callable(found) else found
+            case "_setattr":
+                return env.set_wrapper_attr(*data)
+            case "_check_spaces":
+                _, observation_space, action_space = data
+                return env.observation_space == observation_space, env.action_space == action_space
+            case _:
+                raise RuntimeError(f"{command!r} is no message to an environment")
+
+    try:
+        while (asked := pipe.recv())[0] != "close":
+            pipe.send((answer(*asked), True))
+        pipe.send((None, True))
+    except (KeyboardInterrupt, Exception):
+        kind, error, _ = sys.exc_info()
+        errors.put((index, kind, error, traceback.format_exc()))
+        pipe.send((None, False))
+    finally:
+        env.close()
+
+
+def make_processes(env_id: str, makers: Sequence[Callable[[], gym.Env[Any, Any]]]) -> AsyncVectorEnv:
+    """Environments in a process each; rows that ended wait for `reset(options={"reset_mask": ...})`.
+
+    A row whose process dies in an episode gives its last observation once more, truncated, with `lost` in `info`.
+    """
+    # without shared memory: what a process leaves half written there, the next one could not tell
+    env = AsyncVectorEnv(makers, shared_memory=False, copy=False, worker=serve, autoreset_mode=AutoresetMode.DISABLED)
+    pipes: Any = env.parent_pipes
+
+    def start(row: int) -> Started:
+        context: Any = multiprocessing.get_context()
+        ours, theirs = context.Pipe()
+        arguments = CloudpickleWrapper(makers[row]), theirs, ours, None, env.error_queue, env.autoreset_mode, None
+        process = context.Process(target=serve, name=f"{env_id}-{row}", args=(row, *arguments), daemon=True)
+        process.start()
+        theirs.close()
+        env.processes[row] = process
+        return Started(ours, process)
+
+    for row, (pipe, process) in enumerate(zip(list(pipes), list(env.processes), strict=True)):
+        pipes[row] = MendedPipe(f"gym/{env_id}: env {row}", Started(pipe, process), partial(start, row))
+    return env
