@@ -184,7 +184,13 @@ def make_processes(env_id: str, makers: Sequence[Callable[[], gym.Env[Any, Any]]
     A row whose process dies in an episode gives its last observation once more, truncated, with `lost` in `info`.
     """
     # without shared memory: what a process leaves half written there, the next one could not tell
-    env = AsyncVectorEnv(makers, shared_memory=False, copy=False, worker=serve, autoreset_mode=AutoresetMode.DISABLED)
+    env = AsyncVectorEnv(
+        makers,
+        shared_memory=False,
+        copy=False,
+        worker=serve,  # pyright: ignore[reportArgumentType]  # declared with two arguments less than it is called with
+        autoreset_mode=AutoresetMode.DISABLED,
+    )
     pipes: Any = env.parent_pipes
 
     def start(row: int) -> Started:
