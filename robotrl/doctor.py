@@ -35,7 +35,7 @@ EXTRAS = {
         "numba",
     ),
     "video": ("av",),
-    "vla": ("torch", "transformers", "peft"),
+    "vla": ("torch", "transformers", "peft", "huggingface_hub"),
     "carla": ("carla",),
     "sb3": ("stable_baselines3",),
     "peers": ("stable_baselines3", "rsl_rl", "envpool", "highway_env"),

@@ -89,6 +89,7 @@ EXTRA_OF_MODULE = {
     "tokenizers": "vla",
     "av": "video",
     "peft": "vla",
+    "huggingface_hub": "vla",
 }
 """Which extra of ours brings a module that an import did not find."""
 

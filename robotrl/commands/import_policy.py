@@ -24,8 +24,8 @@ class Args:
 
     layout: Annotated[Layout, tyro.conf.Positional, tyro.conf.arg(metavar="LAYOUT")]
     """How the directory is laid out: openvla, openvla-oft, lerobot (SmolVLA, pi0) or openpi (pi0)."""
-    path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
-    """The directory."""
+    path: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
+    """The directory, or its name on the hub: ORGANISATION/NAME, with @REVISION behind it if not the newest."""
     sim: Annotated[str, tyro.conf.arg(metavar="SIM")]
     """On whose observations and actions: a name from `robotrl list sims`."""
     out: Path
@@ -33,7 +33,7 @@ class Args:
     options: tuple[str, ...] = ()
     """Options of the sim, as in `robotrl demos`: image=flat_near image_size=224."""
     vlm: str = ""
-    """Directory of the vision-language model's tokenizer.json and config.json (lerobot, openpi)."""
+    """Directory, or name on the hub, of the vision-language model: tokenizer.json and config.json (lerobot, openpi)."""
     key: str = ""
     """Whose statistics; may be left out where there is one."""
     cameras: tuple[str, ...] = ()
@@ -80,7 +80,7 @@ def main(argv: Sequence[str]) -> int:
     finally:
         sim.close()
     seen = ", ".join(f"another {key} moves it by {by:.1%}" for key, by in found.effects.pictures.items())
-    print(f"{found.path}: {found.parameters:,} parameters, fingerprint {found.fingerprint}")
+    print(f"{found.path}: {found.source}, {found.parameters:,} parameters, fingerprint {found.fingerprint}")
     print(f"  {seen}, another instruction by {found.effects.words:.1%}")
     if found.labels is None:
         print("  unverified: compare it with recorded actions by --check-data DATASET")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +12,7 @@ from robotrl.checkpoint import write_checkpoint
 from robotrl.data.reader import read_dataset
 from robotrl.errors import ConfigError, unknown
 from robotrl.importers.examine import Effects, Labels, check_labels, effects, labels
+from robotrl.importers.hub import fetch
 from robotrl.importers.layouts import LAYOUTS, Layout
 from robotrl.load import policy_tree
 from robotrl.spec import Spec, VecSim, visible
@@ -25,7 +26,8 @@ class ImportCfg:
     """What a directory does not say itself."""
 
     vlm: str = ""
-    """Directory of the vision-language model's tokenizer (lerobot, openpi) and config (lerobot's SmolVLA)."""
+    """Directory, or name on the hub, of the vision-language model's tokenizer (lerobot, openpi) and config (lerobot's
+    SmolVLA)."""
     key: str = ""
     """Whose statistics; may be left out where there is one."""
     cameras: Mapping[str, str] = field(default_factory=dict)
@@ -40,6 +42,8 @@ class Imported(NamedTuple):
     """What was found."""
 
     path: Path
+    source: str
+    """Where it came from; of a hub's the name with the commit."""
     parameters: int
     effects: Effects
     fingerprint: str
@@ -99,7 +103,7 @@ def import_policy(
 
     Args:
         layout: how the directory is laid out.
-        path: the directory.
+        path: the directory, or its name on the hub; see `robotrl.importers.hub.fetch`.
         sim: on whose observations and actions.
         out: the checkpoint's directory, which must not exist yet; `init_from` and `robotrl eval` take it.
         cfg: what the directory does not say itself.
@@ -114,7 +118,10 @@ def import_policy(
     out = Path(out)
     if out.exists():
         raise ConfigError(f"out is {out}: expected a directory that does not exist yet")
-    policy = read_layout(layout, path, visible(sim), sim.action_spec, cfg or ImportCfg())
+    cfg, fetched = cfg or ImportCfg(), fetch(path)
+    model = fetch(cfg.vlm) if cfg.vlm else None
+    cfg = replace(cfg, vlm="" if model is None else str(model.path))
+    policy = read_layout(layout, fetched.path, visible(sim), sim.action_spec, cfg)
     policy.control_dt_s = sim.control_dt_s
     policy.eval()
     seen = effects(policy)
@@ -127,7 +134,8 @@ def import_policy(
     parameters = sum(x.numel() for x in policy.parameters())
     origin = {
         "layout": layout,
-        "source": str(path),
+        "source": fetched.origin,
+        "vlm": None if model is None else model.origin,
         "parameters": parameters,
         "fingerprint": fingerprint,
         "effects": {**seen.pictures, "words": seen.words},
@@ -135,4 +143,4 @@ def import_policy(
     }
     out.parent.mkdir(parents=True, exist_ok=True)
     write_checkpoint(out, {"policy": tree, "import": origin}, step=0, kind=STAGE)
-    return Imported(out, parameters, seen, fingerprint, found)
+    return Imported(out, fetched.origin, parameters, seen, fingerprint, found)
