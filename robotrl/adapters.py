@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
@@ -22,6 +23,7 @@ from torch import nn
 from robotrl.config import ALL_LAYERS, LoraCfg
 from robotrl.errors import ConfigError, DataError, unknown
 from robotrl.frozen import freeze, thaw
+from robotrl.halved import halve, whole
 from robotrl.plain import settings_from_json
 
 ADAPTER = "default"
@@ -40,6 +42,8 @@ class Adaptation:
     """Names of the parameters that learn as a whole."""
     base_sha256: str
     """Of the policy's weights before."""
+    halved: tuple[str, ...] = ()
+    """Names of the frozen layers whose weights are kept in bfloat16."""
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
@@ -69,7 +73,9 @@ def adapt(policy: nn.Module, cfg: LoraCfg, run: Callable[[], object]) -> None:
         ConfigError: a target or head that the policy does not have, or `peft` is not installed.
     """
     where = places(policy, cfg, run)
-    _freeze_and_insert(policy, Adaptation(cfg.rank, cfg.alpha, *where, weights_sha256(policy)))
+    _freeze_and_insert(
+        policy, Adaptation(cfg.rank, cfg.alpha, where.layers, where.heads, weights_sha256(policy), where.halved)
+    )
 
 
 class Places(NamedTuple):
@@ -79,18 +85,18 @@ class Places(NamedTuple):
     """Names of the layers that get adapters."""
     heads: tuple[str, ...]
     """Names of the parameters that learn as a whole."""
+    halved: tuple[str, ...]
+    """Names of the frozen layers whose weights are to be kept in bfloat16."""
 
 
 def places(policy: nn.Module, cfg: LoraCfg, run: Callable[[], object]) -> Places:
     """Where the settings put adapters; see `adapt`."""
     parameters = [name for name, _ in policy.named_parameters()]
     heads = tuple(_chosen("lora.heads", cfg.heads, parameters)) if cfg.heads else ()
-    called = [
-        name
-        for name in called_layers(policy, run)
-        if policy.get_submodule(name).weight.requires_grad and f"{name}.weight" not in heads
-    ]
-    return Places(tuple(_chosen("lora.targets", cfg.targets, called)), heads)
+    frozen = [name for name in called_layers(policy, run) if f"{name}.weight" not in heads]
+    called = [name for name in frozen if policy.get_submodule(name).weight.requires_grad]
+    halved = _alone(policy, frozen) if cfg.bf16_base else ()
+    return Places(tuple(_chosen("lora.targets", cfg.targets, called)), heads, halved)
 
 
 def attach(policy: nn.Module, adaptation: Adaptation) -> None:
@@ -116,6 +122,8 @@ def attach(policy: nn.Module, adaptation: Adaptation) -> None:
 def merged(policy: Any) -> Any:
     """A policy that computes the same without adapters, up to rounding: each product is added to its weight.
 
+    Weights that were kept in bfloat16 are those, in float32.
+
     Args:
         policy: any policy.
 
@@ -129,10 +137,12 @@ def merged(policy: Any) -> Any:
     with torch.no_grad():
         for name in adaptation.layers:
             layer: Any = out.get_submodule(name)
-            linear = layer.get_base_layer()
+            out.set_submodule(name, layer.get_base_layer())
+            whole(out, {name} & {*adaptation.halved})
+            linear: Any = out.get_submodule(name)
             weight = linear.weight + layer.get_delta_weight(ADAPTER).to(linear.weight.dtype)
             linear.weight = nn.Parameter(weight, linear.weight.learns)
-            out.set_submodule(name, linear)
+        whole(out, {*adaptation.halved} - {*adaptation.layers})
     thaw(out)
     for name in ("adaptation", "peft_config"):
         del vars(out)[name]
@@ -181,6 +191,8 @@ def _freeze_and_insert(policy: nn.Module, adaptation: Adaptation) -> None:
     inject_adapter_in_model(config, policy, ADAPTER)
     for name in adaptation.heads:
         policy.get_parameter(name).requires_grad_(True)
+    # after `peft`, which gives adapters the type of their base
+    halve(policy, (f"{name}.base_layer" if name in adaptation.layers else name for name in adaptation.halved))
     vars(policy)["adaptation"] = adaptation
 
 
@@ -195,6 +207,12 @@ def _chosen(field: str, names: tuple[str, ...], paths: list[str]) -> list[str]:
             parts = {part for path in paths for part in path.split(".") if not part.isdigit()}
             raise unknown(field, name, parts)
     return [path for path in paths if any(name == ALL_LAYERS or _stands_in(name, path) for name in names)]
+
+
+def _alone(policy: nn.Module, names: list[str]) -> tuple[str, ...]:
+    """Those of the layers whose weight nobody else has: one that is shared is read past its layer."""
+    owners = Counter(id(p) for part in policy.modules() for p in part.parameters(recurse=False))
+    return tuple(name for name in names if owners[id(policy.get_submodule(name).weight)] == 1)
 
 
 def _stands_in(name: str, path: str) -> bool:

@@ -83,6 +83,8 @@ class LoraCfg:
     """Linear layers that get one: parts of their names, e.g. q_proj or language_model; "all" for each that learns."""
     heads: tuple[str, ...] = ()
     """Parts of the names of layers that learn as a whole besides, e.g. action_out_proj."""
+    bf16_base: bool = False
+    """Keep the frozen weights of linear layers in bfloat16: half their memory, for the rounding of the base."""
 
 
 @dataclass(frozen=True)
@@ -222,8 +224,10 @@ def _check_lora(cfg: TrainCfg[Any, Any]) -> None:
     if not 0 < lora.alpha < math.inf:
         raise out_of_range("lora.alpha", lora.alpha, "above 0")
     if not lora.rank:
-        if lora.heads or lora.targets != (ALL_LAYERS,):
-            raise ConfigError("lora.rank is 0 beside lora.targets or lora.heads: expected 1 or more, e.g. 32")
+        if lora.heads or lora.targets != (ALL_LAYERS,) or lora.bf16_base:
+            raise ConfigError(
+                "lora.rank is 0 beside lora.targets, lora.heads or lora.bf16_base: expected 1 or more, e.g. 32"
+            )
         return
     if not lora.targets:
         raise ConfigError(f'lora.targets is empty: expected parts of the names of layers, or "{ALL_LAYERS}"')

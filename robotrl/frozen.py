@@ -49,8 +49,13 @@ def freeze(module: nn.Module, learning: Collection[str]) -> None:
             frozen = made.setdefault(id(parameter), Frozen(parameter))
             setattr(part, name, frozen)
         if own:
-            part.register_state_dict_post_hook(_leave_out)
-            part.register_load_state_dict_pre_hook(_put_in)
+            keep_out(part)
+
+
+def keep_out(part: nn.Module) -> None:
+    """Let a module's `state_dict` leave out its frozen weights, and `load_state_dict` not miss them."""
+    part.register_state_dict_post_hook(_leave_out)
+    part.register_load_state_dict_pre_hook(_put_in)
 
 
 def thaw(module: nn.Module) -> None:

@@ -146,6 +146,55 @@ def test_every_adapter_counts_and_merged_it_computes_the_same(name: str) -> None
     assert torch.equal(probe(policy), acted)
 
 
+# a base in 16 bits
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_a_base_in_16_bits_is_half_as_large_and_says_nearly_the_same(name: str) -> None:
+    base = probe(MAKE[name]())
+    full, half = adapted(name), adapted(name, replace(LORA, bf16_base=True))
+    halved = adaptation_of(half).halved  # pyright: ignore[reportOptionalMemberAccess]
+    assert set(adaptation_of(full).layers) <= set(halved)  # pyright: ignore[reportOptionalMemberAccess]
+
+    def size(policy: Any, layer: str) -> int:
+        part = policy.get_submodule(layer)
+        weight = getattr(part, "base_layer", part).weight
+        return weight.numel() * weight.element_size()
+
+    assert {size(half, layer) / size(full, layer) for layer in halved} == {0.5}
+    assert {x.dtype for x in learning(half).values()} == {torch.float32}
+    assert learning(half).keys() == learning(full).keys() and half.state_dict().keys() == full.state_dict().keys()
+    # tokens are the likeliest ones, which rounding hardly ever changes
+    moved = (probe(half) - base).abs().mean()
+    assert moved < 0.05 and (moved > 0 or name in ("parallel", "autoregressive"))
+    # neither a copy nor a cast of the whole network makes it large again, and copies share it
+    other = copy.deepcopy(half).to(torch.float32)
+    layer = halved[0]
+    assert other.get_submodule(layer).base_layer.weight is half.get_submodule(layer).base_layer.weight
+    assert size(other, layer) == size(half, layer) and torch.equal(probe(other), probe(half))
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_merged_a_base_in_16_bits_is_an_ordinary_policy(name: str) -> None:
+    policy = adapted(name, replace(LORA, bf16_base=True))
+    disturb(policy)
+    one = merged(policy)
+    assert not any(isinstance(x, Frozen) or x.dtype != torch.float32 for x in one.parameters())
+    assert {type(x) for x in one.modules()} == {type(x) for x in MAKE[name]().modules()}
+    acted, base = probe(policy), probe(adapted(name))
+    assert (probe(one) - acted).abs().mean() < 0.1 * (acted - base).abs().mean()
+
+
+def test_a_run_with_a_base_in_16_bits_ends_the_same_when_stopped_and_is_loaded(tmp_path: Path) -> None:
+    cfg = replace(run_cfg(grpo.saved(tmp_path / "clone")), lora=replace(LORA, bf16_base=True))
+    train(cfg, tmp_path / "whole")
+    train(cfg, tmp_path / "cut", [StopAt(2)])
+    resume(tmp_path / "cut")
+    assert_same_end(tmp_path / "whole", tmp_path / "cut")
+    policy = load_policy(tmp_path / "whole", "latest")
+    assert adaptation_of(policy).halved  # pyright: ignore[reportOptionalMemberAccess]
+
+
 @given(st.integers(1, 5), st.integers(1, 6), st.integers(1, 6), st.floats(0.5, 64), st.integers(0, 10**6))
 @settings(max_examples=25, deadline=None)
 def test_what_is_merged_is_the_product(rank: int, wide: int, high: int, alpha: float, seed: int) -> None:
@@ -346,7 +395,7 @@ def test_a_config_without_adapters_is_as_before_and_old_ones_are_read() -> None:
     [
         ({"lora": LoraCfg(rank=-1)}, "lora.rank is -1"),
         ({"lora": LoraCfg(rank=4, alpha=0.0)}, "lora.alpha is 0.0: expected above 0"),
-        ({"lora": LoraCfg(targets=("q_proj",))}, "lora.rank is 0 beside lora.targets or lora.heads"),
+        ({"lora": LoraCfg(targets=("q_proj",))}, "lora.rank is 0 beside lora.targets, lora.heads or lora.bf16_base"),
         ({"lora": LoraCfg(rank=4, targets=())}, "lora.targets is empty"),
         ({"lora": LORA, "init_from": None}, "lora.rank is 4 and init_from is not given"),
         ({"lora": LORA, "actor": ActorCfg(process=True)}, "actor.process is True"),

@@ -74,9 +74,11 @@ def test_without_memory_the_same_is_found(name: str) -> None:
     assert 1.7 < many / few < 2.1
 
 
+@pytest.mark.parametrize("bf16_base", [False, True])
 @pytest.mark.parametrize("name", ["parallel", "smolvla"])
-def test_an_adapted_policy_needs_what_it_is_said_to(name: str) -> None:
-    cfg = LoraCfg(rank=3, targets=("language_model", "text_model", "lm_expert"), heads=("projector", "action_out_proj"))
+def test_an_adapted_policy_needs_what_it_is_said_to(name: str, bf16_base: bool) -> None:
+    targets, heads = ("language_model", "text_model", "lm_expert"), ("projector", "action_out_proj")
+    cfg = LoraCfg(rank=3, targets=targets, heads=heads, bf16_base=bf16_base)
     policy = kit.MAKE[name]()
     known = {part for key, _ in policy.named_parameters() for part in key.split(".")}
     cfg = replace(cfg, **{f: tuple(n for n in getattr(cfg, f) if n in known) for f in ("targets", "heads")})

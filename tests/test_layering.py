@@ -74,7 +74,8 @@ MAY_IMPORT = {
     # Whether a policy is for a sim.
     "fit": BASE,
     "frozen": BASE,
-    "adapters": BASE | {"config", "frozen"},
+    "halved": BASE | {"frozen"},
+    "adapters": BASE | {"config", "frozen", "halved"},
     # Finds a policy in a run, and its class through the registry.
     "load": BASE | HELPERS | RUN | {"adapters"},
     "policies": {"spec", "transforms", "errors", "plain", "fn"},

@@ -29,6 +29,8 @@ class Args:
     """As lora.heads."""
     steps: int = 1
     """Denoising steps that learn at once: those of the chain for a policy gradient through it, 1 for cloning."""
+    bf16_base: bool = False
+    """As lora.bf16_base: frozen weights in 16 bits."""
     bf16: bool = False
     """As algo.bf16: networks compute in 16 bits."""
 
@@ -53,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
     with without_memory(kind):
         policy = make()
         if args.rank:
-            adapt_alike(policy, LoraCfg(args.rank, targets=args.targets, heads=args.heads))
+            adapt_alike(policy, LoraCfg(args.rank, targets=args.targets, heads=args.heads, bf16_base=args.bf16_base))
         load = Load(args.rows, args.steps, bf16=args.bf16)
         print(f"as it is:   {footprint(policy, load, policy.observation_spec).line()}", flush=True)
         recompute(policy)
