@@ -32,6 +32,7 @@ LEARN = (
         "load",
         "fit",
         "frozen",
+        "halved",
         "adapters",
     }
 )
