@@ -148,9 +148,8 @@ def figures_of(name: str, measured: Measured) -> dict[str, Figure]:
     cfg = METHODS[name].cfg
     what = f"{NUM_ENVS} envs x {cfg.steps_per_env} steps, minibatch {cfg.minibatch}, {cfg.epochs} epochs"
     rates, shares = measured.rates, measured.shares
-    peers = sorted(
-        (r for r in rates.samples if r not in (OURS, OURS_BF16)), key=lambda r: rates.spread(r).median, reverse=True
-    )
+    plain = (route for route in rates.samples if route.startswith(PLAIN))
+    peers = sorted(plain, key=lambda r: rates.spread(r).median, reverse=True)
     tried = "; ".join(f"{route}: {number(rates.spread(route).median)}" for route in peers)
     return {
         f"updates_per_s_{name}": rates.figure(OURS, peers[0], UNIT, "higher", f"{what}; the better counts of {tried}"),

@@ -7,13 +7,15 @@ rollout or an evaluation, need not know.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from robotrl.frozen import Frozen, keep_out
+
+L = TypeVar("L", bound=nn.Linear)
 
 
 class HalfLinear(nn.Linear):
@@ -40,20 +42,30 @@ def halve(policy: nn.Module, names: Iterable[str]) -> None:
         policy.set_submodule(name, _like(layer, HalfLinear, torch.bfloat16))
 
 
+def half_of(layer: nn.Linear, weight: nn.Parameter) -> HalfLinear:
+    """A layer with another's bias and the given weight in bfloat16."""
+    return _with(layer, HalfLinear, weight)
+
+
 def whole(policy: nn.Module, names: Iterable[str]) -> None:
     """Ordinary layers again, in place, with the rounded weights in float32."""
     for name in names:
         policy.set_submodule(name, _like(policy.get_submodule(name), nn.Linear, torch.float32))
 
 
-def _like(layer: nn.Module, kind: type[nn.Linear], dtype: torch.dtype) -> nn.Linear:
+def _like(layer: nn.Module, kind: type[L], dtype: torch.dtype) -> L:
     before = layer.weight
     assert isinstance(before, Frozen)
-    with torch.device("meta"):
-        made = kind(layer.in_features, layer.out_features, bias=False)  # pyright: ignore[reportArgumentType]
     weight = Frozen(before.detach().to(dtype))
     weight.learns = before.learns
-    made.weight = weight
+    made = _with(layer, kind, weight)
     keep_out(made)
+    return made
+
+
+def _with(layer: nn.Module, kind: type[L], weight: nn.Parameter) -> L:
+    with torch.device("meta"):
+        made = kind(*reversed(weight.shape), bias=False)
+    made.weight = weight
     made.register_parameter("bias", dict(layer.named_parameters(recurse=False)).get("bias"))
     return made.train(layer.training)

@@ -153,10 +153,9 @@ def run_episodes(
             if record:
                 tape.append((before, actions.numpy().copy(), step.reward.numpy().copy()))
             started = step.terminated | step.truncated
-            gone = lost(step)
             for row, env in enumerate(step.final_ids.tolist()):
                 state_id = int(step.info["state_id"][env])
-                if state_id in remaining and not gone[env]:
+                if state_id in remaining and not lost(step)[env]:
                     remaining.discard(state_id)
                     span = tape[begin[env] :] if record else []
                     found[state_id] = Episode(

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import robotrl
+from robotrl.algos.bc import BcCfg, BcLoss
+from robotrl.algos.engine import Context
 from robotrl.algos.half import in_bf16
 from robotrl.deploy.export import export
 from robotrl.deploy.runtime import Controller
@@ -564,3 +566,16 @@ def test_every_family_can_be_read(sim: Any) -> None:
     for text in EVERY[::29]:
         ids = policy.prompt(torch.from_numpy(encode(text))[None])
         assert int(ids.there.sum()) == 1 + len(text.split())
+
+
+@pytest.mark.parametrize("decoding", DECODINGS)
+def test_it_is_cloned_with_a_second_task_in_bfloat16(sim: Any, decoding: Any) -> None:
+    policy = policy_on(sim, decoding=decoding)
+    obs = {f"obs/{key}": x.clone() for key, x in sim.reset(0).items() if key in policy.observation_spec}
+    valid = torch.ones(6, 2, dtype=torch.bool)
+    batch = {**obs, "chunk": torch.zeros(6, 2, 5), "valid": valid, "end": torch.zeros(6, 3)}
+    found = [BcLoss(policy, clone_loss_of(policy), BcCfg(foresight=1.0, bf16=bf16), 3) for bf16 in (False, True)]
+    found[1].load_state_dict(found[0].state_dict())
+    full, half = (loss(batch, Context(torch.zeros(1), {}, "")) for loss in found)
+    assert half.loss.dtype == torch.float32
+    assert 0 < (full.loss - half.loss).abs() < 0.02 * full.loss

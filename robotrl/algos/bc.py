@@ -95,14 +95,15 @@ class BcLoss(LossModule):
         with in_bf16(self._cfg.bf16, context.carry.device):
             ctx = self.policy.encode(obs)
             loss = self._loss.loss(self.policy, ctx, batch["chunk"], batch["valid"], **part(batch, "drawn/"))
+            foreseen = None if self.ahead is None else self.ahead(self.policy.reading(ctx))
         if "share" in batch:
             # of a part of a batch, the mean over what is valid in it: it counts as much as it has of that
             loss = loss * batch["valid"].float().mean() / batch["share"].mean()
         done = context.carry[0]
         lr = self._cfg.lr * cosine(done / self._cfg.updates) * ((done + 1) / (self._cfg.warmup + 1)).clamp(max=1)
         info, rates = {"lr": lr}, (lr,)
-        if self.ahead is not None:
-            info["foresight"] = (self.ahead(self.policy.reading(ctx)) - batch["end"]).square().mean()
+        if foreseen is not None:
+            info["foresight"] = (foreseen - batch["end"]).square().mean()
             loss, rates = loss + self._cfg.foresight * info["foresight"], (lr, lr)
         return LossOut(loss, info, rates, context.carry + 1)
 

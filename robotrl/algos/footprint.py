@@ -29,7 +29,7 @@ from robotrl.config import LoraCfg
 from robotrl.errors import ConfigError
 from robotrl.fn import tokens
 from robotrl.fn.clone import chunk_shape
-from robotrl.halved import HalfLinear
+from robotrl.halved import half_of
 from robotrl.registry import POLICIES
 from robotrl.spec import HasChain, HasTokens, Spec
 
@@ -171,9 +171,8 @@ def adapt_alike(policy: Any, cfg: LoraCfg) -> None:
     policy.requires_grad_(False)
     for name in where.halved:
         layer: Any = policy.get_submodule(name)
-        half = HalfLinear(layer.in_features, layer.out_features, layer.bias is not None).requires_grad_(False)
-        half.weight = nn.Parameter(layer.weight.to(torch.bfloat16), requires_grad=False)
-        policy.set_submodule(name, half)
+        weight = nn.Parameter(layer.weight.to(torch.bfloat16), requires_grad=False)
+        policy.set_submodule(name, half_of(layer, weight))
     for name in where.layers:
         policy.set_submodule(name, _Adapted(policy.get_submodule(name), cfg.rank))
     for name in where.heads:

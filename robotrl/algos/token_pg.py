@@ -63,8 +63,7 @@ class TokenLearner(SimLearner):
     """Fine-tunes a policy that says tokens on line.
 
     Args:
-        cfg: has `iterations`, `minibatch`, `microbatch`, `epochs`, `lr`, `grad_norm`, `bf16` and
-            `engine`.
+        cfg: has `iterations`, `minibatch`, `microbatch`, `epochs`, `lr`, `grad_norm`, `bf16`, `engine`.
         setup: see `Setup`; a policy to start from is required.
         method: what to call the method in errors.
         make_loss: (policy) to the method's loss, which has the policy as `policy`.
