@@ -12,6 +12,7 @@ from torch import Tensor
 
 from robotrl.errors import out_of_range
 from robotrl.fn import chain
+from robotrl.fn.noise import randn
 from robotrl.policies.base import Deployed, NetworkPolicy, SpecPolicy
 from robotrl.spec import ActOut, Mode, Spec
 from robotrl.transforms import TransformGroup
@@ -106,10 +107,8 @@ class ChainPolicy(SpecPolicy):
         """A chunk for each row; `sample` starts from standard normal noise, `mean` from zero noise."""
         first = next(iter(obs.values()))
         shape = (len(first), *self.noise_shape)
-        if mode == "mean":
-            noise = torch.zeros(shape, device=first.device)
-        else:
-            noise = torch.randn(shape, generator=generator, device=first.device)
+        zeros = mode == "mean"
+        noise = torch.zeros(shape, device=first.device) if zeros else randn(shape, generator, first.device)
         return ActOut(self.deploy(obs, noise).actions, state)
 
 

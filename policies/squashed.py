@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from robotrl.fn.chain import normal_log_prob
+from robotrl.fn.noise import randn
 from robotrl.policies.base import Deployed, NetworkPolicy
 from robotrl.policies.closed_form import Drawn
 from robotrl.policies.encoder import ImageNorm, Pool
@@ -100,7 +101,7 @@ class SquashedPolicy(NetworkPolicy):
         """A normalised chunk with noise, and its density."""
         ctx = self.encode(obs)
         shape = (len(ctx), self.horizon, self.action_width)
-        return self.draw_with(ctx, torch.randn(shape, generator=generator, device=ctx.device, dtype=ctx.dtype))
+        return self.draw_with(ctx, randn(shape, generator, ctx.device, ctx.dtype))
 
     def deploy(self, obs: dict[str, Tensor], noise: Tensor | None) -> Deployed:
         """The squashed mean; takes no noise."""

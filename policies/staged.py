@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from robotrl.fn import chain
+from robotrl.fn.noise import randn
 from robotrl.policies.base import Deployed
 from robotrl.policies.diffusion import DiffusionPolicy
 from robotrl.policies.flow import FlowPolicy
@@ -96,7 +97,7 @@ class StagedPolicy(nn.Module):
         shape = (len(first), *self.noise_shape)
         noise = torch.zeros(shape, device=first.device)
         if mode == "sample":
-            noise = torch.randn(shape, generator=generator, device=first.device)
+            noise = randn(shape, generator, first.device)
         return ActOut(self.deploy(obs, noise).actions, state)
 
     def to_json(self) -> dict[str, Any]:

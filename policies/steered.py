@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from robotrl.errors import CapabilityError, ConfigError, out_of_range, unknown
+from robotrl.fn.noise import randn
 from robotrl.plain import settings_from_json
 from robotrl.policies.base import Deployed
 from robotrl.policies.nets import Activation, Mlp
@@ -243,7 +244,7 @@ class SteeredPolicy(nn.Module):
             noise = self.actor.mean(ctx)
         else:
             shape = (len(ctx), *self.base_noise)
-            noise = self.actor.draw(ctx, torch.randn(shape, generator=generator, device=ctx.device)).noise
+            noise = self.actor.draw(ctx, randn(shape, generator, ctx.device)).noise
         return ActOut(self.to_actions(self.steer(ctx, noise)), state)
 
     def check_base(self) -> None:

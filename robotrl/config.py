@@ -107,6 +107,9 @@ class TrainCfg(Generic[Algo, PolicyCfg]):
     """Iterations between two checkpoints; evaluations and the last iteration are saved as well."""
     keep: int = 3
     """How many of the newest checkpoints to keep; the best is kept besides."""
+    device: str = "cpu"
+    """Where networks act and learn: "cpu", "cuda", "cuda:1"; with torchrun "cuda" is the GPU of each process's number.
+    A sim that steps elsewhere stays there. Small networks are faster on a CPU."""
     torch_threads: int = 1
     """Threads of torch; physics has the cores while envs step."""
     intervention: InterventionCfg = field(default_factory=InterventionCfg)

@@ -17,6 +17,7 @@ from robotrl.fit import check_fit
 from robotrl.inspection import kind_of
 from robotrl.load import load_policy
 from robotrl.loop import Actor, EvalResult, PolicyActor, evaluate
+from robotrl.placed import CPU, device_of, placed
 from robotrl.registry import make_sim
 from robotrl.run import Run
 from robotrl.spec import Split, VecSim
@@ -147,6 +148,7 @@ def evaluate_path(
     seed: int = 0,
     num_envs: int = 64,
     options: Sequence[str] = (),
+    device: str = "cpu",
 ) -> EvalResult:
     """Run each of the first starts of a split exactly once.
 
@@ -158,14 +160,15 @@ def evaluate_path(
         seed: of the policy's noise.
         num_envs: envs that step at once.
         options: of the sim, "name=value", over those that the run had.
+        device: where the policy acts; a bundle is for the CPU.
 
     Raises:
         ConfigError: the sim is unknown, cannot be told from the path, or is not what the policy was trained for, or
-            there are fewer starts.
+            there are fewer starts, or the device is not there or not for this.
         DataError: nothing readable is at the path.
     """
     refuse_dataset(path)
-    vec = make_sim_of(path, sim, num_envs=min(num_envs, episodes), seed=seed, options=options)
+    vec = make_sim_of(path, sim, num_envs=min(num_envs, episodes), seed=seed, options=options, device=device)
     try:
         return evaluate(actor_of(path, vec, seed), vec, episodes=episodes, split=split, seed=seed)
     finally:
@@ -186,8 +189,10 @@ def refuse_dataset(path: Path) -> None:
 def actor_of(path: Path, sim: VecSim, seed: int) -> Actor:
     """Whatever acts at `path`, a run, a checkpoint or a bundle, in all envs of a sim."""
     if kind_of(path) == "bundle":
+        if sim.device != CPU:
+            raise ConfigError(f"device is {sim.device.type!r}: {path} is a bundle, expected cpu")
         return bundle_actor(Controller.load(path, seed=seed), sim.num_envs)
-    policy = load_policy(path)
+    policy = load_policy(path).to(sim.device)
     check_fit(policy, sim)
     return PolicyActor(policy, sim.num_envs, sim.device, None, seed)
 
@@ -213,7 +218,9 @@ def run_of(path: Path) -> Run | None:
     return None
 
 
-def make_sim_of(path: Path, sim: str | None, *, num_envs: int, seed: int, options: Sequence[str] = ()) -> VecSim:
+def make_sim_of(
+    path: Path, sim: str | None, *, num_envs: int, seed: int, options: Sequence[str] = (), device: str = "cpu"
+) -> VecSim:
     """The sim that a run was trained on, with the options that it had, or another one by name.
 
     Args:
@@ -222,12 +229,14 @@ def make_sim_of(path: Path, sim: str | None, *, num_envs: int, seed: int, option
         num_envs: N.
         seed: of the sim.
         options: "name=value", over those that the run had.
+        device: where its observations are wanted.
 
     Raises:
-        ConfigError: no name was given, and `path` lies in no run that has one.
+        ConfigError: no name was given, and `path` lies in no run that has one; the device is not there.
     """
     name, had = sim_of(path, sim)
-    return make_sim(name, num_envs=num_envs, seed=seed, **{**had, **sim_options(options)})
+    there = device_of(device)
+    return placed(make_sim(name, num_envs=num_envs, seed=seed, **{**had, **sim_options(options)}), there)
 
 
 def sim_of(path: Path, sim: str | None) -> tuple[str, dict[str, Any]]:

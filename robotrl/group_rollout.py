@@ -101,7 +101,9 @@ class GroupCollector:
         ids = np.repeat(starts, self.size)
         sim.queue_states(ids)
         obs = sim.reset()
-        alive, success, gone = torch.ones(n, dtype=torch.bool), *torch.zeros(2, n, dtype=torch.bool)
+        device = sim.device
+        alive = torch.ones(n, dtype=torch.bool, device=device)
+        success, gone = torch.zeros(2, n, dtype=torch.bool, device=device)
         seen: list[Arrays] = []
         said: list[Arrays] = []
         valid: list[Tensor] = []
@@ -110,9 +112,9 @@ class GroupCollector:
             rows = torch.nonzero(alive)[:, 0]
             now = {key: value[rows].clone() for key, value in obs.items()}
             chunk, record = decide(now)
-            commands = torch.zeros((n, *chunk.shape[1:]), dtype=chunk.dtype)
+            commands = torch.zeros((n, *chunk.shape[1:]), dtype=chunk.dtype, device=device)
             commands[rows] = chunk
-            done = torch.zeros(chunk.shape[:2], dtype=torch.bool)
+            done = torch.zeros(chunk.shape[:2], dtype=torch.bool, device=device)
             for h in range(chunk.shape[1]):
                 done[:, h] = alive[rows]
                 began = time.perf_counter()
@@ -130,7 +132,7 @@ class GroupCollector:
             valid.append(done)
             whose.append(rows)
         found = Trajectories(
-            _joined(seen), _joined(said), torch.cat(valid), torch.cat(whose), success, torch.from_numpy(ids)
+            _joined(seen), _joined(said), torch.cat(valid), torch.cat(whose), success, torch.from_numpy(ids).to(device)
         )
         if not gone.any():
             return found
@@ -152,9 +154,10 @@ class GroupCollector:
 
 def chosen(found: Trajectories, groups: Tensor, size: int) -> Trajectories:
     """The episodes of some groups (k,) alone, renumbered in their order."""
-    episodes = (groups[:, None] * size + torch.arange(size)).flatten()
-    number = torch.full((len(found.success),), -1)
-    number[episodes] = torch.arange(len(episodes))
+    device = groups.device
+    episodes = (groups[:, None] * size + torch.arange(size, device=device)).flatten()
+    number = torch.full((len(found.success),), -1, device=device)
+    number[episodes] = torch.arange(len(episodes), device=device)
     rows = torch.nonzero(number[found.episode] >= 0)[:, 0]
     return Trajectories(
         {key: value[rows] for key, value in found.obs.items()},

@@ -41,7 +41,7 @@ class PolicyActor:
     def __init__(self, policy: Policy, num_envs: int, device: torch.device, mode: Mode | None, seed: int) -> None:
         self._policy = policy
         self._mode: Mode = mode or getattr(policy, "deploy_mode", "sample")
-        self._generator = torch.Generator(device).manual_seed(seed)
+        self._generator = torch.Generator().manual_seed(seed)
         self._cursor = ChunkCursor(num_envs, policy.horizon, policy.action_spec.shape[0], device)
 
     def act(self, obs: Arrays, started: Tensor) -> Tensor:
@@ -144,14 +144,14 @@ def run_episodes(
             if on_step is not None:
                 on_step(step_index)
             actions = actor.act(obs, started)
-            before = {key: value.numpy().copy() for key, value in obs.items()} if record else {}
+            before = {key: value.cpu().numpy().copy() for key, value in obs.items()} if record else {}
             step = sim.step(actions)
             check_finite(step, step_index)
             step_index += 1
             lengths += 1
             returns += step.reward.cpu().numpy()
             if record:
-                tape.append((before, actions.numpy().copy(), step.reward.numpy().copy()))
+                tape.append((before, actions.cpu().numpy().copy(), step.reward.cpu().numpy().copy()))
             started = step.terminated | step.truncated
             for row, env in enumerate(step.final_ids.tolist()):
                 state_id = int(step.info["state_id"][env])
@@ -166,7 +166,7 @@ def run_episodes(
                         ret=float(returns[env]),
                         mode=-1 if mode_of is None else int(mode_of[env]),
                         obs={
-                            key: np.stack([*(t[0][key][env] for t in span), step.final_obs[key][row].numpy()])
+                            key: np.stack([*(t[0][key][env] for t in span), step.final_obs[key][row].cpu().numpy()])
                             for key in (step.final_obs if record else {})
                         },
                         actions=np.stack([t[1][env] for t in span]) if record else np.zeros((0, 0), np.float32),

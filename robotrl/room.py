@@ -21,6 +21,7 @@ from robotrl.algos.footprint import (
 from robotrl.config import TrainCfg
 from robotrl.data.layout import INFO
 from robotrl.load import describe
+from robotrl.placed import device_of
 from robotrl.policies.recompute import recompute
 
 SMALL_BYTES = 8 << 20
@@ -56,7 +57,7 @@ def announce(cfg: TrainCfg[Any, Any]) -> Footprint | None:
             recompute(policy)
         found = footprint(policy, load_of(cfg, policy, rows), policy.observation_spec)
     print(found.line(), file=sys.stderr)
-    check_room(found, available(), lambda need: advice(cfg, need))
+    check_room(found, available(device_of(cfg.device)), lambda need: advice(cfg, need))
     return found
 
 

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import is_dataclass
+from dataclasses import is_dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,6 +32,7 @@ from robotrl.load import BASE, load_policy, policy_from_tree, policy_tree, probe
 from robotrl.locking import StopSignals
 from robotrl.loop import EvalResult, evaluate
 from robotrl.media import grid, write_gif
+from robotrl.placed import device_of, placed
 from robotrl.policies.recompute import recompute
 from robotrl.progress import track
 from robotrl.registry import make_sim
@@ -65,6 +66,7 @@ def train(cfg: TrainCfg[Any, Any], run_path: Path, callbacks: Sequence[Callback]
         SystemExit: the run was interrupted; it is saved, and `resume` takes it up.
     """
     configs.check(cfg)
+    device_of(cfg.device)
     with ddp.joined(cfg.peers_timeout_s) as world:
         if world.rank:
             _follow(cfg, None, run_path, world)
@@ -262,7 +264,8 @@ def _go(
 
 
 def _make_sim(cfg: TrainCfg[Any, Any], num_envs: int, seed: int) -> VecSim:
-    return make_sim(cfg.sim.name, num_envs=num_envs, seed=seed, **configs.sim_options(cfg.sim.options))
+    sim = make_sim(cfg.sim.name, num_envs=num_envs, seed=seed, **configs.sim_options(cfg.sim.options))
+    return placed(sim, device_of(cfg.device))
 
 
 def _make_training_sim(cfg: TrainCfg[Any, Any], seed: int) -> VecSim:
@@ -313,16 +316,21 @@ def _setup(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None, run_path: Path
             if world.rank == 0:
                 write_checkpoint(run_path / BASE, {"policy": policy_tree(init_policy)}, step=0, kind=BASE)
             adapt(init_policy, cfg.lora, partial(probe, init_policy))
+    device, remote = device_of(cfg.device), cfg.actor.process
+    if init_policy is not None:
+        init_policy.to(device)
     if cfg.recompute and init_policy is not None:
         recompute(init_policy)
     return Setup(
-        make_sim=partial(_make_training_sim, cfg, world.seed(cfg.seed)),
+        # an actor's process has its policy on the CPU, as a robot would
+        make_sim=partial(_make_training_sim, replace(cfg, device="cpu") if remote else cfg, world.seed(cfg.seed)),
         policy_cfg=cfg.policy,
         init_policy=init_policy,
         dataset=None if cfg.dataset is None else Path(cfg.dataset),
         seed=world.seed(cfg.seed),
         actor=cfg.actor,
         world=world,
+        device=device,
         resumed=state is not None,
     )
 

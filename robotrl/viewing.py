@@ -12,6 +12,7 @@ from robotrl.config import sim_options
 from robotrl.errors import CapabilityError, ConfigError, unknown
 from robotrl.evaluation import actor_of, make_sim_of, refuse_dataset, sim_of
 from robotrl.loop import Actor, EvalResult, ExpertActor, evaluate
+from robotrl.placed import device_of, placed
 from robotrl.registry import make_sim
 from robotrl.report.drive_pack import pack_drive
 from robotrl.report.drive_page import DrivePage, EpisodeRow, Share, render_drives
@@ -46,6 +47,7 @@ def drive(
     *,
     sim: str | None = None,
     options: Sequence[str] = (),
+    device: str = "cpu",
     episodes: int = 3,
     split: Split = "val",
     ids: Sequence[int] = (),
@@ -61,6 +63,7 @@ def drive(
         path: a run, a checkpoint or a bundle; None lets the sim's scripted expert drive.
         sim: name of the sim; None takes the one that the run was trained on.
         options: of the sim, as "name=value".
+        device: where the policy acts.
         episodes: how many starts, the first of the split.
         split: which starts.
         ids: starts to drive instead.
@@ -85,9 +88,9 @@ def drive(
     n = min(num_envs, len(ids) or episodes)
     vec: VecSim
     if path is None:
-        vec = make_sim(name, num_envs=n, seed=seed, **sim_options(options))
+        vec = placed(make_sim(name, num_envs=n, seed=seed, **sim_options(options)), device_of(device))
     else:
-        vec = make_sim_of(path, sim, num_envs=n, seed=seed, options=options)
+        vec = make_sim_of(path, sim, num_envs=n, seed=seed, options=options, device=device)
     try:
         if must_trace and not isinstance(vec, HasTrace):
             raise CapabilityError(f"sim {name!r} lacks HasTrace: it cannot be looked at with robotrl view")

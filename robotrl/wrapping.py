@@ -26,6 +26,7 @@ from robotrl.spec import (
     HasScenarios,
     HasState,
     HasStateIds,
+    HasTrace,
     Spec,
     Split,
     Step,
@@ -34,6 +35,8 @@ from robotrl.spec import (
 if TYPE_CHECKING:
     import gymnasium
 
+    from robotrl.trace import TraceFrame, TraceMap, TraceStep
+
 State = dict[str, NDArray[Any]]
 
 
@@ -41,7 +44,7 @@ class WrappedSim:
     """A sim and what a wrapper adds. Subclasses override what they change, and make themselves through `declared`."""
 
     prefix = ""
-    """Begins the names of the wrapper's own arrays in an exact state."""
+    """Begins the names of the wrapper's own arrays in an exact state; of a wrapper without any it is empty."""
 
     def __init__(self, sim: Any) -> None:
         self.sim = sim
@@ -72,6 +75,18 @@ class WrappedSim:
 
     # what a wrapper adds to the capabilities
 
+    def to_sim(self, x: Tensor) -> Tensor:
+        """A tensor as the sim takes it."""
+        return x
+
+    def from_sim(self, found: Any) -> Any:
+        """A tensor, or tensors by name, as whoever uses the wrapper takes them."""
+        return found
+
+    def expert_of(self, expert: Expert) -> Expert:
+        """The sim's expert as whoever uses the wrapper takes it."""
+        return expert
+
     def own_state(self) -> State:
         """What the wrapper keeps that decides what happens next."""
         return {}
@@ -101,9 +116,9 @@ class _State(WrappedSim):
         Raises:
             DataError: the wrapper cannot go on from it.
         """
-        own = {key for key in state if key.startswith(self.prefix)}
+        own = {key for key in state if self.prefix and key.startswith(self.prefix)}
         self.load_own({key.removeprefix(self.prefix): state[key] for key in own})
-        return self.sim.set_state({key: value for key, value in state.items() if key not in own})
+        return self.from_sim(self.sim.set_state({key: value for key, value in state.items() if key not in own}))
 
 
 class _StateIds(WrappedSim):
@@ -155,20 +170,20 @@ class _Expert(WrappedSim):
         self, noise: float = 0.0, clumsiness: float = 0.0, mode: str | None = None, seed: int = 0
     ) -> Expert:
         """The sim's scripted expert."""
-        return self.sim.make_expert(noise=noise, clumsiness=clumsiness, mode=mode, seed=seed)
+        return self.expert_of(self.sim.make_expert(noise=noise, clumsiness=clumsiness, mode=mode, seed=seed))
 
 
 class _Distance(WrappedSim):
     def distance(self) -> Tensor:
         """(N,) how far each env is from success."""
-        return self.sim.distance()
+        return self.from_sim(self.sim.distance())
 
 
 class _Restart(WrappedSim):
     def restart(self, envs: Tensor) -> dict[str, Tensor]:
         """Start new episodes in some envs."""
         self.on_restart(envs)
-        return self.sim.restart(envs)
+        return self.from_sim(self.sim.restart(self.to_sim(envs)))
 
 
 class _Scenarios(WrappedSim):
@@ -180,6 +195,29 @@ class _Scenarios(WrappedSim):
     def scenario_of(self, state_id: int) -> str:
         """The scenario that a start belongs to."""
         return self.sim.scenario_of(state_id)
+
+
+class _Trace(WrappedSim):
+    @property
+    def action_is_plan(self) -> bool:
+        """Whether an action is a trajectory itself."""
+        return self.sim.action_is_plan
+
+    def trace_map(self, env: int) -> TraceMap:
+        """What stays as it is for an env's running episode."""
+        return self.sim.trace_map(env)
+
+    def trace_frame(self, env: int) -> TraceFrame:
+        """Where everybody is now."""
+        return self.sim.trace_frame(env)
+
+    def trace_step(self, env: int) -> TraceStep:
+        """What the last step brought."""
+        return self.sim.trace_step(env)
+
+    def trace_plan(self, env: int, actions: NDArray[Any]) -> NDArray[Any]:
+        """Where actions lead."""
+        return self.sim.trace_plan(env, actions)
 
 
 class _Instructions(WrappedSim):
@@ -204,6 +242,7 @@ _PARTS: dict[type[Any], type[WrappedSim]] = {
     HasRestart: _Restart,
     HasDistance: _Distance,
     HasScenarios: _Scenarios,
+    HasTrace: _Trace,
     HasInstructions: _Instructions,
 }
 

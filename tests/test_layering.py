@@ -34,6 +34,7 @@ LEARN = (
         "frozen",
         "halved",
         "adapters",
+        "placed",
     }
 )
 ALL = LEARN | {
@@ -68,6 +69,7 @@ MAY_IMPORT = {
     # A wrapper around a sim is as good a Gymnasium env as the sim.
     "wrapping": BASE | {"sims.interop"},
     "curriculum": BASE | {"fn", "wrapping"},
+    "placed": BASE | {"wrapping"},
     # Builds policies from what others publish.
     "importers": LEARN | {"policies"},
     "loop": BASE | HELPERS | {"fn", "data", "collect", "cursor"},

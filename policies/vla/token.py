@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from robotrl.errors import check_number
+from robotrl.fn import noise
 from robotrl.policies.base import Deployed, SpecPolicy
 from robotrl.policies.nets import flat_width, in_full
 from robotrl.policies.vla import bins
@@ -138,7 +139,7 @@ class TokenPolicy(SpecPolicy):
             if mode == "mean":
                 return logits.argmax(dim=-1)
             share = (logits / self.temperature).softmax(dim=-1)
-            return torch.multinomial(share.flatten(0, -2), 1, generator=generator).reshape(logits.shape[:-1])
+            return noise.choose(share.flatten(0, -2), generator).reshape(logits.shape[:-1])
 
         said = self.net.sample(ctx, self.horizon * self.action_width, choose)
         return said.unflatten(1, (self.horizon, self.action_width))

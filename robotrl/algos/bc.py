@@ -139,7 +139,8 @@ class BcLearner:
             specs = model.observation_spec
         check_dataset(dataset, specs, action_spec, control_dt_s)
         if model is None:
-            model = setup.policy_cfg.build(specs, action_spec, transforms_for(dataset, specs, action_spec))
+            transforms = transforms_for(dataset, specs, action_spec)
+            model = setup.policy_cfg.build(specs, action_spec, transforms).to(setup.device)
         self._clone = loss or clone_loss_of(model)
         self.model: Any = model
         self.model.control_dt_s = control_dt_s
@@ -153,7 +154,8 @@ class BcLearner:
         self._pictures = [key for key, spec in specs.items() if is_picture(spec) and cfg.image_shift]
         size = cfg.batch * sum(x[0].numel() * x.element_size() for x in self._data.values())
         self._at_once = fitting(cfg.updates_per_iteration, size)
-        self._loss = BcLoss(self.model, self._clone, cfg, self._data["end"].shape[1] if cfg.foresight else 0)
+        ends = self._data["end"].shape[1] if cfg.foresight else 0
+        self._loss = BcLoss(self.model, self._clone, cfg, ends).to(setup.device)
         self._engine = Engine(
             self._loss,
             (

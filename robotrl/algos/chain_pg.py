@@ -38,6 +38,7 @@ from robotrl.errors import CapabilityError, ConfigError, out_of_range
 from robotrl.fit import check_fit
 from robotrl.fn import chain
 from robotrl.fn.loss import PolicyLoss, value_mse
+from robotrl.fn.noise import randn
 from robotrl.policies.value import Critic
 from robotrl.spec import Chain, HasChain, HasPrivileged
 
@@ -266,7 +267,7 @@ def chain_log_prob(
 def initial_noise(policy: Any, ctx: Tensor, generator: torch.Generator) -> Tensor:
     """Standard normal noise (n, H, A) for contexts (n, D)."""
     shape = (len(ctx), *policy.noise_shape)
-    return torch.randn(shape, generator=generator, dtype=ctx.dtype, device=ctx.device)
+    return randn(shape, generator, ctx.device, ctx.dtype)
 
 
 def step_log_prob(log_prob: Tensor) -> Tensor:
@@ -336,7 +337,7 @@ class ChainLearner(SimLearner):
             microbatch=cfg.microbatch,
         )
         self._reward_normalizer = RewardNormalizer(self.sim.num_envs, cfg.gamma) if cfg.normalise_reward else None
-        self._generator = torch.Generator(kind.device).manual_seed(setup.seed)
+        self._generator = torch.Generator().manual_seed(setup.seed)
         self._stepper = self._collector = Collector(self.sim, model.horizon, cfg.gamma)
         self._collector.reset(setup.seed, {"stagger": True})
         self._iteration = 0

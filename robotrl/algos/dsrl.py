@@ -140,7 +140,7 @@ class DsrlLearner(SimLearner):
         self.iterations = self._steering.iterations
         # only where a chunk began is there noise
         self._decisions: Sampler = Uniform(self._steering.replay, decisions=True)
-        self._loss = DsrlLoss(self.policy, cfg)
+        self._loss = DsrlLoss(self.policy, cfg).to(setup.device)
         self._engine = Engine(
             self._loss,
             (

@@ -131,9 +131,9 @@ class Steering:
         """
         ctx = self.policy.encode({key: obs[key] for key in self.policy.observation_spec})
         if self.warm:
-            noise = self.policy.actor.draw(ctx, self.normal(len(ctx))).noise
+            noise = self.policy.actor.draw(ctx, self.normal(len(ctx)).to(ctx)).noise
         else:
-            noise = self.policy.actor.plain(self.uniform(len(ctx)))
+            noise = self.policy.actor.plain(self.uniform(len(ctx)).to(ctx))
         return Decision(self.policy.to_actions(self.policy.steer(ctx, noise)), {NOISE: noise})
 
     def rows(self, sampler: Sampler, updates: int) -> dict[str, Tensor]:
@@ -190,7 +190,7 @@ def steered(setup: Setup, sim: VecSim) -> SteeredPolicy:
     if isinstance(given, SteeredPolicy):
         policy = given
     elif isinstance(setup.policy_cfg, SteeredCfg):
-        policy = setup.policy_cfg.build(given)
+        policy = setup.policy_cfg.build(given).to(setup.device)
     else:
         raise CapabilityError(f"policy config {type(setup.policy_cfg).__name__} builds no noise actor: use SteeredCfg")
     for key, spec in policy.observation_spec.items():

@@ -11,6 +11,7 @@ peg-insert), so a critic of whole values spends its updates on it.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -110,7 +111,8 @@ class DsrlNaLoss(LossModule):
         self.critic = critics(policy, (policy.horizon, policy.action_width), cfg, cfg.members)
         self.noise_critic = critics(policy, policy.base_noise, cfg, 1)
         self.log_alpha = nn.Parameter(torch.tensor(math.log(cfg.initial_alpha)))
-        self._unit, self._cfg = unit, cfg
+        # one of its own, which goes where the networks go: the replay's chunks stay with the sim
+        self._unit, self._cfg = copy.deepcopy(unit), cfg
         self._target_entropy = cfg.target_entropy * math.prod(policy.base_noise)
 
     def executed(self, ctx: Tensor, noise: Tensor) -> Tensor:
@@ -247,7 +249,7 @@ class DsrlNaLearner(SimLearner):
         self._chunks = self._states
         if cfg.demo_share:
             self._chunks = Mixed([(Uniform(self._demos(setup)), cfg.demo_share), (self._states, 1 - cfg.demo_share)])
-        self._loss = DsrlNaLoss(self.policy, self._steering.unit, cfg)
+        self._loss = DsrlNaLoss(self.policy, self._steering.unit, cfg).to(setup.device)
         self._engine = Engine(
             self._loss,
             (
@@ -298,11 +300,12 @@ class DsrlNaLearner(SimLearner):
         """Remembered states, noise in each, and the chunk that it would make the sim execute."""
         steering, cfg = self._steering, self.cfg
         drawn = self._states.sample(count // cfg.group, self.policy.horizon, cfg.gamma, steering.generator)
-        obs = {key: drawn.obs[key].repeat_interleave(cfg.group, 0) for key in self.policy.observation_spec}
+        device = self._engine.flat.device
+        obs = {key: drawn.obs[key].to(device).repeat_interleave(cfg.group, 0) for key in self.policy.observation_spec}
         ctx = self.policy.encode(obs)
         own = torch.arange(count) % cfg.group < round(cfg.own_share * cfg.group)
-        noise = self.policy.actor.plain(steering.uniform(count))
-        noise[own] = self.policy.actor.draw(ctx[own], steering.normal(int(own.sum()))).noise
+        noise = self.policy.actor.plain(steering.uniform(count).to(device))
+        noise[own] = self.policy.actor.draw(ctx[own], steering.normal(int(own.sum())).to(device)).noise
         chunk = self._loss.executed(ctx, noise)
         return {**{f"obs/{key}": x for key, x in obs.items()}, NOISE: noise, "chunk": chunk}
 

@@ -222,7 +222,10 @@ class Engine:
             or ready.data.keys() != data.keys()
             or any(len(ready.data[name]) < len(x) for name, x in data.items())
         ):
-            buffers = {name: x.new_zeros((max(capacity, len(x)), *x.shape[1:])) for name, x in data.items()}
+            buffers = {
+                name: torch.zeros((max(capacity, len(x)), *x.shape[1:]), dtype=x.dtype, device=self.flat.device)
+                for name, x in data.items()
+            }
             ready = self._prepare(buffers, phase)
             self._phases[phase] = ready
         for name, values in data.items():

@@ -179,8 +179,10 @@ def adapt_alike(policy: Any, cfg: LoraCfg) -> None:
         policy.get_parameter(name).requires_grad_(True)
 
 
-def available() -> int:
-    """Bytes of main memory that are free for a run."""
+def available(device: torch.device) -> int:
+    """Bytes that are free for a run: of a GPU's memory, or of the main memory."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
     return int(psutil.virtual_memory().available)
 
 

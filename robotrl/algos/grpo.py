@@ -196,13 +196,14 @@ class GrpoLearner(TokenLearner):
         """(N,) numbers of the scenarios that starts belong to; 0 where the sim has none."""
         if not isinstance(self.sim, HasScenarios):
             return torch.zeros_like(start)
-        return torch.tensor([self.sim.scenarios.index(self.sim.scenario_of(int(i))) for i in start])
+        numbers = [self.sim.scenarios.index(self.sim.scenario_of(int(i))) for i in start]
+        return torch.tensor(numbers, device=start.device)
 
     @torch.no_grad()
     def _sight(self, found: Trajectories) -> Tensor:
         """(N, F) mean over each episode's decisions of what the eye makes of them."""
         features = in_parts(self._eye, found.obs, self.cfg.minibatch).float()
-        total = torch.zeros(len(found.success), features.shape[1]).index_add_(0, found.episode, features)
+        total = features.new_zeros((len(found.success), features.shape[1])).index_add_(0, found.episode, features)
         return total / torch.bincount(found.episode, minlength=len(total))[:, None]
 
     def _update(self, found: Trajectories, reward: Tensor) -> dict[str, float]:

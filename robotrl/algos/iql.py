@@ -248,14 +248,15 @@ class IqlLearner:
         self._relabelling = relabelling(cfg.rewards, self._data)
         model: Any = setup.init_policy
         if model is None:
-            model = setup.policy_cfg.build(specs, sim.action_spec, transforms_for(dataset, specs, sim.action_spec))
+            transforms = transforms_for(dataset, specs, sim.action_spec)
+            model = setup.policy_cfg.build(specs, sim.action_spec, transforms).to(setup.device)
         check_fit(model, sim)
         model.control_dt_s = sim.control_dt_s
         self.model: Any = model
         self.policy: Any = copy.deepcopy(model) if cfg.ema else model
         self._clone = _clone_loss(model)
         value = ValueNet(model.context_width, cfg.critic_hidden, cfg.critic_activation)
-        self._loss = IqlLoss(model, critics_of(model, cfg), value, self._clone, cfg)
+        self._loss = IqlLoss(model, critics_of(model, cfg), value, self._clone, cfg).to(setup.device)
         self._engine = Engine(
             self._loss,
             (

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import torch
 from torch import nn
 
 from robotrl.algos.ddp import ALONE, World
 from robotrl.algos.engine import Engine
 from robotrl.config import ActorCfg
+from robotrl.placed import CPU
 from robotrl.spec import VecSim
 
 
@@ -31,6 +33,8 @@ class Setup(NamedTuple):
     """Where the training sim is stepped, for algorithms that leave the choice."""
     world: World = ALONE
     """The processes that learn together, for algorithms that can; their learner has it as `world`."""
+    device: torch.device = CPU
+    """Where networks act and learn; `init_policy` is there, and so is what the sim of `make_sim` gives."""
     resumed: bool = False
     """Whether `Learner.load` follows: files that the config names may be gone, and are in the state that is loaded."""
 

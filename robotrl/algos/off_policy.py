@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from robotrl.algos.learner import Setup
 from robotrl.algos.normalizers import ObsNormalizer
@@ -82,7 +82,7 @@ class Made:
             self.normalizer = ObsNormalizer(specs) if normalise_obs else None
             inputs = () if self.normalizer is None else self.normalizer.transforms()
             outputs = (inverse(bounds_to_unit(ACTION, action.low, action.high)), Clip(ACTION, action.low, action.high))
-            policy = setup.policy_cfg.build(specs, action, TransformGroup(inputs, outputs))
+            policy = setup.policy_cfg.build(specs, action, TransformGroup(inputs, outputs)).to(setup.device)
         check_fit(policy, sim)
         self.policy = policy
         self.policy.control_dt_s = sim.control_dt_s
@@ -127,7 +127,7 @@ def critics_of(policy: Any, cfg: Any) -> QEnsemble:
     return QEnsemble(width, horizon, action, cfg.members, hidden, cfg.layer_norm, activation)
 
 
-class Unit:
+class Unit(nn.Module):
     """Actions of the sim to [-1, 1], where learners and critics have them.
 
     Args:
@@ -135,12 +135,16 @@ class Unit:
     """
 
     def __init__(self, action_spec: Spec) -> None:
+        super().__init__()
         affine = bounds_to_unit(ACTION, action_spec.low, action_spec.high)
-        self._scale, self._offset = torch.tensor(affine.scale), torch.tensor(affine.offset)
+        self.scale: Tensor
+        self.offset: Tensor
+        self.register_buffer("scale", torch.tensor(affine.scale), persistent=False)
+        self.register_buffer("offset", torch.tensor(affine.offset), persistent=False)
 
-    def __call__(self, chunk: Tensor) -> Tensor:
+    def forward(self, chunk: Tensor) -> Tensor:
         """(..., A)."""
-        return chunk * self._scale + self._offset
+        return chunk * self.scale + self.offset
 
 
 def rows_of(drawn: Transitions, keys: Mapping[str, Spec], unit: Unit) -> dict[str, Tensor]:

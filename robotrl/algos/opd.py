@@ -113,7 +113,7 @@ class OpdLearner(TokenLearner):
         if cfg.divergence not in DIVERGENCES:
             raise unknown("algo.divergence", str(cfg.divergence), DIVERGENCES)
         self.cfg = cfg
-        teacher = load_policy(cfg.teacher)
+        teacher = load_policy(cfg.teacher).to(setup.device)
         super().__init__(cfg, setup, "distillation", lambda policy: OpdLoss(policy, teacher, cfg), group_size=1)
         check_teacher(teacher, self.policy)
 

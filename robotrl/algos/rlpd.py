@@ -187,7 +187,7 @@ class RlpdLearner(SimLearner):
         self.policy: Any = squashed(self._made.policy, "RLPD")
         self._made.measure(self._demos)
         critic = critics_of(self.policy, cfg)
-        self._loss = RlpdLoss(self.policy, critic, cfg)
+        self._loss = RlpdLoss(self.policy, critic, cfg).to(setup.device)
         self._engine = Engine(
             self._loss,
             groups(self.policy, cfg.grad_norm, cfg.tau),

@@ -171,7 +171,7 @@ class SacLearner(SimLearner):
         self._made = Made(setup, sim, cfg.normalise_obs)
         self.policy: Any = squashed(self._made.policy, "SAC")
         critic = critics_of(self.policy, cfg)
-        self._loss = SacLoss(self.policy, critic, cfg)
+        self._loss = SacLoss(self.policy, critic, cfg).to(setup.device)
         self._engine = Engine(
             self._loss,
             groups(self.policy, cfg.grad_norm, cfg.tau),

@@ -190,7 +190,7 @@ class VlaRlLearner(SimLearner):
         wanted = None if setup.resumed else cfg.process_reward
         self._process = None if wanted is None else self._added(load_process(wanted))
         self._reader: Any = policy.reader()
-        self.critic = ValueNet(self._reader.width, cfg.critic_hidden)
+        self.critic = ValueNet(self._reader.width, cfg.critic_hidden).to(setup.device)
         self._engine = Engine(
             VlaRlLoss(policy, self.critic, cfg),
             (Group("policy.", cfg.grad_norm), Group("critic.", cfg.grad_norm)),
@@ -243,7 +243,7 @@ class VlaRlLearner(SimLearner):
         """Observations (M, N, ...) that the policy takes, and what the frozen copy makes of the valid ones of them."""
         shown = {key: obs[key] for key in self.policy.observation_spec}
         rows = {key: x[valid] for key, x in shown.items()}
-        read = torch.zeros(*valid.shape, self._reader.width)
+        read = torch.zeros(*valid.shape, self._reader.width, device=valid.device)
         read[valid] = in_parts(self._reader, rows, self.cfg.minibatch)
         return {**shown, READ: read}
 

@@ -35,6 +35,8 @@ class Args:
     """Options of the sim, over those that the run had: image=flat_near image_size=64."""
     num_envs: int = 64
     """Environments that step at once."""
+    device: str = "cpu"
+    """Where the policy acts: "cpu", "cuda", "cuda:1"."""
     against: Annotated[Path | None, tyro.conf.arg(metavar="RUN")] = None
     """With a bundle: evaluate the run it came from as well, with the same noise, and list the starts that differ."""
     report: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
@@ -72,6 +74,7 @@ def main(argv: Sequence[str]) -> int:
         split=args.split,
         seed=args.seed,
         num_envs=args.num_envs,
+        device=args.device,
         options=args.options,
     )
     _tell(args, result)
@@ -98,6 +101,7 @@ def _page(args: Args) -> int:
         split=args.split,
         seed=args.seed,
         num_envs=args.num_envs,
+        device=args.device,
         keep=args.drives,
         options=args.options,
         must_trace=False,
@@ -121,6 +125,8 @@ def _tell(args: Args, result: EvalResult) -> None:
 def _compare(args: Args, kind: str) -> int:
     if kind != "bundle" or args.against is None:
         raise ConfigError(f"--against compares a bundle with its run: {args.path} is a {kind}")
+    if args.device != "cpu":
+        raise ConfigError(f"--device is {args.device!r}: a bundle runs on the CPU, expected cpu beside --against")
     if _is_page(args.report):
         raise ConfigError(f"--report is {args.report}: a comparison is written as JSON, expected another ending")
     from robotrl.evaluation import compare, to_json

@@ -19,6 +19,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from robotrl.fn.noise import randn
 from robotrl.spec import Chain, HasChain
 
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
@@ -150,7 +151,7 @@ def sample(
             x = mean
             log_probs.append(torch.zeros_like(x))
         else:
-            eps = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
+            eps = randn(x.shape, generator, x.device, x.dtype)
             if noise_bound is not None:
                 eps = eps.clamp(-noise_bound, noise_bound)
             x = mean + std * eps

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from robotrl.fn.chain import normal_log_prob
+from robotrl.fn.noise import randn
 
 NORMAL_ENTROPY = 0.5 * math.log(2 * math.pi * math.e)
 """Of a standard normal distribution, nats."""
@@ -31,7 +32,7 @@ class NormalDensity(NamedTuple):
 
     def sample(self, generator: torch.Generator | None) -> Tensor:
         """(B, H, A), one draw for each row."""
-        noise = torch.randn(self.mean.shape, generator=generator, device=self.mean.device)
+        noise = randn(self.mean.shape, generator, self.mean.device)
         return self.mean + self.log_std.exp().expand_as(self.mean) * noise
 
     def log_prob(self, raw: Tensor) -> Tensor:
@@ -64,11 +65,12 @@ class BetaDensity(NamedTuple):
 
     def sample(self, generator: torch.Generator | None) -> Tensor:
         """(B, H, A), one draw for each row: x / (x + y) of two Gamma variates x and y has a Beta distribution."""
+        drawn_on = self.alpha.device if generator is None else generator.device
         x, y = (
             torch._standard_gamma(shape, generator=generator)  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
-            for shape in (self.alpha, self.beta)
+            for shape in (self.alpha.to(drawn_on), self.beta.to(drawn_on))
         )
-        return ((x - y) / (x + y)).clamp(-1 + EDGE, 1 - EDGE)
+        return ((x - y) / (x + y)).clamp(-1 + EDGE, 1 - EDGE).to(self.alpha.device)
 
     def log_prob(self, raw: Tensor) -> Tensor:
         """(B, H, A) log-density of `raw` (B, H, A) within -1 and 1."""

@@ -72,7 +72,7 @@ class SuccessReward:
 
     def __init__(self, trained: Trained, sim: VecSim, threshold: float | None = None, steps: int | None = None) -> None:
         check_shown("success classifier", trained.model.observation_spec, sim)
-        self._model = trained.model
+        self._model = trained.model.to(sim.device)
         self.threshold = trained.calibration.threshold if threshold is None else threshold
         self.steps = trained.calibration.steps if steps is None else steps
         if not 0 < self.threshold <= 1:
@@ -97,8 +97,8 @@ class SuccessReward:
 
     def state(self) -> dict[str, NDArray[np.generic]]:
         """See `RewardSource.state`."""
-        return {"streak": self._streak.numpy().copy()}
+        return {"streak": self._streak.cpu().numpy().copy()}
 
     def load(self, state: dict[str, NDArray[np.generic]]) -> None:
         """See `RewardSource.load`."""
-        self._streak = torch.from_numpy(state["streak"].copy())
+        self._streak = torch.from_numpy(state["streak"].copy()).to(self._streak.device)

@@ -1,0 +1,249 @@
+"""Networks on one device, the sim on another: every method learns there what it learns where the sim is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import deploy_kit
+import learner_kit as kit
+import numpy as np
+import off_policy_kit as off
+import pytest
+import test_algos_grpo as grpo
+import test_algos_vla_rl as vla_rl
+import test_policies_vla_flow as flows
+import torch
+import twin_device
+from test_algos_dsrl import ACTOR, NA, SAC
+from test_resume import StopAt, make_clone, reinflow_config, scalars
+from torch import Tensor
+from twin_device import Twin
+from walk_sim import Walk
+
+import robotrl
+from robotrl.algos.bc import BcCfg
+from robotrl.algos.dppo import DppoCfg
+from robotrl.algos.flow_noise import FlowNoiseCfg
+from robotrl.algos.flow_sde import FlowSdeCfg
+from robotrl.algos.learner import Setup
+from robotrl.algos.reinflow import ReinFlowCfg
+from robotrl.config import EvalCfg, SimCfg, TrainCfg
+from robotrl.errors import ConfigError
+from robotrl.evaluation import evaluate_path
+from robotrl.load import load_policy
+from robotrl.placed import CPU, device_of, placed
+from robotrl.registry import SIMS
+from robotrl.run import Run
+from robotrl.spec import HasCamera, HasDistance, HasExpert, HasRestart, HasState, HasStateIds, HasTrace
+from robotrl.train import resume, train
+
+
+class Row(NamedTuple):
+    """A learner, and what it is made of."""
+
+    cfg: Any
+    policy: Callable[[], Any] | None = None
+    policy_cfg: Any = None
+    dataset: Callable[[Path], Path] | None = None
+    sim: Callable[[], Any] = lambda: Walk(8)
+
+
+ON_LINE = {**kit.SMALL, "env_steps": 8 * 8 * 3, "steps_per_env": 8, "minibatch": 16, "epochs": 1}
+TOKENS = replace(grpo.CFG, iterations=2)
+ROWS = {
+    "bc flow": Row(BcCfg(updates=6, updates_per_iteration=3, batch=8), None, kit.FLOW, kit.write_walks),
+    "bc shortcut": Row(BcCfg(updates=4, updates_per_iteration=2, batch=8), None, kit.SHORTCUT, kit.write_walks),
+    "bc diffusion": Row(BcCfg(updates=4, updates_per_iteration=2, batch=8), None, kit.DIFFUSION, kit.write_walks),
+    "ppo": Row(replace(kit.PPO, **ON_LINE), None, kit.GAUSSIAN),
+    "ppo beta": Row(replace(kit.PPO, **ON_LINE), None, kit.BETA),
+    "reinflow": Row(ReinFlowCfg(**ON_LINE, ema=0.9, entropy_coef=0.01), kit.flow),
+    "dppo": Row(DppoCfg(**ON_LINE), kit.diffusion),
+    "flow-sde": Row(FlowSdeCfg(**ON_LINE), kit.flow),
+    "flow-noise": Row(FlowNoiseCfg(**ON_LINE), kit.flow),
+    "dsrl": Row(replace(SAC, warmup=8 * 12), kit.flow, ACTOR),
+    "dsrl-na": Row(replace(NA, warmup=8 * 12), kit.flow, ACTOR),
+    "sac": Row(replace(off.SAC, warmup=16, steps_per_env=4), None, off.POLICY),
+    "rlpd": Row(replace(off.RLPD, warmup=16), None, off.CHUNKS, off.write_random_walks),
+    "iql": Row(replace(off.IQL, updates=6, updates_per_iteration=3), None, kit.FLOW, off.write_random_walks),
+    "iql squashed": Row(replace(off.IQL, updates=6, updates_per_iteration=3), None, off.POLICY, off.write_random_walks),
+    "grpo": Row(TOKENS, lambda: grpo.policy_on(grpo.tabletop(1)), sim=grpo.tabletop),
+    "vla-rl": Row(vla_rl.CFG, lambda: grpo.policy_on(grpo.tabletop(1)), sim=grpo.tabletop),
+    "reinflow pi0": Row(ReinFlowCfg(**ON_LINE), lambda: flows.policy_on("pi0"), sim=grpo.tabletop),
+}
+
+
+def learner_on(row: Row, device: torch.device, dataset: Path | None) -> Any:
+    policy = None if row.policy is None else row.policy().to(device)
+    made = Setup(lambda: placed(row.sim(), device), row.policy_cfg, policy, dataset, 0, device=device)
+    return row.cfg.build(made)
+
+
+def compare(a: Any, b: Any, where: str = "") -> None:
+    """States that are equal but for rounding."""
+    if isinstance(a, Tensor):
+        a, b = (x.detach().cpu() for x in (a, b))
+        assert a.shape == b.shape and a.dtype == b.dtype, where
+        assert torch.allclose(a.double(), b.double(), rtol=2e-3, atol=2e-5, equal_nan=True), (where, a, b)
+    elif isinstance(a, np.ndarray):
+        compare(torch.from_numpy(a), torch.from_numpy(b), where)
+    elif isinstance(a, dict):
+        assert a.keys() == b.keys(), where
+        for key in a:
+            compare(a[key], b[key], f"{where}/{key}")
+    elif isinstance(a, list | tuple):
+        assert len(a) == len(b), where
+        for index, (x, y) in enumerate(zip(a, b, strict=True)):
+            compare(x, y, f"{where}/{index}")
+    elif isinstance(a, float):
+        assert a == pytest.approx(b, rel=2e-3, abs=1e-5, nan_ok=True) or where.endswith("_s"), where
+    else:
+        assert a == b, where
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_method_learns_the_same_on_another_device(name: str, tmp_path: Path) -> None:
+    row = ROWS[name]
+    dataset = None if row.dataset is None else row.dataset(tmp_path / "data")
+    here, there = (learner_on(row, device, dataset) for device in (CPU, twin_device.DEVICE))
+    for _ in range(2):
+        compare(here.iterate(), there.iterate())
+    assert any(isinstance(p, Twin) for p in there.policy.parameters())
+    compare(here.state(), there.state())
+    here.close()
+    there.close()
+
+
+def clone_config(data: Path) -> TrainCfg[Any, Any]:
+    algo = BcCfg(updates=12, updates_per_iteration=3, batch=8)
+    return TrainCfg(SimCfg("test/walk", 2), algo, kit.FLOW, dataset=str(data), evaluation=EvalCfg(2, 6, 4, 0))
+
+
+def logged(path: Path) -> list[dict[str, Any]]:
+    return [{key: x for key, x in line.items() if not key.endswith("_s")} for line in scalars(path)]
+
+
+def test_a_run_on_another_device_is_stopped_resumed_and_loaded_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole way: training, evaluations, checkpoints, a resume, and the result on the CPU."""
+    monkeypatch.setitem(SIMS._rows, "test/walk", "walk_sim:make")
+    cfg = clone_config(kit.write_walks(tmp_path / "walks"))
+    train(cfg, tmp_path / "cpu")
+    there = replace(cfg, device="twin")
+    train(there, tmp_path / "twin")
+    train(there, tmp_path / "cut", [StopAt(2)])
+    resume(tmp_path / "cut")
+    compare(logged(tmp_path / "cpu"), logged(tmp_path / "twin"))
+    compare(logged(tmp_path / "twin"), logged(tmp_path / "cut"))
+    ends = [Run.open(tmp_path / name).latest() for name in ("twin", "cut")]
+    assert all(end is not None and end.tree["policy"]["fingerprint"]["device"] == "twin" for end in ends)
+    compare(ends[0].tree, ends[1].tree)
+    policies = [load_policy(tmp_path / name) for name in ("cpu", "twin")]
+    assert all(p.device == CPU for policy in policies for p in policy.parameters())
+    compare(*(policy.state_dict() for policy in policies))
+    on_cpu, on_twin = (evaluate_path(tmp_path / "twin", episodes=9, num_envs=4, device=d) for d in ("cpu", "twin"))
+    compare(list(on_cpu.returns), list(on_twin.returns))
+
+
+def test_fine_tuning_starts_from_a_policy_of_another_device(tmp_path: Path) -> None:
+    cfg = reinflow_config(make_clone(tmp_path / "clone"))
+    cfg = replace(cfg, algo=replace(cfg.algo, env_steps=4 * 10 * 3), evaluation=EvalCfg(0, 2, 2, 1), device="twin")
+    train(cfg, tmp_path / "tuned")
+    train(replace(cfg, init_from=str(tmp_path / "tuned"), device="cpu"), tmp_path / "again")
+    assert len(logged(tmp_path / "again")) == 3
+
+
+def test_an_actor_in_another_process_stays_on_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process knows nothing of the device, and would say so."""
+    algo = replace(off.SAC, env_steps=8 * 4 * 3, warmup=16, steps_per_env=4)
+    cfg = TrainCfg(SimCfg("mujoco/peg-insert", 4, ("limit_s=1.0",)), algo, off.POLICY, device="twin")
+    cfg = replace(cfg, actor=replace(cfg.actor, process=True), evaluation=EvalCfg(0, 2, 2, 0))
+    train(cfg, tmp_path / "run")
+    assert logged(tmp_path / "run")[-1]["env_steps"] >= 8 * 4 * 3
+
+
+# sims
+
+
+def test_a_placed_sim_has_the_capabilities_of_its_own_and_says_the_same() -> None:
+    bare = robotrl.make_sim("mujoco/peg-insert", num_envs=3, seed=0)
+    made = placed(robotrl.make_sim("mujoco/peg-insert", num_envs=3, seed=0), twin_device.DEVICE)
+    assert placed(bare, CPU) is bare and made.device == twin_device.DEVICE and not made.buffers_are_reused
+    for capability in (HasDistance, HasExpert, HasRestart, HasState, HasCamera, HasStateIds):
+        assert isinstance(made, capability) and isinstance(bare, capability), capability
+    assert not isinstance(made, HasTrace) and not isinstance(placed(Walk(2), twin_device.DEVICE), HasExpert)
+    experts = [sim.make_expert(noise=0.1, seed=3) for sim in (bare, made)]
+    compare(bare.reset(7), made.reset(7))
+    started = torch.ones(3, dtype=torch.bool)
+    for _ in range(5):
+        actions = experts[0].act(started), experts[1].act(started.to(twin_device.DEVICE))
+        compare(*actions)
+        assert isinstance(actions[1], Twin) and isinstance(experts[1].mode, Twin)
+        steps = bare.step(actions[0]), made.step(actions[1])
+        compare(tuple(steps[0]), tuple(steps[1]))
+        assert all(isinstance(x, Twin) for x in (*steps[1].obs.values(), steps[1].reward, *steps[1].info.values()))
+        compare(bare.distance(), made.distance())
+        started[:] = False
+    compare(bare.restart(torch.tensor([1])), made.restart(torch.tensor([1]).to(twin_device.DEVICE)))
+    state = made.get_state()
+    compare(bare.get_state(), state)
+    compare(bare.set_state(state), made.set_state(state))
+    assert made.as_gymnasium().reset(seed=0)[0].keys() == bare.observation_spec.keys()
+
+
+def test_a_traced_sim_can_still_be_traced() -> None:
+    made = placed(robotrl.make_sim("bev/drive", num_envs=2, seed=0, agents=4), twin_device.DEVICE)
+    made.reset(0)
+    assert isinstance(made, HasTrace) and made.trace_frame(1) is not None and not made.action_is_plan
+
+
+# errors
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("cuda", "device is 'cuda': this machine has cpu"),
+        ("cuda:3", "device is 'cuda:3': this machine has cpu"),
+        ("gpu", "device is 'gpu': expected one of cpu"),
+        ("", "device is '': expected one of cpu"),
+        ("twin:1", "device is 'twin:1': this machine has cpu"),
+        ("fpga", "device is 'fpga': torch .* knows none of that kind"),
+    ],
+)
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_a_device_that_is_not_there_is_refused_and_leaves_no_run(name: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        device_of(name)
+    with pytest.raises(ConfigError, match="device is"):
+        train(replace(reinflow_config(tmp_path), device=name), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_devices_by_name() -> None:
+    assert device_of("cpu") == CPU == device_of("cpu:0")
+    assert device_of("twin") == device_of("twin:0") == twin_device.DEVICE
+
+
+def test_a_bundle_is_for_the_cpu(tmp_path: Path) -> None:
+    bundle = deploy_kit.copied("flow", tmp_path, tmp_path / "made")
+    with pytest.raises(ConfigError, match="is a bundle, expected cpu"):
+        evaluate_path(bundle, sim="mujoco/peg-insert", episodes=2, device="twin")
+
+
+# the device of the tests itself
+
+
+def test_the_second_device_refuses_what_a_gpu_refuses() -> None:
+    there, here = torch.ones(2, device="twin"), torch.ones(2)
+    for wrong in (lambda: there + here, lambda: torch.cat([there, here]), lambda: there.copy_(here) + here):
+        with pytest.raises(RuntimeError, match="same device"):
+            wrong()
+    with pytest.raises(RuntimeError, match="generator"):
+        torch.randn(2, generator=torch.Generator(), device="twin")
+    with pytest.raises(RuntimeError, match="numpy"):
+        there.numpy()
+    assert (there + 1).cpu().tolist() == [2.0, 2.0] and (there * torch.tensor(3.0)).tolist() == [3.0, 3.0]
