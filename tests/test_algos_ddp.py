@@ -11,19 +11,27 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import learner_kit as kit
 import pytest
+import test_algos_grpo as grpo
+import test_algos_opd as opd
+import test_algos_vla_rl as vla_rl
 import test_engine as engines
 import torch
 from learner_kit import BETA, GAUSSIAN, PPO
 from walk_sim import Walk
 
 from robotrl.algos import ddp
+from robotrl.algos.bc import BcCfg
 from robotrl.algos.ddp import ALONE, World, share
+from robotrl.algos.dppo import DppoCfg
 from robotrl.algos.engine import Engine, EngineMode, Group
 from robotrl.algos.learner import Setup
 from robotrl.algos.normalizers import RunningMoments
 from robotrl.algos.on_policy import make_batch
+from robotrl.algos.opd import OpdCfg
 from robotrl.algos.ppo import PpoLearner
+from robotrl.algos.reinflow import ReinFlowCfg
 from robotrl.algos.sac import SacCfg
 from robotrl.config import EvalCfg, SimCfg, TrainCfg
 from robotrl.errors import CapabilityError, ConfigError
@@ -111,6 +119,69 @@ def learned(world: World, **fields: Any) -> dict[str, Any]:
     }
 
 
+def dealt_out(rank: int) -> Any:
+    """Success of the episodes of a process's two groups: of the second one's, none is worth anything."""
+    return [True, False, False, False, True, True, False, False] if rank == 0 else [False] * 8
+
+
+def rigged_grpo(world: World) -> Any:
+    """GRPO on eight episodes a process, those of the second all failures."""
+    cfg = replace(grpo.CFG, tries=1, minibatch=16, lr=1e-3)
+    sim = partial(grpo.tabletop, limit_s=0.5 + 0.25 * world.rank)
+    one = cfg.build(Setup(sim, None, grpo.policy_on(grpo.tabletop(1)), None, world.seed(0), world=world))
+    collect = one._collector.collect
+
+    def told(decide: Any, starts: Any) -> Any:
+        return collect(decide, starts)._replace(success=torch.tensor(dealt_out(world.rank)))
+
+    one._collector.collect = told
+    return one
+
+
+def made_of(name: str, world: World, data: Path) -> Any:
+    """The other learners that learn together, by name."""
+    seed = world.seed(0)
+    on_line = {**kit.SMALL, "env_steps": 2 * 8 * 8 * 2, "steps_per_env": 8, "minibatch": 16}
+    walk = Setup(partial(Walk, 8, seed), None, None, None, seed, world=world)
+    if name == "bc":
+        cfg = BcCfg(updates=6, updates_per_iteration=3, batch=16)
+        return cfg.build(walk._replace(dataset=data, policy_cfg=kit.FLOW))
+    if name == "reinflow":
+        return ReinFlowCfg(**on_line, ema=0.9, normalise_reward=True).build(walk._replace(init_policy=kit.flow()))
+    if name == "dppo":
+        return DppoCfg(**on_line, target_kl=1e-9).build(walk._replace(init_policy=kit.diffusion()))
+    if name == "grpo":
+        return rigged_grpo(world)
+    policy = grpo.policy_on(grpo.tabletop(1))
+    told = Setup(partial(grpo.tabletop, 8), None, policy, None, seed, world=world)
+    if name == "vla-rl":
+        return replace(vla_rl.CFG, env_steps=2 * 8 * 8 * 2, critic_warmup=0).build(told)
+    assert name == "opd"
+    return OpdCfg(teacher=str(data.parent / "teacher"), iterations=2, minibatch=16).build(told)
+
+
+OTHERS = ("bc", "reinflow", "dppo", "grpo", "vla-rl", "opd")
+
+
+def others(world: World, data: Path) -> dict[str, Any]:
+    """Two iterations of each."""
+    found = {}
+    for name in OTHERS:
+        one = made_of(name, world, data)
+        scalars = [one.iterate() for _ in range(2)]
+        engine = one._engine
+        found[name] = {
+            "flat": engine.flat.tolist(),
+            "engine": {key: x.tolist() for key, x in engine.state().items()},
+            "deployed": [float(p.double().sum()) for p in one.policy.parameters()],
+            "scalars": [{key: x for key, x in line.items() if not key.endswith("_s")} for line in scalars],
+            "env_steps": one.env_steps,
+            "minibatch": engine.minibatch,
+        }
+        one.close()
+    return found
+
+
 def config(**fields: Any) -> TrainCfg[Any, Any]:
     algo = replace(PPO, env_steps=2 * 16 * 16 * 4, minibatch=32)
     evaluation = EvalCfg(every=2, episodes=8, num_envs=4, animation=0)
@@ -122,6 +193,56 @@ def write(path: Path, found: dict[str, Any]) -> None:
 
 
 # what comes of it
+
+
+@pytest.fixture(scope="module")
+def together(tmp_path_factory) -> list[dict[str, Any]]:
+    """What two processes of every other learner did, in one launch."""
+    path = tmp_path_factory.mktemp("others")
+    kit.write_walks(path / "walks")
+    opd.saved(path / "teacher", grpo.policy_on(grpo.tabletop(1)))
+    work = """
+with ddp.joined(200) as world:
+    write(path, others(world, path / "walks"))
+"""
+    done = launch(work, path)
+    assert done.returncode == 0, done.stderr
+    return [json.loads((path / f"{rank}.json").read_text()) for rank in range(2)]
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("name", OTHERS)
+def test_every_learner_that_learns_together_stays_one(together, name):
+    """The same weights, averages, moments and log in both, though each has seen episodes of its own."""
+    first, second = (out[name] for out in together)
+    assert first == second
+    assert first["minibatch"] * 2 == {"bc": 16}.get(name, 16)
+    assert all(step > 0 for step in first["engine"]["steps"])
+    assert first["env_steps"] > 0 or name == "bc"
+    assert first["scalars"][0].get("ratio_error", 0) <= 1e-5
+    assert all(abs(x) < 1e6 for line in first["scalars"] for x in line.values())
+
+
+def test_groups_of_any_process_are_dealt_out_evenly(together):
+    """The second process keeps no group, and yet learns from half of what the first has."""
+    first = together[0]["grpo"]["scalars"][0]
+    assert first["groups_drawn"] == 4 and first["groups_kept"] == 2
+    alone = rigged_grpo(ALONE)
+    told = alone.iterate()
+    assert told["groups_kept"] == 2 and first["decisions"] == told["decisions"]
+    assert first["rollout_success"] == pytest.approx(told["rollout_success"] / 2)
+
+
+def test_a_share_of_rows_is_even_whatever_each_process_has(monkeypatch):
+    for counts in ((5, 0), (0, 3), (1, 0), (4, 4), (7, 2)):
+        everything = torch.arange(sum(counts))
+        parts = []
+        for rank in range(2):
+            world = World(rank, 2)
+            monkeypatch.setattr(World, "rows", lambda self, x, every=everything: every)
+            parts.append(world.dealt({"x": everything[: counts[rank]]})["x"])
+        assert abs(len(parts[0]) - len(parts[1])) <= 1 and all(len(part) for part in parts)
+        assert set(torch.cat(parts).tolist()) == set(everything.tolist())
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from robotrl.algos.ddp import share
 from robotrl.algos.engine import UPDATES_PER_CALL, Context, Engine, EngineMode, Group, LossModule, LossOut
 from robotrl.algos.half import in_bf16
 from robotrl.algos.learner import Setup
@@ -40,7 +41,7 @@ class BcCfg:
     updates_per_iteration: int = 100
     """Gradient steps between two log lines."""
     batch: int = 512
-    """Chunks for each gradient step, drawn with replacement."""
+    """Chunks for each gradient step, drawn with replacement; of several processes all together."""
     microbatch: int | None = None
     """Chunks whose gradient is taken at once, where those of a batch do not fit into memory; a divisor of it."""
     lr: float = 1e-3
@@ -126,6 +127,8 @@ class BcLearner:
             raise ConfigError("dataset is not given: behaviour cloning needs demonstrations (make some: robotrl demos)")
         _check(cfg)
         self.cfg = cfg
+        self.world = setup.world
+        self._batch = share("algo.batch", cfg.batch, self.world)
         self.iterations = math.ceil(cfg.updates / cfg.updates_per_iteration)
         torch.manual_seed(setup.seed)
         sim = setup.make_sim()
@@ -152,7 +155,7 @@ class BcLearner:
             check_reads(self.model)
             self._data["end"] = last_states(dataset, specs)
         self._pictures = [key for key, spec in specs.items() if is_picture(spec) and cfg.image_shift]
-        size = cfg.batch * sum(x[0].numel() * x.element_size() for x in self._data.values())
+        size = self._batch * sum(x[0].numel() * x.element_size() for x in self._data.values())
         self._at_once = fitting(cfg.updates_per_iteration, size)
         ends = self._data["end"].shape[1] if cfg.foresight else 0
         self._loss = BcLoss(self.model, self._clone, cfg, ends).to(setup.device)
@@ -162,12 +165,13 @@ class BcLearner:
                 Group("policy.", cfg.grad_norm, cfg.ema or None, ramp=True),
                 *([Group(AHEAD, cfg.grad_norm)] if cfg.foresight else []),
             ),
-            minibatch=cfg.batch,
+            minibatch=self._batch,
             carry=torch.zeros(1),
             mode=cfg.engine,
             eps=1e-8,
             microbatch=cfg.microbatch,
             updates_per_call=min(UPDATES_PER_CALL, self._at_once),
+            world=self.world,
         )
 
     @property
@@ -192,15 +196,15 @@ class BcLearner:
 
     def _draw(self, updates: int) -> dict[str, Tensor]:
         """Rows for so many updates, and all that is random about them."""
-        count = updates * self.cfg.batch
+        count = updates * self._batch
         rows = torch.randint(len(self._data["chunk"]), (count,), generator=self._generator)
         data = {name: values[rows] for name, values in self._data.items()}
-        shape = Shape(updates, self.cfg.batch, *self._data["chunk"].shape[1:])
+        shape = Shape(updates, self._batch, *self._data["chunk"].shape[1:])
         data |= {f"drawn/{name}": x for name, x in self._clone.draw(self.model, shape, self._generator).items()}
         if self.cfg.microbatch is not None:
             # how much of its whole batch is valid, beside each row
-            share = data["valid"].float().view(updates, -1).mean(dim=1)
-            data["share"] = share.repeat_interleave(self.cfg.batch)
+            valid = data["valid"].float().view(updates, -1).mean(dim=1)
+            data["share"] = valid.repeat_interleave(self._batch)
         for key in self._pictures:
             data[f"shift/{key}"] = draw_shifts(count, self._generator, self.cfg.image_shift)
         return data

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from robotrl.algos.ddp import share
 from robotrl.algos.engine import Context, Engine, EngineMode, Group, LossModule, LossOut, Updates
 from robotrl.algos.half import in_bf16
 from robotrl.algos.learner import Setup, SimLearner
@@ -310,6 +311,7 @@ class ChainLearner(SimLearner):
         if not 0 <= cfg.lr_end <= 1:
             raise out_of_range("algo.lr_end", cfg.lr_end, "0 to 1")
         self.cfg = cfg
+        self.world = setup.world
         torch.manual_seed(setup.seed)
         self.sim = setup.make_sim()
         check_fit(policy, self.sim)
@@ -317,7 +319,7 @@ class ChainLearner(SimLearner):
         privileged = self.sim.privileged if isinstance(self.sim, HasPrivileged) else ()
         specs = {key: self.sim.observation_spec[key] for key in privileged if key not in policy.observation_spec}
         self._keys = {*policy.observation_spec, *specs}
-        self._privileged = ObsNormalizer(specs)
+        self._privileged = ObsNormalizer(specs, self.world)
         kind = next(policy.parameters())
 
         def make_critic(tuned: Any) -> Critic:
@@ -330,18 +332,20 @@ class ChainLearner(SimLearner):
         self._engine = Engine(
             self.loss,
             (Group("actor.", cfg.grad_norm, average=cfg.ema or None), Group("critic.", cfg.grad_norm)),
-            minibatch=cfg.minibatch,
+            minibatch=share("algo.minibatch", cfg.minibatch, self.world),
             carry=torch.tensor([1.0, cfg.lr]),
             mode=cfg.engine,
             eps=ADAM_EPS,
             microbatch=cfg.microbatch,
+            world=self.world,
         )
-        self._reward_normalizer = RewardNormalizer(self.sim.num_envs, cfg.gamma) if cfg.normalise_reward else None
+        normaliser = RewardNormalizer(self.sim.num_envs, cfg.gamma, self.world)
+        self._reward_normalizer = normaliser if cfg.normalise_reward else None
         self._generator = torch.Generator().manual_seed(setup.seed)
         self._stepper = self._collector = Collector(self.sim, model.horizon, cfg.gamma)
         self._collector.reset(setup.seed, {"stagger": True})
         self._iteration = 0
-        self.iterations = math.ceil(cfg.env_steps / (cfg.steps_per_env * self.sim.num_envs))
+        self.iterations = math.ceil(cfg.env_steps / (cfg.steps_per_env * self.sim.num_envs * self.world.size))
 
     def iterate(self) -> dict[str, float]:
         """One rollout and its epochs."""
@@ -350,18 +354,18 @@ class ChainLearner(SimLearner):
         # what the critic alone sees is normalised by all that was seen; the next rollout is valued with this
         self._privileged.update(batch.obs)
         self.loss.critic.set_transforms(self._privileged.transforms())
-        return finite(scalars)
+        return finite(self.world.means(scalars))
 
     def collect(self) -> tuple[Batch, dict[str, float]]:
         """A rollout under the policy as it is: its decisions with their advantages, and what to log of it."""
         cfg = self.cfg
         self.loss.schedule(self._iteration / self.iterations)
-        rollout = self._collector.collect(self._decide, cfg.steps_per_env)
+        rollout = self.world.with_episodes(self._collector.collect(self._decide, cfg.steps_per_env))
         reward = rollout.reward
         if self._reward_normalizer is not None:
             rollout = self._reward_normalizer.normalise(rollout)
             self.policy.reward_scale = self._reward_normalizer.scale
-        batch = make_batch(rollout, self.loss.value, cfg.gamma, cfg.lam)
+        batch = make_batch(rollout, self.loss.value, cfg.gamma, cfg.lam, world=self.world)
         # a sim may show more than is looked at, pictures for example
         batch = batch._replace(obs={key: x for key, x in batch.obs.items() if key in self._keys})
         self._iteration += 1
@@ -375,7 +379,9 @@ class ChainLearner(SimLearner):
         self._engine.carry[0] = 1.0
         self._engine.carry[1] = cfg.lr * (1 - (1 - cfg.lr_end) * (self._iteration - 1) / self.iterations)
         rows = {**batch.rows(), **self.loss.draw(batch, self._generator)}
-        order = epoch_order(len(batch.advantage), cfg.minibatch, cfg.epochs, self._generator, keep_all=False)
+        size, minibatch = len(batch.advantage), self._engine.minibatch
+        most = self.world.most(size)
+        order = epoch_order(size, minibatch, cfg.epochs, self._generator, keep_all=False, most=most)
         # a decision takes a step or more, so no rollout holds more of them than it has steps
         capacity = cfg.steps_per_env * self.sim.num_envs
         warm_up = self._iteration <= cfg.critic_warmup

@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from robotrl.data.rollout import Rollout
 from robotrl.errors import ConfigError, RobotrlError
 
 SEED_STRIDE, SEEDS = 1_000_003, 2**31
@@ -67,6 +68,24 @@ class World:
     def most(self, count: int) -> int:
         """The largest `count` of any process."""
         return int(self.stacked(torch.tensor(count)).max())
+
+    def total(self, count: int) -> int:
+        """The sum of every process's `count`."""
+        return int(self.stacked(torch.tensor(count)).sum())
+
+    def dealt(self, rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The rows of all processes, (n, ...) of each name, n may differ and be 0, dealt out evenly: this one's share.
+
+        Where there are fewer rows than processes, those that would go without get the first one.
+        """
+        if self.size == 1:
+            return dict(rows)
+        everything = {name: self.rows(x) for name, x in rows.items()}
+        return {name: x[self.rank % len(x) :: self.size] for name, x in everything.items()}
+
+    def with_episodes(self, rollout: Rollout) -> Rollout:
+        """A rollout that tells of the episodes of all processes."""
+        return rollout._replace(episodes=self.rows(rollout.episodes), returns=self.rows(rollout.returns))
 
     def any(self, flag: bool) -> bool:
         """Whether `flag` is true in any process; all wait for each other."""

@@ -86,7 +86,8 @@ class Engine:
         updates_per_call: U, updates compiled into one graph; for a learner that makes fewer in a row, that many.
         microbatch: m, rows whose gradient is taken at once, where those of a whole minibatch do not fit into memory; a
             divisor of M. The gradient of a minibatch is then the mean over its parts.
-        world: the processes over which every gradient is averaged; all make the same updates.
+        world: the processes over which every gradient is averaged; all begin with the parameters of the first, and make
+            the same updates.
 
     Raises:
         ConfigError: a setting out of range, or a parameter in no group or in two.
@@ -137,6 +138,7 @@ class Engine:
         ends = list(itertools.accumulate(sum(p.numel() for _, p in pairs) for pairs in members))
         self._spans = list(zip([0, *ends[:-1]], ends, strict=True))
         self.flat = flatten([p for _, p in ordered])
+        world.copy_first_(self.flat)
         self._update = Update(loss, self._groups, views, self._average_views, self._spans, betas, eps)
         self.carry = carry.detach().clone().to(self.flat.device)
         """(C,) what the next minibatch is handed; a learner may write into it between calls of `run`."""

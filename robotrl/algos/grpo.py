@@ -127,7 +127,8 @@ def token_weights(valid: Tensor, episode: Tensor, episodes: int, action: int) ->
         episodes: N.
         action: A.
     """
-    count = torch.zeros(episodes).index_add_(0, episode, valid.float().sum(dim=1)) * action
+    steps = valid.float().sum(dim=1)
+    count = steps.new_zeros(episodes).index_add_(0, episode, steps) * action
     weight = valid.float() * (len(valid) / (episodes * count[episode]))[:, None]
     return weight[..., None].expand(-1, -1, action)
 
@@ -162,18 +163,18 @@ class GrpoLearner(TokenLearner):
             good = torch.nonzero(self._worth(rate))[:, 0]
             rates.append(rate)
             kept, tries = kept + len(good), tries + 1
-            if len(good):
-                parts.append(chosen(found, good, cfg.group_size))
+            parts.append(chosen(found, good, cfg.group_size))
+        self.count_steps()
+        found, reward = self._rewarded(together(parts))
+        drawn, groups = (self.world.total(count) for count in (sum(map(len, rates)), len(reward)))
         scalars = {
             "rollout_success": float(torch.cat(rates).mean()),
-            "groups_drawn": float(sum(map(len, rates))),
-            "groups_kept": 0.0,
+            "groups_drawn": float(drawn),
+            "groups_kept": float(groups),
         }
-        if parts:
-            found, reward = self._rewarded(together(parts))
-            scalars["groups_kept"] = float(len(reward))
-            scalars |= self._update(found, reward) if len(reward) else {}
-        return finite(scalars)
+        if groups:
+            scalars |= self._update(found, reward)
+        return finite(self.world.means(scalars))
 
     def _worth(self, rate: Tensor) -> Tensor:
         """Which groups (P,) are worth keeping by their success rates; where rewards decide, all but full successes."""
@@ -184,7 +185,7 @@ class GrpoLearner(TokenLearner):
     def _rewarded(self, found: Trajectories) -> tuple[Trajectories, Tensor]:
         """The groups that teach something, and their rewards (P, G)."""
         cfg, reward = self.cfg, found.success.float()
-        if self._eye is not None:
+        if self._eye is not None and len(reward):
             cap, steepness = cfg.progress_cap, cfg.progress_steepness
             task, sight = self._tasks(found.start), self._sight(found)
             reward = progress_reward(sight, found.success, task, cap=cap, steepness=steepness)
@@ -207,13 +208,18 @@ class GrpoLearner(TokenLearner):
         return total / torch.bincount(found.episode, minlength=len(total))[:, None]
 
     def _update(self, found: Trajectories, reward: Tensor) -> dict[str, float]:
+        decisions, episodes = len(found.valid), len(found.success)
+        everywhere = self.world.total(decisions), self.world.total(episodes)
+        # an episode of any process counts as much as any other
+        share = (everywhere[0] * episodes) / (everywhere[1] * max(decisions, 1))
+        weight = token_weights(found.valid, found.episode, episodes, self.policy.action_width) * share
         return self.learn(
             {
                 **self.seen(found),
                 "tokens": found.record["tokens"],
                 "log_prob": self._log_prob(found),
                 "advantage": group_relative(reward).flatten()[found.episode],
-                "weight": token_weights(found.valid, found.episode, len(found.success), self.policy.action_width),
+                "weight": weight,
             }
         )
 
@@ -232,6 +238,8 @@ class GrpoLearner(TokenLearner):
     def _log_prob(self, found: Trajectories) -> Tensor:
         """(D, H, A) under the policy that acted, computed as the loss computes it."""
         policy, cfg = self.policy, self.cfg
+        if not len(found.valid):
+            return found.record["tokens"].float()
 
         def log_prob(some: dict[str, Tensor]) -> Tensor:
             with in_bf16(cfg.bf16, self._engine.flat.device):

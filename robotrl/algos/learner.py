@@ -86,13 +86,15 @@ class Stepper(Protocol):
 class SimLearner:
     """What the runner reads of a learner that steps a sim, besides `Learner`."""
 
+    world: World = ALONE
+    """The processes that learn together; of a learner that can only learn alone, none but this one."""
     _stepper: Stepper
     _engine: Engine
 
     @property
     def env_steps(self) -> int:
-        """Env steps taken so far, each env's counted."""
-        return self._stepper.env_steps
+        """Env steps taken so far, each env's of each process counted."""
+        return self._stepper.env_steps * self.world.size
 
     @property
     def sim_s(self) -> float:

@@ -120,14 +120,17 @@ class OpdLearner(TokenLearner):
     def iterate(self) -> dict[str, float]:
         """An episode in each env, then the updates."""
         found = self._collector.collect(self.decide, self._collector.draw())
+        self.count_steps()
         width = self.policy.action_width
-        weight = found.valid.float() * (len(found.valid) / (found.valid.sum() * width))
+        decisions, actions = (self.world.total(count) for count in (len(found.valid), int(found.valid.sum())))
+        weight = found.valid.float() * (decisions / (actions * width))
         rows = {
             **self.seen(found),
             "tokens": found.record["tokens"],
             "weight": weight[..., None].expand(-1, -1, width),
         }
-        return finite({"rollout_success": float(found.success.float().mean()), **self.learn(rows)})
+        scalars = {"rollout_success": float(found.success.float().mean()), **self.learn(rows)}
+        return finite(self.world.means(scalars))
 
 
 def check_teacher(teacher: Any, student: Any) -> None:

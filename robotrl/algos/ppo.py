@@ -237,7 +237,6 @@ class PpoLearner(SimLearner):
             microbatch=cfg.microbatch,
             world=self.world,
         )
-        self.world.copy_first_(self._engine.flat)
         normaliser = RewardNormalizer(self.sim.num_envs, cfg.gamma, self.world)
         self._reward_normalizer = normaliser if cfg.normalise_reward else None
         self._generator = torch.Generator().manual_seed(setup.seed)
@@ -246,16 +245,10 @@ class PpoLearner(SimLearner):
         self._iteration = 0
         self.iterations = math.ceil(cfg.env_steps / (cfg.steps_per_env * self.sim.num_envs * self.world.size))
 
-    @property
-    def env_steps(self) -> int:
-        """Env steps taken so far, each env's of each process counted."""
-        return self._stepper.env_steps * self.world.size
-
     def iterate(self) -> dict[str, float]:
         """One rollout and its epochs."""
         cfg = self.cfg
-        rollout = self._collector.collect(self._decide, cfg.steps_per_env)
-        rollout = rollout._replace(episodes=self.world.rows(rollout.episodes), returns=self.world.rows(rollout.returns))
+        rollout = self.world.with_episodes(self._collector.collect(self._decide, cfg.steps_per_env))
         reward = rollout.reward
         if self._reward_normalizer is not None:
             rollout = self._reward_normalizer.normalise(rollout)

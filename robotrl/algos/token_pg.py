@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from robotrl.algos.ddp import share
 from robotrl.algos.engine import Engine, EngineMode, Group, LossModule
 from robotrl.algos.half import in_bf16
 from robotrl.algos.learner import Setup, SimLearner
@@ -85,6 +86,7 @@ class TokenLearner(SimLearner):
             if not 0 < getattr(cfg, name) < math.inf:
                 raise out_of_range(f"algo.{name}", getattr(cfg, name), "above 0")
         self._shared = cfg
+        self.world = setup.world
         torch.manual_seed(setup.seed)
         policy = self.policy = start_from(setup, method)
         self.sim = setup.make_sim()
@@ -95,14 +97,27 @@ class TokenLearner(SimLearner):
         self._engine = Engine(
             make_loss(self.policy),
             (Group(POLICY, cfg.grad_norm),),
-            minibatch=cfg.minibatch,
+            minibatch=share("algo.minibatch", cfg.minibatch, self.world),
             carry=torch.zeros(1),
             mode=mode,
             microbatch=cfg.microbatch,
             updates_per_call=1,
+            world=self.world,
         )
         self._generator = torch.Generator().manual_seed(setup.seed)
+        self._env_steps = self._counted = 0
         self.iterations: int = cfg.iterations
+
+    @property
+    def env_steps(self) -> int:
+        """Env steps taken up to the last `count_steps`, each env's of each process counted."""
+        return self._env_steps
+
+    def count_steps(self) -> None:
+        """Count what all processes have stepped since the last time; episodes differ in length and in number."""
+        here = self._collector.env_steps
+        self._env_steps += self.world.total(here - self._counted)
+        self._counted = here
 
     @torch.no_grad()
     def decide(self, obs: dict[str, Tensor]) -> Decision:
@@ -115,11 +130,18 @@ class TokenLearner(SimLearner):
         return {f"obs/{key}": found.obs[key] for key in self.policy.observation_spec}
 
     def learn(self, rows: dict[str, Tensor]) -> dict[str, float]:
-        """The epochs over some decisions; gives the means of what the loss logs, the first of `ratio_error`."""
-        cfg, size = self._shared, len(rows["tokens"])
-        order = epoch_order(size, cfg.minibatch, cfg.epochs, self._generator, keep_all=True)
-        updates = self._engine.run(rows, order, size, f"env step {self.env_steps}")
-        scalars = {**updates.mean(), "decisions": float(size)}
+        """The epochs over some decisions; gives the means of what the loss logs, the first of `ratio_error`.
+
+        Of several processes each learns from an even share of all decisions, wherever they were made.
+        """
+        cfg = self._shared
+        everywhere = self.world.total(len(rows["tokens"]))
+        rows = self.world.dealt(rows)
+        size = len(rows["tokens"])
+        most = self.world.most(size)
+        order = epoch_order(size, self._engine.minibatch, cfg.epochs, self._generator, keep_all=True, most=most)
+        updates = self._engine.run(rows, order, most, f"env step {self.env_steps}")
+        scalars = {**updates.mean(), "decisions": float(everywhere)}
         if "ratio_error" in updates.info:
             scalars["ratio_error"] = float(updates.info["ratio_error"][0])
         return scalars
@@ -131,6 +153,7 @@ class TokenLearner(SimLearner):
             "engine": self._engine.state(),
             "generator": generator_state(self._generator),
             "collector": self._collector.state(),
+            "env_steps": self._env_steps,
         }
 
     def load(self, state: dict[str, Any]) -> None:
@@ -139,3 +162,4 @@ class TokenLearner(SimLearner):
         self._engine.load(state["engine"])
         set_generator_state(self._generator, state["generator"])
         self._collector.load(state["collector"])
+        self._env_steps, self._counted = int(state["env_steps"]), self._collector.env_steps

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from robotrl.algos.ddp import share
 from robotrl.algos.engine import Context, Engine, EngineMode, Group, LossModule, LossOut
 from robotrl.algos.half import in_bf16
 from robotrl.algos.learner import Setup, SimLearner
@@ -181,6 +182,7 @@ class VlaRlLearner(SimLearner):
         if cfg.critic_warmup < 0:
             raise out_of_range("algo.critic_warmup", cfg.critic_warmup, "0 or more")
         self.cfg = cfg
+        self.world = setup.world
         torch.manual_seed(setup.seed)
         self.sim = setup.make_sim()
         check_fit(policy, self.sim)
@@ -194,17 +196,18 @@ class VlaRlLearner(SimLearner):
         self._engine = Engine(
             VlaRlLoss(policy, self.critic, cfg),
             (Group("policy.", cfg.grad_norm), Group("critic.", cfg.grad_norm)),
-            minibatch=cfg.minibatch,
+            minibatch=share("algo.minibatch", cfg.minibatch, self.world),
             carry=torch.ones(1),
             mode=cfg.engine,
             microbatch=cfg.microbatch,
             updates_per_call=1,
+            world=self.world,
         )
         self._generator = torch.Generator().manual_seed(setup.seed)
         self._stepper = self._collector = Collector(self.sim, policy.horizon, cfg.gamma)
         self._collector.reset(setup.seed, {"stagger": True})
         self._iteration = 0
-        self.iterations = math.ceil(cfg.env_steps / (cfg.steps_per_env * self.sim.num_envs))
+        self.iterations = math.ceil(cfg.env_steps / (cfg.steps_per_env * self.sim.num_envs * self.world.size))
 
     def iterate(self) -> dict[str, float]:
         """One rollout and its epochs."""
@@ -220,10 +223,13 @@ class VlaRlLearner(SimLearner):
         rollout = rollout._replace(
             obs=self._read(rollout.obs, rollout.valid), next_obs=self._read(rollout.next_obs, rollout.valid)
         )
-        batch = make_batch(rollout, self._value, cfg.gamma, cfg.lam, normalised=cfg.normalise_advantage)
+        rollout = self.world.with_episodes(rollout)
+        batch = make_batch(
+            rollout, self._value, cfg.gamma, cfg.lam, world=self.world, normalised=cfg.normalise_advantage
+        )
         scalars |= rollout_scalars(rollout, batch, sim_reward)
         self._iteration += 1
-        return finite(scalars | self._update(batch))
+        return finite(self.world.means(scalars | self._update(batch)))
 
     @torch.no_grad()
     def _decide(self, obs: dict[str, Tensor]) -> Decision:
@@ -251,7 +257,8 @@ class VlaRlLearner(SimLearner):
         cfg, size = self.cfg, len(batch.advantage)
         self._engine.carry[0] = 1.0
         rows = {**batch.rows(), "value": batch.value}
-        order = epoch_order(size, cfg.minibatch, cfg.epochs, self._generator, keep_all=True)
+        most = self.world.most(size)
+        order = epoch_order(size, self._engine.minibatch, cfg.epochs, self._generator, keep_all=True, most=most)
         capacity = cfg.steps_per_env * self.sim.num_envs
         phase = CRITIC if self._iteration <= cfg.critic_warmup else BOTH
         return update_scalars(self._engine.run(rows, order, capacity, f"iteration {self._iteration}", phase))
