@@ -123,6 +123,9 @@ class TrainCfg(Generic[Algo, PolicyCfg]):
     """Where the sim is stepped."""
     stop_at_success: float | None = None
     """Stop once two evaluations in a row reach this success rate; None runs the whole budget."""
+    shard: bool = False
+    """Of several processes (torchrun): whether each keeps a part of the gradients and moments of what learns (FSDP2),
+    for policies that learn as a whole and whose moments do not fit beside their weights."""
     peers_timeout_s: float = 1800.0
     """Of several processes (torchrun): how long each waits for the others; an evaluation by the first must fit in."""
 
@@ -232,6 +235,8 @@ def _check_lora(cfg: TrainCfg[Any, Any]) -> None:
                 "lora.rank is 0 beside lora.targets, lora.heads or lora.bf16_base: expected 1 or more, e.g. 32"
             )
         return
+    if cfg.shard:
+        raise ConfigError(f"lora.rank is {lora.rank} and shard is True: expected one of them, adapters are small")
     if not lora.targets:
         raise ConfigError(f'lora.targets is empty: expected parts of the names of layers, or "{ALL_LAYERS}"')
     if cfg.init_from is None:

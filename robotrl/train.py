@@ -147,6 +147,8 @@ def _make_learner(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None, run_pat
         raise CapabilityError(
             f"{type(learner).__name__} lacks world: it learns in one process, and WORLD_SIZE is {world.size}"
         )
+    if cfg.shard and not getattr(learner, "sharded", False):
+        raise CapabilityError(f"{type(learner).__name__} cannot spread what it learns: expected shard False")
     if cfg.lora.rank and adaptation_of(learner.policy) is None:
         raise CapabilityError(
             f"{type(learner).__name__} makes another policy ({type(learner.policy).__name__}) of the one that it starts"
@@ -174,7 +176,11 @@ def _follow(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None, run_path: Pat
             while iteration < learner.iterations and streak < GOOD_ENOUGH:
                 learner.iterate()
                 iteration += 1
-                if world.any(signals.received is not None):
+                last = world.any(signals.received is not None) or iteration == learner.iterations
+                if cfg.shard and (last or _is_due(cfg, iteration)):
+                    # the first process saves, and every process has a part of it
+                    learner.state()
+                if last:
                     break
     finally:
         signals.restore()
@@ -220,8 +226,7 @@ def _go(
             if learner.env_steps:
                 scalars["env_steps_per_s"] = (learner.env_steps - steps_before) / elapsed
             score = None
-            every = cfg.evaluation.every
-            if (every and iteration % every == 0) or iteration == learner.iterations:
+            if _is_evaluated(cfg, iteration) or iteration == learner.iterations:
                 result = _evaluate(cfg, run, learner, eval_sim, iteration)
                 mean_return = float(result.returns.mean())
                 score = result.rate.value if cfg.evaluation.score == "success" else mean_return
@@ -243,7 +248,7 @@ def _go(
             if world.any(last) and not last:
                 run.request_stop("another process was asked to stop")
                 last = True
-            if last or score is not None or iteration % cfg.checkpoint_every == 0:
+            if last or _is_due(cfg, iteration):
                 tree = {
                     "policy": policy_tree(learner.policy),
                     "learner": learner.state(),
@@ -261,6 +266,16 @@ def _go(
     if run.exit_code:
         print(f"stopped: {run.path} is saved; go on with: robotrl train --resume {run.path}", file=sys.stderr)
         raise SystemExit(run.exit_code)
+
+
+def _is_evaluated(cfg: TrainCfg[Any, Any], iteration: int) -> bool:
+    """Whether an iteration is followed by an evaluation, wherever it ends."""
+    return bool(cfg.evaluation.every) and iteration % cfg.evaluation.every == 0
+
+
+def _is_due(cfg: TrainCfg[Any, Any], iteration: int) -> bool:
+    """Whether an iteration is followed by a checkpoint, wherever it ends."""
+    return _is_evaluated(cfg, iteration) or iteration % cfg.checkpoint_every == 0
 
 
 def _make_sim(cfg: TrainCfg[Any, Any], num_envs: int, seed: int) -> VecSim:
@@ -331,6 +346,7 @@ def _setup(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None, run_path: Path
         actor=cfg.actor,
         world=world,
         device=device,
+        shard=cfg.shard,
         resumed=state is not None,
     )
 

@@ -17,6 +17,7 @@ import test_algos_grpo as grpo
 import test_algos_opd as opd
 import test_algos_vla_rl as vla_rl
 import test_engine as engines
+import test_policies_vla_flow as flows
 import torch
 from learner_kit import BETA, GAUSSIAN, PPO
 from walk_sim import Walk
@@ -33,6 +34,7 @@ from robotrl.algos.opd import OpdCfg
 from robotrl.algos.ppo import PpoLearner
 from robotrl.algos.reinflow import ReinFlowCfg
 from robotrl.algos.sac import SacCfg
+from robotrl.algos.sharded import ShardedEngine
 from robotrl.config import EvalCfg, SimCfg, TrainCfg
 from robotrl.errors import CapabilityError, ConfigError
 from robotrl.logs import read_scalars
@@ -124,11 +126,12 @@ def dealt_out(rank: int) -> Any:
     return [True, False, False, False, True, True, False, False] if rank == 0 else [False] * 8
 
 
-def rigged_grpo(world: World) -> Any:
+def rigged_grpo(world: World, shard: bool = False) -> Any:
     """GRPO on eight episodes a process, those of the second all failures."""
     cfg = replace(grpo.CFG, tries=1, minibatch=16, lr=1e-3)
     sim = partial(grpo.tabletop, limit_s=0.5 + 0.25 * world.rank)
-    one = cfg.build(Setup(sim, None, grpo.policy_on(grpo.tabletop(1)), None, world.seed(0), world=world))
+    made = Setup(sim, None, grpo.policy_on(grpo.tabletop(1)), None, world.seed(0), world=world, shard=shard)
+    one = cfg.build(made)
     collect = one._collector.collect
 
     def told(decide: Any, starts: Any) -> Any:
@@ -138,22 +141,36 @@ def rigged_grpo(world: World) -> Any:
     return one
 
 
-def made_of(name: str, world: World, data: Path) -> Any:
-    """The other learners that learn together, by name."""
+def teacher() -> Any:
+    """A policy that says other things."""
+    policy = grpo.policy_on(grpo.tabletop(1))
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+    return policy
+
+
+def made_of(name: str, world: World, data: Path, shard: bool = False) -> Any:
+    """The other learners that learn together, by name; what is to be spread has no averages."""
+    ema = 0.0 if shard or "whole" in name else 0.9
+    name = name.removesuffix(" whole")
     seed = world.seed(0)
     on_line = {**kit.SMALL, "env_steps": 2 * 8 * 8 * 2, "steps_per_env": 8, "minibatch": 16}
-    walk = Setup(partial(Walk, 8, seed), None, None, None, seed, world=world)
+    walk = Setup(partial(Walk, 8, seed), None, None, None, seed, world=world, shard=shard)
     if name == "bc":
-        cfg = BcCfg(updates=6, updates_per_iteration=3, batch=16)
+        cfg = BcCfg(updates=6, updates_per_iteration=3, batch=16, microbatch=4, ema=ema)
         return cfg.build(walk._replace(dataset=data, policy_cfg=kit.FLOW))
     if name == "reinflow":
-        return ReinFlowCfg(**on_line, ema=0.9, normalise_reward=True).build(walk._replace(init_policy=kit.flow()))
+        return ReinFlowCfg(**on_line, ema=ema, normalise_reward=True).build(walk._replace(init_policy=kit.flow()))
     if name == "dppo":
         return DppoCfg(**on_line, target_kl=1e-9).build(walk._replace(init_policy=kit.diffusion()))
     if name == "grpo":
-        return rigged_grpo(world)
+        return rigged_grpo(world, shard)
+    if name == "smolvla":
+        told = Setup(partial(grpo.tabletop, 8), None, flows.policy_on("smolvla"), None, seed, world=world, shard=shard)
+        return ReinFlowCfg(**on_line, ema=ema).build(told)
     policy = grpo.policy_on(grpo.tabletop(1))
-    told = Setup(partial(grpo.tabletop, 8), None, policy, None, seed, world=world)
+    told = Setup(partial(grpo.tabletop, 8), None, policy, None, seed, world=world, shard=shard)
     if name == "vla-rl":
         return replace(vla_rl.CFG, env_steps=2 * 8 * 8 * 2, critic_warmup=0).build(told)
     assert name == "opd"
@@ -161,24 +178,44 @@ def made_of(name: str, world: World, data: Path) -> Any:
 
 
 OTHERS = ("bc", "reinflow", "dppo", "grpo", "vla-rl", "opd")
+SPREAD = ("bc", "reinflow", "grpo", "vla-rl", "opd", "smolvla")
+"""Those whose weights are spread as well; without averages, they learn what they learn with whole weights."""
 
 
 def others(world: World, data: Path) -> dict[str, Any]:
     """Two iterations of each."""
-    found = {}
-    for name in OTHERS:
-        one = made_of(name, world, data)
-        scalars = [one.iterate() for _ in range(2)]
-        engine = one._engine
-        found[name] = {
-            "flat": engine.flat.tolist(),
-            "engine": {key: x.tolist() for key, x in engine.state().items()},
-            "deployed": [float(p.double().sum()) for p in one.policy.parameters()],
-            "scalars": [{key: x for key, x in line.items() if not key.endswith("_s")} for line in scalars],
-            "env_steps": one.env_steps,
-            "minibatch": engine.minibatch,
-        }
-        one.close()
+    return {name: what_became(made_of(name, world, data)) for name in OTHERS}
+
+
+def spread_out(world: World, data: Path) -> dict[str, Any]:
+    """Two iterations of each with whole weights and with spread ones, which go on from what they saved."""
+    found = {name: what_became(made_of(f"{name} whole", world, data)) for name in SPREAD}
+    for name in SPREAD:
+        one = made_of(name, world, data, shard=True)
+        one.iterate()
+        kept = kit.snapshot(one.state())
+        other = made_of(name, world, data, shard=True)
+        other.load(kept)
+        found[f"{name} spread"] = what_became(one, 1)
+        found[f"{name} again"] = what_became(other, 1)
+        found[f"{name} spread"]["own"] = sum(p.to_local().numel() for p in one._engine._parts)
+    return found
+
+
+def what_became(one: Any, iterations: int = 2) -> dict[str, Any]:
+    """Weights, moments and the log."""
+    scalars = [one.iterate() for _ in range(iterations)]
+    engine = one._engine
+    flat = torch.cat([p.detach().flatten() for p in engine._whole]) if one.sharded else engine.flat
+    found = {
+        "flat": flat.tolist(),
+        "engine": {key: x.tolist() for key, x in engine.state().items()},
+        "deployed": [float(p.double().sum()) for p in one.policy.parameters()],
+        "scalars": [{key: x for key, x in line.items() if not key.endswith("_s")} for line in scalars],
+        "env_steps": one.env_steps,
+        "minibatch": engine.minibatch,
+    }
+    one.close()
     return found
 
 
@@ -200,7 +237,7 @@ def together(tmp_path_factory) -> list[dict[str, Any]]:
     """What two processes of every other learner did, in one launch."""
     path = tmp_path_factory.mktemp("others")
     kit.write_walks(path / "walks")
-    opd.saved(path / "teacher", grpo.policy_on(grpo.tabletop(1)))
+    opd.saved(path / "teacher", teacher())
     work = """
 with ddp.joined(200) as world:
     write(path, others(world, path / "walks"))
@@ -221,6 +258,54 @@ def test_every_learner_that_learns_together_stays_one(together, name):
     assert first["env_steps"] > 0 or name == "bc"
     assert first["scalars"][0].get("ratio_error", 0) <= 1e-5
     assert all(abs(x) < 1e6 for line in first["scalars"] for x in line.values())
+
+
+@pytest.fixture(scope="module")
+def spread(tmp_path_factory) -> list[dict[str, Any]]:
+    """What two processes did with weights that each had a part of."""
+    path = tmp_path_factory.mktemp("spread")
+    kit.write_walks(path / "walks")
+    opd.saved(path / "teacher", teacher())
+    done = launch("with ddp.joined(200) as world: write(path, spread_out(world, path / 'walks'))", path)
+    assert done.returncode == 0, done.stderr
+    return [json.loads((path / f"{rank}.json").read_text()) for rank in range(2)]
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("name", SPREAD)
+def test_spread_weights_learn_what_whole_ones_learn(spread, name):
+    """Weights and moments up to rounding, half of them in each process, and the same again after a resume."""
+    whole, parts, again = (spread[0][f"{name}{kind}"] for kind in ("", " spread", " again"))
+    for key in ("first", "second", "steps"):
+        assert_close(parts["engine"][key], whole["engine"][key], rtol=1e-2, atol=3e-5)
+    # where a gradient is all rounding, Adam's step goes either way
+    first = torch.tensor(whole["engine"]["first"]).abs()
+    firm = first > 0.03 * first.max()
+    assert firm.float().mean() > 0.01
+    for other in (parts, again):
+        assert_close(torch.tensor(other["flat"])[firm].tolist(), torch.tensor(whole["flat"])[firm].tolist())
+    assert spread[0][f"{name} spread"]["flat"] == spread[1][f"{name} spread"]["flat"]
+    own = [out[f"{name} spread"]["own"] for out in spread]
+    assert sum(own) == len(whole["flat"]) and abs(own[0] - own[1]) < 0.2 * sum(own)
+
+
+def test_what_cannot_be_spread_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setitem(SIMS._rows, "test/walk", "walk_sim:make")
+    alone = replace(config(), shard=True)
+    with pytest.raises(CapabilityError, match="PpoLearner cannot spread what it learns: expected shard False"):
+        _make_learner(alone, None, tmp_path, ALONE)
+    loss = engines.Watched()
+    groups = (Group("a.", 0.5), Group("b.", 0.5))
+    carry = torch.tensor([1e-2, 0.0])
+    with pytest.raises(CapabilityError, match="shard is True and there is one process"):
+        ShardedEngine(loss, groups, minibatch=8, carry=carry, world=ALONE)
+    for fields, groups_, message in (
+        ({"mode": "compiled"}, groups, "algo.engine is 'compiled' and shard is True"),
+        ({}, (Group("a.", 0.5, average=0.9), groups[1]), "algo.ema is above 0 and shard is True"),
+        ({"microbatch": 3}, groups, "algo.microbatch is 3: expected a divisor of the 8 rows"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            ShardedEngine(loss, groups_, minibatch=8, carry=carry, world=World(0, 2), **fields)
 
 
 def test_groups_of_any_process_are_dealt_out_evenly(together):

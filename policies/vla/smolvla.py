@@ -94,6 +94,9 @@ class SmolVla(nn.Module):
         ConfigError: sizes that do not fit each other.
     """
 
+    computed_from_outside = True
+    """Whether parts of its blocks are called, and not the blocks: two stacks look at each other layer by layer."""
+
     def __init__(self, cfg: SmolVlaCfg) -> None:
         super().__init__()
         _check(cfg)

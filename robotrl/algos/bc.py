@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from robotrl.algos.ddp import share
-from robotrl.algos.engine import UPDATES_PER_CALL, Context, Engine, EngineMode, Group, LossModule, LossOut
+from robotrl.algos.engine import UPDATES_PER_CALL, Context, EngineMode, Group, LossModule, LossOut
 from robotrl.algos.half import in_bf16
 from robotrl.algos.learner import Setup
 from robotrl.algos.rows import fitting, means, part, run_updates
+from robotrl.algos.sharded import ShardedEngine
 from robotrl.checkpoint import generator_state, set_generator_state
 from robotrl.data.chunks import check_dataset, load_chunks
 from robotrl.data.layout import observation_key
@@ -159,7 +160,7 @@ class BcLearner:
         self._at_once = fitting(cfg.updates_per_iteration, size)
         ends = self._data["end"].shape[1] if cfg.foresight else 0
         self._loss = BcLoss(self.model, self._clone, cfg, ends).to(setup.device)
-        self._engine = Engine(
+        self._engine = setup.engine(
             self._loss,
             (
                 Group("policy.", cfg.grad_norm, cfg.ema or None, ramp=True),
@@ -171,8 +172,12 @@ class BcLearner:
             eps=1e-8,
             microbatch=cfg.microbatch,
             updates_per_call=min(UPDATES_PER_CALL, self._at_once),
-            world=self.world,
         )
+
+    @property
+    def sharded(self) -> bool:
+        """Whether what it learns is spread over the processes."""
+        return isinstance(self._engine, ShardedEngine)
 
     @property
     def compile_s(self) -> float:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from robotrl.algos.ddp import share
-from robotrl.algos.engine import Context, Engine, EngineMode, Group, LossModule, LossOut, Updates
+from robotrl.algos.engine import Context, EngineMode, Group, LossModule, LossOut, Updates
 from robotrl.algos.half import in_bf16
 from robotrl.algos.learner import Setup, SimLearner
 from robotrl.algos.normalizers import ObsNormalizer, RewardNormalizer
@@ -329,7 +329,7 @@ class ChainLearner(SimLearner):
         model = self.loss.policy
         self._average: Any = copy.deepcopy(model) if cfg.ema else None
         self.policy: Any = self.loss.deployed(model if self._average is None else self._average)
-        self._engine = Engine(
+        self._engine = setup.engine(
             self.loss,
             (Group("actor.", cfg.grad_norm, average=cfg.ema or None), Group("critic.", cfg.grad_norm)),
             minibatch=share("algo.minibatch", cfg.minibatch, self.world),
@@ -337,7 +337,6 @@ class ChainLearner(SimLearner):
             mode=cfg.engine,
             eps=ADAM_EPS,
             microbatch=cfg.microbatch,
-            world=self.world,
         )
         normaliser = RewardNormalizer(self.sim.num_envs, cfg.gamma, self.world)
         self._reward_normalizer = normaliser if cfg.normalise_reward else None
@@ -396,7 +395,7 @@ class ChainLearner(SimLearner):
         return {**update_scalars(joined(epochs)), "update_evaluations": float(evaluations)}
 
     def _decide(self, obs: dict[str, Tensor]) -> Decision:
-        with torch.no_grad(), in_bf16(self.cfg.bf16, self._engine.flat.device):
+        with torch.no_grad(), in_bf16(self.cfg.bf16, self._engine.device):
             decision = self.loss.decide(obs, self._generator)
         # sims take float32, whatever the networks are of
         return decision._replace(chunk=decision.chunk.float())

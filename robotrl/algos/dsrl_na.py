@@ -300,7 +300,7 @@ class DsrlNaLearner(SimLearner):
         """Remembered states, noise in each, and the chunk that it would make the sim execute."""
         steering, cfg = self._steering, self.cfg
         drawn = self._states.sample(count // cfg.group, self.policy.horizon, cfg.gamma, steering.generator)
-        device = self._engine.flat.device
+        device = self._engine.device
         obs = {key: drawn.obs[key].to(device).repeat_interleave(cfg.group, 0) for key in self.policy.observation_spec}
         ctx = self.policy.encode(obs)
         own = torch.arange(count) % cfg.group < round(cfg.own_share * cfg.group)

@@ -18,7 +18,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -56,6 +56,39 @@ class Updates(NamedTuple):
     def mean(self) -> dict[str, float]:
         """Means over the minibatches."""
         return {name: float(values.mean()) for name, values in self.info.items()}
+
+
+class Updater(Protocol):
+    """What learners ask of an engine; see `Engine`."""
+
+    minibatch: int
+    carry: Tensor
+    compile_s: float
+
+    @property
+    def device(self) -> torch.device:
+        """Where the networks are."""
+        ...
+
+    def run(self, data: Mapping[str, Tensor], order: Tensor, capacity: int, what: str, phase: str = "") -> Updates:
+        """Update once for each minibatch."""
+        ...
+
+    def averages(self, prefix: str) -> dict[str, Tensor]:
+        """The averaged parameters of a network."""
+        ...
+
+    def write_average(self, prefix: str, module: nn.Module) -> None:
+        """Copy them into another."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """What an exact resume needs besides the networks' own parameters."""
+        ...
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state` gave."""
+        ...
 
 
 class _Phase(NamedTuple):
@@ -122,14 +155,8 @@ class Engine:
         self._per_call = updates_per_call
         self._microbatch = minibatch if microbatch is None else microbatch
         self._world = world
-        named = [(name, p) for name, p in loss.named_parameters() if p.requires_grad]
-        members = [[(name, p) for name, p in named if name.startswith(group.prefix)] for group in groups]
+        members = members_of(loss, groups)
         ordered = [pair for group in members for pair in group]
-        if sorted(name for name, _ in ordered) != sorted(name for name, _ in named):
-            raise ConfigError(
-                f"engine groups {[g.prefix for g in groups]} do not divide the parameters {[n for n, _ in named]}:"
-                " expected each in exactly one"
-            )
         views = Views([name for name, _ in ordered], [p.shape for _, p in ordered])
         kept = [
             pair for group, pairs in zip(groups, members, strict=True) if group.average is not None for pair in pairs
@@ -153,6 +180,11 @@ class Engine:
         )
         self._phases: dict[str, _Phase] = {}
 
+    @property
+    def device(self) -> torch.device:
+        """See `Updater`."""
+        return self.flat.device
+
     def run(self, data: Mapping[str, Tensor], order: Tensor, capacity: int, what: str, phase: str = "") -> Updates:
         """Update once for each minibatch.
 
@@ -167,9 +199,8 @@ class Engine:
         Raises:
             NumericsError: a loss or gradient is not finite; that update was left out, those before it were made.
         """
-        count = math.ceil(len(order) / self.minibatch)
-        rows = order.repeat(math.ceil(count * self.minibatch / len(order)))[: count * self.minibatch]
-        rows = rows.view(count, self.minibatch).to(self.flat.device)
+        rows = minibatches(order, self.minibatch).to(self.flat.device)
+        count = len(rows)
         ready = self._fill(data, capacity, phase)
         per_call = ready.per_call
         padded = torch.zeros(math.ceil(count / per_call) * per_call, self.minibatch, dtype=torch.int64).to(rows)
@@ -182,7 +213,7 @@ class Engine:
                 stats.append(ready.call(live[span], padded[span]))
         table = torch.cat(stats)[:count]
         info = dict(zip(ready.info_names, table.unbind(1), strict=True))
-        self._check(info, what)
+        check_updates(info, what)
         return Updates(info)
 
     def averages(self, prefix: str) -> dict[str, Tensor]:
@@ -233,17 +264,6 @@ class Engine:
         for name, values in data.items():
             ready.data[name][: len(values)] = values
         return ready
-
-    def _check(self, info: Mapping[str, Tensor], what: str) -> None:
-        for name in ("loss", *(name for name in info if name.startswith("grad_norm/"))):
-            bad = torch.nonzero(~torch.isfinite(info[name]))
-            if len(bad):
-                index = int(bad[0, 0])
-                parts = {n: float(v[index]) for n, v in info.items() if not math.isfinite(float(v[index]))}
-                raise NumericsError(
-                    f"{what}, minibatch {index}: {name} is {float(info[name][index])} (not finite: {', '.join(parts)}):"
-                    " expected finite; the last checkpoint is intact"
-                )
 
     # the functions that are compiled
 
@@ -369,6 +389,49 @@ class Engine:
             if self.flat.device.type == "cuda":
                 return CudaGraph(compiled, arguments, inputs=inputs)
         return compiled
+
+
+def members_of(loss: LossModule, groups: Sequence[Group]) -> list[list[tuple[str, nn.Parameter]]]:
+    """The parameters of each group that require a gradient, with their names.
+
+    Raises:
+        ConfigError: one is in no group or in two.
+    """
+    named = [(name, p) for name, p in loss.named_parameters() if p.requires_grad]
+    members = [[(name, p) for name, p in named if name.startswith(group.prefix)] for group in groups]
+    if sorted(name for group in members for name, _ in group) != sorted(name for name, _ in named):
+        raise ConfigError(
+            f"engine groups {[g.prefix for g in groups]} do not divide the parameters {[n for n, _ in named]}:"
+            " expected each in exactly one"
+        )
+    return members
+
+
+def minibatches(order: Tensor, minibatch: int) -> Tensor:
+    """(n, M) row numbers; the last minibatch is filled up from the beginning of the order."""
+    count = math.ceil(len(order) / minibatch)
+    return order.repeat(math.ceil(count * minibatch / len(order)))[: count * minibatch].view(count, minibatch)
+
+
+def check_updates(info: Mapping[str, Tensor], what: str) -> None:
+    """Refuse to go on from an update that could not be made.
+
+    Args:
+        info: (n,) each, what was logged of the updates.
+        what: where this is in training.
+
+    Raises:
+        NumericsError: a loss or a gradient is not finite; the minibatch and what else is not finite are named.
+    """
+    for name in ("loss", *(name for name in info if name.startswith("grad_norm/"))):
+        bad = torch.nonzero(~torch.isfinite(info[name]))
+        if len(bad):
+            index = int(bad[0, 0])
+            parts = {n: float(v[index]) for n, v in info.items() if not math.isfinite(float(v[index]))}
+            raise NumericsError(
+                f"{what}, minibatch {index}: {name} is {float(info[name][index])} (not finite: {', '.join(parts)}):"
+                " expected finite; the last checkpoint is intact"
+            )
 
 
 STATE = len(State._fields)

@@ -242,7 +242,7 @@ class GrpoLearner(TokenLearner):
             return found.record["tokens"].float()
 
         def log_prob(some: dict[str, Tensor]) -> Tensor:
-            with in_bf16(cfg.bf16, self._engine.flat.device):
+            with in_bf16(cfg.bf16, self._engine.device):
                 ctx = policy.encode({key: some[key] for key in policy.observation_spec})
                 logits = policy.token_logits(ctx, some["tokens"])
             return tokens.log_prob(logits, some["tokens"], policy.temperature)

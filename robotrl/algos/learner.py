@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -10,7 +10,9 @@ import torch
 from torch import nn
 
 from robotrl.algos.ddp import ALONE, World
-from robotrl.algos.engine import Engine
+from robotrl.algos.engine import Engine, Updater
+from robotrl.algos.sharded import ShardedEngine
+from robotrl.algos.update import Group, LossModule
 from robotrl.config import ActorCfg
 from robotrl.placed import CPU
 from robotrl.spec import VecSim
@@ -35,8 +37,19 @@ class Setup(NamedTuple):
     """The processes that learn together, for algorithms that can; their learner has it as `world`."""
     device: torch.device = CPU
     """Where networks act and learn; `init_policy` is there, and so is what the sim of `make_sim` gives."""
+    shard: bool = False
+    """Whether each process has a part of what learns, for algorithms that ask `engine` for theirs."""
     resumed: bool = False
     """Whether `Learner.load` follows: files that the config names may be gone, and are in the state that is loaded."""
+
+    def engine(self, loss: LossModule, groups: Sequence[Group], **options: Any) -> Updater:
+        """The update engine of a learner that can learn together; see `Engine` for the options.
+
+        Raises:
+            ConfigError: as of `Engine` or `ShardedEngine`.
+            CapabilityError: weights are to be spread over one process.
+        """
+        return (ShardedEngine if self.shard else Engine)(loss, groups, world=self.world, **options)
 
 
 class Learner(Protocol):
@@ -89,7 +102,7 @@ class SimLearner:
     world: World = ALONE
     """The processes that learn together; of a learner that can only learn alone, none but this one."""
     _stepper: Stepper
-    _engine: Engine
+    _engine: Updater
 
     @property
     def env_steps(self) -> int:
@@ -100,6 +113,11 @@ class SimLearner:
     def sim_s(self) -> float:
         """Seconds spent inside the sim so far."""
         return self._stepper.sim_s
+
+    @property
+    def sharded(self) -> bool:
+        """Whether what it learns is spread over the processes."""
+        return isinstance(self._engine, ShardedEngine)
 
     @property
     def compile_s(self) -> float:

@@ -267,7 +267,7 @@ class PpoLearner(SimLearner):
 
     @torch.no_grad()
     def _decide(self, obs: dict[str, Tensor]) -> Decision:
-        with in_bf16(self.cfg.bf16, self._engine.flat.device):
+        with in_bf16(self.cfg.bf16, self._engine.device):
             density: Density = self.policy.density(self.policy.encode(obs))
         raw = density.sample(self._generator)
         return Decision(self.policy.to_actions(raw), {"raw": raw, "log_prob": chunk_log_prob(density, raw)})

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from robotrl.algos.engine import Engine
+from robotrl.algos.engine import Updater
 
 ROWS_BYTES = 64 << 20
 """Rows drawn at once for the next updates take about this much memory at most."""
@@ -35,7 +35,7 @@ def fitting(updates: int, update_bytes: int) -> int:
 
 
 def run_updates(
-    engine: Engine, draw: Draw, updates: int, most: int, what: str, phase: str = ""
+    engine: Updater, draw: Draw, updates: int, most: int, what: str, phase: str = ""
 ) -> dict[str, list[Tensor]]:
     """Make so many updates, the rows of up to `most` of them drawn at once.
 

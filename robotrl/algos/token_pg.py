@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from robotrl.algos.ddp import share
-from robotrl.algos.engine import Engine, EngineMode, Group, LossModule
+from robotrl.algos.engine import EngineMode, Group, LossModule
 from robotrl.algos.half import in_bf16
 from robotrl.algos.learner import Setup, SimLearner
 from robotrl.algos.on_policy import epoch_order
@@ -94,7 +94,7 @@ class TokenLearner(SimLearner):
         self._stepper = self._collector = GroupCollector(self.sim, group_size, setup.seed)
         self.policy.control_dt_s = self.sim.control_dt_s
         mode: EngineMode = cfg.engine
-        self._engine = Engine(
+        self._engine = setup.engine(
             make_loss(self.policy),
             (Group(POLICY, cfg.grad_norm),),
             minibatch=share("algo.minibatch", cfg.minibatch, self.world),
@@ -102,7 +102,6 @@ class TokenLearner(SimLearner):
             mode=mode,
             microbatch=cfg.microbatch,
             updates_per_call=1,
-            world=self.world,
         )
         self._generator = torch.Generator().manual_seed(setup.seed)
         self._env_steps = self._counted = 0
@@ -122,7 +121,7 @@ class TokenLearner(SimLearner):
     @torch.no_grad()
     def decide(self, obs: dict[str, Tensor]) -> Decision:
         """Chunks drawn at the policy's temperature; remembered are their tokens."""
-        with in_bf16(self._shared.bf16, self._engine.flat.device):
+        with in_bf16(self._shared.bf16, self._engine.device):
             return say(self.policy, obs, self._generator).decision
 
     def seen(self, found: Trajectories) -> dict[str, Tensor]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -162,6 +162,7 @@ class Update:
         spans: where each group begins and ends in the flat vector.
         betas: decay of Adam's moments.
         eps: Adam's epsilon.
+        across: of a vector that is one part of several, the sum of a number over all parts; None: the vector is whole.
     """
 
     def __init__(
@@ -173,8 +174,10 @@ class Update:
         spans: Sequence[tuple[int, int]],
         betas: tuple[float, float],
         eps: float,
+        across: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         self.loss = loss
+        self._across = across
         self._groups, self._spans = groups, spans
         self._views, self._average_views = views, average_views
         self._betas, self._eps = betas, eps
@@ -210,7 +213,9 @@ class Update:
         """
         flat, first, second, steps, powers, average, carry = now
         info = {"loss": found.info["loss"]}
-        wanted = (live > 0) & torch.isfinite(info["loss"]) & torch.isfinite(found.gradient.abs().sum())
+        size = found.gradient.abs().sum()
+        size = size if self._across is None else self._across(size)
+        wanted = (live > 0) & torch.isfinite(info["loss"]) & torch.isfinite(size)
         pieces: list[tuple[Tensor, ...]] = []
         averages: list[Tensor] = []
         beta1, beta2 = self._betas
@@ -221,7 +226,7 @@ class Update:
             new = old
             if lr is not None:
                 g = found.gradient[a:b]
-                norm = g.norm()
+                norm = g.norm() if self._across is None else self._across(g.norm().square()).sqrt()
                 info[f"grad_norm/{group.prefix}"] = norm
                 if math.isfinite(group.grad_norm):
                     g = g * (group.grad_norm / (norm + 1e-6)).clamp(max=1.0)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from robotrl.algos.ddp import share
-from robotrl.algos.engine import Context, Engine, EngineMode, Group, LossModule, LossOut
+from robotrl.algos.engine import Context, EngineMode, Group, LossModule, LossOut
 from robotrl.algos.half import in_bf16
 from robotrl.algos.learner import Setup, SimLearner
 from robotrl.algos.on_policy import (
@@ -193,7 +193,7 @@ class VlaRlLearner(SimLearner):
         self._process = None if wanted is None else self._added(load_process(wanted))
         self._reader: Any = policy.reader()
         self.critic = ValueNet(self._reader.width, cfg.critic_hidden).to(setup.device)
-        self._engine = Engine(
+        self._engine = setup.engine(
             VlaRlLoss(policy, self.critic, cfg),
             (Group("policy.", cfg.grad_norm), Group("critic.", cfg.grad_norm)),
             minibatch=share("algo.minibatch", cfg.minibatch, self.world),
@@ -201,7 +201,6 @@ class VlaRlLearner(SimLearner):
             mode=cfg.engine,
             microbatch=cfg.microbatch,
             updates_per_call=1,
-            world=self.world,
         )
         self._generator = torch.Generator().manual_seed(setup.seed)
         self._stepper = self._collector = Collector(self.sim, policy.horizon, cfg.gamma)
@@ -234,7 +233,7 @@ class VlaRlLearner(SimLearner):
     @torch.no_grad()
     def _decide(self, obs: dict[str, Tensor]) -> Decision:
         policy = self.policy
-        with in_bf16(self.cfg.bf16, self._engine.flat.device):
+        with in_bf16(self.cfg.bf16, self._engine.device):
             ctx, decision = say(policy, obs, self._generator)
             said = decision.record["tokens"]
             logits = policy.token_logits(ctx, said)
