@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -85,7 +86,9 @@ def load_of(cfg: TrainCfg[Any, Any], policy: Any, rows: int) -> Load:
     elif cfg.dataset is not None:
         stored = _frames(Path(cfg.dataset))
     whole = getattr(algo, "minibatch", None) or getattr(algo, "batch", rows)
-    return Load(rows, evaluations, stored, bool(getattr(algo, "ema", 0)), whole > rows, getattr(algo, "bf16", False))
+    averages, bf16 = bool(getattr(algo, "ema", 0)), getattr(algo, "bf16", False)
+    processes = int(os.environ.get("WORLD_SIZE", "1")) if cfg.shard else 1
+    return Load(rows, evaluations, stored, averages, whole > rows, bf16, processes)
 
 
 def advice(cfg: TrainCfg[Any, Any], need: Footprint) -> str:
@@ -93,7 +96,8 @@ def advice(cfg: TrainCfg[Any, Any], need: Footprint) -> str:
     fixed = need.weights + need.optimiser
     fewer = "a smaller algo.microbatch" if hasattr(cfg.algo, "microbatch") else "smaller minibatches"
     if need.update < fixed and not cfg.lora.rank:
-        return "set lora.rank (e.g. 32), so that adapters alone learn"
+        spread = "" if cfg.shard else ", or shard, with several processes"
+        return f"set lora.rank (e.g. 32), so that adapters alone learn{spread}"
     if need.stored > need.update:
         return "take fewer or smaller observations: sim.num_envs, algo.steps_per_env, the dataset"
     if not cfg.recompute:

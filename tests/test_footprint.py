@@ -162,13 +162,35 @@ def test_a_process_is_seen_to_need_what_was_estimated() -> None:
 def test_what_a_config_asks_for() -> None:
     chain = SimpleNamespace(minibatch=64, microbatch=16, steps_per_env=10, ema=0.9)
     policy = SimpleNamespace(denoising_steps=4, horizon=3)
-    cfg: Any = SimpleNamespace(algo=chain, sim=SimpleNamespace(num_envs=8), dataset=None, lora=LoraCfg())
+    cfg: Any = SimpleNamespace(algo=chain, sim=SimpleNamespace(num_envs=8), dataset=None, lora=LoraCfg(), shard=False)
     assert gradient_rows(chain) == 16
     # ten steps are four decisions
     assert load_of(cfg, policy, 16) == Load(16, 4, 4 * 8 * 4, average=True, parts=True)
     assert gradient_rows(SimpleNamespace(lr=1.0)) is None
     tokens: Any = SimpleNamespace(**{**vars(cfg), "algo": SimpleNamespace(minibatch=64)})
     assert load_of(tokens, policy, 64) == Load(64)
+
+
+def test_moments_and_gradients_in_parts_take_less_and_activations_as_much() -> None:
+    """Of a policy whose weights outweigh its activations: by hand but for the activations."""
+    policy = large()
+    learning = 4 * sum(x.numel() for x in policy.parameters() if x.requires_grad)
+    with without_memory():
+        alike = described(policy.to_json())
+        whole, two, eight = (footprint(alike, Load(1, processes=count), alike.observation_spec) for count in (1, 2, 8))
+    assert whole.optimiser == 2 * learning and two.optimiser == 2 * learning and eight.optimiser == learning // 2
+    assert whole.weights == two.weights == eight.weights
+    assert two.update - eight.update == learning - learning // 4
+    assert eight.total < whole.total
+
+
+def test_an_update_takes_little_more_than_its_gradient() -> None:
+    """Without a compiler the elements are moved some at a time."""
+    policy = large()
+    learning = 4 * sum(x.numel() for x in policy.parameters() if x.requires_grad)
+    with without_memory():
+        alike = described(policy.to_json())
+        assert update_peak(alike, Load(1), alike.observation_spec) < 5 * learning
 
 
 def said(**parts: int) -> Footprint:
@@ -178,10 +200,10 @@ def said(**parts: int) -> Footprint:
 
 
 def test_what_cannot_fit_is_refused_with_what_to_change() -> None:
-    cfg: Any = SimpleNamespace(algo=grpo.CFG, lora=LoraCfg(), recompute=False)
+    cfg: Any = SimpleNamespace(algo=grpo.CFG, lora=LoraCfg(), recompute=False, shard=False)
     with pytest.raises(ConfigError, match=r"estimated: 3 GiB .*expected at most the 2 GiB .*set lora.rank \(e.g. 32\)"):
         check_room(said(weights=GIB, optimiser=2 * GIB), 2 * GIB, lambda need: advice(cfg, need))
-    adapted: Any = SimpleNamespace(algo=grpo.CFG, lora=LoraCfg(rank=4), recompute=False)
+    adapted: Any = SimpleNamespace(algo=grpo.CFG, lora=LoraCfg(rank=4), recompute=False, shard=False)
     need = said(update=2 * GIB, weights=GIB)
     assert advice(adapted, need) == "set recompute, or choose a smaller algo.microbatch"
     adapted.recompute = True
@@ -203,7 +225,7 @@ def test_a_run_says_what_it_needs_or_is_refused(
     monkeypatch.setattr("robotrl.room.SMALL_BYTES", 0)
     need = announce(cfg)
     assert need is not None and "memory, estimated: " in capsys.readouterr().err
-    monkeypatch.setattr("robotrl.room.available", lambda: need.total - 1)
+    monkeypatch.setattr("robotrl.room.available", lambda device: need.total - 1)
     with pytest.raises(ConfigError, match=r"memory, estimated: .*that are free"):
         train(cfg, tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -49,7 +49,7 @@ ALL = LEARN | {
     "quickstart",
     "benchmarks",
 }
-ALL |= {"evaluation", "exporting", "viewing", "wrapping", "curriculum", "importers", "room", "published"}
+ALL |= {"evaluation", "exporting", "viewing", "wrapping", "curriculum", "importers", "room", "published", "profiles"}
 SHELL = {"cli", "commands", "doctor", "inspection", "probe"}
 SHARED_BY_SIMS = {"sims.interop", "sims.starts", "sims.actions", "sims.exact_state", "sims.core_sim"}
 """What makes a Gymnasium env of any sim, starts, bounds of actions, cores in torch clothes: what adapters share."""
@@ -98,6 +98,8 @@ MAY_IMPORT = {
     # Learns from a process reward that was trained before, and keeps it in its checkpoints.
     "algos.vla_rl": LEARN | {"policies", "rewards.process", "rewards.process_stored"},
     "published": BASE | {"policies"},
+    # Fields by name: knows no algorithm.
+    "profiles": {"errors"},
     "room": LEARN | {"policies", "algos"},
     "train": LEARN | {"policies", "rewards", "interventions", "algos", "curriculum", "room"},
     "deploy": BASE,

@@ -284,10 +284,14 @@ class Engine:
             for index in range(len(rows)):
                 batch = {name: x[rows[index]] for name, x in zip(data, arrays, strict=True)}
                 found = self._update.measure(new.flat, new.average, new.carry, batch, phase)
-                new, info = self._update.step(new, live[index], found)
+                if self.mode == "eager":
+                    info = self._update.step_(now, live[index], found)
+                else:
+                    new, info = self._update.step(new, live[index], found)
                 info_names[:] = info
                 stats.append(torch.stack([value.to(now.flat.dtype) for value in info.values()]))
-            _write(now, new)
+            if new is not now:
+                _write(now, new)
             return torch.stack(stats)
 
         live = self.flat.new_zeros(self._per_call)
@@ -310,9 +314,12 @@ class Engine:
             """State, live (), gradient (P,), table (n, S); writes the state that follows, gives statistics (S',)."""
             now, (live, gradient, table) = State(*arguments[:STATE]), arguments[STATE:]
             found = names.unpack(gradient, table, self._update.loss.largest)
-            new, info = self._update.step(now, live, found)
+            if self.mode == "eager":
+                info = self._update.step_(now, live, found)
+            else:
+                new, info = self._update.step(now, live, found)
+                _write(now, new)
             info_names[:] = info
-            _write(now, new)
             return torch.stack([value.to(now.flat.dtype) for value in info.values()])
 
         def seen() -> tuple[Tensor, ...]:

@@ -24,6 +24,7 @@ from robotrl.adapters import places
 from robotrl.algos.flat import Views
 from robotrl.algos.half import in_bf16
 from robotrl.algos.rows import part
+from robotrl.algos.sharded import units
 from robotrl.algos.update import Context, Group, LossModule, LossOut, State, Update
 from robotrl.config import LoraCfg
 from robotrl.errors import ConfigError
@@ -53,6 +54,8 @@ class Load(NamedTuple):
     """Whether the gradient of a minibatch is put together from those of its parts."""
     bf16: bool = False
     """Whether networks compute in bfloat16."""
+    processes: int = 1
+    """Over which gradients and moments are spread; the figures are those of each."""
 
 
 class Footprint(NamedTuple):
@@ -95,12 +98,17 @@ def footprint(policy: nn.Module, load: Load, observation_spec: dict[str, Spec]) 
     moments = sum(_bytes(p) for _, p in named if p.requires_grad)
     weights = sum(_bytes(x) for x in {id(x): x for x in (*policy.parameters(), *policy.buffers())}.values())
     row = sum(_bytes(_rows(spec, 1)) for spec in observation_spec.values())
+    if load.processes == 1:
+        optimiser, update = moments * (ADAM + load.average), update_peak(policy, load, observation_spec)
+    else:
+        # beside moments, a process has its part of the weights twice: as parameters, and as a vector
+        optimiser, update = moments * (ADAM + 2) // load.processes, _spread_peak(policy, load, observation_spec)
     return Footprint(
         sum(p.numel() for _, p in named),
         learning,
         weights,
-        moments * (ADAM + load.average),
-        update_peak(policy, load, observation_spec),
+        optimiser,
+        update,
         load.stored * row,
     )
 
@@ -133,8 +141,21 @@ def update_peak(policy: nn.Module, load: Load, observation_spec: dict[str, Spec]
         with in_bf16(load.bf16, flat.device):
             found = update.measure(now.flat, now.average, now.carry, batch, "")
         # a loss holds what it was measured on until its update is made
-        _ = update.step(now, torch.ones(()), found), total
+        _ = update.step_(now, torch.ones(()), found), total
     return live.peak
+
+
+def _spread_peak(policy: nn.Module, load: Load, observation_spec: dict[str, Spec]) -> int:
+    """Bytes besides weights and moments where gradients are spread: activations, parts of gradients, and the largest
+    unit's parameters and gradient, which come together."""
+    loss = _Pass(policy, load.evaluations)
+    batch = {f"obs/{key}": _rows(spec, load.rows) for key, spec in observation_spec.items()}
+    with Live() as live, in_bf16(load.bf16, torch.device("cpu")):
+        _ = loss(batch, Context(torch.zeros(1), {}, ""))
+    own = [sum(_bytes(p) for p in unit.parameters() if p.requires_grad) for unit in units(policy)]
+    everything = sum(_bytes(p) for p in policy.parameters() if p.requires_grad)
+    largest = max([*own, everything - sum(own)])
+    return live.peak + 2 * everything // load.processes + 2 * largest
 
 
 @contextmanager

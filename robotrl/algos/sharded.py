@@ -117,9 +117,7 @@ class ShardedEngine:
         stats: list[dict[str, Tensor]] = []
         for rows in minibatches(order, self.minibatch):
             found = self._measure(data, rows, phase)
-            new, info = self._update.step(self._now, self._now.flat.new_ones(()), found)
-            for target, value in zip(self._now, new, strict=True):
-                target.copy_(value)
+            info = self._update.step_(self._now, self._now.flat.new_ones(()), found)
             self._take(self._now.flat)
             stats.append(info)
         table = {name: torch.stack([info[name] for info in stats]) for name in stats[0]}
@@ -224,25 +222,34 @@ class ShardedEngine:
 
 
 def spread(loss: nn.Module, device: torch.device, world: World) -> None:
-    """Spread a module's parameters over the processes, in place: each block of its stacks for itself, and the rest.
-
-    A stack whose blocks are computed from outside, as the network around it then says, goes with the rest.
-    """
+    """Spread a module's parameters over the processes, in place: each of its `units` for itself, and the rest."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
     mesh = init_device_mesh(device.type, (world.size,))
+    for unit in units(loss):
+        fully_shard(unit, mesh=mesh)
+    fully_shard(loss, mesh=mesh)
+
+
+def units(network: nn.Module) -> list[nn.Module]:
+    """Blocks of a network's stacks whose parameters come together while the block is computed.
+
+    A stack whose blocks are computed from outside, as the network around it then says, goes with the rest.
+    """
     outside = {
         module
-        for network in loss.modules()
-        if getattr(network, "computed_from_outside", False)
-        for module in network.modules()
+        for part in network.modules()
+        if getattr(part, "computed_from_outside", False)
+        for module in part.modules()
     }
-    for stack in [module for module in loss.modules() if isinstance(module, nn.ModuleList)]:
-        for block in stack:
-            if block not in outside and any(p.requires_grad for p in block.parameters()):
-                fully_shard(block, mesh=mesh)
-    fully_shard(loss, mesh=mesh)
+    stacks = [module for module in network.modules() if isinstance(module, nn.ModuleList)]
+    return [
+        block
+        for stack in stacks
+        for block in stack
+        if block not in outside and any(p.requires_grad for p in block.parameters())
+    ]
 
 
 def _spans(members: Sequence[Sequence[Any]]) -> list[tuple[int, int]]:

@@ -6,6 +6,7 @@ compiled function, or apart where a gradient is the mean over parts of a minibat
 
 from __future__ import annotations
 
+import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from robotrl.algos.flat import Views
+
+AT_ONCE = 1 << 20
+"""Elements that are moved at a time where nothing is compiled."""
 
 
 class Context(NamedTuple):
@@ -151,6 +155,42 @@ class Names:
         return Measured(gradient, info, lr, rest[sum(self.trained) :])
 
 
+class _Vectors(NamedTuple):
+    """What an update changes of some elements (n,)."""
+
+    flat: Tensor
+    first: Tensor
+    second: Tensor
+    average: Tensor | None
+    """Of a group that has one."""
+
+
+class _Move(NamedTuple):
+    """The numbers of a group's update."""
+
+    on: Tensor
+    """Whether it is made."""
+    scale: Tensor | None
+    """Of the gradient, clipped to its norm."""
+    rate: Tensor
+    """Learning rate, corrected for the start of the first moment."""
+    root: Tensor
+    """What the second moment's root is multiplied by, for its start."""
+    decay: Tensor | None
+    """Of the average."""
+
+
+class _Plan(NamedTuple):
+    """All single numbers of an update."""
+
+    moves: list[_Move | None]
+    """Of each group; None leaves it as it is."""
+    steps: Tensor
+    powers: Tensor
+    carry: Tensor
+    info: dict[str, Tensor]
+
+
 class Update:
     """The arithmetic of an update, without anything that changes.
 
@@ -181,6 +221,9 @@ class Update:
         self._groups, self._spans = groups, spans
         self._views, self._average_views = views, average_views
         self._betas, self._eps = betas, eps
+        kept = [b - a if group.average is not None else 0 for group, (a, b) in zip(groups, spans, strict=True)]
+        ends = list(itertools.accumulate(kept))
+        self._average_spans = list(zip([0, *ends[:-1]], ends, strict=True))
 
     def measure(self, flat: Tensor, average: Tensor, carry: Tensor, batch: dict[str, Tensor], phase: str) -> Measured:
         """The loss and its gradient.
@@ -211,47 +254,96 @@ class Update:
         Returns:
             What follows `now`, and what to log.
         """
-        flat, first, second, steps, powers, average, carry = now
+        plan = self._plan(now, live, found)
+        pieces, averages = list[_Vectors](), list[Tensor]()
+        for (a, b), (c, d), move in zip(self._spans, self._average_spans, plan.moves, strict=True):
+            kept = now.average[c:d] if d > c else None
+            old = _Vectors(now.flat[a:b], now.first[a:b], now.second[a:b], kept)
+            new = old if move is None else self._moved(old, found.gradient[a:b], move)
+            pieces.append(new)
+            if new.average is not None:
+                averages.append(new.average)
+        average = torch.cat(averages) if averages else now.average
+        flat, first, second = (torch.cat(parts) for parts in zip(*(p[:3] for p in pieces), strict=True))
+        return State(flat, first, second, plan.steps, plan.powers, average, plan.carry), plan.info
+
+    def step_(self, now: State, live: Tensor, found: Measured) -> dict[str, Tensor]:
+        """`step` in place, some elements at a time, so that it takes next to no memory; the same numbers.
+
+        Args:
+            now: before, and after.
+            live: see `step`.
+            found: see `step`.
+
+        Returns:
+            What to log.
+        """
+        plan = self._plan(now, live, found)
+        # a loss may log what it was handed, which changes now
+        info = {name: value.clone() for name, value in plan.info.items()}
+        for (a, b), (c, d), move in zip(self._spans, self._average_spans, plan.moves, strict=True):
+            if move is None:
+                continue
+            for begin in range(a, b, AT_ONCE):
+                some = slice(begin, min(begin + AT_ONCE, b))
+                kept = now.average[some.start - a + c : some.stop - a + c] if d > c else None
+                old = _Vectors(now.flat[some], now.first[some], now.second[some], kept)
+                for target, value in zip(old, self._moved(old, found.gradient[some], move), strict=True):
+                    if target is not None and value is not None:
+                        target.copy_(value)
+        for target, value in ((now.steps, plan.steps), (now.powers, plan.powers), (now.carry, plan.carry)):
+            target.copy_(value)
+        return info
+
+    def _plan(self, now: State, live: Tensor, found: Measured) -> _Plan:
+        """All single numbers of an update: what is the same for every parameter of a group."""
         info = {"loss": found.info["loss"]}
         size = found.gradient.abs().sum()
         size = size if self._across is None else self._across(size)
         wanted = (live > 0) & torch.isfinite(info["loss"]) & torch.isfinite(size)
-        pieces: list[tuple[Tensor, ...]] = []
-        averages: list[Tensor] = []
+        moves, counts = list[_Move | None](), list[tuple[Tensor, ...]]()
         beta1, beta2 = self._betas
-        begin = 0
         for i, (group, (a, b), lr) in enumerate(zip(self._groups, self._spans, found.lr, strict=True)):
-            old = flat[a:b], first[a:b], second[a:b], steps[i], powers[0, i], powers[1, i]
-            kept = average[begin : begin + b - a] if group.average is not None else None
-            new = old
-            if lr is not None:
-                g = found.gradient[a:b]
-                norm = g.norm() if self._across is None else self._across(g.norm().square()).sqrt()
-                info[f"grad_norm/{group.prefix}"] = norm
-                if math.isfinite(group.grad_norm):
-                    g = g * (group.grad_norm / (norm + 1e-6)).clamp(max=1.0)
-                m = old[1] + (1 - beta1) * (g - old[1])
-                v = old[2] + (1 - beta2) * (g * g - old[2])
-                t, power1, power2 = old[3] + 1, old[4] * beta1, old[5] * beta2
-                # the bias corrections of both moments as numbers, so that one division an element is left
-                rate, root = lr / (1 - power1), (1 - power2).rsqrt()
-                on = wanted & (lr > 0)
-                values = old[0] - rate * m / (v.sqrt() * root + self._eps), m, v, t, power1, power2
-                new = tuple(torch.where(on, after, before) for after, before in zip(values, old, strict=True))
-                if kept is not None:
-                    assert group.average is not None
-                    decay = torch.full_like(t, group.average)
-                    if group.ramp:
-                        decay = torch.minimum(decay, t / (9 + t))
-                    kept = torch.where(on, kept + (1 - decay) * (new[0] - kept), kept)
-            pieces.append(new)
-            if kept is not None:
-                averages.append(kept)
-                begin += b - a
-        new_flat, new_first, new_second = (torch.cat([p[k] for p in pieces]) for k in range(3))
-        new_steps = torch.stack([p[3] for p in pieces])
-        new_powers = torch.stack([torch.stack([p[k] for p in pieces]) for k in (4, 5)])
-        new_average = torch.cat(averages) if averages else average
+            old = now.steps[i], now.powers[0, i], now.powers[1, i]
+            if lr is None:
+                moves.append(None)
+                counts.append(old)
+                continue
+            g = found.gradient[a:b]
+            norm = g.norm() if self._across is None else self._across(g.norm().square()).sqrt()
+            info[f"grad_norm/{group.prefix}"] = norm
+            clipped = math.isfinite(group.grad_norm)
+            scale = (group.grad_norm / (norm + 1e-6)).clamp(max=1.0) if clipped else None
+            t, power1, power2 = old[0] + 1, old[1] * beta1, old[2] * beta2
+            on = wanted & (lr > 0)
+            decay = None
+            if group.average is not None:
+                decay = torch.full_like(t, group.average)
+                if group.ramp:
+                    decay = torch.minimum(decay, t / (9 + t))
+            # the bias corrections of both moments as numbers, so that one division an element is left
+            moves.append(_Move(on, scale, lr / (1 - power1), (1 - power2).rsqrt(), decay))
+            counts.append(
+                tuple(torch.where(on, after, before) for after, before in zip((t, power1, power2), old, strict=True))
+            )
         info |= found.info
-        new_carry = torch.where(wanted, self.loss.next_carry(found.carry, info), carry)
-        return State(new_flat, new_first, new_second, new_steps, new_powers, new_average, new_carry), info
+        steps, *powers = (torch.stack([count[k] for count in counts]) for k in range(3))
+        carry = torch.where(wanted, self.loss.next_carry(found.carry, info), now.carry)
+        return _Plan(moves, steps, torch.stack(powers), carry, info)
+
+    def _moved(self, old: _Vectors, g: Tensor, move: _Move) -> _Vectors:
+        """What follows some elements of a group, given their gradient."""
+        beta1, beta2 = self._betas
+        if move.scale is not None:
+            g = g * move.scale
+        m = old.first + (1 - beta1) * (g - old.first)
+        v = old.second + (1 - beta2) * (g * g - old.second)
+        flat = old.flat - move.rate * m / (v.sqrt() * move.root + self._eps)
+        flat, m, v = (
+            torch.where(move.on, after, before) for after, before in ((flat, old.flat), (m, old.first), (v, old.second))
+        )
+        kept = old.average
+        if kept is not None:
+            assert move.decay is not None
+            kept = torch.where(move.on, kept + (1 - move.decay) * (flat - kept), kept)
+        return _Vectors(flat, m, v, kept)

@@ -33,12 +33,19 @@ class Args:
     """As lora.bf16_base: frozen weights in 16 bits."""
     bf16: bool = False
     """As algo.bf16: networks compute in 16 bits."""
+    processes: int = 1
+    """Over which gradients and moments are spread (shard); the figures are those of each."""
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the command."""
     args = parse(Args, "robotrl memory", argv)
-    for option, value, low in (("--rows", args.rows, 1), ("--steps", args.steps, 1), ("--rank", args.rank, 0)):
+    for option, value, low in (
+        ("--rows", args.rows, 1),
+        ("--steps", args.steps, 1),
+        ("--rank", args.rank, 0),
+        ("--processes", args.processes, 1),
+    ):
         at_least(option, value, low)
     from robotrl.algos.footprint import Load, adapt_alike, described, footprint, without_memory
     from robotrl.config import LoraCfg
@@ -56,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
         policy = make()
         if args.rank:
             adapt_alike(policy, LoraCfg(args.rank, targets=args.targets, heads=args.heads, bf16_base=args.bf16_base))
-        load = Load(args.rows, args.steps, bf16=args.bf16)
+        load = Load(args.rows, args.steps, bf16=args.bf16, processes=args.processes)
         print(f"as it is:   {footprint(policy, load, policy.observation_spec).line()}", flush=True)
         recompute(policy)
         print(f"recomputed: {footprint(policy, load, policy.observation_spec).line()}")

@@ -28,12 +28,16 @@ class Resume:
 
 def usage() -> str:
     """The text of `robotrl train --help`."""
+    from robotrl.profiles import ABOUT
+
+    profiles = "\n".join(f"  {name:<11} {about}" for name, about in ABOUT.items())
     presets = "\n".join(f"  {name}" for name in PRESETS.names())
     return (
-        f"usage: {COMMAND} PRESET [--run-dir DIR] [--FIELD VALUE ...]\n"
+        f"usage: {COMMAND} PRESET [--run-dir DIR] [--profile NAME] [--FIELD VALUE ...]\n"
         f"       {COMMAND} --resume RUN\n\n"
         "Train a preset, with any field of its config overridden, or go on with a run that was stopped or killed.\n\n"
-        f"presets:\n{presets}\n\n{COMMAND} PRESET --help shows the fields of a preset and their values."
+        f"presets:\n{presets}\n\nprofiles:\n{profiles}\n\n"
+        f"{COMMAND} PRESET --help shows the fields of a preset and their values."
     )
 
 
@@ -70,7 +74,12 @@ def parse_preset(name: str, argv: Sequence[str]) -> tuple[Any, Path | None]:
     Raises:
         ConfigError: no such preset, no such field, or a value that does not fit.
     """
+    from robotrl.profiles import PROFILES, with_profile
+
     config = PRESETS.load(name)()
+    profile, argv = _profile_of(argv)
+    if profile is not None:
+        config = with_profile(config, profile)
     # One parser for our option and the preset's fields, so that help lists both and typos are matched against both.
     both = dataclasses.make_dataclass(
         "Train",
@@ -80,6 +89,14 @@ def parse_preset(name: str, argv: Sequence[str]) -> tuple[Any, Path | None]:
                 Annotated[Path | None, tyro.conf.arg(metavar="DIR", help=f"The run's directory; default runs/{name}.")],
                 None,
             ),
+            (
+                "profile",
+                Annotated[
+                    str | None,
+                    tyro.conf.arg(metavar="NAME", help=f"Settings for a kind of machine: {', '.join(PROFILES)}."),
+                ],
+                None,
+            ),
             ("config", Annotated[_concrete(config), tyro.conf.arg(name="")], dataclasses.field(default=config)),
         ],
         frozen=True,
@@ -87,6 +104,28 @@ def parse_preset(name: str, argv: Sequence[str]) -> tuple[Any, Path | None]:
     both.__doc__ = f"Train the preset {name}."
     parsed: Any = parse(both, f"{COMMAND} {name}", argv)
     return parsed.config, parsed.run_dir
+
+
+def _profile_of(argv: Sequence[str]) -> tuple[str | None, list[str]]:
+    """The profile that the arguments name, and the other arguments: what it sets, they may change again.
+
+    Raises:
+        ConfigError: it is named twice, or not at all behind `--profile`.
+    """
+    rest, found = list[str](), list[str]()
+    words = iter(argv)
+    for word in words:
+        flag, equals, value = word.partition("=")
+        if flag != "--profile":
+            rest.append(word)
+            continue
+        name = value if equals else next(words, "")
+        if not name or name.startswith("-"):
+            raise ConfigError("--profile is given without a name")
+        found.append(name)
+    if len(found) > 1:
+        raise ConfigError(f"--profile is given {len(found)} times: expected once")
+    return (found[0] if found else None), rest
 
 
 def _concrete(config: Any) -> Any:
