@@ -96,7 +96,7 @@ def run_cell(method: Method, task: Task, seed: int, out: Path, episodes: int = E
 def base_cfg(method: Method, task: Task, seed: int, dataset: Path) -> TrainCfg[Any, Any]:
     """How the base is cloned."""
     cfg = PRESETS.load(f"{PRESET_TASK}-{method.base}")()
-    updates = WEAK_UPDATES if method.fails else task.updates
+    updates = WEAK_UPDATES if method.edge else task.updates
     if updates is not None:
         cfg = replace(cfg, algo=replace(cfg.algo, updates=updates))
     if method.denoising_steps is not None:
@@ -116,7 +116,7 @@ def tune_cfg(method: Method, task: Task, seed: int, out: Path) -> TrainCfg[Any, 
         algo=replace(cfg.algo, env_steps=round(method.budget * task.env_steps)),
         init_from=None if alone else str(out / "base"),
         # what has no base learns from the same demonstrations, unless it is there to show that it needs them
-        dataset=str(out / "demos") if alone and not method.fails else None,
+        dataset=str(out / "demos") if alone and not method.edge else None,
         seed=seed,
         stop_at_success=ENOUGH,
     )

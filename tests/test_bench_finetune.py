@@ -33,7 +33,7 @@ def record(method: str, task: str, seed: int, success: float, steps: float) -> d
 
 def test_every_method_is_tried_on_every_task_and_what_fails_on_one():
     cells = finetune.cells(False)
-    shown = sum(method.fails for method in METHODS.values())
+    shown = sum(method.edge for method in METHODS.values())
     assert len(cells) == 3 * (3 * (len(METHODS) - shown) + shown)
     assert len({cell.key for cell in cells}) == len(cells)
     assert {cell.seed for cell in finetune.cells(True)} == {0}
@@ -50,7 +50,7 @@ def test_what_a_cell_runs_is_a_valid_config_of_its_own_task(name, task, tmp_path
     assert tune.algo.env_steps == budget
     assert tune.stop_at_success == 0.99
     assert (tune.init_from is None) == (method.base is None)
-    assert (tune.dataset is None) == (method.base is not None or method.fails)
+    assert (tune.dataset is None) == (method.base is not None or method.edge)
     points = setting.env_steps / (tune.algo.steps_per_env * tune.sim.num_envs) / tune.evaluation.every
     assert 20 <= points <= 50
     if method.base is not None:
@@ -58,7 +58,7 @@ def test_what_a_cell_runs_is_a_valid_config_of_its_own_task(name, task, tmp_path
         configs.check(base)
         assert base.sim.name == setting.sim
         assert base.policy.denoising_steps == (method.denoising_steps or base.policy.denoising_steps)
-        assert base.algo.updates == 60 if method.fails else base.algo.updates >= 500
+        assert base.algo.updates == 60 if method.edge else base.algo.updates >= 500
 
 
 def test_levels_are_those_of_the_best_policy_gradient():
