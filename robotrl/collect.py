@@ -391,6 +391,11 @@ class Collector:
             "broken": self._broken,
         }
 
+    def follow(self, state: dict[str, Any], seed: int) -> None:
+        """Go on from what another process's collector did, with new episodes of streams of its own."""
+        self.reset(seed, {"stagger": True})
+        self.env_steps = int(state["env_steps"])
+
     def load(self, state: dict[str, Any]) -> None:
         """Restore what `state` gave; on a sim without `HasState`, only the count, and episodes start afresh."""
         self.env_steps = int(state["env_steps"])
@@ -402,16 +407,20 @@ class Collector:
             self.reset(None)
             return
         self.sim.set_state(state["sim"])
-        self.obs = _copy(state["obs"])
-        self._cursor.chunk, self._cursor.position = state["chunk"].clone(), state["position"].clone()
-        self._discount = state["discount"].clone()
-        self._returns = state["returns"].clone()
-        self._pending_envs = state["pending_envs"].clone()
-        self._pending = _copy(state["pending"])
+
+        def here(x: Tensor) -> Tensor:
+            # a checkpoint is on the CPU, and the run may go on anywhere
+            return x.to(self.sim.device, copy=True)
+
+        self.obs = {key: here(x) for key, x in state["obs"].items()}
+        self._cursor.chunk, self._cursor.position = here(state["chunk"]), here(state["position"])
+        self._discount, self._returns = here(state["discount"]), here(state["returns"])
+        self._pending_envs = here(state["pending_envs"])
+        self._pending = {key: here(x) for key, x in state["pending"].items()}
         self._into = None
         if "log_prob" in state:  # checkpoints from before there were replays go on into none
-            self._log_prob, self._broken = state["log_prob"].clone(), bool(state["broken"])
-            self._started = state["started"].clone()
+            self._log_prob, self._broken = here(state["log_prob"]), bool(state["broken"])
+            self._started = here(state["started"])
 
 
 def _copy(arrays: Arrays) -> Arrays:

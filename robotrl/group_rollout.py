@@ -145,6 +145,10 @@ class GroupCollector:
         sim = self.sim.get_state() if isinstance(self.sim, HasState) else {}
         return {"seed": self._seed, "draws": self._draws, "env_steps": self.env_steps, "sim": sim}
 
+    def follow(self, state: dict[str, Any], seed: int) -> None:
+        """Go on from what another process's collector did, with starts of its own."""
+        self._seed, self._draws, self.env_steps = seed, int(state["draws"]), int(state["env_steps"])
+
     def load(self, state: dict[str, Any]) -> None:
         """Restore what `state` gave."""
         self._seed, self._draws, self.env_steps = (int(state[name]) for name in ("seed", "draws", "env_steps"))

@@ -196,8 +196,10 @@ def spread_out(world: World, data: Path) -> dict[str, Any]:
         kept = kit.snapshot(one.state())
         other = made_of(name, world, data, shard=True)
         other.load(kept)
+        taken = other._engine.state()
+        same = all(torch.equal(taken[key], kept["engine"][key]) for key in taken)
         found[f"{name} spread"] = what_became(one, 1)
-        found[f"{name} again"] = what_became(other, 1)
+        found[f"{name} again"] = {**what_became(other, 1), "taken up": same}
         found[f"{name} spread"]["own"] = sum(p.to_local().numel() for p in one._engine._parts)
     return found
 
@@ -274,7 +276,7 @@ def spread(tmp_path_factory) -> list[dict[str, Any]]:
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("name", SPREAD)
 def test_spread_weights_learn_what_whole_ones_learn(spread, name):
-    """Weights and moments up to rounding, half of them in each process, and the same again after a resume."""
+    """Weights and moments up to rounding, half of them in each process; and a resume takes all of them up."""
     whole, parts, again = (spread[0][f"{name}{kind}"] for kind in ("", " spread", " again"))
     for key in ("first", "second", "steps"):
         assert_close(parts["engine"][key], whole["engine"][key], rtol=1e-2, atol=3e-5)
@@ -282,11 +284,49 @@ def test_spread_weights_learn_what_whole_ones_learn(spread, name):
     first = torch.tensor(whole["engine"]["first"]).abs()
     firm = first > 0.03 * first.max()
     assert firm.float().mean() > 0.01
-    for other in (parts, again):
-        assert_close(torch.tensor(other["flat"])[firm].tolist(), torch.tensor(whole["flat"])[firm].tolist())
+    assert_close(torch.tensor(parts["flat"])[firm].tolist(), torch.tensor(whole["flat"])[firm].tolist())
+    # the second process goes on with streams of its own
+    assert again["taken up"] and spread[1][f"{name} again"]["taken up"]
+    assert again["flat"] == spread[1][f"{name} again"]["flat"]
+    if name != "smolvla":
+        assert again["engine"]["steps"] == parts["engine"]["steps"]
     assert spread[0][f"{name} spread"]["flat"] == spread[1][f"{name} spread"]["flat"]
     own = [out[f"{name} spread"]["own"] for out in spread]
     assert sum(own) == len(whole["flat"]) and abs(own[0] - own[1]) < 0.2 * sum(own)
+
+
+def spread_clone(path: Path) -> TrainCfg[Any, Any]:
+    """Cloning in 8 iterations, with what learns in parts."""
+    algo = BcCfg(updates=16, updates_per_iteration=2, batch=8, ema=0.0)
+    evaluation = EvalCfg(every=4, episodes=8, num_envs=4, animation=0)
+    sim = SimCfg("test/walk", 4)
+    data = str(path / "walks")
+    return TrainCfg(sim, algo, kit.FLOW, dataset=data, evaluation=evaluation, checkpoint_every=3, shard=True)
+
+
+@pytest.mark.timeout(300)
+def test_a_run_with_spread_weights_is_saved_whole_and_taken_up_again(tmp_path, monkeypatch):
+    """Stopped at an iteration that is no checkpoint's, and resumed."""
+    kit.write_walks(tmp_path / "walks")
+    for work in (
+        "train(spread_clone(path), path / 'whole')",
+        "from test_resume import StopAt; train(spread_clone(path), path / 'cut', [StopAt(5)])",
+    ):
+        done = launch(work, tmp_path)
+        assert done.returncode == 0, done.stderr
+    assert [line["step"] for line in read_scalars(tmp_path / "cut" / "scalars.jsonl")] == [1, 2, 3, 4, 5]
+    done = launch("resume(path / 'cut')", tmp_path)
+    assert done.returncode == 0, done.stderr
+    whole, cut = (Run.open(tmp_path / name).latest() for name in ("whole", "cut"))
+    assert whole is not None and cut is not None and whole.step == cut.step == 8
+    # the second process draws from streams of its own after a resume, so the two are alike and not equal
+    ends = [end.tree["learner"]["engine"] for end in (whole, cut)]
+    assert ends[0]["steps"].tolist() == ends[1]["steps"].tolist() == [16.0]
+    size = sum(x.numel() for x in whole.tree["policy"]["weights"].values())
+    assert all(len(end["first"]) == len(end["second"]) == size and end["first"].any() for end in ends)
+    monkeypatch.setitem(SIMS._rows, "test/walk", "walk_sim:make")
+    with pytest.raises(CapabilityError, match="shard is True and there is one process"):
+        resume(tmp_path / "cut")
 
 
 def test_what_cannot_be_spread_is_refused(tmp_path, monkeypatch):

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from robotrl.algos.ddp import share
+from robotrl.algos.ddp import check_processes, share, take_up
 from robotrl.algos.engine import UPDATES_PER_CALL, Context, EngineMode, Group, LossModule, LossOut
 from robotrl.algos.half import in_bf16
 from robotrl.algos.learner import Setup
 from robotrl.algos.rows import fitting, means, part, run_updates
 from robotrl.algos.sharded import ShardedEngine
-from robotrl.checkpoint import generator_state, set_generator_state
+from robotrl.checkpoint import generator_state
 from robotrl.data.chunks import check_dataset, load_chunks
 from robotrl.data.layout import observation_key
 from robotrl.data.reader import Dataset, read_dataset
@@ -128,7 +128,7 @@ class BcLearner:
             raise ConfigError("dataset is not given: behaviour cloning needs demonstrations (make some: robotrl demos)")
         _check(cfg)
         self.cfg = cfg
-        self.world = setup.world
+        self.world, self._seed = setup.world, setup.seed
         self._batch = share("algo.batch", cfg.batch, self.world)
         self.iterations = math.ceil(cfg.updates / cfg.updates_per_iteration)
         torch.manual_seed(setup.seed)
@@ -223,20 +223,26 @@ class BcLearner:
             "engine": self._engine.state(),
             "generator": generator_state(self._generator),
             "updates": self._updates,
+            "processes": self.world.size,
         }
 
     def _ahead(self) -> dict[str, Any]:
         return {} if self._loss.ahead is None else {"ahead": self._loss.ahead.state_dict()}
 
     def load(self, state: dict[str, Any]) -> None:
-        """See `Learner.load`."""
+        """See `Learner.load`; the state is that of process 0, the others draw from streams of their own.
+
+        Raises:
+            ConfigError: the state is that of another number of processes.
+        """
+        check_processes(self.world, state)
         self.model.load_state_dict(state["model"])
         if self._loss.ahead is not None:
             self._loss.ahead.load_state_dict(state["ahead"])
         self.policy.load_state_dict(state["policy"])
         self._engine.load(state["engine"])
-        set_generator_state(self._generator, state["generator"])
         self._updates = int(state["updates"])
+        take_up(self.world, state, self._seed + self._updates, self._generator)
 
 
 def _check(cfg: BcCfg) -> None:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from robotrl.algos.ddp import share
+from robotrl.algos.ddp import check_processes, share, take_up
 from robotrl.algos.engine import Context, EngineMode, Group, LossModule, LossOut, Updates
 from robotrl.algos.half import in_bf16
 from robotrl.algos.learner import Setup, SimLearner
@@ -33,7 +33,7 @@ from robotrl.algos.on_policy import (
     rollout_scalars,
     update_scalars,
 )
-from robotrl.checkpoint import generator_state, set_generator_state
+from robotrl.checkpoint import generator_state
 from robotrl.collect import Collector, Decision
 from robotrl.errors import CapabilityError, ConfigError, out_of_range
 from robotrl.fit import check_fit
@@ -311,7 +311,7 @@ class ChainLearner(SimLearner):
         if not 0 <= cfg.lr_end <= 1:
             raise out_of_range("algo.lr_end", cfg.lr_end, "0 to 1")
         self.cfg = cfg
-        self.world = setup.world
+        self.world, self._seed = setup.world, setup.seed
         torch.manual_seed(setup.seed)
         self.sim = setup.make_sim()
         check_fit(policy, self.sim)
@@ -410,10 +410,16 @@ class ChainLearner(SimLearner):
             "generator": generator_state(self._generator),
             "collector": self._collector.state(),
             "iteration": self._iteration,
+            "processes": self.world.size,
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """See `Learner.load`."""
+        """See `Learner.load`; the state is that of process 0, the others begin new episodes with streams of their own.
+
+        Raises:
+            ConfigError: the state is that of another number of processes.
+        """
+        check_processes(self.world, state)
         self.loss.load_state_dict(state["networks"])
         self._engine.load(state["engine"])
         if self._average is not None:
@@ -422,6 +428,7 @@ class ChainLearner(SimLearner):
         self.loss.critic.set_transforms(self._privileged.transforms())
         if self._reward_normalizer is not None:
             self._reward_normalizer.load(state["reward_normalizer"])
-        set_generator_state(self._generator, state["generator"])
-        self._collector.load(state["collector"])
         self._iteration = int(state["iteration"])
+        exactly = take_up(self.world, state, self._seed + self._iteration, self._generator, self._collector)
+        if not exactly and self._reward_normalizer is not None:
+            self._reward_normalizer.restart()

@@ -12,11 +12,13 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from robotrl.checkpoint import set_generator_state
 from robotrl.data.rollout import Rollout
 from robotrl.errors import ConfigError, RobotrlError
 
@@ -134,6 +136,59 @@ def share(field: str, rows: int, world: World) -> int:
     if rows % world.size:
         raise ConfigError(f"{field} is {rows}: expected a multiple of {world.size}, the number of processes")
     return rows // world.size
+
+
+class Collects(Protocol):
+    """What steps a sim for a learner, as far as a resume is concerned."""
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on exactly."""
+        ...
+
+    def follow(self, state: dict[str, Any], seed: int) -> None:
+        """Go on from what another process's did, with new episodes."""
+        ...
+
+
+def check_processes(world: World, state: Mapping[str, Any]) -> None:
+    """Refuse to go on with a state of another number of processes.
+
+    Args:
+        world: the processes that go on.
+        state: of a learner, which has their number before under "processes"; one process where it has none.
+
+    Raises:
+        ConfigError: the number is another.
+    """
+    before = state.get("processes", 1)
+    if before != world.size:
+        raise ConfigError(f"the run was begun by {before} processes: {world.size} go on, expected as many")
+
+
+def take_up(
+    world: World, state: Mapping[str, Any], seed: int, generator: torch.Generator, collector: Collects | None = None
+) -> bool:
+    """Random streams and episodes after a resume: those of process 0 go on exactly, the others begin new ones.
+
+    Args:
+        world: the processes.
+        state: of process 0's learner: its "generator", its "collector".
+        seed: of this process's new streams; not the one that the run began with.
+        generator: of the learner.
+        collector: of the learner, if it has one.
+
+    Returns:
+        Whether they go on exactly.
+    """
+    if world.rank == 0:
+        set_generator_state(generator, state["generator"])
+        if collector is not None:
+            collector.load(state["collector"])
+        return True
+    generator.manual_seed(seed % SEEDS)
+    if collector is not None:
+        collector.follow(state["collector"], seed % SEEDS)
+    return False
 
 
 @contextmanager

@@ -197,7 +197,7 @@ class Pairs:
         count = len(next(iter(rows.values())))
         places = (self._added + torch.arange(count)) % self._capacity
         for name, x in rows.items():
-            self._rows[name][places] = x
+            self._rows[name][places] = x.to(self._rows[name].device)
         self._added += count
 
     def sample(self, count: int, generator: torch.Generator) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from robotrl.algos.ddp import SEEDS, share
+from robotrl.algos.ddp import check_processes, share, take_up
 from robotrl.algos.engine import Context, Engine, EngineMode, Group, LossModule, LossOut
 from robotrl.algos.half import in_bf16
 from robotrl.algos.learner import Setup, SimLearner
@@ -25,9 +25,9 @@ from robotrl.algos.on_policy import (
     rollout_scalars,
     update_scalars,
 )
-from robotrl.checkpoint import generator_state, set_generator_state
+from robotrl.checkpoint import generator_state
 from robotrl.collect import Collector, Decision
-from robotrl.errors import CapabilityError, ConfigError, out_of_range, unknown
+from robotrl.errors import CapabilityError, out_of_range, unknown
 from robotrl.fn.loss import PolicyLoss, ppo_clip, value_clipped_mse, value_mse
 from robotrl.policies.base import ACTION
 from robotrl.policies.nets import Activation
@@ -323,9 +323,7 @@ class PpoLearner(SimLearner):
         Raises:
             ConfigError: the state is that of another number of processes.
         """
-        before = state.get("processes", 1)
-        if before != self.world.size:
-            raise ConfigError(f"the run was begun by {before} processes: {self.world.size} go on, expected as many")
+        check_processes(self.world, state)
         self.policy.load_state_dict(state["policy"])
         self.critic.load_state_dict(state["critic"])
         self._engine.load(state["engine"])
@@ -339,17 +337,9 @@ class PpoLearner(SimLearner):
         if self._reward_normalizer is not None:
             self._reward_normalizer.load(state["reward_normalizer"])
         self._iteration = int(state["iteration"])
-        if self.world.rank == 0:
-            set_generator_state(self._generator, state["generator"])
-            self._collector.load(state["collector"])
-        else:
-            # not the streams of the beginning again
-            seed = (self._seed + self._iteration) % SEEDS
-            self._generator.manual_seed(seed)
-            self._collector.reset(seed, {"stagger": True})
-            self._collector.env_steps = int(state["collector"]["env_steps"])
-            if self._reward_normalizer is not None:
-                self._reward_normalizer.restart()
+        exactly = take_up(self.world, state, self._seed + self._iteration, self._generator, self._collector)
+        if not exactly and self._reward_normalizer is not None:
+            self._reward_normalizer.restart()
 
 
 def _check(cfg: PpoCfg) -> None:

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from robotrl.algos.ddp import share
+from robotrl.algos.ddp import check_processes, share, take_up
 from robotrl.algos.engine import EngineMode, Group, LossModule
 from robotrl.algos.half import in_bf16
 from robotrl.algos.learner import Setup, SimLearner
 from robotrl.algos.on_policy import epoch_order
-from robotrl.checkpoint import generator_state, set_generator_state
+from robotrl.checkpoint import generator_state
 from robotrl.collect import Decision
 from robotrl.errors import CapabilityError, ConfigError, out_of_range
 from robotrl.fit import check_fit
@@ -86,7 +86,7 @@ class TokenLearner(SimLearner):
             if not 0 < getattr(cfg, name) < math.inf:
                 raise out_of_range(f"algo.{name}", getattr(cfg, name), "above 0")
         self._shared = cfg
-        self.world = setup.world
+        self.world, self._seed = setup.world, setup.seed
         torch.manual_seed(setup.seed)
         policy = self.policy = start_from(setup, method)
         self.sim = setup.make_sim()
@@ -153,12 +153,18 @@ class TokenLearner(SimLearner):
             "generator": generator_state(self._generator),
             "collector": self._collector.state(),
             "env_steps": self._env_steps,
+            "processes": self.world.size,
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """See `Learner.load`."""
+        """See `Learner.load`; the state is that of process 0, the others begin new episodes with streams of their own.
+
+        Raises:
+            ConfigError: the state is that of another number of processes.
+        """
+        check_processes(self.world, state)
         self.policy.load_state_dict(state["policy"])
         self._engine.load(state["engine"])
-        set_generator_state(self._generator, state["generator"])
-        self._collector.load(state["collector"])
-        self._env_steps, self._counted = int(state["env_steps"]), self._collector.env_steps
+        self._env_steps = int(state["env_steps"])
+        take_up(self.world, state, self._seed + self._env_steps, self._generator, self._collector)
+        self._counted = self._collector.env_steps

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from robotrl.algos.ddp import share
+from robotrl.algos.ddp import check_processes, share, take_up
 from robotrl.algos.engine import Context, EngineMode, Group, LossModule, LossOut
 from robotrl.algos.half import in_bf16
 from robotrl.algos.learner import Setup, SimLearner
@@ -29,7 +29,7 @@ from robotrl.algos.on_policy import (
     update_scalars,
 )
 from robotrl.algos.token_pg import say, start_from
-from robotrl.checkpoint import generator_state, set_generator_state
+from robotrl.checkpoint import generator_state
 from robotrl.collect import Collector, Decision
 from robotrl.errors import CapabilityError, out_of_range
 from robotrl.fit import check_fit
@@ -182,7 +182,7 @@ class VlaRlLearner(SimLearner):
         if cfg.critic_warmup < 0:
             raise out_of_range("algo.critic_warmup", cfg.critic_warmup, "0 or more")
         self.cfg = cfg
-        self.world = setup.world
+        self.world, self._seed = setup.world, setup.seed
         torch.manual_seed(setup.seed)
         self.sim = setup.make_sim()
         check_fit(policy, self.sim)
@@ -274,17 +274,22 @@ class VlaRlLearner(SimLearner):
             "generator": generator_state(self._generator),
             "collector": self._collector.state(),
             "iteration": self._iteration,
+            "processes": self.world.size,
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """See `Learner.load`."""
+        """See `Learner.load`; the state is that of process 0, the others begin new episodes with streams of their own.
+
+        Raises:
+            ConfigError: the state is that of another number of processes.
+        """
+        check_processes(self.world, state)
         self.policy.load_state_dict(state["policy"])
         self.critic.load_state_dict(state["critic"])
         self._reader.load_state_dict(state["reader"])
         self._engine.load(state["engine"])
-        set_generator_state(self._generator, state["generator"])
-        self._collector.load(state["collector"])
         self._iteration = int(state["iteration"])
+        take_up(self.world, state, self._seed + self._iteration, self._generator, self._collector)
         if "process" in state:
             self._process = self._added(process_from_tree(state["process"], "the checkpoint"))
 
