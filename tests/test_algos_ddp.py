@@ -61,7 +61,15 @@ def launch(work: str, path: Path, processes: int = 2) -> subprocess.CompletedPro
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     command = [*torchrun, str(script), str(Path(__file__).parent), work, str(path)]
     env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
-    return subprocess.run(command, capture_output=True, text=True, env=env, timeout=220, check=False)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as process:
+        try:
+            out, err = process.communicate(timeout=220)
+        except subprocess.TimeoutExpired:
+            # torchrun ends its processes when it is asked to, and not when it is killed
+            process.terminate()
+            out, err = process.communicate()
+            raise AssertionError(f"no end after 220 s: {err[-2000:]}") from None
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
 # what the processes do

@@ -41,6 +41,11 @@ from robotrl.spec import HasCamera, HasDistance, HasExpert, HasRestart, HasState
 from robotrl.train import resume, train
 
 
+@pytest.fixture(autouse=True)
+def _reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    twin_device.reach(monkeypatch)
+
+
 class Row(NamedTuple):
     """A learner, and what it is made of."""
 

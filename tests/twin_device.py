@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import pytest
 import torch
 from torch.utils import backend_registration
 from torch.utils._pytree import tree_leaves, tree_map
@@ -139,4 +140,7 @@ def _made_here(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Ten
     return make
 
 
-torch.tensor, torch.arange = _made_here(torch.tensor), _made_here(torch.arange)
+def reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let these functions reach the device for as long as a test runs: others look at them with fake tensors."""
+    monkeypatch.setattr(torch, "tensor", _made_here(torch.tensor))
+    monkeypatch.setattr(torch, "arange", _made_here(torch.arange))

@@ -13,7 +13,6 @@ fewer networks than another, such as a critic's alone, is a *phase*, compiled fo
 
 from __future__ import annotations
 
-import itertools
 import math
 import time
 import warnings
@@ -25,7 +24,7 @@ from torch import Tensor, nn
 
 from robotrl.algos.cuda_graph import CudaGraph
 from robotrl.algos.ddp import ALONE, World
-from robotrl.algos.flat import Views, flatten
+from robotrl.algos.flat import Views, flatten, in_turn
 from robotrl.algos.update import Context, Group, LossModule, LossOut, Names, State, Update
 from robotrl.errors import ConfigError, NumericsError, out_of_range
 
@@ -162,8 +161,7 @@ class Engine:
             pair for group, pairs in zip(groups, members, strict=True) if group.average is not None for pair in pairs
         ]
         self._average_views = Views([name for name, _ in kept], [p.shape for _, p in kept])
-        ends = list(itertools.accumulate(sum(p.numel() for _, p in pairs) for pairs in members))
-        self._spans = list(zip([0, *ends[:-1]], ends, strict=True))
+        self._spans = in_turn(sum(p.numel() for _, p in pairs) for pairs in members)
         self.flat = flatten([p for _, p in ordered])
         world.copy_first_(self.flat)
         self._update = Update(loss, self._groups, views, self._average_views, self._spans, betas, eps)

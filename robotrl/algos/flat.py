@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +27,12 @@ class Views:
         """The parameters in a vector (P,), as views of it."""
         parts = zip(self._names, flat.split(self._sizes) if self._sizes else (), self._shapes, strict=True)
         return {name: part.view(shape) for name, part, shape in parts}
+
+
+def in_turn(sizes: Iterable[int]) -> list[tuple[int, int]]:
+    """Where parts of these sizes begin and end that lie one after another."""
+    ends = list(itertools.accumulate(sizes))
+    return list(zip([0, *ends[:-1]], ends, strict=True))
 
 
 def flatten(parameters: Sequence[nn.Parameter]) -> Tensor:

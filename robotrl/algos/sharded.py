@@ -10,7 +10,6 @@ but no gradient and no moment of more than its part.
 from __future__ import annotations
 
 import copy
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 
 from robotrl.algos.ddp import World
 from robotrl.algos.engine import EngineMode, Updates, check_updates, members_of, minibatches
-from robotrl.algos.flat import Views
+from robotrl.algos.flat import Views, in_turn
 from robotrl.algos.update import Context, Group, LossModule, Measured, Names, State, Update
 from robotrl.errors import CapabilityError, ConfigError, out_of_range
 
@@ -82,14 +81,13 @@ class ShardedEngine:
         self._loss = copy.deepcopy(loss)
         spread(self._loss, self.device, world)
         self._parts: list[Any] = [p for pairs in members_of(self._loss, groups) for _, p in pairs]
-        sizes = [sum(self._local(p).numel() for p in self._parts[a:b]) for a, b in _spans(members)]
-        ends = list(itertools.accumulate(sizes))
+        sizes = [sum(self._local(p).numel() for p in self._parts[a:b]) for a, b in in_turn(map(len, members))]
         self._update = Update(
             self._loss,
             groups,
             Views([], []),
             Views([], []),
-            list(zip([0, *ends[:-1]], ends, strict=True)),
+            in_turn(sizes),
             betas,
             eps,
             across=self._across,
@@ -250,9 +248,3 @@ def units(network: nn.Module) -> list[nn.Module]:
         for block in stack
         if block not in outside and any(p.requires_grad for p in block.parameters())
     ]
-
-
-def _spans(members: Sequence[Sequence[Any]]) -> list[tuple[int, int]]:
-    """Where each group begins and ends in the list of all parameters."""
-    ends = list(itertools.accumulate(map(len, members)))
-    return list(zip([0, *ends[:-1]], ends, strict=True))

@@ -6,7 +6,6 @@ compiled function, or apart where a gradient is the mean over parts of a minibat
 
 from __future__ import annotations
 
-import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from robotrl.algos.flat import Views
+from robotrl.algos.flat import Views, in_turn
 
 AT_ONCE = 1 << 20
 """Elements that are moved at a time where nothing is compiled."""
@@ -221,9 +220,9 @@ class Update:
         self._groups, self._spans = groups, spans
         self._views, self._average_views = views, average_views
         self._betas, self._eps = betas, eps
-        kept = [b - a if group.average is not None else 0 for group, (a, b) in zip(groups, spans, strict=True)]
-        ends = list(itertools.accumulate(kept))
-        self._average_spans = list(zip([0, *ends[:-1]], ends, strict=True))
+        self._average_spans = in_turn(
+            b - a if group.average is not None else 0 for group, (a, b) in zip(groups, spans, strict=True)
+        )
 
     def measure(self, flat: Tensor, average: Tensor, carry: Tensor, batch: dict[str, Tensor], phase: str) -> Measured:
         """The loss and its gradient.
