@@ -66,6 +66,7 @@ def train(cfg: TrainCfg[Any, Any], run_path: Path, callbacks: Sequence[Callback]
         SystemExit: the run was interrupted; it is saved, and `resume` takes it up.
     """
     configs.check(cfg)
+    # before anything is written
     device_of(cfg.device)
     with ddp.joined(cfg.peers_timeout_s) as world:
         if world.rank:

@@ -251,8 +251,10 @@ def test_a_traced_sim_can_still_be_traced() -> None:
         ("fpga", "device is 'fpga': torch .* knows none of that kind"),
     ],
 )
-@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
-def test_a_device_that_is_not_there_is_refused_and_leaves_no_run(name: str, message: str, tmp_path: Path) -> None:
+def test_a_device_that_is_not_there_is_refused_and_leaves_no_run(
+    name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ConfigError, match=message):
         device_of(name)
     with pytest.raises(ConfigError, match="device is"):

@@ -16,7 +16,6 @@ from robotrl.algos.engine import UPDATES_PER_CALL, Context, EngineMode, Group, L
 from robotrl.algos.half import in_bf16
 from robotrl.algos.learner import Setup
 from robotrl.algos.rows import fitting, means, part, run_updates
-from robotrl.algos.sharded import ShardedEngine
 from robotrl.checkpoint import generator_state
 from robotrl.data.chunks import check_dataset, load_chunks
 from robotrl.data.layout import observation_key
@@ -143,8 +142,7 @@ class BcLearner:
             specs = model.observation_spec
         check_dataset(dataset, specs, action_spec, control_dt_s)
         if model is None:
-            transforms = transforms_for(dataset, specs, action_spec)
-            model = setup.policy_cfg.build(specs, action_spec, transforms).to(setup.device)
+            model = setup.fresh(specs, action_spec, transforms_for(dataset, specs, action_spec))
         self._clone = loss or clone_loss_of(model)
         self.model: Any = model
         self.model.control_dt_s = control_dt_s
@@ -177,7 +175,7 @@ class BcLearner:
     @property
     def sharded(self) -> bool:
         """Whether what it learns is spread over the processes."""
-        return isinstance(self._engine, ShardedEngine)
+        return self._engine.sharded
 
     @property
     def compile_s(self) -> float:

@@ -190,7 +190,7 @@ def steered(setup: Setup, sim: VecSim) -> SteeredPolicy:
     if isinstance(given, SteeredPolicy):
         policy = given
     elif isinstance(setup.policy_cfg, SteeredCfg):
-        policy = setup.policy_cfg.build(given).to(setup.device)
+        policy = setup.fresh(given)
     else:
         raise CapabilityError(f"policy config {type(setup.policy_cfg).__name__} builds no noise actor: use SteeredCfg")
     for key, spec in policy.observation_spec.items():

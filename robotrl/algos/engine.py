@@ -63,6 +63,8 @@ class Updater(Protocol):
     minibatch: int
     carry: Tensor
     compile_s: float
+    sharded: bool
+    """Whether what learns is spread over the processes."""
 
     @property
     def device(self) -> torch.device:
@@ -125,6 +127,8 @@ class Engine:
         ConfigError: a setting out of range, or a parameter in no group or in two.
     """
 
+    sharded = False
+
     def __init__(
         self,
         loss: LossModule,
@@ -139,10 +143,7 @@ class Engine:
         microbatch: int | None = None,
         world: World = ALONE,
     ) -> None:
-        if minibatch < 1:
-            raise out_of_range("algo.minibatch", minibatch, "1 or more")
-        if microbatch is not None and not (microbatch > 0 and minibatch % microbatch == 0):
-            raise out_of_range("algo.microbatch", microbatch, f"a divisor of the {minibatch} rows of a minibatch")
+        check_rows(minibatch, microbatch)
         for group in groups:
             if group.average is not None and not 0 <= group.average < 1:
                 raise out_of_range(f"the average of {group.prefix!r}", group.average, "0 or more and below 1")
@@ -410,6 +411,18 @@ def members_of(loss: LossModule, groups: Sequence[Group]) -> list[list[tuple[str
             " expected each in exactly one"
         )
     return members
+
+
+def check_rows(minibatch: int, microbatch: int | None) -> None:
+    """Refuse sizes that no minibatch, or no part of one, can have.
+
+    Raises:
+        ConfigError: a minibatch of no row, or one that parts of `microbatch` rows do not make up.
+    """
+    if minibatch < 1:
+        raise out_of_range("algo.minibatch", minibatch, "1 or more")
+    if microbatch is not None and not (microbatch > 0 and minibatch % microbatch == 0):
+        raise out_of_range("algo.microbatch", microbatch, f"a divisor of the {minibatch} rows of a minibatch")
 
 
 def minibatches(order: Tensor, minibatch: int) -> Tensor:

@@ -248,8 +248,7 @@ class IqlLearner:
         self._relabelling = relabelling(cfg.rewards, self._data)
         model: Any = setup.init_policy
         if model is None:
-            transforms = transforms_for(dataset, specs, sim.action_spec)
-            model = setup.policy_cfg.build(specs, sim.action_spec, transforms).to(setup.device)
+            model = setup.fresh(specs, sim.action_spec, transforms_for(dataset, specs, sim.action_spec))
         check_fit(model, sim)
         model.control_dt_s = sim.control_dt_s
         self.model: Any = model

@@ -42,6 +42,10 @@ class Setup(NamedTuple):
     resumed: bool = False
     """Whether `Learner.load` follows: files that the config names may be gone, and are in the state that is loaded."""
 
+    def fresh(self, *parts: Any) -> Any:
+        """A policy that its config builds of `parts`, on the device."""
+        return self.policy_cfg.build(*parts).to(self.device)
+
     def engine(self, loss: LossModule, groups: Sequence[Group], **options: Any) -> Updater:
         """The update engine of a learner that can learn together; see `Engine` for the options.
 
@@ -117,7 +121,7 @@ class SimLearner:
     @property
     def sharded(self) -> bool:
         """Whether what it learns is spread over the processes."""
-        return isinstance(self._engine, ShardedEngine)
+        return self._engine.sharded
 
     @property
     def compile_s(self) -> float:

@@ -82,7 +82,7 @@ class Made:
             self.normalizer = ObsNormalizer(specs) if normalise_obs else None
             inputs = () if self.normalizer is None else self.normalizer.transforms()
             outputs = (inverse(bounds_to_unit(ACTION, action.low, action.high)), Clip(ACTION, action.low, action.high))
-            policy = setup.policy_cfg.build(specs, action, TransformGroup(inputs, outputs)).to(setup.device)
+            policy = setup.fresh(specs, action, TransformGroup(inputs, outputs))
         check_fit(policy, sim)
         self.policy = policy
         self.policy.control_dt_s = sim.control_dt_s

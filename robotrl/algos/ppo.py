@@ -209,8 +209,7 @@ class PpoLearner(SimLearner):
             outputs = (inverse(to_unit), Clip(ACTION, self.sim.action_spec.low, self.sim.action_spec.high))
             self._normalizer = ObsNormalizer(specs, self.world) if cfg.normalise_obs else None
             inputs = () if self._normalizer is None else self._normalizer.transforms()
-            group = TransformGroup(inputs, outputs)
-            model = setup.policy_cfg.build(specs, self.sim.action_spec, group).to(setup.device)
+            model = setup.fresh(specs, self.sim.action_spec, TransformGroup(inputs, outputs))
         if not isinstance(model, HasDensity):
             raise CapabilityError(
                 f"policy {type(model).__name__} lacks HasDensity: PPO needs a density and an entropy in closed form, as"

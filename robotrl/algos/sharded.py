@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from robotrl.algos.ddp import World
-from robotrl.algos.engine import EngineMode, Updates, check_updates, members_of, minibatches
+from robotrl.algos.engine import EngineMode, Updates, check_rows, check_updates, members_of, minibatches
 from robotrl.algos.flat import Views, in_turn
 from robotrl.algos.update import Context, Group, LossModule, Measured, Names, State, Update
-from robotrl.errors import CapabilityError, ConfigError, out_of_range
+from robotrl.errors import CapabilityError, ConfigError
 
 
 class ShardedEngine:
@@ -43,6 +43,7 @@ class ShardedEngine:
         CapabilityError: there is one process.
     """
 
+    sharded = True
     compile_s = 0.0
     """Nothing is compiled."""
 
@@ -67,9 +68,7 @@ class ShardedEngine:
             raise ConfigError(f'algo.engine is {mode!r} and shard is True: expected "eager"')
         if any(group.average is not None for group in groups):
             raise ConfigError("algo.ema is above 0 and shard is True: expected 0, averages are kept of whole weights")
-        if microbatch is not None and not (microbatch > 0 and minibatch % microbatch == 0):
-            raise out_of_range("algo.microbatch", microbatch, f"a divisor of the {minibatch} rows of a minibatch")
-        self.mode: EngineMode = mode
+        check_rows(minibatch, microbatch)
         self.minibatch = minibatch
         self._microbatch, self._world = microbatch or minibatch, world
         members = members_of(loss, groups)
