@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from robotrl.symmetry import Symmetry
     from robotrl.trace import TraceFrame, TraceMap, TraceStep
 
 Mode = Literal["sample", "mean"]
@@ -259,6 +260,14 @@ class HasInstructions(Protocol):
     def instructions(self) -> list[str]:
         """(N) what each env's running episode is told."""
         ...
+
+
+@runtime_checkable
+class HasSymmetries(Protocol):
+    """The sim knows changes of what is seen, told and done under which it behaves alike; see `robotrl.symmetry`."""
+
+    symmetries: Mapping[str, tuple[Symmetry, ...]]
+    """By kind: the changes of a kind, of which at most one is made at a time. They know every observation."""
 
 
 @runtime_checkable

@@ -5,7 +5,7 @@ A wrapper has the capabilities of the sim that it wraps, and no others: `declare
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -26,6 +26,7 @@ from robotrl.spec import (
     HasScenarios,
     HasState,
     HasStateIds,
+    HasSymmetries,
     HasTrace,
     Spec,
     Split,
@@ -35,6 +36,7 @@ from robotrl.spec import (
 if TYPE_CHECKING:
     import gymnasium
 
+    from robotrl.symmetry import Symmetry
     from robotrl.trace import TraceFrame, TraceMap, TraceStep
 
 State = dict[str, NDArray[Any]]
@@ -231,6 +233,13 @@ class _Instructions(WrappedSim):
         return self.sim.instructions()
 
 
+class _Symmetries(WrappedSim):
+    @property
+    def symmetries(self) -> Mapping[str, tuple[Symmetry, ...]]:
+        """Changes under which the sim behaves alike, by kind."""
+        return self.sim.symmetries
+
+
 _PARTS: dict[type[Any], type[WrappedSim]] = {
     HasFinalObs: _FinalObs,
     HasState: _State,
@@ -244,6 +253,7 @@ _PARTS: dict[type[Any], type[WrappedSim]] = {
     HasScenarios: _Scenarios,
     HasTrace: _Trace,
     HasInstructions: _Instructions,
+    HasSymmetries: _Symmetries,
 }
 
 

@@ -137,7 +137,8 @@ def test_a_clone_can_be_cloned_further(walks):
 
 def test_what_is_foreseen_is_where_each_episode_ended(walks):
     dataset = read_dataset(walks)
-    ends = last_states(dataset, SPECS).numpy()
+    found = last_states(dataset, SPECS)
+    ends = found.standard(found.arrays).numpy()
     frames = np.asarray(dataset.frames("observation.walk"), np.float64)
     last = frames[dataset.offsets[1:] - 1]
     wanted = (last - last.mean(0)) / np.maximum(last.std(0), 1e-4)

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
 from layout import folder_of, setuptools_config  # noqa: E402
 
-BASE = {"spec", "transforms", "registry", "errors", "cores", "trace", "plain"}
+BASE = {"spec", "transforms", "registry", "errors", "cores", "trace", "plain", "symmetry"}
 HELPERS = {"files", "memory", "progress"}
 RUN = {"run", "callbacks", "checkpoint", "locking", "logs", "media", "provenance", "rng", "store", "tree", "weights"}
 LEARN = (
@@ -84,7 +84,7 @@ MAY_IMPORT = {
     "policies": {"spec", "transforms", "errors", "plain", "fn"},
     # Its base may be a policy of any kind.
     "policies.steered": {"spec", "transforms", "errors", "plain", "fn", "registry", "policies"},
-    "sims": {"spec", "transforms", "errors", "plain", "cores", "trace", "fn", *SHARED_BY_SIMS},
+    "sims": {"spec", "transforms", "errors", "plain", "cores", "trace", "symmetry", "fn", *SHARED_BY_SIMS},
     # Registers every sim of the registry with Gymnasium.
     "sims.interop": {"spec", "transforms", "errors", "fn", "registry"},
     # Called by the collector; knows sims, experts and devices, no learner.

@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from robotrl.algos.engine import UPDATES_PER_CALL, Context, EngineMode, Group, L
 from robotrl.algos.half import in_bf16
 from robotrl.algos.learner import Setup
 from robotrl.algos.rows import fitting, means, part, run_updates
+from robotrl.algos.symmetric import Symmetric, changes_of
 from robotrl.checkpoint import generator_state
 from robotrl.data.chunks import check_dataset, load_chunks
 from robotrl.data.layout import observation_key
@@ -55,6 +56,9 @@ class BcCfg:
     """Gradients are clipped to this norm."""
     image_shift: int = PAD
     """Pictures are shifted by up to so many pixels at random; 0 leaves them."""
+    symmetries: tuple[str, ...] = ()
+    """Kinds of the sim's symmetries: each chunk is cloned as it is, or as it would be in a mirror, with colours
+    exchanged, whatever the sim declares (`HasSymmetries`). Instructions that no demonstration has stay unsaid."""
     foresight: float = 0.0
     """Weight of a second task: to tell from what was seen and read the measured state at the episode's end. A small
     policy that is trained from nothing learns by it which thing it is told about; nothing of it stays in the policy."""
@@ -134,6 +138,7 @@ class BcLearner:
         sim = setup.make_sim()
         specs = visible(sim)
         action_spec, control_dt_s = sim.action_spec, sim.control_dt_s
+        changes = changes_of(cfg.symmetries, sim)
         sim.close()
         dataset = read_dataset(setup.dataset)
         model: Any = setup.init_policy
@@ -149,14 +154,18 @@ class BcLearner:
         self.policy: Any = copy.deepcopy(self.model) if cfg.ema else self.model
         self._updates = 0
         self._generator = torch.Generator().manual_seed(setup.seed)
-        self._data = _rows_of(dataset, specs, self.model.transforms, chunk_shape(self.model))
+        self._to_unit, self._chunk = _normalisation(self.model.transforms), chunk_shape(self.model)
+        self._data = _rows_of(dataset, specs, self._chunk[0])
+        self._symmetric = Symmetric(changes, part(self._data, "obs/"), specs) if cfg.symmetries else None
+        self._ends: LastStates | None = None
         if cfg.foresight:
             check_reads(self.model)
-            self._data["end"] = last_states(dataset, specs)
+            self._ends = last_states(dataset, specs)
+            self._data |= {f"end/{key}": x for key, x in self._ends.arrays.items()}
         self._pictures = [key for key, spec in specs.items() if is_picture(spec) and cfg.image_shift]
         size = self._batch * sum(x[0].numel() * x.element_size() for x in self._data.values())
         self._at_once = fitting(cfg.updates_per_iteration, size)
-        ends = self._data["end"].shape[1] if cfg.foresight else 0
+        ends = 0 if self._ends is None else len(self._ends.mean)
         self._loss = BcLoss(self.model, self._clone, cfg, ends).to(setup.device)
         self._engine = setup.engine(
             self._loss,
@@ -202,7 +211,12 @@ class BcLearner:
         count = updates * self._batch
         rows = torch.randint(len(self._data["chunk"]), (count,), generator=self._generator)
         data = {name: values[rows] for name, values in self._data.items()}
-        shape = Shape(updates, self._batch, *self._data["chunk"].shape[1:])
+        if self._symmetric is not None:
+            self._symmetric.change(data, rows, self._generator)
+        data["chunk"] = self._normalised(data["chunk"])
+        if self._ends is not None:
+            data["end"] = self._ends.standard({key: data.pop(f"end/{key}") for key in self._ends.arrays})
+        shape = Shape(updates, self._batch, *self._chunk)
         data |= {f"drawn/{name}": x for name, x in self._clone.draw(self.model, shape, self._generator).items()}
         if self.cfg.microbatch is not None:
             # how much of its whole batch is valid, beside each row
@@ -211,6 +225,11 @@ class BcLearner:
         for key in self._pictures:
             data[f"shift/{key}"] = draw_shifts(count, self._generator, self.cfg.image_shift)
         return data
+
+    def _normalised(self, chunks: Tensor) -> Tensor:
+        """Chunks as the network has them: zeros where the dataset's actions are narrower."""
+        unit = chunks * torch.tensor(self._to_unit.scale) + torch.tensor(self._to_unit.offset)
+        return nn.functional.pad(unit, (0, self._chunk[1] - unit.shape[-1]))
 
     def state(self) -> dict[str, Any]:
         """See `Learner.state`."""
@@ -263,16 +282,11 @@ def _check(cfg: BcCfg) -> None:
         raise out_of_range("algo.image_shift", cfg.image_shift, "0 or more pixels")
 
 
-def _rows_of(
-    dataset: Dataset, specs: Mapping[str, Spec], transforms: TransformGroup, shape: tuple[int, int]
-) -> dict[str, Tensor]:
-    """Observations, normalised chunks (H, A), zeros where the dataset's actions are narrower, and what is valid."""
-    data = load_chunks(dataset, list(specs), shape[0])
-    to_unit = _normalisation(transforms)
-    chunks = torch.from_numpy(data.chunks) * torch.tensor(to_unit.scale) + torch.tensor(to_unit.offset)
-    chunks = nn.functional.pad(chunks, (0, shape[1] - chunks.shape[-1]))
+def _rows_of(dataset: Dataset, specs: Mapping[str, Spec], horizon: int) -> dict[str, Tensor]:
+    """Observations, chunks (H, A) in the sim's units, and what is valid."""
+    data = load_chunks(dataset, list(specs), horizon)
     obs = {f"obs/{key}": torch.from_numpy(value) for key, value in data.obs.items()}
-    return {**obs, "chunk": chunks, "valid": torch.from_numpy(data.valid)}
+    return {**obs, "chunk": torch.from_numpy(data.chunks), "valid": torch.from_numpy(data.valid)}
 
 
 def check_reads(policy: object) -> None:
@@ -287,10 +301,23 @@ def check_reads(policy: object) -> None:
         )
 
 
-def last_states(dataset: Dataset, specs: Mapping[str, Spec]) -> Tensor:
-    """(F, S) what all vectors of the observation together are in the last frame of each frame's episode.
+class LastStates(NamedTuple):
+    """What was measured when episodes ended."""
 
-    Each number has mean 0 and deviation 1 over the episodes; one that is always the same is 0.
+    arrays: dict[str, Tensor]
+    """(F, ...) by key, in the last frame of each frame's episode."""
+    mean: Tensor
+    """(S,) of all numbers together, over the episodes ..."""
+    std: Tensor
+    """... and their deviation; of a number that is always the same a small one instead."""
+
+    def standard(self, arrays: Mapping[str, Tensor]) -> Tensor:
+        """(B, S) such arrays (B, ...) side by side, with mean 0 and deviation 1 over the episodes."""
+        return (torch.cat([arrays[key].flatten(1) for key in self.arrays], dim=1) - self.mean) / self.std
+
+
+def last_states(dataset: Dataset, specs: Mapping[str, Spec]) -> LastStates:
+    """The vectors of the observation in the last frame of each frame's episode.
 
     Raises:
         ConfigError: the observation has no vector.
@@ -299,10 +326,11 @@ def last_states(dataset: Dataset, specs: Mapping[str, Spec]) -> Tensor:
     if not keys:
         raise ConfigError(f"algo.foresight needs a measured vector among the observations: found {', '.join(specs)}")
     last = dataset.offsets[1:] - 1
-    parts = [torch.from_numpy(dataset.frames(observation_key(key))[last]).float().view(len(last), -1) for key in keys]
-    ends = torch.cat(parts, dim=1)
-    ends = (ends - ends.mean(dim=0)) / ends.std(dim=0, correction=0).clamp(min=1e-4)
-    return ends.repeat_interleave(torch.from_numpy(dataset.offsets[1:] - dataset.offsets[:-1]), dim=0)
+    found = {key: torch.from_numpy(dataset.frames(observation_key(key))[last]).float() for key in keys}
+    ends = torch.cat([x.flatten(1) for x in found.values()], dim=1)
+    lengths = torch.from_numpy(dataset.offsets[1:] - dataset.offsets[:-1])
+    each = {key: x.repeat_interleave(lengths, dim=0) for key, x in found.items()}
+    return LastStates(each, ends.mean(dim=0), ends.std(dim=0, correction=0).clamp(min=1e-4))
 
 
 def _normalisation(transforms: TransformGroup) -> Affine:

@@ -47,9 +47,11 @@ from robotrl.sims.mujoco.tabletop.language import (
     chosen,
     encode,
 )
+from robotrl.sims.mujoco.tabletop.symmetries import symmetries
 from robotrl.sims.mujoco.task import Ids, Param, Real
 from robotrl.sims.mujoco.views import AnyView, Raster, View
 from robotrl.spec import Spec
+from robotrl.symmetry import Symmetry
 
 Array = NDArray[np.float64]
 
@@ -269,7 +271,7 @@ def _things_spec() -> Spec:
 
 
 class TabletopSim(ExpertSim):
-    """The sim of the task; satisfies `HasInstructions` and `HasScenarios`, families being the scenarios."""
+    """The sim of the task; satisfies `HasInstructions`, `HasSymmetries` and `HasScenarios`, families being these."""
 
     privileged = Tabletop.privileged
     vocabulary = VOCABULARY
@@ -294,6 +296,11 @@ class TabletopSim(ExpertSim):
     def instructions(self) -> list[str]:
         """(N) what each env is told, in words."""
         return [said_in(row) for row in self.task.says]
+
+    @property
+    def symmetries(self) -> Mapping[str, tuple[Symmetry, ...]]:
+        """ "mirror", unless a camera stands aside or has perspective, and "colours"."""
+        return symmetries(self.observation_spec, self.action_spec, self.task.views)
 
     def instruct(self, env: int, text: str) -> None:
         """Show another instruction in an env until its episode ends; what counts as success stays as it was.

@@ -1,0 +1,102 @@
+"""Changes under which the tabletop stays the tabletop: mirrored across the arm's plane, and with colours exchanged.
+
+Mirrored it is the same to rounding. With colours exchanged it is the same but for shades: red with its channels
+exchanged is not quite the sim's green.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+
+from robotrl.sims.mujoco.manipulation.gripper import FINGERS
+from robotrl.sims.mujoco.tabletop.language import COLOURS, DIRECTIONS, MATS, MOVABLES, VOCABULARY
+from robotrl.sims.mujoco.views import AnyView, Raster
+from robotrl.spec import Spec, is_picture
+from robotrl.symmetry import Look, Signed, Symmetry
+
+ODD = frozenset(
+    {
+        *("tip_pos_y_w", "tip_yaw_sin_w", "tip_vel_y_w", "tip_yaw_rate_w", "tool_axis_y_w"),
+        *("shoulder_yaw_pos", "wrist_roll_pos", "flange_roll_pos"),
+        *("tip_step_y_w", "tip_yaw_step_w"),
+        *(f"{thing.replace(' ', '_')}_{column}" for thing in MOVABLES for column in ("pos_y_w", "yaw4_sin")),
+        *(f"{mat.replace(' ', '_')}_pos_y_w" for mat in MATS),
+    }
+)
+"""Columns that change their sign in a mirror."""
+
+_EXCHANGES: tuple[dict[str, str], ...] = tuple(
+    dict(zip(COLOURS, order, strict=True)) for order in itertools.permutations(COLOURS) if order != COLOURS
+)
+"""What each colour becomes, in every way that changes something."""
+
+
+def symmetries(
+    observation_spec: Mapping[str, Spec], action_spec: Spec, views: Mapping[str, AnyView]
+) -> dict[str, tuple[Symmetry, ...]]:
+    """Those of a tabletop with such observations, by kind.
+
+    Args:
+        observation_spec: pictures are named "image_" and their camera.
+        action_spec: of one action.
+        views: the cameras. A mirror is there where all that are used are flat and stand in the arm's plane.
+    """
+    numbers = {key: spec for key, spec in observation_spec.items() if not is_picture(spec) and not spec.words}
+    words = tuple(key for key, spec in observation_spec.items() if spec.words)
+    pictures = tuple(key for key, spec in observation_spec.items() if is_picture(spec))
+    found: dict[str, tuple[Symmetry, ...]] = {}
+    if all(_in_plane(views[key.removeprefix("image_")]) for key in pictures):
+        one, other = DIRECTIONS[:2]
+        exchanged = _words({one: other, other: one})
+        fingers = [f"{finger}_pos" for finger in FINGERS]
+        swapped = dict(zip(fingers, reversed(fingers), strict=True))
+        mirror = Symmetry(
+            {key: _mirrored(spec, swapped) for key, spec in numbers.items()},
+            dict.fromkeys(pictures, Look(flipped=True)),
+            dict.fromkeys(words, exchanged),
+            _mirrored(action_spec, swapped),
+        )
+        found["mirror"] = (mirror,)
+    same = tuple(range(action_spec.shape[-1]))
+    found["colours"] = tuple(
+        Symmetry(
+            {key: _recoloured(spec, becomes) for key, spec in numbers.items()},
+            dict.fromkeys(pictures, _channels(becomes)),
+            dict.fromkeys(words, _words(becomes)),
+            Signed(same, (1.0,) * len(same)),
+        )
+        for becomes in _EXCHANGES
+    )
+    return found
+
+
+def _in_plane(view: AnyView) -> bool:
+    """Whether a mirrored table looks to a camera as its picture does in a mirror."""
+    return isinstance(view, Raster) and view.axis in ("top", "front") and view.centre_w[1] == 0 and view.track is None
+
+
+def _mirrored(spec: Spec, swapped: Mapping[str, str]) -> Signed:
+    order = tuple(spec.names.index(swapped.get(name, name)) for name in spec.names)
+    return Signed(order, tuple(-1.0 if name in ODD else 1.0 for name in spec.names))
+
+
+def _recoloured(spec: Spec, becomes: Mapping[str, str]) -> Signed:
+    """What was one colour's is another's."""
+    was = {new: old for old, new in becomes.items()}
+    order = []
+    for name in spec.names:
+        colour, *rest = name.split("_")
+        order.append(spec.names.index("_".join((was.get(colour, colour), *rest))))
+    return Signed(tuple(order), (1.0,) * len(order))
+
+
+def _channels(becomes: Mapping[str, str]) -> Look:
+    """Colours are the three channels, in their order."""
+    was = {new: old for old, new in becomes.items()}
+    red, green, blue = (COLOURS.index(was[colour]) for colour in COLOURS)
+    return Look(channels=(red, green, blue))
+
+
+def _words(becomes: Mapping[str, str]) -> tuple[int, ...]:
+    return tuple(VOCABULARY.index(becomes.get(word, word)) for word in VOCABULARY)
