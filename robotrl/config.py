@@ -11,6 +11,7 @@ from typing import Any, Generic, Literal, TypeVar
 from robotrl.errors import ConfigError, check_count, check_number, out_of_range, unknown
 from robotrl.interventions.config import InterventionCfg
 from robotrl.plain import settings_from_json
+from robotrl.spec import CACHES, Cache
 
 Algo = TypeVar("Algo")
 PolicyCfg = TypeVar("PolicyCfg")
@@ -119,6 +120,10 @@ class TrainCfg(Generic[Algo, PolicyCfg]):
     recompute: bool = False
     """Whether blocks of the policy that a run starts from keep what goes in alone, and compute their inside again for
     the gradient: less memory, a third more computing, the same gradients."""
+    cache: Cache = "none"
+    """What is kept of each observation where that part of the policy that a run starts from is frozen: "sight", what
+    its eyes make of pictures, or "context", all that it makes of an observation before it acts; computed once instead
+    of in each epoch."""
     actor: ActorCfg = field(default_factory=ActorCfg)
     """Where the sim is stepped."""
     stop_at_success: float | None = None
@@ -214,6 +219,10 @@ def check(cfg: TrainCfg[Any, Any]) -> None:
     _check_lora(cfg)
     if cfg.recompute and cfg.init_from is None:
         raise ConfigError("recompute is True and init_from is not given: expected a policy to fine-tune")
+    if cfg.cache not in CACHES:
+        raise unknown("cache", str(cfg.cache), CACHES)
+    if cfg.cache != "none" and cfg.init_from is None:
+        raise ConfigError(f"cache is {cfg.cache!r} and init_from is not given: expected a policy to fine-tune")
     if cfg.sim.reward_ends and cfg.sim.reward is None:
         raise ConfigError("sim.reward_ends is True, and sim.reward is not given: expected a success classifier")
     if cfg.sim.curriculum is not None:

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from robotrl.trace import TraceFrame, TraceMap, TraceStep
 
 Mode = Literal["sample", "mean"]
+Cache = Literal["none", "sight", "context"]
+"""What a learner keeps of an observation, where that is frozen: nothing but itself, what the policy's eyes make of its
+pictures, or all that the policy makes of it before it acts."""
+CACHES: tuple[Cache, ...] = ("none", "sight", "context")
 Split = Literal["train", "val", "test"]
 
 
@@ -480,6 +484,19 @@ class HasReader(Protocol):
 
     def reader(self) -> Any:
         """A frozen module from raw observations (B, ...) to features (B, `width`), an attribute of it."""
+        ...
+
+
+@runtime_checkable
+class HasCache(Protocol):
+    """A policy of which what it makes of an observation can be kept, and be given to it instead of the observation."""
+
+    def cached(self, obs: dict[str, Tensor], what: Cache) -> dict[str, Tensor]:
+        """Observations (B, ...) for `encode`: what is kept takes the place of what it was made of.
+
+        Raises:
+            CapabilityError: the policy makes no such thing.
+        """
         ...
 
 

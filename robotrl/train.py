@@ -150,6 +150,8 @@ def _make_learner(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None, run_pat
         )
     if cfg.shard and not getattr(learner, "sharded", False):
         raise CapabilityError(f"{type(learner).__name__} cannot spread what it learns: expected shard False")
+    if cfg.cache != "none" and not hasattr(learner, "kept"):
+        raise CapabilityError(f"{type(learner).__name__} keeps nothing of observations: expected cache none")
     if cfg.lora.rank and adaptation_of(learner.policy) is None:
         raise CapabilityError(
             f"{type(learner).__name__} makes another policy ({type(learner.policy).__name__}) of the one that it starts"
@@ -348,6 +350,7 @@ def _setup(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None, run_path: Path
         world=world,
         device=device,
         shard=cfg.shard,
+        cache=cfg.cache,
         resumed=state is not None,
     )
 

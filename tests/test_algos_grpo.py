@@ -199,9 +199,9 @@ def test_the_first_ratio_is_one_and_what_won_gets_likelier(monkeypatch: pytest.M
     scalars = made.iterate()
     assert scalars["ratio_error"] < 1e-5 and scalars["groups_kept"] == 2 and scalars["groups_drawn"] == 2
     found = seen[0]
-    now = made._log_prob(found)
+    now = made._log_prob(made.seen(found), found.record["tokens"])
     made.policy.load_state_dict(before)
-    old = made._log_prob(found)
+    old = made._log_prob(made.seen(found), found.record["tokens"])
     gain = ((now - old) * found.valid[..., None]).sum(dim=(1, 2))
     won = found.success[found.episode]
     assert gain[won].mean() > 0 > gain[~won].mean()

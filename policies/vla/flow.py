@@ -23,15 +23,17 @@ from robotrl.policies.vla.context import Memory, Sizes, pack, unpack
 from robotrl.policies.vla.fresh import begin
 from robotrl.policies.vla.pi0 import Pi0, Pi0Cfg
 from robotrl.policies.vla.prompt import TASK, Prompt, WordTokenizer
-from robotrl.policies.vla.roles import check_square, roles
+from robotrl.policies.vla.roles import check_square, roles, sight_of
 from robotrl.policies.vla.smolvla import SmolVla, SmolVlaCfg
-from robotrl.spec import Spec
+from robotrl.spec import Cache, Spec
 from robotrl.transforms import TransformGroup
 
 Network = Literal["smolvla", "pi0"]
 NETWORKS: tuple[Network, ...] = ("smolvla", "pi0")
 Trained = Literal["all", "expert"]
 TRAINED: tuple[Trained, ...] = ("all", "expert")
+CONTEXT = "context"
+"""The key under which a context is kept."""
 
 
 class FlowNet(Protocol):
@@ -49,11 +51,16 @@ class FlowNet(Protocol):
         """The vision-language model, without the expert."""
         ...
 
+    def sight(self, pictures: Tensor) -> Tensor:
+        """Tokens (B, P, D) of a camera's pictures (B, S, S, 3), bytes."""
+        ...
+
     def see(self, pictures: Sequence[Tensor | None], ids: Tensor, there: Tensor, state: Tensor) -> Memory:
         """What the expert reads at each denoising step.
 
         Args:
-            pictures: (B, S, S, 3) bytes of each camera in its order; None for one that is missing.
+            pictures: (B, S, S, 3) bytes of each camera in its order, or their tokens (B, P, D) from `sight`; None for
+                one that is missing.
             ids: (B, L) tokens of the prompts.
             there: (B, L) bool, False in their gaps.
             state: (B, S) normalised and padded.
@@ -118,13 +125,31 @@ class FlowVla(ChainPolicy):
 
     def encode(self, obs: dict[str, Tensor]) -> Tensor:
         """Context (B, D) from raw observations; see `robotrl.policies.vla.context`."""
+        if CONTEXT in obs:
+            return obs[CONTEXT]
         seen, normalised = self.seen, self._inputs(obs)
         dtype = next(self.net.parameters()).dtype
         state = torch.cat([normalised[key].flatten(1) for key in seen.vectors], dim=1).to(dtype)
         state = nn.functional.pad(state, (0, self.padded()[0] - state.shape[1]))
         ids, there = self.prompt(obs[seen.words])
-        pictures = [self.look(obs[key]) if key else None for key in seen.pictures]
+        pictures = [self._shown(obs, key) if key else None for key in seen.pictures]
         return pack(self.net.see(pictures, ids, there, state))
+
+    def _shown(self, obs: dict[str, Tensor], picture: str) -> Tensor:
+        """A camera's pictures as the network sees them, or what was kept of that."""
+        kept = sight_of(picture)
+        return obs[kept] if kept in obs else self.look(obs[picture])
+
+    def cached(self, obs: dict[str, Tensor], what: Cache) -> dict[str, Tensor]:
+        """Observations in which tokens stand for pictures ("sight"), or a context for all of it; see `HasCache`."""
+        if what == "context":
+            rest = {key: x for key, x in obs.items() if key not in self.observation_spec}
+            return {**rest, CONTEXT: self.encode(obs)}
+        out = dict(obs)
+        if what == "sight":
+            for key in filter(None, self.seen.pictures):
+                out[sight_of(key)] = self.net.sight(self.look(out.pop(key)))
+        return out
 
     def look(self, picture: Tensor) -> Tensor:
         """A camera's pictures (B, h, w, 3) as the network sees them, (B, S, S, 3)."""

@@ -83,6 +83,12 @@ class Pi0(nn.Module):
         """Pixels of a picture's side."""
         return self.cfg.image
 
+    def sight(self, pictures: Tensor) -> Tensor:
+        """Tokens (B, P, D) of a camera's pictures (B, S, S, 3), bytes."""
+        vlm = self.net.model.vlm
+        pixels = pictures.permute(0, 3, 1, 2).to(vlm.get_input_embeddings().weight.dtype) / 127.5 - 1
+        return vlm.get_image_features(pixels).pooler_output
+
     def see(self, pictures: Sequence[Tensor | None], ids: Tensor, there: Tensor, state: Tensor) -> Memory:
         """See `FlowNet.see`."""
         vlm = self.net.model.vlm
@@ -124,8 +130,7 @@ class Pi0(nn.Module):
             count = (self.cfg.image // self.cfg.patch) ** 2
             shown = words.new_zeros((len(words), count, words.shape[2]))
             return shown, torch.zeros(shown.shape[:2], dtype=torch.bool, device=words.device)
-        pixels = picture.permute(0, 3, 1, 2).to(words.dtype) / 127.5 - 1
-        shown = self.net.model.vlm.get_image_features(pixels).pooler_output
+        shown = picture if picture.ndim == 3 else self.sight(picture)
         return shown, torch.ones(shown.shape[:2], dtype=torch.bool, device=words.device)
 
 

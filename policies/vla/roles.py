@@ -50,6 +50,11 @@ def roles(observation_spec: dict[str, Spec], cameras: Sequence[str] = ()) -> See
     return Seen(chosen, words[0], vectors)
 
 
+def sight_of(picture: str) -> str:
+    """The key under which what eyes made of the picture `picture` is kept."""
+    return f"{picture}.sight"
+
+
 def check_square(observation_spec: dict[str, Spec], picture: str) -> int:
     """Pixels of a picture's side.
 

@@ -120,6 +120,13 @@ class SmolVla(nn.Module):
         """Pixels of a picture's side."""
         return self.cfg.image
 
+    def sight(self, pictures: Tensor) -> Tensor:
+        """Tokens (B, P, D) of a camera's pictures (B, S, S, 3), bytes."""
+        model = self.vlm_with_expert.vlm.model
+        dtype = model.text_model.embed_tokens.weight.dtype
+        pixels = pictures.permute(0, 3, 1, 2).to(dtype) / 127.5 - 1
+        return model.connector(model.vision_model(pixel_values=pixels).last_hidden_state)
+
     def see(self, pictures: Sequence[Tensor | None], ids: Tensor, there: Tensor, state: Tensor) -> Memory:
         """What the expert reads at each denoising step; see `FlowNet.see`."""
         model = self.vlm_with_expert.vlm.model
@@ -190,13 +197,11 @@ class SmolVla(nn.Module):
 
     def _picture(self, picture: Tensor | None, words: Tensor) -> tuple[Tensor, Tensor]:
         """Tokens (B, P, D) of a camera's pictures (B, S, S, 3), and whether they are there; one may be missing."""
-        model, size = self.vlm_with_expert.vlm.model, self.cfg.image
         if picture is None:
-            count = (size // self.cfg.patch // self.cfg.shuffle) ** 2
+            count = (self.cfg.image // self.cfg.patch // self.cfg.shuffle) ** 2
             shown = words.new_zeros((len(words), count, words.shape[2]))
             return shown, torch.zeros(shown.shape[:2], dtype=torch.bool, device=words.device)
-        pixels = picture.permute(0, 3, 1, 2).to(words.dtype) / 127.5 - 1
-        shown = model.connector(model.vision_model(pixel_values=pixels).last_hidden_state)
+        shown = picture if picture.ndim == 3 else self.sight(picture)
         return shown, torch.ones(shown.shape[:2], dtype=torch.bool, device=words.device)
 
     def _for_expert(self, index: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from robotrl.errors import check_number
+from robotrl.errors import CapabilityError, check_number
 from robotrl.fn import noise
 from robotrl.policies.base import Deployed, SpecPolicy
 from robotrl.policies.nets import flat_width, in_full
@@ -17,9 +17,9 @@ from robotrl.policies.vla import bins
 from robotrl.policies.vla.fresh import begin
 from robotrl.policies.vla.openvla import Decoding, OpenVla, OpenVlaCfg, Prefix, TextCfg
 from robotrl.policies.vla.prompt import TASK, Prompt, WordTokenizer
-from robotrl.policies.vla.roles import check_square, roles
+from robotrl.policies.vla.roles import check_square, roles, sight_of
 from robotrl.policies.vla.vision import TowerCfg
-from robotrl.spec import ActOut, Mode, Spec
+from robotrl.spec import ActOut, Cache, Mode, Spec
 from robotrl.transforms import TransformGroup
 
 PADDING = 64
@@ -107,7 +107,17 @@ class TokenPolicy(SpecPolicy):
         if self.net.cfg.state:
             state = torch.cat([normalised[key].flatten(1) for key in seen.vectors], dim=1)
         ids, there = self.prompt(obs[seen.words])
-        return self.net.prefix(obs[self._picture], ids, there, state)
+        kept = sight_of(self._picture)
+        return self.net.prefix(obs[kept if kept in obs else self._picture], ids, there, state)
+
+    def cached(self, obs: dict[str, Tensor], what: Cache) -> dict[str, Tensor]:
+        """Observations in which patches stand for the picture ("sight"); see `HasCache`."""
+        if what == "context":
+            raise CapabilityError(f"policy {type(self).__name__} reads while it speaks: cache can be none or sight")
+        out = dict(obs)
+        if what == "sight":
+            out[sight_of(self._picture)] = self.net.sight(out.pop(self._picture))
+        return out
 
     def eye(self) -> nn.Module:
         """A frozen copy of what sees: pictures (B, S, S, 3), bytes, to features (B, F), the mean over patches."""

@@ -26,7 +26,7 @@ from robotrl.fn.augment import PAD, draw_shifts, random_shift
 from robotrl.fn.clone import CloneLoss, Shape, chunk_shape, clone_loss_of
 from robotrl.fn.schedule import cosine
 from robotrl.policies.base import ACTION
-from robotrl.spec import HasReading, Spec, is_picture, measured, visible
+from robotrl.spec import Cache, HasReading, Spec, is_picture, measured, visible
 from robotrl.transforms import Affine, Clip, TransformGroup, bounds_to_unit, inverse, normalize
 
 AHEAD = "ahead."
@@ -129,7 +129,7 @@ class BcLearner:
     def __init__(self, cfg: BcCfg, setup: Setup) -> None:
         if setup.dataset is None:
             raise ConfigError("dataset is not given: behaviour cloning needs demonstrations (make some: robotrl demos)")
-        _check(cfg)
+        _check(cfg, setup.cache)
         self.cfg = cfg
         self.world, self._seed = setup.world, setup.seed
         self._batch = share("algo.batch", cfg.batch, self.world)
@@ -155,8 +155,12 @@ class BcLearner:
         self._updates = 0
         self._generator = torch.Generator().manual_seed(setup.seed)
         self._to_unit, self._chunk = _normalisation(self.model.transforms), chunk_shape(self.model)
-        self._data = _rows_of(dataset, specs, self._chunk[0])
-        self._symmetric = Symmetric(changes, part(self._data, "obs/"), specs) if cfg.symmetries else None
+        self.kept = setup.kept(self.model, cfg.microbatch or cfg.batch, cfg.bf16)
+        chunks = load_chunks(dataset, list(specs), self._chunk[0])
+        obs = {key: torch.from_numpy(x) for key, x in chunks.obs.items()}
+        self._symmetric = Symmetric(changes, obs, specs) if cfg.symmetries else None
+        self._data = {f"obs/{key}": x for key, x in self.kept(obs).items()}
+        self._data |= {"chunk": torch.from_numpy(chunks.chunks), "valid": torch.from_numpy(chunks.valid)}
         self._ends: LastStates | None = None
         if cfg.foresight:
             check_reads(self.model)
@@ -262,7 +266,12 @@ class BcLearner:
         take_up(self.world, state, self._seed + self._updates, self._generator)
 
 
-def _check(cfg: BcCfg) -> None:
+def _check(cfg: BcCfg, cache: Cache) -> None:
+    for name, value, plain in (("image_shift", cfg.image_shift, 0), ("symmetries", cfg.symmetries, ())):
+        if cache != "none" and value != plain:
+            raise ConfigError(
+                f"cache is {cache!r} and algo.{name} is {value}: expected {plain}, what is kept of a picture stays so"
+            )
     for name, count in (
         ("updates", cfg.updates),
         ("updates_per_iteration", cfg.updates_per_iteration),
@@ -280,13 +289,6 @@ def _check(cfg: BcCfg) -> None:
         raise out_of_range("algo.warmup", cfg.warmup, "0 or more updates")
     if cfg.image_shift < 0:
         raise out_of_range("algo.image_shift", cfg.image_shift, "0 or more pixels")
-
-
-def _rows_of(dataset: Dataset, specs: Mapping[str, Spec], horizon: int) -> dict[str, Tensor]:
-    """Observations, chunks (H, A) in the sim's units, and what is valid."""
-    data = load_chunks(dataset, list(specs), horizon)
-    obs = {f"obs/{key}": torch.from_numpy(value) for key, value in data.obs.items()}
-    return {**obs, "chunk": torch.from_numpy(data.chunks), "valid": torch.from_numpy(data.valid)}
 
 
 def check_reads(policy: object) -> None:

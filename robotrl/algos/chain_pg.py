@@ -327,6 +327,7 @@ class ChainLearner(SimLearner):
 
         self.loss = make_loss(policy, make_critic).to(dtype=kind.dtype, device=kind.device)
         model = self.loss.policy
+        self.kept = setup.kept(model, cfg.microbatch or cfg.minibatch, cfg.bf16)
         self._average: Any = copy.deepcopy(model) if cfg.ema else None
         self.policy: Any = self.loss.deployed(model if self._average is None else self._average)
         self._engine = setup.engine(
@@ -364,13 +365,15 @@ class ChainLearner(SimLearner):
         if self._reward_normalizer is not None:
             rollout = self._reward_normalizer.normalise(rollout)
             self.policy.reward_scale = self._reward_normalizer.scale
-        batch = make_batch(rollout, self.loss.value, cfg.gamma, cfg.lam, world=self.world)
-        # a sim may show more than is looked at, pictures for example
-        batch = batch._replace(obs={key: x for key, x in batch.obs.items() if key in self._keys})
+        batch = make_batch(rollout, self.loss.value, cfg.gamma, cfg.lam, world=self.world, keep=self._keep)
         self._iteration += 1
         scalars = rollout_scalars(rollout, batch, reward)
         scalars["acting_evaluations"] = float(len(batch.advantage) * self.loss.policy.denoising_steps)
         return batch, scalars
+
+    def _keep(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """What is looked at again; a sim may show more, pictures for example."""
+        return self.kept({key: x for key, x in obs.items() if key in self._keys})
 
     def update(self, batch: Batch) -> dict[str, float]:
         """The epochs over a rollout's decisions; gives what to log of them."""

@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_map_only
 from robotrl.adapters import places
 from robotrl.algos.flat import Views
 from robotrl.algos.half import in_bf16
+from robotrl.algos.kept import blank, check_frozen
 from robotrl.algos.rows import part
 from robotrl.algos.sharded import units
 from robotrl.algos.update import Context, Group, LossModule, LossOut, State, Update
@@ -32,7 +33,7 @@ from robotrl.fn import tokens
 from robotrl.fn.clone import chunk_shape
 from robotrl.halved import half_of
 from robotrl.registry import POLICIES
-from robotrl.spec import HasChain, HasTokens, Spec
+from robotrl.spec import Cache, HasChain, HasTokens, Spec
 
 GIB = 2**30
 ADAM = 2
@@ -56,6 +57,8 @@ class Load(NamedTuple):
     """Whether networks compute in bfloat16."""
     processes: int = 1
     """Over which gradients and moments are spread; the figures are those of each."""
+    cache: Cache = "none"
+    """What is kept of stored observations."""
 
 
 class Footprint(NamedTuple):
@@ -97,7 +100,7 @@ def footprint(policy: nn.Module, load: Load, observation_spec: dict[str, Spec]) 
     learning = sum(p.numel() for _, p in named if p.requires_grad)
     moments = sum(_bytes(p) for _, p in named if p.requires_grad)
     weights = sum(_bytes(x) for x in {id(x): x for x in (*policy.parameters(), *policy.buffers())}.values())
-    row = sum(_bytes(_rows(spec, 1)) for spec in observation_spec.values())
+    row = sum(_bytes(x) for x in _kept(policy, load.cache, observation_spec).values())
     if load.processes == 1:
         optimiser, update = moments * (ADAM + load.average), update_peak(policy, load, observation_spec)
     else:
@@ -134,7 +137,7 @@ def update_peak(policy: nn.Module, load: Load, observation_spec: dict[str, Spec]
         kept,
         torch.zeros(1),
     )
-    batch = {f"obs/{key}": _rows(spec, load.rows) for key, spec in observation_spec.items()}
+    batch = {f"obs/{key}": x for key, x in blank(observation_spec, load.rows).items()}
     with Live() as live:
         # parts of a minibatch are added to what was found so far
         total = torch.zeros_like(flat) if load.parts else None
@@ -149,13 +152,23 @@ def _spread_peak(policy: nn.Module, load: Load, observation_spec: dict[str, Spec
     """Bytes besides weights and moments where gradients are spread: activations, parts of gradients, and the largest
     unit's parameters and gradient, which come together."""
     loss = _Pass(policy, load.evaluations)
-    batch = {f"obs/{key}": _rows(spec, load.rows) for key, spec in observation_spec.items()}
+    batch = {f"obs/{key}": x for key, x in blank(observation_spec, load.rows).items()}
     with Live() as live, in_bf16(load.bf16, torch.device("cpu")):
         _ = loss(batch, Context(torch.zeros(1), {}, ""))
     own = [sum(_bytes(p) for p in unit.parameters() if p.requires_grad) for unit in units(policy)]
     everything = sum(_bytes(p) for p in policy.parameters() if p.requires_grad)
     largest = max([*own, everything - sum(own)])
     return live.peak + 2 * everything // load.processes + 2 * largest
+
+
+@torch.no_grad()
+def _kept(policy: Any, cache: Cache, observation_spec: dict[str, Spec]) -> dict[str, Tensor]:
+    """One observation as it is stored."""
+    shown = blank(observation_spec, 1)
+    if cache == "none":
+        return shown
+    check_frozen(policy, cache)
+    return policy.cached(shown, cache)
 
 
 @contextmanager
@@ -299,11 +312,7 @@ class _Pass(LossModule):
 @torch.no_grad()
 def _act(policy: Any) -> None:
     noise = None if policy.noise_shape is None else torch.zeros((1, *policy.noise_shape))
-    policy.deploy({key: _rows(spec, 1) for key, spec in policy.observation_spec.items()}, noise)
-
-
-def _rows(spec: Spec, count: int) -> Tensor:
-    return torch.zeros((count, *spec.shape), dtype=getattr(torch, spec.dtype))
+    policy.deploy(blank(policy.observation_spec, 1), noise)
 
 
 def _bytes(x: Tensor) -> int:

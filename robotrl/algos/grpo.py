@@ -143,6 +143,7 @@ class GrpoLearner(TokenLearner):
         _check(cfg)
         self.cfg = cfg
         super().__init__(cfg, setup, "GRPO", lambda policy: GrpoLoss(policy, cfg), cfg.group_size)
+        self.kept = setup.kept(self.policy, cfg.microbatch or cfg.minibatch, cfg.bf16)
         self._eye: Any = None
         if cfg.progress == "sight":
             if not isinstance(self.policy, HasEye):
@@ -213,11 +214,14 @@ class GrpoLearner(TokenLearner):
         # an episode of any process counts as much as any other
         share = (everywhere[0] * episodes) / (everywhere[1] * max(decisions, 1))
         weight = token_weights(found.valid, found.episode, episodes, self.policy.action_width) * share
+        obs = self.seen(found)
+        if decisions:
+            obs = self.kept(obs)
         return self.learn(
             {
-                **self.seen(found),
+                **{f"obs/{key}": x for key, x in obs.items()},
                 "tokens": found.record["tokens"],
-                "log_prob": self._log_prob(found),
+                "log_prob": self._log_prob(obs, found.record["tokens"]),
                 "advantage": group_relative(reward).flatten()[found.episode],
                 "weight": weight,
             }
@@ -235,20 +239,18 @@ class GrpoLearner(TokenLearner):
             self._eye.load_state_dict(state["eye"])
 
     @torch.no_grad()
-    def _log_prob(self, found: Trajectories) -> Tensor:
-        """(D, H, A) under the policy that acted, computed as the loss computes it."""
+    def _log_prob(self, obs: dict[str, Tensor], said: Tensor) -> Tensor:
+        """(D, H, A) of tokens under the policy that acted, computed as the loss computes it."""
         policy, cfg = self.policy, self.cfg
-        if not len(found.valid):
-            return found.record["tokens"].float()
+        if not len(said):
+            return said.float()
 
         def log_prob(some: dict[str, Tensor]) -> Tensor:
             with in_bf16(cfg.bf16, self._engine.device):
-                ctx = policy.encode({key: some[key] for key in policy.observation_spec})
-                logits = policy.token_logits(ctx, some["tokens"])
+                logits = policy.token_logits(policy.encode(some), some["tokens"])
             return tokens.log_prob(logits, some["tokens"], policy.temperature)
 
-        rows = {**found.obs, "tokens": found.record["tokens"]}
-        return in_parts(log_prob, rows, cfg.microbatch or cfg.minibatch)
+        return in_parts(log_prob, {**obs, "tokens": said}, cfg.microbatch or cfg.minibatch)
 
 
 def _check(cfg: GrpoCfg) -> None:

@@ -11,11 +11,12 @@ from torch import nn
 
 from robotrl.algos.ddp import ALONE, World
 from robotrl.algos.engine import Engine, Updater
+from robotrl.algos.kept import Kept
 from robotrl.algos.sharded import ShardedEngine
 from robotrl.algos.update import Group, LossModule
 from robotrl.config import ActorCfg
 from robotrl.placed import CPU
-from robotrl.spec import VecSim
+from robotrl.spec import Cache, VecSim
 
 
 class Setup(NamedTuple):
@@ -39,12 +40,23 @@ class Setup(NamedTuple):
     """Where networks act and learn; `init_policy` is there, and so is what the sim of `make_sim` gives."""
     shard: bool = False
     """Whether each process has a part of what learns, for algorithms that ask `engine` for theirs."""
+    cache: Cache = "none"
+    """What is kept of observations, for algorithms that ask `kept` for it; their learner has it as `kept`."""
     resumed: bool = False
     """Whether `Learner.load` follows: files that the config names may be gone, and are in the state that is loaded."""
 
     def fresh(self, *parts: Any) -> Any:
         """A policy that its config builds of `parts`, on the device."""
         return self.policy_cfg.build(*parts).to(self.device)
+
+    def kept(self, policy: Any, rows: int, bf16: bool) -> Kept:
+        """What of observations is kept; see `Kept`.
+
+        Raises:
+            CapabilityError: as of `Kept`.
+            ConfigError: as of `Kept`.
+        """
+        return Kept(policy, self.cache, rows, bf16)
 
     def engine(self, loss: LossModule, groups: Sequence[Group], **options: Any) -> Updater:
         """The update engine of a learner that can learn together; see `Engine` for the options.

@@ -18,6 +18,8 @@ from robotrl.fn.advantage import gae, normalise
 from robotrl.fn.loss import explained_variance
 from robotrl.parts import in_parts
 
+Keep = Callable[[dict[str, Tensor]], dict[str, Tensor]]
+"""Raw observations (B, ...) to what is kept of them."""
 Value = Callable[[dict[str, Tensor]], Tensor]
 """Raw observations (B, ...) to values (B,)."""
 OBS = "obs/"
@@ -60,7 +62,7 @@ class Batch(NamedTuple):
     """B complete decisions, flat."""
 
     obs: dict[str, Tensor]
-    """(B, ...) raw observations: encoders may learn, so each loss encodes for itself."""
+    """(B, ...) raw observations, or what is kept of them: encoders may learn, so each loss encodes for itself."""
     record: dict[str, Tensor]
     """(B, ...) what the decider kept; holds `log_prob` under the policy that acted."""
     advantage: Tensor
@@ -96,6 +98,7 @@ def make_batch(
     at_once: int | None = None,
     world: World = ALONE,
     normalised: bool = True,
+    keep: Keep = dict,
 ) -> Batch:
     """Advantages of a rollout's decisions, and the decisions flattened.
 
@@ -107,10 +110,11 @@ def make_batch(
         at_once: how many observations the critic may value at once; None is `ROWS`.
         world: the processes whose advantages are normalised together.
         normalised: whether they are.
+        keep: what the critic, and every epoch, sees of observations; of each it is asked once.
     """
     valid = rollout.valid
-    obs = {key: array[valid] for key, array in rollout.obs.items()}
-    next_obs = {key: array[valid] for key, array in rollout.next_obs.items()}
+    obs = keep({key: array[valid] for key, array in rollout.obs.items()})
+    next_obs = keep({key: array[valid] for key, array in rollout.next_obs.items()})
     values = torch.zeros_like(rollout.reward)
     next_values = torch.zeros_like(rollout.reward)
     values[valid] = in_parts(value, obs, at_once or ROWS).to(values.dtype)

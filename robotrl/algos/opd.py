@@ -125,7 +125,7 @@ class OpdLearner(TokenLearner):
         decisions, actions = (self.world.total(count) for count in (len(found.valid), int(found.valid.sum())))
         weight = found.valid.float() * (decisions / (actions * width))
         rows = {
-            **self.seen(found),
+            **{f"obs/{key}": x for key, x in self.seen(found).items()},
             "tokens": found.record["tokens"],
             "weight": weight[..., None].expand(-1, -1, width),
         }

@@ -125,8 +125,8 @@ class TokenLearner(SimLearner):
             return say(self.policy, obs, self._generator).decision
 
     def seen(self, found: Trajectories) -> dict[str, Tensor]:
-        """The observations of decisions as rows of a minibatch, "obs/" before their keys."""
-        return {f"obs/{key}": found.obs[key] for key in self.policy.observation_spec}
+        """The observations of decisions that the policy sees."""
+        return {key: found.obs[key] for key in self.policy.observation_spec}
 
     def learn(self, rows: dict[str, Tensor]) -> dict[str, float]:
         """The epochs over some decisions; gives the means of what the loss logs, the first of `ratio_error`.

@@ -191,6 +191,7 @@ class VlaRlLearner(SimLearner):
         # a run that is taken up again has it in its state
         wanted = None if setup.resumed else cfg.process_reward
         self._process = None if wanted is None else self._added(load_process(wanted))
+        self.kept = setup.kept(policy, cfg.microbatch or cfg.minibatch, cfg.bf16)
         self._reader: Any = policy.reader()
         self.critic = ValueNet(self._reader.width, cfg.critic_hidden).to(setup.device)
         self._engine = setup.engine(
@@ -226,6 +227,8 @@ class VlaRlLearner(SimLearner):
         batch = make_batch(
             rollout, self._value, cfg.gamma, cfg.lam, world=self.world, normalised=cfg.normalise_advantage
         )
+        # the critic has its own reading: what is kept is for the policy's epochs alone
+        batch = batch._replace(obs=self.kept(batch.obs))
         scalars |= rollout_scalars(rollout, batch, sim_reward)
         self._iteration += 1
         return finite(self.world.means(scalars | self._update(batch)))
