@@ -1,9 +1,9 @@
 """Vision-language-action policies on the tabletop: cloned, fine-tuned, and judged as deployed.
 
-A cell records 1,000 demonstrations of three families of instructions, clones a small policy, fine-tunes it, and judges
-both on 256 starts that nothing else saw (split `test`), once with compositions of words that training said, once with
-those that it never said. Where successes are rare, three ways out of it start from the same weak clone. Another cell
-measures how fast tokens are said.
+A cell records 1,000 demonstrations of three families of instructions, lets a small policy look at them, clones them,
+fine-tunes the clone, and judges both on 256 starts that nothing else saw (split `test`), once with compositions of
+words that training said, once with those that it never said. Where successes are rare, three ways out of it start from
+the same weak clone. Another cell measures how fast tokens are said.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ class Method(NamedTuple):
     """One row of the table."""
 
     label: str
+    look: str
+    """What its eyes learn with: the end of a preset's name."""
     clone: str
     """What the policy is cloned with: the end of a preset's name."""
     updates: int
@@ -42,11 +44,11 @@ class Method(NamedTuple):
 
 
 METHODS = {
-    "grpo": Method("token VLA, GRPO", "bc-token", 1200, "grpo"),
-    "reinflow": Method("flow VLA, ReinFlow", "bc-flow", 1200, "reinflow"),
-    "weak_grpo": Method("weak token VLA, GRPO", "bc-token", 600, "grpo"),
-    "weak_srpo": Method("weak token VLA, SRPO", "bc-token", 600, "srpo"),
-    "weak_opd": Method("weak token VLA, taught by a better clone", "bc-token", 600, "opd", 3000),
+    "grpo": Method("token VLA, GRPO", "look", "bc-token", 1200, "grpo"),
+    "reinflow": Method("flow VLA, ReinFlow", "look-flow", "bc-flow", 1200, "reinflow"),
+    "weak_grpo": Method("weak token VLA, GRPO", "look", "bc-token", 600, "grpo"),
+    "weak_srpo": Method("weak token VLA, SRPO", "look", "bc-token", 600, "srpo"),
+    "weak_opd": Method("weak token VLA, taught by a better clone", "look", "bc-token", 600, "opd", 3000),
 }
 WEAK = tuple(name for name in METHODS if name.startswith("weak_"))
 LEVEL = 0.9

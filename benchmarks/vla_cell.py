@@ -54,11 +54,12 @@ def run_cell(method: Method, seed: int, out: Path, demos: int = DEMOS, episodes:
     options = sim_options(preset(method.clone).sim.options)
     collect_demos(SIM, out / "demos", episodes=demos, noise=NOISE, seed=seed, sim_options=options)
     cloned = time.perf_counter()
-    train(clone_cfg(method.clone, method.updates, seed, out / "demos"), out / "base")
+    train(look_cfg(method.look, seed, out), out / "look")
+    train(clone_cfg(method.clone, method.updates, seed, out), out / "base")
     clone_s = time.perf_counter() - cloned
     teacher: Interval | None = None
     if method.teacher_updates:
-        train(clone_cfg(method.clone, method.teacher_updates, seed, out / "demos"), out / "teacher")
+        train(clone_cfg(method.clone, method.teacher_updates, seed, out), out / "teacher")
         teacher = judge(out / "teacher", "latest", SIM, seed, episodes, options)
     with PeakMemory() as memory:
         train(tune_cfg(method, seed, out), out / "tuned")
@@ -85,10 +86,21 @@ def preset(name: str) -> TrainCfg[Any, Any]:
     return PRESETS.load(f"tabletop-{name}")()
 
 
-def clone_cfg(name: str, updates: int, seed: int, dataset: Path) -> TrainCfg[Any, Any]:
-    """How a policy is cloned."""
+def look_cfg(name: str, seed: int, out: Path) -> TrainCfg[Any, Any]:
+    """How a policy learns to look."""
+    return replace(preset(name), dataset=str(out / "demos"), seed=seed)
+
+
+def clone_cfg(name: str, updates: int, seed: int, out: Path) -> TrainCfg[Any, Any]:
+    """How it is cloned."""
     cfg = preset(name)
-    return replace(cfg, algo=replace(cfg.algo, updates=updates), dataset=str(dataset), seed=seed)
+    return replace(
+        cfg,
+        algo=replace(cfg.algo, updates=updates),
+        init_from=str(out / "look"),
+        dataset=str(out / "demos"),
+        seed=seed,
+    )
 
 
 def tune_cfg(method: Method, seed: int, out: Path) -> TrainCfg[Any, Any]:

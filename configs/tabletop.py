@@ -9,6 +9,7 @@ from robotrl.algos.bc import BcCfg
 from robotrl.algos.dsrl import DsrlCfg
 from robotrl.algos.flow_sde import FlowSdeCfg
 from robotrl.algos.grpo import GrpoCfg
+from robotrl.algos.look import LookCfg
 from robotrl.algos.opd import OpdCfg
 from robotrl.algos.reinflow import ReinFlowCfg
 from robotrl.algos.vla_rl import VlaRlCfg
@@ -22,6 +23,15 @@ P = TypeVar("P")
 
 SIM = "mujoco/tabletop"
 OPTIONS = ("image=flat_front", "image_size=64", "families=point,lift,push", "limit_s=5.0")
+SYMMETRIES = ("mirror", "colours")
+
+
+def look() -> TrainCfg[LookCfg, TokenVlaCfg]:
+    """Train the eyes of a small policy that says tokens, to be cloned with `tabletop-bc-token --init-from RUN`.
+
+    Demonstrations: as for `bc_token`.
+    """
+    return _look(TokenVlaCfg(horizon=4, label_bins=3.0))
 
 
 def bc_token() -> TrainCfg[BcCfg, TokenVlaCfg]:
@@ -53,6 +63,11 @@ def opd() -> TrainCfg[OpdCfg, TokenVlaCfg]:
     return replace(_tune(OpdCfg(), TokenVlaCfg()), checkpoint_every=5)
 
 
+def look_flow() -> TrainCfg[LookCfg, FlowVlaCfg]:
+    """Train the eyes of a small SmolVLA, to be cloned with `tabletop-bc-flow --init-from RUN`."""
+    return _look(FlowVlaCfg())
+
+
 def bc_flow() -> TrainCfg[BcCfg, FlowVlaCfg]:
     """Clone pointing, lifting and pushing into a small SmolVLA; `--policy.network pi0 --policy.patch 16` for a pi0.
 
@@ -76,10 +91,22 @@ def dsrl() -> TrainCfg[DsrlCfg, SteeredCfg]:
     return _tune(DsrlCfg(engine="eager"), SteeredCfg(), num_envs=16)
 
 
+def _look(policy: P) -> TrainCfg[LookCfg, P]:
+    return TrainCfg(
+        sim=SimCfg(SIM, num_envs=64, options=OPTIONS),
+        algo=LookCfg(symmetries=SYMMETRIES),
+        policy=policy,
+        # it cannot act yet
+        evaluation=EvalCfg(every=0, episodes=1, num_envs=1, animation=0),
+    )
+
+
 def _clone(policy: P) -> TrainCfg[BcCfg, P]:
     return TrainCfg(
         sim=SimCfg(SIM, num_envs=64, options=OPTIONS),
-        algo=BcCfg(updates=2000, batch=64, lr=1e-3, warmup=200, ema=0.99, image_shift=0, foresight=1.0),
+        algo=BcCfg(
+            updates=2000, batch=64, lr=1e-3, warmup=200, ema=0.99, image_shift=0, foresight=1.0, symmetries=SYMMETRIES
+        ),
         policy=policy,
         evaluation=EvalCfg(every=0, episodes=192, num_envs=96),
     )

@@ -175,6 +175,8 @@ PRESETS = Table(
         "push-bc-shortcut": "robotrl.configs.manipulation:push_bc_shortcut",
         "push-ppo": "robotrl.configs.manipulation:push_ppo",
         "reach-bc-flow": "robotrl.configs.manipulation:reach_bc_flow",
+        "tabletop-look": "robotrl.configs.tabletop:look",
+        "tabletop-look-flow": "robotrl.configs.tabletop:look_flow",
         "tabletop-bc-token": "robotrl.configs.tabletop:bc_token",
         "tabletop-bc-flow": "robotrl.configs.tabletop:bc_flow",
         "tabletop-grpo": "robotrl.configs.tabletop:grpo",

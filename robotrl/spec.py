@@ -488,6 +488,20 @@ class HasReader(Protocol):
 
 
 @runtime_checkable
+class HasLooking(Protocol):
+    """A policy whose eyes can be trained apart from what it reads and does."""
+
+    @property
+    def looking_width(self) -> int:
+        """F."""
+        ...
+
+    def looking(self, obs: dict[str, Tensor]) -> Tensor:
+        """(B, F) what the eyes make of the pictures of raw observations, patch by patch, with its gradient."""
+        ...
+
+
+@runtime_checkable
 class HasCache(Protocol):
     """A policy of which what it makes of an observation can be kept, and be given to it instead of the observation."""
 

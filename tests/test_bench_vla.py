@@ -49,13 +49,16 @@ def test_every_method_on_every_seed_and_the_decoding():
 @pytest.mark.parametrize("name", METHODS)
 def test_what_a_cell_runs_is_a_valid_config(name, tmp_path):
     method = METHODS[name]
-    clone = vla_cell.clone_cfg(method.clone, method.updates, 2, tmp_path / "demos")
+    look = vla_cell.look_cfg(method.look, 2, tmp_path)
+    clone = vla_cell.clone_cfg(method.clone, method.updates, 2, tmp_path)
     tune = vla_cell.tune_cfg(method, 2, tmp_path)
-    for cfg in (clone, tune):
+    for cfg in (look, clone, tune):
         configs.check(cfg)
         assert cfg.seed == 2 and cfg.sim.name == SIM
     # cloned on what it is fine-tuned on: three families, instructions that training says
-    assert clone.sim.options == tune.sim.options
+    assert look.sim.options == clone.sim.options == tune.sim.options
+    assert type(look.policy) is type(clone.policy) and look.policy == clone.policy
+    assert clone.init_from == str(tmp_path / "look")
     options = sim_options(tune.sim.options)
     assert len(options["families"].split(",")) >= 3 and "compositions" not in options
     assert tune.init_from == str(tmp_path / "base")
@@ -113,6 +116,8 @@ def test_a_cell_from_demonstrations_to_judgement(tmp_path: Path, monkeypatch: py
         cfg = whole(name)
         options = tuple(x for x in cfg.sim.options if not x.startswith("limit_s"))
         algo = replace(cfg.algo, **({"iterations": 1} if hasattr(cfg.algo, "groups") else {"batch": 8}))
+        if name == "look":
+            algo = replace(algo, updates=3)
         return replace(cfg, sim=replace(cfg.sim, num_envs=16, options=(*options, "limit_s=1.0")), algo=algo)
 
     monkeypatch.setattr(vla_cell, "preset", small)

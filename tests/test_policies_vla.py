@@ -331,7 +331,7 @@ def test_the_towers_blocks_but_the_last_are_computed_with() -> None:
     tower = Tower(TOWERS[0]).double()
     pictures = torch.randint(256, (2, 32, 32, 3), dtype=torch.uint8)
     plain = tower(pictures)
-    assert plain.shape == (2, 16, 32) == (2, tower.patches, 32)
+    assert plain.shape == (2, 16, 32) == (2, tower.cfg.patches, 32)
     for k in range(3):
         changed = Tower(TOWERS[0]).double()
         changed.load_state_dict(tower.state_dict())

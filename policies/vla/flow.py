@@ -47,6 +47,11 @@ class FlowNet(Protocol):
         ...
 
     @property
+    def tokens(self) -> int:
+        """P, what a camera's picture becomes."""
+        ...
+
+    @property
     def trunk(self) -> nn.Module:
         """The vision-language model, without the expert."""
         ...
@@ -154,6 +159,16 @@ class FlowVla(ChainPolicy):
     def look(self, picture: Tensor) -> Tensor:
         """A camera's pictures (B, h, w, 3) as the network sees them, (B, S, S, 3)."""
         return picture
+
+    @property
+    def looking_width(self) -> int:
+        """F of `looking`."""
+        return len([key for key in self.seen.pictures if key]) * self.net.tokens * self.net.cfg.width
+
+    def looking(self, obs: dict[str, Tensor]) -> Tensor:
+        """(B, F) the tokens of all cameras' pictures as the language model gets them."""
+        shown = [self.net.sight(self.look(obs[key])) for key in self.seen.pictures if key]
+        return torch.cat([x.flatten(1) for x in shown], dim=1)
 
     def velocity(self, ctx: Tensor, x: Tensor, t: Tensor, dt: Tensor) -> Tensor:
         """dx/dt (B, H, A) at x, from noise (t = 0) to action (t = 1); `dt` does not matter."""

@@ -74,6 +74,11 @@ class Pi0(nn.Module):
         self.sizes = Sizes(cfg.width, cfg.state, cfg.layers, cfg.kv_heads * cfg.head_width)
 
     @property
+    def tokens(self) -> int:
+        """P, what a camera's picture becomes."""
+        return (self.cfg.image // self.cfg.patch) ** 2
+
+    @property
     def trunk(self) -> nn.Module:
         """The vision-language model."""
         return self.net.model.vlm
@@ -127,8 +132,7 @@ class Pi0(nn.Module):
     def _picture(self, picture: Tensor | None, words: Tensor) -> tuple[Tensor, Tensor]:
         """Tokens (B, P, D) of a camera's pictures (B, S, S, 3), and whether they are there; one may be missing."""
         if picture is None:
-            count = (self.cfg.image // self.cfg.patch) ** 2
-            shown = words.new_zeros((len(words), count, words.shape[2]))
+            shown = words.new_zeros((len(words), self.tokens, words.shape[2]))
             return shown, torch.zeros(shown.shape[:2], dtype=torch.bool, device=words.device)
         shown = picture if picture.ndim == 3 else self.sight(picture)
         return shown, torch.ones(shown.shape[:2], dtype=torch.bool, device=words.device)

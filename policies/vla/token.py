@@ -136,6 +136,15 @@ class TokenPolicy(SpecPolicy):
         """(B, F) the hidden state at the prompt's last token, before anything is said."""
         return self.net.summary(ctx)
 
+    @property
+    def looking_width(self) -> int:
+        """F of `looking`."""
+        return self.net.cfg.towers[0].patches * self.net.cfg.text.width
+
+    def looking(self, obs: dict[str, Tensor]) -> Tensor:
+        """(B, F) the picture's patches as the language model gets them."""
+        return self.net.projector(self.net.sight(obs[self._picture])).flatten(1)
+
     def token_logits(self, ctx: Prefix, tokens: Tensor) -> Tensor:
         """(B, H, A, bins) logits of each token of (B, H, A), given those before it where it is one after the other."""
         logits = self.net.logits(ctx, tokens.flatten(1)).unflatten(1, (self.horizon, self.action_width))

@@ -42,6 +42,11 @@ class TowerCfg:
     std: tuple[float, float, float] = (0.5, 0.5, 0.5)
     """... and over this are what it sees."""
 
+    @property
+    def patches(self) -> int:
+        """P, what a picture becomes."""
+        return (self.image // self.patch) ** 2
+
 
 DINOV2_L = TowerCfg(
     1024,
@@ -163,13 +168,11 @@ class Tower(nn.Module):
                 f" {cfg.depth}: expected whole patches, whole heads, and 2 blocks or more"
             )
         self.cfg = cfg
-        self.patches = (cfg.image // cfg.patch) ** 2
-        """P, what a picture becomes."""
         if cfg.prefix:
             self.cls_token = nn.Parameter(torch.zeros(1, 1, cfg.width))
         if cfg.prefix > 1:
             self.reg_token = nn.Parameter(torch.zeros(1, cfg.prefix - 1, cfg.width))
-        self.pos_embed = nn.Parameter(0.02 * torch.randn(1, self.patches, cfg.width))
+        self.pos_embed = nn.Parameter(0.02 * torch.randn(1, cfg.patches, cfg.width))
         self.patch_embed = Patches(cfg)
         self.blocks = nn.ModuleList(Block(cfg) for _ in range(cfg.depth))
         self.norm = nn.LayerNorm(cfg.width, NORM_EPS)

@@ -161,7 +161,7 @@ class BcLearner:
         self._symmetric = Symmetric(changes, obs, specs) if cfg.symmetries else None
         self._data = {f"obs/{key}": x for key, x in self.kept(obs).items()}
         self._data |= {"chunk": torch.from_numpy(chunks.chunks), "valid": torch.from_numpy(chunks.valid)}
-        self._ends: LastStates | None = None
+        self._ends: Targets | None = None
         if cfg.foresight:
             check_reads(self.model)
             self._ends = last_states(dataset, specs)
@@ -303,23 +303,29 @@ def check_reads(policy: object) -> None:
         )
 
 
-class LastStates(NamedTuple):
-    """What was measured when episodes ended."""
+class Targets(NamedTuple):
+    """Numbers that a second task tells."""
 
     arrays: dict[str, Tensor]
-    """(F, ...) by key, in the last frame of each frame's episode."""
+    """(F, ...) by key, for each frame."""
     mean: Tensor
-    """(S,) of all numbers together, over the episodes ..."""
+    """(S,) of all numbers side by side ..."""
     std: Tensor
     """... and their deviation; of a number that is always the same a small one instead."""
 
+    @classmethod
+    def of(cls, arrays: dict[str, Tensor]) -> Targets:
+        """Arrays, and their own mean and deviation."""
+        rows = torch.cat([x.flatten(1) for x in arrays.values()], dim=1)
+        return cls(arrays, rows.mean(dim=0), rows.std(dim=0, correction=0).clamp(min=1e-4))
+
     def standard(self, arrays: Mapping[str, Tensor]) -> Tensor:
-        """(B, S) such arrays (B, ...) side by side, with mean 0 and deviation 1 over the episodes."""
+        """(B, S) such arrays (B, ...) side by side, with mean 0 and deviation 1."""
         return (torch.cat([arrays[key].flatten(1) for key in self.arrays], dim=1) - self.mean) / self.std
 
 
-def last_states(dataset: Dataset, specs: Mapping[str, Spec]) -> LastStates:
-    """The vectors of the observation in the last frame of each frame's episode.
+def last_states(dataset: Dataset, specs: Mapping[str, Spec]) -> Targets:
+    """The vectors of the observation in the last frame of each frame's episode; mean and deviation over the episodes.
 
     Raises:
         ConfigError: the observation has no vector.
@@ -328,11 +334,9 @@ def last_states(dataset: Dataset, specs: Mapping[str, Spec]) -> LastStates:
     if not keys:
         raise ConfigError(f"algo.foresight needs a measured vector among the observations: found {', '.join(specs)}")
     last = dataset.offsets[1:] - 1
-    found = {key: torch.from_numpy(dataset.frames(observation_key(key))[last]).float() for key in keys}
-    ends = torch.cat([x.flatten(1) for x in found.values()], dim=1)
+    found = Targets.of({key: torch.from_numpy(dataset.frames(observation_key(key))[last]).float() for key in keys})
     lengths = torch.from_numpy(dataset.offsets[1:] - dataset.offsets[:-1])
-    each = {key: x.repeat_interleave(lengths, dim=0) for key, x in found.items()}
-    return LastStates(each, ends.mean(dim=0), ends.std(dim=0, correction=0).clamp(min=1e-4))
+    return found._replace(arrays={key: x.repeat_interleave(lengths, dim=0) for key, x in found.arrays.items()})
 
 
 def _normalisation(transforms: TransformGroup) -> Affine:

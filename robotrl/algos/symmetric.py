@@ -12,6 +12,8 @@ from robotrl.fn.symmetry import changed, combinations, sayable, signed
 from robotrl.spec import HasSymmetries, Spec, VecSim
 from robotrl.symmetry import Symmetry
 
+PREFIXES = ("obs/", "end/", "hidden/")
+"""Of rows that hold arrays of the sim's observation."""
 Changes = Sequence[Symmetry | None]
 
 
@@ -59,7 +61,8 @@ class Symmetric:
         """Change rows in place, each by one change drawn for it, or by none.
 
         Args:
-            rows: (B, ...) observations "obs/KEY", those at the end "end/KEY", and "chunk" (B, H, A) in the sim's units.
+            rows: (B, ...) observations "obs/KEY", those at the end "end/KEY", privileged ones "hidden/KEY", and
+                "chunk" (B, H, A) in the sim's units; any of them may be missing.
             frames: (B,) which frames of the dataset they are.
             generator: of the draw.
         """
@@ -68,8 +71,9 @@ class Symmetric:
             if symmetry is None:
                 continue
             at = (drawn == number).nonzero()[:, 0]
-            for prefix in ("obs/", "end/"):
+            for prefix in PREFIXES:
                 old = {key.removeprefix(prefix): x[at] for key, x in rows.items() if key.startswith(prefix)}
                 for key, new in changed(old, symmetry).items():
                     rows[prefix + key][at] = new
-            rows["chunk"][at] = signed(rows["chunk"][at], symmetry.action)
+            if "chunk" in rows:
+                rows["chunk"][at] = signed(rows["chunk"][at], symmetry.action)

@@ -1,0 +1,252 @@
+"""Learning to look: a policy's eyes are trained to tell from pictures alone what a robot could not measure.
+
+A vision-language-action policy that is trained from nothing has to find out at once what pictures show and which of it
+the words mean, and may never leave the start. Published models have seen before; this is how a small one gets to see:
+a linear head tells from the patches what the sim's privileged arrays say, where things are for example. The head is
+thrown away. The policy acts no better for it; clone it (`--init-from`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from robotrl.algos.bc import Targets, transforms_for
+from robotrl.algos.engine import UPDATES_PER_CALL, Context, EngineMode, Group, LossModule, LossOut
+from robotrl.algos.half import in_bf16
+from robotrl.algos.learner import Setup
+from robotrl.algos.rows import fitting, means, part, run_updates
+from robotrl.algos.symmetric import Symmetric, changes_of
+from robotrl.checkpoint import generator_state, set_generator_state
+from robotrl.data.chunks import check_dataset
+from robotrl.data.layout import observation_key
+from robotrl.data.reader import Dataset, read_dataset
+from robotrl.errors import CapabilityError, ConfigError, check_number, out_of_range
+from robotrl.parts import in_parts
+from robotrl.spec import HasLooking, HasPrivileged, VecSim, is_picture, visible
+
+JUDGED = 1024
+"""Frames that are held out and looked at after each iteration, at most; they are spread over all that are held out."""
+HEAD = "head."
+"""Prefix of the head in the loss."""
+
+
+@dataclass(frozen=True)
+class LookCfg:
+    """Settings of learning to look."""
+
+    updates: int = 1000
+    """Gradient steps in all."""
+    updates_per_iteration: int = 100
+    """Gradient steps between two log lines."""
+    batch: int = 64
+    """Frames for each gradient step, drawn with replacement."""
+    lr: float = 1e-3
+    """Of Adam."""
+    warmup: int = 100
+    """Updates over which the learning rate rises."""
+    grad_norm: float = 1.0
+    """Gradients are clipped to this norm."""
+    symmetries: tuple[str, ...] = ()
+    """Kinds of the sim's symmetries under which frames are looked at, too; see cloning."""
+    held_out: float = 0.05
+    """Part of the episodes, the last ones, that is not learned from: how well it is told is logged."""
+    bf16: bool = False
+    """Networks compute in bfloat16; see docs/engine.md."""
+    engine: EngineMode = "eager"
+    """How updates are computed; see docs/engine.md."""
+
+    def build(self, setup: Setup) -> LookLearner:
+        """The learner."""
+        return LookLearner(self, setup)
+
+
+# loss
+
+
+class LookLoss(LossModule):
+    """How far a linear head is off. The carry counts updates.
+
+    Args:
+        policy: whose eyes learn; nothing else of it gets a gradient.
+        cfg: settings.
+        targets: numbers that are told.
+    """
+
+    def __init__(self, policy: nn.Module, cfg: LookCfg, targets: int) -> None:
+        super().__init__()
+        self.policy: Any = policy
+        self._cfg = cfg
+        self.head = nn.Linear(self.policy.looking_width, targets)
+
+    def told(self, obs: dict[str, Tensor]) -> Tensor:
+        """(B, S) what the head says of observations."""
+        return self.head(self.policy.looking(obs))
+
+    def forward(self, batch: dict[str, Tensor], context: Context) -> LossOut:
+        """See `LossModule`."""
+        with in_bf16(self._cfg.bf16, context.carry.device):
+            told = self.told(part(batch, "obs/"))
+        loss = (told - batch["hidden"]).square().mean()
+        lr = self._cfg.lr * ((context.carry[0] + 1) / (self._cfg.warmup + 1)).clamp(max=1)
+        return LossOut(loss, {"lr": lr}, (lr, lr), context.carry + 1)
+
+
+# update
+
+
+class LookLearner:
+    """Trains a policy's eyes on a dataset; see `LookCfg`.
+
+    Raises:
+        ConfigError: no dataset, one of another rate or shape, nothing privileged in it, or settings out of range.
+        CapabilityError: the policy has no eyes that can be trained apart.
+    """
+
+    env_steps = 0
+
+    def __init__(self, cfg: LookCfg, setup: Setup) -> None:
+        if setup.dataset is None:
+            raise ConfigError("dataset is not given: learning to look needs recorded frames (make some: robotrl demos)")
+        _check(cfg)
+        self.cfg = cfg
+        self.iterations = math.ceil(cfg.updates / cfg.updates_per_iteration)
+        torch.manual_seed(setup.seed)
+        sim = setup.make_sim()
+        specs, hidden = visible(sim), _privileged(sim)
+        action_spec, control_dt_s = sim.action_spec, sim.control_dt_s
+        changes = changes_of(cfg.symmetries, sim)
+        sim.close()
+        dataset = read_dataset(setup.dataset)
+        check_dataset(dataset, specs, action_spec, control_dt_s)
+        model: Any = setup.init_policy
+        if model is None:
+            model = setup.fresh(specs, action_spec, transforms_for(dataset, specs, action_spec))
+        if not isinstance(model, HasLooking):
+            raise CapabilityError(f"policy {type(model).__name__} lacks HasLooking: it has no eyes to be trained apart")
+        policy: Any = model
+        self.policy = policy
+        self.policy.control_dt_s = control_dt_s
+        pictures = {key: _frames(dataset, key) for key, spec in specs.items() if is_picture(spec)}
+        self._hidden = hidden_numbers(dataset, hidden)
+        self._data = {f"obs/{key}": x for key, x in pictures.items()}
+        self._data |= {f"hidden/{key}": x for key, x in self._hidden.arrays.items()}
+        # no words are read: every change may be made to every frame
+        self._symmetric = Symmetric(changes, pictures, specs) if cfg.symmetries else None
+        episodes = max(1, round((1 - cfg.held_out) * dataset.num_episodes))
+        self._learned = int(dataset.offsets[episodes])
+        """Frames that are learned from; those behind them are not."""
+        self._judged = torch.arange(self._learned, dataset.num_frames)
+        if len(self._judged) > JUDGED:
+            self._judged = self._judged[torch.linspace(0, len(self._judged) - 1, JUDGED).long()]
+        self._updates = 0
+        self._generator = torch.Generator().manual_seed(setup.seed)
+        self._loss = LookLoss(policy, cfg, len(self._hidden.mean)).to(setup.device)
+        size = cfg.batch * sum(x[0].numel() * x.element_size() for x in self._data.values())
+        self._at_once = fitting(cfg.updates_per_iteration, size)
+        self._engine = setup.engine(
+            self._loss,
+            (Group("policy.", cfg.grad_norm), Group(HEAD, cfg.grad_norm)),
+            minibatch=cfg.batch,
+            carry=torch.zeros(1),
+            mode=cfg.engine,
+            eps=1e-8,
+            updates_per_call=min(UPDATES_PER_CALL, self._at_once),
+        )
+
+    @property
+    def compile_s(self) -> float:
+        """Seconds spent on compiling so far."""
+        return self._engine.compile_s
+
+    def close(self) -> None:
+        """See `Learner.close`; nothing is held."""
+
+    def iterate(self) -> dict[str, float]:
+        """`updates_per_iteration` gradient steps, then a look at what was held out."""
+        cfg = self.cfg
+        count = min(cfg.updates_per_iteration, cfg.updates - self._updates)
+        info = run_updates(self._engine, self._draw, count, self._at_once, f"look, from update {self._updates + 1}")
+        self._updates += count
+        scalars = {"loss": means(info)["loss"], "lr": float(info["lr"][-1][-1]), "updates": float(self._updates)}
+        if len(self._judged):
+            scalars["held_out_loss"] = self._judge()
+        return scalars
+
+    def _draw(self, updates: int) -> dict[str, Tensor]:
+        """Rows for so many updates."""
+        rows = torch.randint(self._learned, (updates * self.cfg.batch,), generator=self._generator)
+        data = {name: values[rows] for name, values in self._data.items()}
+        if self._symmetric is not None:
+            self._symmetric.change(data, rows, self._generator)
+        return {**{f"obs/{key}": x for key, x in part(data, "obs/").items()}, "hidden": self._wanted(data)}
+
+    def _wanted(self, rows: dict[str, Tensor]) -> Tensor:
+        return self._hidden.standard(part(rows, "hidden/"))
+
+    @torch.no_grad()
+    def _judge(self) -> float:
+        """The loss on frames that are not learned from, as they are; 0 is perfect, 1 is guessing the mean."""
+        rows = {name: x[self._judged] for name, x in self._data.items()}
+        device = self._engine.device
+
+        def off(some: dict[str, Tensor]) -> Tensor:
+            told = self._loss.told({key: x.to(device) for key, x in part(some, "obs/").items()})
+            return (told.cpu() - self._wanted(some)).square().mean(dim=1)
+
+        return float(in_parts(off, rows, self.cfg.batch).mean())
+
+    def state(self) -> dict[str, Any]:
+        """See `Learner.state`."""
+        return {
+            "policy": self.policy.state_dict(),
+            "head": self._loss.head.state_dict(),
+            "engine": self._engine.state(),
+            "generator": generator_state(self._generator),
+            "updates": self._updates,
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """See `Learner.load`."""
+        self.policy.load_state_dict(state["policy"])
+        self._loss.head.load_state_dict(state["head"])
+        self._engine.load(state["engine"])
+        set_generator_state(self._generator, state["generator"])
+        self._updates = int(state["updates"])
+
+
+def hidden_numbers(dataset: Dataset, hidden: tuple[str, ...]) -> Targets:
+    """The privileged arrays of all frames.
+
+    Raises:
+        ConfigError: the sim has none, or the dataset was recorded without them.
+    """
+    known = [key for key in hidden if observation_key(key) in dataset.features]
+    if not known:
+        found, wanted = ", ".join(dataset.features), ", ".join(hidden) or "it has none"
+        raise ConfigError(f"dataset has {found}: expected a privileged array of the sim ({wanted})")
+    return Targets.of({key: _frames(dataset, key).float() for key in known})
+
+
+def _privileged(sim: VecSim) -> tuple[str, ...]:
+    return tuple(sim.privileged) if isinstance(sim, HasPrivileged) else ()
+
+
+def _frames(dataset: Dataset, key: str) -> Tensor:
+    return torch.from_numpy(dataset.frames(observation_key(key)))
+
+
+def _check(cfg: LookCfg) -> None:
+    for name in ("updates", "updates_per_iteration", "batch"):
+        if getattr(cfg, name) < 1:
+            raise out_of_range(f"algo.{name}", getattr(cfg, name), "1 or more")
+    for name in ("lr", "grad_norm"):
+        if not 0 < getattr(cfg, name) < math.inf:
+            raise out_of_range(f"algo.{name}", getattr(cfg, name), "above 0")
+    if cfg.warmup < 0:
+        raise out_of_range("algo.warmup", cfg.warmup, "0 or more updates")
+    check_number("algo.held_out", cfg.held_out, 0.0, 0.9)

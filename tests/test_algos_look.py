@@ -1,0 +1,138 @@
+"""Learning to look: the eyes learn and nothing else, what is held out is judged, a stopped run ends the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import learner_kit as kit
+import pytest
+import test_algos_grpo as grpo
+import test_policies_vla_flow as flows
+import torch
+from test_resume import StopAt, assert_same_end
+
+from robotrl.algos import look
+from robotrl.algos.bc import BcCfg
+from robotrl.algos.learner import Setup
+from robotrl.algos.look import LookCfg, LookLearner
+from robotrl.config import EvalCfg, SimCfg, TrainCfg
+from robotrl.data.demos import collect_demos
+from robotrl.data.reader import read_dataset
+from robotrl.errors import CapabilityError, ConfigError
+from robotrl.policies.vla.token import TokenVlaCfg
+from robotrl.spec import HasLooking
+from robotrl.train import resume, train
+
+OPTIONS = {"image": "flat_near", "image_size": 32, "families": "point,lift,push"}
+CFG = LookCfg(updates=180, updates_per_iteration=60, batch=32, lr=2e-3, warmup=20, held_out=0.2)
+TOKEN = TokenVlaCfg(
+    horizon=2, vision_width=16, vision_depth=2, vision_heads=2, patch=8, width=32, heads=2, mlp=64, bins=32
+)
+
+
+@pytest.fixture(scope="module")
+def demos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("demos") / "d"
+    return collect_demos("mujoco/tabletop", path, episodes=24, num_envs=24, sim_options=OPTIONS).path
+
+
+def sim() -> Any:
+    return flows.tabletop(4)
+
+
+def learner(demos: Path, cfg: LookCfg = CFG, policy: Any = None, policy_cfg: Any = TOKEN) -> LookLearner:
+    return cfg.build(Setup(sim, policy_cfg, policy, demos, seed=0))
+
+
+def test_the_eyes_learn_to_tell_and_nothing_else_changes(demos: Path) -> None:
+    made = learner(demos)
+    before = {name: x.detach().clone() for name, x in made.policy.named_parameters()}
+    scalars = [made.iterate() for _ in range(made.iterations)]
+    assert scalars[-1]["updates"] == 180 and scalars[-1]["loss"] < 0.8 * scalars[0]["loss"]
+    changed = {name for name, x in made.policy.named_parameters() if not torch.equal(before[name], x)}
+    assert changed and all(name.startswith(("net.vision_backbone.", "net.projector.")) for name in changed)
+    assert any(name.startswith("net.vision_backbone.featurizer.blocks.0.") for name in changed)
+
+
+def test_what_is_held_out_is_judged_and_never_learned_from(demos: Path) -> None:
+    made = learner(demos)
+    dataset = read_dataset(demos)
+    begin = int(dataset.offsets[19])
+    assert made._judged.tolist() == list(range(begin, dataset.num_frames))
+    told = made._loss.told({"image_flat_near": torch.from_numpy(dataset.frames("observation.image_flat_near"))[begin:]})
+    things = torch.from_numpy(dataset.frames("observation.things")).float()
+    wanted = (things - things.mean(0)) / things.std(0, correction=0).clamp(min=1e-4)
+    assert made._judge() == pytest.approx(float((told - wanted[begin:]).square().mean()), rel=1e-4)
+    # frames that are not learned from may hold anything
+    made._data["hidden/things"][begin:] = float("nan")
+    made._data["obs/image_flat_near"][begin:] = 0
+    assert made.iterate()["loss"] < 2
+
+
+def test_no_more_frames_are_judged_than_are_quickly_judged(demos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(look, "JUDGED", 5)
+    made = learner(demos)
+    frames = read_dataset(demos)
+    assert len(made._judged) == 5
+    assert (made._judged[0], made._judged[-1]) == (int(frames.offsets[19]), frames.num_frames - 1)
+
+
+@pytest.mark.parametrize("network", ["smolvla", "pi0"])
+def test_flow_policies_have_eyes_too(network: str, demos: Path) -> None:
+    policy = flows.policy_on(network, patch=16 if network == "pi0" else 8)
+    assert isinstance(policy, HasLooking)
+    seen = policy.looking(flows.observed())
+    assert seen.shape == (flows.SEEN, policy.looking_width)
+    made = learner(demos, policy=policy)
+    losses = [made.iterate()["loss"] for _ in range(3)]
+    assert losses[-1] < losses[0]
+
+
+def test_cloning_goes_on_from_eyes_that_see(demos: Path) -> None:
+    made = learner(demos, replace(CFG, updates=60))
+    made.iterate()
+    eyes = {n: x.clone() for n, x in made.policy.state_dict().items() if "vision" in n}
+    clone = BcCfg(updates=2, updates_per_iteration=2, batch=8, image_shift=0, lr=1e-6).build(
+        Setup(sim, None, made.policy, demos, seed=0)
+    )
+    clone.iterate()
+    assert all(torch.allclose(clone.model.state_dict()[n], x, atol=1e-4) for n, x in eyes.items())
+
+
+def test_a_stopped_run_ends_the_same(demos: Path, tmp_path: Path) -> None:
+    cfg: TrainCfg[Any, Any] = TrainCfg(
+        SimCfg("mujoco/tabletop", 4, tuple(f"{key}={value}" for key, value in OPTIONS.items())),
+        replace(CFG, updates=40, updates_per_iteration=10, symmetries=("mirror",)),
+        TOKEN,
+        dataset=str(demos),
+        evaluation=EvalCfg(every=0, episodes=1, num_envs=1, animation=0),
+        checkpoint_every=1,
+    )
+    train(cfg, tmp_path / "whole")
+    train(cfg, tmp_path / "cut", [StopAt(2)])
+    resume(tmp_path / "cut")
+    assert_same_end(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_nothing_is_held_out_where_none_is_wanted(demos: Path) -> None:
+    assert "held_out_loss" not in learner(demos, replace(CFG, held_out=0.0, updates=10)).iterate()
+
+
+def test_what_cannot_be_looked_at_is_refused(demos: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="dataset is not given: learning to look"):
+        CFG.build(Setup(sim, TOKEN, None, None, seed=0))
+    for changes, message in (
+        ({"updates": 0}, r"algo\.updates is 0"),
+        ({"lr": 0.0}, r"algo\.lr is 0\.0"),
+        ({"warmup": -1}, r"algo\.warmup is -1"),
+        ({"held_out": 1.0}, r"algo\.held_out is 1\.0"),
+        ({"symmetries": ("mirrors",)}, r"algo\.symmetries 'mirrors' is unknown: did you mean 'mirror'"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            learner(demos, replace(CFG, **changes))
+    walks = kit.write_walks(tmp_path / "walks")
+    with pytest.raises(CapabilityError, match="policy FlowPolicy lacks HasLooking"):
+        CFG.build(kit.setup(kit.flow(), dataset=walks))
+    assert grpo.policy_on(grpo.tabletop(1)).looking_width == 4 * 32
