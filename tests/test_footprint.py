@@ -162,7 +162,9 @@ def test_a_process_is_seen_to_need_what_was_estimated() -> None:
 def test_what_a_config_asks_for() -> None:
     chain = SimpleNamespace(minibatch=64, microbatch=16, steps_per_env=10, ema=0.9)
     policy = SimpleNamespace(denoising_steps=4, horizon=3)
-    cfg: Any = SimpleNamespace(algo=chain, sim=SimpleNamespace(num_envs=8), dataset=None, lora=LoraCfg(), shard=False)
+    cfg: Any = SimpleNamespace(
+        algo=chain, sim=SimpleNamespace(num_envs=8), dataset=None, lora=LoraCfg(), shard=False, cache="none"
+    )
     assert gradient_rows(chain) == 16
     # ten steps are four decisions
     assert load_of(cfg, policy, 16) == Load(16, 4, 4 * 8 * 4, average=True, parts=True)
