@@ -61,10 +61,12 @@ def test_what_is_held_out_is_judged_and_never_learned_from(demos: Path) -> None:
     dataset = read_dataset(demos)
     begin = int(dataset.offsets[19])
     assert made._judged.tolist() == list(range(begin, dataset.num_frames))
-    told = made._loss.told({"image_flat_near": torch.from_numpy(dataset.frames("observation.image_flat_near"))[begin:]})
+    told = made._loss.told(
+        {"image_flat_near": torch.from_numpy(dataset.frames("observation.image_flat_near"))[begin:]}
+    )["looking"]
     things = torch.from_numpy(dataset.frames("observation.things")).float()
     wanted = (things - things.mean(0)) / things.std(0, correction=0).clamp(min=1e-4)
-    assert made._judge() == pytest.approx(float((told.detach() - wanted[begin:]).square().mean()), rel=1e-4)
+    assert made._judge()["looking"] == pytest.approx(float((told.detach() - wanted[begin:]).square().mean()), rel=1e-4)
     # frames that are not learned from may hold anything
     made._data["hidden/things"][begin:] = float("nan")
     made._data["obs/image_flat_near"][begin:] = 0
@@ -77,6 +79,29 @@ def test_no_more_frames_are_judged_than_are_quickly_judged(demos: Path, monkeypa
     frames = read_dataset(demos)
     assert len(made._judged) == 5
     assert (made._judged[0], made._judged[-1]) == (int(frames.offsets[19]), frames.num_frames - 1)
+
+
+def test_words_are_bound_to_what_eyes_see(demos: Path) -> None:
+    """In a second run, from eyes that see: the language model learns, and what it tells depends on what it is told."""
+    eyes = learner(demos, replace(CFG, updates=60))
+    eyes.iterate()
+    cfg = replace(CFG, updates=240, reading=1.0, symmetries=("mirror", "colours"))
+    made = learner(demos, cfg, policy=eyes.policy)
+    before = {name: x.detach().clone() for name, x in made.policy.named_parameters()}
+    scalars = [made.iterate() for _ in range(3)]
+    assert scalars[-1]["reading"] < 0.8 * scalars[0]["reading"]
+    assert scalars[-1]["loss"] == pytest.approx(scalars[-1]["looking"] + scalars[-1]["reading"], rel=1e-4)
+    assert {"held_out_looking", "held_out_reading"} <= scalars[-1].keys()
+    changed = {name for name, x in made.policy.named_parameters() if not torch.equal(before[name], x)}
+    assert any(name.startswith("net.language_model.model.layers.0.") for name in changed)
+    rows = {key.removeprefix("obs/"): x[:32] for key, x in made._data.items() if key.startswith("obs/")}
+    other = {**rows, "instruction": rows["instruction"].roll(16, 0)}
+    with torch.no_grad():
+        one, two = made._loss.told(rows), made._loss.told(other)
+    assert torch.equal(one["looking"], two["looking"]) and not torch.allclose(one["reading"], two["reading"])
+    again = learner(demos, cfg)
+    again.load(kit.snapshot(made.state()))
+    assert again.iterate() == made.iterate()
 
 
 @pytest.mark.parametrize("network", ["smolvla", "pi0"])
@@ -117,7 +142,7 @@ def test_a_stopped_run_ends_the_same(demos: Path, tmp_path: Path) -> None:
 
 
 def test_nothing_is_held_out_where_none_is_wanted(demos: Path) -> None:
-    assert "held_out_loss" not in learner(demos, replace(CFG, held_out=0.0, updates=10)).iterate()
+    assert "held_out_looking" not in learner(demos, replace(CFG, held_out=0.0, updates=10)).iterate()
 
 
 def test_what_cannot_be_looked_at_is_refused(demos: Path, tmp_path: Path) -> None:
@@ -128,6 +153,7 @@ def test_what_cannot_be_looked_at_is_refused(demos: Path, tmp_path: Path) -> Non
         ({"lr": 0.0}, r"algo\.lr is 0\.0"),
         ({"warmup": -1}, r"algo\.warmup is -1"),
         ({"held_out": 1.0}, r"algo\.held_out is 1\.0"),
+        ({"reading": -1.0}, r"algo\.reading is -1\.0"),
         ({"symmetries": ("mirrors",)}, r"algo\.symmetries 'mirrors' is unknown: did you mean 'mirror'"),
     ):
         with pytest.raises(ConfigError, match=message):

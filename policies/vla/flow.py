@@ -141,9 +141,9 @@ class FlowVla(ChainPolicy):
         return pack(self.net.see(pictures, ids, there, state))
 
     def _shown(self, obs: dict[str, Tensor], picture: str) -> Tensor:
-        """A camera's pictures as the network sees them, or what was kept of that."""
+        """A camera's tokens, or what was kept of them."""
         kept = sight_of(picture)
-        return obs[kept] if kept in obs else self.look(obs[picture])
+        return obs[kept] if kept in obs else self.net.sight(self.look(obs[picture]))
 
     def cached(self, obs: dict[str, Tensor], what: Cache) -> dict[str, Tensor]:
         """Observations in which tokens stand for pictures ("sight"), or a context for all of it; see `HasCache`."""
@@ -167,8 +167,7 @@ class FlowVla(ChainPolicy):
 
     def looking(self, obs: dict[str, Tensor]) -> Tensor:
         """(B, F) the tokens of all cameras' pictures as the language model gets them."""
-        shown = [self.net.sight(self.look(obs[key])) for key in self.seen.pictures if key]
-        return torch.cat([x.flatten(1) for x in shown], dim=1)
+        return torch.cat([self._shown(obs, key).flatten(1) for key in self.seen.pictures if key], dim=1)
 
     def velocity(self, ctx: Tensor, x: Tensor, t: Tensor, dt: Tensor) -> Tensor:
         """dx/dt (B, H, A) at x, from noise (t = 0) to action (t = 1); `dt` does not matter."""

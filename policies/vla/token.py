@@ -107,8 +107,12 @@ class TokenPolicy(SpecPolicy):
         if self.net.cfg.state:
             state = torch.cat([normalised[key].flatten(1) for key in seen.vectors], dim=1)
         ids, there = self.prompt(obs[seen.words])
+        return self.net.prefix(self._patches(obs), ids, there, state)
+
+    def _patches(self, obs: dict[str, Tensor]) -> Tensor:
+        """Of the picture, or what was kept of them."""
         kept = sight_of(self._picture)
-        return self.net.prefix(obs[kept if kept in obs else self._picture], ids, there, state)
+        return obs[kept] if kept in obs else self.net.sight(obs[self._picture])
 
     def cached(self, obs: dict[str, Tensor], what: Cache) -> dict[str, Tensor]:
         """Observations in which patches stand for the picture ("sight"); see `HasCache`."""
@@ -143,7 +147,7 @@ class TokenPolicy(SpecPolicy):
 
     def looking(self, obs: dict[str, Tensor]) -> Tensor:
         """(B, F) the picture's patches as the language model gets them."""
-        return self.net.projector(self.net.sight(obs[self._picture])).flatten(1)
+        return self.net.projector(self._patches(obs)).flatten(1)
 
     def token_logits(self, ctx: Prefix, tokens: Tensor) -> Tensor:
         """(B, H, A, bins) logits of each token of (B, H, A), given those before it where it is one after the other."""

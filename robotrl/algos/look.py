@@ -1,9 +1,10 @@
-"""Learning to look: a policy's eyes are trained to tell from pictures alone what a robot could not measure.
+"""Learning to look and to read: a policy is trained to tell what a robot could not measure, before it acts.
 
 A vision-language-action policy that is trained from nothing has to find out at once what pictures show and which of it
 the words mean, and may never leave the start. Published models have seen before; this is how a small one gets to see:
-a linear head tells from the patches what the sim's privileged arrays say, where things are for example. The head is
-thrown away. The policy acts no better for it; clone it (`--init-from`).
+a linear head tells from the patches what the sim's privileged arrays say, where things are for example. With `reading`
+another tells, from what was seen and read together, where the robot was when the episode ended: which thing the words
+mean. Heads are thrown away. The policy acts no better for it; clone it (`--init-from`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from robotrl.algos.bc import Targets, transforms_for
+from robotrl.algos.bc import Targets, last_states, transforms_for
 from robotrl.algos.engine import UPDATES_PER_CALL, Context, EngineMode, Group, LossModule, LossOut
 from robotrl.algos.half import in_bf16
 from robotrl.algos.learner import Setup
@@ -26,13 +27,16 @@ from robotrl.data.chunks import check_dataset
 from robotrl.data.layout import observation_key
 from robotrl.data.reader import Dataset, read_dataset
 from robotrl.errors import CapabilityError, ConfigError, check_number, out_of_range
-from robotrl.parts import in_parts
-from robotrl.spec import HasLooking, HasPrivileged, VecSim, is_picture, visible
+from robotrl.fn.schedule import cosine
+from robotrl.parts import arrays_in_parts
+from robotrl.spec import HasCache, HasLooking, HasPrivileged, HasReading, VecSim, is_picture, visible
 
 JUDGED = 1024
 """Frames that are held out and looked at after each iteration, at most; they are spread over all that are held out."""
-HEAD = "head."
-"""Prefix of the head in the loss."""
+LOOKING, READING = "looking", "reading"
+"""What is told: privileged arrays, from pictures alone; the end of the episode, from all that is seen and read."""
+TOLD = {"hidden/": LOOKING, "end/": READING}
+"""By prefix of the rows that hold it."""
 
 
 @dataclass(frozen=True)
@@ -46,13 +50,16 @@ class LookCfg:
     batch: int = 64
     """Frames for each gradient step, drawn with replacement."""
     lr: float = 1e-3
-    """Of Adam."""
+    """Peak learning rate of Adam; decays with a half cosine to a tenth."""
     warmup: int = 100
-    """Updates over which the learning rate rises."""
+    """Updates over which the learning rate rises to its curve."""
     grad_norm: float = 1.0
     """Gradients are clipped to this norm."""
     symmetries: tuple[str, ...] = ()
     """Kinds of the sim's symmetries under which frames are looked at, too; see cloning."""
+    reading: float = 0.0
+    """Weight of telling from what was seen and read the measured state at the episode's end. 0 reads nothing, at a
+    third of the cost: let eyes see first, and words be bound to what they see in a second run (`--init-from`)."""
     held_out: float = 0.05
     """Part of the episodes, the last ones, that is not learned from: how well it is told is logged."""
     bf16: bool = False
@@ -69,31 +76,41 @@ class LookCfg:
 
 
 class LookLoss(LossModule):
-    """How far a linear head is off. The carry counts updates.
+    """How far linear heads are off. The carry counts updates.
 
     Args:
-        policy: whose eyes learn; nothing else of it gets a gradient.
+        policy: whose eyes learn; where nothing is read, nothing else of it gets a gradient.
         cfg: settings.
-        targets: numbers that are told.
+        hidden: privileged numbers that are told.
+        ends: measured numbers that are told; 0 where nothing is read.
     """
 
-    def __init__(self, policy: nn.Module, cfg: LookCfg, targets: int) -> None:
+    def __init__(self, policy: nn.Module, cfg: LookCfg, hidden: int, ends: int) -> None:
         super().__init__()
         self.policy: Any = policy
         self._cfg = cfg
-        self.head = nn.Linear(self.policy.looking_width, targets)
+        self.heads = nn.ModuleDict({LOOKING: nn.Linear(self.policy.looking_width, hidden)})
+        if ends:
+            self.heads[READING] = nn.Linear(self.policy.reading_width, ends)
 
-    def told(self, obs: dict[str, Tensor]) -> Tensor:
-        """(B, S) what the head says of observations."""
-        return self.head(self.policy.looking(obs))
+    def told(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """(B, S) what each head says of observations."""
+        # pictures are looked at once for both
+        obs = self.policy.cached(obs, "sight")
+        out = {LOOKING: self.heads[LOOKING](self.policy.looking(obs))}
+        if READING in self.heads:
+            out[READING] = self.heads[READING](self.policy.reading(self.policy.encode(obs)))
+        return out
 
     def forward(self, batch: dict[str, Tensor], context: Context) -> LossOut:
         """See `LossModule`."""
         with in_bf16(self._cfg.bf16, context.carry.device):
             told = self.told(part(batch, "obs/"))
-        loss = (told - batch["hidden"]).square().mean()
-        lr = self._cfg.lr * ((context.carry[0] + 1) / (self._cfg.warmup + 1)).clamp(max=1)
-        return LossOut(loss, {"lr": lr}, (lr, lr), context.carry + 1)
+        off = {name: (said - batch[name]).square().mean() for name, said in told.items()}
+        loss = off[LOOKING] + self._cfg.reading * off.get(READING, torch.zeros_like(off[LOOKING]))
+        done = context.carry[0]
+        lr = self._cfg.lr * cosine(done / self._cfg.updates) * ((done + 1) / (self._cfg.warmup + 1)).clamp(max=1)
+        return LossOut(loss, {"lr": lr, **off}, (lr, lr), context.carry + 1)
 
 
 # update
@@ -126,17 +143,23 @@ class LookLearner:
         model: Any = setup.init_policy
         if model is None:
             model = setup.fresh(specs, action_spec, transforms_for(dataset, specs, action_spec))
-        if not isinstance(model, HasLooking):
+        if not isinstance(model, HasLooking) or not isinstance(model, HasCache):
             raise CapabilityError(f"policy {type(model).__name__} lacks HasLooking: it has no eyes to be trained apart")
+        if cfg.reading and not isinstance(model, HasReading):
+            raise CapabilityError(f"policy {type(model).__name__} lacks HasReading: algo.reading is {cfg.reading}")
         policy: Any = model
         self.policy = policy
         self.policy.control_dt_s = control_dt_s
-        pictures = {key: _frames(dataset, key) for key, spec in specs.items() if is_picture(spec)}
-        self._hidden = hidden_numbers(dataset, hidden)
-        self._data = {f"obs/{key}": x for key, x in pictures.items()}
-        self._data |= {f"hidden/{key}": x for key, x in self._hidden.arrays.items()}
-        # no words are read: every change may be made to every frame
-        self._symmetric = Symmetric(changes, pictures, specs) if cfg.symmetries else None
+        # where no words are read, every change may be made to every frame
+        seen = [key for key, spec in specs.items() if cfg.reading or is_picture(spec)]
+        obs = {key: _frames(dataset, key) for key in seen}
+        self._targets = {"hidden/": hidden_numbers(dataset, hidden)}
+        if cfg.reading:
+            self._targets["end/"] = last_states(dataset, specs)
+        self._data = {f"obs/{key}": x for key, x in obs.items()}
+        for prefix, targets in self._targets.items():
+            self._data |= {prefix + key: x for key, x in targets.arrays.items()}
+        self._symmetric = Symmetric(changes, obs, specs) if cfg.symmetries else None
         episodes = max(1, round((1 - cfg.held_out) * dataset.num_episodes))
         self._learned = int(dataset.offsets[episodes])
         """Frames that are learned from; those behind them are not."""
@@ -145,12 +168,12 @@ class LookLearner:
             self._judged = self._judged[torch.linspace(0, len(self._judged) - 1, JUDGED).long()]
         self._updates = 0
         self._generator = torch.Generator().manual_seed(setup.seed)
-        self._loss = LookLoss(policy, cfg, len(self._hidden.mean)).to(setup.device)
+        self._loss = LookLoss(policy, cfg, *(self._width(prefix) for prefix in TOLD)).to(setup.device)
         size = cfg.batch * sum(x[0].numel() * x.element_size() for x in self._data.values())
         self._at_once = fitting(cfg.updates_per_iteration, size)
         self._engine = setup.engine(
             self._loss,
-            (Group("policy.", cfg.grad_norm), Group(HEAD, cfg.grad_norm)),
+            (Group("policy.", cfg.grad_norm), Group("heads.", cfg.grad_norm)),
             minibatch=cfg.batch,
             carry=torch.zeros(1),
             mode=cfg.engine,
@@ -172,10 +195,15 @@ class LookLearner:
         count = min(cfg.updates_per_iteration, cfg.updates - self._updates)
         info = run_updates(self._engine, self._draw, count, self._at_once, f"look, from update {self._updates + 1}")
         self._updates += count
-        scalars = {"loss": means(info)["loss"], "lr": float(info["lr"][-1][-1]), "updates": float(self._updates)}
+        found = means(info)
+        scalars = {name: found[name] for name in ("loss", *self._loss.heads)}
+        scalars |= {"lr": float(info["lr"][-1][-1]), "updates": float(self._updates)}
         if len(self._judged):
-            scalars["held_out_loss"] = self._judge()
+            scalars |= {f"held_out_{name}": value for name, value in self._judge().items()}
         return scalars
+
+    def _width(self, prefix: str) -> int:
+        return len(self._targets[prefix].mean) if prefix in self._targets else 0
 
     def _draw(self, updates: int) -> dict[str, Tensor]:
         """Rows for so many updates."""
@@ -183,28 +211,30 @@ class LookLearner:
         data = {name: values[rows] for name, values in self._data.items()}
         if self._symmetric is not None:
             self._symmetric.change(data, rows, self._generator)
-        return {**{f"obs/{key}": x for key, x in part(data, "obs/").items()}, "hidden": self._wanted(data)}
+        return {**{f"obs/{key}": x for key, x in part(data, "obs/").items()}, **self._wanted(data)}
 
-    def _wanted(self, rows: dict[str, Tensor]) -> Tensor:
-        return self._hidden.standard(part(rows, "hidden/"))
+    def _wanted(self, rows: dict[str, Tensor]) -> dict[str, Tensor]:
+        """(B, S) what each head should say of rows."""
+        return {TOLD[prefix]: targets.standard(part(rows, prefix)) for prefix, targets in self._targets.items()}
 
     @torch.no_grad()
-    def _judge(self) -> float:
-        """The loss on frames that are not learned from, as they are; 0 is perfect, 1 is guessing the mean."""
+    def _judge(self) -> dict[str, float]:
+        """How far each head is off on frames that are not learned from; 0 is perfect, 1 is guessing the mean."""
         rows = {name: x[self._judged] for name, x in self._data.items()}
         device = self._engine.device
 
-        def off(some: dict[str, Tensor]) -> Tensor:
+        def off(some: dict[str, Tensor]) -> dict[str, Tensor]:
             told = self._loss.told({key: x.to(device) for key, x in part(some, "obs/").items()})
-            return (told.cpu() - self._wanted(some)).square().mean(dim=1)
+            wanted = self._wanted(some)
+            return {name: (said.cpu() - wanted[name]).square().mean(dim=1) for name, said in told.items()}
 
-        return float(in_parts(off, rows, self.cfg.batch).mean())
+        return {name: float(x.mean()) for name, x in arrays_in_parts(off, rows, self.cfg.batch).items()}
 
     def state(self) -> dict[str, Any]:
         """See `Learner.state`."""
         return {
             "policy": self.policy.state_dict(),
-            "head": self._loss.head.state_dict(),
+            "heads": self._loss.heads.state_dict(),
             "engine": self._engine.state(),
             "generator": generator_state(self._generator),
             "updates": self._updates,
@@ -213,7 +243,7 @@ class LookLearner:
     def load(self, state: dict[str, Any]) -> None:
         """See `Learner.load`."""
         self.policy.load_state_dict(state["policy"])
-        self._loss.head.load_state_dict(state["head"])
+        self._loss.heads.load_state_dict(state["heads"])
         self._engine.load(state["engine"])
         set_generator_state(self._generator, state["generator"])
         self._updates = int(state["updates"])
@@ -249,4 +279,5 @@ def _check(cfg: LookCfg) -> None:
             raise out_of_range(f"algo.{name}", getattr(cfg, name), "above 0")
     if cfg.warmup < 0:
         raise out_of_range("algo.warmup", cfg.warmup, "0 or more updates")
+    check_number("algo.reading", cfg.reading, 0.0, 1e3)
     check_number("algo.held_out", cfg.held_out, 0.0, 0.9)
