@@ -488,20 +488,6 @@ class HasReader(Protocol):
 
 
 @runtime_checkable
-class HasLooking(Protocol):
-    """A policy whose eyes can be trained apart from what it reads and does."""
-
-    @property
-    def looking_width(self) -> int:
-        """F."""
-        ...
-
-    def looking(self, obs: dict[str, Tensor]) -> Tensor:
-        """(B, F) what the eyes make of the pictures of raw observations, patch by patch, with its gradient."""
-        ...
-
-
-@runtime_checkable
 class HasCache(Protocol):
     """A policy of which what it makes of an observation can be kept, and be given to it instead of the observation."""
 
@@ -511,6 +497,21 @@ class HasCache(Protocol):
         Raises:
             CapabilityError: the policy makes no such thing.
         """
+        ...
+
+
+@runtime_checkable
+class HasLooking(HasCache, Protocol):
+    """A policy whose eyes can be trained apart from what it reads and does."""
+
+    @property
+    def looking_width(self) -> int:
+        """F."""
+        ...
+
+    def looking(self, obs: dict[str, Tensor]) -> Tensor:
+        """(B, F) what the eyes make of pictures, patch by patch, with its gradient; of raw observations, or of those in
+        which their sight is kept."""
         ...
 
 

@@ -264,7 +264,7 @@ def test_a_directory_is_read_whole(toy: tuple[str, Path, Any], sim: Any) -> None
         padded[row, : len(some)], there[row, : len(some)] = torch.tensor(some), True
     with torch.no_grad():
         picture = fit(obs["image_flat_near"], 32, centred=kind == "pi0")
-        memory = net.see([picture, None], padded, there, torch.nn.functional.pad(state.float(), (0, 5)))
+        memory = net.see([net.sight(picture), None], padded, there, torch.nn.functional.pad(state.float(), (0, 5)))
         x = noise
         for k in range(4):
             x = x + 0.25 * net.velocity(memory, x, torch.full((4,), k / 4))

@@ -81,6 +81,9 @@ def test_what_is_kept_stands_for_what_was_seen(name: str, what: Cache) -> None:
     # some rows at a time
     parts = Kept(policy, what, rows=4, bf16=False)(obs)
     assert all(torch.allclose(parts[key], x, atol=1e-5) for key, x in kept.items())
+    # one of several processes may have nothing, under the same keys
+    nothing = Kept(policy, what, rows=4, bf16=False)({key: x[:0] for key, x in obs.items()})
+    assert {key: x.shape for key, x in nothing.items()} == {key: (0, *x.shape[1:]) for key, x in kept.items()}
     none = Kept(policy, "none", rows=4, bf16=False)(obs)
     assert all(none[key] is x for key, x in obs.items())
 

@@ -239,6 +239,10 @@ def inputs(state: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     return pictures, ids, there, measured
 
 
+def prefix_of(net: OpenVla, pictures: Tensor, ids: Tensor, there: Tensor, measured: Tensor | None = None) -> Prefix:
+    return net.prefix(net.sight(pictures), ids, there, measured)
+
+
 def likeliest(logits: Tensor) -> Tensor:
     return logits.argmax(dim=-1)
 
@@ -248,13 +252,13 @@ def likeliest(logits: Tensor) -> Tensor:
 def test_padding_changes_nothing(decoding: Any, state: int) -> None:
     net = network(decoding, state)
     pictures, ids, there, measured = inputs(state)
-    prefix = net.prefix(pictures, ids, there, measured)
+    prefix = prefix_of(net, pictures, ids, there, measured)
     tokens = net.sample(prefix, 6, likeliest)
     whole = net.logits(prefix, tokens)
     for i in range(3):
         n = int(there[i].sum())
         row = slice(i, i + 1)
-        alone = net.prefix(pictures[row], ids[row, :n], there[row, :n], None if measured is None else measured[row])
+        alone = prefix_of(net, pictures[row], ids[row, :n], there[row, :n], None if measured is None else measured[row])
         assert torch.allclose(net.logits(alone, tokens[row])[0], whole[i], atol=1e-12)
         assert torch.equal(net.sample(alone, 6, likeliest)[0], tokens[i])
 
@@ -262,7 +266,7 @@ def test_padding_changes_nothing(decoding: Any, state: int) -> None:
 @pytest.mark.parametrize("decoding", DECODINGS)
 def test_what_was_said_with_the_cache_is_what_the_whole_pass_says(decoding: Any) -> None:
     net = network(decoding)
-    prefix = net.prefix(*inputs())
+    prefix = prefix_of(net, *inputs())
     seen: list[Tensor] = []
 
     def choose(logits: Tensor) -> Tensor:
@@ -275,7 +279,7 @@ def test_what_was_said_with_the_cache_is_what_the_whole_pass_says(decoding: Any)
 
 def test_tokens_are_predicted_from_those_before_them() -> None:
     net = network("autoregressive")
-    prefix = net.prefix(*inputs())
+    prefix = prefix_of(net, *inputs())
     tokens = net.sample(prefix, 6, likeliest)
     changed = tokens.clone()
     changed[:, 3] = (changed[:, 3] + 40) % 256
@@ -286,7 +290,7 @@ def test_tokens_are_predicted_from_those_before_them() -> None:
 def test_parallel_tokens_see_everything_and_depend_on_no_token() -> None:
     net = network("parallel")
     pictures, ids, there, _ = inputs()
-    prefix = net.prefix(pictures, ids, there)
+    prefix = prefix_of(net, pictures, ids, there)
     plain = net.logits(prefix, torch.zeros(3, 6, dtype=torch.int64))
     assert torch.equal(plain, net.logits(prefix, torch.full((3, 6), 99)))
     # the first token is read at the prompt's last, and yet sees the places of those after it
@@ -300,12 +304,12 @@ def test_picture_words_and_state_all_matter(decoding: Any) -> None:
     pictures, ids, there, measured = inputs(7)
     assert measured is not None
     tokens = torch.zeros(3, 4, dtype=torch.int64)
-    plain = net.logits(net.prefix(pictures, ids, there, measured), tokens)
+    plain = net.logits(prefix_of(net, pictures, ids, there, measured), tokens)
     other_words = torch.where(torch.arange(9) == 3, ids + 1, ids)
     for prefix in (
-        net.prefix(255 - pictures, ids, there, measured),
-        net.prefix(pictures, other_words, there, measured),
-        net.prefix(pictures, ids, there, measured + 1),
+        prefix_of(net, 255 - pictures, ids, there, measured),
+        prefix_of(net, pictures, other_words, there, measured),
+        prefix_of(net, pictures, ids, there, measured + 1),
     ):
         assert ((net.logits(prefix, tokens) - plain).abs().amax(dim=(1, 2)) > 1e-6).all()
 
@@ -313,7 +317,7 @@ def test_picture_words_and_state_all_matter(decoding: Any) -> None:
 def test_logits_are_those_of_the_actions_ids() -> None:
     """The whole head's logits at the ids that the published formula gives each bin."""
     net = network("autoregressive")
-    prefix = net.prefix(*inputs())
+    prefix = prefix_of(net, *inputs())
     tokens = net.sample(prefix, 1, likeliest)
     hidden = net.language_model.model(
         inputs_embeds=prefix.embeddings,

@@ -188,7 +188,8 @@ def shown(batch: int = 3) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
 
 
 def said(net: Any, pictures: Any, ids: Tensor, there: Tensor, state: Tensor, noise: Tensor, steps: int = 3) -> Tensor:
-    memory = unpack(pack(net.see(pictures, ids, there, state)), net.sizes)
+    tokens = [None if x is None else net.sight(x) for x in pictures]
+    memory = unpack(pack(net.see(tokens, ids, there, state)), net.sizes)
     x = noise
     for k in range(steps):
         x = x + net.velocity(memory, x, torch.full((len(x),), k / steps, dtype=x.dtype)) / steps

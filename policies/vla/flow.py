@@ -60,12 +60,11 @@ class FlowNet(Protocol):
         """Tokens (B, P, D) of a camera's pictures (B, S, S, 3), bytes."""
         ...
 
-    def see(self, pictures: Sequence[Tensor | None], ids: Tensor, there: Tensor, state: Tensor) -> Memory:
+    def see(self, shown: Sequence[Tensor | None], ids: Tensor, there: Tensor, state: Tensor) -> Memory:
         """What the expert reads at each denoising step.
 
         Args:
-            pictures: (B, S, S, 3) bytes of each camera in its order, or their tokens (B, P, D) from `sight`; None for
-                one that is missing.
+            shown: (B, P, D) tokens of each camera in its order, from `sight`; None for one that is missing.
             ids: (B, L) tokens of the prompts.
             there: (B, L) bool, False in their gaps.
             state: (B, S) normalised and padded.
@@ -137,8 +136,8 @@ class FlowVla(ChainPolicy):
         state = torch.cat([normalised[key].flatten(1) for key in seen.vectors], dim=1).to(dtype)
         state = nn.functional.pad(state, (0, self.padded()[0] - state.shape[1]))
         ids, there = self.prompt(obs[seen.words])
-        pictures = [self._shown(obs, key) if key else None for key in seen.pictures]
-        return pack(self.net.see(pictures, ids, there, state))
+        shown = [self._shown(obs, key) if key else None for key in seen.pictures]
+        return pack(self.net.see(shown, ids, there, state))
 
     def _shown(self, obs: dict[str, Tensor], picture: str) -> Tensor:
         """A camera's tokens, or what was kept of them."""
@@ -150,11 +149,9 @@ class FlowVla(ChainPolicy):
         if what == "context":
             rest = {key: x for key, x in obs.items() if key not in self.observation_spec}
             return {**rest, CONTEXT: self.encode(obs)}
-        out = dict(obs)
-        if what == "sight":
-            for key in filter(None, self.seen.pictures):
-                out[sight_of(key)] = self.net.sight(self.look(out.pop(key)))
-        return out
+        cameras = [key for key in self.seen.pictures if key]
+        rest = {key: x for key, x in obs.items() if key not in cameras}
+        return {**rest, **{sight_of(key): self._shown(obs, key) for key in cameras}}
 
     def look(self, picture: Tensor) -> Tensor:
         """A camera's pictures (B, h, w, 3) as the network sees them, (B, S, S, 3)."""

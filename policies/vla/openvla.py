@@ -143,17 +143,17 @@ class OpenVla(nn.Module):
         """Patches (B, P, V) of pictures (B, S, S, 3), bytes: what both towers make of them."""
         return self.vision_backbone(pictures)
 
-    def prefix(self, pictures: Tensor, ids: Tensor, there: Tensor, state: Tensor | None = None) -> Prefix:
+    def prefix(self, patches: Tensor, ids: Tensor, there: Tensor, state: Tensor | None = None) -> Prefix:
         """Embed a picture, a prompt and a state.
 
         Args:
-            pictures: (B, S, S, 3) bytes, or their patches (B, P, V) from `sight`.
+            patches: (B, P, V) of the picture, from `sight`.
             ids: (B, L) the prompt; its first token stands before the picture.
             there: (B, L) bool, False where the prompt is padded at its end.
             state: (B, S) normalised; needed where the config has one.
         """
         words = self.language_model.model.embed_tokens(ids)
-        seen = [self.projector(pictures if pictures.ndim == 3 else self.sight(pictures))]
+        seen = [self.projector(patches)]
         if state is not None:
             seen.append(self.proprio_projector(state)[:, None])
         middle = torch.cat(seen, dim=1)

@@ -94,12 +94,12 @@ class Pi0(nn.Module):
         pixels = pictures.permute(0, 3, 1, 2).to(vlm.get_input_embeddings().weight.dtype) / 127.5 - 1
         return vlm.get_image_features(pixels).pooler_output
 
-    def see(self, pictures: Sequence[Tensor | None], ids: Tensor, there: Tensor, state: Tensor) -> Memory:
+    def see(self, shown: Sequence[Tensor | None], ids: Tensor, there: Tensor, state: Tensor) -> Memory:
         """See `FlowNet.see`."""
         vlm = self.net.model.vlm
         words = vlm.get_input_embeddings()(ids)
-        shown, seen = zip(*(self._picture(x, words) for x in pictures), strict=True)
-        hidden = torch.cat([*shown, words], dim=1)
+        tokens, seen = zip(*(self._or_missing(x, words) for x in shown), strict=True)
+        hidden = torch.cat([*tokens, words], dim=1)
         everyone = torch.cat([*seen, there], dim=1)
         out = vlm(
             inputs_embeds=hidden,
@@ -129,12 +129,11 @@ class Pi0(nn.Module):
         # the published velocity leads from action to noise
         return -out.logits
 
-    def _picture(self, picture: Tensor | None, words: Tensor) -> tuple[Tensor, Tensor]:
-        """Tokens (B, P, D) of a camera's pictures (B, S, S, 3), and whether they are there; one may be missing."""
-        if picture is None:
+    def _or_missing(self, shown: Tensor | None, words: Tensor) -> tuple[Tensor, Tensor]:
+        """Tokens (B, P, D) of a camera, and whether they are there."""
+        if shown is None:
             shown = words.new_zeros((len(words), self.tokens, words.shape[2]))
             return shown, torch.zeros(shown.shape[:2], dtype=torch.bool, device=words.device)
-        shown = picture if picture.ndim == 3 else self.sight(picture)
         return shown, torch.ones(shown.shape[:2], dtype=torch.bool, device=words.device)
 
 

@@ -132,14 +132,14 @@ class SmolVla(nn.Module):
         pixels = pictures.permute(0, 3, 1, 2).to(dtype) / 127.5 - 1
         return model.connector(model.vision_model(pixel_values=pixels).last_hidden_state)
 
-    def see(self, pictures: Sequence[Tensor | None], ids: Tensor, there: Tensor, state: Tensor) -> Memory:
+    def see(self, shown: Sequence[Tensor | None], ids: Tensor, there: Tensor, state: Tensor) -> Memory:
         """What the expert reads at each denoising step; see `FlowNet.see`."""
         model = self.vlm_with_expert.vlm.model
         words = model.text_model.embed_tokens(ids)
-        shown, seen = zip(*(self._picture(x, words) for x in pictures), strict=True)
+        tokens, seen = zip(*(self._or_missing(x, words) for x in shown), strict=True)
         scale = math.sqrt(self.cfg.width)
         measured = self.state_proj(state)[:, None]
-        hidden = torch.cat([*(scale * x for x in shown), scale * words, measured], dim=1)
+        hidden = torch.cat([*(scale * x for x in tokens), scale * words, measured], dim=1)
         everyone = torch.cat([*seen, there, there.new_ones(len(ids), 1)], dim=1)
         # the state sees all, and is seen by itself alone
         among = everyone[:, None, :].expand(-1, hidden.shape[1], -1).clone()
@@ -200,12 +200,11 @@ class SmolVla(nn.Module):
         mixed = attend(q, torch.cat([k, own_k], dim=2), torch.cat([v, own_v], dim=2), mask)
         return after_attention(layer, hidden, mixed)
 
-    def _picture(self, picture: Tensor | None, words: Tensor) -> tuple[Tensor, Tensor]:
-        """Tokens (B, P, D) of a camera's pictures (B, S, S, 3), and whether they are there; one may be missing."""
-        if picture is None:
+    def _or_missing(self, shown: Tensor | None, words: Tensor) -> tuple[Tensor, Tensor]:
+        """Tokens (B, P, D) of a camera, and whether they are there."""
+        if shown is None:
             shown = words.new_zeros((len(words), self.tokens, words.shape[2]))
             return shown, torch.zeros(shown.shape[:2], dtype=torch.bool, device=words.device)
-        shown = picture if picture.ndim == 3 else self.sight(picture)
         return shown, torch.ones(shown.shape[:2], dtype=torch.bool, device=words.device)
 
     def _for_expert(self, index: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:

@@ -118,10 +118,8 @@ class TokenPolicy(SpecPolicy):
         """Observations in which patches stand for the picture ("sight"); see `HasCache`."""
         if what == "context":
             raise CapabilityError(f"policy {type(self).__name__} reads while it speaks: cache can be none or sight")
-        out = dict(obs)
-        if what == "sight":
-            out[sight_of(self._picture)] = self.net.sight(out.pop(self._picture))
-        return out
+        rest = {key: x for key, x in obs.items() if key != self._picture}
+        return {**rest, sight_of(self._picture): self.net.sight(obs[self._picture])}
 
     def eye(self) -> nn.Module:
         """A frozen copy of what sees: pictures (B, S, S, 3), bytes, to features (B, F), the mean over patches."""

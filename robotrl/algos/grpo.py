@@ -214,9 +214,7 @@ class GrpoLearner(TokenLearner):
         # an episode of any process counts as much as any other
         share = (everywhere[0] * episodes) / (everywhere[1] * max(decisions, 1))
         weight = token_weights(found.valid, found.episode, episodes, self.policy.action_width) * share
-        obs = self.seen(found)
-        if decisions:
-            obs = self.kept(obs)
+        obs = self.kept(self.seen(found))
         return self.learn(
             {
                 **{f"obs/{key}": x for key, x in obs.items()},

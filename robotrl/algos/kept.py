@@ -39,9 +39,15 @@ class Kept:
             check_frozen(policy, what)
 
     def __call__(self, obs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What is kept of observations (B, ...), on their device, B of 1 or more; keys of nobody's policy stay."""
+        """What is kept of observations (B, ...), on their device; arrays that the policy does not know stay.
+
+        B may be 0: one of several processes may have nothing to learn from, and must have it under the same keys.
+        """
         if self._what == "none":
             return dict(obs)
+        if not len(next(iter(obs.values()))):
+            one = self({key: x.new_zeros((1, *x.shape[1:])) for key, x in obs.items()})
+            return {key: x[:0] for key, x in one.items()}
         here, there = next(iter(obs.values())).device, next(self._policy.parameters()).device
 
         def cached(some: dict[str, Tensor]) -> dict[str, Tensor]:

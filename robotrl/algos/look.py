@@ -29,7 +29,7 @@ from robotrl.data.reader import Dataset, read_dataset
 from robotrl.errors import CapabilityError, ConfigError, check_number, out_of_range
 from robotrl.fn.schedule import cosine
 from robotrl.parts import arrays_in_parts
-from robotrl.spec import HasCache, HasLooking, HasPrivileged, HasReading, VecSim, is_picture, visible
+from robotrl.spec import HasLooking, HasPrivileged, HasReading, VecSim, is_picture, visible
 
 JUDGED = 1024
 """Frames that are held out and looked at after each iteration, at most; they are spread over all that are held out."""
@@ -143,7 +143,7 @@ class LookLearner:
         model: Any = setup.init_policy
         if model is None:
             model = setup.fresh(specs, action_spec, transforms_for(dataset, specs, action_spec))
-        if not isinstance(model, HasLooking) or not isinstance(model, HasCache):
+        if not isinstance(model, HasLooking):
             raise CapabilityError(f"policy {type(model).__name__} lacks HasLooking: it has no eyes to be trained apart")
         if cfg.reading and not isinstance(model, HasReading):
             raise CapabilityError(f"policy {type(model).__name__} lacks HasReading: algo.reading is {cfg.reading}")
@@ -211,7 +211,7 @@ class LookLearner:
         data = {name: values[rows] for name, values in self._data.items()}
         if self._symmetric is not None:
             self._symmetric.change(data, rows, self._generator)
-        return {**{f"obs/{key}": x for key, x in part(data, "obs/").items()}, **self._wanted(data)}
+        return {**{name: x for name, x in data.items() if name.startswith("obs/")}, **self._wanted(data)}
 
     def _wanted(self, rows: dict[str, Tensor]) -> dict[str, Tensor]:
         """(B, S) what each head should say of rows."""
