@@ -17,6 +17,7 @@ PANEL_IN = (4.6, 3.4)
 """Width and height of a panel, in inches."""
 
 LEGEND_ROW_IN, LEGEND_COLUMNS = 0.22, 3
+BESIDE = "the other methods"
 
 Curve = Sequence[tuple[float, float]]
 """(cost, success from 0 to 1), in order of cost."""
@@ -32,6 +33,8 @@ class Panel(NamedTuple):
     """Label of a method to its curves, one a seed."""
     base: float | None
     """Success that the methods started from: a dotted line."""
+    beside: Sequence[Sequence[Curve]] = ()
+    """Curves of other methods, for comparison: a faint grey line each, of their mean."""
 
 
 def by_cost(
@@ -78,12 +81,14 @@ def svg(panels: Sequence[Sequence[Panel]]) -> bytes:
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    labels = list(dict.fromkeys(label for row in panels for panel in row for label in panel.lines))
+    every = [panel for row in panels for panel in row]
+    labels = list(dict.fromkeys(label for panel in every for label in panel.lines))
+    told = [*labels, BESIDE] if any(panel.beside for panel in every) else labels
     # without a fixed salt the file's identifiers are random
     with mpl.rc_context({"svg.hashsalt": "robotrl", "svg.fonttype": "none", "font.family": "sans-serif"}):
         width, height = PANEL_IN
         columns = len(panels[0])
-        below = LEGEND_ROW_IN * math.ceil(len(labels) / LEGEND_COLUMNS)
+        below = LEGEND_ROW_IN * math.ceil(len(told) / LEGEND_COLUMNS)
         figure = Figure(figsize=(width * columns, height * len(panels) + below))
         axes: Any = figure.subplots(len(panels), columns, squeeze=False)
         for row, row_axes in zip(panels, axes, strict=True):
@@ -93,8 +98,8 @@ def svg(panels: Sequence[Sequence[Panel]]) -> bytes:
             label: line for one in axes.flat for line, label in zip(*one.get_legend_handles_labels(), strict=True)
         }
         figure.legend(
-            [handles[label] for label in labels],
-            labels,
+            [handles[label] for label in told],
+            told,
             loc="lower center",
             ncols=LEGEND_COLUMNS,
             frameon=False,
@@ -113,6 +118,8 @@ def _short(value: float, _: int) -> str:
 def _draw(axes: Any, panel: Panel, labels: Sequence[str]) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+    for curves in panel.beside:
+        axes.plot(*mean_curve(curves), color="#bbbbbb", linewidth=1, label=BESIDE)
     for label, curves in panel.lines.items():
         again, place = divmod(labels.index(label), len(COLOURS))
         colour = COLOURS[place]

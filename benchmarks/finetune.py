@@ -8,7 +8,7 @@ that hardly ever succeeds, and a critic without demonstrations.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from robotrl.benchmarks.cells import OUT, Cell, CellResult
@@ -96,6 +96,16 @@ METHODS = {
 EDGE_TASK = "peg-insert"
 """Where they are shown."""
 
+PAGES = {
+    "reinflow": ("reinflow", "reinflow_shortcut", "reinflow_one_step"),
+    "dppo": ("dppo",),
+    "flow-sde": ("flow_sde",),
+    "flow-noise": ("flow_noise",),
+    "dsrl": ("dsrl", "dsrl_na", "dsrl_na_weak_base"),
+    "rlpd": ("rlpd", "sac_no_demos"),
+}
+"""Page of `docs/algorithms` to the methods whose curves it shows."""
+
 
 def cells(quick: bool) -> list[Cell]:
     """The table: every method on every task and seed; `quick` is seed 0 of the first task."""
@@ -170,10 +180,17 @@ def _method_figures(results: Sequence[CellResult], name: str, task: str, best: f
 
 
 def pictures(document: Mapping[str, Any]) -> dict[str, bytes]:
-    """Success against env steps and against training time, a row of two panels a task: file name to SVG."""
+    """Success against env steps and against training time, a row of two panels a task, and for the page of each method
+    against env steps, a panel a task: file name to SVG."""
     results = list(document["cells"].values())
     rows = [row for task in TASKS if (row := _panels(results, task))]
-    return {"finetune.svg": svg(rows)} if rows else {}
+    drawn = {"finetune.svg": svg(rows)} if rows else {}
+    for page, names in PAGES.items():
+        found = [_apart(row[0], names) for row in rows]
+        found = [panel for panel in found if panel.lines]
+        if found:
+            drawn[f"finetune-{page}.svg"] = svg([found])
+    return drawn
 
 
 def _panels(results: Sequence[CellResult], task: str) -> list[Panel]:
@@ -195,6 +212,15 @@ def _panels(results: Sequence[CellResult], task: str) -> list[Panel]:
     return by_cost(sim, curves, "seconds of training, without compiling", base)
 
 
+def _apart(panel: Panel, names: Collection[str]) -> Panel:
+    """The methods `names` of a panel, the others beside them."""
+    labels = {METHODS[name].label for name in names}
+    return panel._replace(
+        lines={label: curves for label, curves in panel.lines.items() if label in labels},
+        beside=[curves for label, curves in panel.lines.items() if label not in labels],
+    )
+
+
 def table(document: Mapping[str, Any]) -> str:
     """Markdown: one table a task, one row a method."""
     figures = {key: Figure.from_json(value) for key, value in document["figures"].items()}
@@ -211,6 +237,7 @@ def table(document: Mapping[str, Any]) -> str:
                 "time",
                 "network evaluations",
                 "simulator",
+                "memory",
                 "seeds",
             )
             parts += [
@@ -228,7 +255,7 @@ def _row(figures: Mapping[str, Figure], task: str, name: str) -> str | None:
     def find(key: str) -> Figure | None:
         return figures.get(f"{task}_{name}_{key}")
 
-    success = find("success")
+    success, memory = find("success"), find("peak_memory_mib")
     if success is None:
         return None
     cells = (
@@ -240,6 +267,7 @@ def _row(figures: Mapping[str, Figure], task: str, name: str) -> str | None:
         seconds(find("train_s")),
         count(find("network_evaluations")),
         percent(find("sim_share"), spread=False),
+        "" if memory is None or memory.value is None else f"{memory.value:.0f} MiB",
         str(success.runs),
     )
     return f"| {' | '.join(cells)} |"

@@ -91,7 +91,7 @@ def test_the_table_shows_a_row_for_each_method_that_has_results():
     cells = [cell.strip() for cell in text[4].strip("|").split("|")]
     assert cells[0] == "ReinFlow, flow, 4 steps"
     assert cells[1:4] == ["40.0 % (40.0 to 40.0)", "**95.0 % (95.0 to 95.0)**", "461 k"]
-    assert cells[-2:] == ["50.0 %", "3"]
+    assert cells[-3:] == ["50.0 %", "700 MiB", "3"]
     assert "not reached" in text[5]
     assert "**0.0 % (0.0 to 0.0)**" in text[5]
 
@@ -107,6 +107,23 @@ def test_the_picture_shows_every_method_that_has_results_and_is_the_same_every_t
     assert "mujoco/push" not in text and "DPPO" not in text
     assert pictures == finetune.pictures(document)
     assert finetune.pictures({"cells": {}}) == {}
+    # each method's page has its own, the others beside it
+    assert set(pictures) == {"finetune.svg", "finetune-reinflow.svg", "finetune-rlpd.svg"}
+    apart = pictures["finetune-rlpd.svg"].decode()
+    assert "RLPD, same demonstrations" in apart and "ReinFlow" not in apart and "mujoco/peg-insert" not in apart
+    beside = {
+        task: panel.beside
+        for task in ("peg-insert", "pick-place")
+        for panel in [finetune._apart(finetune._panels(results, task)[0], ("rlpd",))]
+    }
+    assert [len(beside[task]) for task in ("peg-insert", "pick-place")] == [1, 0]
+
+
+def test_every_method_has_a_page_that_shows_its_curve():
+    assert sorted(name for names in finetune.PAGES.values() for name in names) == sorted(METHODS)
+    for page in finetune.PAGES:
+        text = (Path(__file__).parents[1] / "docs" / "algorithms" / f"{page}.md").read_text()
+        assert f"(../images/finetune-{page}.svg)" in text
 
 
 def test_the_mean_of_curves_lies_where_all_of_them_are_known():
