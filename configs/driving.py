@@ -27,7 +27,7 @@ def drive_ppo() -> TrainCfg[PpoCfg, BetaCfg]:
     return TrainCfg(
         sim=SimCfg(SIM, num_envs=512, options=(NO_LANES, HOLD, "end_penalty=10")),
         algo=PpoCfg(
-            env_steps=20_000_000,
+            env_steps=25_000_000,
             steps_per_env=64,
             epochs=3,
             minibatch=2048,

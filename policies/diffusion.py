@@ -17,7 +17,7 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor
 
-from robotrl.errors import out_of_range, unknown
+from robotrl.errors import check_at_least, out_of_range, unknown
 from robotrl.policies.chunk_nets import Sizes
 from robotrl.policies.encoder import ImageNorm, Pool
 from robotrl.policies.generative import GenerativePolicy
@@ -102,8 +102,7 @@ class DiffusionPolicy(GenerativePolicy):
     def __init__(
         self, observation_spec: dict[str, Spec], action_spec: Spec, transforms: TransformGroup, cfg: DiffusionCfg
     ) -> None:
-        if cfg.levels < 2:
-            raise out_of_range("policy.levels", cfg.levels, "2 or more")
+        check_at_least("policy.levels", cfg.levels, 2)
         if cfg.predicts not in get_args(Prediction):
             raise unknown("policy.predicts", str(cfg.predicts), get_args(Prediction))
         self._predicts: Prediction = cfg.predicts

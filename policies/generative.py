@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-from robotrl.errors import out_of_range
+from robotrl.errors import check_at_least
 from robotrl.fn import chain
 from robotrl.fn.noise import randn
 from robotrl.policies.base import Deployed, NetworkPolicy, SpecPolicy
@@ -51,8 +51,7 @@ class ChainPolicy(SpecPolicy):
         Raises:
             ConfigError: the policy cannot run on so many steps.
         """
-        if steps < 1:
-            raise out_of_range("policy.denoising_steps", steps, "1 or more")
+        check_at_least("policy.denoising_steps", steps, 1)
         return chain.uniform_times(steps)
 
     def with_steps(self, steps: int) -> Self:

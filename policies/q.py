@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from robotrl.errors import out_of_range, unknown
+from robotrl.errors import check_at_least, unknown
 from robotrl.policies.nets import ACTIVATIONS, Activation
 
 
@@ -89,8 +89,7 @@ class QEnsemble(nn.Module):
         activation: Activation = "relu",
     ) -> None:
         super().__init__()
-        if members < 1:
-            raise out_of_range("algo.members", members, "1 or more")
+        check_at_least("algo.members", members, 1)
         if activation not in ACTIVATIONS:
             raise unknown("activation", str(activation), ACTIVATIONS)
         self.members, self.context_width = members, context_width

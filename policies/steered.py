@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
-from robotrl.errors import CapabilityError, ConfigError, out_of_range, unknown
+from robotrl.errors import CapabilityError, ConfigError, check_positive, unknown
 from robotrl.fn.noise import randn
 from robotrl.plain import settings_from_json
 from robotrl.policies.base import Deployed
@@ -126,8 +126,7 @@ class SteeredPolicy(nn.Module):
             raise CapabilityError(f"policy {type(base).__name__} lacks {lacks}: its noise cannot be steered")
         if cfg.deploy not in MODES:
             raise unknown("policy.deploy", str(cfg.deploy), MODES)
-        if not 0 < cfg.bound < math.inf:
-            raise out_of_range("policy.bound", cfg.bound, "above 0")
+        check_positive("policy.bound", cfg.bound)
         if cfg.horizon not in (None, base.horizon):
             raise ConfigError(f"policy.horizon is {cfg.horizon}: the base policy's horizon is {base.horizon}")
         self.base: Any = base.requires_grad_(False).eval()

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from robotrl.errors import DataError, RobotrlError, nearest, out_of_range
+from robotrl.errors import DataError, RobotrlError, check_at_least, nearest
 from robotrl.files import check_schema, dump_json, sync_directory, write_synced
 from robotrl.rng import generator_state, rng_state, set_generator_state, set_rng_state
 from robotrl.tree import Tree, pack, unpack
@@ -88,8 +88,7 @@ def write_checkpoint(directory: Path, tree: Any, *, step: int, kind: str, score:
         ConfigError: `step` is negative, or a leaf of the tree cannot be saved (it is named).
         RobotrlError: the disk refused (full, read-only, ...). What was at `directory` is untouched.
     """
-    if step < 0:
-        raise out_of_range("checkpoint step", step, "0 or more")
+    check_at_least("checkpoint step", step, 0)
     data, arrays = pack(tree)
     temporary = directory.with_name(f"{TEMPORARY}{directory.name}-{os.getpid()}")
     try:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
-from robotrl.errors import ConfigError, check_count, check_number, out_of_range, unknown
+from robotrl.errors import ConfigError, check_at_least, check_count, check_number, check_positive, out_of_range, unknown
 from robotrl.interventions.config import InterventionCfg
 from robotrl.plain import settings_from_json
 from robotrl.spec import CACHES, Cache
@@ -208,8 +208,7 @@ def check(cfg: TrainCfg[Any, Any]) -> None:
         ("actor.lead", cfg.actor.lead, 1),
         ("actor.restarts", cfg.actor.restarts, 0),
     ):
-        if value < least:
-            raise out_of_range(name, value, f"{least} or more")
+        check_at_least(name, value, least)
     for name in ("start_timeout_s", "timeout_s"):
         if not 0 < getattr(cfg.actor, name) < math.inf:
             raise out_of_range(f"actor.{name}", getattr(cfg.actor, name), "above 0 seconds")
@@ -236,8 +235,7 @@ def check(cfg: TrainCfg[Any, Any]) -> None:
 def _check_lora(cfg: TrainCfg[Any, Any]) -> None:
     lora = cfg.lora
     check_count("lora.rank", lora.rank, 0, 4096)
-    if not 0 < lora.alpha < math.inf:
-        raise out_of_range("lora.alpha", lora.alpha, "above 0")
+    check_positive("lora.alpha", lora.alpha)
     if not lora.rank:
         if lora.heads or lora.targets != (ALL_LAYERS,) or lora.bf16_base:
             raise ConfigError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable
 
 
@@ -58,6 +59,26 @@ def check_count(field: str, value: object, low: int, high: int, what: str = "") 
     """
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise out_of_range(field, value, f"{what or 'a whole number'} from {low} to {high}")
+
+
+def check_at_least(field: str, value: int, least: int) -> None:
+    """Refuse less than `least`.
+
+    Raises:
+        ConfigError: the field, its value and what was expected.
+    """
+    if value < least:
+        raise out_of_range(field, value, f"{least} or more")
+
+
+def check_positive(field: str, value: float) -> None:
+    """Refuse what is not above 0 and finite.
+
+    Raises:
+        ConfigError: the field, its value and what was expected.
+    """
+    if not 0 < value < math.inf:
+        raise out_of_range(field, value, "above 0")
 
 
 def out_of_range(field: str, value: object, expected: str) -> ConfigError:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from robotrl.errors import ConfigError, RobotrlError, out_of_range
+from robotrl.errors import ConfigError, RobotrlError, check_at_least
 from robotrl.files import replace_file
 
 RESERVED = ("step", "wall_s")
@@ -92,8 +92,7 @@ class ScalarLog:
             ConfigError: a value is no number, or a name is "step" or "wall_s".
             RobotrlError: the disk refused.
         """
-        if step < 0:
-            raise out_of_range("log step", step, "0 or more")
+        check_at_least("log step", step, 0)
         values = {name: _number(name, value) for name, value in scalars.items()}
         line = {"step": int(step), "wall_s": round(time.monotonic() - self._started, 3)}
         text = json.dumps({**line, **{name: _jsonable(value) for name, value in values.items()}}, allow_nan=False)

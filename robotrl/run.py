@@ -35,7 +35,7 @@ from types import TracebackType
 from typing import Any
 
 from robotrl.checkpoint import Checkpoint
-from robotrl.errors import ConfigError, DataError, RobotrlError, nearest, out_of_range
+from robotrl.errors import ConfigError, DataError, RobotrlError, check_at_least, nearest, out_of_range
 from robotrl.files import dump_json, read_json, replace_file, sync_directory, write_synced
 from robotrl.locking import StopSignals, WriteLock
 from robotrl.logs import ScalarLog
@@ -53,8 +53,7 @@ class Run:
     """
 
     def __init__(self, path: Path, config: dict[str, Any], seed: int, keep: int) -> None:
-        if keep < 1:
-            raise out_of_range("keep", keep, "1 or more")
+        check_at_least("keep", keep, 1)
         self.path = path
         self.config = config
         """The resolved config, as JSON."""

@@ -21,7 +21,7 @@ from robotrl.checkpoint import generator_state
 from robotrl.data.chunks import check_dataset, load_chunks
 from robotrl.data.layout import observation_key
 from robotrl.data.reader import Dataset, read_dataset
-from robotrl.errors import CapabilityError, ConfigError, check_number, out_of_range
+from robotrl.errors import CapabilityError, ConfigError, check_at_least, check_number, check_positive, out_of_range
 from robotrl.fn.augment import PAD, draw_shifts, random_shift
 from robotrl.fn.clone import CloneLoss, Shape, chunk_shape, clone_loss_of
 from robotrl.fn.schedule import cosine
@@ -277,12 +277,10 @@ def _check(cfg: BcCfg, cache: Cache) -> None:
         ("updates_per_iteration", cfg.updates_per_iteration),
         ("batch", cfg.batch),
     ):
-        if count < 1:
-            raise out_of_range(f"algo.{name}", count, "1 or more")
+        check_at_least(f"algo.{name}", count, 1)
     check_number("algo.foresight", cfg.foresight, 0.0, 1e3)
     for name, value in (("lr", cfg.lr), ("grad_norm", cfg.grad_norm)):
-        if not 0 < value < math.inf:
-            raise out_of_range(f"algo.{name}", value, "above 0")
+        check_positive(f"algo.{name}", value)
     if not 0 <= cfg.ema < 1:
         raise out_of_range("algo.ema", cfg.ema, "0 or more and below 1")
     if cfg.warmup < 0:

@@ -28,7 +28,7 @@ from robotrl.algos.chain_pg import (
 from robotrl.algos.learner import Setup
 from robotrl.algos.on_policy import Batch
 from robotrl.collect import Decision
-from robotrl.errors import ConfigError, out_of_range
+from robotrl.errors import ConfigError, check_positive, out_of_range
 from robotrl.fn import chain
 from robotrl.fn.loss import PolicyLoss, ppo_clip
 from robotrl.policies.staged import StagedPolicy
@@ -205,8 +205,7 @@ def _check(cfg: DppoCfg) -> None:
         raise out_of_range("algo.eta", cfg.eta, "0 (DDIM) to 1 (DDPM)")
     positive = ("sample_std", "likelihood_std", "noise_bound", "clip_first")
     for name, value in ((name, getattr(cfg, name)) for name in positive):
-        if not 0 < value < math.inf:
-            raise out_of_range(f"algo.{name}", value, "above 0")
+        check_positive(f"algo.{name}", value)
     if cfg.clip_first > cfg.clip_coef:
         raise out_of_range("algo.clip_first", cfg.clip_first, f"at most algo.clip_coef, {cfg.clip_coef}")
     if not 0 < cfg.denoising_gamma <= 1:

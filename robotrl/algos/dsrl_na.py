@@ -30,7 +30,7 @@ from robotrl.data.chunks import check_dataset
 from robotrl.data.reader import read_dataset
 from robotrl.data.replay import Replay
 from robotrl.data.replay_samplers import Mixed, Sampler, Uniform
-from robotrl.errors import ConfigError, out_of_range
+from robotrl.errors import ConfigError, check_at_least, out_of_range
 from robotrl.fn.backup import bootstrap, ensemble_mse, soft_actor, soft_value, temperature_loss
 from robotrl.policies.q import smallest
 from robotrl.policies.steered import SteeredPolicy
@@ -228,8 +228,7 @@ class DsrlNaLearner(SimLearner):
     """
 
     def __init__(self, cfg: DsrlNaCfg, setup: Setup) -> None:
-        if cfg.distill_updates < 1:
-            raise out_of_range("algo.distill_updates", cfg.distill_updates, "1 or more")
+        check_at_least("algo.distill_updates", cfg.distill_updates, 1)
         if not 1 <= cfg.decoded <= cfg.pairs:
             raise out_of_range("algo.decoded", cfg.decoded, f"1 to {cfg.pairs}, algo.pairs")
         if cfg.group < 2:

@@ -26,7 +26,7 @@ from robotrl.algos.cuda_graph import CudaGraph
 from robotrl.algos.ddp import ALONE, World
 from robotrl.algos.flat import Views, flatten, in_turn
 from robotrl.algos.update import Context, Group, LossModule, LossOut, Names, State, Update
-from robotrl.errors import ConfigError, NumericsError, out_of_range
+from robotrl.errors import ConfigError, NumericsError, check_at_least, out_of_range
 
 __all__ = [
     "UPDATES_PER_CALL",
@@ -419,8 +419,7 @@ def check_rows(minibatch: int, microbatch: int | None) -> None:
     Raises:
         ConfigError: a minibatch of no row, or one that parts of `microbatch` rows do not make up.
     """
-    if minibatch < 1:
-        raise out_of_range("algo.minibatch", minibatch, "1 or more")
+    check_at_least("algo.minibatch", minibatch, 1)
     if microbatch is not None and not (microbatch > 0 and minibatch % microbatch == 0):
         raise out_of_range("algo.microbatch", microbatch, f"a divisor of the {minibatch} rows of a minibatch")
 

@@ -7,7 +7,6 @@ besides the flow: how much noise there is follows from the time and one number. 
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +25,7 @@ from robotrl.algos.chain_pg import (
 )
 from robotrl.algos.learner import Setup
 from robotrl.collect import Decision
-from robotrl.errors import out_of_range
+from robotrl.errors import check_positive
 from robotrl.fn import chain
 from robotrl.fn.loss import PolicyLoss, ppo_clip
 from robotrl.spec import HasChain
@@ -41,8 +40,7 @@ class FlowSdeCfg(ChainCfg):
 
     def build(self, setup: Setup) -> ChainLearner:
         """The learner."""
-        if not 0 < self.scale < math.inf:
-            raise out_of_range("algo.scale", self.scale, "above 0")
+        check_positive("algo.scale", self.scale)
         return ChainLearner(self, setup, "Flow-SDE", lambda policy, make_critic: FlowSdeLoss(policy, make_critic, self))
 
 

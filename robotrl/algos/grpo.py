@@ -7,7 +7,6 @@ others are drawn in their place. There is no critic, no reference policy and no 
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -20,7 +19,15 @@ from robotrl.algos.learner import Setup
 from robotrl.algos.on_policy import finite
 from robotrl.algos.rows import part
 from robotrl.algos.token_pg import TokenLearner
-from robotrl.errors import CapabilityError, ConfigError, check_number, out_of_range, unknown
+from robotrl.errors import (
+    CapabilityError,
+    ConfigError,
+    check_at_least,
+    check_number,
+    check_positive,
+    out_of_range,
+    unknown,
+)
 from robotrl.fn import tokens
 from robotrl.fn.advantage import group_relative
 from robotrl.fn.loss import weighted_clip
@@ -253,13 +260,10 @@ class GrpoLearner(TokenLearner):
 
 def _check(cfg: GrpoCfg) -> None:
     for name in ("groups", "tries"):
-        if getattr(cfg, name) < 1:
-            raise out_of_range(f"algo.{name}", getattr(cfg, name), "1 or more")
+        check_at_least(f"algo.{name}", getattr(cfg, name), 1)
     for name in ("clip_low", "clip_high"):
-        if not 0 < getattr(cfg, name) < math.inf:
-            raise out_of_range(f"algo.{name}", getattr(cfg, name), "above 0")
-    if cfg.group_size < 2:
-        raise out_of_range("algo.group_size", cfg.group_size, "2 or more")
+        check_positive(f"algo.{name}", getattr(cfg, name))
+    check_at_least("algo.group_size", cfg.group_size, 2)
     for name in ("keep_low", "keep_high"):
         check_number(f"algo.{name}", getattr(cfg, name), 0.0, 1.0)
     for name, value, known in (("keep_by", cfg.keep_by, KEEP), ("progress", cfg.progress, PROGRESS)):
@@ -267,7 +271,6 @@ def _check(cfg: GrpoCfg) -> None:
             raise unknown(f"algo.{name}", str(value), known)
     if not 0 < cfg.progress_cap < 1:
         raise out_of_range("algo.progress_cap", cfg.progress_cap, "above 0, below 1: less than a success")
-    if not 0 < cfg.progress_steepness < math.inf:
-        raise out_of_range("algo.progress_steepness", cfg.progress_steepness, "above 0")
+    check_positive("algo.progress_steepness", cfg.progress_steepness)
     if cfg.keep_low > cfg.keep_high:
         raise ConfigError(f"algo.keep_low is {cfg.keep_low}: expected at most keep_high, {cfg.keep_high}")

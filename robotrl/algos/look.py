@@ -26,7 +26,7 @@ from robotrl.checkpoint import generator_state, set_generator_state
 from robotrl.data.chunks import check_dataset
 from robotrl.data.layout import observation_key
 from robotrl.data.reader import Dataset, read_dataset
-from robotrl.errors import CapabilityError, ConfigError, check_number, out_of_range
+from robotrl.errors import CapabilityError, ConfigError, check_at_least, check_number, check_positive, out_of_range
 from robotrl.fn.schedule import cosine
 from robotrl.parts import arrays_in_parts
 from robotrl.spec import HasLooking, HasPrivileged, HasReading, VecSim, is_picture, visible
@@ -272,11 +272,9 @@ def _frames(dataset: Dataset, key: str) -> Tensor:
 
 def _check(cfg: LookCfg) -> None:
     for name in ("updates", "updates_per_iteration", "batch"):
-        if getattr(cfg, name) < 1:
-            raise out_of_range(f"algo.{name}", getattr(cfg, name), "1 or more")
+        check_at_least(f"algo.{name}", getattr(cfg, name), 1)
     for name in ("lr", "grad_norm"):
-        if not 0 < getattr(cfg, name) < math.inf:
-            raise out_of_range(f"algo.{name}", getattr(cfg, name), "above 0")
+        check_positive(f"algo.{name}", getattr(cfg, name))
     if cfg.warmup < 0:
         raise out_of_range("algo.warmup", cfg.warmup, "0 or more updates")
     check_number("algo.reading", cfg.reading, 0.0, 1e3)

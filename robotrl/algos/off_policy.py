@@ -16,7 +16,7 @@ from robotrl.algos.rows import fitting
 from robotrl.data.reader import Dataset
 from robotrl.data.replay import Replay, Transitions
 from robotrl.data.rollout import Arrays
-from robotrl.errors import out_of_range, unknown
+from robotrl.errors import check_at_least, check_positive, out_of_range, unknown
 from robotrl.fit import check_fit
 from robotrl.policies.base import ACTION
 from robotrl.policies.q import QEnsemble
@@ -44,11 +44,9 @@ def check_settings(cfg: Any, offline: bool = False) -> None:
         ("updates", 1),
         ("updates_per_iteration", 1),
     ):
-        if getattr(cfg, name, least) < least:
-            raise out_of_range(f"algo.{name}", getattr(cfg, name), f"{least} or more")
+        check_at_least(f"algo.{name}", getattr(cfg, name, least), least)
     for name in ("lr", "critic_lr", "value_lr", "alpha_lr", "initial_alpha", "update_ratio"):
-        if not 0 < getattr(cfg, name, 1.0) < math.inf:
-            raise out_of_range(f"algo.{name}", getattr(cfg, name), "above 0")
+        check_positive(f"algo.{name}", getattr(cfg, name, 1.0))
     if cfg.grad_norm is not None and not 0 < cfg.grad_norm < math.inf:
         raise out_of_range("algo.grad_norm", cfg.grad_norm, "above 0, or none")
     if not 0 < cfg.gamma <= 1:

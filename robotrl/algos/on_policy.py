@@ -13,7 +13,7 @@ from robotrl.algos.ddp import ALONE, World
 from robotrl.algos.engine import Updates
 from robotrl.algos.rows import part
 from robotrl.data.rollout import Rollout
-from robotrl.errors import out_of_range, unknown
+from robotrl.errors import check_at_least, check_positive, out_of_range, unknown
 from robotrl.fn.advantage import gae, normalise
 from robotrl.fn.loss import explained_variance
 from robotrl.parts import in_parts
@@ -39,13 +39,11 @@ def check_settings(cfg: Any, horizon: int) -> None:
         ConfigError: the field, its value and what was expected.
     """
     for name, value in (("env_steps", cfg.env_steps), ("epochs", cfg.epochs), ("minibatch", cfg.minibatch)):
-        if value < 1:
-            raise out_of_range(f"algo.{name}", value, "1 or more")
+        check_at_least(f"algo.{name}", value, 1)
     if cfg.steps_per_env < horizon:
         raise out_of_range("algo.steps_per_env", cfg.steps_per_env, f"{horizon} or more, the policy's horizon")
     for name, value in (("lr", cfg.lr), ("critic_lr", cfg.critic_lr), ("grad_norm", cfg.grad_norm)):
-        if not 0 < value < math.inf:
-            raise out_of_range(f"algo.{name}", value, "above 0")
+        check_positive(f"algo.{name}", value)
     if not 0 < cfg.gamma <= 1:
         raise out_of_range("algo.gamma", cfg.gamma, "above 0, at most 1")
     if not 0 <= cfg.lam <= 1:

@@ -27,7 +27,7 @@ from robotrl.algos.on_policy import (
 )
 from robotrl.checkpoint import generator_state
 from robotrl.collect import Collector, Decision
-from robotrl.errors import CapabilityError, out_of_range, unknown
+from robotrl.errors import CapabilityError, check_positive, out_of_range, unknown
 from robotrl.fn.loss import PolicyLoss, ppo_clip, value_clipped_mse, value_mse
 from robotrl.policies.base import ACTION
 from robotrl.policies.nets import Activation
@@ -344,9 +344,7 @@ class PpoLearner(SimLearner):
 def _check(cfg: PpoCfg) -> None:
     if cfg.lr_schedule not in SCHEDULES:
         raise unknown("algo.lr_schedule", str(cfg.lr_schedule), SCHEDULES)
-    if not cfg.desired_kl > 0:
-        raise out_of_range("algo.desired_kl", cfg.desired_kl, "above 0")
+    check_positive("algo.desired_kl", cfg.desired_kl)
     if cfg.value_clip is not None and not cfg.value_clip > 0:
         raise out_of_range("algo.value_clip", cfg.value_clip, "above 0, or none")
-    if not 0 < cfg.adam_eps < math.inf:
-        raise out_of_range("algo.adam_eps", cfg.adam_eps, "above 0")
+    check_positive("algo.adam_eps", cfg.adam_eps)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -16,7 +15,7 @@ from robotrl.algos.learner import Setup, SimLearner
 from robotrl.algos.on_policy import epoch_order
 from robotrl.checkpoint import generator_state
 from robotrl.collect import Decision
-from robotrl.errors import CapabilityError, ConfigError, out_of_range
+from robotrl.errors import CapabilityError, ConfigError, check_at_least, check_positive
 from robotrl.fit import check_fit
 from robotrl.group_rollout import GroupCollector, Trajectories
 from robotrl.spec import HasTokens
@@ -80,11 +79,9 @@ class TokenLearner(SimLearner):
         self, cfg: Any, setup: Setup, method: str, make_loss: Callable[[Any], LossModule], group_size: int
     ) -> None:
         for name in ("iterations", "minibatch", "epochs"):
-            if getattr(cfg, name) < 1:
-                raise out_of_range(f"algo.{name}", getattr(cfg, name), "1 or more")
+            check_at_least(f"algo.{name}", getattr(cfg, name), 1)
         for name in ("lr", "grad_norm"):
-            if not 0 < getattr(cfg, name) < math.inf:
-                raise out_of_range(f"algo.{name}", getattr(cfg, name), "above 0")
+            check_positive(f"algo.{name}", getattr(cfg, name))
         self._shared = cfg
         self.world, self._seed = setup.world, setup.seed
         torch.manual_seed(setup.seed)

@@ -31,7 +31,7 @@ from robotrl.algos.on_policy import (
 from robotrl.algos.token_pg import say, start_from
 from robotrl.checkpoint import generator_state
 from robotrl.collect import Collector, Decision
-from robotrl.errors import CapabilityError, out_of_range
+from robotrl.errors import CapabilityError, check_at_least, check_positive
 from robotrl.fit import check_fit
 from robotrl.fn import tokens
 from robotrl.fn.loss import ppo_clip, value_clipped_mse
@@ -177,10 +177,8 @@ class VlaRlLearner(SimLearner):
                 f"policy {type(policy).__name__} lacks HasReader: its critic needs what it makes of picture and words"
             )
         check_settings(cfg, policy.horizon)
-        if not 0 < cfg.value_clip < math.inf:
-            raise out_of_range("algo.value_clip", cfg.value_clip, "above 0")
-        if cfg.critic_warmup < 0:
-            raise out_of_range("algo.critic_warmup", cfg.critic_warmup, "0 or more")
+        check_positive("algo.value_clip", cfg.value_clip)
+        check_at_least("algo.critic_warmup", cfg.critic_warmup, 0)
         self.cfg = cfg
         self.world, self._seed = setup.world, setup.seed
         torch.manual_seed(setup.seed)

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 import robotrl
 from robotrl.data.writer import DatasetWriter, PictureStorage
-from robotrl.errors import CapabilityError, ConfigError, DataError, out_of_range
+from robotrl.errors import CapabilityError, ConfigError, DataError, check_at_least, out_of_range
 from robotrl.fn.stats import Interval, wilson
 from robotrl.loop import Episode, ExpertActor, run_episodes
 from robotrl.progress import track
@@ -80,8 +80,7 @@ def collect_demos(
         NumericsError: the sim or the expert gave a number that is not finite.
     """
     for name, value in (("episodes", episodes), ("num_envs", num_envs)):
-        if value < 1:
-            raise out_of_range(name, value, "1 or more")
+        check_at_least(name, value, 1)
     if keep not in ("success", "all"):
         raise out_of_range("keep", keep, "'success' or 'all'")
     sim: VecSim = make_sim(sim_name, num_envs=min(num_envs, episodes), seed=seed, **dict(sim_options or {}))

@@ -25,7 +25,7 @@ from robotrl.data.replay_storage import DECISION, META, RamStorage, Storage
 from robotrl.data.replay_types import SOURCES, Source, StepRecord, Transitions
 from robotrl.data.replay_views import Reach, chunks, observations, reach
 from robotrl.data.rollout import Arrays
-from robotrl.errors import ConfigError, DataError, out_of_range
+from robotrl.errors import ConfigError, DataError, check_at_least
 from robotrl.spec import Spec
 
 if TYPE_CHECKING:
@@ -338,8 +338,7 @@ class Replay:
 
     def reach(self, index: np.ndarray, horizon: int) -> Reach:
         """How far chunks get from start steps (B,) int64."""
-        if horizon < 1:
-            raise out_of_range("replay horizon", horizon, "1 or more")
+        check_at_least("replay horizon", horizon, 1)
         if not len(self.ring.meta):
             raise ConfigError("the replay is closed: expected an open one")
         return reach(self.ring.meta, index, horizon, self.streams)

@@ -12,7 +12,7 @@ import numpy as np
 
 from robotrl.data.replay_layout import Layout
 from robotrl.data.replay_shards import ShardStorage, rows_per_shard
-from robotrl.errors import ConfigError, DataError, RobotrlError, out_of_range
+from robotrl.errors import ConfigError, DataError, RobotrlError, check_at_least
 from robotrl.files import dump_json, read_json, replace_file
 
 SCHEMA_VERSION = 1
@@ -61,8 +61,7 @@ def make_directory(path: Path, layout: Layout, shard_bytes: int = SHARD_BYTES) -
         ConfigError: `shard_bytes` is below 1, or there is something at `path`.
         RobotrlError: the disk refused.
     """
-    if shard_bytes < 1:
-        raise out_of_range("replay shard_bytes", shard_bytes, "1 or more")
+    check_at_least("replay shard_bytes", shard_bytes, 1)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise ConfigError(f"replay {path} exists: expected a new directory; Replay.open goes on with an old one")
     ring, side = layout.ring_columns(), layout.side_columns()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from robotrl.data.replay_storage import META, Column
-from robotrl.errors import out_of_range
+from robotrl.errors import check_at_least, out_of_range
 from robotrl.spec import Spec
 
 MAX_ROWS = 2**31 - 1
@@ -45,8 +45,7 @@ class Layout:
             raise out_of_range("replay streams", self.streams, "1 or more")
         if self.length < 2:
             raise out_of_range("replay capacity", self.capacity, f"2 steps or more for each of {self.streams} streams")
-        if self.slack < 0:
-            raise out_of_range("replay slack", self.slack, "0 or more")
+        check_at_least("replay slack", self.slack, 0)
         if self.rows > MAX_ROWS:
             raise out_of_range("replay capacity with slack", self.rows, f"at most {MAX_ROWS}")
         if len(self.action_spec.shape) != 1:

@@ -12,7 +12,7 @@ from torch import Tensor
 from robotrl.data.replay_check import host
 from robotrl.data.replay_storage import CUT, ENDED
 from robotrl.data.replay_types import Transitions
-from robotrl.errors import ConfigError, check_number, out_of_range
+from robotrl.errors import ConfigError, check_at_least, check_number, out_of_range
 
 if TYPE_CHECKING:
     from robotrl.data.replay import Replay
@@ -99,8 +99,7 @@ class Prioritised:
         self, batch: int, horizon: int, gamma: float, generator: torch.Generator, updates: int = 1
     ) -> Transitions:
         """See `Sampler.sample`."""
-        if batch < 1:
-            raise out_of_range("replay batch", batch, "1 or more")
+        check_at_least("replay batch", batch, 1)
         self._refresh(horizon)
         ring, total = self.replay.ring, self._tree.total
         if not total > 0:

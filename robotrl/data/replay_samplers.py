@@ -11,7 +11,7 @@ from torch import Tensor
 
 from robotrl.data.replay_types import Transitions
 from robotrl.data.replay_views import Reach
-from robotrl.errors import ConfigError, out_of_range
+from robotrl.errors import ConfigError, check_at_least, out_of_range
 
 if TYPE_CHECKING:
     from robotrl.data.replay import Replay
@@ -60,8 +60,7 @@ class Uniform:
         return self.replay.gather(self._draw(batch * updates, horizon, generator), gamma)
 
     def _draw(self, count: int, horizon: int, generator: torch.Generator) -> Reach:
-        if count < 1:
-            raise out_of_range("replay batch", count, "1 or more")
+        check_at_least("replay batch", count, 1)
         parts: list[Reach] = []
         missing = count
         for _ in range(ROUNDS):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from robotrl.data.replay_corrections import Correction
 from robotrl.data.rollout import Arrays
-from robotrl.errors import CapabilityError, ConfigError, out_of_range
+from robotrl.errors import CapabilityError, ConfigError, check_at_least, check_positive, out_of_range
 from robotrl.spec import HasDistance, HasExpert, VecSim
 
 Distance = Callable[[], Tensor]
@@ -43,10 +43,8 @@ class Stalled:
     """
 
     def __init__(self, distance: Distance, steps: int, gain_m: float) -> None:
-        if steps < 1:
-            raise out_of_range("steps", steps, "1 or more")
-        if not gain_m > 0:
-            raise out_of_range("gain_m", gain_m, "above 0")
+        check_at_least("steps", steps, 1)
+        check_positive("gain_m", gain_m)
         self._distance, self._steps, self._gain_m = distance, steps, gain_m
         self._best: Tensor | None = None
         self._idle = torch.zeros(0)
@@ -75,8 +73,7 @@ class Drifted:
     """
 
     def __init__(self, distance: Distance, by_m: float) -> None:
-        if not by_m > 0:
-            raise out_of_range("by_m", by_m, "above 0")
+        check_positive("by_m", by_m)
         self._distance, self._by_m = distance, by_m
         self._best: Tensor | None = None
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from robotrl.errors import ConfigError, out_of_range
+from robotrl.errors import ConfigError, check_at_least, out_of_range
 from robotrl.fn.stats import Interval, wilson
 
 Real = NDArray[np.float64]
@@ -39,8 +39,7 @@ def held(probability: Real, episode: NDArray[np.int64], steps: int) -> Real:
         episode: (F,) which episode, so that no window reaches over an end.
         steps: 1 or more.
     """
-    if steps < 1:
-        raise out_of_range("steps", steps, "1 or more")
+    check_at_least("steps", steps, 1)
     lowest = probability.copy()
     for back in range(1, steps):
         before = np.zeros_like(probability)
@@ -57,8 +56,7 @@ def just_before(success: NDArray[np.bool_], episode: NDArray[np.int64], steps: i
         episode: (F,) which episode.
         steps: 0 or more.
     """
-    if steps < 0:
-        raise out_of_range("grace", steps, "0 or more")
+    check_at_least("grace", steps, 0)
     near = np.zeros_like(success)
     for ahead in range(1, steps + 1):
         near[:-ahead] |= success[ahead:] & (episode[ahead:] == episode[:-ahead])

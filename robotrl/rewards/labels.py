@@ -20,7 +20,7 @@ from torch import Tensor
 from robotrl.data.layout import ACTION, observation_key
 from robotrl.data.reader import Dataset
 from robotrl.data.rollout import Arrays
-from robotrl.errors import ConfigError, DataError, out_of_range, unknown
+from robotrl.errors import ConfigError, DataError, check_at_least, out_of_range, unknown
 from robotrl.loop import Episode, run_episodes
 from robotrl.spec import VecSim
 
@@ -90,8 +90,7 @@ def label_dataset(dataset: Dataset, keys: Sequence[str], tail: int) -> Labelled:
     Raises:
         ConfigError: an array is unknown, or `tail` is out of range.
     """
-    if tail < 0:
-        raise out_of_range("tail", tail, "0 or more")
+    check_at_least("tail", tail, 0)
     known = [name.removeprefix("observation.") for name in dataset.features if name.startswith("observation.")]
     for key in keys:
         if key not in known:

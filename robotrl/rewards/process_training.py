@@ -7,7 +7,6 @@ which episodes end without success is worth less, however far it is.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -20,7 +19,7 @@ from torch import Tensor
 
 from robotrl.algos.engine import Context, Engine, EngineMode, Group, LossModule, LossOut
 from robotrl.algos.rows import part
-from robotrl.errors import ConfigError, out_of_range
+from robotrl.errors import ConfigError, check_at_least, check_positive, out_of_range
 from robotrl.fn.judge import calibration_error, rank_correlation, separation
 from robotrl.fn.schedule import cosine
 from robotrl.fn.stats import Interval, bootstrap
@@ -226,11 +225,9 @@ def _same(read: dict[str, Spec], shown: dict[str, Spec]) -> None:
 
 def _check(cfg: ProcessCfg) -> None:
     for name, count in (("updates", cfg.updates), ("batch", cfg.batch)):
-        if count < 1:
-            raise out_of_range(name, count, "1 or more")
+        check_at_least(name, count, 1)
     for name, value in (("lr", cfg.lr), ("grad_norm", cfg.grad_norm)):
-        if not 0 < value < math.inf:
-            raise out_of_range(name, value, "above 0")
+        check_positive(name, value)
     if not 0 < cfg.held_out < 1:
         raise out_of_range("held_out", cfg.held_out, "above 0 and below 1")
     for name, value, least in (

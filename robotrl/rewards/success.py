@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from robotrl.data.rollout import Arrays
-from robotrl.errors import out_of_range
+from robotrl.errors import check_at_least, out_of_range
 from robotrl.rewards.calibration import Rates
 from robotrl.rewards.network import RewardNet, check_shown
 from robotrl.rewards.source import Score
@@ -77,8 +77,7 @@ class SuccessReward:
         self.steps = trained.calibration.steps if steps is None else steps
         if not 0 < self.threshold <= 1:
             raise out_of_range("threshold", self.threshold, "above 0, at most 1")
-        if self.steps < 1:
-            raise out_of_range("steps", self.steps, "1 or more")
+        check_at_least("steps", self.steps, 1)
         self.identity = f"{trained.identity}:{self.threshold!r}:{self.steps}"
         n = sim.num_envs
         self._streak = torch.zeros(n, dtype=torch.int64, device=sim.device)

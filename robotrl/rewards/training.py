@@ -6,7 +6,6 @@ rates are measured. Rates measured where the threshold was chosen would flatter 
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from robotrl.algos.engine import Context, Engine, EngineMode, Group, LossModule, LossOut
 from robotrl.algos.rows import part
-from robotrl.errors import out_of_range
+from robotrl.errors import check_at_least, check_positive
 from robotrl.fn.schedule import cosine
 from robotrl.rewards.calibration import Rates, choose_threshold, held, just_before, peaks, rates
 from robotrl.rewards.labels import Labelled, split
@@ -113,11 +112,9 @@ def train_classifier(
         ("steps", cfg.steps, 1),
         ("grace", cfg.grace, 0),
     ):
-        if count < least:
-            raise out_of_range(name, count, f"{least} or more")
+        check_at_least(name, count, least)
     for name, value in (("lr", cfg.lr), ("grad_norm", cfg.grad_norm)):
-        if not 0 < value < math.inf:
-            raise out_of_range(name, value, "above 0")
+        check_positive(name, value)
     learn, choose, measure = split(labelled, cfg.shares, cfg.seed)
     # a bound that cannot be promised is refused before training
     choose_threshold(np.zeros(choose.num_episodes), cfg.max_false_positive, cfg.min_threshold)

@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from robotrl.errors import ConfigError, out_of_range, unknown
+from robotrl.errors import ConfigError, check_at_least, out_of_range, unknown
 from robotrl.fn.stats import Interval, wilson
 
 Version = Literal["leaderboard-2.0", "leaderboard-2.1", "bench2drive"]
@@ -85,8 +85,7 @@ class Route:
             if not 0 <= getattr(self, name) <= 1:
                 raise out_of_range(f"route.{name}", getattr(self, name), "0 to 1")
         for name in (*COUNTS, "at_fault"):
-            if getattr(self, name) < 0:
-                raise out_of_range(f"route.{name}", getattr(self, name), "0 or more")
+            check_at_least(f"route.{name}", getattr(self, name), 0)
         for part in self.min_speed:
             if not 0 <= part < math.inf:
                 raise out_of_range("route.min_speed", part, "0 or more each")

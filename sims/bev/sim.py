@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from robotrl.errors import ConfigError, check_count, check_number, out_of_range, unknown
+from robotrl.errors import ConfigError, check_at_least, check_count, check_number, unknown
 from robotrl.sims.bev import maps, observe, opendrive, picture, raster, rewards, roads, routes, tables, trace
 from robotrl.sims.bev.bank import Bank
 from robotrl.sims.bev.driver import RouteDriver
@@ -157,8 +157,7 @@ def make(
     Raises:
         ConfigError: a value out of range, with what was expected.
     """
-    if num_envs < 1:
-        raise out_of_range("num_envs", num_envs, "1 or more")
+    check_at_least("num_envs", num_envs, 1)
     for name, value, low, high in (
         ("agents", agents, 4, MAX_AGENTS),
         ("nearest", nearest, 0, 32),

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from robotrl.errors import CapabilityError, out_of_range, unknown
+from robotrl.errors import CapabilityError, check_at_least, out_of_range, unknown
 from robotrl.sims import starts
 from robotrl.sims.gymnasium_sim.base import Flags, GymnasiumSim, Obs, Parts, step_of, tensors
 from robotrl.spec import Split, Step
@@ -148,8 +148,7 @@ class _Pictures(SingleEnvs):
         if any(not 0 <= int(i) < self.num_envs for i in ids):
             raise out_of_range("ids", list(ids), f"env numbers from 0 to {self.num_envs - 1}")
         for name, value in (("width", width), ("height", height)):
-            if value < 1:
-                raise out_of_range(name, value, "1 or more")
+            check_at_least(name, value, 1)
         env: Any = self.env  # both vector classes that run single environments can `call`
         drawn = self._call(env.call, "render") if len(ids) else ()
         out = np.zeros((len(ids), height, width, 3), np.uint8)
