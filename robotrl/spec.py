@@ -298,9 +298,14 @@ class HasPrivileged(Protocol):
     """Keys of `observation_spec` that no policy is built on."""
 
 
+def privileged(sim: VecSim) -> tuple[str, ...]:
+    """Keys of the observations that no policy may see."""
+    return tuple(sim.privileged) if isinstance(sim, HasPrivileged) else ()
+
+
 def visible(sim: VecSim) -> dict[str, Spec]:
     """The observations that a policy may see: those that are not privileged."""
-    hidden = sim.privileged if isinstance(sim, HasPrivileged) else ()
+    hidden = privileged(sim)
     return {key: spec for key, spec in sim.observation_spec.items() if key not in hidden}
 
 

@@ -12,7 +12,8 @@ import torch
 from learner_kit import ACTION, FLOW, GAUSSIAN, SPECS, flow, gaussian, same, setup, snapshot, write_walks
 from torch import nn
 
-from robotrl.algos.bc import BcCfg, last_states, transforms_for
+from robotrl.algos.bc import BcCfg
+from robotrl.algos.targets import last_states, transforms_for
 from robotrl.data.reader import read_dataset
 from robotrl.errors import CapabilityError, ConfigError, NumericsError
 from robotrl.fn.clone import flow_matching_loss

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,17 +16,17 @@ from robotrl.algos.half import in_bf16
 from robotrl.algos.learner import Setup
 from robotrl.algos.rows import fitting, means, part, run_updates
 from robotrl.algos.symmetric import Symmetric, changes_of
+from robotrl.algos.targets import Targets, last_states, transforms_for
 from robotrl.checkpoint import generator_state
 from robotrl.data.chunks import check_dataset, load_chunks
-from robotrl.data.layout import observation_key
-from robotrl.data.reader import Dataset, read_dataset
+from robotrl.data.reader import read_dataset
 from robotrl.errors import CapabilityError, ConfigError, check_at_least, check_number, check_positive, out_of_range
 from robotrl.fn.augment import PAD, draw_shifts, random_shift
 from robotrl.fn.clone import CloneLoss, Shape, chunk_shape, clone_loss_of
 from robotrl.fn.schedule import cosine
 from robotrl.policies.base import ACTION
-from robotrl.spec import Cache, HasReading, Spec, is_picture, measured, visible
-from robotrl.transforms import Affine, Clip, TransformGroup, bounds_to_unit, inverse, normalize
+from robotrl.spec import Cache, HasReading, is_picture, visible
+from robotrl.transforms import Affine, TransformGroup, inverse
 
 AHEAD = "ahead."
 """Prefix of the head of the second task in the loss."""
@@ -301,42 +300,6 @@ def check_reads(policy: object) -> None:
         )
 
 
-class Targets(NamedTuple):
-    """Numbers that a second task tells."""
-
-    arrays: dict[str, Tensor]
-    """(F, ...) by key, for each frame."""
-    mean: Tensor
-    """(S,) of all numbers side by side ..."""
-    std: Tensor
-    """... and their deviation; of a number that is always the same a small one instead."""
-
-    @classmethod
-    def of(cls, arrays: dict[str, Tensor]) -> Targets:
-        """Arrays, and their own mean and deviation."""
-        rows = torch.cat([x.flatten(1) for x in arrays.values()], dim=1)
-        return cls(arrays, rows.mean(dim=0), rows.std(dim=0, correction=0).clamp(min=1e-4))
-
-    def standard(self, arrays: Mapping[str, Tensor]) -> Tensor:
-        """(B, S) such arrays (B, ...) side by side, with mean 0 and deviation 1."""
-        return (torch.cat([arrays[key].flatten(1) for key in self.arrays], dim=1) - self.mean) / self.std
-
-
-def last_states(dataset: Dataset, specs: Mapping[str, Spec]) -> Targets:
-    """The vectors of the observation in the last frame of each frame's episode; mean and deviation over the episodes.
-
-    Raises:
-        ConfigError: the observation has no vector.
-    """
-    keys = measured(specs)
-    if not keys:
-        raise ConfigError(f"algo.foresight needs a measured vector among the observations: found {', '.join(specs)}")
-    last = dataset.offsets[1:] - 1
-    found = Targets.of({key: torch.from_numpy(dataset.frames(observation_key(key))[last]).float() for key in keys})
-    lengths = torch.from_numpy(dataset.offsets[1:] - dataset.offsets[:-1])
-    return found._replace(arrays={key: x.repeat_interleave(lengths, dim=0) for key, x in found.arrays.items()})
-
-
 def _normalisation(transforms: TransformGroup) -> Affine:
     """From the sim's units to the network's: what undoes the policy's own way back, whatever that is.
 
@@ -347,14 +310,3 @@ def _normalisation(transforms: TransformGroup) -> Affine:
     if len(found) != 1:
         raise ConfigError(f"the policy has {len(found)} affine transforms of its actions: expected 1, to be undone")
     return inverse(found[0])
-
-
-def transforms_for(dataset: Dataset, specs: Mapping[str, Spec], action_spec: Spec) -> TransformGroup:
-    """Normalisation from a dataset's statistics; actions by their bounds, so that [-1, 1] is all the robot can do.
-
-    Pictures and words are left to the policy.
-    """
-    stats = {key: dataset.stats[observation_key(key)] for key in measured(specs)}
-    inputs = [normalize(key, of["mean"].tolist(), of["std"].tolist(), floor=1e-3) for key, of in stats.items()]
-    from_unit = inverse(bounds_to_unit(ACTION, action_spec.low, action_spec.high))
-    return TransformGroup(tuple(inputs), (from_unit, Clip(ACTION, action_spec.low, action_spec.high)))

@@ -41,7 +41,7 @@ from robotrl.fn import chain
 from robotrl.fn.loss import PolicyLoss, value_mse
 from robotrl.fn.noise import randn
 from robotrl.policies.value import Critic
-from robotrl.spec import Chain, HasChain, HasPrivileged
+from robotrl.spec import Chain, HasChain, privileged
 
 ADAM_EPS = 1e-8
 CRITIC, BOTH = "critic", "both"
@@ -316,8 +316,8 @@ class ChainLearner(SimLearner):
         self.sim = setup.make_sim()
         check_fit(policy, self.sim)
         policy.control_dt_s = self.sim.control_dt_s
-        privileged = self.sim.privileged if isinstance(self.sim, HasPrivileged) else ()
-        specs = {key: self.sim.observation_spec[key] for key in privileged if key not in policy.observation_spec}
+        hidden = [key for key in privileged(self.sim) if key not in policy.observation_spec]
+        specs = {key: self.sim.observation_spec[key] for key in hidden}
         self._keys = {*policy.observation_spec, *specs}
         self._privileged = ObsNormalizer(specs, self.world)
         kind = next(policy.parameters())

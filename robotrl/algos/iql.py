@@ -18,7 +18,6 @@ from torch import Tensor
 from torch.func import functional_call
 
 from robotrl.algos.actor import RemoteExperience, experience_of
-from robotrl.algos.bc import transforms_for
 from robotrl.algos.engine import UPDATES_PER_CALL, Context, Engine, EngineMode, Group, LossModule, LossOut
 from robotrl.algos.experience import Acting, Experience
 from robotrl.algos.half import in_bf16
@@ -34,6 +33,7 @@ from robotrl.algos.off_policy import (
     rows_of,
 )
 from robotrl.algos.rows import means, part, run_updates
+from robotrl.algos.targets import transforms_for
 from robotrl.checkpoint import generator_state, set_generator_state
 from robotrl.data.chunks import check_dataset
 from robotrl.data.reader import read_dataset

@@ -16,12 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from robotrl.algos.bc import Targets, last_states, transforms_for
 from robotrl.algos.engine import UPDATES_PER_CALL, Context, EngineMode, Group, LossModule, LossOut
 from robotrl.algos.half import in_bf16
 from robotrl.algos.learner import Setup
 from robotrl.algos.rows import fitting, means, part, run_updates
 from robotrl.algos.symmetric import Symmetric, changes_of
+from robotrl.algos.targets import Targets, frames_of, last_states, transforms_for
 from robotrl.checkpoint import generator_state, set_generator_state
 from robotrl.data.chunks import check_dataset
 from robotrl.data.layout import observation_key
@@ -29,7 +29,7 @@ from robotrl.data.reader import Dataset, read_dataset
 from robotrl.errors import CapabilityError, ConfigError, check_at_least, check_number, check_positive, out_of_range
 from robotrl.fn.schedule import cosine
 from robotrl.parts import arrays_in_parts
-from robotrl.spec import HasLooking, HasPrivileged, HasReading, VecSim, is_picture, visible
+from robotrl.spec import HasLooking, HasReading, is_picture, privileged, visible
 
 JUDGED = 1024
 """Frames that are held out and looked at after each iteration, at most; they are spread over all that are held out."""
@@ -134,7 +134,7 @@ class LookLearner:
         self.iterations = math.ceil(cfg.updates / cfg.updates_per_iteration)
         torch.manual_seed(setup.seed)
         sim = setup.make_sim()
-        specs, hidden = visible(sim), _privileged(sim)
+        specs, hidden = visible(sim), privileged(sim)
         action_spec, control_dt_s = sim.action_spec, sim.control_dt_s
         changes = changes_of(cfg.symmetries, sim)
         sim.close()
@@ -152,7 +152,7 @@ class LookLearner:
         self.policy.control_dt_s = control_dt_s
         # where no words are read, every change may be made to every frame
         seen = [key for key, spec in specs.items() if cfg.reading or is_picture(spec)]
-        obs = {key: _frames(dataset, key) for key in seen}
+        obs = {key: frames_of(dataset, key) for key in seen}
         self._targets = {"hidden/": hidden_numbers(dataset, hidden)}
         if cfg.reading:
             self._targets["end/"] = last_states(dataset, specs)
@@ -259,15 +259,7 @@ def hidden_numbers(dataset: Dataset, hidden: tuple[str, ...]) -> Targets:
     if not known:
         found, wanted = ", ".join(dataset.features), ", ".join(hidden) or "it has none"
         raise ConfigError(f"dataset has {found}: expected a privileged array of the sim ({wanted})")
-    return Targets.of({key: _frames(dataset, key).float() for key in known})
-
-
-def _privileged(sim: VecSim) -> tuple[str, ...]:
-    return tuple(sim.privileged) if isinstance(sim, HasPrivileged) else ()
-
-
-def _frames(dataset: Dataset, key: str) -> Tensor:
-    return torch.from_numpy(dataset.frames(observation_key(key)))
+    return Targets.of({key: frames_of(dataset, key).float() for key in known})
 
 
 def _check(cfg: LookCfg) -> None:

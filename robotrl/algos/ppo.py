@@ -32,7 +32,7 @@ from robotrl.fn.loss import PolicyLoss, ppo_clip, value_clipped_mse, value_mse
 from robotrl.policies.base import ACTION
 from robotrl.policies.nets import Activation
 from robotrl.policies.value import Critic
-from robotrl.spec import Density, HasDensity, HasPrivileged
+from robotrl.spec import Density, HasDensity, privileged, visible
 from robotrl.transforms import Clip, TransformGroup, bounds_to_unit, inverse
 
 SCHEDULES = ("constant", "linear", "adaptive")
@@ -200,8 +200,7 @@ class PpoLearner(SimLearner):
         self._seed = setup.seed
         torch.manual_seed(setup.seed)
         self.sim = setup.make_sim()
-        privileged = self.sim.privileged if isinstance(self.sim, HasPrivileged) else ()
-        specs = {key: spec for key, spec in self.sim.observation_spec.items() if key not in privileged}
+        specs, hidden = visible(self.sim), {key: self.sim.observation_spec[key] for key in privileged(self.sim)}
         model: Any = setup.init_policy
         self._normalizer: ObsNormalizer | None = None
         if model is None:
@@ -218,10 +217,10 @@ class PpoLearner(SimLearner):
         self.policy: Any = model
         self.policy.control_dt_s = self.sim.control_dt_s
         check_settings(cfg, self.policy.horizon)
-        self._privileged = ObsNormalizer({key: self.sim.observation_spec[key] for key in privileged}, self.world)
+        self._privileged = ObsNormalizer(hidden, self.world)
         self.critic = Critic(
             self.policy.context_width,
-            {key: self.sim.observation_spec[key] for key in privileged},
+            hidden,
             self._privileged.transforms(),
             cfg.critic_hidden,
             cfg.critic_activation,

@@ -1,0 +1,68 @@
+"""What learners on a dataset take from it beside its chunks: normalisation, and numbers that a second task tells."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from robotrl.data.layout import observation_key
+from robotrl.data.reader import Dataset
+from robotrl.errors import ConfigError
+from robotrl.policies.base import ACTION
+from robotrl.spec import Spec, measured
+from robotrl.transforms import Clip, TransformGroup, bounds_to_unit, inverse, normalize
+
+
+def transforms_for(dataset: Dataset, specs: Mapping[str, Spec], action_spec: Spec) -> TransformGroup:
+    """Normalisation from a dataset's statistics; actions by their bounds, so that [-1, 1] is all the robot can do.
+
+    Pictures and words are left to the policy.
+    """
+    stats = {key: dataset.stats[observation_key(key)] for key in measured(specs)}
+    inputs = [normalize(key, of["mean"].tolist(), of["std"].tolist(), floor=1e-3) for key, of in stats.items()]
+    from_unit = inverse(bounds_to_unit(ACTION, action_spec.low, action_spec.high))
+    return TransformGroup(tuple(inputs), (from_unit, Clip(ACTION, action_spec.low, action_spec.high)))
+
+
+def frames_of(dataset: Dataset, key: str) -> Tensor:
+    """(F, ...) an array of the observation in all frames."""
+    return torch.from_numpy(dataset.frames(observation_key(key)))
+
+
+class Targets(NamedTuple):
+    """Numbers that a second task tells."""
+
+    arrays: dict[str, Tensor]
+    """(F, ...) by key, for each frame."""
+    mean: Tensor
+    """(S,) of all numbers side by side ..."""
+    std: Tensor
+    """... and their deviation; of a number that is always the same a small one instead."""
+
+    @classmethod
+    def of(cls, arrays: dict[str, Tensor]) -> Targets:
+        """Arrays, and their own mean and deviation."""
+        rows = torch.cat([x.flatten(1) for x in arrays.values()], dim=1)
+        return cls(arrays, rows.mean(dim=0), rows.std(dim=0, correction=0).clamp(min=1e-4))
+
+    def standard(self, arrays: Mapping[str, Tensor]) -> Tensor:
+        """(B, S) such arrays (B, ...) side by side, with mean 0 and deviation 1."""
+        return (torch.cat([arrays[key].flatten(1) for key in self.arrays], dim=1) - self.mean) / self.std
+
+
+def last_states(dataset: Dataset, specs: Mapping[str, Spec]) -> Targets:
+    """The vectors of the observation in the last frame of each frame's episode; mean and deviation over the episodes.
+
+    Raises:
+        ConfigError: the observation has no vector.
+    """
+    keys = measured(specs)
+    if not keys:
+        raise ConfigError(f"algo.foresight needs a measured vector among the observations: found {', '.join(specs)}")
+    last = dataset.offsets[1:] - 1
+    found = Targets.of({key: frames_of(dataset, key)[last].float() for key in keys})
+    lengths = torch.from_numpy(dataset.offsets[1:] - dataset.offsets[:-1])
+    return found._replace(arrays={key: x.repeat_interleave(lengths, dim=0) for key, x in found.arrays.items()})
