@@ -21,7 +21,7 @@ test: setup-test ## lint, types and all tests; fails on a skip that tests/allowe
 	@.venv/bin/ruff format --check --quiet .
 	@$(PY) tools/typecheck.py
 	@$(PY) tools/warm_kernels.py
-	@ROBOTRL_STRICT_SKIPS=1 $(PY) -m pytest -n logical --maxprocesses 4 --dist loadfile --durations 25
+	@ROBOTRL_STRICT_SKIPS=1 $(PY) -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations 25
 
 format: setup-test ## format the code and mend what the linter can
 	@.venv/bin/ruff check --fix-only --quiet .

@@ -13,10 +13,42 @@ import signal
 import sys
 from pathlib import Path
 
+import pytest
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 LINKS = ROOT / "build" / "checkout"
 PARTS = ("sims", "policies", "deploy", "configs", "benchmarks")
+
+# What starts processes or compiles. A worker that begins one of them last would leave the others with nothing to do.
+SLOW_FIRST = (
+    "test_algos_ddp.py",
+    "test_algos_chain.py",
+    "test_policies_vla.py",
+    "test_conformance.py",
+    "test_train.py",
+    "test_cli.py",
+    "test_device.py",
+    "test_quickstart.py",
+    "test_resume.py",
+    "test_algos_actor.py",
+    "test_algos_sac.py",
+    "test_algos_ppo.py",
+    "test_engine.py",
+    "test_footprint.py",
+    "test_memory_command.py",
+    "test_policies_vla_fresh.py",
+    "test_docs_algorithms.py",
+    "test_tutorials.py",
+    "test_kept.py",
+    "test_recompute.py",
+    "test_run_faults.py",
+    "test_bench_vla.py",
+    "test_bench_finetune.py",
+    "test_bench_driving.py",
+    "test_bench_chain.py",
+    "test_bench_cells.py",
+)
 
 # A shell starts background jobs with Ctrl-C ignored, which every process started from here would inherit; the tests
 # that send it need it to work wherever they run.
@@ -56,3 +88,9 @@ if not _installed_from_here():
     # In a child started here, the current folder would come first, and its `robotrl` lacks the other parts.
     os.environ["PYTHONSAFEPATH"] = "1"
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(LINKS), os.environ.get("PYTHONPATH")]))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Slow files first; the order within a file, and of the others, stays."""
+    rank = {name: place for place, name in enumerate(SLOW_FIRST)}
+    items.sort(key=lambda item: rank.get(item.path.name, len(rank)))
