@@ -10,10 +10,11 @@ import torch
 from torch import nn
 
 from robotrl.algos.ddp import ALONE, World
-from robotrl.algos.engine import Engine, Updater
+from robotrl.algos.engine import Engine
 from robotrl.algos.kept import Kept
 from robotrl.algos.sharded import ShardedEngine
 from robotrl.algos.update import Group, LossModule
+from robotrl.algos.updater import Updater
 from robotrl.config import ActorCfg
 from robotrl.placed import CPU
 from robotrl.spec import Cache, VecSim

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from robotrl.algos.engine import Updater
+from robotrl.algos.updater import Updater
 
 ROWS_BYTES = 64 << 20
 """Rows drawn at once for the next updates take about this much memory at most."""

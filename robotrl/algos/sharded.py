@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from robotrl.algos.ddp import World
-from robotrl.algos.engine import EngineMode, Updates, check_rows, check_updates, members_of, minibatches
 from robotrl.algos.flat import Views, in_turn
 from robotrl.algos.update import Context, Group, LossModule, Measured, Names, State, Update
+from robotrl.algos.updater import EngineMode, Updates, check_rows, check_updates, members_of, minibatches
 from robotrl.errors import CapabilityError, ConfigError
 
 
