@@ -1,13 +1,14 @@
 """Updates of policy gradient through the chain, against the same updates in straightforward eager torch.
 
 Both learn from one recorded rollout of `mujoco/peg-insert`, with the networks and sizes of the presets, and take turns.
-The baseline is measured with one torch thread and with torch's own default, and the better counts; ours has one, and
-is measured in bfloat16 as well.
+Both are measured with one torch thread and with torch's own default, and the better counts for each; ours in bfloat16
+as well.
 """
 
 from __future__ import annotations
 
 import copy
+import functools
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -33,7 +34,7 @@ from robotrl.transforms import Clip, TransformGroup, bounds_to_unit, inverse
 DESCRIPTION = "updates per second of ReinFlow and DPPO on mujoco/peg-insert against plain eager torch"
 PEERS: dict[str, str] = {}
 TASK, NUM_ENVS, SEED = "mujoco/peg-insert", 96, 0
-OURS, OURS_BF16, PLAIN = "robotrl", "robotrl, bfloat16", "eager torch"
+OURS, OURS_BF16, PLAIN = "robotrl", "robotrl in bfloat16", "eager torch"
 UNIT = "iterations/s"
 
 
@@ -69,6 +70,19 @@ class Measured(NamedTuple):
     """Iterations' updates per second, by route."""
     shares: Shares
     compile_s: float
+    """Of one thread, in float32."""
+
+
+class Setting(NamedTuple):
+    """How ours is run."""
+
+    bf16: bool
+    threads: int
+
+    @property
+    def route(self) -> str:
+        """Its name among what takes turns."""
+        return _threads(OURS_BF16 if self.bf16 else OURS, self.threads)
 
 
 def run(quick: bool) -> dict[str, Figure]:
@@ -97,75 +111,86 @@ def make_baseline(method: Method, learner: ChainLearner) -> ReinFlowBaseline | D
 
 def measure(method: Method, quick: bool, num_envs: int = NUM_ENVS, engine: EngineMode = "compiled") -> Measured:
     """Updates on one rollout, interleaved; then one whole iteration of ours, taken apart."""
-    learner = make_learner(method, engine, num_envs)
-    halved = make_learner(method, engine, num_envs, bf16=True)
-    baseline = make_baseline(method, learner)
-    batch, _ = learner.collect()
-    # until its first rollout a learner trains its critic alone
-    halved.collect()
+    default = torch.get_num_threads()
+    counts = sorted({1, default})[: 1 if quick else 2]
+    learners = {
+        Setting(bf16, threads): make_learner(method, engine, num_envs, bf16)
+        for bf16 in (False, True)
+        for threads in counts
+    }
+    first = learners[Setting(False, 1)]
+    baseline = make_baseline(method, first)
+    batch, _ = first.collect()
     generator = torch.Generator().manual_seed(SEED)
     cfg = method.cfg
 
-    def ours(learner: ChainLearner) -> Callable[[], float]:
-        def run_once() -> float:
-            begun = time.perf_counter()
-            scalars = learner.update(batch)
-            seconds = time.perf_counter() - begun
-            if not scalars["actor_updates"]:
-                raise RuntimeError("an update left the actor as it was: expected one of actor and critic")
-            return 1 / seconds
+    def ours(learner: ChainLearner) -> float:
+        begun = time.perf_counter()
+        scalars = learner.update(batch)
+        seconds = time.perf_counter() - begun
+        if not scalars["actor_updates"]:
+            raise RuntimeError("an update left the actor as it was: expected one of actor and critic")
+        return 1 / seconds
 
-        return run_once
+    def plain() -> float:
+        order = epoch_order(len(batch.advantage), cfg.minibatch, cfg.epochs, generator, keep_all=False)
+        begun = time.perf_counter()
+        baseline.update(batch, order)
+        return 1 / (time.perf_counter() - begun)
 
-    def plain(threads: int) -> Callable[[], float]:
+    def on(threads: int, once: Callable[[], float]) -> Callable[[], float]:
         def run_once() -> float:
-            order = epoch_order(len(batch.advantage), cfg.minibatch, cfg.epochs, generator, keep_all=False)
             torch.set_num_threads(threads)
-            begun = time.perf_counter()
-            baseline.update(batch, order)
-            seconds = time.perf_counter() - begun
+            rate = once()
             torch.set_num_threads(1)
-            return 1 / seconds
+            return rate
 
         return run_once
 
-    default = torch.get_num_threads()
-    torch.set_num_threads(1)
-    # compiling is no part of an iteration
-    learner.update(batch)
-    halved.update(batch)
-    routes: dict[str, Callable[[], float]] = {OURS: ours(learner), OURS_BF16: ours(halved), _plain(1): plain(1)}
-    if default > 1 and not quick:
-        routes[_plain(default)] = plain(default)
+    routes: dict[str, Callable[[], float]] = {}
+    for setting, learner in learners.items():
+        if learner is not first:
+            # until its first rollout a learner trains its critic alone
+            learner.collect()
+        routes[setting.route] = on(setting.threads, functools.partial(ours, learner))
+        # compiling, for this number of threads, is no part of an iteration
+        routes[setting.route]()
+    routes |= {_threads(PLAIN, threads): on(threads, plain) for threads in counts}
     rates = paired(routes, 1 if quick else 9)
-    shares = _shares(learner)
+    shares = _shares(first)
     torch.set_num_threads(default)
-    return Measured(rates, shares, learner.compile_s)
+    return Measured(rates, shares, first.compile_s)
 
 
 def figures_of(name: str, measured: Measured) -> dict[str, Figure]:
-    """Ours against the plain implementation at its better number of threads, and where an iteration goes."""
+    """Ours against the plain implementation, each at its better number of threads, and where an iteration goes."""
     cfg = METHODS[name].cfg
     what = f"{NUM_ENVS} envs x {cfg.steps_per_env} steps, minibatch {cfg.minibatch}, {cfg.epochs} epochs"
     rates, shares = measured.rates, measured.shares
-    plain = (route for route in rates.samples if route.startswith(PLAIN))
-    peers = sorted(plain, key=lambda r: rates.spread(r).median, reverse=True)
-    tried = "; ".join(f"{route}: {number(rates.spread(route).median)}" for route in peers)
+
+    def best(kind: str) -> str:
+        return max((r for r in rates.samples if r.startswith(f"{kind}, ")), key=lambda r: rates.spread(r).median)
+
+    tried = "; ".join(f"{route}: {number(rates.spread(route).median)}" for route in rates.samples)
     return {
-        f"updates_per_s_{name}": rates.figure(OURS, peers[0], UNIT, "higher", f"{what}; the better counts of {tried}"),
+        f"updates_per_s_{name}": rates.figure(
+            best(OURS), best(PLAIN), UNIT, "higher", f"{what}; the better counts for each of {tried}"
+        ),
         f"updates_per_s_bf16_{name}": rates.figure(
-            OURS_BF16, peers[0], UNIT, "higher", "the same with algo.bf16, against the same in float32"
+            best(OURS_BF16), best(PLAIN), UNIT, "higher", "the same with algo.bf16, against the same in float32"
         ),
         f"compile_s_{name}": Figure(measured.compile_s, "s", note="once; not in the iterations per second"),
-        f"simulator_share_{name}": Figure(shares.simulator, "of an iteration", note="of a whole iteration of ours"),
+        f"simulator_share_{name}": Figure(
+            shares.simulator, "of an iteration", note="of a whole iteration of ours, one thread"
+        ),
         f"network_evaluations_{name}": Figure(
             shares.evaluations, "rows", note="of the policy's network in an iteration; those of updates have a gradient"
         ),
     }
 
 
-def _plain(threads: int) -> str:
-    return f"{PLAIN}, {threads} thread{'' if threads == 1 else 's'}"
+def _threads(kind: str, threads: int) -> str:
+    return f"{kind}, {threads} thread{'' if threads == 1 else 's'}"
 
 
 def _shares(learner: ChainLearner) -> Shares:

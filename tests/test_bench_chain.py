@@ -8,7 +8,17 @@ import pytest
 import torch
 
 from robotrl.algos.on_policy import epoch_order
-from robotrl.benchmarks.chain import METHODS, OURS, OURS_BF16, figures_of, make_baseline, make_learner, measure
+from robotrl.benchmarks.chain import (
+    METHODS,
+    Measured,
+    Setting,
+    Shares,
+    figures_of,
+    make_baseline,
+    make_learner,
+    measure,
+)
+from robotrl.benchmarks.figures import Paired
 from robotrl.policies.diffusion import DiffusionCfg
 from robotrl.policies.flow import FlowCfg
 
@@ -49,9 +59,25 @@ def test_the_figures_have_what_was_measured():
     measured = measure(small("dppo"), quick=True, num_envs=4, engine="eager")
     figures = figures_of("dppo", measured)
     figure = figures["updates_per_s_dppo"]
-    assert figure.value == measured.rates.spread(OURS).median
+    assert figure.value == measured.rates.spread(Setting(False, 1).route).median
     assert figure.peer == figures["updates_per_s_bf16_dppo"].peer == "eager torch, 1 thread"
-    assert figures["updates_per_s_bf16_dppo"].value == measured.rates.spread(OURS_BF16).median
+    assert figures["updates_per_s_bf16_dppo"].value == measured.rates.spread(Setting(True, 1).route).median
     assert 0 < figures["simulator_share_dppo"].value < 1
     # 16 decisions (more where an episode ended), each asked 5 times for acting and 5 times in each epoch
     assert figures["network_evaluations_dppo"].value >= (16 + 2 * 16) * 5
+
+
+def test_each_counts_at_its_better_number_of_threads():
+    rates = {
+        "robotrl, 1 thread": (2.0,),
+        "robotrl, 2 threads": (3.0,),
+        "robotrl in bfloat16, 1 thread": (6.0,),
+        "robotrl in bfloat16, 2 threads": (5.0,),
+        "eager torch, 1 thread": (1.0,),
+        "eager torch, 2 threads": (1.5,),
+    }
+    measured = Measured(Paired(rates), Shares(0.5, 10), 1.0)
+    figures = figures_of("dppo", measured)
+    assert (figures["updates_per_s_dppo"].value, figures["updates_per_s_dppo"].ratio) == (3.0, 2.0)
+    assert (figures["updates_per_s_bf16_dppo"].value, figures["updates_per_s_bf16_dppo"].ratio) == (6.0, 4.0)
+    assert figures["updates_per_s_dppo"].peer == "eager torch, 2 threads"
