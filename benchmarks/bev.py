@@ -310,11 +310,37 @@ def table(document: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+LABELS = {
+    "env_steps_per_s_vector_1_thread": "vector observations, 1 thread",
+    "env_steps_per_s_vector_2_threads": "vector observations, 2 threads",
+    "env_steps_per_s_none_1_thread": "no observations, 1 thread",
+    "env_steps_per_s_none_2_threads": "no observations, 2 threads",
+    "env_steps_per_s_vector_2_threads_random": "vector observations, 2 threads, random actions",
+    "road_users_present": "road users in an env",
+    "raster_frames_per_s": "rasters, 2 threads",
+    "raster_frames_per_s_packed": "rasters as bits, 2 threads",
+    "env_steps_per_s_loaded_1_thread": "1 thread, a core busy",
+    "env_steps_per_s_loaded_2_threads": "2 threads, a core busy",
+    "loaded_2_threads_vs_1_thread": "2 threads against 1, a core busy",
+    "cost_over_envs_highest_to_lowest": "highest to lowest of these",
+    "us_per_added_agent_slot": "each slot more",
+    "worst_off_the_line_per_agent_slot": "furthest off a line over slots",
+    "us_per_added_road_user_present": "each road user more",
+    "worst_off_the_line_per_road_user_present": "furthest off a line over road users",
+    "vehicle_s_per_s_vs_highway_env": "cars, 1 thread",
+    "vehicle_s_per_s_vs_highway_env_default": "cars, 1 thread",
+    "vehicle_s_per_s_vs_metadrive": "cars, 1 thread",
+    "env_steps_per_s_vs_highway_env": "whatever the number of cars",
+    "first_step_s_empty_cache": "first step, nothing compiled",
+    "first_step_s_warm_cache": "first step, from then on",
+    "map_ms": "a map",
+}
+"""Names of figures as a reader sees them; those of sweeps ("us_per_env_step_64_envs") are made."""
+
+
 def label(key: str) -> str:
     """Name of a figure as a reader sees it; the unit stands beside the number."""
-    for unit in ("env_steps_per_s_", "us_per_env_step_"):
-        key = key.removeprefix(unit)
-    return key.replace("_", " ")
+    return LABELS.get(key, key.removeprefix("us_per_env_step_").replace("_", " "))
 
 
 def _with_target(name: str, note: str) -> str:

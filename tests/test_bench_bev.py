@@ -192,8 +192,15 @@ def test_the_table_names_targets_and_gaps() -> None:
     }
     table = bev.table({"figures": {key: figure.to_json() for key, figure in figures.items()}})
     assert table.splitlines()[2:] == [
-        "| vector 1 thread | **150,000 env steps/s** | 100,000 to 200,000 | target 400,000 |  |  |  |",
-        "| vehicle s per s vs metadrive | **2,000 vehicle-seconds/s** |  |  | MetaDrive | not installed |  |",
-        "| vehicle s per s vs highway env | **200,000 vehicle-seconds/s** | 100,000 to 300,000 | 1,000 times |"
+        "| vector observations, 1 thread | **150,000 env steps/s** | 100,000 to 200,000 | target 400,000 |  |  |  |",
+        "| cars, 1 thread | **2,000 vehicle-seconds/s** |  |  | MetaDrive | not installed |  |",
+        "| cars, 1 thread | **200,000 vehicle-seconds/s** | 100,000 to 300,000 | 1,000 times |"
         " highway-env | 200 | 1,000 (900 to 1,100) |",
     ]
+
+
+def test_every_figure_of_the_results_has_a_name_for_readers() -> None:
+    results = json.loads((Path(__file__).parents[1] / "benchmarks" / "results" / "bev.json").read_text())
+    for key in results["figures"]:
+        assert key in bev.LABELS or key.startswith("us_per_env_step_"), key
+    assert bev.label("us_per_env_step_64_envs") == "64 envs"
