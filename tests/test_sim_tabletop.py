@@ -97,6 +97,12 @@ def test_what_cannot_be_said(text: str, message: str) -> None:
         ({"families": []}, "one or more"),
         ({"compositions": "heldout"}, "compositions 'heldout' is unknown: did you mean 'held-out'"),
         ({"limit_s": 0.1}, "limit_s"),
+        ({"families": "point", "things": 0}, "things is 0: expected as many as 'point' needs, a number from 1 to 6"),
+        ({"families": "stack", "things": 1}, "things is 1: expected as many as 'stack' needs, a number from 2 to 6"),
+        ({"families": "sort", "mats": 1}, "mats is 1: expected as many as 'sort' needs, a number from 2 to 3"),
+        ({"families": "put-on", "mats": 0}, "mats is 0: expected as many as 'put-on' needs, a number from 1 to 3"),
+        ({"things": 7}, "things is 7: .* from 1 to 6"),
+        ({"things": 6, "mats": 3}, "things and mats is 9: expected 8 together at most"),
     ],
 )
 def test_bad_options(options: dict[str, Any], message: str) -> None:
@@ -105,6 +111,8 @@ def test_bad_options(options: dict[str, Any], message: str) -> None:
 
 
 # starts
+
+_HERE = [f"{name.replace(' ', '_')}_here" for name in (*MOVABLES, *MATS)]
 
 
 def lay(count: int, which: Any = "all", first: int = 0) -> layout.Layout:
@@ -134,6 +142,30 @@ def test_three_things_and_two_mats_stand_apart_and_what_is_named_is_there() -> N
     # each thing, each mat and each direction comes up
     assert set(a.tolist()) == set(range(6)) and set(mat[mat >= 0].tolist()) == {0, 1, 2}
     assert set(found.says[:, 4].tolist()) == {-1, *range(len(DIRECTIONS))}
+
+
+@pytest.mark.parametrize(("things", "mats"), [(1, 0), (2, 0), (2, 3), (6, 2)])
+def test_the_table_is_as_full_as_asked_for(things: int, mats: int) -> None:
+    families = (Family.POINT, Family.LIFT, Family.PUSH)
+    found = layout.lay(np.arange(300), layout.deck(families, "all", things, mats))
+    every = np.arange(300)
+    assert (found.here.sum(axis=1) == things).all() and (found.mats_here.sum(axis=1) == mats).all()
+    assert found.here[every, found.says[:, 1]].all()
+    pos = np.where(found.here[..., None], found.pos, np.nan)
+    assert (found.pos[~found.here][:, 0] == layout.AWAY_M).all()
+    if things > 1:
+        apart = np.linalg.norm(pos[:, :, None] - pos[:, None], axis=-1)[:, ~np.eye(6, dtype=bool)]
+        assert np.nanmin(apart) > 2 * np.sqrt(2) * H
+    # what is said of a start does not depend on how full its table is
+    assert np.array_equal(found.says, layout.lay(every, layout.deck(families, "all")).says)
+
+
+def test_a_sim_shows_as_many_things_as_asked_for() -> None:
+    sim = robotrl.make_sim("mujoco/tabletop", num_envs=3, seed=0, families="point,push", things=2, mats=0)
+    things = sim.reset(seed=0)["things"]
+    here = [things[:, sim.observation_spec["things"].names.index(name)] for name in _HERE]
+    assert torch.stack(here[:6]).sum(0).tolist() == [2.0] * 3 and torch.stack(here[6:]).sum() == 0
+    sim.close()
 
 
 @pytest.mark.parametrize("which", ["seen", "held-out"])

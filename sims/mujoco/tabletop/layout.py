@@ -1,7 +1,7 @@
 """Starts of the tabletop: which instruction, which things, and where they stand; each a function of its id alone.
 
-Three things and two mats lie on the table, on five of eight places, those of the instruction among them. Of some
-layouts the first is taken that leaves the instruction's way free.
+Things and mats lie on the table, three and two unless asked for otherwise, on some of eight places, those of the
+instruction among them. Of some layouts the first is taken that leaves the instruction's way free.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from robotrl.errors import check_count, out_of_range
 from robotrl.fn import counter
 from robotrl.sims.mujoco.tabletop.language import (
     MATS,
@@ -30,10 +31,10 @@ Rows = NDArray[np.int64]
 HALF_M = 0.02
 """Half an edge of a block; radius and half height of a can."""
 MAT_HALF_M = 0.04
-PRESENT = 3
-"""Things on the table."""
-MATS_PRESENT = 2
-"""Mats on it."""
+THINGS = 3
+"""Things on the table, unless asked for otherwise."""
+MATS_LAID = 2
+"""Mats on it, unless asked for otherwise."""
 PLACES_M = tuple((x, y) for x in (0.40, 0.54) for y in (-0.18, -0.06, 0.06, 0.18))
 JITTER_M = 0.015
 """Things stand so far off their places at most, along x and along y."""
@@ -80,7 +81,7 @@ class Layout(NamedTuple):
 
 
 class Deck(NamedTuple):
-    """Compositions to draw from, of several families."""
+    """Compositions to draw from, of several families, and how full the table is."""
 
     rows: Rows
     """(C, 5) family, a, b, mat, direction; those of a family stand together."""
@@ -88,14 +89,35 @@ class Deck(NamedTuple):
     """(F,) where each family's begin."""
     number: Rows
     """(F,) how many."""
+    things: int
+    """On the table."""
+    mats: int
+    """On it."""
 
 
-def deck(families: tuple[Family, ...], which: Compositions) -> Deck:
-    """The compositions that starts draw from."""
+def deck(families: tuple[Family, ...], which: Compositions, things: int = THINGS, mats: int = MATS_LAID) -> Deck:
+    """What starts draw from.
+
+    Args:
+        families: of instructions.
+        which: of their compositions.
+        things: on the table.
+        mats: on the table.
+
+    Raises:
+        ConfigError: more than there are or than there is room for, or fewer than an instruction needs.
+    """
     parts: list[tuple[Composition, ...]] = [compositions(family, which) for family in families]
+    for family, part in zip(families, parts, strict=True):
+        need = 2 if part[0].b >= 0 else 1
+        check_count("things", things, need, len(MOVABLES), f"as many as {family.title!r} needs, a number")
+        need = 2 if family == Family.SORT else int(part[0].mat >= 0)
+        check_count("mats", mats, need, len(MATS), f"as many as {family.title!r} needs, a number")
+    if things + mats > len(PLACES_M):
+        raise out_of_range("things and mats", things + mats, f"{len(PLACES_M)} together at most, one on each place")
     count = np.array([len(part) for part in parts], np.int64)
     rows = np.array([list(one) for part in parts for one in part], np.int64)
-    return Deck(rows, np.concatenate([[0], np.cumsum(count)[:-1]]), count)
+    return Deck(rows, np.concatenate([[0], np.cumsum(count)[:-1]]), count, things, mats)
 
 
 def lay(ids: Ids, cards: Deck) -> Layout:
@@ -111,14 +133,14 @@ def lay(ids: Ids, cards: Deck) -> Layout:
     wanted = u[:, at : at + len(MOVABLES)].copy()
     wanted[every, a] = -2
     wanted[b >= 0, b[b >= 0]] = -1
-    things = np.argsort(wanted, axis=1, kind="stable")[:, :PRESENT]
+    things = np.argsort(wanted, axis=1, kind="stable")[:, : cards.things]
     at += len(MOVABLES)
     asked = u[:, at : at + len(MATS)].copy()
     asked[mat >= 0, mat[mat >= 0]] = -2
     sorts = family == Family.SORT
     for which in (a, b):
         asked[every[sorts], colour(which[sorts])] = -1
-    flat = np.argsort(asked, axis=1, kind="stable")[:, :MATS_PRESENT]
+    flat = np.argsort(asked, axis=1, kind="stable")[:, : cards.mats]
     at += len(MATS)
     yaw = TURN_RAD * (2 * u[:, at : at + len(MOVABLES)] - 1)
     at += len(MOVABLES)
@@ -134,9 +156,9 @@ def lay(ids: Ids, cards: Deck) -> Layout:
     found = Layout(says, pos, yaw, here, mats, mats_here, tip)
     open_ = every
     for attempt in range(TRIES):
-        places = _places(ids[open_], attempt)
-        pos[open_[:, None], things[open_]] = places[:, :PRESENT]
-        mats[open_[:, None], flat[open_]] = places[:, PRESENT:]
+        places = _places(ids[open_], attempt, cards.things + cards.mats)
+        pos[open_[:, None], things[open_]] = places[:, : cards.things]
+        mats[open_[:, None], flat[open_]] = places[:, cards.things :]
         on = open_[family[open_] == Family.CLEAR]
         pos[on, a[on]] = mats[on, mat[on]]
         open_ = open_[~is_free(found, open_)]
@@ -145,9 +167,8 @@ def lay(ids: Ids, cards: Deck) -> Layout:
     return found
 
 
-def _places(ids: Ids, attempt: int) -> Array:
-    """(n, 5, 2) places of the things, then of the mats."""
-    count = PRESENT + MATS_PRESENT
+def _places(ids: Ids, attempt: int, count: int) -> Array:
+    """(n, count, 2) places of the things, then of the mats."""
     u = counter.uniform(_SEED + 1 + attempt, ids, len(PLACES_M) + 2 * count)
     order = np.argsort(u[:, : len(PLACES_M)], axis=1)[:, :count]
     jitter = u[:, len(PLACES_M) :].reshape(-1, count, 2)

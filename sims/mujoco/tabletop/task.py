@@ -85,12 +85,14 @@ class Tabletop(ArmTask[WorldHand]):
         self,
         families: Sequence[str] | str | None,
         which: Compositions,
+        things: int,
+        mats: int,
         reward: Literal["sparse", "shaped"],
         limit_s: float,
     ) -> None:
         super().__init__(reward, limit_s)
         self.families: tuple[Family, ...] = chosen(families)
-        self.deck = layout.deck(self.families, which)
+        self.deck = layout.deck(self.families, which, things, mats)
         self.observation_spec = {
             "state": spec_of((*HAND_COLUMNS, *FINGER_COLUMNS)),
             "instruction": instruction_spec(),
@@ -322,6 +324,8 @@ def make(
     *,
     families: Sequence[str] | str | None = None,
     compositions: Compositions = "seen",
+    things: int = layout.THINGS,
+    mats: int = layout.MATS_LAID,
     reward: Literal["sparse", "shaped"] = "sparse",
     limit_s: float = LIMIT_S,
     threads: int = 0,
@@ -335,6 +339,8 @@ def make(
         seed: seeds which training starts are drawn.
         families: names of the families of instructions, or a text with commas between them; all without.
         compositions: instructions to draw from: those "seen" in training, those "held-out" from it, or "all".
+        things: blocks and cans on the table, as many as the instructions need to 6; with the mats 8 at most.
+        mats: flat targets on it, as many as the instructions need to 3.
         reward: "sparse" is +1 at success and 0 otherwise; "shaped" adds ten times the metres gained on the goal.
         limit_s: time limit of an episode, 0.5 to 60 s.
         threads: physics threads, 0 for every core.
@@ -346,5 +352,5 @@ def make(
     """
     from robotrl.sims.mujoco.tabletop.expert import TabletopExpert
 
-    task = Tabletop(families, compositions, reward, limit_s)
+    task = Tabletop(families, compositions, things, mats, reward, limit_s)
     return TabletopSim(Core(task, num_envs, seed, threads, randomization, dump_dir), TabletopExpert)
