@@ -23,7 +23,7 @@ from robotrl.data.reader import read_dataset
 from robotrl.errors import CapabilityError, ConfigError, check_at_least, check_number, check_positive, out_of_range
 from robotrl.fn.augment import PAD, draw_shifts, random_shift
 from robotrl.fn.clone import CloneLoss, Shape, chunk_shape, clone_loss_of
-from robotrl.fn.schedule import cosine
+from robotrl.fn.schedule import warmed_cosine
 from robotrl.policies.base import ACTION
 from robotrl.spec import Cache, HasReading, is_picture, visible
 from robotrl.transforms import Affine, TransformGroup, inverse
@@ -103,8 +103,7 @@ class BcLoss(LossModule):
         if "share" in batch:
             # of a part of a batch, the mean over what is valid in it: it counts as much as it has of that
             loss = loss * batch["valid"].float().mean() / batch["share"].mean()
-        done = context.carry[0]
-        lr = self._cfg.lr * cosine(done / self._cfg.updates) * ((done + 1) / (self._cfg.warmup + 1)).clamp(max=1)
+        lr = self._cfg.lr * warmed_cosine(context.carry[0], self._cfg.updates, self._cfg.warmup)
         info, rates = {"lr": lr}, (lr,)
         if foreseen is not None:
             info["foresight"] = (foreseen - batch["end"]).square().mean()
@@ -163,7 +162,7 @@ class BcLearner:
         self._ends: Targets | None = None
         if cfg.foresight:
             check_reads(self.model)
-            self._ends = last_states(dataset, specs)
+            self._ends = last_states(dataset, specs, "algo.foresight")
             self._data |= {f"end/{key}": x for key, x in self._ends.arrays.items()}
         self._pictures = [key for key, spec in specs.items() if is_picture(spec) and cfg.image_shift]
         size = self._batch * sum(x[0].numel() * x.element_size() for x in self._data.values())

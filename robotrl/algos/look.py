@@ -27,7 +27,7 @@ from robotrl.data.chunks import check_dataset
 from robotrl.data.layout import observation_key
 from robotrl.data.reader import Dataset, read_dataset
 from robotrl.errors import CapabilityError, ConfigError, check_at_least, check_number, check_positive, out_of_range
-from robotrl.fn.schedule import cosine
+from robotrl.fn.schedule import warmed_cosine
 from robotrl.parts import arrays_in_parts
 from robotrl.spec import HasLooking, HasReading, is_picture, privileged, visible
 
@@ -108,8 +108,7 @@ class LookLoss(LossModule):
             told = self.told(part(batch, "obs/"))
         off = {name: (said - batch[name]).square().mean() for name, said in told.items()}
         loss = off[LOOKING] + self._cfg.reading * off.get(READING, torch.zeros_like(off[LOOKING]))
-        done = context.carry[0]
-        lr = self._cfg.lr * cosine(done / self._cfg.updates) * ((done + 1) / (self._cfg.warmup + 1)).clamp(max=1)
+        lr = self._cfg.lr * warmed_cosine(context.carry[0], self._cfg.updates, self._cfg.warmup)
         return LossOut(loss, {"lr": lr, **off}, (lr, lr), context.carry + 1)
 
 
@@ -155,7 +154,7 @@ class LookLearner:
         obs = {key: frames_of(dataset, key) for key in seen}
         self._targets = {"hidden/": hidden_numbers(dataset, hidden)}
         if cfg.reading:
-            self._targets["end/"] = last_states(dataset, specs)
+            self._targets["end/"] = last_states(dataset, specs, "algo.reading")
         self._data = {f"obs/{key}": x for key, x in obs.items()}
         for prefix, targets in self._targets.items():
             self._data |= {prefix + key: x for key, x in targets.arrays.items()}

@@ -11,3 +11,14 @@ from torch import Tensor
 def cosine(progress: Tensor, floor: float = 0.1) -> Tensor:
     """Half a cosine from 1 at progress 0 to `floor` at 1."""
     return floor + (1 - floor) * 0.5 * (1 + torch.cos(math.pi * progress.clamp(max=1.0)))
+
+
+def warmed_cosine(done: Tensor, updates: int, warmup: int) -> Tensor:
+    """The same over so many updates, risen to along a line over the first `warmup` + 1.
+
+    Args:
+        done: updates made so far.
+        updates: of the whole run.
+        warmup: 0 begins at the peak.
+    """
+    return cosine(done / updates) * ((done + 1) / (warmup + 1)).clamp(max=1)
