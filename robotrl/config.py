@@ -113,6 +113,8 @@ class TrainCfg(Generic[Algo, PolicyCfg]):
     A sim that steps elsewhere stays there. Small networks are faster on a CPU."""
     torch_threads: int = 1
     """Threads of torch; physics has the cores while envs step."""
+    update_threads: int | None = None
+    """Threads of torch while networks learn, None for as many as `torch_threads`. Results differ by rounding."""
     intervention: InterventionCfg = field(default_factory=InterventionCfg)
     """Who takes over while the policy learns, for algorithms that learn from it."""
     lora: LoraCfg = field(default_factory=LoraCfg)
@@ -205,6 +207,7 @@ def check(cfg: TrainCfg[Any, Any]) -> None:
         ("checkpoint_every", cfg.checkpoint_every, 1),
         ("keep", cfg.keep, 1),
         ("torch_threads", cfg.torch_threads, 1),
+        ("update_threads", cfg.torch_threads if cfg.update_threads is None else cfg.update_threads, 1),
         ("actor.lead", cfg.actor.lead, 1),
         ("actor.restarts", cfg.actor.restarts, 0),
     ):

@@ -34,6 +34,7 @@ EXTRAS = {
         "psutil",
         "numba",
     ),
+    "cuda": ("numba.cuda", "numba_cuda"),
     "video": ("av",),
     "vla": ("torch", "transformers", "peft", "huggingface_hub"),
     "carla": ("carla",),

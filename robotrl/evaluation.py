@@ -12,12 +12,13 @@ import torch
 from robotrl.config import sim_options
 from robotrl.deploy.noise import CounterNoise
 from robotrl.deploy.runtime import Controller
+from robotrl.devices import CPU, device_of
 from robotrl.errors import ConfigError
 from robotrl.fit import check_fit
 from robotrl.inspection import kind_of
 from robotrl.load import load_policy
 from robotrl.loop import Actor, EvalResult, PolicyActor, evaluate
-from robotrl.placed import CPU, device_of, placed
+from robotrl.placed import placed
 from robotrl.registry import make_sim
 from robotrl.run import Run
 from robotrl.spec import Split, VecSim

@@ -11,41 +11,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from robotrl.errors import ConfigError
 from robotrl.spec import Expert, Step, VecSim
 from robotrl.wrapping import WrappedSim, declared
 
 if TYPE_CHECKING:
     import gymnasium
-
-CPU = torch.device("cpu")
-
-
-def device_of(name: str) -> torch.device:
-    """The device that a config names.
-
-    Args:
-        name: "cpu", "cuda" (of several processes: each the GPU of its number), "cuda:1", or another kind of torch's.
-
-    Raises:
-        ConfigError: there is no such device here; those that are there are named.
-    """
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise ConfigError(f"device is {name!r}: expected one of {', '.join(_here())}") from None
-    if device.type == "cpu":
-        return CPU
-    try:
-        module: Any = torch.get_device_module(device.type)
-    except RuntimeError:
-        raise ConfigError(f"device is {name!r}: torch {torch.__version__} knows none of that kind") from None
-    count: int = module.device_count() if module.is_available() else 0
-    index = module.current_device() if count and ":" not in name else device.index
-    if not count or index >= count:
-        built = f" (torch {torch.__version__} is built for that alone)" if "+cpu" in torch.__version__ else ""
-        raise ConfigError(f"device is {name!r}: this machine has {', '.join(_here())}{built}")
-    return torch.device(device.type, index)
 
 
 def placed(sim: VecSim, device: torch.device) -> Any:
@@ -105,9 +75,3 @@ class _PlacedExpert:
         actions = self._expert.act(self._sim.to_sim(started))
         self.mode = self._sim.from_sim(self._expert.mode)
         return self._sim.from_sim(actions)
-
-
-def _here() -> list[str]:
-    """The devices of this machine, as a config names them."""
-    gpus = [f"cuda:{index}" for index in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
-    return ["cpu", *gpus]

@@ -85,6 +85,7 @@ EXTRA_OF_MODULE = {
     "gymnasium": "train",
     "onnxscript": "train",
     "numba": "train",
+    "numba_cuda": "cuda",
     "transformers": "vla",
     "tokenizers": "vla",
     "av": "video",

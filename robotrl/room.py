@@ -21,8 +21,8 @@ from robotrl.algos.footprint import (
 )
 from robotrl.config import TrainCfg
 from robotrl.data.layout import INFO
+from robotrl.devices import device_of
 from robotrl.load import describe
-from robotrl.placed import device_of
 from robotrl.policies.recompute import recompute
 
 SMALL_BYTES = 8 << 20

@@ -27,12 +27,13 @@ from robotrl.checkpoint import rng_state, set_rng_state, write_checkpoint
 from robotrl.config import TrainCfg
 from robotrl.cores import check_threads, usable_cores
 from robotrl.curriculum import with_curriculum
+from robotrl.devices import device_of
 from robotrl.errors import CapabilityError, ConfigError, RobotrlError, out_of_range
 from robotrl.load import BASE, load_policy, policy_from_tree, policy_tree, probe
 from robotrl.locking import StopSignals
 from robotrl.loop import EvalResult, evaluate
 from robotrl.media import grid, write_gif
-from robotrl.placed import device_of, placed
+from robotrl.placed import placed
 from robotrl.policies.recompute import recompute
 from robotrl.progress import track
 from robotrl.registry import make_sim
@@ -205,7 +206,7 @@ def _go(
         set_rng_state(state["rng"])
         iteration, streak, best = (state[name] for name in ("iteration", "streak", "best"))
     hooks = CallbackList(run, callbacks)
-    print(threads_line(cfg.torch_threads, eval_sim), file=sys.stderr)
+    print(threads_line(cfg.torch_threads, cfg.update_threads, eval_sim), file=sys.stderr)
     started, steps_before, learn_s = time.monotonic(), learner.env_steps, 0.0
     hooks.on_start()
     with track(learner.iterations - iteration, f"train {run.path.name}", "iteration") as progress:
@@ -350,6 +351,7 @@ def _setup(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None, run_path: Path
         world=world,
         device=device,
         shard=cfg.shard,
+        update_threads=cfg.update_threads,
         cache=cfg.cache,
         resumed=state is not None,
     )
@@ -376,11 +378,15 @@ def _evaluate(cfg: TrainCfg[Any, Any], run: Run, learner: Learner, sim: VecSim, 
     return result
 
 
-def threads_line(torch_threads: int, sim: VecSim) -> str:
+def threads_line(torch_threads: int, update_threads: int | None, sim: VecSim) -> str:
     """How the cores are shared out; physics and torch take turns."""
     check_threads("torch_threads", torch_threads)
+    check_threads("update_threads", update_threads or torch_threads)
     physics: int | None = getattr(sim, "threads", None)
-    return f"threads: torch {torch_threads}" + (f", physics {physics}" if physics else "") + f"; {usable_cores()} cores"
+    parts = [f"torch {torch_threads}"]
+    parts += [f"updates {update_threads}"] if update_threads else []
+    parts += [f"physics {physics}"] if physics else []
+    return f"threads: {', '.join(parts)}; {usable_cores()} cores"
 
 
 def _note(scalars: dict[str, float], best: float | None, score: str) -> str:

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from robotrl.config import sim_options
+from robotrl.devices import device_of
 from robotrl.errors import CapabilityError, ConfigError, unknown
 from robotrl.evaluation import actor_of, make_sim_of, refuse_dataset, sim_of
 from robotrl.loop import Actor, EvalResult, ExpertActor, evaluate
-from robotrl.placed import device_of, placed
+from robotrl.placed import placed
 from robotrl.registry import make_sim
 from robotrl.report.drive_pack import pack_drive
 from robotrl.report.drive_page import DrivePage, EpisodeRow, Share, render_drives

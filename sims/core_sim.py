@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
 import numpy as np
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 State = dict[str, NDArray[Any]]
 Ids = NDArray[np.int64]
+CPU = torch.device("cpu")
 
 
 class CoreStep(Protocol):
@@ -91,7 +92,7 @@ class TensorExpert:
 
     def act(self, started: Tensor) -> Tensor:
         """Actions (N, A); `started` (N,) bool marks envs at the first step of an episode."""
-        return torch.from_numpy(self._expert.act(started.numpy()))
+        return torch.from_numpy(self._expert.act(started.cpu().numpy())).to(started.device)
 
 
 C = TypeVar("C", bound=EpisodeCore)
@@ -101,7 +102,7 @@ class CoreSim(Generic[C]):
     """A batch of envs around a core.
 
     Tensors are views of the core's memory: nothing is copied, and `Step` is overwritten by the next step
-    (`buffers_are_reused`).
+    (`buffers_are_reused`). A core whose memory a GPU addresses shows it there: `device` and `tensor` are then its own.
 
     Args:
         core: the envs.
@@ -109,9 +110,10 @@ class CoreSim(Generic[C]):
         action_spec: of one env's action.
         control_dt_s: how long an action lasts.
         info: (N,) buffers of the core that each step shows beside "success" and "state_id".
+        device: where the tensors are.
+        tensor: shows an array of the core as a tensor there.
     """
 
-    device = torch.device("cpu")
     buffers_are_reused = True
     has_final_obs: Literal[True] = True
 
@@ -122,23 +124,28 @@ class CoreSim(Generic[C]):
         action_spec: Spec,
         control_dt_s: float,
         info: Mapping[str, NDArray[Any]] | None = None,
+        device: torch.device = CPU,
+        tensor: Callable[[NDArray[Any]], Tensor] = torch.from_numpy,
     ) -> None:
         self.core = core
         self.num_envs = core.num_envs
         self.action_spec = action_spec
         self.control_dt_s = control_dt_s
-        self._reward = torch.from_numpy(core.reward)
-        self._terminated, self._truncated = torch.from_numpy(core.terminated), torch.from_numpy(core.truncated)
-        self._info = tensors({"success": core.success, "state_id": core.state_id, **(info or {})})
-        self._no_ids = torch.zeros(0, dtype=torch.int64)
+        self.device, self._tensor = device, tensor
+        self._reward, self._terminated, self._truncated = map(tensor, (core.reward, core.terminated, core.truncated))
+        self._info = self._tensors({"success": core.success, "state_id": core.state_id, **(info or {})})
+        self._no_ids = torch.zeros(0, dtype=torch.int64, device=device)
         self._observe(observation_spec)
 
     def _observe(self, observation_spec: dict[str, Spec]) -> None:
         """Show the core's observations, which are as `observation_spec` says."""
         self.observation_spec = observation_spec
-        self._obs = tensors(self.core.obs)
+        self._obs = self._tensors(self.core.obs)
         # what a step returns in which no episode ends
         self._no_obs = {key: value[:0] for key, value in self._obs.items()}
+
+    def _tensors(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
+        return {key: self._tensor(value) for key, value in arrays.items()}
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> dict[str, Tensor]:
         """Start new episodes; see the core's `reset` for the options."""
@@ -147,21 +154,21 @@ class CoreSim(Generic[C]):
 
     def step(self, actions: Tensor) -> Step:
         """Advance all envs by an action (N, A) each; see the core's `step`."""
-        out = self.core.step(actions.detach().numpy())
+        out = self.core.step(actions.detach().cpu().numpy())
         ended = len(out.final_ids) > 0
         return Step(
             obs=dict(self._obs),
             reward=self._reward,
             terminated=self._terminated,
             truncated=self._truncated,
-            final_obs=tensors(out.final_obs) if ended else dict(self._no_obs),
-            final_ids=torch.from_numpy(out.final_ids) if ended else self._no_ids,
+            final_obs=self._tensors(out.final_obs) if ended else dict(self._no_obs),
+            final_ids=self._tensor(out.final_ids) if ended else self._no_ids,
             info=dict(self._info),
         )
 
     def restart(self, envs: Tensor) -> dict[str, Tensor]:
         """Start new episodes in the envs `envs` (n,) between two steps; gives the observation of all."""
-        self.core.restart(envs.numpy())
+        self.core.restart(envs.cpu().numpy())
         return dict(self._obs)
 
     def get_state(self) -> State:
@@ -193,8 +200,3 @@ class CoreSim(Generic[C]):
 
     def close(self) -> None:
         """Nothing to free: the envs go with the object."""
-
-
-def tensors(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
-    """Named arrays as tensors that share their memory."""
-    return {key: torch.from_numpy(value) for key, value in arrays.items()}

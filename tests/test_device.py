@@ -31,10 +31,11 @@ from robotrl.algos.flow_sde import FlowSdeCfg
 from robotrl.algos.learner import Setup
 from robotrl.algos.reinflow import ReinFlowCfg
 from robotrl.config import EvalCfg, SimCfg, TrainCfg
+from robotrl.devices import CPU, device_of
 from robotrl.errors import ConfigError
 from robotrl.evaluation import evaluate_path
 from robotrl.load import load_policy
-from robotrl.placed import CPU, device_of, placed
+from robotrl.placed import placed
 from robotrl.registry import SIMS
 from robotrl.run import Run
 from robotrl.spec import HasCamera, HasDistance, HasExpert, HasRestart, HasState, HasStateIds, HasTrace

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import robotrl.algos.engine
 from robotrl.algos.engine import Context, Engine, EngineMode, Group, LossModule, LossOut, Updates
 from robotrl.algos.flat import flatten
 from robotrl.errors import ConfigError, NumericsError
@@ -74,6 +76,49 @@ def test_it_does_what_clipping_and_adam_of_torch_do():
     found = torch.stack([updates.info["grad_norm/a."], updates.info["grad_norm/b."]], 1)
     assert torch.allclose(found, torch.tensor(norms), rtol=1e-5)
     assert max(max(n) for n in norms) > 0.5  # something was clipped
+
+
+class Counting(Two):
+    """Notes the threads that it computes with."""
+
+    seen: list[int]
+
+    def forward(self, batch: dict[str, Tensor], context: Context) -> LossOut:
+        self.seen.append(torch.get_num_threads())
+        return super().forward(batch, context)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_updates_have_threads_of_their_own(fails):
+    loss = Counting()
+    loss.seen = []
+    groups = (Group("a.", 0.5), Group("b.", 0.5))
+    ours = Engine(loss, groups, minibatch=8, carry=torch.tensor([1e-3, 0.0]), mode="eager", threads=2)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        given = data()
+        if fails:
+            given["y"][3] = torch.nan
+            with pytest.raises(NumericsError):
+                ours.run(given, torch.arange(40), 40, "here")
+        else:
+            ours.run(given, torch.arange(40), 40, "here")
+        assert loss.seen == [2] * 5 and torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_every_learner_gives_its_engine_the_threads_of_the_run():
+    made = 0
+    for path in (Path(robotrl.algos.engine.__file__).parent).glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "Engine":
+                made += 1
+                assert "setup.update_threads" in [ast.unparse(k.value) for k in node.keywords if k.arg == "threads"], (
+                    path
+                )
+    assert made >= 6
 
 
 def test_the_networks_themselves_move():

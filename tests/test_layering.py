@@ -35,6 +35,7 @@ LEARN = (
         "halved",
         "adapters",
         "placed",
+        "devices",
     }
 )
 ALL = LEARN | {
@@ -69,6 +70,7 @@ MAY_IMPORT = {
     # A wrapper around a sim is as good a Gymnasium env as the sim.
     "wrapping": BASE | {"sims.interop"},
     "curriculum": BASE | {"fn", "wrapping"},
+    "devices": {"errors"},
     "placed": BASE | {"wrapping"},
     # Builds policies from what others publish.
     "importers": LEARN | {"policies"},
@@ -84,7 +86,7 @@ MAY_IMPORT = {
     "policies": {"spec", "transforms", "errors", "plain", "fn"},
     # Its base may be a policy of any kind.
     "policies.steered": {"spec", "transforms", "errors", "plain", "fn", "registry", "policies"},
-    "sims": {"spec", "transforms", "errors", "plain", "cores", "trace", "symmetry", "fn", *SHARED_BY_SIMS},
+    "sims": {"spec", "transforms", "errors", "plain", "cores", "trace", "symmetry", "fn", "devices", *SHARED_BY_SIMS},
     # Registers every sim of the registry with Gymnasium.
     "sims.interop": {"spec", "transforms", "errors", "fn", "registry"},
     # Called by the collector; knows sims, experts and devices, no learner.

@@ -317,6 +317,7 @@ def test_a_saved_config_of_another_version_is_refused():
         ({"checkpoint_every": 0}, "checkpoint_every is 0"),
         ({"keep": 0}, "keep is 0"),
         ({"torch_threads": 0}, "torch_threads is 0"),
+        ({"update_threads": 0}, "update_threads is 0"),
         ({"stop_at_success": 0.0}, "stop_at_success is 0.0: expected above 0, at most 1"),
         ({"stop_at_success": 1.5}, "stop_at_success is 1.5"),
     ],

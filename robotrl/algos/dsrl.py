@@ -151,6 +151,7 @@ class DsrlLearner(SimLearner):
             minibatch=cfg.batch,
             carry=torch.zeros(1),
             mode=cfg.engine,
+            threads=setup.update_threads,
             updates_per_call=UPDATES_PER_CALL,
         )
         self._iteration = 0

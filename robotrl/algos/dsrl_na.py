@@ -260,6 +260,7 @@ class DsrlNaLearner(SimLearner):
             minibatch=cfg.batch,
             carry=torch.zeros(1),
             mode=cfg.engine,
+            threads=setup.update_threads,
             updates_per_call=UPDATES_PER_CALL,
         )
         self._pairs = Pairs(cfg.pairs, cfg.group)

@@ -26,7 +26,7 @@ from robotrl.algos.cuda_graph import CudaGraph
 from robotrl.algos.ddp import ALONE, World
 from robotrl.algos.flat import Views, flatten, in_turn
 from robotrl.algos.update import Context, Group, LossModule, LossOut, Names, State, Update
-from robotrl.algos.updater import EngineMode, Updates, check_rows, check_updates, members_of, minibatches
+from robotrl.algos.updater import EngineMode, Updates, check_rows, check_updates, members_of, minibatches, torch_threads
 from robotrl.errors import out_of_range
 
 __all__ = [
@@ -73,6 +73,7 @@ class Engine:
         updates_per_call: U, updates compiled into one graph; for a learner that makes fewer in a row, that many.
         microbatch: m, rows whose gradient is taken at once, where those of a whole minibatch do not fit into memory; a
             divisor of M. The gradient of a minibatch is then the mean over its parts.
+        threads: of torch, while it updates; None for as many as there are.
         world: the processes over which every gradient is averaged; all begin with the parameters of the first, and make
             the same updates.
 
@@ -94,6 +95,7 @@ class Engine:
         eps: float = 1e-5,
         updates_per_call: int = UPDATES_PER_CALL,
         microbatch: int | None = None,
+        threads: int | None = None,
         world: World = ALONE,
     ) -> None:
         check_rows(minibatch, microbatch)
@@ -107,7 +109,7 @@ class Engine:
         self._groups = tuple(groups)
         self._per_call = updates_per_call
         self._microbatch = minibatch if microbatch is None else microbatch
-        self._world = world
+        self._threads, self._world = threads, world
         members = members_of(loss, groups)
         ordered = [pair for group in members for pair in group]
         views = Views([name for name, _ in ordered], [p.shape for _, p in ordered])
@@ -151,6 +153,10 @@ class Engine:
         Raises:
             NumericsError: a loss or gradient is not finite; that update was left out, those before it were made.
         """
+        with torch_threads(self._threads):
+            return self._run(data, order, capacity, what, phase)
+
+    def _run(self, data: Mapping[str, Tensor], order: Tensor, capacity: int, what: str, phase: str) -> Updates:
         rows = minibatches(order, self.minibatch).to(self.flat.device)
         count = len(rows)
         ready = self._fill(data, capacity, phase)

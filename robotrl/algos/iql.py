@@ -266,6 +266,7 @@ class IqlLearner:
             minibatch=cfg.batch,
             carry=torch.zeros(1),
             mode=cfg.engine,
+            threads=setup.update_threads,
             eps=1e-8,
         )
         self._generator = torch.Generator().manual_seed(setup.seed)

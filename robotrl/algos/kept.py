@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from robotrl.algos.half import in_bf16
+from robotrl.devices import CPU
 from robotrl.errors import CapabilityError, ConfigError
 from robotrl.parts import arrays_in_parts
-from robotrl.placed import CPU
 from robotrl.spec import Cache, HasCache, Spec
 
 

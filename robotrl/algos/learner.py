@@ -16,7 +16,7 @@ from robotrl.algos.sharded import ShardedEngine
 from robotrl.algos.update import Group, LossModule
 from robotrl.algos.updater import Updater
 from robotrl.config import ActorCfg
-from robotrl.placed import CPU
+from robotrl.devices import CPU
 from robotrl.spec import Cache, VecSim
 
 
@@ -41,6 +41,8 @@ class Setup(NamedTuple):
     """Where networks act and learn; `init_policy` is there, and so is what the sim of `make_sim` gives."""
     shard: bool = False
     """Whether each process has a part of what learns, for algorithms that ask `engine` for theirs."""
+    update_threads: int | None = None
+    """Threads of torch while networks learn, None for as many as otherwise."""
     cache: Cache = "none"
     """What is kept of observations, for algorithms that ask `kept` for it; their learner has it as `kept`."""
     resumed: bool = False
@@ -66,7 +68,9 @@ class Setup(NamedTuple):
             ConfigError: as of `Engine` or `ShardedEngine`.
             CapabilityError: weights are to be spread over one process.
         """
-        return (ShardedEngine if self.shard else Engine)(loss, groups, world=self.world, **options)
+        return (ShardedEngine if self.shard else Engine)(
+            loss, groups, world=self.world, threads=self.update_threads, **options
+        )
 
 
 class Learner(Protocol):

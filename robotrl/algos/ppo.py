@@ -231,6 +231,7 @@ class PpoLearner(SimLearner):
             minibatch=share("algo.minibatch", cfg.minibatch, self.world),
             carry=torch.tensor([1.0, cfg.lr]),
             mode=cfg.engine,
+            threads=setup.update_threads,
             eps=cfg.adam_eps,
             microbatch=cfg.microbatch,
             world=self.world,

@@ -194,6 +194,7 @@ class RlpdLearner(SimLearner):
             minibatch=cfg.batch,
             carry=torch.zeros(1),
             mode=cfg.engine,
+            threads=setup.update_threads,
             eps=1e-8,
         )
         self._generator = torch.Generator().manual_seed(setup.seed)

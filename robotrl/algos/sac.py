@@ -178,6 +178,7 @@ class SacLearner(SimLearner):
             minibatch=cfg.batch,
             carry=torch.zeros(1),
             mode=cfg.engine,
+            threads=setup.update_threads,
             eps=1e-8,
         )
         self._generator = torch.Generator().manual_seed(setup.seed)

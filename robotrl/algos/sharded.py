@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from robotrl.algos.ddp import World
 from robotrl.algos.flat import Views, in_turn
 from robotrl.algos.update import Context, Group, LossModule, Measured, Names, State, Update
-from robotrl.algos.updater import EngineMode, Updates, check_rows, check_updates, members_of, minibatches
+from robotrl.algos.updater import EngineMode, Updates, check_rows, check_updates, members_of, minibatches, torch_threads
 from robotrl.errors import CapabilityError, ConfigError
 
 
@@ -36,6 +36,7 @@ class ShardedEngine:
         eps: Adam's epsilon.
         updates_per_call: of no account here.
         microbatch: m, rows whose gradient is taken at once, a divisor of M.
+        threads: of torch, while it updates; None for as many as there are.
         world: the processes; two or more.
 
     Raises:
@@ -59,6 +60,7 @@ class ShardedEngine:
         eps: float = 1e-5,
         updates_per_call: int = 1,
         microbatch: int | None = None,
+        threads: int | None = None,
         world: World,
     ) -> None:
         del updates_per_call
@@ -70,7 +72,7 @@ class ShardedEngine:
             raise ConfigError("algo.ema is above 0 and shard is True: expected 0, averages are kept of whole weights")
         check_rows(minibatch, microbatch)
         self.minibatch = minibatch
-        self._microbatch, self._world = microbatch or minibatch, world
+        self._microbatch, self._threads, self._world = microbatch or minibatch, threads, world
         members = members_of(loss, groups)
         self._whole = [p for pairs in members for _, p in pairs]
         self.device = self._whole[0].device
@@ -112,11 +114,12 @@ class ShardedEngine:
         """
         del capacity
         stats: list[dict[str, Tensor]] = []
-        for rows in minibatches(order, self.minibatch):
-            found = self._measure(data, rows, phase)
-            info = self._update.step_(self._now, self._now.flat.new_ones(()), found)
-            self._take(self._now.flat)
-            stats.append(info)
+        with torch_threads(self._threads):
+            for rows in minibatches(order, self.minibatch):
+                found = self._measure(data, rows, phase)
+                info = self._update.step_(self._now, self._now.flat.new_ones(()), found)
+                self._take(self._now.flat)
+                stats.append(info)
         table = {name: torch.stack([info[name] for info in stats]) for name in stats[0]}
         self._publish()
         check_updates(table, what)

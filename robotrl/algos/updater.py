@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
@@ -13,6 +14,24 @@ from robotrl.algos.update import Group, LossModule
 from robotrl.errors import ConfigError, NumericsError, check_at_least, out_of_range
 
 EngineMode = Literal["compiled", "eager"]
+
+
+@contextmanager
+def torch_threads(count: int | None) -> Generator[None]:
+    """Compute with so many threads of torch, and with as many as before afterwards; None changes nothing.
+
+    A second thread pays in updates, whose products are large. In rollouts, whose are small, it would spin between
+    them while the physics wants its core.
+    """
+    before = torch.get_num_threads()
+    if count is None or count == before:
+        yield
+        return
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class Updates(NamedTuple):

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robotrl.sims.bev import tables
+from robotrl.sims.bev.machines import Machine
 from robotrl.sims.bev.maps import CELL_M, GRID_M, RoadMap
 from robotrl.sims.bev.world import Maps
 
@@ -16,15 +17,16 @@ from robotrl.sims.bev.world import Maps
 class _Growing:
     """An array that is appended to, with room to spare."""
 
-    def __init__(self, dtype: Any) -> None:
-        self._array: NDArray[Any] = np.zeros(64, dtype)
+    def __init__(self, machine: Machine, dtype: Any) -> None:
+        self._machine = machine
+        self._array = machine.zeros(64, dtype)
         self.count = 0
 
     def add(self, rows: NDArray[Any]) -> int:
         """Append rows; gives the place of the first."""
         first, self.count = self.count, self.count + len(rows)
         if self.count > len(self._array):
-            grown = np.zeros(max(self.count, 2 * len(self._array)), self._array.dtype)
+            grown = self._machine.zeros(max(self.count, 2 * len(self._array)), self._array.dtype)
             grown[:first] = self._array[:first]
             self._array = grown
         self._array[first : self.count] = rows
@@ -57,13 +59,14 @@ class Bank:
     """Maps by key, each built once.
 
     Args:
+        machine: whose memory they lie in.
         build: makes the map of a key.
     """
 
-    def __init__(self, build: Callable[[tuple[str, int]], RoadMap]) -> None:
+    def __init__(self, machine: Machine, build: Callable[[tuple[str, int]], RoadMap]) -> None:
         self._build = build
         self._numbers: dict[tuple[str, int], int] = {}
-        self._parts = {name: _Growing(dtype) for name, dtype in FIELDS.items()}
+        self._parts = {name: _Growing(machine, dtype) for name, dtype in FIELDS.items()}
         self.names: list[str] = []
         self.junction_lanes = 1
         """Most of any map so far."""

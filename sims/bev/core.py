@@ -1,9 +1,8 @@
-"""The numpy core of the driving world: all envs, their episodes, and the threads that step them. Knows no torch."""
+"""The numpy core of the driving world: all envs and their episodes, stepped by a machine. Knows no torch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +16,8 @@ from robotrl.sims.bev import observe as obs_module
 from robotrl.sims.bev import raster, tables
 from robotrl.sims.bev.bank import Bank
 from robotrl.sims.bev.drives import drive_of
-from robotrl.sims.bev.kernels import ARRIVED, begin, draw_envs, observe_envs, settle_envs, step_range
+from robotrl.sims.bev.kernels import ARRIVED, begin, draw_envs, observe_envs, settle_range, step_range
+from robotrl.sims.bev.machines import Machine, put
 from robotrl.sims.bev.rewards import Rules
 from robotrl.sims.bev.scenarios import Scenario
 from robotrl.sims.bev.scores import Route, leaderboard_2_0
@@ -54,9 +54,9 @@ class Core:
         rules: how actions are read, and what is rewarded.
         action_spec: of an env's action.
         seed: which training starts are drawn.
-        threads: how many step the envs.
-        vectors: arrays of vector observations.
-        views: arrays of rasters, None without.
+        machine: what steps the envs, and in whose memory they lie.
+        vectors: arrays of vector observations, of that machine.
+        views: arrays of rasters likewise, None without.
         observed: keys of `obs` (what of the two is observed).
     """
 
@@ -70,43 +70,42 @@ class Core:
         rules: Rules,
         action_spec: Spec,
         seed: int,
-        threads: int,
+        machine: Machine,
         vectors: obs_module.Vectors,
         views: raster.Views | None,
         observed: Sequence[str],
     ) -> None:
-        self.bank, self.num_envs, self.limit_steps, self.rules = bank, num_envs, limit_steps, rules
+        self.bank, self.num_envs, self.limit_steps = bank, num_envs, limit_steps
+        self.machine, self.rules = machine, put(machine, rules)
         self.action_spec = action_spec
         self.scenarios = tuple(scenarios)
         self._events = np.array([scenario.event for scenario in scenarios], np.int64)
         self._starts = starts.StartQueue(seed)
         self._bounds = ActionBounds(action_spec, num_envs, "bev/drive")
-        self.threads = max(1, min(threads, num_envs))
-        self._pool = ThreadPoolExecutor(self.threads - 1, "bev") if self.threads > 1 else None
-        edges = np.linspace(0, num_envs, self.threads + 1).astype(int)
-        self._ranges = list(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True))
-        n = num_envs
+        n, zeros = num_envs, machine.zeros
         self.world = World(
-            agents=np.zeros((n, agents), tables.AGENT),
-            egos=np.zeros(n, tables.EGO),
-            episodes=np.zeros(n, tables.EPISODE),
-            judges=np.zeros(n, tables.JUDGE),
-            order=np.tile(np.arange(agents, dtype=np.int32), (n, 1)),
-            places=np.zeros((n, agents)),
-            claims=np.zeros((n, 1), tables.CLAIM),
-            walking=np.zeros((n, 1), np.int32),
+            agents=zeros((n, agents), tables.AGENT),
+            egos=zeros(n, tables.EGO),
+            episodes=zeros(n, tables.EPISODE),
+            judges=zeros(n, tables.JUDGE),
+            order=zeros((n, agents), np.int32),
+            places=zeros((n, agents), np.float64),
+            claims=zeros((n, 1), tables.CLAIM),
+            walking=zeros((n, 1), np.int32),
         )
+        self.world.order[:] = np.arange(agents)
         self.state_ids: Ids = np.full(n, -1)
-        self.reward = np.zeros(n, np.float32)
-        self.terms = np.zeros((n, len(tables.TERMS)), np.float32)
+        self.reward: NDArray[np.float32] = zeros(n, np.float32)
+        self.terms: NDArray[np.float32] = zeros((n, len(tables.TERMS)), np.float32)
         """Terms of the reward of the last step; see `rewards`."""
-        self._last = np.zeros_like(self.terms)
-        self.done = np.zeros(n, np.int8)
-        self.terminated, self.truncated, self.success = (np.zeros(n, bool) for _ in range(3))
-        self.state_id: Ids = np.full(n, -1)
-        self.events = np.zeros(n, np.int32)
-        self.completion = np.zeros(n, np.float32)
-        self.score = np.zeros(n, np.float32)
+        self._last: NDArray[np.float32] = zeros((n, len(tables.TERMS)), np.float32)
+        self.done: NDArray[np.int8] = zeros(n, np.int8)
+        self.terminated, self.truncated, self.success = (zeros(n, np.bool_) for _ in range(3))
+        self.state_id: Ids = zeros(n, np.int64)
+        self.state_id[:] = -1
+        self.events: NDArray[np.int32] = zeros(n, np.int32)
+        self.completion: NDArray[np.float32] = zeros(n, np.float32)
+        self.score: NDArray[np.float32] = zeros(n, np.float32)
         """Driving score (leaderboard 2.0) of the episodes that the last step ended, 0 elsewhere."""
         self.drives: dict[int, Route] = {}
         """What the scores are made of, of the episodes that the last step ended, by env."""
@@ -115,8 +114,9 @@ class Core:
         if views is not None:
             every["bev"] = raster.shown(views)
         self.obs = {key: every[key] for key in observed}
-        self._channels = raster.channel_table()
-        self._all: Ids = np.arange(n)
+        self._channels = put(machine, raster.channel_table())
+        self._all: Ids = zeros(n, np.int64)
+        self._all[:] = np.arange(n)
 
     # episodes
 
@@ -131,6 +131,7 @@ class Core:
             ConfigError: unknown option, or ids of the wrong shape.
         """
         given = dict(options or {})
+        self.machine.wait()
         self._starts.restart(seed)
         if "state_ids" in given:
             self._starts.put(starts.queue_for_all(given.pop("state_ids"), self.num_envs))
@@ -145,6 +146,7 @@ class Core:
 
     def restart(self, env_ids: Ids) -> None:
         """Start new episodes in the envs `env_ids`, whatever became of their present ones."""
+        self.machine.wait()
         self._start(env_ids)
         self.observe(env_ids)
 
@@ -159,9 +161,24 @@ class Core:
             ConfigError: wrong shape.
             NumericsError: an action is no number; env, step and action are named, and nothing has moved.
         """
+        self.machine.wait()
         actions = np.ascontiguousarray(self._bounds.checked(actions, self.world.episodes["steps"]))
         np.copyto(self.state_id, self.state_ids)
-        self._on_all(step_range, actions, self.reward, self.terms, self._last, self.done, self.events, self.completion)
+        self.machine.run(
+            step_range,
+            self.num_envs,
+            self.bank.arrays,
+            self.world,
+            self.rules,
+            self._vectors,
+            actions,
+            self.reward,
+            self.terms,
+            self._last,
+            self.done,
+            self.events,
+            self.completion,
+        )
         np.equal(self.done, 1, out=self.terminated)
         np.equal(self.done, 2, out=self.truncated)
         # who arrives in a crash has not arrived
@@ -179,34 +196,16 @@ class Core:
             self.observe(final_ids)
         return Result(self.reward, self.terminated, self.truncated, final_obs, final_ids)
 
-    def _on_all(self, function: Any, *arrays: Any) -> None:
-        args = (self.bank.arrays, self.world, self.rules, self._vectors, *arrays)
-        if self._pool is None:
-            function(*args, 0, self.num_envs)
-            return
-        waiting = [self._pool.submit(function, *args, low, high) for low, high in self._ranges[1:]]
-        function(*args, *self._ranges[0])
-        for one in waiting:
-            one.result()
-
     def observe(self, env_ids: Ids) -> None:
         """Bring the observations of some envs up to date."""
-        observe_envs(self.bank.arrays, self.world, self.rules, self._vectors, env_ids)
+        arrays, world = self.bank.arrays, self.world
+        self.machine.run(observe_envs, len(env_ids), arrays, world, self.rules, self._vectors, env_ids)
         self._draw(env_ids)
 
     def _draw(self, env_ids: Ids) -> None:
-        views = self._views
-        if views is None:
-            return
-        args = (self.bank.arrays, self.world, views, self._channels)
-        if self._pool is None or len(env_ids) < 2 * self.threads:
-            draw_envs(*args, env_ids)
-            return
-        parts = np.array_split(env_ids, self.threads)
-        waiting = [self._pool.submit(draw_envs, *args, part) for part in parts[1:]]
-        draw_envs(*args, parts[0])
-        for one in waiting:
-            one.result()
+        if self._views is not None:
+            args = (self.bank.arrays, self.world, self._views, self._channels, env_ids)
+            self.machine.run(draw_envs, len(env_ids), *args)
 
     def queue_states(self, ids: Sequence[int] | NDArray[np.int64]) -> None:
         """Start ids that the next restarts take, in order; when none is left, training ids are drawn again.
@@ -220,7 +219,8 @@ class Core:
         ids = self._starts.take(len(env_ids))
         numbers, maps = self._chosen(ids)
         self.state_ids[env_ids] = ids
-        begin(self.bank.arrays, self.world, env_ids, maps, numbers, self._events[numbers], ids, self.limit_steps)
+        chosen = (env_ids, maps, numbers, self._events[numbers], ids, self.limit_steps)
+        self.machine.run(begin, len(env_ids), self.bank.arrays, self.world, *chosen)
 
     def _chosen(self, ids: Ids) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Scenario and map of each start; maps that are new are built."""
@@ -235,19 +235,24 @@ class Core:
         world = self.world
         more = self.bank.junction_lanes - world.claims.shape[1]
         if more > 0:
-            fresh = np.zeros((self.num_envs, more), tables.CLAIM)
             # others are on the road while one env gets a larger map
-            world = world._replace(claims=np.concatenate([world.claims, fresh], axis=1))
+            world = world._replace(claims=self._wider(world.claims, more))
         more = self.bank.crosswalks - world.walking.shape[1]
         if more > 0:
-            walking = np.concatenate([world.walking, np.zeros((self.num_envs, more), np.int32)], axis=1)
-            world = world._replace(walking=walking)
+            world = world._replace(walking=self._wider(world.walking, more))
         self.world = world
+
+    def _wider(self, array: NDArray[Any], more: int) -> NDArray[Any]:
+        rows, columns = array.shape
+        out = self.machine.zeros((rows, columns + more), array.dtype)
+        out[:, :columns] = array
+        return out
 
     # exact state
 
     def get_state(self) -> dict[str, NDArray[Any]]:
         """Everything that decides what happens next, as named arrays."""
+        self.machine.wait()
         out: dict[str, NDArray[Any]] = {
             "order": self.world.order.copy(),
             "state_ids": self.state_ids.copy(),
@@ -279,7 +284,7 @@ class Core:
         Raises:
             ConfigError: the state is of another sim or number of envs.
         """
-        check_state(state, self.get_state())
+        check_state(state, self.get_state())  # which waits for the machine
         self.world.order[:] = state["order"]
         self.state_ids[:] = state["state_ids"]
         self._starts.load(state)
@@ -294,14 +299,13 @@ class Core:
             array = getattr(self.world, name)[field]
             if field != "map":
                 array[:] = np.where(array >= 0, array + base, -1)
-        settle_envs(self.bank.arrays, self.world, self._all)
+        self.machine.run(settle_range, self.num_envs, self.bank.arrays, self.world)
         self.observe(self._all)
         return self.obs
 
     def close(self) -> None:
-        """Let the threads go."""
-        if self._pool is not None:
-            self._pool.shutdown()
+        """Let the machine's threads go."""
+        self.machine.close()
 
 
 def map_keys(ids: Ids, families: Sequence[str]) -> list[tuple[str, int]]:

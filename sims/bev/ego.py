@@ -239,7 +239,8 @@ def share_off_road(maps: Maps, world: World, e: int) -> float:
 @kernel
 def on_road(maps: Maps, row: Any, x: float, y: float) -> bool:
     """Whether a point lies on a map's drivable surface."""
-    r, c = math.floor((y - row.y0) / row.cell), math.floor((x - row.x0) / row.cell)
+    # in CUDA a floor is still a float
+    r, c = np.int64(math.floor((y - row.y0) / row.cell)), np.int64(math.floor((x - row.x0) / row.cell))
     if r < 0 or c < 0 or r >= row.rows or c >= row.columns:
         return False
-    return maps.tiles[row.tile + np.int64(r) * row.columns + c] & tables.DRIVABLE != 0
+    return maps.tiles[row.tile + r * row.columns + c] & tables.DRIVABLE != 0

@@ -1,4 +1,4 @@
-"""What the threads run: one env after another through a whole control step, a start, or a drawing."""
+"""What threads run, of a processor or of a GPU: envs through a whole control step, a start, or a drawing."""
 
 from __future__ import annotations
 
@@ -120,32 +120,34 @@ def begin(
     event_numbers: Any,
     state_ids: Any,
     limit: int,
+    low: int,
+    high: int,
 ) -> None:
-    """Start episodes in the envs `env_ids` (n,)."""
-    for i in range(len(env_ids)):
+    """Start episodes in the envs `env_ids[low:high]`."""
+    for i in range(low, high):
         e = env_ids[i]
         start(maps, world, e, map_numbers[i], scenario_numbers[i], event_numbers[i], state_ids[i], limit)
         settle(maps, world, e)
 
 
 @kernel
-def settle_envs(maps: Maps, world: World, env_ids: Any) -> None:
-    """`settle` some envs."""
-    for i in range(len(env_ids)):
-        settle(maps, world, env_ids[i])
+def settle_range(maps: Maps, world: World, low: int, high: int) -> None:
+    """`settle` the envs from `low` to `high` (excluded)."""
+    for e in range(low, high):
+        settle(maps, world, e)
 
 
 @kernel
-def observe_envs(maps: Maps, world: World, rules: Rules, vectors: Vectors, env_ids: Any) -> None:
-    """Write the vector observations of some envs."""
-    for i in range(len(env_ids)):
+def observe_envs(maps: Maps, world: World, rules: Rules, vectors: Vectors, env_ids: Any, low: int, high: int) -> None:
+    """Write the vector observations of the envs `env_ids[low:high]`."""
+    for i in range(low, high):
         observe(maps, world, rules, vectors, env_ids[i])
 
 
 @kernel
-def draw_envs(maps: Maps, world: World, views: Views, table: ChannelTable, env_ids: Any) -> None:
-    """Draw some envs, and expand the views into channels where there is room for them."""
-    for i in range(len(env_ids)):
+def draw_envs(maps: Maps, world: World, views: Views, table: ChannelTable, env_ids: Any, low: int, high: int) -> None:
+    """Draw the envs `env_ids[low:high]`, and expand the views into channels where there is room for them."""
+    for i in range(low, high):
         e = env_ids[i]
         draw(maps, world, e, views.packed[e], views.pixels_per_m, views.behind)
         if len(views.words):

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from robotrl.sims.bev import tables
 from robotrl.sims.bev.following import KEY, first_after
 from robotrl.sims.bev.jit import kernel
+from robotrl.sims.bev.machines import Zeros
 from robotrl.sims.bev.maps import NEAREST
 from robotrl.sims.bev.rewards import Rules
 from robotrl.sims.bev.right_of_way import barrier, light
@@ -141,19 +142,19 @@ def ego_spec() -> Spec:
     return _spec((len(EGO),), EGO)
 
 
-def make_vectors(num_envs: int, nearest: int, polylines: int, vector: bool, privileged: bool) -> Vectors:
+def make_vectors(zeros: Zeros, num_envs: int, nearest: int, polylines: int, vector: bool, privileged: bool) -> Vectors:
     """Arrays to observe into; `vector` and `privileged` say which are wanted, the ego's scalars go with the latter."""
     n = num_envs if vector else 0
     m = num_envs if privileged else 0
     return Vectors(
-        np.zeros((n, len(SCALARS)), np.float32),
-        np.zeros((n, len(ROUTE_AT), len(ROUTE)), np.float32),
-        np.zeros((n, nearest, len(AGENTS)), np.float32),
-        np.zeros((n, nearest), np.float32),
-        np.zeros((n, polylines, len(LANES)), np.float32),
-        np.zeros((n, polylines), np.float32),
-        np.zeros((m, len(PRIVILEGED)), np.float32),
-        np.zeros((m, len(EGO)), np.float32),
+        zeros((n, len(SCALARS)), np.float32),
+        zeros((n, len(ROUTE_AT), len(ROUTE)), np.float32),
+        zeros((n, nearest, len(AGENTS)), np.float32),
+        zeros((n, nearest), np.float32),
+        zeros((n, polylines, len(LANES)), np.float32),
+        zeros((n, polylines), np.float32),
+        zeros((m, len(PRIVILEGED)), np.float32),
+        zeros((m, len(EGO)), np.float32),
     )
 
 

@@ -55,8 +55,9 @@ def draw(core: Core, ids: Sequence[int], width: int, height: int) -> NDArray[np.
         if value < 1:
             raise out_of_range(name, value, "1 pixel or more")
     ppm = min(width, height) / SPAN_M
-    views = raster.make_views(raster.RasterCfg(height, width, ppm, BEHIND), core.num_envs, packed=True)
-    draw_envs(core.bank.arrays, core.world, views, raster.channel_table(), envs)
+    core.machine.wait()
+    views = raster.make_views(np.zeros, raster.RasterCfg(height, width, ppm, BEHIND), core.num_envs, packed=True)
+    draw_envs(core.bank.arrays, core.world, views, raster.channel_table(), envs, 0, len(envs))
     out = colours()[views.packed[envs]]
     middle_row, middle_column = height * (1 - BEHIND), width / 2
     half, wide = 0.5 * ppm * core.world.agents["length"][0, 0], 0.5 * ppm * core.world.agents["width"][0, 0]

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from robotrl.errors import ConfigError, check_count, check_number
 from robotrl.sims.bev import tables
 from robotrl.sims.bev.jit import kernel
+from robotrl.sims.bev.machines import Zeros
 from robotrl.sims.bev.right_of_way import light
 from robotrl.sims.bev.world import Maps, World
 from robotrl.spec import Spec
@@ -127,10 +128,10 @@ class Views(NamedTuple):
     """Share of the height that lies behind the ego's centre."""
 
 
-def make_views(cfg: RasterCfg, num_envs: int, packed: bool) -> Views:
+def make_views(zeros: Zeros, cfg: RasterCfg, num_envs: int, packed: bool) -> Views:
     """Empty views of `num_envs` envs; `packed` ones have no channels."""
-    pixels = np.zeros((num_envs, cfg.height * cfg.width), np.uint16)
-    words = np.zeros((0 if packed else num_envs, pixels.shape[1] // PIXELS * WORDS), np.uint64)
+    pixels = zeros((num_envs, cfg.height * cfg.width), np.uint16)
+    words = zeros((0 if packed else num_envs, pixels.shape[1] // PIXELS * WORDS), np.uint64)
     return Views(pixels.reshape(-1, cfg.height, cfg.width), pixels, words, cfg.pixels_per_m, cfg.behind)
 
 
@@ -218,9 +219,11 @@ def draw_box(
     """Set a bit in the pixels of an oriented box; its centre `f` m ahead, `left` m left, its direction relative."""
     height, width = out.shape
     reach_f, reach_l = half * abs(cos) + wide * abs(sin), half * abs(sin) + wide * abs(cos)
-    row0, row1 = math.floor((ahead - f - reach_f) * ppm), math.ceil((ahead - f + reach_f) * ppm)
+    # in CUDA a floor is still a float
+    row0, row1 = np.int64(math.floor((ahead - f - reach_f) * ppm)), np.int64(math.ceil((ahead - f + reach_f) * ppm))
     middle = 0.5 * width
-    col0, col1 = math.floor(middle - (left + reach_l) * ppm), math.ceil(middle - (left - reach_l) * ppm)
+    col0 = np.int64(math.floor(middle - (left + reach_l) * ppm))
+    col1 = np.int64(math.ceil(middle - (left - reach_l) * ppm))
     for r in range(max(row0, 0), min(row1, height - 1) + 1):
         u = ahead - (r + 0.5) / ppm - f
         for c in range(max(col0, 0), min(col1, width - 1) + 1):

@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from robotrl.devices import device_of
 from robotrl.errors import ConfigError, check_at_least, check_count, check_number, unknown
 from robotrl.sims.bev import maps, observe, opendrive, picture, raster, rewards, roads, routes, tables, trace
 from robotrl.sims.bev.bank import Bank
+from robotrl.sims.bev.cuda import Cuda
 from robotrl.sims.bev.driver import RouteDriver
+from robotrl.sims.bev.machines import Machine, Threads
 from robotrl.sims.bev.plan import ActionKind, actions_of
 from robotrl.sims.bev.rewards import RewardCfg
 from robotrl.sims.bev.scenarios import SCENARIOS, Event, Scenario
@@ -36,11 +38,16 @@ class DriveSim(CoreSim[KeepingCore]):
 
     def __init__(self, core: KeepingCore, observation_spec: dict[str, Spec], privileged: tuple[str, ...]) -> None:
         info = {"route_completion": core.completion, "events": core.events, "driving_score": core.score}
-        super().__init__(core, observation_spec, core.action_spec, DT_S * core.rules.hold, info)
-        self.threads = core.threads
+        machine = core.machine
+        where: dict[str, Any] = {}
+        if isinstance(machine, Cuda):
+            where = {"device": machine.device, "tensor": machine.tensor}
+        self.threads = machine.count if isinstance(machine, Threads) else None
+        super().__init__(core, observation_spec, core.action_spec, DT_S * core.rules.hold, info, **where)
         self.privileged = privileged
         self.action_is_plan = core.rules.planned == 1
-        self.terms = {name: torch.from_numpy(core.terms[:, k]) for k, name in enumerate(tables.TERMS)}
+        terms = self._tensor(core.terms)
+        self.terms = {name: terms[:, k] for k, name in enumerate(tables.TERMS)}
         """(N,) terms of the last step's reward, by name; see `rewards`."""
 
     def make_expert(
@@ -126,6 +133,7 @@ def make(
     hold: int | None = None,
     points: int = 4,
     threads: int = 0,
+    device: str = "cpu",
 ) -> DriveSim:
     """The batched sim.
 
@@ -152,7 +160,8 @@ def make(
             follows.
         hold: control steps of 0.1 s that an action lasts, 1 to 50; None: 1 for controls, 5 for a trajectory.
         points: of a trajectory, 2 to 16.
-        threads: that step the envs, 0 for every core.
+        threads: that step the envs, 0 for every core; of a processor alone.
+        device: what steps them, and where the tensors are: "cpu", or "cuda" or "cuda:1" for a GPU.
 
     Raises:
         ConfigError: a value out of range, with what was expected.
@@ -177,18 +186,19 @@ def make(
         reward = rewards.carl(end_penalty)
     elif isinstance(reward, str):
         reward = rewards.PRESETS[reward]()
+    machine = machine_of(device, min(threads or os.cpu_count() or 1, num_envs))
     if map is None:
-        bank, driven = Bank(lambda key: maps.finish(roads.layout(*key))), chosen(scenarios)
+        bank, driven = Bank(machine, lambda key: maps.finish(roads.layout(*key))), chosen(scenarios)
     else:
         if scenarios is not None:
             raise ConfigError("scenarios and map are both given: expected one of them, an own map has no scenarios")
-        bank, driven = _own_map(map), (Scenario("map", "map", Event.NONE),)
+        bank, driven = _own_map(machine, map), (Scenario("map", "map", Event.NONE),)
     specs: dict[str, Spec] = {}
     cfg = raster.RasterCfg(raster_pixels, raster_pixels, pixels_per_m)
     views = None
     if obs in ("raster", "both"):
         specs["bev"] = raster.raster_spec(cfg, packed, num_envs)
-        views = raster.make_views(cfg, num_envs, packed)
+        views = raster.make_views(machine.zeros, cfg, num_envs, packed)
     if obs == "raster":
         specs["ego"] = observe.ego_spec()
     if obs in ("vector", "both"):
@@ -196,7 +206,6 @@ def make(
     if obs != "none":
         specs["privileged"] = observe.privileged_spec()
     taken = actions_of(actions, hold, points)
-    count = threads or os.cpu_count() or 1
     core = KeepingCore(
         bank,
         num_envs,
@@ -206,17 +215,31 @@ def make(
         rewards.rules(reward, taken, blocked_s, throttle_mps2, DT_S),
         taken.spec,
         seed,
-        count,
-        observe.make_vectors(num_envs, nearest, polylines, obs in ("vector", "both"), obs != "none"),
+        machine,
+        observe.make_vectors(machine.zeros, num_envs, nearest, polylines, obs in ("vector", "both"), obs != "none"),
         views,
         tuple(specs),
     )
     return DriveSim(core, specs, ("privileged",) if obs != "none" else ())
 
 
-def _own_map(path: str | Path) -> Bank:
+def machine_of(device: str, threads: int) -> Machine:
+    """What steps the envs.
+
+    Raises:
+        ConfigError: no such device here.
+    """
+    place = device_of(device)
+    if place.type == "cpu":
+        return Threads(threads)
+    if place.type != "cuda":
+        raise ConfigError(f"device is {device!r}: bev/drive steps on 'cpu' and on 'cuda'")
+    return Cuda(place.index or 0)
+
+
+def _own_map(machine: Machine, path: str | Path) -> Bank:
     builder = opendrive.read(Path(path))
     if not builder.routes:
         routes.pick_routes(builder, count=64, seed=0, length_m=200.0)
     finished = maps.finish(builder)
-    return Bank(lambda key: finished)
+    return Bank(machine, lambda key: finished)
