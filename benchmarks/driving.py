@@ -112,30 +112,21 @@ def table(document: Mapping[str, Any]) -> str:
         if f"{name}_driving" in figures:
             lines.append(_row(figures, name, planner.label))
     study = [
-        _study_row(figures, reward)
+        _study_row(figures, document["cells"], reward, measure, label, scale)
+        for measure, label, scale in (("driving", "driving score (2.0)", 1.0), ("completion", "completion, %", 100.0))
         for reward in REWARDS
         if any(f"{study_name(reward, m)}_driving" in figures for m in MINIBATCHES)
     ]
     if study:
-        lines += [
-            "",
-            "| reward, 5 million samples | " + " | ".join(f"minibatch {size:,}" for size in MINIBATCHES) + " |",
-            "| --- | " + " | ".join("---" for _ in MINIBATCHES) + " |",
-            *study,
-        ]
+        head = ("reward, 5 million samples", *(f"minibatch {size:,}" for size in MINIBATCHES), "largest less smallest")
+        lines += ["", "| " + " | ".join(head) + " |", "| " + " | ".join("---" for _ in head) + " |", *study]
     return "\n".join(lines)
 
 
 def _row(figures: Mapping[str, Figure], name: str, label: str) -> str:
     def span(measure: str, scale: float, digits: int) -> str:
         figure = figures.get(f"{name}_{measure}")
-        if figure is None:
-            return "-"
-        value = f"{(figure.value or 0.0) * scale:.{digits}f}"
-        # one run has no spread to show
-        if figure.low is None or figure.high is None or figure.runs < 2:
-            return value
-        return f"{value} ({figure.low * scale:.{digits}f} to {figure.high * scale:.{digits}f})"
+        return "-" if figure is None else _span(figure, scale, digits)
 
     trained = figures.get(f"{name}_train_s")
     minutes = "-" if trained is None or trained.value is None else f"{trained.value / 60:.0f} min"
@@ -146,16 +137,28 @@ def _row(figures: Mapping[str, Figure], name: str, label: str) -> str:
     )
 
 
-def _study_row(figures: Mapping[str, Figure], reward: str) -> str:
-    found = [figures.get(f"{study_name(reward, size)}_driving") for size in MINIBATCHES]
-    texts = ["-" if f is None else f"{f.value:.1f} ({f.low:.1f} to {f.high:.1f})" for f in found]
-    return f"| {reward} | " + " | ".join(texts) + " |"
+def _study_row(
+    figures: Mapping[str, Figure], results: Sequence[CellResult], reward: str, measure: str, label: str, scale: float
+) -> str:
+    found = [figures.get(f"{study_name(reward, size)}_{measure}") for size in MINIBATCHES]
+    texts = ["-" if f is None else _span(f, scale, 1) for f in found]
+    change = trend(results, reward, measure)
+    texts.append("-" if change is None else f"{change * scale:+.1f}")
+    return f"| {reward}, {label} | " + " | ".join(texts) + " |"
 
 
-def trend(results: Sequence[CellResult], reward: str) -> float | None:
-    """Mean driving score at the largest minibatch less that at the smallest; None where cells are missing."""
+def _span(figure: Figure, scale: float, digits: int) -> str:
+    value = f"{(figure.value or 0.0) * scale:.{digits}f}"
+    # one run has no spread to show
+    if figure.low is None or figure.high is None or figure.runs < 2:
+        return value
+    return f"{value} ({figure.low * scale:.{digits}f} to {figure.high * scale:.{digits}f})"
+
+
+def trend(results: Sequence[CellResult], reward: str, measure: str) -> float | None:
+    """Mean of a measure at the largest minibatch less that at the smallest; None where cells are missing."""
     ends = [
-        [float(c["result"]["driving"]) for c in results if c["method"] == study_name(reward, size)]
+        [float(c["result"][measure]) for c in results if c["method"] == study_name(reward, size)]
         for size in (MINIBATCHES[0], MINIBATCHES[-1])
     ]
     return statistics.fmean(ends[1]) - statistics.fmean(ends[0]) if all(ends) else None

@@ -77,15 +77,17 @@ def test_figures_and_table():
     assert figures["planner_driving"].value == pytest.approx(81.0)
     assert figures["planner_driving"].runs == 3
     assert "planner_env_steps_per_s" not in figures
-    assert driving.trend(results, "carl") == pytest.approx(20.0)
-    assert driving.trend(results, "roach") is None
-    text = driving.table({"figures": {key: figure.to_json() for key, figure in figures.items()}}).splitlines()
+    assert driving.trend(results, "carl", "driving") == pytest.approx(20.0)
+    assert driving.trend(results, "roach", "driving") is None
+    shown = {key: figure.to_json() for key, figure in figures.items()}
+    text = driving.table({"figures": shown, "cells": results}).splitlines()
     assert text[2].startswith(
         "| PPO, Beta policy, CaRL's reward, vectors | 81.0 (80.0 to 82.0) % | 81.0 (80.0 to 82.0) |"
     )
     assert text[2].endswith("| 10 min | 3 |")
     assert text[3].startswith(f"| {PLANNERS['driver'].label} | 90.0 % | 90.0 | 91.0 |")
-    assert text[-1] == "| carl | 40.0 (40.0 to 40.0) | - | 60.0 (60.0 to 60.0) |"
+    assert text[-2] == "| carl, driving score (2.0) | 40.0 | - | 60.0 | +20.0 |"
+    assert text[-1] == "| carl, completion, % | 40.0 | - | 60.0 | +20.0 |"
 
 
 def test_the_rule_based_driver_is_judged_on_each_start_once(tmp_path: Path):
