@@ -158,7 +158,7 @@ def test_the_kernels_compile_for_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatcher, "get_current_device", lambda: types.SimpleNamespace(compute_capability=hopper))
     for kernel, given_args in arguments():
         signature = numba.types.void(numba.int64, numba.typeof(given_args))
-        ptx, _ = numba.cuda.compile_ptx(launcher(kernel, numba.cuda), signature, cc=hopper, fastmath=True)
+        ptx, _ = numba.cuda.compile_ptx(launcher(kernel, numba.cuda), signature, cc=hopper)
         assert ".target sm_90" in ptx and ".visible .entry" in ptx
 
 

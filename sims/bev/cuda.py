@@ -64,7 +64,7 @@ class Cuda:
         count = int(np.prod(sizes, dtype=np.int64)) * np.dtype(dtype).itemsize
         # CUDA has no allocation of nothing
         owner = self._cuda.managed_array(max(count, 1), np.uint8)
-        raw = owner.view(np.ndarray)
+        raw: NDArray[np.uint8] = np.asarray(owner)
         raw[:] = 0
         begin = int(raw.ctypes.data)
         bisect.insort(self._held, _Allocation(begin, begin + len(raw), owner), key=lambda a: a.begin)
@@ -75,7 +75,7 @@ class Cuda:
         if count == 0:
             return
         if kernel not in self._launchers:
-            self._launchers[kernel] = self._cuda.jit(launcher(kernel, self._cuda), fastmath=True)
+            self._launchers[kernel] = self._cuda.jit(launcher(kernel, self._cuda))
         blocks = -(-count // BLOCK)
         self._launchers[kernel][blocks, BLOCK](count, tuple(self._there(arg) for arg in args))
         self._cuda.synchronize()
