@@ -77,8 +77,8 @@ class ChainPolicy(SpecPolicy):
         return self.context_width
 
     def reading(self, ctx: Tensor) -> Tensor:
-        """(B, F) the features at the front of contexts, which critics read, too."""
-        return ctx[:, : self.context_width]
+        """(B, 1, F) the features at the front of contexts, which critics read, too."""
+        return ctx[:, None, : self.context_width]
 
     @property
     def noise_shape(self) -> tuple[int, int]:

@@ -298,6 +298,14 @@ class HasPrivileged(Protocol):
     """Keys of `observation_spec` that no policy is built on."""
 
 
+@runtime_checkable
+class HasMeaning(Protocol):
+    """Some privileged arrays say what the words mean in this scene, and not only what there is to be seen."""
+
+    meant: tuple[str, ...]
+    """Keys among the privileged ones; where the named thing is, for example."""
+
+
 def privileged(sim: VecSim) -> tuple[str, ...]:
     """Keys of the observations that no policy may see."""
     return tuple(sim.privileged) if isinstance(sim, HasPrivileged) else ()
@@ -539,5 +547,5 @@ class HasReading(Protocol):
         ...
 
     def reading(self, ctx: Any) -> Tensor:
-        """(B, F) features of contexts, with their gradient."""
+        """(B, n, F) features of contexts, with their gradient, at each of n places from which actions come."""
         ...

@@ -20,6 +20,7 @@ from robotrl.spec import (
     HasExpert,
     HasFinalObs,
     HasInstructions,
+    HasMeaning,
     HasParams,
     HasPrivileged,
     HasRestart,
@@ -167,6 +168,13 @@ class _Privileged(WrappedSim):
         return self.sim.privileged
 
 
+class _Meaning(WrappedSim):
+    @property
+    def meant(self) -> tuple[str, ...]:
+        """Keys of the observation that say what the words mean."""
+        return self.sim.meant
+
+
 class _Expert(WrappedSim):
     def make_expert(
         self, noise: float = 0.0, clumsiness: float = 0.0, mode: str | None = None, seed: int = 0
@@ -247,6 +255,7 @@ _PARTS: dict[type[Any], type[WrappedSim]] = {
     HasCamera: _Camera,
     HasParams: _Params,
     HasPrivileged: _Privileged,
+    HasMeaning: _Meaning,
     HasExpert: _Expert,
     HasRestart: _Restart,
     HasDistance: _Distance,

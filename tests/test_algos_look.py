@@ -63,7 +63,7 @@ def test_what_is_held_out_is_judged_and_never_learned_from(demos: Path) -> None:
     assert made._judged.tolist() == list(range(begin, dataset.num_frames))
     told = made._loss.told(
         {"image_flat_near": torch.from_numpy(dataset.frames("observation.image_flat_near"))[begin:]}
-    )["looking"]
+    )["looking"][:, 0]
     things = torch.from_numpy(dataset.frames("observation.things")).float()
     wanted = (things - things.mean(0)) / things.std(0, correction=0).clamp(min=1e-4)
     assert made._judge()["looking"] == pytest.approx(float((told.detach() - wanted[begin:]).square().mean()), rel=1e-4)
@@ -102,6 +102,39 @@ def test_words_are_bound_to_what_eyes_see(demos: Path) -> None:
     again = learner(demos, cfg)
     again.load(kit.snapshot(made.state()))
     assert again.iterate() == made.iterate()
+
+
+def test_half_of_a_batch_is_of_scenes_that_nobody_acted_in(demos: Path) -> None:
+    made = learner(demos, replace(CFG, reading=1.0, scenes=6, symmetries=("mirror",)))
+    made.iterate()
+    first = made._fresh
+    # two batches of 4 envs, each at the start and after a motion
+    assert {name: len(x) for name, x in first.items()} == dict.fromkeys(made._data, 16)
+    now, later = first["meant/meant"][:4], first["meant/meant"][4:8]
+    assert torch.allclose(now, later, atol=5e-3) and not torch.equal(first["obs/state"][:4], first["obs/state"][4:8])
+    made._fresh = {name: torch.full_like(x, 1) for name, x in first.items()}
+    made._changed = None
+    rows = made._draw(3)
+    ones = (rows["obs/image_flat_near"] == 1).flatten(1).all(1)
+    assert ones.reshape(3, CFG.batch)[:, 16:].all() and not ones.reshape(3, CFG.batch)[:, :16].any()
+    made.iterate()
+    assert not torch.equal(made._fresh["hidden/things"], first["hidden/things"])
+    made.close()
+
+
+def test_scenes_are_the_same_after_a_resume(demos: Path) -> None:
+    cfg = replace(CFG, updates=20, updates_per_iteration=5, reading=1.0, scenes=4)
+    made, again = learner(demos, cfg), learner(demos, cfg)
+    made.iterate()
+    again.load(kit.snapshot(made.state()))
+    assert again.iterate() == made.iterate()
+    assert all(torch.equal(x, again._fresh[name]) for name, x in made._fresh.items())
+
+
+def test_words_mean_nothing_where_the_sim_does_not_say(demos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("robotrl.sims.mujoco.tabletop.task.TabletopSim.meant")
+    with pytest.raises(CapabilityError, match=r"lacks HasMeaning: algo\.reading is 1\.0"):
+        learner(demos, replace(CFG, reading=1.0))
 
 
 @pytest.mark.parametrize("network", ["smolvla", "pi0"])
@@ -154,6 +187,7 @@ def test_what_cannot_be_looked_at_is_refused(demos: Path, tmp_path: Path) -> Non
         ({"warmup": -1}, r"algo\.warmup is -1"),
         ({"held_out": 1.0}, r"algo\.held_out is 1\.0"),
         ({"reading": -1.0}, r"algo\.reading is -1\.0"),
+        ({"scenes": -1}, r"algo\.scenes is -1"),
         ({"symmetries": ("mirrors",)}, r"algo\.symmetries 'mirrors' is unknown: did you mean 'mirror'"),
     ):
         with pytest.raises(ConfigError, match=message):

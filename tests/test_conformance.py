@@ -110,7 +110,7 @@ ADAPTERS = (
         randomization={"randomization": {"servo_gain": (0.6, 1.4), "friction": (0.5, 2.0)}},
         starts=26,
         masks=("instruction",),
-        apart=("instruction", "things"),
+        apart=("instruction", "things", "meant"),
     ),
     # walker2d and halfcheetah are hopper's code with other numbers: tests/test_sim_locomotion.py has them all
     *(

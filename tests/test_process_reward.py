@@ -245,7 +245,7 @@ def test_labels_of_real_episodes(demos: Path, failures: Path) -> None:
     assert set(rows) == {"point", "lift"} and sum(row.episodes for row in rows.values()) == 24
     # to lift is to grip first; to point is one movement
     assert rows["lift"].gripper == pytest.approx(1.0, abs=0.3) and rows["point"].gripper == 0
-    assert origin(dataset).privileged == ("things",)
+    assert origin(dataset).privileged == ("things", "meant")
 
 
 def test_settings_and_datasets_that_say_nothing_are_refused(tmp_path: Path, demos: Path) -> None:

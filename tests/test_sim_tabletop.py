@@ -413,3 +413,29 @@ def test_the_camera_sees_the_named_things() -> None:
 def test_families_of_an_option() -> None:
     assert chosen(None) == EVERY
     assert chosen(["sort", "point"]) == (Family.SORT, Family.POINT)
+
+
+def test_it_says_what_is_meant() -> None:
+    """Where the named thing is, and where it is to end: by hand for a push, a mat, and a thing that stays."""
+    sim = robotrl.make_sim("mujoco/tabletop", num_envs=60, seed=0, families="push,push-to,lift", things=3, mats=2)
+    obs = sim.reset(seed=0)
+    assert sim.meant == ("meant",) and set(sim.privileged) == {"things", "meant"}
+    names = sim.observation_spec["things"].names
+    seen = dict.fromkeys(("push", "push-to", "lift"), 0)
+    for env, says in enumerate(sim.task.says):
+        family, a, _, mat, direction, _ = says
+        thing = MOVABLES[a].replace(" ", "_")
+        own = torch.stack([obs["things"][env, names.index(f"{thing}_pos_{axis}_w")] for axis in "xy"])
+        pos, goal = obs["meant"][env].split(2)
+        assert torch.allclose(pos, own)
+        if family == Family.PUSH:
+            way = torch.tensor(layout.DIRECTIONS_M[direction], dtype=torch.float32)
+            assert torch.allclose(goal - pos, layout.PUSH_M * way, atol=1e-4)
+        elif family == Family.PUSH_TO:
+            flat = MATS[mat].replace(" ", "_")
+            there = [obs["things"][env, names.index(f"{flat}_pos_{axis}_w")] for axis in "xy"]
+            assert torch.allclose(goal, torch.stack(there), atol=1e-6)
+        else:
+            assert torch.equal(goal, pos)
+        seen[Family(family).title] += 1
+    assert min(seen.values()) >= 10

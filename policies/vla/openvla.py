@@ -170,6 +170,15 @@ class OpenVla(nn.Module):
         hidden = self._hidden(prefix.embeddings, mask, places(prefix.there))
         return hidden[torch.arange(len(hidden)), last_of(prefix.there)]
 
+    def speaking(self, prefix: Prefix, count: int) -> Tensor:
+        """(B, n, D) the hidden states that say `count` action tokens, as far as they are there before any is said.
+
+        In parallel decoding these are all; one after the other it is that of the first.
+        """
+        if self.cfg.decoding == "parallel":
+            return self._spoken(prefix, count)
+        return self.summary(prefix)[:, None]
+
     def logits(self, prefix: Prefix, tokens: Tensor) -> Tensor:
         """Logits (B, T, bins) of T action tokens.
 
@@ -184,12 +193,16 @@ class OpenVla(nn.Module):
         return self._head(self._behind(hidden, prefix, tokens.shape[1]))
 
     def _parallel(self, prefix: Prefix, count: int) -> Tensor:
-        """All tokens' logits (B, count, bins) at once, from zeros in their places and a stop behind them."""
+        """All tokens' logits (B, count, bins) at once."""
+        return self._head(self._spoken(prefix, count))
+
+    def _spoken(self, prefix: Prefix, count: int) -> Tensor:
+        """The hidden states (B, count, D) that say all tokens at once, from zeros in their places and a stop behind."""
         batch, _, width = prefix.embeddings.shape
         zeros = prefix.embeddings.new_zeros((batch, count, width))
         stop = torch.full((batch, 1), self.cfg.text.stop, device=zeros.device)
         after = torch.cat([zeros, self.language_model.model.embed_tokens(stop)], dim=1)
-        return self._head(self._behind(self._run(prefix, after, causal=False), prefix, count))
+        return self._behind(self._run(prefix, after, causal=False), prefix, count)
 
     def _run(self, prefix: Prefix, after: Tensor, causal: bool) -> Tensor:
         """Hidden states (B, L + T, D) of the prefix and embeddings (B, T, D) after it."""

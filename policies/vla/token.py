@@ -135,8 +135,8 @@ class TokenPolicy(SpecPolicy):
         return self.net.cfg.text.width
 
     def reading(self, ctx: Prefix) -> Tensor:
-        """(B, F) the hidden state at the prompt's last token, before anything is said."""
-        return self.net.summary(ctx)
+        """(B, n, F) the hidden states from which actions are said; what is known elsewhere comes too late for them."""
+        return self.net.speaking(ctx, self.horizon * self.action_width)
 
     @property
     def looking_width(self) -> int:
@@ -220,7 +220,7 @@ class Reader(nn.Module):
 
     def forward(self, obs: dict[str, Tensor]) -> Tensor:
         """Features (B, width) of observations."""
-        return self.policy.reading(self.policy.encode(obs))
+        return self.policy.net.summary(self.policy.encode(obs))
 
 
 class TokenVlaPolicy(TokenPolicy):

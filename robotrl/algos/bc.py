@@ -106,7 +106,7 @@ class BcLoss(LossModule):
         lr = self._cfg.lr * warmed_cosine(context.carry[0], self._cfg.updates, self._cfg.warmup)
         info, rates = {"lr": lr}, (lr,)
         if foreseen is not None:
-            info["foresight"] = (foreseen - batch["end"]).square().mean()
+            info["foresight"] = (foreseen - batch["end"][:, None]).square().mean()
             loss, rates = loss + self._cfg.foresight * info["foresight"], (lr, lr)
         return LossOut(loss, info, rates, context.carry + 1)
 

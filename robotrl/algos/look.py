@@ -3,14 +3,17 @@
 A vision-language-action policy that is trained from nothing has to find out at once what pictures show and which of it
 the words mean, and may never leave the start. Published models have seen before; this is how a small one gets to see:
 a linear head tells from the patches what the sim's privileged arrays say, where things are for example. With `reading`
-another tells, from what was seen and read together, where the robot was when the episode ended: which thing the words
-mean. Heads are thrown away. The policy acts no better for it; clone it (`--init-from`).
+another tells, from what was seen and read together, what the words mean in this scene: where the thing is that they
+name. With `scenes` half of all frames are of scenes in which nobody has demonstrated anything, always new ones. Heads
+are thrown away. The policy acts no better for it; clone it (`--init-from`).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,7 +24,7 @@ from robotrl.algos.half import in_bf16
 from robotrl.algos.learner import Setup
 from robotrl.algos.rows import fitting, means, part, run_updates
 from robotrl.algos.symmetric import Symmetric, changes_of
-from robotrl.algos.targets import Targets, frames_of, last_states, transforms_for
+from robotrl.algos.targets import Targets, frames_of, transforms_for
 from robotrl.checkpoint import generator_state, set_generator_state
 from robotrl.data.chunks import check_dataset
 from robotrl.data.layout import observation_key
@@ -29,14 +32,16 @@ from robotrl.data.reader import Dataset, read_dataset
 from robotrl.errors import CapabilityError, ConfigError, check_at_least, check_number, check_positive, out_of_range
 from robotrl.fn.schedule import warmed_cosine
 from robotrl.parts import arrays_in_parts
-from robotrl.spec import HasLooking, HasReading, is_picture, privileged, visible
+from robotrl.spec import HasLooking, HasMeaning, HasReading, HasStateIds, VecSim, is_picture, privileged, visible
 
 JUDGED = 1024
 """Frames that are held out and looked at after each iteration, at most; they are spread over all that are held out."""
 LOOKING, READING = "looking", "reading"
-"""What is told: privileged arrays, from pictures alone; the end of the episode, from all that is seen and read."""
-TOLD = {"hidden/": LOOKING, "end/": READING}
+"""What is told: what there is to be seen, from pictures alone; what words mean, from all that is seen and read."""
+TOLD = {"hidden/": LOOKING, "meant/": READING}
 """By prefix of the rows that hold it."""
+MOTION_STEPS = 8
+"""Control steps that a scene's random action lasts."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +63,12 @@ class LookCfg:
     symmetries: tuple[str, ...] = ()
     """Kinds of the sim's symmetries under which frames are looked at, too; see cloning."""
     reading: float = 0.0
-    """Weight of telling from what was seen and read the measured state at the episode's end. 0 reads nothing, at a
-    third of the cost: let eyes see first, and words be bound to what they see in a second run (`--init-from`)."""
+    """Weight of telling from what was seen and read what the words mean. 0 reads nothing, at a third of the cost: let
+    eyes see first, and words be bound to what they see in a second run (`--init-from`)."""
+    scenes: int = 0
+    """Training starts of the sim that are drawn anew for each iteration, rounded up to whole batches of envs; half of
+    the frames are then of these, at their start and after a random motion, and none is seen in two iterations. Words
+    are bound to things by many scenes, not by a thousand demonstrations seen often."""
     held_out: float = 0.05
     """Part of the episodes, the last ones, that is not learned from: how well it is told is logged."""
     bf16: bool = False
@@ -82,22 +91,22 @@ class LookLoss(LossModule):
         policy: whose eyes learn; where nothing is read, nothing else of it gets a gradient.
         cfg: settings.
         hidden: privileged numbers that are told.
-        ends: measured numbers that are told; 0 where nothing is read.
+        meant: numbers that say what words mean; 0 where nothing is read.
     """
 
-    def __init__(self, policy: nn.Module, cfg: LookCfg, hidden: int, ends: int) -> None:
+    def __init__(self, policy: nn.Module, cfg: LookCfg, hidden: int, meant: int) -> None:
         super().__init__()
         self.policy: Any = policy
         self._cfg = cfg
         self.heads = nn.ModuleDict({LOOKING: nn.Linear(self.policy.looking_width, hidden)})
-        if ends:
-            self.heads[READING] = nn.Linear(self.policy.reading_width, ends)
+        if meant:
+            self.heads[READING] = nn.Linear(self.policy.reading_width, meant)
 
     def told(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
-        """(B, S) what each head says of observations."""
+        """(B, n, S) what each head says of observations, at each of its n places."""
         # pictures are looked at once for both
         obs = self.policy.cached(obs, "sight")
-        out = {LOOKING: self.heads[LOOKING](self.policy.looking(obs))}
+        out = {LOOKING: self.heads[LOOKING](self.policy.looking(obs))[:, None]}
         if READING in self.heads:
             out[READING] = self.heads[READING](self.policy.reading(self.policy.encode(obs)))
         return out
@@ -106,7 +115,7 @@ class LookLoss(LossModule):
         """See `LossModule`."""
         with in_bf16(self._cfg.bf16, context.carry.device):
             told = self.told(part(batch, "obs/"))
-        off = {name: (said - batch[name]).square().mean() for name, said in told.items()}
+        off = {name: (said - batch[name][:, None]).square().mean() for name, said in told.items()}
         loss = off[LOOKING] + self._cfg.reading * off.get(READING, torch.zeros_like(off[LOOKING]))
         lr = self._cfg.lr * warmed_cosine(context.carry[0], self._cfg.updates, self._cfg.warmup)
         return LossOut(loss, {"lr": lr, **off}, (lr, lr), context.carry + 1)
@@ -116,11 +125,11 @@ class LookLoss(LossModule):
 
 
 class LookLearner:
-    """Trains a policy's eyes on a dataset; see `LookCfg`.
+    """Trains a policy's eyes on a dataset and on scenes of the sim; see `LookCfg`.
 
     Raises:
         ConfigError: no dataset, one of another rate or shape, nothing privileged in it, or settings out of range.
-        CapabilityError: the policy has no eyes that can be trained apart.
+        CapabilityError: the policy has no eyes that can be trained apart, or the sim does not say what words mean.
     """
 
     env_steps = 0
@@ -133,10 +142,12 @@ class LookLearner:
         self.iterations = math.ceil(cfg.updates / cfg.updates_per_iteration)
         torch.manual_seed(setup.seed)
         sim = setup.make_sim()
-        specs, hidden = visible(sim), privileged(sim)
+        specs, meant = visible(sim), tuple(sim.meant) if isinstance(sim, HasMeaning) else ()
+        hidden = tuple(key for key in privileged(sim) if key not in meant)
         action_spec, control_dt_s = sim.action_spec, sim.control_dt_s
+        if cfg.reading and not meant:
+            raise CapabilityError(f"sim {type(sim).__name__} lacks HasMeaning: algo.reading is {cfg.reading}")
         changes = changes_of(cfg.symmetries, sim)
-        sim.close()
         dataset = read_dataset(setup.dataset)
         check_dataset(dataset, specs, action_spec, control_dt_s)
         model: Any = setup.init_policy
@@ -151,14 +162,17 @@ class LookLearner:
         self.policy.control_dt_s = control_dt_s
         # where no words are read, every change may be made to every frame
         seen = [key for key, spec in specs.items() if cfg.reading or is_picture(spec)]
-        obs = {key: frames_of(dataset, key) for key in seen}
         self._targets = {"hidden/": hidden_numbers(dataset, hidden)}
         if cfg.reading:
-            self._targets["end/"] = last_states(dataset, specs, "algo.reading")
-        self._data = {f"obs/{key}": x for key, x in obs.items()}
+            self._targets["meant/"] = hidden_numbers(dataset, meant)
+        self._data = {f"obs/{key}": frames_of(dataset, key) for key in seen}
         for prefix, targets in self._targets.items():
             self._data |= {prefix + key: x for key, x in targets.arrays.items()}
-        self._symmetric = Symmetric(changes, obs, specs) if cfg.symmetries else None
+        self._changed = partial(Symmetric, changes, specs=specs) if cfg.symmetries else None
+        self._symmetric = self._changed and self._changed(part(self._data, "obs/"))
+        self._scenes = Scenes(sim, cfg.scenes, {name: name.split("/", 1)[1] for name in self._data})
+        self._fresh: dict[str, Tensor] = {}
+        """Frames of this iteration's scenes."""
         episodes = max(1, round((1 - cfg.held_out) * dataset.num_episodes))
         self._learned = int(dataset.offsets[episodes])
         """Frames that are learned from; those behind them are not."""
@@ -186,11 +200,13 @@ class LookLearner:
         return self._engine.compile_s
 
     def close(self) -> None:
-        """See `Learner.close`; nothing is held."""
+        """See `Learner.close`."""
+        self._scenes.close()
 
     def iterate(self) -> dict[str, float]:
         """`updates_per_iteration` gradient steps, then a look at what was held out."""
         cfg = self.cfg
+        self._fresh = self._scenes.draw(self._generator) if cfg.scenes else {}
         count = min(cfg.updates_per_iteration, cfg.updates - self._updates)
         info = run_updates(self._engine, self._draw, count, self._at_once, f"look, from update {self._updates + 1}")
         self._updates += count
@@ -206,11 +222,24 @@ class LookLearner:
 
     def _draw(self, updates: int) -> dict[str, Tensor]:
         """Rows for so many updates."""
-        rows = torch.randint(self._learned, (updates * self.cfg.batch,), generator=self._generator)
-        data = {name: values[rows] for name, values in self._data.items()}
-        if self._symmetric is not None:
-            self._symmetric.change(data, rows, self._generator)
+        batch = self.cfg.batch
+        halves = [self._some(self._data, self._learned, updates, batch - (batch // 2 if self._fresh else 0))]
+        if self._fresh and batch > 1:
+            frames = len(next(iter(self._fresh.values())))
+            halves.append(self._some(self._fresh, frames, updates, batch // 2))
+        # each update has its share of both
+        data = {name: torch.cat([half[name] for half in halves], dim=1).flatten(0, 1) for name in self._data}
         return {**{name: x for name, x in data.items() if name.startswith("obs/")}, **self._wanted(data)}
+
+    def _some(self, frames: dict[str, Tensor], count: int, updates: int, batch: int) -> dict[str, Tensor]:
+        """(updates, batch, ...) of the first `count` frames, drawn and changed at random."""
+        rows = torch.randint(count, (updates * batch,), generator=self._generator)
+        data = {name: values[rows] for name, values in frames.items()}
+        if self._changed is not None:
+            symmetric = self._symmetric if frames is self._data else self._changed(part(frames, "obs/"))
+            assert symmetric is not None
+            symmetric.change(data, rows, self._generator)
+        return {name: x.unflatten(0, (updates, batch)) for name, x in data.items()}
 
     def _wanted(self, rows: dict[str, Tensor]) -> dict[str, Tensor]:
         """(B, S) what each head should say of rows."""
@@ -225,7 +254,7 @@ class LookLearner:
         def off(some: dict[str, Tensor]) -> dict[str, Tensor]:
             told = self._loss.told({key: x.to(device) for key, x in part(some, "obs/").items()})
             wanted = self._wanted(some)
-            return {name: (said.cpu() - wanted[name]).square().mean(dim=1) for name, said in told.items()}
+            return {name: (said.cpu() - wanted[name][:, None]).square().mean(dim=(1, 2)) for name, said in told.items()}
 
         return {name: float(x.mean()) for name, x in arrays_in_parts(off, rows, self.cfg.batch).items()}
 
@@ -246,6 +275,53 @@ class LookLearner:
         self._engine.load(state["engine"])
         set_generator_state(self._generator, state["generator"])
         self._updates = int(state["updates"])
+
+
+class Scenes:
+    """Frames of a sim in which nobody has demonstrated anything.
+
+    Args:
+        sim: where they are drawn.
+        count: scenes at a time, rounded up to whole batches of its envs; 0 for none, and the sim is closed.
+        keys: of the observation, by the name that its frames get.
+    """
+
+    def __init__(self, sim: VecSim, count: int, keys: Mapping[str, str]) -> None:
+        self._sim, self._keys = sim, keys
+        self._rounds = math.ceil(count / sim.num_envs)
+        if not count:
+            sim.close()
+        elif not isinstance(sim, HasStateIds):
+            raise CapabilityError(f"sim {type(sim).__name__} lacks HasStateIds: algo.scenes is {count}")
+        else:
+            self._ids = sim.state_ids("train")
+
+    def draw(self, generator: torch.Generator) -> dict[str, Tensor]:
+        """Two frames (2 S, ...) of each of S new scenes: at the start, and after a random action has lasted."""
+        sim: Any = self._sim
+        spec = sim.action_spec
+        low, high = (torch.tensor(bound, dtype=torch.float32) for bound in (spec.low, spec.high))
+        frames: dict[str, list[Tensor]] = {name: [] for name in self._keys}
+        for _ in range(self._rounds):
+            ids = torch.randint(len(self._ids), (sim.num_envs,), generator=generator) + self._ids.start
+            obs = sim.reset(options={"state_ids": ids.numpy()})
+            self._keep(frames, obs)
+            share = torch.rand(sim.num_envs, len(spec.low), generator=generator)
+            actions = (low + (high - low) * share).to(sim.device)
+            for _ in range(MOTION_STEPS):
+                obs = sim.step(actions).obs
+            self._keep(frames, obs)
+        return {name: torch.cat(parts) for name, parts in frames.items()}
+
+    def _keep(self, frames: dict[str, list[Tensor]], obs: Mapping[str, Tensor]) -> None:
+        for name, key in self._keys.items():
+            # a sim may write the next observation over this one
+            frames[name].append(obs[key].to("cpu", copy=True))
+
+    def close(self) -> None:
+        """Free the sim."""
+        if self._rounds:
+            self._sim.close()
 
 
 def hidden_numbers(dataset: Dataset, hidden: tuple[str, ...]) -> Targets:
@@ -269,4 +345,6 @@ def _check(cfg: LookCfg) -> None:
     if cfg.warmup < 0:
         raise out_of_range("algo.warmup", cfg.warmup, "0 or more updates")
     check_number("algo.reading", cfg.reading, 0.0, 1e3)
+    if cfg.scenes < 0:
+        raise out_of_range("algo.scenes", cfg.scenes, "0 or more")
     check_number("algo.held_out", cfg.held_out, 0.0, 0.9)

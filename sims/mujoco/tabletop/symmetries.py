@@ -22,6 +22,7 @@ ODD = frozenset(
         *("tip_step_y_w", "tip_yaw_step_w"),
         *(f"{thing.replace(' ', '_')}_{column}" for thing in MOVABLES for column in ("pos_y_w", "yaw4_sin")),
         *(f"{mat.replace(' ', '_')}_pos_y_w" for mat in MATS),
+        *("meant_pos_y_w", "meant_goal_y_w"),
     }
 )
 """Columns that change their sign in a mirror."""

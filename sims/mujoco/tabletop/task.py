@@ -64,6 +64,10 @@ WORKSPACE_HIGH_M = (0.70, 0.36, 0.30)
 RGB = {"red": "0.84 0.20 0.18", "green": "0.20 0.62 0.28", "blue": "0.20 0.36 0.82"}
 PALE = {"red": "0.95 0.66 0.64", "green": "0.66 0.86 0.68", "blue": "0.66 0.74 0.95"}
 """Of the mats."""
+MEANT_COLUMNS = tuple(
+    (f"{what}_{axis}_w", "m", -np.inf, np.inf) for what in ("meant_pos", "meant_goal") for axis in "xy"
+)
+"""Where the thing that the instruction names is, and where it is to end, as far as there is one place."""
 _SAID = 6
 
 
@@ -71,7 +75,7 @@ class Tabletop(ArmTask[WorldHand]):
     """The task; see `make` for the arguments."""
 
     name = "mujoco/tabletop"
-    privileged = ("things",)
+    privileged = ("things", "meant")
     views: Mapping[str, AnyView] = {
         "front": View((1.45, 0.40, 0.80), (0.36, 0.0, 0.12), 41.0),
         "side": View((1.05, -0.95, 0.60), (0.42, 0.0, 0.12), 38.0),
@@ -97,6 +101,7 @@ class Tabletop(ArmTask[WorldHand]):
             "state": spec_of((*HAND_COLUMNS, *FINGER_COLUMNS)),
             "instruction": instruction_spec(),
             "things": _things_spec(),
+            "meant": spec_of(MEANT_COLUMNS),
         }
         self.action_spec = spec_of((*HAND_ACTIONS, GRIPPER_ACTION))
 
@@ -210,8 +215,12 @@ class Tabletop(ArmTask[WorldHand]):
         things[env_ids, at : at + 3 * len(MATS)] = np.concatenate(
             [here[..., None], mats * here[..., None]], axis=2
         ).reshape(len(mats), -1)
-        own = np.take_along_axis(self.pos_w[env_ids, :, 2], self.says[env_ids, 1:2], axis=1)[:, 0]
-        self._lifted[env_ids] |= own > layout.HALF_M + goals.OFF_TABLE_M
+        says, pos = self.says[env_ids], self.pos_w[env_ids]
+        every, named = np.arange(len(says)), says[:, 1]
+        self._lifted[env_ids] |= pos[every, named, 2] > layout.HALF_M + goals.OFF_TABLE_M
+        out["meant"][env_ids, :2] = pos[every, named, :2]
+        begin = self._start[env_ids][every, named]
+        out["meant"][env_ids, 2:] = layout.spot(says, pos[..., :2], mats, begin)
 
     def now(self) -> goals.Now:
         """Where everything is, as last observed."""
@@ -273,9 +282,10 @@ def _things_spec() -> Spec:
 
 
 class TabletopSim(ExpertSim):
-    """The sim of the task; satisfies `HasInstructions`, `HasSymmetries` and `HasScenarios`, families being these."""
+    """The sim of the task; satisfies `HasInstructions`, `HasMeaning`, `HasSymmetries`, and `HasScenarios` by family."""
 
     privileged = Tabletop.privileged
+    meant = ("meant",)
     vocabulary = VOCABULARY
 
     @property
