@@ -112,7 +112,7 @@ def table(document: Mapping[str, Any]) -> str:
         if f"{name}_driving" in figures:
             lines.append(_row(figures, name, planner.label))
     study = [
-        _study_row(figures, document["cells"], reward, measure, label, scale)
+        _study_row(figures, list(document["cells"].values()), reward, measure, label, scale)
         for measure, label, scale in (("driving", "driving score (2.0)", 1.0), ("completion", "completion, %", 100.0))
         for reward in REWARDS
         if any(f"{study_name(reward, m)}_driving" in figures for m in MINIBATCHES)

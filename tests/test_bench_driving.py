@@ -80,7 +80,7 @@ def test_figures_and_table():
     assert driving.trend(results, "carl", "driving") == pytest.approx(20.0)
     assert driving.trend(results, "roach", "driving") is None
     shown = {key: figure.to_json() for key, figure in figures.items()}
-    text = driving.table({"figures": shown, "cells": results}).splitlines()
+    text = driving.table({"figures": shown, "cells": dict(enumerate(results))}).splitlines()
     assert text[2].startswith(
         "| PPO, Beta policy, CaRL's reward, vectors | 81.0 (80.0 to 82.0) % | 81.0 (80.0 to 82.0) |"
     )

@@ -406,6 +406,24 @@ def test_a_policy_that_says_tokens(sim: Any, decoding: Any) -> None:
     assert torch.equal(chunk, again) and torch.equal(best, same) and not torch.equal(chunk, other)
 
 
+def test_what_a_policy_ignores_changes_nothing_and_is_stored(sim: Any) -> None:
+    fast = ("tip_vel_x_w", "tip_vel_y_w")
+    policy, obs = policy_on(sim, ignored=fast), sim.reset(0)
+    names = sim.observation_spec["state"].names
+    columns = [names.index(name) for name in fast]
+    other = {**obs, "state": obs["state"].clone()}
+    other["state"][:, columns] += 0.7
+    with torch.no_grad():
+        plain, moved = (policy.token_logits(policy.encode(x), torch.zeros(6, 2, 5).long()) for x in (obs, other))
+        assert torch.equal(plain, moved)
+        other["state"][:, names.index("tip_pos_x_w")] += 0.7
+        assert not torch.equal(plain, policy.token_logits(policy.encode(other), torch.zeros(6, 2, 5).long()))
+    again = policy_from_tree(policy_tree(policy), "here")
+    assert torch.equal(again.heeded, policy.heeded) and policy.heeded.sum() == len(names) - 2
+    with pytest.raises(ConfigError, match=r"policy\.ignored 'tip_vel_x' is unknown: did you mean 'tip_vel_x_w'"):
+        policy_on(sim, ignored=("tip_vel_x",))
+
+
 def said_and_trained(policy: Any, obs: Any) -> tuple[Tensor, Tensor]:
     """Log-probabilities (B, H, A) of what is said: when it is said, with the cache, and of all of it in one pass."""
     temperature = policy.temperature

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import torch
+from torch import Tensor
+
 from robotrl.errors import CapabilityError, ConfigError, unknown
 from robotrl.spec import Spec, is_picture
 
@@ -48,6 +51,27 @@ def roles(observation_spec: dict[str, Spec], cameras: Sequence[str] = ()) -> See
         raise ConfigError(f"policy.camera is not given: expected one of {', '.join(pictures)}")
     vectors = tuple(key for key in observation_spec if key not in pictures and key not in words)
     return Seen(chosen, words[0], vectors)
+
+
+def heeded(observation_spec: dict[str, Spec], vectors: Sequence[str], ignored: Sequence[str]) -> Tensor:
+    """(S,) what each measured number, side by side, is multiplied with: 0 where a policy ignores it, 1 elsewhere.
+
+    A clone that sees how fast the robot moves learns to go on as it goes, whatever the pictures show and the words ask
+    for (de Haan et al. 2019, causal confusion), and cannot begin from rest.
+
+    Args:
+        observation_spec: arrays of an observation.
+        vectors: those that are measured.
+        ignored: names of their columns.
+
+    Raises:
+        ConfigError: an unknown column.
+    """
+    names = [name for key in vectors for name in observation_spec[key].names]
+    for name in ignored:
+        if name not in names:
+            raise unknown("policy.ignored", name, names)
+    return torch.tensor([0.0 if name in ignored else 1.0 for name in names])
 
 
 def sight_of(picture: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -17,7 +18,7 @@ from robotrl.policies.vla import bins
 from robotrl.policies.vla.fresh import begin
 from robotrl.policies.vla.openvla import Decoding, OpenVla, OpenVlaCfg, Prefix, TextCfg
 from robotrl.policies.vla.prompt import TASK, Prompt, WordTokenizer
-from robotrl.policies.vla.roles import check_square, roles, sight_of
+from robotrl.policies.vla.roles import check_square, heeded, roles, sight_of
 from robotrl.policies.vla.vision import TowerCfg
 from robotrl.spec import ActOut, Cache, Mode, Spec
 from robotrl.transforms import TransformGroup
@@ -53,6 +54,8 @@ class TokenVlaCfg:
     heads: int = 4
     mlp: int = 256
     """Between the layers of its MLPs."""
+    ignored: tuple[str, ...] = ()
+    """Columns of the measured state that are not looked at; see `heeded`."""
     label_bins: float = 0.0
     """Cloning: standard deviation, in bins, over which the wanted token is spread; 0 wants one bin alone."""
 
@@ -69,6 +72,7 @@ class TokenPolicy(SpecPolicy):
         action_spec: one action.
         transforms: inputs by observation key, outputs for the action.
         cfg: has `horizon`, `camera`, `temperature`, `label_bins`.
+        ignored: columns of the measured state that are not looked at; see `TokenVlaCfg`.
 
     Raises:
         CapabilityError: no picture or no instruction among the observations.
@@ -80,7 +84,12 @@ class TokenPolicy(SpecPolicy):
     prompt: Prompt
 
     def __init__(
-        self, observation_spec: dict[str, Spec], action_spec: Spec, transforms: TransformGroup, cfg: Any
+        self,
+        observation_spec: dict[str, Spec],
+        action_spec: Spec,
+        transforms: TransformGroup,
+        cfg: Any,
+        ignored: Sequence[str] = (),
     ) -> None:
         super().__init__(observation_spec, action_spec, transforms, cfg)
         check_number("policy.temperature", cfg.temperature, 0.01, 100.0)
@@ -93,6 +102,8 @@ class TokenPolicy(SpecPolicy):
         """Of the picture's side."""
         self.words: tuple[str, ...] = observation_spec[self.seen.words].words
         self.state_width: int = flat_width({key: observation_spec[key] for key in self.seen.vectors})
+        self.heeded: Tensor
+        self.register_buffer("heeded", heeded(observation_spec, self.seen.vectors, ignored), persistent=False)
 
     @property
     def bins(self) -> int:
@@ -105,7 +116,7 @@ class TokenPolicy(SpecPolicy):
         normalised = self._inputs(obs)
         state = None
         if self.net.cfg.state:
-            state = torch.cat([normalised[key].flatten(1) for key in seen.vectors], dim=1)
+            state = torch.cat([normalised[key].flatten(1) for key in seen.vectors], dim=1) * self.heeded
         ids, there = self.prompt(obs[seen.words])
         return self.net.prefix(self._patches(obs), ids, there, state)
 
@@ -232,7 +243,7 @@ class TokenVlaPolicy(TokenPolicy):
     def __init__(
         self, observation_spec: dict[str, Spec], action_spec: Spec, transforms: TransformGroup, cfg: TokenVlaCfg
     ) -> None:
-        super().__init__(observation_spec, action_spec, transforms, cfg)
+        super().__init__(observation_spec, action_spec, transforms, cfg, cfg.ignored)
         tokenizer = WordTokenizer(self.words)
         self.prompt = Prompt(self.words, TASK, tokenizer)
         used = len(tokenizer) + cfg.bins
