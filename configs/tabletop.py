@@ -23,6 +23,7 @@ P = TypeVar("P")
 
 SIM = "mujoco/tabletop"
 OPTIONS = ("image=flat_front", "image_size=64", "families=point,lift,push", "limit_s=5.0")
+TOKENS = TokenVlaCfg(horizon=4, queries=True, label_bins=3.0)
 SYMMETRIES = ("mirror", "colours")
 
 
@@ -31,7 +32,7 @@ def look() -> TrainCfg[LookCfg, TokenVlaCfg]:
 
     Demonstrations: as for `bc_token`.
     """
-    return _look(TokenVlaCfg(horizon=4, label_bins=3.0))
+    return _look(TOKENS)
 
 
 def bc_token() -> TrainCfg[BcCfg, TokenVlaCfg]:
@@ -39,7 +40,7 @@ def bc_token() -> TrainCfg[BcCfg, TokenVlaCfg]:
 
     Demonstrations: `robotrl demos mujoco/tabletop --options image=flat_front image_size=64 families=point,lift,push`.
     """
-    return _clone(TokenVlaCfg(horizon=4, label_bins=3.0))
+    return _clone(TOKENS)
 
 
 def grpo() -> TrainCfg[GrpoCfg, TokenVlaCfg]:

@@ -406,6 +406,23 @@ def test_a_policy_that_says_tokens(sim: Any, decoding: Any) -> None:
     assert torch.equal(chunk, again) and torch.equal(best, same) and not torch.equal(chunk, other)
 
 
+def test_queries_tell_the_places_of_actions_apart(sim: Any) -> None:
+    """From zeros tokens differ by their positions alone; each query is its own token's, and is stored."""
+    policy, obs = policy_on(sim, queries=True), sim.reset(0)
+    net = policy.net
+    assert net.action_queries.shape == (10, SMALL["width"])
+    again = policy_from_tree(policy_tree(policy), "here")
+    with torch.no_grad():
+        before = policy.reading(policy.encode(obs))
+        assert torch.equal(again.reading(again.encode(obs)), before) and before.shape == (6, 10, SMALL["width"])
+        net.action_queries[3] += 1.0
+        moved = (policy.reading(policy.encode(obs)) - before).abs().amax(dim=(0, 2))
+        # the place of a query says the token after it
+        assert moved.argmax() == 4 and (moved > 1e-7).all()
+    with pytest.raises(ConfigError, match="queries is 10 and decoding is 'autoregressive': expected 0"):
+        policy_on(sim, queries=True, decoding="autoregressive")
+
+
 def test_what_a_policy_ignores_changes_nothing_and_is_stored(sim: Any) -> None:
     fast = ("tip_vel_x_w", "tip_vel_y_w")
     policy, obs = policy_on(sim, ignored=fast), sim.reset(0)

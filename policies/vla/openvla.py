@@ -62,6 +62,9 @@ class OpenVlaCfg:
     decoding: Decoding = "autoregressive"
     state: int = 0
     """Width of the measured state that follows the patches; 0 for none."""
+    queries: int = 0
+    """Parallel decoding: so many tokens are said from learned embeddings, each its own; 0 for zeros, as published.
+    Zeros are told apart by their positions alone, which a small network trained from nothing is slow to find."""
 
 
 class VisionBackbone(nn.Module):
@@ -132,12 +135,16 @@ class OpenVla(nn.Module):
             )
         if cfg.bins >= cfg.text.end:
             raise ConfigError(f"bins is {cfg.bins}: expected less than the {cfg.text.end} ids of the vocabulary")
+        if cfg.queries and cfg.decoding != "parallel":
+            raise ConfigError(f"queries is {cfg.queries} and decoding is {cfg.decoding!r}: expected 0, or 'parallel'")
         self.cfg = cfg
         self.vision_backbone = VisionBackbone(cfg.towers)
         self.projector = Projector(sum(tower.width for tower in cfg.towers), cfg.text.width)
         self.language_model = LlamaForCausalLM(llama_config(cfg.text))
         if cfg.state:
             self.proprio_projector = StateProjector(cfg.state, cfg.text.width)
+        if cfg.queries:
+            self.action_queries = nn.Parameter(torch.randn(cfg.queries, cfg.text.width))
 
     def sight(self, pictures: Tensor) -> Tensor:
         """Patches (B, P, V) of pictures (B, S, S, 3), bytes: what both towers make of them."""
@@ -197,11 +204,13 @@ class OpenVla(nn.Module):
         return self._head(self._spoken(prefix, count))
 
     def _spoken(self, prefix: Prefix, count: int) -> Tensor:
-        """The hidden states (B, count, D) that say all tokens at once, from zeros in their places and a stop behind."""
+        """The hidden states (B, count, D) that say all tokens at once, from queries or zeros and a stop behind them."""
         batch, _, width = prefix.embeddings.shape
-        zeros = prefix.embeddings.new_zeros((batch, count, width))
-        stop = torch.full((batch, 1), self.cfg.text.stop, device=zeros.device)
-        after = torch.cat([zeros, self.language_model.model.embed_tokens(stop)], dim=1)
+        asked = prefix.embeddings.new_zeros((batch, count, width))
+        if self.cfg.queries:
+            asked = asked + self.action_queries[:count]
+        stop = torch.full((batch, 1), self.cfg.text.stop, device=asked.device)
+        after = torch.cat([asked, self.language_model.model.embed_tokens(stop)], dim=1)
         return self._behind(self._run(prefix, after, causal=False), prefix, count)
 
     def _run(self, prefix: Prefix, after: Tensor, causal: bool) -> Tensor:

@@ -35,6 +35,8 @@ class TokenVlaCfg:
     """H, actions in a chunk; all are executed."""
     decoding: Decoding = "parallel"
     """One token after the other, or all of a chunk at once."""
+    queries: bool = False
+    """Whether the tokens of parallel decoding are said from learned embeddings, each its own, and not from zeros."""
     bins: int = 256
     """Of each element of an action."""
     temperature: float = 1.0
@@ -252,5 +254,6 @@ class TokenVlaPolicy(TokenPolicy):
             cfg.vision_width, cfg.vision_depth, cfg.vision_heads, 4 * cfg.vision_width, cfg.patch, self.pixels
         )
         text = TextCfg(cfg.width, cfg.depth, cfg.heads, cfg.heads, cfg.mlp, rows, rows - used, stop=WordTokenizer.STOP)
-        self.net = OpenVla(OpenVlaCfg((tower, tower), text, cfg.bins, cfg.decoding, self.state_width))
+        queries = cfg.horizon * self.action_width if cfg.queries else 0
+        self.net = OpenVla(OpenVlaCfg((tower, tower), text, cfg.bins, cfg.decoding, self.state_width, queries))
         begin(self.net, cfg.depth)
