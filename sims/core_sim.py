@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from robotrl.devices import CPU
 from robotrl.sims import starts
 from robotrl.spec import Spec, Split, Step
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 State = dict[str, NDArray[Any]]
 Ids = NDArray[np.int64]
-CPU = torch.device("cpu")
 
 
 class CoreStep(Protocol):

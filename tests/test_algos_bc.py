@@ -138,7 +138,7 @@ def test_a_clone_can_be_cloned_further(walks):
 
 def test_what_is_foreseen_is_where_each_episode_ended(walks):
     dataset = read_dataset(walks)
-    found = last_states(dataset, SPECS, "algo.foresight")
+    found = last_states(dataset, SPECS)
     ends = found.standard(found.arrays).numpy()
     frames = np.asarray(dataset.frames("observation.walk"), np.float64)
     last = frames[dataset.offsets[1:] - 1]
@@ -147,7 +147,7 @@ def test_what_is_foreseen_is_where_each_episode_ended(walks):
         assert np.allclose(ends[begin:end], wanted[episode], atol=1e-4)
     view = Spec((4, 4, 3), ("r", "g", "b"), ("1",) * 3, (0.0,) * 3, (255.0,) * 3, "uint8")
     with pytest.raises(ConfigError, match=r"algo\.foresight needs a measured vector .*: found view"):
-        last_states(dataset, {"view": view}, "algo.foresight")
+        last_states(dataset, {"view": view})
 
 
 def test_a_second_task_shapes_what_the_policy_reads_and_leaves_nothing_in_it(walks):

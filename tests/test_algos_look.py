@@ -107,18 +107,20 @@ def test_words_are_bound_to_what_eyes_see(demos: Path) -> None:
 def test_half_of_a_batch_is_of_scenes_that_nobody_acted_in(demos: Path) -> None:
     made = learner(demos, replace(CFG, reading=1.0, scenes=6, symmetries=("mirror",)))
     made.iterate()
-    first = made._fresh
+    assert made._fresh is not None
+    first = made._fresh.arrays
     # two batches of 4 envs, each at the start and after a motion
     assert {name: len(x) for name, x in first.items()} == dict.fromkeys(made._data, 16)
     now, later = first["meant/meant"][:4], first["meant/meant"][4:8]
     assert torch.allclose(now, later, atol=5e-3) and not torch.equal(first["obs/state"][:4], first["obs/state"][4:8])
-    made._fresh = {name: torch.full_like(x, 1) for name, x in first.items()}
-    made._changed = None
+    ones = {name: torch.full_like(x, 1) for name, x in first.items()}
+    made._fresh = made._fresh._replace(arrays=ones, symmetric=None)
+    made._demonstrated = made._demonstrated._replace(symmetric=None)
     rows = made._draw(3)
-    ones = (rows["obs/image_flat_near"] == 1).flatten(1).all(1)
-    assert ones.reshape(3, CFG.batch)[:, 16:].all() and not ones.reshape(3, CFG.batch)[:, :16].any()
+    fresh = (rows["obs/image_flat_near"] == 1).flatten(1).all(1)
+    assert fresh.reshape(3, CFG.batch)[:, 16:].all() and not fresh.reshape(3, CFG.batch)[:, :16].any()
     made.iterate()
-    assert not torch.equal(made._fresh["hidden/things"], first["hidden/things"])
+    assert not torch.equal(made._fresh.arrays["hidden/things"], first["hidden/things"])
     made.close()
 
 
@@ -128,7 +130,8 @@ def test_scenes_are_the_same_after_a_resume(demos: Path) -> None:
     made.iterate()
     again.load(kit.snapshot(made.state()))
     assert again.iterate() == made.iterate()
-    assert all(torch.equal(x, again._fresh[name]) for name, x in made._fresh.items())
+    assert made._fresh is not None and again._fresh is not None
+    assert all(torch.equal(x, again._fresh.arrays[name]) for name, x in made._fresh.arrays.items())
 
 
 def test_words_mean_nothing_where_the_sim_does_not_say(demos: Path, monkeypatch: pytest.MonkeyPatch) -> None:

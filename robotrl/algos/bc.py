@@ -162,7 +162,7 @@ class BcLearner:
         self._ends: Targets | None = None
         if cfg.foresight:
             check_reads(self.model)
-            self._ends = last_states(dataset, specs, "algo.foresight")
+            self._ends = last_states(dataset, specs)
             self._data |= {f"end/{key}": x for key, x in self._ends.arrays.items()}
         self._pictures = [key for key, spec in specs.items() if is_picture(spec) and cfg.image_shift]
         size = self._batch * sum(x[0].numel() * x.element_size() for x in self._data.values())

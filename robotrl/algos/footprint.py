@@ -28,6 +28,7 @@ from robotrl.algos.rows import part
 from robotrl.algos.sharded import units
 from robotrl.algos.update import Context, Group, LossModule, LossOut, State, Update
 from robotrl.config import LoraCfg
+from robotrl.devices import CPU
 from robotrl.errors import ConfigError
 from robotrl.fn import tokens
 from robotrl.fn.clone import chunk_shape
@@ -153,7 +154,7 @@ def _spread_peak(policy: nn.Module, load: Load, observation_spec: dict[str, Spec
     unit's parameters and gradient, which come together."""
     loss = _Pass(policy, load.evaluations)
     batch = {f"obs/{key}": x for key, x in blank(observation_spec, load.rows).items()}
-    with Live() as live, in_bf16(load.bf16, torch.device("cpu")):
+    with Live() as live, in_bf16(load.bf16, CPU):
         _ = loss(batch, Context(torch.zeros(1), {}, ""))
     own = [sum(_bytes(p) for p in unit.parameters() if p.requires_grad) for unit in units(policy)]
     everything = sum(_bytes(p) for p in policy.parameters() if p.requires_grad)

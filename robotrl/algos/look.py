@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -67,7 +67,7 @@ class LookCfg:
     eyes see first, and words be bound to what they see in a second run (`--init-from`)."""
     scenes: int = 0
     """Training starts of the sim that are drawn anew for each iteration, rounded up to whole batches of envs; half of
-    the frames are then of these, at their start and after a random motion, and none is seen in two iterations. Words
+    the frames are then of these, at their start and after a random motion, and hardly one comes twice in a run. Words
     are bound to things by many scenes, not by a thousand demonstrations seen often."""
     held_out: float = 0.05
     """Part of the episodes, the last ones, that is not learned from: how well it is told is logged."""
@@ -168,14 +168,14 @@ class LookLearner:
         self._data = {f"obs/{key}": frames_of(dataset, key) for key in seen}
         for prefix, targets in self._targets.items():
             self._data |= {prefix + key: x for key, x in targets.arrays.items()}
-        self._changed = partial(Symmetric, changes, specs=specs) if cfg.symmetries else None
-        self._symmetric = self._changed and self._changed(part(self._data, "obs/"))
+        self._symmetric = partial(Symmetric, changes, specs=specs) if cfg.symmetries else None
         self._scenes = Scenes(sim, cfg.scenes, {name: name.split("/", 1)[1] for name in self._data})
-        self._fresh: dict[str, Tensor] = {}
-        """Frames of this iteration's scenes."""
         episodes = max(1, round((1 - cfg.held_out) * dataset.num_episodes))
         self._learned = int(dataset.offsets[episodes])
         """Frames that are learned from; those behind them are not."""
+        self._demonstrated = self._frames(self._data, self._learned)
+        self._fresh: Frames | None = None
+        """Those of this iteration's scenes."""
         self._judged = torch.arange(self._learned, dataset.num_frames)
         if len(self._judged) > JUDGED:
             self._judged = self._judged[torch.linspace(0, len(self._judged) - 1, JUDGED).long()]
@@ -206,7 +206,9 @@ class LookLearner:
     def iterate(self) -> dict[str, float]:
         """`updates_per_iteration` gradient steps, then a look at what was held out."""
         cfg = self.cfg
-        self._fresh = self._scenes.draw(self._generator) if cfg.scenes else {}
+        if cfg.scenes:
+            scenes = self._scenes.draw(self._generator)
+            self._fresh = self._frames(scenes, len(next(iter(scenes.values()))))
         count = min(cfg.updates_per_iteration, cfg.updates - self._updates)
         info = run_updates(self._engine, self._draw, count, self._at_once, f"look, from update {self._updates + 1}")
         self._updates += count
@@ -222,24 +224,17 @@ class LookLearner:
 
     def _draw(self, updates: int) -> dict[str, Tensor]:
         """Rows for so many updates."""
-        batch = self.cfg.batch
-        halves = [self._some(self._data, self._learned, updates, batch - (batch // 2 if self._fresh else 0))]
-        if self._fresh and batch > 1:
-            frames = len(next(iter(self._fresh.values())))
-            halves.append(self._some(self._fresh, frames, updates, batch // 2))
+        batch, generator = self.cfg.batch, self._generator
+        share = batch // 2 if self._fresh is not None else 0
+        halves = [self._demonstrated.draw(updates, batch - share, generator)]
+        if self._fresh is not None and share:
+            halves.append(self._fresh.draw(updates, share, generator))
         # each update has its share of both
         data = {name: torch.cat([half[name] for half in halves], dim=1).flatten(0, 1) for name in self._data}
         return {**{name: x for name, x in data.items() if name.startswith("obs/")}, **self._wanted(data)}
 
-    def _some(self, frames: dict[str, Tensor], count: int, updates: int, batch: int) -> dict[str, Tensor]:
-        """(updates, batch, ...) of the first `count` frames, drawn and changed at random."""
-        rows = torch.randint(count, (updates * batch,), generator=self._generator)
-        data = {name: values[rows] for name, values in frames.items()}
-        if self._changed is not None:
-            symmetric = self._symmetric if frames is self._data else self._changed(part(frames, "obs/"))
-            assert symmetric is not None
-            symmetric.change(data, rows, self._generator)
-        return {name: x.unflatten(0, (updates, batch)) for name, x in data.items()}
+    def _frames(self, arrays: dict[str, Tensor], drawn: int) -> Frames:
+        return Frames(arrays, drawn, None if self._symmetric is None else self._symmetric(part(arrays, "obs/")))
 
     def _wanted(self, rows: dict[str, Tensor]) -> dict[str, Tensor]:
         """(B, S) what each head should say of rows."""
@@ -275,6 +270,25 @@ class LookLearner:
         self._engine.load(state["engine"])
         set_generator_state(self._generator, state["generator"])
         self._updates = int(state["updates"])
+
+
+class Frames(NamedTuple):
+    """What rows are drawn from."""
+
+    arrays: dict[str, Tensor]
+    """(F, ...) each."""
+    drawn: int
+    """So many of the F, the first ones, are drawn."""
+    symmetric: Symmetric | None
+    """What changes them, None for nothing."""
+
+    def draw(self, updates: int, batch: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """(updates, batch, ...) rows, drawn and changed at random."""
+        rows = torch.randint(self.drawn, (updates * batch,), generator=generator)
+        data = {name: values[rows] for name, values in self.arrays.items()}
+        if self.symmetric is not None:
+            self.symmetric.change(data, rows, generator)
+        return {name: x.unflatten(0, (updates, batch)) for name, x in data.items()}
 
 
 class Scenes:

@@ -53,20 +53,15 @@ class Targets(NamedTuple):
         return (torch.cat([arrays[key].flatten(1) for key in self.arrays], dim=1) - self.mean) / self.std
 
 
-def last_states(dataset: Dataset, specs: Mapping[str, Spec], field: str) -> Targets:
+def last_states(dataset: Dataset, specs: Mapping[str, Spec]) -> Targets:
     """The vectors of the observation in the last frame of each frame's episode; mean and deviation over the episodes.
-
-    Args:
-        dataset: whose frames.
-        specs: of the observations.
-        field: the setting that asks for them, named in the error.
 
     Raises:
         ConfigError: the observation has no vector.
     """
     keys = measured(specs)
     if not keys:
-        raise ConfigError(f"{field} needs a measured vector among the observations: found {', '.join(specs)}")
+        raise ConfigError(f"algo.foresight needs a measured vector among the observations: found {', '.join(specs)}")
     last = dataset.offsets[1:] - 1
     found = Targets.of({key: frames_of(dataset, key)[last].float() for key in keys})
     lengths = torch.from_numpy(dataset.offsets[1:] - dataset.offsets[:-1])

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from robotrl.devices import CPU
 from robotrl.errors import NumericsError
 from robotrl.sims.actions import ActionBounds
 from robotrl.sims.gymnasium_sim.faults import EnvironmentFault
@@ -48,7 +49,7 @@ class GymnasiumSim:
         seed: of the draw of training starts.
     """
 
-    device = torch.device("cpu")
+    device = CPU
     buffers_are_reused = False
     has_final_obs: Literal[True] = True
 
