@@ -106,7 +106,7 @@ def _clone(policy: P) -> TrainCfg[BcCfg, P]:
     return TrainCfg(
         sim=SimCfg(SIM, num_envs=64, options=OPTIONS),
         algo=BcCfg(
-            updates=2000, batch=64, lr=1e-3, warmup=200, ema=0.99, image_shift=0, foresight=1.0, symmetries=SYMMETRIES
+            updates=2000, batch=64, lr=1e-3, warmup=200, ema=0.99, image_shift=0, reading=1.0, symmetries=SYMMETRIES
         ),
         policy=policy,
         evaluation=EvalCfg(every=0, episodes=192, num_envs=96),

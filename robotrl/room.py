@@ -88,7 +88,8 @@ def load_of(cfg: TrainCfg[Any, Any], policy: Any, rows: int) -> Load:
     whole = getattr(algo, "minibatch", None) or getattr(algo, "batch", rows)
     averages, bf16 = bool(getattr(algo, "ema", 0)), getattr(algo, "bf16", False)
     processes = int(os.environ.get("WORLD_SIZE", "1")) if cfg.shard else 1
-    return Load(rows, evaluations, stored, averages, whole > rows, bf16, processes, cfg.cache)
+    at_once = rows * getattr(algo, "frames_per_row", 1)
+    return Load(at_once, evaluations, stored, averages, whole > rows, bf16, processes, cfg.cache)
 
 
 def advice(cfg: TrainCfg[Any, Any], need: Footprint) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -13,14 +12,13 @@ from learner_kit import ACTION, FLOW, GAUSSIAN, SPECS, flow, gaussian, same, set
 from torch import nn
 
 from robotrl.algos.bc import BcCfg
-from robotrl.algos.targets import last_states, transforms_for
+from robotrl.algos.targets import transforms_for
 from robotrl.data.reader import read_dataset
 from robotrl.errors import CapabilityError, ConfigError, NumericsError
 from robotrl.fn.clone import flow_matching_loss
 from robotrl.fn.schedule import cosine
 from robotrl.policies.diffusion import DiffusionCfg
 from robotrl.policies.shortcut import ShortcutCfg
-from robotrl.spec import Spec
 from robotrl.transforms import numpy_backend
 
 CFGS = (
@@ -136,46 +134,6 @@ def test_a_clone_can_be_cloned_further(walks):
     learner.iterate()
 
 
-def test_what_is_foreseen_is_where_each_episode_ended(walks):
-    dataset = read_dataset(walks)
-    found = last_states(dataset, SPECS)
-    ends = found.standard(found.arrays).numpy()
-    frames = np.asarray(dataset.frames("observation.walk"), np.float64)
-    last = frames[dataset.offsets[1:] - 1]
-    wanted = (last - last.mean(0)) / np.maximum(last.std(0), 1e-4)
-    for episode, (begin, end) in enumerate(pairwise(dataset.offsets)):
-        assert np.allclose(ends[begin:end], wanted[episode], atol=1e-4)
-    view = Spec((4, 4, 3), ("r", "g", "b"), ("1",) * 3, (0.0,) * 3, (255.0,) * 3, "uint8")
-    with pytest.raises(ConfigError, match=r"algo\.foresight needs a measured vector .*: found view"):
-        last_states(dataset, {"view": view})
-
-
-def test_a_second_task_shapes_what_the_policy_reads_and_leaves_nothing_in_it(walks):
-    cfg = replace(CFG, foresight=1.0)
-    learner, plain = (c.build(setup(None, FLOW, walks)) for c in (cfg, CFG))
-    first, *_, last = [learner.iterate()["foresight"] for _ in range(3)]
-    assert last < first
-    assert learner.policy.state_dict().keys() == plain.policy.state_dict().keys()
-    assert "foresight" not in plain.iterate()
-    saved = snapshot(learner.state())
-    again = cfg.build(setup(None, FLOW, walks))
-    again.load(saved)
-    assert same(snapshot(again.state()), saved)
-    assert set(saved) - set(snapshot(plain.state())) == {"ahead"}
-    with pytest.raises(CapabilityError, match=r"lacks HasReading: algo\.foresight"):
-        cfg.build(setup(None, GAUSSIAN, walks))
-
-
-def test_with_a_second_task_it_goes_on_identically_from_a_saved_state(walks):
-    cfg = replace(CFG, foresight=0.5)
-    learner = cfg.build(setup(None, FLOW, walks))
-    learner.iterate()
-    fresh = cfg.build(setup(None, FLOW, walks))
-    fresh.load(snapshot(learner.state()))
-    assert learner.iterate() == fresh.iterate()
-    assert same(snapshot(learner.state()), snapshot(fresh.state()))
-
-
 def test_the_schedule():
     found = [float(cosine(torch.tensor(progress))) for progress in (0.0, 0.5, 1.0, 2.0)]
     assert found == pytest.approx([1.0, 0.55, 0.1, 0.1])
@@ -212,7 +170,6 @@ def test_nan_stops_with_the_update_named(walks):
         ("grad_norm", -1.0),
         ("ema", 1.0),
         ("image_shift", -1),
-        ("foresight", -1.0),
         ("warmup", -1),
     ],
 )

@@ -15,6 +15,7 @@ import test_algos_grpo as grpo
 import torch
 
 from robotrl.adapters import adapt
+from robotrl.algos.bc import BcCfg
 from robotrl.algos.footprint import (
     GIB,
     Footprint,
@@ -171,6 +172,9 @@ def test_what_a_config_asks_for() -> None:
     assert gradient_rows(SimpleNamespace(lr=1.0)) is None
     tokens: Any = SimpleNamespace(**{**vars(cfg), "algo": SimpleNamespace(minibatch=64)})
     assert load_of(tokens, policy, 64) == Load(64)
+    # a frame of a scene beside each chunk
+    clone: Any = SimpleNamespace(**{**vars(cfg), "algo": BcCfg(batch=32, microbatch=8, ema=0.0, reading=1.0)})
+    assert load_of(clone, policy, 8) == Load(16, parts=True)
 
 
 def test_moments_and_gradients_in_parts_take_less_and_activations_as_much() -> None:

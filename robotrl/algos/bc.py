@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,21 +16,19 @@ from robotrl.algos.engine import UPDATES_PER_CALL, Context, EngineMode, Group, L
 from robotrl.algos.half import in_bf16
 from robotrl.algos.learner import Setup
 from robotrl.algos.rows import fitting, means, part, run_updates
+from robotrl.algos.scenes import Frames, Scenes, check_reads
 from robotrl.algos.symmetric import Symmetric, changes_of
-from robotrl.algos.targets import Targets, last_states, transforms_for
+from robotrl.algos.targets import hidden_numbers, transforms_for
 from robotrl.checkpoint import generator_state
 from robotrl.data.chunks import check_dataset, load_chunks
 from robotrl.data.reader import read_dataset
-from robotrl.errors import CapabilityError, ConfigError, check_at_least, check_number, check_positive, out_of_range
+from robotrl.errors import ConfigError, check_at_least, check_number, check_positive, out_of_range
 from robotrl.fn.augment import PAD, draw_shifts, random_shift
 from robotrl.fn.clone import CloneLoss, Shape, chunk_shape, clone_loss_of
 from robotrl.fn.schedule import warmed_cosine
 from robotrl.policies.base import ACTION
-from robotrl.spec import Cache, HasReading, is_picture, visible
+from robotrl.spec import Cache, is_picture, visible
 from robotrl.transforms import Affine, TransformGroup, inverse
-
-AHEAD = "ahead."
-"""Prefix of the head of the second task in the loss."""
 
 
 @dataclass(frozen=True)
@@ -58,13 +57,22 @@ class BcCfg:
     symmetries: tuple[str, ...] = ()
     """Kinds of the sim's symmetries: each chunk is cloned as it is, or as it would be in a mirror, with colours
     exchanged, whatever the sim declares (`HasSymmetries`). Instructions that no demonstration has stay unsaid."""
-    foresight: float = 0.0
-    """Weight of a second task: to tell from what was seen and read the measured state at the episode's end. A small
-    policy that is trained from nothing learns by it which thing it is told about; nothing of it stays in the policy."""
+    reading: float = 0.0
+    """Weight of a second task: to tell, as in learning to look, what the words mean in scenes that nobody acted in. A
+    small policy that learned it before it was cloned soon forgets it otherwise: in most frames of a demonstration
+    the robot's own motion tells how it goes on. Nothing of it stays in the policy."""
+    scenes: int = 640
+    """Of the second task: training starts of the sim that are drawn anew for each iteration; see learning to look.
+    As many of their frames as chunks are in each gradient step."""
     bf16: bool = False
     """Networks compute in bfloat16, densities, losses and parameters stay in float32; see docs/engine.md."""
     engine: EngineMode = "eager"
     """"compiled" is faster per update and takes some 10 to 60 s to begin: for clones of many thousand updates."""
+
+    @property
+    def frames_per_row(self) -> int:
+        """A chunk's own, and one of a scene where words are told; for the estimate of memory."""
+        return 2 if self.reading else 1
 
     def build(self, setup: Setup) -> BcLearner:
         """The learner."""
@@ -81,15 +89,15 @@ class BcLoss(LossModule):
         policy: what learns.
         loss: from `clone_loss_of`.
         cfg: settings.
-        ends: numbers of the measured state at an episode's end that are foreseen; 0 for none.
+        meant: numbers that say what words mean; 0 where nothing is read.
     """
 
-    def __init__(self, policy: nn.Module, loss: CloneLoss, cfg: BcCfg, ends: int) -> None:
+    def __init__(self, policy: nn.Module, loss: CloneLoss, cfg: BcCfg, meant: int) -> None:
         super().__init__()
         self.policy: Any = policy
         self._loss = loss
         self._cfg = cfg
-        self.ahead = nn.Linear(self.policy.reading_width, ends) if ends else None
+        self.head = nn.Linear(self.policy.reading_width, meant) if meant else None
 
     def forward(self, batch: dict[str, Tensor], context: Context) -> LossOut:
         """See `LossModule`; the carry counts updates."""
@@ -99,15 +107,17 @@ class BcLoss(LossModule):
         with in_bf16(self._cfg.bf16, context.carry.device):
             ctx = self.policy.encode(obs)
             loss = self._loss.loss(self.policy, ctx, batch["chunk"], batch["valid"], **part(batch, "drawn/"))
-            foreseen = None if self.ahead is None else self.ahead(self.policy.reading(ctx))
+            told = None
+            if self.head is not None:
+                told = self.head(self.policy.reading(self.policy.encode(part(batch, "scene/"))))
         if "share" in batch:
             # of a part of a batch, the mean over what is valid in it: it counts as much as it has of that
             loss = loss * batch["valid"].float().mean() / batch["share"].mean()
         lr = self._cfg.lr * warmed_cosine(context.carry[0], self._cfg.updates, self._cfg.warmup)
         info, rates = {"lr": lr}, (lr,)
-        if foreseen is not None:
-            info["foresight"] = (foreseen - batch["end"][:, None]).square().mean()
-            loss, rates = loss + self._cfg.foresight * info["foresight"], (lr, lr)
+        if told is not None:
+            info["reading"] = (told - batch["told"][:, None]).square().mean()
+            loss, rates = loss + self._cfg.reading * info["reading"], (lr, lr)
         return LossOut(loss, info, rates, context.carry + 1)
 
 
@@ -133,11 +143,10 @@ class BcLearner:
         self._batch = share("algo.batch", cfg.batch, self.world)
         self.iterations = math.ceil(cfg.updates / cfg.updates_per_iteration)
         torch.manual_seed(setup.seed)
-        sim = setup.make_sim()
+        sim: Any = setup.make_sim()
         specs = visible(sim)
         action_spec, control_dt_s = sim.action_spec, sim.control_dt_s
         changes = changes_of(cfg.symmetries, sim)
-        sim.close()
         dataset = read_dataset(setup.dataset)
         model: Any = setup.init_policy
         loss = None if model is None else clone_loss_of(model)
@@ -156,24 +165,30 @@ class BcLearner:
         self.kept = setup.kept(self.model, cfg.microbatch or cfg.batch, cfg.bf16)
         chunks = load_chunks(dataset, list(specs), self._chunk[0])
         obs = {key: torch.from_numpy(x) for key, x in chunks.obs.items()}
-        self._symmetric = Symmetric(changes, obs, specs) if cfg.symmetries else None
-        self._data = {f"obs/{key}": x for key, x in self.kept(obs).items()}
-        self._data |= {"chunk": torch.from_numpy(chunks.chunks), "valid": torch.from_numpy(chunks.valid)}
-        self._ends: Targets | None = None
-        if cfg.foresight:
-            check_reads(self.model)
-            self._ends = last_states(dataset, specs)
-            self._data |= {f"end/{key}": x for key, x in self._ends.arrays.items()}
+        self._symmetric = partial(Symmetric, changes, specs=specs) if cfg.symmetries else None
+        data = {f"obs/{key}": x for key, x in self.kept(obs).items()}
+        data |= {"chunk": torch.from_numpy(chunks.chunks), "valid": torch.from_numpy(chunks.valid)}
+        self._demonstrated = Frames(data, len(data["chunk"]), self._symmetric and self._symmetric(obs))
+        self._scenes: Scenes | None = None
+        self._fresh: Frames | None = None
+        """Frames of this iteration's scenes."""
+        if cfg.reading:
+            check_reads(self.model, sim, "algo.reading", cfg.reading)
+            self._meant = hidden_numbers(dataset, tuple(sim.meant))
+            named = {f"obs/{key}": key for key in specs} | {f"meant/{key}": key for key in self._meant.arrays}
+            self._scenes = Scenes(sim, cfg.scenes, named)
+        else:
+            sim.close()
         self._pictures = [key for key, spec in specs.items() if is_picture(spec) and cfg.image_shift]
-        size = self._batch * sum(x[0].numel() * x.element_size() for x in self._data.values())
-        self._at_once = fitting(cfg.updates_per_iteration, size)
-        ends = 0 if self._ends is None else len(self._ends.mean)
-        self._loss = BcLoss(self.model, self._clone, cfg, ends).to(setup.device)
+        row = cfg.frames_per_row * sum(x[0].numel() * x.element_size() for x in data.values())
+        self._at_once = fitting(cfg.updates_per_iteration, self._batch * row)
+        meant = len(self._meant.mean) if cfg.reading else 0
+        self._loss = BcLoss(self.model, self._clone, cfg, meant).to(setup.device)
         self._engine = setup.engine(
             self._loss,
             (
                 Group("policy.", cfg.grad_norm, cfg.ema or None, ramp=True),
-                *([Group(AHEAD, cfg.grad_norm)] if cfg.foresight else []),
+                *([Group("head.", cfg.grad_norm)] if cfg.reading else []),
             ),
             minibatch=self._batch,
             carry=torch.zeros(1),
@@ -194,11 +209,15 @@ class BcLearner:
         return self._engine.compile_s
 
     def close(self) -> None:
-        """See `Learner.close`; cloning holds nothing."""
+        """See `Learner.close`."""
+        if self._scenes is not None:
+            self._scenes.close()
 
     def iterate(self) -> dict[str, float]:
         """`updates_per_iteration` gradient steps."""
         cfg = self.cfg
+        if self._scenes is not None:
+            self._fresh = self._seen(self._scenes.draw(self._generator))
         count = min(cfg.updates_per_iteration, cfg.updates - self._updates)
         what = f"clone, from update {self._updates + 1}"
         info = run_updates(self._engine, self._draw, count, self._at_once, what)
@@ -206,18 +225,24 @@ class BcLearner:
         if cfg.ema:
             self._engine.write_average("policy.", self.policy)
         scalars = means(info) | {"lr": float(info["lr"][-1][-1]), "updates": float(self._updates)}
-        return {name: scalars[name] for name in ("loss", "lr", "updates", *(["foresight"] if cfg.foresight else []))}
+        return {name: scalars[name] for name in ("loss", "lr", "updates", *(["reading"] if cfg.reading else []))}
+
+    def _seen(self, arrays: dict[str, Tensor]) -> Frames:
+        """Frames of scenes, as the loss has them."""
+        obs = part(arrays, "obs/")
+        rest = {name: x for name, x in arrays.items() if not name.startswith("obs/")}
+        kept = {f"obs/{key}": x for key, x in self.kept(obs).items()}
+        return Frames(kept | rest, len(next(iter(obs.values()))), self._symmetric and self._symmetric(obs))
 
     def _draw(self, updates: int) -> dict[str, Tensor]:
         """Rows for so many updates, and all that is random about them."""
         count = updates * self._batch
-        rows = torch.randint(len(self._data["chunk"]), (count,), generator=self._generator)
-        data = {name: values[rows] for name, values in self._data.items()}
-        if self._symmetric is not None:
-            self._symmetric.change(data, rows, self._generator)
+        data = self._demonstrated.draw(count, self._generator)
         data["chunk"] = self._normalised(data["chunk"])
-        if self._ends is not None:
-            data["end"] = self._ends.standard({key: data.pop(f"end/{key}") for key in self._ends.arrays})
+        if self._fresh is not None:
+            fresh = self._fresh.draw(count, self._generator)
+            data |= {f"scene/{key}": x for key, x in part(fresh, "obs/").items()}
+            data["told"] = self._meant.standard(part(fresh, "meant/"))
         shape = Shape(updates, self._batch, *self._chunk)
         data |= {f"drawn/{name}": x for name, x in self._clone.draw(self.model, shape, self._generator).items()}
         if self.cfg.microbatch is not None:
@@ -237,16 +262,13 @@ class BcLearner:
         """See `Learner.state`."""
         return {
             "model": self.model.state_dict(),
-            **self._ahead(),
+            **({} if self._loss.head is None else {"head": self._loss.head.state_dict()}),
             "policy": self.policy.state_dict(),
             "engine": self._engine.state(),
             "generator": generator_state(self._generator),
             "updates": self._updates,
             "processes": self.world.size,
         }
-
-    def _ahead(self) -> dict[str, Any]:
-        return {} if self._loss.ahead is None else {"ahead": self._loss.ahead.state_dict()}
 
     def load(self, state: dict[str, Any]) -> None:
         """See `Learner.load`; the state is that of process 0, the others draw from streams of their own.
@@ -256,8 +278,8 @@ class BcLearner:
         """
         check_processes(self.world, state)
         self.model.load_state_dict(state["model"])
-        if self._loss.ahead is not None:
-            self._loss.ahead.load_state_dict(state["ahead"])
+        if self._loss.head is not None:
+            self._loss.head.load_state_dict(state["head"])
         self.policy.load_state_dict(state["policy"])
         self._engine.load(state["engine"])
         self._updates = int(state["updates"])
@@ -276,7 +298,8 @@ def _check(cfg: BcCfg, cache: Cache) -> None:
         ("batch", cfg.batch),
     ):
         check_at_least(f"algo.{name}", count, 1)
-    check_number("algo.foresight", cfg.foresight, 0.0, 1e3)
+    check_number("algo.reading", cfg.reading, 0.0, 1e3)
+    check_at_least("algo.scenes", cfg.scenes, 1)
     for name, value in (("lr", cfg.lr), ("grad_norm", cfg.grad_norm)):
         check_positive(f"algo.{name}", value)
     if not 0 <= cfg.ema < 1:
@@ -285,18 +308,6 @@ def _check(cfg: BcCfg, cache: Cache) -> None:
         raise out_of_range("algo.warmup", cfg.warmup, "0 or more updates")
     if cfg.image_shift < 0:
         raise out_of_range("algo.image_shift", cfg.image_shift, "0 or more pixels")
-
-
-def check_reads(policy: object) -> None:
-    """Refuse a second task for a policy that has nothing to train it on.
-
-    Raises:
-        CapabilityError: the policy lacks `HasReading`.
-    """
-    if not isinstance(policy, HasReading):
-        raise CapabilityError(
-            f"policy {type(policy).__name__} lacks HasReading: algo.foresight needs what it reads (reading)"
-        )
 
 
 def _normalisation(transforms: TransformGroup) -> Affine:

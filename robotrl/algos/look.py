@@ -11,10 +11,9 @@ are thrown away. The policy acts no better for it; clone it (`--init-from`).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,16 +22,16 @@ from robotrl.algos.engine import UPDATES_PER_CALL, Context, EngineMode, Group, L
 from robotrl.algos.half import in_bf16
 from robotrl.algos.learner import Setup
 from robotrl.algos.rows import fitting, means, part, run_updates
+from robotrl.algos.scenes import Frames, Scenes, check_reads
 from robotrl.algos.symmetric import Symmetric, changes_of
-from robotrl.algos.targets import Targets, frames_of, transforms_for
+from robotrl.algos.targets import frames_of, hidden_numbers, transforms_for
 from robotrl.checkpoint import generator_state, set_generator_state
 from robotrl.data.chunks import check_dataset
-from robotrl.data.layout import observation_key
-from robotrl.data.reader import Dataset, read_dataset
+from robotrl.data.reader import read_dataset
 from robotrl.errors import CapabilityError, ConfigError, check_at_least, check_number, check_positive, out_of_range
 from robotrl.fn.schedule import warmed_cosine
 from robotrl.parts import arrays_in_parts
-from robotrl.spec import HasLooking, HasMeaning, HasReading, HasStateIds, VecSim, is_picture, privileged, visible
+from robotrl.spec import HasLooking, HasMeaning, is_picture, privileged, visible
 
 JUDGED = 1024
 """Frames that are held out and looked at after each iteration, at most; they are spread over all that are held out."""
@@ -40,8 +39,6 @@ LOOKING, READING = "looking", "reading"
 """What is told: what there is to be seen, from pictures alone; what words mean, from all that is seen and read."""
 TOLD = {"hidden/": LOOKING, "meant/": READING}
 """By prefix of the rows that hold it."""
-MOTION_STEPS = 8
-"""Control steps that a scene's random action lasts."""
 
 
 @dataclass(frozen=True)
@@ -145,8 +142,6 @@ class LookLearner:
         specs, meant = visible(sim), tuple(sim.meant) if isinstance(sim, HasMeaning) else ()
         hidden = tuple(key for key in privileged(sim) if key not in meant)
         action_spec, control_dt_s = sim.action_spec, sim.control_dt_s
-        if cfg.reading and not meant:
-            raise CapabilityError(f"sim {type(sim).__name__} lacks HasMeaning: algo.reading is {cfg.reading}")
         changes = changes_of(cfg.symmetries, sim)
         dataset = read_dataset(setup.dataset)
         check_dataset(dataset, specs, action_spec, control_dt_s)
@@ -155,8 +150,8 @@ class LookLearner:
             model = setup.fresh(specs, action_spec, transforms_for(dataset, specs, action_spec))
         if not isinstance(model, HasLooking):
             raise CapabilityError(f"policy {type(model).__name__} lacks HasLooking: it has no eyes to be trained apart")
-        if cfg.reading and not isinstance(model, HasReading):
-            raise CapabilityError(f"policy {type(model).__name__} lacks HasReading: algo.reading is {cfg.reading}")
+        if cfg.reading:
+            check_reads(model, sim, "algo.reading", cfg.reading)
         policy: Any = model
         self.policy = policy
         self.policy.control_dt_s = control_dt_s
@@ -224,14 +219,19 @@ class LookLearner:
 
     def _draw(self, updates: int) -> dict[str, Tensor]:
         """Rows for so many updates."""
-        batch, generator = self.cfg.batch, self._generator
+        batch = self.cfg.batch
         share = batch // 2 if self._fresh is not None else 0
-        halves = [self._demonstrated.draw(updates, batch - share, generator)]
+        halves = [self._rows(self._demonstrated, updates, batch - share)]
         if self._fresh is not None and share:
-            halves.append(self._fresh.draw(updates, share, generator))
+            halves.append(self._rows(self._fresh, updates, share))
         # each update has its share of both
         data = {name: torch.cat([half[name] for half in halves], dim=1).flatten(0, 1) for name in self._data}
         return {**{name: x for name, x in data.items() if name.startswith("obs/")}, **self._wanted(data)}
+
+    def _rows(self, frames: Frames, updates: int, batch: int) -> dict[str, Tensor]:
+        """(updates, batch, ...)."""
+        rows = frames.draw(updates * batch, self._generator)
+        return {name: x.unflatten(0, (updates, batch)) for name, x in rows.items()}
 
     def _frames(self, arrays: dict[str, Tensor], drawn: int) -> Frames:
         return Frames(arrays, drawn, None if self._symmetric is None else self._symmetric(part(arrays, "obs/")))
@@ -270,85 +270,6 @@ class LookLearner:
         self._engine.load(state["engine"])
         set_generator_state(self._generator, state["generator"])
         self._updates = int(state["updates"])
-
-
-class Frames(NamedTuple):
-    """What rows are drawn from."""
-
-    arrays: dict[str, Tensor]
-    """(F, ...) each."""
-    drawn: int
-    """So many of the F, the first ones, are drawn."""
-    symmetric: Symmetric | None
-    """What changes them, None for nothing."""
-
-    def draw(self, updates: int, batch: int, generator: torch.Generator) -> dict[str, Tensor]:
-        """(updates, batch, ...) rows, drawn and changed at random."""
-        rows = torch.randint(self.drawn, (updates * batch,), generator=generator)
-        data = {name: values[rows] for name, values in self.arrays.items()}
-        if self.symmetric is not None:
-            self.symmetric.change(data, rows, generator)
-        return {name: x.unflatten(0, (updates, batch)) for name, x in data.items()}
-
-
-class Scenes:
-    """Frames of a sim in which nobody has demonstrated anything.
-
-    Args:
-        sim: where they are drawn.
-        count: scenes at a time, rounded up to whole batches of its envs; 0 for none, and the sim is closed.
-        keys: of the observation, by the name that its frames get.
-    """
-
-    def __init__(self, sim: VecSim, count: int, keys: Mapping[str, str]) -> None:
-        self._sim, self._keys = sim, keys
-        self._rounds = math.ceil(count / sim.num_envs)
-        if not count:
-            sim.close()
-        elif not isinstance(sim, HasStateIds):
-            raise CapabilityError(f"sim {type(sim).__name__} lacks HasStateIds: algo.scenes is {count}")
-        else:
-            self._ids = sim.state_ids("train")
-
-    def draw(self, generator: torch.Generator) -> dict[str, Tensor]:
-        """Two frames (2 S, ...) of each of S new scenes: at the start, and after a random action has lasted."""
-        sim: Any = self._sim
-        spec = sim.action_spec
-        low, high = (torch.tensor(bound, dtype=torch.float32) for bound in (spec.low, spec.high))
-        frames: dict[str, list[Tensor]] = {name: [] for name in self._keys}
-        for _ in range(self._rounds):
-            ids = torch.randint(len(self._ids), (sim.num_envs,), generator=generator) + self._ids.start
-            obs = sim.reset(options={"state_ids": ids.numpy()})
-            self._keep(frames, obs)
-            share = torch.rand(sim.num_envs, len(spec.low), generator=generator)
-            actions = (low + (high - low) * share).to(sim.device)
-            for _ in range(MOTION_STEPS):
-                obs = sim.step(actions).obs
-            self._keep(frames, obs)
-        return {name: torch.cat(parts) for name, parts in frames.items()}
-
-    def _keep(self, frames: dict[str, list[Tensor]], obs: Mapping[str, Tensor]) -> None:
-        for name, key in self._keys.items():
-            # a sim may write the next observation over this one
-            frames[name].append(obs[key].to("cpu", copy=True))
-
-    def close(self) -> None:
-        """Free the sim."""
-        if self._rounds:
-            self._sim.close()
-
-
-def hidden_numbers(dataset: Dataset, hidden: tuple[str, ...]) -> Targets:
-    """The privileged arrays of all frames.
-
-    Raises:
-        ConfigError: the sim has none, or the dataset was recorded without them.
-    """
-    known = [key for key in hidden if observation_key(key) in dataset.features]
-    if not known:
-        found, wanted = ", ".join(dataset.features), ", ".join(hidden) or "it has none"
-        raise ConfigError(f"dataset has {found}: expected a privileged array of the sim ({wanted})")
-    return Targets.of({key: frames_of(dataset, key).float() for key in known})
 
 
 def _check(cfg: LookCfg) -> None:

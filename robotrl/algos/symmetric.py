@@ -12,7 +12,7 @@ from robotrl.fn.symmetry import changed, combinations, sayable, signed
 from robotrl.spec import HasSymmetries, Spec, VecSim
 from robotrl.symmetry import Symmetry
 
-PREFIXES = ("obs/", "end/", "hidden/", "meant/")
+PREFIXES = ("obs/", "hidden/", "meant/")
 """Of rows that hold arrays of the sim's observation."""
 Changes = Sequence[Symmetry | None]
 
@@ -61,8 +61,8 @@ class Symmetric:
         """Change rows in place, each by one change drawn for it, or by none.
 
         Args:
-            rows: (B, ...) observations "obs/KEY", those at the end "end/KEY", privileged ones "hidden/KEY" and
-                "meant/KEY", and "chunk" (B, H, A) in the sim's units; any of them may be missing.
+            rows: (B, ...) observations "obs/KEY", privileged ones "hidden/KEY" and "meant/KEY", and
+                "chunk" (B, H, A) in the sim's units; any of them may be missing.
             frames: (B,) which frames of the dataset they are.
             generator: of the draw.
         """

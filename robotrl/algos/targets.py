@@ -53,16 +53,14 @@ class Targets(NamedTuple):
         return (torch.cat([arrays[key].flatten(1) for key in self.arrays], dim=1) - self.mean) / self.std
 
 
-def last_states(dataset: Dataset, specs: Mapping[str, Spec]) -> Targets:
-    """The vectors of the observation in the last frame of each frame's episode; mean and deviation over the episodes.
+def hidden_numbers(dataset: Dataset, hidden: tuple[str, ...]) -> Targets:
+    """The privileged arrays of all frames.
 
     Raises:
-        ConfigError: the observation has no vector.
+        ConfigError: the sim has none, or the dataset was recorded without them.
     """
-    keys = measured(specs)
-    if not keys:
-        raise ConfigError(f"algo.foresight needs a measured vector among the observations: found {', '.join(specs)}")
-    last = dataset.offsets[1:] - 1
-    found = Targets.of({key: frames_of(dataset, key)[last].float() for key in keys})
-    lengths = torch.from_numpy(dataset.offsets[1:] - dataset.offsets[:-1])
-    return found._replace(arrays={key: x.repeat_interleave(lengths, dim=0) for key, x in found.arrays.items()})
+    known = [key for key in hidden if observation_key(key) in dataset.features]
+    if not known:
+        found, wanted = ", ".join(dataset.features), ", ".join(hidden) or "it has none"
+        raise ConfigError(f"dataset has {found}: expected a privileged array of the sim ({wanted})")
+    return Targets.of({key: frames_of(dataset, key).float() for key in known})
