@@ -75,6 +75,10 @@ class FlowNet(Protocol):
         """dx/dt (B, H, A) from noise to action at x (B, H, A) and times t (B,)."""
         ...
 
+    def moving(self, memory: Memory, x: Tensor, t: Tensor) -> Tensor:
+        """The expert's last hidden states (B, H, E), of which `velocity` is a linear map."""
+        ...
+
 
 class FlowVla(ChainPolicy):
     """What policies around such networks share.
@@ -170,6 +174,19 @@ class FlowVla(ChainPolicy):
         """dx/dt (B, H, A) at x, from noise (t = 0) to action (t = 1); `dt` does not matter."""
         del dt
         return self.net.velocity(unpack(ctx, self.net.sizes), x, t).to(x.dtype)
+
+    @property
+    def reading_width(self) -> int:
+        """F of `reading`."""
+        return self.net.cfg.expert_width
+
+    def reading(self, ctx: Tensor) -> Tensor:
+        """(B, H, F) what the expert makes of it before it moves, amid all noise.
+
+        What the language model knows behind its last layer comes too late for the expert, which reads the layers.
+        """
+        amid = ctx.new_zeros((len(ctx), *self.noise_shape))
+        return self.net.moving(unpack(ctx, self.net.sizes), amid, ctx.new_zeros(len(ctx))).to(ctx.dtype)
 
     def to_actions(self, raw_action: Tensor) -> Tensor:
         """What is executed of a normalised chunk, in the sim's units, clipped to the action bounds."""

@@ -114,20 +114,20 @@ class Pi0(nn.Module):
 
     def velocity(self, memory: Memory, x: Tensor, t: Tensor) -> Tensor:
         """See `FlowNet.velocity`."""
+        # the published velocity leads from action to noise
+        return -self.net.action_out_proj(self.moving(memory, x, t))
+
+    def moving(self, memory: Memory, x: Tensor, t: Tensor) -> Tensor:
+        """See `FlowNet.moving`."""
         cache = DynamicCache()
         shape = (self.cfg.kv_heads, self.cfg.head_width)
         for index in range(self.cfg.layers):
             k, v = (part[:, index].unflatten(2, shape).transpose(1, 2) for part in (memory.keys, memory.values))
             cache.update(k, v, index)
-        out = self.net(
-            state=memory.state,
-            noise=x,
-            timestep=1 - t,
-            attention_mask=memory.there.long(),
-            past_key_values=cache,
-        )
-        # the published velocity leads from action to noise
-        return -out.logits
+        asked = self.net.embed_action_time(memory.state, x, 1 - t)
+        out = self.net.model(action_embeds=asked, attention_mask=memory.there.long(), past_key_values=cache)
+        # behind the state's token
+        return out.last_hidden_state[:, -x.shape[1] :]
 
     def _or_missing(self, shown: Tensor | None, words: Tensor) -> tuple[Tensor, Tensor]:
         """Tokens (B, P, D) of a camera, and whether they are there."""

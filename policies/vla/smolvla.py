@@ -156,6 +156,11 @@ class SmolVla(nn.Module):
 
     def velocity(self, memory: Memory, x: Tensor, t: Tensor) -> Tensor:
         """See `FlowNet.velocity`."""
+        # the published velocity leads from action to noise
+        return -self.action_out_proj(self.moving(memory, x, t))
+
+    def moving(self, memory: Memory, x: Tensor, t: Tensor) -> Tensor:
+        """See `FlowNet.moving`."""
         cfg, (batch, count, _) = self.cfg, x.shape
         time = time_features(1 - t, cfg.expert_width, cfg.min_period, cfg.max_period).to(x.dtype)
         action = self.action_in_proj(x)
@@ -173,8 +178,7 @@ class SmolVla(nn.Module):
                 hidden = through(layer, self._move_in, layer, hidden, k, v, alone, seen)
             else:
                 hidden = through(layer, self._move_among, layer, hidden, k, v, behind, both_masks)
-        # the published velocity leads from action to noise
-        return -self.action_out_proj(self.vlm_with_expert.lm_expert.norm(hidden))
+        return self.vlm_with_expert.lm_expert.norm(hidden)
 
     def _see_in(
         self, layer: Any, hidden: Tensor, rotation: tuple[Tensor, Tensor], mask: Tensor
