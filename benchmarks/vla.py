@@ -1,9 +1,10 @@
 """Vision-language-action policies on the tabletop: cloned, fine-tuned, and judged as deployed.
 
-A cell records 1,000 demonstrations of three families of instructions, lets a small policy look at them, clones them,
+A cell records 1,000 demonstrations of three families of instructions, lets a small policy look and read, clones them,
 fine-tunes the clone, and judges both on 256 starts that nothing else saw (split `test`), once with compositions of
 words that training said, once with those that it never said. Where successes are rare, three ways out of it start from
-the same weak clone. Another cell measures how fast tokens are said.
+the same weak clone. What comes before fine-tuning is made once for each seed, and kept beside the cells. Another cell
+measures how fast tokens are said.
 """
 
 from __future__ import annotations
@@ -27,14 +28,22 @@ NOISE = 0.05
 DECODE = "decode"
 
 
+class Stages(NamedTuple):
+    """What is trained before fine-tuning, one from the other: ends of presets' names."""
+
+    label: str
+    """Of the kind of policy, in names of folders."""
+    look: str
+    read: str
+    clone: str
+
+
 class Method(NamedTuple):
     """One row of the table."""
 
     label: str
-    look: str
-    """What its eyes learn with: the end of a preset's name."""
-    clone: str
-    """What the policy is cloned with: the end of a preset's name."""
+    stages: Stages
+    """What comes before."""
     updates: int
     """Gradient steps of the clone."""
     tune: str
@@ -43,12 +52,14 @@ class Method(NamedTuple):
     """Gradient steps of the clone that teaches, of the same demonstrations; 0 has none."""
 
 
+TOKEN = Stages("token", "look", "read", "bc-token")
+FLOW = Stages("flow", "look-flow", "read-flow", "bc-flow")
 METHODS = {
-    "grpo": Method("token VLA, GRPO", "look", "bc-token", 1200, "grpo"),
-    "reinflow": Method("flow VLA, ReinFlow", "look-flow", "bc-flow", 1200, "reinflow"),
-    "weak_grpo": Method("weak token VLA, GRPO", "look", "bc-token", 600, "grpo"),
-    "weak_srpo": Method("weak token VLA, SRPO", "look", "bc-token", 600, "srpo"),
-    "weak_opd": Method("weak token VLA, taught by a better clone", "look", "bc-token", 600, "opd", 3000),
+    "grpo": Method("token VLA, GRPO", TOKEN, 1500, "grpo"),
+    "reinflow": Method("flow VLA, ReinFlow", FLOW, 1500, "reinflow"),
+    "weak_grpo": Method("weak token VLA, GRPO", TOKEN, 400, "grpo"),
+    "weak_srpo": Method("weak token VLA, SRPO", TOKEN, 400, "srpo"),
+    "weak_opd": Method("weak token VLA, taught by a better clone", TOKEN, 400, "opd", 1500),
 }
 WEAK = tuple(name for name in METHODS if name.startswith("weak_"))
 LEVEL = 0.9

@@ -40,6 +40,8 @@ class SpecPolicy(nn.Module, ABC):
         cfg: the subclass's config, which has a field `horizon`.
     """
 
+    changeable: ClassVar[tuple[str, ...]] = ()
+    """Settings that a trained policy may have otherwise: its weights do not depend on them."""
     kind: ClassVar[str]
     Cfg: ClassVar[type]
     deploy_mode: ClassVar[Literal["sample", "mean"]]

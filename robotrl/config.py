@@ -96,11 +96,14 @@ class TrainCfg(Generic[Algo, PolicyCfg]):
     algo: Algo
     """Settings of the algorithm."""
     policy: PolicyCfg
-    """Size of the policy; unused when the run starts from another's policy."""
+    """Size of the policy; unused when the run starts from another's policy, see `init_changes`."""
     seed: int = 0
     """Seeds every random stream."""
     init_from: str | None = None
     """Run or checkpoint whose policy is fine-tuned; None starts from scratch."""
+    init_changes: tuple[str, ...] = ()
+    """Settings that this policy gets instead of its own, as "name=value": those that its weights do not depend on, e.g.
+    temperature=0.7 of one that says tokens, trained=expert of a flow VLA."""
     dataset: str | None = None
     """Directory of demonstrations, for algorithms that learn from them."""
     evaluation: EvalCfg = EvalCfg()
@@ -137,8 +140,12 @@ class TrainCfg(Generic[Algo, PolicyCfg]):
     """Of several processes (torchrun): how long each waits for the others; an evaluation by the first must fit in."""
 
 
-def sim_options(options: Sequence[str]) -> dict[str, Any]:
+def sim_options(options: Sequence[str], field: str = "sim.options") -> dict[str, Any]:
     """ "name=value" texts as keyword arguments; a value that is JSON is read as such, any other is text.
+
+    Args:
+        options: the texts.
+        field: where they stand, for errors.
 
     Raises:
         ConfigError: a text without "=", or a name given twice.
@@ -147,7 +154,7 @@ def sim_options(options: Sequence[str]) -> dict[str, Any]:
     for text in options:
         name, equals, value = text.partition("=")
         if not equals or not name or name in out:
-            raise ConfigError(f'sim.options holds {text!r}: expected "name=value", each name once')
+            raise ConfigError(f'{field} holds {text!r}: expected "name=value", each name once')
         try:
             out[name] = json.loads(value)
         except json.JSONDecodeError:
@@ -223,6 +230,8 @@ def check(cfg: TrainCfg[Any, Any]) -> None:
         raise ConfigError("recompute is True and init_from is not given: expected a policy to fine-tune")
     if cfg.cache not in CACHES:
         raise unknown("cache", str(cfg.cache), CACHES)
+    if cfg.init_changes and cfg.init_from is None:
+        raise ConfigError(f"init_changes is {cfg.init_changes} and init_from is not given: expected a policy to change")
     if cfg.cache != "none" and cfg.init_from is None:
         raise ConfigError(f"cache is {cfg.cache!r} and init_from is not given: expected a policy to fine-tune")
     if cfg.sim.reward_ends and cfg.sim.reward is None:

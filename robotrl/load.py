@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from robotrl.adapters import Adaptation, adaptation_of, attach
 from robotrl.checkpoint import WEIGHTS, Checkpoint, read_checkpoint, read_manifest, read_state
-from robotrl.errors import DataError, NumericsError
+from robotrl.errors import ConfigError, DataError, NumericsError
 from robotrl.registry import POLICIES
 from robotrl.run import Run
 from robotrl.spec import Spec
@@ -224,6 +224,43 @@ def load_policy(path: str | Path, which: str = "best") -> Any:
     if not isinstance(checkpoint.tree, dict) or "policy" not in checkpoint.tree:
         raise DataError(f"checkpoint {checkpoint.path} of kind {checkpoint.kind!r} holds no policy")
     return policy_from_tree(checkpoint.tree["policy"], str(checkpoint.path), checkpoint.path.parent.parent / BASE)
+
+
+def changed(policy: Any, changes: Mapping[str, Any]) -> Any:
+    """A policy with other settings, as of `changed_description`; itself where there are none.
+
+    Raises:
+        ConfigError: see there.
+    """
+    if not changes:
+        return policy
+    description = changed_description(policy.to_json(), changes)
+    other = POLICIES.load(description["kind"]).from_json(description)
+    load_weights(other, policy.state_dict(), "the changed policy")
+    return other
+
+
+def changed_description(description: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """What a policy says of itself, with other settings of those that its weights do not depend on.
+
+    Args:
+        description: see `policy_tree`.
+        changes: values by the name of the setting, one of `SpecPolicy.changeable`.
+
+    Raises:
+        ConfigError: a setting that is unknown or cannot be changed, or a value of another type.
+    """
+    kind: Any = POLICIES.load(description["kind"])
+    for name, value in changes.items():
+        if name not in kind.changeable:
+            some = f"one of {', '.join(kind.changeable)}" if kind.changeable else "none"
+            raise ConfigError(
+                f"init_changes holds {name!r}: expected of {kind.__name__} {some}; all else is as it was trained"
+            )
+        own = description["cfg"][name]
+        if type(value) is not type(own) and not (isinstance(own, float) and type(value) is int):
+            raise ConfigError(f"init_changes: {name} is {value!r}: expected the like of {own!r}")
+    return {**description, "cfg": {**description["cfg"], **changes}}
 
 
 class Described(NamedTuple):

@@ -178,6 +178,8 @@ PRESETS = Table(
         "reach-bc-flow": "robotrl.configs.manipulation:reach_bc_flow",
         "tabletop-look": "robotrl.configs.tabletop:look",
         "tabletop-look-flow": "robotrl.configs.tabletop:look_flow",
+        "tabletop-read": "robotrl.configs.tabletop:read",
+        "tabletop-read-flow": "robotrl.configs.tabletop:read_flow",
         "tabletop-bc-token": "robotrl.configs.tabletop:bc_token",
         "tabletop-bc-flow": "robotrl.configs.tabletop:bc_flow",
         "tabletop-grpo": "robotrl.configs.tabletop:grpo",

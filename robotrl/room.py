@@ -19,10 +19,10 @@ from robotrl.algos.footprint import (
     footprint,
     without_memory,
 )
-from robotrl.config import TrainCfg
+from robotrl.config import TrainCfg, sim_options
 from robotrl.data.layout import INFO
 from robotrl.devices import device_of
-from robotrl.load import describe
+from robotrl.load import changed_description, describe
 from robotrl.policies.recompute import recompute
 
 SMALL_BYTES = 8 << 20
@@ -50,8 +50,9 @@ def announce(cfg: TrainCfg[Any, Any]) -> Footprint | None:
     stored = describe(cfg.init_from)
     if stored.weights_bytes < SMALL_BYTES:
         return None
-    with without_memory(stored.description["kind"]):
-        policy = described(stored.description)
+    description = changed_description(stored.description, sim_options(cfg.init_changes, "init_changes"))
+    with without_memory(description["kind"]):
+        policy = described(description)
         if cfg.lora.rank:
             adapt_alike(policy, cfg.lora)
         if cfg.recompute:

@@ -29,7 +29,7 @@ from robotrl.cores import check_threads, usable_cores
 from robotrl.curriculum import with_curriculum
 from robotrl.devices import device_of
 from robotrl.errors import CapabilityError, ConfigError, RobotrlError, out_of_range
-from robotrl.load import BASE, load_policy, policy_from_tree, policy_tree, probe
+from robotrl.load import BASE, changed, load_policy, policy_from_tree, policy_tree, probe
 from robotrl.locking import StopSignals
 from robotrl.loop import EvalResult, evaluate
 from robotrl.media import grid, write_gif
@@ -330,7 +330,7 @@ def _setup(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None, run_path: Path
         init_policy = policy_from_tree(state["policy"], "the checkpoint", run_path / BASE)
     elif cfg.init_from is not None:
         # adapters of before become part of what is fine-tuned, with new ones or as a whole
-        init_policy = merged(load_policy(cfg.init_from))
+        init_policy = changed(merged(load_policy(cfg.init_from)), configs.sim_options(cfg.init_changes, "init_changes"))
         if cfg.lora.rank:
             if world.rank == 0:
                 write_checkpoint(run_path / BASE, {"policy": policy_tree(init_policy)}, step=0, kind=BASE)

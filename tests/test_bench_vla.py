@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from robotrl import config as configs
-from robotrl.benchmarks import vla, vla_cell, vla_decode
+from robotrl.benchmarks import vla, vla_cell, vla_decode, vla_stages
 from robotrl.benchmarks.vla import DECODE, METHODS, SIM
 from robotrl.benchmarks.vla_decode import Size
 from robotrl.config import sim_options
 from robotrl.policies.vla.openvla import TextCfg
+from robotrl.registry import PRESETS
 
 
 def interval(value: float) -> dict[str, float]:
@@ -49,19 +50,19 @@ def test_every_method_on_every_seed_and_the_decoding():
 @pytest.mark.parametrize("name", METHODS)
 def test_what_a_cell_runs_is_a_valid_config(name, tmp_path):
     method = METHODS[name]
-    look = vla_cell.look_cfg(method.look, 2, tmp_path)
-    clone = vla_cell.clone_cfg(method.clone, method.updates, 2, tmp_path)
-    tune = vla_cell.tune_cfg(method, 2, tmp_path)
-    for cfg in (look, clone, tune):
+    look, read, clone = vla_stages.configs(method.stages, method.updates, 2, tmp_path)
+    tune = vla_cell.tune_cfg(method, 2, tmp_path / "clone", tmp_path if method.teacher_updates else None)
+    for cfg in (look, read, clone, tune):
         configs.check(cfg)
         assert cfg.seed == 2 and cfg.sim.name == SIM
     # cloned on what it is fine-tuned on: three families, instructions that training says
-    assert look.sim.options == clone.sim.options == tune.sim.options
-    assert type(look.policy) is type(clone.policy) and look.policy == clone.policy
-    assert clone.init_from == str(tmp_path / "look")
+    assert look.sim.options == read.sim.options == clone.sim.options == tune.sim.options
+    assert type(look.policy) is type(clone.policy) and look.policy == read.policy == clone.policy
+    # one from the other
+    assert read.init_from == str(tmp_path / "look") and clone.init_from == str(tmp_path / "read")
+    assert tune.init_from == str(tmp_path / "clone") and not look.algo.reading and read.algo.reading
     options = sim_options(tune.sim.options)
     assert len(options["families"].split(",")) >= 3 and "compositions" not in options
-    assert tune.init_from == str(tmp_path / "base")
     assert bool(getattr(tune.algo, "teacher", "")) == bool(method.teacher_updates)
 
 
@@ -109,23 +110,59 @@ def test_decoding_is_measured_beside_the_peer():
     assert "2 rows, 3 tokens" in figure.note
 
 
+def small(name: str) -> Any:
+    """A preset that is done in a moment."""
+    cfg = PRESETS.load(f"tabletop-{name}")()
+    options = tuple(x for x in cfg.sim.options if not x.startswith("limit_s"))
+    algo = replace(cfg.algo, **({"batch": 8, "scenes": 16} if hasattr(cfg.algo, "scenes") else {"iterations": 1}))
+    if name in ("look", "read"):
+        algo = replace(algo, updates=3)
+    return replace(cfg, sim=replace(cfg.sim, num_envs=16, options=(*options, "limit_s=1.0")), algo=algo)
+
+
 def test_a_cell_from_demonstrations_to_judgement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    whole = vla_cell.preset
-
-    def small(name: str) -> Any:
-        cfg = whole(name)
-        options = tuple(x for x in cfg.sim.options if not x.startswith("limit_s"))
-        algo = replace(cfg.algo, **({"iterations": 1} if hasattr(cfg.algo, "groups") else {"batch": 8}))
-        if name == "look":
-            algo = replace(algo, updates=3)
-        return replace(cfg, sim=replace(cfg.sim, num_envs=16, options=(*options, "limit_s=1.0")), algo=algo)
-
-    monkeypatch.setattr(vla_cell, "preset", small)
+    for module in (vla_cell, vla_stages):
+        monkeypatch.setattr(module, "preset", small)
     monkeypatch.setattr(vla_cell, "VAL", 8)
-    method = METHODS["weak_srpo"]._replace(updates=3)
-    result = vla_cell.run_cell(method, 0, tmp_path, demos=4, episodes=8)
+    method = METHODS["weak_opd"]._replace(updates=3, teacher_updates=4)
+    result = vla_cell.run_cell(method, 0, tmp_path / "out", tmp_path / "stages", demos=4, episodes=8)
     json.dumps(result)
-    assert result["base"]["episodes"] == result["held_out_success"]["episodes"] == 8
+    assert result["base"]["episodes"] == result["held_out_success"]["episodes"] == result["teacher"]["episodes"] == 8
     (point,) = result["curve"]
     assert point["env_steps"] == result["env_steps"] > 0 and 0 < result["train_s"] < result["wall_s"]
-    assert result["peak_memory_mib"] > 100 and result["teacher"] is None
+    assert result["peak_memory_mib"] > 100 and 0 < result["clone_s"] < result["wall_s"]
+
+
+def test_stages_are_made_once_and_again_when_something_before_them_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(vla_stages, "preset", small)
+
+    def made(updates: int) -> dict[str, str]:
+        """The mark of each folder after a clone of so many updates was asked for."""
+        clone = vla_stages.prepare(vla.TOKEN, updates, 0, tmp_path, demos=4)
+        assert clone == tmp_path / f"clone-{updates}" and vla_stages.spent_s(clone) > 0
+        assert all(path.with_suffix("").is_dir() for path in tmp_path.glob("*.json"))
+        return {path.stem: json.loads(path.read_text())["mark"] for path in tmp_path.glob("*.json")}
+
+    first = made(2)
+    assert made(2) == first
+    second = made(3)
+    assert second.keys() - first.keys() == {"clone-3"} and second.items() >= first.items()
+    # the first clone is as it was
+    assert made(2) == second
+    # a stop while reading leaves no note
+    (tmp_path / "read.json").unlink()
+    third = made(2)
+    assert {name for name, mark in third.items() if mark != second[name]} == {"read", "clone-2"}
+    # what it had read from is gone
+    assert {name for name, mark in made(3).items() if mark != third[name]} == {"clone-3"}
+    monkeypatch.setattr(vla_stages, "NOISE", 0.1)
+    fourth = made(2)
+    assert {name for name, mark in fourth.items() if mark != third[name]} == {
+        "demos",
+        "look",
+        "read",
+        "clone-2",
+        "clone-3",
+    }

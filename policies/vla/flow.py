@@ -94,6 +94,7 @@ class FlowVla(ChainPolicy):
         ConfigError: settings out of range, or observations that do not fit the network.
     """
 
+    changeable: ClassVar[tuple[str, ...]] = ("trained",)
     net: Any
     prompt: Prompt
 

@@ -82,6 +82,7 @@ class TokenPolicy(SpecPolicy):
     """
 
     deploy_mode: ClassVar[Literal["sample", "mean"]] = "mean"
+    changeable: ClassVar[tuple[str, ...]] = ("temperature", "label_bins")
     net: OpenVla
     prompt: Prompt
 

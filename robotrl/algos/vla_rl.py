@@ -18,6 +18,7 @@ from robotrl.algos.ddp import check_processes, share, take_up
 from robotrl.algos.engine import Context, EngineMode, Group, LossModule, LossOut
 from robotrl.algos.half import in_bf16
 from robotrl.algos.learner import Setup, SimLearner
+from robotrl.algos.normalizers import ObsNormalizer
 from robotrl.algos.on_policy import (
     Batch,
     check_settings,
@@ -36,10 +37,10 @@ from robotrl.fit import check_fit
 from robotrl.fn import tokens
 from robotrl.fn.loss import ppo_clip, value_clipped_mse
 from robotrl.parts import in_parts
-from robotrl.policies.value import ValueNet
+from robotrl.policies.value import Critic
 from robotrl.rewards.process import Form, ProcessReward, ProcessTerm
 from robotrl.rewards.process_stored import load_process, process_from_tree, process_tree
-from robotrl.spec import HasReader
+from robotrl.spec import HasReader, measured, privileged
 
 CRITIC, BOTH = "critic", "both"
 """The engine's phases."""
@@ -112,13 +113,13 @@ class VlaRlLoss(LossModule):
 
     Args:
         policy: what learns.
-        critic: on what the frozen copy reads.
+        critic: on what the frozen copy reads, on measured numbers, and on the sim's privileged arrays.
         cfg: settings.
     """
 
     largest: ClassVar[frozenset[str]] = frozenset({"ratio_error"})
 
-    def __init__(self, policy: nn.Module, critic: ValueNet, cfg: VlaRlCfg) -> None:
+    def __init__(self, policy: nn.Module, critic: Critic, cfg: VlaRlCfg) -> None:
         super().__init__()
         self.policy: Any = policy
         self.critic = critic
@@ -128,7 +129,7 @@ class VlaRlLoss(LossModule):
         """See `LossModule`."""
         cfg, policy, going = self._cfg, self.policy, context.carry[0]
         obs = observations(batch)
-        value = self.critic(obs[READ])
+        value = self.critic(self.critic.encode(obs, obs[READ]))
         value_loss = value_clipped_mse(value, batch["value"], batch["value_target"], cfg.value_clip)
         critic_lr = torch.tensor(cfg.critic_lr, dtype=value.dtype, device=value.device)
         if context.phase == CRITIC:
@@ -191,7 +192,14 @@ class VlaRlLearner(SimLearner):
         self._process = None if wanted is None else self._added(load_process(wanted))
         self.kept = setup.kept(policy, cfg.microbatch or cfg.minibatch, cfg.bf16)
         self._reader: Any = policy.reader()
-        self.critic = ValueNet(self._reader.width, cfg.critic_hidden).to(setup.device)
+        # numbers as they are, too: what is read of a measured one is not exact
+        seen = policy.observation_spec
+        numbers = {key: seen[key] for key in measured(seen)}
+        numbers |= {key: self.sim.observation_spec[key] for key in privileged(self.sim)}
+        self._keys = tuple(seen | numbers)
+        self._normaliser = ObsNormalizer(numbers, self.world)
+        critic = Critic(self._reader.width, numbers, self._normaliser.transforms(), cfg.critic_hidden)
+        self.critic = critic.to(setup.device)
         self._engine = setup.engine(
             VlaRlLoss(policy, self.critic, cfg),
             (Group("policy.", cfg.grad_norm), Group("critic.", cfg.grad_norm)),
@@ -229,7 +237,11 @@ class VlaRlLearner(SimLearner):
         batch = batch._replace(obs=self.kept(batch.obs))
         scalars |= rollout_scalars(rollout, batch, sim_reward)
         self._iteration += 1
-        return finite(self.world.means(scalars | self._update(batch)))
+        scalars |= self._update(batch)
+        # as in other critics: the next rollout is valued with what was seen by now
+        self._normaliser.update(batch.obs)
+        self.critic.set_transforms(self._normaliser.transforms())
+        return finite(self.world.means(scalars))
 
     @torch.no_grad()
     def _decide(self, obs: dict[str, Tensor]) -> Decision:
@@ -242,13 +254,13 @@ class VlaRlLearner(SimLearner):
         return decision._replace(record={**decision.record, "log_prob": log_prob})
 
     def _value(self, obs: dict[str, Tensor]) -> Tensor:
-        return self.critic(obs[READ])
+        return self.critic(self.critic.encode(obs, obs[READ]))
 
     @torch.no_grad()
     def _read(self, obs: dict[str, Tensor], valid: Tensor) -> dict[str, Tensor]:
-        """Observations (M, N, ...) that the policy takes, and what the frozen copy makes of the valid ones of them."""
-        shown = {key: obs[key] for key in self.policy.observation_spec}
-        rows = {key: x[valid] for key, x in shown.items()}
+        """Observations (M, N, ...) of policy and critic, and what the frozen copy makes of the valid ones of them."""
+        shown = {key: obs[key] for key in self._keys}
+        rows = {key: shown[key][valid] for key in self.policy.observation_spec}
         read = torch.zeros(*valid.shape, self._reader.width, device=valid.device)
         read[valid] = in_parts(self._reader, rows, self.cfg.minibatch)
         return {**shown, READ: read}
@@ -270,6 +282,7 @@ class VlaRlLearner(SimLearner):
             **process,
             "policy": self.policy.state_dict(),
             "critic": self.critic.state_dict(),
+            "normaliser": self._normaliser.state(),
             "reader": self._reader.state_dict(),
             "engine": self._engine.state(),
             "generator": generator_state(self._generator),
@@ -286,6 +299,8 @@ class VlaRlLearner(SimLearner):
         """
         check_processes(self.world, state)
         self.policy.load_state_dict(state["policy"])
+        self._normaliser.load(state["normaliser"])
+        self.critic.set_transforms(self._normaliser.transforms())
         self.critic.load_state_dict(state["critic"])
         self._reader.load_state_dict(state["reader"])
         self._engine.load(state["engine"])

@@ -103,7 +103,31 @@ def parse_preset(name: str, argv: Sequence[str]) -> tuple[Any, Path | None]:
     )
     both.__doc__ = f"Train the preset {name}."
     parsed: Any = parse(both, f"{COMMAND} {name}", argv)
+    _check_policy(config.policy, parsed.config)
     return parsed.config, parsed.run_dir
+
+
+def _check_policy(preset: Any, config: Any) -> None:
+    """Refuse settings of a policy that would not be built.
+
+    Raises:
+        ConfigError: the run starts from a stored policy, which is as it is.
+    """
+    from robotrl.policies.steered import SteeredCfg
+
+    # a noise actor is built around the stored policy
+    if config.init_from is None or isinstance(config.policy, SteeredCfg):
+        return
+    given = [
+        f"{field.name}={getattr(config.policy, field.name)}"
+        for field in dataclasses.fields(config.policy)
+        if getattr(config.policy, field.name) != getattr(preset, field.name)
+    ]
+    if given:
+        raise ConfigError(
+            f"policy.* is given ({', '.join(given)}) beside init_from, whose policy is as it was trained: expected"
+            f" --init-changes {given[0]}, if weights do not depend on it, or nothing"
+        )
 
 
 def _profile_of(argv: Sequence[str]) -> tuple[str | None, list[str]]:
