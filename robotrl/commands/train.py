@@ -103,25 +103,30 @@ def parse_preset(name: str, argv: Sequence[str]) -> tuple[Any, Path | None]:
     )
     both.__doc__ = f"Train the preset {name}."
     parsed: Any = parse(both, f"{COMMAND} {name}", argv)
-    _check_policy(config.policy, parsed.config)
+    _check_policy(config, parsed.config)
     return parsed.config, parsed.run_dir
 
 
 def _check_policy(preset: Any, config: Any) -> None:
     """Refuse settings of a policy that would not be built.
 
+    Args:
+        preset: its config; of a preset that others brought along, whatever it is.
+        config: the same with what was given.
+
     Raises:
         ConfigError: the run starts from a stored policy, which is as it is.
     """
+    from robotrl.config import TrainCfg
     from robotrl.policies.steered import SteeredCfg
 
     # a noise actor is built around the stored policy
-    if config.init_from is None or isinstance(config.policy, SteeredCfg):
+    if not isinstance(config, TrainCfg) or config.init_from is None or isinstance(config.policy, SteeredCfg):
         return
     given = [
         f"{field.name}={getattr(config.policy, field.name)}"
         for field in dataclasses.fields(config.policy)
-        if getattr(config.policy, field.name) != getattr(preset, field.name)
+        if getattr(config.policy, field.name) != getattr(preset.policy, field.name)
     ]
     if given:
         raise ConfigError(
