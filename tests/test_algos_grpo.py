@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import learner_kit as kit
 import numpy as np
 import pytest
 import torch
@@ -207,6 +208,24 @@ def test_the_first_ratio_is_one_and_what_won_gets_likelier(monkeypatch: pytest.M
     assert gain[won].mean() > 0 > gain[~won].mean()
 
 
+@pytest.mark.parametrize("warmup", [0, 3])
+def test_the_first_steps_are_short(monkeypatch: pytest.MonkeyPatch, warmup: int) -> None:
+    """Adam's first step is as long as the learning rate for each weight, whatever its gradient."""
+    made = learner(replace(CFG, minibatch=512, lr=1e-3, warmup=warmup))
+    rigged(monkeypatch, made, [True, False, False, False, False, False, True, True])
+    steps = list[float]()
+    for _ in range(2):
+        before = {key: value.clone() for key, value in made.policy.state_dict().items()}
+        made.iterate()
+        after = made.policy.state_dict()
+        steps.append(max(float((after[key] - x).abs().max()) for key, x in before.items() if x.is_floating_point()))
+    assert steps[0] == pytest.approx(1e-3 / (warmup + 1), rel=0.02)
+    assert steps[1] < (1 if warmup == 0 else 2) * 1.4 * steps[0]
+    again = learner(replace(CFG, minibatch=512, lr=1e-3, warmup=warmup))
+    again.load(kit.snapshot(made.state()))
+    assert float(again._engine.carry[0]) == 2
+
+
 @pytest.mark.parametrize("success", [[True] * 8, [False] * 8])
 def test_groups_that_all_end_alike_are_drawn_again_and_teach_nothing(
     monkeypatch: pytest.MonkeyPatch, success: list[bool]
@@ -291,6 +310,7 @@ def test_it_learns_what_is_rewarded(monkeypatch: pytest.MonkeyPatch) -> None:
         (lambda: learner(replace(CFG, clip_high=0.0)), ConfigError, "algo.clip_high is 0.0"),
         (lambda: learner(replace(CFG, keep_low=0.9, keep_high=0.1)), ConfigError, "expected at most keep_high"),
         (lambda: learner(replace(CFG, tries=0)), ConfigError, "algo.tries is 0"),
+        (lambda: learner(replace(CFG, warmup=-1)), ConfigError, "algo.warmup is -1"),
         (
             lambda: GroupCollector(BareWalk(4), 2, 0),
             CapabilityError,

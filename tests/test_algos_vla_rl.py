@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import learner_kit as kit
 import numpy as np
 import pytest
 import torch
@@ -66,6 +67,34 @@ def test_the_reader_is_a_frozen_copy_of_the_start() -> None:
         assert not torch.equal(made.policy.reader()(obs), read)
     changed = {**obs, "instruction": obs["instruction"].roll(1, 0)}
     assert not torch.equal(made._reader(changed), read)
+
+
+def test_the_critic_sees_what_the_sim_alone_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = learner()
+    seen = list[dict[str, Any]]()
+    value = made._value
+    monkeypatch.setattr(made, "_value", lambda obs: (seen.append(obs), value(obs))[1])
+    made.iterate()
+    obs = seen[0]
+    with torch.no_grad():
+        before = value(obs)
+        for key in ("things", "meant", "state"):
+            assert not torch.equal(value({**obs, key: obs[key] + 0.1}), before)
+    # its normalisation is that of what was seen, and is kept
+    again = learner()
+    again.load(kit.snapshot(made.state()))
+    with torch.no_grad():
+        assert torch.equal(again._value(obs), value(obs))
+    assert float(made._normaliser.state()["things"]["count"]) > 0
+
+
+@pytest.mark.parametrize("warmup", [0, 3])
+def test_the_first_steps_of_the_policy_are_short(warmup: int) -> None:
+    made = learner(replace(CFG, critic_warmup=0, epochs=1, minibatch=64, lr=1e-3, warmup=warmup))
+    before = {key: value.clone() for key, value in made.policy.named_parameters()}
+    made.iterate()
+    longest = max(float((x.detach() - before[key]).abs().max()) for key, x in made.policy.named_parameters())
+    assert longest == pytest.approx(1e-3 / (warmup + 1), rel=0.02)
 
 
 def test_advantages_keep_their_size_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:

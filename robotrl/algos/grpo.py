@@ -32,6 +32,7 @@ from robotrl.fn import tokens
 from robotrl.fn.advantage import group_relative
 from robotrl.fn.loss import weighted_clip
 from robotrl.fn.progress import progress_reward
+from robotrl.fn.schedule import warmed
 from robotrl.group_rollout import Trajectories, chosen, together
 from robotrl.parts import in_parts
 from robotrl.spec import HasEye, HasScenarios
@@ -80,6 +81,8 @@ class GrpoCfg:
     """... and to 1 and this."""
     lr: float = 1e-4
     """Of Adam."""
+    warmup: int = 20
+    """Updates over which the learning rate rises, lest Adam's first steps, of noise, undo what was cloned."""
     grad_norm: float = 1.0
     """Gradients are clipped to this norm."""
     bf16: bool = False
@@ -96,7 +99,7 @@ class GrpoCfg:
 
 
 class GrpoLoss(LossModule):
-    """The clipped surrogate over tokens, each episode counting as much as any other.
+    """The clipped surrogate over tokens, each episode counting as much as any other. The carry counts updates.
 
     Args:
         policy: what learns.
@@ -121,8 +124,8 @@ class GrpoLoss(LossModule):
         info = {"approx_kl": out.approx_kl, "clip_fraction": out.clip_fraction, "ratio_error": out.ratio_error}
         with torch.no_grad():
             info["entropy"] = tokens.entropy(logits, policy.temperature).mean()
-        lr = torch.tensor(cfg.lr, dtype=logits.dtype, device=logits.device)
-        return LossOut(out.loss, info, (lr,), context.carry)
+        lr = cfg.lr * warmed(context.carry[0], cfg.warmup).to(logits.dtype)
+        return LossOut(out.loss, info, (lr,), context.carry + 1)
 
 
 def token_weights(valid: Tensor, episode: Tensor, episodes: int, action: int) -> Tensor:
@@ -264,6 +267,7 @@ def _check(cfg: GrpoCfg) -> None:
     for name in ("clip_low", "clip_high"):
         check_positive(f"algo.{name}", getattr(cfg, name))
     check_at_least("algo.group_size", cfg.group_size, 2)
+    check_at_least("algo.warmup", cfg.warmup, 0)
     for name in ("keep_low", "keep_high"):
         check_number(f"algo.{name}", getattr(cfg, name), 0.0, 1.0)
     for name, value, known in (("keep_by", cfg.keep_by, KEEP), ("progress", cfg.progress, PROGRESS)):

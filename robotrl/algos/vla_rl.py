@@ -36,6 +36,7 @@ from robotrl.errors import CapabilityError, check_at_least, check_positive
 from robotrl.fit import check_fit
 from robotrl.fn import tokens
 from robotrl.fn.loss import ppo_clip, value_clipped_mse
+from robotrl.fn.schedule import warmed
 from robotrl.parts import in_parts
 from robotrl.policies.value import Critic
 from robotrl.rewards.process import Form, ProcessReward, ProcessTerm
@@ -64,6 +65,9 @@ class VlaRlCfg:
     """Decisions whose gradient is taken at once, where those of a minibatch do not fit into memory; a divisor of it."""
     lr: float = 1e-4
     """Of the policy."""
+    warmup: int = 20
+    """Updates of the policy over which its learning rate rises, lest Adam's first steps, of noise, undo what was
+    cloned."""
     critic_lr: float = 1e-3
     """Of the critic."""
     gamma: float = 0.99
@@ -109,7 +113,7 @@ def decision_log_prob(logits: Tensor, said: Tensor, temperature: float) -> Tenso
 
 
 class VlaRlLoss(LossModule):
-    """Actor and critic together. The carry is whether the actor still learns.
+    """Actor and critic together. The carry is whether the actor still learns, and how often it has learned.
 
     Args:
         policy: what learns.
@@ -149,13 +153,16 @@ class VlaRlLoss(LossModule):
         }
         with torch.no_grad():
             info["entropy"] = tokens.entropy(logits, policy.temperature).mean()
-        return LossOut(out.loss + value_loss, info, (cfg.lr * going, critic_lr), context.carry)
+        lr = cfg.lr * going * warmed(context.carry[1], cfg.warmup)
+        carry = torch.stack([going, context.carry[1] + 1])
+        return LossOut(out.loss + value_loss, info, (lr, critic_lr), carry)
 
     def next_carry(self, carry: Tensor, info: Any) -> Tensor:
         """See `LossModule.next_carry`."""
         if self._cfg.target_kl is None or "approx_kl" not in info:
             return carry
-        return carry * (info["approx_kl"] <= self._cfg.target_kl).to(carry.dtype)
+        goes = (info["approx_kl"] <= self._cfg.target_kl).to(carry.dtype)
+        return torch.stack([carry[0] * goes, carry[1]])
 
 
 # update
@@ -179,7 +186,8 @@ class VlaRlLearner(SimLearner):
             )
         check_settings(cfg, policy.horizon)
         check_positive("algo.value_clip", cfg.value_clip)
-        check_at_least("algo.critic_warmup", cfg.critic_warmup, 0)
+        for name in ("critic_warmup", "warmup"):
+            check_at_least(f"algo.{name}", getattr(cfg, name), 0)
         self.cfg = cfg
         self.world, self._seed = setup.world, setup.seed
         torch.manual_seed(setup.seed)
@@ -204,7 +212,7 @@ class VlaRlLearner(SimLearner):
             VlaRlLoss(policy, self.critic, cfg),
             (Group("policy.", cfg.grad_norm), Group("critic.", cfg.grad_norm)),
             minibatch=share("algo.minibatch", cfg.minibatch, self.world),
-            carry=torch.ones(1),
+            carry=torch.tensor([1.0, 0.0]),
             mode=cfg.engine,
             microbatch=cfg.microbatch,
             updates_per_call=1,

@@ -13,6 +13,19 @@ def cosine(progress: Tensor, floor: float = 0.1) -> Tensor:
     return floor + (1 - floor) * 0.5 * (1 + torch.cos(math.pi * progress.clamp(max=1.0)))
 
 
+def warmed(done: Tensor, warmup: int) -> Tensor:
+    """A line to 1 over the first `warmup` + 1 updates.
+
+    Adam's first steps are as long for noise as for what is to be learned: its moments do not know the one from the
+    other yet.
+
+    Args:
+        done: updates made so far.
+        warmup: 0 begins at 1.
+    """
+    return ((done + 1) / (warmup + 1)).clamp(max=1)
+
+
 def warmed_cosine(done: Tensor, updates: int, warmup: int) -> Tensor:
     """The same over so many updates, risen to along a line over the first `warmup` + 1.
 
@@ -21,4 +34,4 @@ def warmed_cosine(done: Tensor, updates: int, warmup: int) -> Tensor:
         updates: of the whole run.
         warmup: 0 begins at the peak.
     """
-    return cosine(done / updates) * ((done + 1) / (warmup + 1)).clamp(max=1)
+    return cosine(done / updates) * warmed(done, warmup)
