@@ -93,8 +93,8 @@ def made(name: str, tmp_path: Path, again: bool, **changes: Any) -> Any:
         "env_steps": 64, "steps_per_env": 8, "epochs": 1, "minibatch": 8, "critic_warmup": 0, "engine": "eager"
     }  # fmt: skip
     cfgs: dict[str, Any] = {
-        "grpo": replace(grpo.CFG, keep_low=0.0, keep_high=1.0),
-        "vla-rl": replace(vla_rl.CFG, critic_warmup=0),
+        "grpo": replace(grpo.CFG, keep_low=0.0, keep_high=1.0, warmup=0),
+        "vla-rl": replace(vla_rl.CFG, critic_warmup=0, warmup=0),
         "opd": OpdCfg(iterations=1, minibatch=16),
         "reinflow": ReinFlowCfg(**chain),
         "cloning": BcCfg(updates=10, updates_per_iteration=5, batch=16),

@@ -81,6 +81,8 @@ class ShardedEngine:
         # a copy learns, the networks that were given act
         self._loss = copy.deepcopy(loss)
         spread(self._loss, self.device, world)
+        self._constants = list(zip(self._loss.buffers(), loss.buffers(), strict=True))
+        """Those of the copy, e.g. of a normalisation that goes on being measured, and those that they follow."""
         self._parts: list[Any] = [p for pairs in members_of(self._loss, groups) for _, p in pairs]
         sizes = [sum(self._local(p).numel() for p in self._parts[a:b]) for a, b in in_turn(map(len, members))]
         self._update = Update(
@@ -114,6 +116,8 @@ class ShardedEngine:
         """
         del capacity
         stats: list[dict[str, Tensor]] = []
+        for own, given in self._constants:
+            own.copy_(given)
         with torch_threads(self._threads):
             for rows in minibatches(order, self.minibatch):
                 found = self._measure(data, rows, phase)

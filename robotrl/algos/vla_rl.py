@@ -237,6 +237,9 @@ class VlaRlLearner(SimLearner):
         rollout = rollout._replace(
             obs=self._read(rollout.obs, rollout.valid), next_obs=self._read(rollout.next_obs, rollout.valid)
         )
+        # the first rollout is valued by its own mean and deviation already
+        self._normaliser.update({key: x[rollout.valid] for key, x in rollout.obs.items()})
+        self.critic.set_transforms(self._normaliser.transforms())
         rollout = self.world.with_episodes(rollout)
         batch = make_batch(
             rollout, self._value, cfg.gamma, cfg.lam, world=self.world, normalised=cfg.normalise_advantage
@@ -245,11 +248,7 @@ class VlaRlLearner(SimLearner):
         batch = batch._replace(obs=self.kept(batch.obs))
         scalars |= rollout_scalars(rollout, batch, sim_reward)
         self._iteration += 1
-        scalars |= self._update(batch)
-        # as in other critics: the next rollout is valued with what was seen by now
-        self._normaliser.update(batch.obs)
-        self.critic.set_transforms(self._normaliser.transforms())
-        return finite(self.world.means(scalars))
+        return finite(self.world.means(scalars | self._update(batch)))
 
     @torch.no_grad()
     def _decide(self, obs: dict[str, Tensor]) -> Decision:
