@@ -55,11 +55,11 @@ class Method(NamedTuple):
 TOKEN = Stages("token", "look", "read", "bc-token")
 FLOW = Stages("flow", "look-flow", "read-flow", "bc-flow")
 METHODS = {
-    "grpo": Method("token VLA, GRPO", TOKEN, 1500, "grpo"),
-    "reinflow": Method("flow VLA, ReinFlow", FLOW, 1500, "reinflow"),
+    "grpo": Method("token VLA, GRPO", TOKEN, 1200, "grpo"),
+    "reinflow": Method("flow VLA, ReinFlow", FLOW, 3000, "reinflow"),
     "weak_grpo": Method("weak token VLA, GRPO", TOKEN, 400, "grpo"),
     "weak_srpo": Method("weak token VLA, SRPO", TOKEN, 400, "srpo"),
-    "weak_opd": Method("weak token VLA, taught by a better clone", TOKEN, 400, "opd", 1500),
+    "weak_opd": Method("weak token VLA, taught by a better clone", TOKEN, 400, "opd", 1200),
 }
 WEAK = tuple(name for name in METHODS if name.startswith("weak_"))
 LEVEL = 0.9

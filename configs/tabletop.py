@@ -117,14 +117,14 @@ def _look(policy: P) -> TrainCfg[LookCfg, P]:
 
 def _read(policy: P) -> TrainCfg[LookCfg, P]:
     base = _look(policy)
-    return replace(base, algo=replace(base.algo, reading=1.0, scenes=1280))
+    return replace(base, algo=replace(base.algo, updates=1500, reading=1.0, scenes=1280))
 
 
 def _clone(policy: P) -> TrainCfg[BcCfg, P]:
     return TrainCfg(
         sim=SimCfg(SIM, num_envs=64, options=OPTIONS),
         algo=BcCfg(
-            updates=1500, batch=64, lr=1e-3, warmup=200, ema=0.99, image_shift=0, reading=1.0, symmetries=SYMMETRIES
+            updates=1200, batch=64, lr=1e-3, warmup=200, ema=0.99, image_shift=0, reading=1.0, symmetries=SYMMETRIES
         ),
         policy=policy,
         evaluation=EvalCfg(every=0, episodes=192, num_envs=96),
