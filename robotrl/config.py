@@ -184,6 +184,7 @@ def from_json(data: Mapping[str, Any], types: Mapping[str, type]) -> TrainCfg[An
     try:
         parts: dict[str, Any] = {
             "sim": SimCfg(**settings_from_json(given["sim"])),
+            "init_changes": tuple(given.get("init_changes", ())),
             "evaluation": EvalCfg(**given["evaluation"]),
             # absent where an older version wrote the config
             "intervention": InterventionCfg(**given.get("intervention", {})),
