@@ -206,7 +206,7 @@ def test_rows_are_changed_into_what_is_said_elsewhere_and_nothing_else() -> None
     kept = (rows["chunk"] == chunk).all(dim=2).all(dim=1)
     assert (flipped ^ kept).all()
     wanted = changed(obs, mirror)
-    for part in ("obs", "hidden"):
+    for part in parts:
         for key, x in obs.items():
             assert torch.equal(rows[f"{part}/{key}"][flipped], wanted[key][flipped])
             assert torch.equal(rows[f"{part}/{key}"][kept], x[kept])
