@@ -50,15 +50,19 @@ class Method(NamedTuple):
     """What it is fine-tuned with: the end of a preset's name."""
     teacher_updates: int = 0
     """Gradient steps of the clone that teaches, of the same demonstrations; 0 has none."""
+    changes: tuple[str, ...] = ()
+    """Settings of the clone that fine-tuning changes."""
 
 
 TOKEN = Stages("token", "look", "read", "bc-token")
 FLOW = Stages("flow", "look-flow", "read-flow", "bc-flow")
+COLD = ("temperature=0.5",)
+"""For draws that last, which lead further."""
 METHODS = {
-    "grpo": Method("token VLA, GRPO", TOKEN, 1200, "grpo"),
+    "grpo": Method("token VLA, GRPO", TOKEN, 1200, "grpo", changes=COLD),
     "reinflow": Method("flow VLA, ReinFlow", FLOW, 3000, "reinflow"),
-    "weak_grpo": Method("weak token VLA, GRPO", TOKEN, 400, "grpo"),
-    "weak_srpo": Method("weak token VLA, SRPO", TOKEN, 400, "srpo"),
+    "weak_grpo": Method("weak token VLA, GRPO", TOKEN, 400, "grpo", changes=COLD),
+    "weak_srpo": Method("weak token VLA, SRPO", TOKEN, 400, "srpo", changes=COLD),
     "weak_opd": Method("weak token VLA, taught by a better clone", TOKEN, 400, "opd", 1200),
 }
 WEAK = tuple(name for name in METHODS if name.startswith("weak_"))

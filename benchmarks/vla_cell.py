@@ -87,6 +87,7 @@ def tune_cfg(method: Method, seed: int, base: Path, teaches: Path | None) -> Tra
     return replace(
         cfg,
         init_from=str(base),
+        init_changes=method.changes,
         seed=seed,
         stop_at_success=ENOUGH,
         evaluation=EvalCfg(every=5, episodes=VAL, num_envs=96, animation=0),

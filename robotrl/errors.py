@@ -81,6 +81,16 @@ def check_positive(field: str, value: float) -> None:
         raise out_of_range(field, value, "above 0")
 
 
+def check_decay(field: str, value: float) -> None:
+    """Refuse what is no decay of an average: below 0, or 1 and above, which forgets nothing.
+
+    Raises:
+        ConfigError: the field, its value and what was expected.
+    """
+    if not 0 <= value < 1:
+        raise out_of_range(field, value, "0 or more and below 1")
+
+
 def out_of_range(field: str, value: object, expected: str) -> ConfigError:
     """The error for a value outside what `expected` describes."""
     return ConfigError(f"{field} is {value!r}: expected {expected}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from robotrl.collect import Decider
+from robotrl.collect import Decision
 from robotrl.data.finite import check_finite
 from robotrl.data.rollout import Arrays
 from robotrl.errors import CapabilityError, ConfigError
@@ -18,6 +19,9 @@ from robotrl.fn import counter
 from robotrl.spec import HasState, HasStateIds, VecSim, lost
 
 _STREAM = 0x6209
+
+EpisodeDecider = Callable[[Arrays, Tensor], Decision]
+"""From observations (n, ...) of some envs, and which (n,) those are."""
 
 
 @runtime_checkable
@@ -87,7 +91,7 @@ class GroupCollector:
         self._draws += groups
         return counter.among(self._seed ^ _STREAM, draws, self.sim.state_ids("train"))
 
-    def collect(self, decide: Decider, starts: NDArray[np.int64]) -> Trajectories:
+    def collect(self, decide: EpisodeDecider, starts: NDArray[np.int64]) -> Trajectories:
         """An episode of each env; env i belongs to group i // G. A group that has lost an episode is left out.
 
         Args:
@@ -111,7 +115,7 @@ class GroupCollector:
         while alive.any():
             rows = torch.nonzero(alive)[:, 0]
             now = {key: value[rows].clone() for key, value in obs.items()}
-            chunk, record = decide(now)
+            chunk, record = decide(now, rows)
             commands = torch.zeros((n, *chunk.shape[1:]), dtype=chunk.dtype, device=device)
             commands[rows] = chunk
             done = torch.zeros(chunk.shape[:2], dtype=torch.bool, device=device)

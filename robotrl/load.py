@@ -257,7 +257,8 @@ def changed_description(description: dict[str, Any], changes: Mapping[str, Any])
             raise ConfigError(
                 f"init_changes holds {name!r}: expected of {kind.__name__} {some}; all else is as it was trained"
             )
-        own = description["cfg"][name]
+        # a policy that was stored before there was this setting has its default
+        own = description["cfg"].get(name, getattr(kind.Cfg, name))
         if type(value) is not type(own) and not (isinstance(own, float) and type(value) is int):
             raise ConfigError(f"init_changes: {name} is {value!r}: expected the like of {own!r}")
     return {**description, "cfg": {**description["cfg"], **changes}}

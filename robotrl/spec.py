@@ -98,6 +98,9 @@ Observation = dict[str, "Tensor"]
 """Named observation arrays (N, ...), the keys being those of the sim's `observation_spec`."""
 
 
+# steps
+
+
 class Step(NamedTuple):
     """What one control step of all envs returned. Rows that ended have already been reset (same-step reset).
 
@@ -125,6 +128,9 @@ class Step(NamedTuple):
 def lost(step: Step) -> Tensor:
     """(N,) bool: rows whose episode went with the process that ran it. It counts for nothing, and runs again."""
     return step.info.get("lost", step.terminated & False)
+
+
+# sims
 
 
 @runtime_checkable
@@ -341,6 +347,9 @@ class HasExpert(Protocol):
         ...
 
 
+# policies
+
+
 class ActOut(NamedTuple):
     """What a policy's `act` returns."""
 
@@ -469,8 +478,14 @@ class HasTokens(Protocol):
         """(B, H, A, bins) logits of each token of (B, H, A), given those that the policy says before it."""
         ...
 
-    def sample_tokens(self, ctx: Any, generator: torch.Generator | None, mode: Mode) -> Tensor:
-        """(B, H, A) int64 bins: drawn at the temperature, or with `mean` the likeliest of each."""
+    def sample_tokens(
+        self, ctx: Any, generator: torch.Generator | None, mode: Mode, at: Tensor | None = None
+    ) -> Tensor:
+        """(B, H, A) int64 bins: drawn at the temperature, or with `mean` what is said when deployed.
+
+        With `at` (B, H, A), 0 to 1, nothing is drawn: a bin is taken from where the running sum of probabilities
+        passes it.
+        """
         ...
 
     def to_tokens(self, chunk: Tensor) -> Tensor:

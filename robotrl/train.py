@@ -75,15 +75,7 @@ def train(cfg: TrainCfg[Any, Any], run_path: Path, callbacks: Sequence[Callback]
             return run_path
         run = Run.create(run_path, configs.to_json(cfg), seed=cfg.seed, command=sys.argv, keep=cfg.keep)
         with run:
-            try:
-                announce(cfg)
-                prepared = _prepare(cfg, None, run_path, world)
-            except RobotrlError:
-                # what was refused before it began leaves nothing, so that the corrected command may use the same path
-                run.discard()
-                raise
-            with closing(prepared):
-                _go(cfg, run, prepared, None, callbacks, world)
+            _go(cfg, run, _begin(cfg, run, world), None, callbacks, world)
     return run_path
 
 
@@ -108,8 +100,8 @@ def resume(run_path: Path, callbacks: Sequence[Callback] = ()) -> Path:
         checkpoint = run.resume(sys.argv)
         world.any(False)
         state = None if checkpoint is None else checkpoint.tree
-        with run, closing(_prepare(cfg, state, run_path, world)) as prepared:
-            _go(cfg, run, prepared, state, callbacks, world)
+        with run:
+            _go(cfg, run, _prepare(cfg, state, run_path, world), state, callbacks, world)
     return run_path
 
 
@@ -167,6 +159,16 @@ def _make_learner(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None, run_pat
     return learner
 
 
+def _begin(cfg: TrainCfg[Any, Any], run: Run, world: World) -> _Prepared:
+    try:
+        announce(cfg)
+        return _prepare(cfg, None, run.path, world)
+    except RobotrlError:
+        # what was refused before it began leaves nothing, so that the corrected command may use the same path
+        run.discard()
+        raise
+
+
 def _follow(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None, run_path: Path, world: World) -> None:
     """Learn with the first process, which logs, evaluates, saves, and says when it ends."""
     signals = StopSignals()
@@ -198,7 +200,19 @@ def _go(
     callbacks: Sequence[Callback],
     world: World,
 ) -> None:
-    learner, eval_sim = prepared
+    with closing(prepared) as (learner, eval_sim):
+        _iterate(cfg, run, learner, eval_sim, state, callbacks, world)
+
+
+def _iterate(
+    cfg: TrainCfg[Any, Any],
+    run: Run,
+    learner: Learner,
+    eval_sim: VecSim,
+    state: dict[str, Any] | None,
+    callbacks: Sequence[Callback],
+    world: World,
+) -> None:
     iteration, streak = 0, 0
     best: float | None = None
     if state is not None:

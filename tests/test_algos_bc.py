@@ -149,6 +149,15 @@ def test_the_learning_rate_rises_to_its_curve(walks):
     assert rates[9:] == pytest.approx(curve[9:], rel=1e-5)
 
 
+def test_the_learning_rate_ends_where_it_is_told_to(walks):
+    cfg = replace(CFG, updates=10, updates_per_iteration=1, lr_end=0.02)
+    learner = cfg.build(setup(None, FLOW, walks))
+    rates = [learner.iterate()["lr"] for _ in range(10)]
+    assert rates == pytest.approx(
+        [3e-3 * (0.51 + 0.49 * math.cos(math.pi * done / 10)) for done in range(10)], rel=1e-5
+    )
+
+
 def test_nan_stops_with_the_update_named(walks):
     learner = CFG.build(setup(None, FLOW, walks))
     learner.iterate()
@@ -171,6 +180,7 @@ def test_nan_stops_with_the_update_named(walks):
         ("ema", 1.0),
         ("image_shift", -1),
         ("warmup", -1),
+        ("lr_end", 1.5),
     ],
 )
 def test_settings_out_of_range_are_refused_by_name(walks, field, value):

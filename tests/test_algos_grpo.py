@@ -79,9 +79,8 @@ def tabletop(num_envs: int = 8, **options: Any) -> Any:
     return robotrl.make_sim("mujoco/tabletop", num_envs=num_envs, seed=0, **{**OPTIONS, **options})
 
 
-def still(obs: dict[str, Tensor]) -> Decision:
-    rows = len(next(iter(obs.values())))
-    return Decision(torch.zeros(rows, 3, 5), {"words": obs["instruction"].clone()})
+def still(obs: dict[str, Tensor], rows: Tensor) -> Decision:
+    return Decision(torch.zeros(len(rows), 3, 5), {"words": obs["instruction"].clone()})
 
 
 def test_a_group_starts_from_one_state_and_runs_once() -> None:
@@ -90,9 +89,9 @@ def test_a_group_starts_from_one_state_and_runs_once() -> None:
     starts = np.array([5, 77])
     seen: list[dict[str, Tensor]] = []
 
-    def decide(obs: dict[str, Tensor]) -> Decision:
+    def decide(obs: dict[str, Tensor], rows: Tensor) -> Decision:
         seen.append(obs)
-        return still(obs)
+        return still(obs, rows)
 
     found = collector.collect(decide, starts)
     for key, value in seen[0].items():
@@ -115,10 +114,12 @@ def test_episodes_that_end_early_are_left_alone() -> None:
     started = torch.ones(6, dtype=torch.bool)
     asked: list[int] = []
 
-    def decide(obs: dict[str, Tensor]) -> Decision:
-        asked.append(len(obs["state"]))
-        if len(obs["state"]) < 6:
-            return Decision(torch.zeros(len(obs["state"]), 1, 5), {})
+    def decide(obs: dict[str, Tensor], rows: Tensor) -> Decision:
+        asked.append(len(rows))
+        # those that go on are the last three
+        assert len(obs["state"]) == len(rows) and (len(rows) == 6 or rows.tolist() == [3, 4, 5])
+        if len(rows) < 6:
+            return Decision(torch.zeros(len(rows), 1, 5), {})
         actions = expert.act(started)
         started[:] = False
         return Decision(actions[:, None], {})
@@ -226,6 +227,28 @@ def test_the_first_steps_are_short(monkeypatch: pytest.MonkeyPatch, warmup: int)
     assert float(again._engine.carry[0]) == 2
 
 
+def test_what_is_evaluated_is_the_average_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One update for each iteration: a half of what was, and a half of what is."""
+    made = learner(replace(CFG, minibatch=512, lr=1e-3, ema=0.5))
+    rigged(monkeypatch, made, [True, False, False, False, False, False, True, True])
+    wanted = {key: value.detach().clone() for key, value in made.policy.named_parameters()}
+    acting = list[bool]()
+    for _ in range(3):
+        made.iterate()
+        for key, value in made.model.named_parameters():
+            wanted[key] = (wanted[key] + value.detach()) / 2
+        for key, value in made.policy.named_parameters():
+            assert torch.allclose(value, wanted[key], rtol=1e-5, atol=1e-7), key
+        acting.append(
+            all(torch.equal(a, b) for a, b in zip(made.policy.parameters(), made.model.parameters(), strict=True))
+        )
+    assert not any(acting)
+    again = learner(replace(CFG, minibatch=512, lr=1e-3, ema=0.5))
+    again.load(kit.snapshot(made.state()))
+    for ours, theirs in ((again.policy, made.policy), (again.model, made.model)):
+        assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), theirs.parameters(), strict=True))
+
+
 @pytest.mark.parametrize("success", [[True] * 8, [False] * 8])
 def test_groups_that_all_end_alike_are_drawn_again_and_teach_nothing(
     monkeypatch: pytest.MonkeyPatch, success: list[bool]
@@ -267,12 +290,50 @@ def saved(path: Path) -> Path:
     return path
 
 
-def test_a_stopped_run_ends_the_same(tmp_path: Path) -> None:
-    clone = saved(tmp_path / "clone")
-    train(run_cfg(clone), tmp_path / "whole")
-    train(run_cfg(clone), tmp_path / "cut", [StopAt(2)])
+@pytest.mark.parametrize("changes", [{}, {"correlation": 0.9, "ema": 0.9}])
+def test_a_stopped_run_ends_the_same(changes: dict[str, float], tmp_path: Path) -> None:
+    cfg = run_cfg(saved(tmp_path / "clone"))
+    cfg = replace(cfg, algo=replace(cfg.algo, **changes))
+    train(cfg, tmp_path / "whole")
+    train(cfg, tmp_path / "cut", [StopAt(2)])
     resume(tmp_path / "cut")
     assert_same_end(tmp_path / "whole", tmp_path / "cut")
+
+
+# draws that last
+
+
+def draws_of(made: GrpoLearner) -> Tensor:
+    """(8 episodes, 20 steps, 5) where in their distributions the tokens of ten decisions stand, as normal scores."""
+    found = made._collector.collect(made.decide, made._collector.draw())
+    logits = made.policy.token_logits(made.policy.encode(made.seen(found)), found.record["tokens"]).detach()
+    share, said = logits.double().softmax(dim=-1), found.record["tokens"][..., None]
+    middle = share.cumsum(dim=-1).gather(-1, said) - 0.5 * share.gather(-1, said)
+    return torch.special.ndtri(middle[..., 0]).unflatten(0, (-1, 8)).transpose(0, 1).flatten(1, 2)
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.8])
+def test_draws_last_as_long_as_they_are_told_to(correlation: float) -> None:
+    """Neighbouring steps, within a chunk and across two, correlate so; bins of a thirty-second blur it a little."""
+    made = learner(replace(CFG, correlation=correlation))
+    many = list[Tensor]()
+    for _ in range(12):
+        made._begin()
+        many.append(draws_of(made))
+    scores = torch.cat(many)
+    assert scores.std() == pytest.approx(1.0, abs=0.05)
+    for first in (0, 1):
+        pair = torch.stack([scores[:, first:-1:2].flatten(), scores[:, first + 1 :: 2].flatten()])
+        assert torch.corrcoef(pair)[0, 1] == pytest.approx(correlation, abs=0.05)
+    # elements of an action and episodes have nothing to do with each other, nor one rollout with the next
+    assert torch.corrcoef(scores.flatten(0, 1).T).fill_diagonal_(0).abs().max() < 0.12
+    assert torch.corrcoef(torch.stack([many[0].flatten(), many[1].flatten()]))[0, 1].abs() < 0.12
+
+
+def test_with_draws_that_last_the_first_ratio_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = learner(replace(CFG, minibatch=64, correlation=0.9))
+    rigged(monkeypatch, made, [True, False, False, False, False, False, True, True])
+    assert made.iterate()["ratio_error"] < 1e-5
 
 
 def test_it_learns_what_is_rewarded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,6 +371,12 @@ def test_it_learns_what_is_rewarded(monkeypatch: pytest.MonkeyPatch) -> None:
         (lambda: learner(replace(CFG, clip_high=0.0)), ConfigError, "algo.clip_high is 0.0"),
         (lambda: learner(replace(CFG, keep_low=0.9, keep_high=0.1)), ConfigError, "expected at most keep_high"),
         (lambda: learner(replace(CFG, tries=0)), ConfigError, "algo.tries is 0"),
+        (
+            lambda: learner(replace(CFG, correlation=1.0)),
+            ConfigError,
+            "algo.correlation is 1.0: expected 0 or more, below 1",
+        ),
+        (lambda: learner(replace(CFG, ema=1.0)), ConfigError, "algo.ema is 1.0: expected 0 or more and below 1"),
         (lambda: learner(replace(CFG, warmup=-1)), ConfigError, "algo.warmup is -1"),
         (
             lambda: GroupCollector(BareWalk(4), 2, 0),

@@ -162,19 +162,24 @@ def test_cloning_goes_on_from_eyes_that_see(demos: Path) -> None:
     assert all(torch.allclose(clone.model.state_dict()[n], x, atol=1e-4) for n, x in eyes.items())
 
 
-def test_a_stopped_run_ends_the_same(demos: Path, tmp_path: Path) -> None:
+def stopped_run_ends_the_same(algo: Any, demos: Path, path: Path) -> None:
     cfg: TrainCfg[Any, Any] = TrainCfg(
         SimCfg("mujoco/tabletop", 4, tuple(f"{key}={value}" for key, value in OPTIONS.items())),
-        replace(CFG, updates=40, updates_per_iteration=10, symmetries=("mirror",)),
+        algo,
         TOKEN,
         dataset=str(demos),
         evaluation=EvalCfg(every=0, episodes=1, num_envs=1, animation=0),
         checkpoint_every=1,
     )
-    train(cfg, tmp_path / "whole")
-    train(cfg, tmp_path / "cut", [StopAt(2)])
-    resume(tmp_path / "cut")
-    assert_same_end(tmp_path / "whole", tmp_path / "cut")
+    train(cfg, path / "whole")
+    train(cfg, path / "cut", [StopAt(2)])
+    resume(path / "cut")
+    assert_same_end(path / "whole", path / "cut")
+
+
+def test_a_stopped_run_ends_the_same(demos: Path, tmp_path: Path) -> None:
+    algo = replace(CFG, updates=40, updates_per_iteration=10, symmetries=("mirror",))
+    stopped_run_ends_the_same(algo, demos, tmp_path)
 
 
 def test_nothing_is_held_out_where_none_is_wanted(demos: Path) -> None:

@@ -10,17 +10,14 @@ import learner_kit as kit
 import pytest
 import test_policies_vla_flow as flows
 import torch
-from test_algos_look import OPTIONS, TOKEN, sim
-from test_resume import StopAt, assert_same_end
+from test_algos_look import OPTIONS, TOKEN, sim, stopped_run_ends_the_same
 
 from robotrl.algos.bc import BcCfg, BcLearner, BcLoss
 from robotrl.algos.engine import Context
 from robotrl.algos.learner import Setup
-from robotrl.config import EvalCfg, SimCfg, TrainCfg
 from robotrl.data.demos import collect_demos
 from robotrl.data.reader import read_dataset
 from robotrl.errors import CapabilityError, ConfigError
-from robotrl.train import resume, train
 
 PLAIN = BcCfg(updates=90, updates_per_iteration=30, batch=16, lr=2e-3, warmup=10, image_shift=0)
 READS = replace(PLAIN, reading=1.0, scenes=6, symmetries=("mirror", "colours"))
@@ -116,18 +113,7 @@ def test_what_sees_and_reads_in_a_flow_policy_is_told_too(network: str, demos: P
 
 
 def test_a_stopped_run_ends_the_same(demos: Path, tmp_path: Path) -> None:
-    cfg: TrainCfg[Any, Any] = TrainCfg(
-        SimCfg("mujoco/tabletop", 4, tuple(f"{key}={value}" for key, value in OPTIONS.items())),
-        replace(READS, updates=20, updates_per_iteration=5),
-        TOKEN,
-        dataset=str(demos),
-        evaluation=EvalCfg(every=0, episodes=1, num_envs=1, animation=0),
-        checkpoint_every=1,
-    )
-    train(cfg, tmp_path / "whole")
-    train(cfg, tmp_path / "cut", [StopAt(2)])
-    resume(tmp_path / "cut")
-    assert_same_end(tmp_path / "whole", tmp_path / "cut")
+    stopped_run_ends_the_same(replace(READS, updates=20, updates_per_iteration=5), demos, tmp_path)
 
 
 def test_what_cannot_be_told_is_refused(demos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -421,8 +421,8 @@ def test_groups_that_lost_an_episode_are_left_out() -> None:
     collector = GroupCollector(sim, 2, seed=0)
     asked = []
 
-    def decide(obs: Any) -> Decision:
-        asked.append(len(obs["pos"]))
+    def decide(obs: Any, rows: torch.Tensor) -> Decision:
+        asked.append(len(rows))
         if len(asked) == 2:
             kill(sim, 3)
         return Decision(torch.zeros(len(obs["pos"]), 2, 2), {"row": obs["pos"][:, 0].clone()})

@@ -14,7 +14,7 @@ import torch
 from robotrl import config as configs
 from robotrl.commands.train import parse_preset
 from robotrl.errors import ConfigError
-from robotrl.load import changed, load_policy
+from robotrl.load import changed, changed_description, load_policy
 from robotrl.room import announce
 from robotrl.train import resume, train
 
@@ -33,6 +33,14 @@ def test_a_run_draws_at_the_temperature_that_it_was_given(tmp_path: Path) -> Non
     assert (other.temperature, other.label_bins) == (2, 3.0)
 
 
+def test_a_setting_that_is_newer_than_the_policy_can_be_changed(tmp_path: Path) -> None:
+    old = load_policy(grpo.saved(tmp_path / "clone")).to_json()
+    del old["cfg"]["deploy"]
+    assert changed_description(old, {"deploy": "median"})["cfg"]["deploy"] == "median"
+    with pytest.raises(ConfigError, match="deploy is 1: expected the like of 'likeliest'"):
+        changed_description(old, {"deploy": 1})
+
+
 def test_the_vision_language_model_of_a_stored_policy_is_frozen() -> None:
     policy = flows.policy_on("smolvla")
     other = changed(policy, {"trained": "expert"})
@@ -47,7 +55,7 @@ def test_the_vision_language_model_of_a_stored_policy_is_frozen() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"width": 64}, "holds 'width': expected of TokenVlaPolicy one of temperature, label_bins; all else"),
+        ({"width": 64}, "holds 'width': expected of TokenVlaPolicy one of temperature, deploy, label_bins; all else"),
         ({"temperatur": 0.5}, "holds 'temperatur': expected of TokenVlaPolicy one of temperature"),
         ({"temperature": "warm"}, "temperature is 'warm': expected the like of 1.0"),
         ({"temperature": True}, "temperature is True: expected the like of 1.0"),

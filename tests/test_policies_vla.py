@@ -494,6 +494,45 @@ def test_sampling_follows_the_logits(sim: Any) -> None:
     assert torch.bincount(said, minlength=8) / 4000 == pytest.approx(wanted.numpy(), abs=0.03)
 
 
+@pytest.mark.parametrize("decoding", DECODINGS)
+def test_tokens_are_taken_from_where_they_are_wanted(sim: Any, decoding: Any) -> None:
+    """The running sum of probabilities, given what was said before, passes the place within each bin."""
+    policy, obs = policy_on(sim, decoding=decoding, temperature=1.6), sim.reset(0)
+    at = torch.rand((6, 2, 5), generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    at[0], at[1, 0] = 0.0, 1.0
+    with torch.no_grad():
+        ctx = policy.encode(obs)
+        said = policy.sample_tokens(ctx, None, "sample", at)
+        share = (policy.token_logits(ctx, said).double() / 1.6).softmax(dim=-1)
+    above = share.cumsum(dim=-1).gather(-1, said[..., None])[..., 0]
+    below = above - share.gather(-1, said[..., None])[..., 0]
+    assert (below <= at + 1e-5).all() and (at <= above + 1e-5).all()
+    assert (said[0] == 0).all() and (said[1, 0] == policy.bins - 1).all()
+
+
+def test_the_median_by_hand() -> None:
+    """Half of the probability lies up to the third bin, up to the first, and, exactly, up to the second."""
+    share = torch.tensor([[0.2, 0.1, 0.4, 0.3], [0.5, 0.0, 0.0, 0.5], [0.25, 0.25, 0.5, 0.0]])
+    assert fn.median(share).tolist() == [2, 0, 1]
+    assert fn.median(torch.eye(4)).tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("decoding", DECODINGS)
+def test_the_median_is_said_when_deployed(sim: Any, decoding: Any) -> None:
+    """As the place in the middle of what would be drawn; nothing else about the policy differs."""
+    likeliest, policy = (policy_on(sim, decoding=decoding, deploy=how) for how in ("likeliest", "median"))
+    obs = sim.reset(0)
+    with torch.no_grad():
+        said = policy.act(obs, mode="mean").chunk
+        ctx = policy.encode(obs)
+        middle = policy.sample_tokens(ctx, None, "sample", torch.full((6, 2, 5), 0.5, dtype=torch.float64))
+        assert torch.equal(policy.sample_tokens(ctx, None, "mean"), middle)
+        assert torch.equal(said, policy.to_actions(policy.from_tokens(middle)))
+        assert not torch.equal(said, likeliest.act(obs, mode="mean").chunk)
+        logits = (each.token_logits(each.encode(obs), middle) for each in (likeliest, policy))
+        assert torch.equal(*logits)
+
+
 def test_another_picture_and_another_instruction_change_the_action(sim: Any) -> None:
     policy = policy_on(sim)
     obs = {key: value.clone() for key, value in sim.reset(0).items()}
@@ -539,6 +578,12 @@ def test_a_spec_carries_its_words() -> None:
         ({"image": ["flat_near", "flat_side"]}, {}, ConfigError, "expected one of image_flat_near, image_flat_side"),
         ({"image": "flat_near"}, {"camera": "image_flat_neer"}, ConfigError, "did you mean 'image_flat_near'"),
         ({"image": "flat_near"}, {"temperature": 0.0}, ConfigError, "policy.temperature is 0.0"),
+        (
+            {"image": "flat_near"},
+            {"deploy": "medain"},
+            ConfigError,
+            "policy.deploy 'medain' is unknown: did you mean 'median'",
+        ),
         ({"image": "flat_near"}, {"label_bins": -1.0}, ConfigError, "policy.label_bins is -1.0"),
         ({"image": "flat_near", "image_size": 40}, {}, ConfigError, "image 40 by patch 16"),
     ],
@@ -576,9 +621,10 @@ def test_one_batch_is_learned_by_heart(sim: Any, decoding: Any) -> None:
     assert (policy.act(obs, mode="mean").chunk - chunk).abs().max() <= 1 / 255 + 1e-6
 
 
-def test_it_leaves_as_a_bundle_that_reads(sim: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("deploy", ["likeliest", "median"])
+def test_it_leaves_as_a_bundle_that_reads(sim: Any, deploy: Any, tmp_path: Path) -> None:
     """The ONNX graph sees, reads and says what the policy says; another instruction is another action."""
-    policy = policy_on(sim, bins=64)
+    policy = policy_on(sim, bins=64, deploy=deploy)
     policy.control_dt_s = sim.control_dt_s
     obs, rows = sim.reset(0), []
     generator = torch.Generator().manual_seed(0)

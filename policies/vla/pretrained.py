@@ -11,7 +11,7 @@ from robotrl.errors import ConfigError
 from robotrl.plain import settings_from_json
 from robotrl.policies.vla.openvla import OpenVla, OpenVlaCfg, TextCfg
 from robotrl.policies.vla.prompt import TASK, Prompt
-from robotrl.policies.vla.token import TokenPolicy
+from robotrl.policies.vla.token import Deployment, TokenPolicy
 from robotrl.policies.vla.vision import TowerCfg
 from robotrl.spec import Spec
 from robotrl.transforms import TransformGroup
@@ -35,6 +35,8 @@ class OpenVlaPolicyCfg:
     """Key of the picture; may be left out where there is one."""
     template: str = TEMPLATE
     temperature: float = 1.0
+    deploy: Deployment = "likeliest"
+    """What is said when deployed; see `TokenVlaCfg`."""
     label_bins: float = 0.0
     """See `TokenVlaCfg`."""
 

@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from robotrl.errors import CapabilityError, check_number
-from robotrl.fn import noise
+from robotrl.errors import CapabilityError, check_number, unknown
+from robotrl.fn import noise, tokens
 from robotrl.policies.base import Deployed, SpecPolicy
 from robotrl.policies.nets import flat_width, in_full
 from robotrl.policies.vla import bins
@@ -23,6 +23,8 @@ from robotrl.policies.vla.vision import TowerCfg
 from robotrl.spec import ActOut, Cache, Mode, Spec
 from robotrl.transforms import TransformGroup
 
+Deployment = Literal["likeliest", "median"]
+DEPLOYMENTS: tuple[Deployment, ...] = ("likeliest", "median")
 PADDING = 64
 """The embedding's rows are rounded up to a multiple of this, as published models have them."""
 
@@ -40,7 +42,10 @@ class TokenVlaCfg:
     bins: int = 256
     """Of each element of an action."""
     temperature: float = 1.0
-    """Of drawing; the likeliest are taken when deployed."""
+    """Of drawing."""
+    deploy: Deployment = "likeliest"
+    """What is said when deployed: the likeliest bin of each element, or the median one of what would be drawn. The
+    likeliest jumps between bins that are nearly as likely, the median does not."""
     camera: str = ""
     """Key of the picture; may be left out where there is one."""
     vision_width: int = 96
@@ -73,7 +78,7 @@ class TokenPolicy(SpecPolicy):
         observation_spec: has a square picture, an instruction and, where the network takes one, a measured state.
         action_spec: one action.
         transforms: inputs by observation key, outputs for the action.
-        cfg: has `horizon`, `camera`, `temperature`, `label_bins`.
+        cfg: has `horizon`, `camera`, `temperature`, `deploy`, `label_bins`.
         ignored: columns of the measured state that are not looked at; see `TokenVlaCfg`.
 
     Raises:
@@ -82,7 +87,7 @@ class TokenPolicy(SpecPolicy):
     """
 
     deploy_mode: ClassVar[Literal["sample", "mean"]] = "mean"
-    changeable: ClassVar[tuple[str, ...]] = ("temperature", "label_bins")
+    changeable: ClassVar[tuple[str, ...]] = ("temperature", "deploy", "label_bins")
     net: OpenVla
     prompt: Prompt
 
@@ -100,7 +105,10 @@ class TokenPolicy(SpecPolicy):
         self.seen = roles(self.observation_spec, (cfg.camera,) if cfg.camera else ())
         """Which arrays of an observation are what."""
         self._picture: str = self.seen.pictures[0]
+        if cfg.deploy not in DEPLOYMENTS:
+            raise unknown("policy.deploy", str(cfg.deploy), DEPLOYMENTS)
         self.temperature, self.label_bins = cfg.temperature, cfg.label_bins
+        self._deployed: Deployment = cfg.deploy
         self.pixels: int = check_square(observation_spec, self._picture)
         """Of the picture's side."""
         self.words: tuple[str, ...] = observation_spec[self.seen.words].words
@@ -112,6 +120,10 @@ class TokenPolicy(SpecPolicy):
     def bins(self) -> int:
         """Of each element of an action."""
         return self.net.cfg.bins
+
+    @property
+    def _said_at_once(self) -> int:
+        return self.horizon * self.action_width if self.net.cfg.decoding == "parallel" else 1
 
     def encode(self, obs: dict[str, Tensor]) -> Prefix:
         """Picture, prompt and state as embeddings, from raw observations."""
@@ -166,15 +178,23 @@ class TokenPolicy(SpecPolicy):
         logits = self.net.logits(ctx, tokens.flatten(1)).unflatten(1, (self.horizon, self.action_width))
         return in_full(logits)
 
-    def sample_tokens(self, ctx: Prefix, generator: torch.Generator | None, mode: Mode) -> Tensor:
-        """(B, H, A) bins: drawn at the temperature, or the likeliest of each."""
+    def sample_tokens(
+        self, ctx: Prefix, generator: torch.Generator | None, mode: Mode, at: Tensor | None = None
+    ) -> Tensor:
+        """(B, H, A) bins: drawn at the temperature, taken from where `at` says, or as deployed."""
+        # (B, T) in the order in which they are said: all at once, or one after the other
+        places = None if at is None else iter(at.flatten(1).split(self._said_at_once, dim=1))
 
         def choose(logits: Tensor) -> Tensor:
             logits = in_full(logits)
-            if mode == "mean":
+            if mode == "mean" and self._deployed == "likeliest":
                 return logits.argmax(dim=-1)
             share = (logits / self.temperature).softmax(dim=-1)
-            return noise.choose(share.flatten(0, -2), generator).reshape(logits.shape[:-1])
+            if mode == "mean":
+                return tokens.median(share)
+            share = share.flatten(0, -2)
+            said = noise.choose(share, generator) if places is None else noise.choose_at(share, next(places).flatten())
+            return said.reshape(logits.shape[:-1])
 
         said = self.net.sample(ctx, self.horizon * self.action_width, choose)
         return said.unflatten(1, (self.horizon, self.action_width))
@@ -188,13 +208,13 @@ class TokenPolicy(SpecPolicy):
         return bins.to_action(tokens, self.bins)
 
     def deploy(self, obs: dict[str, Tensor], noise: Tensor | None) -> Deployed:
-        """Raw observations to the likeliest actions; `noise` must be None."""
+        """Raw observations to actions, as `cfg.deploy` has them; `noise` must be None."""
         return self._said(obs, None, "mean")
 
     def act(
         self, obs: dict[str, Tensor], state: Any = None, generator: torch.Generator | None = None, mode: Mode = "sample"
     ) -> ActOut:
-        """A chunk for each row: drawn at the temperature, or the likeliest tokens."""
+        """A chunk for each row: drawn at the temperature, or as deployed."""
         return ActOut(self._said(obs, generator, mode).actions, state)
 
     def _said(self, obs: dict[str, Tensor], generator: torch.Generator | None, mode: Mode) -> Deployed:

@@ -22,7 +22,7 @@ from robotrl.algos.targets import hidden_numbers, transforms_for
 from robotrl.checkpoint import generator_state
 from robotrl.data.chunks import check_dataset, load_chunks
 from robotrl.data.reader import read_dataset
-from robotrl.errors import ConfigError, check_at_least, check_number, check_positive, out_of_range
+from robotrl.errors import ConfigError, check_at_least, check_decay, check_number, check_positive, out_of_range
 from robotrl.fn.augment import PAD, draw_shifts, random_shift
 from robotrl.fn.clone import CloneLoss, Shape, chunk_shape, clone_loss_of
 from robotrl.fn.schedule import warmed_cosine
@@ -44,7 +44,9 @@ class BcCfg:
     microbatch: int | None = None
     """Chunks whose gradient is taken at once, where those of a batch do not fit into memory; a divisor of it."""
     lr: float = 1e-3
-    """Peak learning rate of Adam; decays with a half cosine to a tenth."""
+    """Peak learning rate of Adam; decays with half a cosine."""
+    lr_end: float = 0.1
+    """What is left of it at the end, 0 to 1. A clone that must be precise gains from little: steps of 1e-4 blur it."""
     warmup: int = 0
     """Updates over which the learning rate rises to its curve; transformers that begin at its peak may never learn to
     look where they are told to."""
@@ -113,7 +115,7 @@ class BcLoss(LossModule):
         if "share" in batch:
             # of a part of a batch, the mean over what is valid in it: it counts as much as it has of that
             loss = loss * batch["valid"].float().mean() / batch["share"].mean()
-        lr = self._cfg.lr * warmed_cosine(context.carry[0], self._cfg.updates, self._cfg.warmup)
+        lr = self._cfg.lr * warmed_cosine(context.carry[0], self._cfg.updates, self._cfg.warmup, self._cfg.lr_end)
         info, rates = {"lr": lr}, (lr,)
         if told is not None:
             info["reading"] = (told - batch["told"][:, None]).square().mean()
@@ -164,11 +166,10 @@ class BcLearner:
         self._to_unit, self._chunk = _normalisation(self.model.transforms), chunk_shape(self.model)
         self.kept = setup.kept(self.model, cfg.microbatch or cfg.batch, cfg.bf16)
         chunks = load_chunks(dataset, list(specs), self._chunk[0])
-        obs = {key: torch.from_numpy(x) for key, x in chunks.obs.items()}
-        self._symmetric = partial(Symmetric, changes, specs=specs) if cfg.symmetries else None
-        data = {f"obs/{key}": x for key, x in self.kept(obs).items()}
+        data = {f"obs/{key}": torch.from_numpy(x) for key, x in chunks.obs.items()}
         data |= {"chunk": torch.from_numpy(chunks.chunks), "valid": torch.from_numpy(chunks.valid)}
-        self._demonstrated = Frames(data, len(data["chunk"]), self._symmetric and self._symmetric(obs))
+        symmetric = partial(Symmetric, changes, specs=specs) if cfg.symmetries else None
+        self._demonstrated = self._keep(Frames.of(data, symmetric))
         self._scenes: Scenes | None = None
         self._fresh: Frames | None = None
         """Frames of this iteration's scenes."""
@@ -176,11 +177,11 @@ class BcLearner:
             check_reads(self.model, sim, "algo.reading", cfg.reading)
             self._meant = hidden_numbers(dataset, tuple(sim.meant))
             named = {f"obs/{key}": key for key in specs} | {f"meant/{key}": key for key in self._meant.arrays}
-            self._scenes = Scenes(sim, cfg.scenes, named)
+            self._scenes = Scenes(sim, cfg.scenes, named, symmetric)
         else:
             sim.close()
         self._pictures = [key for key, spec in specs.items() if is_picture(spec) and cfg.image_shift]
-        row = cfg.frames_per_row * sum(x[0].numel() * x.element_size() for x in data.values())
+        row = cfg.frames_per_row * sum(x[0].numel() * x.element_size() for x in self._demonstrated.arrays.values())
         self._at_once = fitting(cfg.updates_per_iteration, self._batch * row)
         meant = len(self._meant.mean) if cfg.reading else 0
         self._loss = BcLoss(self.model, self._clone, cfg, meant).to(setup.device)
@@ -217,7 +218,7 @@ class BcLearner:
         """`updates_per_iteration` gradient steps."""
         cfg = self.cfg
         if self._scenes is not None:
-            self._fresh = self._seen(self._scenes.draw(self._generator))
+            self._fresh = self._keep(self._scenes.draw(self._generator))
         count = min(cfg.updates_per_iteration, cfg.updates - self._updates)
         what = f"clone, from update {self._updates + 1}"
         info = run_updates(self._engine, self._draw, count, self._at_once, what)
@@ -227,12 +228,11 @@ class BcLearner:
         scalars = means(info) | {"lr": float(info["lr"][-1][-1]), "updates": float(self._updates)}
         return {name: scalars[name] for name in ("loss", "lr", "updates", *(["reading"] if cfg.reading else []))}
 
-    def _seen(self, arrays: dict[str, Tensor]) -> Frames:
-        """Frames of scenes, as the loss has them."""
-        obs = part(arrays, "obs/")
-        rest = {name: x for name, x in arrays.items() if not name.startswith("obs/")}
-        kept = {f"obs/{key}": x for key, x in self.kept(obs).items()}
-        return Frames(kept | rest, len(next(iter(obs.values()))), self._symmetric and self._symmetric(obs))
+    def _keep(self, frames: Frames) -> Frames:
+        """The same with what is kept of their observations."""
+        kept = {f"obs/{key}": x for key, x in self.kept(part(frames.arrays, "obs/")).items()}
+        rest = {name: x for name, x in frames.arrays.items() if not name.startswith("obs/")}
+        return frames._replace(arrays=kept | rest)
 
     def _draw(self, updates: int) -> dict[str, Tensor]:
         """Rows for so many updates, and all that is random about them."""
@@ -299,11 +299,11 @@ def _check(cfg: BcCfg, cache: Cache) -> None:
     ):
         check_at_least(f"algo.{name}", count, 1)
     check_number("algo.reading", cfg.reading, 0.0, 1e3)
+    check_number("algo.lr_end", cfg.lr_end, 0.0, 1.0)
     check_at_least("algo.scenes", cfg.scenes, 1)
     for name, value in (("lr", cfg.lr), ("grad_norm", cfg.grad_norm)):
         check_positive(f"algo.{name}", value)
-    if not 0 <= cfg.ema < 1:
-        raise out_of_range("algo.ema", cfg.ema, "0 or more and below 1")
+    check_decay("algo.ema", cfg.ema)
     if cfg.warmup < 0:
         raise out_of_range("algo.warmup", cfg.warmup, "0 or more updates")
     if cfg.image_shift < 0:

@@ -35,7 +35,7 @@ from robotrl.algos.on_policy import (
 )
 from robotrl.checkpoint import generator_state
 from robotrl.collect import Collector, Decision
-from robotrl.errors import CapabilityError, ConfigError, out_of_range
+from robotrl.errors import CapabilityError, ConfigError, check_decay, out_of_range
 from robotrl.fit import check_fit
 from robotrl.fn import chain
 from robotrl.fn.loss import PolicyLoss, value_mse
@@ -306,8 +306,7 @@ class ChainLearner(SimLearner):
                 f"policy {type(policy).__name__} lacks HasChain: {method} needs a flow or diffusion policy"
             )
         check_settings(cfg, policy.horizon)
-        if not 0 <= cfg.ema < 1:
-            raise out_of_range("algo.ema", cfg.ema, "0 or more and below 1")
+        check_decay("algo.ema", cfg.ema)
         if not 0 <= cfg.lr_end <= 1:
             raise out_of_range("algo.lr_end", cfg.lr_end, "0 to 1")
         self.cfg = cfg

@@ -7,12 +7,13 @@ All processes must call the same methods in the same order.
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -21,6 +22,9 @@ from torch import Tensor
 from robotrl.checkpoint import set_generator_state
 from robotrl.data.rollout import Rollout
 from robotrl.errors import ConfigError, RobotrlError
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 SEED_STRIDE, SEEDS = 1_000_003, 2**31
 """Between the seeds of two processes, so that they are not those of another run's; and how many seeds there are."""
@@ -191,6 +195,23 @@ def take_up(
     return False
 
 
+_meshes: list[DeviceMesh] = []
+"""What `mesh` made since the processes were joined."""
+
+
+def mesh(device: torch.device, world: World) -> DeviceMesh:
+    """The processes in a row, as `torch` wants them where tensors are spread over them.
+
+    torch keeps each mesh for ever in its caches, and a mesh its process group. A group that is never destroyed keeps
+    threads that may hold the last tensors that were sent; they then wait for an interpreter that ends, and the
+    process aborts after its work is done. So `joined` takes the groups out of the meshes that were made here.
+    """
+    from torch.distributed.device_mesh import init_device_mesh
+
+    _meshes.append(init_device_mesh(device.type, (world.size,)))
+    return _meshes[-1]
+
+
 @contextmanager
 def joined(timeout_s: float) -> Generator[World]:
     """The processes that torchrun started together, or this one alone; they part at the end of the block.
@@ -223,3 +244,6 @@ def joined(timeout_s: float) -> Generator[World]:
     yield World(rank, size)
     # not after an error: the others may be gone, and parting waits for them
     dist.destroy_process_group()
+    while _meshes:
+        vars(_meshes.pop()).get("_pg_registry", {}).clear()
+    gc.collect()  # what is spread refers to itself, and to the group

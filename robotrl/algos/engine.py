@@ -27,7 +27,7 @@ from robotrl.algos.ddp import ALONE, World
 from robotrl.algos.flat import Views, flatten, in_turn
 from robotrl.algos.update import Context, Group, LossModule, LossOut, Names, State, Update
 from robotrl.algos.updater import EngineMode, Updates, check_rows, check_updates, members_of, minibatches, torch_threads
-from robotrl.errors import out_of_range
+from robotrl.errors import check_decay
 
 __all__ = [
     "UPDATES_PER_CALL",
@@ -100,8 +100,8 @@ class Engine:
     ) -> None:
         check_rows(minibatch, microbatch)
         for group in groups:
-            if group.average is not None and not 0 <= group.average < 1:
-                raise out_of_range(f"the average of {group.prefix!r}", group.average, "0 or more and below 1")
+            if group.average is not None:
+                check_decay(f"the average of {group.prefix!r}", group.average)
         self.mode: EngineMode = mode
         self.compile_s = 0.0
         """Seconds spent on tracing and compiling so far."""

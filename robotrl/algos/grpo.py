@@ -28,7 +28,7 @@ from robotrl.errors import (
     out_of_range,
     unknown,
 )
-from robotrl.fn import tokens
+from robotrl.fn import noise, tokens
 from robotrl.fn.advantage import group_relative
 from robotrl.fn.loss import weighted_clip
 from robotrl.fn.progress import progress_reward
@@ -69,6 +69,11 @@ class GrpoCfg:
     """What a failure is worth at most."""
     progress_steepness: float = 10.0
     """Of the sigmoid that its distance goes through."""
+    correlation: float = 0.0
+    """How much draws of an episode are alike from one control step to the next: the places in their distributions that
+    tokens are taken from correlate by so much, as normal scores. Each is still drawn from its own distribution; noise
+    that lasts leads somewhere before the policy corrects it (coloured noise, Hollenstein et al. 2024, 2312.11091, there
+    of Gaussian policies). 0 draws each token for itself, as published."""
     minibatch: int = 128
     """Decisions for each update."""
     microbatch: int | None = None
@@ -83,6 +88,9 @@ class GrpoCfg:
     """Of Adam."""
     warmup: int = 20
     """Updates over which the learning rate rises, lest Adam's first steps, of noise, undo what was cloned."""
+    ema: float = 0.0
+    """Decay for each update of the averaged weights that are evaluated and deployed, in which the noise of updates is
+    gone; precise motions suffer from little. 0 evaluates the weights themselves."""
     grad_norm: float = 1.0
     """Gradients are clipped to this norm."""
     bf16: bool = False
@@ -153,14 +161,14 @@ class GrpoLearner(TokenLearner):
         _check(cfg)
         self.cfg = cfg
         super().__init__(cfg, setup, "GRPO", lambda policy: GrpoLoss(policy, cfg), cfg.group_size)
-        self.kept = setup.kept(self.policy, cfg.microbatch or cfg.minibatch, cfg.bf16)
+        self.kept = setup.kept(self.model, cfg.microbatch or cfg.minibatch, cfg.bf16)
         self._eye: Any = None
         if cfg.progress == "sight":
-            if not isinstance(self.policy, HasEye):
+            if not isinstance(self.model, HasEye):
                 raise CapabilityError(
-                    f"policy {type(self.policy).__name__} lacks HasEye: algo.progress needs its sight (sight)"
+                    f"policy {type(self.model).__name__} lacks HasEye: algo.progress needs its sight (sight)"
                 )
-            self._eye = self.policy.eye()
+            self._eye = self.model.eye()
 
     def iterate(self) -> dict[str, float]:
         """Rollouts until enough groups are kept, then the updates."""
@@ -169,6 +177,7 @@ class GrpoLearner(TokenLearner):
         rates: list[Tensor] = []
         kept = tries = 0
         while kept < cfg.groups and tries < cfg.tries:
+            self._begin()
             found = self._collector.collect(self.decide, self._collector.draw())
             rate = found.success.view(-1, cfg.group_size).float().mean(dim=1)
             good = torch.nonzero(self._worth(rate))[:, 0]
@@ -186,6 +195,20 @@ class GrpoLearner(TokenLearner):
         if groups:
             scalars |= self._update(found, reward)
         return finite(self.world.means(scalars))
+
+    def places(self, rows: Tensor) -> Tensor | None:
+        """See `TokenLearner.places`."""
+        if not self.cfg.correlation:
+            return None
+        scores = noise.lasting(self._scores[rows], self.model.horizon, self.cfg.correlation, self._generator)
+        self._scores[rows] = scores[:, -1]
+        return torch.special.ndtr(scores)
+
+    def _begin(self) -> None:
+        """Draws of new episodes have nothing to do with those of the last."""
+        if self.cfg.correlation:
+            shape = (self.sim.num_envs, self.model.action_width)
+            self._scores = noise.randn(shape, self._generator, self._engine.device, torch.float64)
 
     def _worth(self, rate: Tensor) -> Tensor:
         """Which groups (P,) are worth keeping by their success rates; where rewards decide, all but full successes."""
@@ -223,7 +246,7 @@ class GrpoLearner(TokenLearner):
         everywhere = self.world.total(decisions), self.world.total(episodes)
         # an episode of any process counts as much as any other
         share = (everywhere[0] * episodes) / (everywhere[1] * max(decisions, 1))
-        weight = token_weights(found.valid, found.episode, episodes, self.policy.action_width) * share
+        weight = token_weights(found.valid, found.episode, episodes, self.model.action_width) * share
         obs = self.kept(self.seen(found))
         return self.learn(
             {
@@ -249,7 +272,7 @@ class GrpoLearner(TokenLearner):
     @torch.no_grad()
     def _log_prob(self, obs: dict[str, Tensor], said: Tensor) -> Tensor:
         """(D, H, A) of tokens under the policy that acted, computed as the loss computes it."""
-        policy, cfg = self.policy, self.cfg
+        policy, cfg = self.model, self.cfg
         if not len(said):
             return said.float()
 
@@ -268,6 +291,8 @@ def _check(cfg: GrpoCfg) -> None:
         check_positive(f"algo.{name}", getattr(cfg, name))
     check_at_least("algo.group_size", cfg.group_size, 2)
     check_at_least("algo.warmup", cfg.warmup, 0)
+    if not 0 <= cfg.correlation < 1:
+        raise out_of_range("algo.correlation", cfg.correlation, "0 or more, below 1")
     for name in ("keep_low", "keep_high"):
         check_number(f"algo.{name}", getattr(cfg, name), 0.0, 1.0)
     for name, value, known in (("keep_by", cfg.keep_by, KEEP), ("progress", cfg.progress, PROGRESS)):

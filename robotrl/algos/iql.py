@@ -38,7 +38,7 @@ from robotrl.checkpoint import generator_state, set_generator_state
 from robotrl.data.chunks import check_dataset
 from robotrl.data.reader import read_dataset
 from robotrl.data.replay import Mixed, Replay, Sampler, Transitions, Uniform, episode_returns
-from robotrl.errors import ConfigError, out_of_range, unknown
+from robotrl.errors import ConfigError, check_decay, out_of_range, unknown
 from robotrl.fit import check_fit
 from robotrl.fn.backup import advantage_weight, bootstrap, discounted_ones, ensemble_mse, expectile_loss
 from robotrl.fn.clone import CloneLoss, Shape, clone_loss_of
@@ -395,5 +395,4 @@ def _check(cfg: IqlCfg) -> None:
         raise out_of_range("algo.beta", cfg.beta, "0 or more")
     if not 1 <= cfg.largest_weight < math.inf:
         raise out_of_range("algo.largest_weight", cfg.largest_weight, "1 or more")
-    if not 0 <= cfg.ema < 1:
-        raise out_of_range("algo.ema", cfg.ema, "0 or more and below 1")
+    check_decay("algo.ema", cfg.ema)

@@ -163,12 +163,16 @@ class LookLearner:
         self._data = {f"obs/{key}": frames_of(dataset, key) for key in seen}
         for prefix, targets in self._targets.items():
             self._data |= {prefix + key: x for key, x in targets.arrays.items()}
-        self._symmetric = partial(Symmetric, changes, specs=specs) if cfg.symmetries else None
-        self._scenes = Scenes(sim, cfg.scenes, {name: name.split("/", 1)[1] for name in self._data})
+        symmetric = partial(Symmetric, changes, specs=specs) if cfg.symmetries else None
+        self._scenes: Scenes | None = None
+        if cfg.scenes:
+            self._scenes = Scenes(sim, cfg.scenes, {name: name.split("/", 1)[1] for name in self._data}, symmetric)
+        else:
+            sim.close()
         episodes = max(1, round((1 - cfg.held_out) * dataset.num_episodes))
         self._learned = int(dataset.offsets[episodes])
         """Frames that are learned from; those behind them are not."""
-        self._demonstrated = self._frames(self._data, self._learned)
+        self._demonstrated = Frames.of(self._data, symmetric, self._learned)
         self._fresh: Frames | None = None
         """Those of this iteration's scenes."""
         self._judged = torch.arange(self._learned, dataset.num_frames)
@@ -196,14 +200,14 @@ class LookLearner:
 
     def close(self) -> None:
         """See `Learner.close`."""
-        self._scenes.close()
+        if self._scenes is not None:
+            self._scenes.close()
 
     def iterate(self) -> dict[str, float]:
         """`updates_per_iteration` gradient steps, then a look at what was held out."""
         cfg = self.cfg
-        if cfg.scenes:
-            scenes = self._scenes.draw(self._generator)
-            self._fresh = self._frames(scenes, len(next(iter(scenes.values()))))
+        if self._scenes is not None:
+            self._fresh = self._scenes.draw(self._generator)
         count = min(cfg.updates_per_iteration, cfg.updates - self._updates)
         info = run_updates(self._engine, self._draw, count, self._at_once, f"look, from update {self._updates + 1}")
         self._updates += count
@@ -232,9 +236,6 @@ class LookLearner:
         """(updates, batch, ...)."""
         rows = frames.draw(updates * batch, self._generator)
         return {name: x.unflatten(0, (updates, batch)) for name, x in rows.items()}
-
-    def _frames(self, arrays: dict[str, Tensor], drawn: int) -> Frames:
-        return Frames(arrays, drawn, None if self._symmetric is None else self._symmetric(part(arrays, "obs/")))
 
     def _wanted(self, rows: dict[str, Tensor]) -> dict[str, Tensor]:
         """(B, S) what each head should say of rows."""

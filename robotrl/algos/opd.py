@@ -50,6 +50,9 @@ class OpdCfg:
     """Passes over a rollout's decisions."""
     lr: float = 1e-4
     """Of Adam."""
+    ema: float = 0.0
+    """Decay for each update of the averaged weights that are evaluated and deployed, in which the noise of updates is
+    gone; precise motions suffer from little. 0 evaluates the weights themselves."""
     grad_norm: float = 1.0
     """Gradients are clipped to this norm."""
     bf16: bool = False
@@ -115,13 +118,13 @@ class OpdLearner(TokenLearner):
         self.cfg = cfg
         teacher = load_policy(cfg.teacher).to(setup.device)
         super().__init__(cfg, setup, "distillation", lambda policy: OpdLoss(policy, teacher, cfg), group_size=1)
-        check_teacher(teacher, self.policy)
+        check_teacher(teacher, self.model)
 
     def iterate(self) -> dict[str, float]:
         """An episode in each env, then the updates."""
         found = self._collector.collect(self.decide, self._collector.draw())
         self.count_steps()
-        width = self.policy.action_width
+        width = self.model.action_width
         decisions, actions = (self.world.total(count) for count in (len(found.valid), int(found.valid.sum())))
         weight = found.valid.float() * (decisions / (actions * width))
         rows = {

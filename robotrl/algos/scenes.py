@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from robotrl.algos.rows import part
 from robotrl.algos.symmetric import Symmetric
 from robotrl.errors import CapabilityError
 from robotrl.spec import HasMeaning, HasReading, HasStateIds, VecSim
 
 MOTION_STEPS = 8
 """Control steps that a scene's random action lasts."""
+MakeSymmetric = Callable[[Mapping[str, Tensor]], Symmetric]
+"""What changes frames, of all their observations."""
 
 
 class Frames(NamedTuple):
@@ -26,6 +29,12 @@ class Frames(NamedTuple):
     """So many of the F, the first ones, are drawn."""
     symmetric: Symmetric | None
     """What changes them, None for nothing."""
+
+    @classmethod
+    def of(cls, arrays: dict[str, Tensor], symmetric: MakeSymmetric | None, drawn: int | None = None) -> Frames:
+        """Frames whose observations are "obs/KEY"; all of them are drawn where it is not said how many."""
+        count = len(next(iter(arrays.values()))) if drawn is None else drawn
+        return cls(arrays, count, None if symmetric is None else symmetric(part(arrays, "obs/")))
 
     def draw(self, count: int, generator: torch.Generator) -> dict[str, Tensor]:
         """(count, ...) rows, drawn and changed at random."""
@@ -41,22 +50,20 @@ class Scenes:
 
     Args:
         sim: where they are drawn.
-        count: scenes at a time, rounded up to whole batches of its envs; 0 for none, and the sim is closed.
+        count: scenes at a time, 1 or more; rounded up to whole batches of its envs.
         keys: of the observation, by the name that its frames get.
+        symmetric: what changes them, None for nothing.
     """
 
-    def __init__(self, sim: VecSim, count: int, keys: Mapping[str, str]) -> None:
-        self._sim, self._keys = sim, keys
-        self._rounds = math.ceil(count / sim.num_envs)
-        if not count:
-            sim.close()
-        elif not isinstance(sim, HasStateIds):
+    def __init__(self, sim: VecSim, count: int, keys: Mapping[str, str], symmetric: MakeSymmetric | None) -> None:
+        if not isinstance(sim, HasStateIds):
             raise CapabilityError(f"sim {type(sim).__name__} lacks HasStateIds: algo.scenes is {count}")
-        else:
-            self._ids = sim.state_ids("train")
+        self._sim, self._keys, self._symmetric = sim, keys, symmetric
+        self._rounds = math.ceil(count / sim.num_envs)
+        self._ids = sim.state_ids("train")
 
-    def draw(self, generator: torch.Generator) -> dict[str, Tensor]:
-        """Two frames (2 S, ...) of each of S new scenes: at the start, and after a random action has lasted."""
+    def draw(self, generator: torch.Generator) -> Frames:
+        """Two frames of each of S new scenes: at the start, and after a random action has lasted."""
         sim: Any = self._sim
         spec = sim.action_spec
         low, high = (torch.tensor(bound, dtype=torch.float32) for bound in (spec.low, spec.high))
@@ -70,7 +77,7 @@ class Scenes:
             for _ in range(MOTION_STEPS):
                 obs = sim.step(actions).obs
             self._keep(frames, obs)
-        return {name: torch.cat(parts) for name, parts in frames.items()}
+        return Frames.of({name: torch.cat(parts) for name, parts in frames.items()}, self._symmetric)
 
     def _keep(self, frames: dict[str, list[Tensor]], obs: Mapping[str, Tensor]) -> None:
         for name, key in self._keys.items():
@@ -79,8 +86,7 @@ class Scenes:
 
     def close(self) -> None:
         """Free the sim."""
-        if self._rounds:
-            self._sim.close()
+        self._sim.close()
 
 
 def check_reads(policy: object, sim: object, field: str, value: float) -> None:

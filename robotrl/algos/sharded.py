@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from robotrl.algos.ddp import World
+from robotrl.algos.ddp import World, mesh
 from robotrl.algos.flat import Views, in_turn
 from robotrl.algos.update import Context, Group, LossModule, Measured, Names, State, Update
 from robotrl.algos.updater import EngineMode, Updates, check_rows, check_updates, members_of, minibatches, torch_threads
@@ -227,13 +227,12 @@ class ShardedEngine:
 
 def spread(loss: nn.Module, device: torch.device, world: World) -> None:
     """Spread a module's parameters over the processes, in place: each of its `units` for itself, and the rest."""
-    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    mesh = init_device_mesh(device.type, (world.size,))
+    row = mesh(device, world)
     for unit in units(loss):
-        fully_shard(unit, mesh=mesh)
-    fully_shard(loss, mesh=mesh)
+        fully_shard(unit, mesh=row)
+    fully_shard(loss, mesh=row)
 
 
 def units(network: nn.Module) -> list[nn.Module]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ from robotrl.algos.learner import Setup, SimLearner
 from robotrl.algos.on_policy import epoch_order
 from robotrl.checkpoint import generator_state
 from robotrl.collect import Decision
-from robotrl.errors import CapabilityError, ConfigError, check_at_least, check_positive
+from robotrl.errors import CapabilityError, ConfigError, check_at_least, check_decay, check_positive
 from robotrl.fit import check_fit
 from robotrl.group_rollout import GroupCollector, Trajectories
 from robotrl.spec import HasTokens
@@ -52,10 +53,10 @@ class Said(NamedTuple):
     """Its actions; remembered are their tokens (n, H, A)."""
 
 
-def say(policy: Any, obs: dict[str, Tensor], generator: torch.Generator) -> Said:
-    """Chunks drawn at a policy's temperature, on observations (n, ...)."""
+def say(policy: Any, obs: dict[str, Tensor], generator: torch.Generator, at: Tensor | None = None) -> Said:
+    """Chunks drawn at a policy's temperature, on observations (n, ...), or said from where `at` (n, H, A) has them."""
     ctx = policy.encode({key: obs[key] for key in policy.observation_spec})
-    tokens = policy.sample_tokens(ctx, generator, "sample")
+    tokens = policy.sample_tokens(ctx, generator, "sample", at)
     return Said(ctx, Decision(policy.to_actions(policy.from_tokens(tokens)), {"tokens": tokens}))
 
 
@@ -63,7 +64,7 @@ class TokenLearner(SimLearner):
     """Fine-tunes a policy that says tokens on line.
 
     Args:
-        cfg: has `iterations`, `minibatch`, `microbatch`, `epochs`, `lr`, `grad_norm`, `bf16`, `engine`.
+        cfg: has `iterations`, `minibatch`, `microbatch`, `epochs`, `lr`, `ema`, `grad_norm`, `bf16`, `engine`.
         setup: see `Setup`; a policy to start from is required.
         method: what to call the method in errors.
         make_loss: (policy) to the method's loss, which has the policy as `policy`.
@@ -82,18 +83,22 @@ class TokenLearner(SimLearner):
             check_at_least(f"algo.{name}", getattr(cfg, name), 1)
         for name in ("lr", "grad_norm"):
             check_positive(f"algo.{name}", getattr(cfg, name))
+        check_decay("algo.ema", cfg.ema)
         self._shared = cfg
         self.world, self._seed = setup.world, setup.seed
         torch.manual_seed(setup.seed)
-        policy = self.policy = start_from(setup, method)
+        self.model = start_from(setup, method)
+        """What learns, and acts while it does."""
+        self.policy: Any = copy.deepcopy(self.model) if cfg.ema else self.model
         self.sim = setup.make_sim()
-        check_fit(policy, self.sim)
+        check_fit(self.model, self.sim)
         self._stepper = self._collector = GroupCollector(self.sim, group_size, setup.seed)
-        self.policy.control_dt_s = self.sim.control_dt_s
+        for policy in (self.model, self.policy):
+            policy.control_dt_s = self.sim.control_dt_s
         mode: EngineMode = cfg.engine
         self._engine = setup.engine(
-            make_loss(self.policy),
-            (Group(POLICY, cfg.grad_norm),),
+            make_loss(self.model),
+            (Group(POLICY, cfg.grad_norm, cfg.ema or None),),
             minibatch=share("algo.minibatch", cfg.minibatch, self.world),
             carry=torch.zeros(1),
             mode=mode,
@@ -116,14 +121,19 @@ class TokenLearner(SimLearner):
         self._counted = here
 
     @torch.no_grad()
-    def decide(self, obs: dict[str, Tensor]) -> Decision:
-        """Chunks drawn at the policy's temperature; remembered are their tokens."""
+    def decide(self, obs: dict[str, Tensor], rows: Tensor) -> Decision:
+        """Chunks of envs `rows`, drawn at the policy's temperature; remembered are their tokens."""
+        at = self.places(rows)
         with in_bf16(self._shared.bf16, self._engine.device):
-            return say(self.policy, obs, self._generator).decision
+            return say(self.model, obs, self._generator, at).decision
+
+    def places(self, rows: Tensor) -> Tensor | None:
+        """Where in their distributions tokens (n, H, A) of envs are said from; None draws each for itself."""
+        return None
 
     def seen(self, found: Trajectories) -> dict[str, Tensor]:
         """The observations of decisions that the policy sees."""
-        return {key: found.obs[key] for key in self.policy.observation_spec}
+        return {key: found.obs[key] for key in self.model.observation_spec}
 
     def learn(self, rows: dict[str, Tensor]) -> dict[str, float]:
         """The epochs over some decisions; gives the means of what the loss logs, the first of `ratio_error`.
@@ -137,15 +147,20 @@ class TokenLearner(SimLearner):
         most = self.world.most(size)
         order = epoch_order(size, self._engine.minibatch, cfg.epochs, self._generator, keep_all=True, most=most)
         updates = self._engine.run(rows, order, most, f"env step {self.env_steps}")
+        self._write_average()
         scalars = {**updates.mean(), "decisions": float(everywhere)}
         if "ratio_error" in updates.info:
             scalars["ratio_error"] = float(updates.info["ratio_error"][0])
         return scalars
 
+    def _write_average(self) -> None:
+        if self.policy is not self.model:
+            self._engine.write_average(POLICY, self.policy)
+
     def state(self) -> dict[str, Any]:
         """See `Learner.state`."""
         return {
-            "policy": self.policy.state_dict(),
+            "policy": self.model.state_dict(),
             "engine": self._engine.state(),
             "generator": generator_state(self._generator),
             "collector": self._collector.state(),
@@ -160,8 +175,9 @@ class TokenLearner(SimLearner):
             ConfigError: the state is that of another number of processes.
         """
         check_processes(self.world, state)
-        self.policy.load_state_dict(state["policy"])
+        self.model.load_state_dict(state["policy"])
         self._engine.load(state["engine"])
+        self._write_average()
         self._env_steps = int(state["env_steps"])
         take_up(self.world, state, self._seed + self._env_steps, self._generator, self._collector)
         self._counted = self._collector.env_steps

@@ -204,7 +204,7 @@ class VlaRlLearner(SimLearner):
         seen = policy.observation_spec
         numbers = {key: seen[key] for key in measured(seen)}
         numbers |= {key: self.sim.observation_spec[key] for key in privileged(self.sim)}
-        self._keys = tuple(seen | numbers)
+        self._keys, self._numbers = tuple(seen | numbers), tuple(numbers)
         self._normaliser = ObsNormalizer(numbers, self.world)
         critic = Critic(self._reader.width, numbers, self._normaliser.transforms(), cfg.critic_hidden)
         self.critic = critic.to(setup.device)
@@ -238,7 +238,7 @@ class VlaRlLearner(SimLearner):
             obs=self._read(rollout.obs, rollout.valid), next_obs=self._read(rollout.next_obs, rollout.valid)
         )
         # the first rollout is valued by its own mean and deviation already
-        self._normaliser.update({key: x[rollout.valid] for key, x in rollout.obs.items()})
+        self._normaliser.update({key: rollout.obs[key][rollout.valid] for key in self._numbers})
         self.critic.set_transforms(self._normaliser.transforms())
         rollout = self.world.with_episodes(rollout)
         batch = make_batch(

@@ -6,6 +6,7 @@ noise that the same run on a CPU sees, and a checkpoint's streams can be taken u
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -34,3 +35,25 @@ def choose(share: Tensor, generator: torch.Generator | None) -> Tensor:
     """One column of each row (B, C) of weights, drawn by them, as (B,) int64."""
     weights = share if generator is None else share.to(generator.device)
     return torch.multinomial(weights, 1, generator=generator).squeeze(1).to(share.device)
+
+
+def choose_at(share: Tensor, at: Tensor) -> Tensor:
+    """One column of each row (B, C) of weights, where their running share passes `at` (B,), 0 to 1, as (B,) int64.
+
+    Of `at` that is uniform, columns are drawn by their weights; near ones are columns near to each other.
+    """
+    running = share.double().cumsum(dim=-1)
+    below = at.double().clamp(max=1 - torch.finfo(torch.float64).eps) * running[:, -1]
+    return torch.searchsorted(running, below[:, None], right=True)[:, 0]
+
+
+def lasting(last: Tensor, steps: int, correlation: float, generator: torch.Generator | None) -> Tensor:
+    """The next `steps` (n, steps, A) of n standard normal series of width A, of which `last` (n, A) came before.
+
+    Numbers k steps apart correlate by `correlation` to the power of k (autoregressive, of order 1).
+    """
+    fresh = math.sqrt(1 - correlation**2) * randn((steps, *last.shape), generator, last.device, last.dtype)
+    series = [last]
+    for new in fresh:
+        series.append(correlation * series[-1] + new)
+    return torch.stack(series[1:], dim=1)

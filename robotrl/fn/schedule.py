@@ -26,12 +26,13 @@ def warmed(done: Tensor, warmup: int) -> Tensor:
     return ((done + 1) / (warmup + 1)).clamp(max=1)
 
 
-def warmed_cosine(done: Tensor, updates: int, warmup: int) -> Tensor:
+def warmed_cosine(done: Tensor, updates: int, warmup: int, floor: float = 0.1) -> Tensor:
     """The same over so many updates, risen to along a line over the first `warmup` + 1.
 
     Args:
         done: updates made so far.
         updates: of the whole run.
         warmup: 0 begins at the peak.
+        floor: what it ends at.
     """
-    return cosine(done / updates) * warmed(done, warmup)
+    return cosine(done / updates, floor) * warmed(done, warmup)

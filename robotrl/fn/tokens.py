@@ -17,6 +17,11 @@ def entropy(logits: Tensor, temperature: float) -> Tensor:
     return -(log_share.exp() * log_share).sum(dim=-1)
 
 
+def median(share: Tensor) -> Tensor:
+    """The first bin (...) up to which half of the probability (..., bins) lies."""
+    return (share.cumsum(dim=-1) < 0.5 * share.sum(dim=-1, keepdim=True)).sum(dim=-1)
+
+
 def spread(tokens: Tensor, bins: int, deviation: float) -> Tensor:
     """Wanted shares (..., bins) around tokens (...): a Gaussian over the bins, or the token alone at deviation 0."""
     at = torch.arange(bins, device=tokens.device)
