@@ -41,7 +41,7 @@ def main(method: str, seed: int, out: Path) -> None:
 
 
 def run_cell(
-    method: Method, seed: int, out: Path, kept: Path, demos: int = DEMOS, episodes: int = EPISODES
+    method: Method, seed: int, out: Path, kept: Path, frames: int = DEMOS, episodes: int = EPISODES
 ) -> dict[str, Any]:
     """The result of one cell.
 
@@ -50,13 +50,13 @@ def run_cell(
         seed: of demonstrations, clone and fine-tuning alike.
         out: an empty folder for the run.
         kept: where what comes before fine-tuning is, or will be, for all cells.
-        demos: episodes to clone.
+        frames: demonstrations to look at and to read in.
         episodes: held-out starts of each judgement.
     """
     began = time.perf_counter()
     folder = kept / f"{method.stages.label}-{seed}"
-    base = prepare(method.stages, method.updates, seed, folder, demos)
-    teaches = prepare(method.stages, method.teacher_updates, seed, folder, demos) if method.teacher_updates else None
+    base = prepare(method.stages, method.clone, seed, folder, frames)
+    teaches = None if method.teacher is None else prepare(method.stages, method.teacher, seed, folder, frames)
     cfg = tune_cfg(method, seed, base, teaches)
     options = sim_options(cfg.sim.options)
     held_out = {**options, "compositions": "held-out"}

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from robotrl.benchmarks.vla import DEMOS, NOISE, SIM, Stages
+from robotrl.benchmarks.vla import DEMOS, NOISE, SIM, Clone, Stages
 from robotrl.config import TrainCfg, sim_options, to_json
 from robotrl.data.demos import collect_demos
 from robotrl.files import dump_json, read_json, replace_file
@@ -24,36 +24,47 @@ from robotrl.registry import PRESETS
 from robotrl.train import train
 
 SCHEMA_VERSION = 1
-LOOK, READ, DATA = "look", "read", "demos"
+LOOK, READ = "look", "read"
 Cfg = TrainCfg[Any, Any]
 
 
-def prepare(stages: Stages, updates: int, seed: int, folder: Path, demos: int = DEMOS) -> Path:
+def prepare(stages: Stages, wanted: Clone, seed: int, folder: Path, frames: int = DEMOS) -> Path:
     """The run of a clone, and all before it, made where it is not there.
 
     Args:
         stages: which.
-        updates: gradient steps of the clone.
+        wanted: the clone.
         seed: of demonstrations and of every stage.
         folder: where all of it is.
-        demos: episodes to clone.
+        frames: demonstrations to look at and to read in.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    look, read, clone = configs(stages, updates, seed, folder)
-    data = {"episodes": demos, "noise": NOISE, "seed": seed, "options": sim_options(clone.sim.options)}
-    before = _have(folder / DATA, data, "", lambda path: _record(path, data))
-    for name, cfg in ((LOOK, look), (READ, read), (clone_name(updates), clone)):
-        before = _have(folder / name, to_json(cfg), before, partial(train, cfg))
-    return folder / clone_name(updates)
+    look, read, clone = configs(stages, wanted, seed, folder, frames)
+    seen, shown = (_demos(folder, count, seed, clone) for count in (frames, wanted.demos))
+    looked = _have(folder / LOOK, to_json(look), seen, partial(train, look))
+    has_read = _have(folder / READ, to_json(read), looked, partial(train, read))
+    name = clone_name(wanted)
+    _have(folder / name, to_json(clone), f"{has_read} {shown}", partial(train, clone))
+    return folder / name
 
 
-def configs(stages: Stages, updates: int, seed: int, folder: Path) -> tuple[Cfg, Cfg, Cfg]:
-    """How a policy looks, reads and is cloned."""
-    common: dict[str, Any] = {"dataset": str(folder / DATA), "seed": seed}
+def configs(stages: Stages, wanted: Clone, seed: int, folder: Path, frames: int = DEMOS) -> tuple[Cfg, Cfg, Cfg]:
+    """How a policy looks, reads and is cloned; see `prepare`."""
+    common: dict[str, Any] = {"dataset": str(folder / demos_name(frames)), "seed": seed}
     look = replace(preset(stages.look), **common)
     read = replace(preset(stages.read), init_from=str(folder / LOOK), **common)
-    clone = replace(preset(stages.clone), init_from=str(folder / READ), **common)
-    return look, read, replace(clone, algo=replace(clone.algo, updates=updates))
+    clone = preset(stages.clone)
+    return (
+        look,
+        read,
+        replace(
+            clone,
+            algo=replace(clone.algo, updates=wanted.updates),
+            dataset=str(folder / demos_name(wanted.demos)),
+            init_from=str(folder / READ),
+            seed=seed,
+        ),
+    )
 
 
 def preset(name: str) -> Cfg:
@@ -61,15 +72,26 @@ def preset(name: str) -> Cfg:
     return PRESETS.load(f"tabletop-{name}")()
 
 
-def clone_name(updates: int) -> str:
+def clone_name(wanted: Clone) -> str:
     """Of a clone's run."""
-    return f"clone-{updates}"
+    return f"clone-{wanted.demos}-{wanted.updates}"
+
+
+def demos_name(episodes: int) -> str:
+    """Of a set of demonstrations."""
+    return f"demos-{episodes}"
 
 
 def spent_s(clone: Path) -> float:
     """Seconds that a clone and all before it learned."""
     runs = (clone.parent / LOOK, clone.parent / READ, clone)
     return sum(read_scalars(run / "scalars.jsonl")[-1]["learn_s"] for run in runs)
+
+
+def _demos(folder: Path, episodes: int, seed: int, cfg: Cfg) -> str:
+    """The mark of recorded demonstrations."""
+    data = {"episodes": episodes, "noise": NOISE, "seed": seed, "options": sim_options(cfg.sim.options)}
+    return _have(folder / demos_name(episodes), data, "", partial(_record, data=data))
 
 
 def _record(path: Path, data: dict[str, Any]) -> None:

@@ -54,7 +54,7 @@ def bc_token() -> TrainCfg[BcCfg, TokenVlaCfg]:
 def grpo() -> TrainCfg[GrpoCfg, TokenVlaCfg]:
     """Fine-tune what `tabletop-bc-token` cloned by group-relative reinforcement learning: `--init-from RUN
     --init-changes temperature=0.5`, colder since draws that last lead further."""
-    algo = GrpoCfg(groups=32, correlation=0.9, minibatch=512, lr=2e-4, ema=0.98)
+    algo = GrpoCfg(iterations=35, groups=32, correlation=0.9, minibatch=512, lr=2e-4, ema=0.98)
     return replace(_tune(algo, TokenVlaCfg()), checkpoint_every=5)
 
 
@@ -71,7 +71,7 @@ def vla_rl() -> TrainCfg[VlaRlCfg, TokenVlaCfg]:
 
 def opd() -> TrainCfg[OpdCfg, TokenVlaCfg]:
     """Distil a better policy into one that says the same tokens: `--init-from RUN --algo.teacher RUN`."""
-    return replace(_tune(OpdCfg(lr=2e-4, ema=0.98), TokenVlaCfg()), checkpoint_every=5)
+    return replace(_tune(OpdCfg(iterations=30, lr=2e-4, ema=0.98), TokenVlaCfg()), checkpoint_every=5)
 
 
 def look_flow() -> TrainCfg[LookCfg, FlowVlaCfg]:

@@ -241,8 +241,10 @@ def joined(timeout_s: float) -> Generator[World]:
         dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
     except RuntimeError as error:
         raise RobotrlError(f"process {rank} of {size} did not find the others within {timeout_s:g} s") from error
-    yield World(rank, size)
+    world = World(rank, size)
+    yield world
     # not after an error: the others may be gone, and parting waits for them
+    world.any(False)
     dist.destroy_process_group()
     while _meshes:
         vars(_meshes.pop()).get("_pg_registry", {}).clear()
