@@ -25,6 +25,7 @@ SIM = "mujoco/tabletop"
 OPTIONS = ("image=flat_front", "image_size=64", "families=point,lift,push", "limit_s=2.5", "things=2", "mats=0")
 """Three families of instructions, two things on the table; in 2.5 s the expert solves all but some 4 of 1,000."""
 TOKENS = TokenVlaCfg(horizon=4, queries=True, label_bins=3.0, deploy="median")
+FLOWS = FlowVlaCfg(deploy_noise=0.0)
 SYMMETRIES = ("mirror", "colours")
 
 
@@ -76,12 +77,12 @@ def opd() -> TrainCfg[OpdCfg, TokenVlaCfg]:
 
 def look_flow() -> TrainCfg[LookCfg, FlowVlaCfg]:
     """Train the eyes of a small SmolVLA, which learns to read next: `tabletop-read-flow --init-from RUN`."""
-    return _look(FlowVlaCfg())
+    return _look(FLOWS)
 
 
 def read_flow() -> TrainCfg[LookCfg, FlowVlaCfg]:
     """Bind words to what eyes see that `tabletop-look-flow` trained: `--init-from RUN`; then `tabletop-bc-flow`."""
-    return _read(FlowVlaCfg())
+    return _read(FLOWS)
 
 
 def bc_flow() -> TrainCfg[BcCfg, FlowVlaCfg]:
@@ -89,7 +90,7 @@ def bc_flow() -> TrainCfg[BcCfg, FlowVlaCfg]:
 
     Demonstrations: as for `bc_token`.
     """
-    return _clone(FlowVlaCfg())
+    return _clone(FLOWS)
 
 
 def reinflow() -> TrainCfg[ReinFlowCfg, FlowVlaCfg]:

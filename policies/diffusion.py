@@ -41,6 +41,8 @@ class DiffusionCfg:
     """N, noise levels in training."""
     denoising_steps: int = 4
     """K, steps from noise to action: the evenly spaced levels on which it is deployed and fine-tuned, 1 to N."""
+    deploy_noise: float = 1.0
+    """Deviation of the noise that chains begin with when deployed: 1 as in training, 0 always says the same."""
     predicts: Prediction = "v"
     """What the network says: "v" or the "action" for few steps, or the "noise", as the first diffusion policies do."""
     network: NetworkName = "mlp"

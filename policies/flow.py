@@ -24,6 +24,8 @@ class FlowCfg:
     """H, actions in a chunk; all are executed."""
     denoising_steps: int = 4
     """K, Euler steps from noise to action."""
+    deploy_noise: float = 1.0
+    """Deviation of the noise that chains begin with when deployed: 1 as in training, 0 always says the same."""
     network: NetworkName = "mlp"
     """What computes the velocity."""
     hidden: tuple[int, ...] = (256, 256, 256)

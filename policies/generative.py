@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from abc import abstractmethod
 from dataclasses import replace
 from typing import Any, ClassVar, Literal, Self
@@ -10,7 +11,7 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-from robotrl.errors import check_at_least
+from robotrl.errors import check_at_least, out_of_range
 from robotrl.fn import chain
 from robotrl.fn.noise import randn
 from robotrl.policies.base import Deployed, NetworkPolicy, SpecPolicy
@@ -21,9 +22,11 @@ from robotrl.transforms import TransformGroup
 class ChainPolicy(SpecPolicy):
     """Satisfies `Policy`, `HasChain` and `HasDecode`, given an `encode`, a `velocity` and a grid of times.
 
-    The config has a field `denoising_steps`, which chooses the grid. No weight depends on it.
+    The config has the fields `denoising_steps`, which chooses the grid, and `deploy_noise`, the deviation of the noise
+    that is deployed. No weight depends on either.
     """
 
+    changeable: ClassVar[tuple[str, ...]] = ("deploy_noise",)
     deploy_mode: ClassVar[Literal["sample", "mean"]] = "sample"
     sampler: ClassVar[tuple[str, str]] = ("flow", "euler")
     """What a bundle calls the policy and its steps."""
@@ -34,6 +37,9 @@ class ChainPolicy(SpecPolicy):
     ) -> None:
         super().__init__(observation_spec, action_spec, transforms, cfg)
         self.times = self.grid(cfg.denoising_steps)
+        if not 0 <= cfg.deploy_noise < math.inf:
+            raise out_of_range("policy.deploy_noise", cfg.deploy_noise, "0 or more")
+        self.deploy_noise: float = cfg.deploy_noise
 
     @abstractmethod
     def encode(self, obs: dict[str, Tensor]) -> Tensor:
@@ -90,20 +96,20 @@ class ChainPolicy(SpecPolicy):
         return chain.integrate(self, ctx, noise)
 
     def deploy(self, obs: dict[str, Tensor], noise: Tensor | None) -> Deployed:
-        """Raw observations and noise to actions.
+        """Raw observations and standard normal noise to actions; chains begin with `deploy_noise` of it.
 
         Raises:
             ValueError: no noise was given.
         """
         if noise is None:
             raise ValueError(f"noise is None: a {self.kind} policy starts from noise (B, H, A)")
-        raw = chain.executed(self, self.decode(self.encode(obs), noise))
+        raw = chain.executed(self, self.decode(self.encode(obs), self.deploy_noise * noise))
         return Deployed(self.to_actions(raw), raw)
 
     def act(
         self, obs: dict[str, Tensor], state: Any = None, generator: torch.Generator | None = None, mode: Mode = "sample"
     ) -> ActOut:
-        """A chunk for each row; `sample` starts from standard normal noise, `mean` from zero noise."""
+        """A chunk for each row, as deployed; `sample` starts from noise that is drawn, `mean` from zero noise."""
         first = next(iter(obs.values()))
         shape = (len(first), *self.noise_shape)
         zeros = mode == "mean"

@@ -26,6 +26,8 @@ class ShortcutCfg:
     """H, actions in a chunk; all are executed."""
     denoising_steps: int = 4
     """K, steps from noise to action, a power of two; the same weights run on any."""
+    deploy_noise: float = 1.0
+    """Deviation of the noise that chains begin with when deployed: 1 as in training, 0 always says the same."""
     finest_steps: int = 2
     """A power of two: 1, 1/2, ... down to 1 / this are the lengths that steps are learned for. On a finer grid the
     policy is the plain flow."""

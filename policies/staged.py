@@ -79,14 +79,15 @@ class StagedPolicy(nn.Module):
         return self.late.to_actions(raw_action)
 
     def deploy(self, obs: dict[str, Tensor], noise: Tensor | None) -> Deployed:
-        """Raw observations and noise to actions.
+        """Raw observations and standard normal noise to actions; chains begin with `deploy_noise` of it, as the first
+        policy has it.
 
         Raises:
             ValueError: no noise was given.
         """
         if noise is None:
             raise ValueError("noise is None: a staged policy starts from noise (B, H, A)")
-        raw = self.decode(self.encode(obs), noise)
+        raw = self.decode(self.encode(obs), self.early.deploy_noise * noise)
         return Deployed(self.to_actions(raw), raw)
 
     def act(

@@ -19,6 +19,7 @@ from robotrl.deploy.describe import SafetyOptions
 from robotrl.deploy.export import export, parity_of
 from robotrl.deploy.runtime import Controller
 from robotrl.errors import CapabilityError, ConfigError, DataError, NumericsError
+from robotrl.load import changed
 from robotrl.spec import Spec
 from robotrl.transforms import Affine, Clip, TransformGroup
 
@@ -56,6 +57,18 @@ def test_the_bundle_answers_as_the_policy(tmp_path_factory: pytest.TempPathFacto
     assert parity.max_rel < 1e-6
     other = parity_of(kit.TinyFlow(seed=1), open_bundle(path), kit.recorded(300, seed=5))
     assert other.max_rel > 0.01
+
+
+def test_a_policy_that_begins_without_noise_answers_the_same_whatever_it_is_given(tmp_path: Path) -> None:
+    policy = changed(make_policy("flow"), {"deploy_noise": 0.0})
+    policy.control_dt_s = 0.05
+    recorded = policy_observations(1024)
+    report = export(policy, tmp_path / "b", observations={key: x.numpy() for key, x in recorded.items()})
+    assert report.parity_max_rel < 1e-6
+    graph = open_bundle(tmp_path / "b")
+    parity = parity_of(policy, graph, {key: x.numpy() for key, x in policy_observations(50, seed=7).items()})
+    assert parity.max_rel < 1e-6
+    assert graph.manifest.sampler.noise_shape == (3, 2)
 
 
 class Divided(kit.TinyFlow):

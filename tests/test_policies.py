@@ -17,6 +17,7 @@ from torch import Tensor
 from robotrl.errors import ConfigError
 from robotrl.fn.chain import chain_log_prob, integrate, normal_log_prob, sample
 from robotrl.fn.clone import Shape, clone_loss_of
+from robotrl.load import changed
 from robotrl.policies.encoder import ImageEncoder, SetEncoder
 from robotrl.policies.flow import FlowCfg
 from robotrl.policies.gaussian import GaussianPolicy
@@ -100,6 +101,23 @@ def test_deployment_is_what_evaluation_runs(policy):
     assert torch.equal(deployed.raw_action, again.raw_action)
     by_numpy = numpy_backend(policy.transforms.outputs)({"action": deployed.raw_action.numpy()})["action"]
     assert np.allclose(deployed.actions.numpy(), by_numpy, atol=1e-6)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", BASES)
+def test_less_noise_is_deployed_where_less_is_asked_for(kind):
+    """The chain's own law is as before, so that methods that fine-tune or steer it find what was cloned."""
+    plain = make_policy(kind)
+    policy = changed(plain, {"deploy_noise": 0.5})
+    obs, noise = observations(16), deploy_noise(plain, 16)
+    assert torch.equal(policy.deploy(obs, noise).actions, plain.deploy(obs, 0.5 * noise).actions)
+    ctx = plain.encode(obs)
+    assert torch.equal(policy.decode(ctx, noise), plain.decode(ctx, noise))
+    still = changed(plain, {"deploy_noise": 0.0})
+    assert torch.equal(still.deploy(obs, noise).actions, plain.act(obs, mode="mean").chunk)
+    assert torch.equal(still.with_steps(2).deploy(obs, noise).actions, plain.with_steps(2).act(obs, mode="mean").chunk)
+    with pytest.raises(ConfigError, match=r"policy.deploy_noise is -0.5: expected 0 or more"):
+        changed(plain, {"deploy_noise": -0.5})
 
 
 @torch.no_grad()

@@ -12,7 +12,7 @@ from robotrl.algos.dppo import DppoCfg
 from robotrl.config import EvalCfg, SimCfg, TrainCfg
 from robotrl.exporting import export
 from robotrl.fn.chain import integrate
-from robotrl.load import load_policy, policy_from_tree, policy_tree
+from robotrl.load import changed, load_policy, policy_from_tree, policy_tree
 from robotrl.policies.diffusion import DiffusionCfg
 from robotrl.policies.staged import StagedPolicy
 from robotrl.registry import make_sim
@@ -58,6 +58,13 @@ def test_it_is_stored_and_loaded_with_its_rates():
     noise = torch.randn(3, 3, 2)
     obs = observations(3)
     assert torch.equal(again.deploy(obs, noise).actions, policy.deploy(obs, noise).actions)
+
+
+def test_it_begins_with_as_much_noise_as_the_first_has():
+    early, late = changed(make_policy("flow", 0), {"deploy_noise": 0.5}), make_policy("flow", 1)
+    noise, obs = torch.randn(3, 3, 2), observations(3)
+    begun = StagedPolicy(early, late, 2).deploy(obs, noise)
+    assert torch.equal(begun.actions, StagedPolicy(make_policy("flow", 0), late, 2).deploy(obs, 0.5 * noise).actions)
 
 
 @pytest.mark.parametrize("switch", [0, 4])

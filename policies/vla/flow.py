@@ -87,14 +87,14 @@ class FlowVla(ChainPolicy):
         observation_spec: has square pictures, an instruction and measured vectors.
         action_spec: one action.
         transforms: inputs by observation key, outputs for the action.
-        cfg: has `horizon`, `denoising_steps`, `cameras` and `trained`.
+        cfg: has `horizon`, `denoising_steps`, `deploy_noise`, `cameras` and `trained`.
 
     Raises:
         CapabilityError: no picture or no instruction among the observations.
         ConfigError: settings out of range, or observations that do not fit the network.
     """
 
-    changeable: ClassVar[tuple[str, ...]] = ("trained",)
+    changeable: ClassVar[tuple[str, ...]] = (*ChainPolicy.changeable, "trained")
     net: Any
     prompt: Prompt
 
@@ -204,6 +204,8 @@ class FlowVlaCfg:
     """H, actions in a chunk; all are executed."""
     denoising_steps: int = 4
     """K, Euler steps from noise to action."""
+    deploy_noise: float = 1.0
+    """Deviation of the noise that chains begin with when deployed: 1 as in training, 0 always says the same."""
     cameras: tuple[str, ...] = ()
     """Keys of the pictures in the network's order; may be left out where there is one."""
     trained: Trained = "all"

@@ -35,6 +35,8 @@ class PretrainedFlowCfg:
     """H, of which so many are executed."""
     denoising_steps: int = 10
     """K, Euler steps from noise to action."""
+    deploy_noise: float = 1.0
+    """Deviation of the noise that chains begin with when deployed: 1 as in training, 0 always says the same."""
     cameras: tuple[str, ...] = ()
     """Keys of the pictures in the network's order, "" for one that is missing."""
     trained: Trained = "expert"
