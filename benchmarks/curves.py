@@ -31,6 +31,8 @@ class Panel(NamedTuple):
     """Label of the axis, with its unit."""
     lines: Mapping[str, Sequence[Curve]]
     """Label of a method to its curves, one a seed."""
+    starts: int
+    """Held-out starts of each evaluation."""
     base: float | None
     """Success that the methods started from: a dotted line."""
     beside: Sequence[Sequence[Curve]] = ()
@@ -38,7 +40,11 @@ class Panel(NamedTuple):
 
 
 def by_cost(
-    title: str, curves: Mapping[str, Sequence[Sequence[Mapping[str, float]]]], time: str, base: float | None = None
+    title: str,
+    curves: Mapping[str, Sequence[Sequence[Mapping[str, float]]]],
+    time: str,
+    starts: int,
+    base: float | None = None,
 ) -> list[Panel]:
     """Two panels of the same runs: success against env steps, and against the time that learning took.
 
@@ -46,6 +52,7 @@ def by_cost(
         title: of both.
         curves: label of a method to its runs' evaluations, each with "env_steps", "train_s" and "success".
         time: label of the axis of time.
+        starts: see `Panel`.
         base: see `Panel`.
     """
     return [
@@ -53,6 +60,7 @@ def by_cost(
             title,
             cost,
             {label: [[(p[axis], p["success"]) for p in curve] for curve in found] for label, found in curves.items()},
+            starts,
             base,
         )
         for axis, cost in (("env_steps", "env steps"), ("train_s", time))
@@ -138,6 +146,6 @@ def _draw(axes: Any, panel: Panel, labels: Sequence[str]) -> None:
     axes.set_ylim(0, 1.02)
     axes.set_title(panel.title, fontsize=10)
     axes.set_xlabel(panel.cost, fontsize=9)
-    axes.set_ylabel("success, 128 held-out starts", fontsize=9)
+    axes.set_ylabel(f"success, {panel.starts} held-out starts", fontsize=9)
     axes.tick_params(labelsize=8)
     axes.grid(alpha=0.25)

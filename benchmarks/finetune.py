@@ -21,6 +21,8 @@ DESCRIPTION = (
 )
 PEERS: dict[str, str] = {}
 SEEDS = (0, 1, 2)
+VAL = 128
+"""Held-out starts of each evaluation on the way."""
 LEVEL = 0.9
 """Times and steps are told up to this share of the best policy-gradient success of the task."""
 
@@ -209,7 +211,7 @@ def _panels(results: Sequence[CellResult], task: str) -> list[Panel]:
         for base in column(results, name, sim, "base", "value").values()
     ]
     base = statistics.fmean(bases) if bases else None
-    return by_cost(sim, curves, "seconds of training, without compiling", base)
+    return by_cost(sim, curves, "seconds of training, without compiling", VAL, base)
 
 
 def _apart(panel: Panel, names: Collection[str]) -> Panel:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from robotrl.benchmarks.finetune import METHODS, TASKS, Method, Task
+from robotrl.benchmarks.finetune import METHODS, TASKS, VAL, Method, Task
 from robotrl.benchmarks.judging import curve, judge
 from robotrl.config import EvalCfg, SimCfg, TrainCfg, sim_options
 from robotrl.data.demos import collect_demos
@@ -28,8 +28,6 @@ PRESET_TASK = "peg-insert"
 WEAK_UPDATES = 60
 """Gradient steps of the clone that hardly ever succeeds."""
 EPISODES = 256
-VAL = 128
-"""Starts of each evaluation on the way."""
 POINTS = 32
 """About how many evaluations a curve has."""
 ENOUGH = 0.99

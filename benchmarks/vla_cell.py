@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from robotrl.benchmarks.judging import curve, judge
-from robotrl.benchmarks.vla import DEMOS, METHODS, SIM, Method
+from robotrl.benchmarks.vla import DEMOS, METHODS, SIM, VAL, Method
 from robotrl.benchmarks.vla_stages import prepare, preset, spent_s
 from robotrl.config import EvalCfg, TrainCfg, sim_options
 from robotrl.errors import unknown
@@ -22,8 +22,6 @@ from robotrl.memory import PeakMemory
 from robotrl.train import train
 
 EPISODES = 256
-VAL = 192
-"""Starts of each evaluation on the way, all at once."""
 ENOUGH = 0.97
 
 

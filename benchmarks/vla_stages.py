@@ -53,18 +53,9 @@ def configs(stages: Stages, wanted: Clone, seed: int, folder: Path, frames: int 
     common: dict[str, Any] = {"dataset": str(folder / demos_name(frames)), "seed": seed}
     look = replace(preset(stages.look), **common)
     read = replace(preset(stages.read), init_from=str(folder / LOOK), **common)
-    clone = preset(stages.clone)
-    return (
-        look,
-        read,
-        replace(
-            clone,
-            algo=replace(clone.algo, updates=wanted.updates),
-            dataset=str(folder / demos_name(wanted.demos)),
-            init_from=str(folder / READ),
-            seed=seed,
-        ),
-    )
+    shown = str(folder / demos_name(wanted.demos))
+    clone = replace(preset(stages.clone), dataset=shown, init_from=str(folder / READ), seed=seed)
+    return look, read, replace(clone, algo=replace(clone.algo, updates=wanted.updates))
 
 
 def preset(name: str) -> Cfg:

@@ -200,6 +200,7 @@ def _go(
     callbacks: Sequence[Callback],
     world: World,
 ) -> None:
+    # no caller keeps what was prepared: what is spread must be gone when the processes part
     with closing(prepared) as (learner, eval_sim):
         _iterate(cfg, run, learner, eval_sim, state, callbacks, world)
 
