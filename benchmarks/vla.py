@@ -2,7 +2,7 @@
 
 A cell lets a small policy look and read in the frames of 1,000 demonstrations of three families of instructions and in
 scenes of its own, clones some of the demonstrations, fine-tunes the clone, and judges both on 256 starts that nothing
-else saw (split `test`), once with compositions of words that training said, once with those that it never said. Three
+else saw (split `test`), once with compositions of words that training said, once with those that it never said. Four
 ways to fine-tune start from the same weak clone of 150 demonstrations; a clone of all 1,000 teaches one of them. What
 comes before fine-tuning is made once for each seed, and kept beside the cells. Another cell measures how fast tokens
 are said.
@@ -73,6 +73,7 @@ COLD = ("temperature=0.5",)
 WEAK = Clone(FEW, 600)
 METHODS = {
     "grpo": Method("token VLA, GRPO", TOKEN, WEAK, "grpo", changes=COLD),
+    "grpo-return": Method("token VLA, GRPO on the sim's reward", TOKEN, WEAK, "grpo-return", changes=COLD),
     "srpo": Method("token VLA, SRPO", TOKEN, WEAK, "srpo", changes=COLD),
     "opd": Method("token VLA, taught by a better clone", TOKEN, WEAK, "opd", Clone(DEMOS, 1200)),
     "reinflow": Method("flow VLA, ReinFlow", FLOW, Clone(DEMOS, 3000), "reinflow"),

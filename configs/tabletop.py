@@ -65,6 +65,13 @@ def srpo() -> TrainCfg[GrpoCfg, TokenVlaCfg]:
     return replace(base, algo=replace(base.algo, progress="sight", keep_by="reward"))
 
 
+def grpo_return() -> TrainCfg[GrpoCfg, TokenVlaCfg]:
+    """`grpo`, with episodes worth what the sim's shaped reward of them adds up to: every group then teaches."""
+    base = grpo()
+    algo = replace(base.algo, iterations=60, progress="return", keep_by="reward")
+    return replace(base, sim=replace(base.sim, options=(*OPTIONS, "reward=shaped")), algo=algo)
+
+
 def vla_rl() -> TrainCfg[VlaRlCfg, TokenVlaCfg]:
     """Fine-tune what `tabletop-bc-token` cloned with a critic: `--init-from RUN --sim.curriculum 0.5`."""
     return _tune(VlaRlCfg(), TokenVlaCfg())

@@ -46,6 +46,8 @@ class Trajectories(NamedTuple):
     """(D,) int64: 0 to N - 1."""
     success: Tensor
     """(N,) bool."""
+    returned: Tensor
+    """(N,) what the sim's rewards of an episode add up to."""
     start: Tensor
     """(N,) int64: ids of the states that they began in."""
 
@@ -108,6 +110,7 @@ class GroupCollector:
         device = sim.device
         alive = torch.ones(n, dtype=torch.bool, device=device)
         success, gone = torch.zeros(2, n, dtype=torch.bool, device=device)
+        returned = torch.zeros(n, device=device)
         seen: list[Arrays] = []
         said: list[Arrays] = []
         valid: list[Tensor] = []
@@ -126,6 +129,7 @@ class GroupCollector:
                 self.sim_s += time.perf_counter() - began
                 check_finite(out, self.env_steps // n)
                 self.env_steps += n
+                returned += torch.where(alive, out.reward, 0.0)
                 ended = (out.terminated | out.truncated) & alive
                 success |= ended & out.info["success"]
                 gone |= ended & lost(out)
@@ -135,9 +139,8 @@ class GroupCollector:
             said.append(record)
             valid.append(done)
             whose.append(rows)
-        found = Trajectories(
-            _joined(seen), _joined(said), torch.cat(valid), torch.cat(whose), success, torch.from_numpy(ids).to(device)
-        )
+        begun = torch.from_numpy(ids).to(device)
+        found = Trajectories(_joined(seen), _joined(said), torch.cat(valid), torch.cat(whose), success, returned, begun)
         if not gone.any():
             return found
         whole = torch.nonzero(~gone.view(-1, self.size).any(dim=1))[:, 0]
@@ -173,6 +176,7 @@ def chosen(found: Trajectories, groups: Tensor, size: int) -> Trajectories:
         found.valid[rows],
         number[found.episode[rows]],
         found.success[episodes],
+        found.returned[episodes],
         found.start[episodes],
     )
 
@@ -186,6 +190,7 @@ def together(parts: list[Trajectories]) -> Trajectories:
         torch.cat([part.valid for part in parts]),
         torch.cat([part.episode + first for part, first in zip(parts, before, strict=True)]),
         torch.cat([part.success for part in parts]),
+        torch.cat([part.returned for part in parts]),
         torch.cat([part.start for part in parts]),
     )
 

@@ -184,6 +184,7 @@ PRESETS = Table(
         "tabletop-bc-flow": "robotrl.configs.tabletop:bc_flow",
         "tabletop-grpo": "robotrl.configs.tabletop:grpo",
         "tabletop-opd": "robotrl.configs.tabletop:opd",
+        "tabletop-grpo-return": "robotrl.configs.tabletop:grpo_return",
         "tabletop-srpo": "robotrl.configs.tabletop:srpo",
         "tabletop-vla-rl": "robotrl.configs.tabletop:vla_rl",
         "tabletop-reinflow": "robotrl.configs.tabletop:reinflow",

@@ -107,6 +107,23 @@ def test_a_group_starts_from_one_state_and_runs_once() -> None:
         assert torch.equal(value, again.obs[key]), key
 
 
+def test_what_an_episode_returned_is_the_sum_of_its_rewards() -> None:
+    sim = tabletop(limit_s=0.5, reward="shaped")
+    paid, step = torch.zeros(8, dtype=torch.float64), sim.step
+
+    def counted(actions: Tensor) -> Any:
+        out = step(actions)
+        # ten steps are an episode, and the rest of the fourth chunk is not its
+        if collector.env_steps < 8 * 10:
+            paid.add_(out.reward)
+        return out
+
+    sim.step = counted
+    collector = GroupCollector(sim, 4, seed=0)
+    found = collector.collect(lambda obs, rows: Decision(torch.ones(len(rows), 3, 5), {}), np.array([5, 77]))
+    assert found.returned.tolist() == pytest.approx(paid.tolist(), abs=1e-5) and found.returned.abs().max() > 0.1
+
+
 def test_episodes_that_end_early_are_left_alone() -> None:
     """The expert points; from then on its env is asked no more, though others go on."""
     sim = tabletop(num_envs=6, families="point,lift", limit_s=2.0)
@@ -126,6 +143,8 @@ def test_episodes_that_end_early_are_left_alone() -> None:
 
     found = GroupCollector(sim, 3, seed=0).collect(decide, np.array([0, 1]))
     assert found.success.tolist() == [True] * 3 + [False] * 3
+    # what comes after an end is not paid
+    assert found.returned.tolist() == [1.0] * 3 + [0.0] * 3
     assert asked[0] == 6 and asked[-1] == 3 and sorted(asked, reverse=True) == asked
     counts = torch.bincount(found.episode)
     assert (counts[:3] < 20).all() and (counts[3:] == 40).all()
@@ -141,16 +160,18 @@ def test_groups_are_chosen_and_put_together() -> None:
             torch.ones(6, 1, dtype=torch.bool),
             episode,
             torch.tensor([True, False] * 2),
+            0.5 * torch.arange(4.0),
             first + torch.arange(4),
         )
 
     picked = chosen(some(10), torch.tensor([1]), 2)
     assert picked.obs["x"].tolist() == [12, 13, 15] and picked.record["y"].tolist() == [-12, -13, -15]
     assert picked.episode.tolist() == [0, 1, 0] and picked.success.tolist() == [True, False]
-    assert picked.start.tolist() == [12, 13]
+    assert picked.start.tolist() == [12, 13] and picked.returned.tolist() == [1.0, 1.5]
     both = together([picked, some(20)])
     assert both.episode.tolist() == [0, 1, 0, 2, 3, 4, 5, 2, 4] and len(both.success) == 6
     assert both.start.tolist() == [12, 13, 20, 21, 22, 23]
+    assert both.returned.tolist() == [1.0, 1.5, 0.0, 0.5, 1.0, 1.5]
     assert both.obs["x"].tolist() == [12, 13, 15, 20, 21, 22, 23, 24, 25]
 
 
@@ -180,12 +201,15 @@ def learner(cfg: GrpoCfg = CFG, **changes: Any) -> GrpoLearner:
     return cfg.build(Setup(tabletop, None, policy, None, seed=0))
 
 
-def rigged(monkeypatch: pytest.MonkeyPatch, made: GrpoLearner, success: list[bool]) -> list[Trajectories]:
+def rigged(
+    monkeypatch: pytest.MonkeyPatch, made: GrpoLearner, success: list[bool], returned: list[float] | None = None
+) -> list[Trajectories]:
     """Let rollouts end as told, whatever the policy did."""
+    paid = torch.tensor(returned if returned is not None else success, dtype=torch.float32)
     collect, seen = made._collector.collect, list[Trajectories]()
 
     def told(decide: Any, starts: Any) -> Trajectories:
-        found = collect(decide, starts)._replace(success=torch.tensor(success))
+        found = collect(decide, starts)._replace(success=torch.tensor(success), returned=paid)
         seen.append(found)
         return found
 

@@ -217,6 +217,21 @@ def test_groups_that_all_fail_teach_by_progress(monkeypatch: pytest.MonkeyPatch)
     assert found.start.tolist() == seen[0].start.tolist()
 
 
+def test_what_the_sim_pays_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups in which all fail are told apart by their returns; equal returns teach nothing."""
+    made = learner(replace(CFG, progress="return", keep_by="reward", tries=1))
+    returned = [0.1, 0.4, 0.2, 0.3, 1.5, 1.5, 1.5, 1.5]
+    seen = rigged(monkeypatch, made, [False] * 4 + [True, True, True, False], returned)
+    scalars = made.iterate()
+    assert scalars["groups_kept"] == 1 and scalars["ratio_error"] <= 1e-5
+    found, reward = made._rewarded(seen[0])
+    assert reward.flatten().tolist() == pytest.approx(returned[:4])
+    assert found.start.tolist() == seen[0].start[:4].tolist()
+    # the binary reward makes nothing of the first group
+    plain = learner(CFG)
+    assert len(plain._rewarded(seen[0])[1]) == 1 and plain._rewarded(seen[0])[1].flatten().tolist() == [1, 1, 1, 0]
+
+
 def test_the_eye_stays_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     made = learner(replace(CFG, progress="sight", keep_by="reward", tries=1, lr=1e-2))
     rigged(monkeypatch, made, [True, False, False, False] * 2)

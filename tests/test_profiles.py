@@ -13,7 +13,15 @@ from robotrl.errors import ConfigError
 from robotrl.profiles import ABOUT, PROFILES, with_profile
 from robotrl.registry import PRESETS
 
-LARGE = ("tabletop-bc-token", "tabletop-bc-flow", "tabletop-grpo", "tabletop-srpo", "tabletop-vla-rl", "tabletop-opd")
+LARGE = (
+    "tabletop-bc-token",
+    "tabletop-bc-flow",
+    "tabletop-grpo",
+    "tabletop-grpo-return",
+    "tabletop-srpo",
+    "tabletop-vla-rl",
+    "tabletop-opd",
+)
 
 
 @pytest.mark.parametrize("profile", PROFILES)

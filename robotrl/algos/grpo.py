@@ -37,8 +37,8 @@ from robotrl.group_rollout import Trajectories, chosen, together
 from robotrl.parts import in_parts
 from robotrl.spec import HasEye, HasScenarios
 
-Progress = Literal["none", "sight"]
-PROGRESS: tuple[Progress, ...] = ("none", "sight")
+Progress = Literal["none", "sight", "return"]
+PROGRESS: tuple[Progress, ...] = ("none", "sight", "return")
 Keep = Literal["success", "reward"]
 KEEP: tuple[Keep, ...] = ("success", "reward")
 
@@ -63,8 +63,8 @@ class GrpoCfg:
     """Whether groups are dropped by their success, or, with progress, only where all rewards are the same: then groups
     in which all fail teach, too."""
     progress: Progress = "none"
-    """What a failure is worth: nothing, or how near it came to successes of its task by the policy's own sight at the
-    start of the run (SRPO)."""
+    """What a failure is worth: nothing; how near it came to successes of its task by the policy's own sight at the
+    start of the run (SRPO); or, as any episode then, what the sim's rewards of it add up to."""
     progress_cap: float = 0.6
     """What a failure is worth at most."""
     progress_steepness: float = 10.0
@@ -218,7 +218,8 @@ class GrpoLearner(TokenLearner):
 
     def _rewarded(self, found: Trajectories) -> tuple[Trajectories, Tensor]:
         """The groups that teach something, and their rewards (P, G)."""
-        cfg, reward = self.cfg, found.success.float()
+        cfg = self.cfg
+        reward = found.returned if cfg.progress == "return" else found.success.float()
         if self._eye is not None and len(reward):
             cap, steepness = cfg.progress_cap, cfg.progress_steepness
             task, sight = self._tasks(found.start), self._sight(found)
