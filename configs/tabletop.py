@@ -66,9 +66,11 @@ def srpo() -> TrainCfg[GrpoCfg, TokenVlaCfg]:
 
 
 def grpo_return() -> TrainCfg[GrpoCfg, TokenVlaCfg]:
-    """`grpo`, with episodes worth what the sim's shaped reward of them adds up to: every group then teaches."""
+    """`grpo`, with episodes worth what the sim's shaped reward of them adds up to, so that every group teaches.
+
+    Matrices move by Muon."""
     base = grpo()
-    algo = replace(base.algo, iterations=60, progress="return", keep_by="reward")
+    algo = replace(base.algo, iterations=80, progress="return", keep_by="reward", muon=2.5)
     return replace(base, sim=replace(base.sim, options=(*OPTIONS, "reward=shaped")), algo=algo)
 
 
@@ -118,7 +120,7 @@ def dsrl() -> TrainCfg[DsrlCfg, SteeredCfg]:
 def _look(policy: P) -> TrainCfg[LookCfg, P]:
     return TrainCfg(
         sim=SimCfg(SIM, num_envs=64, options=OPTIONS),
-        algo=LookCfg(updates=500, scenes=640, symmetries=SYMMETRIES),
+        algo=LookCfg(updates=500, scenes=640, symmetries=SYMMETRIES, muon=3.0),
         policy=policy,
         # it cannot act yet
         evaluation=EvalCfg(every=0, episodes=1, num_envs=1, animation=0),
@@ -127,7 +129,7 @@ def _look(policy: P) -> TrainCfg[LookCfg, P]:
 
 def _read(policy: P) -> TrainCfg[LookCfg, P]:
     base = _look(policy)
-    return replace(base, algo=replace(base.algo, updates=1500, reading=1.0, scenes=1280))
+    return replace(base, algo=replace(base.algo, updates=800, reading=1.0, scenes=1280))
 
 
 def _clone(policy: P) -> TrainCfg[BcCfg, P]:
@@ -139,6 +141,7 @@ def _clone(policy: P) -> TrainCfg[BcCfg, P]:
             lr=1e-3,
             lr_end=0.02,
             warmup=200,
+            muon=3.0,
             ema=0.99,
             image_shift=0,
             reading=1.0,

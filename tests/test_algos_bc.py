@@ -178,6 +178,7 @@ def test_nan_stops_with_the_update_named(walks):
         ("lr", float("nan")),
         ("grad_norm", -1.0),
         ("ema", 1.0),
+        ("muon", -1.0),
         ("image_shift", -1),
         ("warmup", -1),
         ("lr_end", 1.5),

@@ -383,6 +383,7 @@ def test_what_cannot_be_spread_is_refused(tmp_path, monkeypatch):
     for fields, groups_, message in (
         ({"mode": "compiled"}, groups, "algo.engine is 'compiled' and shard is True"),
         ({}, (Group("a.", 0.5, average=0.9), groups[1]), "algo.ema is above 0 and shard is True"),
+        ({}, (Group("a.", 0.5, muon=3.0), groups[1]), "algo.muon is above 0 and shard is True"),
         ({"microbatch": 3}, groups, "algo.microbatch is 3: expected a divisor of the 8 rows"),
     ):
         with pytest.raises(ConfigError, match=message):

@@ -402,6 +402,7 @@ def test_it_learns_what_is_rewarded(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         (lambda: learner(replace(CFG, ema=1.0)), ConfigError, "algo.ema is 1.0: expected 0 or more and below 1"),
         (lambda: learner(replace(CFG, warmup=-1)), ConfigError, "algo.warmup is -1"),
+        (lambda: learner(replace(CFG, muon=-1.0)), ConfigError, "algo.muon is -1.0"),
         (
             lambda: GroupCollector(BareWalk(4), 2, 0),
             CapabilityError,

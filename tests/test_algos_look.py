@@ -195,6 +195,7 @@ def test_what_cannot_be_looked_at_is_refused(demos: Path, tmp_path: Path) -> Non
         ({"warmup": -1}, r"algo\.warmup is -1"),
         ({"held_out": 1.0}, r"algo\.held_out is 1\.0"),
         ({"reading": -1.0}, r"algo\.reading is -1\.0"),
+        ({"muon": -1.0}, r"algo\.muon is -1\.0"),
         ({"scenes": -1}, r"algo\.scenes is -1"),
         ({"symmetries": ("mirrors",)}, r"algo\.symmetries 'mirrors' is unknown: did you mean 'mirror'"),
     ):

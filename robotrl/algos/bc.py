@@ -50,6 +50,9 @@ class BcCfg:
     warmup: int = 0
     """Updates over which the learning rate rises to its curve; transformers that begin at its peak may never learn to
     look where they are told to."""
+    muon: float = 0.0
+    """Matrices between hidden states move by Muon, with so many times the learning rate; see docs/engine.md. 0 moves
+    them by Adam, as all else."""
     ema: float = 0.99
     """Decay of the averaged weights, which are what is evaluated and fine-tuned; 0 turns averaging off."""
     grad_norm: float = 1.0
@@ -188,7 +191,7 @@ class BcLearner:
         self._engine = setup.engine(
             self._loss,
             (
-                Group("policy.", cfg.grad_norm, cfg.ema or None, ramp=True),
+                Group("policy.", cfg.grad_norm, cfg.ema or None, ramp=True, muon=cfg.muon),
                 *([Group("head.", cfg.grad_norm)] if cfg.reading else []),
             ),
             minibatch=self._batch,
@@ -298,6 +301,7 @@ def _check(cfg: BcCfg, cache: Cache) -> None:
         ("batch", cfg.batch),
     ):
         check_at_least(f"algo.{name}", count, 1)
+    check_number("algo.muon", cfg.muon, 0.0, 1e3)
     check_number("algo.reading", cfg.reading, 0.0, 1e3)
     check_number("algo.lr_end", cfg.lr_end, 0.0, 1.0)
     check_at_least("algo.scenes", cfg.scenes, 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,10 @@ class Views:
         """The parameters in a vector (P,), as views of it."""
         parts = zip(self._names, flat.split(self._sizes) if self._sizes else (), self._shapes, strict=True)
         return {name: part.view(shape) for name, part, shape in parts}
+
+    def places(self) -> Iterator[tuple[str, tuple[int, int], torch.Size]]:
+        """Of each parameter its name, where it begins and ends in the vector, and its shape."""
+        return zip(self._names, in_turn(self._sizes), self._shapes, strict=True)
 
 
 def in_turn(sizes: Iterable[int]) -> list[tuple[int, int]]:

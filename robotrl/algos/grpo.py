@@ -88,6 +88,9 @@ class GrpoCfg:
     """Of Adam."""
     warmup: int = 20
     """Updates over which the learning rate rises, lest Adam's first steps, of noise, undo what was cloned."""
+    muon: float = 0.0
+    """Matrices between hidden states move by Muon, with so many times the learning rate; see docs/engine.md. 0 moves
+    them by Adam, as all else."""
     ema: float = 0.0
     """Decay for each update of the averaged weights that are evaluated and deployed, in which the noise of updates is
     gone; precise motions suffer from little. 0 evaluates the weights themselves."""

@@ -55,6 +55,9 @@ class LookCfg:
     """Peak learning rate of Adam; decays with a half cosine to a tenth."""
     warmup: int = 100
     """Updates over which the learning rate rises to its curve."""
+    muon: float = 0.0
+    """Matrices between hidden states move by Muon, with so many times the learning rate; see docs/engine.md. 0 moves
+    them by Adam, as all else."""
     grad_norm: float = 1.0
     """Gradients are clipped to this norm."""
     symmetries: tuple[str, ...] = ()
@@ -185,7 +188,7 @@ class LookLearner:
         self._at_once = fitting(cfg.updates_per_iteration, size)
         self._engine = setup.engine(
             self._loss,
-            (Group("policy.", cfg.grad_norm), Group("heads.", cfg.grad_norm)),
+            (Group("policy.", cfg.grad_norm, muon=cfg.muon), Group("heads.", cfg.grad_norm)),
             minibatch=cfg.batch,
             carry=torch.zeros(1),
             mode=cfg.engine,
@@ -280,6 +283,7 @@ def _check(cfg: LookCfg) -> None:
         check_positive(f"algo.{name}", getattr(cfg, name))
     if cfg.warmup < 0:
         raise out_of_range("algo.warmup", cfg.warmup, "0 or more updates")
+    check_number("algo.muon", cfg.muon, 0.0, 1e3)
     check_number("algo.reading", cfg.reading, 0.0, 1e3)
     if cfg.scenes < 0:
         raise out_of_range("algo.scenes", cfg.scenes, "0 or more")

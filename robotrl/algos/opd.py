@@ -50,6 +50,9 @@ class OpdCfg:
     """Passes over a rollout's decisions."""
     lr: float = 1e-4
     """Of Adam."""
+    muon: float = 0.0
+    """Matrices between hidden states move by Muon, with so many times the learning rate; see docs/engine.md. 0 moves
+    them by Adam, as all else."""
     ema: float = 0.0
     """Decay for each update of the averaged weights that are evaluated and deployed, in which the noise of updates is
     gone; precise motions suffer from little. 0 evaluates the weights themselves."""

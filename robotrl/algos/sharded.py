@@ -28,7 +28,8 @@ class ShardedEngine:
 
     Args:
         loss: the loss module; its networks get the new weights at the end of each run.
-        groups: every parameter of the loss that requires a gradient belongs to exactly one; none has an average.
+        groups: every parameter of the loss that requires a gradient belongs to exactly one; none has an average, and
+            none is moved by Muon.
         minibatch: M, rows of a minibatch of this process.
         carry: (C,) what the first minibatch is handed.
         mode: must be "eager": what comes together and parts again cannot be one compiled function.
@@ -40,7 +41,7 @@ class ShardedEngine:
         world: the processes; two or more.
 
     Raises:
-        ConfigError: a setting out of range, an average, a compiled engine, or a parameter in no group or in two.
+        ConfigError: a setting out of range, an average, Muon, a compiled engine, or a parameter in no group or in two.
         CapabilityError: there is one process.
     """
 
@@ -70,6 +71,8 @@ class ShardedEngine:
             raise ConfigError(f'algo.engine is {mode!r} and shard is True: expected "eager"')
         if any(group.average is not None for group in groups):
             raise ConfigError("algo.ema is above 0 and shard is True: expected 0, averages are kept of whole weights")
+        if any(group.muon for group in groups):
+            raise ConfigError("algo.muon is above 0 and shard is True: expected 0, Muon needs a matrix as a whole")
         check_rows(minibatch, microbatch)
         self.minibatch = minibatch
         self._microbatch, self._threads, self._world = microbatch or minibatch, threads, world

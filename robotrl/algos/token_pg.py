@@ -16,7 +16,7 @@ from robotrl.algos.learner import Setup, SimLearner
 from robotrl.algos.on_policy import epoch_order
 from robotrl.checkpoint import generator_state
 from robotrl.collect import Decision
-from robotrl.errors import CapabilityError, ConfigError, check_at_least, check_decay, check_positive
+from robotrl.errors import CapabilityError, ConfigError, check_at_least, check_decay, check_number, check_positive
 from robotrl.fit import check_fit
 from robotrl.group_rollout import GroupCollector, Trajectories
 from robotrl.spec import HasTokens
@@ -64,7 +64,7 @@ class TokenLearner(SimLearner):
     """Fine-tunes a policy that says tokens on line.
 
     Args:
-        cfg: has `iterations`, `minibatch`, `microbatch`, `epochs`, `lr`, `ema`, `grad_norm`, `bf16`, `engine`.
+        cfg: has `iterations`, `minibatch`, `microbatch`, `epochs`, `lr`, `muon`, `ema`, `grad_norm`, `bf16`, `engine`.
         setup: see `Setup`; a policy to start from is required.
         method: what to call the method in errors.
         make_loss: (policy) to the method's loss, which has the policy as `policy`.
@@ -83,6 +83,7 @@ class TokenLearner(SimLearner):
             check_at_least(f"algo.{name}", getattr(cfg, name), 1)
         for name in ("lr", "grad_norm"):
             check_positive(f"algo.{name}", getattr(cfg, name))
+        check_number("algo.muon", cfg.muon, 0.0, 1e3)
         check_decay("algo.ema", cfg.ema)
         self._shared = cfg
         self.world, self._seed = setup.world, setup.seed
@@ -98,7 +99,7 @@ class TokenLearner(SimLearner):
         mode: EngineMode = cfg.engine
         self._engine = setup.engine(
             make_loss(self.model),
-            (Group(POLICY, cfg.grad_norm, cfg.ema or None),),
+            (Group(POLICY, cfg.grad_norm, cfg.ema or None, muon=cfg.muon),),
             minibatch=share("algo.minibatch", cfg.minibatch, self.world),
             carry=torch.zeros(1),
             mode=mode,

@@ -1,4 +1,4 @@
-"""One update as arithmetic on flat vectors: the gradient of a loss, clipping, Adam, averages of the parameters.
+"""One update as arithmetic on flat vectors: the gradient of a loss, clipping, Adam or Muon, averages of the parameters.
 
 `Update.measure` takes the gradient on rows, `Update.step` moves the parameters by it. The engine runs both in one
 compiled function, or apart where a gradient is the mean over parts of a minibatch or over processes.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from robotrl.algos.flat import Views, in_turn
+from robotrl.algos.muon import MOMENTUM, direction, hidden_matrices
 
 AT_ONCE = 1 << 20
 """Elements that are moved at a time where nothing is compiled."""
@@ -86,6 +87,9 @@ class Group(NamedTuple):
     with the rate tau is a decay of 1 - tau."""
     ramp: bool = False
     """Whether the decay of update n is at most (1 + n) / (10 + n), so that the random start leaves the mean early."""
+    muon: float = 0.0
+    """The matrices inside its networks move by Muon, with so many times the learning rate; see `robotrl.algos.muon`. 0
+    moves them by Adam, as all else."""
 
 
 class State(NamedTuple):
@@ -94,9 +98,9 @@ class State(NamedTuple):
     flat: Tensor
     """(P,) the parameters."""
     first: Tensor
-    """(P,) Adam's first moments."""
+    """(P,) Adam's first moments, or the momentum of Muon."""
     second: Tensor
-    """(P,) Adam's second moments."""
+    """(P,) Adam's second moments; 0 where Muon moves."""
     steps: Tensor
     """(G,) updates that each group took part in."""
     powers: Tensor
@@ -171,12 +175,24 @@ class _Move(NamedTuple):
     """Whether it is made."""
     scale: Tensor | None
     """Of the gradient, clipped to its norm."""
+    lr: Tensor
+    """Learning rate."""
     rate: Tensor
-    """Learning rate, corrected for the start of the first moment."""
+    """The same, corrected for the start of the first moment."""
     root: Tensor
     """What the second moment's root is multiplied by, for its start."""
     decay: Tensor | None
     """Of the average."""
+
+
+class _Piece(NamedTuple):
+    """Elements of a group that move alike, side by side."""
+
+    a: int
+    b: int
+    """Where they begin and end in the flat vector."""
+    matrix: torch.Size | None
+    """The matrix that they are, which Muon moves; None moves each of them by Adam."""
 
 
 class _Plan(NamedTuple):
@@ -196,7 +212,7 @@ class Update:
     Args:
         loss: the loss module.
         groups: its parameters, in the order in which they lie in the flat vector.
-        views: of the flat vector.
+        views: of the flat vector; of a vector that is one part of several, of nothing.
         average_views: of the vector of averages.
         spans: where each group begins and ends in the flat vector.
         betas: decay of Adam's moments.
@@ -223,6 +239,10 @@ class Update:
         self._average_spans = in_turn(
             b - a if group.average is not None else 0 for group, (a, b) in zip(groups, spans, strict=True)
         )
+        matrices = hidden_matrices(loss)
+        found = [(a, b, shape) for name, (a, b), shape in views.places() if name in matrices]
+        self._pieces = [_cut(span, found if group.muon else []) for group, span in zip(groups, spans, strict=True)]
+        """Of each group, in turn."""
 
     def measure(self, flat: Tensor, average: Tensor, carry: Tensor, batch: dict[str, Tensor], phase: str) -> Measured:
         """The loss and its gradient.
@@ -254,16 +274,18 @@ class Update:
             What follows `now`, and what to log.
         """
         plan = self._plan(now, live, found)
-        pieces, averages = list[_Vectors](), list[Tensor]()
-        for (a, b), (c, d), move in zip(self._spans, self._average_spans, plan.moves, strict=True):
-            kept = now.average[c:d] if d > c else None
-            old = _Vectors(now.flat[a:b], now.first[a:b], now.second[a:b], kept)
-            new = old if move is None else self._moved(old, found.gradient[a:b], move)
-            pieces.append(new)
-            if new.average is not None:
-                averages.append(new.average)
+        parts, averages = list[_Vectors](), list[Tensor]()
+        for index, move in enumerate(plan.moves):
+            # a group that stays as it is stays so as a whole
+            pieces = self._pieces[index] if move is not None else [_Piece(*self._spans[index], None)]
+            for piece in pieces:
+                old = self._at(now, index, piece)
+                new = old if move is None else self._moved(index, piece, old, found.gradient, move)
+                parts.append(new)
+                if new.average is not None:
+                    averages.append(new.average)
         average = torch.cat(averages) if averages else now.average
-        flat, first, second = (torch.cat(parts) for parts in zip(*(p[:3] for p in pieces), strict=True))
+        flat, first, second = (torch.cat(kind) for kind in zip(*(p[:3] for p in parts), strict=True))
         return State(flat, first, second, plan.steps, plan.powers, average, plan.carry), plan.info
 
     def step_(self, now: State, live: Tensor, found: Measured) -> dict[str, Tensor]:
@@ -280,14 +302,13 @@ class Update:
         plan = self._plan(now, live, found)
         # a loss may log what it was handed, which changes now
         info = {name: value.clone() for name, value in plan.info.items()}
-        for (a, b), (c, d), move in zip(self._spans, self._average_spans, plan.moves, strict=True):
+        for index, move in enumerate(plan.moves):
             if move is None:
                 continue
-            for begin in range(a, b, AT_ONCE):
-                some = slice(begin, min(begin + AT_ONCE, b))
-                kept = now.average[some.start - a + c : some.stop - a + c] if d > c else None
-                old = _Vectors(now.flat[some], now.first[some], now.second[some], kept)
-                for target, value in zip(old, self._moved(old, found.gradient[some], move), strict=True):
+            for piece in _short(self._pieces[index]):
+                old = self._at(now, index, piece)
+                new = self._moved(index, piece, old, found.gradient, move)
+                for target, value in zip(old, new, strict=True):
                     if target is not None and value is not None:
                         target.copy_(value)
         for target, value in ((now.steps, plan.steps), (now.powers, plan.powers), (now.carry, plan.carry)):
@@ -321,7 +342,7 @@ class Update:
                 if group.ramp:
                     decay = torch.minimum(decay, t / (9 + t))
             # the bias corrections of both moments as numbers, so that one division an element is left
-            moves.append(_Move(on, scale, lr / (1 - power1), (1 - power2).rsqrt(), decay))
+            moves.append(_Move(on, scale, lr, lr / (1 - power1), (1 - power2).rsqrt(), decay))
             counts.append(
                 tuple(torch.where(on, after, before) for after, before in zip((t, power1, power2), old, strict=True))
             )
@@ -330,19 +351,50 @@ class Update:
         carry = torch.where(wanted, self.loss.next_carry(found.carry, info), now.carry)
         return _Plan(moves, steps, torch.stack(powers), carry, info)
 
-    def _moved(self, old: _Vectors, g: Tensor, move: _Move) -> _Vectors:
-        """What follows some elements of a group, given their gradient."""
-        beta1, beta2 = self._betas
+    def _at(self, now: State, index: int, piece: _Piece) -> _Vectors:
+        """What an update changes of a piece of a group, as views."""
+        begin, (c, d) = self._spans[index][0], self._average_spans[index]
+        kept = now.average[piece.a - begin + c : piece.b - begin + c] if d > c else None
+        some = slice(piece.a, piece.b)
+        return _Vectors(now.flat[some], now.first[some], now.second[some], kept)
+
+    def _moved(self, index: int, piece: _Piece, old: _Vectors, gradient: Tensor, move: _Move) -> _Vectors:
+        """What follows a piece of a group, given the gradient (P,)."""
+        g = gradient[piece.a : piece.b]
         if move.scale is not None:
             g = g * move.scale
-        m = old.first + (1 - beta1) * (g - old.first)
-        v = old.second + (1 - beta2) * (g * g - old.second)
-        flat = old.flat - move.rate * m / (v.sqrt() * move.root + self._eps)
-        flat, m, v = (
-            torch.where(move.on, after, before) for after, before in ((flat, old.flat), (m, old.first), (v, old.second))
-        )
+        v = old.second
+        if piece.matrix is None:
+            beta1, beta2 = self._betas
+            m = old.first + (1 - beta1) * (g - old.first)
+            v = v + (1 - beta2) * (g * g - v)
+            flat = old.flat - move.rate * m / (v.sqrt() * move.root + self._eps)
+            v = torch.where(move.on, v, old.second)
+        else:
+            m = old.first.lerp(g, 1 - MOMENTUM)
+            along = direction(m.view(piece.matrix), g.view(piece.matrix)).reshape(-1)
+            flat = old.flat - self._groups[index].muon * move.lr * along
+        flat, m = torch.where(move.on, flat, old.flat), torch.where(move.on, m, old.first)
         kept = old.average
         if kept is not None:
             assert move.decay is not None
             kept = torch.where(move.on, kept + (1 - move.decay) * (flat - kept), kept)
         return _Vectors(flat, m, v, kept)
+
+
+def _cut(span: tuple[int, int], matrices: Sequence[tuple[int, int, torch.Size]]) -> list[_Piece]:
+    """A group's elements in pieces, in turn: each matrix within it, and what lies between them."""
+    pieces, done = list[_Piece](), span[0]
+    for a, b, shape in matrices:
+        if span[0] <= a and b <= span[1]:
+            pieces += [_Piece(done, a, None), _Piece(a, b, shape)]
+            done = b
+    return [piece for piece in (*pieces, _Piece(done, span[1], None)) if piece.b > piece.a]
+
+
+def _short(pieces: Sequence[_Piece]) -> Iterator[_Piece]:
+    """The same, what is no matrix in pieces of at most `AT_ONCE` elements."""
+    for piece in pieces:
+        size = piece.b - piece.a if piece.matrix is not None else AT_ONCE
+        for begin in range(piece.a, piece.b, size):
+            yield _Piece(begin, min(begin + size, piece.b), piece.matrix)
