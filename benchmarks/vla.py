@@ -30,6 +30,8 @@ VAL = 192
 NOISE = 0.05
 """Of the demonstrator's actions."""
 DECODE = "decode"
+RECIPE = 2
+"""Raised where a preset of a method or of what comes before it changes."""
 
 
 class Stages(NamedTuple):
@@ -92,7 +94,7 @@ def cells(quick: bool) -> list[Cell]:
 
 def _cell(method: str, seed: int) -> Cell:
     command = ("python", "-m", "robotrl.benchmarks.vla_cell", method, str(seed), OUT)
-    return Cell(method, SIM, seed, command, "result.json")
+    return Cell(method, SIM, seed, command, "result.json", revision=RECIPE)
 
 
 # from cells to figures
