@@ -54,8 +54,8 @@ def bc_token() -> TrainCfg[BcCfg, TokenVlaCfg]:
 
 def grpo() -> TrainCfg[GrpoCfg, TokenVlaCfg]:
     """Fine-tune what `tabletop-bc-token` cloned by group-relative reinforcement learning: `--init-from RUN
-    --init-changes temperature=0.5`, colder since draws that last lead further."""
-    algo = GrpoCfg(iterations=35, groups=32, correlation=0.9, minibatch=512, lr=2e-4, ema=0.98)
+    --init-changes temperature=0.5`, colder since draws that last lead further. Matrices move by Muon."""
+    algo = GrpoCfg(iterations=35, groups=32, correlation=0.9, minibatch=512, lr=2e-4, muon=2.5, ema=0.98)
     return replace(_tune(algo, TokenVlaCfg()), checkpoint_every=5)
 
 
@@ -66,11 +66,9 @@ def srpo() -> TrainCfg[GrpoCfg, TokenVlaCfg]:
 
 
 def grpo_return() -> TrainCfg[GrpoCfg, TokenVlaCfg]:
-    """`grpo`, with episodes worth what the sim's shaped reward of them adds up to, so that every group teaches.
-
-    Matrices move by Muon."""
+    """`grpo`, with episodes worth what the sim's shaped reward of them adds up to, so that every group teaches."""
     base = grpo()
-    algo = replace(base.algo, iterations=80, progress="return", keep_by="reward", muon=2.5)
+    algo = replace(base.algo, iterations=80, progress="return", keep_by="reward")
     return replace(base, sim=replace(base.sim, options=(*OPTIONS, "reward=shaped")), algo=algo)
 
 
@@ -81,7 +79,7 @@ def vla_rl() -> TrainCfg[VlaRlCfg, TokenVlaCfg]:
 
 def opd() -> TrainCfg[OpdCfg, TokenVlaCfg]:
     """Distil a better policy into one that says the same tokens: `--init-from RUN --algo.teacher RUN`."""
-    return replace(_tune(OpdCfg(iterations=30, lr=2e-4, ema=0.98), TokenVlaCfg()), checkpoint_every=5)
+    return replace(_tune(OpdCfg(iterations=30, lr=2e-4, muon=2.5, ema=0.98), TokenVlaCfg()), checkpoint_every=5)
 
 
 def look_flow() -> TrainCfg[LookCfg, FlowVlaCfg]:
