@@ -35,8 +35,7 @@ class Views:
 
 def in_turn(sizes: Iterable[int]) -> list[tuple[int, int]]:
     """Where parts of these sizes begin and end that lie one after another."""
-    ends = list(itertools.accumulate(sizes))
-    return list(zip([0, *ends[:-1]], ends, strict=True))
+    return list(itertools.pairwise(itertools.accumulate(sizes, initial=0)))
 
 
 def flatten(parameters: Sequence[nn.Parameter]) -> Tensor:
