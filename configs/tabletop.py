@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from robotrl.algos.bc import BcCfg
 from robotrl.algos.dsrl import DsrlCfg
+from robotrl.algos.flow_grpo import FlowGrpoCfg
 from robotrl.algos.flow_sde import FlowSdeCfg
 from robotrl.algos.grpo import GrpoCfg
 from robotrl.algos.look import LookCfg
@@ -108,6 +109,24 @@ def reinflow() -> TrainCfg[ReinFlowCfg, FlowVlaCfg]:
 def flow_sde() -> TrainCfg[FlowSdeCfg, FlowVlaCfg]:
     """Fine-tune what `tabletop-bc-flow` cloned, run as a stochastic equation: `--init-from RUN`."""
     return _tune(FlowSdeCfg(minibatch=240, engine="eager"), FlowVlaCfg())
+
+
+def flow_grpo() -> TrainCfg[FlowGrpoCfg, FlowVlaCfg]:
+    """Fine-tune what `tabletop-bc-flow` cloned, run as a stochastic equation, by group-relative reinforcement learning
+    on the sim's shaped reward: `--init-from RUN`."""
+    algo = FlowGrpoCfg(
+        iterations=80,
+        groups=32,
+        progress="return",
+        keep_by="reward",
+        correlation=0.9,
+        minibatch=512,
+        lr=2e-4,
+        muon=2.5,
+        ema=0.98,
+    )
+    base = replace(_tune(algo, FlowVlaCfg()), checkpoint_every=5)
+    return replace(base, sim=replace(base.sim, options=(*OPTIONS, "reward=shaped")))
 
 
 def dsrl() -> TrainCfg[DsrlCfg, SteeredCfg]:

@@ -188,6 +188,7 @@ PRESETS = Table(
         "tabletop-srpo": "robotrl.configs.tabletop:srpo",
         "tabletop-vla-rl": "robotrl.configs.tabletop:vla_rl",
         "tabletop-reinflow": "robotrl.configs.tabletop:reinflow",
+        "tabletop-flow-grpo": "robotrl.configs.tabletop:flow_grpo",
         "tabletop-flow-sde": "robotrl.configs.tabletop:flow_sde",
         "tabletop-dsrl": "robotrl.configs.tabletop:dsrl",
         "reach-ppo": "robotrl.configs.manipulation:reach_ppo",

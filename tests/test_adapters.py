@@ -26,6 +26,7 @@ from robotrl import config as configs
 from robotrl.adapters import adapt, adaptation_of, called_layers, merged
 from robotrl.algos.bc import BcCfg
 from robotrl.algos.dppo import DppoCfg
+from robotrl.algos.flow_grpo import FlowGrpoCfg
 from robotrl.algos.flow_sde import FlowSdeCfg
 from robotrl.algos.learner import Setup
 from robotrl.algos.opd import OpdCfg
@@ -273,13 +274,16 @@ def learners(tmp_path: Path) -> dict[str, Callable[[], Any]]:
         "opd": lambda: tabletop(OpdCfg(teacher=str(teacher), iterations=1, minibatch=16), "parallel"),
         "reinflow": lambda: tabletop(ReinFlowCfg(**chain, ema=0.9), "smolvla"),
         "flow-sde": lambda: tabletop(FlowSdeCfg(**chain), "pi0"),
+        "flow-grpo": lambda: FlowGrpoCfg(group_size=4, groups=2, tries=1, minibatch=16, lr=1e-3).build(
+            Setup(grpo.tabletop, None, adapted("smolvla"), None, seed=0)
+        ),
     }
 
 
-@pytest.mark.parametrize("name", ["cloning", "grpo", "srpo", "vla-rl", "opd", "reinflow", "flow-sde"])
+@pytest.mark.parametrize("name", ["cloning", "grpo", "srpo", "vla-rl", "opd", "reinflow", "flow-sde", "flow-grpo"])
 def test_every_learner_learns_adapters_as_it_is(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = learners(tmp_path)[name]()
-    if name in ("grpo", "srpo"):
+    if name in ("grpo", "srpo", "flow-grpo"):
         grpo.rigged(monkeypatch, made, [True, False, False, False, False, False, True, True])
     policy = getattr(made, "model", made.policy)
     frozen = {n: (x, x.detach().clone()) for n, x in policy.named_parameters() if isinstance(x, Frozen)}

@@ -29,6 +29,7 @@ from robotrl.algos.bc import BcCfg
 from robotrl.algos.ddp import ALONE, World, share
 from robotrl.algos.dppo import DppoCfg
 from robotrl.algos.engine import Engine, EngineMode, Group
+from robotrl.algos.flow_grpo import FlowGrpoCfg
 from robotrl.algos.learner import Setup
 from robotrl.algos.normalizers import RunningMoments
 from robotrl.algos.on_policy import make_batch
@@ -136,11 +137,11 @@ def dealt_out(rank: int) -> Any:
     return [True, False, False, False, True, True, False, False] if rank == 0 else [False] * 8
 
 
-def rigged_grpo(world: World, shard: bool = False) -> Any:
+def rigged_grpo(world: World, cfg: Any, policy: Any, shard: bool = False) -> Any:
     """GRPO on eight episodes a process, those of the second all failures."""
-    cfg = replace(grpo.CFG, tries=1, minibatch=16, lr=1e-3)
+    cfg = replace(cfg, group_size=4, groups=2, tries=1, minibatch=16, lr=1e-3)
     sim = partial(grpo.tabletop, limit_s=0.5 + 0.25 * world.rank)
-    made = Setup(sim, None, grpo.policy_on(grpo.tabletop(1)), None, world.seed(0), world=world, shard=shard)
+    made = Setup(sim, None, policy, None, world.seed(0), world=world, shard=shard)
     one = cfg.build(made)
     collect = one._collector.collect
 
@@ -175,7 +176,9 @@ def made_of(name: str, world: World, data: Path, shard: bool = False) -> Any:
     if name == "dppo":
         return DppoCfg(**on_line, target_kl=1e-9).build(walk._replace(init_policy=kit.diffusion()))
     if name == "grpo":
-        return rigged_grpo(world, shard)
+        return rigged_grpo(world, grpo.CFG, grpo.policy_on(grpo.tabletop(1)), shard)
+    if name == "flow-grpo":
+        return rigged_grpo(world, FlowGrpoCfg(iterations=2, correlation=0.9), flows.policy_on("smolvla"), shard)
     if name == "smolvla":
         told = Setup(partial(grpo.tabletop, 8), None, flows.policy_on("smolvla"), None, seed, world=world, shard=shard)
         return ReinFlowCfg(**on_line, ema=ema).build(told)
@@ -187,8 +190,8 @@ def made_of(name: str, world: World, data: Path, shard: bool = False) -> Any:
     return OpdCfg(teacher=str(data.parent / "teacher"), iterations=2, minibatch=16).build(told)
 
 
-OTHERS = ("bc", "reinflow", "dppo", "grpo", "vla-rl", "opd")
-SPREAD = ("bc", "reinflow", "grpo", "vla-rl", "opd", "smolvla")
+OTHERS = ("bc", "reinflow", "dppo", "grpo", "flow-grpo", "vla-rl", "opd")
+SPREAD = ("bc", "reinflow", "grpo", "flow-grpo", "vla-rl", "opd", "smolvla")
 """Those whose weights are spread as well; without averages, they learn what they learn with whole weights."""
 
 

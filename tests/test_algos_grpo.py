@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import learner_kit as kit
@@ -15,8 +16,9 @@ from torch import Tensor
 from walk_sim import BareWalk
 
 import robotrl
-from robotrl.algos.grpo import GrpoCfg, GrpoLearner, token_weights
+from robotrl.algos.grpo import GrpoCfg, GrpoLearner
 from robotrl.algos.learner import Setup
+from robotrl.algos.token_acting import TokenActing
 from robotrl.collect import Decision
 from robotrl.config import EvalCfg, SimCfg, TrainCfg
 from robotrl.curriculum import with_curriculum
@@ -50,7 +52,7 @@ def test_weights_make_the_mean_over_episodes_of_their_tokens_means() -> None:
     episode = torch.tensor([0, 1, 2, 0, 1, 0])
     valid = torch.tensor([[1, 1, 1], [1, 1, 1], [1, 0, 0], [1, 1, 1], [1, 1, 0], [1, 0, 0]]).bool()
     each = torch.rand((6, 3, 2), generator=generator)
-    weight = token_weights(valid, episode, 3, 2)
+    weight = TokenActing().weights(SimpleNamespace(action_width=2), valid, episode, 3)
     found = (weight * each).flatten(1).sum(dim=1).mean()
     expected = torch.stack([each[episode == k][valid[episode == k]].mean() for k in range(3)]).mean()
     assert found == pytest.approx(expected.item(), rel=1e-6)
@@ -225,9 +227,9 @@ def test_the_first_ratio_is_one_and_what_won_gets_likelier(monkeypatch: pytest.M
     scalars = made.iterate()
     assert scalars["ratio_error"] < 1e-5 and scalars["groups_kept"] == 2 and scalars["groups_drawn"] == 2
     found = seen[0]
-    now = made._log_prob(made.seen(found), found.record["tokens"])
+    now = made._log_prob(made.seen(found), found.record)
     made.policy.load_state_dict(before)
-    old = made._log_prob(made.seen(found), found.record["tokens"])
+    old = made._log_prob(made.seen(found), found.record)
     gain = ((now - old) * found.valid[..., None]).sum(dim=(1, 2))
     won = found.success[found.episode]
     assert gain[won].mean() > 0 > gain[~won].mean()

@@ -26,6 +26,7 @@ from walk_sim import Walk
 import robotrl
 from robotrl.algos.bc import BcCfg
 from robotrl.algos.dppo import DppoCfg
+from robotrl.algos.flow_grpo import FlowGrpoCfg
 from robotrl.algos.flow_noise import FlowNoiseCfg
 from robotrl.algos.flow_sde import FlowSdeCfg
 from robotrl.algos.learner import Setup
@@ -91,6 +92,12 @@ ROWS = {
     "grpo": Row(TOKENS, lambda: grpo.policy_on(grpo.tabletop(1)), sim=grpo.tabletop, prepare=rigged),
     "srpo": Row(
         replace(TOKENS, progress="sight"), lambda: grpo.policy_on(grpo.tabletop(1)), sim=grpo.tabletop, prepare=rigged
+    ),
+    "flow-grpo": Row(
+        FlowGrpoCfg(iterations=2, group_size=4, groups=2, tries=2, minibatch=16, correlation=0.9),
+        lambda: flows.policy_on("smolvla"),
+        sim=grpo.tabletop,
+        prepare=rigged,
     ),
     "vla-rl": Row(vla_rl.CFG, lambda: grpo.policy_on(grpo.tabletop(1)), sim=grpo.tabletop),
     "reinflow pi0": Row(ReinFlowCfg(**ON_LINE), lambda: flows.policy_on("pi0"), sim=grpo.tabletop),

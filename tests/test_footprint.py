@@ -124,9 +124,10 @@ def once(policy: Any, rows: int) -> None:
     """An update of GRPO's loss by the engine, as its learner makes it."""
     from robotrl.algos.engine import Engine, Group
     from robotrl.algos.grpo import GrpoLoss
+    from robotrl.algos.token_acting import TokenActing
 
     engine = Engine(
-        GrpoLoss(policy, grpo.CFG),
+        GrpoLoss(policy, TokenActing(), grpo.CFG),
         (Group("policy.", 1.0),),
         minibatch=rows,
         carry=torch.zeros(1),

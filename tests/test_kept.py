@@ -18,6 +18,7 @@ import torch
 import robotrl
 from robotrl.adapters import adapt
 from robotrl.algos.bc import BcCfg
+from robotrl.algos.flow_grpo import FlowGrpoCfg
 from robotrl.algos.flow_sde import FlowSdeCfg
 from robotrl.algos.footprint import Load, described, footprint, without_memory
 from robotrl.algos.kept import Kept
@@ -123,6 +124,9 @@ def learner(name: str, what: Cache, path: Path) -> Any:
         cfg: Any = wide if name == "grpo" else replace(vla_rl.CFG, critic_warmup=0, epochs=2)
         return cfg.build(Setup(grpo.tabletop, None, token(), None, seed=0, cache=what))
     policy = MAKE["pi0" if name == "flow-sde" else "smolvla"]()
+    if name == "flow-grpo":
+        cfg = FlowGrpoCfg(iterations=2, group_size=4, groups=2, tries=2, minibatch=16, epochs=2)
+        return cfg.build(Setup(grpo.tabletop, None, policy, None, seed=0, cache=what))
     if name == "cloning":
         cfg = BcCfg(updates=6, updates_per_iteration=3, batch=8, image_shift=0)
         return cfg.build(Setup(lambda: flows.tabletop(4), None, policy, path, seed=0, cache=what))
@@ -138,6 +142,7 @@ def learner(name: str, what: Cache, path: Path) -> Any:
         ("reinflow", "sight"),
         ("flow-sde", "sight"),
         ("flow-sde", "context"),
+        ("flow-grpo", "sight"),
         ("cloning", "sight"),
     ],
 )
@@ -149,7 +154,7 @@ def test_a_learner_learns_the_same_and_looks_less(
     for kept in ("none", what):
         made = learner(name, kept, path)
         policy = getattr(made, "model", made.policy)
-        if name == "grpo":
+        if name in ("grpo", "flow-grpo"):
             grpo.rigged(monkeypatch, made, [True, False, False, False, False, False, True, True])
         rows: list[int] = []
         sight = policy.net.sight

@@ -410,22 +410,26 @@ def test_noise_steering_works_as_it_is(network: Any) -> None:
     assert all(torch.equal(x, base[name]) for name, x in policy.state_dict().items())
 
 
-def test_what_is_not_executed_has_no_part_in_the_ratio() -> None:
+class Longer(FlowVlaPolicy):
+    """Two more actions than are executed, three more numbers each."""
+
+    @property
+    def chunk(self) -> int:
+        return 4
+
+    def padded(self) -> tuple[int, int]:
+        return self.state_width, 8
+
+
+def longer() -> Any:
     """A policy that says a longer and wider chunk than is executed, as pretrained ones do."""
-
-    class Longer(FlowVlaPolicy):
-        """Two more actions, three more numbers each."""
-
-        @property
-        def chunk(self) -> int:
-            return 4
-
-        def padded(self) -> tuple[int, int]:
-            return self.state_width, 8
-
     torch.manual_seed(0)
     plain = policy_on("smolvla")
-    policy: Any = Longer(plain.observation_spec, plain.action_spec, plain.transforms, plain.cfg).eval()
+    return Longer(plain.observation_spec, plain.action_spec, plain.transforms, plain.cfg).eval()
+
+
+def test_what_is_not_executed_has_no_part_in_the_ratio() -> None:
+    policy = longer()
     assert policy.noise_shape == (4, 8)
     obs = observed()
     assert policy.act(obs).chunk.shape == (SEEN, 2, 5)

@@ -25,7 +25,7 @@ LARGE = (
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-@pytest.mark.parametrize("preset", (*LARGE, "tabletop-reinflow", "tabletop-flow-sde"))
+@pytest.mark.parametrize("preset", (*LARGE, "tabletop-reinflow", "tabletop-flow-sde", "tabletop-flow-grpo"))
 def test_a_profile_makes_a_config_that_can_run(preset: str, profile: str) -> None:
     """Every field as the profile says, all else as before, and nothing that the config's own checks refuse."""
     before = PRESETS.load(preset)()

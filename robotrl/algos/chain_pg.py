@@ -279,6 +279,25 @@ def step_log_prob(log_prob: Tensor) -> Tensor:
 # update
 
 
+def start_from(setup: Setup, method: str) -> Any:
+    """The policy that is fine-tuned.
+
+    Raises:
+        ConfigError: there is none.
+        CapabilityError: it has no denoising chain.
+    """
+    policy: Any = setup.init_policy
+    if policy is None:
+        raise ConfigError(
+            f"init_from is not given: {method} fine-tunes a generative policy (clone one: peg-insert-bc-flow)"
+        )
+    if not isinstance(setup.init_policy, HasChain):
+        raise CapabilityError(
+            f"policy {type(policy).__name__} lacks HasChain: {method} needs a flow or diffusion policy"
+        )
+    return policy
+
+
 class ChainLearner(SimLearner):
     """Fine-tunes a generative policy on line, with whatever method `make_loss` makes.
 
@@ -296,15 +315,7 @@ class ChainLearner(SimLearner):
     def __init__(
         self, cfg: ChainCfg, setup: Setup, method: str, make_loss: Callable[[Any, MakeCritic], ChainLoss]
     ) -> None:
-        policy: Any = setup.init_policy
-        if policy is None:
-            raise ConfigError(
-                f"init_from is not given: {method} fine-tunes a generative policy (clone one: peg-insert-bc-flow)"
-            )
-        if not isinstance(setup.init_policy, HasChain):
-            raise CapabilityError(
-                f"policy {type(policy).__name__} lacks HasChain: {method} needs a flow or diffusion policy"
-            )
+        policy = start_from(setup, method)
         check_settings(cfg, policy.horizon)
         check_decay("algo.ema", cfg.ema)
         if not 0 <= cfg.lr_end <= 1:

@@ -1,8 +1,9 @@
-"""Group-relative policy optimisation of policies that say tokens, as SimpleVLA-RL has it (Li et al. 2025, 2509.09674).
+"""Group-relative policy optimisation, as SimpleVLA-RL has it of policies that say tokens (Li et al. 2025, 2509.09674).
 
 Episodes come in groups from one start. What an episode is worth is how much better it went than the others of its
-group; all of its tokens up to its end share that. Groups in which nearly all or nearly none succeed teach little:
-others are drawn in their place. There is no critic, no reference policy and no entropy bonus.
+group; all that was done up to its end shares that. Groups in which nearly all or nearly none succeed teach little:
+others are drawn in their place. There is no critic, no reference policy and no entropy bonus. Policies that flow learn
+by it, too: `robotrl.algos.flow_grpo`.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from robotrl.algos.engine import Context, EngineMode, LossModule, LossOut
+from robotrl.algos.episode_pg import Acting, EpisodeLearner, Likelihood
 from robotrl.algos.half import in_bf16
 from robotrl.algos.learner import Setup
 from robotrl.algos.on_policy import finite
 from robotrl.algos.rows import part
-from robotrl.algos.token_pg import TokenLearner
+from robotrl.algos.token_acting import TokenActing
 from robotrl.errors import (
     CapabilityError,
     ConfigError,
@@ -28,7 +30,7 @@ from robotrl.errors import (
     out_of_range,
     unknown,
 )
-from robotrl.fn import noise, tokens
+from robotrl.fn import noise
 from robotrl.fn.advantage import group_relative
 from robotrl.fn.loss import weighted_clip
 from robotrl.fn.progress import progress_reward
@@ -103,67 +105,57 @@ class GrpoCfg:
 
     def build(self, setup: Setup) -> GrpoLearner:
         """The learner."""
-        return GrpoLearner(self, setup)
+        return GrpoLearner(self, setup, "GRPO", TokenActing())
 
 
 # loss
 
 
 class GrpoLoss(LossModule):
-    """The clipped surrogate over tokens, each episode counting as much as any other. The carry counts updates.
+    """The clipped surrogate, each episode counting as much as any other. The carry counts updates.
 
     Args:
         policy: what learns.
+        acting: how it acts.
         cfg: settings.
     """
 
     largest: ClassVar[frozenset[str]] = frozenset({"ratio_error"})
 
-    def __init__(self, policy: nn.Module, cfg: GrpoCfg) -> None:
+    def __init__(self, policy: nn.Module, acting: Acting, cfg: GrpoCfg) -> None:
         super().__init__()
         self.policy: Any = policy
-        self._cfg = cfg
+        self._acting, self._cfg = acting, cfg
 
     def forward(self, batch: dict[str, Tensor], context: Context) -> LossOut:
         """See `LossModule`."""
-        cfg, policy = self._cfg, self.policy
-        with in_bf16(cfg.bf16, context.carry.device):
-            logits = policy.token_logits(policy.encode(part(batch, "obs/")), batch["tokens"])
-        log_prob = tokens.log_prob(logits, batch["tokens"], policy.temperature)
-        advantage = batch["advantage"][:, None, None].expand_as(log_prob)
+        cfg = self._cfg
+        log_prob, entropy = likelihood(self._acting, self.policy, part(batch, "obs/"), batch, cfg.bf16)
+        advantage = batch["advantage"].view(-1, *[1] * (log_prob.dim() - 1)).expand_as(log_prob)
         out = weighted_clip(log_prob, batch["log_prob"], advantage, batch["weight"], cfg.clip_low, cfg.clip_high)
         info = {"approx_kl": out.approx_kl, "clip_fraction": out.clip_fraction, "ratio_error": out.ratio_error}
-        with torch.no_grad():
-            info["entropy"] = tokens.entropy(logits, policy.temperature).mean()
-        lr = cfg.lr * warmed(context.carry[0], cfg.warmup).to(logits.dtype)
+        if entropy is not None:
+            info["entropy"] = entropy
+        lr = cfg.lr * warmed(context.carry[0], cfg.warmup).to(log_prob.dtype)
         return LossOut(out.loss, info, (lr,), context.carry + 1)
 
 
-def token_weights(valid: Tensor, episode: Tensor, episodes: int, action: int) -> Tensor:
-    """(D, H, A) weights whose weighted sum, averaged over D, is the mean over episodes of the mean over their tokens.
-
-    Args:
-        valid: (D, H) actions that were carried out.
-        episode: (D,) whose they are.
-        episodes: N.
-        action: A.
-    """
-    steps = valid.float().sum(dim=1)
-    count = steps.new_zeros(episodes).index_add_(0, episode, steps) * action
-    weight = valid.float() * (len(valid) / (episodes * count[episode]))[:, None]
-    return weight[..., None].expand(-1, -1, action)
+def likelihood(acting: Acting, policy: Any, obs: dict[str, Tensor], rows: dict[str, Tensor], bf16: bool) -> Likelihood:
+    """How likely decisions are, computed the same by rollouts' ends and by losses; see `Acting.likelihood`."""
+    with in_bf16(bf16, next(iter(obs.values())).device):
+        return acting.likelihood(policy, obs, rows)
 
 
 # update
 
 
-class GrpoLearner(TokenLearner):
-    """Fine-tunes a policy that says tokens; see `GrpoCfg` and `TokenLearner`."""
+class GrpoLearner(EpisodeLearner):
+    """Fine-tunes a policy relative to groups; see `GrpoCfg` and `EpisodeLearner`."""
 
-    def __init__(self, cfg: GrpoCfg, setup: Setup) -> None:
+    def __init__(self, cfg: GrpoCfg, setup: Setup, method: str, acting: Acting) -> None:
         _check(cfg)
         self.cfg = cfg
-        super().__init__(cfg, setup, "GRPO", lambda policy: GrpoLoss(policy, cfg), cfg.group_size)
+        super().__init__(cfg, setup, method, acting, lambda policy: GrpoLoss(policy, acting, cfg), cfg.group_size)
         self.kept = setup.kept(self.model, cfg.microbatch or cfg.minibatch, cfg.bf16)
         self._eye: Any = None
         if cfg.progress == "sight":
@@ -199,18 +191,20 @@ class GrpoLearner(TokenLearner):
             scalars |= self._update(found, reward)
         return finite(self.world.means(scalars))
 
-    def places(self, rows: Tensor) -> Tensor | None:
-        """See `TokenLearner.places`."""
+    def scores(self, rows: Tensor) -> Tensor | None:
+        """See `EpisodeLearner.scores`."""
         if not self.cfg.correlation:
             return None
-        scores = noise.lasting(self._scores[rows], self.model.horizon, self.cfg.correlation, self._generator)
-        self._scores[rows] = scores[:, -1]
-        return torch.special.ndtr(scores)
+        length, _ = self.acting.series(self.model)
+        scores = noise.lasting(self._scores[rows], length, self.cfg.correlation, self._generator)
+        # the next decision follows what was carried out, which may be less than what was decided
+        self._scores[rows] = scores[:, self.model.horizon - 1]
+        return scores
 
     def _begin(self) -> None:
         """Draws of new episodes have nothing to do with those of the last."""
         if self.cfg.correlation:
-            shape = (self.sim.num_envs, self.model.action_width)
+            shape = (self.sim.num_envs, self.acting.series(self.model)[1])
             self._scores = noise.randn(shape, self._generator, self._engine.device, torch.float64)
 
     def _worth(self, rate: Tensor) -> Tensor:
@@ -250,13 +244,13 @@ class GrpoLearner(TokenLearner):
         everywhere = self.world.total(decisions), self.world.total(episodes)
         # an episode of any process counts as much as any other
         share = (everywhere[0] * episodes) / (everywhere[1] * max(decisions, 1))
-        weight = token_weights(found.valid, found.episode, episodes, self.model.action_width) * share
-        obs = self.kept(self.seen(found))
+        weight = self.acting.weights(self.model, found.valid, found.episode, episodes) * share
+        obs, record = self.kept(self.seen(found)), self.acting.record(found)
         return self.learn(
             {
                 **{f"obs/{key}": x for key, x in obs.items()},
-                "tokens": found.record["tokens"],
-                "log_prob": self._log_prob(obs, found.record["tokens"]),
+                **record,
+                "log_prob": self._log_prob(obs, record) if decisions else weight,
                 "advantage": group_relative(reward).flatten()[found.episode],
                 "weight": weight,
             }
@@ -274,18 +268,14 @@ class GrpoLearner(TokenLearner):
             self._eye.load_state_dict(state["eye"])
 
     @torch.no_grad()
-    def _log_prob(self, obs: dict[str, Tensor], said: Tensor) -> Tensor:
-        """(D, H, A) of tokens under the policy that acted, computed as the loss computes it."""
-        policy, cfg = self.model, self.cfg
-        if not len(said):
-            return said.float()
+    def _log_prob(self, obs: dict[str, Tensor], record: dict[str, Tensor]) -> Tensor:
+        """(D, ...) of what was done, under the policy that acted, computed as the loss computes it."""
+        cfg = self.cfg
 
         def log_prob(some: dict[str, Tensor]) -> Tensor:
-            with in_bf16(cfg.bf16, self._engine.device):
-                logits = policy.token_logits(policy.encode(some), some["tokens"])
-            return tokens.log_prob(logits, some["tokens"], policy.temperature)
+            return likelihood(self.acting, self.model, some, some, cfg.bf16).log_prob
 
-        return in_parts(log_prob, {**obs, "tokens": said}, cfg.microbatch or cfg.minibatch)
+        return in_parts(log_prob, {**obs, **record}, cfg.microbatch or cfg.minibatch)
 
 
 def _check(cfg: GrpoCfg) -> None:

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from robotrl.algos.engine import Context, EngineMode, LossModule, LossOut
+from robotrl.algos.episode_pg import EpisodeLearner
 from robotrl.algos.half import in_bf16
 from robotrl.algos.learner import Setup
 from robotrl.algos.on_policy import finite
 from robotrl.algos.rows import part
-from robotrl.algos.token_pg import TokenLearner
+from robotrl.algos.token_acting import TokenActing
 from robotrl.errors import ConfigError, unknown
 from robotrl.fn import distill, tokens
 from robotrl.load import load_policy
@@ -106,8 +107,8 @@ class OpdLoss(LossModule):
 # update
 
 
-class OpdLearner(TokenLearner):
-    """Distils a teacher into a policy that says tokens; see `OpdCfg` and `TokenLearner`.
+class OpdLearner(EpisodeLearner):
+    """Distils a teacher into a policy that says tokens; see `OpdCfg` and `EpisodeLearner`.
 
     Raises:
         ConfigError: no teacher, an unknown divergence, or a teacher that says other tokens.
@@ -120,7 +121,9 @@ class OpdLearner(TokenLearner):
             raise unknown("algo.divergence", str(cfg.divergence), DIVERGENCES)
         self.cfg = cfg
         teacher = load_policy(cfg.teacher).to(setup.device)
-        super().__init__(cfg, setup, "distillation", lambda policy: OpdLoss(policy, teacher, cfg), group_size=1)
+        super().__init__(
+            cfg, setup, "distillation", TokenActing(), lambda policy: OpdLoss(policy, teacher, cfg), group_size=1
+        )
         check_teacher(teacher, self.model)
 
     def iterate(self) -> dict[str, float]:

@@ -29,7 +29,7 @@ from robotrl.algos.on_policy import (
     rollout_scalars,
     update_scalars,
 )
-from robotrl.algos.token_pg import say, start_from
+from robotrl.algos.token_acting import say, start_from
 from robotrl.checkpoint import generator_state
 from robotrl.collect import Collector, Decision
 from robotrl.errors import CapabilityError, check_at_least, check_positive

@@ -128,6 +128,7 @@ def sample(
     generator: torch.Generator | None = None,
     steps: range | None = None,
     noise_bound: float | None = None,
+    draws: Tensor | None = None,
 ) -> Chain:
     """Draw a chain, or a part of one.
 
@@ -139,19 +140,20 @@ def sample(
         generator: source of the steps' noise.
         steps: consecutive steps out of 0..K-1; by default all.
         noise_bound: the standard normal draws are clipped to this many deviations; the log-density takes no notice.
+        draws: (B, n, H, A) the steps' standard normal draws, made elsewhere; by default they are made here.
 
     Returns:
         The n+1 points of the n steps, and the log-density of each transition under `kernel`.
     """
     x, points, log_probs = noise, [noise], list[Tensor]()
     times, lengths = _grid(policy, noise)
-    for k in steps or range(policy.denoising_steps):
+    for i, k in enumerate(steps or range(policy.denoising_steps)):
         mean, std = kernel(policy, ctx, x, times[k].expand(len(x)), lengths[k].expand(len(x)))
         if std is None:
             x = mean
             log_probs.append(torch.zeros_like(x))
         else:
-            eps = randn(x.shape, generator, x.device, x.dtype)
+            eps = randn(x.shape, generator, x.device, x.dtype) if draws is None else draws[:, i]
             if noise_bound is not None:
                 eps = eps.clamp(-noise_bound, noise_bound)
             x = mean + std * eps

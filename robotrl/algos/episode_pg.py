@@ -1,10 +1,13 @@
-"""What methods that fine-tune policies which say tokens share: rollouts of whole episodes, checkpoints, resume."""
+"""What methods that learn from whole episodes share: rollouts in groups, updates, checkpoints, resume.
+
+How a policy acts, and how likely what it did was, is its `Acting`: by tokens, or through a denoising chain.
+"""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -16,68 +19,109 @@ from robotrl.algos.learner import Setup, SimLearner
 from robotrl.algos.on_policy import epoch_order
 from robotrl.checkpoint import generator_state
 from robotrl.collect import Decision
-from robotrl.errors import CapabilityError, ConfigError, check_at_least, check_decay, check_number, check_positive
+from robotrl.errors import check_at_least, check_decay, check_number, check_positive
 from robotrl.fit import check_fit
 from robotrl.group_rollout import GroupCollector, Trajectories
-from robotrl.spec import HasTokens
 
 POLICY = "policy."
 """Prefix of what learns in a loss."""
 
 
-def start_from(setup: Setup, method: str) -> Any:
-    """The policy that is fine-tuned.
+class Likelihood(NamedTuple):
+    """How likely decisions were."""
 
-    Raises:
-        ConfigError: there is none.
-        CapabilityError: it says no tokens.
+    log_prob: Tensor
+    """(D, ...) one for each part of a decision that has a ratio of its own."""
+    entropy: Tensor | None = None
+    """Mean over the parts, a scalar to log."""
+
+
+class Acting(Protocol):
+    """How a kind of policy acts while it learns, and how likely what it did was."""
+
+    def start(self, setup: Setup, method: str) -> Any:
+        """The policy that is fine-tuned.
+
+        Raises:
+            ConfigError: there is none.
+            CapabilityError: it does not act this way.
+        """
+        ...
+
+    def series(self, policy: Any) -> tuple[int, int]:
+        """(H, W): how many control steps a decision of the policy covers, and the numbers that each is drawn from."""
+        ...
+
+    def decide(
+        self, policy: Any, obs: dict[str, Tensor], generator: torch.Generator, scores: Tensor | None
+    ) -> Decision:
+        """Act on observations (n, ...), from normal scores (n, H, W), or from such as are drawn here."""
+        ...
+
+    def record(self, found: Trajectories) -> dict[str, Tensor]:
+        """What `likelihood` needs of decisions, besides what was observed."""
+        ...
+
+    def likelihood(self, policy: Any, obs: dict[str, Tensor], rows: dict[str, Tensor]) -> Likelihood:
+        """How likely decisions are now; gradients flow.
+
+        Args:
+            policy: what learns.
+            obs: (D, ...) what it saw.
+            rows: (D, ...) what `record` gave, and more.
+        """
+        ...
+
+    def weights(self, policy: Any, valid: Tensor, episode: Tensor, episodes: int) -> Tensor:
+        """(D, ...) weights of a decision's parts, whose weighted sum, averaged over D, is a mean over episodes.
+
+        Args:
+            policy: what learns.
+            valid: (D, H) actions that were carried out.
+            episode: (D,) whose they are.
+            episodes: N.
+        """
+        ...
+
+
+def step_weights(valid: Tensor, episode: Tensor, episodes: int) -> Tensor:
+    """(D, H) weights whose weighted sum, averaged over D, is the mean over episodes of the mean over their steps.
+
+    Args:
+        valid: (D, H) actions that were carried out.
+        episode: (D,) whose they are.
+        episodes: N.
     """
-    if setup.init_policy is None:
-        raise ConfigError(
-            f"init_from is not given: {method} starts from a policy that says tokens; expected a run, e.g. of"
-            " tabletop-bc-token"
-        )
-    if not isinstance(setup.init_policy, HasTokens):
-        raise CapabilityError(
-            f"policy {type(setup.init_policy).__name__} lacks HasTokens: {method} needs the probability of each token"
-        )
-    return setup.init_policy
+    steps = valid.float().sum(dim=1)
+    count = steps.new_zeros(episodes).index_add_(0, episode, steps)
+    return valid.float() * (len(valid) / (episodes * count[episode]))[:, None]
 
 
-class Said(NamedTuple):
-    """What a policy said."""
-
-    ctx: Any
-    """What came before it."""
-    decision: Decision
-    """Its actions; remembered are their tokens (n, H, A)."""
-
-
-def say(policy: Any, obs: dict[str, Tensor], generator: torch.Generator, at: Tensor | None = None) -> Said:
-    """Chunks drawn at a policy's temperature, on observations (n, ...), or said from where `at` (n, H, A) has them."""
-    ctx = policy.encode({key: obs[key] for key in policy.observation_spec})
-    tokens = policy.sample_tokens(ctx, generator, "sample", at)
-    return Said(ctx, Decision(policy.to_actions(policy.from_tokens(tokens)), {"tokens": tokens}))
-
-
-class TokenLearner(SimLearner):
-    """Fine-tunes a policy that says tokens on line.
+class EpisodeLearner(SimLearner):
+    """Fine-tunes a policy on line, by whole episodes.
 
     Args:
         cfg: has `iterations`, `minibatch`, `microbatch`, `epochs`, `lr`, `muon`, `ema`, `grad_norm`, `bf16`, `engine`.
         setup: see `Setup`; a policy to start from is required.
         method: what to call the method in errors.
+        acting: how the policy acts.
         make_loss: (policy) to the method's loss, which has the policy as `policy`.
         group_size: episodes from one start; divides the sim's envs.
 
     Raises:
         ConfigError: settings out of range, no policy to start from, a sim that it is not for, or envs that make no
             whole groups.
-        CapabilityError: the policy says no tokens, or the sim's starts are not numbered.
+        CapabilityError: the policy does not act this way, or the sim's starts are not numbered.
     """
 
     def __init__(
-        self, cfg: Any, setup: Setup, method: str, make_loss: Callable[[Any], LossModule], group_size: int
+        self,
+        cfg: Any,
+        setup: Setup,
+        method: str,
+        acting: Acting,
+        make_loss: Callable[[Any], LossModule],
+        group_size: int,
     ) -> None:
         for name in ("iterations", "minibatch", "epochs"):
             check_at_least(f"algo.{name}", getattr(cfg, name), 1)
@@ -88,7 +132,8 @@ class TokenLearner(SimLearner):
         self._shared = cfg
         self.world, self._seed = setup.world, setup.seed
         torch.manual_seed(setup.seed)
-        self.model = start_from(setup, method)
+        self.acting = acting
+        self.model = acting.start(setup, method)
         """What learns, and acts while it does."""
         self.policy: Any = copy.deepcopy(self.model) if cfg.ema else self.model
         self.sim = setup.make_sim()
@@ -123,13 +168,12 @@ class TokenLearner(SimLearner):
 
     @torch.no_grad()
     def decide(self, obs: dict[str, Tensor], rows: Tensor) -> Decision:
-        """Chunks of envs `rows`, drawn at the policy's temperature; remembered are their tokens."""
-        at = self.places(rows)
+        """Chunks of envs `rows`, drawn as the policy acts while it learns."""
         with in_bf16(self._shared.bf16, self._engine.device):
-            return say(self.model, obs, self._generator, at).decision
+            return self.acting.decide(self.model, obs, self._generator, self.scores(rows))
 
-    def places(self, rows: Tensor) -> Tensor | None:
-        """Where in their distributions tokens (n, H, A) of envs are said from; None draws each for itself."""
+    def scores(self, rows: Tensor) -> Tensor | None:
+        """Normal scores (n, H, W) that envs `rows` act from, see `Acting.series`; None draws each for itself."""
         return None
 
     def seen(self, found: Trajectories) -> dict[str, Tensor]:
@@ -142,9 +186,9 @@ class TokenLearner(SimLearner):
         Of several processes each learns from an even share of all decisions, wherever they were made.
         """
         cfg = self._shared
-        everywhere = self.world.total(len(rows["tokens"]))
+        everywhere = self.world.total(len(rows["weight"]))
         rows = self.world.dealt(rows)
-        size = len(rows["tokens"])
+        size = len(rows["weight"])
         most = self.world.most(size)
         order = epoch_order(size, self._engine.minibatch, cfg.epochs, self._generator, keep_all=True, most=most)
         updates = self._engine.run(rows, order, most, f"env step {self.env_steps}")
