@@ -120,6 +120,8 @@ def flow_grpo() -> TrainCfg[FlowGrpoCfg, FlowVlaCfg]:
         progress="return",
         keep_by="reward",
         correlation=0.9,
+        scale=0.2,
+        start_noise=0.0,
         minibatch=512,
         lr=2e-4,
         muon=2.5,
