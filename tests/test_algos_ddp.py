@@ -397,7 +397,7 @@ def test_groups_of_any_process_are_dealt_out_evenly(together):
     """The second process keeps no group, and yet learns from half of what the first has."""
     first = together[0]["grpo"]["scalars"][0]
     assert first["groups_drawn"] == 4 and first["groups_kept"] == 2
-    alone = rigged_grpo(ALONE)
+    alone = rigged_grpo(ALONE, grpo.CFG, grpo.policy_on(grpo.tabletop(1)))
     told = alone.iterate()
     assert told["groups_kept"] == 2 and first["decisions"] == told["decisions"]
     assert first["rollout_success"] == pytest.approx(told["rollout_success"] / 2)
