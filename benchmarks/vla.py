@@ -3,9 +3,9 @@
 A cell lets a small policy look and read in the frames of 1,000 demonstrations of three families of instructions and in
 scenes of its own, clones some of the demonstrations, fine-tunes the clone, and judges both on 256 starts that nothing
 else saw (split `test`), once with compositions of words that training said, once with those that it never said. Four
-ways to fine-tune start from the same weak clone of 150 demonstrations; a clone of all 1,000 teaches one of them. What
-comes before fine-tuning is made once for each seed, and kept beside the cells. Another cell measures how fast tokens
-are said.
+ways to fine-tune start from the same weak clone of 150 demonstrations; a clone of all 1,000 teaches one of them. Two
+are for policies that flow, and start from a clone of their own. What comes before fine-tuning is made once for each
+seed, and kept beside the cells. Another cell measures how fast tokens are said.
 """
 
 from __future__ import annotations
@@ -73,12 +73,15 @@ FLOW = Stages("flow", "look-flow", "read-flow", "bc-flow")
 COLD = ("temperature=0.5",)
 """For draws that last, which lead further."""
 WEAK = Clone(FEW, 600)
+FLOWN = Clone(DEMOS, 1000)
+"""As weak, of all demonstrations."""
 METHODS = {
     "grpo": Method("token VLA, GRPO", TOKEN, WEAK, "grpo", changes=COLD),
     "grpo-return": Method("token VLA, GRPO on the sim's reward", TOKEN, WEAK, "grpo-return", changes=COLD),
     "srpo": Method("token VLA, SRPO", TOKEN, WEAK, "srpo", changes=COLD),
     "opd": Method("token VLA, taught by a better clone", TOKEN, WEAK, "opd", Clone(DEMOS, 1200)),
-    "reinflow": Method("flow VLA, ReinFlow", FLOW, Clone(DEMOS, 3000), "reinflow"),
+    "flow-grpo": Method("flow VLA, Flow-GRPO on the sim's reward", FLOW, FLOWN, "flow-grpo"),
+    "reinflow": Method("flow VLA, ReinFlow", FLOW, FLOWN, "reinflow"),
 }
 RACED = tuple(name for name, method in METHODS.items() if method.clone == WEAK)
 """Start from the same clone, so that the steps that they take are compared."""
