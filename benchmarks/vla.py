@@ -42,6 +42,8 @@ class Stages(NamedTuple):
     look: str
     read: str
     clone: str
+    bf16: bool = False
+    """Whether it learns in bfloat16, in all stages and in fine-tuning; it is judged in float32."""
 
 
 class Clone(NamedTuple):
@@ -69,7 +71,7 @@ class Method(NamedTuple):
 
 
 TOKEN = Stages("token", "look", "read", "bc-token")
-FLOW = Stages("flow", "look-flow", "read-flow", "bc-flow")
+FLOW = Stages("flow", "look-flow", "read-flow", "bc-flow", bf16=True)
 COLD = ("temperature=0.5",)
 """For draws that last, which lead further."""
 WEAK = Clone(FEW, 600)

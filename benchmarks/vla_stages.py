@@ -51,16 +51,18 @@ def prepare(stages: Stages, wanted: Clone, seed: int, folder: Path, frames: int 
 def configs(stages: Stages, wanted: Clone, seed: int, folder: Path, frames: int = DEMOS) -> tuple[Cfg, Cfg, Cfg]:
     """How a policy looks, reads and is cloned; see `prepare`."""
     common: dict[str, Any] = {"dataset": str(folder / demos_name(frames)), "seed": seed}
-    look = replace(preset(stages.look), **common)
-    read = replace(preset(stages.read), init_from=str(folder / LOOK), **common)
+    look, read, clone = (preset(name, stages.bf16) for name in (stages.look, stages.read, stages.clone))
+    look = replace(look, **common)
+    read = replace(read, init_from=str(folder / LOOK), **common)
     shown = str(folder / demos_name(wanted.demos))
-    clone = replace(preset(stages.clone), dataset=shown, init_from=str(folder / READ), seed=seed)
+    clone = replace(clone, dataset=shown, init_from=str(folder / READ), seed=seed)
     return look, read, replace(clone, algo=replace(clone.algo, updates=wanted.updates))
 
 
-def preset(name: str) -> Cfg:
-    """A preset of the tabletop by the end of its name."""
-    return PRESETS.load(f"tabletop-{name}")()
+def preset(name: str, bf16: bool) -> Cfg:
+    """A preset of the tabletop by the end of its name, learning in bfloat16 or not."""
+    cfg: Cfg = PRESETS.load(f"tabletop-{name}")()
+    return replace(cfg, algo=replace(cfg.algo, bf16=bf16))
 
 
 def clone_name(wanted: Clone) -> str:

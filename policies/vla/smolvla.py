@@ -172,8 +172,10 @@ class SmolVla(nn.Module):
         seen = memory.there[:, None, None, :].expand(-1, -1, count, -1)
         before = torch.ones(count, count, dtype=torch.bool, device=x.device).tril().expand(batch, 1, -1, -1)
         both_masks = torch.cat([seen, before], dim=3)
-        for index, layer in enumerate(self.vlm_with_expert.lm_expert.layers):
-            k, v = (self._split(part[:, index]) for part in (memory.keys, memory.values))
+        # taken apart once: of a layer's own slice the gradient is as large as all layers together, and mostly zeros
+        remembered = zip(memory.keys.unbind(1), memory.values.unbind(1), strict=True)
+        for index, (layer, kept) in enumerate(zip(self.vlm_with_expert.lm_expert.layers, remembered, strict=True)):
+            k, v = (self._split(part) for part in kept)
             if index % cfg.self_every:
                 hidden = through(layer, self._move_in, layer, hidden, k, v, alone, seen)
             else:
