@@ -30,8 +30,6 @@ VAL = 192
 NOISE = 0.05
 """Of the demonstrator's actions."""
 DECODE = "decode"
-RECIPE = 2
-"""Raised where a preset of a method or of what comes before it changes."""
 
 
 class Stages(NamedTuple):
@@ -42,8 +40,8 @@ class Stages(NamedTuple):
     look: str
     read: str
     clone: str
-    bf16: bool = False
-    """Whether it learns in bfloat16, in all stages and in fine-tuning; it is judged in float32."""
+    bf16: bool
+    """Whether all this learns in bfloat16."""
 
 
 class Clone(NamedTuple):
@@ -68,9 +66,13 @@ class Method(NamedTuple):
     """The clone that teaches."""
     changes: tuple[str, ...] = ()
     """Settings of the clone that fine-tuning changes."""
+    bf16: bool = True
+    """Whether fine-tuning computes in bfloat16, which takes two thirds of the time; all are judged in float32."""
+    recipe: int = 3
+    """Raised where a preset of the method or of what comes before it changes."""
 
 
-TOKEN = Stages("token", "look", "read", "bc-token")
+TOKEN = Stages("token", "look", "read", "bc-token", bf16=False)
 FLOW = Stages("flow", "look-flow", "read-flow", "bc-flow", bf16=True)
 COLD = ("temperature=0.5",)
 """For draws that last, which lead further."""
@@ -79,7 +81,9 @@ FLOWN = Clone(DEMOS, 1000)
 """As weak, of all demonstrations."""
 METHODS = {
     "grpo": Method("token VLA, GRPO", TOKEN, WEAK, "grpo", changes=COLD),
-    "grpo-return": Method("token VLA, GRPO on the sim's reward", TOKEN, WEAK, "grpo-return", changes=COLD),
+    "grpo-return": Method(
+        "token VLA, GRPO on the sim's reward", TOKEN, WEAK, "grpo-return", changes=COLD, bf16=False, recipe=2
+    ),
     "srpo": Method("token VLA, SRPO", TOKEN, WEAK, "srpo", changes=COLD),
     "opd": Method("token VLA, taught by a better clone", TOKEN, WEAK, "opd", Clone(DEMOS, 1200)),
     "flow-grpo": Method("flow VLA, Flow-GRPO on the sim's reward", FLOW, FLOWN, "flow-grpo"),
@@ -94,12 +98,12 @@ LEVEL = 0.9
 def cells(quick: bool) -> list[Cell]:
     """The table: every method on every seed, and the decoding; `quick` is seed 0."""
     table = [_cell(name, seed) for seed in (SEEDS[:1] if quick else SEEDS) for name in METHODS]
-    return [*table, Cell(DECODE, SIM, 0, ("python", "-m", "robotrl.benchmarks.vla_decode", OUT), "result.json")]
+    return [*table, Cell(DECODE, SIM, 0, ("python", "-m", "robotrl.benchmarks.vla_decode", OUT), "result.json", 2)]
 
 
 def _cell(method: str, seed: int) -> Cell:
     command = ("python", "-m", "robotrl.benchmarks.vla_cell", method, str(seed), OUT)
-    return Cell(method, SIM, seed, command, "result.json", revision=RECIPE)
+    return Cell(method, SIM, seed, command, "result.json", revision=METHODS[method].recipe)
 
 
 # from cells to figures

@@ -1,21 +1,41 @@
-"""One token more of a Llama whose keys and values of what came before are kept: the loop of autoregressive policies.
+"""A Llama that goes on from what stands before: the loop of autoregressive policies.
 
-`transformers` puts each new key behind a copy of all those before it. Here the prefix's keys stay where they are, and
-only the few of the tokens said so far are put together; rotations and masks are made once for all tokens.
+`transformers` computes the whole last layer of the prefix, of which one row is needed, and puts each new key behind a
+copy of all those before it. Here the last layer is computed for the token that speaks alone, the prefix's keys stay
+where they are, and rotations and masks are made once for all tokens. Where nobody asks for gradients, a CPU multiplies
+by matrices that were brought into its own order first, once for all tokens.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
-from torch.nn.functional import silu
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention, silu
+
+Map = Callable[[Tensor], Tensor]
+
+
+class Layer(NamedTuple):
+    """The parts of a layer that it is made of, ready to be called."""
+
+    norm: Map
+    query: Map
+    key: Map
+    value: Map
+    out: Map
+    mlp_norm: Map
+    gate: Map
+    up: Map
+    down: Map
+    head_width: int
 
 
 class Kept(NamedTuple):
-    """What one layer remembers."""
+    """What one layer remembers; what was said stands apart, lest the prefix be copied or spread."""
 
     keys: Tensor
     """(B, heads, L, width) of the prefix, with positions in them."""
@@ -27,54 +47,102 @@ class Kept(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """Rotation to one position."""
+    """Rotation to positions."""
 
     cos: Tensor
-    """(B, 1, 1, width)"""
+    """(B, 1, T, width)"""
     sin: Tensor
 
+    def __call__(self, x: Tensor) -> Tensor:
+        """Queries or keys (B, heads, T, width) at their places."""
+        a, b = x.chunk(2, dim=-1)
+        return x * self.cos + torch.cat([-b, a], dim=-1) * self.sin
 
-def start(keys: Tensor, values: Tensor) -> Kept:
-    """Nothing has been said yet."""
-    return Kept(keys, values, keys[:, :, :0], values[:, :, :0])
+
+def layers(model: Any) -> list[Layer]:
+    """Those of a `LlamaModel`."""
+    found: list[Layer] = []
+    for layer in model.layers:
+        attention, mlp = layer.self_attn, layer.mlp
+        inside = (attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj)
+        query, key, value, out = map(_ordered, inside)
+        gate, up, down = map(_ordered, (mlp.gate_proj, mlp.up_proj, mlp.down_proj))
+        norms = layer.input_layernorm, layer.post_attention_layernorm
+        found.append(Layer(norms[0], query, key, value, out, norms[1], gate, up, down, attention.head_dim))
+    return found
 
 
-def turns(model: Any, at: Tensor, like: Tensor) -> list[Turn]:
-    """Rotations to the positions (B, T) of T tokens."""
+def turn_to(model: Any, at: Tensor, like: Tensor) -> Turn:
+    """Rotation to the positions (B, T)."""
     cos, sin = model.rotary_emb(like, at)
-    return [Turn(cos[:, None, t : t + 1], sin[:, None, t : t + 1]) for t in range(at.shape[1])]
+    return Turn(cos[:, None], sin[:, None])
 
 
-def step(model: Any, x: Tensor, turn: Turn, hidden_from: Tensor, kept: list[Kept]) -> tuple[Tensor, list[Kept]]:
-    """The normed hidden state (B, 1, D) of one token, and what is kept after it.
+def each_of(turn: Turn) -> list[Turn]:
+    """The rotations to each of T positions."""
+    return [Turn(turn.cos[:, :, t : t + 1], turn.sin[:, :, t : t + 1]) for t in range(turn.cos.shape[2])]
+
+
+def read(stack: list[Layer], x: Tensor, turn: Turn, mask: Tensor, last: Tensor) -> tuple[Tensor, list[Kept]]:
+    """The hidden state (B, 1, D), not normed yet, of the prefix's last token, and what is kept of all of it.
 
     Args:
-        model: a `LlamaModel`.
+        stack: layers.
+        x: (B, L, D) embeddings.
+        turn: to their positions.
+        mask: (B, 1, L, L) what is added to scores.
+        last: (B,) where the last token stands.
+    """
+    rows = torch.arange(len(x), device=x.device)
+    asking, asked_at, seen = x, turn, mask
+    kept: list[Kept] = []
+    for layer in stack:
+        normed = layer.norm(x)
+        k, v = turn(_heads(layer, layer.key(normed))), _heads(layer, layer.value(normed))
+        k, v = k.contiguous(), v.contiguous()
+        kept.append(Kept(k, v, k[:, :, :0], v[:, :, :0]))
+        if layer is stack[-1]:
+            # what the others would say is not asked
+            asking, normed, seen = x[rows, last][:, None], normed[rows, last][:, None], mask[rows, :, last][:, :, None]
+            asked_at = Turn(turn.cos[rows, :, last][:, :, None], turn.sin[rows, :, last][:, :, None])
+        q = asked_at(_heads(layer, layer.query(normed)))
+        mixed = scaled_dot_product_attention(q, k, v, attn_mask=seen, enable_gqa=q.shape[1] != k.shape[1])
+        asking = x = _after(layer, asking, mixed.transpose(1, 2).flatten(2))
+    return asking, kept
+
+
+def step(stack: list[Layer], x: Tensor, turn: Turn, hidden_from: Tensor, kept: list[Kept]) -> tuple[Tensor, list[Kept]]:
+    """The hidden state (B, 1, D), not normed yet, of one token, and what is kept after it.
+
+    Args:
+        stack: layers.
         x: (B, 1, D) its embedding.
         turn: to its position.
         hidden_from: (B, 1, 1, L) what is added to scores of the prefix: the lowest number where there is a gap.
         kept: by layer.
     """
     after: list[Kept] = []
-    for layer, memory in zip(model.layers, kept, strict=True):
-        attention = layer.self_attn
-        normed = layer.input_layernorm(x)
-        q, k, v = (
-            project(normed).unflatten(2, (-1, attention.head_dim)).transpose(1, 2)
-            for project in (attention.q_proj, attention.k_proj, attention.v_proj)
-        )
-        q, k = _turned(q, turn), _turned(k, turn)
-        memory = Kept(
-            memory.keys,
-            memory.values,
-            torch.cat([memory.new_keys, k], dim=2),
-            torch.cat([memory.new_values, v], dim=2),
+    for layer, memory in zip(stack, kept, strict=True):
+        normed = layer.norm(x)
+        q, k, v = (_heads(layer, project(normed)) for project in (layer.query, layer.key, layer.value))
+        memory = memory._replace(
+            new_keys=torch.cat([memory.new_keys, turn(k)], dim=2), new_values=torch.cat([memory.new_values, v], dim=2)
         )
         after.append(memory)
-        x = x + attention.o_proj(_attend(q, memory, hidden_from))
-        normed = layer.post_attention_layernorm(x)
-        x = x + layer.mlp.down_proj(silu(layer.mlp.gate_proj(normed)) * layer.mlp.up_proj(normed))
-    return model.norm(x), after
+        x = _after(layer, x, _attend(turn(q), memory, hidden_from))
+    return x, after
+
+
+def _heads(layer: Layer, x: Tensor) -> Tensor:
+    """(B, T, heads * width) to (B, heads, T, width)."""
+    return x.unflatten(2, (-1, layer.head_width)).transpose(1, 2)
+
+
+def _after(layer: Layer, x: Tensor, mixed: Tensor) -> Tensor:
+    """The rest of a layer: what attention gave is added, then what the MLP makes of it."""
+    x = x + layer.out(mixed)
+    normed = layer.mlp_norm(x)
+    return x + layer.down(silu(layer.gate(normed)) * layer.up(normed))
 
 
 def _attend(q: Tensor, memory: Kept, hidden_from: Tensor) -> Tensor:
@@ -91,6 +159,15 @@ def _attend(q: Tensor, memory: Kept, hidden_from: Tensor) -> Tensor:
     return out.reshape(batch, 1, heads * width)
 
 
-def _turned(x: Tensor, turn: Turn) -> Tensor:
-    a, b = x.chunk(2, dim=-1)
-    return x * turn.cos + torch.cat([-b, a], dim=-1) * turn.sin
+# products
+
+
+def _ordered(module: Any) -> Map:
+    """A linear layer whose matrix lies as oneDNN multiplies by it; whatever else it is, as it is."""
+    plain = type(module) is nn.Linear and module.weight.device.type == "cpu" and module.weight.dtype == torch.float32
+    watched = torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu")
+    if not plain or watched or not torch.backends.mkldnn.is_available():
+        return module
+    ops: Any = torch.ops.mkldnn
+    matrix = ops._reorder_linear_weight(module.weight.detach(), None)
+    return lambda x: ops._linear_pointwise(x, matrix, module.bias, "none", [], "")

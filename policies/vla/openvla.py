@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from robotrl.errors import ConfigError, unknown
 from robotrl.policies.vla import decode
@@ -219,15 +219,9 @@ class OpenVla(nn.Module):
         inputs = torch.cat([prefix.embeddings, after.to(prefix.embeddings.dtype)], dim=1)
         return self._hidden(inputs, attention(there, inputs.dtype, causal), places(there))
 
-    def _hidden(self, inputs: Tensor, mask: Tensor, at: Tensor, cache: DynamicCache | None = None) -> Tensor:
-        """Hidden states (B, T, D) of embeddings (B, T, D) at positions (B, T), behind what the cache holds."""
-        out = self.language_model.model(
-            inputs_embeds=inputs,
-            attention_mask=mask,
-            position_ids=at,
-            past_key_values=cache,
-            use_cache=cache is not None,
-        )
+    def _hidden(self, inputs: Tensor, mask: Tensor, at: Tensor) -> Tensor:
+        """Hidden states (B, T, D) of embeddings (B, T, D) at positions (B, T)."""
+        out = self.language_model.model(inputs_embeds=inputs, attention_mask=mask, position_ids=at, use_cache=False)
         return out.last_hidden_state
 
     def _behind(self, hidden: Tensor, prefix: Prefix, count: int) -> Tensor:
@@ -252,20 +246,19 @@ class OpenVla(nn.Module):
         """
         if self.cfg.decoding == "parallel":
             return choose(self._parallel(prefix, count))
-        model, cache = self.language_model.model, DynamicCache()
-        there, at = prefix.there, places(prefix.there)
-        whole = self._hidden(prefix.embeddings, attention(there, prefix.embeddings.dtype, causal=True), at, cache)
-        hidden = whole[torch.arange(len(there)), last_of(there)][:, None]
-        filled: Any = cache.layers
-        kept = [decode.start(layer.keys, layer.values) for layer in filled]
+        model, (embeddings, there) = self.language_model.model, prefix
+        stack, at = decode.layers(model), places(there)
+        mask = attention(there, embeddings.dtype, causal=True)
+        turn = decode.turn_to(model, at, embeddings)
+        hidden, kept = decode.read(stack, embeddings, turn, mask, last_of(there))
         seen = hiding(there[:, None], hidden.dtype)
         behind = at[:, -1:] + 1 + torch.arange(count - 1, device=at.device)
         said: list[Tensor] = []
-        for turn in [*decode.turns(model, behind, hidden), None]:
-            said.append(choose(self._head(hidden))[:, 0])
+        for turn in [*decode.each_of(decode.turn_to(model, behind, hidden)), None]:
+            said.append(choose(self._head(model.norm(hidden)))[:, 0])
             if turn is not None:
                 new = model.embed_tokens(to_ids(said[-1], self.cfg.text.end))[:, None]
-                hidden, kept = decode.step(model, new, turn, seen, kept)
+                hidden, kept = decode.step(stack, new, turn, seen, kept)
         return torch.stack(said, dim=1)
 
 

@@ -121,8 +121,9 @@ class Pi0(nn.Module):
         """See `FlowNet.moving`."""
         cache = DynamicCache()
         shape = (self.cfg.kv_heads, self.cfg.head_width)
-        for index in range(self.cfg.layers):
-            k, v = (part[:, index].unflatten(2, shape).transpose(1, 2) for part in (memory.keys, memory.values))
+        # taken apart once: of a layer's own slice the gradient is as large as all layers together, and mostly zeros
+        for index, kept in enumerate(zip(memory.keys.unbind(1), memory.values.unbind(1), strict=True)):
+            k, v = (part.unflatten(2, shape).transpose(1, 2) for part in kept)
             cache.update(k, v, index)
         asked = self.net.embed_action_time(memory.state, x, 1 - t)
         out = self.net.model(action_embeds=asked, attention_mask=memory.there.long(), past_key_values=cache)
