@@ -1,7 +1,7 @@
 """Names to code, lazily: tables of "module:attribute" that import nothing until a name is asked for.
 
-A package of yours adds rows through the entry-point groups `robotrl.sims`, `robotrl.robots` and `robotrl.presets`
-(name = "module:attribute"), without touching this file.
+A package of yours adds rows through the entry-point groups `robotrl.sims`, `robotrl.robots`, `robotrl.presets` and
+`robotrl.encoders` (name = "module:attribute"), without touching this file.
 """
 
 from __future__ import annotations
@@ -151,6 +151,14 @@ POLICIES = Table(
     "robotrl.policies",
 )
 """Policy classes with `from_json`."""
+
+ENCODERS = Table(
+    "encoder",
+    {"policy": "robotrl.algos.encoders:own"},
+    "robotrl.encoders",
+    families={"run:": "robotrl.algos.encoders:of_run"},
+)
+"""Factories `make(policy, observation_spec) -> nn.Module`; see `robotrl/algos/encoders.py`."""
 
 PRESETS = Table(
     "preset",

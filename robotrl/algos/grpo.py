@@ -22,7 +22,6 @@ from robotrl.algos.on_policy import finite
 from robotrl.algos.rows import part
 from robotrl.algos.token_acting import TokenActing
 from robotrl.errors import (
-    CapabilityError,
     ConfigError,
     check_at_least,
     check_number,
@@ -37,7 +36,8 @@ from robotrl.fn.progress import progress_reward
 from robotrl.fn.schedule import warmed
 from robotrl.group_rollout import Trajectories, chosen, together
 from robotrl.parts import in_parts
-from robotrl.spec import HasEye, HasScenarios
+from robotrl.registry import ENCODERS
+from robotrl.spec import HasScenarios
 
 Progress = Literal["none", "sight", "return"]
 PROGRESS: tuple[Progress, ...] = ("none", "sight", "return")
@@ -65,8 +65,11 @@ class GrpoCfg:
     """Whether groups are dropped by their success, or, with progress, only where all rewards are the same: then groups
     in which all fail teach, too."""
     progress: Progress = "none"
-    """What a failure is worth: nothing; how near it came to successes of its task by the policy's own sight at the
-    start of the run (SRPO); or, as any episode then, what the sim's rewards of it add up to."""
+    """What a failure is worth: nothing; how near it came by sight to successes of its task (SRPO); or, as any episode
+    then, what the sim's rewards of it add up to."""
+    encoder: str = "policy"
+    """Whose sight tells how near: the policy's own at the start of the run, "run:PATH" for that of another policy, or a
+    row of `robotrl list encoders`."""
     progress_cap: float = 0.6
     """What a failure is worth at most."""
     progress_steepness: float = 10.0
@@ -159,11 +162,8 @@ class GrpoLearner(EpisodeLearner):
         self.kept = setup.kept(self.model, cfg.microbatch or cfg.minibatch, cfg.bf16)
         self._eye: Any = None
         if cfg.progress == "sight":
-            if not isinstance(self.model, HasEye):
-                raise CapabilityError(
-                    f"policy {type(self.model).__name__} lacks HasEye: algo.progress needs its sight (sight)"
-                )
-            self._eye = self.model.eye()
+            make = ENCODERS.load(cfg.encoder)
+            self._eye = make(self.model, self.sim.observation_spec).to(setup.device).requires_grad_(False).eval()
 
     def iterate(self) -> dict[str, float]:
         """Rollouts until enough groups are kept, then the updates."""
@@ -234,7 +234,7 @@ class GrpoLearner(EpisodeLearner):
 
     @torch.no_grad()
     def _sight(self, found: Trajectories) -> Tensor:
-        """(N, F) mean over each episode's decisions of what the eye makes of them."""
+        """(N, F) mean over each episode's decisions of what the encoder makes of them."""
         features = in_parts(self._eye, found.obs, self.cfg.minibatch).float()
         total = features.new_zeros((len(found.success), features.shape[1])).index_add_(0, found.episode, features)
         return total / torch.bincount(found.episode, minlength=len(total))[:, None]
@@ -292,6 +292,9 @@ def _check(cfg: GrpoCfg) -> None:
     for name, value, known in (("keep_by", cfg.keep_by, KEEP), ("progress", cfg.progress, PROGRESS)):
         if value not in known:
             raise unknown(f"algo.{name}", str(value), known)
+    ENCODERS.check(cfg.encoder)
+    if cfg.encoder != GrpoCfg.encoder and cfg.progress != "sight":
+        raise ConfigError(f"algo.encoder is {cfg.encoder!r} beside algo.progress {cfg.progress!r}: expected sight")
     if not 0 < cfg.progress_cap < 1:
         raise out_of_range("algo.progress_cap", cfg.progress_cap, "above 0, below 1: less than a success")
     check_positive("algo.progress_steepness", cfg.progress_steepness)

@@ -10,7 +10,7 @@ import tyro
 
 from robotrl.commands.parsing import parse
 
-Kind = Literal["all", "sims", "presets", "robots", "benches"]
+Kind = Literal["all", "sims", "presets", "robots", "encoders", "benches"]
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,11 @@ def main(argv: Sequence[str]) -> int:
 def rows() -> dict[str, dict[str, str]]:
     """Kind to name to where it comes from."""
     from robotrl.benchmarks import BENCHES
-    from robotrl.registry import PRESETS, ROBOTS, SIMS
+    from robotrl.registry import ENCODERS, PRESETS, ROBOTS, SIMS
 
     return {
         "sims": {**SIMS.rows(), **{f"{start}ID": target for start, target in SIMS.families.items()}},
+        "encoders": {**ENCODERS.rows(), **{f"{start}PATH": target for start, target in ENCODERS.families.items()}},
         "presets": PRESETS.rows(),
         "robots": ROBOTS.rows(),
         "benches": {name: f"robotrl.benchmarks.{name}" for name in BENCHES},
