@@ -79,7 +79,7 @@ def run_cell(
 
 def tune_cfg(method: Method, seed: int, base: Path, teaches: Path | None) -> TrainCfg[Any, Any]:
     """How a clone is fine-tuned: the preset, evaluated as deployed."""
-    cfg = preset(method.tune, method.bf16)
+    cfg = preset(method.tune)
     if teaches is not None:
         cfg = replace(cfg, algo=replace(cfg.algo, teacher=str(teaches)))
     return replace(

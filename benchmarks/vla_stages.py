@@ -59,7 +59,7 @@ def configs(stages: Stages, wanted: Clone, seed: int, folder: Path, frames: int 
     return look, read, replace(clone, algo=replace(clone.algo, updates=wanted.updates))
 
 
-def preset(name: str, bf16: bool) -> Cfg:
+def preset(name: str, bf16: bool = False) -> Cfg:
     """A preset of the tabletop by the end of its name, learning in bfloat16 or not."""
     cfg: Cfg = PRESETS.load(f"tabletop-{name}")()
     return replace(cfg, algo=replace(cfg.algo, bf16=bf16))

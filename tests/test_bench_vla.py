@@ -55,7 +55,7 @@ def test_what_a_cell_runs_is_a_valid_config(name, tmp_path):
     for cfg in (look, read, clone, tune):
         configs.check(cfg)
         assert cfg.seed == 2 and cfg.sim.name == SIM
-        assert cfg.algo.bf16 == (method.bf16 if cfg is tune else method.stages.bf16)
+        assert cfg.algo.bf16 == (method.stages.bf16 and cfg is not tune)
     # cloned on what it is fine-tuned on: three families, instructions that training says
     assert look.sim.options == read.sim.options == clone.sim.options
     assert [option for option in tune.sim.options if option != "reward=shaped"] == list(look.sim.options)
@@ -114,7 +114,7 @@ def test_decoding_is_measured_beside_the_peer():
     assert "2 rows, 3 tokens" in figure.note
 
 
-def small(name: str, bf16: bool) -> Any:
+def small(name: str, bf16: bool = False) -> Any:
     """A preset that is done in a moment."""
     cfg = PRESETS.load(f"tabletop-{name}")()
     options = tuple(x for x in cfg.sim.options if not x.startswith("limit_s"))

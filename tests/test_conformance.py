@@ -136,6 +136,18 @@ ADAPTERS = (
     ),
     Adapter(sim="gym/gym_toys:Toy-v0", short={"limit_steps": 10}, short_steps=10, long={"limit_steps": 10_000}),
     Adapter(
+        sim="gym/gym_told:Pointing-v0",
+        short={"limit_steps": 3},
+        short_steps=3,
+        options={
+            "instruction": "attribute:task_description",
+            "vocabulary": "point at the red green blue thing",
+            "longest": 6,
+        },
+        masks=("instruction", "image"),
+        apart=("instruction",),
+    ),
+    Adapter(
         sim="mujoco/quadruped-velocity",
         short={"limit_s": 0.2, "end_on_fall": False},
         short_steps=10,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -67,7 +68,9 @@ def heeded(observation_spec: dict[str, Spec], vectors: Sequence[str], ignored: S
     Raises:
         ConfigError: an unknown column.
     """
-    names = [name for key in vectors for name in observation_spec[key].names]
+    # rows of a list of vectors have the same names
+    specs = [observation_spec[key] for key in vectors]
+    names = [name for spec in specs for _ in range(math.prod(spec.shape[:-1])) for name in spec.names]
     for name in ignored:
         if name not in names:
             raise unknown("policy.ignored", name, names)

@@ -10,7 +10,7 @@ products of matrices are twice as fast.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -28,7 +28,7 @@ def in_bf16(on: bool, device: torch.device) -> AbstractContextManager[Any]:
 
 
 @contextmanager
-def _but_attention(cast: torch.autocast) -> Iterator[None]:
+def _but_attention(cast: torch.autocast) -> Generator[None]:
     with cast, _AttentionInFull():
         yield
 

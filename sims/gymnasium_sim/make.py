@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial, update_wrapper
 from typing import Any
 
 from robotrl.errors import ConfigError, out_of_range, unknown
 from robotrl.sims.gymnasium_sim.base import GymnasiumSim, Parts, SuccessRule
+from robotrl.sims.gymnasium_sim.making import Recipe, known_id, wrappings
 from robotrl.sims.gymnasium_sim.own_vector import OwnVectorEnv
-from robotrl.sims.gymnasium_sim.singles import DrawnEnvs, NumberedDrawnEnvs, NumberedEnvs, SingleEnvs
-from robotrl.sims.gymnasium_sim.spaces import action_codec, leaves
-from robotrl.sims.gymnasium_sim.vector import Vectorization, known_id, make_batch, make_own, probe
+from robotrl.sims.gymnasium_sim.processes import METHODS, Method
+from robotrl.sims.gymnasium_sim.singles import sim_class
+from robotrl.sims.gymnasium_sim.spaces import INSTRUCTION, action_codec, leaves
+from robotrl.sims.gymnasium_sim.telling import telling_of
+from robotrl.sims.gymnasium_sim.vector import Vectorization, make_batch, make_own, probe
 
 DEFAULT_DT_S = 0.05
 """Seconds between two actions of an environment that says nothing of time."""
@@ -23,12 +26,17 @@ def make(
     seed: int,
     *,
     vectorization: Vectorization = "sync",
+    processes: Method | None = None,
     kwargs: Mapping[str, Any] | None = None,
     limit_steps: int | None = None,
     control_dt_s: float | None = None,
     action_bound: float | None = None,
     success: SuccessRule = "auto",
     camera: bool | None = None,
+    wrapper: str | Sequence[str] | None = None,
+    instruction: str | None = None,
+    vocabulary: str | Sequence[str] | None = None,
+    longest: int | None = None,
 ) -> GymnasiumSim:
     """The batched sim of a registered Gymnasium environment.
 
@@ -38,13 +46,21 @@ def make(
         seed: seeds which training starts are drawn.
         vectorization: "sync" steps the environments in turn in this process, "async" in a process each, "vector" uses
             the environment's own vector class.
+        processes: how the processes of "async" start: "fork", "forkserver" or "spawn"; None is Python's own way.
         kwargs: keyword arguments of the environment.
         limit_steps: time limit of an episode in steps; None takes the one that the environment was registered with.
-        control_dt_s: seconds between two actions; None asks the environment (`dt`, then `render_fps`), else 0.05.
+        control_dt_s: seconds between two actions; None asks the environment (`dt`, `control_timestep`, then
+            `render_fps`), else 0.05.
         action_bound: stands in for infinite bounds of a continuous action.
         success: "auto" takes `success` or `is_success` of `info` and, without them, the rule "survival"; "survival" is
             to reach the time limit; "termination" is to end before it.
         camera: pictures in the render mode "rgb_array"; None has them if a first one can be drawn on this machine.
+        wrapper: "MODULE:CALLABLE", applied to each environment after `gymnasium.make`; several with commas between
+            them or as a list, the first innermost.
+        instruction: what each episode is told to do: a fixed text, "attribute:NAME" of the environment (a text, or a
+            method without arguments that gives one) or "info:KEY" of what `reset` returns, read after each reset.
+        vocabulary: the words that may occur, as a text, a list or "@FILE"; None takes those of a fixed instruction.
+        longest: words of the longest instruction; None takes those of a fixed one without `vocabulary`, else 24.
 
     Raises:
         ConfigError: a value out of range, an id that is unknown, spaces that no policy here can use, or a package that
@@ -55,24 +71,30 @@ def make(
         raise unknown("vectorization", str(vectorization), ("sync", "async", "vector"))
     if success not in ("auto", "survival", "termination"):
         raise unknown("success", str(success), ("auto", "survival", "termination"))
+    if processes is not None and processes not in METHODS:
+        raise unknown("processes", str(processes), METHODS)
     for name, value in (("limit_steps", limit_steps), ("control_dt_s", control_dt_s), ("action_bound", action_bound)):
         if value is not None and not value > 0:
             raise out_of_range(name, value, "above 0")
     given = dict(kwargs or {})
     known_id(env_id)
     if vectorization == "vector":
+        singly = {"wrapper": wrapper, "instruction": instruction, "vocabulary": vocabulary, "longest": longest}
+        for name, value in singly.items():
+            if value is not None:
+                raise out_of_range(name, value, "None with vectorization 'vector', or vectorization 'sync' or 'async'")
         return _make_vector(env_id, num_envs, seed, given, limit_steps, control_dt_s, action_bound, success, camera)
-    seen = probe(env_id, given, pictures=camera is not False)
+    recipe = Recipe(env_id, given, wrappings(wrapper), telling_of(instruction, vocabulary, longest))
+    seen = probe(recipe, pictures=camera is not False)
     if camera and not seen.draws:
         raise ConfigError(f"camera is True: sim 'gym/{env_id}' draws nothing here: {seen.no_picture}")
     found = leaves(seen.observation_space, structure=seen.structure)
     codec = action_codec(seen.action_space, action_bound)
-    env = make_batch(env_id, num_envs, vectorization, given, "rgb_array" if seen.draws else None)
+    env = make_batch(recipe, num_envs, vectorization, processes, "rgb_array" if seen.draws else None)
     limit = limit_steps if limit_steps is not None else seen.limit_steps
     parts = Parts(env_id, env, found, codec, control_dt_s or seen.dt_s or DEFAULT_DT_S, limit, success)
-    if seen.repeats:
-        return NumberedDrawnEnvs(parts, num_envs, seed) if seen.draws else NumberedEnvs(parts, num_envs, seed)
-    return DrawnEnvs(parts, num_envs, seed) if seen.draws else SingleEnvs(parts, num_envs, seed)
+    told = any(leaf.key == INSTRUCTION and leaf.spec.words for leaf in found)
+    return sim_class(seen.repeats, seen.draws, told)(parts, num_envs, seed)
 
 
 def _make_vector(

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import gymnasium as gym
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
@@ -23,6 +23,9 @@ from robotrl.sims.gymnasium_sim.faults import EnvironmentFault
 
 DEATHS = 3
 """Processes of one row that may die one after the other without an episode that ends of itself."""
+Method = Literal["fork", "forkserver", "spawn"]
+METHODS: tuple[Method, ...] = ("fork", "forkserver", "spawn")
+"""How processes start."""
 GONE = (EOFError, BrokenPipeError, ConnectionResetError)
 
 
@@ -178,23 +181,31 @@ def serve(
         env.close()
 
 
-def make_processes(env_id: str, makers: Sequence[Callable[[], gym.Env[Any, Any]]]) -> AsyncVectorEnv:
+def make_processes(
+    env_id: str, makers: Sequence[Callable[[], gym.Env[Any, Any]]], method: Method | None = None
+) -> AsyncVectorEnv:
     """Environments in a process each; rows that ended wait for `reset(options={"reset_mask": ...})`.
 
     A row whose process dies in an episode gives its last observation once more, truncated, with `lost` in `info`.
+
+    Args:
+        env_id: for messages.
+        makers: make the environments.
+        method: how processes start; None is Python's own way.
     """
     # without shared memory: what a process leaves half written there, the next one could not tell
     env = AsyncVectorEnv(
         makers,
         shared_memory=False,
         copy=False,
+        context=method,
         worker=serve,  # pyright: ignore[reportArgumentType]  # declared with two arguments less than it is called with
         autoreset_mode=AutoresetMode.DISABLED,
     )
     pipes: Any = env.parent_pipes
 
     def start(row: int) -> Started:
-        context: Any = multiprocessing.get_context()
+        context: Any = multiprocessing.get_context(method)
         ours, theirs = context.Pipe()
         arguments = CloudpickleWrapper(makers[row]), theirs, ours, None, env.error_queue, env.autoreset_mode, None
         process = context.Process(target=serve, name=f"{env_id}-{row}", args=(row, *arguments), daemon=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,8 @@ from torch import Tensor
 from robotrl.errors import CapabilityError, check_at_least, out_of_range, unknown
 from robotrl.sims import starts
 from robotrl.sims.gymnasium_sim.base import Flags, GymnasiumSim, Obs, Parts, step_of, tensors
+from robotrl.sims.gymnasium_sim.spaces import INSTRUCTION
+from robotrl.sims.gymnasium_sim.words import said
 from robotrl.spec import Split, Step
 
 RESET_OPTIONS = ("state_ids", "stagger")
@@ -157,9 +160,28 @@ class _Pictures(SingleEnvs):
         return out
 
 
-class DrawnEnvs(_Pictures):
-    """`SingleEnvs` with pictures."""
+class _Told(SingleEnvs):
+    """Tells each episode in words what to do (`HasInstructions`)."""
+
+    def __init__(self, parts: Parts, num_envs: int, seed: int) -> None:
+        super().__init__(parts, num_envs, seed)
+        spec = self.observation_spec[INSTRUCTION]
+        self.vocabulary: tuple[str, ...] = spec.words
+        self._numbers: NDArray[np.int32] = np.zeros((num_envs, *spec.shape), np.int32)
+
+    def instructions(self) -> list[str]:
+        """(N) what each env's running episode is told, in the words of the vocabulary; "" before the first reset."""
+        return [said(self.vocabulary, row) for row in self._numbers]
+
+    def _converted(self, observation: Any, rows: NDArray[np.int64] | None = None) -> Obs:
+        out = super()._converted(observation, rows)
+        self._numbers[:] = out[INSTRUCTION]
+        return out
 
 
-class NumberedDrawnEnvs(_Pictures, NumberedEnvs):
-    """`NumberedEnvs` with pictures."""
+@functools.cache
+def sim_class(numbered: bool, draws: bool, told: bool) -> type[SingleEnvs]:
+    """`SingleEnvs` with numbered starts, pictures and instructions, or without."""
+    wanted: tuple[tuple[type[SingleEnvs], bool], ...] = ((_Told, told), (_Pictures, draws), (NumberedEnvs, numbered))
+    parts = tuple(part for part, has in wanted if has)
+    return type(SingleEnvs.__name__, (*parts, SingleEnvs), {})

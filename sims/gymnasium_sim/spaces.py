@@ -14,6 +14,7 @@ from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
 from robotrl.errors import ConfigError, unknown
+from robotrl.sims.gymnasium_sim.words import Words
 from robotrl.spec import Spec
 
 Array = NDArray[Any]
@@ -21,6 +22,8 @@ Path = tuple[str | int, ...]
 
 UNIT_UNKNOWN = "?"
 """Gymnasium's spaces carry no units."""
+STATE, INSTRUCTION = "state", "instruction"
+"""The arrays of a space that has no parts, and of an instruction."""
 LARGEST = 1e30
 """Bounds of an action beyond this are none."""
 
@@ -47,12 +50,12 @@ class ActionCodec(NamedTuple):
     """(N, A) within the bounds of `spec` to the batch that the environment takes."""
 
 
-def leaves(space: Space[Any], top: str = "state", structure: Mapping[str, int] | None = None) -> tuple[Leaf, ...]:
+def leaves(space: Space[Any], top: str = STATE, structure: Mapping[str, int] | None = None) -> tuple[Leaf, ...]:
     """The arrays of an observation space, in the space's order.
 
     Box: float32 of the same shape; images (integers of one byte with two axes or more) stay as they are. Discrete and
-    MultiDiscrete: one column a value, 1 where it holds. MultiBinary: zeros and ones. Dict and Tuple: one array for each
-    part; names of nested parts are joined with "_".
+    MultiDiscrete: one column a value, 1 where it holds. MultiBinary: zeros and ones. Words: their numbers. Dict and
+    Tuple: one array for each part; names of nested parts are joined with "_".
 
     Args:
         space: the space of one environment.
@@ -77,15 +80,24 @@ def pick(observation: Any, path: Path) -> Any:
     return observation
 
 
-def _walk(space: Space[Any], path: Path, top: str, structure: Mapping[str, int] | None) -> list[Leaf]:
-    # parts of a tuple have no names of their own
+def key_of(path: Path, top: str = STATE) -> str:
+    """The name of the array that `path` leads to; `top` stands for a space that has no parts, and before a tuple's."""
     prefix = (top,) if not path or isinstance(path[0], int) else ()
-    key = "_".join(str(step) for step in (*prefix, *path))
+    return "_".join(str(step) for step in (*prefix, *path))
+
+
+def _walk(space: Space[Any], path: Path, top: str, structure: Mapping[str, int] | None) -> list[Leaf]:
+    key = key_of(path, top)
     if isinstance(space, spaces.Dict):
-        return [leaf for name, part in space.spaces.items() for leaf in _walk(part, (*path, name), top, None)]
+        # what has no parts becomes one beside an instruction
+        inside = {top: structure} if not path else {}
+        parts = space.spaces.items()
+        return [leaf for name, part in parts for leaf in _walk(part, (*path, name), top, inside.get(name))]
     if isinstance(space, spaces.Tuple):
         parts = enumerate(space.spaces)
         return [leaf for i, part in parts for leaf in _walk(part, (*path, i), top, None)]
+    if isinstance(space, Words):
+        return [Leaf(key_of(path, INSTRUCTION), path, space.shape, _words(space), lambda raw: raw.astype(np.int32))]
     if isinstance(space, spaces.Box):
         return [_box(space, path, key, structure)]
     if isinstance(space, spaces.Discrete):
@@ -143,6 +155,13 @@ def _multi_discrete(space: spaces.MultiDiscrete, path: Path, key: str) -> Leaf:
         _flags(names),
         lambda raw: one_hot(raw.reshape(len(raw), len(counts)), starts, counts),
     )
+
+
+def _words(space: Words) -> Spec:
+    width = space.shape[0]
+    names = tuple(f"word_{i}" for i in range(width))
+    high = float(len(space.words) - 1)
+    return Spec((width,), names, ("1",) * width, (0.0,) * width, (high,) * width, "int32", space.words)
 
 
 def _flags(names: Sequence[str]) -> Spec:

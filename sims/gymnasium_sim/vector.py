@@ -6,12 +6,10 @@ chooses, each with a seed of its own. An environment's own vector class (`make_o
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 import warnings
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -19,10 +17,12 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from robotrl.errors import ConfigError, nearest
+from robotrl.errors import ConfigError
 from robotrl.sims.gymnasium_sim.faults import EnvironmentFault, Foreign, line
-from robotrl.sims.gymnasium_sim.processes import make_processes
+from robotrl.sims.gymnasium_sim.making import Recipe, bare, make_single, making
+from robotrl.sims.gymnasium_sim.processes import Method, make_processes
 from robotrl.sims.gymnasium_sim.spaces import leaves, pick
+from robotrl.sims.gymnasium_sim.telling import Teller
 
 AnyVectorEnv = VectorEnv[Any, Any, Any]
 Vectorization = Literal["sync", "async", "vector"]
@@ -49,87 +49,29 @@ class Probe(NamedTuple):
     """Why not, otherwise."""
 
 
-def known_id(env_id: str) -> str:
-    """Return `env_id` if Gymnasium knows it; "module:ID" imports the module first.
-
-    Raises:
-        ConfigError: it does not; the nearest id is given.
-    """
-    module, name = env_id.rpartition(":")[0], bare(env_id)
-    try:
-        if module:
-            importlib.import_module(module)
-        gym.spec(name)
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"sim 'gym/{env_id}' needs the module {error.name!r}, which is not installed") from error
-    except gym.error.Error as error:
-        stem = name.rpartition("-v")[0] or name
-        versions = [known for known in gym.registry if known.rpartition("-v")[0] == stem]
-        close = max(versions, key=_version) if versions else nearest(name, gym.registry)
-        hint = f"did you mean 'gym/{close}'? " if close and not module else ""
-        raise ConfigError(
-            f"sim 'gym/{env_id}' is unknown: {hint}`gymnasium.pprint_registry()` lists the ids,"
-            " and 'gym/MODULE:ID' imports a module that registers more"
-        ) from error
-    return env_id
-
-
-def bare(env_id: str) -> str:
-    """The id without the module that registers it."""
-    return env_id.rpartition(":")[2]
-
-
-def _version(env_id: str) -> int:
-    digits = env_id.rpartition("-v")[2]
-    return int(digits) if digits.isdecimal() else -1
-
-
-@contextmanager
-def _making(env_id: str, kwargs: Mapping[str, Any]) -> Generator[None]:
-    """Give what the making of an environment raises the environment's name: foreign code says nothing of where."""
-    try:
-        yield
-    except (gym.error.DependencyNotInstalled, ImportError) as error:
-        raise ConfigError(f"sim 'gym/{env_id}' needs a package that is not installed: {line(error)}") from error
-    except TypeError as error:
-        raise ConfigError(f"sim 'gym/{env_id}': option kwargs is {dict(kwargs)}: {line(error)}") from error
-    except Exception as error:
-        raise EnvironmentFault(f"gym/{env_id}: making it raised {type(error).__name__}: {line(error)}") from error
-
-
-def make_single(env_id: str, kwargs: Mapping[str, Any], render_mode: str | None = None) -> gym.Env[Any, Any]:
-    """One environment, without Gymnasium's time limit: the sim keeps that itself.
-
-    Raises:
-        ConfigError: a package that it needs is missing, or an argument that it does not take.
-        EnvironmentFault: making it raised anything else.
-    """
-    with _making(env_id, kwargs):
-        return gym.make(env_id, max_episode_steps=-1, disable_env_checker=True, render_mode=render_mode, **kwargs)
-
-
-def probe(env_id: str, kwargs: Mapping[str, Any], pictures: bool) -> Probe:
+def probe(recipe: Recipe, pictures: bool) -> Probe:
     """Make one environment, run it twice from the same seed, draw it if `pictures`, and close it.
 
     Raises:
-        ConfigError: see `make_single`.
+        ConfigError: see `make_single` and `Teller`.
         EnvironmentFault: it raised, or gave what its spaces do not allow.
     """
-    spec = gym.spec(bare(env_id))
-    plain = make_single(env_id, kwargs)
+    spec = gym.spec(bare(recipe.env_id))
+    plain = make_single(recipe)
     modes = plain.metadata.get("render_modes") or ()
-    env = Watched(plain, env_id, 0)
+    env = Watched(plain, recipe, 0)
     unwrapped: Any = plain.unwrapped
     runs = [_run(env), _run(env)]
     repeats = all(np.array_equal(a, b) for a, b in zip(*runs, strict=True)) and len(runs[0]) == len(runs[1])
     structure = getattr(unwrapped, "observation_structure", None)
-    dt_s = _seconds(getattr(unwrapped, "dt", None)) or _rate(plain.metadata.get("render_fps"))
+    named = (_seconds(getattr(unwrapped, name, None)) for name in ("dt", "control_timestep"))
+    dt_s = next(filter(None, named), None) or _rate(plain.metadata.get("render_fps"))
     env.close()
     no_picture = "it has no render mode 'rgb_array'" if "rgb_array" not in modes else ""
     if pictures and not no_picture and hasattr(unwrapped, "mujoco_renderer"):
         no_picture = _no_graphics(os.environ, sys.platform)
     if pictures and not no_picture:
-        no_picture = _try_picture(env_id, kwargs)
+        no_picture = _try_picture(recipe)
     return Probe(
         env.observation_space,
         env.action_space,
@@ -156,10 +98,10 @@ def _run(env: Watched) -> list[np.ndarray[Any, Any]]:
     return seen
 
 
-def _try_picture(env_id: str, kwargs: Mapping[str, Any]) -> str:
+def _try_picture(recipe: Recipe) -> str:
     """Why the environment cannot draw itself on this machine; empty if it can."""
     try:
-        env = gym.make(env_id, disable_env_checker=True, render_mode="rgb_array", **kwargs)
+        env = make_single(recipe, "rgb_array")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # GLFW warns about a missing display before it fails
             env.reset(seed=0)
@@ -204,14 +146,19 @@ class Watched(gym.Wrapper[Any, Any, Any, Any]):
 
     Args:
         env: the environment.
-        env_id: its id.
+        recipe: how it was made.
         row: its place in the batch.
+
+    Raises:
+        ConfigError: see `Teller`.
     """
 
-    def __init__(self, env: gym.Env[Any, Any], env_id: str, row: int) -> None:
+    def __init__(self, env: gym.Env[Any, Any], recipe: Recipe, row: int) -> None:
         super().__init__(env)
-        self.leaves = leaves(env.observation_space)
-        self._env_id, self._row, self._steps = env_id, row, 0
+        self._teller = Teller(env, recipe.telling)
+        self.observation_space = self._teller.space
+        self.leaves = leaves(self.observation_space)
+        self._env_id, self._row, self._steps = recipe.env_id, row, 0
         self._resetting, self._stepping, self._rendering = (
             Foreign(name, self._fault) for name in ("reset", "step", "render")
         )
@@ -221,7 +168,8 @@ class Watched(gym.Wrapper[Any, Any, Any, Any]):
         self._steps = 0
         with self._resetting:
             out = self.env.reset(seed=seed, options=options or None)
-        return self._checked(self._values("reset", out, 2)[0]), {}
+        observation, info = self._values("reset", out, 2)
+        return self._checked(self._worded(self._teller.started, observation, info)), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Advance the environment."""
@@ -236,10 +184,12 @@ class Watched(gym.Wrapper[Any, Any, Any, Any]):
             reward = float(number.reshape(()))
         success: dict[str, Any] = {}
         for key in SUCCESS_KEYS:
-            if key in info and np.shape(info[key]) == ():
-                success = {"success": bool(info[key])}
+            # environments that are batches of one give an array or a tensor of one
+            if key in info and (said := np.asarray(info[key])).size == 1:
+                success = {"success": bool(said.reshape(()))}
                 break
-        return self._checked(observation), reward, bool(terminated), bool(truncated), success
+        observation = self._checked(self._worded(self._teller.shown, observation))
+        return observation, reward, bool(terminated), bool(truncated), success
 
     def render(self) -> Any:
         """A picture."""
@@ -251,6 +201,17 @@ class Watched(gym.Wrapper[Any, Any, Any, Any]):
             found = f"{len(out)} values" if isinstance(out, tuple) else type(out).__name__
             raise self._fault(f"{name}() returned {found}: expected a tuple of {count}")
         return out
+
+    def _worded(self, tell: Callable[..., Any], *given: Any) -> Any:
+        """An observation with words; what is wrong with them is said of this env and step."""
+        try:
+            return tell(*given)
+        except ConfigError as error:
+            raise ConfigError(f"{self._where()}: {error}") from error
+        except EnvironmentFault as error:
+            raise self._fault(str(error)) from error
+        except (LookupError, TypeError):
+            raise self._fault("the observation lacks a part that its space has") from None
 
     def _checked(self, observation: Any) -> Any:
         for leaf in self.leaves:
@@ -267,24 +228,31 @@ class Watched(gym.Wrapper[Any, Any, Any, Any]):
         return observation
 
     def _fault(self, what: str) -> EnvironmentFault:
-        return EnvironmentFault(f"gym/{self._env_id}: env {self._row}, episode step {self._steps}: {what}")
+        return EnvironmentFault(f"{self._where()}: {what}")
+
+    def _where(self) -> str:
+        return f"gym/{self._env_id}: env {self._row}, episode step {self._steps}"
 
 
 def make_batch(
-    env_id: str, num_envs: int, vectorization: Vectorization, kwargs: Mapping[str, Any], render_mode: str | None
+    recipe: Recipe,
+    num_envs: int,
+    vectorization: Literal["sync", "async"],
+    method: Method | None,
+    render_mode: str | None,
 ) -> AnyVectorEnv:
     """`num_envs` single environments as Gymnasium's vector environment, in this process or in one process each.
 
-    Rows that ended wait for `reset(options={"reset_mask": ...})`.
+    Rows that ended wait for `reset(options={"reset_mask": ...})`. `method` is how processes start.
     """
 
     def one(row: int) -> gym.Env[Any, Any]:
-        return Watched(make_single(env_id, kwargs, render_mode), env_id, row)
+        return Watched(make_single(recipe, render_mode), recipe, row)
 
     makers = [partial(one, row) for row in range(num_envs)]
     if vectorization == "sync":
         return SyncVectorEnv(makers, copy=False, autoreset_mode=AutoresetMode.DISABLED)
-    return make_processes(env_id, makers)
+    return make_processes(recipe.env_id, makers, method)
 
 
 def make_own(env_id: str, num_envs: int, kwargs: Mapping[str, Any]) -> AnyVectorEnv:
@@ -298,7 +266,7 @@ def make_own(env_id: str, num_envs: int, kwargs: Mapping[str, Any]) -> AnyVector
         raise ConfigError(
             f"sim 'gym/{env_id}' has no vector class of its own: expected vectorization 'sync' or 'async'"
         )
-    with _making(env_id, kwargs):
+    with making(env_id, kwargs):
         env = gym.make_vec(env_id, num_envs=num_envs, vectorization_mode="vector_entry_point", **kwargs)
     if not isinstance(env.metadata.get("autoreset_mode"), AutoresetMode):
         raise ConfigError(

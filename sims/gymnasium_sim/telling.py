@@ -1,0 +1,238 @@
+"""Where an environment's instructions come from, and how they get into its observations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from robotrl.errors import ConfigError, nearest, out_of_range, unknown
+from robotrl.sims.gymnasium_sim.faults import EnvironmentFault, Foreign
+from robotrl.sims.gymnasium_sim.spaces import INSTRUCTION, STATE, Path, key_of
+from robotrl.sims.gymnasium_sim.words import Lexicon, Numbers, Words, lexicon_of
+
+Source = Literal["text", "attribute", "info", "none"]
+READ: tuple[Source, ...] = ("attribute", "info")
+"""Sources that are asked after each reset."""
+
+
+class Telling(NamedTuple):
+    """What a sim is told in words."""
+
+    lexicon: Lexicon
+    source: Source
+    """Of the instruction; "none" where only observations have texts."""
+    name: str
+    """Of the attribute or the key; the text itself, where it is fixed."""
+
+    @property
+    def asked(self) -> str:
+        """The option `instruction`, as it was given."""
+        return self.name if self.source == "text" else f"{self.source}:{self.name}"
+
+
+def telling_of(instruction: Any, vocabulary: Any, longest: Any) -> Telling | None:
+    """What the options `instruction`, `vocabulary` and `longest` ask for; None where they ask for nothing.
+
+    Raises:
+        ConfigError: a value of another kind or out of range, or a source whose words are not known.
+    """
+    if instruction is None and vocabulary is None:
+        if longest is not None:
+            raise out_of_range("longest", longest, "None without the options instruction and vocabulary")
+        return None
+    if instruction is None:
+        return Telling(lexicon_of(None, vocabulary, longest), "none", "")
+    source, name = _source(instruction)
+    if source == "text":
+        lexicon = lexicon_of(name, vocabulary, longest)
+        lexicon.encode(name)
+        return Telling(lexicon, source, name)
+    if vocabulary is None:
+        raise ConfigError(
+            f"instruction is {instruction!r} and vocabulary is None: expected the words that may occur, as a text or as"
+            " @FILE"
+        )
+    return Telling(lexicon_of(None, vocabulary, longest), source, name)
+
+
+def _source(instruction: Any) -> tuple[Source, str]:
+    if not isinstance(instruction, str):
+        raise out_of_range(INSTRUCTION, instruction, "a text, attribute:NAME or info:KEY")
+    kind, colon, name = instruction.partition(":")
+    if not colon or " " in kind:
+        return "text", instruction
+    if not name:
+        raise out_of_range(INSTRUCTION, instruction, "a text, attribute:NAME or info:KEY")
+    for source in READ:
+        if kind == source:
+            return source, name
+    raise unknown("source of the instruction", kind, READ)
+
+
+class Teller:
+    """Puts the words of one environment into its observations.
+
+    Args:
+        env: the environment.
+        telling: what it is told; None where nothing is.
+
+    Raises:
+        ConfigError: the observation has a text and there is no vocabulary, or it has a part called "instruction" while
+            the instruction comes from elsewhere.
+    """
+
+    def __init__(self, env: gym.Env[Any, Any], telling: Telling | None) -> None:
+        self._env, self._telling = env, telling
+        self._texts = texts(env.observation_space)
+        self._parted = isinstance(env.observation_space, spaces.Dict)
+        self._numbers: Numbers | None = None
+        self.space = told_space(env.observation_space, telling)
+        """Of observations with words."""
+
+    def started(self, observation: Any, info: Any) -> Any:
+        """The first observation of an episode, with words.
+
+        Raises:
+            ConfigError: there is no such source, it gave no text, or one that the vocabulary cannot say.
+        """
+        if self._telling is not None and self._telling.source != "none":
+            self._numbers = self._telling.lexicon.encode(self._read(self._telling, info))
+        return self.shown(observation)
+
+    def shown(self, observation: Any) -> Any:
+        """An observation of the running episode, with words.
+
+        Raises:
+            ConfigError: a text that the vocabulary cannot say.
+            LookupError: it lacks a part.
+            TypeError: it has no parts where its space has some.
+        """
+        if self._telling is None:
+            return observation
+        for path in self._texts:
+            observation = replaced(observation, path, lambda value, path=path: self._encoded(value, path))
+        if self._numbers is None:
+            return observation
+        return {**(observation if self._parted else {STATE: observation}), INSTRUCTION: self._numbers}
+
+    def _encoded(self, value: Any, path: Path) -> Numbers:
+        assert self._telling is not None
+        field = f"observation {_name(path)!r}"
+        return self._telling.lexicon.encode(text_of(value, field), field)
+
+    def _read(self, telling: Telling, info: Any) -> str:
+        if telling.source == "text":
+            return telling.name
+        found = _in_info(telling, info) if telling.source == "info" else _attribute(telling, self._env)
+        return text_of(found, f"instruction is {telling.asked!r}, which")
+
+
+def _in_info(telling: Telling, info: Any) -> Any:
+    known = info if isinstance(info, Mapping) else {}
+    if telling.name not in known:
+        raise _missing(telling, "the info of reset() has no such key", [str(key) for key in known])
+    return known[telling.name]
+
+
+def _attribute(telling: Telling, env: gym.Env[Any, Any]) -> Any:
+    """An attribute of the environment without its wrappers, else of one of them; a method is called."""
+    inner, name = env.unwrapped, telling.name
+    with Foreign(name, EnvironmentFault):
+        if hasattr(inner, name):
+            found = getattr(inner, name)
+        elif env.has_wrapper_attr(name):
+            found = env.get_wrapper_attr(name)
+        else:
+            raise _missing(telling, f"{type(inner).__name__} has no such attribute", _attributes(inner))
+        return found() if callable(found) else found
+
+
+def _attributes(holder: object) -> list[str]:
+    return [name for name in dir(holder) if not name.startswith("_")]
+
+
+def _missing(telling: Telling, what: str, choices: list[str]) -> ConfigError:
+    close = nearest(telling.name, choices)
+    hint = f": did you mean '{telling.source}:{close}'?" if close else ""
+    return ConfigError(f"instruction is {telling.asked!r}: expected one that exists; {what}{hint}")
+
+
+def text_of(value: Any, field: str) -> str:
+    """A text, or the one text of a list, tuple or array.
+
+    Raises:
+        ConfigError: it is anything else.
+    """
+    one = value.tolist() if isinstance(value, np.ndarray) else value
+    if isinstance(one, list | tuple) and len(one) == 1:
+        one = one[0]
+    if not isinstance(one, str):
+        raise ConfigError(f"{field} is {repr(value)[:80]}: expected a text, or a list of one")
+    return one
+
+
+def _name(path: Path) -> str:
+    return key_of(path, STATE if path else INSTRUCTION)
+
+
+def texts(space: gym.Space[Any], path: Path = ()) -> tuple[Path, ...]:
+    """Where in an observation space there are texts."""
+    if isinstance(space, spaces.Text):
+        return (path,)
+    if isinstance(space, spaces.Dict):
+        return tuple(found for name, part in space.spaces.items() for found in texts(part, (*path, name)))
+    if isinstance(space, spaces.Tuple):
+        return tuple(found for i, part in enumerate(space.spaces) for found in texts(part, (*path, i)))
+    return ()
+
+
+def told_space(space: gym.Space[Any], telling: Telling | None) -> gym.Space[Any]:
+    """An observation space with `Words` in the place of texts, and with the instruction.
+
+    Raises:
+        ConfigError: see `Teller`.
+    """
+    found = texts(space)
+    if telling is None:
+        if found:
+            raise ConfigError(
+                f"observation {_name(found[0])!r} is a text and vocabulary is None: expected the words that may occur,"
+                " as a text or as @FILE"
+            )
+        return space
+    if telling.source == "none":
+        if not found:
+            raise ConfigError(
+                "vocabulary is given and the observation has no text: expected the option instruction, a text,"
+                " attribute:NAME or info:KEY"
+            )
+        return _in_words(space, telling.lexicon)
+    worded = _in_words(space, telling.lexicon)
+    parts = dict(worded.spaces) if isinstance(worded, spaces.Dict) else {STATE: worded}
+    if INSTRUCTION in parts:
+        raise ConfigError(f"instruction is {telling.asked!r}: expected None, the observation has a part of that name")
+    return spaces.Dict({**parts, INSTRUCTION: Words(telling.lexicon)})
+
+
+def _in_words(space: gym.Space[Any], lexicon: Lexicon) -> gym.Space[Any]:
+    if isinstance(space, spaces.Text):
+        return Words(lexicon)
+    if isinstance(space, spaces.Dict):
+        return spaces.Dict({name: _in_words(part, lexicon) for name, part in space.spaces.items()})
+    if isinstance(space, spaces.Tuple):
+        return spaces.Tuple(tuple(_in_words(part, lexicon) for part in space.spaces))
+    return space
+
+
+def replaced(observation: Any, path: Path, change: Callable[[Any], Any]) -> Any:
+    """A copy of an observation in which the part at `path` is changed; what does not lie on the way is shared."""
+    if not path:
+        return change(observation)
+    part = replaced(observation[path[0]], path[1:], change)
+    if isinstance(observation, Mapping):
+        return {**observation, path[0]: part}
+    return tuple(part if i == path[0] else other for i, other in enumerate(observation))

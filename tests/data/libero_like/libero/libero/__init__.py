@@ -1,0 +1,1 @@
+"""As LIBERO nests it."""
