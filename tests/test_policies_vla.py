@@ -35,6 +35,7 @@ from robotrl.policies.vla.openvla import (
     places,
 )
 from robotrl.policies.vla.prompt import TASK, Prompt, WordTokenizer
+from robotrl.policies.vla.roles import heeded
 from robotrl.policies.vla.token import TokenVlaCfg, TokenVlaPolicy
 from robotrl.policies.vla.vision import DINOV2_L, SIGLIP_SO400M, Tower, TowerCfg
 from robotrl.sims.mujoco.tabletop.language import FAMILIES, VOCABULARY, Family, compositions, encode
@@ -439,6 +440,15 @@ def test_what_a_policy_ignores_changes_nothing_and_is_stored(sim: Any) -> None:
     assert torch.equal(again.heeded, policy.heeded) and policy.heeded.sum() == len(names) - 2
     with pytest.raises(ConfigError, match=r"policy\.ignored 'tip_vel_x' is unknown: did you mean 'tip_vel_x_w'"):
         policy_on(sim, ignored=("tip_vel_x",))
+
+
+def test_of_a_list_of_vectors_each_has_the_same_columns() -> None:
+    """Three things' positions beside a gripper's opening, as cameras' matrices are."""
+    specs = {
+        "opening": Spec((1,), ("opening",), ("m",), (0.0,), (1.0,)),
+        "things": Spec((3, 2), ("x", "y"), ("m",) * 2, (-1.0,) * 2, (1.0,) * 2),
+    }
+    assert heeded(specs, ("opening", "things"), ("y",)).tolist() == [1, 1, 0, 1, 0, 1, 0]
 
 
 def said_and_trained(policy: Any, obs: Any) -> tuple[Tensor, Tensor]:
