@@ -43,7 +43,7 @@ class Stages(NamedTuple):
     read: str
     clone: str
     bf16: bool
-    """Whether all this learns in bfloat16. Fine-tuning does not: it would gain half as much (docs/vla.md)."""
+    """Whether all this learns in bfloat16; fine-tuning never does."""
 
 
 class Clone(NamedTuple):
