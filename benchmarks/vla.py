@@ -43,7 +43,7 @@ class Stages(NamedTuple):
     read: str
     clone: str
     bf16: bool
-    """Whether all this learns in bfloat16; fine-tuning never does."""
+    """Whether all this learns in bfloat16. Fine-tuning does not: by reward it then gains less (docs/vla.md)."""
 
 
 class Clone(NamedTuple):
