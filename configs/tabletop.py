@@ -80,7 +80,7 @@ def vla_rl() -> TrainCfg[VlaRlCfg, TokenVlaCfg]:
 
 def opd() -> TrainCfg[OpdCfg, TokenVlaCfg]:
     """Distil a better policy into one that says the same tokens: `--init-from RUN --algo.teacher RUN`."""
-    return replace(_tune(OpdCfg(iterations=30, lr=2e-4, muon=2.5, ema=0.98), TokenVlaCfg()), checkpoint_every=5)
+    return replace(_tune(OpdCfg(iterations=100, lr=2e-4, muon=2.5, ema=0.98), TokenVlaCfg()), checkpoint_every=5)
 
 
 def look_flow() -> TrainCfg[LookCfg, FlowVlaCfg]:
