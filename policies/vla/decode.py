@@ -165,8 +165,10 @@ def _attend(q: Tensor, memory: Kept, hidden_from: Tensor) -> Tensor:
 def _ordered(module: Any) -> Map:
     """A linear layer whose matrix lies as oneDNN multiplies by it; whatever else it is, as it is."""
     plain = type(module) is nn.Linear and module.weight.device.type == "cpu" and module.weight.dtype == torch.float32
+    # who asks for gradients, traces, casts, or wants to know what is called, gets the layer itself
     watched = torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu")
-    if not plain or watched or not torch.backends.mkldnn.is_available():
+    heard = plain and (module._forward_hooks or module._forward_pre_hooks)
+    if not plain or watched or heard or not torch.backends.mkldnn.is_available():
         return module
     ops: Any = torch.ops.mkldnn
     matrix = ops._reorder_linear_weight(module.weight.detach(), None)
