@@ -24,12 +24,16 @@ class Table:
         group: entry-point group through which other packages add rows.
         families: start of a name to "module:function" that is called with the rest of the name; "gym/Hopper-v5" is
             what the function of "gym/" returns for "Hopper-v5".
+        rest: what the rest of such a name is, for people.
     """
 
-    def __init__(self, kind: str, rows: dict[str, str], group: str, families: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, kind: str, rows: dict[str, str], group: str, families: dict[str, str] | None = None, rest: str = "ID"
+    ) -> None:
         self.kind = kind
         self.group = group
         self.families = families or {}
+        self.rest = rest
         self._rows = rows
 
     def rows(self) -> dict[str, str]:
@@ -48,7 +52,7 @@ class Table:
             ConfigError: the name is unknown; the nearest known one is given.
         """
         if name not in self.rows() and self._family(name) is None:
-            raise unknown(self.kind, name, [*self.names(), *(f"{start}ID" for start in self.families)])
+            raise unknown(self.kind, name, [*self.names(), *(f"{start}{self.rest}" for start in self.families)])
         return name
 
     def _family(self, name: str) -> str | None:
@@ -157,6 +161,7 @@ ENCODERS = Table(
     {"policy": "robotrl.algos.encoders:own"},
     "robotrl.encoders",
     families={"run:": "robotrl.algos.encoders:of_run"},
+    rest="PATH",
 )
 """Factories `make(policy, observation_spec) -> nn.Module`; see `robotrl/algos/encoders.py`."""
 

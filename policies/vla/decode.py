@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention, silu
 
 Map = Callable[[Tensor], Tensor]
+HOOKS = ("_forward_pre_hooks", "_forward_hooks")
+"""Where torch keeps who listens to a layer."""
 
 
 class Layer(NamedTuple):
@@ -167,7 +169,7 @@ def _ordered(module: Any) -> Map:
     plain = type(module) is nn.Linear and module.weight.device.type == "cpu" and module.weight.dtype == torch.float32
     # who asks for gradients, traces, casts, or wants to know what is called, gets the layer itself
     watched = torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu")
-    heard = plain and (module._forward_hooks or module._forward_pre_hooks)
+    heard = plain and any(vars(module)[hooks] for hooks in HOOKS)
     if not plain or watched or heard or not torch.backends.mkldnn.is_available():
         return module
     ops: Any = torch.ops.mkldnn

@@ -37,12 +37,15 @@ def main(argv: Sequence[str]) -> int:
 def rows() -> dict[str, dict[str, str]]:
     """Kind to name to where it comes from."""
     from robotrl.benchmarks import BENCHES
-    from robotrl.registry import ENCODERS, PRESETS, ROBOTS, SIMS
+    from robotrl.registry import ENCODERS, PRESETS, ROBOTS, SIMS, Table
+
+    def named(table: Table) -> dict[str, str]:
+        return {**table.rows(), **{f"{start}{table.rest}": target for start, target in table.families.items()}}
 
     return {
-        "sims": {**SIMS.rows(), **{f"{start}ID": target for start, target in SIMS.families.items()}},
-        "encoders": {**ENCODERS.rows(), **{f"{start}PATH": target for start, target in ENCODERS.families.items()}},
-        "presets": PRESETS.rows(),
-        "robots": ROBOTS.rows(),
+        "sims": named(SIMS),
+        "encoders": named(ENCODERS),
+        "presets": named(PRESETS),
+        "robots": named(ROBOTS),
         "benches": {name: f"robotrl.benchmarks.{name}" for name in BENCHES},
     }
