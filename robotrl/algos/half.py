@@ -47,9 +47,11 @@ class _AttentionInFull(TorchFunctionMode):
         if func is not scaled_dot_product_attention:
             return func(*args, **kwargs)
         with torch.autocast("cpu", enabled=False):
-            full = [x.float() if isinstance(x, torch.Tensor) and x.is_floating_point() else x for x in args]
-            rest = {
-                key: x.float() if isinstance(x, torch.Tensor) and x.is_floating_point() else x
-                for key, x in kwargs.items()
-            }
+            full = [_full(x) for x in args]
+            rest = {key: _full(x) for key, x in kwargs.items()}
             return func(*full, **rest).to(args[0].dtype)
+
+
+def _full(x: Any) -> Any:
+    """A tensor of numbers in float32; masks of truths and all else as they are."""
+    return x.float() if isinstance(x, torch.Tensor) and x.is_floating_point() else x
