@@ -18,7 +18,8 @@ import torch
 
 from robotrl.benchmarks.figures import Figure, paired
 from robotrl.files import dump_json, replace_file
-from robotrl.policies.vla.openvla import OpenVla, OpenVlaCfg, Prefix, TextCfg
+from robotrl.policies.vla.openvla import OpenVla, OpenVlaCfg, TextCfg
+from robotrl.policies.vla.speaker import Prefix
 from robotrl.policies.vla.vision import TowerCfg
 
 ROUNDS = 9

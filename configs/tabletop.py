@@ -53,6 +53,16 @@ def bc_token() -> TrainCfg[BcCfg, TokenVlaCfg]:
     return _clone(TOKENS)
 
 
+def bc_vlm() -> TrainCfg[BcCfg, TokenVlaCfg]:
+    """Clone actions into a vision-language model that says none yet: `--init-from` what `robotrl import vlm-oft` made.
+    For a large one `--lora.rank 32 --lora.heads action_queries`, and `proprio_projector` where it sees the state.
+
+    Demonstrations: as for `bc_token`, with pictures of a size that its eyes are used to.
+    """
+    base = _clone(TOKENS)
+    return replace(base, algo=replace(base.algo, lr=2e-4, muon=0.0, reading=0.0))
+
+
 def grpo() -> TrainCfg[GrpoCfg, TokenVlaCfg]:
     """Fine-tune what `tabletop-bc-token` cloned by group-relative reinforcement learning: `--init-from RUN
     --init-changes temperature=0.5`, colder since draws that last lead further. Matrices move by Muon."""

@@ -172,6 +172,8 @@ def _load(run_or_policy: Any) -> tuple[HasDeploy, Path | None]:
     missing = [name for name in needed if not hasattr(policy, name)]
     if missing:
         raise CapabilityError(f"policy {type(policy).__name__} cannot be exported: it lacks {', '.join(missing)}")
+    if why := getattr(policy, "no_graph", ""):
+        raise CapabilityError(f"policy {type(policy).__name__} cannot be exported: {why}")
     return cast("HasDeploy", policy), run_dir
 
 

@@ -151,6 +151,7 @@ POLICIES = Table(
         "staged": "robotrl.policies.staged:StagedPolicy",
         "steered": "robotrl.policies.steered:SteeredPolicy",
         "token-vla": "robotrl.policies.vla.token:TokenVlaPolicy",
+        "vlm": "robotrl.policies.vla.pretrained_vlm:VlmPolicy",
     },
     "robotrl.policies",
 )
@@ -195,6 +196,7 @@ PRESETS = Table(
         "tabletop-read-flow": "robotrl.configs.tabletop:read_flow",
         "tabletop-bc-token": "robotrl.configs.tabletop:bc_token",
         "tabletop-bc-flow": "robotrl.configs.tabletop:bc_flow",
+        "tabletop-bc-vlm": "robotrl.configs.tabletop:bc_vlm",
         "tabletop-grpo": "robotrl.configs.tabletop:grpo",
         "tabletop-grpo-return": "robotrl.configs.tabletop:grpo_return",
         "tabletop-opd": "robotrl.configs.tabletop:opd",

@@ -12,7 +12,7 @@ from learner_kit import ACTION, FLOW, GAUSSIAN, SPECS, flow, gaussian, same, set
 from torch import nn
 
 from robotrl.algos.bc import BcCfg
-from robotrl.algos.targets import transforms_for
+from robotrl.data.normalisation import transforms_for
 from robotrl.data.reader import read_dataset
 from robotrl.errors import CapabilityError, ConfigError, NumericsError
 from robotrl.fn.clone import flow_matching_loss
@@ -62,6 +62,30 @@ def test_normalisation_is_that_of_the_dataset(walks):
     assert np.allclose(z.std(0), 1, atol=1e-3)
     out = numpy_backend(group.outputs)({"action": np.array([[-1.0], [1.0], [5.0]], np.float32)})["action"]
     assert out.ravel().tolist() == [-1, 1, 1]
+
+
+def test_actions_may_go_by_what_the_robot_did(walks):
+    """-1 and 1 are the 1 % and 99 % quantiles; what it never moved keeps its bounds."""
+    dataset = read_dataset(walks)
+    outputs = transforms_for(dataset, SPECS, ACTION, "quantiles").outputs
+    low, high = (np.float32(dataset.stats["action"][name]) for name in ("q01", "q99"))
+    assert -1 < low[0] < high[0] < 1
+    out = numpy_backend(outputs)({"action": np.array([[-1.0], [1.0], [0.0], [9.0]], np.float32)})["action"]
+    assert out.ravel() == pytest.approx([low[0], high[0], (low[0] + high[0]) / 2, 1.0], abs=1e-6)
+    dataset.stats["action"] = {name: np.zeros_like(x) for name, x in dataset.stats["action"].items()}
+    still = transforms_for(dataset, SPECS, ACTION, "quantiles").outputs
+    assert still == transforms_for(dataset, SPECS, ACTION, "bounds").outputs
+    with pytest.raises(ConfigError, match=r"algo.action_range 'quantile' is unknown: did you mean 'quantiles'"):
+        transforms_for(dataset, SPECS, ACTION, "quantile")
+
+
+def test_a_clone_knows_its_range_of_actions(walks):
+    learner = replace(CFG, updates=300, action_range="quantiles").build(setup(None, FLOW, walks))
+    losses = [learner.iterate()["loss"] for _ in range(learner.iterations)]
+    assert losses[-1] < losses[0]
+    assert learner.policy.transforms == transforms_for(read_dataset(walks), SPECS, ACTION, "quantiles")
+    with pytest.raises(ConfigError, match=r"algo.action_range is 'quantiles' beside --init-from: expected bounds"):
+        replace(CFG, action_range="quantiles").build(setup(learner.policy, FLOW, walks))
 
 
 class Straight(nn.Module):

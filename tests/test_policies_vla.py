@@ -24,18 +24,10 @@ from robotrl.fn import tokens as fn
 from robotrl.fn.clone import clone_loss_of
 from robotrl.load import policy_from_tree, policy_tree
 from robotrl.policies.vla import bins
-from robotrl.policies.vla.openvla import (
-    DECODINGS,
-    OpenVla,
-    OpenVlaCfg,
-    Prefix,
-    TextCfg,
-    attention,
-    last_of,
-    places,
-)
+from robotrl.policies.vla.openvla import OpenVla, OpenVlaCfg, TextCfg
 from robotrl.policies.vla.prompt import TASK, Prompt, WordTokenizer
 from robotrl.policies.vla.roles import heeded
+from robotrl.policies.vla.speaker import DECODINGS, Prefix, attention, last_of, places
 from robotrl.policies.vla.token import TokenVlaCfg, TokenVlaPolicy
 from robotrl.policies.vla.vision import DINOV2_L, SIGLIP_SO400M, Tower, TowerCfg
 from robotrl.sims.mujoco.tabletop.language import FAMILIES, VOCABULARY, Family, compositions, encode

@@ -1,24 +1,109 @@
-"""A Llama that goes on from what stands before: the loop of autoregressive policies.
+"""A language model that goes on from what stands before: the loop of autoregressive policies.
 
-`transformers` computes the whole last layer of the prefix, of which one row is needed, and puts each new key behind a
-copy of all those before it. Here the last layer is computed for the token that speaks alone, the prefix's keys stay
-where they are, and rotations and masks are made once for all tokens. Where nobody asks for gradients, a CPU multiplies
-by matrices that were brought into its own order first, once for all tokens.
+Any of `transformers` goes on with its own cache. For a Llama there is a faster way: `transformers` computes the whole
+last layer of the prefix, of which one row is needed, and puts each new key behind a copy of all those before it. Here
+the last layer is computed for the token that speaks alone, the prefix's keys stay where they are, and rotations and
+masks are made once for all tokens. Where nobody asks for gradients, a CPU multiplies by matrices that were brought into
+its own order first, once for all tokens.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention, silu
+from transformers import DynamicCache, LlamaModel
 
 Map = Callable[[Tensor], Tensor]
 HOOKS = ("_forward_pre_hooks", "_forward_hooks")
 """Where torch keeps who listens to a layer."""
+
+
+class Masks(NamedTuple):
+    """What is added to attention, 0 or the lowest number."""
+
+    prefix: Tensor
+    """(B, 1, L, L) among the prefix."""
+    after: Tensor
+    """(B, 1, 1, L) of the prefix, for all that comes after it: the lowest number where there is a gap."""
+
+
+class Reader(Protocol):
+    """Reads a prefix, then one token after the other."""
+
+    def read(self, embeddings: Tensor, last: Tensor) -> Tensor:
+        """The hidden state (B, 1, D) of a prefix (B, L, D) at its last token (B,)."""
+        ...
+
+    def step(self, new: Tensor) -> Tensor:
+        """The hidden state (B, 1, D) of the next token's embedding (B, 1, D)."""
+        ...
+
+
+def reader(model: Any, masks: Masks, at: Tensor, behind: Tensor) -> Reader:
+    """What reads with a language model.
+
+    Args:
+        model: of `transformers`, from embeddings to hidden states.
+        masks: of the prefix.
+        at: (B, L) or (n, B, L) positions of the prefix.
+        behind: (B, T) or (n, B, T) those of T tokens after it.
+    """
+    # what inherits from a Llama may compute otherwise
+    kind = LlamaReader if type(model) is LlamaModel else CachedReader
+    return kind(model, masks, at, behind)
+
+
+class CachedReader:
+    """Goes on with the cache of `transformers`; see `reader`."""
+
+    def __init__(self, model: Any, masks: Masks, at: Tensor, behind: Tensor) -> None:
+        self._model, self._masks, self._at, self._behind = model, masks, at, behind
+        self._cache: Any = DynamicCache()
+        self._steps = 0
+
+    def read(self, embeddings: Tensor, last: Tensor) -> Tensor:
+        """See `Reader`."""
+        hidden = self._go(embeddings, self._masks.prefix, self._at)
+        return hidden[torch.arange(len(hidden), device=hidden.device), last][:, None]
+
+    def step(self, new: Tensor) -> Tensor:
+        """See `Reader`."""
+        at = self._behind[..., self._steps : self._steps + 1]
+        self._steps += 1
+        since = self._masks.after.new_zeros((len(new), 1, 1, self._steps))
+        return self._go(new, torch.cat([self._masks.after, since], dim=3), at)
+
+    def _go(self, inputs: Tensor, mask: Tensor, at: Tensor) -> Tensor:
+        out = self._model(
+            inputs_embeds=inputs, attention_mask=mask, position_ids=at, past_key_values=self._cache, use_cache=True
+        )
+        return out.last_hidden_state
+
+
+class LlamaReader:
+    """Goes on as this module describes; see `reader`."""
+
+    def __init__(self, model: Any, masks: Masks, at: Tensor, behind: Tensor) -> None:
+        self._model, self._masks, self._at, self._behind = model, masks, at, behind
+        self._stack = layers(model)
+        self._kept: list[Kept] = []
+
+    def read(self, embeddings: Tensor, last: Tensor) -> Tensor:
+        """See `Reader`."""
+        turn = turn_to(self._model, self._at, embeddings)
+        hidden, self._kept = read(self._stack, embeddings, turn, self._masks.prefix, last)
+        self._turns = iter(each_of(turn_to(self._model, self._behind, hidden)))
+        return self._model.norm(hidden)
+
+    def step(self, new: Tensor) -> Tensor:
+        """See `Reader`."""
+        hidden, self._kept = step(self._stack, new, next(self._turns), self._masks.after, self._kept)
+        return self._model.norm(hidden)
 
 
 class Layer(NamedTuple):

@@ -16,9 +16,10 @@ from robotrl.policies.base import Deployed, SpecPolicy
 from robotrl.policies.nets import flat_width, in_full
 from robotrl.policies.vla import bins
 from robotrl.policies.vla.fresh import begin
-from robotrl.policies.vla.openvla import Decoding, OpenVla, OpenVlaCfg, Prefix, TextCfg
+from robotrl.policies.vla.openvla import OpenVla, OpenVlaCfg, TextCfg
 from robotrl.policies.vla.prompt import TASK, Prompt, WordTokenizer
 from robotrl.policies.vla.roles import check_square, heeded, roles, sight_of
+from robotrl.policies.vla.speaker import Decoding, Prefix, Speaker
 from robotrl.policies.vla.vision import TowerCfg
 from robotrl.spec import ActOut, Cache, Mode, Spec
 from robotrl.transforms import TransformGroup
@@ -72,7 +73,7 @@ class TokenVlaCfg:
 
 
 class TokenPolicy(SpecPolicy):
-    """What policies around OpenVLA's network share; satisfies `Policy` and `HasTokens`.
+    """What policies share whose network says tokens; satisfies `Policy` and `HasTokens`.
 
     Args:
         observation_spec: has a square picture, an instruction and, where the network takes one, a measured state.
@@ -88,7 +89,7 @@ class TokenPolicy(SpecPolicy):
 
     deploy_mode: ClassVar[Literal["sample", "mean"]] = "mean"
     changeable: ClassVar[tuple[str, ...]] = ("temperature", "deploy", "label_bins")
-    net: OpenVla
+    net: Speaker
     prompt: Prompt
 
     def __init__(
@@ -119,18 +120,18 @@ class TokenPolicy(SpecPolicy):
     @property
     def bins(self) -> int:
         """Of each element of an action."""
-        return self.net.cfg.bins
+        return self.net.speech.bins
 
     @property
     def _said_at_once(self) -> int:
-        return self.horizon * self.action_width if self.net.cfg.decoding == "parallel" else 1
+        return self.horizon * self.action_width if self.net.speech.decoding == "parallel" else 1
 
     def encode(self, obs: dict[str, Tensor]) -> Prefix:
         """Picture, prompt and state as embeddings, from raw observations."""
         seen = self.seen
         normalised = self._inputs(obs)
         state = None
-        if self.net.cfg.state:
+        if self.net.speech.state:
             state = torch.cat([normalised[key].flatten(1) for key in seen.vectors], dim=1) * self.heeded
         ids, there = self.prompt(obs[seen.words])
         return self.net.prefix(self._patches(obs), ids, there, state)
@@ -149,7 +150,7 @@ class TokenPolicy(SpecPolicy):
 
     def eye(self) -> nn.Module:
         """A frozen copy of what sees: pictures (B, S, S, 3), bytes, to features (B, F), the mean over patches."""
-        return Eye(copy.deepcopy(self.net.vision_backbone), self._picture).requires_grad_(False).eval()
+        return Eye(self.net.eye(), self._picture).requires_grad_(False).eval()
 
     def reader(self) -> nn.Module:
         """A frozen copy that makes observations to the hidden state (B, `width`) at the prompt's last token."""
@@ -158,7 +159,7 @@ class TokenPolicy(SpecPolicy):
     @property
     def reading_width(self) -> int:
         """F of `reading`."""
-        return self.net.cfg.text.width
+        return self.net.width
 
     def reading(self, ctx: Prefix) -> Tensor:
         """(B, n, F) the hidden states from which actions are said; what is known elsewhere comes too late for them."""
@@ -167,11 +168,11 @@ class TokenPolicy(SpecPolicy):
     @property
     def looking_width(self) -> int:
         """F of `looking`."""
-        return self.net.cfg.towers[0].patches * self.net.cfg.text.width
+        return self.net.patches * self.net.width
 
     def looking(self, obs: dict[str, Tensor]) -> Tensor:
         """(B, F) the picture's patches as the language model gets them."""
-        return self.net.projector(self._patches(obs)).flatten(1)
+        return self.net.seen(self._patches(obs)).flatten(1)
 
     def token_logits(self, ctx: Prefix, tokens: Tensor) -> Tensor:
         """(B, H, A, bins) logits of each token of (B, H, A), given those before it where it is one after the other."""

@@ -18,9 +18,10 @@ from robotrl.algos.learner import Setup
 from robotrl.algos.rows import fitting, means, part, run_updates
 from robotrl.algos.scenes import Frames, Scenes, check_reads
 from robotrl.algos.symmetric import Symmetric, changes_of
-from robotrl.algos.targets import hidden_numbers, transforms_for
+from robotrl.algos.targets import hidden_numbers
 from robotrl.checkpoint import generator_state
 from robotrl.data.chunks import check_dataset, load_chunks
+from robotrl.data.normalisation import ActionRange, check_new, transforms_for
 from robotrl.data.reader import read_dataset
 from robotrl.errors import ConfigError, check_at_least, check_decay, check_number, check_positive, out_of_range
 from robotrl.fn.augment import PAD, draw_shifts, random_shift
@@ -57,6 +58,9 @@ class BcCfg:
     """Decay of the averaged weights, which are what is evaluated and fine-tuned; 0 turns averaging off."""
     grad_norm: float = 1.0
     """Gradients are clipped to this norm."""
+    action_range: ActionRange = "bounds"
+    """Of a policy that begins with this run: what its [-1, 1] is, all that the robot can do, or with "quantiles" what
+    it did in the dataset, from 1 to 99 %. It is kept with the policy; one from `--init-from` has its own."""
     image_shift: int = PAD
     """Pictures are shifted by up to so many pixels at random; 0 leaves them."""
     symmetries: tuple[str, ...] = ()
@@ -156,10 +160,11 @@ class BcLearner:
         model: Any = setup.init_policy
         loss = None if model is None else clone_loss_of(model)
         if model is not None:
+            check_new("algo.action_range", cfg.action_range)
             specs = model.observation_spec
         check_dataset(dataset, specs, action_spec, control_dt_s)
         if model is None:
-            model = setup.fresh(specs, action_spec, transforms_for(dataset, specs, action_spec))
+            model = setup.fresh(specs, action_spec, transforms_for(dataset, specs, action_spec, cfg.action_range))
         self._clone = loss or clone_loss_of(model)
         self.model: Any = model
         self.model.control_dt_s = control_dt_s

@@ -33,9 +33,9 @@ from robotrl.algos.off_policy import (
     rows_of,
 )
 from robotrl.algos.rows import means, part, run_updates
-from robotrl.algos.targets import transforms_for
 from robotrl.checkpoint import generator_state, set_generator_state
 from robotrl.data.chunks import check_dataset
+from robotrl.data.normalisation import transforms_for
 from robotrl.data.reader import read_dataset
 from robotrl.data.replay import Mixed, Replay, Sampler, Transitions, Uniform, episode_returns
 from robotrl.errors import ConfigError, check_decay, out_of_range, unknown

@@ -24,9 +24,10 @@ from robotrl.algos.learner import Setup
 from robotrl.algos.rows import fitting, means, part, run_updates
 from robotrl.algos.scenes import Frames, Scenes, check_reads
 from robotrl.algos.symmetric import Symmetric, changes_of
-from robotrl.algos.targets import frames_of, hidden_numbers, transforms_for
+from robotrl.algos.targets import frames_of, hidden_numbers
 from robotrl.checkpoint import generator_state, set_generator_state
 from robotrl.data.chunks import check_dataset
+from robotrl.data.normalisation import ActionRange, check_new, transforms_for
 from robotrl.data.reader import read_dataset
 from robotrl.errors import CapabilityError, ConfigError, check_at_least, check_number, check_positive, out_of_range
 from robotrl.fn.schedule import warmed_cosine
@@ -60,6 +61,8 @@ class LookCfg:
     them by Adam, as all else."""
     grad_norm: float = 1.0
     """Gradients are clipped to this norm."""
+    action_range: ActionRange = "bounds"
+    """See cloning, which goes on with it."""
     symmetries: tuple[str, ...] = ()
     """Kinds of the sim's symmetries under which frames are looked at, too; see cloning."""
     reading: float = 0.0
@@ -150,7 +153,9 @@ class LookLearner:
         check_dataset(dataset, specs, action_spec, control_dt_s)
         model: Any = setup.init_policy
         if model is None:
-            model = setup.fresh(specs, action_spec, transforms_for(dataset, specs, action_spec))
+            model = setup.fresh(specs, action_spec, transforms_for(dataset, specs, action_spec, cfg.action_range))
+        else:
+            check_new("algo.action_range", cfg.action_range)
         if not isinstance(model, HasLooking):
             raise CapabilityError(f"policy {type(model).__name__} lacks HasLooking: it has no eyes to be trained apart")
         if cfg.reading:

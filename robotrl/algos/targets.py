@@ -1,4 +1,4 @@
-"""What learners on a dataset take from it beside its chunks: normalisation, and numbers that a second task tells."""
+"""Numbers that a second task tells, taken from a dataset beside its chunks."""
 
 from __future__ import annotations
 
@@ -11,20 +11,6 @@ from torch import Tensor
 from robotrl.data.layout import observation_key
 from robotrl.data.reader import Dataset
 from robotrl.errors import ConfigError
-from robotrl.policies.base import ACTION
-from robotrl.spec import Spec, measured
-from robotrl.transforms import Clip, TransformGroup, bounds_to_unit, inverse, normalize
-
-
-def transforms_for(dataset: Dataset, specs: Mapping[str, Spec], action_spec: Spec) -> TransformGroup:
-    """Normalisation from a dataset's statistics; actions by their bounds, so that [-1, 1] is all the robot can do.
-
-    Pictures and words are left to the policy.
-    """
-    stats = {key: dataset.stats[observation_key(key)] for key in measured(specs)}
-    inputs = [normalize(key, of["mean"].tolist(), of["std"].tolist(), floor=1e-3) for key, of in stats.items()]
-    from_unit = inverse(bounds_to_unit(ACTION, action_spec.low, action_spec.high))
-    return TransformGroup(tuple(inputs), (from_unit, Clip(ACTION, action_spec.low, action_spec.high)))
 
 
 def frames_of(dataset: Dataset, key: str) -> Tensor:

@@ -11,7 +11,7 @@ import tyro
 
 from robotrl.commands.parsing import at_least, parse
 from robotrl.errors import ConfigError
-from robotrl.importers.layouts import Layout
+from robotrl.importers.layouts import BACKBONES, Layout
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,8 @@ class Args:
     """
 
     layout: Annotated[Layout, tyro.conf.Positional, tyro.conf.arg(metavar="LAYOUT")]
-    """How the directory is laid out: openvla, openvla-oft, lerobot (SmolVLA, pi0) or openpi (pi0)."""
+    """How the directory is laid out: openvla, openvla-oft, lerobot (SmolVLA, pi0) or openpi (pi0); vlm or vlm-oft is a
+    vision-language model of transformers that is to learn to say actions."""
     path: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
     """The directory, or its name on the hub: ORGANISATION/NAME, with @REVISION behind it if not the newest."""
     sim: Annotated[str, tyro.conf.arg(metavar="SIM")]
@@ -42,6 +43,10 @@ class Args:
     """Actions of a chunk that are executed; 0 is what the directory says, or 1."""
     state: int = 0
     """OFT: width of the measured state."""
+    stats: str = ""
+    """vlm, vlm-oft: a dataset whose statistics normalise actions (1 to 99 %) and state; without, actions' bounds do."""
+    template: str = ""
+    """vlm, vlm-oft: the prompt around {picture} and {task}; the family's own if left out."""
     check_data: Path | None = None
     """A dataset of the sim whose recorded actions the policy must come near."""
     tolerance: float = 0.05
@@ -66,7 +71,7 @@ def main(argv: Sequence[str]) -> int:
 
     sim = make_sim(args.sim, num_envs=1, seed=0, **sim_options(args.options))
     try:
-        cfg = ImportCfg(args.vlm, args.key, cameras, args.horizon, args.state)
+        cfg = ImportCfg(args.vlm, args.key, cameras, args.horizon, args.state, args.stats, args.template)
         found = import_policy(
             args.layout,
             args.path,
@@ -82,7 +87,9 @@ def main(argv: Sequence[str]) -> int:
     seen = ", ".join(f"another {key} moves it by {by:.1%}" for key, by in found.effects.pictures.items())
     print(f"{found.path}: {found.source}, {found.parameters:,} parameters, fingerprint {found.fingerprint}")
     print(f"  {seen}, another instruction by {found.effects.words:.1%}")
-    if found.labels is None:
+    if args.layout in BACKBONES:
+        print(f"  says no actions yet: clone some into it, robotrl train tabletop-bc-vlm --init-from {found.path}")
+    elif found.labels is None:
         print("  unverified: compare it with recorded actions by --check-data DATASET")
     else:
         error, other = found.labels.error, found.labels.shuffled

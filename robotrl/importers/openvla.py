@@ -21,8 +21,9 @@ from robotrl.errors import ConfigError, DataError, unknown
 from robotrl.importers.files import read_json, read_tensors, read_tokenizer_file, require
 from robotrl.load import load_weights
 from robotrl.policies.base import ACTION
-from robotrl.policies.vla.openvla import Decoding, OpenVlaCfg, TextCfg
+from robotrl.policies.vla.openvla import OpenVlaCfg, TextCfg
 from robotrl.policies.vla.pretrained import OpenVlaPolicy, OpenVlaPolicyCfg
+from robotrl.policies.vla.speaker import Decoding
 from robotrl.policies.vla.vision import DINOV2_L, SIGLIP_SO400M, TowerCfg
 from robotrl.spec import Spec, measured
 from robotrl.transforms import Affine, Clip, Transform, TransformGroup

@@ -13,7 +13,7 @@ from robotrl.data.reader import read_dataset
 from robotrl.errors import ConfigError, unknown
 from robotrl.importers.examine import Effects, Labels, check_labels, effects, labels
 from robotrl.importers.hub import fetch
-from robotrl.importers.layouts import LAYOUTS, Layout
+from robotrl.importers.layouts import BACKBONES, LAYOUTS, Layout
 from robotrl.load import policy_tree
 from robotrl.spec import Spec, VecSim, visible
 
@@ -36,6 +36,10 @@ class ImportCfg:
     """Actions of a chunk that are executed; 0 is what the directory says, or 1."""
     state: int = 0
     """OFT: width of the measured state."""
+    stats: str = ""
+    """vlm, vlm-oft: a dataset whose statistics normalise actions and state."""
+    template: str = ""
+    """vlm, vlm-oft: the prompt around {picture} and {task}; the family's if left out."""
 
 
 class Imported(NamedTuple):
@@ -60,11 +64,28 @@ def read_layout(layout: Layout, path: str | Path, specs: Mapping[str, Spec], act
         DataError: the directory is not what it should be; see the importers.
     """
     key, horizon = cfg.key or None, cfg.horizon or None
+    camera = next(iter(cfg.cameras.values()), "")
+    decoding: Any = "parallel" if layout.endswith("-oft") else "autoregressive"
+    if layout in BACKBONES:
+        from robotrl.importers.vlm import load_vlm
+
+        return load_vlm(
+            path,
+            specs,
+            action,
+            decoding=decoding,
+            horizon=horizon or 1,
+            state=cfg.state,
+            camera=camera,
+            template=cfg.template,
+            stats=read_dataset(cfg.stats) if cfg.stats else None,
+        )
+    for name, value in (("stats", cfg.stats), ("template", cfg.template)):
+        if value:
+            raise ConfigError(f"{name} is {value!r} beside layout {layout}: expected it of {' and '.join(BACKBONES)}")
     if layout in ("openvla", "openvla-oft"):
         from robotrl.importers.openvla import load_openvla
 
-        camera = next(iter(cfg.cameras.values()), "")
-        decoding: Any = "parallel" if layout == "openvla-oft" else "autoregressive"
         return load_openvla(
             path,
             specs,
