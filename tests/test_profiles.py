@@ -21,11 +21,17 @@ LARGE = (
     "tabletop-srpo",
     "tabletop-vla-rl",
     "tabletop-opd",
+    "simplevla-rl",
+    "srpo",
+    "vla-opd",
 )
+PUBLISHED = ("simplevla-rl", "srpo", "vla-rl", "vla-opd", "pi-rl", "pi-rl-noise")
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-@pytest.mark.parametrize("preset", (*LARGE, "tabletop-reinflow", "tabletop-flow-sde", "tabletop-flow-grpo"))
+@pytest.mark.parametrize(
+    "preset", (*LARGE, "vla-rl", "pi-rl", "pi-rl-noise", "tabletop-reinflow", "tabletop-flow-sde", "tabletop-flow-grpo")
+)
 def test_a_profile_makes_a_config_that_can_run(preset: str, profile: str) -> None:
     """Every field as the profile says, all else as before, and nothing that the config's own checks refuse."""
     before = PRESETS.load(preset)()
@@ -45,6 +51,14 @@ def test_a_profile_makes_a_config_that_can_run(preset: str, profile: str) -> Non
     assert cfg.sim.num_envs % group == 0
     if cfg.shard:
         assert cfg.algo.engine == "eager" and not getattr(cfg.algo, "ema", 0)
+
+
+@pytest.mark.parametrize("preset", PUBLISHED)
+def test_a_published_recipe_fine_tunes_a_stored_policy_and_nothing_else(preset: str) -> None:
+    cfg, _ = parse_preset(preset, ["--init-from", "somewhere"])
+    configs.check(cfg)
+    with pytest.raises(ConfigError, match="init_from is not given: expected a policy to change"):
+        configs.check(parse_preset(preset, [])[0])
 
 
 def test_the_command_line_has_the_last_word() -> None:

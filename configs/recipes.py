@@ -1,0 +1,106 @@
+"""Published recipes for vision-language-action policies of published size, as their authors ran them.
+
+They fine-tune an imported policy (`robotrl import`), on one machine or with a profile on a card:
+`robotrl train simplevla-rl --profile card-80 --init-from POLICY`. The sim is the tabletop, whose pictures have the size
+that such policies see; `--sim.name` and `--sim.options` name another. What a recipe counts in episodes is counted in
+decisions here, of which an episode of their benchmark has 64 (512 control steps, chunks of eight). Small policies on a
+CPU learn by the presets of `robotrl.configs.tabletop`.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from robotrl.algos.flow_noise import FlowNoiseCfg
+from robotrl.algos.flow_sde import FlowSdeCfg
+from robotrl.algos.grpo import GrpoCfg
+from robotrl.algos.opd import OpdCfg
+from robotrl.algos.vla_rl import VlaRlCfg
+from robotrl.config import EvalCfg, SimCfg, TrainCfg
+from robotrl.policies.vla.flow import FlowVlaCfg
+from robotrl.policies.vla.token import TokenVlaCfg
+
+A = TypeVar("A")
+P = TypeVar("P")
+
+DECISIONS = 64
+"""Of an episode."""
+
+
+def simplevla_rl() -> TrainCfg[GrpoCfg, TokenVlaCfg]:
+    """SimpleVLA-RL (Li et al. 2025, 2509.09674): 64 groups of eight, those kept that succeed now and then; four updates
+    of 128 episodes."""
+    algo = GrpoCfg(groups=64, tries=64, minibatch=128 * DECISIONS, lr=5e-6, warmup=0, bf16=True)
+    return _published(algo, TokenVlaCfg(), "temperature=1.6")
+
+
+def srpo() -> TrainCfg[GrpoCfg, TokenVlaCfg]:
+    """SRPO (Fei et al. 2025, 2511.15605): the same with failures worth how near they came; updates of four groups.
+
+    `--algo.keep-by reward` lets groups in which all fail teach, which the published code drops before it looks.
+    """
+    algo = GrpoCfg(
+        groups=64, tries=64, minibatch=32 * DECISIONS, lr=5e-6, warmup=0, bf16=True, progress="sight", keep_by="success"
+    )
+    return _published(algo, TokenVlaCfg(), "temperature=1.6")
+
+
+def vla_rl() -> TrainCfg[VlaRlCfg, TokenVlaCfg]:
+    """VLA-RL (Lu et al. 2025, 2505.18719): PPO on single actions with a critic on a frozen reading.
+
+    Published with adapters of rank 32, which the profiles of single cards have. The paper's sampling of tasks is
+    `--sim.curriculum 1`, its process reward `--algo.process-reward DIR` with `--algo.process-form raw`. It makes one
+    pass over a rollout; here there are two, or nothing would ever be clipped.
+    """
+    algo = VlaRlCfg(env_steps=10_000_000, steps_per_env=128, lr=5e-6, critic_lr=5e-5, warmup=0, bf16=True)
+    return _published(algo, TokenVlaCfg(), "temperature=1.5")
+
+
+def vla_opd() -> TrainCfg[OpdCfg, TokenVlaCfg]:
+    """VLA-OPD, distillation of a better policy on what the weaker one says: `--algo.teacher RUN`."""
+    algo = OpdCfg(iterations=200, minibatch=128 * DECISIONS, lr=2e-6, bf16=True)
+    return _published(algo, TokenVlaCfg(), "temperature=1.6")
+
+
+def pi_rl() -> TrainCfg[FlowSdeCfg, FlowVlaCfg]:
+    """pi_RL by Flow-SDE (2510.25889): PPO through the chain run as a stochastic equation; the expert alone learns."""
+    algo = FlowSdeCfg(
+        env_steps=10_000_000,
+        epochs=4,
+        minibatch=2048,
+        lr=5e-6,
+        critic_lr=1e-4,
+        clip_coef=0.2,
+        scale=0.5,
+        bf16=True,
+        engine="eager",
+    )
+    return _published(algo, FlowVlaCfg(), "trained=expert")
+
+
+def pi_rl_noise() -> TrainCfg[FlowNoiseCfg, FlowVlaCfg]:
+    """pi_RL by Flow-Noise (2510.25889): learned noise of 0.08 to 0.16 in each denoising step, its entropy a bonus."""
+    algo = FlowNoiseCfg(
+        env_steps=10_000_000,
+        epochs=4,
+        minibatch=2048,
+        lr=5e-6,
+        critic_lr=1e-4,
+        clip_coef=0.2,
+        noise_low=0.08,
+        noise_high=0.16,
+        entropy_coef=0.005,
+        bf16=True,
+        engine="eager",
+    )
+    return _published(algo, FlowVlaCfg(), "trained=expert")
+
+
+def _published(algo: A, policy: P, change: str) -> TrainCfg[A, P]:
+    return TrainCfg(
+        sim=SimCfg("mujoco/tabletop", num_envs=64, options=("image=flat_near", "image_size=224")),
+        algo=algo,
+        policy=policy,
+        init_changes=(change,),
+        evaluation=EvalCfg(every=10, episodes=192, num_envs=64),
+    )
