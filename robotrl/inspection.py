@@ -9,11 +9,13 @@ import difflib
 import json
 import os
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from robotrl.errors import DataError
+from robotrl.importers.layouts import BACKBONES
 
 Kind = Literal["bundle", "run", "checkpoint", "dataset"]
 _MARKS: dict[Kind, tuple[str, ...]] = {
@@ -139,12 +141,7 @@ def _checkpoint(found: Description) -> None:
         rows["policy"] = checkpoint.tree["policy"]["description"]["kind"]
         rows["parameters"] = f"{origin['parameters']:,}"
         rows["fingerprint"] = origin["fingerprint"]
-        labels = origin["labels"]
-        rows["recorded actions"] = (
-            "unverified: none were shown"
-            if labels is None
-            else f"missed by {labels['error']:.2%} of the action range in {labels['frames']} frames"
-        )
+        rows["recorded actions"] = _compared(origin)
     for key, value in checkpoint.tree.items():
         rows[f"tree {key}"] = _leaves(value)
     rows["files"] = ", ".join(f"{name} {_size(size)}" for name, (size, _) in sorted(manifest.files.items()))
@@ -217,3 +214,11 @@ def _names(names: tuple[str, ...], units: tuple[str, ...]) -> str:
 
 def _size(count: int) -> str:
     return f"{count / 1024:.1f} KiB" if count < 1 << 20 else f"{count / (1 << 20):.1f} MiB"
+
+
+def _compared(origin: Mapping[str, Any]) -> str:
+    """How near an imported policy came to recorded actions."""
+    labels = origin["labels"]
+    if labels is not None:
+        return f"missed by {labels['error']:.2%} of the action range in {labels['frames']} frames"
+    return "says none yet: clone some" if origin["layout"] in BACKBONES else "unverified: none were shown"
