@@ -6,7 +6,9 @@ is drawn inside our networks, so the second time gives what the first gave.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from functools import cache
 from typing import Any, ParamSpec, TypeVar
 
@@ -16,6 +18,8 @@ from torch.utils.checkpoint import checkpoint
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Make = Callable[[], AbstractContextManager[Any]]
+_around: ContextVar[Make] = ContextVar("what blocks are computed again in", default=nullcontext)
 
 
 class Recomputed(nn.Module):
@@ -55,8 +59,25 @@ def through(block: nn.Module, function: Callable[P, R], *args: P.args, **kwargs:
     """
     if not (isinstance(block, Recomputed) and torch.is_grad_enabled()):
         return function(*args, **kwargs)
-    out: Any = checkpoint(function, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)
+    contexts = nullcontext(), _around.get()()
+    out: Any = checkpoint(
+        function, *args, use_reentrant=False, preserve_rng_state=False, context_fn=lambda: contexts, **kwargs
+    )
     return out
+
+
+@contextmanager
+def again_in(make: Make) -> Generator[None]:
+    """Let what is computed inside be computed in such a context again, too, by when this one has been left.
+
+    Args:
+        make: a new context, of a kind that torch does not restore by itself (as it does autocast).
+    """
+    token = _around.set(make)
+    try:
+        yield
+    finally:
+        _around.reset(token)
 
 
 @cache

@@ -22,6 +22,7 @@ from robotrl.algos.footprint import (
 from robotrl.config import TrainCfg, sim_options
 from robotrl.data.layout import INFO
 from robotrl.devices import device_of
+from robotrl.errors import CapabilityError
 from robotrl.load import changed_description, describe
 from robotrl.policies.recompute import recompute
 
@@ -38,7 +39,7 @@ def announce(cfg: TrainCfg[Any, Any]) -> Footprint | None:
         cfg: the config.
 
     Returns:
-        What was said; None if nothing was.
+        What was said; None if nothing was, or that it cannot be known.
 
     Raises:
         ConfigError: there is not as much memory; what to change is named.
@@ -51,13 +52,17 @@ def announce(cfg: TrainCfg[Any, Any]) -> Footprint | None:
     if stored.weights_bytes < SMALL_BYTES:
         return None
     description = changed_description(stored.description, sim_options(cfg.init_changes, "init_changes"))
-    with without_memory(description["kind"]):
-        policy = described(description)
-        if cfg.lora.rank:
-            adapt_alike(policy, cfg.lora)
-        if cfg.recompute:
-            recompute(policy)
-        found = footprint(policy, load_of(cfg, policy, rows), policy.observation_spec)
+    try:
+        with without_memory(description["kind"]):
+            policy = described(description)
+            if cfg.lora.rank:
+                adapt_alike(policy, cfg.lora)
+            if cfg.recompute:
+                recompute(policy)
+            found = footprint(policy, load_of(cfg, policy, rows), policy.observation_spec)
+    except CapabilityError as error:
+        print(error, file=sys.stderr)
+        return None
     print(found.line(), file=sys.stderr)
     check_room(found, available(device_of(cfg.device)), lambda need: advice(cfg, need))
     return found

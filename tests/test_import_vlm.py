@@ -16,7 +16,9 @@ from torch import Tensor
 from vlm_kit import BINS, CONFIGS, PLAIN, SIDE, write
 
 import robotrl
+from robotrl.algos.footprint import Load, adapt_alike, described, footprint, without_memory
 from robotrl.cli import main
+from robotrl.config import LoraCfg
 from robotrl.data.reader import read_dataset
 from robotrl.deploy.export import export
 from robotrl.deploy.runtime import Controller
@@ -25,6 +27,7 @@ from robotrl.fn.clone import clone_loss_of
 from robotrl.importers.examine import effects
 from robotrl.importers.vlm import check_own, load_vlm
 from robotrl.load import load_policy, policy_from_tree, policy_tree, probe
+from robotrl.policies.recompute import recompute
 from robotrl.policies.vla import families
 from robotrl.spec import HasEye, HasReading, HasTokens, visible
 
@@ -295,6 +298,49 @@ def test_an_altered_weight_is_found_out(published: Any, sim: Any) -> None:
     policy.net.vlm.forward = other
     with pytest.raises(DataError, match="here: the first token's logits are off by"):
         check_own(policy, "here")
+
+
+# memory
+
+
+@pytest.mark.parametrize("family", ["llava", "smolvlm"])
+def test_memory_is_estimated_beforehand(family: str, published: Any, sim: Any) -> None:
+    """Without weights and without pictures, adapted, with blocks computed again, in 16 bits."""
+    policy = parallel(published(family), sim)
+    with without_memory("vlm"):
+        plain, adapted = described(policy.to_json()), described(policy.to_json())
+        whole = footprint(plain, Load(16), policy.observation_spec)
+        adapt_alike(adapted, LoraCfg(rank=4))
+        recompute(adapted)
+        small = footprint(adapted, Load(16, bf16=True), policy.observation_spec)
+    assert whole.weights >= sum(x.nbytes for x in policy.parameters())
+    assert small.update < 0.75 * whole.update and small.optimiser < 0.2 * whole.optimiser
+
+
+def test_of_one_whose_eyes_split_by_data_memory_is_not_known(published: Any, sim: Any) -> None:
+    policy = parallel(published("qwen2_vl"), sim)
+    with without_memory("vlm"):
+        made = described(policy.to_json())
+        with pytest.raises(CapabilityError, match="memory cannot be estimated: the eyes of qwen2_vl"):
+            footprint(made, Load(16), policy.observation_spec)
+        with pytest.raises(CapabilityError, match="memory cannot be estimated"):
+            adapt_alike(made, LoraCfg(rank=4))
+
+
+@pytest.mark.parametrize("family", ["smolvlm", "gemma3", "qwen2_5_vl"])
+def test_blocks_may_be_computed_again(family: str, published: Any, sim: Any) -> None:
+    policy = parallel(published(family), sim)
+    obs = sim.reset(0)
+
+    def gradients() -> dict[str, Tensor]:
+        policy.zero_grad()
+        policy.token_logits(policy.encode(obs), torch.zeros((4, 2, 5), dtype=torch.int64)).square().mean().backward()
+        return {key: x.grad for key, x in policy.named_parameters() if x.grad is not None}
+
+    before = gradients()
+    assert recompute(policy) == 4
+    after = gradients()
+    assert before and all(torch.equal(before[key], after[key]) for key in before)
 
 
 # what becomes of it

@@ -21,10 +21,13 @@ from torch import Tensor, nn
 from robotrl import config as configs
 from robotrl.algos.bc import BcCfg
 from robotrl.algos.footprint import Load, update_peak
+from robotrl.algos.half import in_bf16
 from robotrl.algos.learner import Setup
 from robotrl.algos.opd import OpdCfg
 from robotrl.algos.reinflow import ReinFlowCfg
 from robotrl.errors import ConfigError
+from robotrl.fn.clone import Shape, chunk_shape, clone_loss_of
+from robotrl.load import probe_observations
 from robotrl.policies.recompute import Recomputed, recompute, through
 from robotrl.run import Run
 from robotrl.train import train
@@ -80,6 +83,28 @@ def test_a_policy_learns_the_same_in_less_memory(name: str) -> None:
     before, after = (update_peak(policy, Load(size), policy.observation_spec) for policy in (plain, other))
     # of pi0, which is transformers' own, the towers alone are recomputed
     assert after < (0.98 if name == "pi0" else 0.75) * before
+
+
+@pytest.mark.parametrize("name", adapters.MAKE)
+def test_gradients_in_bfloat16_are_the_same(name: str) -> None:
+    """What is computed again knows that attention stays in float32, though that context has been left by then."""
+    plain = adapters.MAKE[name]()
+    other = copy.deepcopy(plain)
+    recompute(other)
+    found: list[dict[str, Tensor]] = []
+    for policy in (plain, other):
+        generator = torch.Generator().manual_seed(0)
+        obs = probe_observations(policy.observation_spec, policy.transforms.inputs)
+        with in_bf16(True, torch.device("cpu")):
+            clone = clone_loss_of(policy)
+            shape = (len(obs["state"]), *chunk_shape(policy))
+            chunk = torch.rand(shape, generator=generator) - 0.5
+            drawn = clone.draw(policy, Shape(1, *shape), generator)
+            valid = torch.ones(shape[:2], dtype=torch.bool)
+            loss = clone.loss(policy, policy.encode(obs), chunk, valid, **drawn)
+        loss.backward()
+        found.append({key: x.grad for key, x in policy.named_parameters() if x.grad is not None})
+    assert found[0] and all(torch.equal(found[0][key], found[1][key]) for key in found[0])
 
 
 def rows_of(made: Any) -> dict[str, Tensor]:

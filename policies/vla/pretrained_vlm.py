@@ -75,17 +75,18 @@ class VlmPolicy(TokenPolicy):
         Raises:
             ConfigError: the picture does not stand before the words, once; or the prompt uses ids that mean actions.
         """
-        before = self.prompt.before.tolist()
-        if before.count(picture) != 1 or picture in self.prompt.after.tolist():
+        pieces = self.prompt.pieces
+        if pieces.before.count(picture) != 1 or picture in pieces.after:
             raise ConfigError(f"prompt is {template!r}: expected {PICTURE} in it once, before the words")
         net = self.cfg.net
-        used = [*before, *self.prompt.after.tolist(), *self.prompt.table[self.prompt.whole].tolist()]
+        said = [ids for words in (pieces.first, pieces.later) for ids in words.values()]
+        used = [i for ids in (pieces.before, pieces.after, *said) for i in ids]
         if taken := [i for i in used if net.end - net.bins <= i < net.end]:
             raise ConfigError(
                 f"prompt {template!r} uses id {taken[0]}: expected none of the last {net.bins} below {net.end}, which"
                 " mean actions"
             )
-        return before.index(picture)
+        return pieces.before.index(picture)
 
     @classmethod
     def cfg_from_json(cls, data: dict[str, Any]) -> VlmPolicyCfg:

@@ -30,6 +30,17 @@ class Ids(NamedTuple):
     """(B, L) bool, False in the gaps."""
 
 
+class Pieces(NamedTuple):
+    """What prompts are put together from."""
+
+    before: list[int]
+    first: dict[str, list[int]]
+    """Ids of each word where an instruction begins with it."""
+    later: dict[str, list[int]]
+    """Ids of each word elsewhere."""
+    after: list[int]
+
+
 class Prompt(nn.Module):
     """Prompts around instructions.
 
@@ -52,6 +63,8 @@ class Prompt(nn.Module):
         if template.count(TASK) != 1:
             raise ConfigError(f"prompt is {template!r}: expected {TASK} in it, once")
         pieces = _apart([word for word in words if word], template, tokenize)
+        self.pieces = pieces
+        """What prompts are put together from."""
         longest = max(len(row) for rows in (pieces.first, pieces.later) for row in rows.values())
         table = torch.zeros((2, len(words), longest), dtype=torch.int64)
         whole = torch.zeros((2, len(words), longest), dtype=torch.bool)
@@ -77,18 +90,7 @@ class Prompt(nn.Module):
         return Ids(torch.cat([around[0], ids, around[1]], dim=1), torch.cat([always[0], there, always[1]], dim=1))
 
 
-class _Pieces(NamedTuple):
-    """What prompts are put together from."""
-
-    before: list[int]
-    first: dict[str, list[int]]
-    """Ids of each word where an instruction begins with it."""
-    later: dict[str, list[int]]
-    """Ids of each word elsewhere."""
-    after: list[int]
-
-
-def _apart(said: list[str], template: str, tokenize: Tokenize) -> _Pieces:
+def _apart(said: list[str], template: str, tokenize: Tokenize) -> Pieces:
     """Ids of each word, of what stands before the words and of what stands behind them."""
     if not said:
         raise ConfigError("the vocabulary has no word: expected one at least")
@@ -115,7 +117,7 @@ def _apart(said: list[str], template: str, tokenize: Tokenize) -> _Pieces:
                 f"prompt {template!r}: this tokenizer makes other ids of {' '.join(some[:3])!r} than of its words each:"
                 " expected one that splits at spaces"
             )
-    return _Pieces(before, first, later, after)
+    return Pieces(before, first, later, after)
 
 
 def _common(rows: list[list[int]]) -> list[int]:

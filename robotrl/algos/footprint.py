@@ -29,7 +29,7 @@ from robotrl.algos.sharded import units
 from robotrl.algos.update import Context, Group, LossModule, LossOut, State, Update
 from robotrl.config import LoraCfg
 from robotrl.devices import CPU
-from robotrl.errors import ConfigError
+from robotrl.errors import CapabilityError, ConfigError
 from robotrl.fn import tokens
 from robotrl.fn.clone import chunk_shape
 from robotrl.halved import half_of
@@ -96,7 +96,11 @@ def footprint(policy: nn.Module, load: Load, observation_spec: dict[str, Spec]) 
         policy: says tokens or has a chain; made inside `without_memory`, in which this is called, too.
         load: what is asked of it.
         observation_spec: of the policy.
+
+    Raises:
+        CapabilityError: what the policy does depends on numbers, which are not there.
     """
+    _check_alike(policy)
     named = list(policy.named_parameters())
     learning = sum(p.numel() for _, p in named if p.requires_grad)
     moments = sum(_bytes(p) for _, p in named if p.requires_grad)
@@ -201,7 +205,9 @@ def adapt_alike(policy: Any, cfg: LoraCfg) -> None:
 
     Raises:
         ConfigError: a target or head that the policy does not have.
+        CapabilityError: see `footprint`.
     """
+    _check_alike(policy)
     where = places(policy, cfg, lambda: _act(policy))
     policy.requires_grad_(False)
     for name in where.halved:
@@ -212,6 +218,14 @@ def adapt_alike(policy: Any, cfg: LoraCfg) -> None:
         policy.set_submodule(name, _Adapted(policy.get_submodule(name), cfg.rank))
     for name in where.heads:
         policy.get_parameter(name).requires_grad_(True)
+
+
+def _check_alike(policy: Any) -> None:
+    """Raises:
+    CapabilityError: what a policy does is not the same for all that it sees, and here it sees nothing.
+    """
+    if why := getattr(policy, "no_graph", ""):
+        raise CapabilityError(f"memory cannot be estimated: {why}")
 
 
 def available(device: torch.device) -> int:

@@ -18,6 +18,8 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
+from robotrl.policies.recompute import again_in
+
 
 def in_bf16(on: bool, device: torch.device) -> AbstractContextManager[Any]:
     """A context in which networks compute in bfloat16, if that is `on`."""
@@ -29,7 +31,7 @@ def in_bf16(on: bool, device: torch.device) -> AbstractContextManager[Any]:
 
 @contextmanager
 def _but_attention(cast: torch.autocast) -> Generator[None]:
-    with cast, _AttentionInFull():
+    with cast, _AttentionInFull(), again_in(_AttentionInFull):
         yield
 
 
