@@ -189,6 +189,7 @@ def table(document: Mapping[str, Any]) -> str:
         success = figures.get(f"{name}_success")
         if success is None:
             continue
+        reached = figures.get(f"{name}_env_steps_to_level")
         row = (
             method.label,
             percent(figures.get(f"{name}_base")),
@@ -197,7 +198,7 @@ def table(document: Mapping[str, Any]) -> str:
             f"**{percent(figures.get(f'{name}_held_out_success'))}**",
             count(figures.get(f"{name}_env_steps")),
             seconds(figures.get(f"{name}_train_s")),
-            count(figures.get(f"{name}_env_steps_to_level")),
+            "not reached" if name in RACED and reached is None else count(reached),
             str(success.runs),
         )
         lines.append(f"| {' | '.join(row)} |")
