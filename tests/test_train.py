@@ -287,9 +287,11 @@ def survivor(path: Path, step: int) -> None:
 @pytest.mark.parametrize("name", PRESETS.names())
 def test_every_preset_survives_the_way_through_json(name):
     cfg = PRESETS.load(name)()
-    configs.check(cfg)
-    data = json.loads(json.dumps(configs.to_json(cfg)))
-    assert configs.from_json(data, {"algo": type(cfg.algo), "policy": type(cfg.policy)}) == cfg
+    # a published recipe changes the policy that it is given, and is none without
+    given = replace(cfg, init_from="somewhere") if cfg.init_changes else cfg
+    configs.check(given)
+    data = json.loads(json.dumps(configs.to_json(given)))
+    assert configs.from_json(data, {"algo": type(cfg.algo), "policy": type(cfg.policy)}) == given
     assert PRESETS.load(name)() == cfg
 
 
