@@ -9,7 +9,7 @@ CPU learn by the presets of `robotrl.configs.tabletop`.
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from robotrl.algos.flow_noise import FlowNoiseCfg
 from robotrl.algos.flow_sde import FlowSdeCfg
@@ -25,6 +25,17 @@ P = TypeVar("P")
 
 DECISIONS = 64
 """Of an episode."""
+PI_RL: dict[str, Any] = {
+    "env_steps": 10_000_000,
+    "epochs": 4,
+    "minibatch": 2048,
+    "lr": 5e-6,
+    "critic_lr": 1e-4,
+    "clip_coef": 0.2,
+    "bf16": True,
+    "engine": "eager",
+}
+"""What both ways of pi_RL have."""
 
 
 def simplevla_rl() -> TrainCfg[GrpoCfg, TokenVlaCfg]:
@@ -64,35 +75,12 @@ def vla_opd() -> TrainCfg[OpdCfg, TokenVlaCfg]:
 
 def pi_rl() -> TrainCfg[FlowSdeCfg, FlowVlaCfg]:
     """pi_RL by Flow-SDE (2510.25889): PPO through the chain run as a stochastic equation; the expert alone learns."""
-    algo = FlowSdeCfg(
-        env_steps=10_000_000,
-        epochs=4,
-        minibatch=2048,
-        lr=5e-6,
-        critic_lr=1e-4,
-        clip_coef=0.2,
-        scale=0.5,
-        bf16=True,
-        engine="eager",
-    )
-    return _published(algo, FlowVlaCfg(), "trained=expert")
+    return _published(FlowSdeCfg(**PI_RL, scale=0.5), FlowVlaCfg(), "trained=expert")
 
 
 def pi_rl_noise() -> TrainCfg[FlowNoiseCfg, FlowVlaCfg]:
     """pi_RL by Flow-Noise (2510.25889): learned noise of 0.08 to 0.16 in each denoising step, its entropy a bonus."""
-    algo = FlowNoiseCfg(
-        env_steps=10_000_000,
-        epochs=4,
-        minibatch=2048,
-        lr=5e-6,
-        critic_lr=1e-4,
-        clip_coef=0.2,
-        noise_low=0.08,
-        noise_high=0.16,
-        entropy_coef=0.005,
-        bf16=True,
-        engine="eager",
-    )
+    algo = FlowNoiseCfg(**PI_RL, noise_low=0.08, noise_high=0.16, entropy_coef=0.005)
     return _published(algo, FlowVlaCfg(), "trained=expert")
 
 

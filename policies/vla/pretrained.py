@@ -61,11 +61,7 @@ class OpenVlaPolicy(TokenPolicy):
                 f"observation {self._picture!r} has {self.pixels} pixels a side: expected {wanted}, which the"
                 f" towers were trained on (sim option image_size={wanted})"
             )
-        if cfg.net.state and self.state_width != cfg.net.state:
-            raise ConfigError(
-                f"observations {', '.join(self.seen.vectors) or '(none)'} have {self.state_width} numbers: expected"
-                f" {cfg.net.state}, the width of the network's measured state"
-            )
+        self.check_state(cfg.net.state)
         self.prompt = Prompt(self.words, cfg.template, tokenize_with(cfg.tokenizer))
         self.net = OpenVla(cfg.net)
 

@@ -50,11 +50,7 @@ class VlmPolicy(TokenPolicy):
         self, observation_spec: dict[str, Spec], action_spec: Spec, transforms: TransformGroup, cfg: VlmPolicyCfg
     ) -> None:
         super().__init__(observation_spec, action_spec, transforms, cfg)
-        if cfg.net.state and self.state_width != cfg.net.state:
-            raise ConfigError(
-                f"observations {', '.join(self.seen.vectors) or '(none)'} have {self.state_width} numbers: expected"
-                f" {cfg.net.state}, the width of the network's measured state"
-            )
+        self.check_state(cfg.net.state)
         config = read_config(cfg.net.config)
         family, picture = family_of(config), int(config.image_token_id)
         template = cfg.template or family.template

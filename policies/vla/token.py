@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from robotrl.errors import CapabilityError, check_number, unknown
+from robotrl.errors import CapabilityError, ConfigError, check_number, unknown
 from robotrl.fn import noise, tokens
 from robotrl.policies.base import Deployed, SpecPolicy
 from robotrl.policies.nets import flat_width, in_full
@@ -116,6 +116,18 @@ class TokenPolicy(SpecPolicy):
         self.state_width: int = flat_width({key: observation_spec[key] for key in self.seen.vectors})
         self.heeded: Tensor
         self.register_buffer("heeded", heeded(observation_spec, self.seen.vectors, ignored), persistent=False)
+
+    def check_state(self, wanted: int) -> None:
+        """Hold the measured state against the width that a network was made for; 0 sees none.
+
+        Raises:
+            ConfigError: it has another.
+        """
+        if wanted and self.state_width != wanted:
+            raise ConfigError(
+                f"observations {', '.join(self.seen.vectors) or '(none)'} have {self.state_width} numbers: expected"
+                f" {wanted}, the width of the network's measured state"
+            )
 
     @property
     def bins(self) -> int:

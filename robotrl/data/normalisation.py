@@ -53,13 +53,18 @@ def actions_for(dataset: Dataset, action_spec: Spec, actions: ActionRange) -> tu
     """The way from a policy's [-1, 1] to the robot's actions; see `transforms_for`."""
     if actions not in ACTION_RANGES:
         raise unknown("algo.action_range", str(actions), ACTION_RANGES)
-    clip = Clip(ACTION, action_spec.low, action_spec.high)
     if actions == "bounds":
-        return inverse(bounds_to_unit(ACTION, action_spec.low, action_spec.high)), clip
+        return within_bounds(action_spec)
     stats = dataset.stats[ACTION]
     low, high = (np.asarray(stats[name], np.float64).reshape(-1) for name in ("q01", "q99"))
     least, most = (np.asarray(bound, np.float64) for bound in (action_spec.low, action_spec.high))
     # what the robot never moved keeps its bounds
     still = high - low < FLOOR * (most - least)
     unit: Affine = bounds_to_unit(ACTION, np.where(still, least, low).tolist(), np.where(still, most, high).tolist())
-    return inverse(unit), clip
+    return inverse(unit), Clip(ACTION, action_spec.low, action_spec.high)
+
+
+def within_bounds(action_spec: Spec) -> tuple[Transform, ...]:
+    """The way from a policy's [-1, 1] to all that the robot can do."""
+    unit = bounds_to_unit(ACTION, action_spec.low, action_spec.high)
+    return inverse(unit), Clip(ACTION, action_spec.low, action_spec.high)

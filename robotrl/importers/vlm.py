@@ -18,19 +18,18 @@ from torch import Tensor, nn
 from transformers import AutoModelForImageTextToText
 from transformers.utils import logging
 
-from robotrl.data.normalisation import transforms_for
+from robotrl.data.normalisation import transforms_for, within_bounds
 from robotrl.data.reader import Dataset
 from robotrl.errors import ConfigError, DataError, unknown
 from robotrl.importers.files import read_json, read_tokenizer_file
 from robotrl.load import probe_observations
-from robotrl.policies.base import ACTION
 from robotrl.policies.vla.families import FAMILIES
 from robotrl.policies.vla.pretrained_vlm import VlmPolicy, VlmPolicyCfg
 from robotrl.policies.vla.roles import roles
 from robotrl.policies.vla.speaker import Decoding
 from robotrl.policies.vla.vlm import VlmCfg, family_of, image_of, read_config
 from robotrl.spec import Spec
-from robotrl.transforms import Clip, TransformGroup, bounds_to_unit, inverse
+from robotrl.transforms import TransformGroup
 
 SEED = 0
 """Of what is new: queries, and the projector of a measured state."""
@@ -255,5 +254,4 @@ def _transforms(
         return transforms_for(stats, observation_spec, action_spec, "quantiles")
     if state:
         raise ConfigError(f"state is {state} and stats is not given: expected a dataset whose statistics normalise it")
-    unit = inverse(bounds_to_unit(ACTION, action_spec.low, action_spec.high))
-    return TransformGroup((), (unit, Clip(ACTION, action_spec.low, action_spec.high)))
+    return TransformGroup((), within_bounds(action_spec))
