@@ -103,6 +103,8 @@ def load_vlm(
         torch.manual_seed(SEED)
         policy = VlmPolicy(dict(observation_spec), action_spec, group, cfg)
     net: Any = policy.net
+    # what was drawn is gone before what is read, as large, is there
+    net.vlm = nn.Identity()
     net.vlm = _weights(path)
     policy.eval()
     check_own(policy, str(path))
