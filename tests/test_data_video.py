@@ -168,6 +168,26 @@ def test_the_same_frames_give_the_same_bytes(tmp_path):
     assert tree(tmp_path / "a") == tree(tmp_path / "b")
 
 
+def test_the_bytes_do_not_depend_on_how_many_processors_there_are():
+    program = textwrap.dedent("""
+        import hashlib, os, sys
+        if hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(sys.argv[1])])
+        from robotrl.data.video import ENCODINGS, encode
+        from video_kit import scene
+        print(hashlib.sha256(encode(scene(2, 9, 48, 40), 20, ENCODINGS["video"])).hexdigest())
+    """)
+    here = Path(__file__).parent
+    told = [
+        subprocess.run(
+            [sys.executable, "-c", program, count], cwd=here, capture_output=True, text=True, check=True
+        ).stdout
+        for count in ("1", "2")
+    ]
+    assert len(told[0]) == 65
+    assert told[0] == told[1]
+
+
 @settings(max_examples=25, deadline=None)
 @given(
     lengths=st.lists(st.integers(1, 6), min_size=1, max_size=4),

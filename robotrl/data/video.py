@@ -86,14 +86,20 @@ def encode(frames: np.ndarray, fps: int, encoding: Encoding) -> bytes:
         encoding: of `ENCODINGS`.
     """
     import av
+    from av.video.reformatter import Interpolation, VideoReformatter
 
     buffer = io.BytesIO()
+    # Left to the encoder, colours are converted in as many slices as there are processors, by the instructions that
+    # this processor happens to have.
+    converter = VideoReformatter()
+    exact = Interpolation.BILINEAR | Interpolation.ACCURATE_RND | Interpolation.BITEXACT
     with av.open(buffer, "w", format="mp4") as file:
         stream = cast("VideoStream", file.add_stream(encoding.encoder, rate=fps, options=dict(encoding.options)))
         stream.height, stream.width = frames.shape[1:3]
         stream.pix_fmt = encoding.pix_fmt
         for frame in frames:
-            file.mux(stream.encode(av.VideoFrame.from_ndarray(np.ascontiguousarray(frame), format="rgb24")))
+            given = av.VideoFrame.from_ndarray(np.ascontiguousarray(frame), format="rgb24")
+            file.mux(stream.encode(converter.reformat(given, format=encoding.pix_fmt, interpolation=exact, threads=1)))
         file.mux(stream.encode())
     return buffer.getvalue()
 
