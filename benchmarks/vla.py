@@ -43,7 +43,8 @@ class Stages(NamedTuple):
     read: str
     clone: str
     bf16: bool
-    """Whether all this learns in bfloat16. Fine-tuning does not: by reward it then gains less (docs/vla.md)."""
+    """Whether all this learns in bfloat16 where the processor has units for it, which costs no success (docs/vla.md).
+    Fine-tuning does not: by reward it then gains less."""
 
 
 class Clone(NamedTuple):

@@ -10,6 +10,7 @@ import errno
 import importlib
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -76,8 +77,12 @@ def dispatch(argv: Sequence[str]) -> int:
     return module.main(list(argv[1:]))
 
 
+_IN_CODE = warnings.formatwarning
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the console script; returns the exit code."""
+    warnings.formatwarning = _warning
     try:
         return dispatch(sys.argv[1:] if argv is None else argv)
     except RobotrlError as error:
@@ -99,6 +104,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         where = f": {error.filename}" if error.filename else ""
         return _fail(f"{error.strerror}{where}")
+
+
+def _warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """What a warning looks like to whoever runs a command; those that are for programmers also say where it was."""
+    if category is UserWarning:
+        return f"warning: {message}\n"
+    return _IN_CODE(message, category, filename, lineno, line)
 
 
 def _fail(text: str) -> int:

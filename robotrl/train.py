@@ -21,6 +21,7 @@ from robotrl.adapters import adapt, adaptation_of, merged
 from robotrl.algos import ddp
 from robotrl.algos.actor import RemoteExperience
 from robotrl.algos.ddp import World
+from robotrl.algos.half import warn_if_slow
 from robotrl.algos.learner import Learner, Setup
 from robotrl.callbacks import Callback, CallbackList
 from robotrl.checkpoint import rng_state, set_rng_state, write_checkpoint
@@ -222,6 +223,8 @@ def _iterate(
         iteration, streak, best = (state[name] for name in ("iteration", "streak", "best"))
     hooks = CallbackList(run, callbacks)
     print(threads_line(cfg.torch_threads, cfg.update_threads, eval_sim), file=sys.stderr)
+    if getattr(cfg.algo, "bf16", False):
+        warn_if_slow(device_of(cfg.device))
     started, steps_before, learn_s = time.monotonic(), learner.env_steps, 0.0
     hooks.on_start()
     with track(learner.iterations - iteration, f"train {run.path.name}", "iteration") as progress:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
+
+import pytest
 import torch
 from torch.nn.functional import linear, scaled_dot_product_attention
 
-from robotrl.algos.half import in_bf16
+from robotrl.algos import half
+from robotrl.algos.half import PAYS_BELOW, in_bf16, slowdown_in_bf16, warn_if_slow
 
 CPU = torch.device("cpu")
 
@@ -51,3 +55,19 @@ def test_switched_off_nothing_is_rounded() -> None:
     x, w = draw(6, 8), draw(7, 8)
     with in_bf16(False, CPU):
         assert linear(x, w).dtype == torch.float32
+
+
+def test_who_learns_in_bf16_where_its_products_are_slow_is_told(monkeypatch) -> None:
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        warn_if_slow(CPU)
+    assert bool(found) == (slowdown_in_bf16() > PAYS_BELOW)
+    monkeypatch.setattr(half, "slowdown_in_bf16", lambda: 60.4)
+    with pytest.warns(
+        UserWarning, match=r"algo\.bf16 is True: a product of matrices takes 60 times .* expected algo\.bf16 F"
+    ):
+        warn_if_slow(CPU)
+    monkeypatch.setattr(half, "slowdown_in_bf16", lambda: 0.5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_if_slow(CPU)

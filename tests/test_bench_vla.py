@@ -47,15 +47,17 @@ def test_every_method_on_every_seed_and_the_decoding():
     assert {cell.seed for cell in vla.cells(True)} == {0}
 
 
+@pytest.mark.parametrize("slowdown", [0.5, 60.0])
 @pytest.mark.parametrize("name", METHODS)
-def test_what_a_cell_runs_is_a_valid_config(name, tmp_path):
+def test_what_a_cell_runs_is_a_valid_config(name, slowdown, tmp_path, monkeypatch):
+    monkeypatch.setattr(vla_stages, "slowdown_in_bf16", lambda: slowdown)
     method = METHODS[name]
     look, read, clone = vla_stages.configs(method.stages, method.clone, 2, tmp_path)
     tune = vla_cell.tune_cfg(method, 2, tmp_path / "clone", tmp_path if method.teacher else None)
     for cfg in (look, read, clone, tune):
         configs.check(cfg)
         assert cfg.seed == 2 and cfg.sim.name == SIM
-        assert cfg.algo.bf16 == (method.stages.bf16 and cfg is not tune)
+        assert cfg.algo.bf16 == (method.stages.bf16 and cfg is not tune and slowdown < 1)
     # cloned on what it is fine-tuned on: three families, instructions that training says
     assert look.sim.options == read.sim.options == clone.sim.options
     assert [option for option in tune.sim.options if option != "reward=shaped"] == list(look.sim.options)

@@ -67,6 +67,13 @@ def robotrl(*arguments: str, environment=None, cwd=None) -> subprocess.Completed
     return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=cwd, check=False)
 
 
+def test_a_warning_is_one_line_without_the_code_that_gave_it():
+    program = "import warnings; from robotrl.cli import main; main(['list']); "
+    program += "warnings.warn('slow'); warnings.warn('x', SyntaxWarning)"
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert told.stderr == "warning: slow\n<string>:1: SyntaxWarning: x\n"
+
+
 def refusal(capsys, *arguments: str) -> str:
     """The one line with which the command line refuses these arguments."""
     assert main(arguments) == 2

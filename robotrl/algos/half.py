@@ -5,11 +5,13 @@ method whose ratios compare acting with learning acts in bfloat16 as well, so th
 products whose rounding depends on how many rows are multiplied at once.
 
 On a CPU attention stays in float32, too: torch's kernel for its gradient takes five times as long in bfloat16, where
-products of matrices are twice as fast.
+products of matrices are twice as fast. A CPU without units for bfloat16 takes 60 to 90 times as long for those.
 """
 
 from __future__ import annotations
 
+import time
+import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -19,6 +21,36 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
 from robotrl.policies.recompute import again_in
+
+PAYS_BELOW = 1.5
+"""Bfloat16 is slow where its products take longer than so many times those in float32; one measurement is noisy."""
+_SIDE, _TRIES = 256, 3
+
+
+def slowdown_in_bf16() -> float:
+    """How many times as long as in float32 a product of matrices takes in bfloat16 on this CPU, measured (0.1 s)."""
+    square = torch.ones(_SIDE, _SIDE)
+    return _seconds(square.to(torch.bfloat16)) / _seconds(square)
+
+
+def warn_if_slow(device: torch.device) -> None:
+    """A word where networks are to compute in bfloat16 on a CPU that has no units for it."""
+    if device.type == "cpu" and (times := slowdown_in_bf16()) > PAYS_BELOW:
+        warnings.warn(
+            f"algo.bf16 is True: a product of matrices takes {times:.0f} times as long in bfloat16 as in float32 on"
+            " this processor, which has no units for it; expected algo.bf16 False here",
+            stacklevel=2,
+        )
+
+
+def _seconds(square: torch.Tensor) -> float:
+    """Of a product, at best; the first one prepares others."""
+    seconds: list[float] = []
+    for _ in range(1 + _TRIES):
+        began = time.perf_counter()
+        torch.mm(square, square)
+        seconds.append(time.perf_counter() - began)
+    return min(seconds[1:])
 
 
 def in_bf16(on: bool, device: torch.device) -> AbstractContextManager[Any]:
