@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from robotrl.algos.half import PAYS_BELOW, slowdown_in_bf16
+from robotrl.algos.half import SLOW, slowdown_in_bf16
 from robotrl.benchmarks.vla import DEMOS, NOISE, SIM, Clone, Stages
 from robotrl.config import TrainCfg, sim_options, to_json
 from robotrl.data.demos import collect_demos
@@ -63,7 +63,7 @@ def configs(stages: Stages, wanted: Clone, seed: int, folder: Path, frames: int 
 def preset(name: str, bf16: bool = False) -> Cfg:
     """A preset of the tabletop by the end of its name, learning in bfloat16 or not; never where that is slow."""
     cfg: Cfg = PRESETS.load(f"tabletop-{name}")()
-    return replace(cfg, algo=replace(cfg.algo, bf16=bf16 and slowdown_in_bf16() <= PAYS_BELOW))
+    return replace(cfg, algo=replace(cfg.algo, bf16=bf16 and slowdown_in_bf16() <= SLOW))
 
 
 def clone_name(wanted: Clone) -> str:

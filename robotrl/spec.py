@@ -418,6 +418,15 @@ class HasDensity(Protocol):
         ...
 
 
+class Chain(NamedTuple):
+    """A sampled denoising chain in normalised action space."""
+
+    x: Tensor
+    """(B, K+1, H, A): x[:, 0] is the initial noise, x[:, K] the action, each before any clipping."""
+    log_prob: Tensor
+    """(B, K, H, A) log-density of each transition under the kernel that drew it; zeros for a deterministic one."""
+
+
 @runtime_checkable
 class HasChain(Protocol):
     """A generative policy: an encoder and a velocity field; t = 0 is noise, t = 1 is the action."""
@@ -541,15 +550,6 @@ class HasLooking(HasCache, Protocol):
         """(B, F) what the eyes make of pictures, patch by patch, with its gradient; of raw observations, or of those in
         which their sight is kept."""
         ...
-
-
-class Chain(NamedTuple):
-    """A sampled denoising chain in normalised action space."""
-
-    x: Tensor
-    """(B, K+1, H, A): x[:, 0] is the initial noise, x[:, K] the action, each before any clipping."""
-    log_prob: Tensor
-    """(B, K, H, A) log-density of each transition under the kernel that drew it; zeros for a deterministic one."""
 
 
 @runtime_checkable

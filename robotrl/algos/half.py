@@ -5,7 +5,7 @@ method whose ratios compare acting with learning acts in bfloat16 as well, so th
 products whose rounding depends on how many rows are multiplied at once.
 
 On a CPU attention stays in float32, too: torch's kernel for its gradient takes five times as long in bfloat16, where
-products of matrices are twice as fast. A CPU without units for bfloat16 takes 60 to 90 times as long for those.
+products of matrices are twice as fast. A CPU without units for bfloat16 takes 60 to 105 times as long for those.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import time
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -22,20 +23,21 @@ from torch.overrides import TorchFunctionMode
 
 from robotrl.policies.recompute import again_in
 
-PAYS_BELOW = 1.5
-"""Bfloat16 is slow where its products take longer than so many times those in float32; one measurement is noisy."""
+SLOW = 1.5
+"""Products that take more than so many times as long are slow; less may be noise of the measurement."""
 _SIDE, _TRIES = 256, 3
 
 
+@cache
 def slowdown_in_bf16() -> float:
-    """How many times as long as in float32 a product of matrices takes in bfloat16 on this CPU, measured (0.1 s)."""
+    """How many times as long as in float32 a product of matrices takes in bfloat16 on this CPU; measured once."""
     square = torch.ones(_SIDE, _SIDE)
     return _seconds(square.to(torch.bfloat16)) / _seconds(square)
 
 
 def warn_if_slow(device: torch.device) -> None:
     """A word where networks are to compute in bfloat16 on a CPU that has no units for it."""
-    if device.type == "cpu" and (times := slowdown_in_bf16()) > PAYS_BELOW:
+    if device.type == "cpu" and (times := slowdown_in_bf16()) > SLOW:
         warnings.warn(
             f"algo.bf16 is True: a product of matrices takes {times:.0f} times as long in bfloat16 as in float32 on"
             " this processor, which has no units for it; expected algo.bf16 False here",
