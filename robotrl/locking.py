@@ -89,3 +89,16 @@ class StopSignals:
             name = signal.Signals(number).name
             # Not print: the signal may have come in the middle of one.
             os.write(2, f"\n{name}: saving and stopping; Ctrl-C (again) aborts at once\n".encode())
+
+
+def finish_despite_sigterm() -> None:
+    """Let the next SIGTERM pass, once: for a process that is ending by itself and has yet to say why.
+
+    Outside the main thread it does nothing.
+    """
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _let_pass)
+
+
+def _let_pass(number: int, frame: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_DFL)

@@ -271,8 +271,8 @@ class Run:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._signals.restore()
         self.close()
+        self._signals.restore()
 
     def _writable(self) -> ScalarLog:
         if self._log is None:

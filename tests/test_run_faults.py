@@ -99,6 +99,20 @@ def test_handlers_are_restored(tmp_path):
     assert run.exit_code == 143
 
 
+def test_a_process_that_ends_by_itself_lets_one_terminate_pass():
+    work = """
+import os, signal, time
+from robotrl.locking import finish_despite_sigterm
+finish_despite_sigterm()
+os.kill(os.getpid(), signal.SIGTERM)
+print("why", flush=True)
+os.kill(os.getpid(), signal.SIGTERM)
+time.sleep(60)
+"""
+    done = subprocess.run([sys.executable, "-c", work], capture_output=True, text=True, timeout=50)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGTERM, "why\n", "")
+
+
 def test_a_thread_that_is_not_the_main_one_can_write_a_run(tmp_path):
     before = signal.getsignal(signal.SIGINT)
     seen: list[bool] = []

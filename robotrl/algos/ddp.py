@@ -22,6 +22,7 @@ from torch import Tensor
 from robotrl.checkpoint import set_generator_state
 from robotrl.data.rollout import Rollout
 from robotrl.errors import ConfigError, RobotrlError
+from robotrl.locking import finish_despite_sigterm
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -216,6 +217,9 @@ def mesh(device: torch.device, world: World) -> DeviceMesh:
 def joined(timeout_s: float) -> Generator[World]:
     """The processes that torchrun started together, or this one alone; they part at the end of the block.
 
+    After an error torchrun, which ends the others within a tenth of a second, has to ask this one twice: it ends by
+    itself and says why.
+
     CPU tensors are exchanged through gloo, CUDA tensors through nccl, for which each process takes the GPU of its
     number on this machine.
 
@@ -242,7 +246,11 @@ def joined(timeout_s: float) -> Generator[World]:
     except RuntimeError as error:
         raise RobotrlError(f"process {rank} of {size} did not find the others within {timeout_s:g} s") from error
     world = World(rank, size)
-    yield world
+    try:
+        yield world
+    except BaseException:
+        finish_despite_sigterm()
+        raise
     # not after an error: the others may be gone, and parting waits for them
     world.any(False)
     dist.destroy_process_group()
