@@ -1,7 +1,8 @@
 """Long evidence as a table of cells (method, task, seed), filled piece by piece, and taken up again after a stop.
 
 Each cell is one process. Its result is a file, written whole or not at all, so that a kill at any moment loses at most
-the cell that was running. A cell that has a result with the same config hash is not run again.
+the cell that was running, and of one that says that it goes on not even that. A cell that has a result with the same
+config hash is not run again.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,8 +29,10 @@ from robotrl.progress import track
 SCHEMA_VERSION = 1
 GRACE_S = 20.0
 """How long a cell's process may take to stop when asked to, before it is killed."""
+NOTE = "attempt.json"
+"""In the folder of a cell that is not finished: when it began, and how long it ran."""
 OUT = "{out}"
-"""In a cell's command: the folder that its process may write to (empty when it starts)."""
+"""In a cell's command: the folder that its process may write to; empty when it starts, but see `Cell.goes_on`."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class Cell:
         command: argument list; "robotrl" and "python" as the first word mean this installation's, `{out}` its folder.
         result_file: JSON object that the process leaves in `{out}`.
         revision: raise it when the meaning of the result changes, so that old results are run again.
+        goes_on: its process goes on from what one that was stopped or killed left in `{out}`, which is kept for it.
     """
 
     method: str
@@ -52,6 +55,7 @@ class Cell:
     command: tuple[str, ...]
     result_file: str
     revision: int = 1
+    goes_on: bool = False
 
     @property
     def key(self) -> str:
@@ -67,7 +71,8 @@ class Cell:
 
 CellResult = dict[str, Any]
 """A finished cell: `method`, `task`, `seed`, `config_hash`, `command`, `machine`, `versions`, `started`, `wall_s`,
-`result` (what the process left)."""
+`result` (what the process left). `started` is when its first process was; `wall_s` is the time of all that were not
+killed."""
 
 
 class Outcome(NamedTuple):
@@ -148,7 +153,8 @@ def fill(
     signals.install()
     failed: list[str] = []
     try:
-        for stale in work.glob("attempt-*"):
+        going = {_attempt_path(cell, work) for cell in cells if cell.goes_on}
+        for stale in set(work.glob("attempt-*")) - going:
             shutil.rmtree(stale)
         results = finished(cells, work, known)
         missing = [cell for cell in chosen if cell.key not in results]
@@ -168,17 +174,57 @@ def fill(
     return Outcome(results, tuple(failed), signals.received is not None)
 
 
+class _Attempt(NamedTuple):
+    """What the processes of a cell have left until now."""
+
+    path: Path
+    started: str
+    wall_s: float
+
+    @property
+    def out(self) -> Path:
+        """Where the processes write."""
+        return self.path / "out"
+
+    @property
+    def log(self) -> Path:
+        """What they print."""
+        return self.path / "log.txt"
+
+
+def _attempt_path(cell: Cell, work: Path) -> Path:
+    return work / f"attempt-{cell.key}"
+
+
+def _attempt(cell: Cell, work: Path) -> _Attempt:
+    """What is there of a cell that goes on, else a new beginning."""
+    path = _attempt_path(cell, work)
+    note = path / NOTE
+    if cell.goes_on and note.is_file():
+        found = read_json(note, "attempt", SCHEMA_VERSION)
+        if found["config_hash"] == cell.config_hash:
+            return _Attempt(path, found["started"], found["wall_s"])
+    shutil.rmtree(path, ignore_errors=True)
+    attempt = _Attempt(path, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), 0.0)
+    attempt.out.mkdir(parents=True)
+    _keep(cell, attempt)
+    return attempt
+
+
+def _keep(cell: Cell, attempt: _Attempt) -> None:
+    note = {"schema_version": SCHEMA_VERSION, "config_hash": cell.config_hash}
+    replace_file(attempt.path / NOTE, dump_json({**note, "started": attempt.started, "wall_s": attempt.wall_s}))
+
+
 def _run(cell: Cell, work: Path, signals: StopSignals) -> bool:
     """Run one cell and store its result; False when it failed or was stopped."""
-    attempt = Path(tempfile.mkdtemp(prefix="attempt-", dir=work))
-    out = attempt / "out"
-    out.mkdir()
+    attempt = _attempt(cell, work)
     own = {"robotrl": [sys.executable, "-m", "robotrl.cli"], "python": [sys.executable]}
-    argv = [*own.get(cell.command[0], [cell.command[0]]), *(word.replace(OUT, str(out)) for word in cell.command[1:])]
+    words = (word.replace(OUT, str(attempt.out)) for word in cell.command[1:])
+    argv = [*own.get(cell.command[0], [cell.command[0]]), *words]
     machine = machine_info()
-    started, begun = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), time.monotonic()
-    log = attempt / "log.txt"
-    with log.open("wb") as file:
+    begun = time.monotonic()
+    with attempt.log.open("ab") as file:
         process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)
         try:
             code = _wait(process, signals)
@@ -186,17 +232,18 @@ def _run(cell: Cell, work: Path, signals: StopSignals) -> bool:
             if process.poll() is None:
                 process.kill()
                 process.wait()
-    wall_s = time.monotonic() - begun
+    attempt = attempt._replace(wall_s=attempt.wall_s + time.monotonic() - begun)
     if signals.received is not None:
+        _keep(cell, attempt)
         return False
     try:
         if code != 0:
             raise DataError(f"its process ended with code {code}")
-        result = json.loads((out / cell.result_file).read_text(encoding="utf-8"))
+        result = json.loads((attempt.out / cell.result_file).read_text(encoding="utf-8"))
     except (DataError, OSError, ValueError) as error:
         kept = work / f"{cell.key}.failed.txt"
-        shutil.copyfile(log, kept)
-        shutil.rmtree(attempt)
+        shutil.copyfile(attempt.log, kept)
+        shutil.rmtree(attempt.path)
         last = kept.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:] or ["(no output)"]
         print(f"cell {cell.key} failed: {error}; last line: {last[0]!r}; log: {kept}", file=sys.stderr)
         return False
@@ -209,13 +256,13 @@ def _run(cell: Cell, work: Path, signals: StopSignals) -> bool:
         "command": shlex.join(word.replace(OUT, "OUT") for word in cell.command),
         "machine": machine,
         "versions": package_versions(),
-        "started": started,
-        "wall_s": round(wall_s, 2),
+        "started": attempt.started,
+        "wall_s": round(attempt.wall_s, 2),
         "result": result,
     }
     place = work / cell.key
     shutil.rmtree(place, ignore_errors=True)
-    attempt.rename(place)
+    attempt.path.rename(place)
     replace_file(work / f"{cell.key}.json", dump_json(record))
     return True
 

@@ -100,7 +100,7 @@ def cells(quick: bool) -> list[Cell]:
 
 def _cell(method: str, seed: int) -> Cell:
     command = ("python", "-m", "robotrl.benchmarks.vla_cell", method, str(seed), OUT)
-    return Cell(method, SIM, seed, command, "result.json", revision=RECIPE)
+    return Cell(method, SIM, seed, command, "result.json", revision=RECIPE, goes_on=True)
 
 
 # from cells to figures

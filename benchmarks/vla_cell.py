@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from robotrl.benchmarks.judging import curve, judge
+from robotrl.benchmarks.kept import have_run
 from robotrl.benchmarks.vla import DEMOS, METHODS, SIM, VAL, Method
 from robotrl.benchmarks.vla_stages import prepare, preset, spent_s
 from robotrl.config import EvalCfg, TrainCfg, sim_options
@@ -19,7 +20,6 @@ from robotrl.errors import unknown
 from robotrl.files import dump_json, replace_file
 from robotrl.logs import read_scalars
 from robotrl.memory import PeakMemory
-from robotrl.train import train
 
 EPISODES = 256
 ENOUGH = 0.97
@@ -46,7 +46,7 @@ def run_cell(
     Args:
         method: a row of the table.
         seed: of demonstrations, clone and fine-tuning alike.
-        out: an empty folder for the run.
+        out: a folder for the run, empty or with what a stop cut short.
         kept: where what comes before fine-tuning is, or will be, for all cells.
         frames: demonstrations to look at and to read in.
         episodes: held-out starts of each judgement.
@@ -55,22 +55,23 @@ def run_cell(
     folder = kept / f"{method.stages.label}-{seed}"
     base = prepare(method.stages, method.clone, seed, folder, frames)
     teaches = None if method.teacher is None else prepare(method.stages, method.teacher, seed, folder, frames)
-    cfg = tune_cfg(method, seed, base, teaches)
+    cfg = tune_cfg(method, seed, base.path, None if teaches is None else teaches.path)
+    before = base.mark if teaches is None else f"{base.mark} {teaches.mark}"
     options = sim_options(cfg.sim.options)
     held_out = {**options, "compositions": "held-out"}
     with PeakMemory() as memory:
-        train(cfg, out / "tuned")
+        have_run(out / "tuned", cfg, before)
     log = read_scalars(out / "tuned" / "scalars.jsonl")
     return {
-        "base": judge(base, "latest", SIM, seed, episodes, options)._asdict(),
-        "held_out_base": judge(base, "latest", SIM, seed, episodes, held_out)._asdict(),
-        "teacher": None if teaches is None else judge(teaches, "latest", SIM, seed, episodes, options)._asdict(),
+        "base": judge(base.path, "latest", SIM, seed, episodes, options)._asdict(),
+        "held_out_base": judge(base.path, "latest", SIM, seed, episodes, held_out)._asdict(),
+        "teacher": None if teaches is None else judge(teaches.path, "latest", SIM, seed, episodes, options)._asdict(),
         "success": judge(out / "tuned", "best", SIM, seed, episodes, options)._asdict(),
         "held_out_success": judge(out / "tuned", "best", SIM, seed, episodes, held_out)._asdict(),
         "curve": curve(log),
         "env_steps": log[-1]["env_steps"],
         "train_s": log[-1]["learn_s"],
-        "clone_s": spent_s(base),
+        "clone_s": spent_s(base.path),
         "ratio_error": max((row["ratio_error"] for row in log if "ratio_error" in row), default=None),
         "peak_memory_mib": memory.mib,
         "wall_s": time.perf_counter() - began,

@@ -32,6 +32,7 @@ from robotrl.devices import device_of
 from robotrl.errors import CapabilityError, ConfigError, RobotrlError, out_of_range
 from robotrl.load import BASE, changed, load_policy, policy_from_tree, policy_tree, probe
 from robotrl.locking import StopSignals
+from robotrl.logs import read_scalars
 from robotrl.loop import EvalResult, evaluate
 from robotrl.media import grid, write_gif
 from robotrl.placed import placed
@@ -215,9 +216,10 @@ def _iterate(
     callbacks: Sequence[Callback],
     world: World,
 ) -> None:
-    iteration, streak = 0, 0
+    iteration, streak, before_s = 0, 0, 0.0
     best: float | None = None
     if state is not None:
+        before_s = _learned_s(run.path)
         learner.load(state["learner"])
         set_rng_state(state["rng"])
         iteration, streak, best = (state[name] for name in ("iteration", "streak", "best"))
@@ -238,8 +240,8 @@ def _iterate(
             compile_s: float = getattr(learner, "compile_s", 0.0)
             elapsed = max(time.monotonic() - started - compile_s, 1e-9)
             scalars["env_steps"] = float(learner.env_steps)
-            # of this session, without evaluations and compiling
-            scalars["learn_s"] = learn_s - compile_s
+            # without evaluations and compiling
+            scalars["learn_s"] = before_s + learn_s - compile_s
             sim_s: float = getattr(learner, "sim_s", 0.0)
             if sim_s:
                 scalars["sim_share"] = sim_s / max(learn_s - compile_s, 1e-9)
@@ -288,6 +290,12 @@ def _iterate(
     if run.exit_code:
         print(f"stopped: {run.path} is saved; go on with: robotrl train --resume {run.path}", file=sys.stderr)
         raise SystemExit(run.exit_code)
+
+
+def _learned_s(run_path: Path) -> float:
+    """How long a run that is taken up had learned until then."""
+    rows = read_scalars(run_path / "scalars.jsonl")
+    return rows[-1].get("learn_s", 0.0) if rows else 0.0
 
 
 def _is_evaluated(cfg: TrainCfg[Any, Any], iteration: int) -> bool:

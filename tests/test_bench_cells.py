@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -107,6 +108,62 @@ def test_a_table_that_was_stopped_or_killed_is_taken_up_again(tmp_path, number):
     outcome, seen = run(table, tmp_path)
     assert seen == [2, 3] and [r["result"]["answer"] for r in outcome.results.values()] == [4, 9, 16]
     assert not list(tmp_path.glob("attempt-*"))
+
+
+COUNT = """
+import json, os, sys, time
+out = sys.argv[1]
+seen = sorted(os.listdir(out))
+open(f"{out}/part-{len(seen)}", "w").write("")
+if not seen:
+    open(f"{out}/started", "w").write(str(os.getpid()))
+    print("first", flush=True)
+    time.sleep(60)
+json.dump(seen, open(f"{out}/r.json", "w"))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_cell_that_says_so_goes_on_from_what_it_left(tmp_path, number):
+    going = RUNNER.replace("(seed, code)", "(seed, code, goes_on=True)").replace('"r.json")', '"r.json", 1, goes_on)')
+    process = subprocess.Popen([sys.executable, "-c", going, WRITE, COUNT, str(tmp_path)], stdout=subprocess.PIPE)
+    until = time.monotonic() + 60
+    begun = tmp_path / "attempt-square--some-task--3"
+    while not (begun / "out/started").is_file() or not (begun / "out/started").read_text():
+        assert time.monotonic() < until and process.poll() is None
+        time.sleep(0.05)
+    inner = int((begun / "out/started").read_text())
+    os.kill(process.pid, number)
+    process.communicate(timeout=60)
+    if number == signal.SIGKILL:
+        os.kill(inner, signal.SIGKILL)
+    note = json.loads((begun / "attempt.json").read_text())
+    assert (note["wall_s"] > 0) == (number == signal.SIGTERM)  # of what was killed nobody knows
+    # filling others leaves it alone
+    table = [cell(2), replace(cell(3, COUNT), goes_on=True)]
+    run(table, tmp_path, chosen=table[:1])
+    assert (begun / "out/part-0").is_file()
+    outcome, _ = run(table, tmp_path)
+    found = outcome.results["square--some-task--3"]
+    assert found["result"] == ["part-0", "started"]
+    assert found["started"] == note["started"] and found["wall_s"] > note["wall_s"]
+    assert (tmp_path / "square--some-task--3" / "log.txt").read_text().startswith("first")
+    assert not list(tmp_path.glob("attempt-*"))
+
+
+def test_what_another_cell_left_is_not_gone_on_with(tmp_path):
+    first = replace(cell(3, "import sys; open(sys.argv[1] + '/part', 'w'); sys.exit(1)"), goes_on=True)
+    assert run([first], tmp_path)[0].failed
+    assert not list(tmp_path.glob("attempt-*"))  # what failed would fail again
+    stale = tmp_path / f"attempt-{first.key}"
+    (stale / "out").mkdir(parents=True)
+    (stale / "out" / "part-0").write_text("")
+    (stale / "attempt.json").write_text(
+        json.dumps({"schema_version": 1, "config_hash": first.config_hash, "started": "", "wall_s": 1.0})
+    )
+    code = "import json, os, sys; json.dump(os.listdir(sys.argv[1]), open(sys.argv[1] + '/r.json', 'w'))"
+    other = replace(cell(3, code), goes_on=True)
+    assert run([other], tmp_path)[0].results[other.key]["result"] == []
 
 
 def test_cells_are_chosen_by_pattern():

@@ -149,9 +149,11 @@ def test_stages_are_made_once_and_again_when_something_before_them_changed(
     def made(updates: int) -> dict[str, str]:
         """The mark of each folder after a clone of so many updates was asked for."""
         clone = vla_stages.prepare(vla.TOKEN, Clone(3, updates), 0, tmp_path, frames=4)
-        assert clone == tmp_path / f"clone-3-{updates}" and vla_stages.spent_s(clone) > 0
+        assert clone.path == tmp_path / f"clone-3-{updates}" and vla_stages.spent_s(clone.path) > 0
         assert all(path.with_suffix("").is_dir() for path in tmp_path.glob("*.json"))
-        return {path.stem: json.loads(path.read_text())["mark"] for path in tmp_path.glob("*.json")}
+        marks = {path.stem: json.loads(path.read_text())["mark"] for path in tmp_path.glob("*.json")}
+        assert marks[clone.path.name] == clone.mark
+        return marks
 
     first = made(2)
     assert made(2) == first
@@ -159,7 +161,7 @@ def test_stages_are_made_once_and_again_when_something_before_them_changed(
     assert second.keys() - first.keys() == {"clone-3-3"} and second.items() >= first.items()
     # the first clone is as it was
     assert made(2) == second
-    # a stop while reading leaves no note
+    # what stands there without a note is nobody's
     (tmp_path / "read.json").unlink()
     third = made(2)
     assert {name for name, mark in third.items() if mark != second[name]} == {"read", "clone-3-2"}
