@@ -46,7 +46,8 @@ class Cell:
         command: argument list; "robotrl" and "python" as the first word mean this installation's, `{out}` its folder.
         result_file: JSON object that the process leaves in `{out}`.
         revision: raise it when the meaning of the result changes, so that old results are run again.
-        goes_on: its process goes on from what one that was stopped or killed left in `{out}`, which is kept for it.
+        goes_on: its process goes on from what one that was stopped, was killed or failed left in `{out}`, which is kept
+            for it.
     """
 
     method: str
@@ -153,10 +154,10 @@ def fill(
     signals.install()
     failed: list[str] = []
     try:
-        going = {_attempt_path(cell, work) for cell in cells if cell.goes_on}
+        results = finished(cells, work, known)
+        going = {_attempt_path(cell, work) for cell in cells if cell.goes_on and cell.key not in results}
         for stale in set(work.glob("attempt-*")) - going:
             shutil.rmtree(stale)
-        results = finished(cells, work, known)
         missing = [cell for cell in chosen if cell.key not in results]
         with track(len(missing), "filling cells", "cells") as bar:
             for cell in missing:
@@ -243,9 +244,14 @@ def _run(cell: Cell, work: Path, signals: StopSignals) -> bool:
     except (DataError, OSError, ValueError) as error:
         kept = work / f"{cell.key}.failed.txt"
         shutil.copyfile(attempt.log, kept)
-        shutil.rmtree(attempt.path)
+        # what failed for a full disk, or beside a process that outlived its table, is hours of work
+        again = f"; what it left is kept, to begin anew remove {attempt.path}" if cell.goes_on else ""
+        if cell.goes_on:
+            _keep(cell, attempt)
+        else:
+            shutil.rmtree(attempt.path)
         last = kept.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:] or ["(no output)"]
-        print(f"cell {cell.key} failed: {error}; last line: {last[0]!r}; log: {kept}", file=sys.stderr)
+        print(f"cell {cell.key} failed: {error}; last line: {last[0]!r}; log: {kept}{again}", file=sys.stderr)
         return False
     record: CellResult = {
         "schema_version": SCHEMA_VERSION,

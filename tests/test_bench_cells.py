@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -151,19 +152,24 @@ def test_a_cell_that_says_so_goes_on_from_what_it_left(tmp_path, number):
     assert not list(tmp_path.glob("attempt-*"))
 
 
-def test_what_another_cell_left_is_not_gone_on_with(tmp_path):
-    first = replace(cell(3, "import sys; open(sys.argv[1] + '/part', 'w'); sys.exit(1)"), goes_on=True)
-    assert run([first], tmp_path)[0].failed
-    assert not list(tmp_path.glob("attempt-*"))  # what failed would fail again
+def test_what_failed_goes_on_too_and_what_another_cell_left_does_not(tmp_path, capfd):
+    once = "import os, sys; path = sys.argv[1] + '/part'; there = os.path.exists(path); open(path, 'w'); "
+    first = replace(cell(3, once + "there or sys.exit(1); " + WRITE), goes_on=True)
     stale = tmp_path / f"attempt-{first.key}"
-    (stale / "out").mkdir(parents=True)
-    (stale / "out" / "part-0").write_text("")
-    (stale / "attempt.json").write_text(
-        json.dumps({"schema_version": 1, "config_hash": first.config_hash, "started": "", "wall_s": 1.0})
-    )
+    assert run([first], tmp_path)[0].failed == (first.key,)
+    assert f"what it left is kept, to begin anew remove {stale}" in capfd.readouterr().err
+    assert (stale / "out" / "part").is_file() and json.loads((stale / "attempt.json").read_text())["wall_s"] > 0
     code = "import json, os, sys; json.dump(os.listdir(sys.argv[1]), open(sys.argv[1] + '/r.json', 'w'))"
     other = replace(cell(3, code), goes_on=True)
-    assert run([other], tmp_path)[0].results[other.key]["result"] == []
+    elsewhere = tmp_path / "b"
+    shutil.copytree(stale, elsewhere / stale.name)
+    assert run([other], elsewhere)[0].results[other.key]["result"] == []
+    assert run([first], tmp_path)[0].results[first.key]["result"] == {"answer": 9}
+    # of what is known from elsewhere nothing is kept
+    (tmp_path / f"{first.key}.json").rename(tmp_path / "known.json")
+    stale.mkdir()
+    known = json.loads((tmp_path / "known.json").read_text())
+    assert run([first], tmp_path, known={first.key: known})[1] == [] and not stale.exists()
 
 
 def test_cells_are_chosen_by_pattern():
