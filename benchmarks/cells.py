@@ -100,7 +100,8 @@ def select(cells: Sequence[Cell], patterns: str | None) -> list[Cell]:
         found = {cell.key for cell in cells if fnmatch.fnmatchcase(cell.key, pattern.strip())}
         if not found:
             keys = [cell.key for cell in cells]
-            close = nearest(pattern, keys)
+            of_method = {cell.method: cell.key for cell in reversed(cells)}
+            close = nearest(pattern, keys) or of_method.get(nearest(pattern.split("--")[0].strip(), of_method) or "")
             hint = f"did you mean {close!r}? " if close else ""
             raise ConfigError(f"cells pattern {pattern!r} matches nothing: {hint}the first cell is {keys[0]!r}")
         chosen |= found

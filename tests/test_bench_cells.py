@@ -178,6 +178,9 @@ def test_cells_are_chosen_by_pattern():
     assert [c.key for c in select(table, "b--*,a--*--1")] == ["a--some-task--1", "b--some-task--0", "b--some-task--1"]
     with pytest.raises(ConfigError, match=r"cells pattern 'a--some-task--7' matches nothing: did you mean"):
         select(table, "a--some-task--7")
+    table = [cell(s, method=m) for m in ("grpo", "srpo") for s in (0, 1)]
+    with pytest.raises(ConfigError, match=r"matches nothing: did you mean 'srpo--some-task--"):
+        select(table, "srppo--*")
 
 
 def success(value: float) -> dict:
