@@ -81,7 +81,8 @@ FLOWN = Clone(DEMOS, 1000)
 METHODS = {
     "grpo": Method("token VLA, GRPO", TOKEN, WEAK, "grpo", changes=COLD),
     "grpo-return": Method("token VLA, GRPO on the sim's reward", TOKEN, WEAK, "grpo-return", changes=COLD),
-    "srpo": Method("token VLA, SRPO", TOKEN, WEAK, "srpo", changes=COLD),
+    "srpo": Method("token VLA, SRPO by its own sight", TOKEN, WEAK, "srpo", changes=COLD),
+    "srpo-places": Method("token VLA, SRPO by where things are", TOKEN, WEAK, "srpo-places", changes=COLD),
     "opd": Method("token VLA, taught by a better clone", TOKEN, WEAK, "opd", Clone(DEMOS, 1200)),
     "flow-grpo": Method("flow VLA, Flow-GRPO on the sim's reward", FLOW, FLOWN, "flow-grpo"),
     "reinflow": Method("flow VLA, ReinFlow", FLOW, FLOWN, "reinflow"),

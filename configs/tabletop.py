@@ -76,6 +76,13 @@ def srpo() -> TrainCfg[GrpoCfg, TokenVlaCfg]:
     return replace(base, algo=replace(base.algo, progress="sight", keep_by="reward"))
 
 
+def srpo_places() -> TrainCfg[GrpoCfg, TokenVlaCfg]:
+    """`srpo`, with how near told by where the hand, the named thing and its goal are from each other at an episode's
+    end, which the sim knows. Rewards are success alone, still."""
+    base = srpo()
+    return replace(base, algo=replace(base.algo, encoder="places:state,meant", embed="end"))
+
+
 def grpo_return() -> TrainCfg[GrpoCfg, TokenVlaCfg]:
     """`grpo`, with episodes worth what the sim's shaped reward of them adds up to, so that every group teaches."""
     base = grpo()

@@ -10,9 +10,18 @@ import difflib
 import importlib
 import inspect
 from importlib.metadata import entry_points
-from typing import Any
+from typing import Any, NamedTuple
 
 from robotrl.errors import ConfigError, unknown
+
+
+class Family(NamedTuple):
+    """Names that begin alike and stand for what a function makes of the rest."""
+
+    rest: str
+    """What the rest of such a name is, for people."""
+    target: str
+    """ "module:function", which is called with it."""
 
 
 class Table:
@@ -22,18 +31,13 @@ class Table:
         kind: what the rows are, as an error should call them ("sim", "robot").
         rows: name to "module:attribute".
         group: entry-point group through which other packages add rows.
-        families: start of a name to "module:function" that is called with the rest of the name; "gym/Hopper-v5" is
-            what the function of "gym/" returns for "Hopper-v5".
-        rest: what the rest of such a name is, for people.
+        families: by the start of their names; "gym/Hopper-v5" is what the function of "gym/" returns for "Hopper-v5".
     """
 
-    def __init__(
-        self, kind: str, rows: dict[str, str], group: str, families: dict[str, str] | None = None, rest: str = "ID"
-    ) -> None:
+    def __init__(self, kind: str, rows: dict[str, str], group: str, families: dict[str, Family] | None = None) -> None:
         self.kind = kind
         self.group = group
         self.families = families or {}
-        self.rest = rest
         self._rows = rows
 
     def rows(self) -> dict[str, str]:
@@ -52,7 +56,8 @@ class Table:
             ConfigError: the name is unknown; the nearest known one is given.
         """
         if name not in self.rows() and self._family(name) is None:
-            raise unknown(self.kind, name, [*self.names(), *(f"{start}{self.rest}" for start in self.families)])
+            families = (f"{start}{family.rest}" for start, family in self.families.items())
+            raise unknown(self.kind, name, [*self.names(), *families])
         return name
 
     def _family(self, name: str) -> str | None:
@@ -67,7 +72,7 @@ class Table:
         """
         rows, start = self.rows(), self._family(self.check(name))
         if start is not None and name not in rows:
-            return self._import(name, self.families[start])(name.removeprefix(start))
+            return self._import(name, self.families[start].target)(name.removeprefix(start))
         return self._import(name, rows[name])
 
     def _import(self, name: str, target: str) -> Any:
@@ -115,7 +120,7 @@ SIMS = Table(
         "mujoco/reach": "robotrl.sims.mujoco.manipulation.reach:make",
     },
     "robotrl.sims",
-    {"gym/": "robotrl.sims.gymnasium_sim.make:family"},
+    {"gym/": Family("ID", "robotrl.sims.gymnasium_sim.make:family")},
 )
 """Factories `make(num_envs, seed, **options) -> VecSim`."""
 
@@ -161,8 +166,10 @@ ENCODERS = Table(
     "encoder",
     {"policy": "robotrl.algos.encoders:own"},
     "robotrl.encoders",
-    families={"run:": "robotrl.algos.encoders:of_run"},
-    rest="PATH",
+    {
+        "run:": Family("PATH", "robotrl.algos.encoders:of_run"),
+        "places:": Family("KEY,KEY", "robotrl.algos.encoders:of_places"),
+    },
 )
 """Factories `make(policy, observation_spec) -> nn.Module`; see `robotrl/algos/encoders.py`."""
 
@@ -201,6 +208,7 @@ PRESETS = Table(
         "tabletop-grpo-return": "robotrl.configs.tabletop:grpo_return",
         "tabletop-opd": "robotrl.configs.tabletop:opd",
         "tabletop-srpo": "robotrl.configs.tabletop:srpo",
+        "tabletop-srpo-places": "robotrl.configs.tabletop:srpo_places",
         "tabletop-vla-rl": "robotrl.configs.tabletop:vla_rl",
         "tabletop-reinflow": "robotrl.configs.tabletop:reinflow",
         "tabletop-flow-grpo": "robotrl.configs.tabletop:flow_grpo",

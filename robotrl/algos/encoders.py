@@ -6,14 +6,21 @@ An encoder is a frozen module from raw observations (B, ...), all that the sim g
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from typing import Any
+from itertools import combinations
+from typing import Any, NamedTuple
 
-from robotrl.errors import CapabilityError, ConfigError
+import torch
+from torch import Tensor, nn
+
+from robotrl.errors import CapabilityError, ConfigError, unknown
 from robotrl.load import load_policy
 from robotrl.spec import HasEye, Spec
 
 Make = Callable[[Any, dict[str, Spec]], Any]
+_COORDINATE = re.compile(r"(?P<place>.+)_(?P<axis>[xyz])_(?P<frame>[^_]+)")
+"""Of a place: "peg_pos_x_w" is where a peg is, along x of the frame w."""
 
 
 def own(policy: Any, observation_spec: dict[str, Spec]) -> Any:
@@ -38,6 +45,67 @@ def of_run(path: str) -> Make:
         return _eye(other, f"run:{path}")
 
     return make
+
+
+class Pair(NamedTuple):
+    """A coordinate of one place less the same of another: key and column of each."""
+
+    key: str
+    column: int
+    other_key: str
+    other_column: int
+
+
+def of_places(keys: str) -> Make:
+    """Where places are from each other, m: those that some of the sim's arrays tell, which may be privileged ones.
+
+    A place is told by columns NAME_x_FRAME, NAME_y_FRAME, ... in metres. Each two of one frame are compared along all
+    axes that both have.
+    """
+    wanted = keys.split(",")
+
+    def make(policy: Any, observation_spec: dict[str, Spec]) -> Any:
+        del policy
+        for key in wanted:
+            if key not in observation_spec:
+                raise unknown(f"algo.encoder 'places:{keys}': array", key, observation_spec)
+        pairs = pairs_of({key: observation_spec[key] for key in wanted})
+        if not pairs:
+            raise ConfigError(
+                f"algo.encoder 'places:{keys}' finds no two places: expected arrays with columns such as tip_pos_x_w"
+                " and peg_pos_x_w, in metres and of one frame"
+            )
+        return Places(pairs)
+
+    return make
+
+
+def pairs_of(specs: dict[str, Spec]) -> list[Pair]:
+    """What places that arrays tell differ by: each two of one frame, along all axes that both have."""
+    places: dict[tuple[str, str, str], dict[str, int]] = {}
+    for key, spec in specs.items():
+        for column, (name, unit) in enumerate(zip(spec.names, spec.units, strict=True)):
+            found = _COORDINATE.fullmatch(name) if len(spec.shape) == 1 and unit == "m" else None
+            if found is not None:
+                places.setdefault((found["frame"], key, found["place"]), {})[found["axis"]] = column
+    return [
+        Pair(key, axes[axis], other_key, others[axis])
+        for ((frame, key, _), axes), ((other_frame, other_key, _), others) in combinations(places.items(), 2)
+        for axis in axes
+        if frame == other_frame and axis in others
+    ]
+
+
+class Places(nn.Module):
+    """From observations (B, ...) to differences (B, F) of coordinates, m."""
+
+    def __init__(self, pairs: list[Pair]) -> None:
+        super().__init__()
+        self.pairs = pairs
+
+    def forward(self, obs: dict[str, Tensor]) -> Tensor:
+        """See the class."""
+        return torch.stack([obs[p.key][:, p.column] - obs[p.other_key][:, p.other_column] for p in self.pairs], dim=1)
 
 
 def _eye(policy: Any, name: str) -> Any:

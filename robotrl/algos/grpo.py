@@ -43,6 +43,8 @@ Progress = Literal["none", "sight", "return"]
 PROGRESS: tuple[Progress, ...] = ("none", "sight", "return")
 Keep = Literal["success", "reward"]
 KEEP: tuple[Keep, ...] = ("success", "reward")
+Embed = Literal["mean", "end"]
+EMBED: tuple[Embed, ...] = ("mean", "end")
 
 
 @dataclass(frozen=True)
@@ -68,8 +70,10 @@ class GrpoCfg:
     """What a failure is worth: nothing; how near it came by sight to successes of its task (SRPO); or, as any episode
     then, what the sim's rewards of it add up to."""
     encoder: str = "policy"
-    """Whose sight tells how near: the policy's own at the start of the run, "run:PATH" for that of another policy, or a
-    row of `robotrl list encoders`."""
+    """Whose sight tells how near: the policy's own at the start of the run, or a row of `robotrl list encoders`, for
+    example "run:PATH" for that of another policy."""
+    embed: Embed = "mean"
+    """What of an episode is compared: the mean over all that its decisions saw, as published, or what the last saw."""
     progress_cap: float = 0.6
     """What a failure is worth at most."""
     progress_steepness: float = 10.0
@@ -234,7 +238,11 @@ class GrpoLearner(EpisodeLearner):
 
     @torch.no_grad()
     def _sight(self, found: Trajectories) -> Tensor:
-        """(N, F) mean over each episode's decisions of what the encoder makes of them."""
+        """(N, F) what the encoder makes of each episode's last decision, or the mean over its decisions."""
+        if self.cfg.embed == "end":
+            decisions = torch.arange(len(found.episode), device=found.episode.device)
+            last = decisions.new_zeros(len(found.success)).scatter_reduce_(0, found.episode, decisions, "amax")
+            return in_parts(self._eye, {key: x[last] for key, x in found.obs.items()}, self.cfg.minibatch).float()
         features = in_parts(self._eye, found.obs, self.cfg.minibatch).float()
         total = features.new_zeros((len(found.success), features.shape[1])).index_add_(0, found.episode, features)
         return total / torch.bincount(found.episode, minlength=len(total))[:, None]
@@ -289,12 +297,14 @@ def _check(cfg: GrpoCfg) -> None:
         raise out_of_range("algo.correlation", cfg.correlation, "0 or more, below 1")
     for name in ("keep_low", "keep_high"):
         check_number(f"algo.{name}", getattr(cfg, name), 0.0, 1.0)
-    for name, value, known in (("keep_by", cfg.keep_by, KEEP), ("progress", cfg.progress, PROGRESS)):
+    names = (("keep_by", cfg.keep_by, KEEP), ("progress", cfg.progress, PROGRESS), ("embed", cfg.embed, EMBED))
+    for name, value, known in names:
         if value not in known:
             raise unknown(f"algo.{name}", str(value), known)
     ENCODERS.check(cfg.encoder)
-    if cfg.encoder != GrpoCfg.encoder and cfg.progress != "sight":
-        raise ConfigError(f"algo.encoder is {cfg.encoder!r} beside algo.progress {cfg.progress!r}: expected sight")
+    for name, value, unset in (("encoder", cfg.encoder, GrpoCfg.encoder), ("embed", cfg.embed, GrpoCfg.embed)):
+        if value != unset and cfg.progress != "sight":
+            raise ConfigError(f"algo.{name} is {value!r} beside algo.progress {cfg.progress!r}: expected sight")
     if not 0 < cfg.progress_cap < 1:
         raise out_of_range("algo.progress_cap", cfg.progress_cap, "above 0, below 1: less than a success")
     check_positive("algo.progress_steepness", cfg.progress_steepness)

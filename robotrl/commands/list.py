@@ -40,7 +40,7 @@ def rows() -> dict[str, dict[str, str]]:
     from robotrl.registry import ENCODERS, PRESETS, ROBOTS, SIMS, Table
 
     def named(table: Table) -> dict[str, str]:
-        return {**table.rows(), **{f"{start}{table.rest}": target for start, target in table.families.items()}}
+        return {**table.rows(), **{f"{start}{family.rest}": family.target for start, family in table.families.items()}}
 
     return {
         "sims": named(SIMS),
