@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from robotrl.curriculum import CurriculumSim
 from robotrl.cursor import ChunkCursor
 from robotrl.data.finite import check_finite
 from robotrl.data.replay import SOURCES, Replay, Source, StepRecord
@@ -395,6 +396,8 @@ class Collector:
         """Go on from what another process's collector did, with new episodes of streams of its own."""
         self.reset(seed, {"stagger": True})
         self.env_steps = int(state["env_steps"])
+        if isinstance(self.sim, CurriculumSim) and state["sim"]:
+            self.sim.follow(state["sim"])
 
     def load(self, state: dict[str, Any]) -> None:
         """Restore what `state` gave; on a sim without `HasState`, only the count, and episodes start afresh."""

@@ -237,6 +237,11 @@ def check(cfg: TrainCfg[Any, Any]) -> None:
         raise ConfigError(f"cache is {cfg.cache!r} and init_from is not given: expected a policy to fine-tune")
     if cfg.sim.reward_ends and cfg.sim.reward is None:
         raise ConfigError("sim.reward_ends is True, and sim.reward is not given: expected a success classifier")
+    if cfg.sim.reward is not None and not getattr(cfg.algo, "reads_rewards", True):
+        raise ConfigError(
+            f"sim.reward is {cfg.sim.reward!r}, and {type(cfg.algo).__name__} as it is set learns from no reward:"
+            " expected a method that does, or, of GRPO, algo.progress return"
+        )
     if cfg.sim.curriculum is not None:
         check_number("sim.curriculum", cfg.sim.curriculum, 0.01, 100.0)
     if cfg.evaluation.score not in ("success", "return"):

@@ -1,5 +1,6 @@
 """A curriculum over the scenarios of a sim: training starts come more often from those that fail more often.
 
+Episodes are counted as they end; whoever draws starts itself (`CurriculumSim.draw`) says which episodes count (`book`).
 A scenario is drawn with a weight of exp((0.5 - success) / temperature), as in VLA-RL (Lu et al. 2025, 2505.18719);
 `success` is a running mean over its own last episodes. Splits, and what an episode is, stay the sim's.
 """
@@ -48,31 +49,48 @@ class CurriculumSim(WrappedSim):
         """(S,) episodes of each that have ended."""
         self._left = 0
         self._least = 0
+        # whoever draws says so again before it resets, so that this is no part of a saved state
+        self._drawn_elsewhere = False
+        self._short: NDArray[np.bool_] = np.zeros(sim.num_envs, bool)
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> dict[str, Tensor]:
         """Start new episodes in all envs, drawn as the sim draws them; those after them follow the curriculum."""
         obs = self.sim.reset(seed=seed, options=options)
         self._left = self._least = 0
+        # of an episode that began in its midst nothing is learned about its start
+        self._short[:] = bool((options or {}).get("stagger", False))
         return obs
 
     def step(self, actions: Tensor) -> Step:
         """Advance all envs; starts that this may need are queued before."""
+        if self._drawn_elsewhere:
+            return self.sim.step(actions)
         if self._left < self._least or not self._least:
             self._queue()
         step: Step = self.sim.step(actions)
         # one that was lost is run again, and takes no start from the queue
         ended = step.final_ids[~lost(step)[step.final_ids]].tolist()
         if ended:
-            ids, success = step.info["state_id"], step.info["success"]
             self._left -= len(ended)
-            for env in ended:
-                k = self._number[self.sim.scenario_of(int(ids[env]))]
-                self.episodes[k] += 1
-                self.success[k] += (float(success[env]) - self.success[k]) / min(self.episodes[k], WINDOW)
+            whole = [env for env in ended if not self._short[env]]
+            self._short[ended] = False
+            self.book(step.info["state_id"][whole], step.info["success"][whole])
         return step
 
+    def book(self, ids: Tensor, success: Tensor) -> None:
+        """Count episodes (n,) by the starts that they had and whether they succeeded."""
+        for state_id, succeeded in zip(ids.tolist(), success.tolist(), strict=True):
+            k = self._number[self.sim.scenario_of(int(state_id))]
+            self.episodes[k] += 1
+            self.success[k] += (float(succeeded) - self.success[k]) / min(self.episodes[k], WINDOW)
+
     def draw(self, count: int) -> NDArray[np.int64]:
-        """The next training starts (count,): evenly drawn ones are kept with a chance that follows the weights."""
+        """The next training starts (count,), for somebody who queues them, and then says what came of them (`book`)."""
+        self._drawn_elsewhere = True
+        return self._draw(count)
+
+    def _draw(self, count: int) -> NDArray[np.int64]:
+        """Starts (count,): evenly drawn ones are kept with a chance that follows the weights."""
         share = weights(self.success, self.temperature)
         keep = share / share.max()
         train = self.sim.state_ids("train")
@@ -88,7 +106,7 @@ class CurriculumSim(WrappedSim):
 
     def _queue(self) -> None:
         self._left, self._least = AHEAD * self.num_envs, self.num_envs
-        self.sim.queue_states(self.draw(self._left))
+        self.sim.queue_states(self._draw(self._left))
 
     def on_queue(self, ids: Sequence[int] | NDArray[np.int64]) -> None:
         """Somebody else's starts come first, all of them."""
@@ -99,9 +117,10 @@ class CurriculumSim(WrappedSim):
         self._left -= len(envs)
 
     def own_state(self) -> State:
-        """Success rates, and where the draw is."""
+        """Success rates, where the draw is, and which episodes began in their midst."""
         counts = np.array([self._seed, self._draws, self._left, self._least], np.int64)
-        return {"success": self.success.copy(), "episodes": self.episodes.copy(), "counts": counts}
+        rates = {"success": self.success.copy(), "episodes": self.episodes.copy()}
+        return {**rates, "counts": counts, "short": self._short.copy()}
 
     def load_own(self, state: State) -> None:
         """Restore what `own_state` gave.
@@ -115,6 +134,11 @@ class CurriculumSim(WrappedSim):
             )
         self.success[:], self.episodes[:] = state["success"], state["episodes"]
         self._seed, self._draws, self._left, self._least = (int(x) for x in state["counts"])
+        self._short[:] = state.get("short", False)  # states of before do not say
+
+    def follow(self, state: State) -> None:
+        """Take up the success rates in another process's whole state, see `get_state`; draws and episodes stay own."""
+        self.success[:], self.episodes[:] = (state[self.prefix + key] for key in ("success", "episodes"))
 
 
 def with_curriculum(sim: VecSim, temperature: float, seed: int) -> CurriculumSim:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from robotrl.collect import Decision
+from robotrl.curriculum import CurriculumSim
 from robotrl.data.finite import check_finite
 from robotrl.data.rollout import Arrays
 from robotrl.errors import CapabilityError, ConfigError
@@ -30,6 +31,10 @@ class DrawsStarts(Protocol):
 
     def draw(self, count: int) -> NDArray[np.int64]:
         """Start ids (count,)."""
+        ...
+
+    def book(self, ids: Tensor, success: Tensor) -> None:
+        """Hear of episodes (n,) by their start ids, and whether they succeeded; of no others."""
         ...
 
 
@@ -141,11 +146,15 @@ class GroupCollector:
             whose.append(rows)
         begun = torch.from_numpy(ids).to(device)
         found = Trajectories(_joined(seen), _joined(said), torch.cat(valid), torch.cat(whose), success, returned, begun)
-        if not gone.any():
-            return found
-        whole = torch.nonzero(~gone.view(-1, self.size).any(dim=1))[:, 0]
-        # the sim gives up on a row that loses one episode after the other
-        return chosen(found, whole, self.size) if len(whole) else self.collect(decide, starts)
+        if gone.any():
+            whole = torch.nonzero(~gone.view(-1, self.size).any(dim=1))[:, 0]
+            if not len(whole):
+                # the sim gives up on a row that loses one episode after the other
+                return self.collect(decide, starts)
+            found = chosen(found, whole, self.size)
+        if isinstance(sim, DrawsStarts):
+            sim.book(found.start, found.success)
+        return found
 
     def state(self) -> dict[str, Any]:
         """For a resume: between two rollouts nothing else decides what comes."""
@@ -155,6 +164,8 @@ class GroupCollector:
     def follow(self, state: dict[str, Any], seed: int) -> None:
         """Go on from what another process's collector did, with starts of its own."""
         self._seed, self._draws, self.env_steps = seed, int(state["draws"]), int(state["env_steps"])
+        if isinstance(self.sim, CurriculumSim) and state["sim"]:
+            self.sim.follow(state["sim"])
 
     def load(self, state: dict[str, Any]) -> None:
         """Restore what `state` gave."""

@@ -6,6 +6,7 @@ The sizes were chosen by `robotrl memory`, for OpenVLA, pi0 and SmolVLA at publi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import is_dataclass, replace
 from typing import Any
@@ -30,20 +31,21 @@ PROFILES: dict[str, Mapping[str, Any]] = {
         "algo.bf16": True,
         "algo.microbatch": 2,
         "algo.ema": 0.0,
+        "algo.muon": 0.0,
     },
 }
-OPTIONAL = {"algo.ema"}
+OPTIONAL = {"algo.ema", "algo.muon"}
 """Settings that are left out where an algorithm has no such thing."""
 ABOUT = {
     "cpu": "as the preset is: small policies",
     "card-24": "one card of 24 GB: adapters on a frozen base in 16 bits, blocks recomputed, 4 rows at once, 8 envs",
     "card-80": "one card of 80 GB: the same with 16 rows at once and 32 envs",
-    "cards-8x80": "eight cards of 80 GB (torchrun --nproc-per-node 8): all weights learn, their moments in parts",
+    "cards-8x80": "eight cards of 80 GB (torchrun --nproc-per-node 8): all weights learn by Adam, moments in parts",
 }
 
 
 def with_profile(cfg: Any, name: str) -> Any:
-    """A preset's config for a kind of machine.
+    """A preset's config for a kind of machine. Fewer envs take more rollouts to draw as many groups of episodes.
 
     Args:
         cfg: the config.
@@ -54,10 +56,13 @@ def with_profile(cfg: Any, name: str) -> Any:
     """
     if name not in PROFILES:
         raise unknown("--profile", name, PROFILES)
+    envs = cfg.sim.num_envs
     for path, value in PROFILES[name].items():
         if path in OPTIONAL and not hasattr(cfg.algo, path.removeprefix("algo.")):
             continue
         cfg = _with(cfg, path.split("."), value, f"profile {name!r} sets {path}")
+    if hasattr(cfg.algo, "tries"):
+        cfg = replace(cfg, algo=replace(cfg.algo, tries=math.ceil(cfg.algo.tries * envs / cfg.sim.num_envs)))
     return cfg
 
 

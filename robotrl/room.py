@@ -95,7 +95,27 @@ def load_of(cfg: TrainCfg[Any, Any], policy: Any, rows: int) -> Load:
     averages, bf16 = bool(getattr(algo, "ema", 0)), getattr(algo, "bf16", False)
     processes = int(os.environ.get("WORLD_SIZE", "1")) if cfg.shard else 1
     at_once = rows * getattr(algo, "frames_per_row", 1)
-    return Load(at_once, evaluations, stored, averages, whole > rows, bf16, processes, cfg.cache)
+    held = beside(cfg, policy)
+    return Load(at_once, evaluations, stored, averages, whole > rows, bf16, processes, cfg.cache, held)
+
+
+def beside(cfg: TrainCfg[Any, Any], policy: Any) -> int:
+    """Bytes of networks that a run holds beside what learns: the averaged policy, and what the method's settings name.
+
+    `cfg.algo.beside(policy)`, where there is such a method, gives networks that are copied from the policy, and paths
+    of stored ones. Copies of an adapted policy share its frozen weights.
+    """
+    copies = [policy] if getattr(cfg.algo, "ema", 0) else []
+    named = cfg.algo.beside(policy) if hasattr(cfg.algo, "beside") else []
+    return sum(
+        describe(one).weights_bytes if isinstance(one, str) else own_bytes(one, shared=bool(cfg.lora.rank))
+        for one in (*copies, *named)
+    )
+
+
+def own_bytes(network: Any, shared: bool) -> int:
+    """Bytes of a copy's weights; of those that learn alone where it shares the others."""
+    return sum(p.numel() * p.element_size() for p in network.parameters() if p.requires_grad or not shared)
 
 
 def advice(cfg: TrainCfg[Any, Any], need: Footprint) -> str:

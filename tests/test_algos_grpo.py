@@ -11,6 +11,7 @@ import learner_kit as kit
 import numpy as np
 import pytest
 import torch
+from test_curriculum import Places
 from test_resume import StopAt, assert_same_end
 from torch import Tensor
 from walk_sim import BareWalk
@@ -182,6 +183,23 @@ def test_a_curriculum_says_which_starts_come() -> None:
     sim.success[:] = [1.0, 0.0]
     drawn = [sim.scenario_of(int(i)) for _ in range(8) for i in GroupCollector(sim, 4, seed=0).draw()]
     assert drawn.count("lift") > 0.9 * len(drawn)
+
+
+def test_a_curriculum_hears_of_the_episodes_that_were_asked_for_and_of_no_others() -> None:
+    """Envs whose episode is over go on idly until the last has ended: what becomes of them says nothing."""
+    sim: Any = with_curriculum(Places(8), 0.3, seed=0)
+    collector = GroupCollector(sim, 4, seed=0)
+
+    def act(obs: dict[str, Tensor], rows: Tensor) -> Decision:
+        # the first group goes on for as long as it may, the other succeeds at once or runs off
+        return Decision(torch.where(rows < 4, 0.0, 1.0)[:, None, None].expand(-1, 2, 1), {})
+
+    for rollout in range(1, 4):
+        starts = collector.draw()
+        found = collector.collect(act, starts)
+        assert len(found.success) == 8 and sim.episodes.sum() == 8 * rollout
+        assert found.start.tolist() == np.repeat(starts, 4).tolist()
+    assert collector.env_steps > 3 * 8 * 3, "there was time for other episodes"
 
 
 # the learner

@@ -144,9 +144,27 @@ def test_teachers_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         student(saved(tmp_path / "bins", policy_on(tabletop(1), bins=16)))
     with pytest.raises(ConfigError, match=r"horizon of the teacher is 4: expected 2"):
         student(saved(tmp_path / "horizon", policy_on(tabletop(1), horizon=4)))
+    with pytest.raises(
+        ConfigError, match=r"the teacher reads 'image_flat_near', uint8 \(64, 64, 3\): the student has uint8"
+    ):
+        student(saved(tmp_path / "larger", policy_on(tabletop(1, image_size=64))))
+    with pytest.raises(
+        ConfigError, match=r"the teacher reads 'image_flat_front', .*: the student has .*image_flat_near"
+    ):
+        student(saved(tmp_path / "camera", policy_on(tabletop(1, image="flat_front"))))
     teacher = saved(tmp_path / "teacher", policy_on(tabletop(1)))
     with pytest.raises(ConfigError, match=r"algo\.divergence 'revers' is unknown: did you mean 'reverse'"):
         student(teacher, divergence="revers")
+
+
+def test_another_teacher_on_a_resume_is_refused(tmp_path: Path) -> None:
+    path = saved(tmp_path / "teacher", policy_on(tabletop(1)))
+    state = student(path).state()
+    student(path).load(state)
+    other = policy_on(tabletop(1))
+    other.net.language_model.lm_head.weight.data *= 1.5
+    with pytest.raises(ConfigError, match=r"algo\.teacher '.*other' has weights of SHA-256 .*: expected .*began with"):
+        student(saved(tmp_path / "other", other)).load(state)
 
 
 # progress
@@ -182,6 +200,10 @@ def test_rewards_by_hand() -> None:
     assert reward.tolist() == pytest.approx([1.0, 0.6 * sigmoid, 0.3, 0.6 * (1 - sigmoid), 0.0, 0.0])
     same = progress_reward(torch.ones(3, 1), torch.tensor([True, False, False]), torch.zeros(3, dtype=torch.int64))
     assert same.tolist() == pytest.approx([1.0, 0.3, 0.3])
+    # rounding is no distance
+    near = torch.tensor([[0.0], [0.0], [1.0], [1.0000001], [1.0000002]])
+    rounded = progress_reward(near, torch.arange(5) < 2, torch.zeros(5, dtype=torch.int64))
+    assert rounded.tolist() == pytest.approx([1.0, 1.0, 0.3, 0.3, 0.3])
     every = progress_reward(embedding, torch.ones(6, dtype=torch.bool), task)
     assert every.tolist() == [1.0] * 6
 
@@ -217,6 +239,18 @@ def test_groups_that_all_fail_teach_by_progress(monkeypatch: pytest.MonkeyPatch)
     assert found.start.tolist() == seen[0].start.tolist()
 
 
+def test_a_group_that_succeeds_as_a_whole_shows_the_way_and_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other, in which all fail, is worth how near it came; as many more are drawn as are wanted."""
+    shaped = learner(replace(CFG, progress="sight", keep_by="reward", tries=3))
+    seen = rigged(monkeypatch, shaped, [True] * 4 + [False] * 4)
+    scalars = shaped.iterate()
+    assert len(seen) == 2 and scalars["groups_drawn"] == 4 and scalars["groups_kept"] == 2
+    # by what the sim pays, returns of successes say nothing that is to be learned
+    paid = learner(replace(CFG, progress="return", keep_by="reward", tries=3))
+    rigged(monkeypatch, paid, [True] * 8, [1.0, 0.2, 0.3, 0.9, 0.5, 0.6, 0.7, 0.8])
+    assert paid.iterate()["groups_kept"] == 0
+
+
 def test_what_the_sim_pays_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     """Groups in which all fail are told apart by their returns; equal returns teach nothing."""
     made = learner(replace(CFG, progress="return", keep_by="reward", tries=1))
@@ -250,7 +284,22 @@ def test_what_progress_needs() -> None:
     with pytest.raises(ConfigError, match=r"algo\.progress 'site' is unknown: did you mean 'sight'"):
         learner(replace(CFG, progress=unheard))
     with pytest.raises(ConfigError, match=r"algo\.progress_cap is 1\.0: expected above 0, below 1"):
-        learner(replace(CFG, progress_cap=1.0))
+        learner(replace(CFG, progress="sight", progress_cap=1.0))
+    for changes, said in (
+        ({"progress_cap": 0.3}, r"algo\.progress_cap is 0\.3 beside algo\.progress 'none': expected sight"),
+        ({"progress": "return", "progress_steepness": 3.0}, r"steepness is 3\.0 beside algo\.progress 'return'"),
+        (
+            {"progress": "return", "keep_by": "reward", "keep_low": 0.3},
+            r"keep_low is 0\.3 beside algo\.keep_by 'reward'",
+        ),
+        ({"keep_by": "reward"}, r"algo\.keep_by is 'reward' beside algo\.progress 'none': expected success"),
+        (
+            {"groups": 5},
+            r"algo\.groups is 5: expected 4 or fewer, which algo\.tries x sim\.num_envs / algo\.group_size can",
+        ),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            learner(replace(CFG, **changes))
 
     class Blind(torch.nn.Module):
         """Says tokens, but its sight cannot be taken apart."""

@@ -13,9 +13,11 @@ from test_resume import StopAt, assert_same_end, ppo_config
 from walk_sim import SPLITS, Walk
 
 import robotrl
+from robotrl.collect import Collector
 from robotrl.config import SimCfg
 from robotrl.curriculum import AHEAD, WINDOW, CurriculumSim, weights, with_curriculum
 from robotrl.errors import CapabilityError, ConfigError
+from robotrl.group_rollout import GroupCollector
 from robotrl.spec import (
     HasExpert,
     HasFinalObs,
@@ -81,6 +83,36 @@ def test_success_is_a_running_mean_of_each_scenario() -> None:
     # what fails is started from more often
     late = np.bincount([place for place, _ in ended[-1000:]], minlength=5) / 1000
     assert late == pytest.approx(weights(sim.success, 0.3), abs=0.05)
+
+
+def test_episodes_that_began_in_their_midst_do_not_count() -> None:
+    """They had less time than others."""
+    sim = curriculum()
+    sim.reset(0, {"stagger": True})
+    ended = 0
+    first = set[int]()
+    for _ in range(60):
+        out = sim.step(torch.zeros(8, 1))
+        ended += len(out.final_ids)
+        first |= set(out.final_ids.tolist())
+        assert sim.episodes.sum() == ended - len(first)
+    assert len(first) == 8 and ended > 8
+
+
+def test_what_another_process_found_is_taken_up() -> None:
+    """Of process 0's checkpoint the others take the rates, and draw and step by themselves."""
+    first, other = curriculum(), curriculum(seed=7)
+    collector = GroupCollector(first, 4, 0)
+    first.success[:], first.episodes[:] = [0.1, 0.2, 0.3, 0.4, 0.5], 9
+    second = GroupCollector(other, 4, 7)
+    before = other._draws
+    second.follow(collector.state(), 11)
+    assert other.success.tolist() == first.success.tolist() and other.episodes.tolist() == [9] * 5
+    assert other._draws == before
+    third = curriculum(seed=8)
+    flat = Collector(third, 1, 0.99)
+    flat.follow({"env_steps": 3, "sim": first.get_state()}, 12)
+    assert third.success.tolist() == first.success.tolist() and flat.env_steps == 3
 
 
 def test_it_is_an_ordinary_sim_of_the_same_capabilities() -> None:

@@ -35,9 +35,14 @@ from robotrl.config import EvalCfg, SimCfg, TrainCfg
 from robotrl.devices import CPU, device_of
 from robotrl.errors import ConfigError
 from robotrl.evaluation import evaluate_path
+from robotrl.fn.progress import progress_reward
+from robotrl.fn.stats import Interval
 from robotrl.load import load_policy
 from robotrl.placed import placed
 from robotrl.registry import SIMS
+from robotrl.rewards.network import RewardNetCfg, SightNet, normalisation
+from robotrl.rewards.process import Bar, ProcessReward, Verdict
+from robotrl.rewards.process_stored import process_identity, save_process
 from robotrl.run import Run
 from robotrl.spec import HasCamera, HasDistance, HasExpert, HasRestart, HasState, HasStateIds, HasTrace
 from robotrl.train import resume, train
@@ -92,6 +97,12 @@ ROWS = {
     "grpo": Row(TOKENS, lambda: grpo.policy_on(grpo.tabletop(1)), sim=grpo.tabletop, prepare=rigged),
     "srpo": Row(
         replace(TOKENS, progress="sight"), lambda: grpo.policy_on(grpo.tabletop(1)), sim=grpo.tabletop, prepare=rigged
+    ),
+    "srpo by places": Row(
+        replace(TOKENS, progress="sight", encoder="places:state,meant", embed="end"),
+        lambda: grpo.policy_on(grpo.tabletop(1)),
+        sim=grpo.tabletop,
+        prepare=rigged,
     ),
     "flow-grpo": Row(
         FlowGrpoCfg(iterations=2, group_size=4, groups=2, tries=2, minibatch=16, correlation=0.9),
@@ -237,6 +248,28 @@ def test_a_placed_sim_has_the_capabilities_of_its_own_and_says_the_same() -> Non
     compare(bare.get_state(), state)
     compare(bare.set_state(state), made.set_state(state))
     assert made.as_gymnasium().reset(seed=0)[0].keys() == bare.observation_spec.keys()
+
+
+def test_successes_that_cluster() -> None:
+    embedding = torch.tensor([[0.0, 0.0], [0.0, 0.0], [1.0, 1.0], [0.3, 0.3], [0.7, 0.5]])
+    success, task = torch.tensor([True, True, True, False, False]), torch.zeros(5, dtype=torch.int64)
+    here, there = (
+        progress_reward(*(x.to(device) for x in (embedding, success, task))) for device in (CPU, twin_device.DEVICE)
+    )
+    compare(here, there)
+    assert 0 < here[3] < 0.6
+
+
+def test_a_process_reward(tmp_path: Path) -> None:
+    sim = grpo.tabletop(2)
+    specs = {"state": sim.observation_spec["state"]}
+    net = SightNet(specs, normalisation(specs, {"state": sim.reset(0)["state"].numpy()}), RewardNetCfg()).eval()
+    verdict = Verdict(Interval(0.9, 0.8, 1.0, 10), 0.9, 0.05, 3, Bar())
+    path = save_process(tmp_path / "p", ProcessReward(net, verdict, {}, process_identity(net, verdict)))
+    row = ROWS["vla-rl"]._replace(cfg=replace(vla_rl.CFG, process_reward=str(path)))
+    here, there = (learner_on(row, device, None).iterate() for device in (CPU, twin_device.DEVICE))
+    for name in ("process_reward", "process_progress"):
+        assert there[name] == pytest.approx(here[name], rel=1e-3, abs=1e-6) and here[name] != 0
 
 
 def test_a_traced_sim_can_still_be_traced() -> None:

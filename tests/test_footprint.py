@@ -13,6 +13,7 @@ import pytest
 import test_adapters as kit
 import test_algos_grpo as grpo
 import torch
+from torch import nn
 
 from robotrl.adapters import adapt
 from robotrl.algos.bc import BcCfg
@@ -28,10 +29,12 @@ from robotrl.algos.footprint import (
     update_peak,
     without_memory,
 )
+from robotrl.algos.opd import OpdCfg
+from robotrl.algos.vla_rl import VlaRlCfg
 from robotrl.config import LoraCfg, TrainCfg
 from robotrl.errors import ConfigError, DataError
 from robotrl.load import describe, probe
-from robotrl.room import advice, announce, gradient_rows, load_of
+from robotrl.room import advice, announce, beside, gradient_rows, load_of
 from robotrl.train import train
 
 FACTOR = 2.0
@@ -163,19 +166,48 @@ def test_a_process_is_seen_to_need_what_was_estimated() -> None:
 
 def test_what_a_config_asks_for() -> None:
     chain = SimpleNamespace(minibatch=64, microbatch=16, steps_per_env=10, ema=0.9)
-    policy = SimpleNamespace(denoising_steps=4, horizon=3)
+    policy: Any = nn.Linear(3, 2)
+    policy.denoising_steps, policy.horizon = 4, 3
     cfg: Any = SimpleNamespace(
         algo=chain, sim=SimpleNamespace(num_envs=8), dataset=None, lora=LoraCfg(), shard=False, cache="none"
     )
     assert gradient_rows(chain) == 16
     # ten steps are four decisions
-    assert load_of(cfg, policy, 16) == Load(16, 4, 4 * 8 * 4, average=True, parts=True)
+    assert load_of(cfg, policy, 16) == Load(16, 4, 4 * 8 * 4, average=True, parts=True, beside=4 * (6 + 2))
     assert gradient_rows(SimpleNamespace(lr=1.0)) is None
     tokens: Any = SimpleNamespace(**{**vars(cfg), "algo": SimpleNamespace(minibatch=64)})
     assert load_of(tokens, policy, 64) == Load(64)
     # a frame of a scene beside each chunk
     clone: Any = SimpleNamespace(**{**vars(cfg), "algo": BcCfg(batch=32, microbatch=8, ema=0.0, reading=1.0)})
     assert load_of(clone, policy, 8) == Load(16, parts=True)
+
+
+def test_networks_beside_the_policy_are_counted(tmp_path: Path) -> None:
+    """An averaged policy, what a critic reads by, SRPO's eye, a teacher; copies of an adapted policy share weights."""
+    clone = grpo.saved(tmp_path / "clone")
+    stored = describe(clone).weights_bytes
+    policy = grpo.policy_on(grpo.tabletop(1))
+    policy.net.language_model.requires_grad_(False)
+    every = 4 * sum(p.numel() for p in policy.parameters())
+    learning = 4 * sum(p.numel() for p in policy.parameters() if p.requires_grad)
+    eye = 4 * sum(p.numel() for p in policy.eye().parameters())
+    assert 0 < eye < every and 0 < learning < every
+    base = grpo.run_cfg(clone)
+
+    def held(algo: Any, rank: int = 0) -> int:
+        return beside(replace(base, algo=algo, lora=LoraCfg(rank=rank)), policy)
+
+    assert held(grpo.CFG) == 0
+    assert held(replace(grpo.CFG, ema=0.9)) == every and held(replace(grpo.CFG, ema=0.9), rank=4) == learning
+    assert held(replace(grpo.CFG, progress="sight")) == eye
+    assert held(replace(grpo.CFG, progress="sight", encoder=f"run:{clone}")) == stored
+    assert held(replace(grpo.CFG, progress="sight", encoder="places:state,meant")) == 0
+    assert held(OpdCfg(teacher=str(clone))) == stored and held(OpdCfg(teacher=str(clone), ema=0.9)) == stored + every
+    assert held(VlaRlCfg()) == every and held(VlaRlCfg(), rank=4) == learning
+    with without_memory():
+        alike = described(policy.to_json())
+        bare, more = (footprint(alike, Load(1, beside=many), alike.observation_spec) for many in (0, 1000))
+    assert more.weights == bare.weights + 1000 and more.total == bare.total + 1000
 
 
 def test_moments_and_gradients_in_parts_take_less_and_activations_as_much() -> None:

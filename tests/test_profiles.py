@@ -19,6 +19,7 @@ LARGE = (
     "tabletop-grpo",
     "tabletop-grpo-return",
     "tabletop-srpo",
+    "tabletop-srpo-places",
     "tabletop-vla-rl",
     "tabletop-opd",
     "simplevla-rl",
@@ -50,7 +51,11 @@ def test_a_profile_makes_a_config_that_can_run(preset: str, profile: str) -> Non
     group = getattr(cfg.algo, "group_size", 1)
     assert cfg.sim.num_envs % group == 0
     if cfg.shard:
-        assert cfg.algo.engine == "eager" and not getattr(cfg.algo, "ema", 0)
+        # what cannot be spread
+        assert cfg.algo.engine == "eager" and not getattr(cfg.algo, "ema", 0) and not getattr(cfg.algo, "muon", 0)
+    if hasattr(cfg.algo, "groups"):
+        drawn = cfg.algo.tries * cfg.sim.num_envs // group
+        assert cfg.algo.groups <= drawn == before.algo.tries * before.sim.num_envs // group
 
 
 @pytest.mark.parametrize("preset", PUBLISHED)

@@ -568,6 +568,9 @@ def test_a_run_learns_from_a_classifier(trained, tmp_path, capsys):
     saved = Run.open(tmp_path / "run").config
     assert saved["sim"]["reward"] == str(trained[2])
     capsys.readouterr()
+    deaf = ["train", "tabletop-grpo", "--init-from", "somewhere", *where[:2], "--run-dir", str(tmp_path / "deaf")]
+    assert main(deaf) == 2
+    assert "and GrpoCfg as it is set learns from no reward: expected" in capsys.readouterr().err
     assert main(["train", "peg-insert-ppo", "--sim.reward-ends", "--run-dir", str(tmp_path / "other")]) == 2
     assert "sim.reward_ends is True, and sim.reward is not given" in capsys.readouterr().err
     assert main(["train", "peg-insert-ppo", "--intervention.by", "script", "--run-dir", str(tmp_path / "third")]) == 2

@@ -18,6 +18,8 @@ from robotrl.errors import CapabilityError, ConfigError, unknown
 from robotrl.load import load_policy
 from robotrl.spec import HasEye, Spec
 
+OF_RUN = "run:"
+"""Begins the names of encoders that are the sight of a stored policy."""
 Make = Callable[[Any, dict[str, Spec]], Any]
 _COORDINATE = re.compile(r"(?P<place>.+)_(?P<axis>[xyz])_(?P<frame>[^_]+)")
 """Of a place: "peg_pos_x_w" is where a peg is, along x of the frame w."""

@@ -60,6 +60,8 @@ class Load(NamedTuple):
     """Over which gradients and moments are spread; the figures are those of each."""
     cache: Cache = "none"
     """What is kept of stored observations."""
+    beside: int = 0
+    """Bytes of networks that are held beside the policy: averaged, frozen, a teacher."""
 
 
 class Footprint(NamedTuple):
@@ -70,6 +72,7 @@ class Footprint(NamedTuple):
     learning: int
     """... and how many of them learn."""
     weights: int
+    """Of the policy, and of networks beside it."""
     optimiser: int
     """Adam's moments and averaged weights."""
     update: int
@@ -114,7 +117,7 @@ def footprint(policy: nn.Module, load: Load, observation_spec: dict[str, Spec]) 
     return Footprint(
         sum(p.numel() for _, p in named),
         learning,
-        weights,
+        weights + load.beside,
         optimiser,
         update,
         load.stored * row,

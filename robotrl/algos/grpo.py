@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from robotrl.algos.encoders import OF_RUN
 from robotrl.algos.engine import Context, EngineMode, LossModule, LossOut
 from robotrl.algos.episode_pg import Acting, EpisodeLearner, Likelihood
 from robotrl.algos.half import in_bf16
@@ -60,12 +61,12 @@ class GrpoCfg:
     tries: int = 6
     """Rollouts of one iteration at most; then it learns from the groups that it has."""
     keep_low: float = 0.1
-    """Groups are kept whose success rate is not below this ..."""
+    """Kept by success, a group's success rate is not below this ..."""
     keep_high: float = 0.9
     """... nor above this."""
     keep_by: Keep = "success"
-    """Whether groups are dropped by their success, or, with progress, only where all rewards are the same: then groups
-    in which all fail teach, too."""
+    """Whether groups are dropped by their success, or, with progress, only where all succeed or all rewards are the
+    same: then groups in which all fail teach, too."""
     progress: Progress = "none"
     """What a failure is worth: nothing; how near it came by sight to successes of its task (SRPO); or, as any episode
     then, what the sim's rewards of it add up to."""
@@ -109,6 +110,17 @@ class GrpoCfg:
     """Networks compute in bfloat16, densities, losses and parameters stay in float32; see docs/engine.md."""
     engine: EngineMode = "eager"
     """How updates are computed; see docs/engine.md."""
+
+    @property
+    def reads_rewards(self) -> bool:
+        """Whether it learns from the sim's rewards, and not from success alone."""
+        return self.progress == "return"
+
+    def beside(self, policy: Any) -> list[Any]:
+        """See `robotrl.room.beside`."""
+        if self.progress != "sight" or not (self.encoder == "policy" or self.encoder.startswith(OF_RUN)):
+            return []
+        return [policy.eye() if self.encoder == "policy" else self.encoder.removeprefix(OF_RUN)]
 
     def build(self, setup: Setup) -> GrpoLearner:
         """The learner."""
@@ -165,6 +177,13 @@ class GrpoLearner(EpisodeLearner):
         super().__init__(cfg, setup, method, acting, lambda policy: GrpoLoss(policy, acting, cfg), cfg.group_size)
         self.kept = setup.kept(self.model, cfg.microbatch or cfg.minibatch, cfg.bf16)
         self._eye: Any = None
+        most = cfg.tries * (self.sim.num_envs // cfg.group_size)
+        if cfg.groups > most:
+            raise out_of_range(
+                "algo.groups",
+                cfg.groups,
+                f"{most} or fewer, which algo.tries x sim.num_envs / algo.group_size can draw",
+            )
         if cfg.progress == "sight":
             make = ENCODERS.load(cfg.encoder)
             self._eye = make(self.model, self.sim.observation_spec).to(setup.device).requires_grad_(False).eval()
@@ -179,10 +198,12 @@ class GrpoLearner(EpisodeLearner):
             self._begin()
             found = self._collector.collect(self.decide, self._collector.draw())
             rate = found.success.view(-1, cfg.group_size).float().mean(dim=1)
-            good = torch.nonzero(self._worth(rate))[:, 0]
+            worth = self._worth(rate)
             rates.append(rate)
-            kept, tries = kept + len(good), tries + 1
-            parts.append(chosen(found, good, cfg.group_size))
+            kept, tries = kept + int(worth.sum()), tries + 1
+            # what has succeeded as a whole teaches nothing, and shows what success looks like
+            shown = worth | (rate == 1) if self._eye is not None and cfg.keep_by == "reward" else worth
+            parts.append(chosen(found, torch.nonzero(shown)[:, 0], cfg.group_size))
         self.count_steps()
         found, reward = self._rewarded(together(parts))
         drawn, groups = (self.world.total(count) for count in (sum(map(len, rates)), len(reward)))
@@ -302,9 +323,17 @@ def _check(cfg: GrpoCfg) -> None:
         if value not in known:
             raise unknown(f"algo.{name}", str(value), known)
     ENCODERS.check(cfg.encoder)
-    for name, value, unset in (("encoder", cfg.encoder, GrpoCfg.encoder), ("embed", cfg.embed, GrpoCfg.embed)):
-        if value != unset and cfg.progress != "sight":
-            raise ConfigError(f"algo.{name} is {value!r} beside algo.progress {cfg.progress!r}: expected sight")
+    if cfg.progress == "none" and cfg.keep_by == "reward":
+        raise ConfigError("algo.keep_by is 'reward' beside algo.progress 'none': expected success, or progress")
+    for names, beside, wanted in (
+        (("encoder", "embed", "progress_cap", "progress_steepness"), "progress", "sight"),
+        (("keep_low", "keep_high"), "keep_by", "success"),
+    ):
+        has = getattr(cfg, beside)
+        for name in names:
+            value = getattr(cfg, name)
+            if value != getattr(GrpoCfg, name) and has != wanted:
+                raise ConfigError(f"algo.{name} is {value!r} beside algo.{beside} {has!r}: expected {wanted}")
     if not 0 < cfg.progress_cap < 1:
         raise out_of_range("algo.progress_cap", cfg.progress_cap, "above 0, below 1: less than a success")
     check_positive("algo.progress_steepness", cfg.progress_steepness)

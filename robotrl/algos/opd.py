@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
+from robotrl.adapters import weights_sha256
 from robotrl.algos.engine import Context, EngineMode, LossModule, LossOut
 from robotrl.algos.episode_pg import EpisodeLearner
 from robotrl.algos.half import in_bf16
@@ -48,7 +49,7 @@ class OpdCfg:
     microbatch: int | None = None
     """Decisions whose gradient is taken at once, where those of a minibatch do not fit into memory; a divisor of it."""
     epochs: int = 1
-    """Passes over a rollout's decisions."""
+    """Passes over a rollout's decisions; in all but the first the student has moved on from what it said."""
     lr: float = 1e-4
     """Of Adam."""
     muon: float = 0.0
@@ -63,6 +64,13 @@ class OpdCfg:
     """Networks compute in bfloat16, densities, losses and parameters stay in float32; see docs/engine.md."""
     engine: EngineMode = "eager"
     """How updates are computed; see docs/engine.md."""
+
+    reads_rewards: ClassVar[bool] = False
+
+    def beside(self, policy: Any) -> list[Any]:
+        """See `robotrl.room.beside`."""
+        del policy
+        return [self.teacher] if self.teacher else []
 
     def build(self, setup: Setup) -> OpdLearner:
         """The learner."""
@@ -125,6 +133,7 @@ class OpdLearner(EpisodeLearner):
             cfg, setup, "distillation", TokenActing(), lambda policy: OpdLoss(policy, teacher, cfg), group_size=1
         )
         check_teacher(teacher, self.model)
+        self._teacher = weights_sha256(teacher)
 
     def iterate(self) -> dict[str, float]:
         """An episode in each env, then the updates."""
@@ -141,9 +150,27 @@ class OpdLearner(EpisodeLearner):
         scalars = {"rollout_success": float(found.success.float().mean()), **self.learn(rows)}
         return finite(self.world.means(scalars))
 
+    def state(self) -> dict[str, Any]:
+        """See `Learner.state`; of the teacher only which it is."""
+        return {**super().state(), "teacher": self._teacher}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """See `Learner.load`.
+
+        Raises:
+            ConfigError: the teacher is another one, or the state is that of another number of processes.
+        """
+        found = state.get("teacher", self._teacher)  # states of before do not say
+        if found != self._teacher:
+            raise ConfigError(
+                f"algo.teacher {self.cfg.teacher!r} has weights of SHA-256 {self._teacher[:12]}: expected {found[:12]},"
+                " those that the run began with"
+            )
+        super().load(state)
+
 
 def check_teacher(teacher: Any, student: Any) -> None:
-    """Make sure that both mean the same by a token.
+    """Make sure that both mean the same by a token, and that the teacher sees no more than what the student is shown.
 
     Raises:
         ConfigError: what differs, with both values.
@@ -152,5 +179,13 @@ def check_teacher(teacher: Any, student: Any) -> None:
         theirs, ours = getattr(teacher, name, None), getattr(student, name)
         if theirs != ours:
             raise ConfigError(f"{name} of the teacher is {theirs}: expected {ours}, as of the student")
+    for key, spec in teacher.observation_spec.items():
+        seen = student.observation_spec.get(key)
+        if seen is None or (seen.shape, seen.dtype) != (spec.shape, spec.dtype):
+            has = ", ".join(student.observation_spec) if seen is None else f"{seen.dtype} {seen.shape}"
+            raise ConfigError(
+                f"the teacher reads {key!r}, {spec.dtype} {spec.shape}: the student has {has}; expected a teacher that"
+                " sees what the student sees"
+            )
     if teacher.transforms.outputs != student.transforms.outputs:
         raise ConfigError("statistics of the teacher's actions are not the student's: expected the same")

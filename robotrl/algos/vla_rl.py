@@ -99,6 +99,10 @@ class VlaRlCfg:
     engine: EngineMode = "eager"
     """How updates are computed; see docs/engine.md."""
 
+    def beside(self, policy: Any) -> list[Any]:
+        """See `robotrl.room.beside`: what the critic reads by is a copy."""
+        return [policy]
+
     def build(self, setup: Setup) -> VlaRlLearner:
         """The learner."""
         return VlaRlLearner(self, setup)
@@ -154,7 +158,7 @@ class VlaRlLoss(LossModule):
         with torch.no_grad():
             info["entropy"] = tokens.entropy(logits, policy.temperature).mean()
         lr = cfg.lr * going * warmed(context.carry[1], cfg.warmup)
-        carry = torch.stack([going, context.carry[1] + 1])
+        carry = torch.stack([going, context.carry[1] + going])
         return LossOut(out.loss + value_loss, info, (lr, critic_lr), carry)
 
     def next_carry(self, carry: Tensor, info: Any) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 NOISE = -1
 """The label of a point in no cluster."""
 FLOOR = 1e-6
-"""A feature that deviates less is the same in all successes."""
+"""A feature that deviates less is the same in all successes; distances that differ less are the same."""
 
 
 def dbscan(points: Tensor, eps: float, least: int) -> Tensor:
@@ -23,7 +23,8 @@ def dbscan(points: Tensor, eps: float, least: int) -> Tensor:
         eps: two points are neighbours when they are as near as this; a point is its own neighbour.
         least: neighbours that make a point part of a cluster's core.
     """
-    near = torch.cdist(points, points) <= eps
+    # point by point: on the CPU, wherever the points are
+    near = (torch.cdist(points, points) <= eps).cpu()
     core = near.sum(dim=1) >= least
     label = torch.full((len(points),), NOISE)
     clusters = 0
@@ -40,7 +41,7 @@ def dbscan(points: Tensor, eps: float, least: int) -> Tensor:
             label[new] = clusters
             frontier += new
         clusters += 1
-    return label
+    return label.to(points.device)
 
 
 def centres(successes: Tensor, eps: float, least: int) -> Tensor:
@@ -68,7 +69,7 @@ def progress_reward(
     """Rewards (N,): 1 for a success; of a failure cap * sigmoid(steepness (1/2 - d)), d its distance among failures.
 
     The distance to the nearest centre is scaled to 0 ... 1 over the failures of the same task, 1/2 where all are as
-    far. A task without a success or without a failure is not shaped: its failures are worth 0.
+    far to `FLOOR`. A task without a success or without a failure is not shaped: its failures are worth 0.
 
     Args:
         embedding: (N, F) of episodes.
@@ -86,6 +87,6 @@ def progress_reward(
             continue
         far = torch.cdist(embedding[lost], centres(embedding[won], eps, least)).amin(dim=1)
         low, high = far.min(), far.max()
-        scaled = (far - low) / (high - low) if high > low else torch.full_like(far, 0.5)
+        scaled = (far - low) / (high - low) if high - low > FLOOR else torch.full_like(far, 0.5)
         reward[lost] = cap * torch.sigmoid(steepness * (0.5 - scaled))
     return reward

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -46,16 +47,27 @@ def iqm(values: NDArray[np.float64]) -> float:
     return float((ordered * weight).sum() / weight.sum())
 
 
-def bootstrap(values: NDArray[np.float64], samples: int = 2000, seed: int = 0) -> Interval:
-    """Interquartile mean over runs with a percentile bootstrap interval.
+def mean(values: NDArray[np.float64]) -> float:
+    """The mean as a number."""
+    return float(np.mean(values))
+
+
+def bootstrap(
+    values: NDArray[np.float64],
+    samples: int = 2000,
+    seed: int = 0,
+    middle: Callable[[NDArray[np.float64]], float] = iqm,
+) -> Interval:
+    """Interquartile mean over runs, or their `mean`, with a percentile bootstrap interval.
 
     Args:
         values: (R,) one figure for each run.
         samples: how many resamples.
         seed: of the resampling.
+        middle: what is estimated.
     """
     data = np.asarray(values, np.float64)
     rng = np.random.default_rng(seed)
-    drawn = np.array([iqm(data[rng.integers(0, len(data), len(data))]) for _ in range(samples)])
+    drawn = np.array([middle(data[rng.integers(0, len(data), len(data))]) for _ in range(samples)])
     low, high = np.percentile(drawn, [2.5, 97.5])
-    return Interval(iqm(data), float(low), float(high), len(data))
+    return Interval(middle(data), float(low), float(high), len(data))

@@ -40,7 +40,7 @@ class Verdict(NamedTuple):
     """What was found on held-out episodes."""
 
     rank: Interval
-    """Rank correlation of progress with time, over the successful episodes."""
+    """Rank correlation of progress with time, the mean over the successful episodes."""
     separation: float | None
     """Chance that a success's last frame is said to be farther than a failure's; None without failures."""
     error: float
@@ -109,7 +109,7 @@ class ProcessTerm:
             raise ConfigError(
                 f"{name} fell short when it was judged: {'; '.join(short)}. More demonstrations or failures may help"
             )
-        self.reward = reward
+        self.reward = reward._replace(net=reward.net.to(sim.device))
         self._form: Form = form
         self._scale, self._gamma = scale, gamma
 
@@ -124,7 +124,7 @@ class ProcessTerm:
         return Term(self._scale * added.masked_fill(~rollout.valid, 0.0), now)
 
     def _progress(self, obs: Arrays, valid: Tensor) -> Tensor:
-        found = torch.zeros(valid.shape, dtype=torch.float32)
+        found = torch.zeros(valid.shape, dtype=torch.float32, device=valid.device)
         if valid.any():
             shown = {key: obs[key][valid] for key in self.reward.net.observation_spec}
             found[valid] = self.reward.net.probability(shown).float()

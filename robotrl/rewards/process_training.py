@@ -22,7 +22,7 @@ from robotrl.algos.rows import part
 from robotrl.errors import ConfigError, check_at_least, check_positive, out_of_range
 from robotrl.fn.judge import calibration_error, rank_correlation, separation
 from robotrl.fn.schedule import cosine
-from robotrl.fn.stats import Interval, bootstrap
+from robotrl.fn.stats import Interval, bootstrap, mean
 from robotrl.parts import parts
 from robotrl.rewards.grading import Graded, only
 from robotrl.rewards.labels import deal
@@ -173,7 +173,7 @@ def judge(net: RewardNet, found: Graded, bar: Bar) -> Judged:
     last = np.flatnonzero(np.diff(found.episode, append=-1))
     correlations = rank_correlations(said, found)
     verdict = Verdict(
-        bootstrap(correlations),
+        bootstrap(correlations, middle=mean),  # one that runs backwards in a quarter of successes must show it
         None if found.success.all() else separation(said[last[found.success]], said[last[~found.success]]),
         calibration_error(said, found.progress.astype(np.float64)),
         int((~found.success).sum()),
@@ -242,7 +242,7 @@ def _check(cfg: ProcessCfg) -> None:
 def family_ranks(rows: NDArray[np.float64], found: Graded) -> dict[str, Interval]:
     """The mean, for each family by name, of the rank correlations (n,) of the n successful episodes."""
     names = [found.family[e] for e in np.flatnonzero(found.success)]
-    return {name: bootstrap(_of(rows, names, name)) for name in sorted(set(names))}
+    return {name: bootstrap(_of(rows, names, name), middle=mean) for name in sorted(set(names))}
 
 
 def _of(rows: NDArray[np.float64], names: Sequence[str], name: str) -> NDArray[np.float64]:
