@@ -170,12 +170,26 @@ def write_lerobot(path: Path, kind: str) -> Any:
         ("rename_observations_processor", {"rename_map": {}}),
         ("to_batch_processor", {}),
         (f"{kind}_new_line_processor", {}),
-        ("tokenizer_processor", {"max_length": 48, "tokenizer_name": "somebody/SmolVLM2-Toy"}),
-        ("device_processor", {"device": "cuda"}),
+        (
+            "tokenizer_processor",
+            {
+                "max_length": 48,
+                "task_key": "task",
+                "padding_side": "right",
+                "padding": "longest" if kind == "smolvla" else "max_length",
+                "truncation": True,
+                "tokenizer_name": "somebody/SmolVLM2-Toy",
+            },
+        ),
+        ("device_processor", {"device": "cuda", "float_dtype": None}),
         ("normalizer_processor", norm),
     ]
+    after = [
+        ("unnormalizer_processor", norm | {"features": outputs}),
+        ("device_processor", {"device": "cpu", "float_dtype": None}),
+    ]
     processor(path, "policy_preprocessor", before, stats)
-    processor(path, "policy_postprocessor", [("unnormalizer_processor", norm), ("device_processor", {})], stats)
+    processor(path, "policy_postprocessor", after, stats)
     return net
 
 
@@ -285,19 +299,22 @@ def test_prompts_are_those_of_the_tokenizer(toy: tuple[str, Path, Any], sim: Any
         assert out.ids[0][out.there[0]].tolist() == plain.encode(f"{text}\n").ids
 
 
+def read_openpi(path: Path, sim: Any, **changes: Any) -> Any:
+    specs = {key: visible(sim)[key] for key in ("image_flat_near", "instruction", "state")}
+    settings: dict[str, Any] = {
+        "tokenizer": path / "vlm",
+        "cameras": {"base_0_rgb": "image_flat_near", "left_wrist_0_rgb": "", "right_wrist_0_rgb": ""},
+        "key": "bridge",
+        **changes,
+    }
+    return load_openpi(path, specs, sim.action_spec, **settings)
+
+
 def test_openpis_directories_are_read_whole(tmp_path: Path, sim: Any) -> None:
     net = write_openpi(tmp_path / "pi0")
-    cameras = {"base_0_rgb": "image_flat_near", "left_wrist_0_rgb": "", "right_wrist_0_rgb": ""}
-    specs = {key: visible(sim)[key] for key in ("image_flat_near", "instruction", "state")}
 
     def read(**changes: Any) -> Any:
-        settings: dict[str, Any] = {
-            "tokenizer": tmp_path / "pi0" / "vlm",
-            "cameras": cameras,
-            "key": "bridge",
-            **changes,
-        }
-        return load_openpi(tmp_path / "pi0", specs, sim.action_spec, **settings)
+        return read_openpi(tmp_path / "pi0", sim, **changes)
 
     policy = read()
     assert all(torch.equal(a, b) for a, b in zip(policy.net.parameters(), net.parameters(), strict=True))
@@ -313,6 +330,43 @@ def test_openpis_directories_are_read_whole(tmp_path: Path, sim: Any) -> None:
         read(key="bridges")
     with pytest.raises(ConfigError, match=r"cameras lack 'left_wrist_0_rgb'"):
         read(cameras={"base_0_rgb": "image_flat_near"})
+
+
+def test_other_directories_that_lerobot_writes_are_read(toy: tuple[str, Path, Any], sim: Any, tmp_path: Path) -> None:
+    """That of before 0.4 with the other order behind the policy; ranges; nothing normalised, without statistics."""
+    _, path, _ = toy
+    plain = loaded(path, sim)
+    older = tmp_path / "older"
+    shutil.copytree(path, older)
+    edit(AFTER, lambda d: d["steps"].reverse())(older)
+    assert loaded(older, sim).transforms == plain.transforms
+    ranges = tmp_path / "ranges"
+    shutil.copytree(path, ranges)
+    normalised("QUANTILES")(ranges)
+    q01, q99 = torch.full((5,), -0.5), torch.full((5,), 1.5)
+    for name in (NORM, UNNORM):
+        rewrite(name, lambda w: w.update({"action.q01": q01, "action.q99": q99}))(ranges)
+    scale, offset = loaded(ranges, sim).transforms.outputs[0].constants
+    assert (scale, offset) == ((1.0,) * 5, (0.5,) * 5)
+    bare = tmp_path / "bare"
+    shutil.copytree(path, bare)
+    normalised("IDENTITY")(bare)
+    edit("config.json", lambda d: d["normalization_mapping"].pop("STATE"))(bare)
+    for name, at in ((BEFORE, 5), (AFTER, 0)):
+        edit(name, at_step(at, "norm_map", "STATE", "IDENTITY"))(bare)
+        edit(name, lambda d, at=at: d["steps"][at].pop("state_file"))(bare)
+    assert loaded(bare, sim).transforms.inputs[0].constants == ((1.0,) * 19, (0.0,) * 19)
+
+
+def test_a_deviation_is_the_same_on_the_way_back(toy: tuple[str, Path, Any], sim: Any, tmp_path: Path) -> None:
+    """In front of the policy lerobot adds its eps to deviations, behind it it does not."""
+    path = tmp_path / "eps"
+    shutil.copytree(toy[1], path)
+    for name, at in ((BEFORE, 5), (AFTER, 0)):
+        edit(name, lambda d, at=at: d["steps"][at]["config"].update(eps=0.5))(path)
+    transforms = loaded(path, sim).transforms
+    assert transforms.inputs[0].constants[0] == pytest.approx(1 / (STATE["std"] + 0.5))
+    assert transforms.outputs[0].constants[0] == pytest.approx(ACTION["std"])
 
 
 def test_at_full_size_the_names_of_pi0_are_lerobots() -> None:
@@ -377,8 +431,55 @@ def step(index: int, **fields: Any) -> Callable[[dict[str, Any]], None]:
     return lambda data: data["steps"][index].update(fields)
 
 
+def setting(index: int, **fields: Any) -> Callable[[dict[str, Any]], None]:
+    return lambda data: data["steps"][index]["config"].update(fields)
+
+
+def at_step(index: int, field: str, key: str, value: Any) -> Callable[[dict[str, Any]], None]:
+    return lambda data: data["steps"][index]["config"][field].update({key: value})
+
+
+def normalised(mode: str) -> Callable[[Path], None]:
+    """Actions by another mode, in all three files."""
+
+    def apply(path: Path) -> None:
+        edit("config.json", lambda d: d["normalization_mapping"].update(ACTION=mode))(path)
+        edit(BEFORE, at_step(5, "norm_map", "ACTION", mode))(path)
+        edit(AFTER, at_step(0, "norm_map", "ACTION", mode))(path)
+
+    return apply
+
+
+def both(*changes: Callable[[Path], None]) -> Callable[[Path], None]:
+    def apply(path: Path) -> None:
+        for change in changes:
+            change(path)
+
+    return apply
+
+
+def actions(**statistics: list[float]) -> Callable[[Path], None]:
+    """Statistics of the action, before the policy and behind it."""
+    tensors = {f"action.{name}": torch.tensor(row) for name, row in statistics.items()}
+    return both(*(rewrite(name, lambda w: w.update(tensors)) for name in (NORM, UNNORM)))
+
+
+def twice(name: str, other: str) -> Callable[[dict[str, Tensor]], None]:
+    return lambda weights: weights.update({other: weights[name] * 0 - 1})
+
+
+def settled(name: str, value: Any) -> Callable[[Path], None]:
+    return edit("config.json", lambda d: d.update({name: value}))
+
+
+def feature(**fields: Any) -> Callable[[Path], None]:
+    return edit("config.json", lambda d: d["input_features"]["observation.state"].update(fields))
+
+
 HEADLESS = "model.action_out_proj.weight"
 NORM = "policy_preprocessor_step_5_normalizer_processor.safetensors"
+UNNORM = "policy_postprocessor_step_0_unnormalizer_processor.safetensors"
+BEFORE, AFTER = "policy_preprocessor.json", "policy_postprocessor.json"
 FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
     "no config": (lambda path: (path / "config.json").unlink(), r"config\.json cannot be read"),
     "another model": (
@@ -417,8 +518,147 @@ FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
     ),
     "statistics that are no numbers": (
         rewrite(NORM, lambda w: w["observation.state.mean"].fill_(torch.nan)),
-        r"expected 19, finite ones",
+        r"observation\.state: mean of column 0 is nan: expected a finite number",
     ),
+    "no mode in the config": (
+        edit("config.json", lambda d: d["normalization_mapping"].pop("STATE")),
+        r"step 5, normalizer_processor normalises STATE by 'MEAN_STD': expected 'IDENTITY', as config\.json says",
+    ),
+    "another mode behind the policy": (
+        edit(AFTER, at_step(0, "norm_map", "ACTION", "IDENTITY")),
+        r"unnormalizer_processor normalises ACTION by 'IDENTITY': expected 'MEAN_STD'",
+    ),
+    "pictures normalised by the processor": (
+        edit(BEFORE, at_step(5, "norm_map", "VISUAL", "MEAN_STD")),
+        r"normalises VISUAL by 'MEAN_STD': expected 'IDENTITY'",
+    ),
+    "a mode that is none": (normalised("MEDIAN"), r"statistics of action: mode 'MEDIAN' is unknown"),
+    "keys without the state": (
+        edit(BEFORE, setting(5, normalize_observation_keys=["observation.images.top"])),
+        r"normalize_observation_keys is \['observation\.images\.top'\]: expected observation\.state among them",
+    ),
+    "features without the state": (
+        edit(BEFORE, lambda d: d["steps"][5]["config"]["features"].pop("observation.state")),
+        r"normalizer_processor: features lack 'observation\.state'",
+    ),
+    "features without the action": (edit(AFTER, setting(0, features={})), r"features lack 'action'"),
+    "a state of another width": (
+        edit(BEFORE, at_step(5, "features", "observation.state", {"type": "STATE", "shape": [7]})),
+        r"observation\.state is STATE \(7,\): expected STATE \(19,\)",
+    ),
+    "a picture that is normalised as a state": (
+        edit(BEFORE, at_step(5, "features", "observation.images.top", {"type": "STATE", "shape": [3, 32, 32]})),
+        r"observation\.images\.top is STATE .*: expected VISUAL",
+    ),
+    "two normalisers": (
+        edit(BEFORE, lambda d: d["steps"].append(d["steps"][5])),
+        r"steps are .*, normalizer_processor, normalizer_processor: expected",
+    ),
+    "no new line": (edit(BEFORE, lambda d: d["steps"].pop(2)), r"steps are .*: expected .*_new_line_processor"),
+    "no tokenizer step": (edit(BEFORE, lambda d: d["steps"].pop(3)), r"steps are .*: expected .*tokenizer_processor"),
+    "no unnormaliser": (edit(AFTER, lambda d: d["steps"].pop(0)), r"steps are device_processor: expected unnorm"),
+    "prompts cut sooner": (
+        edit(BEFORE, setting(3, max_length=4)),
+        r"max_length is 4: expected 48, as .*config\.json says \(tokenizer_max_length\)",
+    ),
+    "prompts filled up in front": (
+        edit(BEFORE, setting(3, padding_side="left")),
+        r"padding_side is 'left': expected 'right'",
+    ),
+    "another text than the task": (edit(BEFORE, setting(3, task_key="subtask")), r"task_key is 'subtask': expected"),
+    "coarser numbers": (edit(BEFORE, setting(4, float_dtype="float16")), r"float_dtype is 'float16': expected None"),
+    "a setting that is not known": (
+        edit(BEFORE, setting(5, clip=3.0)),
+        r"step 5, normalizer_processor: field 'clip' is unknown: .*known: eps, features, norm_map",
+    ),
+    "a step with state that has none": (
+        edit(BEFORE, step(1, state_file="x.safetensors")),
+        r"to_batch_processor: field 'state_file' is unknown",
+    ),
+    "deviations below 0": (
+        actions(std=[0.1, 0.1, -0.2, 0.1, 0.1]),
+        r"statistics of action: std of column 2 is -0\.2\d*: expected 0 or more",
+    ),
+    "an action that never moves": (
+        actions(std=[0.1, 0.1, 0.1, 0.0, 0.1]),
+        r"statistics of action: std of column 3 is 0\.0: expected more than 0",
+    ),
+    "a range the wrong way round": (
+        both(normalised("MIN_MAX"), actions(min=[0.5] * 5, max=[1.0, 0.25, 1.0, 1.0, 1.0])),
+        r"statistics of action: max of column 1 is 0\.25: expected min or more, 0\.5",
+    ),
+    "quantiles the wrong way round": (
+        both(normalised("QUANTILES"), actions(q01=[0.5] * 5, q99=[1.0, 1.0, 1.0, 1.0, 0.25])),
+        r"statistics of action: q99 of column 4 is 0\.25: expected q01 or more, 0\.5",
+    ),
+    "a range of nothing": (
+        both(normalised("MIN_MAX"), actions(min=[0.5] * 5, max=[0.5] * 5)),
+        r"statistics of action: max of column 0 is 0\.5: expected more than min",
+    ),
+    "an infinite range": (
+        both(normalised("MIN_MAX"), actions(min=[0.5] * 5, max=[torch.inf] * 5)),
+        r"statistics of action: max of column 0 is inf: expected a finite number",
+    ),
+    "a statistic that is no row": (
+        rewrite(UNNORM, lambda w: w.update({"action.std": torch.tensor(0.5)})),
+        r"statistics of action: std is 0\.5: expected a list of 5 numbers",
+    ),
+    "actions of another dataset behind the policy": (
+        rewrite(UNNORM, lambda w: w["action.mean"].add_(0.25)),
+        rf"{AFTER}: step 0, .*: mean of column 0 is .*: expected .*, as {BEFORE} has",
+    ),
+    "statistics in one of the two": (
+        rewrite(UNNORM, lambda w: w.update({"action.q01": torch.zeros(5)})),
+        rf"{BEFORE}: step 5, .*: statistics of action lack 'q01'",
+    ),
+    "an adapter beside": (
+        lambda path: (path / "adapter_config.json").write_text("{}"),
+        r"has adapter_config\.json: expected no adapter beside the weights, merge it into them first",
+    ),
+    "an adapter's weights beside": (
+        lambda path: save_file({"x": torch.ones(1)}, path / "adapter_model.safetensors"),
+        r"has adapter_model\.safetensors: expected no adapter",
+    ),
+    "an adapter asked for": (settled("use_peft", True), r"config\.json: use_peft is True: expected False"),
+    "a weight twice": (
+        rewrite("model.safetensors", twice("model.action_out_proj.weight", "action_out_proj.weight")),
+        r"has action_out_proj\.weight and model\.action_out_proj\.weight: expected one of them",
+    ),
+    "a robot's own angles": (settled("adapt_to_pi_aloha", True), r"adapt_to_pi_aloha is True: expected False"),
+    "differences from the state": (
+        settled("use_delta_joint_actions_aloha", True),
+        r"use_delta_joint_actions_aloha is True: expected False",
+    ),
+    "no type": (settled("type", None), r"config\.json: type is None: expected a text"),
+    "a feature that is none": (
+        edit("config.json", lambda d: d["input_features"].update(x=None)),
+        r"config\.json: input_features: x is None: expected an object",
+    ),
+    "a feature without a shape": (feature(shape=[]), r"observation\.state: shape is \[\]: expected whole numbers"),
+    "a feature whose shape is none": (feature(shape=None), r"observation\.state: shape is None: expected a list"),
+    "a state that is a table": (
+        feature(shape=[19, 2]),
+        r"observation\.state is STATE \(19, 2\): expected STATE of one",
+    ),
+    "a state of another type": (feature(type="ENV"), r"observation\.state is ENV \(19,\): expected STATE"),
+    "modes that are none": (settled("normalization_mapping", None), r"normalization_mapping is None: expected an obj"),
+    "a step that is none": (edit(BEFORE, lambda d: d["steps"].insert(0, "x")), r"step 0 is 'x': expected an object"),
+    "steps that are none": (edit(AFTER, lambda d: d.update(steps=None)), rf"{AFTER}: steps is None: expected a list"),
+    "a step without settings": (
+        edit(BEFORE, step(0, config=None)),
+        r"step 0, rename_observations_processor: config is None: expected an object",
+    ),
+    "no file of statistics": (
+        edit(BEFORE, lambda d: d["steps"][5].pop("state_file")),
+        r"step 5, normalizer_processor: state_file is missing: expected a text",
+    ),
+    "an eps that is none": (edit(BEFORE, setting(5, eps=None)), r"eps is None: expected a number above 0"),
+    "no chunk": (edit("config.json", lambda d: d.pop("chunk_size")), r"config\.json: chunk_size is missing"),
+    "a chunk that is no number": (settled("chunk_size", True), r"chunk_size is True: expected a whole number"),
+    "no horizon": (settled("n_action_steps", None), r"n_action_steps is None: expected a whole number"),
+    "a width that is no number": (settled("max_state_dim", "24"), r"max_state_dim is '24': expected a whole number"),
+    "a period of 0": (settled("min_period", 0), r"min_period is 0: expected a number above 0"),
+    "cameras made of nothing": (settled("empty_cameras", 1), r"empty_cameras is 1: expected 0"),
     "a missing weight": (
         rewrite("model.safetensors", lambda w: w.pop(HEADLESS)),
         r"lacks weights: .*action_out_proj\.weight",
@@ -449,6 +689,154 @@ def test_what_is_off_is_refused_by_name(toy: tuple[str, Path, Any], sim: Any, fa
     change(broken)
     with pytest.raises(DataError, match=words):
         loaded(broken, sim)
+
+
+def vlm(change: Callable[[dict[str, Any]], None]) -> Callable[[Path], None]:
+    return edit("vlm/config.json", change)
+
+
+def special(text: str) -> Callable[[Path], None]:
+    """A tokenizer that puts something around a text, or nothing."""
+
+    def apply(path: Path) -> None:
+        made = Tokenizer.from_file(str(path / "vlm" / "tokenizer.json"))
+        made.post_processor = processors.TemplateProcessing(single=text, special_tokens=[("<bos>", 0)])
+        made.save(str(path / "vlm" / "tokenizer.json"))
+
+    return apply
+
+
+VISION = "model.paligemma_with_expert.paligemma.model.vision_tower."
+PATCH = "embeddings.patch_embedding.bias"
+OF_ONE: dict[str, tuple[str, Callable[[Path], None], str]] = {
+    "pictures of any size": (
+        "smolvla",
+        settled("resize_imgs_with_padding", None),
+        r"with_padding is None: expected \[",
+    ),
+    "pictures of another size": ("pi0", settled("image_resolution", [448, 448]), r"image_resolution is \[448, 448\]"),
+    "no steps from noise": ("smolvla", settled("num_steps", None), r"num_steps is None: expected a whole number"),
+    "steps that are no number": ("pi0", settled("num_inference_steps", 0), r"num_inference_steps is 0: expected 1"),
+    "no layers": ("smolvla", settled("num_vlm_layers", None), r"num_vlm_layers is None: expected a whole number"),
+    "no expert": ("smolvla", settled("num_expert_layers", "2"), r"num_expert_layers is '2': expected a whole number"),
+    "a smaller expert": ("smolvla", settled("num_expert_layers", 1), r"num_expert_layers is 1: expected 2"),
+    "an expert that has no heads": ("smolvla", settled("expert_width_multiplier", 0.7), r"expert's width is 22"),
+    "another family": (
+        "smolvla",
+        vlm(lambda d: d.update(model_type="gemma3")),
+        r"model_type is 'gemma3': expected smol",
+    ),
+    "another text model": (
+        "smolvla",
+        vlm(lambda d: d["text_config"].update(hidden_act="gelu")),
+        r"vlm/config\.json: text_config: hidden_act is 'gelu': expected 'silu'",
+    ),
+    "another vision tower": (
+        "smolvla",
+        vlm(lambda d: d["vision_config"].update(hidden_act="relu")),
+        r"vision_config: hidden_act is 'relu': expected 'gelu_pytorch_tanh'",
+    ),
+    "a picture's two sides": (
+        "smolvla",
+        vlm(lambda d: d["vision_config"].update(image_size=[32, 32])),
+        r"vlm/config\.json: vision_config: image_size is \[32, 32\]: expected a whole number",
+    ),
+    "heads that do not fit": (
+        "smolvla",
+        vlm(lambda d: d["text_config"].update(num_attention_heads=5)),
+        r"text_config: hidden_size is 32: expected a multiple of 5, its heads",
+    ),
+    "no text model": ("smolvla", vlm(lambda d: d.update(text_config=None)), r"text_config is None: expected an object"),
+    "a word in front": ("smolvla", special("<bos> $A"), r"makes <bos> .* of .*: expected nothing around them"),
+    "no beginning": ("pi0", special("$A"), r"tokenizer\.json makes .* of .*: expected <bos> before them"),
+    "an end": ("pi0", special("<bos> $A <bos>"), r"expected <bos> before them and nothing else"),
+    "the vision tower twice": (
+        "pi0",
+        rewrite("model.safetensors", twice(f"{VISION}vision_model.{PATCH}", f"{VISION}{PATCH}")),
+        r"vision_tower\.embeddings\S* and \S*vision_tower\.vision_model\.embeddings\S*: expected one of them",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", list(OF_ONE))
+def test_what_is_off_in_one_of_them_is_refused(sim: Any, fault: str, tmp_path: Path) -> None:
+    kind, change, words = OF_ONE[fault]
+    write_lerobot(tmp_path / kind, kind)
+    change(tmp_path / kind)
+    with pytest.raises(DataError, match=words):
+        loaded(tmp_path / kind, sim)
+
+
+def stats(key: str, **rows: Any) -> Callable[[Path], None]:
+    """Others of openpi's."""
+    return edit("assets/bridge/norm_stats.json", lambda d: d["norm_stats"][key].update(rows))
+
+
+OPENPI_FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
+    "actions of a wider robot": (
+        stats("actions", mean=[0.1] * 14 + [0.0] * 18, std=[0.2] * 14 + [0.0] * 18),
+        r"bridge/norm_stats\.json: statistics of actions have 14 numbers, but for padding: expected 5, as the sim",
+    ),
+    "a wider robot that stands still": (
+        stats("actions", mean=[0.1] * 5 + [0.0] * 2, std=[0.2] * 5 + [0.0, 0.01]),
+        r"statistics of actions have 7 numbers, but for padding: expected 5",
+    ),
+    "states of a narrower robot": (
+        stats("state", mean=[0.1] * 14 + [0.0] * 18, std=[0.2] * 14 + [0.0] * 18),
+        r"statistics of state have 14 numbers, but for padding: expected 19",
+    ),
+    "too few": (stats("actions", mean=[0.1] * 3, std=[0.2] * 3), r"statistics of actions: mean has 3 numbers: exp"),
+    "deviations below 0": (
+        stats("actions", std=[0.2, -0.2, 0.2, 0.2, 0.2]),
+        r"statistics of actions: std of column 1 is -0\.2: expected 0 or more",
+    ),
+    "an action that never moves": (
+        stats("actions", std=[0.2, 0.2, 0.0, 0.2, 0.2]),
+        r"statistics of actions: std of column 2 is 0\.0: expected more than 0",
+    ),
+    "texts": (stats("actions", mean=["a"] * 5), r"mean of column 0 is 'a': expected a finite number"),
+    "nested": (stats("actions", mean=[[0.0]] * 5), r"mean of column 0 is \[0\.0\]: expected a finite number"),
+    "ragged": (stats("actions", mean=[[0.0, 1.0], 0.0, 1.0, 2.0, 3.0]), r"column 0 is \[0\.0, 1\.0\]: expected a fin"),
+    "nulls": (stats("state", mean=[None] * 19), r"statistics of state: mean of column 0 is None: expected a finite"),
+    "no numbers": (stats("state", std=[float("nan")] * 19), r"std of column 0 is nan: expected a finite number"),
+    "no list": (stats("state", std=1.0), r"statistics of state: std is 1\.0: expected a list"),
+    "no statistics": (
+        edit("assets/bridge/norm_stats.json", lambda d: d["norm_stats"].pop("state")),
+        r"bridge/norm_stats\.json: state is missing: expected an object",
+    ),
+    "an adapter beside": (
+        lambda path: (path / "adapter_config.json").write_text("{}"),
+        r"has adapter_config\.json: expected no adapter beside the weights",
+    ),
+    "no beginning": (special("$A"), r"tokenizer\.json makes .*: expected <bos> before them"),
+    "the next model": (settled("pi05", True), r"config\.json: pi05 is True: expected False"),
+    "a width that is no number": (settled("action_dim", None), r"action_dim is None: expected a whole number"),
+    "a chunk that is no number": (settled("action_horizon", True), r"action_horizon is True: expected a whole number"),
+    "the vision tower twice": (
+        rewrite(
+            "model.safetensors",
+            twice(f"{VISION}vision_model.{PATCH}".removeprefix("model."), f"{VISION}{PATCH}".removeprefix("model.")),
+        ),
+        r"vision_tower\.embeddings\S* and \S*vision_tower\.vision_model\.embeddings\S*: expected one of them",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", list(OPENPI_FAULTS))
+def test_what_is_off_in_openpis_is_refused(sim: Any, fault: str, tmp_path: Path) -> None:
+    write_openpi(tmp_path / "pi0")
+    change, words = OPENPI_FAULTS[fault]
+    change(tmp_path / "pi0")
+    with pytest.raises(DataError, match=words):
+        read_openpi(tmp_path / "pi0", sim)
+
+
+def test_openpis_statistics_may_be_padded_with_ones(sim: Any, tmp_path: Path) -> None:
+    """Deviations of 1 leave padding as it is, those of 0 are what zeros have."""
+    write_openpi(tmp_path / "pi0")
+    plain = read_openpi(tmp_path / "pi0", sim).transforms
+    stats("actions", mean=[*ACTION["mean"], *[0.0] * 3], std=[*ACTION["std"], *[1.0] * 3])(tmp_path / "pi0")
+    assert read_openpi(tmp_path / "pi0", sim).transforms == plain
 
 
 def test_an_embedding_that_is_not_its_heads_is_refused() -> None:

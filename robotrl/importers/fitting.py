@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from robotrl.errors import ConfigError, DataError, unknown
+from robotrl.importers.fields import is_number, wrong
 from robotrl.importers.files import read_tokenizer_file
 from robotrl.load import load_weights
 from robotrl.policies.base import ACTION
+from robotrl.policies.vla.pretrained import read_tokenizer
 from robotrl.policies.vla.pretrained_flow import Pi0Policy, PretrainedFlow
 from robotrl.spec import Spec, is_picture, measured
 from robotrl.transforms import Affine, Clip, TransformGroup
@@ -22,6 +25,10 @@ ROWS = 64
 """Embeddings are padded to a multiple of this."""
 RANGES = {"MIN_MAX": ("min", "max"), "QUANTILES": ("q01", "q99"), "QUANTILE10": ("q10", "q90")}
 """The statistics that become -1 and 1, by lerobot's names of its modes."""
+ADAPTER = ("adapter_config", "adapter_model")
+"""Files of an adapter, as peft names them."""
+SAID = "go"
+"""A text, to see what a tokenizer puts around one."""
 
 
 def camera_order(
@@ -78,7 +85,7 @@ def from_stats(key: str, stats: Mapping[str, Any], mode: str, width: int, eps: f
     """The `Affine` from a feature's units to the network's.
 
     Args:
-        key: whose.
+        key: whose. An action that its statistics hold still is refused: the network could not move it.
         stats: statistics by name, (width,) each.
         mode: lerobot's `NormalizationMode`.
         width: numbers that are expected.
@@ -86,38 +93,89 @@ def from_stats(key: str, stats: Mapping[str, Any], mode: str, width: int, eps: f
         where: what to call them in errors.
 
     Raises:
-        DataError: an unknown mode, or statistics that are missing, of another width or no numbers.
+        DataError: an unknown mode, or statistics that are missing, of another width, no numbers, or none that numbers
+            can have: deviations below 0, a lower bound above the upper one.
     """
     if mode != "MEAN_STD" and mode not in RANGES:
         raise DataError(f"{where}: {unknown('mode', mode, ['MEAN_STD', *RANGES, 'IDENTITY'])}")
     names = ("mean", "std") if mode == "MEAN_STD" else RANGES[mode]
-    rows = []
     for name in names:
         if name not in stats:
             raise DataError(f"{where} lack {name!r}: expected it for {mode}")
-        row = np.asarray(stats[name], np.float64).reshape(-1)
-        if row.shape != (width,) or not np.isfinite(row).all():
-            raise DataError(f"{where}: {name} has {row.size} numbers: expected {width}, finite ones")
-        rows.append(row)
-    first, second = rows
+    first, second = (_row(stats[name], name, width, where) for name in names)
+    spread = second if mode == "MEAN_STD" else second - first
+    if (below := np.flatnonzero(spread < 0)).size:
+        expected = "0 or more" if mode == "MEAN_STD" else f"{names[0]} or more, {first[below[0]]:g}"
+        raise wrong(where, f"{names[1]} of column {below[0]}", float(second[below[0]]), expected)
+    if key == ACTION and (still := np.flatnonzero(spread == 0)).size:
+        expected = f"more than {'0' if mode == 'MEAN_STD' else names[0]}, as it would never move"
+        raise wrong(where, f"{names[1]} of column {still[0]}", float(second[still[0]]), expected)
     if mode == "MEAN_STD":
         scale = 1 / (second + eps)
         return Affine(key, tuple(scale.tolist()), tuple((-first * scale).tolist()))
-    span = np.where(second == first, eps, second - first)
+    span = np.where(spread == 0, eps, spread)
     return Affine(key, tuple((2 / span).tolist()), tuple((-2 * first / span - 1).tolist()))
 
 
-def tokenizer_of(vlm: Path, rows: int) -> str:
-    """The `tokenizer.json` of a directory, held against the rows of an embedding.
+def _row(said: Any, name: str, width: int, where: str) -> NDArray[np.float64]:
+    """A statistic's numbers."""
+    row = said.tolist() if isinstance(said, Tensor) else said
+    if not isinstance(row, list):
+        raise wrong(where, name, row, f"a list of {width} numbers")
+    if len(row) != width:
+        raise DataError(f"{where}: {name} has {len(row)} numbers: expected {width}")
+    for column, value in enumerate(row):
+        if not is_number(value):
+            raise wrong(where, f"{name} of column {column}", value, "a finite number")
+    return np.asarray(row, np.float64)
+
+
+def renamed(weights: Mapping[str, Tensor], rename: Callable[[str], str], where: str) -> dict[str, Tensor]:
+    """Weights by other names.
 
     Raises:
-        DataError: it is missing, or has not as many tokens.
+        DataError: two of them are one: which of the two the network learned with, nobody knows.
+    """
+    out: dict[str, Tensor] = {}
+    came: dict[str, str] = {}
+    for name, value in weights.items():
+        new = rename(name)
+        if new in out:
+            raise DataError(f"{where} has {came[new]} and {name}: expected one of them, both are the same weight")
+        out[new], came[new] = value, name
+    return out
+
+
+def check_whole(path: Path) -> None:
+    """Refuse a directory whose weights are not all: an adapter beside them would be left out.
+
+    Raises:
+        DataError: there is an adapter.
+    """
+    if found := sorted(file.name for file in path.glob("adapter_*") if file.stem in ADAPTER):
+        raise DataError(f"{path} has {found[0]}: expected no adapter beside the weights, merge it into them first")
+
+
+def tokenizer_of(vlm: Path, rows: int, begin: str | None) -> str:
+    """The `tokenizer.json` of a directory, held against the rows of an embedding.
+
+    Args:
+        vlm: the directory.
+        rows: of the embedding.
+        begin: the token that it puts before a text, or None: it puts nothing around one.
+
+    Raises:
+        DataError: it is missing, has not as many tokens, or puts others around a text.
     """
     stored, _, every = read_tokenizer_file(vlm)
+    where = f"{vlm}/tokenizer.json"
     if not rows - ROWS < every <= rows:
-        raise DataError(
-            f"{vlm}/tokenizer.json has {every} tokens: expected {rows}, the embedding's rows, or up to {ROWS - 1} fewer"
-        )
+        raise DataError(f"{where} has {every} tokens: expected {rows}, the embedding's rows, or up to {ROWS - 1} fewer")
+    loaded = read_tokenizer(stored)
+    plain = loaded.encode(SAID, add_special_tokens=False).tokens
+    if (found := loaded.encode(SAID).tokens) != ([] if begin is None else [begin]) + plain:
+        expected = "nothing around them" if begin is None else f"{begin} before them and nothing else"
+        raise DataError(f"{where} makes {' '.join(found)} of {' '.join(plain)}: expected {expected}")
     return stored
 
 

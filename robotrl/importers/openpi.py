@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from robotrl.errors import ConfigError, DataError, unknown
-from robotrl.importers.files import read_json, read_tensors, require
-from robotrl.importers.fitting import camera_order, from_stats, load_into, tokenizer_of, transforms_on
-from robotrl.importers.pi0 import from_openpi, variant
+from robotrl.importers.fields import fixed, listed, mapped, whole
+from robotrl.importers.files import read_json, read_tensors
+from robotrl.importers.fitting import camera_order, check_whole, from_stats, load_into, tokenizer_of, transforms_on
+from robotrl.importers.pi0 import BEGIN, from_openpi, variant
 from robotrl.policies.base import ACTION
 from robotrl.policies.vla.pi0 import Pi0Cfg
 from robotrl.policies.vla.pretrained_flow import Pi0Policy, PretrainedFlowCfg
@@ -29,6 +30,10 @@ CAMERAS = ("base_0_rgb", "left_wrist_0_rgb", "right_wrist_0_rgb")
 STATS = "norm_stats.json"
 EPS = 1e-6
 """openpi adds it to deviations."""
+PADDING = {"mean": (0.0,), "std": (0.0, 1.0)}
+"""What statistics say of padding: zeros, or what leaves it as it is."""
+FIXED = {"pi05": False, "discrete_state_input": False}
+"""Settings of which nothing else is supported."""
 
 
 def load_openpi(
@@ -62,28 +67,20 @@ def load_openpi(
         CapabilityError: the sim has no picture or no instruction.
     """
     path = Path(path)
+    check_whole(path)
     config = read_json(path, "config.json")
     net = sizes(path, config)
     order = camera_order(CAMERAS, observation_spec, cameras)
     said = statistics(path, key)
     vectors = measured(observation_spec)
     state_width = observation_spec[vectors[0]].shape[0] if vectors else 0
-    # openpi's statistics may be padded, as its states and actions are
-    widths = {"state": state_width, "actions": action_spec.shape[0]}
     state, action = (
-        from_stats(
-            name,
-            {k: require(path, require(path, said, what, dict), k, list)[: widths[what]] for k in ("mean", "std")},
-            "MEAN_STD",
-            widths[what],
-            EPS,
-            f"{path}: statistics of {what}",
-        )
-        for name, what in (("state", "state"), (ACTION, "actions"))
+        from_stats(name, columns(said, what, width), "MEAN_STD", width, EPS, f"{said.where}: statistics of {what}")
+        for name, what, width in (("state", "state", state_width), (ACTION, "actions", action_spec.shape[0]))
     )
     cfg = PretrainedFlowCfg(
         net=net,
-        tokenizer=tokenizer_of(Path(tokenizer), net.vocabulary),
+        tokenizer=tokenizer_of(Path(tokenizer), net.vocabulary, BEGIN),
         chunk=net.chunk,
         horizon=net.chunk if horizon is None else horizon,
         cameras=order,
@@ -101,12 +98,23 @@ def sizes(path: Path, config: Mapping[str, Any]) -> Pi0Cfg:
     Raises:
         DataError: variants that are not known, or a config without sizes.
     """
-    action = require(path, config, "action_dim", int)
-    chunk = require(path, config, "action_horizon", int)
+    where = f"{path}/config.json"
+    fixed(where, config, FIXED)
+    action = whole(where, config, "action_dim")
+    chunk = whole(where, config, "action_horizon")
     return variant(path, config, chunk=chunk, state=action, action=action)
 
 
-def statistics(path: Path, key: str | None) -> dict[str, Any]:
+class Statistics(NamedTuple):
+    """Those of one dataset or robot."""
+
+    where: str
+    """The file, for errors."""
+    said: dict[str, Any]
+    """By what they are of."""
+
+
+def statistics(path: Path, key: str | None) -> Statistics:
     """The statistics of one dataset or robot.
 
     Raises:
@@ -122,4 +130,29 @@ def statistics(path: Path, key: str | None) -> dict[str, Any]:
         key = names[0]
     if key not in names:
         raise unknown("key", key, names)
-    return require(path, read_json(path / "assets" / key, STATS), "norm_stats", dict)
+    folder = path / "assets" / key
+    where = f"{folder}/{STATS}"
+    return Statistics(where, mapped(where, read_json(folder, STATS), "norm_stats"))
+
+
+def columns(found: Statistics, what: str, width: int) -> dict[str, list[Any]]:
+    """Means and deviations of a robot's own numbers, without the padding that openpi may have behind them.
+
+    Args:
+        found: the statistics.
+        what: "state" or "actions".
+        width: the robot's numbers.
+
+    Raises:
+        DataError: there are more than the robot has, or fewer, whose place padding has.
+    """
+    said = mapped(found.where, found.said, what)
+    where = f"{found.where}: statistics of {what}"
+    rows = {name: listed(where, said, name) for name in PADDING}
+    longest = max(len(row) for row in rows.values())
+    said_of = [i for i in range(longest) if any(x not in PADDING[n] for n, row in rows.items() for x in row[i : i + 1])]
+    own = said_of[-1] + 1 if said_of else 0
+    # a deviation of 0 would make noise of what a robot does measure there
+    if own > width or (own < width and rows["std"][width - 1 : width] == [0.0]):
+        raise DataError(f"{where} have {own} numbers, but for padding: expected {width}, as the sim has")
+    return {name: row[:width] for name, row in rows.items()}

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from robotrl.errors import DataError
+from robotrl.importers.fitting import renamed
 from robotrl.policies.vla.pi0 import Pi0Cfg
 
 SIZES = {("gemma_2b", "gemma_300m"): Pi0Cfg()}
@@ -31,6 +32,8 @@ HEAD = "paligemma_with_expert.paligemma.lm_head.weight"
 EMBEDDING = "model.vlm.language_model.embed_tokens.weight"
 UNUSED = "paligemma_with_expert.gemma_expert.lm_head.weight"
 """The expert says no words."""
+BEGIN = "<bos>"
+"""The token that its tokenizer puts before a prompt."""
 
 
 def from_openpi(weights: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
@@ -41,16 +44,16 @@ def from_openpi(weights: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
         where: whose they are, for errors.
 
     Raises:
-        DataError: a name that is not openpi's, or an embedding that is not that of its head.
+        DataError: a name that is not openpi's, two of one weight, or an embedding that is not that of its head.
     """
-    out: dict[str, Tensor] = {}
-    for name, value in weights.items():
-        if name in (HEAD, UNUSED):
-            continue
+
+    def ours(name: str) -> str:
         prefix = next((prefix for prefix in PREFIXES if name.startswith(prefix)), None)
         if prefix is None:
             raise DataError(f"{where} has an unknown weight: {name}")
-        out[PREFIXES[prefix] + name.removeprefix(prefix)] = value
+        return PREFIXES[prefix] + name.removeprefix(prefix)
+
+    out = renamed({name: x for name, x in weights.items() if name not in (HEAD, UNUSED)}, ours, where)
     head = weights.get(HEAD)
     if head is not None and EMBEDDING in out and not torch.equal(head, out[EMBEDDING]):
         raise DataError(f"{where}: {HEAD} differs from the embedding: expected the same numbers, they are tied")

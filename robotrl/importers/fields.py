@@ -1,0 +1,119 @@
+"""Fields of JSON that others wrote, by their kind: what is missing or of another kind is refused by file and name.
+
+`where` is what to call the object in errors, e.g. "DIR/config.json". A field that is absent has its default, where it
+has one; one that is null is refused like any other value.
+"""
+
+from __future__ import annotations
+
+import math
+import reprlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from robotrl.errors import DataError, nearest
+
+
+def whole(where: str, data: Mapping[str, Any], name: str, default: int | None = None, least: int | None = 1) -> int:
+    """A whole number, `least` or more.
+
+    Raises:
+        DataError: it is none, or smaller.
+    """
+    value = _found(where, data, name, default, kind := "a whole number")
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise wrong(where, name, value, kind)
+    if least is not None and value < least:
+        raise wrong(where, name, value, f"{least} or more")
+    return value
+
+
+def positive(where: str, data: Mapping[str, Any], name: str, default: float | None = None) -> float:
+    """A finite number above 0.
+
+    Raises:
+        DataError: it is none.
+    """
+    value = _found(where, data, name, default, kind := "a number above 0")
+    if not is_number(value) or value <= 0:
+        raise wrong(where, name, value, kind)
+    return float(value)
+
+
+def text(where: str, data: Mapping[str, Any], name: str, default: str | None = None) -> str:
+    """A text.
+
+    Raises:
+        DataError: it is none.
+    """
+    value = _found(where, data, name, default, kind := "a text")
+    if not isinstance(value, str):
+        raise wrong(where, name, value, kind)
+    return value
+
+
+def listed(where: str, data: Mapping[str, Any], name: str) -> list[Any]:
+    """A list.
+
+    Raises:
+        DataError: it is none.
+    """
+    value = _found(where, data, name, None, kind := "a list")
+    if not isinstance(value, list):
+        raise wrong(where, name, value, kind)
+    return value
+
+
+def mapped(where: str, data: Mapping[str, Any], name: str, default: dict[str, Any] | None = None) -> dict[str, Any]:
+    """An object.
+
+    Raises:
+        DataError: it is none.
+    """
+    value = _found(where, data, name, default, kind := "an object")
+    if not isinstance(value, dict):
+        raise wrong(where, name, value, kind)
+    return value
+
+
+def fixed(where: str, data: Mapping[str, Any], table: Mapping[str, Any]) -> None:
+    """Refuse fields that say anything else than a table; those that are absent say the same.
+
+    Raises:
+        DataError: one does.
+    """
+    for name, wanted in table.items():
+        if data.get(name, wanted) != wanted:
+            raise wrong(where, name, data[name], repr(wanted))
+
+
+def known(where: str, data: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Refuse fields of other names: what they ask for would be missing.
+
+    Raises:
+        DataError: there is one.
+    """
+    names = sorted(names)
+    for name in data:
+        if name not in names:
+            close = nearest(name, names)
+            hint = f"did you mean {close!r}? " if close else ""
+            raise DataError(f"{where}: field {name!r} is unknown: {hint}known: {', '.join(names) or '(none)'}")
+
+
+def is_number(value: object) -> bool:
+    """Whether a value of JSON is a finite number."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def wrong(where: str, name: str, value: object, expected: str) -> DataError:
+    """The error for a field's value."""
+    return DataError(f"{where}: {name} is {reprlib.repr(value)}: expected {expected}")
+
+
+def _found(where: str, data: Mapping[str, Any], name: str, default: Any, kind: str) -> Any:
+    if name in data:
+        return data[name]
+    if default is None:
+        raise DataError(f"{where}: {name} is missing: expected {kind}")
+    return default
