@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from robotrl.errors import ConfigError
 from robotrl.plain import settings_from_json
 from robotrl.policies.vla.openvla import OpenVla, OpenVlaCfg, TextCfg
-from robotrl.policies.vla.prompt import TASK, Prompt
+from robotrl.policies.vla.prompt import TASK, Pieces, Prompt
 from robotrl.policies.vla.token import Deployment, TokenPolicy
 from robotrl.policies.vla.vision import TowerCfg
 from robotrl.spec import Spec
@@ -20,6 +20,8 @@ TEMPLATE = f"In: What action should the robot take to {TASK}?\nOut:"
 """The published prompt."""
 BLANK = "\u2581"
 """The token that stands for a space; a published prompt ends with it."""
+BEGINNING, UNKNOWN = "<s>", "<unk>"
+"""Llama's tokens at the front of a text, and in the place of what has none."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ class OpenVlaPolicy(TokenPolicy):
             )
         self.check_state(cfg.net.state)
         self.prompt = Prompt(self.words, cfg.template, tokenize_with(cfg.tokenizer))
+        check_read(self.prompt.pieces, read_tokenizer(cfg.tokenizer).token_to_id(UNKNOWN))
         self.net = OpenVla(cfg.net)
 
     @classmethod
@@ -85,12 +88,37 @@ def tokenize_with(tokenizer: str) -> Any:
     blank = loaded.token_to_id(BLANK)
     if blank is None:
         raise ConfigError(f"tokenizer.json has no token {BLANK!r}: expected a tokenizer of Llama's kind")
+    beginning = loaded.token_to_id(BEGINNING)
+    if beginning is None or loaded.encode("a").ids[:1] != [beginning]:
+        raise ConfigError(
+            f"tokenizer.json puts no {BEGINNING!r} at the front of a text: expected a tokenizer of Llama's kind, whose"
+            " post_processor does"
+        )
 
     def tokenize(text: str) -> list[int]:
         ids = loaded.encode(text).ids
         return ids if ids and ids[-1] == blank else [*ids, blank]
 
     return tokenize
+
+
+def check_read(pieces: Pieces, unknown: int | None) -> None:
+    """Refuse a tokenizer that does not tell the words of instructions apart.
+
+    Args:
+        pieces: what prompts are put together from.
+        unknown: id of what has no token of its own, if there is one.
+
+    Raises:
+        ConfigError: a word that it does not know, or two that it makes the same of.
+    """
+    for rows in (pieces.first, pieces.later):
+        by_ids: dict[tuple[int, ...], str] = {}
+        for word, ids in rows.items():
+            if unknown in ids:
+                raise ConfigError(f"word {word!r} has {UNKNOWN!r} in this tokenizer.json: expected tokens of its own")
+            if (other := by_ids.setdefault(tuple(ids), word)) != word:
+                raise ConfigError(f"words {other!r} and {word!r} are the same tokens {ids}: expected them told apart")
 
 
 def read_tokenizer(text: str) -> Tokenizer:

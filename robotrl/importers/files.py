@@ -3,14 +3,44 @@
 from __future__ import annotations
 
 import json
+import math
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from robotrl.errors import ConfigError, DataError
 from robotrl.policies.vla.pretrained import read_tokenizer
+
+POINTER = b"version https://git-lfs"
+"""What a file begins with that stands for one which was not fetched."""
+PRECISIONS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+"""Of weights that mean what they say; others need scales."""
+NAMED = 3
+"""Tensors that a message names before it counts."""
+
+
+def unreadable(path: Path, why: str, error: Exception | None = None) -> DataError:
+    """The error for a file that is not what it should be; one that git-LFS left in its place is named as that.
+
+    Args:
+        path: the file.
+        why: what is wrong, behind its name.
+        error: what reading it said.
+    """
+    try:
+        with path.open("rb") as file:
+            begins = file.read(len(POINTER))
+    except OSError:
+        begins = b""
+    if begins == POINTER:
+        return DataError(
+            f"{path} is a git-LFS pointer: expected the file itself; fetch it by `git lfs pull` in {path.parent}"
+        )
+    return DataError(f"{path} {why}: {error}" if error else f"{path} {why}")
 
 
 def read_json(path: Path, name: str) -> dict[str, Any]:
@@ -21,37 +51,152 @@ def read_json(path: Path, name: str) -> dict[str, Any]:
     """
     try:
         found = json.loads((path / name).read_text())
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path / name} cannot be read: {error}") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise unreadable(path / name, "cannot be read", error) from error
     if not isinstance(found, dict):
         raise DataError(f"{path / name} holds {type(found).__name__}: expected an object")
     return found
 
 
-def require(path: Path, data: Mapping[str, Any], name: str, kind: type) -> Any:
+def require(path: Path | str, data: Mapping[str, Any], name: str, kind: type) -> Any:
     """A field that must be there, of a kind.
 
     Raises:
         DataError: it is missing or of another kind.
     """
     if not isinstance(data.get(name), kind):
-        raise DataError(f"{path}: {name} is {data.get(name)!r}: expected {kind.__name__}")
+        raise field_error(path, name, data.get(name), kind.__name__)
     return data[name]
 
 
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """All tensors of a safetensors file.
+def whole(where: Path | str, data: Mapping[str, Any], name: str, default: int) -> int:
+    """A whole number of 1 or more, or the default where the field is absent.
 
     Raises:
-        DataError: it is missing, cut short, or no such file.
+        DataError: it is something else.
+    """
+    found = data.get(name, default)
+    if isinstance(found, bool) or not isinstance(found, int) or found < 1:
+        raise field_error(where, name, found, "a whole number of 1 or more")
+    return found
+
+
+def positive(where: Path | str, data: Mapping[str, Any], name: str, default: float) -> float:
+    """A finite number above 0, or the default where the field is absent.
+
+    Raises:
+        DataError: it is something else.
+    """
+    found = data.get(name, default)
+    if not is_number(found) or found <= 0:
+        raise field_error(where, name, found, "a number above 0")
+    return float(found)
+
+
+def numbers(where: Path | str, data: Mapping[str, Any], name: str) -> tuple[float, ...]:
+    """A list of finite numbers that must be there.
+
+    Raises:
+        DataError: it is missing, or something else.
+    """
+    found: list[Any] = require(where, data, name, list)
+    for column, value in enumerate(found):
+        if not is_number(value):
+            raise field_error(where, f"{name} of column {column}", value, "a finite number")
+    return tuple(float(value) for value in found)
+
+
+def check_fixed(where: Path | str, data: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Hold fields against the one value that is supported; an absent field is that value.
+
+    Raises:
+        DataError: a field has another.
+    """
+    for name, value in wanted.items():
+        if (found := data.get(name, value)) != value:
+            raise field_error(where, name, found, repr(value))
+
+
+def is_number(value: object) -> bool:
+    """Whether it is a finite number, which True is not."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def field_error(where: Path | str, name: str, value: object, expected: str) -> DataError:
+    """The error for a field of a file, its value shortened to what a line can hold."""
+    said = repr(value)
+    return DataError(f"{where}: {name} is {said if len(said) < 100 else f'{said[:97]}...'}: expected {expected}")
+
+
+def check_merged(path: Path) -> None:
+    """Refuse adapters that are not merged into the weights beside them; warn of those that a merged directory keeps.
+
+    Raises:
+        DataError: `adapter_config.json` or `adapter_model.*` lies in the directory.
+    """
+    if found := sorted([*path.glob("adapter_config.json"), *path.glob("adapter_model.*")]):
+        raise DataError(
+            f"{found[0]} is of an adapter, without which the policy says something else: expected one network; merge"
+            " the adapter into the base first (peft's merge_and_unload) and save that"
+        )
+    if (path / "lora_adapter").exists():
+        warnings.warn(
+            f"{path}/lora_adapter is not read: expected the weights beside it to be merged with it already",
+            stacklevel=2,
+        )
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """All tensors of a safetensors file; of a network's weights, which have a matrix among them, checked ones.
+
+    Raises:
+        DataError: it is missing, cut short, or no such file; or weights that are not finite or need scales.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     try:
-        return load_file(path)
+        found = load_file(path)
     except (OSError, SafetensorError) as error:
-        raise DataError(f"{path} cannot be read: {error}") from error
+        raise unreadable(path, "cannot be read", error) from error
+    if any(_is_matrix(value) for value in found.values()):
+        check_weights(path, found)
+    return found
+
+
+def check_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
+    """Refuse weights that are no finite numbers or need scales; warn of matrices of zeros. One pass over each tensor.
+
+    Raises:
+        DataError: the first such tensor.
+    """
+    empty: list[str] = []
+    for name, value in weights.items():
+        if value.dtype not in PRECISIONS:
+            if _is_matrix(value):
+                raise DataError(
+                    f"{path}: weight {name!r} is {str(value.dtype).removeprefix('torch.')}: expected float32, float16"
+                    " or bfloat16; quantised weights are not read, their scales would be missing"
+                )
+            continue
+        if not value.numel():
+            continue
+        low, high = (float(x) for x in torch.aminmax(value))
+        if not (math.isfinite(low) and math.isfinite(high)):
+            raise DataError(f"{path}: weight {name!r} is not finite everywhere: expected numbers")
+        if low == high == 0 and _is_matrix(value):
+            empty.append(name)
+    if empty:
+        more = f" and {len(empty) - NAMED} more" if len(empty) > NAMED else ""
+        warnings.warn(
+            f"{path}: all numbers are 0 of {', '.join(empty[:NAMED])}{more}: a layer that was trained away, or lost",
+            stacklevel=3,
+        )
+
+
+def _is_matrix(value: Tensor) -> bool:
+    """Whether more than one of its sizes is above 1: statistics of a picture's channels, (3, 1, 1), are none."""
+    return sum(size > 1 for size in value.shape) > 1
 
 
 def read_tokenizer_file(path: Path) -> tuple[str, int, int]:
@@ -60,9 +205,10 @@ def read_tokenizer_file(path: Path) -> tuple[str, int, int]:
     Raises:
         DataError: it is missing or none.
     """
+    file = path / "tokenizer.json"
     try:
-        stored = (path / "tokenizer.json").read_text()
+        stored = file.read_text()
         loaded = read_tokenizer(stored)
     except (OSError, ValueError, ConfigError) as error:
-        raise DataError(f"{path}/tokenizer.json cannot be read: {error}") from error
+        raise unreadable(file, "cannot be read", error) from error
     return stored, loaded.get_vocab_size(with_added_tokens=False), loaded.get_vocab_size(with_added_tokens=True)

@@ -17,37 +17,51 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from robotrl.errors import ConfigError, DataError, unknown
-from robotrl.importers.files import read_json, read_tensors, read_tokenizer_file, require
+from robotrl.errors import ConfigError, DataError
+from robotrl.importers.files import (
+    check_merged,
+    check_weights,
+    field_error,
+    read_json,
+    read_tensors,
+    read_tokenizer_file,
+    require,
+    unreadable,
+)
+from robotrl.importers.openvla_config import network
+from robotrl.importers.openvla_stats import (
+    ACTIONS,
+    STATES,
+    Files,
+    Stats,
+    check_chosen,
+    choose,
+    of_all,
+    read_files,
+)
 from robotrl.load import load_weights
 from robotrl.policies.base import ACTION
 from robotrl.policies.vla.openvla import OpenVlaCfg, TextCfg
 from robotrl.policies.vla.pretrained import OpenVlaPolicy, OpenVlaPolicyCfg
 from robotrl.policies.vla.speaker import Decoding
-from robotrl.policies.vla.vision import DINOV2_L, SIGLIP_SO400M, TowerCfg
 from robotrl.spec import Spec, measured
 from robotrl.transforms import Affine, Clip, Transform, TransformGroup
 
-TOWERS: dict[str, TowerCfg] = {
-    "vit_large_patch14_reg4_dinov2.lvd142m": DINOV2_L,
-    "vit_so400m_patch14_siglip_224": SIGLIP_SO400M,
-}
-"""What the config's `timm_model_ids` mean."""
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
-STATE_FILES = "proprio_projector--*_checkpoint.pt"
+PARTS = "*--*_checkpoint.pt"
+"""OFT's parts that are beside the network, by name and step."""
+STATE_PART = "proprio_projector"
+STATE_FILES = f"{STATE_PART}--*_checkpoint.pt"
+UNSUPPORTED = {
+    "action_head": "a head of continuous actions (L1 or diffusion), without which the head that says tokens, untrained,"
+    " would be used",
+    "noisy_action_projector": "of a diffusion head, without which the head that says tokens, untrained, would be used",
+    "vision_backbone": "a backbone that the instruction modulates (FiLM), without which pictures would be seen"
+    " otherwise",
+}
+"""Parts that are not read, and what would come of it."""
 FLOOR = 1e-8
 """A statistic's range below this is no range."""
-
-
-class Stats(NamedTuple):
-    """How one dataset's numbers are normalised: its quantiles become -1 and 1."""
-
-    low: tuple[float, ...]
-    """1 % quantiles."""
-    high: tuple[float, ...]
-    """99 % quantiles."""
-    mask: tuple[bool, ...]
-    """False where a number is left as it is, e.g. a gripper's."""
 
 
 class OpenVlaDir(NamedTuple):
@@ -60,6 +74,8 @@ class OpenVlaDir(NamedTuple):
     """By the dataset's key."""
     states: dict[str, Stats]
     """Of those datasets that have measured states."""
+    statistics: Files
+    """As they were read."""
 
 
 def read_directory(path: str | Path, decoding: Decoding = "autoregressive", state: int = 0) -> OpenVlaDir:
@@ -71,43 +87,33 @@ def read_directory(path: str | Path, decoding: Decoding = "autoregressive", stat
         state: width of OFT's measured state, whose projector is in a file of its own; 0 without.
 
     Raises:
-        DataError: a file is missing, cannot be read, or says what the others do not.
+        DataError: a file is missing, cannot be read, or says what the others do not; or a part is not supported.
+        ConfigError: the parts that are there need other settings.
     """
     path = Path(path)
     config = read_json(path, "config.json")
-    if config.get("model_type") != "openvla":
-        raise DataError(f"{path}/config.json: model_type is {config.get('model_type')!r}: expected 'openvla'")
-    towers = [_tower(path, name) for name in require(path, config, "timm_model_ids", list)]
-    if len(towers) != 2:
-        raise DataError(f"{path}/config.json: timm_model_ids has {len(towers)} entries: expected 2, a fused backbone")
-    _check_sizes(path, config, towers)
-    said = require(path, config, "text_config", dict)
-    defaults = TextCfg()
-    text = TextCfg(
-        width=int(said.get("hidden_size", defaults.width)),
-        depth=int(said.get("num_hidden_layers", defaults.depth)),
-        heads=int(said.get("num_attention_heads", defaults.heads)),
-        kv_heads=int(said.get("num_key_value_heads", said.get("num_attention_heads", defaults.heads))),
-        mlp=int(said.get("intermediate_size", defaults.mlp)),
-        vocabulary=int(said.get("vocab_size", defaults.vocabulary)),
-        padding=int(config.get("pad_to_multiple_of", defaults.padding)),
-        positions=int(said.get("max_position_embeddings", defaults.positions)),
-        norm_eps=float(said.get("rms_norm_eps", defaults.norm_eps)),
-        rope_theta=float(said.get("rope_theta", defaults.rope_theta)),
-    )
-    net = OpenVlaCfg((towers[0], towers[1]), text, int(config.get("n_action_bins", 256)), decoding, state)
-    _check_pixels(path, towers)
-    tokenizer = _tokenizer(path, text)
-    statistics = config.get("norm_stats") or {}
-    if (path / "dataset_statistics.json").exists():
-        statistics = read_json(path, "dataset_statistics.json")
-    actions = {key: _stats(path, key, entry, "action") for key, entry in statistics.items() if "action" in entry}
-    states = {key: _stats(path, key, entry, "proprio") for key, entry in statistics.items() if "proprio" in entry}
+    net = network(path, config, decoding, state)
+    check_merged(path)
+    _check_parts(path, decoding, state)
+    tokenizer = _tokenizer(path, net.text)
+    files = read_files(path, config)
+    actions, states = (of_all(path, files, what) for what in (ACTIONS, STATES))
     if not actions:
         raise DataError(
             f"{path}: neither config.json (norm_stats) nor dataset_statistics.json has statistics of actions"
         )
-    return OpenVlaDir(path, net, tokenizer, actions, states)
+    return OpenVlaDir(path, net, tokenizer, actions, states, files)
+
+
+def statistics_key(path: str | Path, key: str | None) -> str:
+    """The key of the dataset whose statistics are used; see `load_openvla`.
+
+    Raises:
+        DataError: statistics that cannot be read.
+        ConfigError: there are several and none is named, or an unknown one is.
+    """
+    path = Path(path)
+    return choose(of_all(path, read_files(path, read_json(path, "config.json")), ACTIONS), key)
 
 
 def load_openvla(
@@ -117,7 +123,7 @@ def load_openvla(
     *,
     key: str | None = None,
     decoding: Decoding = "autoregressive",
-    horizon: int = 1,
+    horizon: int | None = None,
     state: int = 0,
     camera: str = "",
     dtype: torch.dtype = torch.float32,
@@ -132,18 +138,24 @@ def load_openvla(
         action_spec: of the sim; as wide as the dataset's actions, whose units it must have.
         key: whose statistics un-normalise actions; may be left out where there is one.
         decoding: "parallel" for OFT.
-        horizon: actions in a chunk: 1, for OFT what it was trained on.
+        horizon: actions in a chunk: by default 1; of OFT what it was trained on, which must be given.
         state: width of OFT's measured state, 0 without.
         camera: key of the picture; may be left out where there is one.
         dtype: of the weights.
 
     Raises:
         DataError: what the directory holds does not fit together, or not the architecture.
-        ConfigError: it does not fit the sim: key, width of the action, pixels, words.
+        ConfigError: it does not fit the settings or the sim: parts, key, width of the action, pixels, words.
         CapabilityError: the sim has no picture or no instruction.
     """
     found = read_directory(path, decoding, state)
-    name = _key(found, key)
+    if horizon is None and decoding == "parallel":
+        raise ConfigError(
+            "horizon is not given: expected the actions of a chunk that the OFT policy was trained with, which its"
+            " directory does not say (8 for LIBERO)"
+        )
+    name = choose(found.actions, key)
+    check_chosen(found.path, found.statistics, name, ACTIONS)
     stats = found.actions[name]
     if len(stats.low) != action_spec.shape[0]:
         raise ConfigError(
@@ -153,7 +165,7 @@ def load_openvla(
     inputs: tuple[Transform, ...] = ()
     if state:
         inputs = _state_inputs(found, name, observation_spec, state)
-    cfg = OpenVlaPolicyCfg(found.net, found.tokenizer, horizon, camera)
+    cfg = OpenVlaPolicyCfg(found.net, found.tokenizer, horizon or 1, camera)
     policy = OpenVlaPolicy(dict(observation_spec), action_spec, TransformGroup(inputs, outputs), cfg)
     weights = {name: value.to(dtype) for name, value in read_weights(found.path, bool(state)).items()}
     load_weights(policy.to(dtype).net, weights, f"{found.path}: the network")
@@ -164,13 +176,10 @@ def read_weights(path: Path, state: bool) -> dict[str, Tensor]:
     """All tensors of a directory, by the names of `OpenVla`.
 
     Raises:
-        DataError: a file is missing or cannot be read, or a tensor is in two of them.
+        DataError: a file is missing or cannot be read, a tensor is in two of them, or it is open which files count.
     """
-    if (path / INDEX).exists():
-        listed: dict[str, str] = require(path, read_json(path, INDEX), "weight_map", dict)
-        names = sorted(set(listed.values()))
-    else:
-        listed, names = {}, [SINGLE]
+    listed: dict[str, str] = _listed(path)
+    names = sorted(set(listed.values())) if listed else [SINGLE]
     out: dict[str, Tensor] = {}
     for name in names:
         part = read_tensors(path / name)
@@ -186,6 +195,35 @@ def read_weights(path: Path, state: bool) -> dict[str, Tensor]:
     return out
 
 
+def _listed(path: Path) -> dict[str, str]:
+    """Files by tensor, of a directory with an index."""
+    if not (path / INDEX).exists():
+        return {}
+    if (path / SINGLE).exists():
+        raise DataError(f"{path} has both {SINGLE} and {INDEX}: expected one of them; which has the weights is open")
+    listed: dict[str, Any] = require(path / INDEX, read_json(path, INDEX), "weight_map", dict)
+    if not listed:
+        raise field_error(path / INDEX, "weight_map", listed, "files by tensor")
+    for name, file in listed.items():
+        if not isinstance(file, str) or Path(file).name != file:
+            raise field_error(path / INDEX, f"weight_map of {name}", file, "the name of a file beside it")
+    return listed
+
+
+def _check_parts(path: Path, decoding: Decoding, state: int) -> None:
+    """Refuse OFT's parts that are not read, and settings that leave one out."""
+    parts = {file.name.partition("--")[0]: file for file in sorted(path.glob(PARTS))}
+    for part, file in parts.items():
+        if part != STATE_PART:
+            what = UNSUPPORTED.get(part, "a part that is not known, without which the policy would be another")
+            raise DataError(f"{file} is {what}: expected tokens alone, with {STATE_PART} or without")
+    if decoding != "parallel" and (STATE_PART in parts or state):
+        why = f"{parts[STATE_PART]} is a part of OFT" if parts else f"state is {state}, which OFT alone has"
+        raise ConfigError(f"{why}: expected layout openvla-oft (decoding 'parallel'), not openvla")
+    if STATE_PART in parts and not state:
+        raise ConfigError(f"state is not given beside {parts[STATE_PART]}: expected the width of the measured state")
+
+
 def _state_weights(path: Path) -> dict[str, Tensor]:
     """OFT's projector of measured states, published as a pickle; `weights_only` takes tensors and runs nothing."""
     files = sorted(path.glob(STATE_FILES))
@@ -195,34 +233,16 @@ def _state_weights(path: Path) -> dict[str, Tensor]:
         stored = torch.load(files[0], map_location="cpu", weights_only=True)
     # a cut-short file, an old format that is cut short, and a pickle of something else than tensors raise each its own
     except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
-        raise DataError(f"{files[0]} cannot be read as weights alone: {error}") from error
+        raise unreadable(files[0], "cannot be read as weights alone", error) from error
+    if not isinstance(stored, dict):
+        raise DataError(f"{files[0]} holds {type(stored).__name__}: expected tensors by name")
+    weights: dict[Any, Any] = stored
+    for name, value in weights.items():
+        if not isinstance(name, str) or not isinstance(value, Tensor):
+            raise DataError(f"{files[0]}: {name!r} is {type(value).__name__}: expected tensors by name")
+    check_weights(files[0], weights)
     # written from several devices, names begin with "module."
-    return {f"proprio_projector.{name.removeprefix('module.')}": value for name, value in stored.items()}
-
-
-def _tower(path: Path, name: str) -> TowerCfg:
-    if name not in TOWERS:
-        raise DataError(f"{path}/config.json: {unknown('timm_model_ids', name, TOWERS)}")
-    return TOWERS[name]
-
-
-def _check_sizes(path: Path, config: Mapping[str, Any], towers: list[TowerCfg]) -> None:
-    sizes = [tower.image for tower in towers]
-    if list(config.get("image_sizes", sizes)) != sizes:
-        raise DataError(f"{path}/config.json: image_sizes is {config['image_sizes']}: expected {sizes}")
-
-
-def _check_pixels(path: Path, towers: list[TowerCfg]) -> None:
-    """Hold the preprocessor's means and deviations against those that the towers are built with, in their order."""
-    said = read_json(path, "preprocessor_config.json")
-    for name, field in (("means", "mean"), ("stds", "std")):
-        wanted = [list(getattr(tower, field)) for tower in towers]
-        found = said.get(name)
-        if found is None or np.shape(found) != (2, 3) or not np.allclose(found, wanted, atol=2e-3):
-            raise DataError(
-                f"{path}/preprocessor_config.json: {name} is {found}: expected {wanted}, one row for each tower in its"
-                " order"
-            )
+    return {f"{STATE_PART}.{name.removeprefix('module.')}": value for name, value in weights.items()}
 
 
 def _tokenizer(path: Path, text: TextCfg) -> str:
@@ -233,27 +253,6 @@ def _tokenizer(path: Path, text: TextCfg) -> str:
             f" less {text.padding} of padding"
         )
     return stored
-
-
-def _stats(path: Path, key: str, entry: Mapping[str, Any], what: str) -> Stats:
-    said = require(path, entry, what, dict)
-    low, high = (tuple(float(x) for x in require(path, said, name, list)) for name in ("q01", "q99"))
-    mask = tuple(bool(x) for x in said.get("mask", [True] * len(low)))
-    if not len(low) == len(high) == len(mask):
-        raise DataError(f"{path}: statistics {key!r} of {what}: q01, q99 and mask have different lengths")
-    if not np.isfinite([*low, *high]).all() or any(b < a for a, b in zip(low, high, strict=True)):
-        raise DataError(f"{path}: statistics {key!r} of {what}: expected finite numbers, q99 not below q01")
-    return Stats(low, high, mask)
-
-
-def _key(found: OpenVlaDir, key: str | None) -> str:
-    if key is None:
-        if len(found.actions) > 1:
-            raise ConfigError(f"key is not given: expected one of {', '.join(sorted(found.actions))}")
-        return next(iter(found.actions))
-    if key not in found.actions:
-        raise unknown("key", key, found.actions)
-    return key
 
 
 def _from_unit(stats: Stats) -> Affine:
@@ -270,6 +269,7 @@ def _state_inputs(
     """The state's quantiles to -1 and 1, clipped to them; of the one vector that is as wide."""
     if key not in found.states:
         raise DataError(f"{found.path}: statistics {key!r} have no proprio: expected them of a policy with a state")
+    check_chosen(found.path, found.statistics, key, STATES)
     stats = found.states[key]
     names = measured(observation_spec)
     if len(stats.low) != width or len(names) != 1 or observation_spec[names[0]].shape != (width,):
