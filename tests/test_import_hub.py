@@ -12,7 +12,7 @@ from hub_kit import COMMIT, GATED, hub
 from test_import_flow import write_lerobot
 
 from robotrl.checkpoint import read_checkpoint
-from robotrl.errors import DataError
+from robotrl.errors import ConfigError, DataError
 from robotrl.importers.hub import fetch
 
 OPTIONS = ("--options", "image=flat_near", "image_size=32", "families=point")
@@ -98,3 +98,10 @@ def test_directories_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match="file is no directory"):
         fetch(tmp_path / "file")
+
+
+@pytest.mark.parametrize("name", ["org/na--me", "org/na..me", "org/name.git", "org/" + "a" * 120])
+def test_a_name_that_no_hub_has_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=f"{name} is no directory here, and no name on the hub: "):
+        fetch(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 import torch
 from test_import_flow import PI0, write_lerobot
+from test_import_openvla import STATS, TOY
+from test_import_openvla import write as write_openvla
 from test_policies_vla_flow import policy_on, tabletop
 
 import robotrl
@@ -19,8 +22,9 @@ from robotrl.data.chunks import load_chunks
 from robotrl.data.reader import read_dataset
 from robotrl.errors import ConfigError, DataError
 from robotrl.fn.clone import clone_loss_of
-from robotrl.importers import lerobot, pi0
+from robotrl.importers import lerobot, openvla_config, pi0
 from robotrl.importers.examine import Labels, check_labels, effects, labels
+from robotrl.importers.policy import ImportCfg, check_settings
 from robotrl.load import load_policy
 from robotrl.transforms import Affine, inverse
 
@@ -30,6 +34,8 @@ OPTIONS = ["image=flat_near", "image_size=32", "families=point"]
 @pytest.fixture(autouse=True)
 def toys_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(pi0.SIZES, ("toy", "toy"), PI0)
+    for name, cfg in TOY.items():
+        monkeypatch.setitem(openvla_config.TOWERS, name, cfg)
 
 
 @pytest.fixture(scope="module")
@@ -136,6 +142,45 @@ def test_the_command_stores_what_it_read(
     assert main([*command, "--check-data", str(demos), "--frames", "16"]) == 2
     assert "recorded actions of 16 frames are missed by" in capsys.readouterr().err
     assert not out.exists()
+
+
+def test_whose_statistics_were_used_is_said_and_stored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A fine-tune has statistics of one dataset, which need not be named."""
+    source, out = tmp_path / "theirs", tmp_path / "ours"
+    write_openvla(source)
+    (source / "dataset_statistics.json").write_text(json.dumps({"mine": STATS["toy_no_noops"]}))
+    (source / "lora_adapter").mkdir()
+    command = ["import", "openvla", str(source), "--sim", "mujoco/tabletop", "--options", *OPTIONS, "--out", str(out)]
+    with pytest.warns(UserWarning, match="lora_adapter is not read"):
+        assert main(command) == 0
+    assert "statistics of mine" in capsys.readouterr().out
+    assert read_checkpoint(out).tree["import"]["key"] == "mine"
+    assert main([*command, "--horizon", "-1"]) == 2
+    assert "--horizon is -1: expected 0 or more" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("layout", "settings", "message"),
+    [
+        ("openvla", {"vlm": "words"}, "vlm is 'words' beside layout openvla: expected it of lerobot and openpi"),
+        ("openvla", {"state": 19}, "state is 19 beside layout openvla: expected it of openvla-oft and vlm and vlm-oft"),
+        ("openvla", {"stats": "demos"}, "stats is 'demos' beside layout openvla: expected it of vlm and vlm-oft"),
+        ("lerobot", {"key": "bridge"}, "key is 'bridge' beside layout lerobot"),
+        ("openpi", {"template": "{task}"}, "template is '{task}' beside layout openpi"),
+        (
+            "openvla-oft",
+            {"cameras": {"front": "a", "wrist": "b"}},
+            "cameras are front, wrist beside layout openvla-oft",
+        ),
+        ("openvla-oft", {"horizon": -1}, "horizon is -1: expected 0 or more"),
+        ("vlm", {"state": -3}, "state is -3: expected 0 or more"),
+        ("opnvla", {}, "layout 'opnvla' is unknown: did you mean 'openvla'"),
+    ],
+)
+def test_settings_that_would_be_passed_over_are_refused(layout: Any, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        check_settings(layout, ImportCfg(**settings))
+    check_settings("openvla-oft", ImportCfg(key="mine", cameras={"front": "a"}, horizon=4, state=19))
 
 
 def test_what_is_subtly_wrong_of_ours_is_refused(tmp_path: Path) -> None:

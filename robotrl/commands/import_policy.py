@@ -38,11 +38,13 @@ class Args:
     key: str = ""
     """Whose statistics; may be left out where there is one."""
     cameras: tuple[str, ...] = ()
-    """FEATURE=PICTURE for each of the policy's cameras, nothing behind the = where one is missing."""
+    """FEATURE=PICTURE for each of the policy's cameras, nothing behind the = where one is missing. openvla and vlm see
+    one picture."""
     horizon: int = 0
-    """Actions of a chunk that are executed; 0 is what the directory says, or 1."""
+    """Actions of a chunk that are executed; 0 is what the directory says, or 1. openvla-oft: what it was trained with,
+    which must be given."""
     state: int = 0
-    """OFT: width of the measured state."""
+    """OFT, vlm, vlm-oft: width of the measured state."""
     stats: str = ""
     """vlm, vlm-oft: a dataset whose statistics normalise actions (1 to 99 %) and state; without, actions' bounds do."""
     template: str = ""
@@ -58,7 +60,12 @@ class Args:
 def main(argv: Sequence[str]) -> int:
     """Run the command."""
     args = parse(Args, "robotrl import", argv)
-    at_least("--frames", args.frames, 2)
+    for option, value, low in (
+        ("--frames", args.frames, 2),
+        ("--horizon", args.horizon, 0),
+        ("--state", args.state, 0),
+    ):
+        at_least(option, value, low)
     cameras: dict[str, str] = {}
     for pair in args.cameras:
         if "=" not in pair:
@@ -87,6 +94,8 @@ def main(argv: Sequence[str]) -> int:
     seen = ", ".join(f"another {key} moves it by {by:.1%}" for key, by in found.effects.pictures.items())
     print(f"{found.path}: {found.source}, {found.parameters:,} parameters, fingerprint {found.fingerprint}")
     print(f"  {seen}, another instruction by {found.effects.words:.1%}")
+    if found.key:
+        print(f"  statistics of {found.key}")
     if args.layout in BACKBONES:
         print(f"  says no actions yet: clone some into it, robotrl train tabletop-bc-vlm --init-from {found.path}")
     elif found.labels is None:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from robotrl.errors import DataError
+from robotrl.errors import ConfigError, DataError
 
 HUB_ID = re.compile(r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<revision>[\w./-]+))?")
 """ORGANISATION/NAME, with @ and a branch, tag or commit behind it or without."""
@@ -33,6 +33,7 @@ def fetch(source: str | Path) -> Fetched:
 
     Raises:
         DataError: there is neither, or the hub refuses it or cannot be reached.
+        ConfigError: no directory, and no name that a hub can have.
     """
     given, path = str(source), Path(source)
     found = HUB_ID.fullmatch(given)
@@ -41,11 +42,19 @@ def fetch(source: str | Path) -> Fetched:
             raise DataError(f"{given} is no directory: expected one, or a name on the hub (ORGANISATION/NAME@REVISION)")
         return Fetched(path, given)
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HFValidationError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
 
     repo, revision = found["repo"], found["revision"]
     try:
         local = Path(snapshot_download(repo, revision=revision, allow_patterns=list(WANTED)))
+    except HFValidationError as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{given} is no directory here, and no name on the hub: {reason}") from error
     except GatedRepoError as error:
         raise DataError(f"{repo} asks for consent: give it on its page, and log in (hf auth login)") from error
     except RepositoryNotFoundError as error:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from robotrl.checkpoint import write_checkpoint
 from robotrl.data.reader import read_dataset
-from robotrl.errors import ConfigError, unknown
+from robotrl.errors import ConfigError, check_at_least, unknown
 from robotrl.importers.examine import Effects, Labels, check_labels, effects, labels
 from robotrl.importers.hub import fetch
 from robotrl.importers.layouts import BACKBONES, LAYOUTS, Layout
@@ -19,6 +19,16 @@ from robotrl.spec import Spec, VecSim, visible
 
 STAGE = "import"
 """A checkpoint's kind."""
+SETTINGS: dict[str, tuple[Layout, ...]] = {
+    "vlm": ("lerobot", "openpi"),
+    "key": ("openvla", "openvla-oft", "openpi"),
+    "state": ("openvla-oft", *BACKBONES),
+    "stats": BACKBONES,
+    "template": BACKBONES,
+}
+"""Settings that not every layout has, by the layouts that have them."""
+ONE_PICTURE: tuple[Layout, ...] = ("openvla", "openvla-oft", *BACKBONES)
+"""Layouts of models that see one picture."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +43,7 @@ class ImportCfg:
     cameras: Mapping[str, str] = field(default_factory=dict)
     """The policy's pictures to the sim's; "" where one is missing. May be left out where there is one of each."""
     horizon: int = 0
-    """Actions of a chunk that are executed; 0 is what the directory says, or 1."""
+    """Actions of a chunk that are executed; 0 is what the directory says, or 1. OFT: those of its training, needed."""
     state: int = 0
     """OFT: width of the measured state."""
     stats: str = ""
@@ -54,6 +64,45 @@ class Imported(NamedTuple):
     """Of the actions on a fixed input, 12 characters of their SHA-256."""
     labels: Labels | None
     """None is unverified: nobody showed recorded actions."""
+    key: str = ""
+    """Whose statistics, where a directory may have several."""
+
+
+def check_settings(layout: Layout, cfg: ImportCfg) -> None:
+    """Refuse settings that would be passed over.
+
+    Raises:
+        ConfigError: an unknown layout, or a setting that it does not have.
+    """
+    if layout not in LAYOUTS:
+        raise unknown("layout", str(layout), LAYOUTS)
+    for name, having in SETTINGS.items():
+        if (value := getattr(cfg, name)) and layout not in having:
+            raise ConfigError(f"{name} is {value!r} beside layout {layout}: expected it of {' and '.join(having)}")
+    if layout in ONE_PICTURE and len(cfg.cameras) > 1:
+        raise ConfigError(
+            f"cameras are {', '.join(cfg.cameras)} beside layout {layout}: expected one at most, which it sees"
+        )
+    for name in ("horizon", "state"):
+        check_at_least(name, getattr(cfg, name), 0)
+
+
+def statistics_key(layout: Layout, path: str | Path, cfg: ImportCfg) -> str:
+    """Whose statistics are used of a directory that was read; "" of layouts that know one alone.
+
+    Raises:
+        ConfigError: there are several and none is named, or an unknown one is.
+        DataError: they cannot be read.
+    """
+    if layout in ("openvla", "openvla-oft"):
+        from robotrl.importers import openvla
+
+        return openvla.statistics_key(path, cfg.key or None)
+    if layout == "openpi":
+        from robotrl.importers.openpi import STATS
+
+        return cfg.key or next(found.parent.name for found in (Path(path) / "assets").glob(f"*/{STATS}"))
+    return ""
 
 
 def read_layout(layout: Layout, path: str | Path, specs: Mapping[str, Spec], action: Spec, cfg: ImportCfg) -> Any:
@@ -63,6 +112,7 @@ def read_layout(layout: Layout, path: str | Path, specs: Mapping[str, Spec], act
         ConfigError: an unknown layout, or a setting that it needs or does not have.
         DataError: the directory is not what it should be; see the importers.
     """
+    check_settings(layout, cfg)
     key, horizon = cfg.key or None, cfg.horizon or None
     camera = next(iter(cfg.cameras.values()), "")
     decoding: Any = "parallel" if layout.endswith("-oft") else "autoregressive"
@@ -80,9 +130,6 @@ def read_layout(layout: Layout, path: str | Path, specs: Mapping[str, Spec], act
             template=cfg.template,
             stats=read_dataset(cfg.stats) if cfg.stats else None,
         )
-    for name, value in (("stats", cfg.stats), ("template", cfg.template)):
-        if value:
-            raise ConfigError(f"{name} is {value!r} beside layout {layout}: expected it of {' and '.join(BACKBONES)}")
     if layout in ("openvla", "openvla-oft"):
         from robotrl.importers.openvla import load_openvla
 
@@ -92,7 +139,7 @@ def read_layout(layout: Layout, path: str | Path, specs: Mapping[str, Spec], act
             action,
             key=key,
             decoding=decoding,
-            horizon=horizon or 1,
+            horizon=horizon,
             state=cfg.state,
             camera=camera,
         )
@@ -102,11 +149,9 @@ def read_layout(layout: Layout, path: str | Path, specs: Mapping[str, Spec], act
         from robotrl.importers.lerobot import load_lerobot
 
         return load_lerobot(path, specs, action, vlm=cfg.vlm, cameras=cfg.cameras or None, horizon=horizon)
-    if layout == "openpi":
-        from robotrl.importers.openpi import load_openpi
+    from robotrl.importers.openpi import load_openpi
 
-        return load_openpi(path, specs, action, tokenizer=cfg.vlm, key=key, cameras=cfg.cameras, horizon=horizon)
-    raise unknown("layout", str(layout), LAYOUTS)
+    return load_openpi(path, specs, action, tokenizer=cfg.vlm, key=key, cameras=cfg.cameras, horizon=horizon)
 
 
 def import_policy(
@@ -139,10 +184,13 @@ def import_policy(
     out = Path(out)
     if out.exists():
         raise ConfigError(f"out is {out}: expected a directory that does not exist yet")
-    cfg, fetched = cfg or ImportCfg(), fetch(path)
+    cfg = cfg or ImportCfg()
+    check_settings(layout, cfg)
+    fetched = fetch(path)
     model = fetch(cfg.vlm) if cfg.vlm else None
     cfg = replace(cfg, vlm="" if model is None else str(model.path))
     policy = read_layout(layout, fetched.path, visible(sim), sim.action_spec, cfg)
+    key = statistics_key(layout, fetched.path, cfg)
     policy.control_dt_s = sim.control_dt_s
     policy.eval()
     seen = effects(policy)
@@ -157,6 +205,7 @@ def import_policy(
         "layout": layout,
         "source": fetched.origin,
         "vlm": None if model is None else model.origin,
+        "key": key,
         "parameters": parameters,
         "fingerprint": fingerprint,
         "effects": {**seen.pictures, "words": seen.words},
@@ -164,4 +213,4 @@ def import_policy(
     }
     out.parent.mkdir(parents=True, exist_ok=True)
     write_checkpoint(out, {"policy": tree, "import": origin}, step=0, kind=STAGE)
-    return Imported(out, fetched.origin, parameters, seen, fingerprint, found)
+    return Imported(out, fetched.origin, parameters, seen, fingerprint, found, key)
