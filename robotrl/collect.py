@@ -9,12 +9,11 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from robotrl.curriculum import CurriculumSim
 from robotrl.cursor import ChunkCursor
 from robotrl.data.finite import check_finite
 from robotrl.data.replay import SOURCES, Replay, Source, StepRecord
@@ -48,6 +47,15 @@ class Sink(Protocol):
 
     def cut(self) -> None:
         """What comes next does not follow what came last."""
+        ...
+
+
+@runtime_checkable
+class Follows(Protocol):
+    """A sim that keeps more than its episodes, for example the success rates of a curriculum."""
+
+    def follow(self, state: dict[str, Any]) -> None:
+        """Take that up from another process's whole state."""
         ...
 
 
@@ -396,7 +404,7 @@ class Collector:
         """Go on from what another process's collector did, with new episodes of streams of its own."""
         self.reset(seed, {"stagger": True})
         self.env_steps = int(state["env_steps"])
-        if isinstance(self.sim, CurriculumSim) and state["sim"]:
+        if isinstance(self.sim, Follows) and state["sim"]:
             self.sim.follow(state["sim"])
 
     def load(self, state: dict[str, Any]) -> None:

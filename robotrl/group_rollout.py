@@ -11,8 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from robotrl.collect import Decision
-from robotrl.curriculum import CurriculumSim
+from robotrl.collect import Decision, Follows
 from robotrl.data.finite import check_finite
 from robotrl.data.rollout import Arrays
 from robotrl.errors import CapabilityError, ConfigError
@@ -164,7 +163,7 @@ class GroupCollector:
     def follow(self, state: dict[str, Any], seed: int) -> None:
         """Go on from what another process's collector did, with starts of its own."""
         self._seed, self._draws, self.env_steps = seed, int(state["draws"]), int(state["env_steps"])
-        if isinstance(self.sim, CurriculumSim) and state["sim"]:
+        if isinstance(self.sim, Follows) and state["sim"]:
             self.sim.follow(state["sim"])
 
     def load(self, state: dict[str, Any]) -> None:

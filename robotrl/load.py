@@ -1,12 +1,14 @@
 """Policies to and from checkpoints, strictly: nothing missing, nothing left over, and a fingerprint that must come out.
 
-A checkpoint that holds a policy to evaluate or export has it under "policy": its description, its weights, and the
-actions it gave on a stored input when it was saved. Loading repeats those actions.
+A checkpoint that holds a policy to evaluate or export has it under "policy": its description with a check sum, its
+weights, and the actions it gave on a stored input when it was saved, with the logits behind them if it says tokens.
+Loading repeats them.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,6 +24,7 @@ from robotrl.errors import ConfigError, DataError, NumericsError
 from robotrl.registry import POLICIES
 from robotrl.run import Run
 from robotrl.spec import Spec
+from robotrl.token_fingerprint import check_said, said_of
 from robotrl.transforms import Affine, Transform
 
 BASE = "base"
@@ -47,16 +50,18 @@ def policy_tree(policy: Any) -> dict[str, Any]:
         if not torch.isfinite(value).all():
             raise NumericsError(f"policy weight {name!r} is not finite; the last checkpoint is intact")
     obs, noise = _fixed_input(policy)
-    actions = _act(policy, obs, noise)
+    did = _deployed(policy, obs, noise)
+    actions = did.actions.clone().cpu()
     if not torch.isfinite(actions).all():
         raise NumericsError("the policy's action on a fixed input is not finite; the last checkpoint is intact")
     fingerprint = {"obs": obs, "noise": noise, "actions": actions, "device": _device_of(policy).type}
-    adaptation = adaptation_of(policy)
+    adaptation, description = adaptation_of(policy), policy.to_json()
     return {
         **({} if adaptation is None else {"adaptation": adaptation.to_json()}),
-        "description": policy.to_json(),
+        "description": description,
+        "description_sha256": _json_sha256(description),
         "weights": weights,
-        "fingerprint": fingerprint,
+        "fingerprint": {**fingerprint, **said_of(policy, obs, did.raw_action)},
         "tables_sha256": _tables_sha256(policy),
     }
 
@@ -76,14 +81,21 @@ def policy_from_tree(tree: dict[str, Any], where: str, base: Path | None = None)
 
     Raises:
         ConfigError: the kind of policy is unknown here.
-        DataError: an adapted policy's base is missing, or another; weights are missing, left over or
-            of another shape, or the fingerprint differs.
+        DataError: the description is not the one that was saved; an adapted policy's base is missing, or another;
+            weights are missing, left over or of another shape, or the fingerprint differs.
     """
     description, weights = tree["description"], tree["weights"]
     try:
         policy = POLICIES.load(description["kind"]).from_json(description)
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"{where}: the policy's description does not fit this version of robotrl: {error}") from error
+    # checkpoints of before have no such sum
+    found_sha256, stored_sha256 = _json_sha256(description), tree.get("description_sha256")
+    if stored_sha256 not in (None, found_sha256):
+        raise DataError(
+            f"{where}: the policy's description (settings, specs, statistics) is not the one that was saved: its"
+            f" SHA-256 is {found_sha256[:12]}: expected {stored_sha256[:12]}"
+        )
     if "adaptation" in tree:
         _adapt_again(policy, Adaptation.from_json(tree["adaptation"]), where, base)
     load_weights(policy, weights, f"{where}: the policy")
@@ -104,6 +116,7 @@ def policy_from_tree(tree: dict[str, Any], where: str, base: Path | None = None)
             f"{where}: the policy's fingerprint action differs by {error:.2e} of the action range from the one stored:"
             " the weights are not those that were saved, or the code that builds the policy has changed"
         )
+    check_said(policy, fingerprint, same_kind, where)
     return policy
 
 
@@ -166,11 +179,21 @@ def _tables_sha256(policy: nn.Module) -> str | None:
     return digest.hexdigest()
 
 
-@torch.no_grad()
+def _json_sha256(data: Any) -> str:
+    """Of JSON values, whatever the order of their keys; tuples are lists."""
+    return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
 def _act(policy: Any, obs: dict[str, Tensor], noise: Tensor | None) -> Tensor:
+    return _deployed(policy, obs, noise).actions.clone().cpu()
+
+
+@torch.no_grad()
+def _deployed(policy: Any, obs: dict[str, Tensor], noise: Tensor | None) -> Any:
+    """What a policy does, on its own device: actions, and the normalised ones from which they are."""
     device = _device_of(policy)
     there = {key: x.to(device) for key, x in obs.items()}
-    return policy.deploy(there, None if noise is None else noise.to(device)).actions.clone().cpu()
+    return policy.deploy(there, None if noise is None else noise.to(device))
 
 
 def _device_of(policy: nn.Module) -> torch.device:

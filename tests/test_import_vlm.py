@@ -30,6 +30,7 @@ from robotrl.load import load_policy, policy_from_tree, policy_tree, probe
 from robotrl.policies.recompute import recompute
 from robotrl.policies.vla import families
 from robotrl.spec import HasEye, HasReading, HasTokens, visible
+from robotrl.token_fingerprint import check_said
 
 OPTIONS = ["image=flat_front", f"image_size={SIDE}", "families=point", "limit_s=1"]
 
@@ -201,6 +202,137 @@ def cut(weights: dict[str, Tensor]) -> None:
     weights[name] = weights[name][:-1].contiguous()
 
 
+def adapter(path: Path, name: str) -> None:
+    """Beside a base which itself is not whole: `transformers` says nothing of that any more."""
+    told = {"peft_type": "LORA", "r": 2, "lora_alpha": 16, "target_modules": ["q_proj"], "bias": "none"}
+    weights = load_file(path / "model.safetensors")
+    queries = [key for key in weights if key.endswith("q_proj.weight")]
+    (path / "adapter_config.json").write_text(json.dumps({**told, "base_model_name_or_path": "x/y"}))
+    narrow: dict[str, Tensor] = {}
+    for key in queries:
+        rows, columns = weights[key].shape
+        inner = f"base_model.model.{key.removesuffix('.weight')}"
+        narrow |= {f"{inner}.lora_A.weight": torch.ones(2, columns), f"{inner}.lora_B.weight": torch.ones(rows, 2)}
+    save_file(narrow, path / "adapter_model.safetensors")
+    tensors(lambda w: w.pop(next(key for key in w if key.endswith("gate_proj.weight"))))(path)
+    for file in path.glob("adapter_*"):
+        if not file.name.startswith(name):
+            file.unlink()
+
+
+def two_files(path: Path, edit: Callable[[dict[str, Tensor], dict[str, Tensor], dict[str, str]], object]) -> None:
+    """The weights in two files with an index, both changed before they are written."""
+    weights = load_file(path / "model.safetensors")
+    names = sorted(weights)
+    one, two = ({name: weights[name] for name in names[start::2]} for start in (0, 1))
+    files = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
+    index = {name: files[number] for number, part in enumerate((one, two)) for name in part}
+    edit(one, two, index)
+    for file, part in zip(files, (one, two), strict=True):
+        save_file(part, path / file, {"format": "pt"})
+    (path / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
+    (path / "model.safetensors").unlink()
+
+
+def twice(one: dict[str, Tensor], two: dict[str, Tensor], _: dict[str, str]) -> None:
+    name = next(iter(one))
+    two[name] = torch.zeros_like(one[name])
+
+
+def elsewhere(one: dict[str, Tensor], two: dict[str, Tensor], _: dict[str, str]) -> None:
+    name = next(iter(one))
+    two[name] = one.pop(name)
+
+
+def lost(_: dict[str, Tensor], __: dict[str, Tensor], index: dict[str, str]) -> None:
+    index["surplus"] = "model-00001-of-00002.safetensors"
+
+
+def beside(path: Path) -> None:
+    shutil.copyfile(path / "model.safetensors", path / "kept")
+    two_files(path, lambda *_: None)
+    (path / "kept").rename(path / "model.safetensors")
+
+
+def without_a_file(path: Path) -> None:
+    two_files(path, lambda *_: None)
+    (path / "model-00002-of-00002.safetensors").unlink()
+
+
+def tie(path: Path) -> None:
+    made = json.loads((path / "config.json").read_text())
+    text = {**made["text_config"], "tie_word_embeddings": True}
+    change(path / "config.json", text_config=text, tie_word_embeddings=True)
+
+
+def infinite(weights: dict[str, Tensor]) -> None:
+    weights[next(name for name in weights if name.endswith("gate_proj.weight"))][0, 0] = torch.inf
+
+
+def of_text(**values: Any) -> Callable[[Path], None]:
+    def apply(path: Path) -> None:
+        made = json.loads((path / "config.json").read_text())
+        change(path / "config.json", text_config={**made["text_config"], **values})
+
+    return apply
+
+
+def of_pixels(**values: Any) -> Callable[[Path], None]:
+    return lambda path: change(path / "preprocessor_config.json", **values)
+
+
+def of_config(**values: Any) -> Callable[[Path], None]:
+    return lambda path: change(path / "config.json", **values)
+
+
+def of_tokenizer(edit: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
+    def apply(path: Path) -> None:
+        data = json.loads((path / "tokenizer.json").read_text())
+        edit(data)
+        (path / "tokenizer.json").write_text(json.dumps(data))
+
+    return apply
+
+
+def renamed(*words: str) -> Callable[[Path], None]:
+    """A tokenizer that has other words in their places."""
+
+    def apply(data: dict[str, Any]) -> None:
+        vocabulary = data["model"]["vocab"]
+        for word in words:
+            vocabulary[f"zz{word}"] = vocabulary.pop(word)
+
+    return of_tokenizer(apply)
+
+
+def one_word(data: dict[str, Any]) -> None:
+    """Reads two words as one, none of them unknown."""
+    data["normalizer"] = {"type": "Replace", "pattern": {"String": "blue"}, "content": "red"}
+
+
+def without_marks(data: dict[str, Any]) -> None:
+    data["added_tokens"] = [token for token in data["added_tokens"] if token["content"] in ("<bos>", "<image>")]
+
+
+def without_deviations(path: Path) -> None:
+    said = json.loads((path / "preprocessor_config.json").read_text())
+    (path / "preprocessor_config.json").write_text(json.dumps({k: x for k, x in said.items() if k != "image_std"}))
+
+
+def nested(**values: Any) -> Callable[[Path], None]:
+    """A second file, as newer versions write it, that says what the first one does but for some values."""
+
+    def apply(path: Path) -> None:
+        said = json.loads((path / "preprocessor_config.json").read_text())
+        (path / "processor_config.json").write_text(json.dumps({"image_processor": {**said, **values}}))
+
+    return apply
+
+
+def no_object(path: Path) -> None:
+    (path / "processor_config.json").write_text(json.dumps({"image_processor": None}))
+
+
 def shrink(path: Path) -> None:
     made = json.loads((path / "config.json").read_text())
     text = {**made["text_config"], "vocab_size": PLAIN}
@@ -228,13 +360,59 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     "no pixels": (lambda p: (p / "preprocessor_config.json").unlink(), "has no image_mean"),
     "pixels of one number": (
         lambda p: change(p / "preprocessor_config.json", image_mean=[0.5]),
-        "expected three numbers each",
+        "image_mean is .0.5.: expected three numbers",
     ),
     "other pixels": (
         lambda p: change(p / "preprocessor_config.json", rescale_factor=1.0),
-        "expected pictures as shares of 255",
+        "expected 0.003922, pictures as shares of 255",
     ),
     "no JSON": (lambda p: (p / "config.json").write_text("{"), "config.json cannot be read"),
+    "an adapter beside the base": (lambda p: adapter(p, "adapter"), "adapter_config.json is an adapter: .* merge"),
+    "an adapter's config": (lambda p: adapter(p, "adapter_config"), "adapter_config.json is an adapter: .* merge"),
+    "an adapter's weights": (
+        lambda p: adapter(p, "adapter_model"),
+        "adapter_model.safetensors is an adapter: .* merge",
+    ),
+    "a tensor in two files": (lambda p: two_files(p, twice), "is in .*00001-of.* and .*00002-of.*: expected it in one"),
+    "a tensor in another file": (lambda p: two_files(p, elsewhere), "00002-of-00002.safetensors: .* not listed there"),
+    "an index of a lost tensor": (lambda p: two_files(p, lost), "'surplus' is in model-00001-of-00002.*: expected it"),
+    "an index of a lost file": (without_a_file, "00002-of-00002.safetensors cannot be read"),
+    "a file beside an index": (beside, "has model.safetensors and model.safetensors.index.json: expected one"),
+    "a file outside": (
+        lambda p: two_files(p, lambda _, __, index: index.update(x="../other.safetensors")),
+        "'x' is in '../other.safetensors': expected the name of a file beside it",
+    ),
+    "weights of another name": (of_config(transformers_weights="other.safetensors"), "transformers_weights is 'other"),
+    "a head that is to be the embedding": (tie, "'lm_head.weight' differs from 'model.language_model.embed_tokens.wei"),
+    "a number that is infinite": (tensors(infinite), "gate_proj.weight' has numbers that are not finite"),
+    "pixels not as shares": (of_pixels(do_rescale=False), "do_rescale is False: expected true"),
+    "pixels not normalised": (of_pixels(do_normalize=False), "do_normalize is False: expected true"),
+    "pixels by no factor": (of_pixels(rescale_factor=None), "rescale_factor is None: expected 0.003922"),
+    "pixels of a number": (of_pixels(image_mean=0.5), "image_mean is 0.5: expected three numbers"),
+    "pixels of null": (of_pixels(image_mean=None), "image_mean is None: expected three numbers"),
+    "pixels of NaN": (of_pixels(image_std=[float("nan")] * 3), "image_std is .*: expected three numbers"),
+    "pixels without deviations": (without_deviations, "image_std is None: expected three numbers"),
+    "pixels of another file": (nested(image_mean=[0.1] * 3), "image_processor: image_mean is .*0.1.*: expected .*0.4"),
+    "shares of another file": (nested(do_rescale=False), "image_processor: do_rescale is False"),
+    "no object of pixels": (no_object, "image_processor is None: expected an object"),
+    "a kind that is no text": (of_config(model_type=["llava"]), "model_type .* is unknown"),
+    "a config that is a list": (of_config(text_config=[1]), "config.json: config of a llava: .*'text_config'"),
+    "a width in words": (of_text(hidden_size="64"), "'hidden_size' expected int, got str"),
+    "a width that heads do not divide": (of_text(hidden_size=65), r"hidden size \(65\) is not a multiple"),
+    "a width that others do not have": (of_text(intermediate_size=-8), "cannot be made: expected sizes that fit"),
+    "an unknown language model": (of_text(model_type="nonsense"), "config.json: .*nonsense"),
+    "a layer that eyes do not have": (
+        of_config(vision_feature_layer=-9),
+        "vision_feature_layer is -9: .* from -3 to 2",
+    ),
+    "a picture's token that is a word": (
+        of_config(image_token_id=7, image_token_index=7),
+        "image_token_id is 7, which is 'user' in tokenizer.json: expected a token that was added",
+    ),
+    "words that are unknown": (renamed("red", "push"), r"makes \[0\] of the sim's word '\w+': expected known tokens"),
+    "words that are one": (of_tokenizer(one_word), "of the sim's words '(red|blue)' and '(red|blue)': expected ids of"),
+    "a prompt that is unknown": (renamed("robot"), "does not know all of the prompt 'USER: .*robot"),
+    "an end that is no id": (of_text(eos_token_id=[]), r"eos_token_id is \[\]: expected an id"),
 }
 
 
@@ -244,6 +422,49 @@ def test_a_directory_that_is_off_is_refused(what: str, directory: Path, sim: Any
     spoil(directory)
     with pytest.raises(DataError, match=message):
         load(directory, sim)
+
+
+@pytest.mark.parametrize("family", ["smolvlm", "internvl", "gemma3", "qwen2_vl"])
+def test_a_mark_of_the_chat_that_is_no_token_is_refused(family: str, published: Any, tmp_path: Path, sim: Any) -> None:
+    directory = shutil.copytree(published(family), tmp_path / "toy")
+    of_tokenizer(without_marks)(directory)
+    with pytest.raises(
+        DataError, match=r"tokenizer.json makes \[.*\] of '<\S+>', a mark of the prompt .*: expected one"
+    ):
+        load(directory, sim)
+
+
+def test_weights_in_two_files_and_pixels_said_twice_are_those(directory: Path, published: Any, sim: Any) -> None:
+    two_files(directory, lambda *_: None)
+    nested()(directory)
+    one, other = load(directory, sim), load(published("llava"), sim)
+    assert one.net.cfg == other.net.cfg
+    assert all(torch.equal(x, y) for x, y in zip(one.parameters(), other.parameters(), strict=True))
+
+
+def test_a_head_that_is_the_embedding_may_be_stored_beside_it(directory: Path, sim: Any) -> None:
+    def same(weights: dict[str, Tensor]) -> None:
+        embedding = next(x for name, x in weights.items() if name.endswith("embed_tokens.weight"))
+        head = next(name for name in weights if name.endswith("lm_head.weight"))
+        weights[head] = embedding.clone()
+
+    tie(directory)
+    tensors(same)(directory)
+    policy = load(directory, sim)
+    assert policy.net.vlm.get_output_embeddings().weight is policy.net.vlm.get_input_embeddings().weight
+    again = policy_from_tree(policy_tree(policy), "here")
+    assert torch.equal(probe(policy), probe(again))
+
+
+def test_a_matrix_of_zeros_is_told(directory: Path, sim: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    load(directory, sim)
+    assert not capsys.readouterr().err
+    tensors(lambda w: [x.zero_() for name, x in w.items() if "language_model" in name and "layers.1." in name])(
+        directory
+    )
+    load(directory, sim)
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1 and "7 matrices are all zeros: model.language_model.layers.1." in said[0]
 
 
 @pytest.mark.parametrize(
@@ -298,6 +519,49 @@ def test_an_altered_weight_is_found_out(published: Any, sim: Any) -> None:
     policy.net.vlm.forward = other
     with pytest.raises(DataError, match="here: the first token's logits are off by"):
         check_own(policy, "here")
+
+
+def test_settings_and_statistics_that_hardly_show_are_noticed_when_it_is_loaded(
+    demos: Path, published: Any, sim: Any
+) -> None:
+    policy = parallel(published("llava"), sim, state=19, stats=read_dataset(demos))
+    tree = policy_tree(policy)
+
+    def edited(edit: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+        description = json.loads(json.dumps(tree["description"]))
+        edit(description)
+        return {**tree, "description": description}
+
+    def scale(description: dict[str, Any]) -> None:
+        state = description["transforms"]["inputs"][0]
+        state["scale"] = [1.05 * x for x in state["scale"]]
+
+    edits: list[Callable[[dict[str, Any]], object]] = [
+        scale,
+        lambda d: d["cfg"]["net"]["config"]["text_config"]["rope_parameters"].update(rope_theta=5e5),
+        lambda d: d["cfg"]["net"].update(mean=[0.41, 0.5, 0.6]),
+    ]
+    for edit in edits:
+        with pytest.raises(DataError, match=r"here: the policy's description .* is not the one that was saved"):
+            policy_from_tree(edited(edit), "here")
+        # the sum apart, what it says tells
+        bare = {key: value for key, value in edited(edit).items() if key != "description_sha256"}
+        with pytest.raises(DataError, match=r"here: the policy's fingerprint (logits differ|action differs)"):
+            policy_from_tree(bare, "here")
+
+
+def test_one_in_16_bits_is_stored_and_loaded_in_32(published: Any, sim: Any) -> None:
+    """Its likeliest bins may be others then: only its logits are held against those stored."""
+    policy = load(published("llava"), sim).to(torch.bfloat16)
+    fingerprint = policy_tree(policy)["fingerprint"]
+    assert fingerprint["half"]
+    wide = load(published("llava"), sim).to(torch.bfloat16).float()
+    check_said(wide, fingerprint, True, "here")
+    with torch.no_grad():
+        for weight in wide.parameters():
+            weight.mul_(1 + 0.05 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(0)))
+    with pytest.raises(DataError, match="here: the policy's fingerprint logits differ"):
+        check_said(wide, fingerprint, True, "here")
 
 
 # memory

@@ -217,8 +217,12 @@ def test_what_is_subtly_wrong_of_ours_is_refused(tmp_path: Path) -> None:
         {**tree, "weights": weights},
         {**tree, "description": robot},
     ):
-        with pytest.raises(DataError, match=r"fingerprint action differs|tables that the policy makes"):
+        with pytest.raises(DataError, match=r"fingerprint action differs|description .* is not the one that was saved"):
             policy_from_tree(broken, "here")
+        # as in checkpoints of before
+        before = {key: value for key, value in broken.items() if key != "description_sha256"}
+        with pytest.raises(DataError, match=r"fingerprint action differs|tables that the policy makes"):
+            policy_from_tree(before, "here")
     del weights[name]
     with pytest.raises(DataError, match="lacks weights"):
         policy_from_tree({**tree, "weights": weights}, "here")

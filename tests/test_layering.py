@@ -82,7 +82,9 @@ MAY_IMPORT = {
     "halved": BASE | {"frozen"},
     "adapters": BASE | {"config", "frozen", "halved"},
     # Finds a policy in a run, and its class through the registry.
-    "load": BASE | HELPERS | RUN | {"adapters"},
+    # What a policy that says tokens stores beside its actions, to be known again by.
+    "token_fingerprint": BASE,
+    "load": BASE | HELPERS | RUN | {"adapters", "token_fingerprint"},
     "policies": {"spec", "transforms", "errors", "plain", "fn"},
     # Its base may be a policy of any kind.
     "policies.steered": {"spec", "transforms", "errors", "plain", "fn", "registry", "policies"},

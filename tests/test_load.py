@@ -89,6 +89,10 @@ def test_altered_normalisation_changes_the_fingerprint(tmp_path, side, number, f
     values = list(tree["description"]["transforms"][side][number][field])
     values[column] = values[column] * 1.01 + 0.01 if field != "high" else -1.9
     tree["description"]["transforms"][side][number][field] = values
+    with pytest.raises(DataError, match=r"here: the policy's description .* is not the one that was saved"):
+        policy_from_tree(tree, "here")
+    # as in checkpoints of before
+    del tree["description_sha256"]
     with pytest.raises(DataError, match="fingerprint"):
         policy_from_tree(tree, "here")
 
@@ -97,8 +101,18 @@ def test_another_number_of_denoising_steps_changes_the_fingerprint(tmp_path):
     """The weights fit just as well: only what comes out tells."""
     tree = stored(tmp_path)
     tree["description"]["cfg"]["denoising_steps"] = 3
+    del tree["description_sha256"]
     with pytest.raises(DataError, match="fingerprint"):
         policy_from_tree(tree, "here")
+
+
+def test_what_does_not_act_at_deployment_is_noticed_by_its_sum(tmp_path):
+    tree = stored(tmp_path)
+    tree["description"]["control_dt_s"] = 0.5
+    with pytest.raises(DataError, match=r"description .* its SHA-256 is \w{12}: expected \w{12}$"):
+        policy_from_tree(tree, "here")
+    del tree["description_sha256"]
+    assert policy_from_tree(tree, "here").control_dt_s == 0.5
 
 
 def test_an_altered_fingerprint_is_refused(tmp_path):

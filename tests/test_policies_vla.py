@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from robotrl.algos.engine import Context
 from robotrl.algos.half import in_bf16
 from robotrl.deploy.export import export
 from robotrl.deploy.runtime import Controller
-from robotrl.errors import CapabilityError, ConfigError, DataError
+from robotrl.errors import CapabilityError, ConfigError, DataError, NumericsError
 from robotrl.fn import tokens as fn
 from robotrl.fn.clone import clone_loss_of
 from robotrl.load import policy_from_tree, policy_tree
@@ -32,6 +34,7 @@ from robotrl.policies.vla.token import TokenVlaCfg, TokenVlaPolicy
 from robotrl.policies.vla.vision import DINOV2_L, SIGLIP_SO400M, Tower, TowerCfg
 from robotrl.sims.mujoco.tabletop.language import FAMILIES, VOCABULARY, Family, compositions, encode
 from robotrl.spec import HasTokens, Policy, Spec, visible
+from robotrl.token_fingerprint import TOLERANCE
 from robotrl.transforms import Clip, TransformGroup, bounds_to_unit, inverse
 
 NAMES = Path(__file__).parent / "data" / "openvla_7b_tensors.txt"
@@ -564,6 +567,97 @@ def test_a_checkpoint_gives_the_same_policy(sim: Any, decoding: Any) -> None:
     shifted = {**tree["weights"], name: tree["weights"][name].roll(7, 0)}
     with pytest.raises(DataError, match="fingerprint"):
         policy_from_tree({**tree, "weights": shifted}, "here")
+
+
+def edited(tree: dict[str, Any], edit: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+    description = json.loads(json.dumps(tree["description"]))
+    edit(description)
+    assert description != json.loads(json.dumps(tree["description"]))
+    return {**tree, "description": description}
+
+
+@pytest.mark.parametrize("decoding", DECODINGS)
+def test_what_does_not_move_the_likeliest_bins_is_noticed(sim: Any, decoding: Any) -> None:
+    policy = policy_on(sim, decoding=decoding)
+    tree = policy_tree(policy)
+    fingerprint = tree["fingerprint"]
+    assert fingerprint["logits"].shape == (1, 2, 5, policy.bins) and not fingerprint["half"]
+    generator = torch.Generator().manual_seed(0)
+
+    def near(by: float) -> dict[str, Tensor]:
+        """Weights off by a share of what they are, at random."""
+        return {
+            name: x * (1 + by * torch.randn(x.shape, generator=generator)) if x.is_floating_point() else x
+            for name, x in tree["weights"].items()
+        }
+
+    for by in (0.01, 0.001):
+        with pytest.raises(DataError, match=r"here: the policy's fingerprint (logits differ|action differs)"):
+            policy_from_tree({**tree, "weights": near(by)}, "here")
+    name = next(name for name in tree["weights"] if name.endswith("q_proj.weight"))
+    one = tree["weights"][name].clone()
+    one[0, 0] += 1.0
+    with pytest.raises(DataError, match=r"here: the policy's fingerprint (logits differ|action differs)"):
+        policy_from_tree({**tree, "weights": {**tree["weights"], name: one}}, "here")
+    changes: list[Callable[[dict[str, Any]], object]] = [
+        lambda d: d.update(control_dt_s=0.5),
+        lambda d: d["cfg"].update(temperature=9.0),
+        lambda d: d["cfg"].update(label_bins=7.0),
+        lambda d: d["transforms"]["outputs"][0]["offset"].__setitem__(0, 0.01),
+    ]
+    for change in changes:
+        with pytest.raises(DataError, match=r"here: the policy's description .* is not the one that was saved"):
+            policy_from_tree(edited(tree, change), "here")
+
+
+def test_a_token_policy_of_before_is_loaded(sim: Any) -> None:
+    """It has no sum of its description and no logits; what little its actions tell is still held against them."""
+    tree = policy_tree(policy_on(sim))
+    kept = ("obs", "noise", "actions", "device")
+    before = {key: tree[key] for key in ("description", "weights")}
+    before["fingerprint"] = {key: tree["fingerprint"][key] for key in kept}
+    assert policy_from_tree(before, "here").kind == "token-vla"
+    moved = {**before, "fingerprint": {**before["fingerprint"], "actions": tree["fingerprint"]["actions"] + 0.1}}
+    with pytest.raises(DataError, match="fingerprint action differs"):
+        policy_from_tree(moved, "here")
+
+
+@pytest.mark.parametrize("decoding", DECODINGS)
+def test_another_number_of_threads_is_no_other_policy(sim: Any, decoding: Any) -> None:
+    policy = policy_on(sim, decoding=decoding)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        tree = policy_tree(policy)
+        torch.set_num_threads(2)
+        policy_from_tree(tree, "here")
+        stored = tree["fingerprint"]["logits"]
+        off = (policy_tree(policy)["fingerprint"]["logits"] - stored).abs().max() / stored.std()
+    finally:
+        torch.set_num_threads(threads)
+    assert off < 0.1 * TOLERANCE
+
+
+def test_logits_of_another_device_or_of_16_bits_may_differ_by_more(sim: Any) -> None:
+    tree = policy_tree(policy_on(sim))
+    spread = tree["fingerprint"]["logits"].std()
+
+    def stored(by: float, **fields: Any) -> dict[str, Any]:
+        logits = tree["fingerprint"]["logits"] + by * spread
+        return {**tree, "fingerprint": {**tree["fingerprint"], "logits": logits, **fields}}
+
+    for by, fields in ((5e-5, {}), (5e-3, {"device": "cuda"}), (0.1, {"half": True})):
+        assert policy_from_tree(stored(by, **fields), "here").kind == "token-vla"
+        with pytest.raises(DataError, match="fingerprint logits differ"):
+            policy_from_tree(stored(4 * by, **fields), "here")
+
+
+def test_logits_that_are_not_finite_are_never_stored(sim: Any) -> None:
+    policy = policy_on(sim, decoding="parallel")
+    with torch.no_grad():
+        policy.net.language_model.lm_head.weight.fill_(3e38)
+    with pytest.raises(NumericsError, match="logits on a fixed input are not finite"):
+        policy_tree(policy)
 
 
 def test_a_spec_carries_its_words() -> None:

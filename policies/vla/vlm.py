@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForImageTextToText
 
-from robotrl.errors import ConfigError, unknown
+from robotrl.errors import ConfigError, check_count, unknown
 from robotrl.policies.vla.families import FAMILIES, Family
 from robotrl.policies.vla.openvla import StateProjector
 from robotrl.policies.vla.resize import fit
@@ -65,6 +65,7 @@ class Vlm(Speaker):
         made = read_config(cfg.config)
         text = made.get_text_config()
         super().__init__(cfg, int(text.hidden_size), cfg.end)
+        check_eyes(made)
         check_image(made, cfg.image)
         self.cfg, self.family, self._before = cfg, family_of(made), before
         self.vlm: Any = AutoModelForImageTextToText.from_config(made)
@@ -174,13 +175,17 @@ def read_config(config: Mapping[str, Any]) -> Any:
     """The config of `transformers` that a `config.json` describes.
 
     Raises:
-        ConfigError: an unknown family.
+        ConfigError: an unknown family, or fields that it does not take.
     """
     kind = config.get("model_type")
-    if kind not in FAMILIES:
+    if not isinstance(kind, str) or kind not in FAMILIES:
         raise unknown("model_type", str(kind), FAMILIES)
     rest = {key: value for key, value in config.items() if key != "model_type"}
-    return AutoConfig.for_model(kind, **copy.deepcopy(rest))
+    try:
+        return AutoConfig.for_model(kind, **copy.deepcopy(rest))
+    # each family checks its fields by itself, and a field of a field again; what they raise has no class in common
+    except Exception as error:
+        raise ConfigError(f"config of a {kind}: {' '.join(str(error).split())[:300]}") from error
 
 
 def family_of(config: Any) -> Family:
@@ -194,6 +199,19 @@ def image_of(config: Any) -> int | None:
         return None
     size = config.vision_config.image_size
     return int(size if isinstance(size, int) else size[0])
+
+
+def check_eyes(config: Any) -> None:
+    """Refuse eyes of which a layer is wanted that they do not have.
+
+    Raises:
+        ConfigError: `vision_feature_layer` is none of their hidden states, counted from either end.
+    """
+    wanted = getattr(config, "vision_feature_layer", None)
+    depth = getattr(config.vision_config, "num_hidden_layers", None)
+    if wanted is not None and isinstance(depth, int):
+        for layer in wanted if isinstance(wanted, list | tuple) else [wanted]:
+            check_count("vision_feature_layer", layer, -depth - 1, depth)
 
 
 def check_image(config: Any, image: int) -> None:

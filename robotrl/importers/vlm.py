@@ -11,23 +11,24 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForImageTextToText
-from transformers.utils import logging
 
 from robotrl.data.normalisation import transforms_for, within_bounds
 from robotrl.data.reader import Dataset
-from robotrl.errors import ConfigError, DataError, unknown
+from robotrl.errors import ConfigError, DataError, RobotrlError
 from robotrl.importers.files import read_json, read_tokenizer_file
+from robotrl.importers.openvla import INDEX, SINGLE
+from robotrl.importers.vlm_fields import read_pixels
+from robotrl.importers.vlm_prompt import check_prompt
+from robotrl.importers.vlm_weights import check_files, read_model, ties
 from robotrl.load import probe_observations
-from robotrl.policies.vla.families import FAMILIES
 from robotrl.policies.vla.pretrained_vlm import VlmPolicy, VlmPolicyCfg
 from robotrl.policies.vla.roles import roles
 from robotrl.policies.vla.speaker import Decoding
-from robotrl.policies.vla.vlm import VlmCfg, family_of, image_of, read_config
+from robotrl.policies.vla.vlm import VlmCfg, check_eyes, family_of, image_of, read_config
 from robotrl.spec import Spec
 from robotrl.transforms import TransformGroup
 
@@ -35,14 +36,6 @@ SEED = 0
 """Of what is new: queries, and the projector of a measured state."""
 TOLERANCE = 1e-3
 """Of the largest logit; an architecture that is used otherwise than it works is off by far more."""
-PROCESSORS = ("preprocessor_config.json", "processor_config.json")
-
-
-class Pixels(NamedTuple):
-    """How pictures become what a model sees."""
-
-    mean: tuple[float, float, float]
-    std: tuple[float, float, float]
 
 
 def load_vlm(
@@ -79,15 +72,16 @@ def load_vlm(
     """
     path = Path(path)
     config = read_json(path, "config.json")
-    if config.get("model_type") not in FAMILIES:
-        raise DataError(f"{path}/config.json: {unknown('model_type', str(config.get('model_type')), FAMILIES)}")
-    made = read_config(config)
+    check_files(path)
+    made = _config(path, config)
     tokenizer, end = _tokenizer(path, made)
-    pixels = _pixels(path)
+    pixels = read_pixels(path)
     seen = roles(dict(observation_spec), (camera,) if camera else ())
+    with _used(path, "made"):
+        image = _image(made, observation_spec[seen.pictures[0]].shape[0])
     sizes = VlmCfg(
         config=config,
-        image=_image(made, observation_spec[seen.pictures[0]].shape[0]),
+        image=image,
         mean=pixels.mean,
         std=pixels.std,
         end=end,
@@ -99,16 +93,58 @@ def load_vlm(
     )
     group = _transforms(observation_spec, action_spec, state, stats)
     cfg = VlmPolicyCfg(sizes, tokenizer, horizon, camera, template)
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), _used(path, "made"):
         torch.manual_seed(SEED)
         policy = VlmPolicy(dict(observation_spec), action_spec, group, cfg)
+    check_prompt(policy, made.model_type, int(made.image_token_id), path)
     net: Any = policy.net
     # what was drawn is gone before what is read, as large, is there
+    tied = ties(net.vlm)
     net.vlm = nn.Identity()
-    net.vlm = _weights(path)
+    net.vlm = read_model(path, tied)
     policy.eval()
-    check_own(policy, str(path))
+    with _used(path, "asked"):
+        check_own(policy, str(path))
     return policy
+
+
+def _config(path: Path, config: Mapping[str, Any]) -> Any:
+    """What `transformers` makes of `config.json`.
+
+    Raises:
+        DataError: an unknown family, fields that it does not take, or weights in files of other names.
+    """
+    if "transformers_weights" in config:
+        raise DataError(
+            f"{path}/config.json: transformers_weights is {config['transformers_weights']!r}: expected weights in"
+            f" {SINGLE} or by {INDEX}"
+        )
+    try:
+        made = read_config(config)
+        check_eyes(made)
+    except ConfigError as error:
+        raise DataError(f"{path}/config.json: {error}") from error
+    return made
+
+
+@contextmanager
+def _used(path: Path, how: str) -> Generator[None]:
+    """Errors of `transformers` over what a config says become one of ours.
+
+    Raises:
+        DataError: in their place.
+    """
+    try:
+        yield
+    except RobotrlError:
+        raise
+    # sizes that do not fit each other are found by whatever stumbles over them, torch included
+    except Exception as error:
+        said = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        raise DataError(
+            f"{path}/config.json: the model that it describes cannot be {how}: expected sizes that fit each other"
+            f" ({said})"
+        ) from error
 
 
 @torch.no_grad()
@@ -147,49 +183,6 @@ def _own(net: Any, ids: Tensor, picture: Tensor, patches: int) -> Tensor:
     return logits[:, net.end - net.speech.bins : net.end].flip(-1)
 
 
-def _weights(path: Path) -> nn.Module:
-    """The model with the directory's weights, all of them and no others.
-
-    Raises:
-        DataError: a file is missing or cannot be read, or weights are missing, left over or of another shape.
-    """
-    loader: Any = AutoModelForImageTextToText
-    try:
-        with _quiet():
-            model, report = loader.from_pretrained(
-                path,
-                local_files_only=True,
-                use_safetensors=True,
-                trust_remote_code=False,
-                dtype=torch.float32,
-                ignore_mismatched_sizes=True,
-                output_loading_info=True,
-            )
-    # each of the libraries below it has errors of its own for a damaged file
-    except Exception as error:
-        raise DataError(f"{path}: the weights cannot be read: {' '.join(str(error).split())[:500]}") from error
-    for problem, key in (("lacks weights", "missing_keys"), ("has unknown weights", "unexpected_keys")):
-        if found := sorted(report[key]):
-            raise DataError(f"{path} {problem}: {', '.join(found[:3])}{', ...' if len(found) > 3 else ''}")
-    for name, has, wanted in sorted(report["mismatched_keys"]):
-        raise DataError(f"{path}: weight {name!r} has shape {tuple(has)}: expected {tuple(wanted)}")
-    return model
-
-
-@contextmanager
-def _quiet() -> Generator[None]:
-    """No bars and no reports from `transformers`: what they say is raised."""
-    bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()
-
-
 def _tokenizer(path: Path, config: Any) -> tuple[str, int]:
     """The contents of `tokenizer.json`, and one past the last of its ids that were not added later.
 
@@ -197,34 +190,15 @@ def _tokenizer(path: Path, config: Any) -> tuple[str, int]:
         DataError: it does not fit the embedding.
     """
     stored, plain, every = read_tokenizer_file(path)
-    rows = int(config.get_text_config().vocab_size)
+    rows = _rows(config)
     if every > rows:
         raise DataError(f"{path}/tokenizer.json has {every} tokens: expected {rows} at most, the embedding's rows")
     return stored, plain
 
 
-def _pixels(path: Path) -> Pixels:
-    """Raises:
-    DataError: no file says how pictures are normalised, or not as shares of 255, by three means and deviations.
-    """
-    for name in PROCESSORS:
-        if not (path / name).is_file():
-            continue
-        said = read_json(path, name)
-        said = said.get("image_processor", said)
-        if "image_mean" not in said:
-            continue
-        if said.get("do_normalize") is False or abs(float(said.get("rescale_factor", 1 / 255)) * 255 - 1) > 1e-3:
-            raise DataError(
-                f"{path}/{name}: do_normalize is {said.get('do_normalize')}, rescale_factor"
-                f" {said.get('rescale_factor')}: expected pictures as shares of 255, normalised"
-            )
-        rows = [tuple(float(x) for x in said[key]) for key in ("image_mean", "image_std")]
-        if [len(row) for row in rows] != [3, 3] or min(rows[1]) <= 0:
-            raise DataError(f"{path}/{name}: image_mean and image_std are {rows}: expected three numbers each")
-        mean, std = rows
-        return Pixels((mean[0], mean[1], mean[2]), (std[0], std[1], std[2]))
-    raise DataError(f"{path} has no image_mean in {' or '.join(PROCESSORS)}: expected how pictures are normalised")
+def _rows(config: Any) -> int:
+    """Of the embedding."""
+    return int(config.get_text_config().vocab_size)
 
 
 def _image(config: Any, pixels: int) -> int:
@@ -240,12 +214,18 @@ def _stop(path: Path, config: Any) -> int:
     """Id of the end of a text.
 
     Raises:
-        DataError: the config names none.
+        DataError: the config names none, or what is no id.
     """
     for said in (config.get_text_config(), config):
         found = getattr(said, "eos_token_id", None)
-        if found is not None:
-            return int(found[0] if isinstance(found, list) else found)
+        if found is None:
+            continue
+        first = found[0] if isinstance(found, list) and found else found
+        if isinstance(first, bool) or not isinstance(first, int) or not 0 <= first < _rows(config):
+            raise DataError(
+                f"{path}/config.json: eos_token_id is {found!r}: expected an id from 0 to {_rows(config) - 1}"
+            )
+        return first
     raise DataError(f"{path}/config.json has no eos_token_id: expected the id of the end of a text")
 
 

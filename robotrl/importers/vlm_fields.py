@@ -1,0 +1,96 @@
+"""How pictures become what a vision-language model sees: read from the files that say it, which have to agree."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, TypeGuard
+
+from robotrl.errors import DataError
+from robotrl.importers.files import read_json
+
+PREPROCESSOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
+NESTED = "image_processor"
+"""Where newer files of the name `PROCESSOR` have what older directories have in `PREPROCESSOR`."""
+SHARES = 1 / 255
+"""What a byte is multiplied with before it is normalised."""
+
+
+class Pixels(NamedTuple):
+    """How pictures become what a model sees."""
+
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+
+def read_pixels(path: Path) -> Pixels:
+    """How a directory's pictures are normalised.
+
+    Raises:
+        DataError: no file says it, two of them say it differently, or not as shares of 255 by three means and
+            deviations.
+    """
+    found = {where: _pixels(f"{path}/{where}", said) for where, said in _said(path).items() if "image_mean" in said}
+    if not found:
+        raise DataError(
+            f"{path} has no image_mean in {PREPROCESSOR} or {PROCESSOR}: expected how pictures are normalised"
+        )
+    (first, pixels), *others = found.items()
+    for where, other in others:
+        for field, has, wanted in zip(Pixels._fields, other, pixels, strict=True):
+            if has != wanted:
+                raise DataError(
+                    f"{path}/{where}: image_{field} is {list(has)}: expected {list(wanted)}, as {first} says; which of"
+                    " the two holds is not known"
+                )
+    return pixels
+
+
+def _said(path: Path) -> dict[str, Mapping[str, Any]]:
+    """What each file says of pictures."""
+    found: dict[str, Mapping[str, Any]] = {}
+    if (path / PREPROCESSOR).is_file():
+        found[PREPROCESSOR] = read_json(path, PREPROCESSOR)
+    if (path / PROCESSOR).is_file():
+        whole = read_json(path, PROCESSOR)
+        nested = whole.get(NESTED)
+        if NESTED not in whole:
+            found[PROCESSOR] = whole
+        elif isinstance(nested, dict):
+            # as `transformers` has it: what is left out in there is the class's own, not the other file's
+            found[f"{PROCESSOR}: {NESTED}"] = {"image_mean": None, **nested}
+        else:
+            raise DataError(f"{path}/{PROCESSOR}: {NESTED} is {nested!r}: expected an object")
+    return found
+
+
+def _pixels(where: str, said: Mapping[str, Any]) -> Pixels:
+    """Raises:
+    DataError: pictures are not normalised as shares of 255, or means and deviations are not three numbers each.
+    """
+    for field in ("do_rescale", "do_normalize"):
+        if said.get(field, True) is not True:
+            raise DataError(
+                f"{where}: {field} is {said[field]!r}: expected true, pictures as shares of 255, normalised"
+            )
+    factor = said.get("rescale_factor", SHARES)
+    if not _is_number(factor) or abs(factor / SHARES - 1) > 1e-3:
+        raise DataError(
+            f"{where}: rescale_factor is {factor!r}: expected {SHARES:.6f}, pictures as shares of 255, normalised"
+        )
+    mean, std = (_three(where, field, said.get(field)) for field in ("image_mean", "image_std"))
+    if min(std) <= 0:
+        raise DataError(f"{where}: image_std is {list(std)}: expected three numbers above 0")
+    return Pixels(mean, std)
+
+
+def _three(where: str, field: str, value: Any) -> tuple[float, float, float]:
+    row: list[Any] = value if isinstance(value, list) else []
+    if len(row) != 3 or not all(_is_number(x) for x in row):
+        raise DataError(f"{where}: {field} is {value!r}: expected three numbers")
+    return float(row[0]), float(row[1]), float(row[2])
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,161 @@
+"""Weights of a vision-language model, loaded by `transformers`, and what it does not look at: files, ties, values."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import nn
+from transformers import AutoModelForImageTextToText
+from transformers.utils import logging
+
+from robotrl.errors import DataError
+from robotrl.importers.files import read_json, require
+from robotrl.importers.openvla import INDEX, SINGLE
+
+ADAPTER = "adapter_config.json", "adapter_model."
+"""A file of the first name, or whose name begins like the second, makes `transformers` load another model's weights."""
+
+
+def check_files(path: Path) -> None:
+    """Look which files hold weights, before they are read.
+
+    Raises:
+        DataError: an adapter lies there, or a file and an index; or the index is not what its files hold.
+    """
+    name, beginning = ADAPTER
+    for found in sorted(file.name for file in path.iterdir()):
+        if found == name or found.startswith(beginning):
+            raise DataError(f"{path}/{found} is an adapter: expected one model; merge the adapter into the base first")
+    if not (path / INDEX).exists():
+        return
+    if (path / SINGLE).exists():
+        raise DataError(f"{path} has {SINGLE} and {INDEX}: expected one of them; which weights hold is not known")
+    _check_index(path)
+
+
+def _check_index(path: Path) -> None:
+    """Hold an index against the headers of the files that it names.
+
+    Raises:
+        DataError: a file is missing or cannot be read; a tensor is in two of them, in another one, or in none.
+    """
+    listed = require(path / INDEX, read_json(path, INDEX), "weight_map", dict)
+    found: dict[str, list[str]] = {}
+    for tensor, name in listed.items():
+        if not isinstance(name, str) or Path(name).name != name:
+            raise DataError(f"{path / INDEX}: tensor {tensor!r} is in {name!r}: expected the name of a file beside it")
+    for name in sorted(set(listed.values())):
+        for tensor in _names(path / name):
+            found.setdefault(tensor, []).append(name)
+    for tensor, names in sorted(found.items()):
+        if len(names) > 1:
+            raise DataError(f"{path}: tensor {tensor!r} is in {' and '.join(names)}: expected it in one file")
+        if names[0] != listed.get(tensor):
+            raise DataError(f"{path / names[0]}: tensor {tensor!r} is not listed there by {INDEX}")
+    if lost := listed.keys() - found.keys():
+        raise DataError(f"{path / INDEX}: tensor {min(lost)!r} is in {listed[min(lost)]}: expected it there")
+
+
+def _names(file: Path) -> list[str]:
+    """Names of a file's tensors, by its header.
+
+    Raises:
+        DataError: it is missing, or no such file.
+    """
+    try:
+        with safe_open(file, framework="pt") as opened:
+            return list(opened.keys())
+    except (OSError, SafetensorError) as error:
+        raise DataError(f"{file} cannot be read: {error}") from error
+
+
+def ties(model: nn.Module) -> list[tuple[str, str]]:
+    """Pairs of names of parameters that are one, as a model's config says."""
+    first: dict[int, str] = {}
+    pairs: list[tuple[str, str]] = []
+    for name, weight in model.named_parameters(remove_duplicate=False):
+        if first.setdefault(id(weight), name) != name:
+            pairs.append((first[id(weight)], name))
+    return pairs
+
+
+def read_model(path: Path, tied: Iterable[tuple[str, str]]) -> nn.Module:
+    """The model with a directory's weights, all of them and no others.
+
+    A matrix of zeros alone is told on stderr: some are meant, most were never written.
+
+    Args:
+        path: the directory, of which `check_files` has nothing to say.
+        tied: pairs of parameters that have to be one; see `ties`.
+
+    Raises:
+        DataError: a file is missing or cannot be read; weights are missing, left over, of another shape or not finite;
+            or two that the config says are one differ.
+    """
+    loader: Any = AutoModelForImageTextToText
+    try:
+        with _quiet():
+            model, report = loader.from_pretrained(
+                path,
+                local_files_only=True,
+                use_safetensors=True,
+                trust_remote_code=False,
+                dtype=torch.float32,
+                ignore_mismatched_sizes=True,
+                output_loading_info=True,
+            )
+    # each of the libraries below it has errors of its own for a damaged file
+    except Exception as error:
+        raise DataError(f"{path}: the weights cannot be read: {' '.join(str(error).split())[:500]}") from error
+    for problem, key in (("lacks weights", "missing_keys"), ("has unknown weights", "unexpected_keys")):
+        if found := sorted(report[key]):
+            raise DataError(f"{path} {problem}: {', '.join(found[:3])}{', ...' if len(found) > 3 else ''}")
+    for name, has, wanted in sorted(report["mismatched_keys"]):
+        raise DataError(f"{path}: weight {name!r} has shape {tuple(has)}: expected {tuple(wanted)}")
+    _check_values(model, path)
+    for one, other in tied:
+        if not torch.equal(model.get_parameter(one), model.get_parameter(other)):
+            raise DataError(
+                f"{path}: weight {other!r} differs from {one!r}: expected them to be one, as config.json says"
+                " (tie_word_embeddings)"
+            )
+    return model
+
+
+def _check_values(model: nn.Module, path: Path) -> None:
+    """Raises:
+    DataError: a number is not finite.
+    """
+    zero: list[str] = []
+    for name, value in model.state_dict().items():
+        if not torch.isfinite(value).all():
+            raise DataError(f"{path}: weight {name!r} has numbers that are not finite: expected finite ones")
+        if value.dim() > 1 and not value.any():
+            zero.append(name)
+    if zero:
+        more = ", ..." if len(zero) > 3 else ""
+        print(
+            f"warning: {path}: {len(zero)} matrices are all zeros: {', '.join(zero[:3])}{more}",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+@contextmanager
+def _quiet() -> Generator[None]:
+    """No bars and no reports from `transformers`: what they say is raised."""
+    bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
