@@ -206,6 +206,8 @@ def test_networks_beside_the_policy_are_counted(tmp_path: Path) -> None:
     assert held(VlaRlCfg()) == every and held(VlaRlCfg(), rank=4) == learning
     with without_memory():
         alike = described(policy.to_json())
+        assert beside(replace(base, algo=replace(grpo.CFG, progress="sight", ema=0.9)), alike) == every + eye
+        assert all(p.requires_grad for p in alike.parameters()), "a copy was frozen, and not what it is of"
         bare, more = (footprint(alike, Load(1, beside=many), alike.observation_spec) for many in (0, 1000))
     assert more.weights == bare.weights + 1000 and more.total == bare.total + 1000
 

@@ -190,12 +190,33 @@ def without_memory(needs: str = "") -> Generator[None]:
         POLICIES.load(needs)
     with ExitStack() as stack:
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+        stack.enter_context(_copied_alike())
         if "transformers" in sys.modules:
             from transformers.initialization import no_init_weights
 
             # some ways of drawing weights look at what was drawn
             stack.enter_context(no_init_weights())
         yield
+
+
+@contextmanager
+def _copied_alike() -> Generator[None]:
+    """Inside, networks can be copied: torch's own way copies memory, and crashes where there is none."""
+    kinds: tuple[Any, ...] = (Tensor, nn.Parameter)
+    kept = [kind.__deepcopy__ for kind in kinds]
+    for kind in kinds:
+        kind.__deepcopy__ = _alike
+    try:
+        yield
+    finally:
+        for kind, method in zip(kinds, kept, strict=True):
+            kind.__deepcopy__ = method
+
+
+def _alike(tensor: Tensor, memo: Any) -> Tensor:
+    del memo
+    made = torch.empty_like(tensor)
+    return nn.Parameter(made, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else made
 
 
 def described(description: dict[str, Any]) -> Any:
