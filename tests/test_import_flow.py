@@ -613,11 +613,11 @@ FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
     ),
     "an adapter beside": (
         lambda path: (path / "adapter_config.json").write_text("{}"),
-        r"has adapter_config\.json: expected no adapter beside the weights, merge it into them first",
+        r"adapter_config\.json is of an adapter, .*: expected one network; merge the adapter into the base first",
     ),
     "an adapter's weights beside": (
         lambda path: save_file({"x": torch.ones(1)}, path / "adapter_model.safetensors"),
-        r"has adapter_model\.safetensors: expected no adapter",
+        r"adapter_model\.safetensors is of an adapter",
     ),
     "an adapter asked for": (settled("use_peft", True), r"config\.json: use_peft is True: expected False"),
     "a weight twice": (
@@ -806,7 +806,7 @@ OPENPI_FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
     ),
     "an adapter beside": (
         lambda path: (path / "adapter_config.json").write_text("{}"),
-        r"has adapter_config\.json: expected no adapter beside the weights",
+        r"adapter_config\.json is of an adapter",
     ),
     "no beginning": (special("$A"), r"tokenizer\.json makes .*: expected <bos> before them"),
     "the next model": (settled("pi05", True), r"config\.json: pi05 is True: expected False"),

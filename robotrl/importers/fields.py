@@ -7,14 +7,19 @@ has one; one that is null is refused like any other value.
 from __future__ import annotations
 
 import math
-import reprlib
 from collections.abc import Iterable, Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeGuard
 
 from robotrl.errors import DataError, nearest
 
+LONGEST = 100
+"""Characters of a value in an error."""
 
-def whole(where: str, data: Mapping[str, Any], name: str, default: int | None = None, least: int | None = 1) -> int:
+
+def whole(
+    where: Path | str, data: Mapping[str, Any], name: str, default: int | None = None, least: int | None = 1
+) -> int:
     """A whole number, `least` or more.
 
     Raises:
@@ -28,7 +33,7 @@ def whole(where: str, data: Mapping[str, Any], name: str, default: int | None = 
     return value
 
 
-def positive(where: str, data: Mapping[str, Any], name: str, default: float | None = None) -> float:
+def positive(where: Path | str, data: Mapping[str, Any], name: str, default: float | None = None) -> float:
     """A finite number above 0.
 
     Raises:
@@ -40,7 +45,7 @@ def positive(where: str, data: Mapping[str, Any], name: str, default: float | No
     return float(value)
 
 
-def text(where: str, data: Mapping[str, Any], name: str, default: str | None = None) -> str:
+def text(where: Path | str, data: Mapping[str, Any], name: str, default: str | None = None) -> str:
     """A text.
 
     Raises:
@@ -52,7 +57,7 @@ def text(where: str, data: Mapping[str, Any], name: str, default: str | None = N
     return value
 
 
-def listed(where: str, data: Mapping[str, Any], name: str) -> list[Any]:
+def listed(where: Path | str, data: Mapping[str, Any], name: str) -> list[Any]:
     """A list.
 
     Raises:
@@ -64,7 +69,9 @@ def listed(where: str, data: Mapping[str, Any], name: str) -> list[Any]:
     return value
 
 
-def mapped(where: str, data: Mapping[str, Any], name: str, default: dict[str, Any] | None = None) -> dict[str, Any]:
+def mapped(
+    where: Path | str, data: Mapping[str, Any], name: str, default: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """An object.
 
     Raises:
@@ -76,7 +83,7 @@ def mapped(where: str, data: Mapping[str, Any], name: str, default: dict[str, An
     return value
 
 
-def fixed(where: str, data: Mapping[str, Any], table: Mapping[str, Any]) -> None:
+def fixed(where: Path | str, data: Mapping[str, Any], table: Mapping[str, Any]) -> None:
     """Refuse fields that say anything else than a table; those that are absent say the same.
 
     Raises:
@@ -87,7 +94,7 @@ def fixed(where: str, data: Mapping[str, Any], table: Mapping[str, Any]) -> None
             raise wrong(where, name, data[name], repr(wanted))
 
 
-def known(where: str, data: Mapping[str, Any], names: Iterable[str]) -> None:
+def known(where: Path | str, data: Mapping[str, Any], names: Iterable[str]) -> None:
     """Refuse fields of other names: what they ask for would be missing.
 
     Raises:
@@ -101,17 +108,32 @@ def known(where: str, data: Mapping[str, Any], names: Iterable[str]) -> None:
             raise DataError(f"{where}: field {name!r} is unknown: {hint}known: {', '.join(names) or '(none)'}")
 
 
-def is_number(value: object) -> bool:
-    """Whether a value of JSON is a finite number."""
+def numbers(where: Path | str, data: Mapping[str, Any], name: str) -> tuple[float, ...]:
+    """A list of finite numbers.
+
+    Raises:
+        DataError: it is none.
+    """
+    found = listed(where, data, name)
+    for column, value in enumerate(found):
+        if not is_number(value):
+            raise wrong(where, f"{name} of column {column}", value, "a finite number")
+    return tuple(float(value) for value in found)
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether a value of JSON is a finite number, which true is not."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def wrong(where: str, name: str, value: object, expected: str) -> DataError:
-    """The error for a field's value."""
-    return DataError(f"{where}: {name} is {reprlib.repr(value)}: expected {expected}")
+def wrong(where: Path | str, name: str, value: object, expected: str) -> DataError:
+    """The error for a field's value, shortened to what a line can hold."""
+    said = repr(value)
+    short = said if len(said) < LONGEST else f"{said[: LONGEST - 3]}..."
+    return DataError(f"{where}: {name} is {short}: expected {expected}")
 
 
-def _found(where: str, data: Mapping[str, Any], name: str, default: Any, kind: str) -> Any:
+def _found(where: Path | str, data: Mapping[str, Any], name: str, default: Any, kind: str) -> Any:
     if name in data:
         return data[name]
     if default is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from robotrl.errors import ConfigError, DataError
+from robotrl.importers.fields import wrong
 from robotrl.policies.vla.pretrained import read_tokenizer
 
 POINTER = b"version https://git-lfs"
@@ -65,67 +66,8 @@ def require(path: Path | str, data: Mapping[str, Any], name: str, kind: type) ->
         DataError: it is missing or of another kind.
     """
     if not isinstance(data.get(name), kind):
-        raise field_error(path, name, data.get(name), kind.__name__)
+        raise wrong(path, name, data.get(name), kind.__name__)
     return data[name]
-
-
-def whole(where: Path | str, data: Mapping[str, Any], name: str, default: int) -> int:
-    """A whole number of 1 or more, or the default where the field is absent.
-
-    Raises:
-        DataError: it is something else.
-    """
-    found = data.get(name, default)
-    if isinstance(found, bool) or not isinstance(found, int) or found < 1:
-        raise field_error(where, name, found, "a whole number of 1 or more")
-    return found
-
-
-def positive(where: Path | str, data: Mapping[str, Any], name: str, default: float) -> float:
-    """A finite number above 0, or the default where the field is absent.
-
-    Raises:
-        DataError: it is something else.
-    """
-    found = data.get(name, default)
-    if not is_number(found) or found <= 0:
-        raise field_error(where, name, found, "a number above 0")
-    return float(found)
-
-
-def numbers(where: Path | str, data: Mapping[str, Any], name: str) -> tuple[float, ...]:
-    """A list of finite numbers that must be there.
-
-    Raises:
-        DataError: it is missing, or something else.
-    """
-    found: list[Any] = require(where, data, name, list)
-    for column, value in enumerate(found):
-        if not is_number(value):
-            raise field_error(where, f"{name} of column {column}", value, "a finite number")
-    return tuple(float(value) for value in found)
-
-
-def check_fixed(where: Path | str, data: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Hold fields against the one value that is supported; an absent field is that value.
-
-    Raises:
-        DataError: a field has another.
-    """
-    for name, value in wanted.items():
-        if (found := data.get(name, value)) != value:
-            raise field_error(where, name, found, repr(value))
-
-
-def is_number(value: object) -> bool:
-    """Whether it is a finite number, which True is not."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def field_error(where: Path | str, name: str, value: object, expected: str) -> DataError:
-    """The error for a field of a file, its value shortened to what a line can hold."""
-    said = repr(value)
-    return DataError(f"{where}: {name} is {said if len(said) < 100 else f'{said[:97]}...'}: expected {expected}")
 
 
 def check_merged(path: Path) -> None:
@@ -186,11 +128,16 @@ def check_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
             raise DataError(f"{path}: weight {name!r} is not finite everywhere: expected numbers")
         if low == high == 0 and _is_matrix(value):
             empty.append(name)
+    warn_of_zeros(path, empty)
+
+
+def warn_of_zeros(path: Path, empty: Sequence[str]) -> None:
+    """Tell of matrices that are all zeros, if there are any."""
     if empty:
         more = f" and {len(empty) - NAMED} more" if len(empty) > NAMED else ""
         warnings.warn(
             f"{path}: all numbers are 0 of {', '.join(empty[:NAMED])}{more}: a layer that was trained away, or lost",
-            stacklevel=3,
+            stacklevel=4,
         )
 
 

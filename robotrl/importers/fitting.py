@@ -25,8 +25,6 @@ ROWS = 64
 """Embeddings are padded to a multiple of this."""
 RANGES = {"MIN_MAX": ("min", "max"), "QUANTILES": ("q01", "q99"), "QUANTILE10": ("q10", "q90")}
 """The statistics that become -1 and 1, by lerobot's names of its modes."""
-ADAPTER = ("adapter_config", "adapter_model")
-"""Files of an adapter, as peft names them."""
 SAID = "go"
 """A text, to see what a tokenizer puts around one."""
 
@@ -144,16 +142,6 @@ def renamed(weights: Mapping[str, Tensor], rename: Callable[[str], str], where: 
             raise DataError(f"{where} has {came[new]} and {name}: expected one of them, both are the same weight")
         out[new], came[new] = value, name
     return out
-
-
-def check_whole(path: Path) -> None:
-    """Refuse a directory whose weights are not all: an adapter beside them would be left out.
-
-    Raises:
-        DataError: there is an adapter.
-    """
-    if found := sorted(file.name for file in path.glob("adapter_*") if file.stem in ADAPTER):
-        raise DataError(f"{path} has {found[0]}: expected no adapter beside the weights, merge it into them first")
 
 
 def tokenizer_of(vlm: Path, rows: int, begin: str | None) -> str:

@@ -15,8 +15,8 @@ import torch
 
 from robotrl.errors import DataError, unknown
 from robotrl.importers.fields import fixed, mapped, positive, text, whole, wrong
-from robotrl.importers.files import read_json, read_tensors
-from robotrl.importers.fitting import camera_order, check_whole, load_into, renamed, tokenizer_of, transforms_on
+from robotrl.importers.files import check_merged, read_json, read_tensors
+from robotrl.importers.fitting import camera_order, load_into, renamed, tokenizer_of, transforms_on
 from robotrl.importers.lerobot_steps import LABEL, STATE, features, read_units
 from robotrl.importers.pi0 import BEGIN, from_openpi, variant
 from robotrl.policies.vla.pi0 import Pi0Cfg
@@ -72,7 +72,7 @@ def read_directory(path: str | Path) -> LeRobotDir:
         DataError: a file is missing, cannot be read, or says what the others do not.
     """
     path = Path(path)
-    check_whole(path)
+    check_merged(path)
     config = read_json(path, "config.json")
     where = f"{path}/config.json"
     kind = text(where, config, "type")

@@ -16,8 +16,8 @@ import torch
 
 from robotrl.errors import ConfigError, DataError, unknown
 from robotrl.importers.fields import fixed, listed, mapped, whole
-from robotrl.importers.files import read_json, read_tensors
-from robotrl.importers.fitting import camera_order, check_whole, from_stats, load_into, tokenizer_of, transforms_on
+from robotrl.importers.files import check_merged, read_json, read_tensors
+from robotrl.importers.fitting import camera_order, from_stats, load_into, tokenizer_of, transforms_on
 from robotrl.importers.pi0 import BEGIN, from_openpi, variant
 from robotrl.policies.base import ACTION
 from robotrl.policies.vla.pi0 import Pi0Cfg
@@ -67,7 +67,7 @@ def load_openpi(
         CapabilityError: the sim has no picture or no instruction.
     """
     path = Path(path)
-    check_whole(path)
+    check_merged(path)
     config = read_json(path, "config.json")
     net = sizes(path, config)
     order = camera_order(CAMERAS, observation_spec, cameras)

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from robotrl.errors import ConfigError, DataError
+from robotrl.importers.fields import wrong
 from robotrl.importers.files import (
     check_merged,
     check_weights,
-    field_error,
     read_json,
     read_tensors,
     read_tokenizer_file,
@@ -203,10 +203,10 @@ def _listed(path: Path) -> dict[str, str]:
         raise DataError(f"{path} has both {SINGLE} and {INDEX}: expected one of them; which has the weights is open")
     listed: dict[str, Any] = require(path / INDEX, read_json(path, INDEX), "weight_map", dict)
     if not listed:
-        raise field_error(path / INDEX, "weight_map", listed, "files by tensor")
+        raise wrong(path / INDEX, "weight_map", listed, "files by tensor")
     for name, file in listed.items():
         if not isinstance(file, str) or Path(file).name != file:
-            raise field_error(path / INDEX, f"weight_map of {name}", file, "the name of a file beside it")
+            raise wrong(path / INDEX, f"weight_map of {name}", file, "the name of a file beside it")
     return listed
 
 

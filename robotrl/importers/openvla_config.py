@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from robotrl.errors import DataError, unknown
-from robotrl.importers.files import check_fixed, field_error, is_number, positive, read_json, require, whole
+from robotrl.importers.fields import fixed, is_number, positive, whole, wrong
+from robotrl.importers.files import read_json, require
 from robotrl.policies.vla.openvla import OpenVlaCfg, TextCfg
 from robotrl.policies.vla.speaker import Decoding
 from robotrl.policies.vla.vision import DINOV2_L, SIGLIP_SO400M, TowerCfg
@@ -43,12 +44,12 @@ def network(path: Path, config: Mapping[str, Any], decoding: Decoding, state: in
     """
     where = f"{path}/config.json"
     if config.get("model_type") != "openvla":
-        raise field_error(where, "model_type", config.get("model_type"), "'openvla'")
+        raise wrong(where, "model_type", config.get("model_type"), "'openvla'")
     towers = [_tower(where, name) for name in require(where, config, "timm_model_ids", list)]
     if len(towers) != 2:
         raise DataError(f"{where}: timm_model_ids has {len(towers)} entries: expected 2, a fused backbone")
     sizes = [tower.image for tower in towers]
-    check_fixed(where, config, {**FIXED, "image_sizes": sizes})
+    fixed(where, config, {**FIXED, "image_sizes": sizes})
     _check_pixels(path, towers)
     bins = whole(where, config, "n_action_bins", OpenVlaCfg.bins)
     text = _text(f"{where}: text_config", require(where, config, "text_config", dict), config)
@@ -56,17 +57,17 @@ def network(path: Path, config: Mapping[str, Any], decoding: Decoding, state: in
 
 
 def _text(where: str, said: Mapping[str, Any], config: Mapping[str, Any]) -> TextCfg:
-    check_fixed(where, said, FIXED_TEXT)
+    fixed(where, said, FIXED_TEXT)
     width, heads = (
         whole(where, said, name, default)
         for name, default in (("hidden_size", TextCfg.width), ("num_attention_heads", TextCfg.heads))
     )
     kv_heads = whole(where, said, "num_key_value_heads", heads)
     if width % (2 * heads):
-        raise field_error(where, "num_attention_heads", heads, f"one that divides hidden_size, {width}, to even widths")
+        raise wrong(where, "num_attention_heads", heads, f"one that divides hidden_size, {width}, to even widths")
     if heads % kv_heads:
-        raise field_error(where, "num_key_value_heads", kv_heads, f"one that divides num_attention_heads, {heads}")
-    check_fixed(where, {k: x for k, x in said.items() if x is not None}, {"head_dim": width // heads})
+        raise wrong(where, "num_key_value_heads", kv_heads, f"one that divides num_attention_heads, {heads}")
+    fixed(where, {k: x for k, x in said.items() if x is not None}, {"head_dim": width // heads})
     return TextCfg(
         width=width,
         depth=whole(where, said, "num_hidden_layers", TextCfg.depth),
@@ -90,11 +91,11 @@ def _theta(where: str, said: Mapping[str, Any]) -> float:
         entry: dict[str, Any] = require(where, said, name, dict)
         kinds = [entry.get(kind, "default") for kind in ("rope_type", "type")]
         if kinds != ["default", "default"] or entry.keys() - {"rope_type", "type", "rope_theta"}:
-            raise field_error(where, name, entry, "rope_type 'default' alone, with or without rope_theta")
+            raise wrong(where, name, entry, "rope_type 'default' alone, with or without rope_theta")
         if "rope_theta" in entry:
             found.append(positive(f"{where}: {name}", entry, "rope_theta", TextCfg.rope_theta))
     if len(set(found)) > 1:
-        raise field_error(where, "rope_theta", found, "the same in rope_theta, rope_scaling and rope_parameters")
+        raise wrong(where, "rope_theta", found, "the same in rope_theta, rope_scaling and rope_parameters")
     return found[0] if found else TextCfg.rope_theta
 
 
@@ -107,9 +108,7 @@ def _tower(where: str, name: object) -> TowerCfg:
 def _check_pixels(path: Path, towers: list[TowerCfg]) -> None:
     """Hold the preprocessor's sizes, means and deviations against those of the towers, in their order."""
     where, said = f"{path}/{PIXELS}", read_json(path, PIXELS)
-    check_fixed(
-        where, said, {"use_fused_vision_backbone": True, "input_sizes": [[3, x.image, x.image] for x in towers]}
-    )
+    fixed(where, said, {"use_fused_vision_backbone": True, "input_sizes": [[3, x.image, x.image] for x in towers]})
     means, stds = ([list(getattr(tower, name)) for tower in towers] for name in ("mean", "std"))
     _check_rows(where, "means", said.get("means"), means)
     _check_rows(where, "stds", said.get("stds"), stds)
@@ -126,4 +125,4 @@ def _check_rows(where: str, name: str, found: Any, wanted: list[list[float]]) ->
     rows: list[Any] = found if isinstance(found, list) else []
     whole_rows = [isinstance(row, list) and len(row) == 3 and all(map(is_number, row)) for row in rows]
     if whole_rows != [True, True] or not np.allclose(found, wanted, atol=NEAR):
-        raise field_error(where, name, found, f"{wanted}, one row for each tower in its order")
+        raise wrong(where, name, found, f"{wanted}, one row for each tower in its order")

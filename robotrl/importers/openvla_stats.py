@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from robotrl.errors import ConfigError, DataError, unknown
-from robotrl.importers.files import field_error, numbers, read_json, require
+from robotrl.importers.fields import numbers, wrong
+from robotrl.importers.files import read_json, require
 
 CONFIG, OWN = "config.json", "dataset_statistics.json"
 """Where statistics are: of what a model was trained on first, and of a fine-tune, which then count."""
@@ -120,7 +121,7 @@ def _stats(where: str, entry: Mapping[str, Any], what: str) -> Stats:
         )
     for column, value in enumerate(mask):
         if not isinstance(value, bool):
-            raise field_error(where, f"mask of column {column}", value, "true or false")
+            raise wrong(where, f"mask of column {column}", value, "true or false")
     _check_order(where, "q01", "q99", low, high)
     return Stats(low, high, tuple(mask))
 
@@ -133,7 +134,7 @@ def _check_rest(where: str, said: Mapping[str, Any], width: int) -> None:
             raise DataError(f"{where}: {name} has {len(row)} numbers: expected {width}, as q01")
     for column, value in enumerate(rest.get("std", ())):
         if value < 0:
-            raise field_error(where, f"std of column {column}", value, "0 or more")
+            raise wrong(where, f"std of column {column}", value, "0 or more")
     if "min" in rest and "max" in rest:
         _check_order(where, "min", "max", rest["min"], rest["max"])
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple
 
 from robotrl.errors import DataError
+from robotrl.importers.fields import is_number
 from robotrl.importers.files import read_json
 
 PREPROCESSOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
@@ -75,7 +75,7 @@ def _pixels(where: str, said: Mapping[str, Any]) -> Pixels:
                 f"{where}: {field} is {said[field]!r}: expected true, pictures as shares of 255, normalised"
             )
     factor = said.get("rescale_factor", SHARES)
-    if not _is_number(factor) or abs(factor / SHARES - 1) > 1e-3:
+    if not is_number(factor) or abs(factor / SHARES - 1) > 1e-3:
         raise DataError(
             f"{where}: rescale_factor is {factor!r}: expected {SHARES:.6f}, pictures as shares of 255, normalised"
         )
@@ -87,10 +87,6 @@ def _pixels(where: str, said: Mapping[str, Any]) -> Pixels:
 
 def _three(where: str, field: str, value: Any) -> tuple[float, float, float]:
     row: list[Any] = value if isinstance(value, list) else []
-    if len(row) != 3 or not all(_is_number(x) for x in row):
+    if len(row) != 3 or not all(is_number(x) for x in row):
         raise DataError(f"{where}: {field} is {value!r}: expected three numbers")
     return float(row[0]), float(row[1]), float(row[2])
-
-
-def _is_number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

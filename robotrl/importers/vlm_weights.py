@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,11 +14,8 @@ from transformers import AutoModelForImageTextToText
 from transformers.utils import logging
 
 from robotrl.errors import DataError
-from robotrl.importers.files import read_json, require
+from robotrl.importers.files import check_merged, read_json, require, warn_of_zeros
 from robotrl.importers.openvla import INDEX, SINGLE
-
-ADAPTER = "adapter_config.json", "adapter_model."
-"""A file of the first name, or whose name begins like the second, makes `transformers` load another model's weights."""
 
 
 def check_files(path: Path) -> None:
@@ -28,10 +24,8 @@ def check_files(path: Path) -> None:
     Raises:
         DataError: an adapter lies there, or a file and an index; or the index is not what its files hold.
     """
-    name, beginning = ADAPTER
-    for found in sorted(file.name for file in path.iterdir()):
-        if found == name or found.startswith(beginning):
-            raise DataError(f"{path}/{found} is an adapter: expected one model; merge the adapter into the base first")
+    # beside one `transformers` loads another model's weights, and says nothing of what is missing here
+    check_merged(path)
     if not (path / INDEX).exists():
         return
     if (path / SINGLE).exists():
@@ -88,7 +82,7 @@ def ties(model: nn.Module) -> list[tuple[str, str]]:
 def read_model(path: Path, tied: Iterable[tuple[str, str]]) -> nn.Module:
     """The model with a directory's weights, all of them and no others.
 
-    A matrix of zeros alone is told on stderr: some are meant, most were never written.
+    A matrix of zeros alone is warned of: some are meant, most were never written.
 
     Args:
         path: the directory, of which `check_files` has nothing to say.
@@ -138,13 +132,7 @@ def _check_values(model: nn.Module, path: Path) -> None:
             raise DataError(f"{path}: weight {name!r} has numbers that are not finite: expected finite ones")
         if value.dim() > 1 and not value.any():
             zero.append(name)
-    if zero:
-        more = ", ..." if len(zero) > 3 else ""
-        print(
-            f"warning: {path}: {len(zero)} matrices are all zeros: {', '.join(zero[:3])}{more}",
-            file=sys.stderr,
-            flush=True,
-        )
+    warn_of_zeros(path, zero)
 
 
 @contextmanager
