@@ -180,8 +180,17 @@ def _tables_sha256(policy: nn.Module) -> str | None:
 
 
 def _json_sha256(data: Any) -> str:
-    """Of JSON values, whatever the order of their keys; tuples are lists."""
-    return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    """Of JSON values, whatever the order of their keys; tuples are lists, and whole numbers are numbers."""
+    return hashlib.sha256(json.dumps(_plain(data), sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _plain(data: Any) -> Any:
+    """The same with all numbers as such: what a field holds before and after it was stored, 1 or 1.0."""
+    if isinstance(data, dict):
+        return {str(key): _plain(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_plain(value) for value in data]
+    return float(data) if isinstance(data, int) and not isinstance(data, bool) else data
 
 
 def _act(policy: Any, obs: dict[str, Tensor], noise: Tensor | None) -> Tensor:
