@@ -378,10 +378,10 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     "a tensor in another file": (lambda p: two_files(p, elsewhere), "00002-of-00002.safetensors: .* not listed there"),
     "an index of a lost tensor": (lambda p: two_files(p, lost), "'surplus' is in model-00001-of-00002.*: expected it"),
     "an index of a lost file": (without_a_file, "00002-of-00002.safetensors cannot be read"),
-    "a file beside an index": (beside, "has model.safetensors and model.safetensors.index.json: expected one"),
+    "a file beside an index": (beside, "has both model.safetensors and model.safetensors.index.json: expected one"),
     "a file outside": (
         lambda p: two_files(p, lambda _, __, index: index.update(x="../other.safetensors")),
-        "'x' is in '../other.safetensors': expected the name of a file beside it",
+        "weight_map of x is '../other.safetensors': expected the name of a file beside it",
     ),
     "weights of another name": (of_config(transformers_weights="other.safetensors"), "transformers_weights is 'other"),
     "a head that is to be the embedding": (tie, "'lm_head.weight' differs from 'model.language_model.embed_tokens.wei"),

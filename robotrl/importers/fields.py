@@ -51,10 +51,7 @@ def text(where: Path | str, data: Mapping[str, Any], name: str, default: str | N
     Raises:
         DataError: it is none.
     """
-    value = _found(where, data, name, default, kind := "a text")
-    if not isinstance(value, str):
-        raise wrong(where, name, value, kind)
-    return value
+    return _of_kind(where, data, name, default, str, "a text")
 
 
 def listed(where: Path | str, data: Mapping[str, Any], name: str) -> list[Any]:
@@ -63,10 +60,7 @@ def listed(where: Path | str, data: Mapping[str, Any], name: str) -> list[Any]:
     Raises:
         DataError: it is none.
     """
-    value = _found(where, data, name, None, kind := "a list")
-    if not isinstance(value, list):
-        raise wrong(where, name, value, kind)
-    return value
+    return _of_kind(where, data, name, None, list, "a list")
 
 
 def mapped(
@@ -77,10 +71,7 @@ def mapped(
     Raises:
         DataError: it is none.
     """
-    value = _found(where, data, name, default, kind := "an object")
-    if not isinstance(value, dict):
-        raise wrong(where, name, value, kind)
-    return value
+    return _of_kind(where, data, name, default, dict, "an object")
 
 
 def fixed(where: Path | str, data: Mapping[str, Any], table: Mapping[str, Any]) -> None:
@@ -139,3 +130,10 @@ def _found(where: Path | str, data: Mapping[str, Any], name: str, default: Any, 
     if default is None:
         raise DataError(f"{where}: {name} is missing: expected {kind}")
     return default
+
+
+def _of_kind(where: Path | str, data: Mapping[str, Any], name: str, default: Any, kind: type, said: str) -> Any:
+    value = _found(where, data, name, default, said)
+    if not isinstance(value, kind):
+        raise wrong(where, name, value, said)
+    return value

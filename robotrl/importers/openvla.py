@@ -18,14 +18,12 @@ import torch
 from torch import Tensor
 
 from robotrl.errors import ConfigError, DataError
-from robotrl.importers.fields import wrong
 from robotrl.importers.files import (
     check_merged,
     check_weights,
     read_json,
     read_tensors,
     read_tokenizer_file,
-    require,
     unreadable,
 )
 from robotrl.importers.openvla_config import network
@@ -39,6 +37,7 @@ from robotrl.importers.openvla_stats import (
     of_all,
     read_files,
 )
+from robotrl.importers.shards import weight_files
 from robotrl.load import load_weights
 from robotrl.policies.base import ACTION
 from robotrl.policies.vla.openvla import OpenVlaCfg, TextCfg
@@ -47,7 +46,6 @@ from robotrl.policies.vla.speaker import Decoding
 from robotrl.spec import Spec, measured
 from robotrl.transforms import Affine, Clip, Transform, TransformGroup
 
-INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 PARTS = "*--*_checkpoint.pt"
 """OFT's parts that are beside the network, by name and step."""
 STATE_PART = "proprio_projector"
@@ -176,38 +174,12 @@ def read_weights(path: Path, state: bool) -> dict[str, Tensor]:
     """All tensors of a directory, by the names of `OpenVla`.
 
     Raises:
-        DataError: a file is missing or cannot be read, a tensor is in two of them, or it is open which files count.
+        DataError: as of `weight_files` and `read_tensors`.
     """
-    listed: dict[str, str] = _listed(path)
-    names = sorted(set(listed.values())) if listed else [SINGLE]
-    out: dict[str, Tensor] = {}
-    for name in names:
-        part = read_tensors(path / name)
-        if twice := out.keys() & part.keys():
-            raise DataError(f"{path / name}: tensor {min(twice)!r} is in another file, too")
-        if listed and (wrong := {k for k in part if listed.get(k) != name}):
-            raise DataError(f"{path / name}: tensor {min(wrong)!r} is not listed there by {INDEX}")
-        out |= part
-    if lost := listed.keys() - out.keys():
-        raise DataError(f"{path / INDEX}: tensor {min(lost)!r} is in none of the files")
+    out = {name: value for file in weight_files(path) for name, value in read_tensors(file).items()}
     if state:
         out |= _state_weights(path)
     return out
-
-
-def _listed(path: Path) -> dict[str, str]:
-    """Files by tensor, of a directory with an index."""
-    if not (path / INDEX).exists():
-        return {}
-    if (path / SINGLE).exists():
-        raise DataError(f"{path} has both {SINGLE} and {INDEX}: expected one of them; which has the weights is open")
-    listed: dict[str, Any] = require(path / INDEX, read_json(path, INDEX), "weight_map", dict)
-    if not listed:
-        raise wrong(path / INDEX, "weight_map", listed, "files by tensor")
-    for name, file in listed.items():
-        if not isinstance(file, str) or Path(file).name != file:
-            raise wrong(path / INDEX, f"weight_map of {name}", file, "the name of a file beside it")
-    return listed
 
 
 def _check_parts(path: Path, decoding: Decoding, state: int) -> None:

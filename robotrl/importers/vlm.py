@@ -20,7 +20,7 @@ from robotrl.data.normalisation import transforms_for, within_bounds
 from robotrl.data.reader import Dataset
 from robotrl.errors import ConfigError, DataError, RobotrlError
 from robotrl.importers.files import read_json, read_tokenizer_file
-from robotrl.importers.openvla import INDEX, SINGLE
+from robotrl.importers.shards import INDEX, SINGLE
 from robotrl.importers.vlm_fields import read_pixels
 from robotrl.importers.vlm_prompt import check_prompt
 from robotrl.importers.vlm_weights import check_files, read_model, ties

@@ -8,65 +8,24 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import nn
 from transformers import AutoModelForImageTextToText
 from transformers.utils import logging
 
 from robotrl.errors import DataError
-from robotrl.importers.files import check_merged, read_json, require, warn_of_zeros
-from robotrl.importers.openvla import INDEX, SINGLE
+from robotrl.importers.files import check_merged, warn_of_zeros
+from robotrl.importers.shards import weight_files
 
 
 def check_files(path: Path) -> None:
-    """Look which files hold weights, before they are read.
+    """Look which files hold weights, before `transformers` reads them.
 
     Raises:
-        DataError: an adapter lies there, or a file and an index; or the index is not what its files hold.
+        DataError: an adapter lies there; or as of `weight_files`.
     """
     # beside one `transformers` loads another model's weights, and says nothing of what is missing here
     check_merged(path)
-    if not (path / INDEX).exists():
-        return
-    if (path / SINGLE).exists():
-        raise DataError(f"{path} has {SINGLE} and {INDEX}: expected one of them; which weights hold is not known")
-    _check_index(path)
-
-
-def _check_index(path: Path) -> None:
-    """Hold an index against the headers of the files that it names.
-
-    Raises:
-        DataError: a file is missing or cannot be read; a tensor is in two of them, in another one, or in none.
-    """
-    listed = require(path / INDEX, read_json(path, INDEX), "weight_map", dict)
-    found: dict[str, list[str]] = {}
-    for tensor, name in listed.items():
-        if not isinstance(name, str) or Path(name).name != name:
-            raise DataError(f"{path / INDEX}: tensor {tensor!r} is in {name!r}: expected the name of a file beside it")
-    for name in sorted(set(listed.values())):
-        for tensor in _names(path / name):
-            found.setdefault(tensor, []).append(name)
-    for tensor, names in sorted(found.items()):
-        if len(names) > 1:
-            raise DataError(f"{path}: tensor {tensor!r} is in {' and '.join(names)}: expected it in one file")
-        if names[0] != listed.get(tensor):
-            raise DataError(f"{path / names[0]}: tensor {tensor!r} is not listed there by {INDEX}")
-    if lost := listed.keys() - found.keys():
-        raise DataError(f"{path / INDEX}: tensor {min(lost)!r} is in {listed[min(lost)]}: expected it there")
-
-
-def _names(file: Path) -> list[str]:
-    """Names of a file's tensors, by its header.
-
-    Raises:
-        DataError: it is missing, or no such file.
-    """
-    try:
-        with safe_open(file, framework="pt") as opened:
-            return list(opened.keys())
-    except (OSError, SafetensorError) as error:
-        raise DataError(f"{file} cannot be read: {error}") from error
+    weight_files(path)
 
 
 def ties(model: nn.Module) -> list[tuple[str, str]]:
