@@ -271,6 +271,21 @@ def test_the_first_steps_are_short(monkeypatch: pytest.MonkeyPatch, warmup: int)
     assert float(again._engine.carry[0]) == 2
 
 
+@pytest.mark.parametrize("end", [1.0, 0.5, 0.0])
+def test_the_learning_rate_falls_along_a_line(monkeypatch: pytest.MonkeyPatch, end: float) -> None:
+    """The second of two iterations is halfway; a learner that goes on there is, too."""
+    cfg = replace(CFG, minibatch=512, lr=1e-3, warmup=0, lr_end=end)
+    made = learner(cfg)
+    made.load({**kit.snapshot(made.state()), "iteration": 1})
+    rigged(monkeypatch, made, [True, False, False, False, False, False, True, True])
+    before = {key: value.clone() for key, value in made.policy.state_dict().items()}
+    made.iterate()
+    after = made.policy.state_dict()
+    step = max(float((after[key] - x).abs().max()) for key, x in before.items() if x.is_floating_point())
+    assert step == pytest.approx(1e-3 * (1 + end) / 2, rel=0.02)
+    assert made.state()["iteration"] == 2
+
+
 def test_what_is_evaluated_is_the_average_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """One update for each iteration: a half of what was, and a half of what is."""
     made = learner(replace(CFG, minibatch=512, lr=1e-3, ema=0.5))

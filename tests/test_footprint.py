@@ -133,7 +133,7 @@ def once(policy: Any, rows: int) -> None:
         GrpoLoss(policy, TokenActing(), grpo.CFG),
         (Group("policy.", 1.0),),
         minibatch=rows,
-        carry=torch.zeros(1),
+        carry=torch.tensor([0.0, 1.0]),
         mode="eager",
         updates_per_call=1,
     )

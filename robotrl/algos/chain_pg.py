@@ -40,6 +40,7 @@ from robotrl.fit import check_fit
 from robotrl.fn import chain
 from robotrl.fn.loss import PolicyLoss, value_mse
 from robotrl.fn.noise import randn
+from robotrl.fn.schedule import line
 from robotrl.policies.value import Critic
 from robotrl.spec import Chain, HasChain, privileged
 
@@ -389,7 +390,7 @@ class ChainLearner(SimLearner):
         """The epochs over a rollout's decisions; gives what to log of them."""
         cfg = self.cfg
         self._engine.carry[0] = 1.0
-        self._engine.carry[1] = cfg.lr * (1 - (1 - cfg.lr_end) * (self._iteration - 1) / self.iterations)
+        self._engine.carry[1] = cfg.lr * line((self._iteration - 1) / self.iterations, cfg.lr_end)
         rows = {**batch.rows(), **self.loss.draw(batch, self._generator)}
         size, minibatch = len(batch.advantage), self._engine.minibatch
         most = self.world.most(size)

@@ -6,6 +6,7 @@ How a policy acts, and how likely what it did was, is its `Acting`: by tokens, o
 from __future__ import annotations
 
 import copy
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
@@ -21,6 +22,7 @@ from robotrl.checkpoint import generator_state
 from robotrl.collect import Decision
 from robotrl.errors import check_at_least, check_decay, check_number, check_positive
 from robotrl.fit import check_fit
+from robotrl.fn.schedule import line
 from robotrl.group_rollout import GroupCollector, Trajectories
 
 POLICY = "policy."
@@ -101,11 +103,13 @@ class EpisodeLearner(SimLearner):
     """Fine-tunes a policy on line, by whole episodes.
 
     Args:
-        cfg: has `iterations`, `minibatch`, `microbatch`, `epochs`, `lr`, `muon`, `ema`, `grad_norm`, `bf16`, `engine`.
+        cfg: has `iterations`, `minibatch`, `microbatch`, `epochs`, `lr`, `lr_end`, `muon`, `ema`, `grad_norm`, `bf16`,
+            `engine`.
         setup: see `Setup`; a policy to start from is required.
         method: what to call the method in errors.
         acting: how the policy acts.
-        make_loss: (policy) to the method's loss, which has the policy as `policy`.
+        make_loss: (policy) to the method's loss, which has the policy as `policy`. Its carry is how many updates there
+            were, which the loss counts, and what share of `lr` the iteration learns with.
         group_size: episodes from one start; divides the sim's envs.
 
     Raises:
@@ -128,6 +132,7 @@ class EpisodeLearner(SimLearner):
         for name in ("lr", "grad_norm"):
             check_positive(f"algo.{name}", getattr(cfg, name))
         check_number("algo.muon", cfg.muon, 0.0, 1e3)
+        check_number("algo.lr_end", cfg.lr_end, 0.0, 1.0)
         check_decay("algo.ema", cfg.ema)
         self._shared = cfg
         self.world, self._seed = setup.world, setup.seed
@@ -146,13 +151,13 @@ class EpisodeLearner(SimLearner):
             make_loss(self.model),
             (Group(POLICY, cfg.grad_norm, cfg.ema or None, muon=cfg.muon),),
             minibatch=share("algo.minibatch", cfg.minibatch, self.world),
-            carry=torch.zeros(1),
+            carry=torch.tensor([0.0, 1.0]),
             mode=mode,
             microbatch=cfg.microbatch,
             updates_per_call=1,
         )
         self._generator = torch.Generator().manual_seed(setup.seed)
-        self._env_steps = self._counted = 0
+        self._env_steps = self._counted = self._iteration = 0
         self.iterations: int = cfg.iterations
 
     @property
@@ -179,6 +184,16 @@ class EpisodeLearner(SimLearner):
     def seen(self, found: Trajectories) -> dict[str, Tensor]:
         """The observations of decisions that the policy sees."""
         return {key: found.obs[key] for key in self.model.observation_spec}
+
+    def iterate(self) -> dict[str, float]:
+        """One iteration; the learning rate falls from one to the next along a line."""
+        self._engine.carry[1] = line(self._iteration / self.iterations, self._shared.lr_end)
+        self._iteration += 1
+        return self.improve()
+
+    @abstractmethod
+    def improve(self) -> dict[str, float]:
+        """Rollouts and updates of one iteration; gives what to log."""
 
     def learn(self, rows: dict[str, Tensor]) -> dict[str, float]:
         """The epochs over some decisions; gives the means of what the loss logs, the first of `ratio_error`.
@@ -210,6 +225,7 @@ class EpisodeLearner(SimLearner):
             "generator": generator_state(self._generator),
             "collector": self._collector.state(),
             "env_steps": self._env_steps,
+            "iteration": self._iteration,
             "processes": self.world.size,
         }
 
@@ -224,5 +240,7 @@ class EpisodeLearner(SimLearner):
         self._engine.load(state["engine"])
         self._write_average()
         self._env_steps = int(state["env_steps"])
+        # states of before do not say, and their rates did not fall
+        self._iteration = int(state.get("iteration", 0))
         take_up(self.world, state, self._seed + self._env_steps, self._generator, self._collector)
         self._counted = self._collector.env_steps

@@ -96,6 +96,8 @@ class GrpoCfg:
     """... and to 1 and this."""
     lr: float = 1e-4
     """Of Adam."""
+    lr_end: float = 1.0
+    """The learning rate at the end of the iterations, as a part of that at their start; it falls along a line."""
     warmup: int = 20
     """Updates over which the learning rate rises, lest Adam's first steps, of noise, undo what was cloned."""
     muon: float = 0.0
@@ -131,7 +133,7 @@ class GrpoCfg:
 
 
 class GrpoLoss(LossModule):
-    """The clipped surrogate, each episode counting as much as any other. The carry counts updates.
+    """The clipped surrogate, each episode counting as much as any other. The carry is that of `EpisodeLearner`.
 
     Args:
         policy: what learns.
@@ -155,8 +157,9 @@ class GrpoLoss(LossModule):
         info = {"approx_kl": out.approx_kl, "clip_fraction": out.clip_fraction, "ratio_error": out.ratio_error}
         if entropy is not None:
             info["entropy"] = entropy
-        lr = cfg.lr * warmed(context.carry[0], cfg.warmup).to(log_prob.dtype)
-        return LossOut(out.loss, info, (lr,), context.carry + 1)
+        done, share = context.carry.unbind()
+        lr = cfg.lr * (warmed(done, cfg.warmup) * share).to(log_prob.dtype)
+        return LossOut(out.loss, info, (lr,), torch.stack([done + 1, share]))
 
 
 def likelihood(acting: Acting, policy: Any, obs: dict[str, Tensor], rows: dict[str, Tensor], bf16: bool) -> Likelihood:
@@ -188,7 +191,7 @@ class GrpoLearner(EpisodeLearner):
             make = ENCODERS.load(cfg.encoder)
             self._eye = make(self.model, self.sim.observation_spec).to(setup.device).requires_grad_(False).eval()
 
-    def iterate(self) -> dict[str, float]:
+    def improve(self) -> dict[str, float]:
         """Rollouts until enough groups are kept, then the updates."""
         cfg = self.cfg
         parts: list[Trajectories] = []

@@ -52,6 +52,8 @@ class OpdCfg:
     """Passes over a rollout's decisions; in all but the first the student has moved on from what it said."""
     lr: float = 1e-4
     """Of Adam."""
+    lr_end: float = 1.0
+    """The learning rate at the end of the iterations, as a part of that at their start; it falls along a line."""
     muon: float = 0.0
     """Matrices between hidden states move by Muon, with so many times the learning rate; see docs/engine.md. 0 moves
     them by Adam, as all else."""
@@ -108,7 +110,7 @@ class OpdLoss(LossModule):
             ours, theirs = (tokens.log_prob(x, said, policy.temperature) for x in (logits, taught))
             gap = (weight * (ours - theirs)).flatten(1).sum(dim=1).mean()
             info = {"kl_to_teacher": gap, "entropy": tokens.entropy(logits, policy.temperature).mean()}
-        lr = torch.tensor(cfg.lr, dtype=logits.dtype, device=logits.device)
+        lr = cfg.lr * context.carry[1].to(logits.dtype)
         return LossOut(loss, info, (lr,), context.carry)
 
 
@@ -135,7 +137,7 @@ class OpdLearner(EpisodeLearner):
         check_teacher(teacher, self.model)
         self._teacher = weights_sha256(teacher)
 
-    def iterate(self) -> dict[str, float]:
+    def improve(self) -> dict[str, float]:
         """An episode in each env, then the updates."""
         found = self._collector.collect(self.decide, self._collector.draw())
         self.count_steps()

@@ -13,6 +13,11 @@ def cosine(progress: Tensor, floor: float = 0.1) -> Tensor:
     return floor + (1 - floor) * 0.5 * (1 + torch.cos(math.pi * progress.clamp(max=1.0)))
 
 
+def line(progress: float, end: float) -> float:
+    """From 1 at progress 0 to `end` at 1."""
+    return 1 - (1 - end) * progress
+
+
 def warmed(done: Tensor, warmup: int) -> Tensor:
     """A line to 1 over the first `warmup` + 1 updates.
 
