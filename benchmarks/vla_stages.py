@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from robotrl.algos.half import SLOW, slowdown_in_bf16
+from robotrl.algos.half import pays_in_bf16
 from robotrl.benchmarks.kept import have, have_run
 from robotrl.benchmarks.vla import DEMOS, NOISE, SIM, Clone, Stages
 from robotrl.config import TrainCfg, sim_options
@@ -64,7 +64,7 @@ def configs(stages: Stages, wanted: Clone, seed: int, folder: Path, frames: int 
 def preset(name: str, bf16: bool = False) -> Cfg:
     """A preset of the tabletop by the end of its name, learning in bfloat16 or not; never where that is slow."""
     cfg: Cfg = PRESETS.load(f"tabletop-{name}")()
-    return replace(cfg, algo=replace(cfg.algo, bf16=bf16 and slowdown_in_bf16() <= SLOW))
+    return replace(cfg, algo=replace(cfg.algo, bf16=bf16 and pays_in_bf16()))
 
 
 def clone_name(wanted: Clone) -> str:

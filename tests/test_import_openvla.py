@@ -22,8 +22,8 @@ from robotrl.importers.openvla import load_openvla, read_directory
 from robotrl.load import policy_from_tree, policy_tree
 from robotrl.policies.vla import bins
 from robotrl.policies.vla.openvla import OpenVla, OpenVlaCfg, TextCfg
-from robotrl.policies.vla.pretrained import BLANK, TEMPLATE, check_read
-from robotrl.policies.vla.prompt import Pieces
+from robotrl.policies.vla.pretrained import BLANK, TEMPLATE
+from robotrl.policies.vla.prompt import Pieces, unread
 from robotrl.policies.vla.vision import TowerCfg
 from robotrl.sims.mujoco.tabletop.language import Family, compositions
 from robotrl.spec import HasTokens, visible
@@ -606,15 +606,19 @@ def test_a_tokenizer_that_does_not_begin_or_tell_words_apart_is_refused(director
             vocab[f"\u4e00{number}"] = number
 
     change(directory / "tokenizer.json", lose_letter)
-    with pytest.raises(ConfigError, match=r"word '\w*b\w*' has '<unk>' in this tokenizer.json"):
+    with pytest.raises(ConfigError, match=r"tokenizer.json makes \[.*\] of the sim's word '\w*b\w*': expected known"):
         load(directory, sim)
 
 
-def test_words_of_the_same_tokens_are_refused() -> None:
+def test_words_of_the_same_tokens_are_told() -> None:
     pieces = Pieces([1], {"red": [4], "blue": [4]}, {"red": [5], "blue": [6]}, [2])
-    with pytest.raises(ConfigError, match=r"words 'red' and 'blue' are the same tokens \[4\]"):
-        check_read(pieces, 0)
-    check_read(pieces._replace(first={"red": [4], "blue": [7]}), None)
+    assert unread(pieces, 0) == "makes [4] of the sim's words 'red' and 'blue': expected ids of their own"
+    apart = pieces._replace(first={"red": [4], "blue": [7]})
+    assert unread(apart, None) is None
+    assert unread(apart, 6) == "makes [6] of the sim's word 'blue': expected known tokens"
+    assert unread(apart._replace(later={"red": [], "blue": [6]}), None) is not None
+    # one that reads all in small letters is none that reads wrongly
+    assert unread(Pieces([1], {"Red": [4], "red": [4]}, {}, [2]), None) is None
 
 
 def test_nothing_in_a_directory_is_run(tmp_path: Path, sim: Any) -> None:

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from robotrl.errors import ConfigError
 from robotrl.plain import settings_from_json
 from robotrl.policies.vla.openvla import OpenVla, OpenVlaCfg, TextCfg
-from robotrl.policies.vla.prompt import TASK, Pieces, Prompt
+from robotrl.policies.vla.prompt import TASK, Prompt, unread
 from robotrl.policies.vla.token import Deployment, TokenPolicy
 from robotrl.policies.vla.vision import TowerCfg
 from robotrl.spec import Spec
@@ -65,7 +65,9 @@ class OpenVlaPolicy(TokenPolicy):
             )
         self.check_state(cfg.net.state)
         self.prompt = Prompt(self.words, cfg.template, tokenize_with(cfg.tokenizer))
-        check_read(self.prompt.pieces, read_tokenizer(cfg.tokenizer).token_to_id(UNKNOWN))
+        wrong = unread(self.prompt.pieces, read_tokenizer(cfg.tokenizer).token_to_id(UNKNOWN))
+        if wrong is not None:
+            raise ConfigError(f"tokenizer.json {wrong}")
         self.net = OpenVla(cfg.net)
 
     @classmethod
@@ -100,25 +102,6 @@ def tokenize_with(tokenizer: str) -> Any:
         return ids if ids and ids[-1] == blank else [*ids, blank]
 
     return tokenize
-
-
-def check_read(pieces: Pieces, unknown: int | None) -> None:
-    """Refuse a tokenizer that does not tell the words of instructions apart.
-
-    Args:
-        pieces: what prompts are put together from.
-        unknown: id of what has no token of its own, if there is one.
-
-    Raises:
-        ConfigError: a word that it does not know, or two that it makes the same of.
-    """
-    for rows in (pieces.first, pieces.later):
-        by_ids: dict[tuple[int, ...], str] = {}
-        for word, ids in rows.items():
-            if unknown in ids:
-                raise ConfigError(f"word {word!r} has {UNKNOWN!r} in this tokenizer.json: expected tokens of its own")
-            if (other := by_ids.setdefault(tuple(ids), word)) != word:
-                raise ConfigError(f"words {other!r} and {word!r} are the same tokens {ids}: expected them told apart")
 
 
 def read_tokenizer(text: str) -> Tokenizer:

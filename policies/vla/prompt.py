@@ -41,6 +41,26 @@ class Pieces(NamedTuple):
     after: list[int]
 
 
+def unread(pieces: Pieces, unknown: int | None) -> str | None:
+    """What a tokenizer makes of words that would leave instructions not understood, None where it reads all of them.
+
+    Two words that differ in capitals alone may be the same to it.
+
+    Args:
+        pieces: what prompts are put together from.
+        unknown: id of what has no token of its own, if there is one.
+    """
+    for rows in (pieces.first, pieces.later):
+        by_ids: dict[tuple[int, ...], str] = {}
+        for word, ids in rows.items():
+            if not ids or unknown in ids:
+                return f"makes {ids} of the sim's word {word!r}: expected known tokens"
+            other = by_ids.setdefault(tuple(ids), word)
+            if other.lower() != word.lower():
+                return f"makes {ids} of the sim's words {other!r} and {word!r}: expected ids of their own"
+    return None
+
+
 class Prompt(nn.Module):
     """Prompts around instructions.
 

@@ -35,6 +35,11 @@ def slowdown_in_bf16() -> float:
     return _seconds(square.to(torch.bfloat16)) / _seconds(square)
 
 
+def pays_in_bf16() -> bool:
+    """Whether this CPU has units for bfloat16, so that learning in it costs no more than in float32."""
+    return slowdown_in_bf16() <= SLOW
+
+
 def warn_if_slow(device: torch.device) -> None:
     """A word where networks are to compute in bfloat16 on a CPU that has no units for it."""
     if device.type == "cpu" and (times := slowdown_in_bf16()) > SLOW:

@@ -11,6 +11,7 @@ from robotrl.errors import DataError
 from robotrl.policies.vla.families import FAMILIES
 from robotrl.policies.vla.pretrained import read_tokenizer
 from robotrl.policies.vla.pretrained_vlm import VlmPolicy
+from robotrl.policies.vla.prompt import unread
 
 MARK = re.compile(r"<[^<>{}\s]+>")
 """What stands in a template for something else than text, e.g. <|im_start|>."""
@@ -47,22 +48,9 @@ def check_prompt(policy: VlmPolicy, kind: str, picture: int, path: Path) -> None
     pieces = policy.prompt.pieces
     if unknown in (*pieces.before, *pieces.after):
         raise DataError(f"{where} does not know all of the prompt {template!r}: expected no unknown token in it")
-    _check_words(pieces.first, unknown, where)
-    _check_words(pieces.later, unknown, where)
-
-
-def _check_words(ids: dict[str, list[int]], unknown: int | None, where: str) -> None:
-    """Raises:
-    DataError: a word is unknown, or another one has the same ids.
-    """
-    seen: dict[tuple[int, ...], str] = {}
-    for word, row in ids.items():
-        if not row or unknown in row:
-            raise DataError(f"{where} makes {row} of the sim's word {word!r}: expected known tokens")
-        other = seen.setdefault(tuple(row), word)
-        # one that reads all in small letters is none that reads wrongly
-        if other.lower() != word.lower():
-            raise DataError(f"{where} makes {row} of the sim's words {other!r} and {word!r}: expected ids of their own")
+    wrong = unread(pieces, unknown)
+    if wrong is not None:
+        raise DataError(f"{where} {wrong}")
 
 
 def _unknown(stored: str, loaded: Any) -> int | None:
