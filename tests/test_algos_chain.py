@@ -15,6 +15,7 @@ from walk_sim import Walk
 from robotrl.algos.dppo import DppoCfg
 from robotrl.algos.flow_noise import FlowNoiseCfg
 from robotrl.algos.flow_sde import FlowSdeCfg
+from robotrl.algos.muon import RMS
 from robotrl.algos.reinflow import ReinFlowCfg
 from robotrl.cli import main
 from robotrl.errors import ConfigError
@@ -82,6 +83,45 @@ def test_the_ratio_is_one_with_an_encoder_that_learns(method, dtype):
     before = encoder.detach().clone()
     assert learner.iterate()["ratio_error"] <= TOLERANCE[dtype]
     assert not torch.equal(before, encoder)
+
+
+@pytest.mark.parametrize("method", list(METHODS))
+def test_chains_begin_from_as_much_noise_as_asked(method):
+    """The same draws, a quarter of them; the ratio stays 1."""
+
+    def begun(start_noise):
+        torch.manual_seed(0)
+        made = replace(METHODS[method], start_noise=start_noise).build(setup(flow()))
+        obs = made.sim.reset(0)
+        return made, made.loss.decide(obs, torch.Generator().manual_seed(1)).record["chain"][:, 0]
+
+    (_, whole), (learner, part) = begun(1.0), begun(0.25)
+    if method == "dppo-last-steps":
+        # what is recorded begins where the frozen copy has taken the noise
+        assert not torch.allclose(part, whole)
+    else:
+        assert torch.allclose(part, 0.25 * whole)
+    assert learner.iterate()["ratio_error"] <= TOLERANCE[torch.float32]
+    assert not begun(0.0)[1].any() or method == "dppo-last-steps"
+
+
+@pytest.mark.parametrize("method", list(METHODS))
+def test_matrices_of_the_actor_move_by_muon_and_the_critic_does_not(method):
+    """Singular values of a step of Muon are at most 1.2 of its rate, the largest are near it; a first step of Adam has
+    the rate in each element."""
+    torch.manual_seed(0)
+    cfg = replace(METHODS[method], muon=10.0, lr=1e-4, minibatch=4096, epochs=1)
+    policy = replace(FLOW, hidden=(32, 32, 32)).build(SPECS, ACTION, TRANSFORMS)
+    learner = cfg.build(setup(policy))
+    net = {name: x for name, x in learner.loss.actor["policy"].named_parameters() if x.shape == (32, 32)}
+    critic = {name: x for name, x in learner.loss.critic.named_parameters() if x.dim() == 2}
+    before = {name: x.detach().clone() for name, x in {**net, **critic}.items()}
+    learner.iterate()
+    for name, x in net.items():
+        sizes = torch.linalg.svdvals(x.detach() - before[name]) / (cfg.muon * cfg.lr * RMS * 32**0.5)
+        assert sizes[0] < 1.25 and sizes[4] > 0.65, name
+    for name, x in critic.items():
+        assert (x.detach() - before[name]).abs().max() <= 1.01 * cfg.critic_lr, name
 
 
 @pytest.mark.parametrize("kind", [*POLICIES, "unet", "transformer"])

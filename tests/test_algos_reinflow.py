@@ -310,6 +310,8 @@ def test_what_it_cannot_start_from_is_refused():
         ("noise_end", -0.1),
         ("entropy_coef", -1.0),
         ("lr_end", 2.0),
+        ("start_noise", 1.5),
+        ("muon", -1.0),
     ):
         with pytest.raises(ConfigError, match=rf"algo\.{name} is {value}: expected"):
             replace(REINFLOW, **{name: value}).build(setup(flow()))

@@ -35,7 +35,7 @@ from robotrl.algos.on_policy import (
 )
 from robotrl.checkpoint import generator_state
 from robotrl.collect import Collector, Decision
-from robotrl.errors import CapabilityError, ConfigError, check_decay, out_of_range
+from robotrl.errors import CapabilityError, ConfigError, check_decay, check_number
 from robotrl.fit import check_fit
 from robotrl.fn import chain
 from robotrl.fn.loss import PolicyLoss, value_mse
@@ -69,6 +69,12 @@ class ChainCfg:
     """Of the critic."""
     lr_end: float = 1.0
     """Both learning rates at the end of the budget, as a part of those at its start; they fall along a line."""
+    muon: float = 0.0
+    """The actor's matrices between hidden states move by Muon, with so many times the learning rate; see
+    docs/engine.md. 0 moves them by Adam, as all else."""
+    start_noise: float = 1.0
+    """Deviation of the noise that chains begin with while they learn: 1 as published; less is nearer to a policy that
+    is deployed with less (`policy.deploy_noise`). What chains begin with has no part in a ratio."""
     gamma: float = 0.99
     """Discount of one env step."""
     lam: float = 0.95
@@ -237,6 +243,7 @@ def draw_chain(
     generator: torch.Generator,
     *,
     steps: range | None = None,
+    start_noise: float = 1.0,
     before: Callable[[Tensor], Tensor] | None = None,
     noise_bound: float | None = None,
 ) -> Drawn:
@@ -248,11 +255,12 @@ def draw_chain(
         obs: raw observations.
         generator: of all noise.
         steps: the last steps of the chain, which are recorded; by default all.
+        start_noise: deviation of the initial noise.
         before: takes the initial noise (n, H, A) to the point where `steps` begin.
         noise_bound: see `chain.sample`.
     """
     ctx = policy.encode(obs)
-    start = initial_noise(policy, ctx, generator)
+    start = initial_noise(policy, ctx, generator, start_noise)
     if before is not None:
         start = before(start)
     drawn = chain.sample(policy, ctx, kernel, start, generator, steps, noise_bound)
@@ -266,10 +274,10 @@ def chain_log_prob(
     return chain.executed(policy, chain.chain_log_prob(policy, ctx, kernel, points, steps))
 
 
-def initial_noise(policy: Any, ctx: Tensor, generator: torch.Generator) -> Tensor:
-    """Standard normal noise (n, H, A) for contexts (n, D)."""
+def initial_noise(policy: Any, ctx: Tensor, generator: torch.Generator, deviation: float = 1.0) -> Tensor:
+    """Normal noise (n, H, A) for contexts (n, D)."""
     shape = (len(ctx), *policy.noise_shape)
-    return randn(shape, generator, ctx.device, ctx.dtype)
+    return deviation * randn(shape, generator, ctx.device, ctx.dtype)
 
 
 def step_log_prob(log_prob: Tensor) -> Tensor:
@@ -319,8 +327,8 @@ class ChainLearner(SimLearner):
         policy = start_from(setup, method)
         check_settings(cfg, policy.horizon)
         check_decay("algo.ema", cfg.ema)
-        if not 0 <= cfg.lr_end <= 1:
-            raise out_of_range("algo.lr_end", cfg.lr_end, "0 to 1")
+        for name, high in (("lr_end", 1.0), ("start_noise", 1.0), ("muon", 1e3)):
+            check_number(f"algo.{name}", getattr(cfg, name), 0.0, high)
         self.cfg = cfg
         self.world, self._seed = setup.world, setup.seed
         torch.manual_seed(setup.seed)
@@ -343,7 +351,7 @@ class ChainLearner(SimLearner):
         self.policy: Any = self.loss.deployed(model if self._average is None else self._average)
         self._engine = setup.engine(
             self.loss,
-            (Group("actor.", cfg.grad_norm, average=cfg.ema or None), Group("critic.", cfg.grad_norm)),
+            (Group("actor.", cfg.grad_norm, cfg.ema or None, muon=cfg.muon), Group("critic.", cfg.grad_norm)),
             minibatch=share("algo.minibatch", cfg.minibatch, self.world),
             carry=torch.tensor([1.0, cfg.lr]),
             mode=cfg.engine,

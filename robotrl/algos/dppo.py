@@ -159,6 +159,7 @@ class DppoLoss(ChainLoss):
             obs,
             generator,
             steps=self._steps,
+            start_noise=self._cfg.start_noise,
             before=lambda noise: self._first_steps(obs, noise, generator),
             noise_bound=bound,
         )
@@ -184,7 +185,8 @@ class DppoLoss(ChainLoss):
         if not self._cfg.bc_coef:
             return {}
         ctx = self.frozen.encode(batch.obs)
-        start = self._first_steps(batch.obs, initial_noise(self.frozen, ctx, generator), generator)
+        noise = initial_noise(self.frozen, ctx, generator, self._cfg.start_noise)
+        start = self._first_steps(batch.obs, noise, generator)
         kernel, bound = self._acting, self._cfg.noise_bound
         return {"frozen_chain": chain.sample(self.frozen, ctx, kernel, start, generator, self._steps, bound).x}
 

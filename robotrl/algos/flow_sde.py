@@ -76,7 +76,7 @@ class FlowSdeLoss(ChainLoss):
 
     def decide(self, obs: dict[str, Tensor], generator: torch.Generator) -> Decision:
         """See `ChainLoss.decide`."""
-        drawn = draw_chain(self.policy, self._kernel, obs, generator).chain
+        drawn = draw_chain(self.policy, self._kernel, obs, generator, start_noise=self._cfg.start_noise).chain
         record = {"chain": drawn.x, "log_prob": step_log_prob(drawn.log_prob)}
         return Decision(self.policy.to_actions(drawn.x[:, -1]), record)
 

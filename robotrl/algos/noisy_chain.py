@@ -114,7 +114,8 @@ class NoisyChainLoss(ChainLoss):
 
     def decide(self, obs: dict[str, Tensor], generator: torch.Generator) -> Decision:
         """See `ChainLoss.decide`."""
-        drawn = draw_chain(self.policy, chain.noise_net(self.std), obs, generator).chain
+        kernel, start_noise = chain.noise_net(self.std), self._cfg.start_noise
+        drawn = draw_chain(self.policy, kernel, obs, generator, start_noise=start_noise).chain
         record = {"chain": drawn.x, "log_prob": self._reduce(drawn.log_prob)}
         return Decision(self.policy.to_actions(drawn.x[:, -1]), record)
 
