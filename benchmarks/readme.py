@@ -1,4 +1,4 @@
-"""`python -m robotrl.benchmarks.readme`: writes the committed results into the README and the benchmarks page.
+"""`python -m robotrl.benchmarks.readme`: writes the committed results into the README and the pages.
 
 Pictures of results go to `docs/images`.
 
@@ -7,27 +7,30 @@ A block looks like this, and its inside is replaced by the table made from `benc
     <!-- bench:NAME -->
     ...
     <!-- /bench -->
+
+`bench:NAME/PART` is another table of the same results, by a function in the bench's `PARTS`.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from robotrl import benchmarks
 from robotrl.benchmarks.figures import Figure
 from robotrl.benchmarks.runner import SCHEMA_VERSION, rows
-from robotrl.errors import DataError
+from robotrl.errors import DataError, unknown
 from robotrl.files import read_json, replace_file
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("README.md", "docs/benchmarks.md")
+PAGES = ("README.md", "docs/benchmarks.md", "docs/vla.md")
 _OPEN = re.compile(r"^<!-- bench:", re.MULTILINE)
 _BLOCK = re.compile(
-    r"^(?P<open><!-- bench:(?P<name>[\w-]+) -->\n)(?P<body>(?:(?!<!-- bench:).)*?)^(?P<close><!-- /bench -->)$",
+    r"^(?P<open><!-- bench:(?P<name>[\w-]+)(?:/(?P<part>[\w-]+))? -->\n)"
+    r"(?P<body>(?:(?!<!-- bench:).)*?)^(?P<close><!-- /bench -->)$",
     re.DOTALL | re.MULTILINE,
 )
 
@@ -39,7 +42,7 @@ def filled(text: str, results: Path) -> str:
 
     Raises:
         DataError: a block shows something without results, they were made with `--quick`, or a block is not closed.
-        ConfigError: a block names no bench.
+        ConfigError: a block names no bench, or no part of one.
     """
     if len(_OPEN.findall(text)) != len(_BLOCK.findall(text)):
         raise DataError("a block <!-- bench:NAME --> is not closed by <!-- /bench --> on a line of its own")
@@ -52,14 +55,19 @@ def filled(text: str, results: Path) -> str:
         document = read_json(path, "bench results", SCHEMA_VERSION)
         if document["quick"]:
             raise DataError(f"bench results {block['name']} were made with --quick: run the bench in full")
-        return f"{block['open']}{block_text(block['name'], document)}\n{block['close']}"
+        return f"{block['open']}{block_text(block['name'], block['part'], document)}\n{block['close']}"
 
     return _BLOCK.sub(fill, text)
 
 
-def block_text(name: str, document: Mapping[str, Any]) -> str:
-    """Markdown of one bench: its own table or its figures, and a line about where it was measured."""
+def block_text(name: str, part: str | None, document: Mapping[str, Any]) -> str:
+    """Markdown of one bench: its own table or its figures, and a line about where it was measured; or a part alone."""
     module = benchmarks.load(name)
+    if part is not None:
+        parts: Mapping[str, Callable[[Mapping[str, Any]], str]] = getattr(module, "PARTS", {})
+        if part not in parts:
+            raise unknown(f"part of bench {name}", part, parts)
+        return parts[part](document)
     table = module.table(document) if hasattr(module, "table") else figures_table(document)
     machine = document["machine"]
     versions = ", ".join(f"{package} {version}" for package, version in document["versions"].items())

@@ -216,3 +216,35 @@ def _speeds(figures: Sequence[Figure]) -> list[str]:
         rates = f"{number(figure.value)} a second", number(figure.peer_value), ratio
         lines.append(f"| {' | '.join((figure.note, *rates))} |")
     return lines
+
+
+def seeds(document: Mapping[str, Any]) -> str:
+    """Markdown: a row a cell, with the intervals of its judgements and its success on the way."""
+    head = ("method", "seed", "clone", "fine-tuned", "held-out words", "env steps", "time", f"on {VAL} `val` starts")
+    lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
+    found = sorted(document["cells"].values(), key=lambda cell: int(cell["seed"]))
+    for name, method in METHODS.items():
+        for cell in (cell for cell in found if cell["method"] == name):
+            result = cell["result"]
+            row = (
+                method.label,
+                str(cell["seed"]),
+                _whole(result["base"]),
+                f"**{_whole(result['success'])}**",
+                f"{100 * result['held_out_base']['value']:.0f} to {_whole(result['held_out_success'])}",
+                count(Figure(result["env_steps"], "env steps")),
+                f"{result['train_s'] / 60:.0f} min",
+                ", ".join(f"{100 * point['success']:.0f}" for point in result["curve"]) + " %",
+            )
+            lines.append(f"| {' | '.join(row)} |")
+    return "\n".join(lines)
+
+
+def _whole(share: Mapping[str, float]) -> str:
+    """A share with its interval, in whole percent."""
+    value, low, high = (100 * share[name] for name in ("value", "low", "high"))
+    return f"{value:.0f} ({low:.0f} to {high:.0f}) %"
+
+
+PARTS = {"seeds": seeds}
+"""Other tables of the results; see `readme`."""

@@ -82,6 +82,7 @@ def tiny(monkeypatch):
     module = types.ModuleType("robotrl.benchmarks.tiny")
     module.DESCRIPTION = "tiny"
     module.PEERS = {"no_such_peer": "pip install no-such-peer", "json": "never shown"}
+    module.PARTS = {"names": lambda document: ", ".join(document["figures"])}
     module.run = lambda quick: {
         "speed": {
             "value": 12.5 if quick else 25.0,
@@ -136,6 +137,15 @@ def test_blocks_are_filled_and_the_rest_is_left_alone(tiny, tmp_path):
     assert "| speed | 25 us | 1 to 99 | no_such_peer | - | - | 3 |" in once and "old" not in once
     assert "`robotrl bench tiny --json tiny.json`" in once
     assert readme.filled(once, tmp_path) == once
+
+
+def test_a_block_of_a_part_is_what_the_bench_makes_of_it(tiny, tmp_path):
+    runner.main("tiny", tmp_path / "tiny.json")
+    text = "<!-- bench:tiny/names -->\nold\n<!-- /bench -->\n<!-- bench:tiny -->\n<!-- /bench -->\n"
+    once = readme.filled(text, tmp_path)
+    assert once.startswith("<!-- bench:tiny/names -->\nspeed\n<!-- /bench -->\n<!-- bench:tiny -->\n| figure |")
+    with pytest.raises(ConfigError, match="part of bench tiny 'name' is unknown: did you mean 'names'"):
+        readme.filled(text.replace("/names", "/name"), tmp_path)
 
 
 def test_blocks_that_cannot_be_filled_are_refused(tiny, tmp_path):

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from robotrl import config as configs
+from robotrl.algos import half
 from robotrl.benchmarks import vla, vla_cell, vla_decode, vla_stages
 from robotrl.benchmarks.vla import DECODE, METHODS, SIM, Clone
 from robotrl.benchmarks.vla_decode import Size
@@ -50,7 +51,7 @@ def test_every_method_on_every_seed_and_the_decoding():
 @pytest.mark.parametrize("slowdown", [0.5, 60.0])
 @pytest.mark.parametrize("name", METHODS)
 def test_what_a_cell_runs_is_a_valid_config(name, slowdown, tmp_path, monkeypatch):
-    monkeypatch.setattr(vla_stages, "slowdown_in_bf16", lambda: slowdown)
+    monkeypatch.setattr(half, "slowdown_in_bf16", lambda: slowdown)
     method = METHODS[name]
     look, read, clone = vla_stages.configs(method.stages, method.clone, 2, tmp_path)
     tune = vla_cell.tune_cfg(method, 2, tmp_path / "clone", tmp_path if method.teacher else None)
@@ -106,6 +107,18 @@ def test_the_table_and_its_picture():
         "3",
     ]
     assert lines[-1].startswith("| 4.5 million | 900 a second | 600 | 1.5 (")
+    (_, _, *rows) = vla.seeds(document).splitlines()
+    assert [cell.strip() for cell in rows[1].strip("|").split("|")] == [
+        "token VLA, GRPO",
+        "1",
+        "40 (0 to 100) %",
+        "**80 (0 to 100) %**",
+        "20 to 50 (0 to 100) %",
+        "200 k",
+        "1 min",
+        "20, 40, 60, 80 %",
+    ]
+    assert len(rows) == 3, "how fast tokens are said is no row"
     text = vla.pictures(document)["vla.svg"].decode()
     assert "token VLA, GRPO" in text and "SRPO" not in text
 
