@@ -2,10 +2,10 @@
 
 A cell lets a small policy look and read in the frames of 1,000 demonstrations of three families of instructions and in
 scenes of its own, clones some of the demonstrations, fine-tunes the clone, and judges both on 256 starts that nothing
-else saw (split `test`), once with compositions of words that training said, once with those that it never said. Four
-ways to fine-tune start from the same weak clone of 150 demonstrations; a clone of all 1,000 teaches one of them. Two
-are for policies that flow, and start from a clone of their own. What comes before fine-tuning is made once for each
-seed, and kept beside the cells. Another cell measures how fast tokens are said.
+else saw (split `test`), once with compositions of words that training said, once with those that it never said. Five
+ways to fine-tune start from the same weak clone of 150 demonstrations, of which a clone of all 1,000 teaches one, and
+one starts from a clone of 300. Two are for policies that flow, and start from a clone of their own. What comes before
+fine-tuning is made once for each seed, and kept beside the cells. Another cell measures how fast tokens are said.
 """
 
 from __future__ import annotations
@@ -69,6 +69,8 @@ class Method(NamedTuple):
     """The clone that teaches."""
     changes: tuple[str, ...] = ()
     """Settings of the clone that fine-tuning changes."""
+    lr_end: float = 1.0
+    """The part of its learning rate that fine-tuning ends with."""
 
 
 TOKEN = Stages("token", "look", "read", "bc-token", bf16=False)
@@ -76,11 +78,15 @@ FLOW = Stages("flow", "look-flow", "read-flow", "bc-flow", bf16=True)
 COLD = ("temperature=0.5",)
 """For draws that last, which lead further."""
 WEAK = Clone(FEW, 600)
+BETTER = Clone(300, 800)
 FLOWN = Clone(DEMOS, 1000)
 """As weak, of all demonstrations."""
 METHODS = {
     "grpo": Method("token VLA, GRPO", TOKEN, WEAK, "grpo", changes=COLD),
     "grpo-return": Method("token VLA, GRPO on the sim's reward", TOKEN, WEAK, "grpo-return", changes=COLD),
+    "grpo-return-better": Method(
+        "token VLA, the same from a better clone, rate falling", TOKEN, BETTER, "grpo-return", changes=COLD, lr_end=0.1
+    ),
     "srpo": Method("token VLA, SRPO by its own sight", TOKEN, WEAK, "srpo", changes=COLD),
     "srpo-places": Method("token VLA, SRPO by where things are", TOKEN, WEAK, "srpo-places", changes=COLD),
     "opd": Method("token VLA, taught by a better clone", TOKEN, WEAK, "opd", Clone(DEMOS, 1200)),

@@ -71,6 +71,7 @@ def test_what_a_cell_runs_is_a_valid_config(name, slowdown, tmp_path, monkeypatc
     options = sim_options(tune.sim.options)
     assert len(options["families"].split(",")) >= 3 and "compositions" not in options
     assert bool(getattr(tune.algo, "teacher", "")) == bool(method.teacher)
+    assert tune.algo.lr_end == method.lr_end
 
 
 def test_what_starts_from_the_same_clone_is_told_by_its_way_to_the_success_of_binary_rewards():
