@@ -37,9 +37,13 @@ class Size(NamedTuple):
     batch: int
 
 
+SMALL, LARGE = TextCfg(256, 5, 8, 8, 704, 1024, 64, 256), TextCfg(768, 12, 12, 12, 2048, 32064, 64, 256)
 SIZES = {
-    "5m": Size(TextCfg(256, 5, 8, 8, 704, 1024, 64, 256), 64),
-    "100m": Size(TextCfg(768, 12, 12, 12, 2048, 32064, 64, 256), 16),
+    "5m": Size(SMALL, 64),
+    "100m": Size(LARGE, 16),
+    # as one robot asks
+    "5m_alone": Size(SMALL, 1),
+    "100m_alone": Size(LARGE, 1),
 }
 TOY = TowerCfg(32, 2, 2, 64, 16, 32)
 """Towers are there because the network has some; nothing is seen here."""
@@ -79,7 +83,8 @@ def measure(size: Size, rounds: int = ROUNDS, tokens: int = TOKENS) -> Figure:
         return once
 
     found = paired({"ours": rate(ours), PEER: rate(peer)}, rounds)
-    note = f"{parameters / 1e6:.1f} million parameters, {size.batch} rows, {tokens} tokens behind {PREFIX}, float32"
+    rows = f"{size.batch} row{'s' if size.batch > 1 else ''}"
+    note = f"{parameters / 1e6:.1f} million parameters, {rows}, {tokens} tokens behind {PREFIX}, float32"
     return found.figure("ours", PEER, "tokens/s", "higher", note)
 
 

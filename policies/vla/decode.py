@@ -3,45 +3,21 @@
 Any of `transformers` goes on with its own cache. For a Llama there is a faster way: `transformers` computes the whole
 last layer of the prefix, of which one row is needed, and puts each new key behind a copy of all those before it. Here
 the last layer is computed for the token that speaks alone, the prefix's keys stay where they are, and rotations and
-masks are made once for all tokens. Where nobody asks for gradients, a CPU multiplies by matrices that were brought into
-its own order first, once for all tokens.
+masks are made once for all tokens. `decode_plain` has a faster one yet, for a Llama that nobody watches.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention, silu
 from transformers import DynamicCache, LlamaModel
 
-Map = Callable[[Tensor], Tensor]
-HOOKS = ("_forward_pre_hooks", "_forward_hooks")
-"""Where torch keeps who listens to a layer."""
-
-
-class Masks(NamedTuple):
-    """What is added to attention, 0 or the lowest number."""
-
-    prefix: Tensor
-    """(B, 1, L, L) among the prefix."""
-    after: Tensor
-    """(B, 1, 1, L) of the prefix, for all that comes after it: the lowest number where there is a gap."""
-
-
-class Reader(Protocol):
-    """Reads a prefix, then one token after the other."""
-
-    def read(self, embeddings: Tensor, last: Tensor) -> Tensor:
-        """The hidden state (B, 1, D) of a prefix (B, L, D) at its last token (B,)."""
-        ...
-
-    def step(self, new: Tensor) -> Tensor:
-        """The hidden state (B, 1, D) of the next token's embedding (B, 1, D)."""
-        ...
+from robotrl.policies.vla.decode_parts import Map, Masks, Reader, Turn, turn_to
+from robotrl.policies.vla.decode_plain import PlainReader, is_plain
 
 
 def reader(model: Any, masks: Masks, at: Tensor, behind: Tensor) -> Reader:
@@ -54,8 +30,9 @@ def reader(model: Any, masks: Masks, at: Tensor, behind: Tensor) -> Reader:
         behind: (B, T) or (n, B, T) those of T tokens after it.
     """
     # what inherits from a Llama may compute otherwise
-    kind = LlamaReader if type(model) is LlamaModel else CachedReader
-    return kind(model, masks, at, behind)
+    if type(model) is not LlamaModel:
+        return CachedReader(model, masks, at, behind)
+    return (PlainReader if is_plain(model) else LlamaReader)(model, masks, at, behind)
 
 
 class CachedReader:
@@ -133,36 +110,16 @@ class Kept(NamedTuple):
     new_values: Tensor
 
 
-class Turn(NamedTuple):
-    """Rotation to positions."""
-
-    cos: Tensor
-    """(B, 1, T, width)"""
-    sin: Tensor
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Queries or keys (B, heads, T, width) at their places."""
-        a, b = x.chunk(2, dim=-1)
-        return x * self.cos + torch.cat([-b, a], dim=-1) * self.sin
-
-
 def layers(model: Any) -> list[Layer]:
     """Those of a `LlamaModel`."""
     found: list[Layer] = []
     for layer in model.layers:
         attention, mlp = layer.self_attn, layer.mlp
         inside = (attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj)
-        query, key, value, out = map(_ordered, inside)
-        gate, up, down = map(_ordered, (mlp.gate_proj, mlp.up_proj, mlp.down_proj))
         norms = layer.input_layernorm, layer.post_attention_layernorm
-        found.append(Layer(norms[0], query, key, value, out, norms[1], gate, up, down, attention.head_dim))
+        after = (mlp.gate_proj, mlp.up_proj, mlp.down_proj)
+        found.append(Layer(norms[0], *inside, norms[1], *after, attention.head_dim))
     return found
-
-
-def turn_to(model: Any, at: Tensor, like: Tensor) -> Turn:
-    """Rotation to the positions (B, T)."""
-    cos, sin = model.rotary_emb(like, at)
-    return Turn(cos[:, None], sin[:, None])
 
 
 def each_of(turn: Turn) -> list[Turn]:
@@ -244,19 +201,3 @@ def _attend(q: Tensor, memory: Kept, hidden_from: Tensor) -> Tensor:
     length = memory.keys.shape[2]
     out = share[..., :length] @ memory.values + share[..., length:] @ memory.new_values
     return out.reshape(batch, 1, heads * width)
-
-
-# products
-
-
-def _ordered(module: Any) -> Map:
-    """A linear layer whose matrix lies as oneDNN multiplies by it; whatever else it is, as it is."""
-    plain = type(module) is nn.Linear and module.weight.device.type == "cpu" and module.weight.dtype == torch.float32
-    # who asks for gradients, traces, casts, or wants to know what is called, gets the layer itself
-    watched = torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu")
-    heard = plain and any(vars(module)[hooks] for hooks in HOOKS)
-    if not plain or watched or heard or not torch.backends.mkldnn.is_available():
-        return module
-    ops: Any = torch.ops.mkldnn
-    matrix = ops._reorder_linear_weight(module.weight.detach(), None)
-    return lambda x: ops._linear_pointwise(x, matrix, module.bias, "none", [], "")

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from robotrl.errors import ConfigError, unknown
 from robotrl.policies.vla import decode
 from robotrl.policies.vla.bins import to_ids
+from robotrl.policies.vla.decode_parts import Masks
 
 Decoding = Literal["autoregressive", "parallel"]
 DECODINGS: tuple[Decoding, ...] = ("autoregressive", "parallel")
@@ -207,7 +208,7 @@ class Speaker(nn.Module, ABC):
         hidden_from = hiding(there[:, None], embeddings.dtype)
         at = self.places(there, picture)
         behind = at[..., -1:] + 1 + torch.arange(count - 1, device=at.device)
-        goes_on = decode.reader(self.stack, decode.Masks(mask, hidden_from), at, behind)
+        goes_on = decode.reader(self.stack, Masks(mask, hidden_from), at, behind)
         hidden = goes_on.read(embeddings, last_of(there))
         said = [choose(self.head(hidden))[:, 0]]
         while len(said) < count:

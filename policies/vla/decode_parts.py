@@ -1,0 +1,51 @@
+"""What all that goes on from a prefix have in common; see `robotrl.policies.vla.decode`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+Map = Callable[[Tensor], Tensor]
+
+
+class Masks(NamedTuple):
+    """What is added to attention, 0 or the lowest number."""
+
+    prefix: Tensor
+    """(B, 1, L, L) among the prefix."""
+    after: Tensor
+    """(B, 1, 1, L) of the prefix, for all that comes after it: the lowest number where there is a gap."""
+
+
+class Reader(Protocol):
+    """Reads a prefix, then one token after the other."""
+
+    def read(self, embeddings: Tensor, last: Tensor) -> Tensor:
+        """The hidden state (B, 1, D) of a prefix (B, L, D) at its last token (B,)."""
+        ...
+
+    def step(self, new: Tensor) -> Tensor:
+        """The hidden state (B, 1, D) of the next token's embedding (B, 1, D)."""
+        ...
+
+
+class Turn(NamedTuple):
+    """Rotation to positions."""
+
+    cos: Tensor
+    """(B, 1, T, width)"""
+    sin: Tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Queries or keys (B, heads, T, width) at their places."""
+        a, b = x.chunk(2, dim=-1)
+        return x * self.cos + torch.cat([-b, a], dim=-1) * self.sin
+
+
+def turn_to(model: Any, at: Tensor, like: Tensor) -> Turn:
+    """Rotation to the positions (B, T)."""
+    cos, sin = model.rotary_emb(like, at)
+    return Turn(cos[:, None], sin[:, None])

@@ -1,0 +1,180 @@
+"""A plain Llama in float32 that goes on where nobody asks for gradients: how policies say tokens while they act.
+
+Keys and values of the whole sentence have their places beforehand, and are written where they belong: nothing is put
+behind a copy of what was there. Queries, keys and values are one product, and so are both halves of the MLP. On a CPU
+matrices are brought into its own order first, once for all tokens; a single row is not worth that.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, silu
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+from robotrl.policies.vla.decode_parts import Map, Masks, Turn, turn_to
+
+HOOKS = ("_forward_pre_hooks", "_forward_hooks")
+"""Where torch keeps who listens to a layer."""
+
+
+def is_plain(model: Any) -> bool:
+    """Whether a `LlamaModel` may be read by its numbers alone.
+
+    Who asks for gradients, traces or casts, adapts a layer, or wants to know what is called, needs the layers
+    themselves.
+    """
+    watched = torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.jit.is_tracing()
+    if watched or torch.is_autocast_enabled(model.device.type) or model.dtype != torch.float32:
+        return False
+    parts = [part for layer in model.layers for part in layer.modules()] + [model.norm]
+    if any(vars(part)[hooks] for part in parts for hooks in HOOKS):
+        return False
+    leaves = [(part, nn.Linear) for layer in model.layers for part in _products(layer)]
+    norms = [norm for layer in model.layers for norm in (layer.input_layernorm, layer.post_attention_layernorm)]
+    leaves += [(norm, LlamaRMSNorm) for norm in (*norms, model.norm)]
+    return all(type(part) is kind for part, kind in leaves)
+
+
+class PlainReader:
+    """Goes on as this module describes; see `decode.reader`."""
+
+    def __init__(self, model: Any, masks: Masks, at: Tensor, behind: Tensor) -> None:
+        self._model, self._masks, self._at, self._behind = model, masks, at, behind
+        self._length = 0
+
+    def read(self, embeddings: Tensor, last: Tensor) -> Tensor:
+        """See `Reader`."""
+        x, model, length = embeddings, self._model, embeddings.shape[1]
+        rows, whole = torch.arange(len(x), device=x.device), length + self._behind.shape[-1]
+        self._layers = [_layer(layer, len(x)) for layer in model.layers]
+        self._kept: list[Kept] = []
+        turn, seen = turn_to(model, self._at, x), self._masks.prefix
+        for layer in self._layers:
+            asking, keys, values = _heads(layer, _normed(layer.norm, x), turn)
+            shape = (len(x), layer.shared, whole, layer.width)
+            kept = Kept(keys.new_empty(shape), values.new_empty(shape))
+            kept.keys[:, :, :length], kept.values[:, :, :length] = keys, values
+            self._kept.append(kept)
+            if layer is self._layers[-1]:
+                # what the others would say is not asked
+                asking, x = asking[rows, :, last][:, :, None], x[rows, last][:, None]
+                seen = seen[rows, :, last][:, :, None]
+            x = _after(layer, x, _attend(layer, asking, kept, length, seen))
+        self._turns = turn_to(model, self._behind, x)
+        # of what is said nothing is hidden
+        self._hidden_from = x.new_zeros((len(x), 1, 1, whole))
+        self._hidden_from[..., :length] = self._masks.after
+        self._length = self._prefix = length
+        return _normed(_norm(model.norm), x)
+
+    def step(self, new: Tensor) -> Tensor:
+        """See `Reader`."""
+        x, place = new, self._length - self._prefix
+        turn = Turn(*(part[:, :, place : place + 1] for part in self._turns))
+        at, self._length = self._length, self._length + 1
+        seen = self._hidden_from[..., : self._length]
+        for layer, kept in zip(self._layers, self._kept, strict=True):
+            asking, keys, values = _heads(layer, _normed(layer.norm, x), turn)
+            kept.keys[:, :, at : self._length], kept.values[:, :, at : self._length] = keys, values
+            x = _after(layer, x, _attend(layer, asking, kept, self._length, seen))
+        return _normed(_norm(self._model.norm), x)
+
+
+class Norm(NamedTuple):
+    """By the root of the mean square."""
+
+    weight: Tensor
+    eps: float
+
+
+class Layer(NamedTuple):
+    """The numbers of a layer, ready to be multiplied by."""
+
+    norm: Norm
+    heads: Map
+    """To queries, keys and values, side by side."""
+    out: Map
+    mlp_norm: Norm
+    gate_up: Map
+    down: Map
+    asking: int
+    """Heads that ask."""
+    shared: int
+    """Heads of keys, each for as many that ask."""
+    width: int
+    """Of a head."""
+
+
+class Kept(NamedTuple):
+    """What one layer remembers, with room for what will be said."""
+
+    keys: Tensor
+    """(B, heads, L + T, width) with positions in them."""
+    values: Tensor
+
+
+def _products(layer: Any) -> tuple[nn.Module, ...]:
+    attention, mlp = layer.self_attn, layer.mlp
+    projections = (attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj)
+    return (*projections, mlp.gate_proj, mlp.up_proj, mlp.down_proj)
+
+
+def _layer(layer: Any, rows: int) -> Layer:
+    query, key, value, out, gate, up, down = _products(layer)
+    width = layer.self_attn.head_dim
+    return Layer(
+        _norm(layer.input_layernorm),
+        _map(rows, query, key, value),
+        _map(rows, out),
+        _norm(layer.post_attention_layernorm),
+        _map(rows, gate, up),
+        _map(rows, down),
+        query.weight.shape[0] // width,
+        key.weight.shape[0] // width,
+        width,
+    )
+
+
+def _norm(norm: Any) -> Norm:
+    return Norm(norm.weight, norm.variance_epsilon)
+
+
+def _map(rows: int, *linears: Any) -> Map:
+    """Linear layers of one input as one product, for so many rows at least."""
+    weight = torch.cat([x.weight for x in linears]) if len(linears) > 1 else linears[0].weight
+    bias = None if linears[0].bias is None else torch.cat([x.bias for x in linears])
+    if rows == 1 or weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
+        return lambda x: linear(x, weight, bias)
+    ops: Any = torch.ops.mkldnn
+    ordered = ops._reorder_linear_weight(weight.detach(), None)
+    return lambda x: ops._linear_pointwise(x, ordered, bias, "none", [], "")
+
+
+def _normed(norm: Norm, x: Tensor) -> Tensor:
+    return rms_norm(x, x.shape[-1:], norm.weight, norm.eps)
+
+
+def _heads(layer: Layer, normed: Tensor, turn: Turn) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values (B, heads, T, width), the former two at their places."""
+    found = layer.heads(normed).unflatten(2, (-1, layer.width)).transpose(1, 2)
+    turning, values = found.split([layer.asking + layer.shared, layer.shared], dim=1)
+    asking, keys = turn(turning).split([layer.asking, layer.shared], dim=1)
+    return asking, keys, values
+
+
+def _attend(layer: Layer, asking: Tensor, kept: Kept, length: int, hidden_from: Tensor) -> Tensor:
+    """(B, Q, heads * width) of queries (B, heads, Q, width) to the first places of what is kept."""
+    keys, values = kept.keys[:, :, :length], kept.values[:, :, :length]
+    grouped = layer.asking != layer.shared
+    mixed = scaled_dot_product_attention(asking, keys, values, attn_mask=hidden_from, enable_gqa=grouped)
+    return mixed.transpose(1, 2).flatten(2)
+
+
+def _after(layer: Layer, x: Tensor, mixed: Tensor) -> Tensor:
+    """The rest of a layer: what attention gave is added, then what the MLP makes of it."""
+    x = x + layer.out(mixed)
+    gate, up = layer.gate_up(_normed(layer.mlp_norm, x)).chunk(2, dim=-1)
+    return x + layer.down(silu(gate) * up)
