@@ -26,7 +26,7 @@ def is_plain(model: Any) -> bool:
     Who asks for gradients, traces or casts, adapts a layer, or wants to know what is called, needs the layers
     themselves.
     """
-    watched = torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.jit.is_tracing()
+    watched = torch.is_grad_enabled() or torch.compiler.is_compiling()
     if watched or torch.is_autocast_enabled(model.device.type) or model.dtype != torch.float32:
         return False
     parts = [part for layer in model.layers for part in layer.modules()] + [model.norm]
@@ -116,7 +116,7 @@ class Kept(NamedTuple):
     values: Tensor
 
 
-def _products(layer: Any) -> tuple[nn.Module, ...]:
+def _products(layer: Any) -> tuple[Any, ...]:
     attention, mlp = layer.self_attn, layer.mlp
     projections = (attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj)
     return (*projections, mlp.gate_proj, mlp.up_proj, mlp.down_proj)
@@ -142,10 +142,12 @@ def _norm(norm: Any) -> Norm:
     return Norm(norm.weight, norm.variance_epsilon)
 
 
-def _map(rows: int, *linears: Any) -> Map:
+def _map(rows: int, first: Any, *others: Any) -> Map:
     """Linear layers of one input as one product, for so many rows at least."""
-    weight = torch.cat([x.weight for x in linears]) if len(linears) > 1 else linears[0].weight
-    bias = None if linears[0].bias is None else torch.cat([x.bias for x in linears])
+    weight, bias = first.weight, first.bias
+    if others:
+        weight = torch.cat([weight, *(x.weight for x in others)])
+        bias = None if bias is None else torch.cat([bias, *(x.bias for x in others)])
     if rows == 1 or weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
         return lambda x: linear(x, weight, bias)
     ops: Any = torch.ops.mkldnn
