@@ -107,6 +107,7 @@ def run_cell(cfg: TrainCfg[Any, Any] | None, seed: int, out: Path, episodes: int
         **judged(drive(sim, act, episodes)),
         "env_steps": env_steps,
         "train_s": train_s,
+        "bf16": cfg.algo.bf16,
         "env_steps_per_s": env_steps / train_s if env_steps else None,
     }
 

@@ -10,6 +10,7 @@ fine-tuning is made once for each seed, and kept beside the cells. Another cell 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -43,7 +44,7 @@ class Stages(NamedTuple):
     read: str
     clone: str
     bf16: bool
-    """Whether all this learns in bfloat16 where the processor has units for it, which costs no success (docs/vla.md).
+    """Whether all this learns in bfloat16 where the processor has units for it: no success lost (docs/vla-study.md).
     Fine-tuning does not: by reward it then gains less."""
 
 
@@ -85,7 +86,12 @@ METHODS = {
     "grpo": Method("token VLA, GRPO", TOKEN, WEAK, "grpo", changes=COLD),
     "grpo-return": Method("token VLA, GRPO on the sim's reward", TOKEN, WEAK, "grpo-return", changes=COLD),
     "grpo-return-better": Method(
-        "token VLA, the same from a better clone, rate falling", TOKEN, BETTER, "grpo-return", changes=COLD, lr_end=0.1
+        "token VLA, GRPO on the sim's reward, better clone, rate falling",
+        TOKEN,
+        BETTER,
+        "grpo-return",
+        changes=COLD,
+        lr_end=0.1,
     ),
     "srpo": Method("token VLA, SRPO by its own sight", TOKEN, WEAK, "srpo", changes=COLD),
     "srpo-places": Method("token VLA, SRPO by where things are", TOKEN, WEAK, "srpo-places", changes=COLD),
@@ -237,10 +243,10 @@ def seeds(document: Mapping[str, Any]) -> str:
                 str(cell["seed"]),
                 _whole(result["base"]),
                 f"**{_whole(result['success'])}**",
-                f"{100 * result['held_out_base']['value']:.0f} to {_whole(result['held_out_success'])}",
+                f"{_percent(result['held_out_base']['value'])} to {_whole(result['held_out_success'])}",
                 count(Figure(result["env_steps"], "env steps")),
                 f"{result['train_s'] / 60:.0f} min",
-                ", ".join(f"{100 * point['success']:.0f}" for point in result["curve"]) + " %",
+                ", ".join(str(_percent(point["success"])) for point in result["curve"]) + " %",
             )
             lines.append(f"| {' | '.join(row)} |")
     return "\n".join(lines)
@@ -248,8 +254,13 @@ def seeds(document: Mapping[str, Any]) -> str:
 
 def _whole(share: Mapping[str, float]) -> str:
     """A share with its interval, in whole percent."""
-    value, low, high = (100 * share[name] for name in ("value", "low", "high"))
-    return f"{value:.0f} ({low:.0f} to {high:.0f}) %"
+    value, low, high = (_percent(share[name]) for name in ("value", "low", "high"))
+    return f"{value} ({low} to {high}) %"
+
+
+def _percent(share: float) -> int:
+    """Halves are rounded up."""
+    return math.floor(100 * share + 0.5)
 
 
 PARTS = {"seeds": seeds}

@@ -286,6 +286,21 @@ def test_the_learning_rate_falls_along_a_line(monkeypatch: pytest.MonkeyPatch, e
     assert made.state()["iteration"] == 2
 
 
+def test_states_of_before_the_rate_could_fall_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have a carry of one number, and do not say which iteration comes."""
+    whole, cut = learner(), learner()
+    for made in (whole, cut):
+        rigged(monkeypatch, made, [True, False, False, False, False, False, True, True])
+        made.iterate()
+    state = kit.snapshot(cut.state())
+    del state["iteration"]
+    state["engine"]["carry"] = state["engine"]["carry"][:1]
+    again = learner()
+    again.load(state)
+    rigged(monkeypatch, again, [True, False, False, False, False, False, True, True])
+    assert again.iterate() == whole.iterate()
+
+
 def test_what_is_evaluated_is_the_average_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """One update for each iteration: a half of what was, and a half of what is."""
     made = learner(replace(CFG, minibatch=512, lr=1e-3, ema=0.5))

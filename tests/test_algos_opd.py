@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import learner_kit as kit
 import numpy as np
 import pytest
 import torch
@@ -82,7 +83,7 @@ def shown() -> dict[str, Tensor]:
 
 
 def student(teacher: str, **changes: Any) -> OpdLearner:
-    cfg = OpdCfg(teacher=teacher, iterations=2, minibatch=32, **changes)
+    cfg = replace(OpdCfg(teacher=teacher, iterations=2, minibatch=32), **changes)
     return cfg.build(Setup(tabletop, None, policy_on(tabletop(1)), None, seed=0))
 
 
@@ -117,6 +118,20 @@ def test_a_student_comes_nearer_to_its_teacher(tmp_path: Path, divergence: Any) 
         scalars = made.iterate()
     assert far() < 0.9 * before
     assert np.isfinite(list(scalars.values())).all()
+
+
+@pytest.mark.parametrize("end", [1.0, 0.5])
+def test_the_learning_rate_falls_along_a_line(tmp_path: Path, end: float) -> None:
+    """The second of two iterations is halfway; Adam's first step is as long as the rate."""
+    teacher = policy_on(tabletop(1))
+    teacher.net.language_model.lm_head.weight.data *= 1.5
+    made = student(saved(tmp_path / "teacher", teacher), lr=1e-3, lr_end=end, minibatch=1024)
+    made.load({**kit.snapshot(made.state()), "iteration": 1})
+    before = {key: value.clone() for key, value in made.policy.state_dict().items()}
+    made.iterate()
+    after = made.policy.state_dict()
+    step = max(float((after[key] - x).abs().max()) for key, x in before.items() if x.is_floating_point())
+    assert step == pytest.approx(1e-3 * (1 + end) / 2, rel=0.02)
 
 
 def test_a_stopped_distillation_ends_the_same(tmp_path: Path) -> None:

@@ -122,6 +122,18 @@ def test_who_looks_at_layers_gets_the_layers(change: Callable[[LlamaModel], None
         assert isinstance(made(model, there, model.dtype), LlamaReader)
 
 
+def test_another_activation_is_computed_with() -> None:
+    """The loops of our own have SiLU, as published models do."""
+    model = llama()
+    layers: Any = model.layers
+    for layer in layers:
+        layer.mlp.act_fn = torch.nn.GELU()
+    model.config.hidden_act = "gelu"
+    with torch.no_grad():
+        assert isinstance(made(model, sentence(2)[1]), CachedReader)
+        assert torch.allclose(said(model, 3), whole(model, 3), atol=2e-5)
+
+
 def test_gradients_half_precision_and_other_models_get_the_layers() -> None:
     model = llama()
     _, there, _ = sentence(2)

@@ -29,8 +29,8 @@ def reader(model: Any, masks: Masks, at: Tensor, behind: Tensor) -> Reader:
         at: (B, L) or (n, B, L) positions of the prefix.
         behind: (B, T) or (n, B, T) those of T tokens after it.
     """
-    # what inherits from a Llama may compute otherwise
-    if type(model) is not LlamaModel:
+    # what inherits from a Llama may compute otherwise, and this module has the activation of the published ones alone
+    if type(model) is not LlamaModel or model.config.hidden_act != "silu":
         return CachedReader(model, masks, at, behind)
     return (PlainReader if is_plain(model) else LlamaReader)(model, masks, at, behind)
 

@@ -1,8 +1,9 @@
-"""A plain Llama in float32 that goes on where nobody asks for gradients: how policies say tokens while they act.
+"""A plain Llama in float32 on a CPU that goes on where nobody asks for gradients: how policies say tokens as they act.
 
 Keys and values of the whole sentence have their places beforehand, and are written where they belong: nothing is put
-behind a copy of what was there. Queries, keys and values are one product, and so are both halves of the MLP. On a CPU
-matrices are brought into its own order first, once for all tokens; a single row is not worth that.
+behind a copy of what was there. Queries, keys and values are one product, and so are both halves of the MLP. Matrices
+are brought into oneDNN's order first, once for all tokens; a single row is not worth that. All this makes a copy of the
+layers' weights for a sentence, which a GPU may not have the memory for.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ def is_plain(model: Any) -> bool:
     Who asks for gradients, traces or casts, adapts a layer, or wants to know what is called, needs the layers
     themselves.
     """
-    watched = torch.is_grad_enabled() or torch.compiler.is_compiling()
-    if watched or torch.is_autocast_enabled(model.device.type) or model.dtype != torch.float32:
+    if model.device.type != "cpu" or model.dtype != torch.float32:
+        return False
+    if torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu"):
         return False
     parts = [part for layer in model.layers for part in layer.modules()] + [model.norm]
     if any(vars(part)[hooks] for part in parts for hooks in HOOKS):
@@ -148,7 +150,7 @@ def _map(rows: int, first: Any, *others: Any) -> Map:
     if others:
         weight = torch.cat([weight, *(x.weight for x in others)])
         bias = None if bias is None else torch.cat([bias, *(x.bias for x in others)])
-    if rows == 1 or weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
+    if rows == 1 or not torch.backends.mkldnn.is_available():
         return lambda x: linear(x, weight, bias)
     ops: Any = torch.ops.mkldnn
     ordered = ops._reorder_linear_weight(weight.detach(), None)
