@@ -17,6 +17,8 @@ PANEL_IN = (4.6, 3.4)
 """Width and height of a panel, in inches."""
 
 LEGEND_ROW_IN, LEGEND_COLUMNS = 0.22, 3
+LETTER_IN, HANDLE_IN = 0.056, 0.55
+"""Width of a letter of the legend, and of the line beside a label with the gaps around."""
 BESIDE = "the other methods"
 
 Curve = Sequence[tuple[float, float]]
@@ -96,7 +98,8 @@ def svg(panels: Sequence[Sequence[Panel]]) -> bytes:
     with mpl.rc_context({"svg.hashsalt": "robotrl", "svg.fonttype": "none", "font.family": "sans-serif"}):
         width, height = PANEL_IN
         columns = len(panels[0])
-        below = LEGEND_ROW_IN * math.ceil(len(told) / LEGEND_COLUMNS)
+        beside = legend_columns(told, width * columns)
+        below = LEGEND_ROW_IN * math.ceil(len(told) / beside)
         figure = Figure(figsize=(width * columns, height * len(panels) + below))
         axes: Any = figure.subplots(len(panels), columns, squeeze=False)
         for row, row_axes in zip(panels, axes, strict=True):
@@ -109,7 +112,7 @@ def svg(panels: Sequence[Sequence[Panel]]) -> bytes:
             [handles[label] for label in told],
             told,
             loc="lower center",
-            ncols=LEGEND_COLUMNS,
+            ncols=beside,
             frameon=False,
             fontsize=8,
         )
@@ -117,6 +120,12 @@ def svg(panels: Sequence[Sequence[Panel]]) -> bytes:
         out = io.BytesIO()
         figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
     return out.getvalue()
+
+
+def legend_columns(labels: Sequence[str], width_in: float) -> int:
+    """How many labels of a legend fit beside each other, the longest one deciding; one at least."""
+    widest = HANDLE_IN + LETTER_IN * max(map(len, labels), default=0)
+    return max(1, min(LEGEND_COLUMNS, int(width_in / widest)))
 
 
 def _short(value: float, _: int) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from robotrl import config as configs
 from robotrl.benchmarks import finetune, finetune_cell
-from robotrl.benchmarks.curves import mean_curve
+from robotrl.benchmarks.curves import legend_columns, mean_curve
 from robotrl.benchmarks.finetune import METHODS, TASKS
 
 
@@ -124,6 +124,12 @@ def test_every_method_has_a_page_that_shows_its_curve():
     for page in finetune.PAGES:
         text = (Path(__file__).parents[1] / "docs" / "algorithms" / f"{page}.md").read_text()
         assert f"(../images/finetune-{page}.svg)" in text
+
+
+def test_a_legend_has_as_many_columns_as_fit():
+    assert legend_columns(["GRPO", "SRPO"], 9.2) == 3
+    assert legend_columns(["GRPO", "a" * 63], 9.2) == 2
+    assert legend_columns(["a" * 200], 9.2) == 1 and legend_columns([], 9.2) == 3
 
 
 def test_the_mean_of_curves_lies_where_all_of_them_are_known():
