@@ -17,6 +17,7 @@ from robotrl.benchmarks import bev_peers
 from robotrl.benchmarks.bev_start import Start, start
 from robotrl.benchmarks.bev_tape import Tape, make, record, route
 from robotrl.benchmarks.figures import Figure, Paired, paired, spread
+from robotrl.benchmarks.markdown import table_head, table_row
 from robotrl.benchmarks.runner import number
 from robotrl.benchmarks.spinner import beside_busy_core
 from robotrl.benchmarks.stepping_tape import Route
@@ -294,7 +295,7 @@ def table(document: Mapping[str, Any]) -> str:
     """Markdown: one row a figure, targets beside it."""
     figures = {key: Figure.from_json(value) for key, value in document["figures"].items()}
     head = ("", "ours", "lowest to highest", "target", "beside it", "its", "ratio")
-    lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
+    lines = table_head(head)
     for key, figure in figures.items():
         row = [label(key), f"**{number(figure.value)} {figure.unit}**"]
         row.append("" if figure.low is None else f"{number(figure.low)} to {number(figure.high)}")
@@ -306,7 +307,7 @@ def table(document: Mapping[str, Any]) -> str:
         else:
             ratio = f"{number(figure.ratio)} ({number(figure.ratio_low)} to {number(figure.ratio_high)})"
             row += [figure.peer, number(figure.peer_value), ratio]
-        lines.append(f"| {' | '.join(row)} |")
+        lines.append(table_row(row))
     return "\n".join(lines)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from robotrl.benchmarks.cells import OUT, Cell, CellResult
 from robotrl.benchmarks.figures import Figure
+from robotrl.benchmarks.markdown import table_head
 from robotrl.fn.stats import bootstrap
 
 DESCRIPTION = "driving scores of planners on unseen maps, and what the minibatch does to two rewards; three seeds each"
@@ -119,7 +120,7 @@ def table(document: Mapping[str, Any]) -> str:
     ]
     if study:
         head = ("reward, 5 million samples", *(f"minibatch {size:,}" for size in MINIBATCHES), "largest less smallest")
-        lines += ["", "| " + " | ".join(head) + " |", "| " + " | ".join("---" for _ in head) + " |", *study]
+        lines += ["", *table_head(head), *study]
     return "\n".join(lines)
 
 

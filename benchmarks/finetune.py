@@ -15,6 +15,7 @@ from robotrl.benchmarks.cells import OUT, Cell, CellResult
 from robotrl.benchmarks.columns import column, count, percent, seconds, spread, steps_to
 from robotrl.benchmarks.curves import Panel, by_cost, svg
 from robotrl.benchmarks.figures import Figure
+from robotrl.benchmarks.markdown import table_head, table_row
 
 DESCRIPTION = (
     "success of each fine-tuning method on three tasks and three seeds, from clones of the same demonstrations"
@@ -245,8 +246,7 @@ def table(document: Mapping[str, Any]) -> str:
             parts += [
                 f"`{setting.sim}`",
                 "",
-                f"| {' | '.join(head)} |",
-                f"|{' --- |' * len(head)}",
+                *table_head(head),
                 *rows,
                 "",
             ]
@@ -272,4 +272,4 @@ def _row(figures: Mapping[str, Figure], task: str, name: str) -> str | None:
         "" if memory is None or memory.value is None else f"{memory.value:.0f} MiB",
         str(success.runs),
     )
-    return f"| {' | '.join(cells)} |"
+    return table_row(cells)

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from robotrl.benchmarks.figures import Figure, paired
+from robotrl.benchmarks.markdown import table_row
 from robotrl.deploy.realtime import sleep_until, steady, warm_leads_ns
 from robotrl.errors import RobotrlError
 
@@ -285,7 +286,7 @@ def table(document: Mapping[str, Any]) -> str:
                 "" if cpp["ratio"] is None else f"{1 / cpp['ratio']:.1f} x",
                 f"{p99:.0f} us" if prefix == "tick_us" else "",
             ]
-            lines.append(f"| {' | '.join(cells)} |")
+            lines.append(table_row(cells))
     return "\n".join(lines)
 
 

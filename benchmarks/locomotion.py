@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from robotrl.benchmarks.cells import OUT, Cell, CellResult
 from robotrl.benchmarks.figures import Figure
+from robotrl.benchmarks.markdown import table_head, table_row
 from robotrl.benchmarks.runner import number
 from robotrl.errors import unknown
 from robotrl.files import dump_json, replace_file
@@ -147,7 +148,7 @@ def table(document: Mapping[str, Any]) -> str:
     """Markdown: a row for each task that has results, then one for the quadruped."""
     figures = {key: Figure.from_json(value) for key, value in document["figures"].items()}
     head = (f"{STEPS:,} steps", *LABELS.values(), "ours at least its lower bound", "seeds", "training, one seed")
-    lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
+    lines = table_head(head)
     for task in sorted(TASKS):
         short = task.partition("/")[2]
         ours, peer = figures.get(f"{short}_return"), figures.get(f"{short}_return_sb3")
@@ -161,7 +162,7 @@ def table(document: Mapping[str, Any]) -> str:
             f"{ours.runs if ours else 0} and {peer.runs if peer else 0}",
             " and ".join(_seconds(figures.get(f"{short}_train{suffix}")) for suffix in ("", "_sb3")),
         ]
-        lines.append(f"| {' | '.join(cells)} |")
+        lines.append(table_row(cells))
     return "\n".join([*lines, *_quadruped_table(figures)])
 
 
@@ -182,7 +183,7 @@ def _quadruped_table(figures: Mapping[str, Figure]) -> list[str]:
         "",
         "| task | error of the commanded velocity | episodes without a fall | training | env steps/s | seeds |",
         "| --- | --- | --- | --- | --- | --- |",
-        f"| {' | '.join(row)} |",
+        table_row(row),
     ]
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from robotrl.benchmarks.cells import OUT, Cell, CellResult
 from robotrl.benchmarks.figures import Figure
 from robotrl.benchmarks.locomotion import compare
+from robotrl.benchmarks.markdown import table_head, table_row
 from robotrl.benchmarks.offpolicy_learn import OURS, PEER, UPDATES
 from robotrl.benchmarks.offpolicy_methods import TASK
 from robotrl.benchmarks.runner import number
@@ -74,7 +75,7 @@ def table(document: Mapping[str, Any]) -> str:
     lines: list[str] = []
     speeds = {key: figure for key, figure in figures.items() if key.startswith("updates_per_s_")}
     if speeds:
-        lines += ["| one torch thread | ours | Stable-Baselines3's SAC | times | compile |", f"|{' --- |' * 5}"]
+        lines += table_head(("one torch thread", "ours", "Stable-Baselines3's SAC", "times", "compile"))
     for key, figure in speeds.items():
         name = key.removeprefix("updates_per_s_")
         compiled = figures.get(f"compile_s_{name}")
@@ -90,12 +91,12 @@ def table(document: Mapping[str, Any]) -> str:
             times,
             seconds,
         )
-        lines.append(f"| {' | '.join(cells_)} |")
+        lines.append(table_row(cells_))
     ours, peer = figures.get("return"), figures.get("return_sb3")
     if ours is not None or peer is not None:
-        lines += ["", f"| {UPDATES:,} updates | ours | Stable-Baselines3's SAC | seeds |", f"|{' --- |' * 4}"]
+        lines += ["", *table_head((f"{UPDATES:,} updates", "ours", "Stable-Baselines3's SAC", "seeds"))]
         counts = f"{ours.runs if ours else 0} and {peer.runs if peer else 0}"
-        lines.append(f"| {TASK} | {_span(ours)} | {_span(peer)} | {counts} |")
+        lines.append(table_row((TASK, _span(ours), _span(peer), counts)))
     return "\n".join(lines)
 
 

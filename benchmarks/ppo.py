@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 from robotrl.benchmarks.figures import Figure, Paired, have, paired
+from robotrl.benchmarks.markdown import table_head, table_row
 from robotrl.benchmarks.ppo_methods import SETTINGS, TASK
 from robotrl.benchmarks.ppo_worker import Worker
 from robotrl.benchmarks.runner import number
@@ -124,7 +125,7 @@ def table(document: Mapping[str, Any]) -> str:
     """Markdown: one row a setting, both peers, and compile time beside them."""
     figures = {key: Figure.from_json(value) for key, value in document["figures"].items()}
     head = ("envs x steps", "minibatch", "ours", "Stable-Baselines3", "times", "rsl_rl on our sim", "times", "compile")
-    lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
+    lines = table_head(head)
     for name, setting in SETTINGS.items():
         found = [figures.get(f"env_steps_per_s_{name}_vs_{peer}") for peer in PEERS]
         if found[0] is None:
@@ -138,7 +139,7 @@ def table(document: Mapping[str, Any]) -> str:
             cells += ["", ""] if figure is None or figure.ratio is None else [number(figure.peer_value), _times(figure)]
         seconds = figures.get(f"compile_s_{name}")
         cells.append("" if seconds is None or seconds.value is None else f"{seconds.value:.0f} s")
-        lines.append(f"| {' | '.join(cells)} |")
+        lines.append(table_row(cells))
     return "\n".join(lines)
 
 

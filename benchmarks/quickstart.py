@@ -15,6 +15,7 @@ from typing import Any
 
 from robotrl.benchmarks.cells import OUT, Cell, CellResult
 from robotrl.benchmarks.figures import Figure
+from robotrl.benchmarks.markdown import table_row
 from robotrl.errors import unknown
 from robotrl.files import dump_json, replace_file
 
@@ -132,7 +133,7 @@ def table(document: Mapping[str, Any]) -> str:
             f"{main['wall_s']:.0f} s" if main else "",
             f"{main['peak_memory_mib']:.0f} MiB" if main else "",
         ]
-        lines.append(f"| {' | '.join(row)} |")
+        lines.append(table_row(row))
     figures = {key: Figure.from_json(value) for key, value in document["figures"].items()}
 
     def mean(name: str, scale: float, digits: int, unit: str) -> str:
@@ -147,7 +148,7 @@ def table(document: Mapping[str, Any]) -> str:
         mean("wall", 1, 0, "s"),
         mean("peak_memory", 1, 0, "MiB"),
     ]
-    lines.append(f"| {' | '.join(row)} |")
+    lines.append(table_row(row))
     return "\n".join(lines)
 
 

@@ -21,6 +21,7 @@ from typing import Any
 
 from robotrl import benchmarks
 from robotrl.benchmarks.figures import Figure
+from robotrl.benchmarks.markdown import table_head, table_row
 from robotrl.benchmarks.runner import SCHEMA_VERSION, rows
 from robotrl.errors import DataError, unknown
 from robotrl.files import read_json, replace_file
@@ -79,8 +80,8 @@ def figures_table(document: Mapping[str, Any]) -> str:
     """The figures as a Markdown table."""
     figures = {key: Figure.from_json(value) for key, value in document["figures"].items()}
     head = ("figure", "ours", "lowest to highest", "peer", "peer's", "ratio", "runs")
-    lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
-    lines += [f"| {' | '.join((row[0].replace('_', ' '), *row[1:]))} |" for row in rows(figures)]
+    lines = table_head(head)
+    lines += [table_row((row[0].replace("_", " "), *row[1:])) for row in rows(figures)]
     return "\n".join(lines)
 
 

@@ -18,6 +18,7 @@ from robotrl.benchmarks.cells import OUT, Cell, CellResult
 from robotrl.benchmarks.columns import column, count, percent, seconds, spread, steps_to
 from robotrl.benchmarks.curves import by_cost, svg
 from robotrl.benchmarks.figures import Figure
+from robotrl.benchmarks.markdown import table_head, table_row
 from robotrl.benchmarks.runner import number
 
 DESCRIPTION = "what fine-tuning adds to small vision-language-action policies, three seeds; tokens said per second"
@@ -198,7 +199,7 @@ def table(document: Mapping[str, Any]) -> str:
         f"to {100 * LEVEL:.0f} % of GRPO",
         "seeds",
     )
-    lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
+    lines = table_head(head)
     for name, method in METHODS.items():
         success = figures.get(f"{name}_success")
         if success is None:
@@ -215,25 +216,25 @@ def table(document: Mapping[str, Any]) -> str:
             "not reached" if name in RACED and reached is None else count(reached),
             str(success.runs),
         )
-        lines.append(f"| {' | '.join(row)} |")
+        lines.append(table_row(row))
     speeds = [figure for key, figure in figures.items() if key.startswith(f"{DECODE}_")]
     return "\n".join([*lines, *(_speeds(speeds) if speeds else [])])
 
 
 def _speeds(figures: Sequence[Figure]) -> list[str]:
     """Lines of the table of decoding."""
-    lines = ["", "| tokens one after the other | ours | `transformers.generate` | times |", "| --- | --- | --- | --- |"]
+    lines = ["", *table_head(("tokens one after the other", "ours", "`transformers.generate`", "times"))]
     for figure in figures:
         ratio = f"{number(figure.ratio)} ({number(figure.ratio_low)} to {number(figure.ratio_high)})"
         rates = f"{number(figure.value)} a second", number(figure.peer_value), ratio
-        lines.append(f"| {' | '.join((figure.note, *rates))} |")
+        lines.append(table_row((figure.note, *rates)))
     return lines
 
 
 def seeds(document: Mapping[str, Any]) -> str:
     """Markdown: a row a cell, with the intervals of its judgements and its success on the way."""
     head = ("method", "seed", "clone", "fine-tuned", "held-out words", "env steps", "time", f"on {VAL} `val` starts")
-    lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
+    lines = table_head(head)
     found = sorted(document["cells"].values(), key=lambda cell: int(cell["seed"]))
     for name, method in METHODS.items():
         for cell in (cell for cell in found if cell["method"] == name):
@@ -248,7 +249,7 @@ def seeds(document: Mapping[str, Any]) -> str:
                 f"{result['train_s'] / 60:.0f} min",
                 ", ".join(str(_percent(point["success"])) for point in result["curve"]) + " %",
             )
-            lines.append(f"| {' | '.join(row)} |")
+            lines.append(table_row(row))
     return "\n".join(lines)
 
 

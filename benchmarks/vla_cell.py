@@ -81,8 +81,7 @@ def run_cell(
 def tune_cfg(method: Method, seed: int, base: Path, teaches: Path | None) -> TrainCfg[Any, Any]:
     """How a clone is fine-tuned: the preset, evaluated as deployed."""
     cfg = preset(method.tune)
-    if method.lr_end < 1:
-        cfg = replace(cfg, algo=replace(cfg.algo, lr_end=method.lr_end))
+    cfg = replace(cfg, algo=replace(cfg.algo, lr_end=method.lr_end))
     if teaches is not None:
         cfg = replace(cfg, algo=replace(cfg.algo, teacher=str(teaches)))
     return replace(

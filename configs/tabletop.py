@@ -119,8 +119,21 @@ def bc_flow() -> TrainCfg[BcCfg, FlowVlaCfg]:
 
 
 def reinflow() -> TrainCfg[ReinFlowCfg, FlowVlaCfg]:
-    """Fine-tune what `tabletop-bc-flow` cloned through its denoising chain: `--init-from RUN`."""
-    return _tune(ReinFlowCfg(minibatch=240, engine="eager"), FlowVlaCfg())
+    """Fine-tune what `tabletop-bc-flow` cloned through its denoising chain, on the sim's shaped reward: `--init-from
+    RUN`."""
+    algo = ReinFlowCfg(
+        env_steps=400_000,
+        steps_per_env=160,
+        epochs=2,
+        minibatch=512,
+        lr=2e-4,
+        muon=2.5,
+        ema=0.98,
+        start_noise=0.0,
+        engine="eager",
+    )
+    base = replace(_tune(algo, FlowVlaCfg()), checkpoint_every=5)
+    return replace(base, sim=replace(base.sim, options=(*OPTIONS, "reward=shaped")))
 
 
 def flow_sde() -> TrainCfg[FlowSdeCfg, FlowVlaCfg]:

@@ -9,7 +9,7 @@ import torch
 from learner_kit import SMALL, flow, gaussian, same, setup, snapshot
 from walk_sim import Walk
 
-from robotrl.algos.chain_pg import step_log_prob
+from robotrl.algos.drawn_chain import step_log_prob
 from robotrl.algos.flow_noise import FlowNoiseCfg, chunk_log_prob
 from robotrl.algos.flow_sde import FlowSdeCfg
 from robotrl.algos.on_policy import make_batch

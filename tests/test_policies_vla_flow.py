@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaModel
 
 import robotrl
-from robotrl.algos.chain_pg import draw_chain
+from robotrl.algos.drawn_chain import draw_chain
 from robotrl.algos.dsrl import DsrlCfg
 from robotrl.algos.flow_noise import FlowNoiseCfg
 from robotrl.algos.flow_sde import FlowSdeCfg

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention, silu
 from transformers import DynamicCache, LlamaModel
 
-from robotrl.policies.vla.decode_parts import Map, Masks, Reader, Turn, turn_to
+from robotrl.policies.vla.decode_parts import Map, Masks, Reader, Turn, products, turn_to
 from robotrl.policies.vla.decode_plain import PlainReader, is_plain
 
 
@@ -114,11 +114,9 @@ def layers(model: Any) -> list[Layer]:
     """Those of a `LlamaModel`."""
     found: list[Layer] = []
     for layer in model.layers:
-        attention, mlp = layer.self_attn, layer.mlp
-        inside = (attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj)
+        query, key, value, out, gate, up, down = products(layer)
         norms = layer.input_layernorm, layer.post_attention_layernorm
-        after = (mlp.gate_proj, mlp.up_proj, mlp.down_proj)
-        found.append(Layer(norms[0], *inside, norms[1], *after, attention.head_dim))
+        found.append(Layer(norms[0], query, key, value, out, norms[1], gate, up, down, layer.self_attn.head_dim))
     return found
 
 

@@ -45,6 +45,25 @@ class Turn(NamedTuple):
         return x * self.cos + torch.cat([-b, a], dim=-1) * self.sin
 
 
+class Products(NamedTuple):
+    """The linear layers of a Llama's layer."""
+
+    query: Any
+    key: Any
+    value: Any
+    out: Any
+    gate: Any
+    up: Any
+    down: Any
+
+
+def products(layer: Any) -> Products:
+    """Those of a layer of a `LlamaModel`."""
+    attention, mlp = layer.self_attn, layer.mlp
+    projections = (attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj)
+    return Products(*projections, mlp.gate_proj, mlp.up_proj, mlp.down_proj)
+
+
 def turn_to(model: Any, at: Tensor, like: Tensor) -> Turn:
     """Rotation to the positions (B, T)."""
     cos, sin = model.rotary_emb(like, at)

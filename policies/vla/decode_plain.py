@@ -1,9 +1,9 @@
 """A plain Llama in float32 on a CPU that goes on where nobody asks for gradients: how policies say tokens as they act.
 
 Keys and values of the whole sentence have their places beforehand, and are written where they belong: nothing is put
-behind a copy of what was there. Queries, keys and values are one product, and so are both halves of the MLP. Matrices
-are brought into oneDNN's order first, once for all tokens; a single row is not worth that. All this makes a copy of the
-layers' weights for a sentence, which a GPU may not have the memory for.
+behind a copy of what was there. Of several rows queries, keys and values are one product, and so are both halves of the
+MLP; their matrices are brought into oneDNN's order first, once for all tokens. That is a copy of the layers' weights
+for a sentence, which a GPU may not have the memory for, and one row is not worth.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, silu
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from robotrl.policies.vla.decode_parts import Map, Masks, Turn, turn_to
+from robotrl.policies.vla.decode_parts import Map, Masks, Turn, products, turn_to
 
 HOOKS = ("_forward_pre_hooks", "_forward_hooks")
 """Where torch keeps who listens to a layer."""
@@ -34,7 +34,7 @@ def is_plain(model: Any) -> bool:
     parts = [part for layer in model.layers for part in layer.modules()] + [model.norm]
     if any(vars(part)[hooks] for part in parts for hooks in HOOKS):
         return False
-    leaves = [(part, nn.Linear) for layer in model.layers for part in _products(layer)]
+    leaves = [(part, nn.Linear) for layer in model.layers for part in products(layer)]
     norms = [norm for layer in model.layers for norm in (layer.input_layernorm, layer.post_attention_layernorm)]
     leaves += [(norm, LlamaRMSNorm) for norm in (*norms, model.norm)]
     return all(type(part) is kind for part, kind in leaves)
@@ -45,7 +45,7 @@ class PlainReader:
 
     def __init__(self, model: Any, masks: Masks, at: Tensor, behind: Tensor) -> None:
         self._model, self._masks, self._at, self._behind = model, masks, at, behind
-        self._length = 0
+        self._norm = _norm(model.norm)
 
     def read(self, embeddings: Tensor, last: Tensor) -> Tensor:
         """See `Reader`."""
@@ -70,7 +70,7 @@ class PlainReader:
         self._hidden_from = x.new_zeros((len(x), 1, 1, whole))
         self._hidden_from[..., :length] = self._masks.after
         self._length = self._prefix = length
-        return _normed(_norm(model.norm), x)
+        return _normed(self._norm, x)
 
     def step(self, new: Tensor) -> Tensor:
         """See `Reader`."""
@@ -82,7 +82,7 @@ class PlainReader:
             asking, keys, values = _heads(layer, _normed(layer.norm, x), turn)
             kept.keys[:, :, at : self._length], kept.values[:, :, at : self._length] = keys, values
             x = _after(layer, x, _attend(layer, asking, kept, self._length, seen))
-        return _normed(_norm(self._model.norm), x)
+        return _normed(self._norm, x)
 
 
 class Norm(NamedTuple):
@@ -118,14 +118,8 @@ class Kept(NamedTuple):
     values: Tensor
 
 
-def _products(layer: Any) -> tuple[Any, ...]:
-    attention, mlp = layer.self_attn, layer.mlp
-    projections = (attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj)
-    return (*projections, mlp.gate_proj, mlp.up_proj, mlp.down_proj)
-
-
 def _layer(layer: Any, rows: int) -> Layer:
-    query, key, value, out, gate, up, down = _products(layer)
+    query, key, value, out, gate, up, down = products(layer)
     width = layer.self_attn.head_dim
     return Layer(
         _norm(layer.input_layernorm),
@@ -145,13 +139,13 @@ def _norm(norm: Any) -> Norm:
 
 
 def _map(rows: int, first: Any, *others: Any) -> Map:
-    """Linear layers of one input as one product, for so many rows at least."""
+    """Linear layers of one input, for so many rows at least, with what they give side by side."""
+    if rows == 1 or not torch.backends.mkldnn.is_available():
+        return lambda x: torch.cat([linear(x, each.weight, each.bias) for each in (first, *others)], dim=-1)
     weight, bias = first.weight, first.bias
     if others:
-        weight = torch.cat([weight, *(x.weight for x in others)])
-        bias = None if bias is None else torch.cat([bias, *(x.bias for x in others)])
-    if rows == 1 or not torch.backends.mkldnn.is_available():
-        return lambda x: linear(x, weight, bias)
+        weight = torch.cat([weight, *(each.weight for each in others)])
+        bias = None if bias is None else torch.cat([bias, *(each.bias for each in others)])
     ops: Any = torch.ops.mkldnn
     ordered = ops._reorder_linear_weight(weight.detach(), None)
     return lambda x: ops._linear_pointwise(x, ordered, bias, "none", [], "")

@@ -15,16 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robotrl.algos.chain_pg import (
-    ChainCfg,
-    ChainLearner,
-    ChainLoss,
-    MakeCritic,
-    Terms,
-    chain_log_prob,
-    draw_chain,
-    initial_noise,
-)
+from robotrl.algos.chain_pg import ChainCfg, ChainLearner, ChainLoss, MakeCritic, Terms
+from robotrl.algos.drawn_chain import chain_log_prob, draw_chain, initial_noise
 from robotrl.algos.learner import Setup
 from robotrl.algos.on_policy import Batch
 from robotrl.collect import Decision

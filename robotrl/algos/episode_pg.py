@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -24,6 +25,37 @@ from robotrl.errors import check_at_least, check_decay, check_number, check_posi
 from robotrl.fit import check_fit
 from robotrl.fn.schedule import line
 from robotrl.group_rollout import GroupCollector, Trajectories
+
+
+@dataclass(frozen=True)
+class EpisodeCfg:
+    """Settings that all methods have that learn from whole episodes."""
+
+    iterations: int = 60
+    """Rollouts, each with its updates."""
+    minibatch: int = 128
+    """Decisions for each update."""
+    microbatch: int | None = None
+    """Decisions whose gradient is taken at once, where those of a minibatch do not fit into memory; a divisor of it."""
+    epochs: int = 1
+    """Passes over an iteration's decisions; in all but the first the policy has moved on from what it did."""
+    lr: float = 1e-4
+    """Of Adam."""
+    lr_end: float = 1.0
+    """The learning rate at the end of the iterations, as a part of that at their start; it falls along a line."""
+    muon: float = 0.0
+    """Matrices between hidden states move by Muon, with so many times the learning rate; see docs/engine.md. 0 moves
+    them by Adam, as all else."""
+    ema: float = 0.0
+    """Decay for each update of the averaged weights that are evaluated and deployed, in which the noise of updates is
+    gone; precise motions suffer from little. 0 evaluates the weights themselves."""
+    grad_norm: float = 1.0
+    """Gradients are clipped to this norm."""
+    bf16: bool = False
+    """Networks compute in bfloat16, densities, losses and parameters stay in float32; see docs/engine.md."""
+    engine: EngineMode = "eager"
+    """How updates are computed; see docs/engine.md."""
+
 
 POLICY = "policy."
 """Prefix of what learns in a loss."""
@@ -103,8 +135,7 @@ class EpisodeLearner(SimLearner):
     """Fine-tunes a policy on line, by whole episodes.
 
     Args:
-        cfg: has `iterations`, `minibatch`, `microbatch`, `epochs`, `lr`, `lr_end`, `muon`, `ema`, `grad_norm`, `bf16`,
-            `engine`.
+        cfg: settings.
         setup: see `Setup`; a policy to start from is required.
         method: what to call the method in errors.
         acting: how the policy acts.
@@ -120,7 +151,7 @@ class EpisodeLearner(SimLearner):
 
     def __init__(
         self,
-        cfg: Any,
+        cfg: EpisodeCfg,
         setup: Setup,
         method: str,
         acting: Acting,
@@ -146,13 +177,12 @@ class EpisodeLearner(SimLearner):
         self._stepper = self._collector = GroupCollector(self.sim, group_size, setup.seed)
         for policy in (self.model, self.policy):
             policy.control_dt_s = self.sim.control_dt_s
-        mode: EngineMode = cfg.engine
         self._engine = setup.engine(
             make_loss(self.model),
             (Group(POLICY, cfg.grad_norm, cfg.ema or None, muon=cfg.muon),),
             minibatch=share("algo.minibatch", cfg.minibatch, self.world),
             carry=torch.tensor([0.0, 1.0]),
-            mode=mode,
+            mode=cfg.engine,
             microbatch=cfg.microbatch,
             updates_per_call=1,
         )

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robotrl.algos.chain_pg import chain_log_prob, start_from
+from robotrl.algos.chain_pg import start_from
+from robotrl.algos.drawn_chain import chain_log_prob
 from robotrl.algos.episode_pg import Likelihood, step_weights
 from robotrl.algos.grpo import GrpoCfg, GrpoLearner
 from robotrl.algos.learner import Setup

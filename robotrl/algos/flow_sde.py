@@ -13,16 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robotrl.algos.chain_pg import (
-    ChainCfg,
-    ChainLearner,
-    ChainLoss,
-    MakeCritic,
-    Terms,
-    chain_log_prob,
-    draw_chain,
-    step_log_prob,
-)
+from robotrl.algos.chain_pg import ChainCfg, ChainLearner, ChainLoss, MakeCritic, Terms
+from robotrl.algos.drawn_chain import chain_log_prob, draw_chain, step_log_prob
 from robotrl.algos.learner import Setup
 from robotrl.collect import Decision
 from robotrl.errors import check_positive

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from robotrl.algos.encoders import OF_RUN
-from robotrl.algos.engine import Context, EngineMode, LossModule, LossOut
-from robotrl.algos.episode_pg import Acting, EpisodeLearner, Likelihood
+from robotrl.algos.engine import Context, LossModule, LossOut
+from robotrl.algos.episode_pg import Acting, EpisodeCfg, EpisodeLearner, Likelihood
 from robotrl.algos.half import in_bf16
 from robotrl.algos.learner import Setup
 from robotrl.algos.on_policy import finite
@@ -49,11 +49,9 @@ EMBED: tuple[Embed, ...] = ("mean", "end")
 
 
 @dataclass(frozen=True)
-class GrpoCfg:
+class GrpoCfg(EpisodeCfg):
     """Settings of GRPO; clip range, limits of success and group size are SimpleVLA-RL's."""
 
-    iterations: int = 60
-    """Rollouts, each with its updates."""
     group_size: int = 8
     """G, episodes from one start; divides the sim's envs."""
     groups: int = 16
@@ -84,34 +82,12 @@ class GrpoCfg:
     tokens are taken from correlate by so much, as normal scores. Each is still drawn from its own distribution; noise
     that lasts leads somewhere before the policy corrects it (coloured noise, Hollenstein et al. 2024, 2312.11091, there
     of Gaussian policies). 0 draws each token for itself, as published."""
-    minibatch: int = 128
-    """Decisions for each update."""
-    microbatch: int | None = None
-    """Decisions whose gradient is taken at once, where those of a minibatch do not fit into memory; a divisor of it."""
-    epochs: int = 1
-    """Passes over the kept decisions."""
     clip_low: float = 0.2
     """The ratio of a token is clipped to 1 less this ..."""
     clip_high: float = 0.28
     """... and to 1 and this."""
-    lr: float = 1e-4
-    """Of Adam."""
-    lr_end: float = 1.0
-    """The learning rate at the end of the iterations, as a part of that at their start; it falls along a line."""
     warmup: int = 20
     """Updates over which the learning rate rises, lest Adam's first steps, of noise, undo what was cloned."""
-    muon: float = 0.0
-    """Matrices between hidden states move by Muon, with so many times the learning rate; see docs/engine.md. 0 moves
-    them by Adam, as all else."""
-    ema: float = 0.0
-    """Decay for each update of the averaged weights that are evaluated and deployed, in which the noise of updates is
-    gone; precise motions suffer from little. 0 evaluates the weights themselves."""
-    grad_norm: float = 1.0
-    """Gradients are clipped to this norm."""
-    bf16: bool = False
-    """Networks compute in bfloat16, densities, losses and parameters stay in float32; see docs/engine.md."""
-    engine: EngineMode = "eager"
-    """How updates are computed; see docs/engine.md."""
 
     @property
     def reads_rewards(self) -> bool:

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robotrl.algos.chain_pg import ChainCfg, ChainLearner, ChainLoss, MakeCritic, Terms, chain_log_prob, draw_chain
+from robotrl.algos.chain_pg import ChainCfg, ChainLearner, ChainLoss, MakeCritic, Terms
+from robotrl.algos.drawn_chain import chain_log_prob, draw_chain
 from robotrl.algos.learner import Setup
 from robotrl.collect import Decision
 from robotrl.errors import out_of_range

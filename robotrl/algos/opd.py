@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from robotrl.adapters import weights_sha256
-from robotrl.algos.engine import Context, EngineMode, LossModule, LossOut
-from robotrl.algos.episode_pg import EpisodeLearner
+from robotrl.algos.engine import Context, LossModule, LossOut
+from robotrl.algos.episode_pg import EpisodeCfg, EpisodeLearner
 from robotrl.algos.half import in_bf16
 from robotrl.algos.learner import Setup
 from robotrl.algos.on_policy import finite
@@ -35,37 +35,13 @@ SAME = ("bins", "horizon", "words", "action_spec")
 
 
 @dataclass(frozen=True)
-class OpdCfg:
+class OpdCfg(EpisodeCfg):
     """Settings of on-policy distillation."""
 
     teacher: str = ""
     """Run or checkpoint of the teacher."""
     divergence: Divergence = "reverse"
     """What is made smaller; "forward" and "labels" are the ablations of the paper."""
-    iterations: int = 60
-    """Rollouts, each with its updates."""
-    minibatch: int = 128
-    """Decisions for each update."""
-    microbatch: int | None = None
-    """Decisions whose gradient is taken at once, where those of a minibatch do not fit into memory; a divisor of it."""
-    epochs: int = 1
-    """Passes over a rollout's decisions; in all but the first the student has moved on from what it said."""
-    lr: float = 1e-4
-    """Of Adam."""
-    lr_end: float = 1.0
-    """The learning rate at the end of the iterations, as a part of that at their start; it falls along a line."""
-    muon: float = 0.0
-    """Matrices between hidden states move by Muon, with so many times the learning rate; see docs/engine.md. 0 moves
-    them by Adam, as all else."""
-    ema: float = 0.0
-    """Decay for each update of the averaged weights that are evaluated and deployed, in which the noise of updates is
-    gone; precise motions suffer from little. 0 evaluates the weights themselves."""
-    grad_norm: float = 1.0
-    """Gradients are clipped to this norm."""
-    bf16: bool = False
-    """Networks compute in bfloat16, densities, losses and parameters stay in float32; see docs/engine.md."""
-    engine: EngineMode = "eager"
-    """How updates are computed; see docs/engine.md."""
 
     reads_rewards: ClassVar[bool] = False
 

@@ -29,6 +29,7 @@ from robotrl.checkpoint import generator_state
 from robotrl.collect import Collector, Decision
 from robotrl.errors import CapabilityError, check_positive, out_of_range, unknown
 from robotrl.fn.loss import PolicyLoss, ppo_clip, value_clipped_mse, value_mse
+from robotrl.fn.schedule import line
 from robotrl.policies.base import ACTION
 from robotrl.policies.nets import Activation
 from robotrl.policies.value import Critic
@@ -281,7 +282,7 @@ class PpoLearner(SimLearner):
         cfg = self.cfg
         self._engine.carry[0] = float(self._iteration > cfg.critic_warmup)
         if cfg.lr_schedule == "linear":
-            self._engine.carry[1] = cfg.lr * (1 - (self._iteration - 1) / self.iterations)
+            self._engine.carry[1] = cfg.lr * line((self._iteration - 1) / self.iterations, 0.0)
         rows, size = {**batch.rows(), "value": batch.value}, len(batch.advantage)
         most = self.world.most(size)
         order = epoch_order(size, self._engine.minibatch, cfg.epochs, self._generator, keep_all=True, most=most)

@@ -1,0 +1,79 @@
+"""Shape and meaning of arrays: what observations and actions are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Shape and meaning of one array, without its batch axis.
+
+    Args:
+        shape: trailing shape, e.g. (18,).
+        names: one name for each element of the last axis; names carry units' quantity and frame ("peg_pos_x_w").
+        units: one SI unit for each name ("m", "rad", "1").
+        low: lower bound of each element of the last axis; -inf where there is none.
+        high: upper bound, likewise.
+        dtype: numpy dtype name.
+        words: of an array of word numbers, the words by number, "" standing for none; empty for everything else.
+    """
+
+    shape: tuple[int, ...]
+    names: tuple[str, ...]
+    units: tuple[str, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    dtype: str = "float32"
+    words: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        width = self.shape[-1] if self.shape else 1
+        for field in ("names", "units", "low", "high"):
+            found = len(getattr(self, field))
+            if found != width:
+                raise ValueError(f"Spec.{field} has {found} entries: expected {width}, one for each of shape[-1]")
+        if len(set(self.names)) != len(self.names):
+            raise ValueError(f"Spec.names repeats a name: {self.names}")
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready dict; infinities become None."""
+        out = asdict(self)
+        for field in ("low", "high"):
+            out[field] = [None if abs(value) == float("inf") else value for value in out[field]]
+        if not self.words:
+            del out["words"]
+        return out
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Spec:
+        """Inverse of `to_json`."""
+        inf = float("inf")
+        return cls(
+            shape=tuple(data["shape"]),
+            names=tuple(data["names"]),
+            units=tuple(data["units"]),
+            low=tuple(-inf if value is None else float(value) for value in data["low"]),
+            high=tuple(inf if value is None else float(value) for value in data["high"]),
+            dtype=data["dtype"],
+            words=tuple(data.get("words", ())),
+        )
+
+
+def is_picture(spec: Spec) -> bool:
+    """Whether an observation array is a picture: (h, w, channels) of bytes, however many channels it has."""
+    return len(spec.shape) == 3 and spec.dtype == "uint8"
+
+
+def measured(observation_spec: Mapping[str, Spec]) -> tuple[str, ...]:
+    """Keys of the arrays that hold measured numbers: neither pictures nor words."""
+    return tuple(key for key, spec in observation_spec.items() if not is_picture(spec) and not spec.words)
+
+
+Observation = dict[str, "Tensor"]
+"""Named observation arrays (N, ...), the keys being those of the sim's `observation_spec`."""
