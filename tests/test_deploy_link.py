@@ -30,6 +30,8 @@ WRITER = textwrap.dedent(
         n += 1
         values[:] = n % 1000003
         link.observations.write(message(Status.READY, tick=n, episode=n, state_id=n, mode=n, values=values))
+        if n % 64 == 0:
+            time.sleep(0)  # where both share one core, the reader would only ever run in the middle of a message
     """
 )
 

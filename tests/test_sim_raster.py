@@ -350,15 +350,16 @@ def test_many_envs_are_drawn_as_one_is() -> None:
 
 def test_without_a_compiler_numpy_draws_and_one_warning_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CC", "no-such-compiler-here")
+    physics = world(shape("box", "0.2 0.1 0.3", RED))
     with pytest.warns(UserWarning, match="no C compiler found .no-such-compiler-here.: .* in numpy"):
         assert pixel_loops(2) is draw_numpy
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert pixel_loops(2) is draw_numpy
-        physics = world(shape("box", "0.2 0.1 0.3", RED))
-        expected = np.tile(EMPTY, (16, 16, 1))
-        expected[6:10, 7:9] = (255, 0, 0)
-        assert np.array_equal(picture(physics)[0], expected)
+        drawn = picture(physics)[0]
+    expected = np.tile(EMPTY, (16, 16, 1))
+    expected[6:10, 7:9] = (255, 0, 0)
+    assert np.array_equal(drawn, expected)
 
 
 def test_a_compiler_that_fails_is_named(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
