@@ -86,8 +86,7 @@ def srpo_places() -> TrainCfg[GrpoCfg, TokenVlaCfg]:
 def grpo_return() -> TrainCfg[GrpoCfg, TokenVlaCfg]:
     """`grpo`, with episodes worth what the sim's shaped reward of them adds up to, so that every group teaches."""
     base = grpo()
-    algo = replace(base.algo, iterations=80, progress="return", keep_by="reward")
-    return replace(base, sim=replace(base.sim, options=(*OPTIONS, "reward=shaped")), algo=algo)
+    return _shaped(replace(base, algo=replace(base.algo, iterations=80, progress="return", keep_by="reward")))
 
 
 def vla_rl() -> TrainCfg[VlaRlCfg, TokenVlaCfg]:
@@ -132,8 +131,7 @@ def reinflow() -> TrainCfg[ReinFlowCfg, FlowVlaCfg]:
         start_noise=0.0,
         engine="eager",
     )
-    base = replace(_tune(algo, FlowVlaCfg()), checkpoint_every=5)
-    return replace(base, sim=replace(base.sim, options=(*OPTIONS, "reward=shaped")))
+    return _shaped(_tune(algo, FlowVlaCfg()))
 
 
 def flow_sde() -> TrainCfg[FlowSdeCfg, FlowVlaCfg]:
@@ -157,8 +155,7 @@ def flow_grpo() -> TrainCfg[FlowGrpoCfg, FlowVlaCfg]:
         muon=2.5,
         ema=0.98,
     )
-    base = replace(_tune(algo, FlowVlaCfg()), checkpoint_every=5)
-    return replace(base, sim=replace(base.sim, options=(*OPTIONS, "reward=shaped")))
+    return _shaped(_tune(algo, FlowVlaCfg()))
 
 
 def dsrl() -> TrainCfg[DsrlCfg, SteeredCfg]:
@@ -208,3 +205,8 @@ def _tune(algo: A, policy: P, num_envs: int = 64) -> TrainCfg[A, P]:
         policy=policy,
         evaluation=EvalCfg(every=10, episodes=192, num_envs=96),
     )
+
+
+def _shaped(base: TrainCfg[A, P]) -> TrainCfg[A, P]:
+    """The same on the sim's shaped reward, saved every five of its long iterations."""
+    return replace(base, sim=replace(base.sim, options=(*OPTIONS, "reward=shaped")), checkpoint_every=5)

@@ -26,6 +26,9 @@ from robotrl.fit import check_fit
 from robotrl.fn.schedule import line
 from robotrl.group_rollout import GroupCollector, Trajectories
 
+POLICY = "policy."
+"""Prefix of what learns in a loss."""
+
 
 @dataclass(frozen=True)
 class EpisodeCfg:
@@ -55,10 +58,6 @@ class EpisodeCfg:
     """Networks compute in bfloat16, densities, losses and parameters stay in float32; see docs/engine.md."""
     engine: EngineMode = "eager"
     """How updates are computed; see docs/engine.md."""
-
-
-POLICY = "policy."
-"""Prefix of what learns in a loss."""
 
 
 class Likelihood(NamedTuple):
