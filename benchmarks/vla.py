@@ -3,9 +3,10 @@
 A cell lets a small policy look and read in the frames of 1,000 demonstrations of three families of instructions and in
 scenes of its own, clones some of the demonstrations, fine-tunes the clone, and judges both on 256 starts that nothing
 else saw (split `test`), once with compositions of words that training said, once with those that it never said. Five
-ways to fine-tune start from the same weak clone of 150 demonstrations, of which a clone of all 1,000 teaches one, and
-one starts from a clone of 300. Two are for policies that flow, and start from a clone of their own. What comes before
-fine-tuning is made once for each seed, and kept beside the cells. Another cell measures how fast tokens are said.
+ways to fine-tune start from the same weak clone of 150 demonstrations, of which a clone of all 1,000 teaches one; two
+from a clone that seldom succeeds; one from a clone of 300. Two are for policies that flow, from clones of their own.
+What comes before fine-tuning is made once for each seed, and kept beside the cells. Another cell measures how fast
+tokens are said.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ NOISE = 0.05
 """Of the demonstrator's actions."""
 DECODE = "decode"
 RECIPE = 2
-"""Raised where a preset of a method or of what comes before it changes."""
+"""Raised where a preset of several methods or of what comes before them changes."""
 
 
 class Stages(NamedTuple):
@@ -73,6 +74,8 @@ class Method(NamedTuple):
     """Settings of the clone that fine-tuning changes."""
     lr_end: float = 1.0
     """The part of its learning rate that fine-tuning ends with."""
+    recipe: int = RECIPE
+    """Raised where its preset changes alone."""
 
 
 TOKEN = Stages("token", "look", "read", "bc-token", bf16=False)
@@ -80,9 +83,12 @@ FLOW = Stages("flow", "look-flow", "read-flow", "bc-flow", bf16=True)
 COLD = ("temperature=0.5",)
 """For draws that last, which lead further."""
 WEAK = Clone(FEW, 600)
+RARE = Clone(FEW, 300)
+"""Seldom succeeds."""
 BETTER = Clone(300, 800)
 FLOWN = Clone(DEMOS, 1000)
-"""As weak, of all demonstrations."""
+"""As weak as `WEAK`, of all demonstrations."""
+FLOWN_BETTER = Clone(DEMOS, 1250)
 METHODS = {
     "grpo": Method("token VLA, GRPO", TOKEN, WEAK, "grpo", changes=COLD),
     "grpo-return": Method("token VLA, GRPO on the sim's reward", TOKEN, WEAK, "grpo-return", changes=COLD),
@@ -96,14 +102,25 @@ METHODS = {
     ),
     "srpo": Method("token VLA, SRPO by its own sight", TOKEN, WEAK, "srpo", changes=COLD),
     "srpo-places": Method("token VLA, SRPO by where things are", TOKEN, WEAK, "srpo-places", changes=COLD),
+    "grpo-rare": Method("token VLA that seldom succeeds, GRPO", TOKEN, RARE, "grpo", changes=COLD),
+    "srpo-rare": Method(
+        "token VLA that seldom succeeds, SRPO by where things are", TOKEN, RARE, "srpo-places", changes=COLD
+    ),
     "opd": Method("token VLA, taught by a better clone", TOKEN, WEAK, "opd", Clone(DEMOS, 1200)),
-    "flow-grpo": Method("flow VLA, Flow-GRPO on the sim's reward", FLOW, FLOWN, "flow-grpo"),
+    "flow-grpo": Method(
+        "flow VLA, Flow-GRPO on the sim's reward, rate falling",
+        FLOW,
+        FLOWN_BETTER,
+        "flow-grpo",
+        lr_end=0.1,
+        recipe=3,
+    ),
     "reinflow": Method("flow VLA, ReinFlow", FLOW, FLOWN, "reinflow"),
 }
-RACED = tuple(name for name, method in METHODS.items() if method.clone == WEAK)
-"""Start from the same clone, so that the steps that they take are compared."""
+BINARY = {WEAK: "grpo", RARE: "grpo-rare"}
+"""What learns from success alone from a clone; the steps of all that start from the same clone are compared."""
 LEVEL = 0.9
-"""Steps are told up to this share of the success that GRPO ends with."""
+"""Steps are told up to this share of the success that GRPO from the same clone ends with."""
 
 
 def cells(quick: bool) -> list[Cell]:
@@ -114,7 +131,7 @@ def cells(quick: bool) -> list[Cell]:
 
 def _cell(method: str, seed: int) -> Cell:
     command = ("python", "-m", "robotrl.benchmarks.vla_cell", method, str(seed), OUT)
-    return Cell(method, SIM, seed, command, "result.json", revision=RECIPE, goes_on=True)
+    return Cell(method, SIM, seed, command, "result.json", revision=METHODS[method].recipe, goes_on=True)
 
 
 # from cells to figures
@@ -127,15 +144,14 @@ def aggregate(results: Sequence[CellResult]) -> dict[str, Figure]:
     for cell in results:
         if cell["method"] == DECODE:
             figures |= {key: Figure.from_json(value) for key, value in cell["result"].items()}
-    level = _level(results)
-    for name in METHODS:
-        figures |= _method_figures(results, name, level if name in RACED else None)
+    for name, method in METHODS.items():
+        figures |= _method_figures(results, name, _level(results, method.clone))
     return figures
 
 
-def _level(results: Sequence[CellResult]) -> float | None:
-    """The success that counts as reached by what starts from the same clone."""
-    found = column(results, "grpo", SIM, "success", "value")
+def _level(results: Sequence[CellResult], clone: Clone) -> float | None:
+    """The success that counts as reached by what starts from a clone; None where nothing is raced from it."""
+    found = column(results, BINARY[clone], SIM, "success", "value") if clone in BINARY else {}
     return LEVEL * sum(found.values()) / len(found) if found else None
 
 
@@ -175,14 +191,17 @@ def _method_figures(results: Sequence[CellResult], name: str, level: float | Non
 def pictures(document: Mapping[str, Any]) -> dict[str, bytes]:
     """Success against env steps and against training time: file name to SVG."""
     results = list(document["cells"].values())
-    curves = {
-        method.label: [cell["result"]["curve"] for cell in results if cell["method"] == name]
-        for name, method in METHODS.items()
-    }
-    curves = {label: found for label, found in curves.items() if found}
-    if not curves:
-        return {}
-    return {"vla.svg": svg([by_cost(SIM, curves, "seconds of fine-tuning", VAL)])}
+    rows = []
+    for title, raced in ((SIM, False), (f"{SIM}, clones that seldom succeed", True)):
+        curves = {
+            method.label: [cell["result"]["curve"] for cell in results if cell["method"] == name]
+            for name, method in METHODS.items()
+            if (method.clone == RARE) == raced
+        }
+        curves = {label: found for label, found in curves.items() if found}
+        if curves:
+            rows.append(by_cost(title, curves, "seconds of fine-tuning", VAL))
+    return {"vla.svg": svg(rows)} if rows else {}
 
 
 def table(document: Mapping[str, Any]) -> str:
@@ -213,7 +232,7 @@ def table(document: Mapping[str, Any]) -> str:
             f"**{percent(figures.get(f'{name}_held_out_success'))}**",
             count(figures.get(f"{name}_env_steps")),
             seconds(figures.get(f"{name}_train_s")),
-            "not reached" if name in RACED and reached is None else count(reached),
+            "not reached" if method.clone in BINARY and reached is None else count(reached),
             str(success.runs),
         )
         lines.append(table_row(row))
