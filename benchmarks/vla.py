@@ -83,7 +83,7 @@ FLOW = Stages("flow", "look-flow", "read-flow", "bc-flow", bf16=True)
 COLD = ("temperature=0.5",)
 """For draws that last, which lead further."""
 WEAK = Clone(FEW, 600)
-RARE = Clone(FEW, 300)
+RARE = Clone(FEW, 400)
 """Seldom succeeds."""
 BETTER = Clone(300, 800)
 FLOWN = Clone(DEMOS, 1000)

@@ -332,7 +332,7 @@ def test_bad_configs_are_refused_by_name(tmp_path, changes, message):
 def test_a_run_that_is_refused_before_it_begins_leaves_nothing(tmp_path, capsys):
     path = tmp_path / "r"
     assert main(["train", "peg-insert-reinflow", "--run-dir", str(path), *TINY_RL]) == 2
-    assert "init_from is not given: ReinFlow fine-tunes a generative policy" in capsys.readouterr().err
+    assert "init_from is not given: ReinFlow fine-tunes a policy that flows or denoises" in capsys.readouterr().err
     assert not path.exists()
 
 

@@ -141,6 +141,8 @@ def _norm(norm: Any) -> Norm:
 def _map(rows: int, first: Any, *others: Any) -> Map:
     """Linear layers of one input, for so many rows at least, with what they give side by side."""
     if rows == 1 or not torch.backends.mkldnn.is_available():
+        if not others:
+            return lambda x: linear(x, first.weight, first.bias)
         return lambda x: torch.cat([linear(x, each.weight, each.bias) for each in (first, *others)], dim=-1)
     weight, bias = first.weight, first.bias
     if others:

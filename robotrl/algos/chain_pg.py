@@ -234,7 +234,8 @@ def start_from(setup: Setup, method: str) -> Any:
     policy: Any = setup.init_policy
     if policy is None:
         raise ConfigError(
-            f"init_from is not given: {method} fine-tunes a generative policy (clone one: peg-insert-bc-flow)"
+            f"init_from is not given: {method} fine-tunes a policy that flows or denoises; expected a run, e.g. of"
+            " peg-insert-bc-flow, or of tabletop-bc-flow for one that reads"
         )
     if not isinstance(setup.init_policy, HasChain):
         raise CapabilityError(
