@@ -112,7 +112,7 @@ METHODS = {
         FLOW,
         FLOWN_BETTER,
         "flow-grpo",
-        lr_end=0.1,
+        lr_end=0.3,
         recipe=3,
     ),
     "reinflow": Method("flow VLA, ReinFlow", FLOW, FLOWN, "reinflow"),

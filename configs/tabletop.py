@@ -143,14 +143,14 @@ def flow_grpo() -> TrainCfg[FlowGrpoCfg, FlowVlaCfg]:
     """Fine-tune what `tabletop-bc-flow` cloned, run as a stochastic equation, by group-relative reinforcement learning
     on the sim's shaped reward: `--init-from RUN`."""
     algo = FlowGrpoCfg(
-        iterations=120,
-        groups=16,
+        iterations=80,
+        groups=32,
         progress="return",
         keep_by="reward",
         correlation=0.9,
         scale=0.2,
         start_noise=0.0,
-        minibatch=256,
+        minibatch=512,
         lr=2e-4,
         muon=2.5,
         ema=0.98,
