@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -70,10 +71,18 @@ def block_text(name: str, part: str | None, document: Mapping[str, Any]) -> str:
             raise unknown(f"part of bench {name}", part, parts)
         return parts[part](document)
     table = module.table(document) if hasattr(module, "table") else figures_table(document)
-    machine = document["machine"]
     versions = ", ".join(f"{package} {version}" for package, version in document["versions"].items())
-    where = f"{machine['cpu']}, {machine['cores']} cores, {machine['ram_gib']:g} GiB"
-    return f"{table}\n\n`{document['command']}`, {document['date']}; {where}; {versions}."
+    return f"{table}\n\n`{document['command']}`, {document['date']}; {_where(document)}; {versions}."
+
+
+def _where(document: Mapping[str, Any]) -> str:
+    """The machine; of cells that several processors made, how many each of them made."""
+    cpus = Counter(cell["machine"]["cpu"] for cell in document.get("cells", {}).values())
+    if len(cpus) > 1:
+        made = ", ".join(f"{count} on {cpu}" for cpu, count in cpus.most_common())
+        return f"of {cpus.total()} cells {made}; each has its machine, versions and commit in the file"
+    machine = document["machine"]
+    return f"{machine['cpu']}, {machine['cores']} cores, {machine['ram_gib']:g} GiB"
 
 
 def figures_table(document: Mapping[str, Any]) -> str:

@@ -232,12 +232,19 @@ def table(document: Mapping[str, Any]) -> str:
             f"**{percent(figures.get(f'{name}_held_out_success'))}**",
             count(figures.get(f"{name}_env_steps")),
             seconds(figures.get(f"{name}_train_s")),
-            "not reached" if method.clone in BINARY and reached is None else count(reached),
+            _reached(reached, success.runs, method.clone in BINARY),
             str(success.runs),
         )
         lines.append(table_row(row))
     speeds = [figure for key, figure in figures.items() if key.startswith(f"{DECODE}_")]
     return "\n".join([*lines, *(_speeds(speeds) if speeds else [])])
+
+
+def _reached(steps: Figure | None, seeds: int, raced: bool) -> str:
+    """Steps to the level, and how many seeds got there where not all of them did."""
+    if steps is None:
+        return "not reached" if raced else ""
+    return count(steps) if steps.runs == seeds else f"{count(steps)} ({steps.runs} of {seeds} seeds)"
 
 
 def _speeds(figures: Sequence[Figure]) -> list[str]:

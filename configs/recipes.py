@@ -1,4 +1,4 @@
-"""Published recipes for vision-language-action policies of published size, as their authors ran them.
+"""Published recipes for vision-language-action policies of published size; where each differs is in docs/vla.md.
 
 They fine-tune an imported policy (`robotrl import`), on one machine or with a profile on a card:
 `robotrl train simplevla-rl --profile card-80 --init-from POLICY`. The sim is the tabletop, whose pictures have the size
@@ -9,6 +9,7 @@ CPU learn by the presets of `robotrl.configs.tabletop`.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from robotrl.algos.flow_noise import FlowNoiseCfg
@@ -23,10 +24,15 @@ from robotrl.policies.vla.token import TokenVlaCfg
 A = TypeVar("A")
 P = TypeVar("P")
 
-DECISIONS = 64
+ENVS = 64
+CHUNK = 8
+"""Env steps of a decision, as `robotrl.profiles` has it."""
+DECISIONS = 512 // CHUNK
 """Of an episode."""
 PI_RL: dict[str, Any] = {
     "env_steps": 10_000_000,
+    # a rollout is one minibatch
+    "steps_per_env": 2048 * CHUNK // ENVS,
     "epochs": 4,
     "minibatch": 2048,
     "lr": 5e-6,
@@ -59,17 +65,21 @@ def srpo() -> TrainCfg[GrpoCfg, TokenVlaCfg]:
 def vla_rl() -> TrainCfg[VlaRlCfg, TokenVlaCfg]:
     """VLA-RL (Lu et al. 2025, 2505.18719): PPO on single actions with a critic on a frozen reading.
 
-    Published with adapters of rank 32, which the profiles of single cards have. The paper's sampling of tasks is
-    `--sim.curriculum 1`, its process reward `--algo.process-reward DIR` with `--algo.process-form raw`. It makes one
-    pass over a rollout; here there are two, or nothing would ever be clipped.
+    Published with adapters of rank 32, which the profiles of single cards have. Tasks that fail are drawn more often;
+    on a sim without scenarios `--sim.curriculum None`. The paper's process reward is `--algo.process-reward DIR` with
+    `--algo.process-form raw`. It makes one pass over a rollout; here there are two, or nothing would ever be clipped.
     """
     algo = VlaRlCfg(env_steps=10_000_000, steps_per_env=128, lr=5e-6, critic_lr=5e-5, warmup=0, bf16=True)
-    return _published(algo, TokenVlaCfg(), "temperature=1.5")
+    base = _published(algo, TokenVlaCfg(), "temperature=1.5")
+    return replace(base, sim=replace(base.sim, curriculum=1.0))
 
 
 def vla_opd() -> TrainCfg[OpdCfg, TokenVlaCfg]:
-    """VLA-OPD, distillation of a better policy on what the weaker one says: `--algo.teacher RUN`."""
-    algo = OpdCfg(iterations=200, minibatch=128 * DECISIONS, lr=2e-6, bf16=True)
+    """VLA-OPD, distillation of a better policy on what the weaker one says: `--algo.teacher RUN`.
+
+    An iteration is an episode in each env, so a minibatch is a quarter of what these hold at most.
+    """
+    algo = OpdCfg(iterations=200, minibatch=ENVS // 4 * DECISIONS, lr=2e-6, bf16=True)
     return _published(algo, TokenVlaCfg(), "temperature=1.6")
 
 
@@ -86,7 +96,7 @@ def pi_rl_noise() -> TrainCfg[FlowNoiseCfg, FlowVlaCfg]:
 
 def _published(algo: A, policy: P, change: str) -> TrainCfg[A, P]:
     return TrainCfg(
-        sim=SimCfg("mujoco/tabletop", num_envs=64, options=("image=flat_near", "image_size=224")),
+        sim=SimCfg("mujoco/tabletop", num_envs=ENVS, options=("image=flat_near", "image_size=224")),
         algo=algo,
         policy=policy,
         init_changes=(change,),

@@ -135,8 +135,9 @@ def reinflow() -> TrainCfg[ReinFlowCfg, FlowVlaCfg]:
 
 
 def flow_sde() -> TrainCfg[FlowSdeCfg, FlowVlaCfg]:
-    """Fine-tune what `tabletop-bc-flow` cloned, run as a stochastic equation: `--init-from RUN`."""
-    return _tune(FlowSdeCfg(minibatch=240, engine="eager"), FlowVlaCfg())
+    """Fine-tune what `tabletop-bc-flow` cloned, run as a stochastic equation: `--init-from RUN`. How much noise is as
+    in `flow_grpo`: from full noise such a policy, deployed from none, seldom succeeds."""
+    return _tune(FlowSdeCfg(minibatch=240, scale=0.2, start_noise=0.0, engine="eager"), FlowVlaCfg())
 
 
 def flow_grpo() -> TrainCfg[FlowGrpoCfg, FlowVlaCfg]:

@@ -144,6 +144,8 @@ class _Loop:
         self.over_budget = 0
         self.episodes: list[EpisodeReport] = []
         self.last: Message | None = None
+        self.refused = ""
+        """Why the controller would not take the observation of the last tick; "" where it did."""
 
     def episode(self, serial: int, state_id: int) -> EpisodeReport:
         """Run one episode to success or to the limit.
@@ -216,12 +218,17 @@ class _Loop:
         age = max(0, woke - latest.stamp_ns) if latest is not None else 0
         action: np.ndarray | None = None
         spent = 0
+        self.refused = ""
         if len(flat) == self.wiring.observation_size:
             obs = {key: flat[order] for key, order in self.wiring.observations.items()}
             observed = self.chain.check(obs, age * 1e-9)
             if observed == NONE:
                 begun = now_ns()
-                action = controller.step(obs)
+                try:
+                    action = controller.step(obs)
+                except ConfigError as error:
+                    # a picture or an instruction that is none is answered like any observation that cannot be
+                    observed, self.refused = Reason.OBS_IMPLAUSIBLE, str(error)
                 spent = now_ns() - begun
         else:
             observed, flat = Reason.OBS_NOT_FINITE, np.zeros(0, np.float32)
@@ -281,6 +288,8 @@ class _Loop:
         if reason & Reason.OBS_STALE:
             most = self.chain.limits.max_observation_age_s
             return f"the last observation is {tick.age_ns * 1e-9:.3f} s old, more than {most:g} s, for {count}"
+        if reason & Reason.OBS_IMPLAUSIBLE and self.refused:
+            return f"{self.refused}, for {count}"
         names = ", ".join(str(r.name).lower() for r in reason)
         return f"{names} for {count}"
 

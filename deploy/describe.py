@@ -209,7 +209,8 @@ def _port(key: str, role: schema.Role, spec: Spec, source: str) -> schema.Port:
     low = tuple(float(v) if np.isfinite(v) else None for v in spec.low)
     high = tuple(float(v) if np.isfinite(v) else None for v in spec.high)
     # every input of the graph is float32: the runtime converts the bytes of a picture, 0 to 255, as it copies them in
-    return schema.Port(key, role, "float32", spec.shape, spec.names, spec.units, low, high, "", source, 1, None)
+    given = (spec.dtype, spec.words)
+    return schema.Port(key, role, "float32", spec.shape, spec.names, spec.units, low, high, "", source, 1, None, *given)
 
 
 def entry(data: bytes) -> schema.FileEntry:

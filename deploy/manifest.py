@@ -7,6 +7,7 @@ a convention. Reading is strict (`robotrl.deploy.strict`). `docs/bundle.md` expl
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -14,6 +15,8 @@ import numpy as np
 
 from robotrl.deploy import strict
 from robotrl.errors import DataError
+from robotrl.spec import Spec
+from robotrl.spec.given import NUMBERS
 from robotrl.transforms import Affine, TransformGroup
 
 SCHEMA_VERSION = 1
@@ -45,6 +48,9 @@ class Port:
         source: where it comes from or goes to ("robot", "sampler", "policy").
         stack: how many past ticks are stacked along the first axis; 1 means none.
         feeds: for an output, the input that receives it at the next inference; None otherwise.
+        source_dtype: numpy dtype name that the robot has it in; the runtime converts. "uint8" of three axes is a
+            picture. Manifests of before say nothing of it, and neither do others where it is float32.
+        words: of word numbers, the words by number, "" standing for none; empty, and not written, for everything else.
     """
 
     name: str
@@ -59,6 +65,15 @@ class Port:
     source: str
     stack: int
     feeds: str | None
+    source_dtype: str = "float32"
+    words: tuple[str, ...] = ()
+
+    @property
+    def spec(self) -> Spec:
+        """What the robot supplies."""
+        low = tuple(-math.inf if value is None else value for value in self.low)
+        high = tuple(math.inf if value is None else value for value in self.high)
+        return Spec(self.shape, self.names, self.units, low, high, self.source_dtype, self.words)
 
 
 @dataclass(frozen=True)
@@ -261,12 +276,18 @@ class Manifest:
         return np.asarray(self.safety.high, np.float64) - np.asarray(self.safety.low, np.float64)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return strict.to_json(self)
+        """Plain JSON values; what a port need not say is left out, so that manifests of before keep their identity."""
+        data = strict.to_json(self)
+        for port in (*data["io"]["inputs"], *data["io"]["outputs"]):
+            if port["source_dtype"] == "float32":
+                del port["source_dtype"]
+            if not port["words"]:
+                del port["words"]
+        return data
 
     def to_bytes(self) -> bytes:
         """The text of `manifest.json`."""
-        return strict.dumps(self)
+        return strict.dumps(self.to_json())
 
 
 def identity(manifest: Manifest) -> str:
@@ -361,6 +382,8 @@ def _check_port(port: Port) -> None:
     where = f"io {port.name!r}"
     _require(bool(port.shape) and all(n >= 1 for n in port.shape), f"{where} shape", port.shape, "positive sizes")
     _require(port.dtype == "float32", f"{where} dtype", port.dtype, "float32")
+    _require(port.source_dtype in NUMBERS, f"{where} source_dtype", port.source_dtype, "a type of numbers")
+    _require(len(port.words) != 1, f"{where} words", port.words, "one word or more besides the empty one")
     for field in ("names", "units", "low", "high"):
         found = len(getattr(port, field))
         _require(found == port.shape[-1], f"{where} {field} count", found, f"{port.shape[-1]}, as its shape says")

@@ -15,7 +15,8 @@ from robotrl.deploy.link import RobotFault
 from robotrl.deploy.manifest import Manifest
 from robotrl.deploy.safety import Limits, limits_of
 from robotrl.errors import ConfigError, nearest
-from robotrl.spec import Spec
+from robotrl.spec import Spec, is_picture
+from robotrl.spec.given import other_word
 
 _PERIOD_TOLERANCE = 1e-6
 
@@ -89,6 +90,7 @@ def wire(manifest: Manifest, robot: RobotInfo) -> Wiring:
         if spec.shape[:-1] != port.shape[:-1]:
             raise ConfigError(f"{what} of the robot has shape {spec.shape}: the bundle expects {port.shape}")
         order = _order(what, port.names, port.units, spec)
+        _same_numbers(what, port.spec, spec)
         flat = offsets[port.name] + np.arange(int(np.prod(spec.shape))).reshape(spec.shape)
         observations[port.name] = flat[..., order]
     # The robot's element i is the bundle's element action[i]: the inverse of the order in which the bundle reads.
@@ -114,6 +116,18 @@ def _order(what: str, names: tuple[str, ...], units: tuple[str, ...], spec: Spec
         if spec.units[index] != unit:
             raise ConfigError(f"{what} element {name!r} is in {spec.units[index]!r}: the bundle expects {unit!r}")
     return np.asarray(order, np.int64)
+
+
+def _same_numbers(what: str, wanted: Spec, spec: Spec) -> None:
+    """Refuse a robot whose pictures are not of bytes where the bundle's are, or whose word numbers mean other words."""
+    if is_picture(wanted) and not is_picture(spec):
+        raise ConfigError(f"{what} of the robot is {spec.dtype}: the bundle expects uint8, a picture's bytes")
+    differs = other_word(wanted.words, spec.words) if wanted.words else None
+    if differs is not None:
+        raise ConfigError(
+            f"{what} of the robot has {differs.now} as word {differs.number}: the bundle was trained with"
+            f" {differs.before} there, expected the same words in the same order"
+        )
 
 
 def _tightened(manifest: Manifest, spec: Spec, order: np.ndarray) -> Limits:

@@ -19,6 +19,7 @@ from robotrl.deploy.manifest import Manifest
 from robotrl.deploy.noise import CounterNoise
 from robotrl.deploy.session import GraphSession, check_golden, output_names
 from robotrl.errors import ConfigError, DataError, NumericsError, nearest
+from robotrl.spec.given import misfit
 from robotrl.transforms import Transform, numpy_backend
 
 WARM_UP_RUNS = 20
@@ -61,6 +62,7 @@ class Controller:
         self._flat = self._session.observation if self._host_in is None else self._session.observation.copy()
         self._finite = np.ones(self._flat.shape, np.bool_)
         self._raw = _views(self._flat, manifest)
+        self._specs = {port.name: port.spec for port in manifest.observations}
         self._host_out = _host(manifest.transforms.outputs)
         names = output_names(manifest)
         self._actions = self._session.outputs[names["actions"]][0]
@@ -74,6 +76,7 @@ class Controller:
         self.seed = seed
         self.decision = -1
         self.cursor = self._execute
+        self._blank()
         self.inference_s = self._warm_up()
         self.prepare()
 
@@ -110,7 +113,8 @@ class Controller:
             (A,) float32 action in the robot's units; yours to keep.
 
         Raises:
-            ConfigError: an observation is missing, unknown or of another shape.
+            ConfigError: an observation is missing, unknown, of another shape or no numbers; a picture is not of bytes;
+                a word number lies outside the vocabulary, or an instruction has no word. Nothing was inferred.
             NumericsError: an observation is not finite; nothing was inferred and the chunk stands as it was.
         """
         self._take(obs)
@@ -141,7 +145,8 @@ class Controller:
     def warm(self) -> None:
         """One inference whose result is thrown away: brings code and weights back into the caches.
 
-        It takes the same way through the code as `step`, on the last observation (zeros before the first).
+        It takes the same way through the code as `step`, on the last observation (zeros before the first, and the first
+        word of the vocabulary).
         """
         self._take(self._raw)
         self._run(self._next_noise)
@@ -160,20 +165,32 @@ class Controller:
         return statistics.median(spent)
 
     def _take(self, obs: Mapping[str, np.ndarray]) -> None:
-        """Copy an observation to where the graph (or the first host transform) reads it, and check it."""
+        """Check an observation, and copy it to where the graph (or the first host transform) reads it."""
         if len(obs) != len(self._raw):
             raise _wrong_names(obs, self._raw)
-        for name, raw in self._raw.items():
+        given: dict[str, np.ndarray] = {}
+        for name, spec in self._specs.items():
             array = obs.get(name)
             if array is None:
                 raise _wrong_names(obs, self._raw)
-            if np.shape(array) != raw.shape:
-                raise ConfigError(f"observation {name!r} has shape {np.shape(array)}: expected {raw.shape}")
-            raw[...] = array
+            given[name] = np.asarray(array)
+            wrong = misfit(name, given[name], spec, by_value=True)
+            if wrong:
+                raise ConfigError(wrong)
+        # all of it or nothing: what is refused must not lie where `warm` reads
+        for name, raw in self._raw.items():
+            raw[...] = given[name]
         if not np.isfinite(self._flat, out=self._finite).all():
             error = self._not_finite()
-            self._flat[:] = 0.0
+            self._blank()
             raise error
+
+    def _blank(self) -> None:
+        """Zeros for an observation, and one word where there are any: an instruction without is refused."""
+        self._flat[:] = 0.0
+        for name, spec in self._specs.items():
+            if spec.words:
+                self._raw[name][..., 0] = 1.0
 
     def _run(self, noise: np.ndarray | None) -> np.ndarray:
         """(H, A) for the observation taken last; the array is overwritten by the next run."""

@@ -14,7 +14,7 @@ from robotrl.deploy.noise import CounterNoise
 from robotrl.deploy.runtime import Controller
 from robotrl.devices import CPU, device_of
 from robotrl.errors import ConfigError
-from robotrl.fit import check_fit
+from robotrl.fit import check_fit, check_words
 from robotrl.inspection import kind_of
 from robotrl.load import load_policy
 from robotrl.loop import Actor, EvalResult, PolicyActor, evaluate
@@ -71,11 +71,17 @@ class OneByOneActor:
         return torch.from_numpy(self._chunk[env, self._cursor[env] - 1 :])
 
 
-def bundle_actor(controller: Controller, num_envs: int) -> OneByOneActor:
-    """A bundle as an actor."""
+def bundle_actor(path: Path, sim: VecSim, seed: int) -> OneByOneActor:
+    """A bundle as an actor in all envs of a sim.
+
+    Raises:
+        ConfigError: the sim's numbers of words mean others to it.
+    """
+    controller = Controller.load(path, seed=seed)
     manifest = controller.manifest
+    check_words({port.name: port.spec for port in manifest.observations if port.words}, sim)
     keys = [port.name for port in manifest.observations]
-    return OneByOneActor(controller.infer, keys, manifest.timing.execute, len(manifest.action.names), num_envs)
+    return OneByOneActor(controller.infer, keys, manifest.timing.execute, len(manifest.action.names), sim.num_envs)
 
 
 def policy_actor(policy: Any, num_envs: int, seed: int) -> OneByOneActor:
@@ -130,7 +136,7 @@ def compare(
         vec = make_sim_of(policy_path, sim, num_envs=episodes, seed=seed, options=options)
         try:
             if kind == "bundle":
-                actor = bundle_actor(Controller.load(bundle_path, seed=seed), episodes)
+                actor = bundle_actor(bundle_path, vec, seed)
             else:
                 actor = policy_actor(load_policy(policy_path), episodes, seed)
             results.append(evaluate(actor, vec, episodes=episodes, split="test", seed=seed))
@@ -192,7 +198,7 @@ def actor_of(path: Path, sim: VecSim, seed: int) -> Actor:
     if kind_of(path) == "bundle":
         if sim.device != CPU:
             raise ConfigError(f"device is {sim.device.type!r}: {path} is a bundle, expected cpu")
-        return bundle_actor(Controller.load(path, seed=seed), sim.num_envs)
+        return bundle_actor(path, sim, seed)
     policy = load_policy(path).to(sim.device)
     check_fit(policy, sim)
     return PolicyActor(policy, sim.num_envs, sim.device, None, seed)

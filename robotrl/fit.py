@@ -7,6 +7,7 @@ from typing import Any
 
 from robotrl.errors import ConfigError
 from robotrl.spec import Spec, VecSim
+from robotrl.spec.given import other_word
 
 RATE_TOLERANCE = 1e-6
 """Relative; control periods are written in several ways."""
@@ -28,12 +29,34 @@ def check_fit(policy: Any, sim: VecSim) -> None:
     for key, spec in policy.observation_spec.items():
         if key not in specs:
             raise ConfigError(f"policy observes {key!r}: sim {name} has {', '.join(sorted(specs))}")
-        _same_spec(f"observation {key!r}", spec, specs[key], name, ("shape", "names", "units", "dtype"))
+        what = f"observation {key!r}"
+        _same_spec(what, spec, specs[key], name, ("shape", "names", "units", "dtype"))
+    check_words(policy.observation_spec, sim)
     known: float | None = getattr(policy, "control_dt_s", None)
     if known is not None and abs(known - sim.control_dt_s) > RATE_TOLERANCE * sim.control_dt_s:
         raise ConfigError(
             f"policy was trained at {1 / known:g} Hz: sim {name} runs at {1 / sim.control_dt_s:g} Hz, expected the same"
         )
+
+
+def check_words(seen: Mapping[str, Spec], sim: VecSim) -> None:
+    """Refuse a policy to which the sim's numbers would mean other words.
+
+    Args:
+        seen: what the policy observes; what the sim does not have is left alone.
+        sim: what it is to act in or learn from.
+
+    Raises:
+        ConfigError: the first word that differs.
+    """
+    specs: Mapping[str, Spec] = sim.observation_spec
+    for key, spec in seen.items():
+        differs = other_word(spec.words, specs[key].words) if key in specs else None
+        if differs is not None:
+            raise ConfigError(
+                f"policy was trained for observation {key!r} with {differs.before} as word {differs.number}: sim"
+                f" {type(sim).__name__} has {differs.now} there, expected the same words in the same order"
+            )
 
 
 def _same_spec(what: str, trained: Spec, found: Spec, sim: str, fields: tuple[str, ...]) -> None:

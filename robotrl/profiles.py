@@ -36,6 +36,8 @@ PROFILES: dict[str, Mapping[str, Any]] = {
 }
 OPTIONAL = {"algo.ema", "algo.muon"}
 """Settings that are left out where an algorithm has no such thing."""
+CHUNK = 8
+"""Env steps of a decision, as recipes count them, for which rollouts are made long enough."""
 ABOUT = {
     "cpu": "as the preset is: small policies",
     "card-24": "one card of 24 GB: adapters on a frozen base in 16 bits, blocks recomputed, 4 rows at once, 8 envs",
@@ -45,7 +47,7 @@ ABOUT = {
 
 
 def with_profile(cfg: Any, name: str) -> Any:
-    """A preset's config for a kind of machine. Fewer envs take more rollouts to draw as many groups of episodes.
+    """A preset's config for a kind of machine, whose iterations still fill a minibatch where there are fewer envs.
 
     Args:
         cfg: the config.
@@ -61,9 +63,32 @@ def with_profile(cfg: Any, name: str) -> Any:
         if path in OPTIONAL and not hasattr(cfg.algo, path.removeprefix("algo.")):
             continue
         cfg = _with(cfg, path.split("."), value, f"profile {name!r} sets {path}")
-    if hasattr(cfg.algo, "tries"):
-        cfg = replace(cfg, algo=replace(cfg.algo, tries=math.ceil(cfg.algo.tries * envs / cfg.sim.num_envs)))
-    return cfg
+    return replace(cfg, algo=_filled(cfg.algo, envs, cfg.sim.num_envs))
+
+
+def _filled(algo: Any, before: int, now: int) -> Any:
+    """An algorithm's settings for another number of envs, so that no minibatch is filled up by rows that repeat.
+
+    Groups of episodes are drawn as often as it takes; rollouts of a number of steps are longer, as far as a minibatch
+    needs; where an iteration is one episode in each env, minibatches are smaller or larger.
+
+    Args:
+        algo: the settings.
+        before: envs that they were made for.
+        now: envs that there are.
+    """
+    if before == now:
+        return algo
+    if hasattr(algo, "tries"):
+        return replace(algo, tries=math.ceil(algo.tries * before / now))
+    if hasattr(algo, "steps_per_env"):
+        enough = math.ceil(CHUNK * algo.minibatch / now)
+        as_many = math.ceil(algo.steps_per_env * before / now)
+        return replace(algo, steps_per_env=max(algo.steps_per_env, min(as_many, enough)))
+    if hasattr(algo, "minibatch"):
+        parts = max(1, round(algo.minibatch * now / before / algo.microbatch))
+        return replace(algo, minibatch=parts * algo.microbatch)
+    return algo
 
 
 def _with(part: Any, path: list[str], value: Any, what: str) -> Any:

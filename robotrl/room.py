@@ -45,7 +45,7 @@ def announce(cfg: TrainCfg[Any, Any]) -> Footprint | None:
         ConfigError: there is not as much memory; what to change is named.
         DataError: the policy that it starts from cannot be read.
     """
-    rows = gradient_rows(cfg.algo)
+    rows = gradient_rows(cfg.algo, processes())
     if cfg.init_from is None or rows is None:
         return None
     stored = describe(cfg.init_from)
@@ -68,10 +68,26 @@ def announce(cfg: TrainCfg[Any, Any]) -> Footprint | None:
     return found
 
 
-def gradient_rows(algo: Any) -> int | None:
-    """How many rows an algorithm takes the gradient of at once; None if it does not say."""
-    given = (getattr(algo, name, None) for name in ("microbatch", "minibatch", "batch"))
-    return next((rows for rows in given if rows is not None), None)
+def processes() -> int:
+    """How many learn together, as torchrun says it."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def gradient_rows(algo: Any, among: int = 1) -> int | None:
+    """How many rows an algorithm takes the gradient of at once in each process; None if it does not say.
+
+    Args:
+        algo: its settings.
+        among: processes that learn together: a minibatch is shared out among them, its parts (`microbatch`) are not.
+    """
+    rows: int | None = getattr(algo, "microbatch", None)
+    return _minibatch(algo, among) if rows is None else rows
+
+
+def _minibatch(algo: Any, among: int) -> int | None:
+    """Rows of a minibatch that fall to each process."""
+    given = (getattr(algo, name, None) for name in ("minibatch", "batch"))
+    return next((math.ceil(rows / among) for rows in given if rows is not None), None)
 
 
 def load_of(cfg: TrainCfg[Any, Any], policy: Any, rows: int) -> Load:
@@ -80,9 +96,9 @@ def load_of(cfg: TrainCfg[Any, Any], policy: Any, rows: int) -> Load:
     Args:
         cfg: the config.
         policy: which it starts from.
-        rows: of a gradient.
+        rows: of a gradient, see `gradient_rows`.
     """
-    algo = cfg.algo
+    algo, among = cfg.algo, processes()
     steps: int | None = getattr(algo, "steps_per_env", None)
     evaluations, stored = 1, 0
     if steps is not None:
@@ -91,12 +107,11 @@ def load_of(cfg: TrainCfg[Any, Any], policy: Any, rows: int) -> Load:
         stored = COPIES * cfg.sim.num_envs * math.ceil(steps / policy.horizon)
     elif cfg.dataset is not None:
         stored = _frames(Path(cfg.dataset))
-    whole = getattr(algo, "minibatch", None) or getattr(algo, "batch", rows)
+    parts = (_minibatch(algo, among) or rows) > rows
     averages, bf16 = bool(getattr(algo, "ema", 0)), getattr(algo, "bf16", False)
-    processes = int(os.environ.get("WORLD_SIZE", "1")) if cfg.shard else 1
     at_once = rows * getattr(algo, "frames_per_row", 1)
     held = beside(cfg, policy)
-    return Load(at_once, evaluations, stored, averages, whole > rows, bf16, processes, cfg.cache, held)
+    return Load(at_once, evaluations, stored, averages, parts, bf16, among if cfg.shard else 1, cfg.cache, held)
 
 
 def beside(cfg: TrainCfg[Any, Any], policy: Any) -> int:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from robotrl.data.lerobot import DatasetWriter
+from robotrl.data.lerobot import Dataset, DatasetWriter
 from robotrl.spec import Spec
 
 INF = float("inf")
@@ -41,6 +41,32 @@ def write_dataset(root: Path, lengths=(3, 1, 6, 4), **options) -> Path:
                 *make_episode(e, length), success=won, truncated=not won, task=f"task {e % 2}", extra=extra
             )
         return writer.finish()
+
+
+def write_foreign(root: Path, ours: Dataset, columns: dict[str, str], says=str, **options) -> Path:
+    """A dataset of ours as another program would have recorded it: no instruction, nothing hashed, names of its own.
+
+    Args:
+        root: of the new one.
+        ours: with pictures as numbers.
+        columns: the new one's observations to ours.
+        says: what becomes of a task's text.
+    """
+    assert ours.observation_spec and ours.action_spec
+    specs = {theirs: ours.observation_spec[key] for theirs, key in columns.items()}
+    with DatasetWriter(root, fps=int(ours.fps), observation_spec=specs, action_spec=ours.action_spec, **options) as out:
+        for e in range(ours.num_episodes):
+            found = ours.episode(e)
+            out.add_episode(
+                {theirs: found[f"observation.{key}"] for theirs, key in columns.items()},
+                found["action"],
+                found["next.reward"],
+                success=bool(found["next.success"][-1]),
+                task=says(ours.tasks[found["task_index"][0]]),
+            )
+        out.finish()
+    (root / "meta/robotrl.json").unlink()
+    return root
 
 
 def tree(root: Path) -> dict[str, bytes]:

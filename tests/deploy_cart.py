@@ -108,6 +108,27 @@ def make_swapped(seed: int) -> SwappedCart:
     return SwappedCart(seed)
 
 
+WORDS = ("", "go", "stop")
+TOLD_SPEC = {
+    "state": OBSERVATION_SPEC["state"],
+    "touch": Spec((1,), ("word_0",), ("1",), (0.0,), (2.0,), "int32", WORDS),
+}
+
+
+class ToldCart(Cart):
+    """A cart that hands on what it is told, a word; from CART_WORD_AT inner steps on a number that is none."""
+
+    observation_spec = TOLD_SPEC
+
+    def observe(self) -> dict[str, np.ndarray]:
+        wrong = 0 <= int(os.environ.get("CART_WORD_AT", "-1")) <= self.steps
+        return {**super().observe(), "touch": np.array([7 if wrong else 1], np.int32)}
+
+
+def make_told(seed: int) -> ToldCart:
+    return ToldCart(seed)
+
+
 class OtherCart(Cart):
     """A robot that is not the one of the bundle."""
 

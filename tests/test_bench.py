@@ -139,6 +139,17 @@ def test_blocks_are_filled_and_the_rest_is_left_alone(tiny, tmp_path):
     assert readme.filled(once, tmp_path) == once
 
 
+def test_cells_of_several_processors_are_told(tiny, tmp_path):
+    runner.main("tiny", tmp_path / "tiny.json")
+    document = json.loads((tmp_path / "tiny.json").read_text())
+    cells = {str(i): {"machine": {"cpu": cpu}} for i, cpu in enumerate(("Epyc", "Xeon", "Xeon"))}
+    assert "; of 3 cells 2 on Xeon, 1 on Epyc; each has" in readme.block_text(
+        "tiny", None, {**document, "cells": cells}
+    )
+    one = {**document, "cells": {"0": cells["0"]}}
+    assert f"; {document['machine']['cpu']}, " in readme.block_text("tiny", None, one)
+
+
 def test_a_block_of_a_part_is_what_the_bench_makes_of_it(tiny, tmp_path):
     runner.main("tiny", tmp_path / "tiny.json")
     text = "<!-- bench:tiny/names -->\nold\n<!-- /bench -->\n<!-- bench:tiny -->\n<!-- /bench -->\n"

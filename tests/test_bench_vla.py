@@ -87,6 +87,18 @@ def test_what_starts_from_the_same_clone_is_told_by_its_way_to_the_success_of_bi
     assert (srpo.value, srpo.runs) == (400, 2) and "to 72 % success, 2 of 3 seeds reached it" in srpo.note
     assert figures["opd_env_steps_to_level"].value == 200
     assert figures["opd_teacher"].value == 0.9 and "grpo_teacher" not in figures
+    document = {"figures": {key: figure.to_json() for key, figure in figures.items()}, "cells": {}}
+    told = {row.split("|")[1].strip(): row.split("|")[-3].strip() for row in vla.table(document).splitlines()[2:]}
+    assert told["token VLA, SRPO by its own sight"] == "0 k (2 of 3 seeds)"
+    assert told["token VLA, taught by a better clone"] == "0 k" and told["flow VLA, ReinFlow"] == ""
+
+
+def test_what_starts_from_a_rarely_successful_clone_is_raced_by_itself():
+    results = [record("grpo", 0, 0.4, 0.8, 0.5, 1000.0), record("grpo-rare", 0, 0.1, 0.2, 0.5, 1000.0)]
+    figures = vla.aggregate([*results, record("srpo-rare", 0, 0.1, 0.3, 0.5, 400.0)])
+    # 90 % of 0.2 is 0.18: the third of four points of 0.3
+    assert figures["srpo-rare_env_steps_to_level"].value == 300
+    assert figures["grpo-rare_env_steps_to_level"].value == 1000
 
 
 def test_the_table_and_its_picture():

@@ -66,6 +66,32 @@ def test_what_is_written(tmp_path):
     assert all(int(start) in sim.state_ids("train") for start in dataset.episodes["state_id"])
 
 
+def test_each_episode_has_the_task_that_it_was_told(tmp_path):
+    options = {"families": "point,lift"}
+    report = collect_demos("mujoco/tabletop", tmp_path / "d", episodes=12, num_envs=5, sim_options=options)
+    dataset = read_dataset(report.path)
+    sim = make_sim("mujoco/tabletop", num_envs=12, **options)
+    starts = dataset.episodes["state_id"].tolist()
+    sim.queue_states(starts)
+    sim.reset()
+    told = sim.instructions()
+    assert {sim.scenario_of(start) for start in starts} == {"point", "lift"}
+    assert len(set(told)) > 2
+    assert [tasks.tolist() for tasks in map(np.asarray, dataset.episodes["tasks"])] == [[text] for text in told]
+    assert dataset.tasks == tuple(dict.fromkeys(told))
+    said = [dataset.tasks[index] for index in dataset.frames("task_index")]
+    assert said == [text for text, length in zip(told, dataset.episodes["length"], strict=True) for _ in range(length)]
+    numbers = dataset.frames("observation.instruction")
+    assert [" ".join(sim.vocabulary[n] for n in row if n) for row in numbers] == said
+
+
+def test_a_sim_that_says_nothing_gives_its_name_and_a_text_of_ones_own_goes_first(tmp_path):
+    assert read_dataset(collect_demos(SIM, tmp_path / "d", episodes=2).path).tasks == ("peg insert",)
+    options = {"families": "point"}
+    own = collect_demos("mujoco/tabletop", tmp_path / "own", episodes=2, task="point at it", sim_options=options)
+    assert read_dataset(own.path).tasks == ("point at it",)
+
+
 def test_failures_are_kept_when_asked_for(tmp_path):
     report = collect_demos(SIM, tmp_path / "d", episodes=4, keep="all", sim_options={"limit_s": 0.5})
     dataset = read_dataset(report.path)

@@ -14,12 +14,15 @@ import deploy_kit as kit
 import numpy as np
 import psutil
 import pytest
+from deploy_cart import TOLD_SPEC
 
 from robotrl.deploy.control import run_control
 from robotrl.deploy.control_log import read_log
 from robotrl.deploy.control_report import histogram, percentiles
+from robotrl.deploy.export import export
 from robotrl.deploy.link import RobotFault
 from robotrl.deploy.replay import replay
+from robotrl.deploy.safety import Reason
 from robotrl.errors import ConfigError, DataError
 
 CART = "sim:deploy_cart:make_cart"
@@ -139,6 +142,33 @@ def test_nan_from_the_robot_holds_then_stops_with_the_reason(
     assert all(r["sent"] == [0.0, 0.0] and r["policy"] is None for r in bad)
     assert records[-1]["kind"] == "fault"
     assert replay(tmp_path / "log.jsonl", bundle).sent_max_abs == 0.0
+
+
+class Told(kit.SteerToGoal):
+    """Steers the cart that hands on a word."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_spec = TOLD_SPEC
+
+
+def test_a_word_that_is_none_holds_then_stops_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The controller refuses it: a bad tick like any other, not the end of the process."""
+    export(Told(), tmp_path / "told", observations=kit.recorded())
+    told = "sim:deploy_cart:make_told"
+    assert run_control(tmp_path / "told", told, episodes=1).successes == 1
+    monkeypatch.setenv("CART_WORD_AT", "100")
+    says = (
+        r"observation 'touch' holds word number 7: expected whole numbers from 0 \(none\) to 2 \('stop'\), for 5 ticks"
+    )
+    with pytest.raises(RobotFault, match=says):
+        run_control(tmp_path / "told", told, episodes=1, log=tmp_path / "log.jsonl")
+    _, records = read_log(tmp_path / "log.jsonl")
+    bad = [r for r in records if r["kind"] == "tick" and r["obs"]["touch"] == [7.0]]
+    assert [r["mode"] for r in bad] == [1, 1, 1, 1, 2]
+    assert all(r["sent"] == [0.0, 0.0] and r["policy"] is None for r in bad)
+    assert all(Reason(r["reason"]) & Reason.OBS_IMPLAUSIBLE for r in bad)
+    assert replay(tmp_path / "log.jsonl", tmp_path / "told").sent_max_abs == 0.0
 
 
 def test_a_robot_that_dies_ends_the_run(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,7 @@ from robotrl.algos.vla_rl import VlaRlCfg
 from robotrl.config import LoraCfg, TrainCfg
 from robotrl.errors import ConfigError, DataError
 from robotrl.load import describe, probe
-from robotrl.room import advice, announce, beside, gradient_rows, load_of
+from robotrl.room import advice, announce, beside, gradient_rows, load_of, processes
 from robotrl.train import train
 
 FACTOR = 2.0
@@ -182,6 +182,24 @@ def test_what_a_config_asks_for() -> None:
     assert load_of(clone, policy, 8) == Load(16, parts=True)
 
 
+def test_several_processes_share_a_minibatch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes the gradient of its part, whether or not what learns is spread; parts that are given stay as given."""
+    policy: Any = nn.Linear(3, 2)
+    whole, parts = SimpleNamespace(minibatch=64), SimpleNamespace(minibatch=64, microbatch=4)
+    assert [gradient_rows(whole, n) for n in (1, 4)] == [64, 16] and gradient_rows(parts, 4) == 4
+    assert gradient_rows(BcCfg(batch=32), 8) == 4
+    cfg: Any = SimpleNamespace(
+        algo=whole, sim=SimpleNamespace(num_envs=8), dataset=None, lora=LoraCfg(), shard=False, cache="none"
+    )
+    shared: Any = SimpleNamespace(**{**vars(cfg), "algo": parts, "shard": True})
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert processes() == 4
+    assert load_of(cfg, policy, 16) == Load(16)
+    assert load_of(shared, policy, 4) == Load(4, parts=True, processes=4)
+    monkeypatch.setenv("WORLD_SIZE", "16")
+    assert load_of(shared, policy, 4) == Load(4, processes=16), "a part is all that falls to a process"
+
+
 def test_networks_beside_the_policy_are_counted(tmp_path: Path) -> None:
     """An averaged policy, what a critic reads by, SRPO's eye, a teacher; copies of an adapted policy share weights."""
     clone = grpo.saved(tmp_path / "clone")
@@ -266,6 +284,10 @@ def test_a_run_says_what_it_needs_or_is_refused(
     monkeypatch.setattr("robotrl.room.SMALL_BYTES", 0)
     need = announce(cfg)
     assert need is not None and "memory, estimated: " in capsys.readouterr().err
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    shared = announce(cfg)
+    assert shared is not None and shared.update < need.update and shared.weights == need.weights
+    monkeypatch.delenv("WORLD_SIZE")
     monkeypatch.setattr("robotrl.room.available", lambda device: need.total - 1)
     with pytest.raises(ConfigError, match=r"memory, estimated: .*that are free"):
         train(cfg, tmp_path / "run")

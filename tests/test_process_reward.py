@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import json
+import re
+import shlex
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -18,28 +20,32 @@ from test_algos_grpo import policy_on, tabletop
 from test_algos_opd import saved
 from test_resume import StopAt, assert_same_end
 
+import robotrl
 from robotrl.algos.learner import Setup
 from robotrl.algos.vla_rl import VlaRlCfg, VlaRlLearner
 from robotrl.checkpoint import read_checkpoint, write_checkpoint
 from robotrl.cli import main
 from robotrl.collect import Collector, Decision
-from robotrl.config import EvalCfg, SimCfg, TrainCfg
+from robotrl.commands.train import parse_preset
+from robotrl.config import EvalCfg, SimCfg, TrainCfg, sim_options
 from robotrl.data.demos import collect_demos
 from robotrl.data.reader import Dataset, read_dataset
 from robotrl.data.rollout import Rollout
 from robotrl.data.writer import DatasetWriter
 from robotrl.errors import CapabilityError, ConfigError, DataError
+from robotrl.fit import check_fit
+from robotrl.fn.stats import Interval
 from robotrl.logs import read_scalars
 from robotrl.policies.vla.token import TokenVlaCfg
 from robotrl.rewards.columns import find_sources, signals
 from robotrl.rewards.grading import Graded, GradingCfg, Labels, grade, graded, join_graded, only, origin, summary
 from robotrl.rewards.network import RewardNetCfg, SightNet, WordEncoder, normalisation
-from robotrl.rewards.process import Bar, ProcessReward, ProcessTerm
+from robotrl.rewards.process import Bar, ProcessReward, ProcessTerm, Verdict
 from robotrl.rewards.process_stored import load_process, process_from_tree, process_tree, save_process
 from robotrl.rewards.process_training import ProcessCfg, frame_draws, judge, split_graded, train_process
 from robotrl.rewards.stored import load_classifier
 from robotrl.run import Run
-from robotrl.spec import Spec
+from robotrl.spec import Spec, privileged
 from robotrl.train import resume, train
 
 SIM = "mujoco/tabletop"
@@ -346,9 +352,6 @@ def test_without_failures_nothing_is_said_of_them(demos: Path) -> None:
 
 
 def test_what_falls_short_is_named() -> None:
-    from robotrl.fn.stats import Interval
-    from robotrl.rewards.process import Verdict
-
     verdict = Verdict(Interval(0.2, 0.1, 0.3, 9), 0.55, 0.4, 4, Bar())
     assert verdict.shortcomings() == (
         "its rank correlation with time is 0.20: expected 0.6",
@@ -550,6 +553,33 @@ def test_a_process_reward_for_other_observations_is_refused(stored: Path) -> Non
         replace(ALGO, process_reward=str(stored)).build(
             Setup(larger, None, policy_on(tabletop(1, image_size=64)), None, 0)
         )
+
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+def test_the_pages_process_reward_is_for_the_run_that_the_pages_train() -> None:
+    """A toy on what the page records, and a toy policy on what the page clones, in the sim of the page's run."""
+
+    def recorded(page: str) -> Any:
+        (said,) = set(re.findall(r'O="(image=[^"]*)"', (DOCS / page).read_text()))
+        return robotrl.make_sim(SIM, num_envs=2, seed=0, **sim_options(said.split()))
+
+    (line,) = re.findall(r"robotrl train (.*--algo.process-reward .*)", (DOCS / "algorithms" / "vla-rl.md").read_text())
+    name, *words = shlex.split(line)
+    cfg, _ = parse_preset(name, words)
+    sim = robotrl.make_sim(cfg.sim.name, num_envs=2, seed=0, **sim_options(cfg.sim.options))
+    check_fit(policy_on(recorded("vla.md")), sim)
+    source = recorded("rewards.md")
+    shown = {key: spec for key, spec in source.observation_spec.items() if key not in privileged(source)}
+    obs = source.reset(0)
+    net = SightNet(shown, normalisation(shown, {key: obs[key].numpy() for key in shown}), SMALL.model)
+    reward = ProcessReward(net, Verdict(Interval(0.9, 0.8, 1.0, 9), 0.9, 0.1, 4, Bar()), {}, "toy")
+    added = ProcessTerm(reward, sim, cfg.algo.process_form, cfg.algo.process_scale, cfg.algo.gamma)
+    rollout = Collector(sim, 1, 0.9)
+    rollout.reset(0)
+    found = rollout.collect(lambda seen: Decision(torch.zeros(len(seen["state"]), 1, 5), {}), 2)
+    assert (added.term(found).reward != 0).all()
 
 
 def test_one_that_fell_short_is_refused(trained: ProcessReward, tmp_path: Path, demos: Path) -> None:

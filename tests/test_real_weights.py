@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -85,3 +86,5 @@ def test_a_toy_says_what_is_known_and_nothing_else(tmp_path: Path) -> None:
     file.write_text(json.dumps(known))
     with pytest.raises(AssertionError):
         check(file)
+    (shown,) = re.findall(r"```json\n(.*?)```", (Path(__file__).parents[1] / "docs" / "vla.md").read_text(), re.DOTALL)
+    assert json.loads(shown).keys() == known.keys()

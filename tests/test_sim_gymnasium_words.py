@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import sys
 from pathlib import Path
@@ -278,7 +279,9 @@ def test_liberos_interface_through_the_module_of_the_page(libero_like: Path, opt
     assert isinstance(sim, HasStateIds) and (sim.control_dt_s, sim.limit_steps) == (0.05, 300)
     obs = sim.reset(options={"state_ids": [5, 6]})
     assert (obs["image"].shape, obs["image"].dtype) == ((2, 32, 32, 3), torch.uint8)
-    assert (obs["image"][:, 0] == 255).all() and (obs["image"][:, 1:] == 0).all()
+    # turned by 180 degrees: the top is up, its first pixel the last
+    assert (obs["image"][:, 0, :-1] == 255).all() and (obs["image"][:, 0, -1] == 128).all()
+    assert (obs["image"][:, 1:] == 0).all()
     assert sim.instructions() == ["pick up the black bowl on the plate"] * 2
     assert not torch.equal(obs["state"][0], obs["state"][1])
     up = torch.tensor([[0, 0, 1.0, 0, 0, 0, 0], [0] * 7])
@@ -288,6 +291,25 @@ def test_liberos_interface_through_the_module_of_the_page(libero_like: Path, opt
     again = sim.reset(options={"state_ids": [6, 5]})
     assert torch.equal(again["state"], obs["state"].flip(0))
     sim.close()
+
+
+def test_libero_is_shown_and_moved_as_published_policies_expect(libero_like: Path) -> None:
+    module = importlib.import_module("libero_gym")
+    for openvla, moves in ((False, {-1.0: -1.0, 1.0: 1.0, 0.3: 0.3}), (True, {1.0: -1.0, 0.0: 1.0, 0.4: 1.0})):
+        env = module.Libero(task=1, pixels=8, openvla_gripper=openvla)
+        obs, _ = env.reset(seed=4)
+        position, turn, fingers = np.split(obs["state"], [3, 6])
+        assert obs["state"].shape == (8,) and env.observation_space.contains(obs)
+        assert (position == env.env.hand).all() and (fingers == env.env.bowl).all() and env.env.gripper == -1
+        # the toy's hand is turned by so many rad about x
+        np.testing.assert_allclose(turn, [env.env.furniture, 0, 0], rtol=1e-6)
+        for given, done in moves.items():
+            action = np.array([0, 0, 0.1, 0, 0, 0, given])
+            env.step(action)
+            assert env.env.gripper == done and action[6] == given
+    assert (module.axis_angle(np.array([0, 0, 0, 1.0])) == 0).all()
+    quarter = np.array([0, np.sin(np.pi / 4), 0, np.cos(np.pi / 4)])
+    np.testing.assert_allclose(module.axis_angle(quarter), [0, np.pi / 2, 0])
 
 
 # mistakes

@@ -21,11 +21,12 @@ from robotrl.policies.generative import ChainPolicy
 from robotrl.policies.nets import flat_width
 from robotrl.policies.vla.context import Memory, Sizes, pack, unpack
 from robotrl.policies.vla.fresh import begin
+from robotrl.policies.vla.given import check_given
 from robotrl.policies.vla.pi0 import Pi0, Pi0Cfg
 from robotrl.policies.vla.prompt import TASK, Prompt, WordTokenizer
 from robotrl.policies.vla.roles import check_square, roles, sight_of
 from robotrl.policies.vla.smolvla import SmolVla, SmolVlaCfg
-from robotrl.spec import Cache, Spec
+from robotrl.spec import ActOut, Cache, Mode, Spec
 from robotrl.transforms import TransformGroup
 
 Network = Literal["smolvla", "pi0"]
@@ -133,13 +134,22 @@ class FlowVla(ChainPolicy):
         return self.chunk, self.padded()[1]
 
     def encode(self, obs: dict[str, Tensor]) -> Tensor:
-        """Context (B, D) from raw observations; see `robotrl.policies.vla.context`."""
+        """Context (B, D) from raw observations; see `robotrl.policies.vla.context`.
+
+        Raises:
+            ConfigError: a measured state of another width.
+        """
         if CONTEXT in obs:
             return obs[CONTEXT]
         seen, normalised = self.seen, self._inputs(obs)
         dtype = next(self.net.parameters()).dtype
         state = torch.cat([normalised[key].flatten(1) for key in seen.vectors], dim=1).to(dtype)
-        state = nn.functional.pad(state, (0, self.padded()[0] - state.shape[1]))
+        if state.shape[1] != self.state_width:
+            raise ConfigError(
+                f"observations {', '.join(seen.vectors)} have {state.shape[1]} numbers: expected {self.state_width}"
+            )
+        # zeros up to the network's own width; a constructor sees to it that there is no number too many
+        state = nn.functional.pad(state, (0, self.padded()[0] - self.state_width))
         ids, there = self.prompt(obs[seen.words])
         shown = [self._shown(obs, key) if key else None for key in seen.pictures]
         return pack(self.net.see(shown, ids, there, state))
@@ -170,6 +180,28 @@ class FlowVla(ChainPolicy):
     def looking(self, obs: dict[str, Tensor]) -> Tensor:
         """(B, F) the tokens of all cameras' pictures as the language model gets them."""
         return torch.cat([self._shown(obs, key).flatten(1) for key in self.seen.pictures if key], dim=1)
+
+    def check_given(self, obs: dict[str, Tensor]) -> None:
+        """Refuse observations that are not what the policy was made for, unless a context stands for them.
+
+        Raises:
+            ConfigError: see `robotrl.policies.vla.given.check_given`.
+            NumericsError: see there.
+        """
+        if CONTEXT not in obs:
+            check_given(obs, self.observation_spec)
+
+    def act(
+        self, obs: dict[str, Tensor], state: Any = None, generator: torch.Generator | None = None, mode: Mode = "sample"
+    ) -> ActOut:
+        """See `ChainPolicy.act`.
+
+        Raises:
+            ConfigError: see `check_given`.
+            NumericsError: see there.
+        """
+        self.check_given(obs)
+        return super().act(obs, state, generator, mode)
 
     def velocity(self, ctx: Tensor, x: Tensor, t: Tensor, dt: Tensor) -> Tensor:
         """dx/dt (B, H, A) at x, from noise (t = 0) to action (t = 1); `dt` does not matter."""

@@ -16,6 +16,7 @@ from robotrl.policies.base import Deployed, SpecPolicy
 from robotrl.policies.nets import flat_width, in_full
 from robotrl.policies.vla import bins
 from robotrl.policies.vla.fresh import begin
+from robotrl.policies.vla.given import check_given
 from robotrl.policies.vla.openvla import OpenVla, OpenVlaCfg, TextCfg
 from robotrl.policies.vla.prompt import TASK, Prompt, WordTokenizer
 from robotrl.policies.vla.roles import check_square, heeded, roles, sight_of
@@ -227,7 +228,13 @@ class TokenPolicy(SpecPolicy):
     def act(
         self, obs: dict[str, Tensor], state: Any = None, generator: torch.Generator | None = None, mode: Mode = "sample"
     ) -> ActOut:
-        """A chunk for each row: drawn at the temperature, or as deployed."""
+        """A chunk for each row: drawn at the temperature, or as deployed.
+
+        Raises:
+            ConfigError: see `check_given`.
+            NumericsError: see there.
+        """
+        check_given(obs, self.observation_spec)
         return ActOut(self._said(obs, generator, mode).actions, state)
 
     def _said(self, obs: dict[str, Tensor], generator: torch.Generator | None, mode: Mode) -> Deployed:

@@ -20,10 +20,13 @@ from robotrl.algos.scenes import Frames, Scenes, check_reads
 from robotrl.algos.symmetric import Symmetric, changes_of
 from robotrl.algos.targets import hidden_numbers
 from robotrl.checkpoint import generator_state
+from robotrl.config import sim_options
 from robotrl.data.chunks import check_dataset, load_chunks
 from robotrl.data.normalisation import ActionRange, check_new, transforms_for
 from robotrl.data.reader import read_dataset
+from robotrl.data.seen import as_seen
 from robotrl.errors import ConfigError, check_at_least, check_decay, check_number, check_positive, out_of_range
+from robotrl.fit import check_words
 from robotrl.fn.augment import PAD, draw_shifts, random_shift
 from robotrl.fn.clone import CloneLoss, Shape, chunk_shape, clone_loss_of
 from robotrl.fn.schedule import warmed_cosine
@@ -61,6 +64,9 @@ class BcCfg:
     action_range: ActionRange = "bounds"
     """Of a policy that begins with this run: what its [-1, 1] is, all that the robot can do, or with "quantiles" what
     it did in the dataset, from 1 to 99 %. It is kept with the policy; one from `--init-from` has its own."""
+    dataset_keys: tuple[str, ...] = ()
+    """Columns of the dataset that have other names than the policy's observations, as "key=column", e.g.
+    "image_flat_near=observation.images.front". One picture for one camera need not be said; see docs/datasets.md."""
     image_shift: int = PAD
     """Pictures are shifted by up to so many pixels at random; 0 leaves them."""
     symmetries: tuple[str, ...] = ()
@@ -162,6 +168,8 @@ class BcLearner:
         if model is not None:
             check_new("algo.action_range", cfg.action_range)
             specs = model.observation_spec
+            check_words(specs, sim)
+        dataset = as_seen(dataset, specs, sim_options(cfg.dataset_keys, "algo.dataset_keys"), "algo.dataset_keys")
         check_dataset(dataset, specs, action_spec, control_dt_s)
         if model is None:
             model = setup.fresh(specs, action_spec, transforms_for(dataset, specs, action_spec, cfg.action_range))

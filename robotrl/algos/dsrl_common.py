@@ -21,6 +21,7 @@ from robotrl.data.replay import Replay
 from robotrl.data.replay_samplers import Sampler
 from robotrl.data.rollout import Arrays
 from robotrl.errors import CapabilityError, ConfigError
+from robotrl.fit import check_fit
 from robotrl.fn.backup import discounted_ones
 from robotrl.policies.q import QEnsemble
 from robotrl.policies.steered import SteeredCfg, SteeredPolicy
@@ -193,19 +194,7 @@ def steered(setup: Setup, sim: VecSim) -> SteeredPolicy:
         policy = setup.fresh(given)
     else:
         raise CapabilityError(f"policy config {type(setup.policy_cfg).__name__} builds no noise actor: use SteeredCfg")
-    for key, spec in policy.observation_spec.items():
-        there = sim.observation_spec.get(key)
-        if there is None or there.shape != spec.shape:
-            found = "absent" if there is None else f"of shape {there.shape}"
-            raise ConfigError(f"observation {key!r} of the sim is {found}: the base policy takes shape {spec.shape}")
-    for name in ("shape", "low", "high"):
-        ours, theirs = getattr(policy.action_spec, name), getattr(sim.action_spec, name)
-        if ours != theirs:
-            raise ConfigError(f"action {name} of the sim is {theirs}: the base policy was trained for {ours}")
-    if policy.control_dt_s is not None and not math.isclose(policy.control_dt_s, sim.control_dt_s):
-        raise ConfigError(
-            f"control_dt_s of the sim is {sim.control_dt_s:g}: the base policy was trained for {policy.control_dt_s:g}"
-        )
+    check_fit(policy, sim)
     policy.control_dt_s = sim.control_dt_s
     return policy
 

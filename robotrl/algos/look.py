@@ -30,6 +30,7 @@ from robotrl.data.chunks import check_dataset
 from robotrl.data.normalisation import ActionRange, check_new, transforms_for
 from robotrl.data.reader import read_dataset
 from robotrl.errors import CapabilityError, ConfigError, check_at_least, check_number, check_positive, out_of_range
+from robotrl.fit import check_words
 from robotrl.fn.schedule import warmed_cosine
 from robotrl.parts import arrays_in_parts
 from robotrl.spec import HasLooking, HasMeaning, is_picture, privileged, visible
@@ -156,6 +157,7 @@ class LookLearner:
             model = setup.fresh(specs, action_spec, transforms_for(dataset, specs, action_spec, cfg.action_range))
         else:
             check_new("algo.action_range", cfg.action_range)
+            check_words(model.observation_spec, sim)
         if not isinstance(model, HasLooking):
             raise CapabilityError(f"policy {type(model).__name__} lacks HasLooking: it has no eyes to be trained apart")
         if cfg.reading:

@@ -28,6 +28,7 @@ from robotrl.algos.on_policy import (
 from robotrl.checkpoint import generator_state
 from robotrl.collect import Collector, Decision
 from robotrl.errors import CapabilityError, check_positive, out_of_range, unknown
+from robotrl.fit import check_fit
 from robotrl.fn.loss import PolicyLoss, ppo_clip, value_clipped_mse, value_mse
 from robotrl.fn.schedule import line
 from robotrl.policies.base import ACTION
@@ -210,6 +211,8 @@ class PpoLearner(SimLearner):
             self._normalizer = ObsNormalizer(specs, self.world) if cfg.normalise_obs else None
             inputs = () if self._normalizer is None else self._normalizer.transforms()
             model = setup.fresh(specs, self.sim.action_spec, TransformGroup(inputs, outputs))
+        else:
+            check_fit(model, self.sim)
         if not isinstance(model, HasDensity):
             raise CapabilityError(
                 f"policy {type(model).__name__} lacks HasDensity: PPO needs a density and an entropy in closed form, as"

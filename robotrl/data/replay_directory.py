@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import shutil
 import uuid
 from pathlib import Path
 from typing import IO, Any
@@ -78,21 +77,6 @@ def make_directory(path: Path, layout: Layout, shard_bytes: int = SHARD_BYTES) -
     except OSError as error:
         raise RobotrlError(f"cannot make the replay {path}: {error.strerror}") from error
     return ReplayDirectory(path)
-
-
-def remove_directory(path: Path) -> None:
-    """Delete a replay that no process has open; nothing there is fine.
-
-    Raises:
-        ConfigError: what is there is no replay.
-        RobotrlError: a process has it open.
-    """
-    if not path.exists():
-        return
-    if not (path / HEADER).is_file():
-        raise ConfigError(f"{path} has no {HEADER}: expected a replay; nothing was deleted")
-    with _lock(path):
-        shutil.rmtree(path)
 
 
 def _lock(path: Path) -> IO[str]:

@@ -19,8 +19,6 @@ STEER_GAIN = 0.368
 """Wheel angle in rad for a steering action of 1, of the same fit."""
 BRAKE_MPS2 = 4.95
 """Deceleration for an acceleration action of -1, of the same fit."""
-THROTTLE_MPS2 = 0.56
-"""Acceleration at full throttle of the same fit; the sim's `throttle_mps2` says why its default is another."""
 
 
 @kernel

@@ -33,6 +33,7 @@ class OffScreenRenderEnv:
     def step(self, action: np.ndarray) -> tuple[dict[str, Any], float, bool, dict[str, Any]]:
         """Move the hand."""
         self.hand = self.hand + 0.1 * np.asarray(action)[:3]
+        self.gripper = float(action[6])  # 1 closes, -1 opens
         done = bool(self.hand[2] > 0.25)
         return self._observations(), float(done), done, {}
 
@@ -42,9 +43,10 @@ class OffScreenRenderEnv:
     def _observations(self) -> dict[str, Any]:
         picture = np.zeros((*self.size, 3), np.uint8)
         picture[-1] = 255  # the top
+        picture[-1, 0] = 128
         return {
             "agentview_image": picture,
             "robot0_eef_pos": self.hand,
-            "robot0_eef_quat": np.array([self.furniture, 0.0, 0.0, 1.0]),
+            "robot0_eef_quat": np.array([np.sin(self.furniture / 2), 0.0, 0.0, np.cos(self.furniture / 2)]),
             "robot0_gripper_qpos": self.bowl,
         }
