@@ -90,7 +90,7 @@ def test_tasks_become_the_observations_of_the_sim(ours: Dataset, foreign: Path, 
     assert told.dtype == np.int32 and np.array_equal(told, ours.frames("observation.instruction"))
     assert seen.features["observation.instruction"].shape == told.shape[1:]
     # what was read stays as it was
-    assert "observation.instruction" not in dataset.features and "observation.images.front" not in seen.features
+    assert "observation.instruction" not in dataset.features and f"observation.{NEAR}" not in dataset.features
     assert np.array_equal(seen.stats["observation.state"]["std"], ours.stats["observation.state"]["std"])
 
 
@@ -204,9 +204,7 @@ def test_columns_are_named_where_there_are_several(ours: Dataset, tmp_path: Path
 
 def test_a_policy_with_more_cameras_is_not_guessed_for(foreign: Path) -> None:
     two = visible(sim(image=("flat_near", "flat_top")))
-    with pytest.raises(
-        ConfigError, match="its pictures are observation.images.front, the policy's image_flat_near, im"
-    ):
+    with pytest.raises(ConfigError, match=r"its pictures are .*front, the policy's image_flat_near, image_flat_top;"):
         as_seen(read_dataset(foreign), two)
 
 
@@ -218,18 +216,19 @@ def test_names_may_be_exchanged(ours: Dataset) -> None:
     assert seen.observation_spec is not None and ours.observation_spec is not None
     assert seen.observation_spec[NEAR] == ours.observation_spec[TOP]
     assert set(seen.features) == set(ours.features)
+    # a column may be read twice
+    both = as_seen(ours, two, {NEAR: top})
+    assert np.array_equal(both.frames(near), ours.frames(top)) and np.array_equal(both.frames(top), ours.frames(top))
 
 
-def test_our_own_names_are_not_guessed(ours: Dataset) -> None:
+def test_our_own_names_are_not_guessed(ours: Dataset, foreign: Path) -> None:
     """A camera that was not recorded is not another one, though it may be the only one."""
     other = visible(sim(image="flat_front"))
-    with pytest.raises(ConfigError, match="has no 'observation.image_flat_front': its pictures are"):
+    with pytest.raises(ConfigError, match=r"has no 'observation\.image_flat_front': its pictures are"):
         as_seen(ours, other)
-    alone = ours.renamed({"away": f"observation.{TOP}"})
-    with pytest.raises(
-        ConfigError, match="its pictures are observation.image_flat_near, the policy's image_flat_front"
-    ):
-        as_seen(alone, other)
+    assert as_seen(read_dataset(foreign), other).frames("observation.image_flat_front").shape[1:] == (32, 32, 3)
+    with pytest.raises(ConfigError, match=r"its pictures are .*front, the policy's image_flat_front;"):
+        as_seen(replace(read_dataset(foreign), verified=True), other)
 
 
 def test_a_vector_by_another_name(ours: Dataset, tmp_path: Path, specs: dict[str, Spec]) -> None:
@@ -238,7 +237,7 @@ def test_a_vector_by_another_name(ours: Dataset, tmp_path: Path, specs: dict[str
     dataset = read_dataset(
         write_foreign(tmp_path / "e", ours, {"images.front": NEAR, "qpos": "state", "things": "things"})
     )
-    with pytest.raises(ConfigError, match="its vectors are observation.qpos, observation.things, the policy's state;"):
+    with pytest.raises(ConfigError, match=r"its vectors are .*qpos, observation\.things, the policy's state;"):
         as_seen(dataset, specs)
     seen = as_seen(dataset, specs, {"state": "observation.qpos"})
     assert np.array_equal(seen.frames("observation.state"), ours.frames("observation.state"))
@@ -273,7 +272,7 @@ def test_columns_that_cannot_be(foreign: Path, specs: dict[str, Spec], columns: 
 
 
 def test_unusable_settings_of_a_clone(foreign: Path) -> None:
-    with pytest.raises(ConfigError, match="algo.dataset_keys holds 'front': expected \"name=value\""):
+    with pytest.raises(ConfigError, match=re.escape("algo.dataset_keys holds 'front': expected")):
         replace(CFG, dataset_keys=("front",)).build(Setup(sim, TOKEN, None, foreign, seed=0))
     with pytest.raises(ConfigError, match=re.escape("algo.dataset_keys: column of dataset")):
         replace(CFG, dataset_keys=(f"{NEAR}=[1]",)).build(Setup(sim, TOKEN, None, foreign, seed=0))
@@ -289,9 +288,7 @@ def test_pictures_of_another_size_or_type_are_refused(foreign: Path) -> None:
     info = read_json(foreign, "meta/info.json")
     info["features"]["observation.images.front"]["dtype"] = "int16"
     edit_json(foreign, "meta/info.json", features=info["features"])
-    with pytest.raises(
-        ConfigError, match="images.front of dataset .* is int16: expected uint8 or colour pictures, the"
-    ):
+    with pytest.raises(ConfigError, match=r"images.front of dataset .* is int16: expected uint8 or colour pictures"):
         as_seen(read_dataset(foreign), visible(sim()))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from data_helpers import write_foreign
 from test_import_flow import PI0, write_lerobot
 from test_import_openvla import STATS, TOY
 from test_import_openvla import write as write_openvla
@@ -96,6 +97,23 @@ def test_recorded_actions_tell_a_trained_policy_from_another(demos: Path) -> Non
         labels(policy, dataset, 100_000)
 
 
+def test_a_foreign_dataset_is_compared_as_ours_is(demos: Path, tmp_path: Path) -> None:
+    """The policy reads the tasks of the frames, and sees the camera by its other name."""
+    policy, ours = policy_on("smolvla"), read_dataset(demos)
+    policy.control_dt_s = tabletop().control_dt_s
+    known = {"images.top": "image_flat_near", "state": "state"}
+    one = write_foreign(tmp_path / "one", ours, known)
+    assert labels(policy, read_dataset(one), 8) == labels(policy, ours, 8)
+    several = read_dataset(write_foreign(tmp_path / "two", ours, {**known, "images.wrist": "image_flat_near"}))
+    with pytest.raises(ConfigError, match=r"its pictures are observation\.images\.top, observation\.images\.wrist"):
+        labels(policy, several, 8)
+    named = {"image_flat_near": "observation.images.wrist"}
+    assert labels(policy, several, 8, columns=named) == labels(policy, ours, 8)
+    other = write_foreign(tmp_path / "other", ours, known, says=lambda text: f"kindly {text}")
+    with pytest.raises(ConfigError, match="word 'kindly' is unknown"):
+        labels(policy, read_dataset(other), 8)
+
+
 def test_the_tolerance_is_kept() -> None:
     check_labels(Labels(0.04, 0.1, 9), 0.05)
     for found in (Labels(0.06, 0.5, 9), Labels(0.04, 0.07, 9), Labels(float("nan"), 0.5, 9)):
@@ -139,9 +157,13 @@ def test_the_command_stores_what_it_read(
     assert main(command) == 2
     assert "expected a directory that does not exist yet" in capsys.readouterr().err
     shutil.rmtree(out)
-    assert main([*command, "--check-data", str(demos), "--frames", "16"]) == 2
-    assert "recorded actions of 16 frames are missed by" in capsys.readouterr().err
-    assert not out.exists()
+    theirs = write_foreign(
+        tmp_path / "recorded", read_dataset(demos), {"images.top": "image_flat_near", "state": "state"}
+    )
+    for recorded in (demos, theirs):
+        assert main([*command, "--check-data", str(recorded), "--frames", "16"]) == 2
+        assert "recorded actions of 16 frames are missed by" in capsys.readouterr().err
+        assert not out.exists()
 
 
 def test_whose_statistics_were_used_is_said_and_stored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,8 +9,10 @@ import numpy as np
 
 from robotrl.data.layout import ACTION, observation_key
 from robotrl.data.reader import Dataset
+from robotrl.data.seen import misfit
 from robotrl.errors import ConfigError, unknown
 from robotrl.spec import Spec
+from robotrl.spec.given import other_word
 
 
 class ChunkIndices(NamedTuple):
@@ -78,7 +80,7 @@ def load_chunks(dataset: Dataset, obs_keys: Sequence[str], horizon: int) -> Chun
 def check_dataset(
     dataset: Dataset, observation_spec: Mapping[str, Spec], action_spec: Spec, control_dt_s: float
 ) -> None:
-    """Refuse a dataset that was recorded at another rate, or of other arrays, than a policy is for.
+    """Refuse a dataset that was recorded at another rate, or of other arrays or words, than a policy is for.
 
     Args:
         dataset: what `read_dataset` returned.
@@ -87,7 +89,7 @@ def check_dataset(
         control_dt_s: seconds between two actions.
 
     Raises:
-        ConfigError: rate or an array differs; both values are named.
+        ConfigError: rate, an array or a word differs; both values are named.
     """
     rate_hz = 1 / control_dt_s
     if abs(dataset.fps - rate_hz) > 1e-6 * rate_hz:
@@ -96,10 +98,15 @@ def check_dataset(
         )
     wanted = {observation_key(key): spec for key, spec in observation_spec.items()} | {ACTION: action_spec}
     for name, spec in wanted.items():
-        if name in dataset.features and dataset.features[name].shape != spec.shape:
+        wrong = misfit(dataset.features[name], spec) if name in dataset.features else ""
+        if wrong:
+            raise ConfigError(f"{name} of dataset {dataset.root} {wrong}, the policy's")
+    for key, spec in (dataset.observation_spec or {}).items():
+        differs = other_word(spec.words, observation_spec[key].words) if key in observation_spec else None
+        if differs is not None:
             raise ConfigError(
-                f"{name} of dataset {dataset.root} has shape {dataset.features[name].shape}: expected {spec.shape},"
-                " the policy's"
+                f"{observation_key(key)} of dataset {dataset.root} has {differs.before} as word {differs.number}: the"
+                f" policy has {differs.now} there, expected the same words in the same order"
             )
 
 

@@ -19,8 +19,10 @@ from robotrl.fn.stats import Interval, wilson
 from robotrl.loop import Episode, ExpertActor, run_episodes
 from robotrl.progress import track
 from robotrl.registry import make_sim
-from robotrl.spec import HasExpert, HasStateIds, VecSim
+from robotrl.spec import HasExpert, HasInstructions, HasStateIds, VecSim
 
+INSTRUCTION = "instruction"
+"""The observation with the word numbers of a sim that tells what to do."""
 TRIES = 20
 """Starts that are tried for each episode asked for, before the expert counts as unable."""
 
@@ -69,7 +71,7 @@ def collect_demos(
         seed: of the starts, the sim and the expert.
         num_envs: how many envs run at once.
         keep: record successes alone, or failures too.
-        task: what is to be done, in words; by default the sim's name.
+        task: what is to be done, in words; by default what each episode is told (`HasInstructions`), or the sim's name.
         pictures: how picture observations are stored; see `DatasetWriter`.
         sim_options: keyword arguments of the sim's `make`.
 
@@ -110,7 +112,7 @@ def collect_demos(
             starts = sim.state_ids("train")
             ids = random.Random(seed).sample(starts, min(len(starts), TRIES * episodes))
             tried, kept = _run(actor, sim, ids, episodes, keep)
-            words = task or sim_name.split("/")[-1].replace("-", " ")
+            name = sim_name.split("/")[-1].replace("-", " ")
             with track(len(kept), "writing", "episodes") as bar:
                 for episode in kept:
                     writer.add_episode(
@@ -119,7 +121,7 @@ def collect_demos(
                         episode.rewards,
                         success=episode.success,
                         truncated=not episode.terminated,
-                        task=words,
+                        task=task or _told(sim, episode) or name,
                         extra={"state_id": episode.state_id, "mode": actor.expert.modes[episode.mode]},
                     )
                     bar.advance()
@@ -155,6 +157,16 @@ def _run(actor: ExpertActor, sim: VecSim, ids: list[int], episodes: int, keep: s
                 if episode.success or keep == "all":
                     kept.append(episode)
     return tried, kept
+
+
+def _told(sim: VecSim, episode: Episode) -> str:
+    """What an episode was told in words, "" where the sim says nothing.
+
+    It is read from the observation: by the time that the episode has ended its env is told the next one's.
+    """
+    if not isinstance(sim, HasInstructions):
+        return ""
+    return " ".join(sim.vocabulary[int(number)] for number in episode.obs[INSTRUCTION][0] if number)
 
 
 def _whole_rate(control_dt_s: float) -> int:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from robotrl.data.stats import QUANTILES, Stats, describe, rows_of
 from robotrl.data.tables import parquet_files, read_columns, read_episodes, read_tasks
 from robotrl.errors import ConfigError, DataError, nearest, unknown
 from robotrl.spec import Spec
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -103,6 +105,30 @@ class Dataset:
             raise ConfigError(f"episode is {index!r}: expected 0 to {self.num_episodes - 1}")
         rows = slice(int(self.offsets[index]), int(self.offsets[index + 1]))
         return {name: values[rows] for name, values in self._frames.items()}
+
+    def also_named(self, columns: Mapping[str, str]) -> Dataset:
+        """The same dataset with columns under further names, new to old; what had a new name before is left out."""
+
+        def named(table: Mapping[str, T]) -> dict[str, T]:
+            kept = {name: x for name, x in table.items() if name not in columns}
+            return kept | {new: table[old] for new, old in columns.items() if old in table}
+
+        specs, prefix = self.observation_spec, layout.observation_key("")
+        if specs is not None:
+            by_column = named({prefix + key: spec for key, spec in specs.items()})
+            specs = {name.removeprefix(prefix): spec for name, spec in by_column.items()}
+        return replace(
+            self,
+            features=named(self.features),
+            stats=named(self.stats),
+            observation_spec=specs,
+            _frames=named(self._frames),
+            _pictures=named(self._pictures),
+        )
+
+    def with_column(self, name: str, feature: Feature, values: np.ndarray) -> Dataset:
+        """The same dataset with a further column of numbers (F, ...); it has no statistics."""
+        return replace(self, features={**self.features, name: feature}, _frames={**self._frames, name: values})
 
 
 def read_dataset(root: Path | str) -> Dataset:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from robotrl.data.chunks import check_dataset, load_chunks
 from robotrl.data.reader import Dataset
+from robotrl.data.seen import as_seen
 from robotrl.errors import ConfigError, DataError
 from robotrl.load import probe_observations
 from robotrl.parts import in_parts
@@ -77,19 +79,23 @@ def _said(policy: Any, obs: dict[str, Tensor]) -> Tensor:
     return policy.decode(ctx, noise.to(ctx.dtype)).float()
 
 
-def labels(policy: Any, dataset: Dataset, frames: int, seed: int = 0) -> Labels:
+def labels(
+    policy: Any, dataset: Dataset, frames: int, seed: int = 0, columns: Mapping[str, str] | None = None
+) -> Labels:
     """Compare with recorded actions of frames drawn at random.
 
     Args:
         policy: what was imported.
-        dataset: what it was trained on, on the sim's observations and actions.
+        dataset: what it was trained on, on the sim's observations and actions, or as its own robot recorded it.
         frames: how many.
         seed: of the frames, and of the noise of a generative policy.
+        columns: the policy's keys to the dataset's columns, where these have other names; see `as_seen`.
 
     Raises:
-        ConfigError: the dataset is of other arrays or another rate, or has too few frames.
+        ConfigError: the dataset is of other arrays, words or another rate, or has too few frames.
     """
     specs = policy.observation_spec
+    dataset = as_seen(dataset, specs, columns)
     check_dataset(dataset, specs, policy.action_spec, policy.control_dt_s)
     data = load_chunks(dataset, list(specs), policy.horizon)
     if frames < 2 or frames > len(data.chunks):

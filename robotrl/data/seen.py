@@ -1,0 +1,157 @@
+"""A dataset as a policy sees it: columns by the policy's keys, and what was to be done as numbers of its words.
+
+Other writers have names of their own for cameras, and say what was to be done as a text, the frame's task; ours have
+the sim's keys, and word numbers among the observations.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import numpy as np
+
+from robotrl.data.layout import Feature, feature_of, observation_key
+from robotrl.data.reader import Dataset
+from robotrl.errors import ConfigError, nearest, unknown
+from robotrl.spec import Spec, is_picture
+
+_WORD = re.compile(r"\w+(?:['.-]\w+)*")
+
+
+def as_seen(
+    dataset: Dataset,
+    observation_spec: Mapping[str, Spec],
+    columns: Mapping[str, str] | None = None,
+    field: str = "columns",
+) -> Dataset:
+    """The dataset with a column for each of a policy's observations, as far as it has what belongs there.
+
+    A column that `columns` names has that key, one with the policy's own name keeps it. Where an instruction has no
+    column, the frames' tasks are said in the policy's words. Where another writer's dataset has one picture and the
+    policy sees one, they are the same; likewise with vectors of numbers. Nothing else is guessed.
+
+    Args:
+        dataset: what `read_dataset` returned.
+        observation_spec: what the policy reads.
+        columns: the policy's keys to names of columns, e.g. "image" to "observation.images.front".
+        field: the setting that `columns` comes from, for errors.
+
+    Raises:
+        ConfigError: an unknown key or column; an observation without a column, or that one of several may be; a column
+            that is not as the policy's; a task that its words cannot say.
+    """
+    named = {key: str(column) for key, column in (columns or {}).items()}
+    for key, column in named.items():
+        if key not in observation_spec:
+            raise unknown(f"{field}: observation", key, observation_spec)
+        if column not in dataset.features:
+            raise unknown(f"{field}: column of dataset {dataset.root}", column, dataset.features)
+    missing = [key for key in observation_spec if key not in named and observation_key(key) not in dataset.features]
+    told = [key for key in missing if observation_spec[key].words]
+    for key in (key for key in missing if key not in told):
+        named[key] = _only_one(dataset, observation_spec, key, field)
+    for key, column in named.items():
+        wrong = misfit(dataset.features[column], observation_spec[key])
+        if wrong:
+            raise ConfigError(f"{column} of dataset {dataset.root} {wrong}, the policy's {key!r}")
+    out = dataset.also_named({observation_key(key): column for key, column in named.items()})
+    for key in told:
+        name = observation_key(key)
+        out = out.with_column(name, feature_of(name, observation_spec[key]), said(dataset, key, observation_spec[key]))
+    return out
+
+
+def misfit(feature: Feature, spec: Spec) -> str:
+    """What about a column is not as a policy's array, "" where all is: its shape, or no bytes for a picture.
+
+    Numbers of any type are taken for measured ones.
+    """
+    if feature.shape != spec.shape:
+        return f"has shape {feature.shape}: expected {spec.shape}"
+    if is_picture(spec) and feature.dtype != spec.dtype and not feature.is_picture:
+        return f"is {feature.dtype}: expected {spec.dtype} or colour pictures"
+    return ""
+
+
+def said(dataset: Dataset, key: str, spec: Spec) -> np.ndarray:
+    """(F, W) the word numbers of each frame's task, as a sim gives them.
+
+    Args:
+        dataset: whose.
+        key: of the policy's instruction, for errors.
+        spec: of it, with its W words at most and its vocabulary.
+
+    Raises:
+        ConfigError: a task of a frame has no word, more than W, or one outside the vocabulary.
+    """
+    index = dataset.frames("task_index")
+    numbers = np.zeros((len(dataset.tasks), *spec.shape), spec.dtype)
+    for task in np.unique(index).tolist():
+        what = f"dataset {dataset.root}: task {task} {dataset.tasks[task]!r}"
+        words = encode(dataset.tasks[task], spec, what, key)
+        numbers[task, : len(words)] = words
+    return numbers[index]
+
+
+def encode(text: str, spec: Spec, what: str, key: str) -> list[int]:
+    """The numbers of a text's words.
+
+    Args:
+        text: what is said.
+        spec: of an instruction, with its vocabulary.
+        what: where the text stands, for errors.
+        key: of the instruction, for errors.
+
+    Raises:
+        ConfigError: it has no word, too many, or one outside the vocabulary.
+    """
+    words = words_in(text)
+    if not 1 <= len(words) <= spec.shape[-1]:
+        raise ConfigError(f"{what} has {len(words)} words: expected 1 to {spec.shape[-1]}, as the policy's {key!r} has")
+    number = {word: i for i, word in enumerate(spec.words) if word}
+    for word in words:
+        if word not in number:
+            close = nearest(word, number)
+            hint = f"did you mean {close!r}? " if close else ""
+            raise ConfigError(
+                f"{what}: word {word!r} is unknown: {hint}expected one of the {len(number)} words of the policy's"
+                f" {key!r}"
+            )
+    return [number[word] for word in words]
+
+
+def words_in(text: str) -> list[str]:
+    """The words of a text in lower case, by the rule of `gym/ID`.
+
+    A word is a run of letters, digits and underscores; hyphens, apostrophes and points belong to it where they stand
+    inside. Everything else separates words and is left out.
+    """
+    return _WORD.findall(text.lower())
+
+
+def _only_one(dataset: Dataset, observation_spec: Mapping[str, Spec], key: str, field: str) -> str:
+    """The one column of a dataset that the policy's one picture, or its one vector of numbers, can be.
+
+    Raises:
+        ConfigError: there is none, there are several, or the dataset is ours and has the keys of its sim.
+    """
+    observed = {name: x for name, x in dataset.features.items() if name.startswith(observation_key(""))}
+    picture = is_picture(observation_spec[key])
+    found = [name for name, feature in observed.items() if _holds(feature, picture)]
+    if not found:
+        raise unknown("observation", key, [name.removeprefix(observation_key("")) for name in observed])
+    wanted = [other for other, spec in observation_spec.items() if not spec.words and is_picture(spec) == picture]
+    if len(found) == len(wanted) == 1 and not dataset.verified:
+        return found[0]
+    kind = "pictures" if picture else "vectors"
+    raise ConfigError(
+        f"dataset {dataset.root} has no {observation_key(key)!r}: its {kind} are {', '.join(found)}, the policy's"
+        f" {', '.join(wanted)}; expected {field} to say which is which, e.g. {key}={nearest(key, found) or found[0]}"
+    )
+
+
+def _holds(feature: Feature, picture: bool) -> bool:
+    if picture:
+        return feature.is_picture or (feature.is_array and len(feature.shape) == 3)
+    return feature.is_array and len(feature.shape) < 3
