@@ -26,6 +26,8 @@ _MARKS: dict[Kind, tuple[str, ...]] = {
 }
 """Entries of which one is enough to tell the kind, so that a damaged one is still called by its name."""
 
+TASKS = 12
+"""Of a dataset, which are shown; where each episode was told what to do there may be hundreds."""
 _SHOWN_PACKAGES = ("robotrl", "torch", "mujoco", "numpy", "onnx", "onnxruntime")
 
 
@@ -155,7 +157,9 @@ def _dataset(found: Description) -> None:
     rows = found.rows
     rows["episodes"] = f"{data.num_episodes:,}"
     rows["frames"] = f"{data.num_frames:,} at {data.fps:g} Hz"
-    rows["tasks"] = "; ".join(data.tasks)
+    rows["tasks"] = "; ".join(data.tasks[:TASKS])
+    if len(data.tasks) > TASKS:
+        rows["tasks"] += f"; and {len(data.tasks) - TASKS:,} more"
     if "success" in data.episodes:
         rows["successful"] = f"{int(data.episodes['success'].sum()):,}"
     if "mode" in data.episodes:

@@ -160,7 +160,8 @@ def test_the_command_stores_what_it_read(
     theirs = write_foreign(
         tmp_path / "recorded", read_dataset(demos), {"images.top": "image_flat_near", "state": "state"}
     )
-    for recorded in (demos, theirs):
+    several = {"images.top": "image_flat_near", "images.side": "image_flat_near", "state": "state"}
+    for recorded in (demos, theirs, write_foreign(tmp_path / "several", read_dataset(demos), several)):
         assert main([*command, "--check-data", str(recorded), "--frames", "16"]) == 2
         assert "recorded actions of 16 frames are missed by" in capsys.readouterr().err
         assert not out.exists()

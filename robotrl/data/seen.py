@@ -6,7 +6,6 @@ the sim's keys, and word numbers among the observations.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 import numpy as np
@@ -15,8 +14,7 @@ from robotrl.data.layout import Feature, feature_of, observation_key
 from robotrl.data.reader import Dataset
 from robotrl.errors import ConfigError, nearest, unknown
 from robotrl.spec import Spec, is_picture
-
-_WORD = re.compile(r"\w+(?:['.-]\w+)*")
+from robotrl.spec.words import words_in
 
 
 def as_seen(
@@ -121,15 +119,6 @@ def encode(text: str, spec: Spec, what: str, key: str) -> list[int]:
     return [number[word] for word in words]
 
 
-def words_in(text: str) -> list[str]:
-    """The words of a text in lower case, by the rule of `gym/ID`.
-
-    A word is a run of letters, digits and underscores; hyphens, apostrophes and points belong to it where they stand
-    inside. Everything else separates words and is left out.
-    """
-    return _WORD.findall(text.lower())
-
-
 def _only_one(dataset: Dataset, observation_spec: Mapping[str, Spec], key: str, field: str) -> str:
     """The one column of a dataset that the policy's one picture, or its one vector of numbers, can be.
 
@@ -144,10 +133,10 @@ def _only_one(dataset: Dataset, observation_spec: Mapping[str, Spec], key: str, 
     wanted = [other for other, spec in observation_spec.items() if not spec.words and is_picture(spec) == picture]
     if len(found) == len(wanted) == 1 and not dataset.verified:
         return found[0]
-    kind = "pictures" if picture else "vectors"
+    kind, likely = "pictures" if picture else "vectors", nearest(key, found) or found[0]
     raise ConfigError(
         f"dataset {dataset.root} has no {observation_key(key)!r}: its {kind} are {', '.join(found)}, the policy's"
-        f" {', '.join(wanted)}; expected {field} to say which is which, e.g. {key}={nearest(key, found) or found[0]}"
+        f" {', '.join(wanted)}; expected {field} to say which is which, e.g. {key!r} is {likely}"
     )
 
 

@@ -95,7 +95,7 @@ def labels(
         ConfigError: the dataset is of other arrays, words or another rate, or has too few frames.
     """
     specs = policy.observation_spec
-    dataset = as_seen(dataset, specs, columns)
+    dataset = as_seen(dataset, specs, columns, "cameras")
     check_dataset(dataset, specs, policy.action_spec, policy.control_dt_s)
     data = load_chunks(dataset, list(specs), policy.horizon)
     if frames < 2 or frames > len(data.chunks):

@@ -196,7 +196,10 @@ def import_policy(
     seen = effects(policy)
     found = None
     if dataset is not None:
-        found = labels(policy, read_dataset(dataset), frames)
+        recorded = read_dataset(dataset)
+        seen_as = {picture: feature for feature, picture in cfg.cameras.items() if picture}
+        columns = {picture: feature for picture, feature in seen_as.items() if feature in recorded.features}
+        found = labels(policy, recorded, frames, columns=columns)
         check_labels(found, tolerance)
     tree = policy_tree(policy)
     fingerprint = hashlib.sha256(tree["fingerprint"]["actions"].numpy().tobytes()).hexdigest()[:12]

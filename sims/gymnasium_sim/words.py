@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,21 +11,12 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from robotrl.errors import ConfigError, check_count, nearest, out_of_range
+from robotrl.spec.words import words_in
 
 Numbers = NDArray[np.int32]
 DEFAULT_LONGEST = 24
 """Words of the longest instruction, where nothing says how many there are."""
 MOST_WORDS = 1024
-_WORD = re.compile(r"\w+(?:['.-]\w+)*")
-
-
-def words_in(text: str) -> list[str]:
-    """The words of a text, in lower case.
-
-    A word is a run of letters, digits and underscores; hyphens, apostrophes and points belong to it where they stand
-    inside. Everything else separates words and is left out.
-    """
-    return _WORD.findall(text.lower())
 
 
 class Lexicon:
