@@ -192,7 +192,11 @@ def test_a_stopped_run_ends_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda: CFG.build(Setup(grpo.tabletop, None, None, None, seed=0)), ConfigError, "Flow-GRPO fine-tunes a gen"),
+        (
+            lambda: CFG.build(Setup(grpo.tabletop, None, None, None, seed=0)),
+            ConfigError,
+            "Flow-GRPO fine-tunes a policy that flows",
+        ),
         (
             lambda: CFG.build(Setup(grpo.tabletop, None, grpo.policy_on(grpo.tabletop(1)), None, seed=0)),
             CapabilityError,
