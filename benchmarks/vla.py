@@ -192,11 +192,11 @@ def pictures(document: Mapping[str, Any]) -> dict[str, bytes]:
     """Success against env steps and against training time: file name to SVG."""
     results = list(document["cells"].values())
     rows = []
-    for title, raced in ((SIM, False), (f"{SIM}, clones that seldom succeed", True)):
+    for title, rare in ((SIM, False), (f"{SIM}, clones that seldom succeed", True)):
         curves = {
             method.label: [cell["result"]["curve"] for cell in results if cell["method"] == name]
             for name, method in METHODS.items()
-            if (method.clone == RARE) == raced
+            if (method.clone == RARE) == rare
         }
         curves = {label: found for label, found in curves.items() if found}
         if curves:

@@ -82,6 +82,13 @@ class SpecPolicy(nn.Module, ABC):
         """Normalised actions to the sim's units, clipped to the action bounds."""
         return self._outputs({ACTION: raw_action})[ACTION]
 
+    def check_given(self, obs: dict[str, Tensor]) -> None:
+        """Refuse what `act` is handed where it would be misread; here all is taken as it is.
+
+        Args:
+            obs: (B, ...) by key.
+        """
+
     @abstractmethod
     def deploy(self, obs: dict[str, Tensor], noise: Tensor | None) -> Deployed:
         """What the exported graph computes: raw observations (B, ...) and noise (B, H, A) to actions."""

@@ -110,6 +110,7 @@ class ChainPolicy(SpecPolicy):
         self, obs: dict[str, Tensor], state: Any = None, generator: torch.Generator | None = None, mode: Mode = "sample"
     ) -> ActOut:
         """A chunk for each row, as deployed; `sample` starts from noise that is drawn, `mean` from zero noise."""
+        self.check_given(obs)
         first = next(iter(obs.values()))
         shape = (len(first), *self.noise_shape)
         zeros = mode == "mean"

@@ -238,7 +238,7 @@ class SteeredPolicy(nn.Module):
         self, obs: dict[str, Tensor], state: Any = None, generator: torch.Generator | None = None, mode: Mode = "sample"
     ) -> ActOut:
         """A chunk for each row, from noise that is drawn, or from the mean noise."""
-        # a base policy that looks at what it is handed does so in its own `act`, which is not called
+        # the base policy's own `act`, which looks at what it is handed, is not called; a package's may have none
         if hasattr(self.base, "check_given"):
             self.base.check_given(obs)
         ctx = self.encode(obs)

@@ -29,8 +29,7 @@ def check_fit(policy: Any, sim: VecSim) -> None:
     for key, spec in policy.observation_spec.items():
         if key not in specs:
             raise ConfigError(f"policy observes {key!r}: sim {name} has {', '.join(sorted(specs))}")
-        what = f"observation {key!r}"
-        _same_spec(what, spec, specs[key], name, ("shape", "names", "units", "dtype"))
+        _same_spec(f"observation {key!r}", spec, specs[key], name, ("shape", "names", "units", "dtype"))
     check_words(policy.observation_spec, sim)
     known: float | None = getattr(policy, "control_dt_s", None)
     if known is not None and abs(known - sim.control_dt_s) > RATE_TOLERANCE * sim.control_dt_s:

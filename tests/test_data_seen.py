@@ -24,8 +24,9 @@ from robotrl.data.demos import collect_demos
 from robotrl.data.layout import Feature
 from robotrl.data.lerobot import Dataset, read_dataset
 from robotrl.data.manifest import read_json
-from robotrl.data.seen import as_seen, encode, misfit
+from robotrl.data.seen import as_seen, misfit
 from robotrl.errors import ConfigError
+from robotrl.fn.words import encode
 from robotrl.policies.vla.token import TokenVlaCfg
 from robotrl.sims.mujoco.tabletop import language
 from robotrl.spec import Spec, visible
@@ -122,12 +123,13 @@ def test_each_frame_has_its_own_task(foreign: Path, specs: dict[str, Spec]) -> N
 
 
 def test_whatever_the_tabletop_says_has_its_numbers(specs: dict[str, Spec]) -> None:
+    number = {word: i for i, word in enumerate(specs["instruction"].words) if word}
     for family in language.Family:
         for one in language.compositions(family):
             for way in range(len(language.SENTENCES[family])):
                 text = one.say(way)
-                numbers = encode(text, specs["instruction"], "it", "instruction")
-                assert numbers == [n for n in language.encode(text).tolist() if n]
+                numbers = encode(text, number, language.MAX_WORDS, what="it", limit="", vocabulary="it")
+                assert numbers.tolist() == language.encode(text).tolist()
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import test_fit as fit
 import test_policies_vla_flow as flows
 import torch
 from test_deploy_runtime import seal
@@ -454,9 +455,7 @@ def test_bounds_of_measured_numbers_are_not_limits() -> None:
 
 def test_a_bundle_is_not_evaluated_where_numbers_mean_other_words(bundle: Path, tmp_path: Path) -> None:
     policy, sim = policy_of("token"), flows.tabletop(1)
-    spec = policy.observation_spec["instruction"]
-    other = {**policy.observation_spec, "instruction": replace(spec, words=("", *spec.words[:0:-1]))}
-    turned = type(policy)(other, policy.action_spec, policy.transforms, policy.cfg).eval()
+    turned = fit.reversed_words(policy).eval()
     actor_of(bundle, sim, 0)
     with pytest.raises(ConfigError, match=f"with {VOCABULARY[-1]!r} as word 1: sim TabletopSim has {VOCABULARY[1]!r}"):
         actor_of(exported(turned, tmp_path / "turned"), sim, 0)

@@ -18,12 +18,12 @@ from gymnasium import spaces
 import robotrl
 from robotrl.config import sim_options
 from robotrl.errors import CapabilityError, ConfigError, RobotrlError
+from robotrl.fn.words import words_in
 from robotrl.policies.vla.token import TokenVlaCfg, TokenVlaPolicy
 from robotrl.sims.gymnasium_sim.faults import EnvironmentFault
 from robotrl.sims.gymnasium_sim.telling import replaced, text_of, texts
 from robotrl.sims.gymnasium_sim.words import Lexicon, said
 from robotrl.spec import HasInstructions, HasStateIds, Spec, measured, visible
-from robotrl.spec.words import words_in
 from robotrl.transforms import Clip, TransformGroup, bounds_to_unit, inverse
 
 POINTING, PLAIN, ROWS = "gym/gym_told:Pointing-v0", "gym/gym_told:Plain-v0", "gym/gym_told:Rows-v0"

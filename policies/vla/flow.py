@@ -26,7 +26,7 @@ from robotrl.policies.vla.pi0 import Pi0, Pi0Cfg
 from robotrl.policies.vla.prompt import TASK, Prompt, WordTokenizer
 from robotrl.policies.vla.roles import check_square, roles, sight_of
 from robotrl.policies.vla.smolvla import SmolVla, SmolVlaCfg
-from robotrl.spec import ActOut, Cache, Mode, Spec
+from robotrl.spec import Cache, Spec
 from robotrl.transforms import TransformGroup
 
 Network = Literal["smolvla", "pi0"]
@@ -190,18 +190,6 @@ class FlowVla(ChainPolicy):
         """
         if CONTEXT not in obs:
             check_given(obs, self.observation_spec)
-
-    def act(
-        self, obs: dict[str, Tensor], state: Any = None, generator: torch.Generator | None = None, mode: Mode = "sample"
-    ) -> ActOut:
-        """See `ChainPolicy.act`.
-
-        Raises:
-            ConfigError: see `check_given`.
-            NumericsError: see there.
-        """
-        self.check_given(obs)
-        return super().act(obs, state, generator, mode)
 
     def velocity(self, ctx: Tensor, x: Tensor, t: Tensor, dt: Tensor) -> Tensor:
         """dx/dt (B, H, A) at x, from noise (t = 0) to action (t = 1); `dt` does not matter."""

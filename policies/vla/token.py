@@ -225,6 +225,15 @@ class TokenPolicy(SpecPolicy):
         """Raw observations to actions, as `cfg.deploy` has them; `noise` must be None."""
         return self._said(obs, None, "mean")
 
+    def check_given(self, obs: dict[str, Tensor]) -> None:
+        """Refuse observations that are not what the policy was made for.
+
+        Raises:
+            ConfigError: see `robotrl.policies.vla.given.check_given`.
+            NumericsError: see there.
+        """
+        check_given(obs, self.observation_spec)
+
     def act(
         self, obs: dict[str, Tensor], state: Any = None, generator: torch.Generator | None = None, mode: Mode = "sample"
     ) -> ActOut:
@@ -234,7 +243,7 @@ class TokenPolicy(SpecPolicy):
             ConfigError: see `check_given`.
             NumericsError: see there.
         """
-        check_given(obs, self.observation_spec)
+        self.check_given(obs)
         return ActOut(self._said(obs, generator, mode).actions, state)
 
     def _said(self, obs: dict[str, Tensor], generator: torch.Generator | None, mode: Mode) -> Deployed:

@@ -19,10 +19,8 @@ from robotrl.fn.stats import Interval, wilson
 from robotrl.loop import Episode, ExpertActor, run_episodes
 from robotrl.progress import track
 from robotrl.registry import make_sim
-from robotrl.spec import HasExpert, HasInstructions, HasStateIds, VecSim
+from robotrl.spec import INSTRUCTION, HasExpert, HasInstructions, HasStateIds, VecSim
 
-INSTRUCTION = "instruction"
-"""The observation with the word numbers of a sim that tells what to do."""
 TRIES = 20
 """Starts that are tried for each episode asked for, before the expert counts as unable."""
 

@@ -13,8 +13,8 @@ import numpy as np
 from robotrl.data.layout import Feature, feature_of, observation_key
 from robotrl.data.reader import Dataset
 from robotrl.errors import ConfigError, nearest, unknown
+from robotrl.fn.words import encode
 from robotrl.spec import Spec, is_picture
-from robotrl.spec.words import words_in
 
 
 def as_seen(
@@ -84,39 +84,18 @@ def said(dataset: Dataset, key: str, spec: Spec) -> np.ndarray:
         ConfigError: a task of a frame has no word, more than W, or one outside the vocabulary.
     """
     index = dataset.frames("task_index")
+    number = {word: i for i, word in enumerate(spec.words) if word}
     numbers = np.zeros((len(dataset.tasks), *spec.shape), spec.dtype)
     for task in np.unique(index).tolist():
-        what = f"dataset {dataset.root}: task {task} {dataset.tasks[task]!r}"
-        words = encode(dataset.tasks[task], spec, what, key)
-        numbers[task, : len(words)] = words
+        numbers[task] = encode(
+            dataset.tasks[task],
+            number,
+            spec.shape[-1],
+            what=f"dataset {dataset.root}: task {task} {dataset.tasks[task]!r}",
+            limit=f", as the policy's {key!r} has",
+            vocabulary=f"the policy's {key!r}",
+        )
     return numbers[index]
-
-
-def encode(text: str, spec: Spec, what: str, key: str) -> list[int]:
-    """The numbers of a text's words.
-
-    Args:
-        text: what is said.
-        spec: of an instruction, with its vocabulary.
-        what: where the text stands, for errors.
-        key: of the instruction, for errors.
-
-    Raises:
-        ConfigError: it has no word, too many, or one outside the vocabulary.
-    """
-    words = words_in(text)
-    if not 1 <= len(words) <= spec.shape[-1]:
-        raise ConfigError(f"{what} has {len(words)} words: expected 1 to {spec.shape[-1]}, as the policy's {key!r} has")
-    number = {word: i for i, word in enumerate(spec.words) if word}
-    for word in words:
-        if word not in number:
-            close = nearest(word, number)
-            hint = f"did you mean {close!r}? " if close else ""
-            raise ConfigError(
-                f"{what}: word {word!r} is unknown: {hint}expected one of the {len(number)} words of the policy's"
-                f" {key!r}"
-            )
-    return [number[word] for word in words]
 
 
 def _only_one(dataset: Dataset, observation_spec: Mapping[str, Spec], key: str, field: str) -> str:

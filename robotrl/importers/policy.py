@@ -197,8 +197,8 @@ def import_policy(
     found = None
     if dataset is not None:
         recorded = read_dataset(dataset)
-        seen_as = {picture: feature for feature, picture in cfg.cameras.items() if picture}
-        columns = {picture: feature for picture, feature in seen_as.items() if feature in recorded.features}
+        recorded_as = [feature for feature, picture in cfg.cameras.items() if picture and feature in recorded.features]
+        columns = {cfg.cameras[feature]: feature for feature in recorded_as}
         found = labels(policy, recorded, frames, columns=columns)
         check_labels(found, tolerance)
     tree = policy_tree(policy)

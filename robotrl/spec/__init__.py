@@ -29,6 +29,7 @@ from robotrl.spec.policies import (
     Policy,
 )
 from robotrl.spec.sims import (
+    INSTRUCTION,
     Expert,
     HasCamera,
     HasDistance,
@@ -83,6 +84,7 @@ __all__ = [
     "HasSymmetries",
     "HasTokens",
     "HasTrace",
+    "INSTRUCTION",
     "Mode",
     "Observation",
     "Policy",

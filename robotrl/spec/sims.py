@@ -181,6 +181,10 @@ class HasScenarios(Protocol):
         ...
 
 
+INSTRUCTION = "instruction"
+"""The observation of a sim that tells what to do."""
+
+
 @runtime_checkable
 class HasInstructions(Protocol):
     """Each episode is told in words what to do; the observation "instruction" has their numbers (see `Spec.words`)."""

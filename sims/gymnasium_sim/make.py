@@ -12,9 +12,10 @@ from robotrl.sims.gymnasium_sim.making import Recipe, known_id, wrappings
 from robotrl.sims.gymnasium_sim.own_vector import OwnVectorEnv
 from robotrl.sims.gymnasium_sim.processes import METHODS, Method
 from robotrl.sims.gymnasium_sim.singles import sim_class
-from robotrl.sims.gymnasium_sim.spaces import INSTRUCTION, action_codec, leaves
+from robotrl.sims.gymnasium_sim.spaces import action_codec, leaves
 from robotrl.sims.gymnasium_sim.telling import telling_of
 from robotrl.sims.gymnasium_sim.vector import Vectorization, make_batch, make_own, probe
+from robotrl.spec import INSTRUCTION
 
 DEFAULT_DT_S = 0.05
 """Seconds between two actions of an environment that says nothing of time."""

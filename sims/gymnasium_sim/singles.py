@@ -13,9 +13,8 @@ from torch import Tensor
 from robotrl.errors import CapabilityError, check_at_least, out_of_range, unknown
 from robotrl.sims import starts
 from robotrl.sims.gymnasium_sim.base import Flags, GymnasiumSim, Obs, Parts, step_of, tensors
-from robotrl.sims.gymnasium_sim.spaces import INSTRUCTION
 from robotrl.sims.gymnasium_sim.words import said
-from robotrl.spec import Split, Step
+from robotrl.spec import INSTRUCTION, Split, Step
 
 RESET_OPTIONS = ("state_ids", "stagger")
 

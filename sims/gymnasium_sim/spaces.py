@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 
 from robotrl.errors import ConfigError, unknown
 from robotrl.sims.gymnasium_sim.words import Words
-from robotrl.spec import Spec
+from robotrl.spec import INSTRUCTION, Spec
 
 Array = NDArray[Any]
 Path = tuple[str | int, ...]
 
 UNIT_UNKNOWN = "?"
 """Gymnasium's spaces carry no units."""
-STATE, INSTRUCTION = "state", "instruction"
-"""The arrays of a space that has no parts, and of an instruction."""
+STATE = "state"
+"""The array of a space that has no parts."""
 LARGEST = 1e30
 """Bounds of an action beyond this are none."""
 

@@ -11,8 +11,9 @@ from gymnasium import spaces
 
 from robotrl.errors import ConfigError, nearest, out_of_range, unknown
 from robotrl.sims.gymnasium_sim.faults import EnvironmentFault, Foreign
-from robotrl.sims.gymnasium_sim.spaces import INSTRUCTION, STATE, Path, key_of
+from robotrl.sims.gymnasium_sim.spaces import STATE, Path, key_of
 from robotrl.sims.gymnasium_sim.words import Lexicon, Numbers, Words, lexicon_of
+from robotrl.spec import INSTRUCTION
 
 Source = Literal["text", "attribute", "info", "none"]
 READ: tuple[Source, ...] = ("attribute", "info")

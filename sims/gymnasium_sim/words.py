@@ -10,8 +10,8 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from robotrl.errors import ConfigError, check_count, nearest, out_of_range
-from robotrl.spec.words import words_in
+from robotrl.errors import check_count, out_of_range
+from robotrl.fn.words import encode, words_in
 
 Numbers = NDArray[np.int32]
 DEFAULT_LONGEST = 24
@@ -31,7 +31,7 @@ class Lexicon:
         self.words: tuple[str, ...] = ("", *words)
         """By number; 0 stands for none."""
         self.longest = longest
-        self._number = {word: i for i, word in enumerate(self.words)}
+        self._number = {word: i for i, word in enumerate(self.words) if word}
 
     def encode(self, text: str, field: str = "instruction") -> Numbers:
         """Word numbers (longest,) of a text, 0 after its end.
@@ -43,22 +43,14 @@ class Lexicon:
         Raises:
             ConfigError: a word outside the vocabulary, no word, or more than `longest`.
         """
-        said = words_in(text)
-        if not 1 <= len(said) <= self.longest:
-            raise ConfigError(
-                f"{field} {text!r} has {len(said)} words: expected 1 to {self.longest} (option longest={self.longest})"
-            )
-        for word in said:
-            if word not in self._number:
-                close = nearest(word, self._number)
-                hint = f"did you mean {close!r}? " if close else ""
-                raise ConfigError(
-                    f"{field} {text!r}: word {word!r} is unknown: {hint}expected one of the {len(self.words) - 1} words"
-                    " of the option vocabulary"
-                )
-        out = np.zeros(self.longest, np.int32)
-        out[: len(said)] = [self._number[word] for word in said]
-        return out
+        return encode(
+            text,
+            self._number,
+            self.longest,
+            what=f"{field} {text!r}",
+            limit=f" (option longest={self.longest})",
+            vocabulary="the option vocabulary",
+        )
 
 
 class Words(spaces.Box):

@@ -50,7 +50,7 @@ from robotrl.sims.mujoco.tabletop.language import (
 from robotrl.sims.mujoco.tabletop.symmetries import symmetries
 from robotrl.sims.mujoco.task import Ids, Param, Real
 from robotrl.sims.mujoco.views import AnyView, Raster, View
-from robotrl.spec import Spec
+from robotrl.spec import INSTRUCTION, Spec
 from robotrl.symmetry import Symmetry
 
 Array = NDArray[np.float64]
@@ -99,7 +99,7 @@ class Tabletop(ArmTask[WorldHand]):
         self.deck = layout.deck(self.families, which, things, mats)
         self.observation_spec = {
             "state": spec_of((*HAND_COLUMNS, *FINGER_COLUMNS)),
-            "instruction": instruction_spec(),
+            INSTRUCTION: instruction_spec(),
             "things": _things_spec(),
             "meant": spec_of(MEANT_COLUMNS),
         }
@@ -197,7 +197,7 @@ class Tabletop(ArmTask[WorldHand]):
         state = out["state"]
         self.hand.observe(state, env_ids)
         self.gripper.observe(state, env_ids, len(HAND_COLUMNS))
-        out["instruction"][env_ids] = self.words[env_ids]
+        out[INSTRUCTION][env_ids] = self.words[env_ids]
         things = out["things"]
         for k, thing in enumerate(self.things):
             pos, yaw = thing.pos_w[env_ids], thing.yaw_w(env_ids)
@@ -324,7 +324,7 @@ class TabletopSim(ExpertSim):
         """
         words = encode(text)
         self.task.words[env] = words
-        self.core.obs["instruction"][env] = words
+        self.core.obs[INSTRUCTION][env] = words
 
 
 @with_images
