@@ -24,6 +24,7 @@ BENCHES = (
     "chain",
     "driving",
     "finetune",
+    "gpu",
     "latency",
     "locomotion",
     "offpolicy",

@@ -73,9 +73,7 @@ def adapt(policy: nn.Module, cfg: LoraCfg, run: Callable[[], object]) -> None:
         ConfigError: a target or head that the policy does not have, or `peft` is not installed.
     """
     where = places(policy, cfg, run)
-    _freeze_and_insert(
-        policy, Adaptation(cfg.rank, cfg.alpha, where.layers, where.heads, weights_sha256(policy), where.halved)
-    )
+    insert(policy, Adaptation(cfg.rank, cfg.alpha, where.layers, where.heads, weights_sha256(policy), where.halved))
 
 
 class Places(NamedTuple):
@@ -116,7 +114,7 @@ def attach(policy: nn.Module, adaptation: Adaptation) -> None:
             f"the base policy's weights have SHA-256 {found[:12]}: expected {adaptation.base_sha256[:12]}, those that"
             " the adapter was trained on"
         )
-    _freeze_and_insert(policy, adaptation)
+    insert(policy, adaptation)
 
 
 def merged(policy: Any) -> Any:
@@ -177,7 +175,12 @@ def weights_sha256(module: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def _freeze_and_insert(policy: nn.Module, adaptation: Adaptation) -> None:
+def insert(policy: nn.Module, adaptation: Adaptation) -> None:
+    """Put fresh adapters where a description says, in place, whatever the base is; see `attach`.
+
+    Raises:
+        ConfigError: `peft` is not installed.
+    """
     try:
         from peft import LoraConfig, inject_adapter_in_model
     except ModuleNotFoundError as error:

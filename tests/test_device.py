@@ -1,4 +1,7 @@
-"""Networks on one device, the sim on another: every method learns there what it learns where the sim is."""
+"""Networks on one device, the sim on another: every method learns there what it learns where the sim is.
+
+The other device is one that computes on the CPU and refuses what a GPU refuses, and a GPU where there is one.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,6 @@ import twin_device
 from test_algos_dsrl import ACTOR, NA, SAC
 from test_resume import StopAt, make_clone, reinflow_config, scalars
 from torch import Tensor
-from twin_device import Twin
 from walk_sim import Walk
 
 import robotrl
@@ -46,6 +48,14 @@ from robotrl.rewards.process_stored import process_identity, save_process
 from robotrl.run import Run
 from robotrl.spec import HasCamera, HasDistance, HasExpert, HasRestart, HasState, HasStateIds, HasTrace
 from robotrl.train import resume, train
+
+
+@pytest.fixture(params=["twin", "cuda"])
+def elsewhere(request: pytest.FixtureRequest) -> torch.device:
+    """Where networks are."""
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    return device_of(request.param)
 
 
 @pytest.fixture(autouse=True)
@@ -155,17 +165,17 @@ def on_cpu(state: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_a_method_learns_the_same_on_another_device(name: str, tmp_path: Path) -> None:
+def test_a_method_learns_the_same_on_another_device(name: str, tmp_path: Path, elsewhere: torch.device) -> None:
     row = ROWS[name]
     dataset = None if row.dataset is None else row.dataset(tmp_path / "data")
-    here, there = (learner_on(row, device, dataset) for device in (CPU, twin_device.DEVICE))
+    here, there = (learner_on(row, device, dataset) for device in (CPU, elsewhere))
     for _ in range(2):
         compare(here.iterate(), there.iterate())
-    assert any(isinstance(p, Twin) for p in there.policy.parameters())
+    assert any(p.device == elsewhere for p in there.policy.parameters())
     kept = on_cpu(there.state())
     compare(here.state(), kept)
     # a checkpoint, which lies on the CPU, is taken up there
-    again = learner_on(row, twin_device.DEVICE, dataset)
+    again = learner_on(row, elsewhere, dataset)
     again.load(kept)
     compare(here.iterate(), again.iterate())
     for one in (here, there, again):
@@ -182,40 +192,44 @@ def logged(path: Path) -> list[dict[str, Any]]:
 
 
 def test_a_run_on_another_device_is_stopped_resumed_and_loaded_anywhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: torch.device
 ) -> None:
     """The whole way: training, evaluations, checkpoints, a resume, and the result on the CPU."""
     monkeypatch.setitem(SIMS._rows, "test/walk", "walk_sim:make")
     cfg = clone_config(kit.write_walks(tmp_path / "walks"))
     train(cfg, tmp_path / "cpu")
-    there = replace(cfg, device="twin")
-    train(there, tmp_path / "twin")
+    there = replace(cfg, device=elsewhere.type)
+    train(there, tmp_path / "there")
     train(there, tmp_path / "cut", [StopAt(2)])
     resume(tmp_path / "cut")
-    compare(logged(tmp_path / "cpu"), logged(tmp_path / "twin"))
-    compare(logged(tmp_path / "twin"), logged(tmp_path / "cut"))
-    ends = [Run.open(tmp_path / name).latest() for name in ("twin", "cut")]
-    assert all(end is not None and end.tree["policy"]["fingerprint"]["device"] == "twin" for end in ends)
+    compare(logged(tmp_path / "cpu"), logged(tmp_path / "there"))
+    compare(logged(tmp_path / "there"), logged(tmp_path / "cut"))
+    ends = [Run.open(tmp_path / name).latest() for name in ("there", "cut")]
+    assert all(end is not None and end.tree["policy"]["fingerprint"]["device"] == elsewhere.type for end in ends)
     compare(ends[0].tree, ends[1].tree)
-    policies = [load_policy(tmp_path / name) for name in ("cpu", "twin")]
+    policies = [load_policy(tmp_path / name) for name in ("cpu", "there")]
     assert all(p.device == CPU for policy in policies for p in policy.parameters())
     compare(*(policy.state_dict() for policy in policies))
-    on_cpu, on_twin = (evaluate_path(tmp_path / "twin", episodes=9, num_envs=4, device=d) for d in ("cpu", "twin"))
-    compare(list(on_cpu.returns), list(on_twin.returns))
+    on_cpu, on_it = (
+        evaluate_path(tmp_path / "there", episodes=9, num_envs=4, device=d) for d in ("cpu", elsewhere.type)
+    )
+    compare(list(on_cpu.returns), list(on_it.returns))
 
 
-def test_fine_tuning_starts_from_a_policy_of_another_device(tmp_path: Path) -> None:
+def test_fine_tuning_starts_from_a_policy_of_another_device(tmp_path: Path, elsewhere: torch.device) -> None:
     cfg = reinflow_config(make_clone(tmp_path / "clone"))
-    cfg = replace(cfg, algo=replace(cfg.algo, env_steps=4 * 10 * 3), evaluation=EvalCfg(0, 2, 2, 1), device="twin")
+    cfg = replace(
+        cfg, algo=replace(cfg.algo, env_steps=4 * 10 * 3), evaluation=EvalCfg(0, 2, 2, 1), device=elsewhere.type
+    )
     train(cfg, tmp_path / "tuned")
     train(replace(cfg, init_from=str(tmp_path / "tuned"), device="cpu"), tmp_path / "again")
     assert len(logged(tmp_path / "again")) == 3
 
 
-def test_an_actor_in_another_process_stays_on_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_actor_in_another_process_stays_on_the_cpu(tmp_path: Path, elsewhere: torch.device) -> None:
     """Its process knows nothing of the device, and would say so."""
     algo = replace(off.SAC, env_steps=8 * 4 * 3, warmup=16, steps_per_env=4)
-    cfg = TrainCfg(SimCfg("mujoco/peg-insert", 4, ("limit_s=1.0",)), algo, off.POLICY, device="twin")
+    cfg = TrainCfg(SimCfg("mujoco/peg-insert", 4, ("limit_s=1.0",)), algo, off.POLICY, device=elsewhere.type)
     cfg = replace(cfg, actor=replace(cfg.actor, process=True), evaluation=EvalCfg(0, 2, 2, 0))
     train(cfg, tmp_path / "run")
     assert logged(tmp_path / "run")[-1]["env_steps"] >= 8 * 4 * 3
@@ -224,56 +238,54 @@ def test_an_actor_in_another_process_stays_on_the_cpu(tmp_path: Path, monkeypatc
 # sims
 
 
-def test_a_placed_sim_has_the_capabilities_of_its_own_and_says_the_same() -> None:
+def test_a_placed_sim_has_the_capabilities_of_its_own_and_says_the_same(elsewhere: torch.device) -> None:
     bare = robotrl.make_sim("mujoco/peg-insert", num_envs=3, seed=0)
-    made = placed(robotrl.make_sim("mujoco/peg-insert", num_envs=3, seed=0), twin_device.DEVICE)
-    assert placed(bare, CPU) is bare and made.device == twin_device.DEVICE and not made.buffers_are_reused
+    made = placed(robotrl.make_sim("mujoco/peg-insert", num_envs=3, seed=0), elsewhere)
+    assert placed(bare, CPU) is bare and made.device == elsewhere and not made.buffers_are_reused
     for capability in (HasDistance, HasExpert, HasRestart, HasState, HasCamera, HasStateIds):
         assert isinstance(made, capability) and isinstance(bare, capability), capability
-    assert not isinstance(made, HasTrace) and not isinstance(placed(Walk(2), twin_device.DEVICE), HasExpert)
+    assert not isinstance(made, HasTrace) and not isinstance(placed(Walk(2), elsewhere), HasExpert)
     experts = [sim.make_expert(noise=0.1, seed=3) for sim in (bare, made)]
     compare(bare.reset(7), made.reset(7))
     started = torch.ones(3, dtype=torch.bool)
     for _ in range(5):
-        actions = experts[0].act(started), experts[1].act(started.to(twin_device.DEVICE))
+        actions = experts[0].act(started), experts[1].act(started.to(elsewhere))
         compare(*actions)
-        assert isinstance(actions[1], Twin) and isinstance(experts[1].mode, Twin)
+        assert actions[1].device == elsewhere == experts[1].mode.device
         steps = bare.step(actions[0]), made.step(actions[1])
         compare(tuple(steps[0]), tuple(steps[1]))
-        assert all(isinstance(x, Twin) for x in (*steps[1].obs.values(), steps[1].reward, *steps[1].info.values()))
+        assert all(x.device == elsewhere for x in (*steps[1].obs.values(), steps[1].reward, *steps[1].info.values()))
         compare(bare.distance(), made.distance())
         started[:] = False
-    compare(bare.restart(torch.tensor([1])), made.restart(torch.tensor([1]).to(twin_device.DEVICE)))
+    compare(bare.restart(torch.tensor([1])), made.restart(torch.tensor([1]).to(elsewhere)))
     state = made.get_state()
     compare(bare.get_state(), state)
     compare(bare.set_state(state), made.set_state(state))
     assert made.as_gymnasium().reset(seed=0)[0].keys() == bare.observation_spec.keys()
 
 
-def test_successes_that_cluster() -> None:
+def test_successes_that_cluster(elsewhere: torch.device) -> None:
     embedding = torch.tensor([[0.0, 0.0], [0.0, 0.0], [1.0, 1.0], [0.3, 0.3], [0.7, 0.5]])
     success, task = torch.tensor([True, True, True, False, False]), torch.zeros(5, dtype=torch.int64)
-    here, there = (
-        progress_reward(*(x.to(device) for x in (embedding, success, task))) for device in (CPU, twin_device.DEVICE)
-    )
+    here, there = (progress_reward(*(x.to(device) for x in (embedding, success, task))) for device in (CPU, elsewhere))
     compare(here, there)
     assert 0 < here[3] < 0.6
 
 
-def test_a_process_reward(tmp_path: Path) -> None:
+def test_a_process_reward(tmp_path: Path, elsewhere: torch.device) -> None:
     sim = grpo.tabletop(2)
     specs = {"state": sim.observation_spec["state"]}
     net = SightNet(specs, normalisation(specs, {"state": sim.reset(0)["state"].numpy()}), RewardNetCfg()).eval()
     verdict = Verdict(Interval(0.9, 0.8, 1.0, 10), 0.9, 0.05, 3, Bar())
     path = save_process(tmp_path / "p", ProcessReward(net, verdict, {}, process_identity(net, verdict)))
     row = ROWS["vla-rl"]._replace(cfg=replace(vla_rl.CFG, process_reward=str(path)))
-    here, there = (learner_on(row, device, None).iterate() for device in (CPU, twin_device.DEVICE))
+    here, there = (learner_on(row, device, None).iterate() for device in (CPU, elsewhere))
     for name in ("process_reward", "process_progress"):
         assert there[name] == pytest.approx(here[name], rel=1e-3, abs=1e-6) and here[name] != 0
 
 
-def test_a_traced_sim_can_still_be_traced() -> None:
-    made = placed(robotrl.make_sim("bev/drive", num_envs=2, seed=0, agents=4), twin_device.DEVICE)
+def test_a_traced_sim_can_still_be_traced(elsewhere: torch.device) -> None:
+    made = placed(robotrl.make_sim("bev/drive", num_envs=2, seed=0, agents=4), elsewhere)
     made.reset(0)
     assert isinstance(made, HasTrace) and made.trace_frame(1) is not None and not made.action_is_plan
 

@@ -36,6 +36,7 @@ LEARN = (
         "adapters",
         "placed",
         "devices",
+        "cuda_graph",
     }
 )
 ALL = LEARN | {
@@ -71,6 +72,7 @@ MAY_IMPORT = {
     "wrapping": BASE | {"sims.interop"},
     "curriculum": BASE | {"fn", "wrapping"},
     "devices": {"errors"},
+    "cuda_graph": BASE,
     "placed": BASE | {"wrapping"},
     # Builds policies from what others publish.
     "importers": LEARN | {"policies"},
@@ -86,6 +88,8 @@ MAY_IMPORT = {
     "token_fingerprint": BASE,
     "load": BASE | HELPERS | RUN | {"adapters", "token_fingerprint"},
     "policies": {"spec", "transforms", "errors", "plain", "fn"},
+    # Replays what it says one token after the other with.
+    "policies.vla.decode_graph": {"policies", "cuda_graph"},
     # Its base may be a policy of any kind.
     "policies.steered": {"spec", "transforms", "errors", "plain", "fn", "registry", "policies"},
     "sims": {"spec", "transforms", "errors", "plain", "cores", "trace", "symmetry", "fn", "devices", *SHARED_BY_SIMS},

@@ -11,7 +11,9 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaModel
 
 from robotrl.algos.half import in_bf16
+from robotrl.policies.vla import decode_graph
 from robotrl.policies.vla.decode import CachedReader, LlamaReader, Masks, PlainReader, Reader, reader
+from robotrl.policies.vla.decode_graph import GraphReader
 from robotrl.policies.vla.openvla import OpenVla, OpenVlaCfg, TextCfg
 from robotrl.policies.vla.speaker import Prefix, attention, hiding, last_of, places
 from robotrl.policies.vla.vision import TowerCfg
@@ -52,12 +54,12 @@ def sentence(rows: int) -> tuple[Tensor, Tensor, Tensor]:
 def made(model: LlamaModel, there: Tensor, dtype: torch.dtype = torch.float32) -> Reader:
     at = places(there)
     masks = Masks(attention(there, dtype, causal=True), hiding(there[:, None], dtype))
-    return reader(model, masks, at, at[:, -1:] + 1 + torch.arange(AFTER))
+    return reader(model, masks, at, at[:, -1:] + 1 + torch.arange(AFTER, device=there.device))
 
 
 def said(model: LlamaModel, rows: int) -> Tensor:
     """(B, 1 + T, D) hidden states, one pass a token."""
-    prefix, there, after = sentence(rows)
+    prefix, there, after = (x.to(model.device) for x in sentence(rows))
     goes_on = made(model, there)
     found = [goes_on.read(prefix, last_of(there))]
     found += [goes_on.step(after[:, t : t + 1]) for t in range(AFTER)]
@@ -66,9 +68,9 @@ def said(model: LlamaModel, rows: int) -> Tensor:
 
 def whole(model: LlamaModel, rows: int) -> Tensor:
     """The same by one pass over all of it, as `transformers` computes it."""
-    prefix, there, after = sentence(rows)
+    prefix, there, after = (x.to(model.device) for x in sentence(rows))
     every = torch.cat([there, there.new_ones(rows, AFTER)], dim=1)
-    at = torch.cat([places(there), places(there)[:, -1:] + 1 + torch.arange(AFTER)], dim=1)
+    at = torch.cat([places(there), places(there)[:, -1:] + 1 + torch.arange(AFTER, device=there.device)], dim=1)
     mask = attention(every, prefix.dtype, causal=True)
     inputs = torch.cat([prefix, after], dim=1)
     hidden = model(inputs_embeds=inputs, attention_mask=mask, position_ids=at, use_cache=False).last_hidden_state
@@ -203,3 +205,107 @@ class Adapted(torch.nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.base(x) + self.added(x)
+
+
+# what is replayed
+
+
+@pytest.fixture(params=["called", "replayed"])
+def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.device:
+    """A GPU; or the CPU, on which what would be captured is called."""
+    if request.param == "replayed":
+        if not torch.cuda.is_available():
+            pytest.skip("no CUDA device")
+        return torch.device("cuda")
+    monkeypatch.setattr(decode_graph, "KIND", "cpu")
+    monkeypatch.setattr(decode_graph, "_graph", lambda function, arguments: function)
+    return torch.device("cpu")
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize(("heads", "shared"), [(4, 4), (4, 2)])
+def test_a_sentence_that_is_replayed_says_what_one_pass_says(
+    rows: int, heads: int, shared: int, place: torch.device
+) -> None:
+    model = llama(heads, shared).to(place)
+    there = sentence(rows)[1].to(place)
+    with torch.inference_mode():
+        assert not isinstance(made(model, there), GraphReader)
+        for _ in range(2):
+            assert isinstance(made(model, there), GraphReader)
+            assert torch.allclose(said(model, rows), whole(model, rows), atol=2e-5)
+    # another batch, another sentence: nothing of the one before is heard
+    with torch.no_grad():
+        for count in (2, 2, 4, 4, rows, 2):
+            assert torch.allclose(said(model, count), whole(model, count), atol=2e-5)
+        assert isinstance(made(model, sentence(2)[1].to(place)), GraphReader)
+
+
+def test_weights_that_change_are_replayed_and_those_that_move_are_not(place: torch.device) -> None:
+    model = llama().to(place)
+    there = sentence(2)[1].to(place)
+
+    def heard() -> tuple[bool, Tensor]:
+        replayed = isinstance(made(model, there), GraphReader)
+        return replayed, said(model, 2)
+
+    with torch.no_grad():
+        assert [heard()[0] for _ in range(3)] == [False, True, True]
+        for weight in model.parameters():
+            weight.data.mul_(1.1)
+        replayed, found = heard()
+        assert replayed and torch.allclose(found, whole(model, 2), atol=2e-5)
+        layer: Any = model.layers[1]
+        layer.mlp.down_proj.weight = torch.nn.Parameter(layer.mlp.down_proj.weight * 2)
+        replayed, found = heard()
+        assert not replayed and torch.allclose(found, whole(model, 2), atol=2e-5)
+        assert heard()[0]
+        layer.self_attn.q_proj = Adapted(layer.self_attn.q_proj, torch.nn.Identity())
+        replayed, found = heard()
+        assert not replayed and torch.allclose(found, whole(model, 2), atol=2e-5)
+
+
+def test_casts_lengths_and_listeners_are_not_replayed_over(place: torch.device) -> None:
+    model = llama().to(place)
+    there = sentence(2)[1].to(place)
+    with torch.no_grad():
+        for _ in range(2):
+            made(model, there)
+        assert isinstance(made(model, there), GraphReader)
+        with in_bf16(True, place):
+            assert not isinstance(made(model, there), GraphReader)
+            coarse = said(model, 2)
+            assert isinstance(made(model, there), GraphReader)
+            assert torch.allclose(coarse, whole(model, 2), atol=0.1)
+        assert not isinstance(made(model, there[:, :-1]), GraphReader)
+        for _ in range(2):
+            made(model, there)
+        hooked(model)
+        assert not isinstance(made(model, there), GraphReader)
+    assert isinstance(made(llama().to(place), there), LlamaReader)
+
+
+def test_two_sentences_at_a_time_are_refused(place: torch.device) -> None:
+    model = llama().to(place)
+    prefix, there, after = (x.to(place) for x in sentence(2))
+    with torch.no_grad():
+        for _ in range(2):
+            made(model, there)
+        one, other = made(model, there), made(model, there)
+        one.read(prefix, last_of(there))
+        other.read(prefix, last_of(there))
+        other.step(after[:, :1])
+        with pytest.raises(RuntimeError, match="one at a time"):
+            one.step(after[:, :1])
+
+
+def test_large_sentences_are_not_kept(place: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = llama(4, 2).to(place)
+    there = sentence(3)[1].to(place)
+    # float32 keys and values of 4 rows, 14 tokens, 3 layers, 2 heads of 8
+    monkeypatch.setattr(decode_graph, "LARGEST", 2 * 4 * 4 * (LENGTH + AFTER) * 3 * 2 * 8 - 1)
+    with torch.no_grad():
+        assert not any(isinstance(made(model, there), GraphReader) for _ in range(3))
+        monkeypatch.setattr(decode_graph, "LARGEST", decode_graph.LARGEST + 1)
+        made(model, there)
+        assert isinstance(made(model, there), GraphReader)

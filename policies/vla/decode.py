@@ -1,22 +1,20 @@
 """A language model that goes on from what stands before: the loop of autoregressive policies.
 
-Any of `transformers` goes on with its own cache. For a Llama there is a faster way: `transformers` computes the whole
-last layer of the prefix, of which one row is needed, and puts each new key behind a copy of all those before it. Here
-the last layer is computed for the token that speaks alone, the prefix's keys stay where they are, and rotations and
-masks are made once for all tokens. `decode_plain` has a faster one yet, for a Llama that nobody watches.
+Any of `transformers` goes on with its own cache. For a Llama there are faster ways: `decode_llama` by its layers, and
+where nobody watches them `decode_plain` on a CPU and `decode_graph` on a GPU.
 """
 
 from __future__ import annotations
 
-import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention, silu
 from transformers import DynamicCache, LlamaModel
 
-from robotrl.policies.vla.decode_parts import Map, Masks, Reader, Turn, products, turn_to
+from robotrl.policies.vla.decode_graph import graph_reader
+from robotrl.policies.vla.decode_llama import LlamaReader
+from robotrl.policies.vla.decode_parts import Masks, Reader
 from robotrl.policies.vla.decode_plain import PlainReader, is_plain
 
 
@@ -29,9 +27,11 @@ def reader(model: Any, masks: Masks, at: Tensor, behind: Tensor) -> Reader:
         at: (B, L) or (n, B, L) positions of the prefix.
         behind: (B, T) or (n, B, T) those of T tokens after it.
     """
-    # what inherits from a Llama may compute otherwise, and this module has the activation of the published ones alone
+    # what inherits from a Llama may compute otherwise, and ours have the activation of the published ones alone
     if type(model) is not LlamaModel or model.config.hidden_act != "silu":
         return CachedReader(model, masks, at, behind)
+    if replayed := graph_reader(model, masks, at, behind):
+        return replayed
     return (PlainReader if is_plain(model) else LlamaReader)(model, masks, at, behind)
 
 
@@ -60,142 +60,3 @@ class CachedReader:
             inputs_embeds=inputs, attention_mask=mask, position_ids=at, past_key_values=self._cache, use_cache=True
         )
         return out.last_hidden_state
-
-
-class LlamaReader:
-    """Goes on as this module describes; see `reader`."""
-
-    def __init__(self, model: Any, masks: Masks, at: Tensor, behind: Tensor) -> None:
-        self._model, self._masks, self._at, self._behind = model, masks, at, behind
-        self._stack = layers(model)
-        self._kept: list[Kept] = []
-
-    def read(self, embeddings: Tensor, last: Tensor) -> Tensor:
-        """See `Reader`."""
-        turn = turn_to(self._model, self._at, embeddings)
-        hidden, self._kept = read(self._stack, embeddings, turn, self._masks.prefix, last)
-        self._turns = iter(each_of(turn_to(self._model, self._behind, hidden)))
-        return self._model.norm(hidden)
-
-    def step(self, new: Tensor) -> Tensor:
-        """See `Reader`."""
-        hidden, self._kept = step(self._stack, new, next(self._turns), self._masks.after, self._kept)
-        return self._model.norm(hidden)
-
-
-class Layer(NamedTuple):
-    """The parts of a layer that it is made of, ready to be called."""
-
-    norm: Map
-    query: Map
-    key: Map
-    value: Map
-    out: Map
-    mlp_norm: Map
-    gate: Map
-    up: Map
-    down: Map
-    head_width: int
-
-
-class Kept(NamedTuple):
-    """What one layer remembers; what was said stands apart, lest the prefix be copied or spread."""
-
-    keys: Tensor
-    """(B, heads, L, width) of the prefix, with positions in them."""
-    values: Tensor
-    """(B, heads, L, width)"""
-    new_keys: Tensor
-    """(B, heads, t, width) of the tokens said so far."""
-    new_values: Tensor
-
-
-def layers(model: Any) -> list[Layer]:
-    """Those of a `LlamaModel`."""
-    found: list[Layer] = []
-    for layer in model.layers:
-        query, key, value, out, gate, up, down = products(layer)
-        norms = layer.input_layernorm, layer.post_attention_layernorm
-        found.append(Layer(norms[0], query, key, value, out, norms[1], gate, up, down, layer.self_attn.head_dim))
-    return found
-
-
-def each_of(turn: Turn) -> list[Turn]:
-    """The rotations to each of T positions."""
-    return [Turn(turn.cos[:, :, t : t + 1], turn.sin[:, :, t : t + 1]) for t in range(turn.cos.shape[2])]
-
-
-def read(stack: list[Layer], x: Tensor, turn: Turn, mask: Tensor, last: Tensor) -> tuple[Tensor, list[Kept]]:
-    """The hidden state (B, 1, D), not normed yet, of the prefix's last token, and what is kept of all of it.
-
-    Args:
-        stack: layers.
-        x: (B, L, D) embeddings.
-        turn: to their positions.
-        mask: (B, 1, L, L) what is added to scores.
-        last: (B,) where the last token stands.
-    """
-    rows = torch.arange(len(x), device=x.device)
-    asking, asked_at, seen = x, turn, mask
-    kept: list[Kept] = []
-    for layer in stack:
-        normed = layer.norm(x)
-        k, v = turn(_heads(layer, layer.key(normed))), _heads(layer, layer.value(normed))
-        k, v = k.contiguous(), v.contiguous()
-        kept.append(Kept(k, v, k[:, :, :0], v[:, :, :0]))
-        if layer is stack[-1]:
-            # what the others would say is not asked
-            asking, normed, seen = x[rows, last][:, None], normed[rows, last][:, None], mask[rows, :, last][:, :, None]
-            asked_at = Turn(turn.cos[rows, :, last][:, :, None], turn.sin[rows, :, last][:, :, None])
-        q = asked_at(_heads(layer, layer.query(normed)))
-        mixed = scaled_dot_product_attention(q, k, v, attn_mask=seen, enable_gqa=q.shape[1] != k.shape[1])
-        asking = x = _after(layer, asking, mixed.transpose(1, 2).flatten(2))
-    return asking, kept
-
-
-def step(stack: list[Layer], x: Tensor, turn: Turn, hidden_from: Tensor, kept: list[Kept]) -> tuple[Tensor, list[Kept]]:
-    """The hidden state (B, 1, D), not normed yet, of one token, and what is kept after it.
-
-    Args:
-        stack: layers.
-        x: (B, 1, D) its embedding.
-        turn: to its position.
-        hidden_from: (B, 1, 1, L) what is added to scores of the prefix: the lowest number where there is a gap.
-        kept: by layer.
-    """
-    after: list[Kept] = []
-    for layer, memory in zip(stack, kept, strict=True):
-        normed = layer.norm(x)
-        q, k, v = (_heads(layer, project(normed)) for project in (layer.query, layer.key, layer.value))
-        memory = memory._replace(
-            new_keys=torch.cat([memory.new_keys, turn(k)], dim=2), new_values=torch.cat([memory.new_values, v], dim=2)
-        )
-        after.append(memory)
-        x = _after(layer, x, _attend(turn(q), memory, hidden_from))
-    return x, after
-
-
-def _heads(layer: Layer, x: Tensor) -> Tensor:
-    """(B, T, heads * width) to (B, heads, T, width)."""
-    return x.unflatten(2, (-1, layer.head_width)).transpose(1, 2)
-
-
-def _after(layer: Layer, x: Tensor, mixed: Tensor) -> Tensor:
-    """The rest of a layer: what attention gave is added, then what the MLP makes of it."""
-    x = x + layer.out(mixed)
-    normed = layer.mlp_norm(x)
-    return x + layer.down(silu(layer.gate(normed)) * layer.up(normed))
-
-
-def _attend(q: Tensor, memory: Kept, hidden_from: Tensor) -> Tensor:
-    """(B, 1, heads * width) of one token's queries (B, heads, 1, width); heads of keys may be shared by groups."""
-    batch, heads, _, width = q.shape
-    shared = memory.keys.shape[1]
-    # queries that share keys stand in the rows of one product
-    q = q.reshape(batch, shared, heads // shared, width) / math.sqrt(width)
-    before = q @ memory.keys.transpose(2, 3) + hidden_from
-    since = q @ memory.new_keys.transpose(2, 3)
-    share = torch.cat([before, since], dim=3).softmax(dim=3)
-    length = memory.keys.shape[2]
-    out = share[..., :length] @ memory.values + share[..., length:] @ memory.new_values
-    return out.reshape(batch, 1, heads * width)

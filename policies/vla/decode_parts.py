@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 Map = Callable[[Tensor], Tensor]
+HOOKS = ("_forward_pre_hooks", "_forward_hooks")
+"""Where torch keeps who listens to a layer."""
 
 
 class Masks(NamedTuple):
@@ -68,3 +70,9 @@ def turn_to(model: Any, at: Tensor, like: Tensor) -> Turn:
     """Rotation to the positions (B, T)."""
     cos, sin = model.rotary_emb(like, at)
     return Turn(cos[:, None], sin[:, None])
+
+
+def is_heard(model: Any) -> bool:
+    """Whether somebody wants to know when a part of a `LlamaModel`'s layers is called."""
+    parts = [part for layer in model.layers for part in layer.modules()] + [model.norm]
+    return any(vars(part)[hooks] for part in parts for hooks in HOOKS)

@@ -15,10 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, silu
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from robotrl.policies.vla.decode_parts import Map, Masks, Turn, products, turn_to
-
-HOOKS = ("_forward_pre_hooks", "_forward_hooks")
-"""Where torch keeps who listens to a layer."""
+from robotrl.policies.vla.decode_parts import Map, Masks, Turn, is_heard, products, turn_to
 
 
 def is_plain(model: Any) -> bool:
@@ -31,8 +28,7 @@ def is_plain(model: Any) -> bool:
         return False
     if torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu"):
         return False
-    parts = [part for layer in model.layers for part in layer.modules()] + [model.norm]
-    if any(vars(part)[hooks] for part in parts for hooks in HOOKS):
+    if is_heard(model):
         return False
     leaves = [(part, nn.Linear) for layer in model.layers for part in products(layer)]
     norms = [norm for layer in model.layers for norm in (layer.input_layernorm, layer.post_attention_layernorm)]

@@ -22,11 +22,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from robotrl.algos.cuda_graph import CudaGraph
 from robotrl.algos.ddp import ALONE, World
 from robotrl.algos.flat import Views, flatten, in_turn
 from robotrl.algos.update import Context, Group, LossModule, LossOut, Names, State, Update
 from robotrl.algos.updater import EngineMode, Updates, check_rows, check_updates, members_of, minibatches, torch_threads
+from robotrl.cuda_graph import CudaGraph
 from robotrl.errors import check_decay
 
 __all__ = [

@@ -134,25 +134,25 @@ def update_peak(policy: nn.Module, load: Load, observation_spec: dict[str, Spec]
     size = sum(p.numel() for _, p in named)
     groups = (Group("policy.", 1.0, average=0.9 if load.average else None),)
     update = Update(loss, groups, views, views if load.average else Views([], []), [(0, size)], (0.9, 0.999), 1e-8)
-    flat = torch.zeros(size, dtype=named[0][1].dtype)
-    kept = torch.zeros(size if load.average else 0, dtype=flat.dtype)
+    flat = named[0][1].new_zeros(size)
+    kept = flat.new_zeros(size if load.average else 0)
     now = State(
         flat,
         torch.zeros_like(flat),
         torch.zeros_like(flat),
-        torch.zeros(1),
-        torch.ones(2, 1),
+        flat.new_zeros(1),
+        flat.new_ones(2, 1),
         kept,
-        torch.zeros(1),
+        flat.new_zeros(1),
     )
-    batch = {f"obs/{key}": x for key, x in blank(observation_spec, load.rows).items()}
+    batch = {f"obs/{key}": x for key, x in blank(observation_spec, load.rows, flat.device).items()}
     with Live() as live:
         # parts of a minibatch are added to what was found so far
         total = torch.zeros_like(flat) if load.parts else None
         with in_bf16(load.bf16, flat.device):
             found = update.measure(now.flat, now.average, now.carry, batch, "")
         # a loss holds what it was measured on until its update is made
-        _ = update.step_(now, torch.ones(()), found), total
+        _ = update.step_(now, flat.new_ones(()), found), total
     return live.peak
 
 
@@ -335,13 +335,13 @@ class _Pass(LossModule):
         rows = len(next(iter(obs.values())))
         ctx = policy.encode(obs)
         if isinstance(policy, HasTokens):
-            said = torch.zeros((rows, *chunk_shape(policy)), dtype=torch.int64)
+            said = torch.zeros((rows, *chunk_shape(policy)), dtype=torch.int64, device=ctx.device)
             loss = tokens.log_prob(policy.token_logits(ctx, said), said, policy.temperature).mean()
         elif isinstance(policy, HasChain):
             count = self._evaluations
             many = ctx.unsqueeze(1).expand(-1, count, -1).reshape(rows * count, -1) if count > 1 else ctx
-            at = torch.zeros((rows * count, *chunk_shape(policy)), dtype=ctx.dtype)
-            t = torch.zeros(rows * count, dtype=ctx.dtype)
+            at = ctx.new_zeros((rows * count, *chunk_shape(policy)))
+            t = ctx.new_zeros(rows * count)
             loss = policy.velocity(many, at, t, t).square().mean()
         else:
             raise ConfigError(f"policy {type(policy).__name__} neither says tokens nor flows: its memory is not known")

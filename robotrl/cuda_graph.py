@@ -30,7 +30,8 @@ class CudaGraph:
                 function(*(argument.clone() for argument in fixed))
         torch.cuda.current_stream().wait_stream(stream)
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
+        # other threads, of loaders say, may go on allocating
+        with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
             self._result = function(*fixed)
 
     def __call__(self, *arguments: Tensor) -> Tensor:
