@@ -36,7 +36,8 @@ MEMORY = {
     "smolvla_whole": Held("smolvla", 16, 0, 1),
 }
 """The first three as profiles have it."""
-PARTS = ("decode", "updates", "drive", *(f"memory_{name}" for name in MEMORY))
+UPDATES = ("reinflow", "dppo")
+PARTS = ("decode", *(f"updates_{name}" for name in UPDATES), "drive", *(f"memory_{name}" for name in MEMORY))
 
 
 def cells(quick: bool) -> list[Cell]:

@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
-import functools
 import gc
+import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,8 @@ from robotrl.published import Interface, interface, published
 from robotrl.registry import make_sim
 
 ROUNDS = 9
-ENVS = (256, 4096, 16384)
+HERE, PLAIN, PROCESSOR = "robotrl", "eager torch", "robotrl on the processor"
+ENVS = (256, 4096)
 STEPS = 20
 """Control steps of a run of the driving world."""
 
@@ -46,12 +48,13 @@ def main(part: str, out: Path) -> None:
     if part not in PARTS:
         raise unknown("part", part, PARTS)
     device = device_of("cuda")
-    name = part.removeprefix("memory_")
-    figures = (
-        memory(name, MEMORY[name], device)
-        if name in MEMORY
-        else {"decode": decode, "updates": updates, "drive": drive}[part](device)
-    )
+    kind, _, name = part.partition("_")
+    if kind == "memory":
+        figures = memory(name, MEMORY[name], device)
+    elif kind == "updates":
+        figures = updates(name, device)
+    else:
+        figures = {"decode": decode, "drive": drive}[kind](device)
     replace_file(out / "result.json", dump_json({key: figure.to_json() for key, figure in figures.items()}))
 
 
@@ -60,66 +63,57 @@ def decode(device: torch.device) -> dict[str, Figure]:
     return {f"decode_{name}": vla_decode.measure(size, device=device) for name, size in vla_decode.SIZES.items()}
 
 
-def updates(device: torch.device) -> dict[str, Figure]:
-    """Updates of ReinFlow and DPPO, compiled and replayed, against plain eager torch on the same GPU and ours on the
-    processor."""
-    figures: dict[str, Figure] = {}
-    for name, method in METHODS.items():
-        learners = {
-            "robotrl": make_learner(method, "compiled", device=device),
-            "robotrl on the processor": make_learner(method, "compiled"),
-        }
-        batches = {route: learner.collect()[0] for route, learner in learners.items()}
-        baseline = make_baseline(method, learners["robotrl"])
-        generator, cfg = torch.Generator().manual_seed(SEED), method.cfg
+def updates(name: str, device: torch.device) -> dict[str, Figure]:
+    """Updates of a method, compiled and replayed, against plain eager torch on the GPU and ours on the processor."""
+    method, cfg = METHODS[name], METHODS[name].cfg
+    learners = {
+        HERE: make_learner(method, "compiled", device=device),
+        PROCESSOR: make_learner(method, "compiled"),
+    }
+    batches = {route: learner.collect()[0] for route, learner in learners.items()}
+    baseline, generator = make_baseline(method, learners[HERE]), torch.Generator().manual_seed(SEED)
 
-        def ours(route: str, learners: Any = learners, batches: Any = batches) -> float:
-            return _rate(lambda: learners[route].update(batches[route]))
+    def ours(route: str) -> float:
+        return _rate(lambda: learners[route].update(batches[route]))
 
-        def plain(
-            baseline: Any = baseline, batch: Any = batches["robotrl"], cfg: Any = cfg, generator: Any = generator
-        ) -> float:
-            order = epoch_order(len(batch.advantage), cfg.minibatch, cfg.epochs, generator, keep_all=False).to(device)
-            return _rate(lambda: baseline.update(batch, order))
+    def plain() -> float:
+        decisions = len(batches[HERE].advantage)
+        order = epoch_order(decisions, cfg.minibatch, cfg.epochs, generator, keep_all=False).to(device)
+        return _rate(lambda: baseline.update(batches[HERE], order))
 
-        routes: dict[str, Callable[[], float]] = {route: functools.partial(ours, route) for route in learners}
-        found = paired({**routes, "eager torch": plain}, ROUNDS)
-        note = f"minibatch {cfg.minibatch}, {cfg.epochs} epochs of {len(batches['robotrl'].advantage)} decisions"
-        figures[f"updates_per_s_{name}"] = found.figure(
-            "robotrl", "eager torch", UNIT, "higher", f"{note}, both on the GPU"
-        )
-        against = "robotrl on the processor"
-        figures[f"updates_per_s_{name}_vs_processor"] = found.figure(
-            "robotrl", against, UNIT, "higher", f"{note}, {torch.get_num_threads()} threads"
-        )
-    return figures
+    found = paired({HERE: partial(ours, HERE), PLAIN: plain, PROCESSOR: partial(ours, PROCESSOR)}, ROUNDS)
+    note = f"minibatch {cfg.minibatch}, {cfg.epochs} epochs of {len(batches[HERE].advantage)} decisions"
+    threads = f"{note}; the processor has {torch.get_num_threads()} threads"
+    return {
+        f"updates_per_s_{name}": found.figure(HERE, PLAIN, UNIT, "higher", f"{note}, both on the GPU"),
+        f"updates_per_s_{name}_vs_processor": found.figure(HERE, PROCESSOR, UNIT, "higher", threads),
+    }
 
 
 def drive(device: torch.device) -> dict[str, Figure]:
     """Env steps per second of the driving world on the GPU and on all of the processor's threads."""
     figures: dict[str, Figure] = {}
     for envs in ENVS:
-        sims = {where: make_sim("bev/drive", num_envs=envs, seed=SEED, device=where) for where in ("cuda", "cpu")}
-
-        def run(where: str, sims: Any = sims, envs: int = envs) -> float:
-            sim = sims[where]
-            actions = torch.zeros(envs, 2, device=sim.device)
-            actions[:, 0] = 0.3
-
-            def steps() -> None:
-                for _ in range(STEPS):
-                    sim.step(actions)
-
-            return _rate(steps) * STEPS * envs
-
+        sims = {where: make_sim("bev/drive", num_envs=envs, seed=SEED, device=where) for where in (device.type, "cpu")}
         for sim in sims.values():
             sim.reset(SEED, options={"stagger": True})
-        found = paired({where: functools.partial(run, where) for where in sims}, ROUNDS)
-        note = f"{envs:,} envs, all slow along, vectors observed; the processor has {torch.get_num_threads()} threads"
-        figures[f"drive_{envs}"] = found.figure("cuda", "cpu", "env steps/s", "higher", note)
+        found = paired({where: partial(_drive, sim) for where, sim in sims.items()}, ROUNDS)
+        note = f"{envs:,} envs that speed up slowly, vectors observed; the processor has {os.cpu_count()} threads"
+        figures[f"drive_{envs}"] = found.figure(device.type, "cpu", "env steps/s", "higher", note)
         for sim in sims.values():
             sim.close()
     return figures
+
+
+def _drive(sim: Any) -> float:
+    actions = torch.zeros(sim.num_envs, 2, device=sim.device)
+    actions[:, 0] = 0.3
+
+    def steps() -> None:
+        for _ in range(STEPS):
+            sim.step(actions)
+
+    return _rate(steps) * STEPS * sim.num_envs
 
 
 def memory(name: str, held: Held, device: torch.device) -> dict[str, Figure]:
@@ -136,13 +130,13 @@ def memory(name: str, held: Held, device: torch.device) -> dict[str, Figure]:
     gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(device)
-    update_peak(policy, load, policy.observation_spec)
+    tracked = update_peak(policy, load, policy.observation_spec)
     found, kept = torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device)
     size = sum(x.numel() for x in policy.parameters()) / 1e6
     how = f"adapters of rank {held.rank} on a base in 16 bits" if held.rank else "all weights"
     note = (
         f"{held.policy}, {size:,.0f} million weights, {how}, {held.rows} rows, blocks recomputed, bfloat16;"
-        f" torch kept {kept / GIB:.1f} GiB"
+        f" tensors of the update {tracked / GIB:.1f} GiB, torch kept {kept / GIB:.1f} GiB"
     )
     return {
         f"memory_{name}": Figure(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import platform
 from pathlib import Path
 from typing import Any
 
+from robotrl.benchmarks.figures import have
 from robotrl.provenance import git_state, versions
 
 PACKAGES = (
@@ -21,6 +23,9 @@ BUSY_SHARE = 0.25
 
 def machine_info() -> dict[str, Any]:
     """Processor, cores that this process may use, memory, kernel, accelerators, and the load before we began."""
+    if have("torch"):
+        # which alone knows the GPUs
+        importlib.import_module("torch")
     found = versions()
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {

@@ -59,8 +59,10 @@ def measure(size: Size, rounds: int = ROUNDS, tokens: int = TOKENS, device: torc
     model: Any = net.language_model
     parameters = sum(x.numel() for x in model.parameters())
 
+    said: list[torch.Tensor] = []
+
     def ours() -> None:
-        net.sample(Prefix(embeddings, there), tokens, lambda logits: logits.argmax(dim=-1))
+        said.append(net.sample(Prefix(embeddings, there), tokens, lambda logits: logits.argmax(dim=-1)))
 
     def peer() -> None:
         # no early end: as many tokens as ours
@@ -87,6 +89,9 @@ def measure(size: Size, rounds: int = ROUNDS, tokens: int = TOKENS, device: torc
 
     # on a GPU the second sentence of a shape is captured, which is no part of saying it
     found = paired({"ours": rate(ours), PEER: rate(peer)}, rounds, warmup=2)
+    # a GPU's first sentence is read layer by layer, the others are replayed
+    if not all(torch.equal(said[0], again) for again in said):
+        raise RuntimeError(f"of {len(said)} times the same was not said: expected one sentence a row")
     rows = f"{size.batch} row{'s' if size.batch > 1 else ''}"
     note = f"{parameters / 1e6:.1f} million parameters, {rows}, {tokens} tokens behind {PREFIX}, float32"
     return found.figure("ours", PEER, "tokens/s", "higher", note)

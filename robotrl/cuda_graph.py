@@ -20,6 +20,8 @@ class CudaGraph:
 
     def __init__(self, function: Callable[..., Tensor], arguments: tuple[Tensor, ...], inputs: tuple[int, ...]) -> None:
         self._inputs = inputs
+        # a graph reads and writes what the function holds, and keeps none of it alive
+        self._held = function, arguments
         self._static = {i: arguments[i].clone() for i in inputs}
         fixed = tuple(self._static.get(i, argument) for i, argument in enumerate(arguments))
         # warming up would change the arguments, so it runs on copies; the capture itself runs nothing

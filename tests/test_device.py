@@ -1,11 +1,11 @@
 """Networks on one device, the sim on another: every method learns there what it learns where the sim is.
 
-The other device is one that computes on the CPU and refuses what a GPU refuses, and a GPU where there is one.
+The other device is a GPU, and where there is none one that computes on the CPU and refuses what a GPU refuses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +19,6 @@ import test_algos_grpo as grpo
 import test_algos_vla_rl as vla_rl
 import test_policies_vla_flow as flows
 import torch
-import twin_device
 from test_algos_dsrl import ACTOR, NA, SAC
 from test_resume import StopAt, make_clone, reinflow_config, scalars
 from torch import Tensor
@@ -49,18 +48,20 @@ from robotrl.run import Run
 from robotrl.spec import HasCamera, HasDistance, HasExpert, HasRestart, HasState, HasStateIds, HasTrace
 from robotrl.train import resume, train
 
-
-@pytest.fixture(params=["twin", "cuda"])
-def elsewhere(request: pytest.FixtureRequest) -> torch.device:
-    """Where networks are."""
-    if request.param == "cuda" and not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
-    return device_of(request.param)
+GPU = torch.cuda.is_available()
+if not GPU:
+    # torch takes gradients on one kind of second device in a process
+    import twin_device
+ELSEWHERE = device_of("cuda" if GPU else "twin")
+twin_only = pytest.mark.skipif(GPU, reason="the second device is a GPU")
+REL, ABS, NORM = (1e-2, 1e-3, 1e-3) if GPU else (2e-3, 1e-5, 0.0)
+"""A GPU adds up in another order: a number may differ by a hundredth, all weights together by a thousandth."""
 
 
 @pytest.fixture(autouse=True)
 def _reached(monkeypatch: pytest.MonkeyPatch) -> None:
-    twin_device.reach(monkeypatch)
+    if not GPU:
+        twin_device.reach(monkeypatch)
 
 
 class Row(NamedTuple):
@@ -133,26 +134,45 @@ def learner_on(row: Row, device: torch.device, dataset: Path | None) -> Any:
     return learner
 
 
-def compare(a: Any, b: Any, where: str = "") -> None:
+def compare(a: Any, b: Any) -> None:
     """States that are equal but for rounding."""
+    pairs = list(both(a, b))
+    for where, x, y in pairs:
+        if not isinstance(x, np.ndarray):
+            near = isinstance(x, float) and x == pytest.approx(y, rel=REL, abs=ABS, nan_ok=True)
+            assert near or x == y or where.endswith("_s"), (where, x, y)
+        elif not GPU or x.dtype.kind != "f":
+            assert np.allclose(x, y, rtol=REL, atol=2e-5, equal_nan=True), (where, x, y)
+    if GPU:
+        # what has no gradient, as a key's bias, is moved by rounding alone, and Adam makes steps of that; all in all
+        # it must be little
+        floats = [(x, y) for _, x, y in pairs if isinstance(x, np.ndarray) and x.dtype.kind == "f"]
+        apart, size = sum(squares(x - y) for x, y in floats), sum(squares(y) for _, y in floats)
+        assert apart <= NORM**2 * size, (apart / size) ** 0.5
+
+
+def squares(x: np.ndarray) -> float:
+    return float(np.nansum(np.square(x, dtype=np.float64)))
+
+
+def both(a: Any, b: Any, where: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """The leaves of two states that are made alike, arrays or single values, with their names."""
     if isinstance(a, Tensor):
         a, b = (x.detach().cpu() for x in (a, b))
         assert a.shape == b.shape and a.dtype == b.dtype, where
-        assert torch.allclose(a.double(), b.double(), rtol=2e-3, atol=2e-5, equal_nan=True), (where, a, b)
+        yield where, a.numpy(), b.numpy()
     elif isinstance(a, np.ndarray):
-        compare(torch.from_numpy(a), torch.from_numpy(b), where)
+        yield where, a, b
     elif isinstance(a, dict):
         assert a.keys() == b.keys(), where
         for key in a:
-            compare(a[key], b[key], f"{where}/{key}")
+            yield from both(a[key], b[key], f"{where}/{key}")
     elif isinstance(a, list | tuple):
         assert len(a) == len(b), where
         for index, (x, y) in enumerate(zip(a, b, strict=True)):
-            compare(x, y, f"{where}/{index}")
-    elif isinstance(a, float):
-        assert a == pytest.approx(b, rel=2e-3, abs=1e-5, nan_ok=True) or where.endswith("_s"), where
+            yield from both(x, y, f"{where}/{index}")
     else:
-        assert a == b, where
+        yield where, a, b
 
 
 def on_cpu(state: Any) -> Any:
@@ -165,17 +185,17 @@ def on_cpu(state: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_a_method_learns_the_same_on_another_device(name: str, tmp_path: Path, elsewhere: torch.device) -> None:
+def test_a_method_learns_the_same_on_another_device(name: str, tmp_path: Path) -> None:
     row = ROWS[name]
     dataset = None if row.dataset is None else row.dataset(tmp_path / "data")
-    here, there = (learner_on(row, device, dataset) for device in (CPU, elsewhere))
+    here, there = (learner_on(row, device, dataset) for device in (CPU, ELSEWHERE))
     for _ in range(2):
         compare(here.iterate(), there.iterate())
-    assert any(p.device == elsewhere for p in there.policy.parameters())
+    assert any(p.device == ELSEWHERE for p in there.policy.parameters())
     kept = on_cpu(there.state())
     compare(here.state(), kept)
     # a checkpoint, which lies on the CPU, is taken up there
-    again = learner_on(row, elsewhere, dataset)
+    again = learner_on(row, ELSEWHERE, dataset)
     again.load(kept)
     compare(here.iterate(), again.iterate())
     for one in (here, there, again):
@@ -192,44 +212,44 @@ def logged(path: Path) -> list[dict[str, Any]]:
 
 
 def test_a_run_on_another_device_is_stopped_resumed_and_loaded_anywhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: torch.device
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The whole way: training, evaluations, checkpoints, a resume, and the result on the CPU."""
     monkeypatch.setitem(SIMS._rows, "test/walk", "walk_sim:make")
     cfg = clone_config(kit.write_walks(tmp_path / "walks"))
     train(cfg, tmp_path / "cpu")
-    there = replace(cfg, device=elsewhere.type)
+    there = replace(cfg, device=ELSEWHERE.type)
     train(there, tmp_path / "there")
     train(there, tmp_path / "cut", [StopAt(2)])
     resume(tmp_path / "cut")
     compare(logged(tmp_path / "cpu"), logged(tmp_path / "there"))
     compare(logged(tmp_path / "there"), logged(tmp_path / "cut"))
     ends = [Run.open(tmp_path / name).latest() for name in ("there", "cut")]
-    assert all(end is not None and end.tree["policy"]["fingerprint"]["device"] == elsewhere.type for end in ends)
+    assert all(end is not None and end.tree["policy"]["fingerprint"]["device"] == ELSEWHERE.type for end in ends)
     compare(ends[0].tree, ends[1].tree)
     policies = [load_policy(tmp_path / name) for name in ("cpu", "there")]
     assert all(p.device == CPU for policy in policies for p in policy.parameters())
     compare(*(policy.state_dict() for policy in policies))
     on_cpu, on_it = (
-        evaluate_path(tmp_path / "there", episodes=9, num_envs=4, device=d) for d in ("cpu", elsewhere.type)
+        evaluate_path(tmp_path / "there", episodes=9, num_envs=4, device=d) for d in ("cpu", ELSEWHERE.type)
     )
     compare(list(on_cpu.returns), list(on_it.returns))
 
 
-def test_fine_tuning_starts_from_a_policy_of_another_device(tmp_path: Path, elsewhere: torch.device) -> None:
+def test_fine_tuning_starts_from_a_policy_of_another_device(tmp_path: Path) -> None:
     cfg = reinflow_config(make_clone(tmp_path / "clone"))
     cfg = replace(
-        cfg, algo=replace(cfg.algo, env_steps=4 * 10 * 3), evaluation=EvalCfg(0, 2, 2, 1), device=elsewhere.type
+        cfg, algo=replace(cfg.algo, env_steps=4 * 10 * 3), evaluation=EvalCfg(0, 2, 2, 1), device=ELSEWHERE.type
     )
     train(cfg, tmp_path / "tuned")
     train(replace(cfg, init_from=str(tmp_path / "tuned"), device="cpu"), tmp_path / "again")
     assert len(logged(tmp_path / "again")) == 3
 
 
-def test_an_actor_in_another_process_stays_on_the_cpu(tmp_path: Path, elsewhere: torch.device) -> None:
+def test_an_actor_in_another_process_stays_on_the_cpu(tmp_path: Path) -> None:
     """Its process knows nothing of the device, and would say so."""
     algo = replace(off.SAC, env_steps=8 * 4 * 3, warmup=16, steps_per_env=4)
-    cfg = TrainCfg(SimCfg("mujoco/peg-insert", 4, ("limit_s=1.0",)), algo, off.POLICY, device=elsewhere.type)
+    cfg = TrainCfg(SimCfg("mujoco/peg-insert", 4, ("limit_s=1.0",)), algo, off.POLICY, device=ELSEWHERE.type)
     cfg = replace(cfg, actor=replace(cfg.actor, process=True), evaluation=EvalCfg(0, 2, 2, 0))
     train(cfg, tmp_path / "run")
     assert logged(tmp_path / "run")[-1]["env_steps"] >= 8 * 4 * 3
@@ -238,54 +258,54 @@ def test_an_actor_in_another_process_stays_on_the_cpu(tmp_path: Path, elsewhere:
 # sims
 
 
-def test_a_placed_sim_has_the_capabilities_of_its_own_and_says_the_same(elsewhere: torch.device) -> None:
+def test_a_placed_sim_has_the_capabilities_of_its_own_and_says_the_same() -> None:
     bare = robotrl.make_sim("mujoco/peg-insert", num_envs=3, seed=0)
-    made = placed(robotrl.make_sim("mujoco/peg-insert", num_envs=3, seed=0), elsewhere)
-    assert placed(bare, CPU) is bare and made.device == elsewhere and not made.buffers_are_reused
+    made = placed(robotrl.make_sim("mujoco/peg-insert", num_envs=3, seed=0), ELSEWHERE)
+    assert placed(bare, CPU) is bare and made.device == ELSEWHERE and not made.buffers_are_reused
     for capability in (HasDistance, HasExpert, HasRestart, HasState, HasCamera, HasStateIds):
         assert isinstance(made, capability) and isinstance(bare, capability), capability
-    assert not isinstance(made, HasTrace) and not isinstance(placed(Walk(2), elsewhere), HasExpert)
+    assert not isinstance(made, HasTrace) and not isinstance(placed(Walk(2), ELSEWHERE), HasExpert)
     experts = [sim.make_expert(noise=0.1, seed=3) for sim in (bare, made)]
     compare(bare.reset(7), made.reset(7))
     started = torch.ones(3, dtype=torch.bool)
     for _ in range(5):
-        actions = experts[0].act(started), experts[1].act(started.to(elsewhere))
+        actions = experts[0].act(started), experts[1].act(started.to(ELSEWHERE))
         compare(*actions)
-        assert actions[1].device == elsewhere == experts[1].mode.device
+        assert actions[1].device == ELSEWHERE == experts[1].mode.device
         steps = bare.step(actions[0]), made.step(actions[1])
         compare(tuple(steps[0]), tuple(steps[1]))
-        assert all(x.device == elsewhere for x in (*steps[1].obs.values(), steps[1].reward, *steps[1].info.values()))
+        assert all(x.device == ELSEWHERE for x in (*steps[1].obs.values(), steps[1].reward, *steps[1].info.values()))
         compare(bare.distance(), made.distance())
         started[:] = False
-    compare(bare.restart(torch.tensor([1])), made.restart(torch.tensor([1]).to(elsewhere)))
+    compare(bare.restart(torch.tensor([1])), made.restart(torch.tensor([1]).to(ELSEWHERE)))
     state = made.get_state()
     compare(bare.get_state(), state)
     compare(bare.set_state(state), made.set_state(state))
     assert made.as_gymnasium().reset(seed=0)[0].keys() == bare.observation_spec.keys()
 
 
-def test_successes_that_cluster(elsewhere: torch.device) -> None:
+def test_successes_that_cluster() -> None:
     embedding = torch.tensor([[0.0, 0.0], [0.0, 0.0], [1.0, 1.0], [0.3, 0.3], [0.7, 0.5]])
     success, task = torch.tensor([True, True, True, False, False]), torch.zeros(5, dtype=torch.int64)
-    here, there = (progress_reward(*(x.to(device) for x in (embedding, success, task))) for device in (CPU, elsewhere))
+    here, there = (progress_reward(*(x.to(device) for x in (embedding, success, task))) for device in (CPU, ELSEWHERE))
     compare(here, there)
     assert 0 < here[3] < 0.6
 
 
-def test_a_process_reward(tmp_path: Path, elsewhere: torch.device) -> None:
+def test_a_process_reward(tmp_path: Path) -> None:
     sim = grpo.tabletop(2)
     specs = {"state": sim.observation_spec["state"]}
     net = SightNet(specs, normalisation(specs, {"state": sim.reset(0)["state"].numpy()}), RewardNetCfg()).eval()
     verdict = Verdict(Interval(0.9, 0.8, 1.0, 10), 0.9, 0.05, 3, Bar())
     path = save_process(tmp_path / "p", ProcessReward(net, verdict, {}, process_identity(net, verdict)))
     row = ROWS["vla-rl"]._replace(cfg=replace(vla_rl.CFG, process_reward=str(path)))
-    here, there = (learner_on(row, device, None).iterate() for device in (CPU, elsewhere))
+    here, there = (learner_on(row, device, None).iterate() for device in (CPU, ELSEWHERE))
     for name in ("process_reward", "process_progress"):
         assert there[name] == pytest.approx(here[name], rel=1e-3, abs=1e-6) and here[name] != 0
 
 
-def test_a_traced_sim_can_still_be_traced(elsewhere: torch.device) -> None:
-    made = placed(robotrl.make_sim("bev/drive", num_envs=2, seed=0, agents=4), elsewhere)
+def test_a_traced_sim_can_still_be_traced() -> None:
+    made = placed(robotrl.make_sim("bev/drive", num_envs=2, seed=0, agents=4), ELSEWHERE)
     made.reset(0)
     assert isinstance(made, HasTrace) and made.trace_frame(1) is not None and not made.action_is_plan
 
@@ -300,7 +320,7 @@ def test_a_traced_sim_can_still_be_traced(elsewhere: torch.device) -> None:
         ("cuda:3", "device is 'cuda:3': this machine has cpu"),
         ("gpu", "device is 'gpu': expected one of cpu"),
         ("", "device is '': expected one of cpu"),
-        ("twin:1", "device is 'twin:1': this machine has cpu"),
+        pytest.param("twin:1", "device is 'twin:1': this machine has cpu", marks=twin_only),
         ("fpga", "device is 'fpga': torch .* knows none of that kind"),
     ],
 )
@@ -315,11 +335,13 @@ def test_a_device_that_is_not_there_is_refused_and_leaves_no_run(
     assert not (tmp_path / "run").exists()
 
 
+@twin_only
 def test_devices_by_name() -> None:
     assert device_of("cpu") == CPU == device_of("cpu:0")
     assert device_of("twin") == device_of("twin:0") == twin_device.DEVICE
 
 
+@twin_only
 def test_a_bundle_is_for_the_cpu(tmp_path: Path) -> None:
     bundle = deploy_kit.copied("flow", tmp_path, tmp_path / "made")
     with pytest.raises(ConfigError, match="is a bundle, expected cpu"):
@@ -329,6 +351,7 @@ def test_a_bundle_is_for_the_cpu(tmp_path: Path) -> None:
 # the device of the tests itself
 
 
+@twin_only
 def test_the_second_device_refuses_what_a_gpu_refuses() -> None:
     there, here = torch.ones(2, device="twin"), torch.ones(2)
     for wrong in (lambda: there + here, lambda: torch.cat([there, here]), lambda: there.copy_(here) + here):

@@ -332,10 +332,11 @@ class _Pass(LossModule):
         """See `LossModule`."""
         policy = self.policy
         obs = part(batch, "obs/")
-        rows = len(next(iter(obs.values())))
+        first = next(iter(obs.values()))
+        rows, device = len(first), first.device
         ctx = policy.encode(obs)
         if isinstance(policy, HasTokens):
-            said = torch.zeros((rows, *chunk_shape(policy)), dtype=torch.int64, device=ctx.device)
+            said = torch.zeros((rows, *chunk_shape(policy)), dtype=torch.int64, device=device)
             loss = tokens.log_prob(policy.token_logits(ctx, said), said, policy.temperature).mean()
         elif isinstance(policy, HasChain):
             count = self._evaluations
