@@ -25,8 +25,6 @@ from robotrl.algos.reinflow import ReinFlowCfg
 from robotrl.benchmarks.chain_baseline import DppoBaseline, ReinFlowBaseline
 from robotrl.benchmarks.figures import Figure, Paired, paired
 from robotrl.benchmarks.runner import number
-from robotrl.devices import CPU
-from robotrl.placed import placed
 from robotrl.policies.base import ACTION
 from robotrl.policies.diffusion import DiffusionCfg
 from robotrl.policies.flow import FlowCfg
@@ -95,9 +93,7 @@ def run(quick: bool) -> dict[str, Figure]:
     return figures
 
 
-def make_learner(
-    method: Method, engine: EngineMode, num_envs: int = NUM_ENVS, bf16: bool = False, device: torch.device = CPU
-) -> ChainLearner:
+def make_learner(method: Method, engine: EngineMode, num_envs: int = NUM_ENVS, bf16: bool = False) -> ChainLearner:
     """Our learner on a policy with random weights: what it costs does not depend on them."""
     sim = make_sim(TASK, num_envs=num_envs, seed=SEED)
     to_unit = bounds_to_unit(ACTION, sim.action_spec.low, sim.action_spec.high)
@@ -105,7 +101,7 @@ def make_learner(
     torch.manual_seed(SEED)
     policy = method.policy.build(sim.observation_spec, sim.action_spec, TransformGroup((), outputs))
     cfg: Any = replace(method.cfg, engine=engine, bf16=bf16)
-    return cfg.build(Setup(lambda: placed(sim, device), None, policy.to(device), None, SEED, device=device))
+    return cfg.build(Setup(lambda: sim, None, policy, None, SEED))
 
 
 def make_baseline(method: Method, learner: ChainLearner) -> ReinFlowBaseline | DppoBaseline:

@@ -237,7 +237,7 @@ def table(document: Mapping[str, Any]) -> str:
         )
         lines.append(table_row(row))
     speeds = [figure for key, figure in figures.items() if key.startswith(f"{DECODE}_")]
-    return "\n".join([*lines, *(_speeds(speeds) if speeds else [])])
+    return "\n".join([*lines, *(["", *speed_rows(speeds)] if speeds else [])])
 
 
 def _reached(steps: Figure | None, seeds: int, raced: bool) -> str:
@@ -247,9 +247,9 @@ def _reached(steps: Figure | None, seeds: int, raced: bool) -> str:
     return count(steps) if steps.runs == seeds else f"{count(steps)} ({steps.runs} of {seeds} seeds)"
 
 
-def _speeds(figures: Sequence[Figure]) -> list[str]:
+def speed_rows(figures: Sequence[Figure]) -> list[str]:
     """Lines of the table of decoding."""
-    lines = ["", *table_head(("tokens one after the other", "ours", "`transformers.generate`", "times"))]
+    lines = table_head(("tokens one after the other", "ours", "`transformers.generate`", "times"))
     for figure in figures:
         ratio = f"{number(figure.ratio)} ({number(figure.ratio_low)} to {number(figure.ratio_high)})"
         rates = f"{number(figure.value)} a second", number(figure.peer_value), ratio
