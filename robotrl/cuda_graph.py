@@ -22,7 +22,12 @@ class CudaGraph:
         self._inputs = inputs
         # a graph reads and writes what the function holds, and keeps none of it alive
         self._held = function, arguments
-        self._static = {i: arguments[i].clone() for i in inputs}
+        self._device = arguments[0].device
+        with torch.cuda.device(self._device):
+            self._capture(function, arguments)
+
+    def _capture(self, function: Callable[..., Tensor], arguments: tuple[Tensor, ...]) -> None:
+        self._static = {i: arguments[i].clone() for i in self._inputs}
         fixed = tuple(self._static.get(i, argument) for i, argument in enumerate(arguments))
         # warming up would change the arguments, so it runs on copies; the capture itself runs nothing
         stream = torch.cuda.Stream()
@@ -38,7 +43,8 @@ class CudaGraph:
 
     def __call__(self, *arguments: Tensor) -> Tensor:
         """Replay on the captured tensors, with new `inputs`; gives a copy of the result."""
-        for i in self._inputs:
-            self._static[i].copy_(arguments[i])
-        self._graph.replay()
-        return self._result.clone()
+        with torch.cuda.device(self._device):
+            for i in self._inputs:
+                self._static[i].copy_(arguments[i])
+            self._graph.replay()
+            return self._result.clone()

@@ -17,11 +17,10 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 
 from robotrl.cuda_graph import CudaGraph
 from robotrl.policies.vla.decode_llama import Layer, after_attention, heads, layers, read
-from robotrl.policies.vla.decode_parts import Masks, Turn, is_heard, turn_to
+from robotrl.policies.vla.decode_parts import Masks, Room, Turn, attend, is_heard, turn_to
 
 KIND = "cuda"
 """Of device that has graphs."""
@@ -53,14 +52,6 @@ class Prefix(NamedTuple):
     sin_behind: Tensor
 
 
-class Kept(NamedTuple):
-    """What one layer remembers, with room for the whole sentence."""
-
-    keys: Tensor
-    """(B, heads, L + T, width) with positions in them."""
-    values: Tensor
-
-
 class Sayer:
     """Says sentences of one shape, by functions that are captured once.
 
@@ -77,7 +68,7 @@ class Sayer:
         # of which type keys and values are is known once they are there: casts decide it
         _, first = _read(stack, example)
         memory = [
-            Kept(*(x.new_zeros((rows, x.shape[1], whole, x.shape[3])) for x in (of.keys, of.values))) for of in first
+            Room(*(x.new_zeros((rows, x.shape[1], whole, x.shape[3])) for x in (of.keys, of.values))) for of in first
         ]
         hidden_from = example.hidden_from.new_zeros((rows, 1, 1, whole))
         turns = Turn(torch.zeros_like(example.cos_behind), torch.zeros_like(example.sin_behind))
@@ -191,7 +182,7 @@ def graph_reader(model: Any, masks: Masks, at: Tensor, behind: Tensor) -> GraphR
     if model.device.type != KIND or torch.is_grad_enabled() or torch.compiler.is_compiling() or is_heard(model):
         return None
     shape = Shape(_power(len(at)), at.shape[1], behind.shape[1], masks.after.dtype)
-    if not shape.after or room(model.config, shape) > LARGEST:
+    if not shape.after or kept_bytes(model.config, shape) > LARGEST:
         return None
     state, length = state_of(model), (shape.prefix, shape.after)
     known = _KNOWN.get(model)
@@ -205,7 +196,7 @@ def graph_reader(model: Any, masks: Masks, at: Tensor, behind: Tensor) -> GraphR
     return GraphReader(model, masks, at, behind, known.sayers[shape])
 
 
-def room(cfg: Any, shape: Shape) -> int:
+def kept_bytes(cfg: Any, shape: Shape) -> int:
     """Bytes, at most, that keys and values of sentences take."""
     width = cfg.num_key_value_heads * (cfg.head_dim or cfg.hidden_size // cfg.num_attention_heads)
     # float32, as rotated keys are whatever the network computes in
@@ -250,15 +241,12 @@ def _read(stack: list[Layer], prefix: Prefix) -> Any:
     return read(stack, prefix.embeddings, Turn(prefix.cos, prefix.sin), prefix.mask, prefix.last)
 
 
-def _attend(layer: Layer, normed: Tensor, turn: Turn, seen: Tensor, kept: Kept, at: Tensor) -> Tensor:
+def _attend(layer: Layer, normed: Tensor, turn: Turn, seen: Tensor, kept: Room, at: Tensor) -> Tensor:
     """(B, 1, heads * width) of one token that is put where it belongs, (1,) `at`, among what is kept."""
     asking, key, value = (heads(layer, project(normed)) for project in (layer.query, layer.key, layer.value))
-    asking = turn(asking)
     kept.keys.index_copy_(2, at, turn(key))
     kept.values.index_copy_(2, at, value)
-    grouped = asking.shape[1] != key.shape[1]
-    mixed = scaled_dot_product_attention(asking, kept.keys, kept.values, attn_mask=seen, enable_gqa=grouped)
-    return mixed.transpose(1, 2).flatten(2)
+    return attend(turn(asking), kept.keys, kept.values, seen)
 
 
 def _filled(x: Tensor) -> Tensor:

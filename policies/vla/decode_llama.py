@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention, silu
+from torch.nn.functional import silu
 
-from robotrl.policies.vla.decode_parts import Map, Masks, Turn, products, turn_to
+from robotrl.policies.vla.decode_parts import Map, Masks, Turn, attend, products, turn_to
 
 
 class LlamaReader:
@@ -103,8 +103,7 @@ def read(stack: list[Layer], x: Tensor, turn: Turn, mask: Tensor, last: Tensor) 
             asking, normed, seen = x[rows, last][:, None], normed[rows, last][:, None], mask[rows, :, last][:, :, None]
             asked_at = Turn(turn.cos[rows, :, last][:, :, None], turn.sin[rows, :, last][:, :, None])
         q = asked_at(heads(layer, layer.query(normed)))
-        mixed = scaled_dot_product_attention(q, k, v, attn_mask=seen, enable_gqa=q.shape[1] != k.shape[1])
-        asking = x = after_attention(layer, asking, mixed.transpose(1, 2).flatten(2))
+        asking = x = after_attention(layer, asking, attend(q, k, v, seen))
     return asking, kept
 
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 
 Map = Callable[[Tensor], Tensor]
 HOOKS = ("_forward_pre_hooks", "_forward_hooks")
@@ -70,6 +71,28 @@ def turn_to(model: Any, at: Tensor, like: Tensor) -> Turn:
     """Rotation to the positions (B, T)."""
     cos, sin = model.rotary_emb(like, at)
     return Turn(cos[:, None], sin[:, None])
+
+
+class Room(NamedTuple):
+    """What one layer remembers, with room for the whole sentence."""
+
+    keys: Tensor
+    """(B, heads, L + T, width) with positions in them."""
+    values: Tensor
+
+
+def attend(asking: Tensor, keys: Tensor, values: Tensor, seen: Tensor) -> Tensor:
+    """(B, Q, heads * width) of queries (B, heads, Q, width); heads of keys may be shared by groups.
+
+    Args:
+        asking: queries.
+        keys: (B, heads, T, width)
+        values: likewise.
+        seen: (B, 1, Q, T) what is added to scores.
+    """
+    grouped = asking.shape[1] != keys.shape[1]
+    mixed = scaled_dot_product_attention(asking, keys, values, attn_mask=seen, enable_gqa=grouped)
+    return mixed.transpose(1, 2).flatten(2)
 
 
 def is_heard(model: Any) -> bool:

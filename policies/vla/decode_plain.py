@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, silu
+from torch.nn.functional import linear, rms_norm, silu
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from robotrl.policies.vla.decode_parts import Map, Masks, Turn, is_heard, products, turn_to
+from robotrl.policies.vla.decode_parts import Map, Masks, Room, Turn, attend, is_heard, products, turn_to
 
 
 def is_plain(model: Any) -> bool:
@@ -48,19 +48,19 @@ class PlainReader:
         x, model, length = embeddings, self._model, embeddings.shape[1]
         rows, whole = torch.arange(len(x), device=x.device), length + self._behind.shape[-1]
         self._layers = [_layer(layer, len(x)) for layer in model.layers]
-        self._kept: list[Kept] = []
+        self._kept: list[Room] = []
         turn, seen = turn_to(model, self._at, x), self._masks.prefix
         for layer in self._layers:
             asking, keys, values = _heads(layer, _normed(layer.norm, x), turn)
             shape = (len(x), layer.shared, whole, layer.width)
-            kept = Kept(keys.new_empty(shape), values.new_empty(shape))
+            kept = Room(keys.new_empty(shape), values.new_empty(shape))
             kept.keys[:, :, :length], kept.values[:, :, :length] = keys, values
             self._kept.append(kept)
             if layer is self._layers[-1]:
                 # what the others would say is not asked
                 asking, x = asking[rows, :, last][:, :, None], x[rows, last][:, None]
                 seen = seen[rows, :, last][:, :, None]
-            x = _after(layer, x, _attend(layer, asking, kept, length, seen))
+            x = _after(layer, x, _attend(asking, kept, length, seen))
         self._turns = turn_to(model, self._behind, x)
         # of what is said nothing is hidden
         self._hidden_from = x.new_zeros((len(x), 1, 1, whole))
@@ -77,7 +77,7 @@ class PlainReader:
         for layer, kept in zip(self._layers, self._kept, strict=True):
             asking, keys, values = _heads(layer, _normed(layer.norm, x), turn)
             kept.keys[:, :, at : self._length], kept.values[:, :, at : self._length] = keys, values
-            x = _after(layer, x, _attend(layer, asking, kept, self._length, seen))
+            x = _after(layer, x, _attend(asking, kept, self._length, seen))
         return _normed(self._norm, x)
 
 
@@ -104,14 +104,6 @@ class Layer(NamedTuple):
     """Heads of keys, each for as many that ask."""
     width: int
     """Of a head."""
-
-
-class Kept(NamedTuple):
-    """What one layer remembers, with room for what will be said."""
-
-    keys: Tensor
-    """(B, heads, L + T, width) with positions in them."""
-    values: Tensor
 
 
 def _layer(layer: Any, rows: int) -> Layer:
@@ -161,12 +153,9 @@ def _heads(layer: Layer, normed: Tensor, turn: Turn) -> tuple[Tensor, Tensor, Te
     return asking, keys, values
 
 
-def _attend(layer: Layer, asking: Tensor, kept: Kept, length: int, hidden_from: Tensor) -> Tensor:
+def _attend(asking: Tensor, kept: Room, length: int, hidden_from: Tensor) -> Tensor:
     """(B, Q, heads * width) of queries (B, heads, Q, width) to the first places of what is kept."""
-    keys, values = kept.keys[:, :, :length], kept.values[:, :, :length]
-    grouped = layer.asking != layer.shared
-    mixed = scaled_dot_product_attention(asking, keys, values, attn_mask=hidden_from, enable_gqa=grouped)
-    return mixed.transpose(1, 2).flatten(2)
+    return attend(asking, kept.keys[:, :, :length], kept.values[:, :, :length], hidden_from)
 
 
 def _after(layer: Layer, x: Tensor, mixed: Tensor) -> Tensor:
