@@ -11,6 +11,7 @@ import torch
 from robotrl.benchmarks import gpu, gpu_cell
 from robotrl.benchmarks.figures import Figure
 from robotrl.errors import ConfigError
+from robotrl.profiles import PROFILES
 
 
 def document() -> dict[str, Any]:
@@ -31,6 +32,9 @@ def test_a_cell_each() -> None:
     assert [cell.method for cell in cells] == list(gpu.NAMES) and len({cell.key for cell in cells}) == len(cells)
     assert [cell.method for cell in gpu.cells(True)] == [gpu.DECODE]
     assert all(name in gpu.NAMES for name in (gpu.MEMORY + held for held in gpu.HELD))
+    for name, profile in (("openvla_card_24", "card-24"), ("openvla_card_80", "card-80"), ("pi0_card_24", "card-24")):
+        held, settings = gpu.HELD[name], PROFILES[profile]
+        assert (held.rows, held.rank) == (settings["algo.microbatch"], settings["lora.rank"])
 
 
 def test_tables_say_what_was_measured_and_where() -> None:

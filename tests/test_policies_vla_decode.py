@@ -210,12 +210,13 @@ class Adapted(torch.nn.Module):
 # what is replayed
 
 
-@pytest.fixture(params=["called", "replayed"])
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+
+@pytest.fixture(params=["called", pytest.param("replayed", marks=gpu)])
 def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.device:
-    """A GPU; or the CPU, on which what would be captured is called."""
+    """The CPU, on which what would be captured is called; and a GPU, without which no graph can be captured."""
     if request.param == "replayed":
-        if not torch.cuda.is_available():
-            pytest.skip("no CUDA device")
         return torch.device("cuda")
     monkeypatch.setattr(decode_graph, "KIND", "cpu")
     monkeypatch.setattr(decode_graph, "_graph", lambda function, arguments: function)
