@@ -126,7 +126,7 @@ LEVEL = 0.9
 def cells(quick: bool) -> list[Cell]:
     """The table: every method on every seed, and the decoding; `quick` is seed 0."""
     table = [_cell(name, seed) for seed in (SEEDS[:1] if quick else SEEDS) for name in METHODS]
-    return [*table, Cell(DECODE, SIM, 0, ("python", "-m", "robotrl.benchmarks.vla_decode", OUT), "result.json", 4)]
+    return [*table, Cell(DECODE, SIM, 0, ("python", "-m", "robotrl.benchmarks.vla_decode", OUT), "result.json", 5)]
 
 
 def _cell(method: str, seed: int) -> Cell:
