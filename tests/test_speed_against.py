@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
-from speed_against import median_interval  # noqa: E402
+from speed_against import median_interval
 
 
 @pytest.mark.parametrize(
