@@ -106,6 +106,9 @@ class TrainCfg(Generic[Algo, PolicyCfg]):
     temperature=0.7 of one that says tokens, trained=expert of a flow VLA."""
     dataset: str | None = None
     """Directory of demonstrations, for algorithms that learn from them."""
+    accept_data: bool = False
+    """Whether what is doubtful about the dataset is known to be right: then it is neither told nor refused. What
+    contradicts the sim is refused in any case; see docs/datasets.md."""
     evaluation: EvalCfg = EvalCfg()
     checkpoint_every: int = 10
     """Iterations between two checkpoints; evaluations and the last iteration are saved as well."""

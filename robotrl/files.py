@@ -9,6 +9,23 @@ from typing import Any
 
 from robotrl.errors import DataError
 
+POINTER = b"version https://git-lfs"
+"""The first bytes of a file that git-LFS leaves in the place of one that was not fetched."""
+
+
+def not_fetched(path: Path) -> DataError | None:
+    """The error for a file that is a git-LFS pointer; None for any other, and for one that cannot be opened."""
+    try:
+        with path.open("rb") as file:
+            begins = file.read(len(POINTER))
+    except OSError:
+        return None
+    if begins != POINTER:
+        return None
+    return DataError(
+        f"{path} is a git-LFS pointer: expected the file itself; fetch it by `git lfs pull` in {path.parent}"
+    )
+
 
 def dump_json(data: Any) -> bytes:
     """Strict JSON (no NaN, no Infinity), indented, ending in a newline; equal data gives equal bytes.

@@ -380,6 +380,7 @@ def _setup(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None, run_path: Path
         update_threads=cfg.update_threads,
         cache=cfg.cache,
         resumed=state is not None,
+        accept_data=cfg.accept_data,
     )
 
 

@@ -263,9 +263,9 @@ def test_demonstrations_become_steps(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"control_dt_s": 0.1}, r"the replay's steps last 0.1 s: the dataset's last 0.05 s"),
-        ({"action_spec": kit.ACTION}, r"the replay's actions are of shape \(1,\): the dataset's are \(2,\)"),
-        ({"observation_spec": kit.SPECS}, r"the replay's observations are .*eye.*: the dataset's are .*force"),
+        ({"control_dt_s": 0.1}, "is recorded at 20 Hz: expected 10 Hz"),
+        ({"action_spec": kit.ACTION}, r"action of dataset .* has shape \(2,\): expected \(1,\) \(it lacks 'push'"),
+        ({"observation_spec": kit.SPECS}, "'eye' is unknown: .* its columns are .*force"),
         ({"capacity": 13}, "14 steps for one stream: the replay keeps 13 of each"),
     ],
 )

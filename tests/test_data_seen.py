@@ -19,7 +19,8 @@ from test_data_refusals import FRAMES, edit_column, edit_json
 import robotrl
 from robotrl.algos.bc import BcCfg
 from robotrl.algos.learner import Setup
-from robotrl.data.chunks import ChunkData, check_dataset, load_chunks
+from robotrl.data.agree import agree
+from robotrl.data.chunks import ChunkData, load_chunks
 from robotrl.data.demos import collect_demos
 from robotrl.data.layout import Feature
 from robotrl.data.lerobot import Dataset, read_dataset
@@ -82,7 +83,7 @@ def test_tasks_become_the_observations_of_the_sim(ours: Dataset, foreign: Path, 
     assert not dataset.verified and len(dataset.tasks) > 2
     assert "observation.instruction" not in dataset.features and "observation.images.front" in dataset.features
     seen = as_seen(dataset, specs)
-    check_dataset(seen, specs, ours.action_spec, 1 / ours.fps)
+    agree(seen, specs, ours.action_spec, 1 / ours.fps)
     assert same_data(load_chunks(seen, list(specs), 3), load_chunks(ours, list(specs), 3))
     told = seen.frames("observation.instruction")
     assert told.dtype == np.int32 and np.array_equal(told, ours.frames("observation.instruction"))
@@ -165,9 +166,9 @@ def test_a_task_of_no_frame_may_say_anything(foreign: Path, specs: dict[str, Spe
 def test_other_words_of_our_own_datasets_are_refused(ours: Dataset, specs: dict[str, Spec]) -> None:
     words = specs["instruction"].words
     other = {**specs, "instruction": replace(specs["instruction"], words=(*words[:3], words[4], words[3], *words[5:]))}
-    check_dataset(ours, specs, ours.action_spec, 1 / ours.fps)
+    agree(ours, specs, ours.action_spec, 1 / ours.fps)
     with pytest.raises(ConfigError) as error:
-        check_dataset(ours, other, ours.action_spec, 1 / ours.fps)
+        agree(ours, other, ours.action_spec, 1 / ours.fps)
     assert f"has {words[3]!r} as word 3: the policy has {words[4]!r} there" in one_line(error)
 
 
@@ -242,7 +243,7 @@ def test_pictures_of_a_video_by_another_name(
     monkeypatch.setenv("ROBOTRL_CACHE", str(tmp_path / "cache"))
     root = write_foreign(tmp_path / "d", ours, TWO_CAMERAS, pictures="video-exact")
     seen = as_seen(read_dataset(root), specs, {NEAR: "observation.images.wrist"})
-    check_dataset(seen, specs, ours.action_spec, 1 / ours.fps)
+    agree(seen, specs, ours.action_spec, 1 / ours.fps)
     assert np.array_equal(load_chunks(seen, list(specs), 2).obs[NEAR], ours.frames(f"observation.{TOP}"))
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from robotrl.algos.dataset import read_for
 from robotrl.algos.ddp import check_processes, share, take_up
 from robotrl.algos.engine import UPDATES_PER_CALL, Context, EngineMode, Group, LossModule, LossOut
 from robotrl.algos.half import in_bf16
@@ -20,17 +21,16 @@ from robotrl.algos.scenes import Frames, Scenes, check_reads
 from robotrl.algos.symmetric import Symmetric, changes_of
 from robotrl.algos.targets import hidden_numbers
 from robotrl.checkpoint import generator_state
-from robotrl.config import sim_options
-from robotrl.data.chunks import check_dataset, load_chunks
+from robotrl.data.agree import check_reach
+from robotrl.data.chunks import load_chunks
 from robotrl.data.normalisation import ActionRange, check_new, transforms_for
-from robotrl.data.reader import read_dataset
-from robotrl.data.seen import as_seen
 from robotrl.errors import ConfigError, check_at_least, check_decay, check_number, check_positive, out_of_range
 from robotrl.fit import check_words
 from robotrl.fn.augment import PAD, draw_shifts, random_shift
 from robotrl.fn.clone import CloneLoss, Shape, chunk_shape, clone_loss_of
 from robotrl.fn.schedule import warmed_cosine
 from robotrl.policies.base import ACTION
+from robotrl.policies.reach import reach_of
 from robotrl.spec import Cache, is_picture, visible
 from robotrl.transforms import Affine, TransformGroup, inverse
 
@@ -65,8 +65,9 @@ class BcCfg:
     """Of a policy that begins with this run: what its [-1, 1] is, all that the robot can do, or with "quantiles" what
     it did in the dataset, from 1 to 99 %. It is kept with the policy; one from `--init-from` has its own."""
     dataset_keys: tuple[str, ...] = ()
-    """Columns of the dataset that have other names than the policy's observations, as "key=column", e.g.
-    "image_flat_near=observation.images.front". One picture for one camera need not be said; see docs/datasets.md."""
+    """Columns of the dataset that have other names than the policy's observations, "action" or "next.reward", as
+    "key=column", e.g. "image_flat_near=observation.images.front"; "action=arm+gripper" puts two side by side. One
+    picture for one camera need not be said; see docs/datasets.md."""
     image_shift: int = PAD
     """Pictures are shifted by up to so many pixels at random; 0 leaves them."""
     symmetries: tuple[str, ...] = ()
@@ -162,18 +163,18 @@ class BcLearner:
         specs = visible(sim)
         action_spec, control_dt_s = sim.action_spec, sim.control_dt_s
         changes = changes_of(cfg.symmetries, sim)
-        dataset = read_dataset(setup.dataset)
         model: Any = setup.init_policy
         loss = None if model is None else clone_loss_of(model)
         if model is not None:
             check_new("algo.action_range", cfg.action_range)
             specs = model.observation_spec
             check_words(specs, sim)
-        dataset = as_seen(dataset, specs, sim_options(cfg.dataset_keys, "algo.dataset_keys"), "algo.dataset_keys")
-        check_dataset(dataset, specs, action_spec, control_dt_s)
+        inputs = () if model is None else model.transforms.inputs
+        dataset = read_for(setup, cfg.dataset_keys, specs, sim, inputs)
         if model is None:
             model = setup.fresh(specs, action_spec, transforms_for(dataset, specs, action_spec, cfg.action_range))
         self._clone = loss or clone_loss_of(model)
+        check_reach(dataset, model.transforms, action_spec, reach_of(model))
         self.model: Any = model
         self.model.control_dt_s = control_dt_s
         self.policy: Any = copy.deepcopy(self.model) if cfg.ema else self.model

@@ -21,13 +21,12 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from robotrl.algos.dataset import read_for
 from robotrl.algos.dsrl_common import NOISE, UPDATES_PER_CALL, Steering, critics, saturated
 from robotrl.algos.engine import Context, Engine, EngineMode, Group, LossModule, LossOut
 from robotrl.algos.learner import Setup, SimLearner
 from robotrl.algos.off_policy import Unit, demonstrations, detached
 from robotrl.algos.rows import part
-from robotrl.data.chunks import check_dataset
-from robotrl.data.reader import read_dataset
 from robotrl.data.replay import Replay
 from robotrl.data.replay_samplers import Mixed, Sampler, Uniform
 from robotrl.errors import ConfigError, check_at_least, out_of_range
@@ -85,6 +84,8 @@ class DsrlNaCfg:
     """Added to the reward of each env step; -1 makes 0 and 1 into -1 and 0: each step until success costs."""
     grad_norm: float = 10.0
     """Gradients are clipped to this norm, each network for itself."""
+    dataset_keys: tuple[str, ...] = ()
+    """Columns of the dataset that have other names than the sim's, as "key=column"; see docs/datasets.md."""
     engine: EngineMode = "compiled"
     """"compiled" needs a C++ compiler and takes a minute once; "eager" runs the same function uncompiled."""
 
@@ -270,10 +271,11 @@ class DsrlNaLearner(SimLearner):
         """The demonstrations, remembered apart: no rollout takes their place."""
         if setup.dataset is None:
             raise ConfigError(f"dataset is not given: algo.demo_share is {self.cfg.demo_share}, which needs one")
-        sim, dataset = self._steering.sim, read_dataset(setup.dataset)
-        check_dataset(dataset, self.policy.observation_spec, sim.action_spec, sim.control_dt_s)
-        layout = self._steering.replay.layout
-        return demonstrations(dataset, layout.observation_spec, layout.action_spec, sim.control_dt_s, layout.extras)
+        sim, layout = self._steering.sim, self._steering.replay.layout
+        dataset = read_for(setup, self.cfg.dataset_keys, layout.observation_spec, sim)
+        return demonstrations(
+            dataset, layout.observation_spec, layout.action_spec, sim.control_dt_s, layout.extras, accept=True
+        )
 
     def iterate(self) -> dict[str, float]:
         """Decisions of all envs, each followed by its updates."""

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from robotrl.algos.actor import RemoteExperience, experience_of
+from robotrl.algos.dataset import read_for
 from robotrl.algos.engine import UPDATES_PER_CALL, Context, Engine, EngineMode, Group, LossModule, LossOut
 from robotrl.algos.experience import Acting, Experience
 from robotrl.algos.half import in_bf16
@@ -34,9 +35,8 @@ from robotrl.algos.off_policy import (
 )
 from robotrl.algos.rows import means, part, run_updates
 from robotrl.checkpoint import generator_state, set_generator_state
-from robotrl.data.chunks import check_dataset
+from robotrl.data.agree import check_reach
 from robotrl.data.normalisation import transforms_for
-from robotrl.data.reader import read_dataset
 from robotrl.data.replay import Mixed, Replay, Sampler, Transitions, Uniform, episode_returns
 from robotrl.errors import ConfigError, check_decay, out_of_range, unknown
 from robotrl.fit import check_fit
@@ -44,6 +44,7 @@ from robotrl.fn.backup import advantage_weight, bootstrap, discounted_ones, ense
 from robotrl.fn.clone import CloneLoss, Shape, clone_loss_of
 from robotrl.policies.nets import Activation
 from robotrl.policies.q import QEnsemble, smallest
+from robotrl.policies.reach import reach_of
 from robotrl.policies.value import ValueNet
 from robotrl.spec import HasLogProb, visible
 
@@ -104,6 +105,8 @@ class IqlCfg:
     """Decay of the policy's averaged weights, which are what acts and is evaluated; 0 turns averaging off."""
     grad_norm: float | None = None
     """Gradients are clipped to this norm, each network for itself; none does not clip."""
+    dataset_keys: tuple[str, ...] = ()
+    """Columns of the dataset that have other names than the sim's, as "key=column"; see docs/datasets.md."""
     bf16: bool = False
     """Critics compute in bfloat16, losses and parameters stay in float32; faster only on hardware made for it."""
     engine: EngineMode = "compiled"
@@ -241,15 +244,16 @@ class IqlLearner:
         self.cfg = cfg
         torch.manual_seed(setup.seed)
         sim = setup.make_sim()
-        dataset = read_dataset(setup.dataset)
         specs = visible(sim)
-        check_dataset(dataset, specs, sim.action_spec, sim.control_dt_s)
-        self._data = demonstrations(dataset, specs, sim.action_spec, sim.control_dt_s)
-        self._relabelling = relabelling(cfg.rewards, self._data)
         model: Any = setup.init_policy
+        inputs = () if model is None else model.transforms.inputs
+        dataset = read_for(setup, cfg.dataset_keys, specs, sim, inputs)
+        self._data = demonstrations(dataset, specs, sim.action_spec, sim.control_dt_s, accept=True)
+        self._relabelling = relabelling(cfg.rewards, self._data)
         if model is None:
             model = setup.fresh(specs, sim.action_spec, transforms_for(dataset, specs, sim.action_spec))
         check_fit(model, sim)
+        check_reach(dataset, model.transforms, sim.action_spec, reach_of(model))
         model.control_dt_s = sim.control_dt_s
         self.model: Any = model
         self.policy: Any = copy.deepcopy(model) if cfg.ema else model

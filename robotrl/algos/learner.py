@@ -47,6 +47,8 @@ class Setup(NamedTuple):
     """What is kept of observations, for algorithms that ask `kept` for it; their learner has it as `kept`."""
     resumed: bool = False
     """Whether `Learner.load` follows: files that the config names may be gone, and are in the state that is loaded."""
+    accept_data: bool = False
+    """Whether what is doubtful about the dataset is right, as its user says."""
 
     def fresh(self, *parts: Any) -> Any:
         """A policy that its config builds of `parts`, on the device."""

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from robotrl.algos.dataset import read_for
 from robotrl.algos.engine import UPDATES_PER_CALL, Context, EngineMode, Group, LossModule, LossOut
 from robotrl.algos.half import in_bf16
 from robotrl.algos.learner import Setup
@@ -26,9 +27,7 @@ from robotrl.algos.scenes import Frames, Scenes, check_reads
 from robotrl.algos.symmetric import Symmetric, changes_of
 from robotrl.algos.targets import frames_of, hidden_numbers
 from robotrl.checkpoint import generator_state, set_generator_state
-from robotrl.data.chunks import check_dataset
 from robotrl.data.normalisation import ActionRange, check_new, transforms_for
-from robotrl.data.reader import read_dataset
 from robotrl.errors import CapabilityError, ConfigError, check_at_least, check_number, check_positive, out_of_range
 from robotrl.fit import check_words
 from robotrl.fn.schedule import warmed_cosine
@@ -75,6 +74,8 @@ class LookCfg:
     are bound to things by many scenes, not by a thousand demonstrations seen often."""
     held_out: float = 0.05
     """Part of the episodes, the last ones, that is not learned from: how well it is told is logged."""
+    dataset_keys: tuple[str, ...] = ()
+    """Columns of the dataset that have other names than the sim's, as "key=column"; see docs/datasets.md."""
     bf16: bool = False
     """Networks compute in bfloat16; see docs/engine.md."""
     engine: EngineMode = "eager"
@@ -150,9 +151,9 @@ class LookLearner:
         hidden = tuple(key for key in privileged(sim) if key not in meant)
         action_spec, control_dt_s = sim.action_spec, sim.control_dt_s
         changes = changes_of(cfg.symmetries, sim)
-        dataset = read_dataset(setup.dataset)
-        check_dataset(dataset, specs, action_spec, control_dt_s)
         model: Any = setup.init_policy
+        inputs = () if model is None else model.transforms.inputs
+        dataset = read_for(setup, cfg.dataset_keys, specs, sim, inputs)
         if model is None:
             model = setup.fresh(specs, action_spec, transforms_for(dataset, specs, action_spec, cfg.action_range))
         else:

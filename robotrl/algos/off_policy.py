@@ -202,6 +202,7 @@ def demonstrations(
     action_spec: Spec,
     control_dt_s: float,
     extras: Mapping[str, tuple[int, ...]] | None = None,
+    accept: bool = False,
 ) -> Replay:
     """A dataset as a replay of its own, in RAM: no rollout takes its place.
 
@@ -211,9 +212,11 @@ def demonstrations(
         action_spec: the sim's action.
         control_dt_s: seconds between two of the sim's steps.
         extras: see `Replay.create`.
+        accept: whether what is doubtful about the dataset is known to be right, or was told already.
 
     Raises:
-        ConfigError: the dataset's arrays or its rate differ; both values are named.
+        ConfigError: the dataset contradicts the specs or the rate; see `robotrl.data.agree`.
+        DataError: it is doubtful.
     """
     replay = Replay.create(
         None,
@@ -224,5 +227,5 @@ def demonstrations(
         extras=extras,
         control_dt_s=control_dt_s,
     )
-    replay.add_demos(dataset)
+    replay.add_demos(dataset, accept=accept)
     return replay

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from robotrl.algos.actor import experience_of
+from robotrl.algos.dataset import read_for
 from robotrl.algos.engine import UPDATES_PER_CALL, Context, Engine, EngineMode, LossModule, LossOut
 from robotrl.algos.experience import Watch
 from robotrl.algos.half import in_bf16
@@ -33,7 +34,6 @@ from robotrl.algos.off_policy import (
 from robotrl.algos.rows import means, part, run_updates
 from robotrl.algos.sac import groups, squashed
 from robotrl.checkpoint import generator_state, set_generator_state
-from robotrl.data.reader import read_dataset
 from robotrl.data.replay import Mixed, Sampler, Uniform
 from robotrl.errors import ConfigError, out_of_range
 from robotrl.fn.backup import bootstrap, ensemble_mse, soft_actor, temperature_loss
@@ -93,6 +93,8 @@ class RlpdCfg:
     """Gradients are clipped to this norm, each network for itself; none does not clip."""
     normalise_obs: bool = True
     """From scratch: normalisation by the demonstrations' statistics and what is seen since, part of the policy."""
+    dataset_keys: tuple[str, ...] = ()
+    """Columns of the dataset that have other names than the sim's, as "key=column"; see docs/datasets.md."""
     bf16: bool = False
     """Networks compute in bfloat16, losses and parameters stay in float32; faster only on hardware made for it."""
     engine: EngineMode = "compiled"
@@ -181,8 +183,8 @@ class RlpdLearner(SimLearner):
         self.cfg = cfg
         torch.manual_seed(setup.seed)
         sim = setup.make_sim()
-        dataset = read_dataset(setup.dataset)
-        self._demos = demonstrations(dataset, sim.observation_spec, sim.action_spec, sim.control_dt_s)
+        dataset = read_for(setup, cfg.dataset_keys, sim.observation_spec, sim)
+        self._demos = demonstrations(dataset, sim.observation_spec, sim.action_spec, sim.control_dt_s, accept=True)
         self._made = Made(setup, sim, cfg.normalise_obs)
         self.policy: Any = squashed(self._made.policy, "RLPD")
         self._made.measure(self._demos)

@@ -55,6 +55,8 @@ class Args:
     """Mean error at most, as a share of the action range."""
     frames: int = 256
     """Frames of the dataset to compare."""
+    accept_data: bool = False
+    """What is doubtful about the dataset is known to be right: neither tell nor refuse it."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -88,6 +90,7 @@ def main(argv: Sequence[str]) -> int:
             dataset=args.check_data,
             tolerance=args.tolerance,
             frames=args.frames,
+            accept_data=args.accept_data,
         )
     finally:
         sim.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -51,6 +51,8 @@ class MilestoneArgs:
     dataset: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DATASET")]
     """Directory of demonstrations."""
     where: Annotated[Where, tyro.conf.arg(name="")] = Where()
+    accept_data: bool = False
+    """What is doubtful about the datasets is known to be right: neither tell nor refuse it."""
     out: Path | None = None
     """Write milestones and labels of each episode into this JSON file."""
 
@@ -67,6 +69,8 @@ class ProcessArgs:
     reader: Annotated[Path | None, tyro.conf.arg(metavar="RUN")] = None
     """A run or checkpoint of a policy that sees and reads, on whose reading it is to build; default a small network of
     its own."""
+    accept_data: bool = False
+    """What is doubtful about the datasets is known to be right: neither tell nor refuse it."""
     keys: tuple[str, ...] = ()
     """Observation arrays that the network of its own looks at; default all that a robot can measure."""
     updates: int = 1000
@@ -92,13 +96,15 @@ class JudgeArgs:
     dataset: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="DATASET")]
     """Directories of demonstrations that it has not learned from."""
     where: Annotated[Where, tyro.conf.arg(name="")] = Where()
+    accept_data: bool = False
+    """What is doubtful about the datasets is known to be right: neither tell nor refuse it."""
 
 
 def _milestones(argv: Sequence[str]) -> int:
     args = parse(MilestoneArgs, "robotrl reward milestones", argv)
     if args.out is not None:
         writable("--out", args.out, (".json",))
-    found = _labelled(args.dataset, args.where)
+    found = _labelled(args.dataset, args.where, args.accept_data)
     print(_found(found))
     if args.out is not None:
         args.out.write_text(json.dumps(_labels_to_json(found)) + "\n")
@@ -122,8 +128,9 @@ def _process(argv: Sequence[str]) -> int:
     from robotrl.rewards.process_training import ProcessCfg, train_process
 
     policy = None if args.reader is None else merged(load_policy(args.reader))
-    found = [_labelled(path, args.where) for path in args.dataset]
-    graded, specs = _graded(found, tuple(policy.observation_spec) if policy is not None else args.keys)
+    seen = None if policy is None else policy.observation_spec
+    found = [_labelled(path, args.where, args.accept_data, seen) for path in args.dataset]
+    graded, specs = _graded(found, args.keys if seen is None else tuple(seen))
     for one in found:
         print(_found(one))
     bar = Bar(args.min_rank, args.min_separation, args.max_error)
@@ -141,7 +148,9 @@ def _judge(argv: Sequence[str]) -> int:
     from robotrl.rewards.process_training import judge
 
     reward = load_process(args.path)
-    graded, _ = _graded([_labelled(path, args.where) for path in args.dataset], tuple(reward.net.observation_spec))
+    seen = reward.net.observation_spec
+    found = [_labelled(path, args.where, args.accept_data, seen) for path in args.dataset]
+    graded, _ = _graded(found, tuple(seen))
     return _say(judge(reward.net, graded, reward.verdict.bar), "episodes")
 
 
@@ -158,12 +167,14 @@ class Found(NamedTuple):
     hand: tuple[Column, ...]
 
 
-def _labelled(path: Path, where: Where) -> Found:
+def _labelled(path: Path, where: Where, accept: bool, seen: Mapping[str, Spec] | None = None) -> Found:
+    """A dataset in the terms of what is `seen` by a network, None where there is none yet, and what was found in it."""
+    from robotrl.data.agree import agree
     from robotrl.data.reader import read_dataset
     from robotrl.rewards.columns import find_sources
     from robotrl.rewards.grading import GradingCfg, grade, origin
 
-    dataset = read_dataset(path)
+    dataset = agree(read_dataset(path), seen or {}, None, None, accept=accept)
     sources = find_sources(dataset, where.gripper, where.velocity, where.position)
     about = origin(dataset)
     cfg = GradingCfg(change=where.change, still_mps=where.still_mps, gap_s=where.gap_s, failure_s=where.failure_s)

@@ -41,6 +41,8 @@ class TrainArgs:
     """Demonstrations to learn from besides. Those that this sim recorded are run again, to see how they end."""
     tail: int = 1
     """Last frames of a successful demonstration of another origin that count as successes."""
+    accept_data: bool = False
+    """What is doubtful about the datasets is known to be right: neither tell nor refuse it."""
     policy: Annotated[Path | None, tyro.conf.arg(metavar="RUN")] = None
     """A run or checkpoint that acts in half of the rollouts; the rest is by the sim's experts."""
     options: tuple[str, ...] = ()
@@ -124,6 +126,7 @@ def _train(argv: Sequence[str]) -> int:
         datasets=args.dataset,
         tail=args.tail,
         keys=args.keys or None,
+        accept_data=args.accept_data,
     )
     about: dict[str, str | int | float] = {"sim": args.sim, "options": "\n".join(args.options)}
     trained = train_classifier(labelled, specs, cfg, about)

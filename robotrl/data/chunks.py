@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from robotrl.data.layout import ACTION, observation_key
 from robotrl.data.reader import Dataset
-from robotrl.data.seen import misfit
 from robotrl.errors import ConfigError, unknown
-from robotrl.spec import Spec
-from robotrl.spec.given import other_word
 
 
 class ChunkIndices(NamedTuple):
@@ -75,39 +72,6 @@ def load_chunks(dataset: Dataset, obs_keys: Sequence[str], horizon: int) -> Chun
         obs[key] = _array(dataset.frames(observation_key(key)))
     frame, valid = chunk_indices(dataset.offsets, horizon)
     return ChunkData(obs, _matrix(dataset.frames(ACTION))[frame], valid)
-
-
-def check_dataset(
-    dataset: Dataset, observation_spec: Mapping[str, Spec], action_spec: Spec, control_dt_s: float
-) -> None:
-    """Refuse a dataset that was recorded at another rate, or of other arrays or words, than a policy is for.
-
-    Args:
-        dataset: what `read_dataset` returned.
-        observation_spec: what the policy reads.
-        action_spec: what it commands.
-        control_dt_s: seconds between two actions.
-
-    Raises:
-        ConfigError: rate, an array or a word differs; both values are named.
-    """
-    rate_hz = 1 / control_dt_s
-    if abs(dataset.fps - rate_hz) > 1e-6 * rate_hz:
-        raise ConfigError(
-            f"dataset {dataset.root} is recorded at {dataset.fps:g} Hz: expected {rate_hz:g} Hz, the sim's"
-        )
-    wanted = {observation_key(key): spec for key, spec in observation_spec.items()} | {ACTION: action_spec}
-    for name, spec in wanted.items():
-        wrong = misfit(dataset.features[name], spec) if name in dataset.features else ""
-        if wrong:
-            raise ConfigError(f"{name} of dataset {dataset.root} {wrong}, the policy's")
-    for key, spec in (dataset.observation_spec or {}).items():
-        differs = other_word(spec.words, observation_spec[key].words) if key in observation_spec else None
-        if differs is not None:
-            raise ConfigError(
-                f"{observation_key(key)} of dataset {dataset.root} has {differs.before} as word {differs.number}: the"
-                f" policy has {differs.now} there, expected the same words in the same order"
-            )
 
 
 def _array(values: np.ndarray) -> np.ndarray:

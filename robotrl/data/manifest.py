@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from robotrl.data.atomic import sha256_file
-from robotrl.data.layout import MANIFEST, refuse
-from robotrl.errors import nearest
-from robotrl.files import check_schema
+from robotrl.data.layout import INFO, MANIFEST, refuse
+from robotrl.errors import DataError, nearest
+from robotrl.files import check_schema, not_fetched
 from robotrl.spec import Spec
 
 SCHEMA_VERSION = 1
+POINTER_BYTES = 1024
+"""A git-LFS pointer is smaller than this."""
 
 
 def write_manifest(
@@ -43,12 +45,9 @@ def read_manifest(root: Path) -> dict[str, Any] | None:
     Raises:
         DataError: another schema version, or a file that is missing, added, truncated or altered.
     """
-    path = root / MANIFEST
-    if not path.exists():
+    if not (root / MANIFEST).exists():
         return None
-    content = check_schema(read_json(root, MANIFEST), f"dataset {root}: {MANIFEST}", SCHEMA_VERSION)
-    if content.get("digest") != _digest({key: value for key, value in content.items() if key != "digest"}):
-        raise refuse(root, MANIFEST, "was altered: its content does not give its digest")
+    content = _manifest(root)
     listed, found = content["files"], _files(root)
     for name in listed:
         if name not in found:
@@ -65,6 +64,41 @@ def read_manifest(root: Path) -> dict[str, Any] | None:
         if _fingerprint(root / name) != expected:
             raise refuse(root, name, f"was altered: its SHA-256 is not the one in {MANIFEST}")
     return content
+
+
+def check_fetched(root: Path) -> None:
+    """Refuse a dataset of which git-LFS left pointers in the place of files.
+
+    Raises:
+        DataError: the first such file.
+    """
+    for name in _files(root):
+        error = not_fetched(root / name) if (root / name).stat().st_size <= POINTER_BYTES else None
+        if error is not None:
+            raise error
+
+
+def dataset_digest(root: Path | str) -> str:
+    """SHA-256 of a dataset, 64 hexadecimal digits: equal where the data, tables and statistics are equal.
+
+    A dataset of ours has it in its manifest, which lists the hash of every file; reading the dataset verifies those,
+    so this reads the manifest alone. Of another writer's every file is read. Files beside the data do not count.
+
+    Args:
+        root: the dataset's directory.
+
+    Raises:
+        DataError: there is no dataset, a file cannot be read, or the manifest was altered.
+    """
+    root = Path(root)
+    if not (root / INFO).is_file():
+        raise refuse(root, INFO, "is missing: expected a dataset")
+    if (root / MANIFEST).exists():
+        return str(_manifest(root)["digest"])
+    try:
+        return _digest({name: _fingerprint(root / name) for name in _files(root)})
+    except OSError as error:
+        raise DataError(f"dataset {root} cannot be read: {' '.join(str(error).split())}") from error
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
@@ -87,6 +121,14 @@ def read_json(root: Path, name: str) -> dict[str, Any]:
         raise refuse(root, name, f"cannot be read as JSON, truncated or altered: {error}") from error
     if not isinstance(content, dict):
         raise refuse(root, name, f"holds a {type(content).__name__}: expected a JSON object")
+    return content
+
+
+def _manifest(root: Path) -> dict[str, Any]:
+    """The manifest, held against its own digest; the files that it lists are not looked at."""
+    content = check_schema(read_json(root, MANIFEST), f"dataset {root}: {MANIFEST}", SCHEMA_VERSION)
+    if content.get("digest") != _digest({key: value for key, value in content.items() if key != "digest"}):
+        raise refuse(root, MANIFEST, "was altered: its content does not give its digest")
     return content
 
 

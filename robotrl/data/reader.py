@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -11,11 +11,15 @@ from typing import Any, TypeVar
 import numpy as np
 
 from robotrl.data import layout
-from robotrl.data.layout import COUNTERS, Feature, refuse
-from robotrl.data.manifest import read_json, read_manifest
+from robotrl.data.doubts import Doubt
+from robotrl.data.flags import odd_flags
+from robotrl.data.layout import ACTION, COUNTERS, Feature, refuse
+from robotrl.data.manifest import check_fetched, read_json, read_manifest
 from robotrl.data.pictures import PictureColumn, picture_columns
-from robotrl.data.stats import QUANTILES, Stats, describe, rows_of
+from robotrl.data.stats import Stats
 from robotrl.data.tables import parquet_files, read_columns, read_episodes, read_tasks
+from robotrl.data.timing import check_times
+from robotrl.data.told_stats import read_stats
 from robotrl.errors import ConfigError, DataError, nearest, unknown
 from robotrl.spec import Spec
 
@@ -42,7 +46,7 @@ class Dataset:
     episodes: dict[str, np.ndarray]
     """The episodes table, (E,) each: `length`, `success`, `state_id`, `mode` and whatever else the writer added."""
     stats: dict[str, Stats]
-    """For each column min, max, mean, std, q01, q10, q50, q90, q99 as float64 (D,) and count (1,).
+    """For each column min, max, mean, std, q01, q10, q50, q90, q99 as float64 (D,) and count (1,), from the frames.
 
     Of compressed pictures as written, in levels from 0 to 255: what was given to the video, not what it became, in
     LeRobot's case of some frames only. Missing where the writer left none.
@@ -55,6 +59,8 @@ class Dataset:
     """Observations with units and bounds, by the sim's keys; None when not verified."""
     action_spec: Spec | None
     """The action with units and bounds; None when not verified."""
+    doubts: tuple[Doubt, ...]
+    """What is doubtful about it by itself: for whoever learns from it to settle (see `robotrl.data.agree`)."""
     _frames: dict[str, np.ndarray]
     _pictures: dict[str, PictureColumn]
 
@@ -113,22 +119,42 @@ class Dataset:
             kept = {name: x for name, x in table.items() if name not in columns}
             return kept | {new: table[old] for new, old in columns.items() if old in table}
 
-        specs, prefix = self.observation_spec, layout.observation_key("")
-        if specs is not None:
-            by_column = named({prefix + key: spec for key, spec in specs.items()})
-            specs = {name.removeprefix(prefix): spec for name, spec in by_column.items()}
+        specs = None if self.observation_spec is None else named(self.specs)
         return replace(
-            self,
+            self._with_specs(specs),
             features=named(self.features),
             stats=named(self.stats),
-            observation_spec=specs,
             _frames=named(self._frames),
             _pictures=named(self._pictures),
         )
 
-    def with_column(self, name: str, feature: Feature, values: np.ndarray) -> Dataset:
-        """The same dataset with a further column of numbers (F, ...); it has no statistics."""
-        return replace(self, features={**self.features, name: feature}, _frames={**self._frames, name: values})
+    def with_column(
+        self, name: str, feature: Feature, values: np.ndarray, stats: Stats | None = None, spec: Spec | None = None
+    ) -> Dataset:
+        """The same dataset with a further column of numbers (F, ...), or another one in the place of that name."""
+        specs = None
+        if self.observation_spec is not None:
+            specs = {**{key: x for key, x in self.specs.items() if key != name}, **({name: spec} if spec else {})}
+        return replace(
+            self._with_specs(specs),
+            features={**self.features, name: feature},
+            stats={**{key: x for key, x in self.stats.items() if key != name}, **({name: stats} if stats else {})},
+            _frames={**self._frames, name: values},
+            _pictures={key: x for key, x in self._pictures.items() if key != name},
+        )
+
+    @property
+    def specs(self) -> dict[str, Spec]:
+        """What is known of columns besides their features; nothing where another writer left no `meta/robotrl.json`."""
+        observed = {layout.observation_key(key): spec for key, spec in (self.observation_spec or {}).items()}
+        return observed if self.action_spec is None else {**observed, ACTION: self.action_spec}
+
+    def _with_specs(self, specs: Mapping[str, Spec] | None) -> Dataset:
+        if specs is None:
+            return self
+        prefix = layout.observation_key("")
+        observed = {name.removeprefix(prefix): spec for name, spec in specs.items() if name.startswith(prefix)}
+        return replace(self, observation_spec=observed, action_spec=specs.get(ACTION))
 
 
 def read_dataset(root: Path | str) -> Dataset:
@@ -143,6 +169,7 @@ def read_dataset(root: Path | str) -> Dataset:
     """
     root = Path(root)
     _check_root(root)
+    check_fetched(root)
     manifest = read_manifest(root)
     info, features = _read_info(root)
     tasks = read_tasks(root)
@@ -152,6 +179,10 @@ def read_dataset(root: Path | str) -> Dataset:
     pictures = picture_columns(root, features, float(info["fps"]), episodes, offsets)
     frames = read_columns(root, {k: f for k, f in features.items() if f.is_array}, int(info["total_frames"]))
     _check_counters(root, frames, offsets, len(tasks))
+    times = check_times(frames["timestamp"], offsets, float(info["fps"]))
+    if times.wrong:
+        raise refuse(root, "data", times.wrong)
+    statistics = read_stats(root, frames, pictures)
     specs = manifest or {}
     return Dataset(
         root=root,
@@ -161,13 +192,14 @@ def read_dataset(root: Path | str) -> Dataset:
         tasks=tasks,
         offsets=offsets,
         episodes=episodes,
-        stats=_read_stats(root, frames, pictures),
+        stats=statistics.stats,
         verified=manifest is not None,
         provenance=specs.get("provenance", {}),
         observation_spec=(
             {key: Spec.from_json(spec) for key, spec in manifest["observation_spec"].items()} if manifest else None
         ),
         action_spec=Spec.from_json(manifest["action_spec"]) if manifest else None,
+        doubts=times.doubts + statistics.doubts + odd_flags(features, frames, offsets),
         _frames=frames,
         _pictures=pictures,
     )
@@ -316,59 +348,3 @@ def _check_counters(root: Path, frames: dict[str, np.ndarray], offsets: np.ndarr
             "data",
             f"task_index of frame {row} is {task[row]}: expected 0 to {tasks - 1}, as {layout.TASKS} holds",
         )
-
-
-def _read_stats(root: Path, frames: dict[str, np.ndarray], pictures: Iterable[str]) -> dict[str, Stats]:
-    """The statistics as written, checked against the frames; computed from them when the writer left none.
-
-    Those of compressed pictures come in LeRobot's form, (3, 1, 1) from 0 to 1, and are not compared with the pictures.
-    """
-    if not (root / layout.STATS).exists():
-        return {name: {k: v.astype(np.float64) for k, v in describe(values).items()} for name, values in frames.items()}
-    content = read_json(root, layout.STATS)
-    stats: dict[str, Stats] = {}
-    for name, values in frames.items():
-        if name not in content:
-            raise refuse(root, layout.STATS, f"has no statistics of {name!r}{_instead(name, content)}")
-        stats[name] = _parse_stats(root, name, content[name], rows_of(values).shape[1])
-        if name not in COUNTERS:
-            _check_stats(root, name, stats[name], values)
-    for name in pictures:
-        if name in content:
-            share = _parse_stats(root, name, content[name], 3)
-            for key in share.keys() - {"count"}:
-                if share[key].min() < 0 or share[key].max() > 1:
-                    raise refuse(
-                        root, layout.STATS, f"{key} of {name!r} is {content[name][key]}: expected numbers from 0 to 1"
-                    )
-            stats[name] = {k: v if k == "count" else 255 * v.reshape(-1) for k, v in share.items()}
-    return stats
-
-
-def _parse_stats(root: Path, name: str, entry: Any, width: int) -> Stats:
-    """The statistics of one column, `width` finite numbers each."""
-    try:
-        one = {key: np.atleast_1d(np.asarray(value, np.float64)) for key, value in entry.items()}
-    except (TypeError, ValueError, AttributeError) as error:
-        raise refuse(root, layout.STATS, f"{name!r} holds something that is no list of numbers") from error
-    for key in ("min", "max", "mean", "std", *(q for q in QUANTILES if q in one)):
-        if key not in one or one[key].size != width or not np.isfinite(one[key]).all():
-            raise refuse(root, layout.STATS, f"{key} of {name!r} is {entry.get(key)}: expected {width} finite numbers")
-    return one
-
-
-def _check_stats(root: Path, name: str, stats: Stats, values: np.ndarray) -> None:
-    """Refuse statistics of other data: normalising with them goes wrong in silence. Float32 sums get some slack."""
-    x = rows_of(values)
-    low, high, mean = x.min(axis=0), x.max(axis=0), x.mean(axis=0, dtype=np.float64)
-    spread = (high.astype(np.float64) - low) + 1e-6 * np.maximum(np.abs(mean), 1e-6)
-    for key, found in (("min", low), ("max", high), ("mean", mean)):
-        slack = 1e-3 * spread + 1e-5 * np.abs(found)
-        off = np.abs(stats[key].reshape(-1) - found) > slack
-        if off.any():
-            at = int(np.argmax(off))
-            raise refuse(
-                root,
-                layout.STATS,
-                f"{key} of {name!r}[{at}] is {stats[key].reshape(-1)[at]:g}: the frames give {float(found[at]):g}",
-            )

@@ -167,17 +167,18 @@ class Replay:
         self.ring.add_run(record, stream)
         self.changes += 1
 
-    def add_demos(self, dataset: Dataset, stream: int = 0) -> int:
+    def add_demos(self, dataset: Dataset, stream: int = 0, accept: bool = False) -> int:
         """Store all episodes of a dataset in one stream, as "demo" steps at each of which a chunk may begin.
 
         Gives the number of steps; see `robotrl.data.replay_demos`.
 
         Raises:
             ConfigError: its observations, action, rate or size do not fit; both values are named.
+            DataError: something about it is doubtful and not accepted; see `robotrl.data.agree`.
         """
         from robotrl.data.replay_demos import read_demos  # datasets need pyarrow, which nothing else here does
 
-        record = read_demos(dataset, self.layout)
+        record = read_demos(dataset, self.layout, accept)
         self.add_run(record, stream)
         return len(record.reward)
 

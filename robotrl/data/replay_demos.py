@@ -7,16 +7,17 @@ import warnings
 import numpy as np
 import torch
 
+from robotrl.data.agree import agree
+from robotrl.data.flags import flags
 from robotrl.data.layout import ACTION, observation_key
 from robotrl.data.reader import Dataset
-from robotrl.data.replay_check import check_rate, check_specs
 from robotrl.data.replay_layout import Layout
 from robotrl.data.replay_types import StepRecord
 
 REWARD, DONE, TRUNCATED = "next.reward", "next.done", "next.truncated"
 
 
-def read_demos(dataset: Dataset, layout: Layout) -> StepRecord:
+def read_demos(dataset: Dataset, layout: Layout, accept: bool = False) -> StepRecord:
     """All frames of a dataset, in order, as "demo" steps.
 
     An episode's last frame ends it: by a time limit where `next.truncated` says so or `next.done` does not say that it
@@ -26,21 +27,16 @@ def read_demos(dataset: Dataset, layout: Layout) -> StepRecord:
     Args:
         dataset: with `next.reward` and `next.done`.
         layout: of the replay.
+        accept: whether what is doubtful about the dataset is known to be right, or was told already.
 
     Raises:
-        ConfigError: a column is missing, or observations, action or rate differ from the replay's; both are named.
+        ConfigError: a column is missing, or the dataset contradicts the replay's specs; see `agree`.
+        DataError: it is doubtful, or a flag is none.
     """
-    prefix = observation_key("")
-    shapes = {
-        name.removeprefix(prefix): feature.shape
-        for name, feature in dataset.features.items()
-        if name.startswith(prefix)
-    }
-    check_specs(layout, shapes, dataset.features[ACTION].shape if ACTION in dataset.features else (), "dataset")
-    check_rate(layout, 1.0 / dataset.fps, "dataset")
+    dataset = agree(dataset, layout.observation_spec, layout.action_spec, layout.control_dt_s, accept=accept)
     last = dataset.offsets[1:] - 1
-    done = dataset.frames(DONE)[last].astype(np.bool_)
-    cut = dataset.frames(TRUNCATED)[last].astype(np.bool_) if TRUNCATED in dataset.features else ~done
+    done = flags(dataset, DONE)[last]
+    cut = flags(dataset, TRUNCATED)[last] if TRUNCATED in dataset.features else ~done
     terminated, truncated = (np.zeros(dataset.num_frames, np.bool_) for _ in range(2))
     truncated[last] = cut | ~done
     terminated[last] = ~truncated[last]

@@ -10,11 +10,18 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from robotrl.data.layout import Feature, feature_of, observation_key
+from robotrl.data.columns import side_by_side
+from robotrl.data.layout import ACTION, COUNTERS, OUTCOME, Feature, feature_of, observation_key
+from robotrl.data.names import difference, names_of, numbered
 from robotrl.data.reader import Dataset
 from robotrl.errors import ConfigError, nearest, unknown
 from robotrl.fn.words import encode
 from robotrl.spec import Spec, is_picture
+
+ACTIONS = (ACTION, "actions")
+"""Names of the action's column, ours and openpi's."""
+CHANNELS = (1, 2, 3, 4)
+"""How many channels a picture usually has."""
 
 
 def as_seen(
@@ -22,53 +29,85 @@ def as_seen(
     observation_spec: Mapping[str, Spec],
     columns: Mapping[str, str] | None = None,
     field: str = "columns",
+    action_spec: Spec | None = None,
 ) -> Dataset:
-    """The dataset with a column for each of a policy's observations, as far as it has what belongs there.
+    """The dataset with a column for each of a policy's observations and the action, as far as it has what belongs.
 
-    A column that `columns` names has that key, one with the policy's own name keeps it. Where an instruction has no
-    column, the frames' tasks are said in the policy's words. Where another writer's dataset has one picture and the
-    policy sees one, they are the same; likewise with vectors of numbers. Nothing else is guessed.
+    A column that `columns` names has that key, several joined by "+" are put side by side, one with the policy's own
+    name keeps it, with `observation.` in front or without. Where an instruction has no column, the frames' tasks are
+    said in the policy's words. Where another writer's dataset has one picture and the policy sees one, they are the
+    same; likewise with vectors of numbers. Nothing else is guessed.
 
     Args:
         dataset: what `read_dataset` returned.
         observation_spec: what the policy reads.
-        columns: the policy's keys to names of columns, e.g. "image" to "observation.images.front".
+        columns: the policy's keys, "action", and the frame's outcome ("next.reward", ...) to names of columns, e.g.
+            "image" to "observation.images.front".
         field: the setting that `columns` comes from, for errors.
+        action_spec: the action; None where it is not needed.
 
     Raises:
         ConfigError: an unknown key or column; an observation without a column, or that one of several may be; a column
             that is not as the policy's; a task that its words cannot say.
     """
-    named = {key: str(column) for key, column in (columns or {}).items()}
-    for key, column in named.items():
-        if key not in observation_spec:
-            raise unknown(f"{field}: observation", key, observation_spec)
-        if column not in dataset.features:
-            raise unknown(f"{field}: column of dataset {dataset.root}", column, dataset.features)
-    missing = [key for key in observation_spec if key not in named and observation_key(key) not in dataset.features]
-    told = [key for key in missing if observation_spec[key].words]
-    for key in (key for key in missing if key not in told):
-        named[key] = _only_one(dataset, observation_spec, key, field)
-    for key, column in named.items():
-        wrong = misfit(dataset.features[column], observation_spec[key])
+    specs = {observation_key(key): spec for key, spec in observation_spec.items()}
+    if action_spec is not None:
+        specs[ACTION] = action_spec
+    named: dict[str, str] = {}
+    for key, column in (columns or {}).items():
+        new = key if key in (ACTION, *OUTCOME) else observation_key(key)
+        if key not in (ACTION, *OUTCOME, *observation_spec):
+            raise unknown(f"{field}: observation", key, [*observation_spec, ACTION, *OUTCOME])
+        column = str(column)
+        parts = [column] if column in dataset.features else column.split("+")
+        for part in parts:
+            if part not in dataset.features:
+                raise unknown(f"{field}: column of dataset {dataset.root}", part, dataset.features)
+        if len(parts) > 1:
+            dataset = side_by_side(dataset, column, parts)
+        named[new] = column
+    missing = [name for name in specs if name not in named and name not in dataset.features]
+    told = [name for name in missing if specs[name].words]
+    for name in (name for name in missing if name not in told):
+        named[name] = _only_one(dataset, specs, name, field)
+    for name, column in named.items():
+        wrong = misfit(dataset.features[column], specs[name]) if name in specs else ""
         if wrong:
-            raise ConfigError(f"{column} of dataset {dataset.root} {wrong}, the policy's {key!r}")
-    out = dataset.also_named({observation_key(key): column for key, column in named.items()})
-    for key in told:
-        name = observation_key(key)
-        out = out.with_column(name, feature_of(name, observation_spec[key]), said(dataset, key, observation_spec[key]))
+            raise ConfigError(f"{column} of dataset {dataset.root} {wrong}, the policy's {_key(name)!r}")
+    out = dataset.also_named(named)
+    for name in told:
+        key = _key(name)
+        out = out.with_column(name, feature_of(name, specs[name]), said(dataset, key, specs[name]), spec=specs[name])
     return out
 
 
 def misfit(feature: Feature, spec: Spec) -> str:
     """What about a column is not as a policy's array, "" where all is: its shape, or no bytes for a picture.
 
-    Numbers of any type are taken for measured ones.
+    Numbers of any type are taken for measured ones. Pictures with their channels first are the same pictures.
     """
-    if feature.shape != spec.shape:
-        return f"has shape {feature.shape}: expected {spec.shape}"
+    if feature.shape != spec.shape and not channels_first(feature, spec):
+        return f"has shape {feature.shape}: expected {spec.shape}{_asked(feature, spec)}"
     if is_picture(spec) and feature.dtype != spec.dtype and not feature.is_picture:
         return f"is {feature.dtype}: expected {spec.dtype} or colour pictures"
+    return ""
+
+
+def channels_first(feature: Feature, spec: Spec) -> bool:
+    """Whether a column has the pictures of a spec with the channels as the first axis."""
+    if not is_picture(spec) or not feature.is_array or feature.shape == spec.shape:
+        return False
+    return (*feature.shape[1:], feature.shape[0]) == spec.shape
+
+
+def _asked(feature: Feature, spec: Spec) -> str:
+    """The question behind a wrong shape; "" where there is none."""
+    shape, names = feature.shape, names_of(feature)
+    if len(shape) == 3 and shape[0] in CHANNELS and shape[2] not in CHANNELS:
+        return " (are its channels the first axis?)"
+    if names is not None and not spec.words and not is_picture(spec) and len(shape) == len(spec.shape) == 1:
+        said = "" if numbered(names) or numbered(spec.names) else difference(names, spec.names)
+        return f" (it {said})" if said else ""
     return ""
 
 
@@ -98,25 +137,58 @@ def said(dataset: Dataset, key: str, spec: Spec) -> np.ndarray:
     return numbers[index]
 
 
-def _only_one(dataset: Dataset, observation_spec: Mapping[str, Spec], key: str, field: str) -> str:
-    """The one column of a dataset that the policy's one picture, or its one vector of numbers, can be.
+def _only_one(dataset: Dataset, specs: Mapping[str, Spec], name: str, field: str) -> str:
+    """The one column of a dataset that the policy's one picture, its one vector of numbers, or its action can be.
 
     Raises:
         ConfigError: there is none, there are several, or the dataset is ours and has the keys of its sim.
     """
-    observed = {name: x for name, x in dataset.features.items() if name.startswith(observation_key(""))}
-    picture = is_picture(observation_spec[key])
-    found = [name for name, feature in observed.items() if _holds(feature, picture)]
+    key = _key(name)
+    if name == ACTION:
+        found = [column for column in ACTIONS if column in dataset.features and not dataset.verified]
+        if len(found) == 1:
+            return found[0]
+        close = nearest(key, dataset.features)
+        hint = f"did you mean {close!r}? " if close else ""
+        raise ConfigError(
+            f"dataset {dataset.root} has no column {key!r}: {hint}its columns are {_columns(dataset)}; expected"
+            f" {field} to say which it is, e.g. {key}={close or next(iter(dataset.features))}"
+        )
+    if key in dataset.features and not dataset.verified and not misfit(dataset.features[key], specs[name]):
+        return key
+    picture = is_picture(specs[name])
+    found = [column for column in _observed(dataset) if _holds(dataset.features[column], picture)]
     if not found:
-        raise unknown("observation", key, [name.removeprefix(observation_key("")) for name in observed])
-    wanted = [other for other, spec in observation_spec.items() if not spec.words and is_picture(spec) == picture]
+        raise ConfigError(
+            f"observation {key!r} is unknown: dataset {dataset.root} has no {'picture' if picture else 'vector'} for"
+            f" it: its columns are {_columns(dataset)}"
+        )
+    observed = [other for other, spec in specs.items() if other != ACTION and not spec.words]
+    wanted = [other for other in observed if is_picture(specs[other]) == picture]
     if len(found) == len(wanted) == 1 and not dataset.verified:
         return found[0]
-    kind, likely = "pictures" if picture else "vectors", nearest(key, found) or found[0]
+    kind, likely = "pictures" if picture else "vectors", nearest(name, found) or found[0]
     raise ConfigError(
-        f"dataset {dataset.root} has no {observation_key(key)!r}: its {kind} are {', '.join(found)}, the policy's"
-        f" {', '.join(wanted)}; expected {field} to say which is which, e.g. {key!r} is {likely}"
+        f"dataset {dataset.root} has no {name!r}: its {kind} are {', '.join(found)}, the policy's"
+        f" {', '.join(map(_key, wanted))}; expected {field} to say which is which, e.g. {key!r} is {likely}"
     )
+
+
+def _key(name: str) -> str:
+    """The policy's key of a column: "state" of "observation.state"."""
+    return name.removeprefix(observation_key(""))
+
+
+def _observed(dataset: Dataset) -> list[str]:
+    """Columns that may be observations: those that say so, or, where none does, all that are nothing else."""
+    said = [name for name in dataset.features if name.startswith(observation_key(""))]
+    other = (*ACTIONS, *COUNTERS, *OUTCOME)
+    return said or [name for name in dataset.features if name not in other and not name.startswith("next.")]
+
+
+def _columns(dataset: Dataset) -> str:
+    """Names of the columns that a user may name."""
+    return ", ".join(name for name in dataset.features if name not in COUNTERS)
 
 
 def _holds(feature: Feature, picture: bool) -> bool:

@@ -9,12 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from robotrl.data.chunks import check_dataset, load_chunks
+from robotrl.data.agree import agree, check_reach
+from robotrl.data.chunks import load_chunks
 from robotrl.data.reader import Dataset
-from robotrl.data.seen import as_seen
 from robotrl.errors import ConfigError, DataError
 from robotrl.load import probe_observations
 from robotrl.parts import in_parts
+from robotrl.policies.reach import reach_of
 from robotrl.policies.vla.roles import Seen
 from robotrl.spec import HasTokens
 
@@ -80,7 +81,12 @@ def _said(policy: Any, obs: dict[str, Tensor]) -> Tensor:
 
 
 def labels(
-    policy: Any, dataset: Dataset, frames: int, seed: int = 0, columns: Mapping[str, str] | None = None
+    policy: Any,
+    dataset: Dataset,
+    frames: int,
+    seed: int = 0,
+    columns: Mapping[str, str] | None = None,
+    accept: bool = False,
 ) -> Labels:
     """Compare with recorded actions of frames drawn at random.
 
@@ -90,13 +96,24 @@ def labels(
         frames: how many.
         seed: of the frames, and of the noise of a generative policy.
         columns: the policy's keys to the dataset's columns, where these have other names; see `as_seen`.
+        accept: whether what is doubtful about the dataset is known to be right.
 
     Raises:
-        ConfigError: the dataset is of other arrays, words or another rate, or has too few frames.
+        ConfigError: the dataset contradicts the policy, holds what it cannot say, or has too few frames.
+        DataError: it is doubtful; see `agree`.
     """
     specs = policy.observation_spec
-    dataset = as_seen(dataset, specs, columns, "cameras")
-    check_dataset(dataset, specs, policy.action_spec, policy.control_dt_s)
+    dataset = agree(
+        dataset,
+        specs,
+        policy.action_spec,
+        policy.control_dt_s,
+        columns=columns,
+        field="cameras",
+        inputs=policy.transforms.inputs,
+        accept=accept,
+    )
+    check_reach(dataset, policy.transforms, policy.action_spec, reach_of(policy))
     data = load_chunks(dataset, list(specs), policy.horizon)
     if frames < 2 or frames > len(data.chunks):
         raise ConfigError(f"frames is {frames}: expected 2 to {len(data.chunks)}, the dataset's")

@@ -13,11 +13,10 @@ import torch
 from torch import Tensor
 
 from robotrl.errors import ConfigError, DataError
+from robotrl.files import not_fetched
 from robotrl.importers.fields import wrong
 from robotrl.policies.vla.pretrained import read_tokenizer
 
-POINTER = b"version https://git-lfs"
-"""What a file begins with that stands for one which was not fetched."""
 PRECISIONS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 """Of weights that mean what they say; others need scales."""
 NAMED = 3
@@ -32,16 +31,7 @@ def unreadable(path: Path, why: str, error: Exception | None = None) -> DataErro
         why: what is wrong, behind its name.
         error: what reading it said.
     """
-    try:
-        with path.open("rb") as file:
-            begins = file.read(len(POINTER))
-    except OSError:
-        begins = b""
-    if begins == POINTER:
-        return DataError(
-            f"{path} is a git-LFS pointer: expected the file itself; fetch it by `git lfs pull` in {path.parent}"
-        )
-    return DataError(f"{path} {why}: {error}" if error else f"{path} {why}")
+    return not_fetched(path) or DataError(f"{path} {why}: {error}" if error else f"{path} {why}")
 
 
 def read_json(path: Path, name: str) -> dict[str, Any]:

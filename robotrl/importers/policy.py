@@ -164,6 +164,7 @@ def import_policy(
     dataset: str | Path | None = None,
     tolerance: float = 0.05,
     frames: int = 256,
+    accept_data: bool = False,
 ) -> Imported:
     """Read a published directory, look whether the policy sees and reads, and store it as a checkpoint.
 
@@ -176,6 +177,7 @@ def import_policy(
         dataset: recorded actions to compare with; without, the policy stays unverified.
         tolerance: mean error at most, as a share of the action range.
         frames: of the dataset, drawn at random.
+        accept_data: whether what is doubtful about the dataset is known to be right.
 
     Raises:
         ConfigError: settings, sim or dataset do not fit.
@@ -199,7 +201,7 @@ def import_policy(
         recorded = read_dataset(dataset)
         recorded_as = [feature for feature, picture in cfg.cameras.items() if picture and feature in recorded.features]
         columns = {cfg.cameras[feature]: feature for feature in recorded_as}
-        found = labels(policy, recorded, frames, columns=columns)
+        found = labels(policy, recorded, frames, columns=columns, accept=accept_data)
         check_labels(found, tolerance)
     tree = policy_tree(policy)
     fingerprint = hashlib.sha256(tree["fingerprint"]["actions"].numpy().tobytes()).hexdigest()[:12]

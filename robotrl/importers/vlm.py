@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from robotrl.data.agree import agree
 from robotrl.data.normalisation import transforms_for, within_bounds
 from robotrl.data.reader import Dataset
 from robotrl.errors import ConfigError, DataError, RobotrlError
@@ -29,7 +30,7 @@ from robotrl.policies.vla.pretrained_vlm import VlmPolicy, VlmPolicyCfg
 from robotrl.policies.vla.roles import roles
 from robotrl.policies.vla.speaker import Decoding
 from robotrl.policies.vla.vlm import VlmCfg, check_eyes, family_of, image_of, read_config
-from robotrl.spec import Spec
+from robotrl.spec import Spec, measured
 from robotrl.transforms import TransformGroup
 
 SEED = 0
@@ -233,7 +234,8 @@ def _transforms(
     observation_spec: Mapping[str, Spec], action_spec: Spec, state: int, stats: Dataset | None
 ) -> TransformGroup:
     if stats is not None:
-        return transforms_for(stats, observation_spec, action_spec, "quantiles")
+        seen = {key: observation_spec[key] for key in measured(observation_spec)}
+        return transforms_for(agree(stats, seen, action_spec, None), observation_spec, action_spec, "quantiles")
     if state:
         raise ConfigError(f"state is {state} and stats is not given: expected a dataset whose statistics normalise it")
     return TransformGroup((), within_bounds(action_spec))

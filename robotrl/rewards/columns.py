@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from robotrl.data.layout import ACTION, Feature, observation_key
+from robotrl.data.layout import ACTION, observation_key
+from robotrl.data.names import names_of
 from robotrl.data.reader import Dataset
 from robotrl.errors import ConfigError, unknown
 from robotrl.spec import Spec
@@ -77,22 +78,12 @@ def columns(dataset: Dataset) -> tuple[Column, ...]:
             continue
         spec = specs.get(array)
         if spec is None:
-            names = _names(feature)
+            names = names_of(feature) or tuple(str(i) for i in range(feature.shape[0]))
             found += [Column(array, i, name, "", math.inf) for i, name in enumerate(names)]
         elif not spec.words:
             rows = zip(spec.names, spec.units, spec.low, spec.high, strict=True)
             found += [Column(array, i, name, unit, high - low) for i, (name, unit, low, high) in enumerate(rows)]
     return tuple(found)
-
-
-def _names(feature: Feature) -> list[str]:
-    """Names of a column that another writer wrote: a list, a list inside a dict, or none."""
-    given: Any = feature.names
-    if isinstance(given, dict) and len(given) == 1:
-        given = next(iter(given.values()))
-    if isinstance(given, list | tuple) and len(given) == feature.shape[0]:
-        return [str(name) for name in given]
-    return [str(i) for i in range(feature.shape[0])]
 
 
 def find_sources(

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from robotrl.data.flags import flags
 from robotrl.data.layout import observation_key
 from robotrl.data.reader import Dataset
 from robotrl.data.rollout import Arrays
@@ -158,7 +159,7 @@ def grade(dataset: Dataset, sources: Sources, cfg: GradingCfg, family: tuple[str
         raise ConfigError(f"dataset {dataset.root}: the hand does not move: expected another velocity or position")
     still = cfg.still_share * pace if cfg.still_mps is None else cfg.still_mps
     limits = Limits(cfg.change, still, MOVING * still, max(1, math.ceil(cfg.gap_s * dataset.fps)))
-    led_to = dataset.frames("next.success").astype(bool)
+    led_to = flags(dataset, "next.success")
     spans = [slice(int(a), int(b)) for a, b in zip(dataset.offsets[:-1], dataset.offsets[1:], strict=True)]
     success = np.array([bool(led_to[span].any()) for span in spans])
     found = tuple(

@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from robotrl.data.flags import flags
 from robotrl.data.layout import ACTION, observation_key
 from robotrl.data.reader import Dataset
 from robotrl.data.rollout import Arrays
@@ -89,13 +90,14 @@ def label_dataset(dataset: Dataset, keys: Sequence[str], tail: int) -> Labelled:
 
     Raises:
         ConfigError: an array is unknown, or `tail` is out of range.
+        DataError: `next.success` holds something else than flags.
     """
     check_at_least("tail", tail, 0)
     known = [name.removeprefix("observation.") for name in dataset.features if name.startswith("observation.")]
     for key in keys:
         if key not in known:
             raise unknown("observation", key, known)
-    led_to = dataset.frames("next.success").astype(bool)
+    led_to = flags(dataset, "next.success")
     success = np.zeros(dataset.num_frames, bool)
     for first, last in zip(dataset.offsets[:-1], dataset.offsets[1:], strict=True):
         success[first + 1 : last] = led_to[first : last - 1]

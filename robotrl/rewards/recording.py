@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from robotrl.data.agree import agree
 from robotrl.data.reader import Dataset, read_dataset
 from robotrl.errors import CapabilityError, out_of_range
 from robotrl.load import load_policy
@@ -71,6 +72,7 @@ def record_labelled(
     tail: int = 1,
     num_envs: int = 64,
     keys: Sequence[str] | None = None,
+    accept_data: bool = False,
 ) -> tuple[Labelled, dict[str, Spec]]:
     """Record, replay and label: everything that `robotrl reward train` learns from.
 
@@ -85,6 +87,7 @@ def record_labelled(
         tail: see `label_dataset`.
         num_envs: envs that step at once.
         keys: observation arrays to keep; None takes all but the privileged ones.
+        accept_data: whether what is doubtful about the datasets is known to be right; see `robotrl.data.agree`.
 
     Returns:
         The labelled observations, and their specs.
@@ -97,9 +100,12 @@ def record_labelled(
         for path in datasets:
             dataset = read_dataset(path)
             if _recorded_on(dataset, sim_name, options):
+                dataset = agree(dataset, sim.observation_spec, sim.action_spec, sim.control_dt_s, accept=accept_data)
                 parts.append(label_episodes(replay(dataset, sim), kept))
             else:
-                parts.append(label_dataset(dataset, kept, tail))
+                # frames alone are looked at: they may come at any rate, and what was done is of no account
+                shown = {key: sim.observation_spec[key] for key in kept}
+                parts.append(label_dataset(agree(dataset, shown, None, None, accept=accept_data), kept, tail))
         return join(parts), {key: sim.observation_spec[key] for key in kept}
     finally:
         sim.close()

@@ -1,0 +1,51 @@
+"""The dataset that a learner learns from, in the terms of its sim and policy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from robotrl.algos.learner import Setup
+from robotrl.config import sim_options
+from robotrl.data.agree import agree
+from robotrl.data.reader import Dataset, read_dataset
+from robotrl.errors import ConfigError
+from robotrl.spec import Spec, VecSim, privileged
+from robotrl.transforms import Transform
+
+KEYS = "algo.dataset_keys"
+"""The setting that names columns."""
+
+
+def read_for(
+    setup: Setup,
+    keys: Sequence[str],
+    specs: Mapping[str, Spec],
+    sim: VecSim,
+    inputs: Sequence[Transform] = (),
+) -> Dataset:
+    """Read the dataset of a run, and hold it against the sim and the policy.
+
+    Args:
+        setup: with a dataset.
+        keys: `dataset_keys` of the algorithm, "key=column" each.
+        specs: the observations that are read.
+        sim: that the policy is for; its privileged arrays have to agree as well, where the dataset has them.
+        inputs: how a policy of before normalises what it sees.
+
+    Raises:
+        ConfigError: there is no dataset, or it contradicts the sim; see `agree`.
+        DataError: it cannot be read, or is doubtful; see `read_dataset` and `agree`.
+    """
+    if setup.dataset is None:
+        raise ConfigError("dataset is not given: expected the directory of one (make one: robotrl demos)")
+    return agree(
+        read_dataset(setup.dataset),
+        specs,
+        sim.action_spec,
+        sim.control_dt_s,
+        columns=sim_options(keys, KEYS),
+        field=KEYS,
+        beside={key: sim.observation_spec[key] for key in privileged(sim) if key not in specs},
+        inputs=inputs,
+        accept=setup.accept_data,
+    )
