@@ -23,6 +23,7 @@ BENCHES = (
     "bev",
     "chain",
     "driving",
+    "faults",
     "finetune",
     "gpu",
     "latency",

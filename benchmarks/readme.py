@@ -28,7 +28,7 @@ from robotrl.errors import DataError, unknown
 from robotrl.files import read_json, replace_file
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("README.md", "docs/benchmarks.md", "docs/vla.md")
+PAGES = ("README.md", "docs/benchmarks.md", "docs/faults.md", "docs/vla.md")
 _OPEN = re.compile(r"^<!-- bench:", re.MULTILINE)
 _BLOCK = re.compile(
     r"^(?P<open><!-- bench:(?P<name>[\w-]+)(?:/(?P<part>[\w-]+))? -->\n)"

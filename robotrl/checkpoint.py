@@ -8,15 +8,24 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import shutil
+import stat
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from robotrl.errors import DataError, RobotrlError, check_at_least, nearest
-from robotrl.files import check_schema, dump_json, sync_directory, write_synced
+from robotrl.errors import DataError, RobotrlError, check_at_least, nearest, short
+from robotrl.files import (
+    check_schema,
+    dump_json,
+    kind_of_file,
+    parse_json,
+    read_plain,
+    sync_directory,
+    write_synced,
+)
 from robotrl.rng import generator_state, rng_state, set_generator_state, set_rng_state
 from robotrl.tree import Tree, pack, unpack
 from robotrl.weights import read_weights, write_weights
@@ -27,6 +36,7 @@ __all__ = [
     "Tree",
     "clean_leftovers",
     "generator_state",
+    "manifest_digest",
     "read_checkpoint",
     "read_manifest",
     "read_state",
@@ -116,15 +126,12 @@ def read_manifest(directory: Path) -> Manifest:
     """
     what = f"checkpoint {directory}: {MANIFEST}"
     try:
-        raw = (directory / MANIFEST).read_bytes()
-        data: Any = json.loads(raw)
+        raw = read_plain(directory / MANIFEST, what)
     except FileNotFoundError:
         raise _missing(directory) from None
     except OSError as error:
         raise DataError(f"{what} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise DataError(f"{what} is not JSON ({error}): it was truncated or altered") from error
-    fields = check_schema(data, what, SCHEMA_VERSION)
+    fields = check_schema(parse_json(raw, what), what, SCHEMA_VERSION)
     claimed = fields.get("digest")
     body = {key: value for key, value in fields.items() if key != "digest"}
     # The second condition refuses bytes that JSON ignores, such as other white space: what was written is one text.
@@ -132,9 +139,20 @@ def read_manifest(directory: Path) -> Manifest:
         raise DataError(f"{what} does not match its digest: it was altered")
     try:
         files = {name: (int(entry["size"]), str(entry["sha256"])) for name, entry in fields["files"].items()}
-        return Manifest(int(fields["step"]), str(fields["kind"]), fields["score"], files)
+        score = fields["score"]
+        return Manifest(int(fields["step"]), str(fields["kind"]), None if score is None else float(score), files)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise DataError(f"{what} lacks what a manifest holds ({error!r})") from error
+        raise DataError(f"{what} lacks what a manifest holds ({short(repr(error))})") from error
+
+
+def manifest_digest(directory: Path) -> str:
+    """SHA-256 of a checkpoint's manifest, which holds those of its files: 64 hexadecimal digits.
+
+    Raises:
+        DataError: as of `read_manifest`.
+    """
+    read_manifest(directory)
+    return hashlib.sha256((directory / MANIFEST).read_bytes()).hexdigest()
 
 
 def read_checkpoint(directory: Path) -> Checkpoint:
@@ -167,11 +185,12 @@ def read_state(directory: Path) -> Any:
     Raises:
         DataError: as of `read_checkpoint`, but the weights are not looked at.
     """
-    size, sha256 = read_manifest(directory).files[STATE]
     what = f"checkpoint {directory}: {STATE}"
-    _verify(directory / STATE, size, sha256, what)
-    state = check_schema(json.loads((directory / STATE).read_bytes()), what, SCHEMA_VERSION)
-    return unpack(state["tree"], lambda kind, name: None)
+    manifest = read_manifest(directory)
+    if STATE not in manifest.files:
+        raise DataError(f"checkpoint {directory}: {MANIFEST} does not list {STATE}")
+    _verify(directory / STATE, *manifest.files[STATE], what)
+    return _tree(directory, lambda kind, name: None)
 
 
 def clean_leftovers(parent: Path) -> None:
@@ -226,7 +245,10 @@ def _move_into_place(temporary: Path, directory: Path) -> None:
 
 def _verify(path: Path, size: int, sha256: str, what: str) -> None:
     try:
-        found = path.stat().st_size
+        about = path.stat()
+        if not stat.S_ISREG(about.st_mode):
+            raise DataError(f"{what} is {kind_of_file(about.st_mode)}: expected a plain file")
+        found = about.st_size
         if found != size:
             raise DataError(
                 f"{what} has {found} bytes: {MANIFEST} says {size}; it was {'truncated' if found < size else 'altered'}"
@@ -246,21 +268,30 @@ def _read_tree(directory: Path) -> Any:
 
     what = f"checkpoint {directory}"
     try:
-        state = check_schema(json.loads((directory / STATE).read_bytes()), f"{what}: {STATE}", SCHEMA_VERSION)
         arrays = read_weights(directory / WEIGHTS)
+    except (OSError, SafetensorError) as error:
+        raise DataError(f"{what}: {WEIGHTS} cannot be read: {short(str(error))}") from error
 
-        def take(kind: str, name: str) -> Any:
-            tensor = arrays.pop(name)
-            return tensor.numpy() if kind == "numpy" else tensor
+    def take(kind: str, name: str) -> Any:
+        tensor = arrays.pop(name)
+        return tensor if kind == "torch" else tensor.numpy() if kind == "numpy" else tensor.numpy()[()]
 
-        tree = unpack(state["tree"], take)
-    except OSError as error:
-        raise DataError(f"{what} cannot be read: {error.strerror}") from error
-    except (ValueError, TypeError, KeyError, SafetensorError) as error:
-        raise DataError(f"{what}: {STATE} and {WEIGHTS} do not fit together ({error!r})") from error
+    tree = _tree(directory, take)
     if arrays:
         raise DataError(f"{what}: {WEIGHTS} holds arrays that {STATE} does not name: {', '.join(sorted(arrays))}")
     return tree
+
+
+def _tree(directory: Path, take: Callable[[str, str], Any]) -> Any:
+    """The tree of `state.json`; see `unpack` for `take`."""
+    what = f"checkpoint {directory}: {STATE}"
+    try:
+        state = check_schema(parse_json(read_plain(directory / STATE, what), what), what, SCHEMA_VERSION)
+        return unpack(state["tree"], take)
+    except OSError as error:
+        raise DataError(f"{what} cannot be read: {error.strerror}") from error
+    except (ValueError, TypeError, KeyError, IndexError) as error:
+        raise DataError(f"{what} and {WEIGHTS} do not fit together ({short(repr(error))})") from error
 
 
 def _missing(directory: Path) -> DataError:

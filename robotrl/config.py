@@ -11,7 +11,7 @@ from typing import Any, Generic, Literal, TypeVar
 from robotrl.errors import ConfigError, check_at_least, check_count, check_number, check_positive, out_of_range, unknown
 from robotrl.interventions.config import InterventionCfg
 from robotrl.plain import settings_from_json
-from robotrl.spec import CACHES, Cache
+from robotrl.spec import CACHES, Cache, reads
 
 Algo = TypeVar("Algo")
 PolicyCfg = TypeVar("PolicyCfg")
@@ -27,7 +27,7 @@ class SimCfg:
     """Envs that step together."""
     options: tuple[str, ...] = ()
     """Keyword arguments of the sim's `make`, as "name=value", e.g. "clearance_m=0.002"; listed on its docs page."""
-    reward: str | None = None
+    reward: str | None = field(default=None, metadata=reads("checkpoint"))
     """Directory of a success classifier whose word is the reward in training; none takes the sim's own reward."""
     reward_ends: bool = False
     """Whether an episode of training ends where the classifier sees a success."""
@@ -99,12 +99,12 @@ class TrainCfg(Generic[Algo, PolicyCfg]):
     """Size of the policy; unused when the run starts from another's policy, see `init_changes`."""
     seed: int = 0
     """Seeds every random stream."""
-    init_from: str | None = None
+    init_from: str | None = field(default=None, metadata=reads("policy", kept=True))
     """Run or checkpoint whose policy is fine-tuned; None starts from scratch."""
     init_changes: tuple[str, ...] = ()
     """Settings that this policy gets instead of its own, as "name=value": those that its weights do not depend on, e.g.
     temperature=0.7 of one that says tokens, trained=expert of a flow VLA."""
-    dataset: str | None = None
+    dataset: str | None = field(default=None, metadata=reads("dataset"))
     """Directory of demonstrations, for algorithms that learn from them."""
     accept_data: bool = False
     """Whether what is doubtful about the dataset is known to be right: then it is neither told nor refused. What

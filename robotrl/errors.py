@@ -27,8 +27,28 @@ class CapabilityError(RobotrlError):
     """A sim or policy lacks a capability that the run needs."""
 
 
+SHOWN = 120
+"""Characters of a value that an error shows."""
+
+
+def short(value: object, most: int = SHOWN) -> str:
+    """A value as an error shows it: what is longer than a line has its middle left out.
+
+    Args:
+        value: text is taken as it is, anything else by its `repr`.
+        most: characters at most, 20 or more.
+    """
+    text = value if isinstance(value, str) else repr(value)
+    if len(text) <= most:
+        return text
+    half = (most - 5) // 2
+    return f"{text[:half]} ... {text[-half:]}"
+
+
 def nearest(value: str, choices: Iterable[str]) -> str | None:
     """The choice that looks most like `value`, or None when nothing does."""
+    if len(value) > SHOWN:  # the search takes time that grows with the product of both lengths
+        return None
     found = difflib.get_close_matches(value, list(choices), n=1, cutoff=0.4)
     return found[0] if found else None
 
@@ -38,7 +58,7 @@ def unknown(field: str, value: str, choices: Iterable[str]) -> ConfigError:
     names = sorted(choices)
     close = nearest(value, names)
     hint = f"did you mean {close!r}? " if close else ""
-    return ConfigError(f"{field} {value!r} is unknown: {hint}known: {', '.join(names)}")
+    return ConfigError(f"{field} {short(repr(value))} is unknown: {hint}known: {', '.join(names)}")
 
 
 def check_number(field: str, value: object, low: float, high: float, unit: str = "") -> None:
@@ -93,4 +113,4 @@ def check_decay(field: str, value: float) -> None:
 
 def out_of_range(field: str, value: object, expected: str) -> ConfigError:
     """The error for a value outside what `expected` describes."""
-    return ConfigError(f"{field} is {value!r}: expected {expected}")
+    return ConfigError(f"{field} is {short(repr(value))}: expected {expected}")

@@ -1,13 +1,26 @@
-"""Files that are either whole or absent: JSON with a schema version, written beside and renamed into place."""
+"""Files that are either whole or absent: JSON with a schema version, written beside and renamed into place.
+
+What is read may come from a stranger. It is read in bounded time and memory, or refused in one line: a pipe or a device
+is no file, and JSON is neither endless nor nested without end.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import stat
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NoReturn
 
-from robotrl.errors import DataError
+from robotrl.errors import DataError, short
+
+LARGEST = 1 << 28
+"""Bytes of a file that is read as a whole: JSON, words, a map."""
+DEEPEST = 100
+"""Levels of JSON within one another; all that walks through it stays far from the interpreter's own limit."""
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+"""In JSON, half of a character; alone it is none."""
 
 POINTER = b"version https://git-lfs"
 """The first bytes of a file that git-LFS leaves in the place of one that was not fetched."""
@@ -79,17 +92,117 @@ def read_json(path: Path, what: str, schema_version: int) -> dict[str, Any]:
         schema_version: the version that this code reads.
 
     Raises:
-        DataError: missing, unreadable, not a JSON object, or of another schema version.
+        DataError: missing, no plain file, unreadable, not a JSON object, or of another schema version.
+    """
+    found = f"{what} {path}"
+    try:
+        data = parse_json(read_plain(path, found), found)
+    except FileNotFoundError:
+        raise DataError(f"{found} does not exist") from None
+    except OSError as error:
+        raise DataError(f"{found} cannot be read: {error.strerror}") from error
+    return check_schema(data, found, schema_version)
+
+
+def open_plain(path: Path, what: str) -> BinaryIO:
+    """Open a plain file for reading; what is none is refused without being read or waited for.
+
+    Args:
+        path: the file.
+        what: what the file is, with its path, as an error should call it.
+
+    Raises:
+        DataError: a folder, a pipe, a socket, a device, or a name that no file can have.
+        OSError: it does not exist, or cannot be opened.
     """
     try:
-        data: Any = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise DataError(f"{what} {path} does not exist") from None
-    except OSError as error:
-        raise DataError(f"{what} {path} cannot be read: {error.strerror}") from error
+        # a pipe without a writer would wait for one
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except ValueError as error:  # a zero byte, or a character that no name can hold
+        raise DataError(f"{what} cannot be read: {error}") from error
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        raise DataError(f"{what} is {kind_of_file(mode)}: expected a plain file")
+    return open(descriptor, "rb")
+
+
+def read_plain(path: Path, what: str, largest: int = LARGEST) -> bytes:
+    """All bytes of a plain file.
+
+    Args:
+        path: the file.
+        what: what the file is, with its path, as an error should call it.
+        largest: bytes that are read at most.
+
+    Raises:
+        DataError: as of `open_plain`, or a larger file.
+        OSError: it does not exist, or cannot be read.
+    """
+    with open_plain(path, what) as file:
+        data = file.read(largest + 1)
+    if len(data) > largest:
+        raise DataError(f"{what} has more than {largest:,} bytes: expected no more")
+    return data
+
+
+def kind_of_file(mode: int) -> str:
+    """A word for what stands under a name that is no plain file, from its `st_mode`."""
+    kinds = ((stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"))
+    return next((name for test, name in kinds if test(mode)), "a device")
+
+
+def parse_json(raw: bytes, what: str) -> Any:
+    """The value of a JSON text, read strictly: what two readers could understand in two ways is refused.
+
+    Args:
+        raw: UTF-8.
+        what: what it is, with its path, as an error should call it.
+
+    Raises:
+        DataError: not JSON, a key given twice, NaN or an infinity, half a character, or nested deeper than `DEEPEST`.
+    """
+    try:
+        data = json.loads(raw.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_constant, parse_float=_float)
+        if _SURROGATE.search(raw):
+            json.dumps(data, ensure_ascii=False).encode()
+    except RecursionError:
+        raise _too_deep(what) from None
     except ValueError as error:
-        raise DataError(f"{what} {path} is not JSON ({error}): it was truncated or altered") from error
-    return check_schema(data, f"{what} {path}", schema_version)
+        raise DataError(f"{what} is not JSON ({short(str(error), 160)}): it was truncated or altered") from error
+    level = [data]
+    for _ in range(DEEPEST):
+        level = [item for value in level if isinstance(value, dict | list) for item in _items(value)]
+        if not level:
+            return data
+    raise _too_deep(what)
+
+
+def _items(value: dict[str, Any] | list[Any]) -> Any:
+    return value.values() if isinstance(value, dict) else value
+
+
+def _too_deep(what: str) -> DataError:
+    return DataError(f"{what} is nested deeper than {DEEPEST} levels: expected less")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    out = dict(pairs)
+    if len(out) != len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"the key {short(next(key for key in keys if keys.count(key) > 1))} stands there twice")
+    return out
+
+
+def _constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no finite number")
+
+
+def _float(text: str) -> float:
+    value = float(text)
+    if value in (float("inf"), float("-inf")):
+        raise ValueError(f"{short(text)} is no finite number")
+    return value
 
 
 def check_schema(data: Any, what: str, schema_version: int) -> dict[str, Any]:
@@ -103,12 +216,12 @@ def check_schema(data: Any, what: str, schema_version: int) -> dict[str, Any]:
     found: dict[str, Any] = data  # pyright: ignore[reportUnknownVariableType]  # JSON objects have string keys
     version = found.get("schema_version")
     if type(version) is not int:
-        raise DataError(f"{what} has schema_version {version!r}: expected {schema_version}")
+        raise DataError(f"{what} has schema_version {short(repr(version))}: expected {schema_version}")
     if version > schema_version:
         raise DataError(
-            f"{what} has schema_version {version}, written by a newer robotrl: "
+            f"{what} has schema_version {short(repr(version))}, written by a newer robotrl: "
             f"this one reads {schema_version}; upgrade robotrl"
         )
     if version < schema_version:
-        raise DataError(f"{what} has schema_version {version}: expected {schema_version}")
+        raise DataError(f"{what} has schema_version {short(repr(version))}: expected {schema_version}")
     return found

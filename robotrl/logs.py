@@ -8,20 +8,26 @@ from __future__ import annotations
 
 import importlib
 import io
+import itertools
 import json
 import math
 import os
 import socket
 import struct
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NamedTuple
 
-from robotrl.errors import ConfigError, RobotrlError, check_at_least
-from robotrl.files import replace_file
+from robotrl.errors import ConfigError, DataError, RobotrlError, check_at_least, short
+from robotrl.files import open_plain, parse_json, replace_file
+from robotrl.store import warn
 
 RESERVED = ("step", "wall_s")
+NOT_FINITE = ("NaN", "Infinity", "-Infinity")
+"""Numbers that JSON does not have, as the log writes them."""
+LONGEST_LINE = 1 << 24
+"""Bytes of a record."""
 
 
 class Appender:
@@ -120,66 +126,135 @@ class ScalarLog:
 
 
 def read_scalars(path: Path) -> list[dict[str, float]]:
-    """The records of a `scalars.jsonl`, in order; a last line that a kill tore is left out.
+    """The records of a `scalars.jsonl`, in order.
+
+    A last line that a kill tore is left out; so is, with a warning, any other line that cannot be read.
 
     Raises:
         OSError: the file cannot be read.
+        DataError: it is no plain file.
     """
-    with path.open(encoding="utf-8") as file:
-        return [{name: float(value) for name, value in record.items()} for _, record in _records(file)]
+    damaged: list[Damaged] = []
+    records = [record for _, record in _records(path, damaged)]
+    if damaged:
+        warn(f"{path}: {_told(damaged)}; the others are shown")
+    return records
 
 
 def cut_scalars(path: Path, step: int) -> float:
     """Drop the records of a `scalars.jsonl` that are later than `step`, and a torn last line.
+
+    Other lines that cannot be read are moved to `scalars.damaged.jsonl` beside it, with a warning; those after them
+    stay.
 
     Returns:
         The largest `wall_s` that remains, 0 if none does.
     """
     if not path.exists():
         return 0.0
-    kept: list[str] = []
+    kept, damaged = bytearray(), list[Damaged]()
     wall_s = 0.0
-    with path.open(encoding="utf-8") as file:
-        for line, record in _records(file):
-            if record["step"] <= step:
-                kept.append(line)
-                wall_s = max(wall_s, float(record["wall_s"]))
-    replace_file(path, "".join(kept).encode())
+    for line, record in _records(path, damaged):
+        if record["step"] <= step:
+            kept += line
+            wall_s = max(wall_s, record["wall_s"])
+    if damaged:
+        aside = path.with_name(f"{path.stem}.damaged{path.suffix}")
+        appender = Appender(aside)
+        for found in damaged:
+            appender.write(found.line.rstrip(b"\n") + b"\n")
+        appender.sync()
+        appender.close()
+        warn(f"{path}: {_told(damaged)}; kept in {aside.name}, the lines after it stay")
+    replace_file(path, bytes(kept))
     return wall_s
 
 
 def cut_events(path: Path, step: int) -> None:
-    """Drop the scalar records of a TensorBoard event file that are later than `step`, and a torn last record."""
+    """Drop the scalar records of a TensorBoard event file that are later than `step`, and a torn last record.
+
+    Records that cannot be read are left out, with a warning; the same numbers are in `scalars.jsonl`.
+    """
     from google.protobuf.message import DecodeError
 
     proto = _event_proto()
     raw = path.read_bytes()
-    kept = bytearray()
+    kept, damaged = bytearray(), 0
     position = 0
     while position + 12 <= len(raw):
-        (length,) = struct.unpack_from("<Q", raw, position)
+        (length, check) = struct.unpack_from("<QI", raw, position)
+        if check != _checksum(raw[position : position + 8]):
+            # where the next one begins is not known
+            warn(f"{path}: cannot be read after byte {position:,} of {len(raw):,}; scalars.jsonl has the numbers")
+            break
         end = position + 12 + length + 4
         if end > len(raw):
             break
         try:
             event = proto.Event.FromString(raw[position + 12 : position + 12 + length])
-        except DecodeError:  # not ours, or damaged: nothing after it can be trusted to be a record
-            break
-        if not event.HasField("summary") or event.step <= step:
-            kept += raw[position:end]
+            if not event.HasField("summary") or event.step <= step:
+                kept += raw[position:end]
+        except DecodeError:
+            damaged += 1
         position = end
+    if damaged:
+        warn(f"{path}: {damaged} records cannot be read and are left out; scalars.jsonl has the numbers")
     replace_file(path, bytes(kept))
 
 
-def _records(file: TextIO) -> Iterator[tuple[str, dict[str, Any]]]:
-    for line in file:
-        try:
-            record: Any = json.loads(line)
-        except ValueError:  # torn by a kill
-            return
-        if not line.endswith("\n") or not isinstance(record, dict) or not set(RESERVED) <= set(record):
-            return
-        yield line, record
+class Damaged(NamedTuple):
+    """A line that cannot be read."""
+
+    number: int
+    """Of the line, from 1."""
+    line: bytes
+    why: str
+
+
+def _told(damaged: Sequence[Damaged]) -> str:
+    first = damaged[0]
+    more = f" and {len(damaged) - 1} more" if len(damaged) > 1 else ""
+    return f"line {first.number}{more} cannot be read ({first.why})"
+
+
+def _records(path: Path, damaged: list[Damaged]) -> Iterator[tuple[bytes, dict[str, float]]]:
+    """Lines and what they hold; those that cannot be read go to `damaged`, a torn last one nowhere."""
+    with open_plain(path, str(path)) as file:
+        for number in itertools.count(1):
+            line = file.readline(LONGEST_LINE)
+            if not line.endswith(b"\n") and len(line) < LONGEST_LINE:
+                return  # the end, or torn by a kill
+            try:
+                yield line, _record(line)
+            except DataError as error:
+                damaged.append(Damaged(number, line, str(error)))
+
+
+def _record(line: bytes) -> dict[str, float]:
+    """A line's numbers.
+
+    Raises:
+        DataError: it is none that `ScalarLog.log` writes.
+    """
+    record = parse_json(line, "it")
+    if not isinstance(record, dict) or not set(RESERVED) <= set(record):  # pyright: ignore[reportUnknownArgumentType]
+        raise DataError("it has no step and wall_s")
+    out: dict[str, float] = {}
+    for name, value in record.items():  # pyright: ignore[reportUnknownVariableType]
+        if isinstance(value, str) and value in NOT_FINITE and name not in RESERVED:
+            out[name] = float(value)
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            out[name] = _float(name, value)
+        else:
+            raise DataError(f"{short(repr(name))} is {short(repr(value))}: expected a number")
+    return out
+
+
+def _float(name: str, value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise DataError(f"{short(repr(name))} is too large for a number") from None
 
 
 def _event_proto() -> Any:
@@ -202,6 +277,13 @@ def _scalar_event(step: int, values: Mapping[str, float]) -> bytes:
     for name, value in values.items():
         event.summary.value.add(tag=name, simple_value=value)
     return _framed(event)
+
+
+def _checksum(data: bytes) -> int:
+    """The checksum that TensorBoard's records have behind their length."""
+    from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
+
+    return masked_crc32c(data)
 
 
 def _framed(event: Any) -> bytes:

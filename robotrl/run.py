@@ -3,6 +3,7 @@
     runs/NAME/
         config.json      the resolved config, written first and never changed
         run.json         seed, and one entry a session: when, which command, from which step
+        inputs.json      digests of the config, and of each dataset, policy, file or module that the run reads
         versions.json    python, platform, packages, processor, threads
         git.json         commit and what differed from it
         scalars.jsonl    one line a log call
@@ -25,6 +26,7 @@ Write it like this, and a kill at any moment loses nothing that was saved:
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -35,8 +37,10 @@ from types import TracebackType
 from typing import Any
 
 from robotrl.checkpoint import Checkpoint
-from robotrl.errors import ConfigError, DataError, RobotrlError, check_at_least, nearest, out_of_range
-from robotrl.files import dump_json, read_json, replace_file, sync_directory, write_synced
+from robotrl.errors import ConfigError, DataError, RobotrlError, check_at_least, nearest, out_of_range, short
+from robotrl.files import dump_json, read_json, read_plain, replace_file, sync_directory, write_synced
+from robotrl.inputs import NAME as INPUTS
+from robotrl.inputs import OWN, Changes, Digest, Sealed, altered_files, changes, read_sealed, sealed
 from robotrl.locking import StopSignals, WriteLock
 from robotrl.logs import ScalarLog
 from robotrl.provenance import changes_since, git_state, versions
@@ -44,6 +48,8 @@ from robotrl.store import CheckpointStore, Entry, warn
 
 SCHEMA_VERSION = 1
 KEEP = 3
+SHOWN = 3
+"""Of the things that changed, which an error names."""
 
 
 class Run:
@@ -52,12 +58,17 @@ class Run:
     An opened run is for reading: many processes may have it open. `resume` makes it writable; one process at a time.
     """
 
-    def __init__(self, path: Path, config: dict[str, Any], seed: int, keep: int) -> None:
+    def __init__(self, path: Path, config: dict[str, Any], seed: int, keep: int, inputs: Sequence[Digest] = ()) -> None:
         check_at_least("keep", keep, 1)
         self.path = path
         self.config = config
         """The resolved config, as JSON."""
         self.seed = seed
+        self.inputs = tuple(inputs)
+        """What it read from outside when it began; nothing of a run that did not say."""
+        self.altered: tuple[str, ...] = ()
+        """Of an opened run: which of its own files are not as they were written, a phrase each."""
+        self._made: tuple[Path, ...] = ()
         self._store = CheckpointStore(path / "checkpoints", keep)
         self._lock: WriteLock | None = None
         self._log: ScalarLog | None = None
@@ -66,7 +77,14 @@ class Run:
 
     @classmethod
     def create(
-        cls, path: Path, config: Mapping[str, Any], *, seed: int, command: Sequence[str], keep: int = KEEP
+        cls,
+        path: Path,
+        config: Mapping[str, Any],
+        *,
+        seed: int,
+        command: Sequence[str],
+        keep: int = KEEP,
+        inputs: Sequence[Digest] = (),
     ) -> Run:
         """Start a new run, open for writing.
 
@@ -78,6 +96,7 @@ class Run:
             seed: the run's seed.
             command: the command line.
             keep: how many of the newest checkpoints to keep, 1 or more; the best is kept besides.
+            inputs: digests of what it reads from outside (`robotrl.digests`), which `resume` compares.
 
         Raises:
             ConfigError: the directory is not empty, or the config is not JSON (the field is named).
@@ -85,21 +104,24 @@ class Run:
         """
         check_json(config, "config")
         resolved = json.loads(json.dumps(config))
-        run = cls(path, resolved, seed, keep)
+        run = cls(path, resolved, seed, keep, inputs)
         files = {
-            "config.json": {"schema_version": SCHEMA_VERSION, "config": resolved},
-            "run.json": {"schema_version": SCHEMA_VERSION, "seed": seed, "sessions": [_session(command, None)]},
-            "versions.json": versions(),
-            "git.json": git_state(),
+            "config.json": dump_json({"schema_version": SCHEMA_VERSION, "config": resolved}),
+            "versions.json": dump_json(versions()),
+            "git.json": dump_json(git_state()),
         }
+        seal = sealed(files, seed, inputs)
+        record = {"schema_version": SCHEMA_VERSION, "seed": seed, "sessions": [_session(command, None)]}
+        files |= {INPUTS: dump_json(seal), "run.json": _run_json(record, seal["digest"])}
         _refuse_used(path)
         temporary = path.with_name(f".tmp-{path.name}-{os.getpid()}")
+        run._made = tuple(folder for folder in path.absolute().parents if not folder.exists())
         try:
             shutil.rmtree(temporary, ignore_errors=True)
             (temporary / "checkpoints").mkdir(parents=True)
             try:
                 for name, data in files.items():
-                    write_synced(temporary / name, dump_json(data))
+                    write_synced(temporary / name, data)
                 sync_directory(temporary)
                 os.rename(temporary, path)
             except BaseException:
@@ -107,6 +129,7 @@ class Run:
                 raise
             sync_directory(path.parent)
         except OSError as error:
+            _remove_empty(run._made)
             _refuse_used(path)
             raise RobotrlError(f"cannot create run {path}: {error.strerror}") from error
         run._lock = WriteLock(path)
@@ -119,7 +142,7 @@ class Run:
 
     @classmethod
     def open(cls, path: Path, *, keep: int = KEEP) -> Run:
-        """Open an existing run for reading.
+        """Open an existing run for reading. Files of it that are not as they were written are named in a warning.
 
         Raises:
             DataError: there is no run at `path`, or its files are damaged or of another schema version.
@@ -128,33 +151,72 @@ class Run:
             raise DataError(f"run {path} does not exist: it has no config.json" + _nearby_runs(path))
         stored = read_json(path / "config.json", "run config", SCHEMA_VERSION)
         record = read_json(path / "run.json", "run record", SCHEMA_VERSION)
+        seal, altered = _verified(path, record)
         try:
-            return cls(path, dict(stored["config"]), int(record["seed"]), keep)
+            run = cls(path, dict(stored["config"]), int(record["seed"]), keep, seal.inputs if seal else ())
         except (KeyError, TypeError, ValueError) as error:
-            raise DataError(f"run {path}: config.json or run.json lacks what it should hold ({error!r})") from error
+            raise DataError(
+                f"run {path}: config.json or run.json lacks what it should hold ({short(repr(error))})"
+            ) from error
+        run.altered = tuple(altered.blocking)
+        if altered.blocking or altered.said:
+            warn(f"run {path}: {_listed([*altered.blocking, *altered.said])}")
+        return run
 
-    def resume(self, command: Sequence[str] = ()) -> Checkpoint | None:
+    def refuse_changed(self, changed: Sequence[str]) -> None:
+        """Refuse to go on with what the run did not begin with.
+
+        Args:
+            changed: a phrase for each such thing, such as `altered`.
+
+        Raises:
+            DataError: there is one.
+        """
+        if changed:
+            raise DataError(
+                f"run {self.path} did not begin with what is there now: {_listed(changed)}; put back what it began"
+                " with, or go on knowingly with --accept-changed-inputs"
+            )
+
+    def keep_newest(self, count: int) -> None:
+        """Keep so many of the newest checkpoints from now on, 1 or more."""
+        check_at_least("keep", count, 1)
+        self._store.keep = count
+
+    def resume(
+        self,
+        command: Sequence[str] = (),
+        *,
+        inputs: Sequence[Digest] | None = None,
+        accept_changed_inputs: bool = False,
+    ) -> Checkpoint | None:
         """Take an opened run up again: lock it, tidy it, and cut the logs back to the checkpoint to go on from.
 
         Args:
             command: the command line of this session, for the record.
+            inputs: digests of what it reads from outside, as it is now; None does not look at them.
+            accept_changed_inputs: go on where the run's own config, its seed or its inputs have changed; what is there
+                now counts from then on, and the session's entry in `run.json` says so.
 
         Returns:
             The newest whole checkpoint, None if the run was killed before its first one (then start from the seed).
 
         Raises:
-            DataError: there are checkpoints and none is whole.
+            DataError: there are checkpoints and none is whole, or the run began with other inputs (they are named).
             RobotrlError: another process writes this run, or the disk refused.
         """
         if self._lock is not None:
             raise RobotrlError(f"run {self.path} is already open for writing")
         lock = WriteLock(self.path)
         try:
+            changed = self._changed(inputs)
+            if not accept_changed_inputs:
+                self.refuse_changed(changed)
             self._store.clean()
             checkpoint = self._store.latest()
             step = checkpoint.step if checkpoint else -1
             self._store.set_aside_after(step)
-            self._record_session(command, step)
+            self._record_session(command, step, changed, inputs)
             self._log = ScalarLog(self.path, resume_step=step)
         except OSError as error:
             lock.release()
@@ -204,6 +266,10 @@ class Run:
             raise RobotrlError(f"cannot log to {self.path}: {error.strerror}; {self._store.survivor()}") from error
         return self._store.save(tree, step=step, kind=kind, score=None if score is None else float(score))
 
+    def best_entry(self) -> Entry | None:
+        """Where the checkpoint with the highest score is, unread; None when none was scored."""
+        return self._store.best_entry()
+
     def entries(self) -> list[Entry]:
         """All checkpoints, oldest first, damaged ones included."""
         return self._store.entries()
@@ -252,16 +318,25 @@ class Run:
             self._lock.release()
             self._lock = None
 
+    @property
+    def empty(self) -> bool:
+        """Whether nothing was saved or logged yet."""
+        log = self.path / "scalars.jsonl"
+        return not self._store.entries() and (not log.exists() or log.stat().st_size == 0)
+
     def discard(self) -> None:
-        """Close the run and remove its directory; for one that was refused before anything was saved.
+        """Close the run and remove its directory, and the folders around it that it made and that are empty.
+
+        For a run that was refused before anything was saved.
 
         Raises:
             ConfigError: it holds a checkpoint.
         """
-        if self._store.latest() is not None:
+        if self._store.entries():
             raise ConfigError(f"run {self.path} holds checkpoints: expected none in a run that is discarded")
         self.close()
         shutil.rmtree(self.path)
+        _remove_empty(self._made)
 
     def __enter__(self) -> Run:
         self._writable()
@@ -279,16 +354,41 @@ class Run:
             raise RobotrlError(f"run {self.path} is open for reading only: call resume() to write to it")
         return self._log
 
-    def _record_session(self, command: Sequence[str], step: int) -> None:
+    def _changed(self, inputs: Sequence[Digest] | None) -> list[str]:
+        """Phrases about what the run should not go on with; what it can do without is said."""
+        found = changes(self.inputs, inputs or ())
+        if found.said:
+            warn(f"run {self.path}: {_listed(found.said)}")
+        return [*self.altered, *found.blocking]
+
+    def _record_session(
+        self, command: Sequence[str], step: int, accepted: Sequence[str], inputs: Sequence[Digest] | None
+    ) -> None:
         record = read_json(self.path / "run.json", "run record", SCHEMA_VERSION)
         session = _session(command, step)
         before = read_json(self.path / "versions.json", "run versions", SCHEMA_VERSION)
-        changes = changes_since(before)
-        if changes:
-            warn(f"run {self.path} goes on with other software or hardware, so not bit for bit: {'; '.join(changes)}")
-            session["changed"] = changes
-        record["sessions"].append(session)
-        replace_file(self.path / "run.json", dump_json(record))
+        try:
+            differs = changes_since(before)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise DataError(
+                f"run {self.path}: versions.json lacks what it should hold ({short(repr(error))})"
+            ) from error
+        if differs:
+            warn(f"run {self.path} goes on with other software or hardware, so not bit for bit: {'; '.join(differs)}")
+            session["changed"] = differs
+        seal = record.get("inputs")
+        if accepted:
+            warn(f"run {self.path} goes on knowingly: {_listed(accepted)}")
+            session["accepted"] = list(accepted)
+            files = {name: read_plain(self.path / name, name) for name in OWN}
+            content = sealed(files, self.seed, self.inputs if inputs is None else inputs)
+            replace_file(self.path / INPUTS, dump_json(content))
+            seal = content["digest"]
+        try:
+            record["sessions"].append(session)
+        except (KeyError, AttributeError) as error:
+            raise DataError(f"run {self.path}: run.json lacks its list of sessions") from error
+        replace_file(self.path / "run.json", _run_json(record, seal))
 
 
 def check_json(value: Any, name: str) -> None:
@@ -310,6 +410,58 @@ def check_json(value: Any, name: str) -> None:
             raise out_of_range(name, value, "a finite number")
     elif value is not None and not isinstance(value, (bool, int, str)):
         raise ConfigError(f"{name} is a {type(value).__name__}: expected null, text, a number, a list or an object")
+
+
+def _run_json(record: Mapping[str, Any], seal: str | None) -> bytes:
+    """The text of `run.json`.
+
+    Args:
+        record: its content.
+        seal: the digest in `inputs.json`; None of a run that has none.
+    """
+    body = {key: value for key, value in record.items() if key not in ("inputs", "digest")}
+    if seal is not None:
+        body["inputs"] = seal
+    return dump_json({**body, "digest": hashlib.sha256(dump_json(body)).hexdigest()})
+
+
+def _verified(path: Path, record: Mapping[str, Any]) -> tuple[Sealed | None, Changes]:
+    """What `inputs.json` holds, and which of a run's own files are not as they were written."""
+    altered = Changes([], [])
+    body = {key: value for key, value in record.items() if key != "digest"}
+    if "digest" in record and record["digest"] != hashlib.sha256(dump_json(body)).hexdigest():
+        altered.blocking.append("run.json was altered: it does not match its digest")
+    try:
+        seal = read_sealed(path)
+    except DataError as error:
+        altered.blocking.append(str(error))
+        return None, altered
+    if seal is None:
+        if "inputs" in record:
+            altered.blocking.append(f"{INPUTS} is missing")
+        return None, altered
+    found = altered_files(path, seal)
+    altered.blocking.extend(found.blocking)
+    altered.said.extend(found.said)
+    if record.get("inputs") != seal.digest:
+        altered.blocking.append(f"{INPUTS} is not the one that run.json names")
+    if record.get("seed") != seal.seed:
+        altered.blocking.append(f"the seed in run.json is {short(repr(record.get('seed')))}: {INPUTS} has {seal.seed}")
+    return seal, altered
+
+
+def _listed(phrases: Sequence[str]) -> str:
+    more = f"; and {len(phrases) - SHOWN} more" if len(phrases) > SHOWN else ""
+    return "; ".join(phrases[:SHOWN]) + more
+
+
+def _remove_empty(folders: Sequence[Path]) -> None:
+    """Remove folders, the innermost first, as far as they are empty."""
+    for folder in folders:
+        try:
+            folder.rmdir()
+        except OSError:
+            return
 
 
 def _session(command: Sequence[str], from_step: int | None) -> dict[str, Any]:

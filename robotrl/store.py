@@ -139,6 +139,10 @@ class CheckpointStore:
                 break
         return self.latest()
 
+    def best_entry(self) -> Entry | None:
+        """Where the checkpoint with the highest score is, unread; None when none was ever scored."""
+        return self._best_entry()
+
     def set_aside_after(self, step: int) -> None:
         """Rename checkpoints later than `step` (-1: all) to `damaged_...`, to be neither used nor counted."""
         for entry in self.entries():

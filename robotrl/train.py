@@ -6,8 +6,8 @@ import importlib
 import random
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Generator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import is_dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from robotrl import config as configs
+from robotrl import digests
 from robotrl.adapters import adapt, adaptation_of, merged
 from robotrl.algos import ddp
 from robotrl.algos.actor import RemoteExperience
@@ -29,7 +30,7 @@ from robotrl.config import TrainCfg
 from robotrl.cores import check_threads, usable_cores
 from robotrl.curriculum import with_curriculum
 from robotrl.devices import device_of
-from robotrl.errors import CapabilityError, ConfigError, RobotrlError, out_of_range
+from robotrl.errors import CapabilityError, ConfigError, DataError, out_of_range, short
 from robotrl.load import BASE, changed, load_policy, policy_from_tree, policy_tree, probe
 from robotrl.locking import StopSignals
 from robotrl.logs import read_scalars
@@ -75,36 +76,60 @@ def train(cfg: TrainCfg[Any, Any], run_path: Path, callbacks: Sequence[Callback]
         if world.rank:
             _follow(cfg, None, run_path, world)
             return run_path
-        run = Run.create(run_path, configs.to_json(cfg), seed=cfg.seed, command=sys.argv, keep=cfg.keep)
-        with run:
-            _go(cfg, run, _begin(cfg, run, world), None, callbacks, world)
+        inputs = digests.begun(cfg)
+        run = Run.create(run_path, configs.to_json(cfg), seed=cfg.seed, command=sys.argv, keep=cfg.keep, inputs=inputs)
+        with _discarded_if_empty(run), run:
+            announce(cfg)
+            _go(cfg, run, _prepare(cfg, None, run.path, world), None, callbacks, world)
     return run_path
 
 
-def resume(run_path: Path, callbacks: Sequence[Callback] = ()) -> Path:
+def resume(run_path: Path, callbacks: Sequence[Callback] = (), *, accept_changed_inputs: bool = False) -> Path:
     """Go on with a run from its newest whole checkpoint, exactly: the end is as if it had never stopped.
 
     Of several processes only the first goes on exactly; the others begin new episodes.
 
+    Args:
+        run_path: the run's directory.
+        callbacks: your own code at the run's seams.
+        accept_changed_inputs: go on where the config, or what the run reads from outside, is not what it began with.
+
     Raises:
-        DataError: there is no run, or none of its checkpoints is whole.
+        DataError: there is no run, none of its checkpoints is whole, or it began with other inputs.
     """
     run = Run.open(run_path)
-    types = {part: _class_of(name) for part, name in run.config["types"].items()}
-    cfg = configs.from_json(run.config, types)
+    if not accept_changed_inputs:
+        run.refuse_changed(run.altered)
+    cfg = config_of(run)
     with ddp.joined(cfg.peers_timeout_s) as world:
-        run = Run.open(run_path, keep=cfg.keep)
+        run.keep_newest(cfg.keep)
         if world.rank:
             world.any(False)  # until the first process has tidied the run
             checkpoint = run.latest()
             _follow(cfg, None if checkpoint is None else checkpoint.tree, run_path, world)
             return run_path
-        checkpoint = run.resume(sys.argv)
+        checkpoint = run.resume(sys.argv, inputs=digests.found_now(cfg), accept_changed_inputs=accept_changed_inputs)
         world.any(False)
         state = None if checkpoint is None else checkpoint.tree
         with run:
             _go(cfg, run, _prepare(cfg, state, run_path, world), state, callbacks, world)
     return run_path
+
+
+def config_of(run: Run) -> TrainCfg[Any, Any]:
+    """The config of a stored run.
+
+    Raises:
+        DataError: the run was not written by `train`.
+        ConfigError: its config is of another version, or holds what no run could use.
+    """
+    try:
+        types = {part: _class_of(name) for part, name in run.config["types"].items()}
+    except (KeyError, AttributeError, TypeError) as error:
+        raise DataError(f"run {run.path} has no config of a training: {short(repr(error))}") from error
+    cfg = configs.from_json(run.config, types)
+    configs.check(cfg)
+    return cfg
 
 
 class _Prepared(NamedTuple):
@@ -161,13 +186,14 @@ def _make_learner(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None, run_pat
     return learner
 
 
-def _begin(cfg: TrainCfg[Any, Any], run: Run, world: World) -> _Prepared:
+@contextmanager
+def _discarded_if_empty(run: Run) -> Generator[None]:
+    """Remove a run that ends by an exception before anything was saved or logged, so that its path is free again."""
     try:
-        announce(cfg)
-        return _prepare(cfg, None, run.path, world)
-    except RobotrlError:
-        # what was refused before it began leaves nothing, so that the corrected command may use the same path
-        run.discard()
+        yield
+    except BaseException:
+        if run.empty:
+            run.discard()
         raise
 
 
@@ -436,9 +462,9 @@ def _class_of(name: str) -> type:
     module, _, attribute = name.partition(":")
     try:
         found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"config class {name!r} is unknown here: {error}") from error
+    except (ImportError, AttributeError, ValueError, TypeError, SyntaxError) as error:
+        raise ConfigError(f"config class {short(repr(name))} is unknown here: {short(str(error))}") from error
     # a run's directory may come from elsewhere: never call what is no config
     if not (isinstance(found, type) and is_dataclass(found) and hasattr(found, "build")):
-        raise ConfigError(f"config class {name!r} is no config: expected a dataclass with a method `build`")
+        raise ConfigError(f"config class {short(repr(name))} is no config: expected a dataclass with a method `build`")
     return found

@@ -50,7 +50,8 @@ def unpack(data: Any, take: Callable[[str, str], Any]) -> Any:
 
     Args:
         data: the JSON half.
-        take: called as `take(kind, name)` with kind "torch" or "numpy"; returns that array.
+        take: called as `take(kind, name)`; returns that array, or of kind "scalar" the one numpy number in it. Kinds:
+            "torch", "numpy" and "scalar".
 
     Raises:
         ValueError: the JSON is not what `pack` writes.
@@ -67,10 +68,8 @@ def unpack(data: Any, take: Callable[[str, str], Any]) -> Any:
     if len(table) != 1:
         raise ValueError(f"the object with {tags[0]!r} has other keys beside it")
     tag, value = tags[0], table[tags[0]]
-    if tag in ("$torch", "$numpy"):
+    if tag in ("$torch", "$numpy", "$scalar"):
         return take(tag[1:], value)
-    if tag == "$scalar":
-        return take("numpy", value)[()]
     if tag == "$tuple":
         return tuple(unpack(item, take) for item in value)
     if tag == "$map":

@@ -15,7 +15,20 @@ from layout import folder_of, setuptools_config  # noqa: E402
 
 BASE = {"spec", "transforms", "registry", "errors", "cores", "trace", "plain", "symmetry"}
 HELPERS = {"files", "memory", "progress"}
-RUN = {"run", "callbacks", "checkpoint", "locking", "logs", "media", "provenance", "rng", "store", "tree", "weights"}
+RUN = {
+    "run",
+    "inputs",
+    "callbacks",
+    "checkpoint",
+    "locking",
+    "logs",
+    "media",
+    "provenance",
+    "rng",
+    "store",
+    "tree",
+    "weights",
+}
 LEARN = (
     BASE
     | HELPERS
@@ -52,6 +65,7 @@ ALL = LEARN | {
     "benchmarks",
 }
 ALL |= {"evaluation", "exporting", "viewing", "wrapping", "curriculum", "importers", "room", "published", "profiles"}
+ALL |= {"digests"}
 SHELL = {"cli", "commands", "doctor", "inspection", "probe"}
 SHARED_BY_SIMS = {"sims.interop", "sims.starts", "sims.actions", "sims.exact_state", "sims.core_sim"}
 """What makes a Gymnasium env of any sim, starts, bounds of actions, cores in torch clothes: what adapters share."""
@@ -108,8 +122,10 @@ MAY_IMPORT = {
     "published": BASE | {"policies"},
     # Fields by name: knows no algorithm.
     "profiles": {"errors"},
+    # What a run reads from outside: any sim's factory may say, and any config.
+    "digests": LEARN,
     "room": LEARN | {"policies", "algos"},
-    "train": LEARN | {"policies", "rewards", "interventions", "algos", "curriculum", "room"},
+    "train": LEARN | {"policies", "rewards", "interventions", "algos", "curriculum", "room", "digests"},
     "deploy": BASE,
     "deploy.export": LEARN | {"policies", "deploy"},
     "report": BASE | HELPERS,

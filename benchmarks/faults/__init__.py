@@ -1,5 +1,103 @@
-"""Faulty inputs, kind by kind, given to the code that users call; see `robotrl bench faults`.
+"""Faulty inputs, kind by kind, given to the code that users call: `robotrl bench faults`.
 
 A module of this package holds the kinds of one area in `KINDS`. A kind makes an input that is wrong in one way, gives
-it to the real code, and says the outcome.
+it to the real code, and says the outcome. Each area is a cell of the table: one process that tries all of its kinds on
+inputs that are drawn from fixed seeds.
 """
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from robotrl.benchmarks.cells import OUT, Cell, CellResult
+from robotrl.benchmarks.faults.kind import FAILURES, Outcome
+from robotrl.benchmarks.figures import Figure
+from robotrl.benchmarks.markdown import table_head, table_row
+
+DESCRIPTION = "faulty inputs by the thousand: what was refused, corrected, warned of or contained, and what was silent"
+PEERS: dict[str, str] = {}
+AREAS = ("eval", "data", "run", "files", "flags", "gym", "categorical", "deploy", "replay", "view")
+"""Modules of this package that hold kinds, in the order of the table."""
+RESULT = "faults.json"
+QUICK_INPUTS = 3
+"""Of each kind, where the bench is asked for a first look."""
+
+
+def areas() -> list[str]:
+    """The areas whose module is there."""
+    here = {path.stem for path in Path(__file__).parent.glob("*.py")}
+    return [area for area in AREAS if area in here]
+
+
+def cells(quick: bool) -> list[Cell]:
+    """One process an area."""
+    limit = ("--most", str(QUICK_INPUTS)) if quick else ()
+    return [
+        Cell(
+            "faults",
+            area,
+            0,
+            ("python", "-m", "robotrl.benchmarks.faults.cell", area, f"{OUT}/{RESULT}", *limit),
+            RESULT,
+        )
+        for area in areas()
+    ]
+
+
+def aggregate(results: Sequence[CellResult]) -> dict[str, Figure]:
+    """Kinds, inputs and each outcome over all areas, and the inputs that came out as none of what their kind wants."""
+    rows = [row for cell in results for row in cell["result"]["kinds"]]
+    inputs = sum(row["inputs"] for row in rows)
+    figures = {
+        "kinds": Figure(len(rows), "kinds"),
+        "inputs": Figure(inputs, "inputs"),
+    }
+    counts = _outcomes(rows)
+    for outcome in Outcome:
+        figures[outcome.value] = Figure(counts[outcome.value], "inputs", runs=inputs)
+    figures["unwanted"] = Figure(
+        sum(_unwanted(row) for row in rows), "inputs", runs=inputs, note="unwanted: another outcome than the kind's"
+    )
+    return figures
+
+
+def table(document: Mapping[str, Any]) -> str:
+    """Markdown: a row a kind, a last row for all of them, and the first input of each that came out wrong."""
+    lines = table_head(("area", "kind", "inputs", *(outcome.value for outcome in Outcome)))
+    everything: list[Mapping[str, Any]] = []
+    wrong: list[str] = []
+    done = {str(cell["task"]): cell["result"]["kinds"] for cell in document["cells"].values()}
+    for area in (area for area in AREAS if area in done):
+        for row in done[area]:
+            lines.append(table_row((area, row["kind"], f"{row['inputs']:,}", *_counts(row["outcomes"]))))
+            everything.append(row)
+            if row["failure"] is not None:
+                wrong.append(f"{area}: {row['kind']}, input {row['failure']['input']}: {row['failure']['outcome']}")
+    total = _outcomes(everything)
+    inputs = sum(row["inputs"] for row in everything)
+    lines.append(table_row((f"{len(done)} areas", f"{len(everything)} kinds", f"{inputs:,}", *_counts(total))))
+    if wrong:
+        lines += ["", "Not as wanted:", "", *(f"- {line}" for line in wrong)]
+    return "\n".join(lines)
+
+
+def _counts(outcomes: Mapping[str, int]) -> list[str]:
+    """A number for each outcome; the failures are shown where there are none, too."""
+    return [
+        f"{outcomes.get(outcome.value, 0):,}" if outcomes.get(outcome.value, 0) or outcome in FAILURES else ""
+        for outcome in Outcome
+    ]
+
+
+def _outcomes(rows: Sequence[Mapping[str, Any]]) -> Counter[str]:
+    total = Counter[str]()
+    for row in rows:
+        total.update(row["outcomes"])
+    return total
+
+
+def _unwanted(row: Mapping[str, Any]) -> int:
+    return sum(count for outcome, count in row["outcomes"].items() if outcome not in row["wanted"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable
 from enum import StrEnum
@@ -12,6 +13,8 @@ import numpy as np
 
 from robotrl.errors import RobotrlError
 
+LOGGER = logging.getLogger("robotrl.faults")
+"""Debug lines show what was raised, for one input that is looked at again."""
 LONGEST = 600
 """Characters of an error that a user still reads as one line."""
 
@@ -68,7 +71,9 @@ def outcome_of(call: Callable[[], object], used: Outcome = Outcome.SILENT) -> Ou
             call()
         except RobotrlError as error:
             text = str(error)
+            LOGGER.debug("refused: %s", text)
             return Outcome.REFUSED if text and "\n" not in text and len(text) <= LONGEST else Outcome.CRASHED
         except Exception:
+            LOGGER.debug("crashed", exc_info=True)
             return Outcome.CRASHED
     return Outcome.WARNED if any(issubclass(w.category, UserWarning) for w in seen) else used

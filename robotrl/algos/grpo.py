@@ -8,7 +8,7 @@ by it, too: `robotrl.algos.flow_grpo`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -38,7 +38,7 @@ from robotrl.fn.schedule import warmed
 from robotrl.group_rollout import Trajectories, chosen, together
 from robotrl.parts import in_parts
 from robotrl.registry import ENCODERS
-from robotrl.spec import HasScenarios
+from robotrl.spec import HasScenarios, reads
 
 Progress = Literal["none", "sight", "return"]
 PROGRESS: tuple[Progress, ...] = ("none", "sight", "return")
@@ -68,7 +68,7 @@ class GrpoCfg(EpisodeCfg):
     progress: Progress = "none"
     """What a failure is worth: nothing; how near it came by sight to successes of its task (SRPO); or, as any episode
     then, what the sim's rewards of it add up to."""
-    encoder: str = "policy"
+    encoder: str = field(default="policy", metadata=reads("policy", prefix=OF_RUN))
     """Whose sight tells how near: the policy's own at the start of the run, or a row of `robotrl list encoders`, for
     example "run:PATH" for that of another policy."""
     embed: Embed = "mean"

@@ -6,7 +6,7 @@ No reward is needed, and no exploration: where the student goes, the teacher say
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -23,6 +23,7 @@ from robotrl.algos.token_acting import TokenActing
 from robotrl.errors import ConfigError, unknown
 from robotrl.fn import distill, tokens
 from robotrl.load import load_policy
+from robotrl.spec import reads
 
 Divergence = Literal["reverse", "forward", "labels"]
 DIVERGENCES: dict[Divergence, Callable[[Tensor, Tensor, Tensor, Tensor, float], Tensor]] = {
@@ -38,7 +39,7 @@ SAME = ("bins", "horizon", "words", "action_spec")
 class OpdCfg(EpisodeCfg):
     """Settings of on-policy distillation."""
 
-    teacher: str = ""
+    teacher: str = field(default="", metadata=reads("policy"))
     """Run or checkpoint of the teacher."""
     divergence: Divergence = "reverse"
     """What is made smaller; "forward" and "labels" are the ablations of the paper."""

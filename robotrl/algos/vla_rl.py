@@ -8,7 +8,7 @@ so that it costs the policy nothing, and is trained alone at first. A learned pr
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -41,7 +41,7 @@ from robotrl.parts import in_parts
 from robotrl.policies.value import Critic
 from robotrl.rewards.process import Form, ProcessReward, ProcessTerm
 from robotrl.rewards.process_stored import load_process, process_from_tree, process_tree
-from robotrl.spec import HasReader, measured, privileged
+from robotrl.spec import HasReader, measured, privileged, reads
 
 CRITIC, BOTH = "critic", "both"
 """The engine's phases."""
@@ -88,7 +88,7 @@ class VlaRlCfg:
     """Gradients are clipped to this norm, actor and critic each for itself."""
     critic_hidden: tuple[int, ...] = (1024, 512)
     """Widths of the critic's hidden layers."""
-    process_reward: str | None = None
+    process_reward: str | None = field(default=None, metadata=reads("checkpoint", kept=True))
     """Directory of a process reward (`robotrl reward process`) whose term is added to the sim's reward in training."""
     process_form: Form = "potential"
     """What of it is added: its gain, as a potential, which keeps the optimum, or the progress itself, as published."""

@@ -24,6 +24,8 @@ class Resume:
 
     resume: Path
     """The run's directory."""
+    accept_changed_inputs: bool = False
+    """Go on although the config, the dataset or another input is not what the run began with."""
 
 
 def usage() -> str:
@@ -34,7 +36,7 @@ def usage() -> str:
     presets = "\n".join(f"  {name}" for name in PRESETS.names())
     return (
         f"usage: {COMMAND} PRESET [--run-dir DIR] [--profile NAME] [--FIELD VALUE ...]\n"
-        f"       {COMMAND} --resume RUN\n\n"
+        f"       {COMMAND} --resume RUN [--accept-changed-inputs]\n\n"
         "Train a preset, with any field of its config overridden, or go on with a run that was stopped or killed.\n\n"
         f"presets:\n{presets}\n\nprofiles:\n{profiles}\n\n"
         f"{COMMAND} PRESET --help shows the fields of a preset and their values."
@@ -46,11 +48,11 @@ def main(argv: Sequence[str]) -> int:
     if not argv or argv[0] in ("-h", "--help"):
         print(usage())
         return 0
-    if argv[0].startswith("--resume"):
-        path = parse(Resume, COMMAND, argv).resume
+    if any(word.partition("=")[0] in ("--resume", "--accept-changed-inputs") for word in argv):
+        args = parse(Resume, COMMAND, argv)
         from robotrl.train import resume
 
-        _tell(resume(path))
+        _tell(resume(args.resume, accept_changed_inputs=args.accept_changed_inputs))
         return 0
     if argv[0].startswith("-"):
         raise ConfigError(f"expected a preset before {argv[0]!r}: {COMMAND} PRESET [options]")

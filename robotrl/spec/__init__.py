@@ -9,6 +9,7 @@ This package imports nothing of ours and no torch at run time: tensors appear in
 from __future__ import annotations
 
 from robotrl.spec.arrays import Observation, Spec, is_picture, measured
+from robotrl.spec.inputs import HasInputs, Input, InputKind, Reads, declares, reads
 from robotrl.spec.policies import (
     CACHES,
     ActOut,
@@ -69,6 +70,7 @@ __all__ = [
     "HasExpert",
     "HasEye",
     "HasFinalObs",
+    "HasInputs",
     "HasInstructions",
     "HasLogProb",
     "HasLooking",
@@ -85,16 +87,21 @@ __all__ = [
     "HasTokens",
     "HasTrace",
     "INSTRUCTION",
+    "Input",
+    "InputKind",
     "Mode",
     "Observation",
     "Policy",
+    "Reads",
     "Spec",
     "Split",
     "Step",
     "VecSim",
+    "declares",
     "is_picture",
     "lost",
     "measured",
     "privileged",
+    "reads",
     "visible",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,7 +22,7 @@ from robotrl.sims.bev.rewards import RewardCfg
 from robotrl.sims.bev.scenarios import SCENARIOS, Event, Scenario
 from robotrl.sims.bev.trace import KeepingCore
 from robotrl.sims.core_sim import CoreSim, TensorExpert
-from robotrl.spec import Spec
+from robotrl.spec import Input, Spec, declares
 from robotrl.trace import TraceFrame, TraceMap, TraceStep
 
 DT_S = 0.1
@@ -221,6 +221,14 @@ def make(
         tuple(specs),
     )
     return DriveSim(core, specs, ("privileged",) if obs != "none" else ())
+
+
+def _inputs(options: Mapping[str, Any]) -> list[Input]:
+    """See `HasInputs`."""
+    return [Input("map", "file", str(options["map"]))] if options.get("map") is not None else []
+
+
+declares(_inputs, make)
 
 
 def machine_of(device: str, threads: int) -> Machine:

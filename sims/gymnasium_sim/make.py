@@ -8,6 +8,7 @@ from typing import Any
 
 from robotrl.errors import ConfigError, out_of_range, unknown
 from robotrl.sims.gymnasium_sim.base import GymnasiumSim, Parts, SuccessRule
+from robotrl.sims.gymnasium_sim.declared import inputs_of
 from robotrl.sims.gymnasium_sim.making import Recipe, known_id, wrappings
 from robotrl.sims.gymnasium_sim.own_vector import OwnVectorEnv
 from robotrl.sims.gymnasium_sim.processes import METHODS, Method
@@ -15,7 +16,7 @@ from robotrl.sims.gymnasium_sim.singles import sim_class
 from robotrl.sims.gymnasium_sim.spaces import action_codec, leaves
 from robotrl.sims.gymnasium_sim.telling import telling_of
 from robotrl.sims.gymnasium_sim.vector import Vectorization, make_batch, make_own, probe
-from robotrl.spec import INSTRUCTION
+from robotrl.spec import INSTRUCTION, declares
 
 DEFAULT_DT_S = 0.05
 """Seconds between two actions of an environment that says nothing of time."""
@@ -127,4 +128,4 @@ def family(env_id: str) -> Callable[..., GymnasiumSim]:
     Raises:
         ConfigError: Gymnasium does not know the id; the nearest one is given.
     """
-    return update_wrapper(partial(make, known_id(env_id)), make)
+    return declares(partial(inputs_of, env_id), update_wrapper(partial(make, known_id(env_id)), make))

@@ -1,0 +1,148 @@
+"""One area's kinds of faults, tried one after another: the process of a cell of `robotrl bench faults`.
+
+python -m robotrl.benchmarks.faults.cell AREA OUT.json
+python -m robotrl.benchmarks.faults.cell AREA --kind NAME --input 17     # one input again, with what was raised
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import logging
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from robotrl.benchmarks.faults.kind import LOGGER, Kind, Outcome
+from robotrl.errors import unknown
+from robotrl.files import dump_json
+from robotrl.progress import track
+
+LONGEST_S = 120
+"""Of one input; a process that takes longer counts as one that hangs."""
+
+
+class Hangs(BaseException):
+    """An input took too long. No `except Exception` of the code under test may swallow it."""
+
+
+def kinds_of(area: str) -> tuple[Kind, ...]:
+    """The kinds of an area."""
+    return importlib.import_module(f"robotrl.benchmarks.faults.{area}").KINDS
+
+
+def generator(kind: Kind, number: int) -> np.random.Generator:
+    """The stream that draws one input; that of another kind or number differs."""
+    return np.random.default_rng([zlib.crc32(kind.name.encode()), number])
+
+
+def attempt(kind: Kind, number: int, longest_s: float = LONGEST_S) -> tuple[Outcome, str]:
+    """Try one input in an empty folder of its own.
+
+    Args:
+        kind: the kind of fault.
+        number: of the input.
+        longest_s: after so long the input is given up.
+
+    Returns:
+        The outcome, and what an exception said that the kind itself let through.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="fault-"))
+    here = Path.cwd()
+    os.chdir(folder)
+    try:
+        with _alarm(longest_s):
+            return kind.attempt(generator(kind, number), folder), ""
+    except Hangs:
+        return Outcome.CRASHED, f"no end within {longest_s:g} s"
+    except (Exception, SystemExit) as error:
+        LOGGER.debug("the kind raised", exc_info=True)
+        return Outcome.CRASHED, "".join(traceback.format_exception_only(error)).strip()
+    finally:
+        os.chdir(here)
+        for path in folder.rglob("*"):
+            if path.is_dir() and not path.is_symlink():
+                path.chmod(0o700)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def tried(kind: Kind, most: int | None = None) -> dict[str, Any]:
+    """Try the inputs of a kind; gives the counts of their outcomes and the first that came out as not wanted."""
+    inputs = kind.inputs if most is None else min(kind.inputs, most)
+    counts = Counter[str]()
+    failure: dict[str, Any] | None = None
+    began = time.monotonic()
+    for number in range(inputs):
+        outcome, said = attempt(kind, number)
+        counts[outcome.value] += 1
+        if outcome not in kind.wanted and failure is None:
+            failure = {"input": number, "outcome": outcome.value, "said": said}
+    return {
+        "kind": kind.name,
+        "wanted": [outcome.value for outcome in kind.wanted],
+        "inputs": inputs,
+        "outcomes": dict(sorted(counts.items())),
+        "failure": failure,
+        "wall_s": round(time.monotonic() - began, 2),
+    }
+
+
+def main(argv: Sequence[str]) -> int:
+    """Try an area and write what came out, or try one input and show it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("area")
+    parser.add_argument("out", nargs="?", type=Path)
+    parser.add_argument("--most", type=int, help="inputs of each kind at most")
+    parser.add_argument("--kind", help="this kind alone")
+    parser.add_argument("--input", type=int, help="this input alone, with what was raised")
+    args = parser.parse_args(argv)
+    kinds = {kind.name: kind for kind in kinds_of(args.area)}
+    if args.kind is not None:
+        if args.kind not in kinds:
+            raise unknown("kind", args.kind, kinds)
+        kinds = {args.kind: kinds[args.kind]}
+    if args.input is not None:
+        logging.basicConfig(level=logging.DEBUG, format="%(message)s")
+        for kind in kinds.values():
+            print(kind.name, *attempt(kind, args.input))
+        return 0
+    rows: list[dict[str, Any]] = []
+    with track(len(kinds), f"faults of {args.area}", "kinds") as bar:
+        for kind in kinds.values():
+            rows.append(tried(kind, args.most))
+            row = rows[-1]
+            print(f"{row['wall_s']:7.1f} s  {row['kind']}: {row['outcomes']} {row['failure'] or ''}", flush=True)
+            bar.advance(1)
+    if args.out is not None:
+        args.out.write_bytes(dump_json({"area": args.area, "kinds": rows}))
+    return 0
+
+
+@contextlib.contextmanager
+def _alarm(seconds: float) -> Iterator[None]:
+    def ring(number: int, frame: object) -> None:
+        raise Hangs
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,85 @@
+"""What a Gymnasium environment is made of that a run should know again: modules, models and word lists."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+
+from robotrl.sims.gymnasium_sim.making import bare, known_id
+from robotrl.spec import Input
+
+LARGEST_XML = 1 << 26
+"""Bytes of a model that is searched for the files it names."""
+MOST_FILES = 1000
+"""Of one model."""
+_NAMED = re.compile(rb"""\bfile\w*\s*=\s*["']([^"']+)["']""")
+_FOLDER = re.compile(rb"""\b(?:assetdir|meshdir|texturedir)\s*=\s*["']([^"']+)["']""")
+
+
+def inputs_of(env_id: str, options: Mapping[str, Any]) -> list[Input]:
+    """The modules that register, define and wrap the environment, and the files that its options name.
+
+    Args:
+        env_id: "Hopper-v5", or "module:ID".
+        options: of the sim's `make`.
+    """
+    modules = {(module, "") for module in (env_id.rpartition(":")[0], _entry(env_id)) if module}
+    wrapper = options.get("wrapper")
+    names = wrapper.split(",") if isinstance(wrapper, str) else wrapper or ()
+    modules |= {(str(name).strip().partition(":")[0], "wrapper") for name in names}
+    found = [Input(field, "module", module) for module, field in sorted(modules)]
+    vocabulary = options.get("vocabulary")
+    if isinstance(vocabulary, str) and vocabulary.startswith("@"):
+        found.append(Input("vocabulary", "file", str(Path(vocabulary[1:]).expanduser())))
+    for text in _texts(options.get("kwargs")):
+        found += [Input("kwargs", "file", str(path)) for path in _files(text)]
+    return found
+
+
+def _entry(env_id: str) -> str:
+    """The module that defines an environment; "" of Gymnasium's own, whose version a run records."""
+    entry = gym.spec(bare(known_id(env_id))).entry_point
+    module = entry.partition(":")[0] if isinstance(entry, str) else entry.__module__ if entry is not None else ""
+    return "" if module.split(".")[0] == "gymnasium" else module
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():  # pyright: ignore[reportUnknownVariableType]
+            yield from _texts(item)
+    elif isinstance(value, list | tuple):
+        for item in value:  # pyright: ignore[reportUnknownVariableType]
+            yield from _texts(item)
+
+
+def _files(text: str) -> list[Path]:
+    """The file that a text names, if there is one, and those that a MuJoCo model names in turn."""
+    found: dict[Path, None] = {}
+    pending = [Path(text).expanduser()]
+    while pending and len(found) < MOST_FILES:
+        path = pending.pop()
+        if path in found or not _is_file(path):
+            continue
+        found[path] = None
+        if path.suffix == ".xml" and path.stat().st_size <= LARGEST_XML:
+            model = path.read_bytes()
+            folders = [path.parent, *(path.parent / _path(name) for name in _FOLDER.findall(model))]
+            pending += [folder / _path(name) for name in _NAMED.findall(model) for folder in folders]
+    return sorted(found)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a text that no name of a file can be
+        return False
+
+
+def _path(name: bytes) -> str:
+    return name.decode(errors="replace")
