@@ -20,7 +20,7 @@ import safetensors.numpy
 from robotrl.deploy import manifest as schema
 from robotrl.deploy import onnx_scan
 from robotrl.deploy.manifest import MANIFEST_FILE, Manifest
-from robotrl.errors import DataError, nearest
+from robotrl.errors import DataError, nearest, short
 
 MAX_MANIFEST_BYTES = 4 << 20
 MAX_FILE_BYTES = 1 << 30
@@ -75,14 +75,17 @@ def open_bundle(path: str | os.PathLike[str]) -> Bundle:
     root = Path(path)
     if not root.is_dir():
         raise DataError(f"bundle {str(root)!r} is not a directory: expected what `robotrl export` wrote")
-    entries = _listing(root)
+    try:
+        entries = _listing(root)
+    except OSError as error:
+        raise DataError(f"bundle {str(root)!r} cannot be read: {error.strerror}") from error
     if MANIFEST_FILE not in entries:
         raise DataError(f"bundle {str(root)!r} has no {MANIFEST_FILE}: expected what `robotrl export` wrote")
     manifest = schema.parse(_read(root, MANIFEST_FILE, None, MAX_MANIFEST_BYTES))
     for name in manifest.files:
         # Checked by form, not by resolving: a name that could leave the directory never reaches the file system.
         if not _FILE_NAME.fullmatch(name) or name == MANIFEST_FILE:
-            raise DataError(f"manifest.files names {name!r}: expected a plain lower-case file name")
+            raise DataError(f"manifest.files names {short(repr(name))}: expected a plain lower-case file name")
     _compare(root, entries, manifest)
     files = {name: _verified(root, name, manifest) for name in sorted(manifest.files)}
     graphs = [g for g in (manifest.graphs.policy, manifest.graphs.steer, manifest.graphs.risk) if g is not None]
@@ -155,14 +158,14 @@ def _golden(data: bytes, manifest: Manifest) -> Golden:
     try:
         arrays: dict[str, np.ndarray] = safetensors.numpy.load(data)
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{name}: not readable as safetensors: {error}") from error
+        raise DataError(f"{name}: not readable as safetensors: {short(str(error))}") from error
     chunk = (manifest.timing.chunk_length, len(manifest.action.names))
     wanted = {f"obs/{port.name}": port.shape for port in manifest.observations}
     wanted |= {"actions": chunk, "raw_action": chunk}
     if manifest.sampler.noise_shape is not None:
         wanted["noise"] = manifest.sampler.noise_shape
     if set(arrays) != set(wanted):
-        raise DataError(f"{name}: holds {sorted(arrays)}: expected {sorted(wanted)}")
+        raise DataError(f"{name}: holds {short(repr(sorted(arrays)))}: expected {short(repr(sorted(wanted)))}")
     for key, shape in wanted.items():
         array = arrays[key]
         if array.shape != (ticks, *shape) or array.dtype != np.float32:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -12,6 +13,8 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import numpy as np
 
 from robotrl.deploy import manifest as schema
+from robotrl.deploy.consistency import MIN_GOLDEN_TICKS, composed_affine
+from robotrl.deploy.plausible import max_still_s, plausible
 from robotrl.errors import ConfigError
 from robotrl.spec import Spec
 from robotrl.transforms import TransformGroup
@@ -63,7 +66,8 @@ class SafetyOptions:
         ramp_in_s: blend-in time from neutral at the start of an episode.
         bad_ticks_to_damp: bad ticks in a row that are held before the controller damps.
         neutral: the action that asks for no motion; None means zeros (deltas, velocities, torques).
-        limits: ranges under which the policy was trained.
+        limits: ranges under which the policy was trained; of the elements of observations that they do not name, the
+            exporter states plausible ranges, see `robotrl.deploy.plausible`.
     """
 
     max_step: tuple[float, ...] | None = None
@@ -83,6 +87,7 @@ class Plan:
         action_kind: what its actions are.
         safety: limits beyond the action bounds.
         training: the run that made it.
+        recorded: (n, ...) for each observation, consecutive ticks: what is plausible is told by it.
     """
 
     policy: HasDeploy
@@ -90,6 +95,7 @@ class Plan:
     action_kind: schema.ActionKind
     safety: SafetyOptions
     training: schema.Training
+    recorded: Mapping[str, np.ndarray]
 
     def manifest(self, graph: bytes, golden: bytes | None, parity: schema.Parity, ticks: int) -> schema.Manifest:
         """The manifest, not yet sealed.
@@ -111,7 +117,7 @@ class Plan:
             schema_version=schema.SCHEMA_VERSION,
             bundle_id="",
             created=datetime.now(UTC).isoformat(timespec="seconds"),
-            io=_io(policy),
+            io=_io(policy, {key: max_still_s(rows, self.period) for key, rows in self.recorded.items()}),
             timing=schema.Timing(
                 control_period_s=self.period,
                 chunk_length=policy.horizon,
@@ -137,7 +143,7 @@ class Plan:
             golden=schema.Golden(
                 file=schema.GOLDEN_FILE,
                 ticks=ticks,
-                sequence_start=schema.MIN_GOLDEN_TICKS,
+                sequence_start=MIN_GOLDEN_TICKS,
                 tolerance=GOLDEN_TOLERANCE,
             ),
             parity=parity,
@@ -148,7 +154,7 @@ class Plan:
 
     def _action(self) -> schema.Action:
         spec = self.policy.action_spec
-        affine = schema.composed_affine(self.policy.transforms, "action", len(spec.names))
+        affine = composed_affine(self.policy.transforms, "action", len(spec.names))
         return schema.Action(
             kind=self.action_kind,
             names=spec.names,
@@ -176,12 +182,12 @@ class Plan:
             bad_ticks_to_damp=options.bad_ticks_to_damp,
             hold="last" if self.action_kind == "position" else "neutral",
             neutral=tuple(map(float, neutral)),
-            limits=options.limits,
+            limits=plausible(self.policy.observation_spec, self.policy.transforms, self.recorded, options.limits),
         )
 
 
-def _io(policy: HasDeploy) -> schema.Io:
-    inputs = [_port(key, "observation", spec, "robot") for key, spec in policy.observation_spec.items()]
+def _io(policy: HasDeploy, still_s: Mapping[str, float | None]) -> schema.Io:
+    inputs = [_port(key, spec, still_s[key]) for key, spec in policy.observation_spec.items()]
     spec = policy.action_spec
     width = len(spec.names)
     chunk = (policy.horizon, width)
@@ -196,21 +202,17 @@ def _io(policy: HasDeploy) -> schema.Io:
                 "noise", "noise", "float32", chunk, spec.names, ("1",) * width, free, free, "", "sampler", 1, None
             )
         )
-    actions = schema.Port(
-        "actions", "actions", "float32", chunk, spec.names, spec.units, spec.low, spec.high, "", "policy", 1, None
-    )
-    raw = schema.Port(
-        "raw_action", "raw_action", "float32", chunk, spec.names, ("1",) * width, free, free, "", "policy", 1, None
-    )
     return schema.Io(tuple(inputs), (actions, raw))
 
 
-def _port(key: str, role: schema.Role, spec: Spec, source: str) -> schema.Port:
+def _port(key: str, spec: Spec, still_s: float | None) -> schema.Port:
     low = tuple(float(v) if np.isfinite(v) else None for v in spec.low)
     high = tuple(float(v) if np.isfinite(v) else None for v in spec.high)
     # every input of the graph is float32: the runtime converts the bytes of a picture, 0 to 255, as it copies them in
-    given = (spec.dtype, spec.words)
-    return schema.Port(key, role, "float32", spec.shape, spec.names, spec.units, low, high, "", source, 1, None, *given)
+    given = (spec.dtype, spec.words, still_s)
+    return schema.Port(
+        key, "observation", "float32", spec.shape, spec.names, spec.units, low, high, "", "robot", 1, None, *given
+    )
 
 
 def entry(data: bytes) -> schema.FileEntry:

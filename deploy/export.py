@@ -26,6 +26,7 @@ from robotrl.adapters import merged
 from robotrl.deploy import manifest as schema
 from robotrl.deploy import strict
 from robotrl.deploy.bundle import Bundle, Golden, open_bundle
+from robotrl.deploy.consistency import MIN_GOLDEN_TICKS
 from robotrl.deploy.describe import GOLDEN_TOLERANCE, HasDeploy, Plan, SafetyOptions, unknown_run
 from robotrl.deploy.golden import golden_inputs
 from robotrl.deploy.install import installed
@@ -117,8 +118,9 @@ def export(
     with installed(target, overwrite=overwrite) as draft:
         graph = _to_onnx(policy)
         facts = scan(graph, schema.GRAPH_FILE)
-        plan = Plan(policy, period, action_kind, safety or SafetyOptions(), training or unknown_run(policy))
-        unsealed = plan.manifest(graph, golden=None, parity=schema.Parity(0, 0.0, 0.0), ticks=schema.MIN_GOLDEN_TICKS)
+        run = training or unknown_run(policy)
+        plan = Plan(policy, period, action_kind, safety or SafetyOptions(), run, recorded)
+        unsealed = plan.manifest(graph, golden=None, parity=schema.Parity(0, 0.0, 0.0), ticks=MIN_GOLDEN_TICKS)
         session = GraphSession(graph, unsealed)
         parity = _parity(policy, session, unsealed, recorded, samples)
         golden = _record_golden(policy, session, unsealed, recorded)

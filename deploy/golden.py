@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from robotrl.deploy.bundle import Golden
-from robotrl.deploy.manifest import MIN_GOLDEN_TICKS, Manifest, Port
+from robotrl.deploy.consistency import MIN_GOLDEN_TICKS
+from robotrl.deploy.manifest import Manifest, Port
 from robotrl.deploy.noise import CounterNoise
 
 SEQUENCE_TICKS = 200

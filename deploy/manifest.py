@@ -14,19 +14,17 @@ from typing import Any, Literal
 import numpy as np
 
 from robotrl.deploy import strict
+from robotrl.deploy.consistency import check
 from robotrl.errors import DataError
 from robotrl.spec import Spec
-from robotrl.spec.given import NUMBERS
-from robotrl.transforms import Affine, TransformGroup
+from robotrl.transforms import TransformGroup
 
 SCHEMA_VERSION = 1
 MANIFEST_FILE = "manifest.json"
 GRAPH_FILE = "policy.onnx"
 GOLDEN_FILE = "golden.safetensors"
-MIN_GOLDEN_TICKS = 64
 
 Role = Literal["observation", "noise", "state_in", "prefix", "actions", "raw_action", "state_out", "risk"]
-INPUT_ROLES = ("observation", "noise", "state_in", "prefix")
 ActionKind = Literal["delta", "position", "velocity", "torque", "twist", "steer_accel"]
 Hold = Literal["neutral", "last"]
 
@@ -51,6 +49,8 @@ class Port:
         source_dtype: numpy dtype name that the robot has it in; the runtime converts. "uint8" of three axes is a
             picture. Manifests of before say nothing of it, and neither do others where it is float32.
         words: of word numbers, the words by number, "" standing for none; empty, and not written, for everything else.
+        max_still_s: of an observation, how long all of its numbers may stay the same, bit for bit, while the robot is
+            told to move; longer, its sensor counts as frozen. None, and not written, where it may stand still.
     """
 
     name: str
@@ -67,6 +67,7 @@ class Port:
     feeds: str | None
     source_dtype: str = "float32"
     words: tuple[str, ...] = ()
+    max_still_s: float | None = None
 
     @property
     def spec(self) -> Spec:
@@ -132,10 +133,10 @@ class Limit:
     """A range under which the policy was trained.
 
     The controller enforces a limit whose names are elements of an observation (outside it, an observation counts as
-    implausible); any other is a statement to the robot's driver.
+    implausible); any other is a statement to the robot's driver. The exporter writes one of quantity "observation".
     """
 
-    quantity: Literal["position", "velocity", "acceleration", "torque", "workspace"]
+    quantity: Literal["position", "velocity", "acceleration", "torque", "workspace", "observation"]
     names: tuple[str, ...]
     units: tuple[str, ...]
     low: tuple[float, ...]
@@ -283,6 +284,8 @@ class Manifest:
                 del port["source_dtype"]
             if not port["words"]:
                 del port["words"]
+            if port["max_still_s"] is None:
+                del port["max_still_s"]
         return data
 
     def to_bytes(self) -> bytes:
@@ -329,101 +332,3 @@ def parse(text: bytes) -> Manifest:
     if manifest.bundle_id != identity(manifest):
         raise DataError("manifest.bundle_id does not match the manifest: the file was altered after export")
     return manifest
-
-
-def check(manifest: Manifest) -> None:
-    """Fields against each other.
-
-    Raises:
-        DataError: names the first field that cannot be.
-    """
-    timing, sampler = manifest.timing, manifest.sampler
-    for port in (*manifest.io.inputs, *manifest.io.outputs):
-        _check_port(port)
-    for side in ("inputs", "outputs"):
-        names = [port.name for port in getattr(manifest.io, side)]
-        _require(len(set(names)) == len(names), f"io.{side}", names, "each name once")
-    for port in manifest.io.inputs:
-        _require(port.role in INPUT_ROLES, f"io.inputs {port.name!r} role", port.role, ", ".join(INPUT_ROLES))
-    _require(bool(manifest.observations), "io.inputs", [], "at least one observation")
-    width = len(manifest.action.names)
-    chunk = (timing.chunk_length, width)
-    for role in ("actions", "raw_action"):
-        shapes = [port.shape for port in manifest.io.outputs if port.role == role]
-        _require(shapes == [chunk], f"io.outputs of role {role!r}", shapes, f"one, of shape {chunk}")
-    noises = [port.shape for port in manifest.io.inputs if port.role == "noise"]
-    expected = [] if sampler.noise_shape is None else [sampler.noise_shape]
-    _require(noises == expected, "io.inputs of role 'noise'", noises, f"{expected} as sampler.noise_shape says")
-    _require(
-        (sampler.noise_policy is None) == (sampler.noise_shape is None),
-        "sampler.noise_policy",
-        sampler.noise_policy,
-        "a policy exactly when there is noise",
-    )
-    needs_steer = sampler.noise_policy == "steer" and manifest.graphs.steer is None
-    _require(not needs_steer, "sampler.noise_policy", "steer", "a steering graph in graphs.steer")
-    _require(0.0 < timing.control_period_s <= 10.0, "timing.control_period_s", timing.control_period_s, "0 to 10 s")
-    _require(timing.chunk_length >= 1, "timing.chunk_length", timing.chunk_length, "1 or more")
-    _require(1 <= timing.execute <= timing.chunk_length, "timing.execute", timing.execute, "1 to chunk_length")
-    _require(timing.latency_budget_s > 0, "timing.latency_budget_s", timing.latency_budget_s, "more than 0")
-    _require(timing.max_observation_age_s > 0, "timing.max_observation_age_s", timing.max_observation_age_s, "> 0")
-    _check_action(manifest, width)
-    golden = manifest.golden
-    _require(golden.ticks >= MIN_GOLDEN_TICKS, "golden.ticks", golden.ticks, f"{MIN_GOLDEN_TICKS} or more")
-    _require(0 < golden.tolerance <= 0.01, "golden.tolerance", golden.tolerance, "more than 0, at most 0.01")
-    graphs = [
-        name for name in (manifest.graphs.policy, manifest.graphs.steer, manifest.graphs.risk) if name is not None
-    ]
-    wanted = sorted([*graphs, golden.file])
-    _require(sorted(manifest.files) == wanted, "files", sorted(manifest.files), f"exactly {wanted}")
-
-
-def _check_port(port: Port) -> None:
-    where = f"io {port.name!r}"
-    _require(bool(port.shape) and all(n >= 1 for n in port.shape), f"{where} shape", port.shape, "positive sizes")
-    _require(port.dtype == "float32", f"{where} dtype", port.dtype, "float32")
-    _require(port.source_dtype in NUMBERS, f"{where} source_dtype", port.source_dtype, "a type of numbers")
-    _require(len(port.words) != 1, f"{where} words", port.words, "one word or more besides the empty one")
-    for field in ("names", "units", "low", "high"):
-        found = len(getattr(port, field))
-        _require(found == port.shape[-1], f"{where} {field} count", found, f"{port.shape[-1]}, as its shape says")
-    _require(len(set(port.names)) == len(port.names), f"{where} names", port.names, "each name once")
-    _require(port.stack >= 1, f"{where} stack", port.stack, "1 or more")
-
-
-def _check_action(manifest: Manifest, width: int) -> None:
-    action, safety = manifest.action, manifest.safety
-    for field in ("units", "scale", "offset", "stiffness", "damping", "default_pose"):
-        values = getattr(action, field)
-        _require(values is None or len(values) == width, f"action.{field}", values, f"{width} entries")
-    for field in ("low", "high", "neutral", "max_step"):
-        values = getattr(safety, field)
-        _require(values is None or len(values) == width, f"safety.{field}", values, f"{width} entries")
-    ordered = all(lo < hi for lo, hi in zip(safety.low, safety.high, strict=True))
-    _require(ordered, "safety.low", safety.low, f"below safety.high {safety.high}")
-    inside = all(lo <= n <= hi for lo, n, hi in zip(safety.low, safety.neutral, safety.high, strict=True))
-    _require(inside, "safety.neutral", safety.neutral, "within the limits")
-    _require(safety.max_step is None or min(safety.max_step) > 0, "safety.max_step", safety.max_step, "more than 0")
-    _require(safety.bad_ticks_to_damp >= 1, "safety.bad_ticks_to_damp", safety.bad_ticks_to_damp, "1 or more")
-    _require(safety.ramp_in_s >= 0, "safety.ramp_in_s", safety.ramp_in_s, "0 or more")
-    wrong_hold = safety.hold == "last" and action.kind != "position"
-    _require(not wrong_hold, "safety.hold", safety.hold, f"'neutral' for actions of kind {action.kind!r}")
-    for i, limit in enumerate(safety.limits):
-        for field in ("units", "low", "high"):
-            count = len(getattr(limit, field))
-            _require(count == len(limit.names), f"safety.limits[{i}].{field}", count, f"{len(limit.names)} entries")
-
-
-def _require(holds: bool, field: str, value: object, expected: str) -> None:
-    if not holds:
-        raise DataError(f"manifest.{field} is {value!r}: expected {expected}")
-
-
-def composed_affine(transforms: TransformGroup, key: str, width: int) -> Affine:
-    """The single affine map that the `Affine`s among `transforms.outputs` of `key` amount to (clips left out)."""
-    scale, offset = np.ones(width), np.zeros(width)
-    for transform in transforms.outputs:
-        if isinstance(transform, Affine) and transform.key == key:
-            scale = scale * np.asarray(transform.scale)
-            offset = offset * np.asarray(transform.scale) + np.asarray(transform.offset)
-    return Affine(key, tuple(scale.tolist()), tuple(offset.tolist()))

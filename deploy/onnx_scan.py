@@ -10,9 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from robotrl.errors import DataError
+from robotrl.errors import DataError, short
 
 MAX_DEPTH = 16
+MAX_FIELDS = 3_000_000
+"""Fields of the file; a graph of ours has thousands. This bounds the time of the scan."""
+ENDLESS = ("Loop", "Scan", "SequenceMap")
+"""Operators that repeat a graph as often as a number says that is known only at run time; an exported policy has none."""
 STANDARD_DOMAINS = ("", "ai.onnx")
 
 # Wire types of protobuf.
@@ -48,7 +52,7 @@ def scan(data: bytes, name: str) -> Facts:
 
     Raises:
         DataError: not a well-formed ONNX protobuf, or it holds external data, sparse tensors, functions, training
-            graphs, or operators outside the standard domain.
+            graphs, operators outside the standard domain, or operators that repeat a graph.
     """
     if data[4:8] == _ORT_FORMAT_MARK:
         raise DataError(f"{name}: is in onnxruntime's own format: expected ONNX")
@@ -72,6 +76,7 @@ class _Walker:
         self.graphs = 0
         self.nodes = 0
         self.weights_bytes = 0
+        self.walked = 0
 
     def model(self, data: memoryview) -> None:
         for field in self.fields(data):
@@ -119,6 +124,10 @@ class _Walker:
         for field in self.fields(data):
             if field.number == 7:
                 self.domain(self.text(field, "domain"))
+            elif field.number == 4:
+                kind = self.text(field, "op_type")
+                if kind in ENDLESS:
+                    raise self.refused(f"the operator {kind}, which may never end", "operators that run once")
             elif field.number == 5:
                 self.attribute(self.message(field, "attribute"), depth)
 
@@ -143,7 +152,7 @@ class _Walker:
 
     def domain(self, domain: str) -> None:
         if domain not in STANDARD_DOMAINS:
-            raise self.refused(f"operators of the domain {domain!r}", "the standard domain only")
+            raise self.refused(f"operators of the domain {short(repr(domain))}", "the standard domain only")
 
     def refused(self, what: str, expected: str) -> DataError:
         return DataError(f"{self.name}: holds {what}: expected {expected}")
@@ -171,6 +180,9 @@ class _Walker:
         """The fields of one message, in order."""
         at, empty = 0, data[:0]
         while at < len(data):
+            self.walked += 1
+            if self.walked > MAX_FIELDS:
+                raise self.damaged(f"more than {MAX_FIELDS} fields")
             key, at = self.read_varint(data, at)
             number, wire = key >> 3, key & 7
             if number == 0:

@@ -13,8 +13,9 @@ import numpy as np
 from robotrl.deploy.channel import Message
 from robotrl.deploy.link import Command, Link, RobotFault, message
 from robotrl.deploy.match import RobotInfo
-from robotrl.errors import ConfigError
+from robotrl.errors import ConfigError, short
 from robotrl.registry import ROBOTS
+from robotrl.safe_path import safe_environment
 
 START_TIMEOUT_S = 60.0
 RESET_TIMEOUT_S = 30.0
@@ -35,13 +36,14 @@ class RobotProcess:
     def __init__(self, robot: str) -> None:
         name, _, argument = robot.partition(":")
         driver = ROBOTS.rows()[ROBOTS.check(name)]
-        if not argument:
-            raise ConfigError(f"robot {robot!r} names no robot of this kind: expected {name}:ARGUMENT")
+        if not argument or "\0" in argument:
+            raise ConfigError(f"robot {short(repr(robot))} names no robot of this kind: expected {name}:ARGUMENT")
         self.robot = robot
         self.link = Link.create()
         # A session of its own, so that Ctrl-C reaches the controller alone, which then stops the robot in order.
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "robotrl.deploy.robots", driver, self.link.name, argument],
+            [sys.executable, "-P", "-m", "robotrl.deploy.robots", driver, self.link.name, argument],
+            env=safe_environment(),
             pass_fds=(self.link.handle,),
             stdin=subprocess.DEVNULL,
             start_new_session=True,

@@ -14,15 +14,20 @@ from typing import Any
 
 import numpy as np
 
+from robotrl.deploy.bounded import bounded_memory, within
 from robotrl.deploy.bundle import Bundle, open_bundle
 from robotrl.deploy.manifest import Manifest
 from robotrl.deploy.noise import CounterNoise
-from robotrl.deploy.session import GraphSession, check_golden, output_names
+from robotrl.deploy.session import GraphSession, InferenceError, check_golden, output_names
 from robotrl.errors import ConfigError, DataError, NumericsError, nearest
 from robotrl.spec.given import misfit
 from robotrl.transforms import Transform, numpy_backend
 
 WARM_UP_RUNS = 20
+BUILD_LIMIT_S, FIRST_LIMIT_S = 60.0, 15.0
+"""Longest time in which onnxruntime must be ready with a graph, and with its first inference."""
+SLOWER = 10.0
+"""Later inferences may take so many times as long as the first on average, until the bundle is refused."""
 
 
 class Controller:
@@ -48,15 +53,18 @@ class Controller:
             raise ConfigError(f"seed is {seed!r}: expected 0 or more")
         self.bundle = bundle
         self.manifest = manifest = bundle.manifest
-        if manifest.sampler.noise_policy == "steer" or any(
-            port.role in ("state_in", "prefix") for port in manifest.io.inputs
+        if (
+            manifest.sampler.noise_policy == "steer"
+            or manifest.timing.rtc_mode != "none"
+            or any(port.role in ("state_in", "prefix") for port in manifest.io.inputs)
         ):
             raise DataError(
-                "this bundle needs a steering graph, recurrent state or an action prefix, which this version of the "
-                "runtime does not execute: install a newer robotrl"
+                "this bundle needs a steering graph, recurrent state, an action prefix or chunks joined in real time, "
+                "which this version of the runtime does not execute: install a newer robotrl"
             )
-        self._session = GraphSession(bundle.graph, manifest)
-        self.golden_error = check_golden(self._session, bundle)
+        with bounded_memory():
+            self._session = _built(bundle)
+            self.golden_error = _proved(self._session, bundle)
         self._names = {port.name: port.names for port in manifest.observations}
         self._host_in = _host(manifest.transforms.inputs)
         self._flat = self._session.observation if self._host_in is None else self._session.observation.copy()
@@ -89,7 +97,8 @@ class Controller:
             seed: keys the sampler's noise; 0 or more.
 
         Raises:
-            DataError: the bundle is damaged, altered, of a newer schema, or computes something else here.
+            DataError: the bundle is damaged, altered, of a newer schema, or computes something else here; its graph
+                cannot be computed, takes too long, or asks for more memory than there is.
             ConfigError: the seed is negative.
         """
         return cls(open_bundle(path), seed)
@@ -116,6 +125,8 @@ class Controller:
             ConfigError: an observation is missing, unknown, of another shape or no numbers; a picture is not of bytes;
                 a word number lies outside the vocabulary, or an instruction has no word. Nothing was inferred.
             NumericsError: an observation is not finite; nothing was inferred and the chunk stands as it was.
+            InferenceError: the graph cannot be computed for this observation, or `cancel` was called; the next step
+                infers again.
         """
         self._take(obs)
         if self.cursor >= self._execute:
@@ -142,6 +153,10 @@ class Controller:
         self._take(obs)
         return self._run(None if self._noise is None else self._noise.draw(decision)).copy()
 
+    def cancel(self) -> None:
+        """End the inference of another thread that is inside `step`, as soon as its present operator has ended."""
+        self._session.cancel()
+
     def warm(self) -> None:
         """One inference whose result is thrown away: brings code and weights back into the caches.
 
@@ -160,7 +175,10 @@ class Controller:
         spent: list[float] = []
         for _ in range(WARM_UP_RUNS):
             begun = time.perf_counter()
-            self.warm()
+            try:
+                self.warm()
+            except InferenceError as error:
+                raise DataError(f"{error}, with zeros for an observation") from error
             spent.append(time.perf_counter() - begun)
         return statistics.median(spent)
 
@@ -210,6 +228,40 @@ class Controller:
                 element = self._names[name][index[-1]]
                 return NumericsError(f"observation {name!r} element {element!r} is {raw[index]}: expected it finite")
         return NumericsError("an observation is not finite")
+
+
+def _built(bundle: Bundle) -> GraphSession:
+    """The session of the policy graph.
+
+    Raises:
+        DataError: it cannot be made, or not in time.
+    """
+    try:
+        return within(BUILD_LIMIT_S, lambda: GraphSession(bundle.graph, bundle.manifest))
+    except TimeoutError as error:
+        name = bundle.manifest.graphs.policy
+        raise DataError(f"{name}: onnxruntime is not ready with it after {BUILD_LIMIT_S:g} s: refused") from error
+
+
+def _proved(session: GraphSession, bundle: Bundle) -> float:
+    """The largest difference on the golden ticks, see `check_golden`.
+
+    Raises:
+        DataError: a tick differs, cannot be computed, or takes too long.
+    """
+    name = bundle.manifest.graphs.policy
+    limit_s = FIRST_LIMIT_S
+    try:
+        begun = time.monotonic()
+        within(limit_s, session.run)
+        once_s = time.monotonic() - begun
+        limit_s = FIRST_LIMIT_S + bundle.manifest.golden.ticks * max(SLOWER * once_s, 0.05)
+        return within(limit_s, lambda: check_golden(session, bundle))
+    except TimeoutError as error:
+        session.cancel()
+        raise DataError(f"{name}: an inference has not ended after {limit_s:.0f} s: refused") from error
+    except InferenceError as error:
+        raise DataError(str(error)) from error
 
 
 def _host(transforms: tuple[Transform, ...]) -> Any:

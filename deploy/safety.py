@@ -1,6 +1,6 @@
 """The safety chain: what stands between a policy and a robot on every tick, in a fixed order.
 
-    observation finite -> observation fresh -> observation plausible -> action present and finite
+    observation finite -> fresh -> plausible -> of a sensor that works -> action present, in time and finite
       -> clamp to limits -> blend in -> rate limit -> send, hold or damp
 
 A finite test comes before every comparison, because clamping is no protection from NaN: some minimum and maximum
@@ -14,14 +14,17 @@ The functions here are pure; `SafetyChain` carries the state and the counters.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 
 from robotrl.deploy.manifest import Hold, Manifest
+from robotrl.deploy.sensors import SensorWatch
 
 
 class Mode(IntEnum):
@@ -47,10 +50,29 @@ class Reason(IntFlag):
     RAMPED = 64
     RATE_LIMITED = 128
     DAMPED = 256
+    OBS_TIME = 512
+    """Its time stamp lies ahead, or before that of the observation before."""
+    OBS_FROZEN = 1024
+    """A sensor repeats its numbers while the robot is told to move."""
+    INFERENCE_FAILED = 2048
+    """The policy graph could not be computed."""
+    ACTION_LATE = 4096
+    """The inference took so long that its observation was stale before the action could be sent."""
+    STOPPED = 8192
+    """Somebody asked control to end."""
 
 
+OUTSIDE = Reason.INFERENCE_FAILED | Reason.ACTION_LATE | Reason.STOPPED
+"""Reasons that the chain is told; it finds all others by itself."""
 BAD = (
-    Reason.OBS_NOT_FINITE | Reason.OBS_STALE | Reason.OBS_IMPLAUSIBLE | Reason.ACTION_MISSING | Reason.ACTION_NOT_FINITE
+    Reason.OBS_NOT_FINITE
+    | Reason.OBS_STALE
+    | Reason.OBS_IMPLAUSIBLE
+    | Reason.OBS_TIME
+    | Reason.OBS_FROZEN
+    | Reason.ACTION_MISSING
+    | Reason.ACTION_NOT_FINITE
+    | OUTSIDE
 )
 """Reasons for which the policy's action is not used at all."""
 NONE = Reason(0)
@@ -69,6 +91,8 @@ class Limits(NamedTuple):
     max_observation_age_s: float
     plausible: dict[str, tuple[np.ndarray, np.ndarray]]
     """For some observation keys: lowest and highest plausible value of each element; infinite where none is stated."""
+    max_still_s: Mapping[str, float] = MappingProxyType({})
+    """For some observation keys: how long its numbers may stay the same while the robot is told to move."""
 
 
 class State(NamedTuple):
@@ -115,6 +139,11 @@ def limits_of(manifest: Manifest) -> Limits:
         ramp_ticks=round(safety.ramp_in_s / manifest.timing.control_period_s),
         max_observation_age_s=manifest.timing.max_observation_age_s,
         plausible=plausible,
+        max_still_s={
+            port.name: max(port.max_still_s, manifest.timing.max_observation_age_s)
+            for port in manifest.observations
+            if port.max_still_s is not None
+        },
     )
 
 
@@ -143,13 +172,25 @@ def check_observation(limits: Limits, obs: Mapping[str, np.ndarray], age_s: floa
     return NONE
 
 
+def in_time(limits: Limits, age_s: float, periods: int = 0, control_period_s: float = 0.0) -> bool:
+    """Whether an action may still be sent: its observation is not stale, counted from the moment it was meant for.
+
+    Args:
+        limits: what is enforced.
+        age_s: seconds since the observation was taken that the action's chunk was inferred from.
+        periods: place of the action in its chunk; 0 for the first.
+        control_period_s: seconds between two actions of the chunk.
+    """
+    return age_s - periods * control_period_s <= limits.max_observation_age_s
+
+
 def decide(limits: Limits, state: State, observed: Reason, action: np.ndarray | None) -> Verdict:
     """One tick of the chain.
 
     Args:
         limits: what is enforced.
         state: what the last tick left.
-        observed: what `check_observation` said.
+        observed: what `check_observation` said, and reasons of `OUTSIDE`.
         action: (A,) what the policy asks for; None when it gave nothing.
     """
     reason = observed
@@ -180,7 +221,7 @@ def decide(limits: Limits, state: State, observed: Reason, action: np.ndarray | 
 
 def _hold(limits: Limits, state: State, reason: Reason) -> Verdict:
     bad = state.bad_ticks + 1
-    damped = state.damped or bad >= limits.bad_ticks_to_damp
+    damped = state.damped or bad >= limits.bad_ticks_to_damp or bool(reason & Reason.STOPPED)
     # Repeating a delta, a velocity or a torque would be to go on moving; only a position target is held that way.
     sent = state.last if limits.hold == "last" else limits.neutral
     if damped:
@@ -208,6 +249,9 @@ class SafetyChain:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.state = start(limits)
+        self.frozen = ""
+        """The observation that stands still, as the last `check` found; "" where none does."""
+        self._watch = SensorWatch(limits)
         self._ticks = 0
         self._modes = {mode: 0 for mode in Mode}
         self._reasons = {reason: 0 for reason in Reason}
@@ -215,10 +259,24 @@ class SafetyChain:
     def reset(self) -> None:
         """Start of an episode: releases a latched DAMP. Counters go on counting."""
         self.state = start(self.limits)
+        self._watch.reset()
+        self.frozen = ""
 
-    def check(self, obs: Mapping[str, np.ndarray], age_s: float) -> Reason:
-        """See `check_observation`."""
-        return check_observation(self.limits, obs, age_s)
+    def check(self, obs: Mapping[str, np.ndarray], age_s: float, now_s: float | None = None) -> Reason:
+        """See `check_observation`; then, whether its time goes on and its sensors move (`robotrl.deploy.sensors`).
+
+        Args:
+            obs: (...,) arrays by key.
+            age_s: seconds since it was taken, on the monotonic clock.
+            now_s: that clock; None asks it.
+        """
+        reason = check_observation(self.limits, obs, age_s)
+        self.frozen = ""
+        if reason == NONE:
+            doubt = self._watch.look(obs, age_s, time.monotonic() if now_s is None else now_s, self.state.last)
+            self.frozen = doubt.frozen
+            reason = Reason.OBS_TIME if doubt.clock else Reason.OBS_FROZEN if doubt.frozen else NONE
+        return reason
 
     def decide(self, observed: Reason, action: np.ndarray | None) -> Verdict:
         """One tick; see the function `decide`."""

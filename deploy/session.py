@@ -11,7 +11,11 @@ import onnxruntime as ort
 
 from robotrl.deploy.bundle import Bundle, Golden
 from robotrl.deploy.manifest import Manifest, Port
-from robotrl.errors import DataError
+from robotrl.errors import DataError, RobotrlError, short
+
+
+class InferenceError(RobotrlError):
+    """The policy graph could not be computed: it failed on this observation, or was cancelled."""
 
 
 class GraphSession:
@@ -37,7 +41,7 @@ class GraphSession:
         options.intra_op_num_threads = 1
         options.inter_op_num_threads = 1
         options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
-        options.log_severity_level = 3
+        options.log_severity_level = 4  # what goes wrong is raised, and told in one line
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         options.add_session_config_entry("session.inter_op.allow_spinning", "0")
         options.add_session_config_entry("session.load_model_format", "ONNX")
@@ -50,6 +54,9 @@ class GraphSession:
         self.observation = np.zeros(sum(math.prod(port.shape) for port in manifest.observations), np.float32)
         self.inputs = self._inputs(manifest)
         self.outputs = {port.name: np.zeros((1, *port.shape), np.float32) for port in manifest.io.outputs}
+        self._file = manifest.graphs.policy
+        self._options = ort.RunOptions()
+        self._options.log_severity_level = 4
         self._binding = self._session.io_binding()
         for name, array in self.inputs.items():
             self._binding.bind_input(name, "cpu", 0, np.float32, array.shape, array.ctypes.data)
@@ -69,15 +76,28 @@ class GraphSession:
         return arrays
 
     def run(self) -> None:
-        """Compute `outputs` from `inputs`."""
-        self._session.run_with_iobinding(self._binding)
+        """Compute `outputs` from `inputs`.
+
+        Raises:
+            InferenceError: onnxruntime cannot compute it, or `cancel` was called meanwhile.
+        """
+        self._options.terminate = False
+        try:
+            self._session.run_with_iobinding(self._binding, self._options)
+        except Exception as error:  # RuntimeError, MemoryError and classes of its own: all mean the same here
+            raise InferenceError(f"{self._file}: onnxruntime cannot compute it: {_first_line(error)}") from error
+
+    def cancel(self) -> None:
+        """End a `run` of another thread; it ends with the operator that it is at."""
+        self._options.terminate = True
 
 
 def _compare(side: str, found: Sequence[Any], ports: tuple[Port, ...]) -> None:
     graph = [(node.name, list(node.shape), node.type) for node in found]
     wanted = [(port.name, [1, *port.shape], "tensor(float)") for port in ports]
     if sorted(graph) != sorted(wanted):
-        raise DataError(f"the graph's {side}s are {sorted(graph)}: expected {sorted(wanted)} as the manifest says")
+        shown, expected = short(repr(sorted(graph)), 200), short(repr(sorted(wanted)), 200)
+        raise DataError(f"the graph's {side}s are {shown}: expected {expected} as the manifest says")
 
 
 def _first_line(error: Exception) -> str:
@@ -117,6 +137,7 @@ def check_golden(session: GraphSession, bundle: Bundle) -> float:
 
     Raises:
         DataError: a tick differs by more than the bundle's tolerance; the tick and the action element are named.
+        InferenceError: a tick cannot be computed.
     """
     manifest, golden = bundle.manifest, bundle.golden
     actions, raw = run_ticks(session, golden, output_names(manifest))

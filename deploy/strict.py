@@ -12,7 +12,7 @@ import types
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from robotrl.errors import DataError, nearest
+from robotrl.errors import DataError, nearest, short
 from robotrl.transforms import TransformGroup
 
 T = TypeVar("T")
@@ -34,7 +34,7 @@ def loads(text: bytes, what: str) -> dict[str, Any]:
         out: dict[str, Any] = {}
         for key, value in pairs:
             if key in out:
-                raise DataError(f"{what}: field {key!r} appears twice")
+                raise DataError(f"{what}: field {short(repr(key))} appears twice")
             out[key] = value
         return out
 
@@ -44,7 +44,7 @@ def loads(text: bytes, what: str) -> dict[str, Any]:
     try:
         data = json.loads(text.decode("utf-8"), object_pairs_hook=unique, parse_constant=constant)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{what}: not readable as JSON: {error}") from error
+        raise DataError(f"{what}: not readable as JSON: {short(str(error))}") from error
     if not isinstance(data, dict):
         raise DataError(f"{what}: holds a {type(data).__name__}: expected an object")
     return cast("dict[str, Any]", data)
@@ -96,7 +96,7 @@ def _dataclass(cls: type[T], data: Any, where: str, depth: int) -> T:
         if name not in known:
             close = nearest(name, known)
             hint = f"did you mean {close!r}? " if close else ""
-            raise DataError(f"{where}: field {name!r} is unknown: {hint}known: {', '.join(known)}")
+            raise DataError(f"{where}: field {short(repr(name))} is unknown: {hint}known: {', '.join(known)}")
     hints = get_type_hints(cls)
     values: dict[str, Any] = {}
     for name, field in known.items():
@@ -132,7 +132,8 @@ def _value(kind: Any, data: Any, where: str, depth: int) -> Any:
             raise _mistyped(where, data, "an object")
         entries = cast("dict[str, Any]", data)
         return {
-            name: _value(get_args(kind)[1], item, f"{where}[{name!r}]", depth + 1) for name, item in entries.items()
+            name: _value(get_args(kind)[1], item, f"{where}[{short(repr(name))}]", depth + 1)
+            for name, item in entries.items()
         }
     return _scalar(kind, data, where)
 
@@ -145,7 +146,7 @@ def _scalar(kind: Any, data: Any, where: str) -> Any:
         except OverflowError as error:
             raise DataError(f"{where} is too large for a number") from error
         if not math.isfinite(number):
-            raise DataError(f"{where} is {data!r}: expected a finite number")
+            raise DataError(f"{where} is {_short(data)}: expected a finite number")
         return number
     if kind is not float and type(data) is kind:
         return data
@@ -167,7 +168,7 @@ def _transforms(data: Any, where: str) -> TransformGroup:
     given = cast("dict[str, Any]", data)
     for name in given:
         if name not in ("inputs", "outputs"):
-            raise DataError(f"{where}: field {name!r} is unknown: known: inputs, outputs")
+            raise DataError(f"{where}: field {short(repr(name))} is unknown: known: inputs, outputs")
     for side in ("inputs", "outputs"):
         items = given.get(side)
         if not isinstance(items, list):
@@ -177,7 +178,7 @@ def _transforms(data: Any, where: str) -> TransformGroup:
     try:
         return TransformGroup.from_json(given)
     except (ValueError, TypeError, KeyError) as error:
-        raise DataError(f"{where}: {error}") from error
+        raise DataError(f"{where}: {short(str(error), 240)}") from error
 
 
 def _check_transform(item: Any, where: str) -> None:
@@ -188,13 +189,13 @@ def _check_transform(item: Any, where: str) -> None:
     for name, value in given.items():
         if name in ("scale", "offset", "low", "high"):
             if not isinstance(value, list):
-                raise _mistyped(f"{where}.{name}", value, "a list")
+                raise _mistyped(f"{where}.{short(name)}", value, "a list")
             numbers = [_scalar(float, v, f"{where}.{name}[{i}]") for i, v in enumerate(cast("list[Any]", value))]
             widths.add(len(numbers))
         elif name == "where":
             _choice(("graph", "host"), value, f"{where}.where")
         elif not isinstance(value, str):
-            raise _mistyped(f"{where}.{name}", value, "a string")
+            raise _mistyped(f"{where}.{short(name)}", value, "a string")
     if len(widths) > 1:
         raise DataError(f"{where}: its lists differ in length: {sorted(widths)}")
 
@@ -204,5 +205,4 @@ def _mistyped(where: str, data: Any, expected: str) -> DataError:
 
 
 def _short(data: Any) -> str:
-    text = repr(data)
-    return text if len(text) <= 60 else text[:57] + "..."
+    return short(repr(data), 60)

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from robotrl import __version__
 from robotrl.errors import RobotrlError, unknown
 from robotrl.registry import EXTRA_OF_MODULE
+from robotrl.safe_path import leave_working_directory
 
 
 class Command(NamedTuple):
@@ -83,6 +84,8 @@ _IN_CODE = warnings.formatwarning
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the console script; returns the exit code."""
     warnings.formatwarning = _warning
+    if argv is None:  # as a command of its own, not called by a program of the user's
+        leave_working_directory()
     try:
         return dispatch(sys.argv[1:] if argv is None else argv)
     except RobotrlError as error:

@@ -45,7 +45,7 @@ def git_state(directory: Path | None = None) -> dict[str, Any]:
     """
     where = directory or Path.cwd()
     commit = _git(where, "rev-parse", "--verify", "HEAD")
-    diff = _git(where, "diff", "--no-ext-diff", "--binary", "HEAD") if commit is not None else None
+    diff = _git(where, "diff", "--no-ext-diff", "--no-textconv", "--binary", "HEAD") if commit is not None else None
     return {
         "schema_version": SCHEMA_VERSION,
         "commit": commit.decode().strip() if commit is not None else None,
@@ -72,7 +72,11 @@ def changes_since(before: dict[str, Any]) -> list[str]:
 def _git(where: Path, *arguments: str) -> bytes | None:
     try:
         done = subprocess.run(
-            ["git", "-C", str(where), *arguments], capture_output=True, timeout=GIT_TIMEOUT_S, check=True
+            # a repository's own config may name a program that watches its files
+            ["git", "-c", "core.fsmonitor=false", "-C", str(where), *arguments],
+            capture_output=True,
+            timeout=GIT_TIMEOUT_S,
+            check=True,
         )
     except (OSError, subprocess.SubprocessError):  # no git, no repository, no commit: all mean that there is no state
         return None

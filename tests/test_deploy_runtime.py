@@ -152,7 +152,7 @@ def test_a_graph_with_other_inputs_is_refused(path: Path, tmp_path: Path) -> Non
     golden["obs/tuch"] = golden.pop("obs/touch")
     (bundle / schema.GOLDEN_FILE).write_bytes(safetensors.numpy.save(golden))
     data = json.loads((bundle / schema.MANIFEST_FILE).read_text())
-    data["io"]["inputs"][1]["name"] = "tuch"
+    data["io"]["inputs"][1]["name"] = data["transforms"]["inputs"][1]["key"] = "tuch"
     made = entry((bundle / schema.GOLDEN_FILE).read_bytes())
     data["files"][schema.GOLDEN_FILE] = {"bytes": made.bytes, "sha256": made.sha256}
     seal(bundle, data)

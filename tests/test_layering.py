@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
 from layout import folder_of, setuptools_config  # noqa: E402
 
-BASE = {"spec", "transforms", "registry", "errors", "cores", "trace", "plain", "symmetry"}
+BASE = {"spec", "transforms", "registry", "errors", "cores", "trace", "plain", "symmetry", "safe_path"}
 HELPERS = {"files", "memory", "progress"}
 RUN = {
     "run",
@@ -106,7 +106,19 @@ MAY_IMPORT = {
     "policies.vla.decode_graph": {"policies", "cuda_graph"},
     # Its base may be a policy of any kind.
     "policies.steered": {"spec", "transforms", "errors", "plain", "fn", "registry", "policies"},
-    "sims": {"spec", "transforms", "errors", "plain", "cores", "trace", "symmetry", "fn", "devices", *SHARED_BY_SIMS},
+    "sims": {
+        "spec",
+        "transforms",
+        "errors",
+        "plain",
+        "cores",
+        "trace",
+        "symmetry",
+        "safe_path",
+        "fn",
+        "devices",
+        *SHARED_BY_SIMS,
+    },
     # Registers every sim of the registry with Gymnasium.
     "sims.interop": {"spec", "transforms", "errors", "fn", "registry"},
     # Called by the collector; knows sims, experts and devices, no learner.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 
 from robotrl.deploy.link import Link
 from robotrl.deploy.robots.driver import RobotSim, drive, fault
 from robotrl.errors import ConfigError, RobotrlError
 from robotrl.registry import ROBOT_SIMS
+from robotrl.safe_path import import_named
 
 
 def main(link_name: str, argument: str) -> int:
@@ -39,6 +39,6 @@ def factory(argument: str) -> Callable[[int], RobotSim]:
         return ROBOT_SIMS.load(argument)
     module, _, attribute = argument.partition(":")
     try:
-        return getattr(importlib.import_module(module), attribute)
+        return getattr(import_named(module), attribute)
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"robot sim {argument!r} cannot be imported: {error}") from error

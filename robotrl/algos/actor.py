@@ -36,6 +36,7 @@ from robotrl.data.replay_corrections import add_corrections
 from robotrl.data.rollout import Arrays
 from robotrl.errors import CapabilityError, ConfigError, DataError, NumericsError, RobotrlError
 from robotrl.load import policy_tree
+from robotrl.safe_path import safe_children
 from robotrl.spec import VecSim
 
 HUMAN = SOURCES.index("human")
@@ -56,12 +57,13 @@ class Actor:
         self._process = context.Process(target=act, args=(theirs, recipe), name="robotrl-actor", daemon=True)
         # Ctrl-C reaches the whole group; what is blocked here stays so in the actor, from its first moment: the learner
         # saves, and then ends it. The tracker, if started with the process, would lift the block before
-        resource_tracker.ensure_running()
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-        try:
-            self._process.start()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        with safe_children():
+            resource_tracker.ensure_running()
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+            try:
+                self._process.start()
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
         # the pipe ends with the process only when nobody else holds that end
         theirs.close()
         self._inbox = queue.SimpleQueue[Any]()

@@ -19,6 +19,7 @@ import gymnasium as gym
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector.utils import CloudpickleWrapper
 
+from robotrl.safe_path import safe_children
 from robotrl.sims.gymnasium_sim.faults import EnvironmentFault
 
 DEATHS = 3
@@ -194,14 +195,15 @@ def make_processes(
         method: how processes start; None is Python's own way.
     """
     # without shared memory: what a process leaves half written there, the next one could not tell
-    env = AsyncVectorEnv(
-        makers,
-        shared_memory=False,
-        copy=False,
-        context=method,
-        worker=serve,  # pyright: ignore[reportArgumentType]  # declared with two arguments less than it is called with
-        autoreset_mode=AutoresetMode.DISABLED,
-    )
+    with safe_children():
+        env = AsyncVectorEnv(
+            makers,
+            shared_memory=False,
+            copy=False,
+            context=method,
+            worker=serve,  # pyright: ignore[reportArgumentType]  # declared with two arguments less than it is called with
+            autoreset_mode=AutoresetMode.DISABLED,
+        )
     pipes: Any = env.parent_pipes
 
     def start(row: int) -> Started:
@@ -209,7 +211,8 @@ def make_processes(
         ours, theirs = context.Pipe()
         arguments = CloudpickleWrapper(makers[row]), theirs, ours, None, env.error_queue, env.autoreset_mode, None
         process = context.Process(target=serve, name=f"{env_id}-{row}", args=(row, *arguments), daemon=True)
-        process.start()
+        with safe_children():
+            process.start()
         theirs.close()
         env.processes[row] = process
         return Started(ours, process)
