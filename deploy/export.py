@@ -182,7 +182,9 @@ def _load(run_or_policy: Any) -> tuple[HasDeploy, Path | None]:
 def _period(policy: HasDeploy, control_dt_s: float | None) -> float:
     period = control_dt_s if control_dt_s is not None else getattr(policy, "control_dt_s", None)
     if period is None:
-        raise ConfigError("control_dt_s is missing: give the seconds between two actions (the sim's control_dt_s)")
+        raise ConfigError(
+            "control_dt_s is missing, and the sim states none: give the seconds between two actions (--control-dt-s)"
+        )
     if not 0.0 < period <= 10.0:
         raise ConfigError(f"control_dt_s is {period!r}: expected more than 0, at most 10 seconds")
     return float(period)

@@ -10,7 +10,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from robotrl.errors import ConfigError, check_at_least, check_count, check_number, check_positive, out_of_range, unknown
 from robotrl.interventions.config import InterventionCfg
-from robotrl.plain import settings_from_json
+from robotrl.plain import REVISION, settings_from_json
 from robotrl.spec import CACHES, Cache, reads
 
 Algo = TypeVar("Algo")
@@ -169,6 +169,7 @@ def to_json(cfg: TrainCfg[Any, Any]) -> dict[str, Any]:
     """The resolved config as JSON values, with what is needed to read it back."""
     return {
         **asdict(cfg),
+        "revision": REVISION,
         "types": {part: _name_of(type(getattr(cfg, part))) for part in ("algo", "policy")},
     }
 
@@ -183,7 +184,7 @@ def from_json(data: Mapping[str, Any], types: Mapping[str, type]) -> TrainCfg[An
     Raises:
         ConfigError: a field is missing or unknown, so that the config is of another version.
     """
-    given = {key: value for key, value in data.items() if key != "types"}
+    given = {key: value for key, value in data.items() if key not in ("types", "revision")}
     try:
         parts: dict[str, Any] = {
             "sim": SimCfg(**settings_from_json(given["sim"])),

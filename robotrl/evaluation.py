@@ -208,6 +208,7 @@ def to_json(result: EvalResult) -> dict[str, Any]:
     """The result with every episode, as JSON values."""
     return {
         "success": result.rate._asdict(),
+        **({} if result.rule is None else {"success_rule": result.rule._asdict()}),
         "mean_length": float(result.length.mean()),
         "mean_return": float(result.returns.mean()),
         "episodes": [

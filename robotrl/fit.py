@@ -24,7 +24,9 @@ def check_fit(policy: Any, sim: VecSim) -> None:
         ConfigError: what differs, with both values.
     """
     name = type(sim).__name__
-    _same_spec("actions", policy.action_spec, sim.action_spec, name, ("shape", "names", "units", "low", "high"))
+    _same_spec(
+        "actions", policy.action_spec, sim.action_spec, name, ("shape", "names", "units", "low", "high", "choices")
+    )
     specs: Mapping[str, Spec] = sim.observation_spec
     for key, spec in policy.observation_spec.items():
         if key not in specs:
@@ -32,9 +34,11 @@ def check_fit(policy: Any, sim: VecSim) -> None:
         _same_spec(f"observation {key!r}", spec, specs[key], name, ("shape", "names", "units", "dtype"))
     check_words(policy.observation_spec, sim)
     known: float | None = getattr(policy, "control_dt_s", None)
-    if known is not None and abs(known - sim.control_dt_s) > RATE_TOLERANCE * sim.control_dt_s:
+    now = sim.control_dt_s
+    # where one of them states no rate there is nothing to compare
+    if known is not None and now is not None and abs(known - now) > RATE_TOLERANCE * now:
         raise ConfigError(
-            f"policy was trained at {1 / known:g} Hz: sim {name} runs at {1 / sim.control_dt_s:g} Hz, expected the same"
+            f"policy was trained at {1 / known:g} Hz: sim {name} runs at {1 / now:g} Hz, expected the same"
         )
 
 

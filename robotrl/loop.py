@@ -16,7 +16,7 @@ from robotrl.data.rollout import Arrays
 from robotrl.errors import CapabilityError, ConfigError
 from robotrl.fn.stats import Interval, wilson
 from robotrl.progress import track
-from robotrl.spec import Expert, HasStateIds, Mode, Policy, Split, VecSim, lost
+from robotrl.spec import Expert, HasStateIds, HasSuccessRule, Mode, Policy, Split, SuccessRule, VecSim, lost
 
 
 class Actor(Protocol):
@@ -189,6 +189,19 @@ class EvalResult(NamedTuple):
     """Undiscounted."""
     rate: Interval
     """Success rate with its Wilson interval."""
+    rule: SuccessRule | None = None
+    """What counted as success, where the sim can say it; None where that is the task's own."""
+
+
+def rated(result: EvalResult) -> str:
+    """The success rate in words, with what counted as success; "not stated" where nobody stated it."""
+    rate, rule = result.rate, result.rule
+    share = f"{100 * rate.value:.1f} % (95 % interval {100 * rate.low:.1f} to {100 * rate.high:.1f} %)"
+    if rule is None:
+        return f"success {share}"
+    if rule.stated:
+        return f"success {share}, by {rule.text},"
+    return f"success not stated by the environment ({rule.text}: {100 * rate.value:.1f} %)"
 
 
 def evaluate(
@@ -238,4 +251,5 @@ def evaluate(
         np.array([e.length for e in result], np.int64),
         np.array([e.ret for e in result]),
         wilson(int(success.sum()), len(success)),
+        sim.success_rule if isinstance(sim, HasSuccessRule) else None,
     )

@@ -43,6 +43,7 @@ from robotrl.inputs import NAME as INPUTS
 from robotrl.inputs import OWN, Changes, Digest, Sealed, altered_files, changes, read_sealed, sealed
 from robotrl.locking import StopSignals, WriteLock
 from robotrl.logs import ScalarLog
+from robotrl.plain import brought_up
 from robotrl.provenance import changes_since, git_state, versions
 from robotrl.store import CheckpointStore, Entry, warn
 
@@ -153,7 +154,7 @@ class Run:
         record = read_json(path / "run.json", "run record", SCHEMA_VERSION)
         seal, altered = _verified(path, record)
         try:
-            run = cls(path, dict(stored["config"]), int(record["seed"]), keep, seal.inputs if seal else ())
+            run = cls(path, brought_up(dict(stored["config"])), int(record["seed"]), keep, seal.inputs if seal else ())
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(
                 f"run {path}: config.json or run.json lacks what it should hold ({short(repr(error))})"

@@ -1,19 +1,16 @@
 """The module search path of the processes that we start: the working directory is not on it.
 
 `python -m`, `python -c` and the spawn of `multiprocessing` put the working directory first on the path. Whoever runs a
-command in a folder that holds a `numpy.py` would run that file. Processes of ours start without it, and a module that
-the user names is looked for there last.
+command in a folder that holds a `numpy.py` would run that file. Processes of ours start without it; a module that
+the user names is found there by `robotrl.user_module`.
 """
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import os
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
-from types import ModuleType
 
 _SAFE, _PATH = "PYTHONSAFEPATH", "PYTHONPATH"
 
@@ -58,18 +55,6 @@ def safe_children() -> Generator[None, None, None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-
-
-def import_named(name: str) -> ModuleType:
-    """Import a module that the user names: one that is installed, or else one of the working directory.
-
-    Raises:
-        ImportError: there is no such module, or it cannot be imported.
-    """
-    if importlib.util.find_spec(name.partition(".")[0]) is None:
-        sys.path.append(os.getcwd())
-        importlib.invalidate_caches()
-    return importlib.import_module(name)
 
 
 def _is_here(entry: str) -> bool:

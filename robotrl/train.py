@@ -6,6 +6,7 @@ import importlib
 import random
 import sys
 import time
+import warnings
 from collections.abc import Generator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import is_dataclass, replace
@@ -45,7 +46,7 @@ from robotrl.rewards.stored import load_classifier
 from robotrl.rewards.success import SuccessReward
 from robotrl.room import announce
 from robotrl.run import Run
-from robotrl.spec import HasCamera, HasStateIds, VecSim
+from robotrl.spec import HasCamera, HasStateIds, VecSim, shown_dt_s, why_lacking
 
 FRAME_SIZE = (128, 96)
 FRAME_EVERY, FRAMES = 4, 16
@@ -287,6 +288,7 @@ def _iterate(
                     "eval_length": float(result.length.mean()),
                     "eval_return": mean_return,
                 }
+                _warn_if_unstated(cfg, result)
                 hooks.on_evaluation(iteration, result)
                 best = score if best is None else max(best, score)
                 good = cfg.stop_at_success is not None and result.rate.value >= cfg.stop_at_success
@@ -316,6 +318,19 @@ def _iterate(
     if run.exit_code:
         print(f"stopped: {run.path} is saved; go on with: robotrl train --resume {run.path}", file=sys.stderr)
         raise SystemExit(run.exit_code)
+
+
+def _warn_if_unstated(cfg: TrainCfg[Any, Any], result: EvalResult) -> None:
+    """Say that the run goes by a success that nobody stated."""
+    if result.rule is None or result.rule.stated:
+        return
+    by = "stop_at_success" if cfg.stop_at_success is not None else "evaluation.score"
+    if by == "stop_at_success" or cfg.evaluation.score == "success":
+        warnings.warn(
+            f"{by} goes by success, which sim {cfg.sim.name!r} does not state: {result.rule.text} counts; expected its"
+            " option success=survival if that is meant, another rule, or evaluation.score return",
+            stacklevel=2,
+        )
 
 
 def _learned_s(run_path: Path) -> float:
@@ -368,7 +383,10 @@ def _make_eval_sim(cfg: TrainCfg[Any, Any]) -> VecSim:
     """The sim of evaluations; what it cannot do is found before training, not after."""
     sim = _make_sim(cfg, cfg.evaluation.num_envs, cfg.seed)
     if not isinstance(sim, HasStateIds):
-        raise CapabilityError(f"sim {cfg.sim.name!r} lacks HasStateIds: a run cannot be evaluated on held-out starts")
+        raise CapabilityError(
+            f"sim {cfg.sim.name!r} lacks HasStateIds: a run cannot be evaluated on held-out starts"
+            + why_lacking(sim, "HasStateIds")
+        )
     available = len(sim.state_ids("val"))
     if cfg.evaluation.episodes > available:
         raise out_of_range("evaluation.episodes", cfg.evaluation.episodes, f"{available} or less, the size of val")
@@ -426,7 +444,7 @@ def _evaluate(cfg: TrainCfg[Any, Any], run: Run, learner: Learner, sim: VecSim, 
     set_rng_state(kept)
     if frames:
         videos = [[frame[i] for frame in frames] for i in range(count)]
-        fps = 1 / (FRAME_EVERY * sim.control_dt_s)
+        fps = 1 / (FRAME_EVERY * shown_dt_s(sim))
         write_gif(grid([np.stack(video) for video in videos]), run.path / "rollouts" / f"step_{iteration:06d}.gif", fps)
     return result
 

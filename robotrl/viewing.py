@@ -20,7 +20,7 @@ from robotrl.report.drive_page import DrivePage, EpisodeRow, Share, render_drive
 from robotrl.report.drive_trace import DriveTrace, Recorder
 from robotrl.report.drive_video import frame_count, palette, video_frames
 from robotrl.report.text import percent
-from robotrl.spec import HasExpert, HasScenarios, HasStateIds, HasTrace, Split, VecSim
+from robotrl.spec import HasExpert, HasScenarios, HasStateIds, HasTrace, Split, VecSim, shown_dt_s
 
 VIDEOS = (".gif", ".mp4")
 """Endings of the videos that can be written; mp4 needs PyAV, whose wheels carry an encoder under the GPL."""
@@ -102,7 +102,7 @@ def drive(
         return Drives(
             driver=driver,
             sim=name,
-            dt_s=vec.control_dt_s,
+            dt_s=shown_dt_s(vec),
             actions=vec.action_spec.names,
             split=split,
             result=result,
@@ -163,6 +163,9 @@ def page_of(drives: Drives, whole: bool = False) -> str:
         rate = result.rate
         verdict = f"{percent(rate.value)} success (95 % interval {100 * rate.low:.1f} to {100 * rate.high:.1f} %)"
         lede = f"{total:,} starts of split {drives.split}, each driven once; mean return {result.returns.mean():.3f}."
+        if result.rule is not None:
+            counts = result.rule.text if result.rule.stated else f"not stated by the environment ({result.rule.text})"
+            lede += f" Success: {counts}."
         if 0 < len(drives.traces) < total:
             lede += f" {len(drives.traces)} of the drives are shown, failures first."
         elif not drives.traces:

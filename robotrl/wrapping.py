@@ -23,15 +23,18 @@ from robotrl.spec import (
     HasMeaning,
     HasParams,
     HasPrivileged,
+    HasReasons,
     HasRestart,
     HasScenarios,
     HasState,
     HasStateIds,
+    HasSuccessRule,
     HasSymmetries,
     HasTrace,
     Spec,
     Split,
     Step,
+    SuccessRule,
 )
 
 if TYPE_CHECKING:
@@ -52,7 +55,7 @@ class WrappedSim:
     def __init__(self, sim: Any) -> None:
         self.sim = sim
         self.num_envs: int = sim.num_envs
-        self.control_dt_s: float = sim.control_dt_s
+        self.control_dt_s: float | None = sim.control_dt_s
         self.device: torch.device = sim.device
         self.observation_spec: dict[str, Spec] = sim.observation_spec
         self.action_spec: Spec = sim.action_spec
@@ -248,6 +251,20 @@ class _Symmetries(WrappedSim):
         return self.sim.symmetries
 
 
+class _SuccessRule(WrappedSim):
+    @property
+    def success_rule(self) -> SuccessRule:
+        """By what rule episodes are successes."""
+        return self.sim.success_rule
+
+
+class _Reasons(WrappedSim):
+    @property
+    def reasons(self) -> Mapping[str, str]:
+        """Why it lacks capabilities."""
+        return self.sim.reasons
+
+
 _PARTS: dict[type[Any], type[WrappedSim]] = {
     HasFinalObs: _FinalObs,
     HasState: _State,
@@ -263,6 +280,8 @@ _PARTS: dict[type[Any], type[WrappedSim]] = {
     HasTrace: _Trace,
     HasInstructions: _Instructions,
     HasSymmetries: _Symmetries,
+    HasSuccessRule: _SuccessRule,
+    HasReasons: _Reasons,
 }
 
 

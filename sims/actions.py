@@ -47,15 +47,31 @@ class ActionBounds:
 
         Raises:
             ConfigError: wrong shape.
-            NumericsError: an action is not finite; env, step and action are named.
+            NumericsError: an action is not finite, or of a categorical one no whole number within its bounds; env, step
+                and action are named.
         """
         if actions.shape != self.shape:
             raise self.wrong_shape(actions)
         actions = actions.astype(self._spec.dtype, copy=False)
+        if self._spec.choices is not None:
+            return self._chosen(actions, steps)
         # NaN fails the comparison; one call instead of the three of a clip
         if np.abs(actions).max() <= self.always_inside:
             return actions
         return self.clipped(actions, steps)
+
+    def _chosen(self, actions: NDArray[Any], steps: NDArray[np.int64]) -> NDArray[Any]:
+        """Categorical actions as they are: the nearest value of a category would be another choice."""
+        # NaN is not equal to itself
+        wrong = (actions != np.rint(actions)) | (actions < self._low) | (actions > self._high)
+        if wrong.any():
+            env, column = (int(i[0]) for i in np.nonzero(wrong))
+            raise NumericsError(
+                f"{self._who}env {env}, episode step {steps[env]}: action {self._spec.names[column]!r} is"
+                f" {actions[env, column]:g}: expected a whole number from 0 to {self._high[column]:g}, the number of a"
+                " choice"
+            )
+        return actions
 
     def clipped(self, actions: NDArray[Any], steps: NDArray[np.int64]) -> NDArray[Any]:
         """Actions inside their bounds, a new array; the first time that one lay outside, a warning says so.

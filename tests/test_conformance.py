@@ -198,7 +198,8 @@ def random_actions(sim: VecSim, steps: int, seed: int = 0) -> torch.Tensor:
     """(steps, N, A), in bounds."""
     low, high = torch.tensor(sim.action_spec.low), torch.tensor(sim.action_spec.high)
     generator = torch.Generator().manual_seed(seed)
-    return low + (high - low) * torch.rand((steps, sim.num_envs, *sim.action_spec.shape), generator=generator)
+    drawn = low + (high - low) * torch.rand((steps, sim.num_envs, *sim.action_spec.shape), generator=generator)
+    return drawn if sim.action_spec.choices is None else drawn.round()
 
 
 def copied(out: Step) -> Step:
@@ -726,6 +727,10 @@ def test_actions_are_clipped_to_their_bounds(adapter: Adapter) -> None:
     for scale in (1.0, 50.0):
         sim = adapter.make(2)
         sim.reset(seed=0)
+        if sim.action_spec.choices is not None:
+            with pytest.raises(NumericsError, match="expected a whole number from 0 to"):
+                sim.step(torch.tensor(sim.action_spec.high).expand(2, -1) + 1)
+            return
         high = torch.tensor(sim.action_spec.high).expand(2, -1)
         found.append(play(sim, torch.stack([high * scale] * 3)))
     assert_same(*found)

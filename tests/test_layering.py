@@ -14,6 +14,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 from layout import folder_of, setuptools_config  # noqa: E402
 
 BASE = {"spec", "transforms", "registry", "errors", "cores", "trace", "plain", "symmetry", "safe_path"}
+BASE |= {"user_module"}
 HELPERS = {"files", "memory", "progress"}
 RUN = {
     "run",
@@ -117,6 +118,7 @@ MAY_IMPORT = {
         "safe_path",
         "fn",
         "devices",
+        "user_module",
         *SHARED_BY_SIMS,
     },
     # Registers every sim of the registry with Gymnasium.

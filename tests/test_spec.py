@@ -33,6 +33,20 @@ def test_json_round_trip(spec):
     assert Spec.from_json(json.loads(json.dumps(spec.to_json(), allow_nan=False))) == spec
 
 
+@given(st.lists(st.integers(2, 9), min_size=1, max_size=4))
+def test_choices_are_numbers_from_nought_to_one_less_than_there_are(counts):
+    def spec(**changed):
+        n = len(counts)
+        fields = {"low": (0.0,) * n, "high": tuple(c - 1.0 for c in counts), "choices": tuple(counts), **changed}
+        return Spec((n,), tuple(f"a{i}" for i in range(n)), ("1",) * n, **fields)
+
+    assert Spec.from_json(json.loads(json.dumps(spec().to_json()))) == spec()
+    assert "choices" not in spec(choices=None).to_json()
+    for wrong in ({"choices": (*counts, 2)}, {"choices": (1,) * len(counts)}, {"low": (1.0,) * len(counts)}):
+        with pytest.raises(ValueError, match=r"Spec\.choices is"):
+            spec(**wrong)
+
+
 def test_one_entry_for_each_element_of_the_last_axis():
     with pytest.raises(ValueError, match=r"Spec.units has 1 entries: expected 2, one for each of shape\[-1\]"):
         Spec((3, 2), ("a", "b"), ("m",), (0.0, 0.0), (1.0, 1.0))

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from robotrl.deploy.link import Link
 from robotrl.deploy.robots.driver import RobotSim, drive, fault
-from robotrl.errors import ConfigError, RobotrlError
+from robotrl.errors import ConfigError, RobotrlError, nearest
 from robotrl.registry import ROBOT_SIMS
-from robotrl.safe_path import import_named
+from robotrl.user_module import user_module
 
 
 def main(link_name: str, argument: str) -> int:
@@ -37,8 +37,14 @@ def factory(argument: str) -> Callable[[int], RobotSim]:
     """
     if ":" not in argument:
         return ROBOT_SIMS.load(argument)
-    module, _, attribute = argument.partition(":")
-    try:
-        return getattr(import_named(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"robot sim {argument!r} cannot be imported: {error}") from error
+    name, _, attribute = argument.partition(":")
+    module = user_module(name, f"robot sim {argument!r}")
+    found = getattr(module, attribute, None)
+    if not callable(found):
+        close = nearest(attribute, [known for known in vars(module) if not known.startswith("_")])
+        hint = f"did you mean '{name}:{close}'? " if close else ""
+        raise ConfigError(
+            f"robot sim {argument!r}: {name} has no function {attribute!r}: {hint}expected one that takes a seed and"
+            " returns a RobotSim"
+        )
+    return found

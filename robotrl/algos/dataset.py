@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from robotrl.algos.learner import Setup
 from robotrl.config import sim_options
 from robotrl.data.agree import agree
+from robotrl.data.doubts import Doubt
 from robotrl.data.reader import Dataset, read_dataset
 from robotrl.errors import ConfigError
 from robotrl.spec import Spec, VecSim, privileged
@@ -38,8 +40,12 @@ def read_for(
     """
     if setup.dataset is None:
         raise ConfigError("dataset is not given: expected the directory of one (make one: robotrl demos)")
+    dataset = read_dataset(setup.dataset)
+    if sim.control_dt_s is None:
+        told = f"it is recorded at {dataset.fps:g} Hz, and the sim states no control rate (its option control_dt_s)"
+        dataset = replace(dataset, doubts=(*dataset.doubts, Doubt(told, grave=False)))
     return agree(
-        read_dataset(setup.dataset),
+        dataset,
         specs,
         sim.action_spec,
         sim.control_dt_s,

@@ -221,7 +221,8 @@ def open_replay(path: Path, expected: Layout) -> Replay:
     replay = Replay.open(path)
     found, wanted = replay.layout.to_json(), expected.to_json()
     for name in ("observation_spec", "action_spec", "streams", "capacity", "extras", "control_dt_s"):
-        if found[name] != wanted[name]:
+        unstated = name == "control_dt_s" and None in (found[name], wanted[name])
+        if found[name] != wanted[name] and not unstated:
             replay.close()
             one, other = (_brief(values[name]) for values in (found, wanted))
             raise ConfigError(f"replay {path} has {name} {one}: expected {other}, as this run has")

@@ -200,7 +200,7 @@ def demonstrations(
     dataset: Dataset,
     observation_spec: Mapping[str, Spec],
     action_spec: Spec,
-    control_dt_s: float,
+    control_dt_s: float | None,
     extras: Mapping[str, tuple[int, ...]] | None = None,
     accept: bool = False,
 ) -> Replay:
@@ -210,7 +210,7 @@ def demonstrations(
         dataset: what `read_dataset` returned.
         observation_spec: the arrays to keep.
         action_spec: the sim's action.
-        control_dt_s: seconds between two of the sim's steps.
+        control_dt_s: seconds between two of the sim's steps; None where nobody stated it.
         extras: see `Replay.create`.
         accept: whether what is doubtful about the dataset is known to be right, or was told already.
 

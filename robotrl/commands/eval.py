@@ -114,11 +114,11 @@ def _page(args: Args) -> int:
 
 
 def _tell(args: Args, result: EvalResult) -> None:
-    rate = result.rate
+    from robotrl.loop import rated
+
     print(
-        f"success {100 * rate.value:.1f} % (95 % interval {100 * rate.low:.1f} to {100 * rate.high:.1f} %) "
-        f"over {rate.episodes} starts of split {args.split}; mean return {result.returns.mean():.3f}, "
-        f"mean length {result.length.mean():.1f} steps"
+        f"{rated(result)} over {result.rate.episodes} starts of split {args.split};"
+        f" mean return {result.returns.mean():.3f}, mean length {result.length.mean():.1f} steps"
     )
 
 
@@ -131,11 +131,11 @@ def _compare(args: Args, kind: str) -> int:
         raise ConfigError(f"--report is {args.report}: a comparison is written as JSON, expected another ending")
     from robotrl.evaluation import compare, to_json
     from robotrl.files import dump_json, replace_file
+    from robotrl.loop import rated
 
     found = compare(args.against, args.path, sim=args.sim, episodes=args.episodes, seed=args.seed, options=args.options)
     for name, result in (("policy", found.policy), ("bundle", found.bundle)):
-        rate = result.rate
-        print(f"{name} {100 * rate.value:.1f} % (95 % interval {100 * rate.low:.1f} to {100 * rate.high:.1f} %)")
+        print(f"{name} {rated(result).removeprefix('success ').rstrip(',')}")
     flipped = ", ".join(str(i) for i in found.flipped) or "none"
     print(f"same {args.episodes} starts, same noise; starts that flipped: {flipped}")
     if args.report is not None:

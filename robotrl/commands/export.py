@@ -24,6 +24,8 @@ class Args:
     """Recorded observations that the proof compares, 1000 or more."""
     sim: Annotated[str | None, tyro.conf.arg(metavar="SIM")] = None
     """A name from `robotrl list sims`; default the one that the run was trained on."""
+    control_dt_s: float | None = None
+    """Seconds between two actions, of a run whose sim states no control rate; default the sim's."""
     overwrite: bool = False
     """Replace a bundle that is there already."""
 
@@ -34,7 +36,8 @@ def main(argv: Sequence[str]) -> int:
     at_least("--samples", args.samples, 1000)
     from robotrl.exporting import export
 
-    report = export(args.run, args.out, samples=args.samples, overwrite=args.overwrite, sim=args.sim)
+    period = {} if args.control_dt_s is None else {"control_dt_s": args.control_dt_s}
+    report = export(args.run, args.out, samples=args.samples, overwrite=args.overwrite, sim=args.sim, **period)
     print(
         f"{report.path}: largest difference {report.parity_max_abs:.2e} ({report.parity_max_rel:.2e} of the range) "
         f"over {report.samples} observations; {report.graph_nodes} nodes, {report.graph_bytes / 1024:.0f} KiB"

@@ -167,7 +167,9 @@ def _told(sim: VecSim, episode: Episode) -> str:
     return " ".join(sim.vocabulary[int(number)] for number in episode.obs[INSTRUCTION][0] if number)
 
 
-def _whole_rate(control_dt_s: float) -> int:
+def _whole_rate(control_dt_s: float | None) -> int:
+    if control_dt_s is None:
+        raise ConfigError("control_dt_s is not stated by the sim: expected its option control_dt_s, in seconds")
     rate_hz = round(1.0 / control_dt_s)
     if rate_hz < 1 or abs(1.0 / control_dt_s - rate_hz) > 1e-6:
         raise ConfigError(

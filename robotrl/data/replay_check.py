@@ -101,14 +101,14 @@ def check_specs(
         raise ConfigError(f"the replay's actions are of shape {layout.action_spec.shape}: the {what}'s are {action}")
 
 
-def check_rate(layout: Layout, control_dt_s: float, what: str) -> None:
+def check_rate(layout: Layout, control_dt_s: float | None, what: str) -> None:
     """Whether steps last as long as the replay's, where that is known.
 
     Raises:
         ConfigError: they do not; both values are named.
     """
     ours = layout.control_dt_s
-    if ours is not None and abs(ours - control_dt_s) > 1e-6 * ours:
+    if ours is not None and control_dt_s is not None and abs(ours - control_dt_s) > 1e-6 * ours:
         raise ConfigError(f"the replay's steps last {ours:g} s: the {what}'s last {control_dt_s:g} s")
 
 

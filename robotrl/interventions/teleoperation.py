@@ -13,7 +13,7 @@ from robotrl.data.replay_corrections import Correction
 from robotrl.data.rollout import Arrays
 from robotrl.errors import out_of_range
 from robotrl.interventions.mapping import Device, VelocityMap
-from robotrl.spec import VecSim
+from robotrl.spec import VecSim, shown_dt_s
 
 Clock = Callable[[], float]
 Sleep = Callable[[float], None]
@@ -58,7 +58,7 @@ class Teleoperation:
             raise out_of_range("release_s", release_s, "0 or more seconds")
         self._device, self._mapping = device, mapping
         self._env, self._release_s = env, release_s
-        self._dt_s = sim.control_dt_s if pace else 0.0
+        self._dt_s = shown_dt_s(sim) if pace else 0.0
         self._clock, self._sleep = clock, sleep
         self._last_touch_s = -np.inf
         self._last_step_s = -np.inf

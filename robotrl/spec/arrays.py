@@ -22,6 +22,8 @@ class Spec:
         high: upper bound, likewise.
         dtype: numpy dtype name.
         words: of an array of word numbers, the words by number, "" standing for none; empty for everything else.
+        choices: of an action whose elements are categories, the number of values of each element: it holds whole
+            numbers from 0 to choices - 1. None for everything else.
     """
 
     shape: tuple[int, ...]
@@ -31,6 +33,7 @@ class Spec:
     high: tuple[float, ...]
     dtype: str = "float32"
     words: tuple[str, ...] = ()
+    choices: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         width = self.shape[-1] if self.shape else 1
@@ -40,6 +43,16 @@ class Spec:
                 raise ValueError(f"Spec.{field} has {found} entries: expected {width}, one for each of shape[-1]")
         if len(set(self.names)) != len(self.names):
             raise ValueError(f"Spec.names repeats a name: {self.names}")
+        if self.choices is not None:
+            self._check_choices(self.choices)
+
+    def _check_choices(self, choices: tuple[int, ...]) -> None:
+        if len(self.shape) != 1 or len(choices) != self.shape[0] or any(type(n) is not int or n < 2 for n in choices):
+            raise ValueError(
+                f"Spec.choices is {choices}: expected a whole number of 2 or more for each of {self.shape}"
+            )
+        if any(self.low) or self.high != tuple(n - 1.0 for n in choices):
+            raise ValueError(f"Spec.choices is {choices}: expected bounds of 0 to choices - 1")
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready dict; infinities become None."""
@@ -48,12 +61,15 @@ class Spec:
             out[field] = [None if abs(value) == float("inf") else value for value in out[field]]
         if not self.words:
             del out["words"]
+        if self.choices is None:
+            del out["choices"]
         return out
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Spec:
         """Inverse of `to_json`."""
         inf = float("inf")
+        choices = data.get("choices")
         return cls(
             shape=tuple(data["shape"]),
             names=tuple(data["names"]),
@@ -62,6 +78,7 @@ class Spec:
             high=tuple(inf if value is None else float(value) for value in data["high"]),
             dtype=data["dtype"],
             words=tuple(data.get("words", ())),
+            choices=None if choices is None else tuple(choices),
         )
 
 

@@ -59,8 +59,8 @@ class VecSim(Protocol):
     """A batch of environments that step together; see `Step` for the reset rule."""
 
     num_envs: int
-    control_dt_s: float
-    """Seconds between two actions."""
+    control_dt_s: float | None
+    """Seconds between two actions; None where nobody stated it, as of an environment without a clock."""
     device: torch.device
     observation_spec: dict[str, Spec]
     action_spec: Spec
@@ -179,6 +179,48 @@ class HasScenarios(Protocol):
     def scenario_of(self, state_id: int) -> str:
         """The scenario that a start belongs to."""
         ...
+
+
+class SuccessRule(NamedTuple):
+    """By what rule a sim's episodes are successes."""
+
+    text: str
+    """In words: "info['success'] at any step"."""
+    stated: bool
+    """Whether the environment or the user stated it. Where nobody did, a success rate says nothing by itself."""
+
+
+@runtime_checkable
+class HasSuccessRule(Protocol):
+    """The sim can say by what rule `info["success"]` is judged, because it is not the task's author who wrote that."""
+
+    @property
+    def success_rule(self) -> SuccessRule:
+        """The rule that is in force."""
+        ...
+
+
+SHOWN_DT_S = 0.05
+"""Seconds between two actions of a sim that states no rate, where something is shown or paced for people."""
+
+
+def shown_dt_s(sim: VecSim) -> float:
+    """Seconds between two actions, for people who look on; nothing may be learned or deployed by it."""
+    return sim.control_dt_s or SHOWN_DT_S
+
+
+@runtime_checkable
+class HasReasons(Protocol):
+    """The sim says why it lacks capabilities that others of its kind have."""
+
+    reasons: Mapping[str, str]
+    """By the capability's name ("HasStateIds"): what was seen, in one line."""
+
+
+def why_lacking(sim: object, capability: str) -> str:
+    """ ": " and the reason that a sim gives for lacking a capability; "" where it gives none."""
+    reason = sim.reasons.get(capability, "") if isinstance(sim, HasReasons) else ""
+    return f": {reason}" if reason else ""
 
 
 INSTRUCTION = "instruction"

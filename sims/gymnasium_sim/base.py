@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -13,17 +13,18 @@ from torch import Tensor
 from robotrl.devices import CPU
 from robotrl.errors import NumericsError
 from robotrl.sims.actions import ActionBounds
+from robotrl.sims.gymnasium_sim.commands import ActionCodec
 from robotrl.sims.gymnasium_sim.faults import EnvironmentFault
-from robotrl.sims.gymnasium_sim.spaces import ActionCodec, Leaf, pick
+from robotrl.sims.gymnasium_sim.spaces import Leaf, pick
+from robotrl.sims.gymnasium_sim.success import Flags, Judge
 from robotrl.sims.gymnasium_sim.vector import AnyVectorEnv
-from robotrl.spec import Spec, Step
+from robotrl.spec import Spec, Step, SuccessRule
 
 if TYPE_CHECKING:
     import gymnasium
 
-SuccessRule = Literal["auto", "survival", "termination"]
-
-Flags = NDArray[np.bool_]
+RewardSource = Literal["env", "success"]
+REWARDS: tuple[RewardSource, ...] = ("env", "success")
 Obs = dict[str, NDArray[Any]]
 
 
@@ -34,10 +35,16 @@ class Parts(NamedTuple):
     env: AnyVectorEnv
     leaves: tuple[Leaf, ...]
     codec: ActionCodec
-    control_dt_s: float
+    control_dt_s: float | None
     limit_steps: int | None
     """Steps after which the sim truncates; None where the environment does or nothing does."""
-    success: SuccessRule
+    judge: Judge
+    reward: RewardSource
+    """The environment's own, or 1 where there is success and 0 elsewhere."""
+    end_at_success: bool
+    """Whether the sim ends an episode at its first success."""
+    reasons: Mapping[str, str]
+    """Why it lacks capabilities."""
 
 
 class GymnasiumSim:
@@ -63,7 +70,8 @@ class GymnasiumSim:
         self.action_spec: Spec = parts.codec.spec
         self._leaves = parts.leaves
         self._decode = parts.codec.decode
-        self._success_rule: SuccessRule = parts.success
+        self.reasons: Mapping[str, str] = parts.reasons
+        self._judge, self._reward_source, self._end_at_success = parts.judge, parts.reward, parts.end_at_success
         self._bounds = ActionBounds(self.action_spec, num_envs, f"gym/{parts.env_id}")
         self._seed = seed
         self._steps: NDArray[np.int64] = np.zeros(num_envs, np.int64)
@@ -117,11 +125,13 @@ class GymnasiumSim:
             " expected a finite number"
         )
 
-    def _success(self, said: NDArray[Any], given: Flags, terminated: Flags, truncated: Flags) -> Flags:
-        if self._success_rule == "termination":
-            return terminated & ~truncated
-        survived = truncated & ~terminated
-        return survived if self._success_rule == "survival" else np.where(given, said.astype(bool), survived)
+    @property
+    def success_rule(self) -> SuccessRule:
+        """By what rule episodes are successes."""
+        return self._judge.rule()
+
+    def _rewarded(self, reward: NDArray[np.float32], success: Flags) -> NDArray[np.float32]:
+        return reward if self._reward_source == "env" else success.astype(np.float32)
 
 
 def tensors(arrays: Obs) -> dict[str, Tensor]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
-from types import ModuleType
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -13,17 +11,20 @@ import gymnasium as gym
 from robotrl.errors import ConfigError, nearest, out_of_range
 from robotrl.sims.gymnasium_sim.faults import EnvironmentFault, Foreign, line
 from robotrl.sims.gymnasium_sim.telling import Telling
+from robotrl.user_module import beside_the_user, user_module
 
 ENDLESS = 2**31 - 1
 """Steps of an episode whose environment counts for itself and must be given a limit."""
 EXPECTED = "MODULE:CALLABLE, several with commas between them"
 
 
-class Wrapping(NamedTuple):
-    """A wrapper that the user asked for."""
-
-    name: str
-    apply: Callable[[gym.Env[Any, Any]], Any]
+Wrapper = Callable[[gym.Env[Any, Any]], Any]
+MADE_BY_US = {
+    "max_episode_steps": "expected the option limit_steps",
+    "id": "expected it in the sim's name, gym/ID",
+    "disable_env_checker": "expected without it, it is no argument of the environment",
+}
+"""Arguments of `gymnasium.make` that the user cannot give among those of the environment."""
 
 
 class Recipe(NamedTuple):
@@ -31,35 +32,44 @@ class Recipe(NamedTuple):
 
     env_id: str
     kwargs: Mapping[str, Any]
-    wrappers: tuple[Wrapping, ...] = ()
-    """The first is the innermost."""
+    wrappers: tuple[str, ...] = ()
+    """ "MODULE:CALLABLE" each; the first is the innermost."""
     telling: Telling | None = None
     """What it is told in words."""
+    success_keys: tuple[str, ...] = ()
+    """Where in `info` success is said."""
 
 
 def known_id(env_id: str) -> str:
-    """Return `env_id` if Gymnasium knows it; "module:ID" imports the module first.
+    """Return `env_id` if Gymnasium knows it; "module:ID" imports the module first, which may lie beside the user.
 
     Raises:
-        ConfigError: it does not; the nearest id is given.
+        ConfigError: it does not, or the module cannot be imported; the nearest id is given.
     """
-    module, name = env_id.rpartition(":")[0], bare(env_id)
+    module, colon, name = env_id.rpartition(":")
+    before = set(gym.registry)
+    if colon:
+        user_module(module, f"sim 'gym/{env_id}'")
     try:
-        if module:
-            importlib.import_module(module)
         gym.spec(name)
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"sim 'gym/{env_id}' needs the module {error.name!r}, which is not installed") from error
     except gym.error.Error as error:
-        stem = name.rpartition("-v")[0] or name
-        versions = [known for known in gym.registry if known.rpartition("-v")[0] == stem]
-        close = max(versions, key=_version) if versions else nearest(name, gym.registry)
-        hint = f"did you mean 'gym/{close}'? " if close and not module else ""
-        raise ConfigError(
-            f"sim 'gym/{env_id}' is unknown: {hint}`gymnasium.pprint_registry()` lists the ids,"
-            " and 'gym/MODULE:ID' imports a module that registers more"
-        ) from error
+        raise ConfigError(f"sim 'gym/{env_id}' is unknown: {_hint(name, module, before)}") from error
     return env_id
+
+
+def _hint(name: str, module: str, before: set[str]) -> str:
+    """What the user may have meant by an id that Gymnasium does not know."""
+    stem = name.rpartition("-v")[0] or name
+    versions = [known for known in gym.registry if known.rpartition("-v")[0] == stem]
+    close = max(versions, key=_version) if versions else nearest(name, gym.registry)
+    near = f"did you mean 'gym/{module}{':' if module else ''}{close}'? " if close else ""
+    if module:
+        added = sorted(set(gym.registry) - before)
+        told = f"importing {module} registered {', '.join(added) or 'no environment (or had done so before)'}"
+        return f"{near}{told}: expected one that it registers, by gymnasium.register(id=...)"
+    return (
+        f"{near}`gymnasium.pprint_registry()` lists the ids, and 'gym/MODULE:ID' imports a module that registers more"
+    )
 
 
 def bare(env_id: str) -> str:
@@ -72,8 +82,8 @@ def _version(env_id: str) -> int:
     return int(digits) if digits.isdecimal() else -1
 
 
-def wrappings(given: Any) -> tuple[Wrapping, ...]:
-    """The wrappers that the option `wrapper` names.
+def wrappings(given: Any) -> tuple[str, ...]:
+    """The names of wrappers that the option `wrapper` holds; each can be loaded.
 
     Args:
         given: "MODULE:CALLABLE", several with commas between them, or a list of such; None is none.
@@ -86,14 +96,22 @@ def wrappings(given: Any) -> tuple[Wrapping, ...]:
     names: Any = given.split(",") if isinstance(given, str) else given
     if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
         raise out_of_range("wrapper", given, EXPECTED)
-    return tuple(_wrapping(name.strip()) for name in names)
+    out = tuple(name.strip() for name in names)
+    for name in out:
+        load_wrapper(name)
+    return out
 
 
-def _wrapping(name: str) -> Wrapping:
+def load_wrapper(name: str) -> Wrapper:
+    """The wrapper called "MODULE:CALLABLE"; the module may lie beside the user.
+
+    Raises:
+        ConfigError: see `wrappings`.
+    """
     module_name, _, attribute = name.partition(":")
     if not module_name or not attribute:
         raise out_of_range("wrapper", name, EXPECTED)
-    module = _module(name, module_name)
+    module = user_module(module_name, f"wrapper is {name!r}")
     found = getattr(module, attribute, None)
     if found is None:
         close = nearest(attribute, [known for known in vars(module) if not known.startswith("_")])
@@ -101,20 +119,23 @@ def _wrapping(name: str) -> Wrapping:
         raise ConfigError(f"wrapper is {name!r}: {module_name} has no {attribute!r}: {hint}expected {EXPECTED}")
     if not callable(found):
         raise ConfigError(f"wrapper is {name!r}, of type {type(found).__name__}: expected a callable")
-    return Wrapping(name, found)
+    return found
 
 
-def _module(name: str, module: str) -> ModuleType:
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"wrapper is {name!r}: the module {error.name!r} is not installed: expected {EXPECTED}"
-        ) from error
-    except Exception as error:  # foreign code
-        raise ConfigError(
-            f"wrapper is {name!r}: importing {module} raised {type(error).__name__}: {line(error)}"
-        ) from error
+def checked_kwargs(kwargs: Any) -> dict[str, Any]:
+    """The option `kwargs`: what the user hands to the environment.
+
+    Raises:
+        ConfigError: it has no names, or one that is not the environment's.
+    """
+    if kwargs is None:
+        return {}
+    if not isinstance(kwargs, Mapping) or not all(isinstance(name, str) for name in kwargs):
+        raise out_of_range("kwargs", kwargs, 'arguments by name, e.g. {"size": 5}')
+    for name, instead in MADE_BY_US.items():
+        if name in kwargs:
+            raise ConfigError(f"kwargs holds {name!r}: {instead}")
+    return dict(kwargs)
 
 
 @contextmanager
@@ -124,14 +145,21 @@ def making(env_id: str, kwargs: Mapping[str, Any]) -> Generator[None]:
         yield
     except (gym.error.DependencyNotInstalled, ImportError) as error:
         raise ConfigError(f"sim 'gym/{env_id}' needs a package that is not installed: {line(error)}") from error
-    except TypeError as error:
-        raise ConfigError(f"sim 'gym/{env_id}': option kwargs is {dict(kwargs)}: {line(error)}") from error
     except Exception as error:
-        raise EnvironmentFault(f"gym/{env_id}: making it raised {type(error).__name__}: {line(error)}") from error
+        told = f"{type(error).__name__}: {line(error)}"
+        if isinstance(error, TypeError) and kwargs:
+            raise ConfigError(f"sim 'gym/{env_id}': option kwargs is {dict(kwargs)}: {told}") from error
+        raise EnvironmentFault(f"gym/{env_id}: making it raised {told}") from error
 
 
 def make_single(recipe: Recipe, render_mode: str | None = None) -> gym.Env[Any, Any]:
     """One environment in its wrappers, without Gymnasium's time limit: the sim keeps that itself.
+
+    Nothing reaches its constructor that was not asked for.
+
+    Args:
+        recipe: how it is made.
+        render_mode: for pictures; None hands over what the user's arguments say, or nothing.
 
     Raises:
         ConfigError: a package that it needs is missing, an argument that it does not take, or a wrapper that gave no
@@ -139,23 +167,19 @@ def make_single(recipe: Recipe, render_mode: str | None = None) -> gym.Env[Any, 
         EnvironmentFault: making or wrapping it raised anything else.
     """
     # a process that was not forked has yet to import the module
-    env_id, kwargs = known_id(recipe.env_id), recipe.kwargs
-    with making(env_id, kwargs):
-        env = gym.make(
-            env_id,
-            max_episode_steps=_no_limit(env_id),
-            disable_env_checker=True,
-            render_mode=render_mode,
-            **kwargs,
-        )
-    for wrapping in recipe.wrappers:
-        with Foreign(f"wrapper {wrapping.name}", lambda what: EnvironmentFault(f"gym/{env_id}: {what}")):
-            wrapped = wrapping.apply(env)
-        if not isinstance(wrapped, gym.Env):
-            raise ConfigError(
-                f"wrapper is {wrapping.name!r}, which gave {type(wrapped).__name__}: expected a gymnasium.Env"
-            )
-        env = wrapped
+    env_id = known_id(recipe.env_id)
+    kwargs = {**recipe.kwargs, **({} if render_mode is None else {"render_mode": render_mode})}
+    named = ":" in env_id or bool(recipe.wrappers)
+    # what it makes may import further modules of the user
+    with beside_the_user() if named else nullcontext():
+        with making(env_id, recipe.kwargs):
+            env = gym.make(bare(env_id), max_episode_steps=_no_limit(env_id), disable_env_checker=True, **kwargs)
+        for name in recipe.wrappers:
+            with Foreign(f"wrapper {name}", lambda what: EnvironmentFault(f"gym/{env_id}: {what}")):
+                wrapped = load_wrapper(name)(env)
+            if not isinstance(wrapped, gym.Env):
+                raise ConfigError(f"wrapper is {name!r}, which gave {type(wrapped).__name__}: expected a gymnasium.Env")
+            env = wrapped
     return env
 
 

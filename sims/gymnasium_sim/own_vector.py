@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from robotrl.errors import unknown
-from robotrl.sims.gymnasium_sim.base import Flags, GymnasiumSim, Obs, Parts, step_of, tensors
+from robotrl.sims.gymnasium_sim.base import GymnasiumSim, Obs, Parts, step_of, tensors
 from robotrl.sims.gymnasium_sim.faults import EnvironmentFault, Foreign
 from robotrl.sims.gymnasium_sim.spaces import pick
+from robotrl.sims.gymnasium_sim.success import Flags, flag_of
 from robotrl.spec import Step
 
 
@@ -53,6 +54,7 @@ class OwnVectorEnv(GymnasiumSim):
         self._seeded = True
         self._steps[:] = 0
         self._waiting[:] = False
+        self._judge.restart()
         with self._resetting:
             out = self.env.reset(seed=seed)
         observation, _ = out
@@ -71,7 +73,10 @@ class OwnVectorEnv(GymnasiumSim):
         terminated, truncated = (
             self._vector(name, value).astype(bool) for name, value in (("terminated", ended), ("truncated", cut))
         )
-        success = self._success_of(infos, terminated, truncated)
+        said, given = self._said_of(infos)
+        lost = np.zeros(self.num_envs, bool)
+        success = self._judge.judged(said, given, reward, terminated, truncated, lost)
+        reward = self._rewarded(reward, success)
         if self._mode is AutoresetMode.NEXT_STEP:
             return self._one_step_late(obs, reward, terminated, truncated, success)
         done = terminated | truncated
@@ -86,6 +91,7 @@ class OwnVectorEnv(GymnasiumSim):
                 observation, _ = out
                 obs = self._batch(observation)
             self._steps[final_ids] = 0
+            self._judge.restart(final_ids)
         return step_of(obs, reward, terminated, truncated, final, final_ids, success, np.full(self.num_envs, -1))
 
     def _one_step_late(self, obs: Obs, reward: Any, terminated: Flags, truncated: Flags, success: Flags) -> Step:
@@ -98,6 +104,7 @@ class OwnVectorEnv(GymnasiumSim):
         self._late = {"terminated": terminated, "truncated": truncated, "success": success}
         self._held = {key: value.copy() for key, value in obs.items()}
         self._steps[final_ids] = 0
+        self._judge.restart(final_ids)
         none = np.zeros(self.num_envs, bool)
         shown = {name: late.get(name, none) & reported for name in self._late}
         # what an environment says of success in the middle of an episode stays where it is
@@ -126,19 +133,44 @@ class OwnVectorEnv(GymnasiumSim):
             raise self._fault(f"{name} has shape {array.shape}: expected {(self.num_envs,)}")
         return array
 
-    def _success_of(self, infos: Mapping[str, Any], terminated: Flags, truncated: Flags) -> Flags:
-        """Success from `infos`, those of episodes that ended from `final_info`."""
+    def _said_of(self, infos: Mapping[str, Any]) -> tuple[Flags, Flags]:
+        """(N,) what `infos` say of success, and where; of episodes that ended what `final_info` says."""
+        said, given = self._flags_in(infos)
+        final: Any = infos.get("final_info") if self._mode is AutoresetMode.SAME_STEP else None
+        if final is None:
+            return said, given
+        last, there = self._flags_in(final) if isinstance(final, Mapping) else self._flags_of_rows(final)
+        return np.where(there, last, said), given | there
+
+    def _flags_in(self, infos: Mapping[str, Any]) -> tuple[Flags, Flags]:
+        """Flags (N,) of infos that have an array by key, and where they are given, which "_KEY" masks."""
         said, given = np.zeros(self.num_envs, bool), np.zeros(self.num_envs, bool)
-        sources = [infos]
-        if self._mode is AutoresetMode.SAME_STEP and isinstance(infos.get("final_info"), Mapping):
-            sources.append(infos["final_info"])
-        for source in sources:
-            for key in ("is_success", "success"):
-                if key in source and np.shape(source[key]) == (self.num_envs,):
-                    mask = np.asarray(source.get(f"_{key}", np.ones(self.num_envs)), bool)
-                    said = np.where(mask, np.asarray(source[key]).astype(bool), said)
-                    given |= mask
-        return self._success(said, given, terminated, truncated)
+        for key in self._judge.signal.keys:
+            if key not in infos:
+                continue
+            values, mask = np.asarray(infos[key]), np.asarray(infos.get(f"_{key}", True), bool)
+            if values.shape[:1] != (self.num_envs,):
+                raise self._fault(f"info[{key!r}] has shape {values.shape}: expected {(self.num_envs,)}")
+            for row in np.flatnonzero(np.broadcast_to(mask, self.num_envs) & ~given):
+                self._note(said, given, row, values[row], key)
+        return said, given
+
+    def _flags_of_rows(self, rows: Any) -> tuple[Flags, Flags]:
+        """The same of a list of one dict for each row, None where there is none."""
+        said, given = np.zeros(self.num_envs, bool), np.zeros(self.num_envs, bool)
+        for row, info in enumerate(rows):
+            for key in self._judge.signal.keys:
+                if isinstance(info, Mapping) and key in info and not given[row]:
+                    self._note(said, given, row, info[key], key)
+        return said, given
+
+    def _note(self, said: Flags, given: Flags, row: Any, value: Any, key: str) -> None:
+        try:
+            flag = flag_of(value, f"env {row}: info[{key!r}]")
+        except ValueError as error:
+            raise self._fault(str(error)) from error
+        if flag is not None:
+            said[row], given[row] = flag, True
 
     def _final_of(self, infos: Mapping[str, Any], rows: NDArray[np.int64]) -> Obs:
         found = infos.get("final_obs")

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from robotrl.errors import CapabilityError, check_at_least, out_of_range, unknown
 from robotrl.sims import starts
-from robotrl.sims.gymnasium_sim.base import Flags, GymnasiumSim, Obs, Parts, step_of, tensors
+from robotrl.sims.gymnasium_sim.base import GymnasiumSim, Obs, Parts, step_of, tensors
+from robotrl.sims.gymnasium_sim.success import Flags
 from robotrl.sims.gymnasium_sim.words import said
-from robotrl.spec import INSTRUCTION, Split, Step
+from robotrl.spec import INSTRUCTION, Split, Step, why_lacking
 
 RESET_OPTIONS = ("state_ids", "stagger")
 
@@ -51,6 +52,7 @@ class SingleEnvs(GymnasiumSim):
         for name in given:
             raise unknown("reset option", name, RESET_OPTIONS)
         self._steps[:] = 0
+        self._judge.restart()
         self._ids[:] = self._starts.take(self.num_envs)
         observation, _ = self._call(self.env.reset, seed=self._ids.tolist())
         if stagger and self.limit_steps is not None:
@@ -79,7 +81,13 @@ class SingleEnvs(GymnasiumSim):
             truncated |= (self._steps >= self.limit_steps) & ~terminated
         none = np.zeros(self.num_envs, bool)
         lost = np.asarray(infos.get("lost", none), bool)
-        success = self._success(infos.get("success", none), infos.get("_success", none), terminated, truncated) & ~lost
+        said, given = (np.asarray(infos.get(key, none), bool) for key in ("success", "_success"))
+        success = self._judge.judged(said, given, reward, terminated, truncated, lost)
+        reward = self._rewarded(reward, success)
+        if self._end_at_success:
+            # both flags at once would mean failure
+            terminated |= success
+            truncated &= ~success
         state_id = self._reported_ids()
         done = terminated | truncated
         final_ids = np.flatnonzero(done)
@@ -93,6 +101,7 @@ class SingleEnvs(GymnasiumSim):
         fresh = done & ~lost
         self._ids[fresh] = self._starts.take(int(fresh.sum()))
         self._steps[done] = 0
+        self._judge.restart(done)
         observation, _ = self._call(self.env.reset, seed=self._ids.tolist(), options={"reset_mask": done})
         return self._converted(observation)
 
@@ -100,9 +109,7 @@ class SingleEnvs(GymnasiumSim):
         return np.full(self.num_envs, -1)
 
     def _checked_ids(self, ids: Any) -> list[int]:
-        raise CapabilityError(
-            f"sim 'gym/{self.env_id}' lacks HasStateIds: the environment does not start the same way from the same seed"
-        )
+        raise CapabilityError(f"sim 'gym/{self.env_id}' lacks HasStateIds{why_lacking(self, 'HasStateIds')}")
 
 
 class NumberedEnvs(SingleEnvs):

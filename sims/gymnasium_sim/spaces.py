@@ -1,7 +1,7 @@
 """Gymnasium's spaces as array specs, and arrays between the two.
 
-An observation space becomes named arrays (`leaves`); an action space becomes one flat vector (`action_codec`).
-Everything here is about data: nothing steps.
+An observation space becomes named arrays (`leaves`); action spaces are in `commands`. Everything here is about data:
+nothing steps.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
-from robotrl.errors import ConfigError, unknown
+from robotrl.errors import ConfigError
 from robotrl.sims.gymnasium_sim.words import Words
 from robotrl.spec import INSTRUCTION, Spec
 
@@ -24,8 +24,15 @@ UNIT_UNKNOWN = "?"
 """Gymnasium's spaces carry no units."""
 STATE = "state"
 """The array of a space that has no parts."""
-LARGEST = 1e30
-"""Bounds of an action beyond this are none."""
+FEW = 16
+"""Channels of a picture at most; a side of a picture is longer."""
+COLOURS = (1, 3, 4)
+"""Counts of channels that leave no doubt."""
+MOST_VALUES = 4096
+"""Values of a category at most: each is a column."""
+EXACT = 2**24
+"""Whole numbers up to this are exact in float32."""
+BY_WRAPPER = "a wrapper (option wrapper=MODULE:CALLABLE) can make one of it"
 
 
 class Leaf(NamedTuple):
@@ -40,22 +47,16 @@ class Leaf(NamedTuple):
     spec: Spec
     convert: Callable[[Array], Array]
     """(N, *raw_shape) as the environment gives it to (N, *spec.shape)."""
-
-
-class ActionCodec(NamedTuple):
-    """The flat action of the sim, and what it becomes."""
-
-    spec: Spec
-    decode: Callable[[Array], Array]
-    """(N, A) within the bounds of `spec` to the batch that the environment takes."""
+    note: str = ""
+    """What was done to it that its user should know."""
 
 
 def leaves(space: Space[Any], top: str = STATE, structure: Mapping[str, int] | None = None) -> tuple[Leaf, ...]:
     """The arrays of an observation space, in the space's order.
 
-    Box: float32 of the same shape; images (integers of one byte with two axes or more) stay as they are. Discrete and
-    MultiDiscrete: one column a value, 1 where it holds. MultiBinary: zeros and ones. Words: their numbers. Dict and
-    Tuple: one array for each part; names of nested parts are joined with "_".
+    Box: float32 of the same shape; bytes of three axes are pictures, channels last, and those of two long axes pictures
+    of one channel. Discrete and MultiDiscrete: one column a value, 1 where it holds. MultiBinary: zeros and ones.
+    Words: their numbers. Dict and Tuple: one array for each part; names of nested parts are joined with "_".
 
     Args:
         space: the space of one environment.
@@ -63,10 +64,13 @@ def leaves(space: Space[Any], top: str = STATE, structure: Mapping[str, int] | N
         structure: groups of columns with their lengths, in order, that name the columns of a flat Box.
 
     Raises:
-        ConfigError: a space of another kind, or two parts with one name.
+        ConfigError: a space of another kind, one that no policy can read (see docs/sims/gymnasium.md), no part, or two
+            parts with one name.
     """
     found = tuple(_walk(space, (), top, structure))
     keys = [leaf.key for leaf in found]
+    if not keys:
+        raise ConfigError(f"observation is a {type(space).__name__} space without parts: expected one or more")
     for key in keys:
         if keys.count(key) > 1:
             raise ConfigError(f"observation space has two parts that are called {key!r}: expected distinct names")
@@ -101,47 +105,116 @@ def _walk(space: Space[Any], path: Path, top: str, structure: Mapping[str, int] 
     if isinstance(space, spaces.Box):
         return [_box(space, path, key, structure)]
     if isinstance(space, spaces.Discrete):
-        start, n = int(space.start), int(space.n)
+        start, n = int(space.start), _countable(key, int(space.n))
         names = tuple(f"{key}_is_{start + i}" for i in range(n))
         return [Leaf(key, path, (), _flags(names), lambda raw: one_hot(raw[:, None], (start,), (n,)))]
     if isinstance(space, spaces.MultiDiscrete):
         return [_multi_discrete(space, path, key)]
     if isinstance(space, spaces.MultiBinary):
-        width = int(np.prod(space.shape))
+        width = _countable(key, int(np.prod(space.shape)))
         names = tuple(f"{key}_{i}" for i in range(width))
         return [
             Leaf(key, path, space.shape, _flags(names), lambda raw: raw.reshape(len(raw), width).astype(np.float32))
         ]
-    kinds = ("Box", "Dict", "Discrete", "MultiBinary", "MultiDiscrete", "Tuple")
-    raise unknown(f"observation {key!r}: kind of space", type(space).__name__, kinds)
+    raise ConfigError(
+        f"observation {key!r} is a {type(space).__name__} space: expected Box, Discrete, MultiDiscrete, MultiBinary, or"
+        f" Dict or Tuple of these; {BY_WRAPPER}"
+    )
+
+
+def _countable(key: str, count: int) -> int:
+    """A number of columns that is not absurd.
+
+    Raises:
+        ConfigError: it is.
+    """
+    if not 1 <= count <= MOST_VALUES:
+        raise ConfigError(
+            f"observation {key!r} has {count} values, and each would be a column: expected 1 to {MOST_VALUES};"
+            f" {BY_WRAPPER}"
+        )
+    return count
 
 
 def _box(space: spaces.Box, path: Path, key: str, structure: Mapping[str, int] | None) -> Leaf:
-    image = space.dtype.itemsize == 1 and len(space.shape) >= 2
+    if not all(space.shape):
+        raise ConfigError(
+            f"observation {key!r} has shape {space.shape}, no element: expected one or more; {BY_WRAPPER}"
+        )
+    dtype = np.dtype(space.dtype or np.float32)
+    if dtype == np.uint8 and len(space.shape) == 3:
+        return _picture(space, path, key)
+    if dtype == np.uint8 and len(space.shape) == 2 and min(space.shape) > FEW:
+        return _bytes(space, path, key, lambda raw: raw[..., None])
+    if len(space.shape) > 2:
+        expected = "bytes (uint8) of three axes, a picture, or numbers of one or two"
+        raise ConfigError(
+            f"observation {key!r} is {dtype} of shape {space.shape}: expected {expected}; {BY_WRAPPER}, such as"
+            " gymnasium.wrappers:FlattenObservation where they are numbers"
+        )
+    if dtype.kind in "iu" and dtype.itemsize > 2 and _beyond(space):
+        raise ConfigError(
+            f"observation {key!r} is {dtype} with bounds {space.low.min()} to {space.high.max()}: expected within"
+            f" +-{EXACT}, beyond which float32 rounds whole numbers; {BY_WRAPPER}"
+        )
     shape = space.shape or (1,)
     width = shape[-1]
     names = tuple(f"{key}_{i}" for i in range(width))
     if structure is not None and len(shape) == 1 and sum(structure.values()) == width:
         names = tuple(f"{group}_{i}" for group, length in structure.items() for i in range(length))
-    # a spec has one bound for each element of the last axis: the widest over the other axes
-    rows = space.low.reshape(-1, width), space.high.reshape(-1, width)
-    dtype = str(space.dtype) if image else "float32"
-    low, high = rows[0].min(axis=0), rows[1].max(axis=0)
-    if not image:
-        low, high = low.astype(np.float32), high.astype(np.float32)
-    spec = Spec(
-        shape=shape,
-        names=names,
-        units=(UNIT_UNKNOWN,) * width,
-        low=tuple(float(bound) for bound in low),
-        high=tuple(float(bound) for bound in high),
-        dtype=dtype,
+    low, high = _bounds(space.low.reshape(-1, width), space.high.reshape(-1, width))
+    spec = Spec(shape=shape, names=names, units=(UNIT_UNKNOWN,) * width, low=low, high=high)
+    return Leaf(key, path, space.shape, spec, lambda raw: raw.reshape(len(raw), *shape).astype(np.float32))
+
+
+def _beyond(space: spaces.Box) -> bool:
+    return bool(max(abs(int(space.low.min())), abs(int(space.high.max()))) > EXACT)
+
+
+def _bounds(low: Array, high: Array) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """One bound for each element of the last axis of (rows, D): the widest over the rows; beyond float32 is none."""
+    with np.errstate(over="ignore"):
+        ends = low.min(axis=0).astype(np.float32), high.max(axis=0).astype(np.float32)
+    return tuple(float(bound) for bound in ends[0]), tuple(float(bound) for bound in ends[1])
+
+
+def _picture(space: spaces.Box, path: Path, key: str) -> Leaf:
+    """Bytes of three axes: channels last, or turned so that they are.
+
+    Raises:
+        ConfigError: no axis, or more than one, can be the channels.
+    """
+    first, _, last = space.shape
+    in_front, behind = first <= FEW, last <= FEW
+    doubtful = in_front and behind and last not in COLOURS and first in COLOURS
+    if doubtful or not (in_front or behind):
+        why = "its first axis may be the channels, too" if doubtful else f"no end of it has {FEW} or fewer"
+        raise ConfigError(
+            f"observation {key!r} is bytes of shape {space.shape}: expected a picture (height, width, channels), and"
+            f" {why}; a wrapper (option wrapper=MODULE:CALLABLE) that calls numpy.moveaxis puts channels last"
+        )
+    if behind:
+        return _bytes(space, path, key, lambda raw: raw)
+    turned = _bytes(space, path, key, lambda raw: raw.transpose(0, 2, 3, 1))
+    return turned._replace(
+        note=f"observation {key!r} of shape {space.shape} is taken as {first} channels in front of a picture, and"
+        f" turned to {turned.spec.shape}, channels last"
     )
-    return Leaf(key, path, space.shape, spec, lambda raw: raw.reshape(len(raw), *shape).astype(dtype))
+
+
+def _bytes(space: spaces.Box, path: Path, key: str, turn: Callable[[Array], Array]) -> Leaf:
+    """A picture that is made from bytes (N, *space.shape) by `turn`."""
+    low, high = (turn(bounds[None]).reshape(-1, turn(bounds[None]).shape[-1]) for bounds in (space.low, space.high))
+    shape = turn(space.low[None]).shape[1:]
+    ends = _bounds(low, high)
+    names = tuple(f"{key}_{i}" for i in range(shape[-1]))
+    spec = Spec(shape, names, (UNIT_UNKNOWN,) * shape[-1], *ends, dtype="uint8")
+    return Leaf(key, path, space.shape, spec, lambda raw: np.array(turn(raw), np.uint8, order="C"))
 
 
 def _multi_discrete(space: spaces.MultiDiscrete, path: Path, key: str) -> Leaf:
     counts = tuple(int(n) for n in space.nvec.flat)
+    _countable(key, sum(counts))
     starts = tuple(int(start) for start in space.start.flat)
     names = tuple(
         f"{key}_{i}_is_{start + value}"
@@ -183,83 +256,3 @@ def one_hot(values: Array, starts: Sequence[int], counts: Sequence[int]) -> Arra
     out = np.zeros((len(values), sum(counts)), np.float32)
     out[np.arange(len(values))[:, None], rows + offsets] = 1.0
     return out
-
-
-def action_codec(space: Space[Any], bound: float | None = None) -> ActionCodec:
-    """The flat action of an action space.
-
-    Box: its elements, rounded where they are whole numbers. Discrete: a score in -1 to 1 for each value, the highest
-    acts (the first of equals); MultiDiscrete: likewise for each of its parts. MultiBinary: a score for each, above zero
-    means 1.
-
-    Args:
-        space: the action space of one environment.
-        bound: what stands in for infinite bounds of a Box.
-
-    Raises:
-        ConfigError: infinite bounds without `bound`, or a space of another kind.
-    """
-    if isinstance(space, spaces.Box):
-        return _box_action(space, bound)
-    if isinstance(space, spaces.Discrete):
-        start, n = int(space.start), int(space.n)
-        dtype = space.dtype
-        spec = _scores(tuple(f"score_{start + i}" for i in range(n)))
-        return ActionCodec(spec, lambda flat: (flat.argmax(axis=1) + start).astype(dtype))
-    if isinstance(space, spaces.MultiDiscrete):
-        return _multi_discrete_action(space)
-    if isinstance(space, spaces.MultiBinary):
-        shape, dtype = space.shape, space.dtype
-        spec = _scores(tuple(f"score_{i}" for i in range(int(np.prod(shape)))))
-        return ActionCodec(spec, lambda flat: (flat > 0).reshape(len(flat), *shape).astype(dtype))
-    kinds = ("Box", "Discrete", "MultiBinary", "MultiDiscrete")
-    raise unknown("action: kind of space", type(space).__name__, kinds)
-
-
-def _box_action(space: spaces.Box, bound: float | None) -> ActionCodec:
-    low, high = space.low.reshape(-1).astype(np.float64), space.high.reshape(-1).astype(np.float64)
-    # some environments write the largest float32 for "no bound"
-    open_low, open_high = np.abs(low) > LARGEST, np.abs(high) > LARGEST
-    if (open_low | open_high).any():
-        if bound is None:
-            column = int(np.nonzero(open_low | open_high)[0][0])
-            raise ConfigError(
-                f"action {column} has bounds {low[column]:g} to {high[column]:g}: expected finite ones; the option"
-                " action_bound=B stands in for infinite ones"
-            )
-        low, high = np.where(open_low, -bound, low), np.where(open_high, bound, high)
-    width, shape, dtype = len(low), space.shape, np.dtype(space.dtype or np.float32)
-    spec = Spec(
-        shape=(width,),
-        names=tuple(f"action_{i}" for i in range(width)),
-        units=(UNIT_UNKNOWN,) * width,
-        low=tuple(float(np.float32(value)) for value in low),
-        high=tuple(float(np.float32(value)) for value in high),
-    )
-    whole = np.issubdtype(dtype, np.integer)
-
-    def decode(flat: Array) -> Array:
-        return (np.round(flat) if whole else flat).reshape(len(flat), *shape).astype(dtype)
-
-    return ActionCodec(spec, decode)
-
-
-def _multi_discrete_action(space: spaces.MultiDiscrete) -> ActionCodec:
-    counts = [int(n) for n in space.nvec.flat]
-    starts = [int(start) for start in space.start.flat]
-    names = [
-        f"score_{i}_{start + v}" for i, (n, start) in enumerate(zip(counts, starts, strict=True)) for v in range(n)
-    ]
-    edges = np.cumsum(counts)[:-1]
-    shape, dtype = space.shape, space.dtype
-
-    def decode(flat: Array) -> Array:
-        best = [part.argmax(axis=1) + start for part, start in zip(np.split(flat, edges, 1), starts, strict=True)]
-        return np.stack(best, axis=1).reshape(len(flat), *shape).astype(dtype)
-
-    return ActionCodec(_scores(names), decode)
-
-
-def _scores(names: Sequence[str]) -> Spec:
-    width = len(names)
-    return Spec((width,), tuple(names), ("1",) * width, (-1.0,) * width, (1.0,) * width)

@@ -80,18 +80,19 @@ class Teller:
     Args:
         env: the environment.
         telling: what it is told; None where nothing is.
+        space: its observation space.
 
     Raises:
         ConfigError: the observation has a text and there is no vocabulary, or it has a part called "instruction" while
             the instruction comes from elsewhere.
     """
 
-    def __init__(self, env: gym.Env[Any, Any], telling: Telling | None) -> None:
+    def __init__(self, env: gym.Env[Any, Any], telling: Telling | None, space: gym.Space[Any]) -> None:
         self._env, self._telling = env, telling
-        self._texts = texts(env.observation_space)
-        self._parted = isinstance(env.observation_space, spaces.Dict)
+        self._texts = texts(space)
+        self._parted = isinstance(space, spaces.Dict)
         self._numbers: Numbers | None = None
-        self.space = told_space(env.observation_space, telling)
+        self.space = told_space(space, telling)
         """Of observations with words."""
 
     def started(self, observation: Any, info: Any) -> Any:

@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 Obs = dict[str, NDArray[Any]]
 
 
-def space_of(spec: Spec) -> gym.spaces.Box:
-    """The Gymnasium space of an array spec."""
+def space_of(spec: Spec) -> gym.spaces.Box | gym.spaces.MultiDiscrete:
+    """The Gymnasium space of an array spec; MultiDiscrete of an action whose elements are categories."""
+    if spec.choices is not None:
+        return gym.spaces.MultiDiscrete(spec.choices)
     dtype = np.dtype(spec.dtype)
     shape = np.broadcast_to(np.zeros(()), spec.shape).shape
     low = np.broadcast_to(np.asarray(spec.low, dtype), shape)
@@ -73,14 +75,15 @@ class _View(ABC):
             raise CapabilityError(f"{self._what} needs the last observation: this sim lacks it (HasFinalObs)")
         self.sim: VecSim = sim
         modes = ["rgb_array"] if isinstance(sim, HasCamera) else []
-        self.metadata: dict[str, Any] = {"render_modes": modes, "render_fps": round(1 / sim.control_dt_s)}
+        rate = {} if sim.control_dt_s is None else {"render_fps": round(1 / sim.control_dt_s)}
+        self.metadata: dict[str, Any] = {"render_modes": modes, **rate}
         self.render_mode = render_mode
         spaces: dict[str, gym.Space[Any]] = {key: space_of(spec) for key, spec in sim.observation_spec.items()}
         self._adopt(gym.spaces.Dict(spaces), space_of(sim.action_spec))
         self._pictures = _Pictures(sim, render_mode, camera, width, height)
 
     @abstractmethod
-    def _adopt(self, observation_space: gym.spaces.Dict, action_space: gym.spaces.Box) -> None:
+    def _adopt(self, observation_space: gym.spaces.Dict, action_space: gym.Space[Any]) -> None:
         """Take the spaces of one env.
 
         Raises:
@@ -107,7 +110,7 @@ class GymnasiumVectorEnv(_View, gym.vector.VectorEnv[Obs, NDArray[np.float32], N
 
     _what = "same-step autoreset"
 
-    def _adopt(self, observation_space: gym.spaces.Dict, action_space: gym.spaces.Box) -> None:
+    def _adopt(self, observation_space: gym.spaces.Dict, action_space: gym.Space[Any]) -> None:
         self.num_envs = self.sim.num_envs
         self.single_observation_space, self.single_action_space = observation_space, action_space
         self.observation_space = batch_space(observation_space, self.num_envs)
@@ -175,7 +178,7 @@ class GymnasiumEnv(_View, gym.Env[Any, Any]):
 
     _what = "a single environment"
 
-    def _adopt(self, observation_space: gym.spaces.Dict, action_space: gym.spaces.Box) -> None:
+    def _adopt(self, observation_space: gym.spaces.Dict, action_space: gym.Space[Any]) -> None:
         if self.sim.num_envs != 1:
             raise ConfigError(f"num_envs is {self.sim.num_envs}: expected 1 for a single environment")
         self.observation_space, self.action_space = observation_space, action_space

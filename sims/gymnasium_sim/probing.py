@@ -1,0 +1,185 @@
+"""What one environment of a kind shows of itself, found by trying."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+
+from robotrl.errors import RobotrlError
+from robotrl.sims.gymnasium_sim.faults import EnvironmentFault, Foreign, line
+from robotrl.sims.gymnasium_sim.making import Recipe, bare, make_single
+from robotrl.sims.gymnasium_sim.spaces import Leaf, pick
+from robotrl.sims.gymnasium_sim.watched import Spaces, Watched, spaces_of
+
+STEPS = 5
+"""Steps of the episode that is played twice."""
+
+
+class Probe(NamedTuple):
+    """What one environment of the kind showed of itself."""
+
+    spaces: Spaces
+    """After a reset."""
+    observation_space: gym.Space[Any]
+    """With words."""
+    structure: Mapping[str, int] | None
+    """Groups of columns of the observation, as MuJoCo's environments name them."""
+    dt_s: float | None
+    """Seconds between two actions, where it says so."""
+    limit_steps: int | None
+    differs: str
+    """Where two episodes from one seed under the same actions first differed; empty where they did not."""
+    info_keys: tuple[str, ...]
+    """Of what `step` returned."""
+    states_success: bool
+    """Whether `info` had a flag of success."""
+    draws: bool
+    """Whether it gave a picture."""
+    no_picture: str
+    """Why not, otherwise."""
+
+
+class Seen(NamedTuple):
+    """One number, array or flag of an episode."""
+
+    what: str
+    """ "step 2: observation 'state'"."""
+    value: np.ndarray[Any, Any]
+    names: tuple[str, ...]
+    """Of the elements of its last axis, where they are known."""
+
+
+def probe(recipe: Recipe, pictures: bool) -> Probe:
+    """Make one environment, play an episode's first steps twice from one seed, draw it if `pictures`, and close it.
+
+    Raises:
+        ConfigError: see `make_single` and `Teller`.
+        EnvironmentFault: it raised, or gave what its spaces do not allow.
+    """
+    spec = gym.spec(bare(recipe.env_id))
+    plain = make_single(recipe)
+    with Foreign("reset", lambda what: EnvironmentFault(f"gym/{recipe.env_id}: env 0, episode step 0: {what}")):
+        out = plain.reset(seed=0)
+    spaces = spaces_of(plain)
+    env = Watched(plain, recipe, 0, spaces)
+    # drawn once: a space that reset makes anew is not seeded
+    spaces.action.seed(0)
+    actions = [spaces.action.sample() for _ in range(STEPS)]
+    first = _played(env, env.started(out), actions)
+    second = _played(env, env.reset(seed=0), actions)
+    unwrapped: Any = plain.unwrapped
+    structure = getattr(unwrapped, "observation_structure", None)
+    named = (_seconds(getattr(unwrapped, name, None)) for name in ("dt", "control_timestep"))
+    dt_s = next(filter(None, named), None) or _rate(plain.metadata.get("render_fps"))
+    modes = plain.metadata.get("render_modes") or ()
+    env.close()
+    no_picture = _no_mode(recipe, modes)
+    if pictures and not no_picture and hasattr(unwrapped, "mujoco_renderer"):
+        no_picture = _no_graphics(os.environ, sys.platform)
+    if pictures and not no_picture:
+        no_picture = _try_picture(recipe)
+    return Probe(
+        spaces,
+        env.observation_space,
+        _groups(structure),
+        dt_s,
+        spec.max_episode_steps,
+        difference(first, second),
+        env.info_keys,
+        env.states_success,
+        pictures and not no_picture,
+        no_picture,
+    )
+
+
+def _played(env: Watched, started: tuple[Any, dict[str, Any]], actions: list[Any]) -> list[Seen]:
+    """What an episode that has just started showed under the actions."""
+    observation, _ = started
+    seen = [_part(observation, leaf, "the first") for leaf in env.leaves]
+    for i, action in enumerate(actions):
+        observation, reward, terminated, truncated, _ = env.step(action)
+        seen += [_part(observation, leaf, f"step {i + 1}:") for leaf in env.leaves]
+        ends = (("reward", reward), ("terminated", terminated), ("truncated", truncated))
+        seen += [Seen(f"step {i + 1}: {name}", np.array(value), ()) for name, value in ends]
+        if terminated or truncated:
+            break
+    return seen
+
+
+def _part(observation: Any, leaf: Leaf, when: str) -> Seen:
+    names = leaf.spec.names if leaf.raw_shape == leaf.spec.shape else ()
+    return Seen(f"{when} observation {leaf.key!r}", np.array(pick(observation, leaf.path)), names)
+
+
+def difference(first: list[Seen], second: list[Seen]) -> str:
+    """Where two episodes first differ, with both values; empty where they do not."""
+    for a, b in zip(first, second, strict=False):
+        same = (a.value == b.value) | ((a.value != a.value) & (b.value != b.value))
+        if np.all(same):
+            continue
+        place = tuple(int(i) for i in np.argwhere(~np.atleast_1d(same))[0])
+        one, other = np.atleast_1d(a.value)[place], np.atleast_1d(b.value)[place]
+        element = ""
+        if a.value.ndim:
+            element = f", {a.names[place[-1]]!r}," if a.names else f" at {list(place)}"
+        return f"{a.what}{element} was {one} and then {other}"
+    return ""
+
+
+def _no_mode(recipe: Recipe, modes: Any) -> str:
+    """Why there is no picture to try; empty where there may be one."""
+    given = recipe.kwargs.get("render_mode", "rgb_array")
+    if given != "rgb_array":
+        return f"option kwargs says render_mode {given!r}"
+    return "" if "rgb_array" in modes else "it has no render mode 'rgb_array'"
+
+
+def _try_picture(recipe: Recipe) -> str:
+    """Why the environment cannot draw itself on this machine; empty if it can."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # GLFW warns about a missing display before it fails
+            env = make_single(recipe, "rgb_array")
+            env.reset(seed=0)
+            picture: Any = env.render()
+        env.close()
+    except RobotrlError as error:
+        return f"made with render_mode 'rgb_array', which was added for pictures: {line(error)}"
+    except Exception as error:  # foreign code and graphics drivers: a missing picture must not stop a sim
+        return f"{type(error).__name__}: {line(error)}"
+    if not isinstance(picture, np.ndarray) or picture.ndim != 3 or picture.dtype != np.uint8:
+        return "render() gave no (height, width, 3) array of uint8"
+    return ""
+
+
+def _no_graphics(environ: Mapping[str, str], platform: str) -> str:
+    """Why MuJoCo's renderer has nothing to draw with; empty if it may have.
+
+    It must not be tried to find out: where there is no display, a second failure aborts the process.
+    """
+    if platform != "linux" or any(environ.get(name) for name in ("MUJOCO_GL", "DISPLAY", "WAYLAND_DISPLAY")):
+        return ""
+    return "there is no display; where EGL or OSMesa is installed, set MUJOCO_GL=egl or MUJOCO_GL=osmesa"
+
+
+def _seconds(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float | np.floating) and value > 0 else None
+
+
+def _rate(value: object) -> float | None:
+    rate = _seconds(value)
+    return None if rate is None else 1.0 / rate
+
+
+def _groups(structure: object) -> Mapping[str, int] | None:
+    """Named runs of columns; entries about what was left out of the observation are no columns."""
+    if not isinstance(structure, Mapping):
+        return None
+    items = {str(name): length for name, length in structure.items() if "skipped" not in str(name)}
+    return items if all(isinstance(length, int) for length in items.values()) else None

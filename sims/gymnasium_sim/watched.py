@@ -1,0 +1,170 @@
+"""One environment whose faults are named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+
+from robotrl.errors import ConfigError
+from robotrl.sims.gymnasium_sim.faults import EnvironmentFault, Foreign
+from robotrl.sims.gymnasium_sim.making import Recipe
+from robotrl.sims.gymnasium_sim.spaces import leaves, pick
+from robotrl.sims.gymnasium_sim.success import flag_in, flag_of
+from robotrl.sims.gymnasium_sim.telling import Teller
+
+
+class Spaces(NamedTuple):
+    """Of an environment that has been reset: some make their spaces then."""
+
+    observation: gym.Space[Any]
+    """Before words are put in."""
+    action: gym.Space[Any]
+
+
+def spaces_of(env: gym.Env[Any, Any]) -> Spaces:
+    """The spaces that an environment has now."""
+    return Spaces(env.observation_space, env.action_space)
+
+
+class Watched(gym.Wrapper[Any, Any, Any, Any]):
+    """An environment whose faults name it, the row, the episode step and the field; `info` keeps `success` alone.
+
+    Args:
+        env: the environment.
+        recipe: how it was made.
+        row: its place in the batch.
+        spaces: those that it has in every episode.
+
+    Raises:
+        ConfigError: see `Teller`.
+    """
+
+    def __init__(self, env: gym.Env[Any, Any], recipe: Recipe, row: int, spaces: Spaces) -> None:
+        super().__init__(env)
+        self._teller = Teller(env, recipe.telling, spaces.observation)
+        self.observation_space, self.action_space = self._teller.space, spaces.action
+        self._known_action_space = spaces.action
+        self.leaves = leaves(self.observation_space)
+        self.info_keys: tuple[str, ...] = ()
+        """Of what the last `step` returned."""
+        self.states_success = False
+        """Whether `info` has had a flag of success."""
+        self._env_id, self._row, self._steps = recipe.env_id, row, 0
+        self._keys = recipe.success_keys
+        self._resetting, self._stepping, self._rendering = (
+            Foreign(name, self._fault) for name in ("reset", "step", "render")
+        )
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start an episode."""
+        self._steps = 0
+        with self._resetting:
+            out = self.env.reset(seed=seed, options=options or None)
+        return self.started(out)
+
+    def started(self, out: Any) -> tuple[Any, dict[str, Any]]:
+        """What the environment's own `reset` gave, checked, and with words."""
+        observation, info = self._values("reset", out, 2)
+        self._check_action_space()
+        return self._checked(self._worded(self._teller.started, observation, info)), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Advance the environment."""
+        self._steps += 1
+        with self._stepping:
+            out = self.env.step(action)
+        observation, reward, terminated, truncated, info = self._values("step", out, 5)
+        if not isinstance(reward, float):  # np.float64 is one
+            number = np.asarray(reward)
+            if number.shape not in ((), (1,)) or number.dtype.kind not in "biuf":
+                raise self._fault(f"reward is {reward!r}: expected one number")
+            reward = float(number.reshape(()))
+        observation = self._checked(self._worded(self._teller.shown, observation))
+        return (
+            observation,
+            reward,
+            self._flag("terminated", terminated),
+            self._flag("truncated", truncated),
+            self._success(info),
+        )
+
+    def render(self) -> Any:
+        """A picture."""
+        with self._rendering:
+            return self.env.render()
+
+    def _success(self, info: Any) -> dict[str, Any]:
+        """What `info` says of success, as a batch's `info` takes it."""
+        if not isinstance(info, dict):
+            raise self._fault(f"info is {type(info).__name__}: expected a dict")
+        self.info_keys = tuple(str(key) for key in info)
+        try:
+            said = flag_in(info, self._keys)
+        except ValueError as error:
+            raise self._fault(str(error)) from error
+        if said is None:
+            return {}
+        self.states_success = True
+        return {"success": said}
+
+    def _flag(self, name: str, value: Any) -> bool:
+        if isinstance(value, bool | np.bool_):
+            return bool(value)
+        # environments that are batches of one give an array or a tensor of one
+        try:
+            found = flag_of(value, name)
+        except ValueError as error:
+            raise self._fault(str(error).partition(";")[0]) from error
+        if found is None:
+            raise self._fault(f"{name} is None: expected True or False")
+        return found
+
+    def _check_action_space(self) -> None:
+        """Refuse an action space that `reset` has exchanged for another; an equal one, made anew, is the same."""
+        now = self.env.action_space
+        if now is not self._known_action_space and now != self.action_space:
+            had, has = (" ".join(str(space).split())[:100] for space in (self.action_space, now))
+            raise self._fault(
+                f"reset() has changed the action space from {had} to {has}: expected the same in every episode"
+            )
+        self._known_action_space = now
+
+    def _values(self, name: str, out: Any, count: int) -> tuple[Any, ...]:
+        if not (isinstance(out, tuple) and len(out) == count):
+            found = f"{len(out)} values" if isinstance(out, tuple) else type(out).__name__
+            raise self._fault(f"{name}() returned {found}: expected a tuple of {count}")
+        return out
+
+    def _worded(self, tell: Callable[..., Any], *given: Any) -> Any:
+        """An observation with words; what is wrong with them is said of this env and step."""
+        try:
+            return tell(*given)
+        except ConfigError as error:
+            raise ConfigError(f"{self._where()}: {error}") from error
+        except EnvironmentFault as error:
+            raise self._fault(str(error)) from error
+        except (LookupError, TypeError):
+            raise self._fault("the observation lacks a part that its space has") from None
+
+    def _checked(self, observation: Any) -> Any:
+        for leaf in self.leaves:
+            try:
+                value = np.asarray(pick(observation, leaf.path))
+            except (KeyError, IndexError, TypeError):
+                raise self._fault(f"the observation lacks {leaf.key!r}") from None
+            except ValueError:
+                raise self._fault(f"observation {leaf.key!r} is no array of one shape") from None
+            if value.shape != leaf.raw_shape:
+                raise self._fault(f"observation {leaf.key!r} has shape {value.shape}: expected {leaf.raw_shape}")
+            if value.dtype.kind not in "biuf":
+                raise self._fault(f"observation {leaf.key!r} has dtype {value.dtype}: expected numbers")
+        return observation
+
+    def _fault(self, what: str) -> EnvironmentFault:
+        return EnvironmentFault(f"{self._where()}: {what}")
+
+    def _where(self) -> str:
+        return f"gym/{self._env_id}: env {self._row}, episode step {self._steps}"
