@@ -109,7 +109,7 @@ def test_a_fixed_text_is_told_in_every_episode() -> None:
     assert torch.equal(obs["state"], bare.reset(seed=1)["state"])
     assert not isinstance(bare, HasInstructions)
     for _ in range(4):
-        out = sim.step(torch.zeros(2, 2))
+        out = sim.step(torch.zeros(2, 1))
         assert out.obs["instruction"].tolist() == [[1, 2, 3, 4]] * 2
         assert sim.instructions() == ["balance the pole please"] * 2
     assert Spec.from_json(spec.to_json()) == spec
@@ -322,7 +322,11 @@ def test_libero_is_shown_and_moved_as_published_policies_expect(libero_like: Pat
         (ROWS, {"wrapper": "gym_told"}, "wrapper is 'gym_told': expected MODULE:CALLABLE"),
         (ROWS, {"wrapper": ["gym_told:Single", 3]}, "wrapper is .*: expected MODULE:CALLABLE"),
         (ROWS, {"wrapper": 3}, "wrapper is 3: expected MODULE:CALLABLE"),
-        (ROWS, {"wrapper": "no_such.module:X"}, "wrapper is 'no_such.module:X': the module 'no_such' is not installed"),
+        (
+            ROWS,
+            {"wrapper": "no_such.module:X"},
+            "wrapper is 'no_such.module:X' needs the module 'no_such', which is not",
+        ),
         (ROWS, {"wrapper": "gym_told:Singel"}, "gym_told has no 'Singel': did you mean 'gym_told:Single'"),
         (ROWS, {"wrapper": "gym_told:NOT_CALLABLE"}, "'gym_told:NOT_CALLABLE', of type int: expected a callable"),
         (ROWS, {"wrapper": "gym_told:forgets"}, "'gym_told:forgets', which gave NoneType: expected a gymnasium.Env"),

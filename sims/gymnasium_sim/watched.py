@@ -44,10 +44,13 @@ class Watched(gym.Wrapper[Any, Any, Any, Any]):
 
     def __init__(self, env: gym.Env[Any, Any], recipe: Recipe, row: int, spaces: Spaces) -> None:
         super().__init__(env)
-        self._teller = Teller(env, recipe.telling, spaces.observation)
+        try:
+            self._teller = Teller(env, recipe.telling, spaces.observation)
+            self.leaves = leaves(self._teller.space)
+        except ConfigError as error:
+            raise ConfigError(f"sim 'gym/{recipe.env_id}': {error}") from error
         self.observation_space, self.action_space = self._teller.space, spaces.action
         self._known_action_space = spaces.action
-        self.leaves = leaves(self.observation_space)
         self.info_keys: tuple[str, ...] = ()
         """Of what the last `step` returned."""
         self.states_success = False
