@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
+from robotrl.errors import CapabilityError
 from robotrl.plain import settings_from_json
 from robotrl.policies.encoder import ImageEncoder, SetEncoder, mask_of
 from robotrl.policies.nets import Transforms, flat_width
@@ -38,6 +39,9 @@ class SpecPolicy(nn.Module, ABC):
         action_spec: one action.
         transforms: inputs by observation key, outputs for `ACTION`.
         cfg: the subclass's config, which has a field `horizon`.
+
+    Raises:
+        CapabilityError: it cannot give such actions.
     """
 
     changeable: ClassVar[tuple[str, ...]] = ()
@@ -45,11 +49,14 @@ class SpecPolicy(nn.Module, ABC):
     kind: ClassVar[str]
     Cfg: ClassVar[type]
     deploy_mode: ClassVar[Literal["sample", "mean"]]
+    acts: ClassVar[Literal["numbers", "choices"]] = "numbers"
+    """Kind of action that it can give: numbers within bounds, or choices (`Spec.choices`)."""
 
     def __init__(
         self, observation_spec: dict[str, Spec], action_spec: Spec, transforms: TransformGroup, cfg: Any
     ) -> None:
         super().__init__()
+        self._check_action(action_spec)
         self.observation_spec = dict(observation_spec)
         self.action_spec = action_spec
         self.transforms = transforms
@@ -61,6 +68,19 @@ class SpecPolicy(nn.Module, ABC):
         """What a learner that normalises rewards divides them by, at present; None without such normalisation."""
         self._inputs = Transforms([t for t in transforms.inputs if t.where == "graph"])
         self._outputs = Transforms([t for t in transforms.outputs if t.where == "graph"])
+
+    def _check_action(self, action_spec: Spec) -> None:
+        name, first = type(self).__name__, action_spec.names[0]
+        if self.acts == "numbers" and action_spec.choices is not None:
+            raise CapabilityError(
+                f"policy {name} gives numbers within bounds, and action {first!r} is a choice of"
+                f" {action_spec.choices[0]}: expected CategoricalPolicy (of gym-ppo: policy.kind auto)"
+            )
+        if self.acts == "choices" and action_spec.choices is None:
+            raise CapabilityError(
+                f"policy {name} chooses, and action {first!r} is a number from {action_spec.low[0]:g} to"
+                f" {action_spec.high[0]:g}: expected GaussianPolicy or BetaPolicy (of gym-ppo: policy.kind auto)"
+            )
 
     def set_transforms(self, transforms: TransformGroup) -> None:
         """Take new constants for the same transforms, e.g. of a normalisation that goes on being measured."""

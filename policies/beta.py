@@ -66,3 +66,7 @@ class BetaPolicy(ClosedFormPolicy):
     def mean(self, ctx: Tensor) -> Tensor:
         """Normalised mean chunk (B, H, A) within -1 and 1."""
         return self.density(ctx).mean
+
+    def best(self, ctx: Tensor) -> Tensor:
+        """See `ClosedFormPolicy.best`: the mean."""
+        return self.mean(ctx)

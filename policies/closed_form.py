@@ -1,4 +1,4 @@
-"""What policies with a density in closed form share: the learner draws from it, the robot gets its mean."""
+"""Base of policies with a density in closed form: the learner draws from it, the robot gets the best of it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Drawn(NamedTuple):
 
 
 class ClosedFormPolicy(NetworkPolicy):
-    """Satisfies `Policy`, `HasLogProb` and `HasDensity`, given a `density` and its `mean`."""
+    """Satisfies `Policy`, `HasLogProb` and `HasDensity`, given a `density` and what of it is deployed."""
 
     deploy_mode: ClassVar[Literal["sample", "mean"]] = "mean"
 
@@ -32,8 +32,8 @@ class ClosedFormPolicy(NetworkPolicy):
         ...
 
     @abstractmethod
-    def mean(self, ctx: Tensor) -> Tensor:
-        """Normalised mean chunk (B, H, A), which is what is deployed."""
+    def best(self, ctx: Tensor) -> Tensor:
+        """The one normalised chunk (B, H, A) that is deployed: a mean, or the likeliest choices."""
         ...
 
     def log_prob(self, obs: dict[str, Tensor], chunk: Tensor) -> Tensor:
@@ -47,15 +47,15 @@ class ClosedFormPolicy(NetworkPolicy):
         return Drawn(raw, density.log_prob(raw))
 
     def deploy(self, obs: dict[str, Tensor], noise: Tensor | None) -> Deployed:
-        """The mean action; takes no noise."""
+        """The best action; takes no noise."""
         del noise
-        raw = self.mean(self.encode(obs))
+        raw = self.best(self.encode(obs))
         return Deployed(self.to_actions(raw), raw)
 
     def act(
         self, obs: dict[str, Tensor], state: Any = None, generator: torch.Generator | None = None, mode: Mode = "sample"
     ) -> ActOut:
-        """A chunk for each row: drawn, or the mean."""
+        """A chunk for each row: drawn, or the best."""
         ctx = self.encode(obs)
-        raw = self.density(ctx).sample(generator) if mode == "sample" else self.mean(ctx)
+        raw = self.density(ctx).sample(generator) if mode == "sample" else self.best(ctx)
         return ActOut(self.to_actions(raw), state)

@@ -65,3 +65,7 @@ class GaussianPolicy(ClosedFormPolicy):
     def mean(self, ctx: Tensor) -> Tensor:
         """Normalised mean chunk (B, H, A)."""
         return self.net(ctx).view(-1, self.horizon, self.action_width)
+
+    def best(self, ctx: Tensor) -> Tensor:
+        """See `ClosedFormPolicy.best`: the mean."""
+        return self.mean(ctx)

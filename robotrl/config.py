@@ -68,6 +68,8 @@ class ActorCfg:
     """How long an iteration's env steps may take; an actor that sends nothing for so long hangs."""
 
 
+SOLVED = "solved"
+"""As `stop_at_return`: the return that the sim states."""
 ALL_LAYERS = "all"
 """Target of adapters that stands for every layer."""
 
@@ -136,6 +138,9 @@ class TrainCfg(Generic[Algo, PolicyCfg]):
     """Where the sim is stepped."""
     stop_at_success: float | None = None
     """Stop once two evaluations in a row reach this success rate; None runs the whole budget."""
+    stop_at_return: float | Literal["solved"] | None = None
+    """Stop once two evaluations in a row reach this mean return, the second no better than any before; "solved" takes
+    the return from which the sim counts as solved, if it states one. None runs the whole budget."""
     shard: bool = False
     """Of several processes (torchrun): whether each keeps a part of the gradients and moments of what learns (FSDP2),
     for policies that learn as a whole and whose moments do not fit beside their weights."""
@@ -252,6 +257,22 @@ def check(cfg: TrainCfg[Any, Any]) -> None:
         raise unknown("evaluation.score", str(cfg.evaluation.score), ("success", "return"))
     if cfg.stop_at_success is not None and not 0 < cfg.stop_at_success <= 1:
         raise out_of_range("stop_at_success", cfg.stop_at_success, "above 0, at most 1")
+    _check_stop_at_return(cfg)
+
+
+def _check_stop_at_return(cfg: TrainCfg[Any, Any]) -> None:
+    target = cfg.stop_at_return
+    if target is None:
+        return
+    if isinstance(target, str) and target != SOLVED:
+        raise out_of_range("stop_at_return", target, f'a finite number, "{SOLVED}" or none')
+    if not isinstance(target, str) and not math.isfinite(target):
+        raise out_of_range("stop_at_return", target, f'a finite number, "{SOLVED}" or none')
+    if cfg.evaluation.score != "return":
+        raise ConfigError(
+            f"stop_at_return is {target!r} and evaluation.score is {cfg.evaluation.score!r}: expected evaluation.score"
+            " return, or stop_at_success"
+        )
 
 
 def _check_lora(cfg: TrainCfg[Any, Any]) -> None:

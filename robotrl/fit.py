@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from robotrl.errors import ConfigError
+from robotrl.errors import CapabilityError, ConfigError
 from robotrl.spec import Spec, VecSim
 from robotrl.spec.given import other_word
 
@@ -40,6 +40,27 @@ def check_fit(policy: Any, sim: VecSim) -> None:
         raise ConfigError(
             f"policy was trained at {1 / known:g} Hz: sim {name} runs at {1 / now:g} Hz, expected the same"
         )
+
+
+def check_actions(algo: Any, sim: VecSim, name: str) -> None:
+    """Refuse an algorithm that learns numbers within bounds on a sim whose actions are choices.
+
+    Args:
+        algo: its config; one that learns choices has `chooses`.
+        sim: what it is to learn in.
+        name: of the sim.
+
+    Raises:
+        CapabilityError: the algorithm, the action, and what learns it.
+    """
+    spec = sim.action_spec
+    if spec.choices is None or getattr(algo, "chooses", False):
+        return
+    raise CapabilityError(
+        f"{type(algo).__name__.removesuffix('Cfg')} needs continuous actions: action {spec.names[0]!r} of sim {name!r}"
+        f" is a choice of {spec.choices[0]}: expected PPO with a categorical policy, robotrl train gym-ppo --sim.name"
+        f" {name}"
+    )
 
 
 def check_words(seen: Mapping[str, Spec], sim: VecSim) -> None:

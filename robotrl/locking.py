@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any
 
 from robotrl.errors import RobotrlError
+from robotrl.progress import show_notice
 
 _held: set[str] = set()
 
@@ -87,8 +88,10 @@ class StopSignals:
         if self.received is None:
             self.received = number
             name = signal.Signals(number).name
-            # Not print: the signal may have come in the middle of one.
-            os.write(2, f"\n{name}: saving and stopping; Ctrl-C (again) aborts at once\n".encode())
+            text = f"{name}: saving and stopping; Ctrl-C (again) aborts at once"
+            if not show_notice(text):
+                # Not print: the signal may have come in the middle of one.
+                os.write(2, f"\n{text}\n".encode())
 
 
 def finish_despite_sigterm() -> None:

@@ -1,23 +1,26 @@
 """One progress bar for everything that lasts.
 
-On a terminal: a rich bar with elapsed time and time left, on stderr. Elsewhere (a log file, CI): a plain line at the
+On a terminal: a rich bar with time passed and time left, on stderr. Elsewhere (a log file, CI): a plain line at the
 start, then one now and then, at intervals that double, and one at the end. Nothing is ever printed to stdout.
 What goes on inside another bar (an evaluation during training) shows beneath it while it lasts, and prints no lines.
+What holds everything up for once (compiling) is told by `waiting`, and counts for no estimate of the time left.
 """
 
 from __future__ import annotations
 
 import sys
+import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.progress import Progress, ProgressColumn, TaskID
 
 FIRST_LINE_S = 5.0
 """Without a terminal, the first line about progress comes after this long, the next after twice that, and so on."""
+Clock = Callable[[], float]
 
 
 class Bar(Protocol):
@@ -28,133 +31,299 @@ class Bar(Protocol):
         ...
 
 
-class _Outer:
-    """What is being shown now, for bars inside it; progress is shown by one thread."""
+class Pace:
+    """Time passed, and time left by how long the units took that were counted until now.
 
-    depth = 0
+    The first unit also pays for what happens once (imports, buffers), so that the pace is that of the units after it
+    as soon as there are any. Time that was spent waiting counts as passed, and is in no pace.
+
+    Args:
+        total: how many units there will be; None where nobody knows.
+        done: how many of them are done already.
+        clock: seconds.
+    """
+
+    def __init__(self, total: float | None, done: float = 0.0, clock: Clock = time.monotonic) -> None:
+        self.total, self.done = total, done
+        self._clock, self._began = clock, clock()
+        self._waited_s = 0.0
+        self._first: tuple[float, float] | None = None
+        """Units done after the first count, and when that was, less what was waited for until then."""
+        self._begun_with = done
+        self._last_s = 0.0
+
+    @property
+    def passed_s(self) -> float:
+        """Seconds since the beginning."""
+        return self._clock() - self._began
+
+    def count(self, amount: float) -> None:
+        """Take in that so many more units are done."""
+        self.done += amount
+        if amount:
+            self._last_s = self.passed_s - self._waited_s
+            self._first = self._first or (self.done, self._last_s)
+
+    def waited(self, seconds: float) -> None:
+        """Leave so many seconds out of the pace."""
+        self._waited_s += seconds
+
+    def left_s(self) -> float | None:
+        """Seconds until all units are done; None where it cannot be known."""
+        if self.total is None or self._first is None or self.done >= self.total:
+            return None
+        first_done, first_s = self._first
+        if self.done > first_done:
+            unit_s = (self._last_s - first_s) / (self.done - first_done)
+        else:
+            unit_s = first_s / (first_done - self._begun_with)
+        # while a unit lasts, what is left falls
+        since = max(0.0, self.passed_s - self._waited_s - self._last_s)
+        return max(0.0, (self.total - self.done) * unit_s - min(since, unit_s))
+
+
+class _Shown:
+    """What is being shown now, for bars and waits inside it; progress is shown by one thread."""
+
     display: Progress | None = None
+    notice: str = ""
+    """A line above the bars of the display."""
+    lines: PlainLines | None = None
+    """The outermost bar where there is no terminal."""
+    paces: ClassVar[list[Pace]] = []
+    """Of all bars, the outermost first."""
+
+
+def show_notice(text: str) -> bool:
+    """Put a line above the bars on the terminal, where there are any; a signal handler may do so.
+
+    Returns:
+        False where there are none: then whoever asks must say it otherwise.
+    """
+    # the display draws ten times a second; what is written past it would shift its lines, and show its bars twice
+    if _Shown.display is None:
+        return False
+    _Shown.notice = text
+    return True
 
 
 @contextmanager
-def track(total: float | None, description: str, unit: str = "it") -> Generator[Bar]:
+def track(
+    total: float | None, description: str, unit: str = "it", *, done: float = 0.0, may_end_early: bool = False
+) -> Generator[Bar]:
     """Show progress while the block runs.
 
     Args:
         total: how many units there will be; None where nobody knows (no time left is shown then).
         description: what is being done, e.g. "collecting demonstrations".
         unit: what is counted, e.g. "episodes".
+        done: how many of them were done before, e.g. by a run that is taken up.
+        may_end_early: whether the block may end before all are done; then the time left is said to be the most.
     """
-    _Outer.depth += 1
+    pace = Pace(total, done)
+    _Shown.paces.append(pace)
     try:
         if sys.stderr.isatty():
-            with _bar(total, description, unit) as bar:
+            with _bar(pace, description, unit, may_end_early) as bar:
                 yield bar
-        elif _Outer.depth > 1:
-            yield _Silent()
+        elif _Shown.lines is not None:
+            yield _Silent(pace)
         else:
-            lines = PlainLines(total, description, unit)
-            yield lines
-            lines.close()
+            lines = _Shown.lines = PlainLines(pace, description, unit, may_end_early)
+            try:
+                yield lines
+                lines.close()
+            finally:
+                _Shown.lines = None
     finally:
-        _Outer.depth -= 1
+        _Shown.paces.remove(pace)
 
 
 @contextmanager
-def _bar(total: float | None, description: str, unit: str) -> Generator[_Rich]:
-    outer = _Outer.display
+def waiting(what: str) -> Generator[None]:
+    """Say what holds everything up, and for how long already, while the block runs. Outside of bars nothing is said.
+
+    Args:
+        what: what is waited for, e.g. "compiling the update (about 40 s)".
+    """
+    began = time.monotonic()
+    try:
+        if _Shown.display is not None:
+            task = _Shown.display.add_task(f"  {what}", total=None, count="", note="")
+            try:
+                yield
+            finally:
+                _Shown.display.remove_task(task)
+        elif _Shown.lines is not None:
+            with _counting(_Shown.lines, what):
+                yield
+        else:
+            yield
+    finally:
+        for pace in _Shown.paces:
+            pace.waited(time.monotonic() - began)
+
+
+@contextmanager
+def _counting(lines: PlainLines, what: str) -> Generator[None]:
+    """A line at once, and others at intervals that double; they come from a thread, since the block is busy."""
+    began, over = time.monotonic(), threading.Event()
+    lines.say(what)
+
+    def count() -> None:
+        after = FIRST_LINE_S
+        while not over.wait(max(0.0, began + after - time.monotonic())):
+            lines.say(f"{what}: {after:.0f} s passed")
+            after *= 2
+
+    thread = threading.Thread(target=count, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        lines.say(f"{what}: took {time.monotonic() - began:.0f} s")
+
+
+@contextmanager
+def _bar(pace: Pace, description: str, unit: str, may_end_early: bool) -> Generator[_Rich]:
+    outer = _Shown.display
+    fields = {"total": pace.total, "completed": pace.done, "note": "", "pace": pace, "most": may_end_early}
+    count = _count(pace.done, pace.total, unit)
     if outer is not None:
         # two displays would write over each other
-        task = outer.add_task(f"  {description}", total=total, count=_count(0, total, unit), note="")
+        task = outer.add_task(f"  {description}", count=count, **fields)
         try:
-            yield _Rich(outer, task, total, unit)
+            yield _Rich(outer, task, pace, unit)
         finally:
             outer.remove_task(task)
         return
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, TextColumn
 
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=24),
         TextColumn("{task.fields[count]}"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
+        _times(),
         TextColumn("[dim]{task.fields[note]}"),
     )
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task(description, total=total, count=_count(0, total, unit), note="")
-        _Outer.display = progress
+    _Shown.notice = ""
+    with _display()(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task(description, count=count, **fields)
+        _Shown.display = progress
         try:
-            yield _Rich(progress, task, total, unit)
+            yield _Rich(progress, task, pace, unit)
         finally:
-            _Outer.display = None
+            _Shown.display = None
+
+
+def _display() -> type[Progress]:
+    """Bars below the notice; made here, since rich is imported where there is a terminal alone."""
+    from rich.console import RenderableType
+    from rich.progress import Progress
+    from rich.text import Text
+
+    class Display(Progress):
+        def get_renderables(self) -> Iterable[RenderableType]:
+            if _Shown.notice:
+                yield Text(_Shown.notice)
+            yield from super().get_renderables()
+
+    return Display
+
+
+def _times() -> ProgressColumn:
+    """The column of time passed and left; made here as the display is."""
+    from rich.progress import ProgressColumn, Task
+    from rich.text import Text
+
+    class Times(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            pace: Pace | None = task.fields.get("pace")
+            passed = f"{clock_text(task.elapsed or 0.0)} passed"
+            return Text(passed if pace is None else passed + _left(pace, task.fields["most"]), style="progress.elapsed")
+
+    return Times()
 
 
 class _Silent:
     """A bar inside another one where there is no terminal."""
 
+    def __init__(self, pace: Pace) -> None:
+        self._pace = pace
+
     def advance(self, amount: float = 1, note: str | None = None) -> None:
         """Nothing to show."""
+        del note
+        self._pace.count(amount)
 
 
 class _Rich:
     """A bar on a terminal."""
 
-    def __init__(self, progress: Progress, task: TaskID, total: float | None, unit: str) -> None:
-        self._progress, self._task, self._total, self._unit = progress, task, total, unit
-        self._done, self._note = 0.0, ""
+    def __init__(self, progress: Progress, task: TaskID, pace: Pace, unit: str) -> None:
+        self._progress, self._task, self._pace, self._unit = progress, task, pace, unit
+        self._note = ""
 
     def advance(self, amount: float = 1, note: str | None = None) -> None:
         """Count, and draw."""
-        self._done += amount
+        self._pace.count(amount)
         if note is not None:
             self._note = note
-        count = _count(self._done, self._total, self._unit)
+        count = _count(self._pace.done, self._pace.total, self._unit)
         self._progress.update(self._task, advance=amount, count=count, note=self._note)
 
 
 class PlainLines:
     """Sparse plain lines where there is no terminal."""
 
-    def __init__(
-        self, total: float | None, description: str, unit: str, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._total, self._description, self._unit = total, description, unit
-        self._done, self._note = 0.0, ""
-        self._clock = clock
-        self._started = clock()
+    def __init__(self, pace: Pace, description: str, unit: str, may_end_early: bool = False) -> None:
+        self._pace, self._description, self._unit, self._most = pace, description, unit, may_end_early
+        self._note = ""
         self._next_s = FIRST_LINE_S
-        self._say("started")
+        self.say("started" if not pace.done else f"going on from {_count(pace.done, pace.total, unit)}")
 
     def advance(self, amount: float = 1, note: str | None = None) -> None:
         """Count, and print a line if one is due."""
-        self._done += amount
+        pace = self._pace
+        pace.count(amount)
         if note is not None:
             self._note = note
-        passed = self._clock() - self._started
+        passed = pace.passed_s
         if passed >= self._next_s:
             while self._next_s <= passed:
                 self._next_s *= 2
-            left = ""
-            if self._total is not None and 0 < self._done < self._total:
-                left = f", {_clock(passed * (self._total - self._done) / self._done)} left"
-            self._say(f"{_count(self._done, self._total, self._unit)}, {_clock(passed)} passed{left}")
+            count = _count(pace.done, pace.total, self._unit)
+            self.say(f"{count}, {clock_text(passed)} passed{_left(pace, self._most)}")
 
     def close(self) -> None:
         """Print the last line."""
-        passed = self._clock() - self._started
-        self._say(f"{_count(self._done, self._total, self._unit)} in {_clock(passed)}")
+        count = _count(self._pace.done, self._pace.total, self._unit)
+        self.say(f"{count} in {clock_text(self._pace.passed_s)}")
 
-    def _say(self, text: str) -> None:
+    def say(self, text: str) -> None:
+        """Print a line."""
         note = f"  {self._note}" if self._note else ""
         print(f"{self._description}: {text}{note}", file=sys.stderr, flush=True)
+
+
+def _left(pace: Pace, most: bool) -> str:
+    left = pace.left_s()
+    if left is None:
+        return ""
+    return f", ends within {clock_text(left)}" if most else f", {clock_text(left)} left"
 
 
 def _count(done: float, total: float | None, unit: str) -> str:
     return f"{done:,.0f} {unit}" if total is None else f"{done:,.0f}/{total:,.0f} {unit}"
 
 
-def _clock(seconds: float) -> str:
+def clock_text(seconds: float) -> str:
+    """Minutes and seconds, 2:05; from an hour on hours as well, 1:02:05."""
     minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes}:{rest:02d}"
+    if minutes < 60:
+        return f"{minutes}:{rest:02d}"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}"

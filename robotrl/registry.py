@@ -144,6 +144,7 @@ POLICIES = Table(
     "policy",
     {
         "beta": "robotrl.policies.beta:BetaPolicy",
+        "categorical": "robotrl.policies.categorical:CategoricalPolicy",
         "diffusion": "robotrl.policies.diffusion:DiffusionPolicy",
         "flow": "robotrl.policies.flow:FlowPolicy",
         "flow-vla": "robotrl.policies.vla.flow:FlowVlaPolicy",

@@ -32,6 +32,7 @@ from robotrl.cores import check_threads, usable_cores
 from robotrl.curriculum import with_curriculum
 from robotrl.devices import device_of
 from robotrl.errors import CapabilityError, ConfigError, DataError, out_of_range, short
+from robotrl.fit import check_actions
 from robotrl.load import BASE, changed, load_policy, policy_from_tree, policy_tree, probe
 from robotrl.locking import StopSignals
 from robotrl.logs import read_scalars
@@ -47,12 +48,11 @@ from robotrl.rewards.success import SuccessReward
 from robotrl.room import announce
 from robotrl.run import Run
 from robotrl.spec import HasCamera, HasStateIds, VecSim, shown_dt_s, why_lacking
+from robotrl.stopping import GOOD_ENOUGH, StopRule
 
 FRAME_SIZE = (128, 96)
 FRAME_EVERY, FRAMES = 4, 16
 """Each evaluation draws every so many steps, so many times: enough to see what the policy does, and cheap."""
-GOOD_ENOUGH = 2
-"""How many evaluations in a row must reach `stop_at_success`."""
 
 
 def train(cfg: TrainCfg[Any, Any], run_path: Path, callbacks: Sequence[Callback] = ()) -> Path:
@@ -256,7 +256,11 @@ def _iterate(
         warn_if_slow(device_of(cfg.device))
     started, steps_before, learn_s = time.monotonic(), learner.env_steps, 0.0
     hooks.on_start()
-    with track(learner.iterations - iteration, f"train {run.path.name}", "iteration") as progress:
+    rule = StopRule(cfg, eval_sim)
+    shown = track(
+        learner.iterations, f"train {run.path.name}", "iteration", done=iteration, may_end_early=rule.may_stop
+    )
+    with shown as progress:
         while iteration < learner.iterations and streak < GOOD_ENOUGH:
             began = time.monotonic()
             scalars = learner.iterate()
@@ -290,9 +294,8 @@ def _iterate(
                 }
                 _warn_if_unstated(cfg, result)
                 hooks.on_evaluation(iteration, result)
+                streak = rule.streak(streak, result, best)
                 best = score if best is None else max(best, score)
-                good = cfg.stop_at_success is not None and result.rate.value >= cfg.stop_at_success
-                streak = streak + 1 if good else 0
                 last = last or streak >= GOOD_ENOUGH
             run.log(iteration, scalars)
             hooks.on_iteration(iteration, scalars)
@@ -351,6 +354,7 @@ def _is_due(cfg: TrainCfg[Any, Any], iteration: int) -> bool:
 
 def _make_sim(cfg: TrainCfg[Any, Any], num_envs: int, seed: int) -> VecSim:
     sim = make_sim(cfg.sim.name, num_envs=num_envs, seed=seed, **configs.sim_options(cfg.sim.options))
+    check_actions(cfg.algo, sim, cfg.sim.name)
     return placed(sim, device_of(cfg.device))
 
 

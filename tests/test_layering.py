@@ -66,7 +66,7 @@ ALL = LEARN | {
     "benchmarks",
 }
 ALL |= {"evaluation", "exporting", "viewing", "wrapping", "curriculum", "importers", "room", "published", "profiles"}
-ALL |= {"digests"}
+ALL |= {"digests", "stopping"}
 SHELL = {"cli", "commands", "doctor", "inspection", "probe"}
 SHARED_BY_SIMS = {"sims.interop", "sims.starts", "sims.actions", "sims.exact_state", "sims.core_sim"}
 """What makes a Gymnasium env of any sim, starts, bounds of actions, cores in torch clothes: what adapters share."""
@@ -139,7 +139,9 @@ MAY_IMPORT = {
     # What a run reads from outside: any sim's factory may say, and any config.
     "digests": LEARN,
     "room": LEARN | {"policies", "algos"},
-    "train": LEARN | {"policies", "rewards", "interventions", "algos", "curriculum", "room", "digests"},
+    # Reads a config and what an evaluation found.
+    "stopping": BASE | {"config", "loop"},
+    "train": LEARN | {"policies", "rewards", "interventions", "algos", "curriculum", "room", "digests", "stopping"},
     "deploy": BASE,
     "deploy.export": LEARN | {"policies", "deploy"},
     "report": BASE | HELPERS,

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from robotrl.progress import PlainLines, track
+from robotrl.progress import Pace, PlainLines, track
 
 SCRIPT = """
 from robotrl.progress import track
@@ -83,7 +83,7 @@ def test_on_a_terminal_an_inner_bar_shares_the_display():
 
 def test_lines_come_at_doubling_intervals_with_the_time_left(capsys):
     now = 0.0
-    lines = PlainLines(100, "stepping", "steps", clock=lambda: now)
+    lines = PlainLines(Pace(100, clock=lambda: now), "stepping", "steps")
     for _ in range(100):
         now += 1.0
         lines.advance()
@@ -102,7 +102,7 @@ def test_lines_come_at_doubling_intervals_with_the_time_left(capsys):
 
 def test_an_unknown_total_has_no_time_left(capsys):
     now = 0.0
-    lines = PlainLines(None, "waiting", "it", clock=lambda: now)
+    lines = PlainLines(Pace(None, clock=lambda: now), "waiting", "it")
     now = 6.0
     lines.advance(2)
     assert capsys.readouterr().err.splitlines()[1] == "waiting: 2 it, 0:06 passed"

@@ -93,8 +93,9 @@ class ChainCfg:
     """Widths of the critic's hidden layers."""
     bf16: bool = False
     """Networks compute in bfloat16, densities, losses and parameters stay in float32; see docs/engine.md."""
-    engine: EngineMode = "compiled"
-    """"compiled" needs a C++ compiler and takes some 10 to 60 s once; "eager" runs the same function uncompiled."""
+    engine: EngineMode = "auto"
+    """"compiled" needs a C++ compiler and takes some 10 to 60 s once; "eager" runs the same function uncompiled;
+    "auto" times the first updates and compiles where that costs less than it saves in this run."""
 
 
 MakeCritic = Callable[[Any], Critic]
@@ -286,12 +287,15 @@ class ChainLearner(SimLearner):
         self.kept = setup.kept(model, cfg.microbatch or cfg.minibatch, cfg.bf16)
         self._average: Any = copy.deepcopy(model) if cfg.ema else None
         self.policy: Any = self.loss.deployed(model if self._average is None else self._average)
+        self.iterations = math.ceil(cfg.env_steps / (cfg.steps_per_env * self.sim.num_envs * self.world.size))
+        decisions = cfg.steps_per_env * self.sim.num_envs * self.world.size / model.horizon
         self._engine = setup.engine(
             self.loss,
             (Group("actor.", cfg.grad_norm, cfg.ema or None, muon=cfg.muon), Group("critic.", cfg.grad_norm)),
             minibatch=share("algo.minibatch", cfg.minibatch, self.world),
             carry=torch.tensor([1.0, cfg.lr]),
             mode=cfg.engine,
+            updates=self.iterations * cfg.epochs * math.ceil(decisions / cfg.minibatch),
             eps=ADAM_EPS,
             microbatch=cfg.microbatch,
         )
@@ -301,7 +305,6 @@ class ChainLearner(SimLearner):
         self._stepper = self._collector = Collector(self.sim, model.horizon, cfg.gamma)
         self._collector.reset(setup.seed, {"stagger": True})
         self._iteration = 0
-        self.iterations = math.ceil(cfg.env_steps / (cfg.steps_per_env * self.sim.num_envs * self.world.size))
 
     def iterate(self) -> dict[str, float]:
         """One rollout and its epochs."""

@@ -59,8 +59,9 @@ class DsrlCfg:
     """Added to the reward of each env step; -1 makes 0 and 1 into -1 and 0: each step until success costs."""
     grad_norm: float = 10.0
     """Gradients are clipped to this norm, each network for itself."""
-    engine: EngineMode = "compiled"
-    """"compiled" needs a C++ compiler and takes a minute once; "eager" runs the same function uncompiled."""
+    engine: EngineMode = "auto"
+    """"compiled" needs a C++ compiler and takes a minute once; "eager" runs the same function uncompiled;
+    "auto" times the first updates and compiles where that costs less than it saves in this run."""
 
     def build(self, setup: Setup) -> DsrlLearner:
         """The learner."""
@@ -151,6 +152,7 @@ class DsrlLearner(SimLearner):
             minibatch=cfg.batch,
             carry=torch.zeros(1),
             mode=cfg.engine,
+            updates=self._steering.learned * cfg.updates,
             threads=setup.update_threads,
             updates_per_call=UPDATES_PER_CALL,
         )

@@ -85,6 +85,11 @@ class Steering:
         self.iterations = math.ceil(cfg.env_steps / (cfg.steps_per_env * self.sim.num_envs))
 
     @property
+    def learned(self) -> int:
+        """How often a whole run learns, what it does before it is warm counted as well."""
+        return self.iterations * len(self.rounds())
+
+    @property
     def env_steps(self) -> int:
         """Env steps taken so far, each env's counted, whatever the chunk."""
         return self._collector.env_steps

@@ -86,8 +86,9 @@ class DsrlNaCfg:
     """Gradients are clipped to this norm, each network for itself."""
     dataset_keys: tuple[str, ...] = ()
     """Columns of the dataset that have other names than the sim's, as "key=column"; see docs/datasets.md."""
-    engine: EngineMode = "compiled"
-    """"compiled" needs a C++ compiler and takes a minute once; "eager" runs the same function uncompiled."""
+    engine: EngineMode = "auto"
+    """"compiled" needs a C++ compiler and takes a minute once; "eager" runs the same function uncompiled;
+    "auto" times the first updates and compiles where that costs less than it saves in this run."""
 
     def build(self, setup: Setup) -> DsrlNaLearner:
         """The learner."""
@@ -261,6 +262,7 @@ class DsrlNaLearner(SimLearner):
             minibatch=cfg.batch,
             carry=torch.zeros(1),
             mode=cfg.engine,
+            updates=self._steering.learned * (cfg.updates + cfg.distill_updates),
             threads=setup.update_threads,
             updates_per_call=UPDATES_PER_CALL,
         )

@@ -22,12 +22,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from robotrl.algos.compile_record import expected_s, pays, remember, shape_key
+from robotrl.algos.compiling import compiled
 from robotrl.algos.ddp import ALONE, World
 from robotrl.algos.flat import Views, flatten, in_turn
 from robotrl.algos.update import Context, Group, LossModule, LossOut, Names, State, Update
 from robotrl.algos.updater import EngineMode, Updates, check_rows, check_updates, members_of, minibatches, torch_threads
-from robotrl.cuda_graph import CudaGraph
 from robotrl.errors import check_decay
+from robotrl.progress import waiting
 
 __all__ = [
     "UPDATES_PER_CALL",
@@ -41,6 +43,8 @@ __all__ = [
     "Updates",
 ]
 
+TRIALS = 4
+"""Updates that "auto" times before it chooses."""
 UPDATES_PER_CALL = 4
 """Updates traced into one graph: halves the cost of calling at minibatches of 64; more only lengthen compilation."""
 
@@ -67,10 +71,12 @@ class Engine:
         groups: every parameter of the loss that requires a gradient belongs to exactly one.
         minibatch: M, rows of a minibatch; of several processes, those of this one.
         carry: (C,) what the first minibatch is handed.
-        mode: "compiled", or "eager" to run without a compiler.
+        mode: "compiled", "eager" to run without a compiler, or "auto": the first updates run eagerly and are timed,
+            then all are compiled if that costs less than it saves. See `mode`.
         betas: decay of Adam's moments.
         eps: Adam's epsilon.
         updates_per_call: U, updates compiled into one graph; for a learner that makes fewer in a row, that many.
+        updates: how many the whole run will make, which "auto" goes by; None compiles.
         microbatch: m, rows whose gradient is taken at once, where those of a whole minibatch do not fit into memory; a
             divisor of M. The gradient of a minibatch is then the mean over its parts.
         threads: of torch, while it updates; None for as many as there are.
@@ -94,6 +100,7 @@ class Engine:
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-5,
         updates_per_call: int = UPDATES_PER_CALL,
+        updates: int | None = None,
         microbatch: int | None = None,
         threads: int | None = None,
         world: World = ALONE,
@@ -102,7 +109,11 @@ class Engine:
         for group in groups:
             if group.average is not None:
                 check_decay(f"the average of {group.prefix!r}", group.average)
-        self.mode: EngineMode = mode
+        self.mode: EngineMode = "compiled" if mode == "auto" and updates is None else mode
+        """What updates are made by; "auto" until enough were timed. What was chosen is part of the state: compiled
+        updates and others differ by rounding."""
+        self._asked, self._to_come = mode, updates or 0
+        self._timed: list[float] = []
         self.compile_s = 0.0
         """Seconds spent on tracing and compiling so far."""
         self.minibatch = minibatch
@@ -158,8 +169,20 @@ class Engine:
 
     def _run(self, data: Mapping[str, Tensor], order: Tensor, capacity: int, what: str, phase: str) -> Updates:
         rows = minibatches(order, self.minibatch).to(self.flat.device)
-        count = len(rows)
+        trials = min(len(rows), TRIALS - len(self._timed)) if self.mode == "auto" else 0
+        first = [self._timed_update(row, data, capacity, phase) for row in rows[:trials]]
+        if self.mode == "auto" and len(self._timed) == TRIALS:
+            self._choose(data, capacity, phase)
         ready = self._fill(data, capacity, phase)
+        table = torch.cat([*first, self._made(ready, rows[trials:])])
+        self._to_come -= len(rows)
+        info = dict(zip(ready.info_names, table.unbind(1), strict=True))
+        check_updates(info, what)
+        return Updates(info)
+
+    def _made(self, ready: _Phase, rows: Tensor) -> Tensor:
+        """Make the updates of minibatches (n, M); their statistics (n, S)."""
+        count = len(rows)
         per_call = ready.per_call
         padded = torch.zeros(math.ceil(count / per_call) * per_call, self.minibatch, dtype=torch.int64).to(rows)
         padded[:count] = rows
@@ -169,10 +192,28 @@ class Engine:
             span = slice(begin, begin + per_call)
             with torch.no_grad():
                 stats.append(ready.call(live[span], padded[span]))
-        table = torch.cat(stats)[:count]
-        info = dict(zip(ready.info_names, table.unbind(1), strict=True))
-        check_updates(info, what)
-        return Updates(info)
+        return torch.cat(stats)[:count] if stats else self.flat.new_zeros(0, len(ready.info_names))
+
+    def _timed_update(self, row: Tensor, data: Mapping[str, Tensor], capacity: int, phase: str) -> Tensor:
+        """Make the update of a minibatch (M,) and note how long it took; its statistics (1, S)."""
+        ready = self._fill(data, capacity, phase)
+        began, busy = time.perf_counter(), time.process_time()
+        # read, so that a GPU has finished
+        stats = self._made(ready, row[None]).cpu().to(self.flat.device)
+        took = time.perf_counter() - began
+        # of a machine that has much else to do, this process's share alone: compiling would wait as well
+        self._timed.append(took if self.flat.is_cuda else min(took, time.process_time() - busy))
+        return stats
+
+    def _choose(self, data: Mapping[str, Tensor], capacity: int, phase: str) -> None:
+        """Settle on a mode; of several processes all on the same."""
+        key = self._shape_key(self._fill(data, capacity, phase).data, phase)
+        # the first one loads what all need
+        if self._world.any(pays(min(self._timed[1:]), self._to_come, key)):
+            self.mode = "compiled"
+            self._phases.clear()
+        else:
+            self.mode = "eager"
 
     def averages(self, prefix: str) -> dict[str, Tensor]:
         """The averaged parameters of a network, by their names in it; views, which later updates change.
@@ -192,12 +233,19 @@ class Engine:
 
     def state(self) -> dict[str, Any]:
         """What an exact resume needs besides the networks' own parameters."""
-        return {name: tensor for name, tensor in self._now._asdict().items() if name != "flat"}
+        return {**self._vectors(), "mode": self.mode, "to_come": self._to_come}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore what `state` gave, in place."""
-        for name, tensor in self.state().items():
+        for name, tensor in self._vectors().items():
             tensor.copy_(state[name])
+        # states of before were made by what was asked for
+        if self._asked == "auto" and "mode" in state:
+            self.mode, self._to_come = state["mode"], int(state["to_come"])
+            self._phases.clear()
+
+    def _vectors(self) -> dict[str, Tensor]:
+        return {name: tensor for name, tensor in self._now._asdict().items() if name != "flat"}
 
     def _averaged(self, flat: Tensor) -> Tensor:
         """The part of a flat vector (P,) that belongs to groups with an average (Q,), copied."""
@@ -227,9 +275,24 @@ class Engine:
 
     def _prepare(self, data: dict[str, Tensor], phase: str) -> _Phase:
         """Trace and compile for the shapes of the buffers `data`, or choose the eager functions."""
-        if self._world.size > 1 or self._microbatch < self.minibatch:
-            return self._in_parts(data, phase)
-        return self._in_one(data, phase)
+        make = self._in_parts if self._world.size > 1 or self._microbatch < self.minibatch else self._in_one
+        if self.mode != "compiled":
+            return make(data, phase)
+        key, before = self._shape_key(data, phase), self.compile_s
+        with waiting(f"compiling the update (once for this shape; about {expected_s(key):.0f} s)"):
+            ready = make(data, phase)
+        # it may have failed
+        if self.mode == "compiled":
+            remember(key, self.compile_s - before)
+        return ready
+
+    def _shape_key(self, data: Mapping[str, Tensor], phase: str) -> str:
+        """Of what decides how long compiling takes."""
+        shapes = [(name, tuple(x.shape), str(x.dtype)) for name, x in data.items()]
+        sizes = self.minibatch, self._microbatch, self._per_call, len(self.flat), self._world.size > 1
+        loss = self._update.loss
+        networks = [tuple(p.shape) for p in loss.parameters()]
+        return shape_key(torch.__version__, type(loss).__qualname__, phase, self.flat.device.type, sizes, shapes, networks)
 
     def _in_one(self, data: dict[str, Tensor], phase: str) -> _Phase:
         """U updates in a row as one function, the gathering of their minibatches included."""
@@ -242,7 +305,7 @@ class Engine:
             for index in range(len(rows)):
                 batch = {name: x[rows[index]] for name, x in zip(data, arrays, strict=True)}
                 found = self._update.measure(new.flat, new.average, new.carry, batch, phase)
-                if self.mode == "eager":
+                if self.mode != "compiled":
                     info = self._update.step_(now, live[index], found)
                 else:
                     new, info = self._update.step(new, live[index], found)
@@ -272,7 +335,7 @@ class Engine:
             """State, live (), gradient (P,), table (n, S); writes the state that follows, gives statistics (S',)."""
             now, (live, gradient, table) = State(*arguments[:STATE]), arguments[STATE:]
             found = names.unpack(gradient, table, self._update.loss.largest)
-            if self.mode == "eager":
+            if self.mode != "compiled":
                 info = self._update.step_(now, live, found)
             else:
                 new, info = self._update.step(now, live, found)
@@ -314,11 +377,11 @@ class Engine:
             written: into so many of them, the first ones, it writes.
             inputs: positions of arguments that are new in each call.
         """
-        if self.mode == "eager":
+        if self.mode != "compiled":
             return function
         began = time.perf_counter()
         try:
-            return self._compile(function, arguments, written, inputs)
+            return compiled(function, arguments, written, inputs, self.flat.device)
         except RuntimeError as error:
             # the first line only says which back end raised
             reason = " ".join(line.strip() for line in str(error).splitlines()[:3] if line.strip())
@@ -332,28 +395,6 @@ class Engine:
             return function
         finally:
             self.compile_s += time.perf_counter() - began
-
-    def _compile(
-        self, function: Callable[..., Tensor], arguments: tuple[Tensor, ...], written: int, inputs: tuple[int, ...]
-    ) -> Callable[..., Tensor]:
-        from torch.fx.experimental.proxy_tensor import make_fx
-
-        def example() -> tuple[Tensor, ...]:
-            # data may be large: only what is written into is copied
-            return *(x.clone() for x in arguments[:written]), *arguments[written:]
-
-        with torch.no_grad():
-            # tracing runs the Python code once; the compiler then sees plain tensor operations only
-            graph: Any = make_fx(function)(*example())
-            options: dict[str, str | int | bool | Callable[..., Any]] = {}
-            if self.flat.device.type == "cpu":
-                # the glue between kernels in C++ as well: a third faster at small minibatches
-                options["cpp_wrapper"] = True
-            compiled: Callable[..., Tensor] = torch.compile(graph, fullgraph=True, dynamic=False, options=options)
-            compiled(*example())
-            if self.flat.device.type == "cuda":
-                return CudaGraph(compiled, arguments, inputs=inputs)
-        return compiled
 
 
 STATE = len(State._fields)

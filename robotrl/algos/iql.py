@@ -109,8 +109,9 @@ class IqlCfg:
     """Columns of the dataset that have other names than the sim's, as "key=column"; see docs/datasets.md."""
     bf16: bool = False
     """Critics compute in bfloat16, losses and parameters stay in float32; faster only on hardware made for it."""
-    engine: EngineMode = "compiled"
-    """"compiled" needs a C++ compiler and takes some 10 to 60 s once; "eager" runs the same function uncompiled."""
+    engine: EngineMode = "auto"
+    """"compiled" needs a C++ compiler and takes some 10 to 60 s once; "eager" runs the same function uncompiled;
+    "auto" times the first updates and compiles where that costs less than it saves in this run."""
 
     def build(self, setup: Setup) -> IqlLearner:
         """The learner."""
@@ -270,6 +271,7 @@ class IqlLearner:
             minibatch=cfg.batch,
             carry=torch.zeros(1),
             mode=cfg.engine,
+            updates=cfg.updates + cfg.env_steps,
             threads=setup.update_threads,
             eps=1e-8,
         )

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from robotrl.algos.learner import Setup
 from robotrl.algos.normalizers import ObsNormalizer
 from robotrl.algos.rows import fitting
+from robotrl.algos.updater import ENGINE_MODES
+from robotrl.data.normalisation import within_bounds
 from robotrl.data.reader import Dataset
 from robotrl.data.replay import Replay, Transitions
 from robotrl.data.rollout import Arrays
@@ -21,7 +23,7 @@ from robotrl.fit import check_fit
 from robotrl.policies.base import ACTION
 from robotrl.policies.q import QEnsemble
 from robotrl.spec import Spec, VecSim, visible
-from robotrl.transforms import Clip, TransformGroup, bounds_to_unit, inverse
+from robotrl.transforms import TransformGroup, bounds_to_unit, inverse
 
 
 def check_settings(cfg: Any, offline: bool = False) -> None:
@@ -53,8 +55,8 @@ def check_settings(cfg: Any, offline: bool = False) -> None:
         raise out_of_range("algo.gamma", cfg.gamma, "above 0, at most 1")
     if not 0 < cfg.tau <= 1:
         raise out_of_range("algo.tau", cfg.tau, "above 0, at most 1")
-    if cfg.engine not in ("compiled", "eager"):
-        raise unknown("algo.engine", str(cfg.engine), ("compiled", "eager"))
+    if cfg.engine not in ENGINE_MODES:
+        raise unknown("algo.engine", str(cfg.engine), ENGINE_MODES)
 
 
 def no_clip(largest: float | None) -> float:
@@ -79,8 +81,7 @@ class Made:
             specs, action = visible(sim), sim.action_spec
             self.normalizer = ObsNormalizer(specs) if normalise_obs else None
             inputs = () if self.normalizer is None else self.normalizer.transforms()
-            outputs = (inverse(bounds_to_unit(ACTION, action.low, action.high)), Clip(ACTION, action.low, action.high))
-            policy = setup.fresh(specs, action, TransformGroup(inputs, outputs))
+            policy = setup.fresh(specs, action, TransformGroup(inputs, within_bounds(action)))
         check_fit(policy, sim)
         self.policy = policy
         self.policy.control_dt_s = sim.control_dt_s

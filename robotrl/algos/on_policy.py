@@ -12,6 +12,7 @@ from torch import Tensor
 from robotrl.algos.ddp import ALONE, World
 from robotrl.algos.engine import Updates
 from robotrl.algos.rows import part
+from robotrl.algos.updater import ENGINE_MODES
 from robotrl.data.rollout import Rollout
 from robotrl.errors import check_at_least, check_positive, out_of_range, unknown
 from robotrl.fn.advantage import gae, normalise
@@ -52,8 +53,8 @@ def check_settings(cfg: Any, horizon: int) -> None:
         raise out_of_range("algo.clip_coef", cfg.clip_coef, "above 0 and below 1")
     if cfg.target_kl is not None and not cfg.target_kl > 0:
         raise out_of_range("algo.target_kl", cfg.target_kl, "above 0, or none")
-    if cfg.engine not in ("compiled", "eager"):
-        raise unknown("algo.engine", str(cfg.engine), ("compiled", "eager"))
+    if cfg.engine not in ENGINE_MODES:
+        raise unknown("algo.engine", str(cfg.engine), ENGINE_MODES)
 
 
 class Batch(NamedTuple):

@@ -27,15 +27,15 @@ from robotrl.algos.on_policy import (
 )
 from robotrl.checkpoint import generator_state
 from robotrl.collect import Collector, Decision
+from robotrl.data.normalisation import within_bounds
 from robotrl.errors import CapabilityError, check_positive, out_of_range, unknown
 from robotrl.fit import check_fit
 from robotrl.fn.loss import PolicyLoss, ppo_clip, value_clipped_mse, value_mse
 from robotrl.fn.schedule import line
-from robotrl.policies.base import ACTION
 from robotrl.policies.nets import Activation
 from robotrl.policies.value import Critic
 from robotrl.spec import Density, HasDensity, privileged, visible
-from robotrl.transforms import Clip, TransformGroup, bounds_to_unit, inverse
+from robotrl.transforms import TransformGroup
 
 SCHEDULES = ("constant", "linear", "adaptive")
 LR_RANGE = (1e-5, 1e-2)
@@ -48,6 +48,8 @@ SPREAD_ROWS = 256
 class PpoCfg:
     """Settings of PPO."""
 
+    chooses: ClassVar[bool] = True
+    """Learns actions that are choices as well."""
     env_steps: int = 1_000_000
     """Budget of env steps, all envs counted; rounded up to whole iterations."""
     steps_per_env: int = 80
@@ -97,8 +99,9 @@ class PpoCfg:
     """Divide rewards by the running deviation of the discounted return."""
     bf16: bool = False
     """Networks compute in bfloat16, densities, losses and parameters stay in float32; see docs/engine.md."""
-    engine: EngineMode = "compiled"
-    """"compiled" needs a C++ compiler and takes some 10 to 30 s once; "eager" runs the same function uncompiled."""
+    engine: EngineMode = "auto"
+    """"compiled" needs a C++ compiler and takes some 10 to 60 s once; "eager" runs the same function uncompiled;
+    "auto" times the first updates and compiles where that costs less than it saves in this run."""
 
     def build(self, setup: Setup) -> PpoLearner:
         """The learner."""
@@ -206,17 +209,16 @@ class PpoLearner(SimLearner):
         model: Any = setup.init_policy
         self._normalizer: ObsNormalizer | None = None
         if model is None:
-            to_unit = bounds_to_unit(ACTION, self.sim.action_spec.low, self.sim.action_spec.high)
-            outputs = (inverse(to_unit), Clip(ACTION, self.sim.action_spec.low, self.sim.action_spec.high))
             self._normalizer = ObsNormalizer(specs, self.world) if cfg.normalise_obs else None
             inputs = () if self._normalizer is None else self._normalizer.transforms()
-            model = setup.fresh(specs, self.sim.action_spec, TransformGroup(inputs, outputs))
+            action = self.sim.action_spec
+            model = setup.fresh(specs, action, TransformGroup(inputs, within_bounds(action)))
         else:
             check_fit(model, self.sim)
         if not isinstance(model, HasDensity):
             raise CapabilityError(
                 f"policy {type(model).__name__} lacks HasDensity: PPO needs a density and an entropy in closed form, as"
-                " GaussianPolicy and BetaPolicy have them"
+                " CategoricalPolicy, GaussianPolicy and BetaPolicy have them"
             )
         self.policy: Any = model
         self.policy.control_dt_s = self.sim.control_dt_s
@@ -229,12 +231,15 @@ class PpoLearner(SimLearner):
             cfg.critic_hidden,
             cfg.critic_activation,
         ).to(setup.device)
+        self.iterations = math.ceil(cfg.env_steps / (cfg.steps_per_env * self.sim.num_envs * self.world.size))
+        decisions = cfg.steps_per_env * self.sim.num_envs * self.world.size / self.policy.horizon
         self._engine = Engine(
             PpoLoss(self.policy, self.critic, cfg),
             (Group("policy.", cfg.grad_norm), Group("critic.", cfg.grad_norm)),
             minibatch=share("algo.minibatch", cfg.minibatch, self.world),
             carry=torch.tensor([1.0, cfg.lr]),
             mode=cfg.engine,
+            updates=self.iterations * cfg.epochs * math.ceil(decisions / cfg.minibatch),
             threads=setup.update_threads,
             eps=cfg.adam_eps,
             microbatch=cfg.microbatch,
@@ -246,7 +251,6 @@ class PpoLearner(SimLearner):
         self._stepper = self._collector = Collector(self.sim, self.policy.horizon, cfg.gamma)
         self._collector.reset(setup.seed, {"stagger": True})
         self._iteration = 0
-        self.iterations = math.ceil(cfg.env_steps / (cfg.steps_per_env * self.sim.num_envs * self.world.size))
 
     def iterate(self) -> dict[str, float]:
         """One rollout and its epochs."""

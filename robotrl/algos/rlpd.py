@@ -97,8 +97,9 @@ class RlpdCfg:
     """Columns of the dataset that have other names than the sim's, as "key=column"; see docs/datasets.md."""
     bf16: bool = False
     """Networks compute in bfloat16, losses and parameters stay in float32; faster only on hardware made for it."""
-    engine: EngineMode = "compiled"
-    """"compiled" needs a C++ compiler and takes some 20 to 120 s once; "eager" runs the same function uncompiled."""
+    engine: EngineMode = "auto"
+    """"compiled" needs a C++ compiler and takes some 20 to 120 s once; "eager" runs the same function uncompiled;
+    "auto" times the first updates and compiles where that costs less than it saves in this run."""
 
     def build(self, setup: Setup) -> RlpdLearner:
         """The learner."""
@@ -196,6 +197,7 @@ class RlpdLearner(SimLearner):
             minibatch=cfg.batch,
             carry=torch.zeros(1),
             mode=cfg.engine,
+            updates=cfg.env_steps * cfg.update_ratio,
             threads=setup.update_threads,
             eps=1e-8,
         )

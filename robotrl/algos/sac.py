@@ -81,8 +81,9 @@ class SacCfg:
     """From scratch: running normalisation of observations, part of the policy; a policy to start from keeps its own."""
     bf16: bool = False
     """Networks compute in bfloat16, losses and parameters stay in float32; faster only on hardware made for it."""
-    engine: EngineMode = "compiled"
-    """"compiled" needs a C++ compiler and takes some 10 to 60 s once; "eager" runs the same function uncompiled."""
+    engine: EngineMode = "auto"
+    """"compiled" needs a C++ compiler and takes some 10 to 60 s once; "eager" runs the same function uncompiled;
+    "auto" times the first updates and compiles where that costs less than it saves in this run."""
 
     def build(self, setup: Setup) -> SacLearner:
         """The learner."""
@@ -178,6 +179,7 @@ class SacLearner(SimLearner):
             minibatch=cfg.batch,
             carry=torch.zeros(1),
             mode=cfg.engine,
+            updates=math.ceil(cfg.env_steps * cfg.update_ratio),
             threads=setup.update_threads,
             eps=1e-8,
         )

@@ -60,15 +60,16 @@ class ShardedEngine:
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-5,
         updates_per_call: int = 1,
+        updates: int | None = None,
         microbatch: int | None = None,
         threads: int | None = None,
         world: World,
     ) -> None:
-        del updates_per_call
+        del updates_per_call, updates
         if world.size < 2:
             raise CapabilityError("shard is True and there is one process: expected two or more, started by torchrun")
-        if mode != "eager":
-            raise ConfigError(f'algo.engine is {mode!r} and shard is True: expected "eager"')
+        if mode == "compiled":
+            raise ConfigError('algo.engine is \'compiled\' and shard is True: expected "eager"')
         if any(group.average is not None for group in groups):
             raise ConfigError("algo.ema is above 0 and shard is True: expected 0, averages are kept of whole weights")
         if any(group.muon for group in groups):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from robotrl.algos.update import Group, LossModule
 from robotrl.errors import ConfigError, NumericsError, check_at_least, out_of_range
 
-EngineMode = Literal["compiled", "eager"]
+EngineMode = Literal["auto", "compiled", "eager"]
+ENGINE_MODES: tuple[EngineMode, ...] = get_args(EngineMode)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +51,7 @@ def main(argv: Sequence[str]) -> int:
         return 0
     if any(word.partition("=")[0] in ("--resume", "--accept-changed-inputs") for word in argv):
         args = parse(Resume, COMMAND, argv)
+        _loading(f"--resume {args.resume}")
         from robotrl.train import resume
 
         _tell(resume(args.resume, accept_changed_inputs=args.accept_changed_inputs))
@@ -57,6 +59,8 @@ def main(argv: Sequence[str]) -> int:
     if argv[0].startswith("-"):
         raise ConfigError(f"expected a preset before {argv[0]!r}: {COMMAND} PRESET [options]")
     name = PRESETS.check(argv[0])
+    if not {"-h", "--help"} & set(argv):
+        _loading(name)
     config, run_dir = parse_preset(name, argv[1:])
     from robotrl.train import train
 
@@ -66,8 +70,18 @@ def main(argv: Sequence[str]) -> int:
 
 def _tell(path: Path) -> None:
     """Print the run's directory; of processes that learn together, the first, which writes it, does."""
-    if os.environ.get("RANK", "0") == "0":
+    if _first():
         print(path)
+
+
+def _loading(what: str) -> None:
+    """Say that something goes on before torch is imported, which takes seconds."""
+    if _first():
+        print(f"{COMMAND} {what}: loading", file=sys.stderr, flush=True)
+
+
+def _first() -> bool:
+    return os.environ.get("RANK", "0") == "0"
 
 
 def parse_preset(name: str, argv: Sequence[str]) -> tuple[Any, Path | None]:

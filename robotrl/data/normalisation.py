@@ -65,6 +65,8 @@ def actions_for(dataset: Dataset, action_spec: Spec, actions: ActionRange) -> tu
 
 
 def within_bounds(action_spec: Spec) -> tuple[Transform, ...]:
-    """The way from a policy's [-1, 1] to all that the robot can do."""
+    """The way from a policy's [-1, 1] to all that the robot can do; none for choices, which are actions as they are."""
+    if action_spec.choices is not None:
+        return ()
     unit = bounds_to_unit(ACTION, action_spec.low, action_spec.high)
     return inverse(unit), Clip(ACTION, action_spec.low, action_spec.high)

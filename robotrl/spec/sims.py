@@ -136,6 +136,14 @@ class HasDistance(Protocol):
 
 
 @runtime_checkable
+class HasSolvedReturn(Protocol):
+    """The sim states the mean return from which its task counts as solved."""
+
+    solved_return: float | None
+    """Undiscounted; None where nobody says."""
+
+
+@runtime_checkable
 class HasCamera(Protocol):
     """The sim draws itself."""
 

@@ -45,6 +45,8 @@ class Parts(NamedTuple):
     """Whether the sim ends an episode at its first success."""
     reasons: Mapping[str, str]
     """Why it lacks capabilities."""
+    solved_return: float | None = None
+    """Mean return from which the environment counts as solved, where its registration says so."""
 
 
 class GymnasiumSim:
@@ -66,6 +68,7 @@ class GymnasiumSim:
         self.num_envs = num_envs
         self.control_dt_s = parts.control_dt_s
         self.limit_steps = parts.limit_steps
+        self.solved_return = parts.solved_return
         self.observation_spec: dict[str, Spec] = {leaf.key: leaf.spec for leaf in parts.leaves}
         self.action_spec: Spec = parts.codec.spec
         self._leaves = parts.leaves

@@ -13,7 +13,7 @@ from robotrl.errors import ConfigError, check_count, check_number, out_of_range,
 from robotrl.sims.gymnasium_sim.base import REWARDS, GymnasiumSim, Parts, RewardSource
 from robotrl.sims.gymnasium_sim.commands import ACTIONS, ActionCodec, Actions, action_codec
 from robotrl.sims.gymnasium_sim.declared import inputs_of
-from robotrl.sims.gymnasium_sim.making import Recipe, checked_kwargs, known_id, wrappings
+from robotrl.sims.gymnasium_sim.making import Recipe, checked_kwargs, known_id, solved_return, wrappings
 from robotrl.sims.gymnasium_sim.own_vector import OwnVectorEnv
 from robotrl.sims.gymnasium_sim.probing import probe
 from robotrl.sims.gymnasium_sim.processes import METHODS, Method
@@ -204,6 +204,9 @@ def _make_singles(
     parts = asked.parts(
         env, found, codec, seen.dt_s, limit, end_at_success, seen.states_success, seen.info_keys, reasons
     )
+    if asked.limit_steps is None and not asked.kwargs and not recipe.wrappers and asked.reward == "env":
+        # what was registered is of the environment as it is: other returns come of another length, settings or wrappers
+        parts = parts._replace(solved_return=solved_return(env_id))
     told = any(leaf.key == INSTRUCTION and leaf.spec.words for leaf in found)
     return sim_class(not seen.differs, seen.draws, told)(parts, asked.num_envs, asked.seed)
 

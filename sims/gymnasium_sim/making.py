@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
@@ -38,6 +39,12 @@ class Recipe(NamedTuple):
     """What it is told in words."""
     success_keys: tuple[str, ...] = ()
     """Where in `info` success is said."""
+
+
+def solved_return(env_id: str) -> float | None:
+    """The mean return from which an environment counts as solved, as it was registered; None where nobody says."""
+    threshold: Any = gym.spec(bare(env_id)).reward_threshold
+    return float(threshold) if isinstance(threshold, int | float) and math.isfinite(threshold) else None
 
 
 def known_id(env_id: str) -> str:
