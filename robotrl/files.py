@@ -83,13 +83,14 @@ def replace_file(path: Path, data: bytes) -> None:
     sync_directory(path.parent)
 
 
-def read_json(path: Path, what: str, schema_version: int) -> dict[str, Any]:
+def read_json(path: Path, what: str, schema_version: int, oldest: int | None = None) -> dict[str, Any]:
     """Read a JSON object and check its `schema_version`.
 
     Args:
         path: the file.
         what: what the file is, as an error should call it ("run config").
         schema_version: the version that this code reads.
+        oldest: the oldest version that it reads as well; None: no other.
 
     Raises:
         DataError: missing, no plain file, unreadable, not a JSON object, or of another schema version.
@@ -101,7 +102,7 @@ def read_json(path: Path, what: str, schema_version: int) -> dict[str, Any]:
         raise DataError(f"{found} does not exist") from None
     except OSError as error:
         raise DataError(f"{found} cannot be read: {error.strerror}") from error
-    return check_schema(data, found, schema_version)
+    return check_schema(data, found, schema_version, oldest)
 
 
 def open_plain(path: Path, what: str) -> BinaryIO:
@@ -205,8 +206,8 @@ def _float(text: str) -> float:
     return value
 
 
-def check_schema(data: Any, what: str, schema_version: int) -> dict[str, Any]:
-    """Return `data` if it is a JSON object of this schema version.
+def check_schema(data: Any, what: str, schema_version: int, oldest: int | None = None) -> dict[str, Any]:
+    """Return `data` if it is a JSON object of this schema version, or of one from `oldest` on.
 
     Raises:
         DataError: it is not; the message says which version was found.
@@ -222,6 +223,6 @@ def check_schema(data: Any, what: str, schema_version: int) -> dict[str, Any]:
             f"{what} has schema_version {short(repr(version))}, written by a newer robotrl: "
             f"this one reads {schema_version}; upgrade robotrl"
         )
-    if version < schema_version:
+    if version < (schema_version if oldest is None else oldest):
         raise DataError(f"{what} has schema_version {short(repr(version))}: expected {schema_version}")
     return found

@@ -15,6 +15,7 @@ from robotrl.errors import RobotrlError
 from robotrl.progress import show_notice
 
 _held: set[str] = set()
+_installed: list[StopSignals] = []
 
 
 class WriteLock:
@@ -71,6 +72,7 @@ class StopSignals:
 
     def install(self) -> None:
         """Take the signals over."""
+        _installed.append(self)
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._previous[number] = signal.signal(number, self._handle)
@@ -81,6 +83,8 @@ class StopSignals:
             # None stands for a handler that was not set from python and cannot be set again from here.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         self._previous.clear()
+        if self in _installed:
+            _installed.remove(self)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None and number == signal.SIGINT:
@@ -92,6 +96,11 @@ class StopSignals:
             if not show_notice(text):
                 # Not print: the signal may have come in the middle of one.
                 os.write(2, f"\n{text}\n".encode())
+
+
+def stop_wished() -> bool:
+    """Whether whoever has taken the signals over was told to stop: for code that waits for something else."""
+    return any(signals.received is not None for signals in _installed)
 
 
 def finish_despite_sigterm() -> None:

@@ -54,3 +54,17 @@ def corrected(sim: VecSim) -> Intervention:
 
 def refused(sim: VecSim) -> Intervention:
     raise ConfigError("device is not there")
+
+
+def unreadable() -> None:
+    raise LookupError("the recipe is of another time")
+
+
+class Unreadable:
+    """A watcher's maker that cannot be made again in another process."""
+
+    def __reduce__(self) -> Any:
+        return unreadable, ()
+
+    def __call__(self, sim: VecSim) -> Intervention:
+        raise AssertionError

@@ -4,20 +4,27 @@ The actor works ahead, by `ActorCfg.lead` iterations at most, with the newest po
 waits. So env steps and updates take place at the same time, and yet there are as many updates for each env step as in
 one process. An actor that dies without a word, or says nothing for too long, is replaced by another; one that says why
 it ends, ends the run with that reason. An actor whose learner is gone ends by itself.
+
+A new process is handed its end of a pipe and nothing else; what it is to do comes through that pipe, whose end is
+noticed on both sides, so nobody waits for a process that is gone, at whatever moment it went.
 """
 
 from __future__ import annotations
 
 import math
 import multiprocessing
+import os
 import pickle
 import queue
 import signal
+import socket
 import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from multiprocessing import resource_tracker
+from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -36,10 +43,15 @@ from robotrl.data.replay_corrections import add_corrections
 from robotrl.data.rollout import Arrays
 from robotrl.errors import CapabilityError, ConfigError, DataError, NumericsError, RobotrlError
 from robotrl.load import policy_tree
+from robotrl.locking import stop_wished
 from robotrl.safe_path import safe_children
 from robotrl.spec import VecSim
 
 HUMAN = SOURCES.index("human")
+POLL_S = 0.25
+"""How often somebody who waits looks whether the process is still there, and whether the run is to stop."""
+STOP_S = 10.0
+"""How long an actor that has not started may take once the run is to stop; another one is not made then."""
 OURS = {kind.__name__: kind for kind in (CapabilityError, ConfigError, DataError, NumericsError, RobotrlError)}
 
 
@@ -53,21 +65,21 @@ class Actor:
     def __init__(self, recipe: Recipe) -> None:
         # spawned, not forked: threads of torch and of the sims do not survive a fork
         context = multiprocessing.get_context("spawn")
+        work = ForkingPickler.dumps(recipe)
         self._connection, theirs = context.Pipe()
-        self._process = context.Process(target=act, args=(theirs, recipe), name="robotrl-actor", daemon=True)
-        # Ctrl-C reaches the whole group; what is blocked here stays so in the actor, from its first moment: the learner
-        # saves, and then ends it. The tracker, if started with the process, would lift the block before
-        with safe_children():
-            resource_tracker.ensure_running()
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-            try:
-                self._process.start()
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        # the pipe ends with the process only when nobody else holds that end
-        theirs.close()
+        try:
+            # spawn writes the arguments before it knows whether anybody reads: they must fit into a pipe
+            self._process = context.Process(target=act, args=(theirs,), name="robotrl-actor", daemon=True)
+            _start(self._process)
+        except BaseException:
+            self._connection.close()
+            raise
+        finally:
+            # the pipe ends with the process only when nobody else holds that end
+            theirs.close()
         self._inbox = queue.SimpleQueue[Any]()
         self._outbox = queue.SimpleQueue[Any]()
+        self._outbox.put(work)
         self._threads = [threading.Thread(target=target, daemon=True) for target in (self._read, self._write)]
         for thread in self._threads:
             thread.start()
@@ -94,7 +106,10 @@ class Actor:
         while True:
             message = self._outbox.get()
             try:
-                self._connection.send(message)
+                if isinstance(message, (bytes, memoryview)):
+                    self._connection.send_bytes(message)
+                else:
+                    self._connection.send(message)
             except OSError:
                 return
             if message is None:
@@ -117,7 +132,7 @@ class Actor:
         while True:
             patience_s = timeout_s if self._ready else start_timeout_s
             try:
-                message = self._inbox.get(timeout=patience_s)
+                message = self._wait(patience_s)
             except queue.Empty:
                 return f"{'sent nothing' if self._ready else 'did not start'} for {patience_s:g} s"
             if not isinstance(message, Ready):
@@ -133,6 +148,33 @@ class Actor:
         self.sim_s = message.sim_s
         return message
 
+    def _wait(self, patience_s: float) -> Any:
+        """The next message; None when there will be none.
+
+        Raises:
+            queue.Empty: there was none for so long.
+        """
+        end = time.monotonic() + patience_s
+        stopping = False
+        while True:
+            try:
+                return self._inbox.get(timeout=min(POLL_S, max(0.0, end - time.monotonic())))
+            except queue.Empty:
+                if self._process.exitcode is not None:
+                    # what it said last may be on its way; its end shows nowhere else while a process that it has
+                    # started itself holds the pipe
+                    return self._last()
+                if time.monotonic() >= end:
+                    raise
+            if not stopping and not self._ready and stop_wished():
+                stopping, end = True, min(end, time.monotonic() + STOP_S)
+
+    def _last(self) -> Any:
+        try:
+            return self._inbox.get(timeout=POLL_S)
+        except queue.Empty:
+            return None
+
     def close(self) -> None:
         """End the process: by asking it, which gives back devices, then by force."""
         self._outbox.put(None)
@@ -140,10 +182,29 @@ class Actor:
         if self._process.exitcode is None:
             self._process.kill()
             self._process.join()
-        # both end with the pipe, whose other end is gone now
+        # both end with the pipe, also where somebody else still holds its other end
+        with socket.socket(fileno=os.dup(self._connection.fileno())) as pipe, suppress(OSError):
+            pipe.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
             thread.join()
         self._connection.close()
+
+
+def _start(process: BaseProcess) -> None:
+    """Start an actor's process.
+
+    Raises:
+        OSError: the system refused.
+    """
+    # Ctrl-C reaches the whole group; what is blocked here stays so in the actor, from its first moment: the learner
+    # saves, and then ends it. The tracker, if started with the process, would lift the block before
+    with safe_children():
+        resource_tracker.ensure_running()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        try:
+            process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class RemoteExperience:
@@ -231,7 +292,11 @@ class RemoteExperience:
         """The next batch; an actor that cannot give it is replaced."""
         while True:
             if self._actor is None:
-                self._actor, self._ordered = Actor(self._recipe()), 0
+                try:
+                    self._actor, self._ordered = Actor(self._recipe()), 0
+                except OSError as error:
+                    self._replace(f"could not be started ({error.strerror})")
+                    continue
             left = math.ceil((self._budget - self.env_steps) / (steps * self.memory.layout.streams))
             batches = max(1, min(self._cfg.lead, left)) - self._ordered
             policy = self._made.policy
@@ -246,6 +311,8 @@ class RemoteExperience:
     def _replace(self, what: str) -> None:
         """Give up an actor; its successor is made with the next order."""
         self.close()
+        if stop_wished():
+            raise RobotrlError(f"the actor's process {what}, and the run was asked to stop: its last checkpoint stands")
         self.restarts += 1
         if self.restarts > self._cfg.restarts:
             raise RobotrlError(

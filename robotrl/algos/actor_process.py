@@ -123,11 +123,15 @@ class Outbox:
         return records
 
 
-def act(connection: Connection, recipe: Recipe) -> None:
-    """The actor's process: step the sim as ordered until the learner is gone."""
+def act(connection: Connection) -> None:
+    """The actor's process: step the sim as ordered until the learner is gone.
+
+    Args:
+        connection: to the learner, whose first message is the recipe.
+    """
     threading.Thread(target=_end_with_learner, daemon=True).start()
     try:
-        _act(connection, recipe)
+        _act(connection, connection.recv())
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
     # the process's outermost frame: whatever goes wrong here, the learner is told of it

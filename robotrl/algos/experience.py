@@ -71,7 +71,8 @@ class Memory:
 
     def keep_corrections(self) -> None:
         """Keep the steps of whoever takes over from now on."""
-        self.corrections = self._create(None)
+        if self.corrections is None:
+            self.corrections = self._create(None)
 
     def cut(self) -> None:
         """What comes next does not follow what came last."""
@@ -108,7 +109,10 @@ class Memory:
             if self._path is not None and self._replay is None:
                 self._replay = open_replay(self._path, self.layout)
             self.replay.load(state["replay"])
-        if state["corrections"] is not None and self.corrections is not None:
+        if state["corrections"] is not None:
+            # they count as prior data also where nobody watches any more
+            self.keep_corrections()
+            assert self.corrections is not None
             self.corrections.load(state["corrections"])
 
 

@@ -19,6 +19,7 @@ from robotrl.data.replay_check import host
 from robotrl.data.replay_directory import SHARD_BYTES, ReplayDirectory, make_directory
 from robotrl.data.replay_layout import Layout
 from robotrl.data.replay_priority import Prioritised, by_return, episode_returns
+from robotrl.data.replay_recovery import damage
 from robotrl.data.replay_ring import Ring
 from robotrl.data.replay_samplers import Mixed, Sampler, Uniform
 from robotrl.data.replay_storage import DECISION, META, RamStorage, Storage
@@ -63,8 +64,10 @@ class Replay:
         self.changes = 0
         """Rises with whatever changes which steps can be sampled; for samplers."""
         self.dropped: tuple[str, ...] = ()
-        """One line for each damaged shard that was dropped when the replay was opened."""
-        self.ring = Ring(layout, ring, side)
+        """One line for each shard that was damaged and each whose rows were, which were dropped in opening it."""
+        self.rollbacks = 0
+        """Rises whenever steps are forgotten, after which their numbers are used again; for samplers."""
+        self.ring = Ring(layout, ring, side, directory is not None and directory.checked)
         """What samplers look into."""
         self._directory = directory
         self._relabelled = directory.relabelled if directory else np.zeros(1, np.int64)
@@ -113,8 +116,8 @@ class Replay:
     def open(cls, path: Path | str) -> Replay:
         """A replay that was written before, however its process ended.
 
-        What a kill left half-written does not count; a damaged shard is dropped, counted in `dropped` and warned of,
-        the rest is used. Streams go on after their newest step: call `cut`, unless `load` follows.
+        What a kill left half-written does not count; damaged shards and damaged rows are dropped, listed in `dropped`
+        and warned of, the rest is used. Streams go on after their newest step: call `cut`, unless `load` follows.
 
         Raises:
             DataError: there is none, or its header cannot be read.
@@ -122,13 +125,12 @@ class Replay:
         """
         directory = ReplayDirectory(Path(path))
         replay = cls(directory.layout, directory.ring, directory.side, directory)
-        replay.dropped = (*directory.ring.dropped, *directory.side.dropped)
-        if replay.dropped:
-            warnings.warn(
-                f"replay {path}: {len(replay.dropped)} damaged shards dropped, {len(replay)} steps are left; "
-                + "; ".join(replay.dropped),
-                stacklevel=2,
-            )
+        shards = (*directory.ring.dropped, *directory.side.dropped)
+        rows = replay.ring.damaged.tolist()
+        replay.dropped = (*shards, *(f"{directory.ring.where(row)} is not as it was written" for row in rows))
+        told = damage(shards, replay.dropped[len(shards) :], replay.ring.gaps())
+        if told:
+            warnings.warn(f"replay {path}: {told}, {len(replay)} steps are left", stacklevel=2)
         return replay
 
     def __len__(self) -> int:
@@ -238,7 +240,7 @@ class Replay:
             at = int(np.argmin(np.isfinite(rewards)))
             raise ConfigError(f"reward of replay index {int(ids[at])} is {rewards[at]}: expected finite")
         self._relabelled += 1
-        self.ring.fields["reward"][ids % self.ring.rows] = rewards
+        self.ring.set_reward(ids % self.ring.rows, rewards)
 
     def indices(self, horizon: int = 1, decisions: bool = False) -> Tensor:
         """(M,) int64: every step whose chunk is complete, stream by stream in the order of time.
@@ -276,10 +278,11 @@ class Replay:
             "flags": ring.newest_flags(),
             "relabelled": int(self._relabelled[0]),
             "stored": len(ring),
+            "rows": ring.rows,
         }
         if self._directory:
             self.sync()
-            return {**state, "identity": self._directory.identity}
+            return {**state, "identity": self._directory.identity, "digest": ring.digest()}
         used = min(int(ring.heads.max()) * ring.streams, ring.rows)
         columns = {name: array[:used] for name, array in ring.storage.arrays.items()}
         columns["meta"] = columns["meta"].view(np.uint8).reshape(used, META.itemsize)
@@ -290,10 +293,10 @@ class Replay:
 
         On disk, steps that were added since are dropped. Exact as long as no more than the slack were added; else the
         steps that they replaced are gone, and a warning says how many. Rewards that `set_reward` changed since stay
-        changed, with a warning.
+        changed, with a warning; so do steps that others have replaced, where the replay has checksums.
 
         Raises:
-            DataError: the state is of another replay.
+            DataError: the state is of another replay, or of one of another size.
         """
         heads = np.array(state["heads"], np.int64)
         if len(heads) != self.streams:
@@ -301,10 +304,14 @@ class Replay:
         identity = self._directory.identity if self._directory else None
         if state.get("identity") != identity:
             raise DataError(f"the state is of replay {state.get('identity')}: this one is {identity}")
+        # states from before have no size
+        if state.get("rows", self.ring.rows) != self.ring.rows:
+            raise DataError(f"the replay's state is of {state['rows']} rows: the replay has {self.ring.rows}")
         if not self._directory:
             self._load_columns(state)
         self.ring.recover(heads, np.asarray(state["flags"]))
         self.changes += 1
+        self.rollbacks += 1
         lost = int(state["stored"]) - len(self)
         if lost:
             warnings.warn(
@@ -316,12 +323,19 @@ class Replay:
             warnings.warn(
                 "rewards in the replay were changed after its checkpoint: the run goes on, not exactly", stacklevel=2
             )
+        elif not lost and self.ring.digest() != state.get("digest", self.ring.digest()):
+            warnings.warn(
+                "steps in the replay are not those of its checkpoint, others have taken their places since: the run"
+                " goes on, not exactly",
+                stacklevel=2,
+            )
         self._relabelled[0] = int(state["relabelled"])
 
     def clear(self) -> None:
         """Forget all steps."""
         self.ring.recover(np.zeros(self.streams, np.int64))
         self.changes += 1
+        self.rollbacks += 1
 
     def _load_columns(self, state: Mapping[str, Any]) -> None:
         for arrays, kept in ((self.ring.storage.arrays, state["columns"]), (self.ring.side.arrays, state["side"])):

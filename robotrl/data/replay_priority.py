@@ -69,7 +69,7 @@ class SumTree:
 class Prioritised:
     """Start steps drawn in proportion to priority**alpha, one from each of `batch` equal parts of the whole.
 
-    A step that is new has the largest priority so far. Weights are (1 / P(i))**beta, divided by the largest of the
+    A step that is new has the largest priority so far, and so has every step once the replay has forgotten some. Weights are (1 / P(i))**beta, divided by the largest of the
     minibatch (the number of steps in the formula's 1 / (n P(i)) cancels there).
 
     Args:
@@ -94,6 +94,7 @@ class Prioritised:
         self._seen = replay.ring.heads * 0
         self._horizon = 0
         self._changes = -1
+        self._rollbacks = replay.rollbacks
 
     def sample(
         self, batch: int, horizon: int, gamma: float, generator: torch.Generator, updates: int = 1
@@ -143,13 +144,16 @@ class Prioritised:
         self._value[:] = state["value"]
         self._largest, self.beta = float(state["largest"]), float(state["beta"])
         self._seen = np.array(state["seen"], np.int64)
-        self._horizon = 0
+        self._horizon, self._rollbacks = 0, self.replay.rollbacks
 
     def _refresh(self, horizon: int) -> None:
         """Take in what was added to the replay and let go of what left it."""
         ring = self.replay.ring
         if self._changes == self.replay.changes and self._horizon == horizon:
             return
+        if self._rollbacks != self.replay.rollbacks:
+            # which of the steps that it knows are still the same, it cannot tell
+            self._seen, self._horizon, self._rollbacks = self._seen * 0, 0, self.replay.rollbacks
         low, high = ring.window()
         n, rows = ring.streams, ring.rows
         fresh = np.maximum(self._seen, low)

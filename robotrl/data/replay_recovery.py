@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from robotrl.data.replay_storage import FINAL, Storage
+
+
+NAMED = 4
+"""Damaged places of a kind that a warning names; all are in `Replay.dropped`."""
 
 
 class Recovered(NamedTuple):
@@ -58,3 +63,21 @@ def missing(meta: np.ndarray, heads: np.ndarray, length: int) -> np.ndarray:
     index = step * streams + np.arange(streams)
     wanted = (step >= 0) & (step >= heads - length)
     return index[wanted & (meta["stamp"].reshape(ring, streams) != index + 1)]
+
+
+def damage(shards: Sequence[str], rows: Sequence[str], gaps: int) -> str:
+    """A line about what was dropped and what is missing; empty where nothing is.
+
+    Args:
+        shards: a line for each damaged shard.
+        rows: a line for each damaged row.
+        gaps: steps that are not there though later ones are.
+    """
+    parts = [
+        f"{len(lines)} damaged {what} dropped ({'; '.join(lines[:NAMED])}{'; ...' if len(lines) > NAMED else ''})"
+        for what, lines in (("shards", shards), ("steps", rows))
+        if lines
+    ]
+    if gaps and not parts:
+        parts.append(f"{gaps} steps are missing between others")
+    return ", ".join(parts)

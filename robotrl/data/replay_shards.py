@@ -109,10 +109,13 @@ class ShardStorage:
             name: np.asarray(self._ranges[name]).view(column.dtype).reshape(-1, *column.shape)[:rows]
             for name, column in columns.items()
         }
-        root.mkdir(parents=True, exist_ok=True)
-        self.present = self._find(shards)
-        for number in sorted(self.present):
-            self._place(number)
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            self.present = self._find(shards)
+            for number in sorted(self.present):
+                self._place(number)
+        except OSError as error:
+            raise RobotrlError(f"replay {root} cannot be used: {error.filename}: {error.strerror}") from error
 
     def ensure(self, low: int, high: int) -> None:
         """Make the rows `low` to `high` - 1 writable.
@@ -156,15 +159,19 @@ class ShardStorage:
         found: set[int] = set()
         for path in sorted(self.root.iterdir()):
             if path.name.startswith(TEMPORARY):
-                shutil.rmtree(path)
+                _remove(path)
             elif SHARD_NAME.fullmatch(path.name) and int(path.name) < shards:
                 damage = self._damage(path)
                 if damage:
                     self.dropped.append(damage)
-                    shutil.rmtree(path)
+                    _remove(path)
                 else:
                     found.add(int(path.name))
         return found
+
+    def where(self, row: int) -> str:
+        """The shard of a row, and the row's place in it."""
+        return f"{self.root / f'{row // self._shard_rows:06d}'}: row {row % self._shard_rows}"
 
     def _damage(self, shard: Path) -> str | None:
         for name, file in self._files.items():
@@ -207,6 +214,13 @@ def rows_per_shard(columns: Mapping[str, Column], rows: int, shard_bytes: int) -
     unit = math.lcm(*(PAGE_BYTES // math.gcd(PAGE_BYTES, column.row_bytes) for column in columns.values()))
     wanted = min(rows, shard_bytes // sum(column.row_bytes for column in columns.values()))
     return max(1, math.ceil(wanted / unit)) * unit
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
 def _reserve(path: Path, size: int) -> None:

@@ -16,18 +16,21 @@ META = np.dtype(
         ("final", "<i4"),
         ("flags", "u1"),
         ("source", "u1"),
-        ("unused", "u1", (6,)),
+        ("unused", "u1", (2,)),
+        ("check", "<u4"),
     ]
 )
 """The small columns of a step side by side, so that reading them is one gather of 32 bytes.
 
 `stamp` is the step's index plus one, written after everything else of the row and cleared before anything is
-overwritten: a row counts only under its stamp, so one that a kill left half-written does not. `final` is the row of the
-episode's last observation in the side table.
+overwritten: a row counts, and owns a place in the side table, only under its stamp; one that a kill left half-written
+does not. `final` is the row of the episode's last observation in the side table. `check` is the row's checksum where
+the replay has any, in the same eight bytes as `flags`: the two change at once.
 """
 
-TERMINATED, TRUNCATED, DECISION, FINAL, CUT = 1, 2, 4, 8, 16
-"""Bits of `flags`; FINAL: `final` points somewhere; CUT: what follows in the stream is another episode."""
+TERMINATED, TRUNCATED, DECISION, FINAL, CUT, LOOSE = 1, 2, 4, 8, 16, 32
+"""Bits of `flags`; FINAL: `final` points somewhere; CUT: what follows in the stream is another episode; LOOSE: the
+reward is being replaced, and the checksum does not cover it."""
 ENDED = TERMINATED | TRUNCATED
 
 
