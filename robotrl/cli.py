@@ -33,7 +33,7 @@ COMMANDS = {
     "demos": Command("demos", "record demonstrations of a sim's scripted expert as a dataset"),
     "train": Command("train", "train a preset, or resume a run"),
     "eval": Command("eval", "success of a run, checkpoint or bundle on numbered starts"),
-    "view": Command("view", "look at drives in the browser, or write them as a page or a moving picture"),
+    "view": Command("view", "look at episodes in the browser, or write them as a page or a moving picture"),
     "export": Command("export", "turn a run into a bundle that needs no torch, and prove that it acts the same"),
     "import": Command("import_policy", "read a published vision-language-action policy strictly, and store it"),
     "inspect": Command("inspect", "describe a bundle, run, checkpoint or dataset, and verify its hashes"),

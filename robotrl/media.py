@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from robotrl.errors import ConfigError, out_of_range
 from robotrl.files import replace_file
+from robotrl.progress import track
 
 MAX_FPS = 50
 """Browsers slow down what is faster."""
@@ -150,6 +151,36 @@ def stream_mp4(frames: Iterable[tuple[np.ndarray, float]], path: Path, fps: int 
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, buffer.getvalue())
     return count
+
+
+def write_video(
+    frames: Iterable[tuple[np.ndarray, float]], count: int, sample: np.ndarray, path: Path, fps: int = MP4_FPS
+) -> int:
+    """Write a moving picture, atomically, as the ending of its name says, and show how far it is.
+
+    Args:
+        frames: see `stream_mp4`.
+        count: how many there are.
+        sample: some of them, for the palette of a GIF, see `stream_gif`.
+        path: a name that ends in .gif or .mp4.
+        fps: of an mp4.
+
+    Returns:
+        How many frames were written.
+
+    Raises:
+        OSError: the disk refused.
+    """
+    with track(count, "video", "frames") as bar:
+
+        def counted() -> Iterator[tuple[np.ndarray, float]]:
+            for frame in frames:
+                bar.advance(1)
+                yield frame
+
+        if path.suffix.lower() == ".mp4":
+            return stream_mp4(counted(), path, fps)
+        return stream_gif(counted(), sample, path, colors=256)
 
 
 def _palette_sample(frames: np.ndarray) -> np.ndarray:

@@ -254,11 +254,20 @@ def make_sim(name: str, num_envs: int = 64, seed: int = 0, **options: Any) -> An
     """
     if num_envs < 1:
         raise ConfigError(f"num_envs is {num_envs!r}: expected 1 or more")
-    factory = SIMS.load(name)
-    known = [p.name for p in inspect.signature(factory).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    factory, known = SIMS.load(name), options_of(name)
     for option in options:
         if option not in known:
             close = difflib.get_close_matches(option, known, n=1)
             hint = f"did you mean {close[0]!r}? " if close else ""
             raise ConfigError(f"option {option!r} of sim {name!r} is unknown: {hint}known: {', '.join(known)}")
     return factory(num_envs, seed, **options)
+
+
+def options_of(name: str) -> list[str]:
+    """Names of the options that the sim called `name` takes.
+
+    Raises:
+        ConfigError: the name is unknown.
+    """
+    parameters = inspect.signature(SIMS.load(name)).parameters.values()
+    return [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]

@@ -22,6 +22,7 @@ from robotrl.spec import (
     HasInstructions,
     HasMeaning,
     HasParams,
+    HasPictureSize,
     HasPrivileged,
     HasReasons,
     HasRestart,
@@ -149,6 +150,12 @@ class _Camera(WrappedSim):
         return self.sim.render(ids, camera, width, height, **options)
 
 
+class _PictureSize(WrappedSim):
+    def picture_size(self, camera: str) -> tuple[int, int]:
+        """Width and height, pixels."""
+        return self.sim.picture_size(camera)
+
+
 class _Params(WrappedSim):
     @property
     def params(self) -> tuple[str, ...]:
@@ -270,6 +277,7 @@ _PARTS: dict[type[Any], type[WrappedSim]] = {
     HasState: _State,
     HasStateIds: _StateIds,
     HasCamera: _Camera,
+    HasPictureSize: _PictureSize,
     HasParams: _Params,
     HasPrivileged: _Privileged,
     HasMeaning: _Meaning,

@@ -92,7 +92,9 @@ def test_a_system_that_gives_no_files_is_told() -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
     try:
-        with pytest.raises(RobotrlError, match=r"process could not be started \(Too many open files\), after 0 env steps"):
+        with pytest.raises(
+            RobotrlError, match=r"process could not be started \(Too many open files\), after 0 env steps"
+        ):
             one.collect(STEPS)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)

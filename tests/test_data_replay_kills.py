@@ -89,7 +89,9 @@ class Use:
         which = self.some()
         if which:
             rows = [self.row() for _ in which]
-            self._do(lambda: self.replay.add(kit.record(rows), which), {n: [r] for n, r in zip(which, rows, strict=True)})
+            self._do(
+                lambda: self.replay.add(kit.record(rows), which), {n: [r] for n, r in zip(which, rows, strict=True)}
+            )
 
     def add_run(self) -> None:
         rows = [self.row() for _ in range(int(self.draw.integers(1, 4)))]

@@ -66,7 +66,7 @@ ALL = LEARN | {
     "benchmarks",
 }
 ALL |= {"evaluation", "exporting", "viewing", "wrapping", "curriculum", "importers", "room", "published", "profiles"}
-ALL |= {"digests", "stopping"}
+ALL |= {"digests", "stopping", "drives", "filming", "verdict"}
 SHELL = {"cli", "commands", "doctor", "inspection", "probe"}
 SHARED_BY_SIMS = {"sims.interop", "sims.starts", "sims.actions", "sims.exact_state", "sims.core_sim"}
 """What makes a Gymnasium env of any sim, starts, bounds of actions, cores in torch clothes: what adapters share."""
@@ -150,7 +150,7 @@ MAY_IMPORT = {
     # The body of a command, which composes presets as the command line does.
     "quickstart": (ALL - {"benchmarks"}) | {"configs", "rollouts"},
     "benchmarks": ALL,
-    **dict.fromkeys(("evaluation", "exporting", "viewing"), ALL | {"inspection"}),
+    **dict.fromkeys(("evaluation", "exporting", "viewing", "drives", "filming", "verdict"), ALL | {"inspection"}),
     **dict.fromkeys(SHELL, ALL | SHELL),
     "": ALL,
 }

@@ -292,7 +292,9 @@ class Engine:
         sizes = self.minibatch, self._microbatch, self._per_call, len(self.flat), self._world.size > 1
         loss = self._update.loss
         networks = [tuple(p.shape) for p in loss.parameters()]
-        return shape_key(torch.__version__, type(loss).__qualname__, phase, self.flat.device.type, sizes, shapes, networks)
+        return shape_key(
+            torch.__version__, type(loss).__qualname__, phase, self.flat.device.type, sizes, shapes, networks
+        )
 
     def _in_one(self, data: dict[str, Tensor], phase: str) -> _Phase:
         """U updates in a row as one function, the gathering of their minibatches included."""

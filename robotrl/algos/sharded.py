@@ -69,7 +69,7 @@ class ShardedEngine:
         if world.size < 2:
             raise CapabilityError("shard is True and there is one process: expected two or more, started by torchrun")
         if mode == "compiled":
-            raise ConfigError('algo.engine is \'compiled\' and shard is True: expected "eager"')
+            raise ConfigError("algo.engine is 'compiled' and shard is True: expected \"eager\"")
         if any(group.average is not None for group in groups):
             raise ConfigError("algo.ema is above 0 and shard is True: expected 0, averages are kept of whole weights")
         if any(group.muon for group in groups):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,8 +42,8 @@ class Args:
     """With a bundle: evaluate the run it came from as well, with the same noise, and list the starts that differ."""
     report: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Write the result of every episode: to a JSON file, or to a page where the name ends in .html."""
-    drives: int = 12
-    """How many drives the page shows, of a sim that can be traced; failures go first."""
+    replays: Annotated[int, tyro.conf.arg(aliases=("--drives",))] = 12
+    """How many episodes the page shows, failures among them; 0 shows none."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -51,7 +52,7 @@ def main(argv: Sequence[str]) -> int:
     at_least("--episodes", args.episodes, 1)
     at_least("--seed", args.seed, 0)
     at_least("--num-envs", args.num_envs, 1)
-    at_least("--drives", args.drives, 0)
+    at_least("--replays", args.replays, 0)
     from robotrl.inspection import kind_of
     from robotrl.registry import SIMS
 
@@ -63,7 +64,7 @@ def main(argv: Sequence[str]) -> int:
     if args.report is not None:
         writable("--report", args.report)
     if _is_page(args.report):
-        return _page(args)
+        return _page(args, argv)
     from robotrl.evaluation import evaluate_path, to_json
     from robotrl.files import dump_json, replace_file
 
@@ -89,37 +90,33 @@ def _is_page(report: Path | None) -> bool:
     return report is not None and report.suffix.lower() in (".html", ".htm")
 
 
-def _page(args: Args) -> int:
+def _page(args: Args, argv: Sequence[str]) -> int:
     """Evaluate, and write the page."""
     from robotrl.files import replace_file
-    from robotrl.viewing import drive, page_of
+    from robotrl.viewing import Wish, report
 
-    drives = drive(
+    wish = Wish(
         args.path,
         sim=args.sim,
+        options=args.options,
+        device=args.device,
         episodes=args.episodes,
         split=args.split,
         seed=args.seed,
         num_envs=args.num_envs,
-        device=args.device,
-        keep=args.drives,
-        options=args.options,
-        must_trace=False,
     )
-    _tell(args, drives.result)
+    seen = report(wish, args.replays, shlex.join(["robotrl", "eval", *argv]))
+    _tell(args, seen.result)
     if args.report is not None:
-        replace_file(args.report, page_of(drives, whole=True).encode())
+        replace_file(args.report, seen.page(whole=True).encode())
         print(f"wrote {args.report}")
     return 0
 
 
 def _tell(args: Args, result: EvalResult) -> None:
-    from robotrl.loop import rated
+    from robotrl.verdict import score_of, told
 
-    print(
-        f"{rated(result)} over {result.rate.episodes} starts of split {args.split};"
-        f" mean return {result.returns.mean():.3f}, mean length {result.length.mean():.1f} steps"
-    )
+    print(told(result, args.split, score_of(args.path, result)))
 
 
 def _compare(args: Args, kind: str) -> int:

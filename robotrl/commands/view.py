@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Args:
-    """Look at drives in the browser: from above, step by step, with the plan, the reward's terms and why they ended.
+    """Look at episodes: of a driving sim from above, step by step, and of any other sim through its camera.
 
     Without --out and --video the page is served on this machine alone, until Ctrl-C.
     """
@@ -30,7 +30,7 @@ class Args:
     path: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="PATH")] = None
     """Directory of a run, checkpoint or bundle."""
     expert: bool = False
-    """Let the sim's scripted expert drive instead."""
+    """Let the sim's scripted expert act instead."""
     sim: Annotated[str | None, tyro.conf.arg(metavar="SIM")] = None
     """A name from `robotrl list sims`; default the one that the run was trained on."""
     episodes: int = 3
@@ -38,9 +38,16 @@ class Args:
     split: Split = "val"
     """Starts for choosing ("val"), held-out ones ("test"), or those of training."""
     state_id: Annotated[tuple[int, ...], tyro.conf.arg(metavar="N ...")] = ()
-    """Drive these starts instead."""
+    """Run these starts instead."""
     scenario: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
-    """Drive the starts of this scenario alone."""
+    """Run the starts of this scenario alone."""
+    pick: Literal["first", "failures", "successes", "worst", "best"] = "first"
+    """Which starts by what came of them: up to --episodes of the first --among that failed or succeeded, or those with
+    the lowest ("worst") or highest return ("best"); "first" takes them as they come."""
+    among: int = 64
+    """How many starts are tried for --pick."""
+    camera: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    """Of a sim that is seen through cameras, the one to look through; default its first."""
     seed: int = 0
     """Seeds the policy's noise."""
     options: tuple[str, ...] = ()
@@ -48,7 +55,7 @@ class Args:
     out: Annotated[Path | None, tyro.conf.arg(metavar="FILE.html")] = None
     """Write the page to this file, which needs no other."""
     video: Annotated[Path | None, tyro.conf.arg(metavar="FILE.gif|FILE.mp4")] = None
-    """Write the drives as a moving picture; mp4 needs robotrl[video]."""
+    """Write the episodes as a moving picture; mp4 needs robotrl[video]."""
     port: Annotated[int | None, tyro.conf.arg(metavar="PORT")] = None
     """Serve the page here, with --out and --video too; 0 takes a free port."""
     no_open: bool = False
@@ -66,28 +73,35 @@ def main(argv: Sequence[str]) -> int:
     if args.sim is not None:
         SIMS.check(args.sim)
     from robotrl import viewing
+    from robotrl.filming import FOR_PAGE, FOR_VIDEO
 
     if args.video is not None:
         viewing.check_video(args.video)
     serves = args.port is not None or (args.out is None and args.video is None)
     server = PageServer(args.port or 0) if serves else None
     try:
-        drives = viewing.drive(
-            args.path,
-            sim=args.sim,
-            options=args.options,
-            episodes=args.episodes,
-            split=args.split,
-            ids=args.state_id,
-            scenario=args.scenario,
-            seed=args.seed,
+        seen = viewing.look(
+            viewing.Wish(
+                args.path,
+                sim=args.sim,
+                options=args.options,
+                episodes=args.episodes,
+                split=args.split,
+                ids=args.state_id,
+                scenario=args.scenario,
+                pick=args.pick,
+                among=args.among,
+                seed=args.seed,
+                camera=args.camera,
+                rate=FOR_PAGE if args.video is None else FOR_VIDEO,
+            )
         )
-        for line in viewing.lines_of(drives):
+        for line in seen.lines():
             print(line)
         if args.video is not None:
-            frames = viewing.write_video(drives, args.video)
+            frames = seen.write_video(args.video)
             print(f"wrote {args.video}, {frames} frames")
-        page = viewing.page_of(drives).encode() if args.out is not None or server is not None else b""
+        page = seen.page().encode() if args.out is not None or server is not None else b""
         if args.out is not None:
             replace_file(args.out, page)
             print(f"wrote {args.out}")
@@ -101,8 +115,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _check(args: Args) -> None:
-    """Refuse what would fail after the drives."""
+    """Refuse what would fail after the episodes."""
     at_least("--episodes", args.episodes, 1)
+    at_least("--among", args.among, 1)
     at_least("--seed", args.seed, 0)
     if (args.path is None) is not args.expert:
         both = "PATH and --expert are both given: expected one of them"

@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from importlib import resources
 from typing import Any, NamedTuple
 
-from robotrl.report.page import POLICY
+from robotrl.report.document import document, folded_table, resource
 from robotrl.report.text import esc, percent
 from robotrl.trace import KINDS
 
 SCRIPTS = ("drive_data.js", "drive_scene.js", "drive_charts.js", "drive.js")
 STYLES = ("style.css", "drive.css")
-LONGEST_TABLE = 2000
 
 
 class Share(NamedTuple):
@@ -59,25 +57,27 @@ class DrivePage:
 
 def render_drives(page: DrivePage) -> str:
     """The whole page as text."""
-    style = "\n".join(_resource(name) for name in STYLES)
-    parts = [_viewer(page.drives) if page.drives else "", _shares(page.shares), _episodes(page.episodes)]
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
-        f"<title>{esc(page.title)}: robotrl</title>\n<style>\n{style}</style></head>\n<body><main>\n"
-        f'<header><h1>{esc(page.title)}</h1><p class="verdict">{esc(page.verdict)}</p>'
-        f'<p class="lede">{esc(page.lede)}</p></header>\n' + "\n".join(parts) + "\n</main></body></html>\n"
-    )
-
-
-def _resource(name: str) -> str:
-    return resources.files("robotrl.report").joinpath(name).read_text(encoding="utf-8")
+    rows = [
+        (
+            str(one.state_id),
+            one.scenario,
+            "success" if one.success else "failed",
+            f"{one.length_s:.1f} s",
+            f"{one.ret:.3f}",
+        )
+        for one in page.episodes
+    ]
+    parts = [
+        _viewer(page.drives) if page.drives else "",
+        _shares(page.shares),
+        folded_table(("start", "scenario", "result", "length", "return"), rows),
+    ]
+    return document(page.title, STYLES, page.verdict, page.lede, parts)
 
 
 def _viewer(drives: Sequence[dict[str, Any]]) -> str:
     payload = json.dumps({"drives": drives}, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-    script = "\n".join(_resource(name) for name in SCRIPTS)
+    script = "\n".join(resource(name) for name in SCRIPTS)
     speeds = "".join(
         f'<option value="{speed}"{" selected" if speed == "1" else ""}>{speed} &times;</option>'
         for speed in ("0.25", "0.5", "1", "2", "4", "8")
@@ -134,22 +134,4 @@ def _shares(shares: Sequence[Share]) -> str:
     return (
         '<section><h2>Success by scenario</h2><div class="scroll"><table><thead><tr><th>scenario</th><th>success</th>'
         f'<th>episodes</th><th class="wide-only"></th></tr></thead><tbody>{rows}</tbody></table></div></section>'
-    )
-
-
-def _episodes(episodes: Sequence[EpisodeRow]) -> str:
-    if not episodes:
-        return ""
-    shown = episodes[:LONGEST_TABLE]
-    rows = "".join(
-        f'<tr><td class="n">{one.state_id}</td><td>{esc(one.scenario)}</td>'
-        f'<td>{"success" if one.success else "failed"}</td><td class="n">{one.length_s:.1f} s</td>'
-        f'<td class="n">{one.ret:.3f}</td></tr>'
-        for one in shown
-    )
-    told = f"All {len(episodes):,} episodes" if len(shown) == len(episodes) else f"The first {len(shown):,} episodes"
-    return (
-        f"<section><details><summary>{told}</summary><div class='scroll'><table><thead><tr><th>start</th>"
-        f"<th>scenario</th><th>result</th><th>length</th><th>return</th></tr></thead><tbody>{rows}</tbody></table>"
-        "</div></details></section>"
     )

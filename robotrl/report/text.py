@@ -43,6 +43,12 @@ def count(value: float) -> str:
     return f"{value:g}"
 
 
+def number(value: float) -> str:
+    """A return, a length or another figure of any size, with what can be told apart: "0.981", "63.2", "1,204"."""
+    size = abs(value)
+    return f"{value:,.0f}" if size >= 1000 else f"{value:.1f}" if size >= 10 else f"{value:.3g}"
+
+
 def small(value: float) -> str:
     """A small number such as an error: "3.1e-07"; zero is "0"."""
     return "0" if value == 0 else f"{value:.2g}" if math.isfinite(value) else str(value)

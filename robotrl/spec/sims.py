@@ -148,9 +148,19 @@ class HasCamera(Protocol):
     """The sim draws itself."""
 
     cameras: tuple[str, ...]
+    """The first shows an episode best; of a robot that walks it is one that walks along."""
 
     def render(self, ids: Sequence[int], camera: str, width: int, height: int) -> np.ndarray:
         """(n, height, width, 3) uint8 pictures of the envs `ids`."""
+        ...
+
+
+@runtime_checkable
+class HasPictureSize(Protocol):
+    """Cameras whose pictures have proportions of their own; other ones would distort what is seen."""
+
+    def picture_size(self, camera: str) -> tuple[int, int]:
+        """Width and height, pixels, as they are drawn after the first reset."""
         ...
 
 

@@ -11,6 +11,7 @@ import gymnasium as gym
 
 from robotrl.errors import ConfigError, nearest, out_of_range
 from robotrl.sims.gymnasium_sim.faults import EnvironmentFault, Foreign, line
+from robotrl.sims.gymnasium_sim.pictures import draw_offscreen
 from robotrl.sims.gymnasium_sim.telling import Telling
 from robotrl.user_module import beside_the_user, user_module
 
@@ -176,6 +177,8 @@ def make_single(recipe: Recipe, render_mode: str | None = None) -> gym.Env[Any, 
     # a process that was not forked has yet to import the module
     env_id = known_id(recipe.env_id)
     kwargs = {**recipe.kwargs, **({} if render_mode is None else {"render_mode": render_mode})}
+    if "render_mode" in kwargs:
+        draw_offscreen()
     named = ":" in env_id or bool(recipe.wrappers)
     # what it makes may import further modules of the user
     with beside_the_user() if named else nullcontext():

@@ -14,6 +14,7 @@ import numpy as np
 from robotrl.errors import RobotrlError
 from robotrl.sims.gymnasium_sim.faults import EnvironmentFault, Foreign, line
 from robotrl.sims.gymnasium_sim.making import Recipe, bare, make_single
+from robotrl.sims.gymnasium_sim.pictures import REMEDY, fault_of
 from robotrl.sims.gymnasium_sim.spaces import Leaf, pick
 from robotrl.sims.gymnasium_sim.watched import Spaces, Watched, spaces_of
 
@@ -137,7 +138,7 @@ def _no_mode(recipe: Recipe, modes: Any) -> str:
     given = recipe.kwargs.get("render_mode", "rgb_array")
     if given != "rgb_array":
         return f"option kwargs says render_mode {given!r}"
-    return "" if "rgb_array" in modes else "it has no render mode 'rgb_array'"
+    return "" if "rgb_array" in modes else f"it has no render mode 'rgb_array': {REMEDY}"
 
 
 def _try_picture(recipe: Recipe) -> str:
@@ -153,9 +154,7 @@ def _try_picture(recipe: Recipe) -> str:
         return f"made with render_mode 'rgb_array', which was added for pictures: {line(error)}"
     except Exception as error:  # foreign code and graphics drivers: a missing picture must not stop a sim
         return f"{type(error).__name__}: {line(error)}"
-    if not isinstance(picture, np.ndarray) or picture.ndim != 3 or picture.dtype != np.uint8:
-        return "render() gave no (height, width, 3) array of uint8"
-    return ""
+    return fault_of(picture)
 
 
 def _no_graphics(environ: Mapping[str, str], platform: str) -> str:

@@ -13,6 +13,8 @@ from torch import Tensor
 from robotrl.errors import CapabilityError, check_at_least, out_of_range, unknown
 from robotrl.sims import starts
 from robotrl.sims.gymnasium_sim.base import GymnasiumSim, Obs, Parts, step_of, tensors
+from robotrl.sims.gymnasium_sim.faults import EnvironmentFault
+from robotrl.sims.gymnasium_sim.pictures import fault_of, scaled
 from robotrl.sims.gymnasium_sim.success import Flags
 from robotrl.sims.gymnasium_sim.words import said
 from robotrl.spec import INSTRUCTION, Split, Step, why_lacking
@@ -150,8 +152,6 @@ class _Pictures(SingleEnvs):
             ConfigError: unknown camera, an env that does not exist, or a size below 1.
             EnvironmentFault: the environment could not draw itself.
         """
-        from PIL import Image
-
         if camera not in self.cameras:
             raise unknown("camera", camera, self.cameras)
         if any(not 0 <= int(i) < self.num_envs for i in ids):
@@ -162,8 +162,26 @@ class _Pictures(SingleEnvs):
         drawn = self._call(env.call, "render") if len(ids) else ()
         out = np.zeros((len(ids), height, width, 3), np.uint8)
         for row, i in enumerate(ids):
-            out[row] = np.asarray(Image.fromarray(drawn[int(i)]).resize((width, height), Image.Resampling.BILINEAR))
+            out[row] = scaled(self._checked_picture(drawn[int(i)], int(i)), width, height)
         return out
+
+    def picture_size(self, camera: str) -> tuple[int, int]:
+        """Width and height, pixels, that the first environment draws.
+
+        Raises:
+            ConfigError: unknown camera.
+            EnvironmentFault: the environment could not draw itself.
+        """
+        if camera not in self.cameras:
+            raise unknown("camera", camera, self.cameras)
+        env: Any = self.env
+        height, width = self._checked_picture(self._call(env.call, "render")[0], 0).shape[:2]
+        return width, height
+
+    def _checked_picture(self, picture: Any, row: int) -> NDArray[np.uint8]:
+        if fault := fault_of(picture):
+            raise EnvironmentFault(f"gym/{self.env_id}: env {row}, episode step {self._steps[row]}: {fault}")
+        return picture
 
 
 class _Told(SingleEnvs):

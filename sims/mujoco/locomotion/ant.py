@@ -43,8 +43,8 @@ ROBOT = Robot(
     motors=tuple((joint, 150.0) for joint in (*JOINTS[6:], *JOINTS[:6])),
     control_limit=1.0,
     views={
-        "side": View((0.0, -5.0, 1.6), (0.0, 0.0, 0.4), 36.0),
         "track": Raster("top", (0.0, 0.0, 0.6), 4.0, track="torso", tile_m=0.5),
+        "side": View((0.0, -5.0, 1.6), (0.0, 0.0, 0.4), 36.0),
     },
     start_seed=0xA27,
     normal_velocities=True,

@@ -24,8 +24,8 @@ ROBOT = Robot(
     motors=tuple(zip(JOINTS, (120.0, 90.0, 60.0, 120.0, 60.0, 30.0), strict=True)),
     control_limit=1.0,
     views={
-        "side": View((0.0, -4.0, 0.9), (0.0, 0.0, 0.5), 32.0),
         "track": Raster("side", (0.0, 0.0, 0.6), 3.0, track="torso", tile_m=0.5),
+        "side": View((0.0, -4.0, 0.9), (0.0, 0.0, 0.5), 32.0),
     },
     start_seed=0xC4E,
     normal_velocities=True,

@@ -25,8 +25,8 @@ ROBOT = Robot(
     motors=tuple((joint, 200.0) for joint in JOINTS),
     control_limit=1.0,
     views={
-        "side": View((0.0, -4.0, 0.9), (0.0, 0.0, 0.75), 32.0),
         "track": Raster("side", (0.0, 0.0, 0.8), 3.0, track="torso", tile_m=0.5),
+        "side": View((0.0, -4.0, 0.9), (0.0, 0.0, 0.75), 32.0),
     },
     start_seed=0x40B,
     normal_velocities=False,

@@ -49,8 +49,8 @@ ROBOT = Robot(
     motors=tuple(zip(("abdomen_y", "abdomen_z", *JOINTS[2:]), GEARS, strict=True)),
     control_limit=0.4,
     views={
-        "side": View((0.0, -5.0, 1.4), (0.0, 0.0, 0.95), 36.0),
         "track": Raster("side", (0.0, 0.0, 0.9), 3.0, track="torso", tile_m=0.5),
+        "side": View((0.0, -5.0, 1.4), (0.0, 0.0, 0.95), 36.0),
     },
     start_seed=0x40A,
     normal_velocities=False,

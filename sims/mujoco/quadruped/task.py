@@ -65,10 +65,10 @@ class QuadrupedVelocity:
     survival = True
     privileged = ("privileged",)
     views: Mapping[str, AnyView] = {
+        "track": Raster("side", (0.0, 0.0, -0.05), 1.3, track="trunk", track_height=True, tile_m=0.2),
         "side": View((0.9, -1.5, 0.75), (0.0, 0.0, 0.2), 36.0),
         "front": View((1.7, 0.5, 0.6), (0.0, 0.0, 0.2), 32.0),
         "top": View((0.0, 0.0, 2.4), (0.0, 0.0, 0.0), 36.0),
-        "track": Raster("side", (0.0, 0.0, -0.05), 1.3, track="trunk", track_height=True, tile_m=0.2),
         "track_top": Raster("top", (0.0, 0.0, 0.0), 1.3, track="trunk", tile_m=0.2),
     }
 

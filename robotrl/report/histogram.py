@@ -1,0 +1,164 @@
+"""Histograms of what episodes came to, as inline SVG in the colours of the page's style sheet."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robotrl.report.text import count, esc, number
+
+BINS = 20
+"""About so many, of a round width."""
+HEIGHT = 210
+LEFT, RIGHT, TOP, BOTTOM = 40, 14, 30, 44
+"""Room around the bars, for the axes and their labels."""
+
+
+class Group(NamedTuple):
+    """Values that share a colour."""
+
+    label: str
+    """Empty where there is one group alone."""
+    css: str
+    """Class of its bars."""
+    values: NDArray[np.float64]
+
+
+class Bins(NamedTuple):
+    """Edges of equal bins."""
+
+    low: float
+    width: float
+    count: int
+
+    def edges(self) -> NDArray[np.float64]:
+        """(count + 1,)."""
+        return self.low + self.width * np.arange(self.count + 1)
+
+
+def bins_of(values: NDArray[np.float64], whole: bool) -> Bins:
+    """Bins of a round width that hold all values.
+
+    Args:
+        values: (n,), finite, one or more.
+        whole: they are whole numbers, so that no bin is narrower than 1 and each is centred on them.
+    """
+    low, high = float(values.min()), float(values.max())
+    # the width of a bin around a single value: what is told apart at that size
+    width = _round((high - low) / BINS or 10 ** math.floor(math.log10(max(abs(high), 1.0)) - 2))
+    if whole:
+        width = max(math.ceil(width), 1)
+    start = math.floor(low / width) * width - (0.5 if whole else 0.0)
+    return Bins(start, width, math.floor((high - start) / width) + 1)
+
+
+class _Plot(NamedTuple):
+    """Where values and counts stand in the picture."""
+
+    first: float
+    last: float
+    most: int
+    right: int
+
+    floor = HEIGHT - BOTTOM
+
+    def x(self, value: float) -> float:
+        return LEFT + (self.right - LEFT) * (value - self.first) / (self.last - self.first)
+
+    def y(self, count: float) -> float:
+        return self.floor - (self.floor - TOP) * count / self.most
+
+
+def histogram(groups: Sequence[Group], axis: str, width: int, css: str, whole: bool = False) -> str:
+    """Stacked bars of how many episodes fell where, with the mean of all of them marked.
+
+    Args:
+        groups: one or more values in all; the first stands at the bottom.
+        axis: label of the horizontal axis, with its unit.
+        width: in CSS pixels; the chart scales, but its text is legible at this width.
+        css: extra class of the picture.
+        whole: see `bins_of`.
+    """
+    everything = np.concatenate([group.values for group in groups])
+    bins = bins_of(everything, whole)
+    counts = [np.histogram(group.values, bins.edges())[0] for group in groups]
+    # a lone bar as wide as the chart would look like a frame
+    spare = max(5 - bins.count, 0) / 2 * bins.width
+    most = int(np.sum(counts, axis=0).max())
+    plot = _Plot(bins.low - spare, bins.low + bins.count * bins.width + spare, most, width - RIGHT)
+    body = [_level(plot, count) for count in ticks(0, most, 4, whole=True)]
+    base = np.zeros(bins.count, np.int64)
+    for group, heights in zip(groups, counts, strict=True):
+        body += [_bar(plot, bins, k, int(base[k]), group, int(heights[k]), whole) for k in np.flatnonzero(heights)]
+        base += heights
+    body.append(f'<line class="base" x1="{LEFT}" x2="{plot.right}" y1="{plot.floor}" y2="{plot.floor}"/>')
+    for value in ticks(plot.first, plot.last, 4 if width < 400 else 6, whole):
+        body.append(_text("tick", plot.x(value), plot.floor + 17, short(value)))
+    body.append(_mean(plot, float(everything.mean())))
+    body.append(_text("axis", (LEFT + plot.right) / 2, HEIGHT - 6, axis))
+    middle = (TOP + plot.floor) / 2
+    body.append(
+        f'<text class="axis" x="12" y="{middle:g}" text-anchor="middle" transform="rotate(-90 12 {middle:g})">'
+        "episodes</text>"
+    )
+    return (
+        f'<svg class="chart {css}" viewBox="0 0 {width} {HEIGHT}" role="img" aria-label="{esc(axis)}">'
+        + "".join(body)
+        + "</svg>"
+    )
+
+
+def _level(plot: _Plot, count: float) -> str:
+    y = plot.y(count)
+    return (
+        f'<line class="grid" x1="{LEFT}" x2="{plot.right}" y1="{y:.1f}" y2="{y:.1f}"/>'
+        f'<text class="tick" x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{count:g}</text>'
+    )
+
+
+def _bar(plot: _Plot, bins: Bins, k: int, below: int, group: Group, height: int, whole: bool) -> str:
+    low, high = bins.low + k * bins.width, bins.low + (k + 1) * bins.width
+    left, right, top = plot.x(low) + 0.5, plot.x(high) - 0.5, plot.y(below + height)
+    span = f"{low + 0.5:.0f} to {high - 0.5:.0f}" if whole else f"{short(low)} to {short(high)}"
+    if whole and bins.width == 1:
+        span = f"{low + 0.5:.0f}"
+    told = f"{span}: {height} {'episode' if height == 1 else 'episodes'}{group.label and f', {group.label}'}"
+    return (
+        f'<rect class="{group.css}" x="{left:.1f}" y="{top:.1f}" width="{max(right - left, 1):.1f}"'
+        f' height="{plot.y(below) - top:.1f}"><title>{esc(told)}</title></rect>'
+    )
+
+
+def _mean(plot: _Plot, value: float) -> str:
+    x = plot.x(value)
+    anchor = "start" if x < LEFT + 60 else "end" if x > plot.right - 60 else "middle"
+    return f'<line class="middle" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP - 8}" y2="{plot.floor}"/>' + _text(
+        "tick", x, TOP - 13, f"mean {number(value)}", anchor
+    )
+
+
+def _text(css: str, x: float, y: float, text: str, anchor: str = "middle") -> str:
+    return f'<text class="{css}" x="{x:.1f}" y="{y:.0f}" text-anchor="{anchor}">{esc(text)}</text>'
+
+
+def ticks(low: float, high: float, about: int, whole: bool = False) -> list[float]:
+    """About so many round numbers within `low` to `high`; whole ones where asked for."""
+    step = _round((high - low) / about)
+    if whole:
+        step = max(math.ceil(step), 1)
+    return [step * k for k in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+
+
+def short(value: float) -> str:
+    """A round number for an axis: "0.05", "500", "12 k"."""
+    return count(value) if abs(value) >= 10_000 else f"{value:.6g}"
+
+
+def _round(raw: float) -> float:
+    """The next number above that reads well: 1, 2, 2.5 or 5 times a power of ten."""
+    size = 10.0 ** math.floor(math.log10(raw))
+    return next(size * m for m in (1, 2, 2.5, 5, 10) if size * m >= raw * (1 - 1e-9))
