@@ -24,7 +24,8 @@ class Message(NamedTuple):
     """What travels both ways; each side documents how it uses the fields."""
 
     stamp_ns: int
-    """Monotonic clock when the message was made (shared by the processes of one machine)."""
+    """Monotonic clock (shared by the processes of one machine) when the message was made; of an observation, when it
+    was measured."""
     tick: int
     """Counts what the sender does: control ticks, or inner steps."""
     episode: int

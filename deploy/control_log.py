@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -19,6 +20,7 @@ from robotrl.deploy import strict
 from robotrl.errors import DataError
 
 SCHEMA_VERSION = 1
+LOG_BEGINS = re.compile(rb'\{"kind": "header"')
 
 
 class Tick(NamedTuple):
@@ -30,7 +32,9 @@ class Tick(NamedTuple):
     lateness_ns: int
     """From the deadline to the wake-up."""
     age_ns: int
-    """Age of the observation at the wake-up."""
+    """Age of the observation when it was read; negative where its stamp lies ahead."""
+    read_ns: int
+    """From the wake-up until the observation was read."""
     busy_ns: int
     """From the wake-up until the command was sent."""
     inference_ns: int
@@ -112,6 +116,7 @@ def tick_record(episode: int, tick: Tick, observations: dict[str, np.ndarray]) -
         "deadline_ns": tick.deadline_ns,
         "lateness_ns": tick.lateness_ns,
         "age_ns": tick.age_ns,
+        "read_ns": tick.read_ns,
         "busy_ns": tick.busy_ns,
         "inference_ns": tick.inference_ns,
         "decision": tick.decision,

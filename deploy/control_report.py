@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -9,6 +10,9 @@ import numpy as np
 
 from robotrl.deploy import strict
 from robotrl.deploy.safety import Counters
+
+REPORT_BEGINS = re.compile(rb'\{\s*"schema_version": 1,\s*"bundle_id": "[0-9a-f]{64}",\s*"robot": ')
+"""How the file of a report begins, see `robotrl deploy --json`."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +58,10 @@ class ControlReport:
         lateness_us: from a tick's deadline to the wake-up, all ticks.
         inference_us: the controller on ticks that infer.
         busy_us: from the wake-up until the command is sent, all ticks.
-        observation_age_us: age of the observation at the wake-up.
+        observation_age_us: age of the observation when it is read.
         deadline_misses: control periods in which no command was sent.
         over_budget: ticks whose inference took longer than the bundle's latency budget.
+        chunks_expired: chunks that were dropped before their end, because the moment of the next action had passed.
         lateness_histogram_us: for plots.
         safety: what the safety chain did.
         robot_steps_made_up: inner steps that the robot's process made up for after it woke late.
@@ -81,6 +86,7 @@ class ControlReport:
     observation_age_us: Percentiles
     deadline_misses: int
     over_budget: int
+    chunks_expired: int
     lateness_histogram_us: Histogram
     safety: Counters
     robot_steps_made_up: int

@@ -165,6 +165,8 @@ def message(
     reason: int = 0,
     echo: int = 0,
     lost_ns: int = 0,
+    stamp_ns: int | None = None,
 ) -> Message:
-    """A message stamped now."""
-    return Message(time.monotonic_ns(), tick, episode, state_id, int(kind), mode, reason, echo, lost_ns, values)
+    """A message stamped with the time of a measurement, or with now."""
+    stamp = time.monotonic_ns() if stamp_ns is None else stamp_ns
+    return Message(stamp, tick, episode, state_id, int(kind), mode, reason, echo, lost_ns, values)

@@ -16,7 +16,7 @@ MAX_DEPTH = 16
 MAX_FIELDS = 3_000_000
 """Fields of the file; a graph of ours has thousands. This bounds the time of the scan."""
 ENDLESS = ("Loop", "Scan", "SequenceMap")
-"""Operators that repeat a graph as often as a number says that is known only at run time; an exported policy has none."""
+"""Operators that repeat a graph as often as a number says that only the run shows; an exported policy has none."""
 STANDARD_DOMAINS = ("", "ai.onnx")
 
 # Wire types of protobuf.

@@ -1,4 +1,4 @@
-"""Which observations are plausible, from what a policy has seen: ranges of its elements, and how long a port stood still.
+"""Plausible observations, from what a policy has seen: ranges of elements, and how long a port may stand still.
 
 The exporter writes both into the bundle, so that the controller can tell a sensor that is broken, in another unit, or
 frozen. The ranges are wide on purpose: they are there for what cannot be, and a robot in an unusual place is not that.

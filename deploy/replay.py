@@ -10,7 +10,7 @@ import numpy as np
 
 from robotrl.deploy.control_log import array_of, read_log
 from robotrl.deploy.runtime import Controller
-from robotrl.deploy.safety import SafetyChain, limits_of
+from robotrl.deploy.safety import NONE, OUTSIDE, Reason, SafetyChain, limits_of
 from robotrl.errors import DataError
 
 
@@ -62,7 +62,12 @@ def replay(log: str | os.PathLike[str], bundle: str | os.PathLike[str]) -> Repla
             action = chunk[int(record["cursor"]) - 1]
             policy_error = max(policy_error, float(np.abs(action - array_of(record["policy"])).max()))
         observation = _observation(record)
-        observed = chain.check(observation, record["age_ns"] * 1e-9)
+        # logs of before do not say when it was read
+        now_s = (record["deadline_ns"] + record["lateness_ns"] + record.get("read_ns", 0)) * 1e-9
+        told = Reason(record["reason"]) & OUTSIDE
+        # a tick that was sent while an inference hung was not checked
+        asked = not told or record["inference_ns"]
+        observed = (chain.check(observation, record["age_ns"] * 1e-9, now_s) if asked else NONE) | told
         verdict = chain.decide(observed, action)
         sent_error = max(sent_error, float(np.abs(verdict.action - array_of(record["sent"])).max()))
     return ReplayReport(ticks, decisions, policy_error, sent_error)

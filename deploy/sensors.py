@@ -1,8 +1,8 @@
 """Sensors whose clock is wrong, and sensors that stand still: what one observation does not show, and several do.
 
-A frozen sensor repeats its numbers bit for bit, with a fresh time stamp from a driver that knows no better. A robot that
-rests does so as well; so only the time counts in which it was told to move, and only a port that never stood still for
-long when the policy was exported (`Port.max_still_s`).
+A frozen sensor repeats its numbers bit for bit, with a fresh time stamp from a driver that knows no better. A robot
+that rests does so as well; so only the time counts in which it was told to move, and only a port that never stood still
+for long when the policy was exported (`Port.max_still_s`).
 """
 
 from __future__ import annotations

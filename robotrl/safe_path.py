@@ -1,8 +1,8 @@
 """The module search path of the processes that we start: the working directory is not on it.
 
 `python -m`, `python -c` and the spawn of `multiprocessing` put the working directory first on the path. Whoever runs a
-command in a folder that holds a `numpy.py` would run that file. Processes of ours start without it; a module that
-the user names is found there by `robotrl.user_module`.
+command in a folder that holds a `numpy.py` would run that file. Processes of ours start without it; `user_module`
+finds there what the user names.
 """
 
 from __future__ import annotations

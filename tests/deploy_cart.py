@@ -9,6 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from robotrl.deploy.robots.driver import Measured
 from robotrl.spec import Spec
 
 ACTION = 2
@@ -30,7 +31,8 @@ class Cart:
     """A 1-D cart as a simulated robot: m = 1 kg, pushed, with a goal drawn from the state id. Success: near and slow.
 
     Environment variables make it fail on purpose, at a number of inner steps after a reset: CART_NAN_AT (observations
-    become NaN), CART_STOP_AT (its process stops itself), CART_DIE_AT (exits without a word).
+    become NaN), CART_STOP_AT (its process stops itself), CART_DIE_AT (exits without a word), CART_FAR_AT (its position
+    reads CART_FAR), CART_FROZEN_AT (what it reads stands still).
     """
 
     control_dt_s = PERIOD_S
@@ -42,7 +44,9 @@ class Cart:
     def __init__(self, seed: int) -> None:
         self.state = np.zeros(3)
         self.push, self.steps = 0.0, 0
-        self.faults = {name: int(os.environ.get(name, "-1")) for name in ("CART_NAN_AT", "CART_STOP_AT", "CART_DIE_AT")}
+        names = ("CART_NAN_AT", "CART_STOP_AT", "CART_DIE_AT", "CART_FAR_AT", "CART_FROZEN_AT")
+        self.faults = {name: int(os.environ.get(name, "-1")) for name in names}
+        self.read = np.zeros(4, np.float32)
 
     def state_ids(self, split: str) -> range:
         return {"train": range(0, 1000), "val": range(1000, 1100), "test": range(1100, 1200)}[split]
@@ -71,7 +75,11 @@ class Cart:
         state = np.array([self.state[0], self.state[1], self.state[2], 0.0], np.float32)
         if 0 <= self.faults["CART_NAN_AT"] <= self.steps:
             state[1] = np.nan
-        return {"state": state, "touch": np.zeros(1, np.float32)}
+        if 0 <= self.faults["CART_FAR_AT"] <= self.steps:
+            state[0] = float(os.environ["CART_FAR"])
+        if not 0 <= self.faults["CART_FROZEN_AT"] <= self.steps:
+            self.read = state
+        return {"state": self.read.copy(), "touch": np.zeros(1, np.float32)}
 
     def success(self) -> bool:
         return bool(abs(self.state[2] - self.state[0]) < 0.05 and abs(self.state[1]) < 0.1)
@@ -79,6 +87,30 @@ class Cart:
 
 def make_cart(seed: int) -> Cart:
     return Cart(seed)
+
+
+class StampedCart(Cart):
+    """A cart that says when it measured; from 100 inner steps on, CART_CLOCK goes wrong: ahead, back or silent."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.stamp_ns = 0
+
+    def observe(self) -> Measured:  # type: ignore[override]
+        match os.environ.get("CART_CLOCK") if self.steps >= 100 else None:
+            case "ahead":
+                self.stamp_ns = time.monotonic_ns() + 10**9
+            case "back":
+                self.stamp_ns -= 10**4
+            case "silent":
+                pass
+            case _:
+                self.stamp_ns = time.monotonic_ns()
+        return Measured(super().observe(), self.stamp_ns)
+
+
+def make_stamped(seed: int) -> StampedCart:
+    return StampedCart(seed)
 
 
 class SwappedCart(Cart):

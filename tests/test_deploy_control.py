@@ -106,8 +106,8 @@ def test_another_robot_is_refused_before_it_moves(bundle: Path) -> None:
         ("sym:mujoco/peg-insert", "robot 'sym' is unknown: did you mean 'sim'?"),
         ("sim", "expected sim:ARGUMENT"),
         ("sim:mujoco/peg-insrt", "did you mean 'mujoco/peg-insert'?"),
-        ("sim:deploy_cart:make_crt", "cannot be imported"),
-        ("sim:no_such_module:x", "cannot be imported"),
+        ("sim:deploy_cart:make_crt", "did you mean 'deploy_cart:make_cart'"),
+        ("sim:no_such_module:x", "needs the module 'no_such_module', which is not installed"),
     ],
 )
 def test_unknown_robots_are_named(bundle: Path, robot: str, says: str) -> None:

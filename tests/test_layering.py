@@ -13,8 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
 from layout import folder_of, setuptools_config  # noqa: E402
 
-BASE = {"spec", "transforms", "registry", "errors", "cores", "trace", "plain", "symmetry", "safe_path"}
-BASE |= {"user_module"}
+BASE = {"spec", "transforms", "registry", "errors", "cores", "trace", "plain", "symmetry", "safe_path", "user_module"}
 HELPERS = {"files", "memory", "progress"}
 RUN = {
     "run",

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -31,6 +31,19 @@ _IDLE_S = 0.001
 
 LEFT, FAULT, ORPHANED = 0, 2, 3
 """Exit codes: stopped by the controller; the simulation failed; the controller is gone."""
+
+
+class Measured(NamedTuple):
+    """Observations with the sensor's own time.
+
+    A driver that hands on a sensor's last message stamps it with the time of the measurement, so that a sensor that
+    has fallen silent is seen to be stale.
+    """
+
+    observations: dict[str, np.ndarray]
+    """(D,) float32 for each key."""
+    stamp_ns: int
+    """When they were measured, on this machine's monotonic clock (`time.monotonic_ns`)."""
 
 
 class RobotSim(Protocol):
@@ -53,8 +66,8 @@ class RobotSim(Protocol):
         """Let `inner_steps * inner_dt_s` seconds pass."""
         ...
 
-    def observe(self) -> dict[str, np.ndarray]:
-        """Observations (D,) float32 of now."""
+    def observe(self) -> dict[str, np.ndarray] | Measured:
+        """Observations (D,) float32 of now, or `Measured` where the sensor says when it measured them."""
         ...
 
     def success(self) -> bool:
@@ -126,6 +139,8 @@ class _Driver:
                 time.sleep(_IDLE_S)
                 continue
             if command.kind == Command.STOP:
+                self.holding = False
+                self.hold()
                 self.publish(Status.LEFT, np.zeros(0, np.float32))
                 return LEFT
             if command.kind == Command.RESET and command.episode != self.episode:
@@ -138,7 +153,7 @@ class _Driver:
             if now_ns() - command.stamp_ns > self.timeout_ns:
                 self.hold()
             self.advance()
-            self.publish(Status.READY, self.observation())
+            self.publish(Status.READY, *self.observation())
             sleep_until(self.start_ns + (self.steps + 1) * self.inner_ns)
 
     def reset(self, command: Message) -> None:
@@ -181,13 +196,15 @@ class _Driver:
         self.made_up += due - 1
         self.steps += due
 
-    def observation(self) -> np.ndarray:
-        """All observations in the order of the spec, flat."""
-        obs = self.robot.observe()
-        return np.concatenate([np.ravel(obs[key]) for key in self.robot.observation_spec]).astype(np.float32)
+    def observation(self) -> tuple[np.ndarray, int]:
+        """All observations in the order of the spec, flat, and when they were measured."""
+        found = self.robot.observe()
+        obs, stamp_ns = found if isinstance(found, Measured) else (found, now_ns())
+        flat = np.concatenate([np.ravel(obs[key]) for key in self.robot.observation_spec])
+        return flat.astype(np.float32), stamp_ns
 
-    def publish(self, status: Status, values: np.ndarray) -> None:
-        """Make an observation the latest one."""
+    def publish(self, status: Status, values: np.ndarray, stamp_ns: int | None = None) -> None:
+        """Make an observation the latest one, measured at `stamp_ns` or now."""
         done = int(self.robot.success()) if status == Status.READY else 0
         self.link.observations.write(
             message(
@@ -200,6 +217,7 @@ class _Driver:
                 echo=self.taken,
                 lost_ns=self.lost_ns,
                 values=values,
+                stamp_ns=stamp_ns,
             )
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,9 +27,9 @@ class Args:
     seed: int = 0
     """Keys the sampler's noise."""
     log: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """Write every tick to this file (JSON lines)."""
+    """Write every tick to this file (JSON lines); its folder is made, and only a log is ever replaced."""
     json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """Write the report to this file."""
+    """Write the report to this file; its folder is made, and only a report is ever replaced."""
     realtime: bool = False
     """Ask the system for its real-time scheduler (needs the right to it)."""
 
@@ -38,16 +39,35 @@ def main(argv: Sequence[str]) -> int:
     args = parse(Args, "robotrl deploy", argv)
     at_least("--episodes", args.episodes, 1)
     at_least("--seed", args.seed, 0)
+    from robotrl.deploy.signals import Stopped, ended_by_signals
+
+    with ended_by_signals():
+        try:
+            return _deploy(args)
+        except Stopped as stopped:
+            print(f"{stopped.name}: the robot was stopped, control has ended", file=sys.stderr)
+            raise
+
+
+def _deploy(args: Args) -> int:
     from robotrl.inspection import kind_of
     from robotrl.registry import ROBOTS
 
     if (kind := kind_of(args.bundle)) != "bundle":
         raise ConfigError(f"{args.bundle} is a {kind}: expected a bundle; robotrl export makes one from a run")
     ROBOTS.check(args.robot.partition(":")[0])
-    from robotrl.deploy.control import run_control
+    from robotrl.deploy.control import check_log, run_control
+    from robotrl.deploy.control_report import REPORT_BEGINS
+    from robotrl.deploy.outputs import check_output
     from robotrl.files import dump_json, replace_file
     from robotrl.progress import track
 
+    if args.log is not None:
+        check_log(args.log, args.bundle)
+    if args.json is not None:
+        check_output(args.json, "control report", REPORT_BEGINS, outside=args.bundle)
+        if args.log is not None and args.log.absolute() == args.json.absolute():
+            raise ConfigError(f"--json is {str(args.json)!r}, as --log: expected two files")
     with track(args.episodes, "control", "episodes") as bar:
         report = run_control(
             args.bundle,
@@ -66,6 +86,7 @@ def main(argv: Sequence[str]) -> int:
     if report.log is not None:
         print(f"log {report.log}" + (f" (ended early: {report.log_error})" if report.log_error else ""))
     if args.json is not None:
+        args.json.parent.mkdir(parents=True, exist_ok=True)
         replace_file(args.json, dump_json({"schema_version": 1, **report.to_json()}))
         print(f"wrote {args.json}")
     return 0

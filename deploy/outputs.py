@@ -1,0 +1,61 @@
+"""Files that a command is told to write, looked at before anything moves."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from pathlib import Path
+
+from robotrl.errors import DataError
+
+_LOOKED_AT = 256
+
+
+def check_output(path: Path, what: str, begins: re.Pattern[bytes], *, outside: Path, stream: bool = False) -> None:
+    """Refuse a file that could not be written, or whose loss somebody would regret; makes nothing.
+
+    An existing file may be replaced when it is empty, or of the same kind. A folder that is not there yet is made when
+    the file is.
+
+    Args:
+        path: where to write.
+        what: what it will be, as an error should call it ("log").
+        begins: how a file of this kind begins.
+        outside: a folder that nothing may be written into, the bundle's.
+        stream: whether it is written from its begin on, so that a character device will do as well.
+
+    Raises:
+        DataError: says why.
+    """
+    name = f"{what} {str(path)!r}"
+    try:
+        if outside.resolve() in path.resolve().parents:
+            raise DataError(f"{name} lies in the bundle {str(outside)!r}: expected a place outside of it")
+        mode = path.stat().st_mode if path.exists() else None
+        if mode is None:
+            _check_folder(path, name)
+        elif not (stat.S_ISREG(mode) or (stream and stat.S_ISCHR(mode))):
+            raise DataError(f"{name} cannot be written: expected a plain file, or a new name")
+        elif not os.access(path, os.W_OK):
+            raise DataError(f"{name} cannot be written: Permission denied")
+        elif stat.S_ISREG(mode):
+            with path.open("rb") as file:
+                found = file.read(_LOOKED_AT)
+            if found and not begins.match(found):
+                raise DataError(f"{name} exists and is no {what}: expected a new name, it will not be replaced")
+    except (OSError, ValueError, RuntimeError) as error:  # names that cannot be, links in a circle
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise DataError(f"{name} cannot be written: {reason}") from error
+
+
+def _check_folder(path: Path, name: str) -> None:
+    if path.is_symlink():
+        raise DataError(f"{name} is a link to nothing: expected a plain file, or a new name")
+    folder = path.parent
+    while not folder.exists():
+        folder = folder.parent
+    if not folder.is_dir():
+        raise DataError(f"{name} cannot be written: {str(folder)!r} is not a folder")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise DataError(f"{name} cannot be written: {str(folder)!r} is not writable")
