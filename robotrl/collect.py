@@ -16,6 +16,7 @@ from torch import Tensor
 
 from robotrl.cursor import ChunkCursor
 from robotrl.data.finite import check_finite
+from robotrl.data.plausible import Watch
 from robotrl.data.replay import SOURCES, Replay, Source, StepRecord
 from robotrl.data.replay_check import check_sim
 from robotrl.data.replay_corrections import Corrector, add_corrections
@@ -76,7 +77,8 @@ class Collector:
     """Steps a sim under a decider and gathers decisions for a learner.
 
     A decision that a rollout's end cuts off is carried into the next rollout, so no reward is lost. A sim without
-    `HasFinalObs` gets a warning, and the observation before an episode's last step in place of the final one.
+    `HasFinalObs` gets a warning, and the observation before an episode's last step in place of the final one. Numbers
+    that are finite and cannot be are warned of once for each element.
 
     Args:
         sim: the sim; it is not reset here.
@@ -102,6 +104,8 @@ class Collector:
         self._started = torch.ones(n, dtype=torch.bool, device=sim.device)
         self._broken = True
         self._into: Sink | None = None
+        self._watch = Watch(sim.observation_spec)
+        self._looked: list[tuple[Arrays, Tensor]] = []
         self._has_final_obs = isinstance(sim, HasFinalObs)
         if not self._has_final_obs:
             warnings.warn(
@@ -164,6 +168,7 @@ class Collector:
             self._count_episodes(step, episodes, returns)
             complete = torch.nonzero(self._cursor.position >= self._cursor.horizon).squeeze(1)
             store.put("valid", row[complete], complete, torch.ones_like(complete, dtype=torch.bool))
+        self._look()
         self.env_steps += steps * n
         return self._finish(store, row, steps * n, _joined(episodes, torch.bool), _joined(returns, torch.float32))
 
@@ -252,6 +257,7 @@ class Collector:
             if corrections is not None and taken is not None:
                 add_corrections(corrections, record, taken)
             self._count_episodes(step, episodes, returns)
+        self._look()
         self.env_steps += steps * n
         ended, gained = _joined(episodes, torch.bool), _joined(returns, torch.float32)
         return Collected(steps * n, ended, gained, corrected)
@@ -271,10 +277,18 @@ class Collector:
         step = self._sim_step(actions)
         check_finite(step, step_index)
         before, self.obs = self.obs, _copy(step.obs)
+        self._looked.append(({key: self.obs[key] for key in self._watch.keys}, step.reward.clone()))
         self._started = step.terminated | step.truncated
         done = step.final_ids
         self._cursor.drop(done)
         return step, step.final_obs if self._has_final_obs else {key: value[done] for key, value in before.items()}
+
+    def _look(self) -> None:
+        """Look at the steps since the last call for numbers that cannot be."""
+        steps, self._looked = self._looked, []
+        if steps:
+            stacked = {key: torch.stack([obs[key] for obs, _ in steps]) for key in self._watch.keys}
+            self._watch.look(stacked, torch.stack([reward for _, reward in steps]))
 
     def _sim_step(self, actions: Tensor) -> Step:
         began = time.perf_counter()
@@ -318,6 +332,7 @@ class Collector:
                 final = step.final_obs if self._has_final_obs else {key: x[t][step.final_ids] for key, x in obs.items()}
                 finals.append((t, step.final_ids.clone(), _copy(final)))
             self._count_episodes(step, episodes, returns)
+        self._watch.look({key: obs[key][1:] for key in self._watch.keys}, reward)
         next_obs = {key: x[1:].clone() for key, x in obs.items()}
         for t, ids, final in finals:
             for key, x in final.items():

@@ -429,6 +429,7 @@ def _setup(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None, run_path: Path
         cache=cfg.cache,
         resumed=state is not None,
         accept_data=cfg.accept_data,
+        run=str(run_path.resolve()),
     )
 
 

@@ -80,7 +80,7 @@ def same(a: Any, b: Any) -> bool:
         exact = {"rtol": 0.0, "atol": 0.0, "equal_nan": True}
         return a.shape == b.shape and a.dtype == b.dtype and torch.allclose(a, b, **exact)
     if isinstance(a, np.ndarray):
-        return np.array_equal(a, b)
+        return np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
     if isinstance(a, dict):
         return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
     if isinstance(a, list | tuple):

@@ -371,7 +371,7 @@ def experience_of(
     """
     if acting is None:
         acting = Acting(setup.seed, cfg.gamma, setup.init_policy is None, cfg.warmup)
-    memory = Memory(sim, cfg.capacity, cfg.replay)
+    memory = Memory(sim, cfg.capacity, cfg.replay, setup.run)
     if not setup.actor.process:
         return Experience(sim, made, memory, acting, generator)
     sim.close()

@@ -15,6 +15,7 @@ from torch import Tensor
 from robotrl.algos.off_policy import Made
 from robotrl.collect import Collected, Collector, Decision
 from robotrl.data.replay import Replay
+from robotrl.data.replay_directory import HEADER, read_header
 from robotrl.data.replay_layout import Layout
 from robotrl.data.rollout import Arrays
 from robotrl.errors import ConfigError
@@ -46,15 +47,16 @@ class Memory:
         sim: for its specs.
         capacity: env steps that each of them keeps.
         path: directory of the replay on disk; None: in RAM, the checkpoints hold it.
+        owner: the run that it is for; empty: none that goes on later.
     """
 
-    def __init__(self, sim: VecSim, capacity: int, path: str | None) -> None:
+    def __init__(self, sim: VecSim, capacity: int, path: str | None, owner: str = "") -> None:
         self.layout = Layout(
             dict(sim.observation_spec), sim.action_spec, sim.num_envs, capacity, 0, {}, sim.control_dt_s
         )
         self.corrections: Replay | None = None
         """The steps of whoever took over; None while nobody watches."""
-        self._path = None if path is None else Path(path)
+        self._path, self._owner = None if path is None else Path(path), owner
         self._replay: Replay | None = None
 
     @property
@@ -62,12 +64,23 @@ class Memory:
         """What was collected; made when it is first asked for.
 
         Raises:
-            ConfigError: there is something at its path.
+            ConfigError: there is something at its path, and not of this run.
         """
         # not in the constructor: a learner that is made to resume opens the one that is there
         if self._replay is None:
-            self._replay = self._create(self._path)
+            left = self._left()
+            self._replay = self._create(self._path) if left is None else left
         return self._replay
+
+    def _left(self) -> Replay | None:
+        """The replay that this run left when it was killed before any checkpoint told of it, emptied."""
+        if self._path is None or not self._owner or not (self._path / HEADER).is_file():
+            return None
+        if read_header(self._path).get("owner") != self._owner:
+            return None
+        replay = open_replay(self._path, self.layout)
+        replay.clear()
+        return replay
 
     def keep_corrections(self) -> None:
         """Keep the steps of whoever takes over from now on."""
@@ -89,6 +102,7 @@ class Memory:
             streams=layout.streams,
             capacity=layout.capacity,
             control_dt_s=layout.control_dt_s,
+            owner=self._owner,
         )
 
     def state(self) -> dict[str, Any]:

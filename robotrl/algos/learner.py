@@ -49,6 +49,8 @@ class Setup(NamedTuple):
     """Whether `Learner.load` follows: files that the config names may be gone, and are in the state that is loaded."""
     accept_data: bool = False
     """Whether what is doubtful about the dataset is right, as its user says."""
+    run: str = ""
+    """Name of the run, by which what it left outside its directory is known as its own; empty: it is not."""
 
     def fresh(self, *parts: Any) -> Any:
         """A policy that its config builds of `parts`, on the device."""

@@ -3,6 +3,9 @@
 Observation statistics become constants of the policy's transforms, so they travel with its checkpoint and lie inside
 the exported graph. They change only between iterations: within one, the policy that learns is the one that acted.
 Processes that learn together measure together: each takes in what all have seen.
+
+A value that is far out of what its column was seen to be counts as the most that was seen; see
+`robotrl.data.plausible`. One absurd number does not hide what comes after it.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import torch
 from torch import Tensor
 
 from robotrl.algos.ddp import ALONE, World
+from robotrl.data.plausible import FAR_REWARD, Range, range_of
 from robotrl.data.rollout import Rollout
 from robotrl.spec import Spec, measured
 from robotrl.transforms import Affine, Clip, Transform, normalize
@@ -68,11 +72,13 @@ class ObsNormalizer:
 
     def __init__(self, specs: Mapping[str, Spec], world: World = ALONE) -> None:
         self._moments = {key: RunningMoments(specs[key].shape[-1], world) for key in measured(specs)}
+        self._ranges = {key: range_of(specs[key]) for key in self._moments}
 
     def update(self, obs: Mapping[str, Tensor]) -> None:
         """Take in observations (..., D)."""
         for key, moments in self._moments.items():
-            moments.update(obs[key].reshape(-1, obs[key].shape[-1]))
+            rows = obs[key].reshape(-1, obs[key].shape[-1]).detach().cpu().double()
+            moments.update(self._ranges[key].usual(rows))
 
     def transforms(self) -> tuple[Transform, ...]:
         """Centre, scale and clip, for each array."""
@@ -85,12 +91,15 @@ class ObsNormalizer:
 
     def state(self) -> dict[str, Any]:
         """For an exact resume."""
-        return {key: moments.state() for key, moments in self._moments.items()}
+        return {key: {**x.state(), "range": self._ranges[key].state()} for key, x in self._moments.items()}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore what `state` gave."""
         for key, moments in self._moments.items():
             moments.load(state[key])
+            # checkpoints from before have no ranges: these begin with what comes next
+            if "range" in state[key]:
+                self._ranges[key].load(state[key]["range"])
 
 
 class RewardNormalizer:
@@ -106,6 +115,7 @@ class RewardNormalizer:
         self._gamma = gamma
         self._running = torch.zeros(num_envs, dtype=torch.float64)
         self._moments = RunningMoments(1, world)
+        self._range = Range(1, far=FAR_REWARD)
 
     @property
     def scale(self) -> float:
@@ -117,8 +127,9 @@ class RewardNormalizer:
 
         A decision's reward is that of its whole chunk; the return is discounted by all steps of the chunk.
         """
-        reward, valid = rollout.reward.cpu().double(), rollout.valid.cpu()
+        reward, valid = rollout.reward.to("cpu", torch.float64, copy=True), rollout.valid.cpu()
         discount = self._gamma ** rollout.length.cpu().double()
+        reward[valid] = self._range.usual(reward[valid][:, None])[:, 0]
         ended = (rollout.terminated | rollout.truncated).cpu()
         returns = torch.zeros_like(reward)
         for t in range(len(reward)):
@@ -134,9 +145,11 @@ class RewardNormalizer:
 
     def state(self) -> dict[str, Any]:
         """For an exact resume."""
-        return {"running": self._running, "moments": self._moments.state()}
+        return {"running": self._running, "moments": self._moments.state(), "range": self._range.state()}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore what `state` gave."""
         self._running = torch.as_tensor(state["running"], dtype=torch.float64).clone()
         self._moments.load(state["moments"])
+        if "range" in state:
+            self._range.load(state["range"])

@@ -85,6 +85,7 @@ class Replay:
         control_dt_s: float | None = None,
         slack: int | None = None,
         shard_bytes: int = SHARD_BYTES,
+        owner: str = "",
     ) -> Replay:
         """An empty replay.
 
@@ -99,6 +100,7 @@ class Replay:
             slack: on disk, further steps that are kept so that an exact resume can roll back as many; None: an eighth
                 of the capacity.
             shard_bytes: size of a shard on disk, rounded to whole pages.
+            owner: whoever it is made for, if anybody should be able to tell later.
 
         Raises:
             ConfigError: a setting out of range, or there is something at `path`.
@@ -107,7 +109,7 @@ class Replay:
         kept = 0 if path is None else capacity // 8 if slack is None else slack
         layout = Layout(dict(observation_spec), action_spec, streams, capacity, kept, dict(extras or {}), control_dt_s)
         if path is not None:
-            directory = make_directory(Path(path), layout, shard_bytes)
+            directory = make_directory(Path(path), layout, shard_bytes, owner)
             return cls(layout, directory.ring, directory.side, directory)
         ring = RamStorage(layout.ring_columns(), layout.rows)
         return cls(layout, ring, RamStorage(layout.side_columns(), layout.rows))

@@ -40,7 +40,7 @@ class ReplayDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        header = read_json(path / HEADER, "replay", SCHEMA_VERSION, oldest=1)
+        header = read_header(path)
         self._descriptor: int | None = _lock(path)
         try:
             self._read(header)
@@ -52,8 +52,6 @@ class ReplayDirectory:
         path = self.path
         self.checked = header["schema_version"] > 1
         """Whether rows have checksums."""
-        if self.checked and header.get("digest") != _digest(header):
-            raise DataError(f"replay {path}: {HEADER} is not as it was written: its digest is of another content")
         try:
             self.identity = str(header["id"])
             self.layout = Layout.from_json(header["layout"])
@@ -77,8 +75,22 @@ class ReplayDirectory:
             self.close()
 
 
-def make_directory(path: Path, layout: Layout, shard_bytes: int = SHARD_BYTES) -> ReplayDirectory:
-    """A new, empty directory for a replay.
+def read_header(path: Path) -> dict[str, Any]:
+    """What the directory's header says.
+
+    Raises:
+        DataError: no header, or one that cannot be read or was altered.
+    """
+    header = read_json(path / HEADER, "replay", SCHEMA_VERSION, oldest=1)
+    if header["schema_version"] > 1 and header.get("digest") != _digest(header):
+        raise DataError(f"replay {path}: {HEADER} is not as it was written: its digest is of another content")
+    return header
+
+
+def make_directory(
+    path: Path, layout: Layout, shard_bytes: int = SHARD_BYTES, owner: str = ""
+) -> ReplayDirectory:
+    """A new, empty directory for a replay; one whose making was cut short counts as empty.
 
     Raises:
         ConfigError: `shard_bytes` is below 1, or there is something at `path`.
@@ -86,12 +98,13 @@ def make_directory(path: Path, layout: Layout, shard_bytes: int = SHARD_BYTES) -
     """
     check_at_least("replay shard_bytes", shard_bytes, 1)
     taken = ConfigError(f"replay {path} exists: expected a new directory; Replay.open goes on with an old one")
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+    if path.exists() and (not path.is_dir() or any(not _begun(file) for file in path.iterdir())):
         raise taken
     ring, side = layout.ring_columns(), layout.side_columns()
     header: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
         "id": uuid.uuid4().hex,
+        "owner": owner,
         "layout": layout.to_json(),
         SHARD_ROWS[0]: rows_per_shard(ring, layout.rows, shard_bytes),
         SHARD_ROWS[1]: rows_per_shard(side, layout.rows, min(shard_bytes, SIDE_SHARD_BYTES)),
@@ -109,6 +122,11 @@ def make_directory(path: Path, layout: Layout, shard_bytes: int = SHARD_BYTES) -
     except OSError as error:
         raise RobotrlError(f"cannot make the replay {path}: {error.strerror}") from error
     return ReplayDirectory(path)
+
+
+def _begun(file: Path) -> bool:
+    """Whether a directory may hold this file before it has its header."""
+    return file.name == "lock" or file.name.startswith(f".tmp-{HEADER}-")
 
 
 def _digest(header: Mapping[str, Any]) -> str:
