@@ -43,7 +43,7 @@ class Rate(NamedTuple):
 
 
 FOR_PAGE = Rate(0.1, PAGE_FRAMES, False)
-FOR_VIDEO = Rate(0.05, 240, True)
+FOR_VIDEO = Rate(0.1, 240, True)
 
 
 def picked(result: EvalResult, pick: Pick, count: int) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import warnings
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -36,7 +37,6 @@ from robotrl.registry import make_sim, options_of
 from robotrl.report.drive_trace import Recorder
 from robotrl.report.replay import Pick, Replay
 from robotrl.spec import HasExpert, HasScenarios, HasStateIds, HasTrace, Split, VecSim, shown_dt_s
-from robotrl.store import warn
 from robotrl.verdict import score_of
 
 VIDEOS = (".gif", ".mp4")
@@ -151,6 +151,10 @@ def look(wish: Wish) -> Drives | Replays:
         traced = isinstance(sim, HasTrace)
         if not traced:
             camera_of(sim, name, wish.camera)
+        elif wish.camera is not None:
+            raise ConfigError(
+                f"--camera is {wish.camera!r}: sim {name!r} is drawn from what it tells, without a camera"
+            )
         ids = starts_of(sim, name, count, wish.split, wish.ids, wish.scenario)
         if wish.pick != "first":
             ids = _with_outcome(wish, sim, ids)
@@ -190,7 +194,7 @@ def report(wish: Wish, count: int, command: str) -> Drives | Replays:
     try:
         filmed = _filmed(wish, seen, places)
     except RobotrlError as error:
-        warn(f"the page has no replays: {error}")
+        warnings.warn(f"the page has no replays: {error}", stacklevel=2)
         return _replays(wish, seen, [], f"None of the episodes is shown: {error}.", command)
     return _replays(wish, seen, filmed.replays, _chosen(seen, places, wish) + filmed.remark, command)
 
@@ -239,7 +243,7 @@ def _filmed(wish: Wish, seen: _Seen, places: list[int]) -> _Filmed:
     if stand_still(found.replays):
         remarks.append(f"all pictures of each episode are alike: camera {camera!r} of sim {name!r} shows no motion")
     for remark in remarks:
-        warn(remark)
+        warnings.warn(remark, stacklevel=3)
     return _Filmed(found.replays, "".join(f" {remark[0].upper()}{remark[1:]}." for remark in remarks))
 
 

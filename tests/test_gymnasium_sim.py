@@ -285,7 +285,7 @@ def test_only_what_can_be_promised_is_declared() -> None:
         match=r"lacks HasStateIds: .* was run twice .* differed: the first observation 'state', 'state_0', was",
     ):
         restless.reset(options={"state_ids": [0, 1, 2]})
-    with pytest.raises(ConfigError, match=r"camera is True: .* no render mode 'rgb_array'"):
+    with pytest.raises(ConfigError, match=r"camera is True\): .* no render mode 'rgb_array'"):
         make(FAULTY, camera=True)
 
 

@@ -20,6 +20,7 @@ from test_report import Page
 
 from robotrl import media, viewing
 from robotrl.cli import main
+from robotrl.drives import Drives
 from robotrl.errors import ConfigError
 from robotrl.load import policy_tree
 from robotrl.loop import ExpertActor, evaluate
@@ -378,8 +379,8 @@ def test_lines_keep_their_shape_with_fewer_points():
 
 def test_the_video_has_every_step(drove, crashed, tmp_path):
     traces = [drove.traces[1], crashed]
-    drives = viewing.Drives("d", "s", DT_S, ("steer", "accel"), "val", None, (), traces)
-    frames = viewing.write_video(drives, tmp_path / "a.gif")
+    drives = Drives("d", "s", DT_S, ("steer", "accel"), "val", None, (), traces)
+    frames = drives.write_video(tmp_path / "a.gif")
     assert frames == drive_video.frame_count(traces, DT_S) == sum(len(trace.steps) + 1 for trace in traces)
     with Image.open(tmp_path / "a.gif") as gif:
         assert gif.format == "GIF"
@@ -397,8 +398,8 @@ def test_an_mp4_has_every_step_and_shows_the_end_for_longer(drove, crashed, tmp_
     reason = "could not import 'av': wheels of PyAV exist for common platforms only"
     av = pytest.importorskip("av", reason=reason)
     traces = [drove.traces[1], crashed]
-    drives = viewing.Drives("d", "s", DT_S, ("steer", "accel"), "val", None, (), traces)
-    frames = viewing.write_video(drives, tmp_path / "a.mp4")
+    drives = Drives("d", "s", DT_S, ("steer", "accel"), "val", None, (), traces)
+    frames = drives.write_video(tmp_path / "a.mp4")
     assert frames == drive_video.frame_count(traces, DT_S)
     with av.open(str(tmp_path / "a.mp4")) as file:
         stream = file.streams.video[0]
@@ -526,13 +527,6 @@ def test_eval_writes_the_same_page_with_all_episodes(capsys, run_path, tmp_path)
     assert "None of the episodes is shown" in Page(out.read_text()).text
 
 
-def test_a_report_of_a_sim_that_cannot_be_traced_has_no_drives():
-    drives = viewing.drive(None, sim="mujoco/reach", episodes=2, must_trace=False)
-    text = viewing.page_of(drives, whole=True)
-    assert "All 2 episodes" in Page(text).text
-    assert 'id="drives"' not in text
-
-
 MISTAKES = [
     (["view"], "missing: PATH of a run, checkpoint or bundle, or --expert"),
     (["view", "x", "--expert"], "PATH and --expert are both given"),
@@ -548,8 +542,10 @@ MISTAKES = [
     ([*EXPERT, "--video", "page.avi"], "expected a name that ends in .gif or .mp4"),
     ([*EXPERT, "--port", "70000"], "--port is 70000: expected 0 to 65535"),
     (["view", "--expert", "--sim", "bev/drve"], "sim 'bev/drve' is unknown: did you mean 'bev/drive'?"),
-    (["view", "--expert", "--sim", "mujoco/reach"], "sim 'mujoco/reach' lacks HasTrace"),
-    (["eval", "x", "--drives", "-1"], "--drives is -1: expected 0 or more"),
+    ([*EXPERT, "--pick", "worst", "--among", "0"], "--among is 0: expected 1 or more"),
+    ([*EXPERT, "--among", "9"], "--among is 9: expected --pick beside it"),
+    ([*EXPERT, "--camera", "top"], "--camera is 'top': sim 'bev/drive' is drawn from what it tells, without a camera"),
+    (["eval", "x", "--drives", "-1"], "--replays is -1: expected 0 or more"),
 ]
 
 

@@ -128,3 +128,12 @@ def writable(option: str, path: Path, endings: Sequence[str] = ()) -> None:
         raise ConfigError(
             f"{option} is {path}: folder {folder} {'is not writable' if folder.is_dir() else 'does not exist'}"
         )
+    # what the permissions allow a file system may still refuse: a pseudo file system, a name that is too long
+    trial = path.with_name(f".tmp-{path.name}-{os.getpid()}")
+    try:
+        trial.touch()
+        trial.unlink()
+    except OSError as error:
+        raise ConfigError(
+            f"{option} is {path}: it cannot be written ({error.strerror}), expected another name"
+        ) from error

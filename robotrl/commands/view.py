@@ -44,8 +44,8 @@ class Args:
     pick: Literal["first", "failures", "successes", "worst", "best"] = "first"
     """Which starts by what came of them: up to --episodes of the first --among that failed or succeeded, or those with
     the lowest ("worst") or highest return ("best"); "first" takes them as they come."""
-    among: int = 64
-    """How many starts are tried for --pick."""
+    among: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
+    """How many starts are tried for --pick; default 64."""
     camera: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """Of a sim that is seen through cameras, the one to look through; default its first."""
     seed: int = 0
@@ -90,7 +90,7 @@ def main(argv: Sequence[str]) -> int:
                 ids=args.state_id,
                 scenario=args.scenario,
                 pick=args.pick,
-                among=args.among,
+                among=args.among or viewing.MOST_ENVS,
                 seed=args.seed,
                 camera=args.camera,
                 rate=FOR_PAGE if args.video is None else FOR_VIDEO,
@@ -117,7 +117,10 @@ def main(argv: Sequence[str]) -> int:
 def _check(args: Args) -> None:
     """Refuse what would fail after the episodes."""
     at_least("--episodes", args.episodes, 1)
-    at_least("--among", args.among, 1)
+    if args.among is not None:
+        at_least("--among", args.among, 1)
+        if args.pick == "first" or args.state_id:
+            raise ConfigError(f"--among is {args.among}: expected --pick beside it, and no --state-id")
     at_least("--seed", args.seed, 0)
     if (args.path is None) is not args.expert:
         both = "PATH and --expert are both given: expected one of them"

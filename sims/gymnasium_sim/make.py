@@ -186,7 +186,7 @@ def _make_singles(
     env_id, signal = asked.env_id, asked.signal
     seen = probe(recipe, pictures=camera is not False)
     if camera and not seen.draws:
-        raise ConfigError(f"camera is True: sim 'gym/{env_id}' draws nothing here: {seen.no_picture}")
+        raise ConfigError(f"sim 'gym/{env_id}' draws nothing here (camera is True): {seen.no_picture}")
     if signal.kind == "auto" and not seen.states_success and (asked.reward == "success" or end_at_success):
         what = "end_at_success is True" if end_at_success else "reward is 'success'"
         raise ConfigError(
