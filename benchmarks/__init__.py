@@ -21,6 +21,7 @@ if __name__ != "robotrl.benchmarks":
 
 BENCHES = (
     "bev",
+    "cartpole",
     "chain",
     "driving",
     "faults",

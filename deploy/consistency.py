@@ -176,10 +176,39 @@ def _check_action(manifest: Manifest) -> None:
             require(set(port.units) == {"1"}, f"io {port.name!r} units", port.units, "'1' throughout, it is normalised")
     for field in ("scale", "offset", "default_pose"):
         _usable(f"action.{field}", getattr(action, field) or ())
+    _check_choices(manifest)
     for field in ("stiffness", "damping"):
         values = getattr(action, field) or ()
         _usable(f"action.{field}", values)
         require(min(values, default=0.0) >= 0, f"action.{field}", values, "0 or more")
+
+
+def _check_choices(manifest: Manifest) -> None:
+    """An action that chooses is sent as it is: nothing may scale, blend or bound it to what is no choice."""
+    action, safety = manifest.action, manifest.safety
+    require(
+        (action.choices is None) == (action.kind != "choice"),
+        "action.choices",
+        action.choices,
+        f"numbers of choices exactly where the kind is 'choice', and it is {action.kind!r}",
+    )
+    if action.choices is None:
+        return
+    require(len(action.choices) == len(action.names), "action.choices", action.choices, f"{len(action.names)} entries")
+    require(min(action.choices) >= 2, "action.choices", action.choices, "2 or more for each element")
+    for i, count in enumerate(action.choices):
+        stated = [safety.low[i], safety.high[i]]
+        require(stated == [0, count - 1], f"safety limits of {action.names[i]!r}", stated, f"0 to {count - 1}")
+        require(safety.neutral[i] in range(count), "safety.neutral", safety.neutral, "numbers of choices")
+    require(safety.max_step is None, "safety.max_step", safety.max_step, "null for choices")
+    require(safety.ramp_in_s == 0, "safety.ramp_in_s", safety.ramp_in_s, "0 for choices")
+    outputs = [t for t in manifest.transforms.outputs if t.key == "action"]
+    require(not outputs, "transforms.outputs", len(outputs), "none for choices")
+    for port in manifest.io.outputs:
+        if port.role == "actions":
+            stated = list(zip(port.low, port.high, strict=True))
+            wanted = [(0, count - 1) for count in action.choices]
+            require(stated == wanted, f"io {port.name!r} bounds", stated, f"{wanted} as action.choices says")
 
 
 def _check_transforms(manifest: Manifest) -> None:

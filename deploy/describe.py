@@ -156,7 +156,7 @@ class Plan:
         spec = self.policy.action_spec
         affine = composed_affine(self.policy.transforms, "action", len(spec.names))
         return schema.Action(
-            kind=self.action_kind,
+            kind=self._kind(),
             names=spec.names,
             units=spec.units,
             scale=affine.scale,
@@ -164,13 +164,24 @@ class Plan:
             stiffness=None,
             damping=None,
             default_pose=None,
+            choices=spec.choices,
         )
+
+    def _kind(self) -> schema.ActionKind:
+        chooses = self.policy.action_spec.choices is not None
+        if chooses and self.action_kind not in ("delta", "choice"):
+            raise ConfigError(f"action_kind is {self.action_kind!r}: expected 'choice', as its actions are")
+        if not chooses and self.action_kind == "choice":
+            raise ConfigError("action_kind is 'choice': expected another, the policy's actions are numbers")
+        return "choice" if chooses else self.action_kind
 
     def _safety(self) -> schema.Safety:
         spec, options = self.policy.action_spec, self.safety
         middle = tuple((low + high) / 2 for low, high in zip(spec.low, spec.high, strict=True))
         zeros = (0.0,) * len(spec.names)
         neutral = options.neutral or (middle if self.action_kind == "position" else zeros)
+        if spec.choices is not None:
+            _check_choices(options, neutral)
         for name, low, value, high in zip(spec.names, spec.low, neutral, spec.high, strict=False):
             if not low <= value <= high:
                 raise ConfigError(f"safety.neutral of {name!r} is {value!r}: expected within [{low}, {high}]")
@@ -180,10 +191,19 @@ class Plan:
             max_step=options.max_step,
             ramp_in_s=options.ramp_in_s,
             bad_ticks_to_damp=options.bad_ticks_to_damp,
-            hold="last" if self.action_kind == "position" else "neutral",
+            hold="last" if self._kind() == "position" else "neutral",
             neutral=tuple(map(float, neutral)),
             limits=plausible(self.policy.observation_spec, self.policy.transforms, self.recorded, options.limits),
         )
+
+
+def _check_choices(options: SafetyOptions, neutral: tuple[float, ...]) -> None:
+    """Refuse what would make a number of a choice that is none, or is another."""
+    for name, value in (("max_step", options.max_step), ("ramp_in_s", options.ramp_in_s or None)):
+        if value is not None:
+            raise ConfigError(f"safety.{name} is {value!r}: expected none, between two choices there is no third")
+    if any(value != round(value) for value in neutral):
+        raise ConfigError(f"safety.neutral is {neutral!r}: expected whole numbers, the numbers of choices")
 
 
 def _io(policy: HasDeploy, still_s: Mapping[str, float | None]) -> schema.Io:

@@ -13,9 +13,9 @@ import time
 import warnings
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 import safetensors.numpy
@@ -40,8 +40,19 @@ MIN_SAMPLES = 1000
 SAMPLES = 1024
 """Recorded observations that the parity check compares, unless told otherwise."""
 PARITY_LIMIT = 1e-5
+LEAST_LEAD = 1e-4
+"""Nats by which the likeliest choice must lead the second for its tick to be compared; rounding moves both by 1e-6."""
 OBSERVATIONS_FILE = "observations.safetensors"
 """In a run directory: recorded observations, one array (n, ...) for each key, consecutive ticks in order."""
+
+
+@runtime_checkable
+class HasLead(Protocol):
+    """A policy that chooses."""
+
+    def lead(self, obs: dict[str, Tensor]) -> Tensor:
+        """(B,) by how many nats the likeliest choice leads the second, least over a chunk."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -321,6 +332,7 @@ def _difference(
     wanted, _ = _torch_ticks(policy, ticks)
     found, _ = run_ticks(session, ticks, output_names(manifest))
     error = np.abs(found.astype(np.float64) - wanted.astype(np.float64))
+    error[~_decided(policy, ticks)] = 0.0
     return schema.Parity(samples, float(error.max()), float((error / manifest.action_range).max()))
 
 
@@ -345,10 +357,34 @@ def _torch_ticks(policy: HasDeploy, ticks: Golden) -> tuple[np.ndarray, np.ndarr
     return out.actions.numpy(), out.raw_action.numpy()
 
 
+def _decided(policy: HasDeploy, ticks: Golden) -> np.ndarray:
+    """(n,) bool: ticks at which rounding does not decide between two choices; of actions that are numbers all."""
+    if not isinstance(policy, HasLead):
+        return np.ones(len(ticks.actions), bool)
+    obs = {key: torch.from_numpy(array) for key, array in ticks.observations.items()}
+    return (policy.lead(obs) > LEAST_LEAD).numpy()
+
+
+def _only_decided(policy: HasDeploy, ticks: Golden) -> Golden:
+    """Ticks whose answer is the same on every machine: others are replaced by those before them."""
+    decided = _decided(policy, ticks)
+    if decided.all():
+        return ticks
+    if not decided.any():
+        raise NumericsError(
+            f"golden ticks: two choices are equally likely within {LEAST_LEAD:g} nats at every one of them: expected a"
+            " policy that prefers some"
+        )
+    known = np.flatnonzero(decided)
+    rows = known[np.maximum(np.searchsorted(known, np.arange(len(decided)), side="right") - 1, 0)]
+    observations = {key: array[rows] for key, array in ticks.observations.items()}
+    return replace(ticks, observations=observations, noise=None if ticks.noise is None else ticks.noise[rows])
+
+
 def _record_golden(
     policy: HasDeploy, session: GraphSession, manifest: schema.Manifest, recorded: dict[str, np.ndarray]
 ) -> Golden:
-    inputs = golden_inputs(manifest, recorded)
+    inputs = _only_decided(policy, golden_inputs(manifest, recorded))
     actions, raw = run_ticks(session, inputs, output_names(manifest))
     if not (np.isfinite(actions).all() and np.isfinite(raw).all()):
         tick = int(np.nonzero(~np.isfinite(actions).all(axis=(1, 2)) | ~np.isfinite(raw).all(axis=(1, 2)))[0][0])

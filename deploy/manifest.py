@@ -25,7 +25,7 @@ GRAPH_FILE = "policy.onnx"
 GOLDEN_FILE = "golden.safetensors"
 
 Role = Literal["observation", "noise", "state_in", "prefix", "actions", "raw_action", "state_out", "risk"]
-ActionKind = Literal["delta", "position", "velocity", "torque", "twist", "steer_accel"]
+ActionKind = Literal["delta", "position", "velocity", "torque", "twist", "steer_accel", "choice"]
 Hold = Literal["neutral", "last"]
 
 
@@ -116,6 +116,9 @@ class Action:
 
     `actions = raw_action * scale + offset`, then clipped to the bounds: the graph does this; the numbers are here so
     that a person, or a driver, can check them. Gains and default pose are None where the action has none.
+
+    Of an action of kind "choice" `choices` says how many choices each element has; it is sent as whole numbers from 0
+    to choices - 1. None, and not written, for every other kind.
     """
 
     kind: ActionKind
@@ -126,6 +129,7 @@ class Action:
     stiffness: tuple[float, ...] | None
     damping: tuple[float, ...] | None
     default_pose: tuple[float, ...] | None
+    choices: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -286,6 +290,8 @@ class Manifest:
                 del port["words"]
             if port["max_still_s"] is None:
                 del port["max_still_s"]
+        if data["action"]["choices"] is None:
+            del data["action"]["choices"]
         return data
 
     def to_bytes(self) -> bytes:

@@ -95,6 +95,7 @@ def wire(manifest: Manifest, robot: RobotInfo) -> Wiring:
         observations[port.name] = flat[..., order]
     # The robot's element i is the bundle's element action[i]: the inverse of the order in which the bundle reads.
     order = _order("action", manifest.action.names, manifest.action.units, robot.action_spec)
+    _same_choices(manifest, robot.action_spec, order)
     period = manifest.timing.control_period_s
     if abs(period - robot.control_dt_s) > _PERIOD_TOLERANCE:
         raise ConfigError(f"robot is controlled every {robot.control_dt_s} s: the bundle was trained for {period} s")
@@ -128,6 +129,15 @@ def _same_numbers(what: str, wanted: Spec, spec: Spec) -> None:
             f"{what} of the robot has {differs.now} as word {differs.number}: the bundle was trained with"
             f" {differs.before} there, expected the same words in the same order"
         )
+
+
+def _same_choices(manifest: Manifest, spec: Spec, order: np.ndarray) -> None:
+    """Refuse a robot that chooses among others than the bundle, or takes numbers where the bundle chooses."""
+    wanted = manifest.action.choices
+    found = None if spec.choices is None else tuple(spec.choices[i] for i in order)
+    if found != wanted:
+        bundle, robot = ("numbers" if c is None else f"choices of {', '.join(map(str, c))}" for c in (wanted, found))
+        raise ConfigError(f"action of the robot is {robot}: the bundle's is {bundle}, expected the same")
 
 
 def _tightened(manifest: Manifest, spec: Spec, order: np.ndarray) -> Limits:

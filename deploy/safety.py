@@ -91,6 +91,8 @@ class Limits(NamedTuple):
     max_observation_age_s: float
     plausible: dict[str, tuple[np.ndarray, np.ndarray]]
     """For some observation keys: lowest and highest plausible value of each element; infinite where none is stated."""
+    chooses: bool = False
+    """Whether actions are choices: what is no whole number within the limits is no action."""
     max_still_s: Mapping[str, float] = MappingProxyType({})
     """For some observation keys: how long its numbers may stay the same while the robot is told to move."""
 
@@ -139,6 +141,7 @@ def limits_of(manifest: Manifest) -> Limits:
         ramp_ticks=round(safety.ramp_in_s / manifest.timing.control_period_s),
         max_observation_age_s=manifest.timing.max_observation_age_s,
         plausible=plausible,
+        chooses=manifest.action.choices is not None,
         max_still_s={
             port.name: max(port.max_still_s, manifest.timing.max_observation_age_s)
             for port in manifest.observations
@@ -199,6 +202,9 @@ def decide(limits: Limits, state: State, observed: Reason, action: np.ndarray | 
             reason |= Reason.ACTION_MISSING
         elif not np.isfinite(action).all():
             reason |= Reason.ACTION_NOT_FINITE
+        elif limits.chooses and not _is_choice(limits, action):
+            # the nearest number would be another choice
+            reason |= Reason.ACTION_MISSING
     if state.damped or reason & BAD or action is None:
         return _hold(limits, state, reason)
     wanted = np.minimum(np.maximum(action, limits.low), limits.high)
@@ -217,6 +223,10 @@ def decide(limits: Limits, state: State, observed: Reason, action: np.ndarray | 
             wanted = near
     sent = wanted.astype(np.float32)
     return Verdict(sent, Mode.ACTIVE, reason, State(sent, state.good_ticks + 1, 0, False))
+
+
+def _is_choice(limits: Limits, action: np.ndarray) -> bool:
+    return bool(((action == np.rint(action)) & (action >= limits.low) & (action <= limits.high)).all())
 
 
 def _hold(limits: Limits, state: State, reason: Reason) -> Verdict:

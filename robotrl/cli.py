@@ -1,21 +1,23 @@
 """The command line `robotrl`: finds the command, runs it, and turns what went wrong into one line and an exit code.
 
 Exit codes: 0 done, 1 the command found a fault in what it looked at, 2 the user can mend it, 130 interrupted. An
-exception that is none of those is a defect of robotrl and shows its traceback.
+exception that is none of those is a defect of robotrl: it shows its traceback, asks for a report, and exits with 70.
 """
 
 from __future__ import annotations
 
 import errno
 import importlib
+import io
 import os
 import sys
+import traceback
 import warnings
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from robotrl import __version__
-from robotrl.errors import RobotrlError, unknown
+from robotrl.errors import RobotrlError, short, unknown
 from robotrl.registry import EXTRA_OF_MODULE
 from robotrl.safe_path import leave_working_directory
 
@@ -45,8 +47,39 @@ COMMANDS = {
     "doctor": Command("doctor", "what works on this machine, and what to install for the rest"),
 }
 
-USER_CAN_MEND = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR}
-"""Faults of the file system that are no defect of ours."""
+USER_CAN_MEND = {
+    errno.EACCES,
+    errno.EBUSY,
+    errno.EDQUOT,
+    errno.EEXIST,
+    errno.EFBIG,
+    errno.EIO,
+    errno.EISDIR,
+    errno.ELOOP,
+    errno.EMFILE,
+    errno.ENAMETOOLONG,
+    errno.ENFILE,
+    errno.ENODEV,
+    errno.ENOENT,
+    errno.ENOMEM,
+    errno.ENOSPC,
+    errno.ENOTDIR,
+    errno.ENOTEMPTY,
+    errno.ENXIO,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ESTALE,
+    errno.ETXTBSY,
+    errno.EADDRINUSE,
+    errno.EADDRNOTAVAIL,
+}
+"""Faults of the system, its files and its ports that are no defect of ours."""
+NO_MEMORY = ("can't allocate memory", "out of memory", "Cannot allocate memory", "Unable to allocate")
+"""What libraries say when they were refused memory, in exceptions of classes of their own."""
+LONGEST = 600
+"""Characters of an error; what was typed or read may be longer than anyone would read."""
+DEFECT = 70
+"""Exit code after a traceback (`EX_SOFTWARE`)."""
 
 
 def usage() -> str:
@@ -84,6 +117,10 @@ _IN_CODE = warnings.formatwarning
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the console script; returns the exit code."""
     warnings.formatwarning = _warning
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # names of files and texts of strangers may hold what the terminal cannot show
+            stream.reconfigure(errors="backslashreplace")
     if argv is None:  # as a command of its own, not called by a program of the user's
         leave_working_directory()
     try:
@@ -93,7 +130,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         extra = EXTRA_OF_MODULE.get((error.name or "").split(".")[0])
         if extra is None:
-            raise
+            return _defect()
         return _fail(f"this needs the module {error.name!r}: pip install 'robotrl[{extra}]'")
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -104,9 +141,30 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except OSError as error:
         if error.errno not in USER_CAN_MEND:
-            raise
+            return _defect()
         where = f": {error.filename}" if error.filename else ""
         return _fail(f"{error.strerror}{where}")
+    except Exception as error:
+        if lacks_memory(error):
+            return _fail(f"not enough memory ({error or 'MemoryError'}): expected fewer envs, rows or layers")
+        return _defect()
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Whether an exception says that memory was refused: Python's, numpy's, and those of torch by their words."""
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and any(words in str(error) for words in NO_MEMORY)
+    )
+
+
+def _defect() -> int:
+    """Show the exception that is being handled, and ask for a report."""
+    traceback.print_exc()
+    print(
+        "this is a defect of robotrl, not of what you typed: please report it with the command and the lines above",
+        file=sys.stderr,
+    )
+    return DEFECT
 
 
 def _warning(
@@ -119,7 +177,7 @@ def _warning(
 
 
 def _fail(text: str) -> int:
-    print("error: " + " ".join(text.split()), file=sys.stderr)
+    print("error: " + short(" ".join(text.split()), LONGEST), file=sys.stderr)
     return 2
 
 

@@ -8,9 +8,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
-from robotrl.errors import ConfigError, check_at_least, check_count, check_number, check_positive, out_of_range, unknown
+from robotrl.errors import (
+    ConfigError,
+    check_at_least,
+    check_count,
+    check_number,
+    check_positive,
+    out_of_range,
+    short,
+    unknown,
+)
 from robotrl.interventions.config import InterventionCfg
-from robotrl.plain import REVISION, settings_from_json
+from robotrl.plain import REVISION, check_settings, settings_from_json
 from robotrl.spec import CACHES, Cache, reads
 
 Algo = TypeVar("Algo")
@@ -162,10 +171,10 @@ def sim_options(options: Sequence[str], field: str = "sim.options") -> dict[str,
     for text in options:
         name, equals, value = text.partition("=")
         if not equals or not name or name in out:
-            raise ConfigError(f'{field} holds {text!r}: expected "name=value", each name once')
+            raise ConfigError(f'{field} holds {short(repr(text))}: expected "name=value", each name once')
         try:
             out[name] = json.loads(value)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):  # no JSON, or none that could be used: numbers of thousands of digits
             out[name] = value
     return out
 
@@ -203,8 +212,8 @@ def from_json(data: Mapping[str, Any], types: Mapping[str, type]) -> TrainCfg[An
             "policy": types["policy"](**settings_from_json(given["policy"])),
         }
         return TrainCfg(**{**given, **parts})
-    except (KeyError, TypeError) as error:
-        raise ConfigError(f"the saved config does not fit this version of robotrl: {error}") from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ConfigError(f"the saved config does not fit this version of robotrl: {short(str(error))}") from error
 
 
 def check(cfg: TrainCfg[Any, Any]) -> None:
@@ -213,6 +222,7 @@ def check(cfg: TrainCfg[Any, Any]) -> None:
     Raises:
         ConfigError: the field, its value and what was expected.
     """
+    check_settings(cfg)
     if not 0 <= cfg.seed < 2**31:
         raise out_of_range("seed", cfg.seed, "0 to 2147483647")
     for name, value, least in (

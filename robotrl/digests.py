@@ -125,7 +125,8 @@ def _module(name: str) -> str:
     """Of all Python files of the package that a module is in, else of its file alone."""
     top = name.partition(".")[0]
     try:
-        spec = importlib.util.find_spec(top)
+        # one beside the user is found while the environment is made of it, and is loaded then
+        spec = sys.modules[top].__spec__ if top in sys.modules else importlib.util.find_spec(top)
     except (ImportError, ValueError) as error:
         raise DataError(f"module {name} cannot be found: {error}") from error
     if spec is None:

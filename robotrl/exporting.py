@@ -15,6 +15,7 @@ from robotrl.deploy.export import export as export_policy
 from robotrl.deploy.manifest import Training
 from robotrl.errors import CapabilityError, ConfigError
 from robotrl.evaluation import make_sim_of, run_of
+from robotrl.files import read_json
 from robotrl.load import find_checkpoint, load_policy
 from robotrl.loop import PolicyActor, run_episodes
 from robotrl.spec import HasStateIds, Policy, VecSim
@@ -99,7 +100,7 @@ def identity(source: Path, policy: Any) -> Training:
         run=None if run is None else run.path.name,
         step=find_checkpoint(source).step,
         seed=None if run is None else run.seed,
-        git_revision=None if run is None else json.loads((run.path / "git.json").read_bytes()).get("commit"),
+        git_revision=None if run is None else read_json(run.path / "git.json", "run git state", 1).get("commit"),
         config_sha256=config,
         reward_scale=getattr(policy, "reward_scale", None),
     )

@@ -29,9 +29,9 @@ POINTER = b"version https://git-lfs"
 def not_fetched(path: Path) -> DataError | None:
     """The error for a file that is a git-LFS pointer; None for any other, and for one that cannot be opened."""
     try:
-        with path.open("rb") as file:
+        with open_plain(path, str(path)) as file:
             begins = file.read(len(POINTER))
-    except OSError:
+    except (OSError, DataError):
         return None
     if begins != POINTER:
         return None
@@ -148,8 +148,13 @@ def read_plain(path: Path, what: str, largest: int = LARGEST) -> bytes:
 
 
 def kind_of_file(mode: int) -> str:
-    """A word for what stands under a name that is no plain file, from its `st_mode`."""
-    kinds = ((stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"))
+    """A word for what stands under a name, from its `st_mode`."""
+    kinds = (
+        (stat.S_ISREG, "a file"),
+        (stat.S_ISDIR, "a folder"),
+        (stat.S_ISFIFO, "a pipe"),
+        (stat.S_ISSOCK, "a socket"),
+    )
     return next((name for test, name in kinds if test(mode)), "a device")
 
 
@@ -196,13 +201,13 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no finite number")
+    raise ValueError(f"{text} is not a finite number")
 
 
 def _float(text: str) -> float:
     value = float(text)
     if value in (float("inf"), float("-inf")):
-        raise ValueError(f"{short(text)} is no finite number")
+        raise ValueError(f"{short(text)} is not a finite number")
     return value
 
 

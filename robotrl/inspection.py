@@ -5,17 +5,20 @@ A bundle is described without torch, so that it can be looked at on the robot.
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from robotrl.errors import DataError
+from robotrl.errors import DataError, nearest, short
+from robotrl.files import read_json
 from robotrl.importers.layouts import BACKBONES
+
+if TYPE_CHECKING:
+    from robotrl.run import Run
 
 Kind = Literal["bundle", "run", "checkpoint", "dataset"]
 _MARKS: dict[Kind, tuple[str, ...]] = {
@@ -49,15 +52,23 @@ def kind_of(path: Path) -> Kind:
     Raises:
         DataError: nothing is there, or nothing that robotrl wrote.
     """
-    if not path.exists():
+    if not _exists(path):
         siblings = [name for name in _names_in(path.parent) if not name.startswith(".")]
-        close = difflib.get_close_matches(path.name, siblings, n=1)
-        raise DataError(f"{path} does not exist" + (f": did you mean {path.parent / close[0]}?" if close else ""))
+        close = nearest(path.name, siblings)
+        raise DataError(f"{path} does not exist" + (f": did you mean {path.parent / close}?" if close else ""))
     names = _names_in(path)
     for kind, marks in _MARKS.items():
         if names.intersection(marks):
             return kind
     raise DataError(f"{path} is none of ours: expected the directory of a bundle, run, checkpoint or dataset")
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError) as error:  # a name that nothing can have
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise DataError(f"{short(str(path))} cannot be looked at: {why}") from error
 
 
 def _names_in(path: Path) -> set[str]:
@@ -104,18 +115,24 @@ def _bundle(found: Description) -> None:
 def _run(found: Description) -> None:
     from robotrl.checkpoint import read_checkpoint
     from robotrl.run import Run
-    from robotrl.store import STEP_NAME
 
     run = Run.open(found.path)
+    found.damaged += [f"run {found.path}: {phrase}" for phrase in run.altered]
     found.rows["seed"] = str(run.seed)
-    versions, git = _read(found.path / "versions.json"), _read(found.path / "git.json")
-    packages = versions.get("packages", {})
+    versions = read_json(found.path / "versions.json", "run versions", 1)
+    git = read_json(found.path / "git.json", "run git state", 1)
+    packages = versions.get("packages")
+    if not isinstance(packages, dict):
+        raise DataError(f"run versions {found.path / 'versions.json'} lacks its packages")
     shown = {"python": versions.get("python"), **{name: packages.get(name) for name in _SHOWN_PACKAGES}}
     found.rows["versions"] = ", ".join(f"{name} {version}" for name, version in shown.items() if version)
     found.rows["git"] = f"{git.get('commit') or 'none'}" + (", with changes" if git.get("dirty") else "")
     for key, value in run.config.items():
         found.rows[f"config {key}"] = json.dumps(value)
-    folders = sorted(path for path in (found.path / "checkpoints").iterdir() if STEP_NAME.fullmatch(path.name))
+    for title, text in _inputs(run):
+        found.rows[title] = text
+    whole = len(found.damaged)
+    folders = [entry.path for entry in run.entries()]
     for folder in folders:
         try:
             checkpoint = read_checkpoint(folder)
@@ -125,7 +142,23 @@ def _run(found: Description) -> None:
             continue
         score = "" if checkpoint.score is None else f", score {checkpoint.score:g}"
         found.rows[folder.name] = f"whole{score}"
-    found.rows["checkpoints"] = f"{len(folders)}, {len(found.damaged)} damaged"
+    found.rows["checkpoints"] = f"{len(folders)}, {len(found.damaged) - whole} damaged"
+
+
+def _inputs(run: Run) -> Iterator[tuple[str, str]]:
+    """A row for each input of a run: where it is, what it was, and whether it still is."""
+    from robotrl.digests import looked_at
+
+    for before, now in zip(run.inputs, looked_at(run.inputs), strict=True):
+        if now.fault:
+            state = f"cannot be read now: {now.fault}"
+        elif now.sha256 is None:
+            state = "not there any more"
+        else:
+            state = "as when the run began" if now.sha256 == before.sha256 else f"changed, now {now.sha256[:12]}"
+        kept = ", kept in the checkpoints" if before.input.kept else ""
+        known = (before.sha256 or "absent")[:12]
+        yield f"input {before.input.field}", f"{before.input.path}: {before.input.kind} {known}{kept}; {state}"
 
 
 def _checkpoint(found: Description) -> None:
@@ -199,13 +232,6 @@ def _product(shape: Any) -> int:
     for size in shape:
         out *= int(size)
     return out
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read: {error}") from error
 
 
 def _shape(shape: tuple[int, ...]) -> str:

@@ -2,13 +2,73 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import fields, is_dataclass
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from robotrl.errors import ConfigError, short
+
+LARGEST_INT = 2**63 - 1
+"""What arrays and other programs can hold."""
 
 
 def settings_from_json(data: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of a frozen dataclass, as JSON gave them: JSON has no tuples, and settings have no lists."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
+
+
+def check_settings(settings: Any, where: str = "") -> None:
+    """Refuse a dataclass whose values are not of the types of its fields, dataclasses in it included.
+
+    Types that JSON has no values of are not looked at.
+
+    Args:
+        settings: an instance.
+        where: its name and a dot, for errors.
+
+    Raises:
+        ConfigError: the first field that holds something else, or a whole number that is too large.
+    """
+    hints = get_type_hints(type(settings))
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        if is_dataclass(value):
+            check_settings(value, f"{where}{field.name}.")
+        elif not _fits(hints[field.name], value):
+            raise ConfigError(f"{where}{field.name} is {short(repr(value))}: expected {_named(hints[field.name])}")
+
+
+def _fits(hint: Any, value: Any) -> bool:
+    origin, inside = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return any(_fits(option, value) for option in inside)
+    if origin is Literal:
+        return any(value == option and type(value) is type(option) for option in inside)
+    if origin is tuple and isinstance(value, tuple):
+        items: tuple[Any, ...] = value  # pyright: ignore[reportUnknownVariableType]
+        kinds = inside[:1] * len(items) if inside[1:] == (...,) else inside
+        return len(kinds) == len(items) and all(map(_fits, kinds, items))
+    if hint is float:
+        return isinstance(value, float) or _is_whole(value)
+    if hint is int:
+        return _is_whole(value)
+    if hint in (str, bool, type(None)):
+        return type(value) is hint
+    return origin is not tuple and not (is_dataclass(hint) and value is None)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST_INT
+
+
+def _named(hint: Any) -> str:
+    words = {int: f"a whole number up to {LARGEST_INT}", float: "a number", str: "text", bool: "true or false"}
+    if get_origin(hint) in (Union, types.UnionType):
+        return " or ".join(_named(option) for option in get_args(hint))
+    if get_origin(hint) is Literal:
+        return " or ".join(map(repr, get_args(hint)))
+    return words.get(hint, "nothing" if hint is type(None) else str(hint))
 
 
 REVISION = 2

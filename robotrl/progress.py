@@ -75,6 +75,9 @@ class Pace:
         first_done, first_s = self._first
         if self.done > first_done:
             unit_s = (self._last_s - first_s) / (self.done - first_done)
+        elif first_s < FIRST_LINE_S:
+            # a short one is mostly what happens once
+            return None
         else:
             unit_s = first_s / (first_done - self._begun_with)
         # while a unit lasts, what is left falls

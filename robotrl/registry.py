@@ -12,7 +12,7 @@ import inspect
 from importlib.metadata import entry_points
 from typing import Any, NamedTuple
 
-from robotrl.errors import ConfigError, unknown
+from robotrl.errors import ConfigError, check_at_least, out_of_range, unknown
 
 
 class Family(NamedTuple):
@@ -240,6 +240,10 @@ PRESETS = Table(
 """Functions that return a fresh training config."""
 
 
+MOST_ENVS = 1 << 20
+"""Of one sim. More would ask for memory that no machine has, which systems that promise it would kill for."""
+
+
 def make_sim(name: str, num_envs: int = 64, seed: int = 0, **options: Any) -> Any:
     """Make the batched sim called `name`.
 
@@ -252,8 +256,9 @@ def make_sim(name: str, num_envs: int = 64, seed: int = 0, **options: Any) -> An
     Raises:
         ConfigError: unknown name or option, or a value out of range.
     """
-    if num_envs < 1:
-        raise ConfigError(f"num_envs is {num_envs!r}: expected 1 or more")
+    check_at_least("num_envs", num_envs, 1)
+    if num_envs > MOST_ENVS:
+        raise out_of_range("num_envs", num_envs, f"{MOST_ENVS:,} or fewer")
     factory, known = SIMS.load(name), options_of(name)
     for option in options:
         if option not in known:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import sys
@@ -22,7 +21,8 @@ from robotrl.algos.footprint import (
 from robotrl.config import TrainCfg, sim_options
 from robotrl.data.layout import INFO
 from robotrl.devices import device_of
-from robotrl.errors import CapabilityError
+from robotrl.errors import CapabilityError, DataError
+from robotrl.files import parse_json, read_plain
 from robotrl.load import changed_description, describe
 from robotrl.policies.recompute import recompute
 
@@ -152,6 +152,6 @@ def advice(cfg: TrainCfg[Any, Any], need: Footprint) -> str:
 def _frames(dataset: Path) -> int:
     """How many a dataset has; 0 where it does not say, which its reader will refuse."""
     try:
-        return int(json.loads((dataset / INFO).read_bytes())["total_frames"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return int(parse_json(read_plain(dataset / INFO, INFO), INFO)["total_frames"])
+    except (OSError, DataError, ValueError, KeyError, TypeError):
         return 0

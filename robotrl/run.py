@@ -154,7 +154,10 @@ class Run:
         record = read_json(path / "run.json", "run record", SCHEMA_VERSION)
         seal, altered = _verified(path, record)
         try:
-            run = cls(path, brought_up(dict(stored["config"])), int(record["seed"]), keep, seal.inputs if seal else ())
+            config: Any = stored["config"]
+            if not isinstance(config, dict):
+                raise TypeError(f"config is a {type(config).__name__}")
+            run = cls(path, brought_up(config), int(record["seed"]), keep, seal.inputs if seal else ())
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(
                 f"run {path}: config.json or run.json lacks what it should hold ({short(repr(error))})"
@@ -401,7 +404,7 @@ def check_json(value: Any, name: str) -> None:
     if isinstance(value, Mapping):
         for key, item in value.items():  # pyright: ignore[reportUnknownVariableType]
             if not isinstance(key, str):
-                raise ConfigError(f"{name} has the key {key!r}: expected text")
+                raise ConfigError(f"{name} has the key {short(repr(key))}: expected text")
             check_json(item, f"{name}.{key}")
     elif isinstance(value, (list, tuple)):
         for index, item in enumerate(value):  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
@@ -409,6 +412,8 @@ def check_json(value: Any, name: str) -> None:
     elif isinstance(value, float):
         if value != value or value in (float("inf"), float("-inf")):
             raise out_of_range(name, value, "a finite number")
+    elif isinstance(value, str) and not value.isprintable() and not _is_text(value):
+        raise ConfigError(f"{name} is {short(ascii(value))}: expected text, which UTF-8 can hold")
     elif value is not None and not isinstance(value, (bool, int, str)):
         raise ConfigError(f"{name} is a {type(value).__name__}: expected null, text, a number, a list or an object")
 
@@ -467,7 +472,16 @@ def _remove_empty(folders: Sequence[Path]) -> None:
 
 def _session(command: Sequence[str], from_step: int | None) -> dict[str, Any]:
     started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    return {"started": started, "command": list(command), "from_step": from_step}
+    words = [word.encode("utf-8", "backslashreplace").decode() for word in command]
+    return {"started": started, "command": words, "from_step": from_step}
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # bytes of a command line that were no text
+        return False
+    return True
 
 
 def _refuse_used(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a policy that says tokens stores beside its fingerprint actions: the logits from which it chose them.
+"""What a policy that says tokens or chooses stores beside its fingerprint actions: the logits from which it took them.
 
 Its actions are those of the likeliest bins, which stay where they are when all weights move by a hundredth. Logits do
 not: with one thread or two, or by other kernels, they were seen to move by 1e-5 of their spread at most, with all
@@ -8,7 +8,7 @@ weights off by 1 % of theirs by 7e-2 at least.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -28,8 +28,17 @@ LEAST_SPREAD = 0.1
 """Of the largest logit: one that all bins share is rounded, too, and says nothing."""
 
 
+@runtime_checkable
+class HasScores(Protocol):
+    """A policy that chooses by scores."""
+
+    def scores(self, ctx: Any) -> Tensor:
+        """(B, H, sum of choices) of contexts."""
+        ...
+
+
 def said_of(policy: Any, obs: Mapping[str, Tensor], raw_action: Tensor) -> dict[str, Any]:
-    """What is stored of a policy that says tokens; nothing of another.
+    """What is stored of a policy that says tokens or chooses; nothing of another.
 
     Args:
         policy: any policy.
@@ -39,9 +48,9 @@ def said_of(policy: Any, obs: Mapping[str, Tensor], raw_action: Tensor) -> dict[
     Raises:
         NumericsError: a logit is not finite.
     """
-    if not isinstance(policy, HasTokens):
+    if not isinstance(policy, HasTokens | HasScores):
         return {}
-    tokens = policy.to_tokens(raw_action[:1]).cpu()
+    tokens = (policy.to_tokens(raw_action[:1]) if isinstance(policy, HasTokens) else raw_action[:1]).cpu()
     logits = _logits(policy, obs, tokens)
     if not torch.isfinite(logits).all():
         raise NumericsError("the policy's logits on a fixed input are not finite; the last checkpoint is intact")
@@ -82,10 +91,11 @@ def _tolerance(same_kind: bool, was_half: bool, is_half: bool) -> float:
 
 @torch.no_grad()
 def _logits(policy: Any, obs: Mapping[str, Tensor], tokens: Tensor) -> Tensor:
-    """(1, H, A, bins) of given tokens (1, H, A) on the first row."""
+    """(1, H, A, bins) of given tokens (1, H, A) on the first row; of a policy that chooses its scores there."""
     device = next(policy.parameters()).device
     ctx = policy.encode({key: x[:1].to(device) for key, x in obs.items()})
-    return policy.token_logits(ctx, tokens.to(device)).float().clone().cpu()
+    logits = policy.token_logits(ctx, tokens.to(device)) if isinstance(policy, HasTokens) else policy.scores(ctx)
+    return logits.float().clone().cpu()
 
 
 def _is_half(policy: Any) -> bool:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from robotrl.policies.beta import BetaCfg
+from robotrl.policies.categorical import CategoricalCfg
 from robotrl.policies.diffusion import DiffusionCfg
 from robotrl.policies.flow import FlowCfg
 from robotrl.policies.gaussian import GaussianCfg
@@ -41,6 +42,8 @@ SET_SPEC = {
 }
 """A list of rows, with what says which of them are there."""
 ACTION_SPEC = Spec((2,), ("push", "turn"), ("N", "rad"), (-2.0, 0.0), (6.0, 0.5))
+CHOICE_SPEC = Spec((2,), ("gear", "lamp"), ("1",) * 2, (0.0, 0.0), (3.0, 1.0), choices=(4, 2))
+"""An action whose elements are choices, not equally many."""
 TRANSFORMS = TransformGroup(
     (normalize("joints", [0.1, -0.2, 3.0], [0.5, 1.0, 2.0]), normalize("tip", [0.0, 0.1], [0.05, 0.0])),
     (inverse(bounds_to_unit("action", ACTION_SPEC.low, ACTION_SPEC.high)), Clip("action", (-2.0, 0.0), (6.0, 0.5))),
@@ -77,6 +80,9 @@ CFGS: dict[str, Any] = {
     "gaussian-picture": GaussianCfg(horizon=3, hidden=(32, 32), **PICTURES, image_pool="softmax"),
     "beta": BetaCfg(horizon=3, hidden=(32, 32)),
     "beta-one-action": BetaCfg(horizon=1, hidden=(16,)),
+    "categorical": CategoricalCfg(horizon=3, hidden=(32, 32)),
+    "categorical-one-action": CategoricalCfg(horizon=1, hidden=(16,)),
+    "categorical-picture": CategoricalCfg(horizon=3, hidden=(32, 32), **PICTURES),
     "gaussian-set": GaussianCfg(horizon=3, hidden=(32, 32), set_features=8),
     "beta-map": BetaCfg(horizon=3, hidden=(32, 32), **PICTURES, image_norm="layer"),
 }
@@ -90,6 +96,8 @@ PLAIN = ("flow", "flow-one-step", "shortcut", "gaussian", "gaussian-one-action")
 def make_policy(name: str, seed: int = 0) -> Any:
     torch.manual_seed(seed)
     specs = {"picture": PICTURE_SPEC, "map": MAP_SPEC, "set": SET_SPEC}.get(name.rpartition("-")[2], OBSERVATION_SPEC)
+    if name.startswith("categorical"):
+        return CFGS[name].build(specs, CHOICE_SPEC, TransformGroup(TRANSFORMS.inputs))
     return CFGS[name].build(specs, ACTION_SPEC, TRANSFORMS)
 
 

@@ -14,7 +14,7 @@ from robotrl.benchmarks.faults.cell import attempt, generator, kinds_of, main, t
 from robotrl.benchmarks.faults.kind import Kind, Outcome, outcome_of
 from robotrl.errors import ConfigError
 
-FRAME = {"__init__", "kind", "cell"}
+FRAME = {"__init__", "kind", "cell", "mutate", "sound"}
 
 
 def kind(call, wanted=(Outcome.REFUSED,), inputs=4) -> Kind:

@@ -174,12 +174,13 @@ def test_exit_codes_and_messages_of_the_program(outsider):
     assert ended("full") == (2, "error: No space left on device\n")
     assert ended("needs_torch") == (2, "error: this needs the module 'torch': pip install 'robotrl[train]'\n")
     code, said = ended("needs_other")
-    assert code == 1
+    assert code == 70
     assert "Traceback" in said
     code, said = ended("defect")
-    assert code == 1
+    assert code == 70
     assert "Traceback" in said
     assert "ZeroDivisionError: a defect" in said
+    assert "please report it" in said.splitlines()[-1]
 
 
 def test_ctrl_c_ends_with_130(outsider):

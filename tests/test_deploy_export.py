@@ -195,6 +195,7 @@ EXPORTED = {
     "gaussian": ("none", "none"),
     "gaussian-picture": ("none", "none"),
     "beta": ("none", "none"),
+    "categorical": ("none", "none"),
     "beta-map": ("none", "none"),
 }
 """Rows of `policy_kit.CFGS` and what the manifest says of their samplers: each kind, network and encoder."""

@@ -114,9 +114,10 @@ MAY_IMPORT = {
         "cores",
         "trace",
         "symmetry",
-        "safe_path",
         "fn",
         "devices",
+        "files",
+        "safe_path",
         "user_module",
         *SHARED_BY_SIMS,
     },
@@ -261,7 +262,7 @@ def test_a_simulator_is_imported_only_by_its_adapter():
 
 @pytest.mark.parametrize("name", [n for n in modules() if own(n) in {"cli", "commands", ""}])
 def test_the_command_line_imports_what_works_only_when_it_runs(name):
-    light = BASE | {"commands", "cli", "commands.parsing", "importers.layouts", ""}
+    light = BASE | {"commands", "cli", "commands.parsing", "commands.outputs", "files", "importers.layouts", ""}
     early = [found for found in of_ours(name) if found.at_top and not found.for_types_only]
     assert [found for found in early if found.module not in light] == []
 

@@ -1,11 +1,14 @@
 import os
 import pty
+import re
 import subprocess
 import sys
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from robotrl.progress import Pace, PlainLines, track
+from robotrl.progress import Pace, PlainLines, clock_text, track
 
 SCRIPT = """
 from robotrl.progress import track
@@ -98,6 +101,139 @@ def test_lines_come_at_doubling_intervals_with_the_time_left(capsys):
         "80/100 steps, 1:20 passed, 0:20 left",
     ]
     assert said[-1] == "stepping: 100/100 steps in 1:40"
+
+
+def said_by(costs, waits=(), total=None, most=False):
+    """Lines of a run whose units take `costs` seconds; `waits` of them are waited for within the unit."""
+    now = 0.0
+    pace = Pace(total or len(costs), clock=lambda: now)
+    lines = PlainLines(pace, "learning", "rounds", may_end_early=most)
+    for index, cost in enumerate(costs):
+        now += cost
+        pace.waited(dict(waits).get(index, 0.0))
+        lines.advance()
+    return pace
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    unit=st.floats(0.05, 3.0),
+    first=st.floats(1.0, 50.0),
+    wait=st.floats(0.0, 200.0),
+    units=st.integers(4, 60),
+    evaluated=st.integers(2, 10),
+    noise=st.lists(st.floats(0.8, 1.25), min_size=60, max_size=60),
+)
+def test_no_time_left_is_three_times_the_truth(unit, first, wait, units, evaluated, noise):
+    """Whatever the first unit costs beside its work, and however long something was compiled in it."""
+    costs = [unit * noise[i] * (2.0 if i % evaluated == 0 else 1.0) for i in range(units)]
+    costs[0] += min(first * unit, unit * units) + wait
+    now, pace = 0.0, None
+    pace = Pace(units, clock=lambda: now)
+    for done, cost in enumerate(costs[:-1], start=1):
+        now += cost
+        pace.waited(wait if done == 1 else 0.0)
+        pace.count(1)
+        truth, left = sum(costs[done:]), pace.left_s()
+        assert (left is not None) or done == 1
+        if done > 1:
+            assert left <= 3 * truth
+
+
+def test_what_was_waited_for_is_passed_but_in_no_estimate(capsys):
+    said_by([50.0, *([1.0] * 9)], waits=[(0, 44.0)])
+    lines = [line for line in capsys.readouterr().err.splitlines() if "passed" in line]
+    assert lines == ["learning: 1/10 rounds, 0:50 passed, 0:54 left"]
+    # of a short first unit most may be what happens once
+    said_by([49.0, *([1.0] * 9)], waits=[(0, 48.0)])
+    assert "learning: 1/10 rounds, 0:49 passed\n" in capsys.readouterr().err
+
+
+def test_what_may_end_early_says_by_when_it_ends_at_the_latest(capsys):
+    said_by([1.0] * 6, total=100, most=True)
+    assert "5/100 rounds, 0:05 passed, ends within 1:35" in capsys.readouterr().err
+
+
+def test_a_run_that_is_taken_up_shows_where_it_is(capsys):
+    now = 0.0
+    pace = Pace(30, done=20, clock=lambda: now)
+    lines = PlainLines(pace, "train a", "iteration")
+    for _ in range(2):
+        now += 3.0
+        lines.advance()
+    assert capsys.readouterr().err.splitlines() == [
+        "train a: going on from 20/30 iteration",
+        "train a: 22/30 iteration, 0:06 passed, 0:24 left",
+    ]
+
+
+def test_hours_have_a_place_of_their_own():
+    assert [clock_text(s) for s in (0.4, 59.6, 3599.0, 3725.0)] == ["0:00", "1:00", "59:59", "1:02:05"]
+
+
+WAITING = """
+import time
+from robotrl.progress import track, waiting
+with waiting("alone"):
+    pass
+with track(2, "training") as bar:
+    with waiting("compiling the update (about 1 s)"):
+        time.sleep(0.3)
+    bar.advance()
+"""
+
+
+def test_waiting_is_said_at_once_and_when_it_is_over():
+    done = subprocess.run([sys.executable, "-c", WAITING], capture_output=True, text=True, check=True)
+    assert done.stderr.splitlines()[:3] == [
+        "training: started",
+        "training: compiling the update (about 1 s)",
+        "training: compiling the update (about 1 s): took 0 s",
+    ]
+    said = on_terminal(WAITING)
+    assert b"compiling the update" in said and b"passed" in said
+
+
+INTERRUPTED = """
+import os, signal, time
+from robotrl.locking import StopSignals
+from robotrl.progress import track
+signals = StopSignals()
+signals.install()
+with track(3, "training", "rounds") as bar:
+    time.sleep(0.25)
+    os.write(2, b"^C")
+    os.kill(os.getpid(), signal.SIGINT)
+    for _ in range(3):
+        time.sleep(0.25)
+        bar.advance()
+"""
+
+
+def screen(said: bytes) -> list[str]:
+    """The lines that stand on a terminal at the end: carriage returns, lines up, and erased lines are followed."""
+    lines, row, column = [""], 0, 0
+    for code, char in re.findall(r"(\x1b\[[0-9;?]*[A-Za-z])|(.)", said.decode(), flags=re.S):
+        if code.endswith("A"):
+            row -= int(code[2:-1] or 1)
+        elif code.endswith("K"):
+            lines[row] = ""
+        elif char == "\r":
+            column = 0
+        elif char == "\n":
+            row, column = row + 1, 0
+            lines += [""] * (row + 1 - len(lines))
+        elif char:
+            line = lines[row].ljust(column)
+            lines[row], column = line[:column] + char + line[column + 1 :], column + 1
+    return [line.strip() for line in lines if line.strip()]
+
+
+def test_a_signal_leaves_one_bar_on_the_terminal():
+    lines = screen(on_terminal(INTERRUPTED))
+    assert lines[0].startswith("SIGINT: saving and stopping")
+    assert [line.split()[0] for line in lines[1:]] == ["training"]
+    assert "passed" in lines[1]
 
 
 def test_an_unknown_total_has_no_time_left(capsys):

@@ -233,7 +233,8 @@ class Engine:
 
     def state(self) -> dict[str, Any]:
         """What an exact resume needs besides the networks' own parameters."""
-        return {**self._vectors(), "mode": self.mode, "to_come": self._to_come}
+        chosen = {"mode": self.mode, "to_come": self._to_come} if self._asked == "auto" else {}
+        return {**self._vectors(), **chosen}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore what `state` gave, in place."""

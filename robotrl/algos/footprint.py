@@ -34,7 +34,7 @@ from robotrl.fn import tokens
 from robotrl.fn.clone import chunk_shape
 from robotrl.halved import half_of
 from robotrl.registry import POLICIES
-from robotrl.spec import Cache, HasChain, HasTokens, Spec
+from robotrl.spec import Cache, HasChain, HasDensity, HasTokens, Spec
 
 GIB = 2**30
 ADAM = 2
@@ -96,7 +96,7 @@ def footprint(policy: nn.Module, load: Load, observation_spec: dict[str, Spec]) 
     """What a policy needs to learn from minibatches.
 
     Args:
-        policy: says tokens or has a chain; made inside `without_memory`, in which this is called, too.
+        policy: says tokens, has a chain or a density; made inside `without_memory`, in which this is called, too.
         load: what is asked of it.
         observation_spec: of the policy.
 
@@ -344,8 +344,13 @@ class _Pass(LossModule):
             at = ctx.new_zeros((rows * count, *chunk_shape(policy)))
             t = ctx.new_zeros(rows * count)
             loss = policy.velocity(many, at, t, t).square().mean()
+        elif isinstance(policy, HasDensity):
+            density = policy.density(ctx)
+            loss = density.log_prob(ctx.new_zeros((rows, *chunk_shape(policy)))).mean() - density.entropy().mean()
         else:
-            raise ConfigError(f"policy {type(policy).__name__} neither says tokens nor flows: its memory is not known")
+            raise ConfigError(
+                f"policy {type(policy).__name__} neither says tokens nor flows nor has a density: its memory is unknown"
+            )
         return LossOut(loss, {}, (torch.ones_like(loss),), context.carry)
 
 

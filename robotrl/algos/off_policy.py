@@ -23,7 +23,7 @@ from robotrl.fit import check_fit
 from robotrl.policies.base import ACTION
 from robotrl.policies.q import QEnsemble
 from robotrl.spec import Spec, VecSim, visible
-from robotrl.transforms import TransformGroup, bounds_to_unit, inverse
+from robotrl.transforms import TransformGroup, bounds_to_unit
 
 
 def check_settings(cfg: Any, offline: bool = False) -> None:

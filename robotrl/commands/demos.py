@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 import tyro
 
+from robotrl.commands.outputs import fresh_folder
 from robotrl.commands.parsing import at_least, parse
 
 
@@ -50,18 +51,19 @@ def main(argv: Sequence[str]) -> int:
     sim_options = configs.sim_options(args.options)
     from robotrl.data.demos import collect_demos
 
-    report = collect_demos(
-        args.sim,
-        args.out,
-        episodes=args.episodes,
-        noise=args.noise,
-        clumsiness=args.clumsiness,
-        mode=args.mode,
-        seed=args.seed,
-        keep=args.keep,
-        pictures=args.pictures,
-        sim_options=sim_options,
-    )
+    with fresh_folder("--out", args.out):
+        report = collect_demos(
+            args.sim,
+            args.out,
+            episodes=args.episodes,
+            noise=args.noise,
+            clumsiness=args.clumsiness,
+            mode=args.mode,
+            seed=args.seed,
+            keep=args.keep,
+            pictures=args.pictures,
+            sim_options=sim_options,
+        )
     modes = ", ".join(f"{name} {count}" for name, count in report.modes.items())
     print(
         f"{report.path}: {report.episodes} episodes, {report.frames} frames ({modes}); the expert solved "

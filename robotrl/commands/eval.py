@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from robotrl.commands.parsing import at_least, parse, writable
+from robotrl.commands.outputs import writable
+from robotrl.commands.parsing import at_least, parse
 from robotrl.errors import ConfigError
 from robotrl.spec import Split
 
@@ -59,10 +60,10 @@ def main(argv: Sequence[str]) -> int:
     kind = kind_of(args.path)
     if args.sim is not None:
         SIMS.check(args.sim)
+    if args.report is not None:
+        writable("--report", args.report, inputs=[args.path, *([args.against] if args.against else [])])
     if args.against is not None:
         return _compare(args, kind)
-    if args.report is not None:
-        writable("--report", args.report)
     if _is_page(args.report):
         return _page(args, argv)
     from robotrl.evaluation import evaluate_path, to_json

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import tyro
 
+from robotrl.commands.outputs import fresh_folder
 from robotrl.commands.parsing import at_least, parse
 
 
@@ -37,7 +38,8 @@ def main(argv: Sequence[str]) -> int:
     from robotrl.exporting import export
 
     period = {} if args.control_dt_s is None else {"control_dt_s": args.control_dt_s}
-    report = export(args.run, args.out, samples=args.samples, overwrite=args.overwrite, sim=args.sim, **period)
+    with fresh_folder("--out", args.out, inputs=[args.run], replaces=args.overwrite):
+        report = export(args.run, args.out, samples=args.samples, overwrite=args.overwrite, sim=args.sim, **period)
     print(
         f"{report.path}: largest difference {report.parity_max_abs:.2e} ({report.parity_max_rel:.2e} of the range) "
         f"over {report.samples} observations; {report.graph_nodes} nodes, {report.graph_bytes / 1024:.0f} KiB"

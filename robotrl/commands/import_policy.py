@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Annotated
 
 import tyro
 
+from robotrl.commands.outputs import fresh_folder
 from robotrl.commands.parsing import at_least, parse
 from robotrl.errors import ConfigError
 from robotrl.importers.layouts import BACKBONES, Layout
@@ -78,8 +80,10 @@ def main(argv: Sequence[str]) -> int:
     from robotrl.importers.policy import ImportCfg, import_policy
     from robotrl.registry import make_sim
 
-    sim = make_sim(args.sim, num_envs=1, seed=0, **sim_options(args.options))
-    try:
+    with (
+        fresh_folder("--out", args.out),
+        contextlib.closing(make_sim(args.sim, num_envs=1, seed=0, **sim_options(args.options))) as sim,
+    ):
         cfg = ImportCfg(args.vlm, args.key, cameras, args.horizon, args.state, args.stats, args.template)
         found = import_policy(
             args.layout,
@@ -92,8 +96,6 @@ def main(argv: Sequence[str]) -> int:
             frames=args.frames,
             accept_data=args.accept_data,
         )
-    finally:
-        sim.close()
     seen = ", ".join(f"another {key} moves it by {by:.1%}" for key, by in found.effects.pictures.items())
     print(f"{found.path}: {found.source}, {found.parameters:,} parameters, fingerprint {found.fingerprint}")
     print(f"  {seen}, another instruction by {found.effects.words:.1%}")

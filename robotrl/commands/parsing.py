@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 import re
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 from robotrl.errors import ConfigError, nearest, out_of_range
@@ -106,34 +104,3 @@ def at_least(option: str, value: float, low: float) -> None:
     """
     if not value >= low:
         raise out_of_range(option, value, f"{low} or more")
-
-
-def writable(option: str, path: Path, endings: Sequence[str] = ()) -> None:
-    """Refuse a file that could not be written, before any work is done for it.
-
-    Args:
-        option: which names the file.
-        path: the file.
-        endings: of which it must have one; any will do where there are none.
-
-    Raises:
-        ConfigError: another ending, its folder is missing or closed, or it is a folder itself.
-    """
-    if endings and path.suffix.lower() not in endings:
-        raise ConfigError(f"{option} is {path}: expected a name that ends in {' or '.join(endings)}")
-    if path.is_dir():
-        raise ConfigError(f"{option} is {path}: that is a folder, expected a file")
-    folder = path.parent
-    if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise ConfigError(
-            f"{option} is {path}: folder {folder} {'is not writable' if folder.is_dir() else 'does not exist'}"
-        )
-    # what the permissions allow a file system may still refuse: a pseudo file system, a name that is too long
-    trial = path.with_name(f".tmp-{path.name}-{os.getpid()}")
-    try:
-        trial.touch()
-        trial.unlink()
-    except OSError as error:
-        raise ConfigError(
-            f"{option} is {path}: it cannot be written ({error.strerror}), expected another name"
-        ) from error

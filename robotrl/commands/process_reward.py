@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import tyro
 
-from robotrl.commands.parsing import at_least, parse, writable
+from robotrl.commands.outputs import fresh_folder, writable
+from robotrl.commands.parsing import at_least, parse
 from robotrl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ class JudgeArgs:
 def _milestones(argv: Sequence[str]) -> int:
     args = parse(MilestoneArgs, "robotrl reward milestones", argv)
     if args.out is not None:
-        writable("--out", args.out, (".json",))
+        writable("--out", args.out, (".json",), inputs=[args.dataset])
     found = _labelled(args.dataset, args.where, args.accept_data)
     print(_found(found))
     if args.out is not None:
@@ -115,8 +116,6 @@ def _milestones(argv: Sequence[str]) -> int:
 def _process(argv: Sequence[str]) -> int:
     args = parse(ProcessArgs, "robotrl reward process", argv)
     at_least("--seed", args.seed, 0)
-    if args.out.exists():
-        raise ConfigError(f"--out {args.out} exists already: expected the name of a new directory")
     if args.reader is not None and args.keys:
         raise ConfigError(
             f"--keys is {' '.join(args.keys)}, and --reader is given: expected none, the policy has its own"
@@ -127,17 +126,19 @@ def _process(argv: Sequence[str]) -> int:
     from robotrl.rewards.process_stored import save_process
     from robotrl.rewards.process_training import ProcessCfg, train_process
 
-    policy = None if args.reader is None else merged(load_policy(args.reader))
-    seen = None if policy is None else policy.observation_spec
-    found = [_labelled(path, args.where, args.accept_data, seen) for path in args.dataset]
-    graded, specs = _graded(found, args.keys if seen is None else tuple(seen))
-    for one in found:
-        print(_found(one))
-    bar = Bar(args.min_rank, args.min_separation, args.max_error)
-    cfg = ProcessCfg(updates=args.updates, held_out=args.held_out, bar=bar, seed=args.seed)
-    about: dict[str, str | int | float] = {"datasets": "\n".join(map(str, args.dataset))}
-    reward, learned, judged = train_process(graded, specs, cfg, about, policy)
-    save_process(args.out, reward)
+    inputs = [*args.dataset, *([args.reader] if args.reader else [])]
+    with fresh_folder("--out", args.out, inputs=inputs):
+        policy = None if args.reader is None else merged(load_policy(args.reader))
+        seen = None if policy is None else policy.observation_spec
+        found = [_labelled(path, args.where, args.accept_data, seen) for path in args.dataset]
+        graded, specs = _graded(found, args.keys if seen is None else tuple(seen))
+        for one in found:
+            print(_found(one))
+        bar = Bar(args.min_rank, args.min_separation, args.max_error)
+        cfg = ProcessCfg(updates=args.updates, held_out=args.held_out, bar=bar, seed=args.seed)
+        about: dict[str, str | int | float] = {"datasets": "\n".join(map(str, args.dataset))}
+        reward, learned, judged = train_process(graded, specs, cfg, about, policy)
+        save_process(args.out, reward)
     print(f"{args.out}: {len(learned.progress):,} frames of {len(learned.success)} episodes learned from")
     return _say(judged, "held-out episodes")
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from robotrl.commands.outputs import makeable
 from robotrl.commands.parsing import at_least, parse
 
 
@@ -26,6 +27,7 @@ def main(argv: Sequence[str]) -> int:
     """Run the command."""
     args = parse(Args, "robotrl quickstart", argv)
     at_least("--seed", args.seed, 0)
+    makeable("--out", args.out)
     from robotrl.quickstart import run_quickstart
 
     run_quickstart(args.out, args.seed)

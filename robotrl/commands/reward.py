@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from robotrl.commands.outputs import fresh_folder
 from robotrl.commands.parsing import at_least, parse
-from robotrl.errors import ConfigError, unknown
+from robotrl.errors import unknown
 from robotrl.spec import Split
 
 if TYPE_CHECKING:
@@ -103,8 +104,6 @@ def _train(argv: Sequence[str]) -> int:
     from robotrl.registry import SIMS
 
     SIMS.check(args.sim)
-    if args.out.exists():
-        raise ConfigError(f"--out {args.out} exists already: expected the name of a new directory")
     from robotrl.rewards.recording import record_labelled
     from robotrl.rewards.stored import save_classifier
     from robotrl.rewards.training import TrainingCfg, train_classifier
@@ -117,20 +116,22 @@ def _train(argv: Sequence[str]) -> int:
         grace=args.grace,
         seed=args.seed,
     )
-    labelled, specs = record_labelled(
-        args.sim,
-        options=sim_options(args.options),
-        episodes=args.episodes,
-        seed=args.seed,
-        policy=args.policy,
-        datasets=args.dataset,
-        tail=args.tail,
-        keys=args.keys or None,
-        accept_data=args.accept_data,
-    )
-    about: dict[str, str | int | float] = {"sim": args.sim, "options": "\n".join(args.options)}
-    trained = train_classifier(labelled, specs, cfg, about)
-    save_classifier(args.out, trained)
+    inputs = [*args.dataset, *([args.policy] if args.policy else [])]
+    with fresh_folder("--out", args.out, inputs=inputs):
+        labelled, specs = record_labelled(
+            args.sim,
+            options=sim_options(args.options),
+            episodes=args.episodes,
+            seed=args.seed,
+            policy=args.policy,
+            datasets=args.dataset,
+            tail=args.tail,
+            keys=args.keys or None,
+            accept_data=args.accept_data,
+        )
+        about: dict[str, str | int | float] = {"sim": args.sim, "options": "\n".join(args.options)}
+        trained = train_classifier(labelled, specs, cfg, about)
+        save_classifier(args.out, trained)
     calibration = trained.calibration
     print(
         f"{args.out}: {len(labelled.success):,} observations of {labelled.num_episodes} episodes, of which"

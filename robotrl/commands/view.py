@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from robotrl.commands.parsing import at_least, parse, writable
+from robotrl.commands.outputs import writable
+from robotrl.commands.parsing import at_least, parse
 from robotrl.errors import ConfigError, out_of_range
 from robotrl.spec import Split
 
@@ -128,9 +129,9 @@ def _check(args: Args) -> None:
     if args.port is not None and not 0 <= args.port < 1 << 16:
         raise out_of_range("--port", args.port, "0 to 65535")
     if args.out is not None:
-        writable("--out", args.out, (".html", ".htm"))
+        writable("--out", args.out, (".html", ".htm"), inputs=[args.path] if args.path else [])
     if args.video is not None:
-        writable("--video", args.video)
+        writable("--video", args.video, inputs=[args.path] if args.path else [])
 
 
 def _serve(server: PageServer, may_open: bool) -> None:

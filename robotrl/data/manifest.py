@@ -15,7 +15,7 @@ from typing import Any
 from robotrl.data.atomic import sha256_file
 from robotrl.data.layout import INFO, MANIFEST, refuse
 from robotrl.errors import DataError, nearest
-from robotrl.files import check_schema, not_fetched
+from robotrl.files import check_schema, not_fetched, parse_json, read_plain
 from robotrl.spec import Spec
 
 SCHEMA_VERSION = 1
@@ -114,10 +114,10 @@ def read_json(root: Path, name: str) -> dict[str, Any]:
         DataError: missing, truncated, or not an object.
     """
     try:
-        content = json.loads((root / name).read_bytes(), parse_constant=_refuse_constant)
+        content = parse_json(read_plain(root / name, name), name)
     except FileNotFoundError as error:
         raise refuse(root, name, "is missing") from error
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, DataError) as error:
         raise refuse(root, name, f"cannot be read as JSON, truncated or altered: {error}") from error
     if not isinstance(content, dict):
         raise refuse(root, name, f"holds a {type(content).__name__}: expected a JSON object")
@@ -130,10 +130,6 @@ def _manifest(root: Path) -> dict[str, Any]:
     if content.get("digest") != _digest({key: value for key, value in content.items() if key != "digest"}):
         raise refuse(root, MANIFEST, "was altered: its content does not give its digest")
     return content
-
-
-def _refuse_constant(text: str) -> float:
-    raise ValueError(f"{text} is not a finite number")
 
 
 def _files(root: Path) -> list[str]:

@@ -9,7 +9,6 @@ import numpy as np
 
 from robotrl.data.replay_storage import FINAL, Storage
 
-
 NAMED = 4
 """Damaged places of a kind that a warning names; all are in `Replay.dropped`."""
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from robotrl.data.replay_storage import FINAL, LOOSE, META, Storage
+from robotrl.data.replay_storage import FINAL, LOOSE, Storage
 
 BLOCK_BYTES = 4 << 20
 """About how much of a column is looked at in one go."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from robotrl.errors import ConfigError, DataError
-from robotrl.files import not_fetched
+from robotrl.files import not_fetched, read_plain
 from robotrl.importers.fields import wrong
 from robotrl.policies.vla.pretrained import read_tokenizer
 
@@ -41,7 +41,7 @@ def read_json(path: Path, name: str) -> dict[str, Any]:
         DataError: it is missing, cannot be read, or holds no object.
     """
     try:
-        found = json.loads((path / name).read_text())
+        found = json.loads(read_plain(path / name, str(path / name)))
     except (OSError, ValueError, RecursionError) as error:
         raise unreadable(path / name, "cannot be read", error) from error
     if not isinstance(found, dict):
@@ -144,7 +144,7 @@ def read_tokenizer_file(path: Path) -> tuple[str, int, int]:
     """
     file = path / "tokenizer.json"
     try:
-        stored = file.read_text()
+        stored = read_plain(file, str(file)).decode()
         loaded = read_tokenizer(stored)
     except (OSError, ValueError, ConfigError) as error:
         raise unreadable(file, "cannot be read", error) from error

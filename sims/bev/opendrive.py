@@ -28,6 +28,7 @@ from pathlib import Path
 import numpy as np
 
 from robotrl.errors import DataError
+from robotrl.files import read_plain
 from robotrl.sims.bev.lanes import RoadBuilder
 from robotrl.sims.bev.opendrive_crosswalks import add_crosswalks
 from robotrl.sims.bev.opendrive_lanes import Network, add_lanes, driving, limit_junctions, link_lanes
@@ -48,9 +49,9 @@ def read(source: Path | str, name: str | None = None) -> RoadBuilder:
     """
     path = Path(source)
     try:
-        content = path.read_bytes()
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
+        content = read_plain(path, "it")
+    except (OSError, DataError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
         raise DataError(f"{path}: cannot be read ({reason}): expected an OpenDRIVE file") from None
     return _network(content, str(path), path.stem if name is None else name)
 

@@ -11,6 +11,8 @@ from robotrl.errors import DataError
 
 LIMIT = 1e9
 """No number of a road network is larger; one that is would overflow later, far from its cause."""
+DEEPEST = 100
+"""Levels of elements within one another; the format has a dozen."""
 PROLOG_BYTES = 256
 
 
@@ -31,6 +33,8 @@ def tree(content: bytes | str, name: str) -> Element:
         raise DataError(f"{name}: has a document type declaration (<!DOCTYPE): expected an OpenDRIVE file without one")
 
     def start(tag: str, attributes: dict[str, str]) -> None:
+        if len(stack) > DEEPEST:
+            raise DataError(f"{name}: its elements are nested deeper than {DEEPEST} levels: expected an OpenDRIVE file")
         element = Element(tag.rpartition(":")[2], attributes)
         stack[-1].append(element)
         stack.append(element)

@@ -10,13 +10,16 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from robotrl.errors import check_count, out_of_range
+from robotrl.errors import DataError, check_count, out_of_range
+from robotrl.files import read_plain
 from robotrl.fn.words import encode, words_in
 
 Numbers = NDArray[np.int32]
 DEFAULT_LONGEST = 24
 """Words of the longest instruction, where nothing says how many there are."""
 MOST_WORDS = 1024
+LONGEST_FILE = 1 << 24
+"""Bytes of a vocabulary."""
 
 
 class Lexicon:
@@ -96,8 +99,8 @@ def _vocabulary(given: Any) -> list[str]:
 
 def _read(given: str) -> str:
     try:
-        return Path(given[1:]).expanduser().read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
+        return read_plain(Path(given[1:]).expanduser(), "it", LONGEST_FILE).decode("utf-8")
+    except (OSError, ValueError, RuntimeError, DataError) as error:
         why = getattr(error, "strerror", None) or error
         raise out_of_range("vocabulary", given, f"a file of words after the @ ({why})") from error
 

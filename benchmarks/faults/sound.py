@@ -1,0 +1,91 @@
+"""Sound things that kinds of faults begin with, each made once in a process."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import io
+import json
+import shutil
+import tempfile
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from robotrl.config import EvalCfg, SimCfg, TrainCfg
+from robotrl.registry import PRESETS
+
+SIM = "mujoco/reach"
+OF_BEFORE = ("inputs.json",)
+"""Files of a run that those before had not."""
+
+
+@cache
+def place() -> Path:
+    """A folder that lasts as long as the process."""
+    path = Path(tempfile.mkdtemp(prefix="sound-"))
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return path
+
+
+@contextlib.contextmanager
+def quiet() -> Any:
+    """Nothing is printed."""
+    with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+        yield
+
+
+@cache
+def dataset() -> Path:
+    """Three demonstrations."""
+    from robotrl.data.demos import collect_demos
+
+    path = place() / "demos"
+    with quiet():
+        collect_demos(SIM, path, episodes=3, num_envs=3, sim_options={"limit_s": 1.0}, keep="all")
+    return path
+
+
+@cache
+def foreign_dataset() -> Path:
+    """The same as another program would have written it, without our manifest."""
+    path = shutil.copytree(dataset(), place() / "foreign")
+    (path / "meta" / "robotrl.json").unlink()
+    return path
+
+
+def cloning(data: Path) -> TrainCfg[Any, Any]:
+    """A clone that is made in a second."""
+    cfg = PRESETS.load("reach-bc-flow")()
+    return replace(
+        cfg,
+        sim=SimCfg(SIM, 2, ("limit_s=1.0",)),
+        dataset=str(data),
+        algo=replace(cfg.algo, updates=3, updates_per_iteration=1, batch=8),
+        policy=replace(cfg.policy, hidden=(16,)),
+        evaluation=EvalCfg(every=0, episodes=2, num_envs=2, animation=0),
+        checkpoint_every=1,
+    )
+
+
+@cache
+def run() -> Path:
+    """A run with three checkpoints."""
+    from robotrl.train import train
+
+    path = place() / "run"
+    with quiet():
+        train(cloning(dataset()), path)
+    return path
+
+
+@cache
+def run_of_before() -> Path:
+    """The same run, as it was written before runs knew their inputs."""
+    path = shutil.copytree(run(), place() / "run-of-before")
+    for name in OF_BEFORE:
+        (path / name).unlink()
+    record = json.loads((path / "run.json").read_text())
+    (path / "run.json").write_text(json.dumps({k: v for k, v in record.items() if k not in ("inputs", "digest")}))
+    return path
