@@ -204,9 +204,9 @@ def _make_singles(
     parts = asked.parts(
         env, found, codec, seen.dt_s, limit, end_at_success, seen.states_success, seen.info_keys, reasons
     )
+    # what was registered is of the environment as it is: other returns come of another length, settings or wrappers
     if asked.limit_steps is None and not asked.kwargs and not recipe.wrappers and asked.reward == "env":
-        # what was registered is of the environment as it is: other returns come of another length, settings or wrappers
-        parts = parts._replace(solved_return=solved_return(env_id))
+        parts = parts._replace(solved_return=None if end_at_success else solved_return(env_id))
     told = any(leaf.key == INSTRUCTION and leaf.spec.words for leaf in found)
     return sim_class(not seen.differs, seen.draws, told)(parts, asked.num_envs, asked.seed)
 
