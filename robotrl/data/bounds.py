@@ -79,7 +79,7 @@ def told(name: str, found: Beyond, total: int, spec: Spec) -> str:
     j = found.element
     text = (
         f"{name} {spec.names[j]!r} is beyond its bounds, {spec.low[j]:g} to {spec.high[j]:g} {spec.units[j]}, in"
-        f" {found.frames:,} of {total:,} frames ({found.share:.2g} of them), up to {found.value:g}"
+        f" {found.frames:,} of {total:,} frames ({found.share:.2%} of them), up to {found.value:g}"
     )
     asked = question(spec.units[j], found.value, spec.low[j], spec.high[j])
     return f"{text}: {asked}" if asked else text
@@ -102,7 +102,7 @@ def question(unit: str, value: float, low: float, high: float) -> str:
     angle = "rad" in unit or (unit in (*UNSTATED, "1") and SIDE <= limit <= 2.1 * math.pi)
     if angle and times >= 4 and abs(value) <= TURN:
         return "degrees for radians?"
-    if unit.split("/")[0].split(" ")[-1] == "m" and 50 <= times <= 5000:
+    if unit.split("/")[0] == "m" and 50 <= times <= 5000:
         return f"millimetres for {named}?"
     return f"degrees or percent for {named}?" if 10 <= times <= 300 else f"are they in {named}?"
 
@@ -130,7 +130,7 @@ def doubt_of(name: str, values: np.ndarray, spec: Spec, commanded: bool) -> tupl
         reached = float((np.abs(rows).max(axis=(0, 1)) / np.where(ends > 0, ends, 1.0)).max()) if len(rows) else 1.0
         if np.isfinite(ends).all() and 0 < reached < NARROW and (low <= 0).all() and (high >= 0).all():
             units = ", ".join(dict.fromkeys(spec.units))
-            return Doubt(f"{name} stays within {reached:.1g} of its bounds: is it in {units}?", False), ""
+            return Doubt(f"{name} stays within {reached:.1%} of its bounds: is it in {units}?", False), ""
     return None, ""
 
 

@@ -10,6 +10,9 @@ import numpy as np
 
 QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
 
+COUNTED = 2**18
+"""Pixels that are counted at once."""
+
 Stats = dict[str, np.ndarray]
 """min, max, mean, std and quantiles (D,) each, and count (1,); of a picture, over its pixels, for each channel."""
 
@@ -41,7 +44,12 @@ def count_levels(pictures: np.ndarray) -> np.ndarray:
 
     Counts of several parts add up to those of all, so that statistics over more than fits into memory are exact.
     """
-    return np.stack([np.bincount(column, minlength=256) for column in rows_of(pictures).T])
+    rows = rows_of(pictures)
+    counts = np.zeros((rows.shape[1], 256), np.int64)
+    # counting takes eight bytes for each that is counted
+    for start in range(0, len(rows), COUNTED):
+        counts += [np.bincount(column, minlength=256) for column in rows[start : start + COUNTED].T]
+    return counts
 
 
 def describe_levels(counts: np.ndarray) -> Stats:

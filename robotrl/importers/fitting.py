@@ -14,6 +14,7 @@ from torch import Tensor
 from robotrl.errors import ConfigError, DataError, unknown
 from robotrl.importers.fields import is_number, wrong
 from robotrl.importers.files import read_tokenizer_file
+from robotrl.importers.ranges import check_ranges
 from robotrl.load import load_weights
 from robotrl.policies.base import ACTION
 from robotrl.policies.vla.pretrained import read_tokenizer
@@ -59,12 +60,13 @@ def camera_order(
 
 
 def transforms_on(
-    observation_spec: Mapping[str, Spec], action_spec: Spec, state: Affine, action: Affine
+    where: str, observation_spec: Mapping[str, Spec], action_spec: Spec, state: Affine, action: Affine
 ) -> TransformGroup:
     """Normalisation of the sim's one measured vector, and the way back to its actions.
 
     Raises:
         ConfigError: there are several vectors, or one of another width; actions of another width.
+        DataError: statistics that leave no range to any action; see `check_ranges`.
     """
     vectors = measured(observation_spec)
     width = len(state.scale)
@@ -76,7 +78,9 @@ def transforms_on(
             f"actions of the policy have {len(action.scale)} numbers: expected {action_spec.shape[0]}, as the sim's"
         )
     inputs = (Affine(vectors[0], state.scale, state.offset),)
-    return TransformGroup(inputs, (action, Clip(ACTION, action_spec.low, action_spec.high)))
+    found = TransformGroup(inputs, (action, Clip(ACTION, action_spec.low, action_spec.high)))
+    check_ranges(where, found, observation_spec, action_spec)
+    return found
 
 
 def from_stats(key: str, stats: Mapping[str, Any], mode: str, width: int, eps: float, where: str) -> Affine:

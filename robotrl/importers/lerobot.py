@@ -137,7 +137,7 @@ def load_lerobot(
         denoising_steps=whole(where, config, "num_steps" if small else "num_inference_steps", 10),
         cameras=camera_order(found.cameras, observation_spec, cameras),
     )
-    transforms = transforms_on(observation_spec, action_spec, found.state, found.action)
+    transforms = transforms_on(str(found.path), observation_spec, action_spec, found.state, found.action)
     policy = POLICIES[found.kind](dict(observation_spec), action_spec, transforms, cfg)
     stored = read_tensors(found.path / "model.safetensors")
     weights = renamed(stored, lambda name: name.removeprefix("model."), str(found.path))

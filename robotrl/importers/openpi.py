@@ -85,7 +85,7 @@ def load_openpi(
         horizon=net.chunk if horizon is None else horizon,
         cameras=order,
     )
-    transforms = transforms_on(observation_spec, action_spec, state, inverse(action))
+    transforms = transforms_on(said.where, observation_spec, action_spec, state, inverse(action))
     policy = Pi0Policy(dict(observation_spec), action_spec, transforms, cfg)
     weights = from_openpi(read_tensors(path / "model.safetensors"), str(path))
     load_into(policy, weights, str(path), dtype)

@@ -37,6 +37,7 @@ from robotrl.importers.openvla_stats import (
     of_all,
     read_files,
 )
+from robotrl.importers.ranges import check_ranges
 from robotrl.importers.shards import weight_files
 from robotrl.load import load_weights
 from robotrl.policies.base import ACTION
@@ -163,8 +164,10 @@ def load_openvla(
     inputs: tuple[Transform, ...] = ()
     if state:
         inputs = _state_inputs(found, name, observation_spec, state)
+    transforms = TransformGroup(inputs, outputs)
+    check_ranges(f"{found.path}: statistics {name!r}", transforms, observation_spec, action_spec)
     cfg = OpenVlaPolicyCfg(found.net, found.tokenizer, horizon or 1, camera)
-    policy = OpenVlaPolicy(dict(observation_spec), action_spec, TransformGroup(inputs, outputs), cfg)
+    policy = OpenVlaPolicy(dict(observation_spec), action_spec, transforms, cfg)
     weights = {name: value.to(dtype) for name, value in read_weights(found.path, bool(state)).items()}
     load_weights(policy.to(dtype).net, weights, f"{found.path}: the network")
     return policy
