@@ -5,9 +5,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any, ClassVar, Literal, NamedTuple
 
-import torch
 from torch import Tensor
 
+from robotrl.fn.noise import Noise
 from robotrl.policies.base import Deployed, NetworkPolicy
 from robotrl.spec import ActOut, Density, Mode
 
@@ -25,6 +25,7 @@ class ClosedFormPolicy(NetworkPolicy):
     """Satisfies `Policy`, `HasLogProb` and `HasDensity`, given a `density` and what of it is deployed."""
 
     deploy_mode: ClassVar[Literal["sample", "mean"]] = "mean"
+    keyed_noise: ClassVar[Literal[True]] = True
 
     @abstractmethod
     def density(self, ctx: Tensor) -> Density:
@@ -40,7 +41,7 @@ class ClosedFormPolicy(NetworkPolicy):
         """(B, H, A) log-density of normalised actions, taken before any clipping."""
         return self.density(self.encode(obs)).log_prob(chunk)
 
-    def draw(self, obs: dict[str, Tensor], generator: torch.Generator | None) -> Drawn:
+    def draw(self, obs: dict[str, Tensor], generator: Noise | None) -> Drawn:
         """A normalised chunk with noise, before any clipping, and its density."""
         density = self.density(self.encode(obs))
         raw = density.sample(generator)
@@ -53,7 +54,7 @@ class ClosedFormPolicy(NetworkPolicy):
         return Deployed(self.to_actions(raw), raw)
 
     def act(
-        self, obs: dict[str, Tensor], state: Any = None, generator: torch.Generator | None = None, mode: Mode = "sample"
+        self, obs: dict[str, Tensor], state: Any = None, generator: Noise | None = None, mode: Mode = "sample"
     ) -> ActOut:
         """A chunk for each row: drawn, or the best."""
         ctx = self.encode(obs)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from robotrl.errors import check_at_least, out_of_range
 from robotrl.fn import chain
-from robotrl.fn.noise import randn
+from robotrl.fn.noise import Noise, randn
 from robotrl.policies.base import Deployed, NetworkPolicy, SpecPolicy
 from robotrl.spec import ActOut, Mode, Spec
 from robotrl.transforms import TransformGroup
@@ -28,6 +28,7 @@ class ChainPolicy(SpecPolicy):
 
     changeable: ClassVar[tuple[str, ...]] = ("deploy_noise",)
     deploy_mode: ClassVar[Literal["sample", "mean"]] = "sample"
+    keyed_noise: ClassVar[Literal[True]] = True
     sampler: ClassVar[tuple[str, str]] = ("flow", "euler")
     """What a bundle calls the policy and its steps."""
     context_width: int
@@ -107,7 +108,7 @@ class ChainPolicy(SpecPolicy):
         return Deployed(self.to_actions(raw), raw)
 
     def act(
-        self, obs: dict[str, Tensor], state: Any = None, generator: torch.Generator | None = None, mode: Mode = "sample"
+        self, obs: dict[str, Tensor], state: Any = None, generator: Noise | None = None, mode: Mode = "sample"
     ) -> ActOut:
         """A chunk for each row, as deployed; `sample` starts from noise that is drawn, `mean` from zero noise."""
         self.check_given(obs)

@@ -6,12 +6,11 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
 from robotrl.fn.chain import normal_log_prob
-from robotrl.fn.noise import randn
+from robotrl.fn.noise import Noise, randn
 from robotrl.policies.base import Deployed, NetworkPolicy
 from robotrl.policies.closed_form import Drawn
 from robotrl.policies.encoder import ImageNorm, Pool
@@ -57,6 +56,7 @@ class SquashedPolicy(NetworkPolicy):
     kind: ClassVar[str] = "squashed"
     Cfg: ClassVar[type] = SquashedCfg
     deploy_mode: ClassVar[Literal["sample", "mean"]] = "mean"
+    keyed_noise: ClassVar[Literal[True]] = True
 
     def __init__(
         self, observation_spec: dict[str, Spec], action_spec: Spec, transforms: TransformGroup, cfg: SquashedCfg
@@ -97,7 +97,7 @@ class SquashedPolicy(NetworkPolicy):
         before = chunk.clamp(-1 + EDGE, 1 - EDGE).atanh()
         return normal_log_prob(before, mean, log_std.exp()) - log_slope(before)
 
-    def draw(self, obs: dict[str, Tensor], generator: torch.Generator | None) -> Drawn:
+    def draw(self, obs: dict[str, Tensor], generator: Noise | None) -> Drawn:
         """A normalised chunk with noise, and its density."""
         ctx = self.encode(obs)
         shape = (len(ctx), self.horizon, self.action_width)
@@ -110,7 +110,7 @@ class SquashedPolicy(NetworkPolicy):
         return Deployed(self.to_actions(raw), raw)
 
     def act(
-        self, obs: dict[str, Tensor], state: Any = None, generator: torch.Generator | None = None, mode: Mode = "sample"
+        self, obs: dict[str, Tensor], state: Any = None, generator: Noise | None = None, mode: Mode = "sample"
     ) -> ActOut:
         """A chunk for each row: drawn, or the squashed mean."""
         raw = self.draw(obs, generator).raw if mode == "sample" else self.mean(self.encode(obs))

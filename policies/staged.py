@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from robotrl.fn import chain
-from robotrl.fn.noise import randn
+from robotrl.fn.noise import Noise, randn
 from robotrl.policies.base import Deployed
 from robotrl.policies.diffusion import DiffusionPolicy
 from robotrl.policies.flow import FlowPolicy
@@ -33,6 +33,7 @@ class StagedPolicy(nn.Module):
 
     kind: ClassVar[str] = "staged"
     deploy_mode: ClassVar[Literal["sample", "mean"]] = "sample"
+    keyed_noise: ClassVar[Literal[True]] = True
 
     def __init__(self, early: Any, late: Any, switch: int) -> None:
         super().__init__()
@@ -91,7 +92,7 @@ class StagedPolicy(nn.Module):
         return Deployed(self.to_actions(raw), raw)
 
     def act(
-        self, obs: dict[str, Tensor], state: Any = None, generator: torch.Generator | None = None, mode: Mode = "sample"
+        self, obs: dict[str, Tensor], state: Any = None, generator: Noise | None = None, mode: Mode = "sample"
     ) -> ActOut:
         """A chunk for each row; `sample` starts from standard normal noise, `mean` from zero noise."""
         first = next(iter(obs.values()))

@@ -6,13 +6,13 @@ import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
 from robotrl.errors import CapabilityError, ConfigError, check_positive, unknown
-from robotrl.fn.noise import randn
+from robotrl.fn.noise import Noise, randn
 from robotrl.plain import settings_from_json
 from robotrl.policies.base import Deployed
 from robotrl.policies.nets import Activation, Mlp
@@ -117,6 +117,7 @@ class SteeredPolicy(nn.Module):
 
     kind: ClassVar[str] = "steered"
     Cfg: ClassVar[type] = SteeredCfg
+    keyed_noise: ClassVar[Literal[True]] = True
 
     def __init__(self, base: Any, cfg: SteeredCfg) -> None:
         super().__init__()
@@ -235,7 +236,7 @@ class SteeredPolicy(nn.Module):
         return Deployed(self.to_actions(raw), raw)
 
     def act(
-        self, obs: dict[str, Tensor], state: Any = None, generator: torch.Generator | None = None, mode: Mode = "sample"
+        self, obs: dict[str, Tensor], state: Any = None, generator: Noise | None = None, mode: Mode = "sample"
     ) -> ActOut:
         """A chunk for each row, from noise that is drawn, or from the mean noise."""
         # the base policy's own `act`, which looks at what it is handed, is not called; a package's may have none

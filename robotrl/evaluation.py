@@ -10,18 +10,18 @@ import numpy as np
 import torch
 
 from robotrl.config import sim_options
-from robotrl.deploy.noise import CounterNoise
 from robotrl.deploy.runtime import Controller
 from robotrl.devices import CPU, device_of
 from robotrl.errors import ConfigError
 from robotrl.fit import check_fit, check_words
+from robotrl.fn.keyed import decision_key
 from robotrl.inspection import kind_of
 from robotrl.load import load_policy
-from robotrl.loop import Actor, EvalResult, PolicyActor, evaluate
+from robotrl.loop import Actor, EvalResult, PolicyActor, Turn, at_rest, evaluate
 from robotrl.placed import placed
 from robotrl.registry import make_sim
 from robotrl.run import Run
-from robotrl.spec import Split, VecSim
+from robotrl.spec import Spec, Split, VecSim
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,33 +34,40 @@ Infer = Callable[[dict[str, np.ndarray], int], np.ndarray]
 class OneByOneActor:
     """A batch of envs, each of which plays its own chunk, inferred one at a time as on the robot.
 
-    Env `i` counts its own decisions from `i << 32`, so that the noise of a decision depends on nothing but the seed,
-    the env and how many decisions that env has made.
+    The noise of a decision depends on nothing but the seed, the start and how many decisions the episode has made; see
+    `decision_key`. Envs whose episodes do not count rest.
 
     Args:
         infer: the policy.
         keys: the observation arrays that it reads; a sim may have more, for a critic alone.
         execute: how many actions of a chunk are executed.
-        width: A.
+        action_spec: of the sim.
         num_envs: N.
     """
 
-    def __init__(self, infer: Infer, keys: Sequence[str], execute: int, width: int, num_envs: int) -> None:
+    def __init__(self, infer: Infer, keys: Sequence[str], execute: int, action_spec: Spec, num_envs: int) -> None:
         self._infer = infer
         self._keys = tuple(keys)
         self._execute = execute
-        self._chunk = np.zeros((num_envs, execute, width), np.float32)
+        self._rest = at_rest(action_spec)
+        self._chunk = np.zeros((num_envs, execute, len(self._rest)), np.float32)
         self._cursor = np.full(num_envs, execute)
-        self._decision = [env << 32 for env in range(num_envs)]
+        self._decision = np.zeros(num_envs, np.int64)
 
-    def act(self, obs: dict[str, Tensor], started: Tensor) -> Tensor:
+    def act(self, obs: dict[str, Tensor], turn: Turn) -> Tensor:
         """Actions (N, A)."""
         arrays = {key: obs[key].numpy() for key in self._keys}
-        self._cursor[started.numpy()] = self._execute
+        began, counted = turn.started.numpy(), turn.counted.numpy()
+        self._cursor[began] = self._execute
+        self._decision[began] = 0
         for env in np.flatnonzero(self._cursor >= self._execute):
-            row = {key: array[env] for key, array in arrays.items()}
-            self._chunk[env] = self._infer(row, self._decision[env])[: self._execute]
-            self._decision[env] += 1
+            if counted[env]:
+                row = {key: array[env] for key, array in arrays.items()}
+                key = decision_key(int(turn.start[env]), int(self._decision[env]))
+                self._chunk[env] = self._infer(row, key)[: self._execute]
+                self._decision[env] += 1
+            else:
+                self._chunk[env] = self._rest
             self._cursor[env] = 0
         actions = self._chunk[np.arange(len(self._cursor)), self._cursor]
         self._cursor += 1
@@ -81,20 +88,7 @@ def bundle_actor(path: Path, sim: VecSim, seed: int) -> OneByOneActor:
     manifest = controller.manifest
     check_words({port.name: port.spec for port in manifest.observations if port.words}, sim)
     keys = [port.name for port in manifest.observations]
-    return OneByOneActor(controller.infer, keys, manifest.timing.execute, len(manifest.action.names), sim.num_envs)
-
-
-def policy_actor(policy: Any, num_envs: int, seed: int) -> OneByOneActor:
-    """A policy as an actor with the noise that its bundle would draw, decision by decision."""
-    noise = None if policy.noise_shape is None else CounterNoise(policy.noise_shape, seed)
-
-    @torch.no_grad()
-    def infer(obs: dict[str, np.ndarray], decision: int) -> np.ndarray:
-        rows = {key: torch.from_numpy(value.copy())[None] for key, value in obs.items()}
-        drawn = None if noise is None else torch.from_numpy(noise.draw(decision))[None]
-        return policy.deploy(rows, drawn).actions[0].numpy()
-
-    return OneByOneActor(infer, tuple(policy.observation_spec), policy.horizon, policy.action_width, num_envs)
+    return OneByOneActor(controller.infer, keys, manifest.timing.execute, sim.action_spec, sim.num_envs)
 
 
 class Comparison(NamedTuple):
@@ -113,11 +107,12 @@ def compare(
     sim: str | None = None,
     episodes: int = 256,
     seed: int = 0,
+    num_envs: int = 64,
     options: Sequence[str] = (),
 ) -> Comparison:
     """Success of a bundle and of its policy over the first held-out starts of split test.
 
-    Each start has an env of its own, so that an episode that flips changes no other.
+    Each is what `evaluate_path` gives: their noise is the same, start by start and decision by decision.
 
     Args:
         policy_path: the run or checkpoint that the bundle was exported from.
@@ -125,6 +120,7 @@ def compare(
         sim: name of the sim; None takes the one that the run was trained on.
         episodes: how many starts.
         seed: keys the noise of both.
+        num_envs: envs that step at once.
         options: of the sim, "name=value", over those that the run had.
 
     Raises:
@@ -132,14 +128,10 @@ def compare(
         DataError: nothing readable is at a path.
     """
     results: list[EvalResult] = []
-    for kind in ("policy", "bundle"):
-        vec = make_sim_of(policy_path, sim, num_envs=episodes, seed=seed, options=options)
+    for path in (policy_path, bundle_path):
+        vec = make_sim_of(policy_path, sim, num_envs=min(num_envs, episodes), seed=seed, options=options)
         try:
-            if kind == "bundle":
-                actor = bundle_actor(bundle_path, vec, seed)
-            else:
-                actor = policy_actor(load_policy(policy_path), episodes, seed)
-            results.append(evaluate(actor, vec, episodes=episodes, split="test", seed=seed))
+            results.append(evaluate(actor_of(path, vec, seed), vec, episodes=episodes, split="test", seed=seed))
         finally:
             vec.close()
     policy, bundle = results

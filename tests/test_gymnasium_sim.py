@@ -448,7 +448,7 @@ def test_an_evaluation_has_every_start_once_although_processes_die() -> None:
     sims = [make(TOY, 3, vectorization=how, **options) for how in ("async", "sync")]
 
     class Middle:
-        def act(self, obs: Any, started: torch.Tensor) -> torch.Tensor:
+        def act(self, obs: Any, turn: Any) -> torch.Tensor:
             return (-obs["pos"]).clamp(-0.5, 1).float()
 
     def harm(step: int) -> None:

@@ -17,7 +17,7 @@ from robotrl.collect import Collector, Decision
 from robotrl.cursor import ChunkCursor
 from robotrl.data.rollout import Rollout
 from robotrl.errors import CapabilityError, ConfigError, NumericsError
-from robotrl.loop import EvalResult, evaluate, run_episodes
+from robotrl.loop import EvalResult, Turn, evaluate, run_episodes
 from robotrl.spec import ActOut, HasFinalObs, HasState, HasStateIds, VecSim
 
 
@@ -320,8 +320,8 @@ def test_splits_and_modes():
 
 def test_episodes_are_recorded_whole():
     class Mover:
-        def act(self, obs: dict[str, Tensor], started: Tensor) -> Tensor:
-            return torch.full((len(started), 1), 0.5)
+        def act(self, obs: dict[str, Tensor], turn: Turn) -> Tensor:
+            return torch.full((len(turn.start), 1), 0.5)
 
     seen: list[int] = []
     found = run_episodes(Mover(), Walk(2), [7, 3, 1100], record=True, on_step=seen.append)
@@ -347,9 +347,10 @@ def test_a_policy_decides_anew_at_each_start():
             return ActOut(obs["walk"][:, None, :1].expand(-1, self.horizon, 1) / 4, state)
 
     sim = Walk(2, limit=3)
-    evaluate(Position(0.0, horizon=5), sim, ids=[3, 4, 8, 9, 13])
-    firsts = [(float(r.obs[e, 0]), float(r.action[e, 0])) for r in sim.tape for e in range(2) if r.obs[e, 1] == 0]
-    assert len(firsts) > 5
+    evaluate(Position(0.0, horizon=5), sim, ids=[1003, 1004, 1008, 1009, 1013])
+    listed = [(r, e) for r in sim.tape for e in range(2) if r.state_id[e] >= 1000]
+    firsts = [(float(r.obs[e, 0]), float(r.action[e, 0])) for r, e in listed if r.obs[e, 1] == 0]
+    assert len(firsts) == 5
     assert all(action == x / 4 for x, action in firsts)
 
 

@@ -22,7 +22,7 @@ from robotrl.data.demos import collect_demos
 from robotrl.data.reader import read_dataset
 from robotrl.data.writer import DatasetWriter
 from robotrl.errors import CapabilityError, ConfigError, DataError
-from robotrl.loop import ExpertActor, run_episodes
+from robotrl.loop import ExpertActor, Turn, run_episodes
 from robotrl.registry import make_sim
 from robotrl.rewards.calibration import choose_threshold, held, just_before, peaks, rates
 from robotrl.rewards.labels import Labelled, join, label_dataset, label_episodes, replay, split
@@ -138,8 +138,8 @@ class Onward:
     def __init__(self, action: float) -> None:
         self.action = action
 
-    def act(self, obs: dict[str, torch.Tensor], started: torch.Tensor) -> torch.Tensor:
-        return torch.full((len(started), 1), self.action)
+    def act(self, obs: dict[str, torch.Tensor], turn: Turn) -> torch.Tensor:
+        return torch.full((len(turn.start), 1), self.action)
 
 
 def test_lasting_until_the_limit_shows_nothing():

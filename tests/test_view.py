@@ -56,12 +56,12 @@ class Watcher:
     def __init__(self, actor, sim):
         self.actor, self.core, self.seen = actor, sim.core, {}
 
-    def act(self, obs, started):
+    def act(self, obs, turn):
         for env, state_id in enumerate(self.core.state_ids.tolist()):
             world = self.core.world
             row = Seen(world.agents[env].copy(), world.egos[env].copy(), world.episodes[env].copy())
             self.seen.setdefault(state_id, []).append(row)
-        return self.actor.act(obs, started)
+        return self.actor.act(obs, turn)
 
 
 class Chunks:
@@ -71,8 +71,8 @@ class Chunks:
         self.left, self.action = np.zeros(sim.num_envs, int), torch.tensor([steer, accel])
         self.horizon = 5
 
-    def act(self, obs, started):
-        self.left[started.numpy() | (self.left == 1)] = self.horizon + 1
+    def act(self, obs, turn):
+        self.left[turn.started.numpy() | (self.left == 1)] = self.horizon + 1
         self.left -= 1
         return self.action.expand(len(self.left), 2).contiguous()
 
@@ -86,7 +86,7 @@ class Constant:
     def __init__(self, sim, steer, accel):
         self.actions = torch.tensor([[steer, accel]]).expand(sim.num_envs, 2).contiguous()
 
-    def act(self, obs, started):
+    def act(self, obs, turn):
         return self.actions
 
 
@@ -247,8 +247,8 @@ def test_of_many_drives_failures_are_kept_first():
         def __init__(self):
             self.good = ExpertActor(sim.make_expert(mode="brisk"))
 
-        def act(self, obs, started):
-            actions = self.good.act(obs, started).clone()
+        def act(self, obs, turn):
+            actions = self.good.act(obs, turn).clone()
             actions[1] = torch.tensor([-1.0, 1.0])
             return actions
 

@@ -89,6 +89,7 @@ class TokenPolicy(SpecPolicy):
     """
 
     deploy_mode: ClassVar[Literal["sample", "mean"]] = "mean"
+    keyed_noise: ClassVar[Literal[True]] = True
     changeable: ClassVar[tuple[str, ...]] = ("temperature", "deploy", "label_bins")
     net: Speaker
     prompt: Prompt
@@ -192,9 +193,7 @@ class TokenPolicy(SpecPolicy):
         logits = self.net.logits(ctx, tokens.flatten(1)).unflatten(1, (self.horizon, self.action_width))
         return in_full(logits)
 
-    def sample_tokens(
-        self, ctx: Prefix, generator: torch.Generator | None, mode: Mode, at: Tensor | None = None
-    ) -> Tensor:
+    def sample_tokens(self, ctx: Prefix, generator: noise.Noise | None, mode: Mode, at: Tensor | None = None) -> Tensor:
         """(B, H, A) bins: drawn at the temperature, taken from where `at` says, or as deployed."""
         # (B, T) in the order in which they are said: all at once, or one after the other
         places = None if at is None else iter(at.flatten(1).split(self._said_at_once, dim=1))
@@ -235,7 +234,7 @@ class TokenPolicy(SpecPolicy):
         check_given(obs, self.observation_spec)
 
     def act(
-        self, obs: dict[str, Tensor], state: Any = None, generator: torch.Generator | None = None, mode: Mode = "sample"
+        self, obs: dict[str, Tensor], state: Any = None, generator: noise.Noise | None = None, mode: Mode = "sample"
     ) -> ActOut:
         """A chunk for each row: drawn at the temperature, or as deployed.
 
@@ -246,7 +245,7 @@ class TokenPolicy(SpecPolicy):
         self.check_given(obs)
         return ActOut(self._said(obs, generator, mode).actions, state)
 
-    def _said(self, obs: dict[str, Tensor], generator: torch.Generator | None, mode: Mode) -> Deployed:
+    def _said(self, obs: dict[str, Tensor], generator: noise.Noise | None, mode: Mode) -> Deployed:
         raw = self.from_tokens(self.sample_tokens(self.encode(obs), generator, mode))
         return Deployed(self.to_actions(raw), raw)
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from robotrl.errors import NumericsError
 from robotrl.fn.chain import normal_log_prob
-from robotrl.fn.noise import choose, randn
+from robotrl.fn.noise import Noise, choose, randn, standard_gamma
 
 NORMAL_ENTROPY = 0.5 * math.log(2 * math.pi * math.e)
 """Of a standard normal distribution, nats."""
@@ -31,7 +30,7 @@ class NormalDensity(NamedTuple):
         """(1, H, A)."""
         return self.log_std.exp()[None]
 
-    def sample(self, generator: torch.Generator | None) -> Tensor:
+    def sample(self, generator: Noise | None) -> Tensor:
         """(B, H, A), one draw for each row."""
         noise = randn(self.mean.shape, generator, self.mean.device)
         return self.mean + self.log_std.exp().expand_as(self.mean) * noise
@@ -64,14 +63,10 @@ class BetaDensity(NamedTuple):
         total = self.alpha + self.beta
         return 2 * (self.alpha * self.beta / (total + 1)).sqrt() / total
 
-    def sample(self, generator: torch.Generator | None) -> Tensor:
+    def sample(self, generator: Noise | None) -> Tensor:
         """(B, H, A), one draw for each row: x / (x + y) of two Gamma variates x and y has a Beta distribution."""
-        drawn_on = self.alpha.device if generator is None else generator.device
-        x, y = (
-            torch._standard_gamma(shape, generator=generator)  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
-            for shape in (self.alpha.to(drawn_on), self.beta.to(drawn_on))
-        )
-        return ((x - y) / (x + y)).clamp(-1 + EDGE, 1 - EDGE).to(self.alpha.device)
+        x, y = (standard_gamma(shape, generator) for shape in (self.alpha, self.beta))
+        return ((x - y) / (x + y)).clamp(-1 + EDGE, 1 - EDGE)
 
     def log_prob(self, raw: Tensor) -> Tensor:
         """(B, H, A) log-density of `raw` (B, H, A) within -1 and 1."""

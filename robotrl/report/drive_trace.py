@@ -62,11 +62,20 @@ class DriveTrace:
         return ", ".join(said)
 
 
+class Asked(Protocol):
+    """What an actor is told when it is asked, see `robotrl.loop.Turn`."""
+
+    @property
+    def started(self) -> Tensor:
+        """(N,) bool: envs at the first step of an episode."""
+        ...
+
+
 class Driver(Protocol):
     """What acts, as `robotrl.loop.Actor`."""
 
-    def act(self, obs: dict[str, Tensor], started: Tensor) -> Tensor:
-        """Actions (N, A); `started` (N,) bool marks envs at the first step of an episode."""
+    def act(self, obs: dict[str, Tensor], turn: Any) -> Tensor:
+        """Actions (N, A)."""
         ...
 
 
@@ -95,13 +104,13 @@ class Recorder:
         self._remaining = dict[int, int]()
         self._ended: list[DriveTrace] = []
 
-    def act(self, obs: dict[str, Tensor], started: Tensor) -> Tensor:
+    def act(self, obs: dict[str, Tensor], turn: Asked) -> Tensor:
         """Actions (N, A) of the actor."""
         self._read()
-        for env, fresh in enumerate(started.tolist()):
+        for env, fresh in enumerate(turn.started.tolist()):
             if fresh:
                 self._begin(env)
-        actions = self._actor.act(obs, started)
+        actions = self._actor.act(obs, turn)
         for env, trace in self._running.items():
             trace.actions.append(actions[env].cpu().numpy().copy())
             self._plan(env, trace)

@@ -22,7 +22,7 @@ from robotrl.data.layout import ACTION, observation_key
 from robotrl.data.reader import Dataset
 from robotrl.data.rollout import Arrays
 from robotrl.errors import ConfigError, DataError, check_at_least, out_of_range, unknown
-from robotrl.loop import Episode, run_episodes
+from robotrl.loop import Episode, Turn, run_episodes
 from robotrl.spec import VecSim
 
 REPLAY_TOLERANCE = 1e-4
@@ -118,9 +118,9 @@ class _Tape:
             self._actions[: len(rows), env] = torch.from_numpy(rows)
         self._step = 0
 
-    def act(self, obs: Arrays, started: Tensor) -> Tensor:
+    def act(self, obs: Arrays, turn: Turn) -> Tensor:
         """Actions (N, A) of the step that comes."""
-        del obs, started
+        del obs, turn
         step = min(self._step, len(self._actions) - 1)
         self._step += 1
         return self._actions[step]

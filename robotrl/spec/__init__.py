@@ -21,6 +21,7 @@ from robotrl.spec.policies import (
     HasDecode,
     HasDensity,
     HasEye,
+    HasKeyedNoise,
     HasLogProb,
     HasLooking,
     HasReader,
@@ -28,6 +29,7 @@ from robotrl.spec.policies import (
     HasTokens,
     Mode,
     Policy,
+    RowNoise,
 )
 from robotrl.spec.sims import (
     INSTRUCTION,
@@ -79,6 +81,7 @@ __all__ = [
     "HasFinalObs",
     "HasInputs",
     "HasInstructions",
+    "HasKeyedNoise",
     "HasLogProb",
     "HasLooking",
     "HasMeaning",
@@ -104,6 +107,7 @@ __all__ = [
     "Observation",
     "Policy",
     "Reads",
+    "RowNoise",
     "Spec",
     "Split",
     "Step",

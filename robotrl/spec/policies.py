@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from robotrl.spec.arrays import Spec
@@ -42,6 +43,32 @@ class Policy(Protocol):
         ...
 
 
+class RowNoise(Protocol):
+    """Noise of which each row of a batch has a stream of its own; see `robotrl.fn.keyed.KeyedNoise`."""
+
+    def __len__(self) -> int:
+        """B."""
+        ...
+
+    def normal(self, shape: Sequence[int]) -> Tensor:
+        """The next standard normal numbers (B, *shape) of each row, float32 on the CPU."""
+        ...
+
+    def uniform(self, shape: Sequence[int]) -> Tensor:
+        """The next uniform numbers (B, *shape) of each row, above 0 and up to 1, float64 on the CPU."""
+        ...
+
+
+@runtime_checkable
+class HasKeyedNoise(Protocol):
+    """`act` also takes a `RowNoise` in the generator's place, as it does where it draws with `robotrl.fn.noise` alone.
+
+    An evaluation asks a policy without this one row at a time.
+    """
+
+    keyed_noise: Literal[True]
+
+
 @runtime_checkable
 class HasLogProb(Protocol):
     """The policy has a closed-form density over chunks."""
@@ -59,7 +86,7 @@ class Density(Protocol):
         """(B, H, A) standard deviation; (1, H, A) where it is the same in every row."""
         ...
 
-    def sample(self, generator: torch.Generator | None) -> Tensor:
+    def sample(self, generator: torch.Generator | RowNoise | None) -> Tensor:
         """(B, H, A) normalised actions before any clipping, one draw for each row."""
         ...
 

@@ -113,7 +113,10 @@ class HasStateIds(Protocol):
         ...
 
     def queue_states(self, ids: Sequence[int] | np.ndarray) -> None:
-        """Ids that the next resets (first `reset`, then autoreset) draw from, in order; then training ids again."""
+        """Ids that the next resets (first `reset`, then autoreset) draw from, in order; then training ids again.
+
+        Envs that begin at once take them in the order of the envs. An id is 0 or more.
+        """
         ...
 
 

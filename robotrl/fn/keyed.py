@@ -1,0 +1,111 @@
+"""Noise of a batch each of whose rows has a stream of its own, keyed by (seed, start, decision).
+
+What a row gets depends on its key alone: not on how many rows there are, nor on which, nor on their order. Numbers are
+those of `robotrl.deploy.noise.CounterNoise`, for whole batches at once: Philox4x64-10 (Salmon et al. 2011), key = seed,
+counter words (block, draw, decision, start), and Box-Muller. So a policy in an evaluation meets the noise that its
+bundle meets.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+Words = NDArray[np.uint64]
+
+WORD = 0xFFFFFFFFFFFFFFFF
+_LOW, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
+_FACTORS: Words = np.array([0xD2E7470EE14C6C93, 0xCA5A826395121157], np.uint64)[:, None, None]
+_BUMPS: Words = np.array([0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B], np.uint64)
+_ROUNDS = 10
+
+
+def decision_key(start: int, decision: int) -> int:
+    """The number by which `CounterNoise.draw` knows an episode's decision.
+
+    Args:
+        start: id of the start that the episode began from; on a robot, which has none, 0.
+        decision: decisions of that episode before this one.
+    """
+    return (start & WORD) << 64 | decision & WORD
+
+
+class KeyedNoise:
+    """A source of noise for the rows of one batch, taken in the place of a `torch.Generator`.
+
+    Each draw gives the next numbers of every row's stream.
+
+    Args:
+        seed: 0 to 2**128 - 1.
+        starts: (B,) start id of each row.
+        decisions: (B,) how many decisions each row's episode has made before this one.
+    """
+
+    def __init__(self, seed: int, starts: ArrayLike, decisions: ArrayLike) -> None:
+        self._seed: Words = np.array([seed & WORD, seed >> 64], np.uint64)
+        self._start = np.asarray(starts, np.int64).view(np.uint64)
+        self._decision = np.asarray(decisions, np.int64).view(np.uint64)
+        self._draws = 0
+
+    def __len__(self) -> int:
+        return len(self._start)
+
+    def normal(self, shape: Sequence[int]) -> Tensor:
+        """The next standard normal numbers (B, *shape) of each row, float32 on the CPU."""
+        size = math.prod(shape)
+        pairs = (size + 1) // 2
+        unit = _unit(self._words(2 * pairs))
+        # whole arrays, as in `CounterNoise`, so that both take the same way through numpy's loops
+        radius = np.sqrt(-2.0 * np.log(np.ascontiguousarray(unit[:, :pairs])))
+        angle = (2.0 * np.pi) * np.ascontiguousarray(unit[:, pairs:])
+        normal = np.concatenate((radius * np.cos(angle), radius * np.sin(angle)), axis=1)
+        return torch.from_numpy(normal[:, :size].astype(np.float32)).view(len(self), *shape)
+
+    def uniform(self, shape: Sequence[int]) -> Tensor:
+        """The next uniform numbers (B, *shape) of each row, above 0 and up to 1, float64 on the CPU."""
+        return torch.from_numpy(_unit(self._words(math.prod(shape)))).view(len(self), *shape)
+
+    def generators(self) -> list[torch.Generator]:
+        """A generator for each row, seeded by the next word of its stream."""
+        return [torch.Generator().manual_seed(int(word)) for word in self._words(1)[:, 0] >> np.uint64(1)]
+
+    def _words(self, count: int) -> Words:
+        """The first `count` raw words (B, count) of each row's next draw."""
+        blocks = -(-count // 4)
+        counter = np.empty((4, len(self), blocks), np.uint64)
+        # a counter is raised before it is used
+        counter[0] = np.arange(1, blocks + 1, dtype=np.uint64)
+        counter[1] = self._draws
+        counter[2], counter[3] = self._decision[:, None], self._start[:, None]
+        self._draws += 1
+        return _philox(counter, self._seed).transpose(1, 2, 0).reshape(len(self), -1)[:, :count]
+
+
+def _philox(counter: Words, key: Words) -> Words:
+    """Philox4x64-10 of counters (4, ...), under one key (2,); gives an array of the same shape."""
+    even, odd = counter[0::2], counter[1::2]
+    with np.errstate(over="ignore"):
+        for _ in range(_ROUNDS):
+            high, low = _product(even)
+            even, odd = high[::-1] ^ odd ^ key[:, None, None], low[::-1]
+            key = key + _BUMPS
+    return np.stack((even[0], odd[0], even[1], odd[1]))
+
+
+def _product(x: Words) -> tuple[Words, Words]:
+    """Upper and lower 64 bits of words (2, ...) times the two factors."""
+    low, high = x & _LOW, x >> _HALF
+    factor_low, factor_high = _FACTORS & _LOW, _FACTORS >> _HALF
+    carried = factor_high * low + ((factor_low * low) >> _HALF)
+    middle = factor_low * high + (carried & _LOW)
+    return factor_high * high + (carried >> _HALF) + (middle >> _HALF), x * _FACTORS
+
+
+def _unit(words: Words) -> NDArray[np.float64]:
+    """53-bit uniform numbers in (0, 1], so that a logarithm is finite."""
+    return ((words >> np.uint64(11)).astype(np.float64) + 1.0) * 2.0**-53
