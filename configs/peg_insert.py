@@ -77,7 +77,8 @@ def ppo() -> TrainCfg[PpoCfg, GaussianCfg]:
 
 def quickstart() -> TrainCfg[ReinFlowCfg, FlowCfg]:
     """`reinflow` as `robotrl quickstart` runs it: it stops once two evaluations in a row are good enough."""
-    return replace(reinflow(), stop_at_success=0.975)
+    cfg = reinflow()
+    return replace(cfg, stop_at_success=0.99, evaluation=replace(cfg.evaluation, second_look=256))
 
 
 def _tune(algo: A, policy: P) -> TrainCfg[A, P]:

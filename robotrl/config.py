@@ -59,6 +59,9 @@ class EvalCfg:
     """How many of the starts each evaluation draws into `rollouts/step_N.gif`; 0 draws none."""
     score: Literal["success", "return"] = "success"
     """What the best checkpoint is chosen by: the success rate, or the mean return where that says more."""
+    second_look: int = 0
+    """At the end of a run: further starts of split `val` on which the kept checkpoints that cannot be told apart are
+    compared, each run on all of them; 0 takes the newest of those with the highest score."""
 
 
 @dataclass(frozen=True)
@@ -231,6 +234,7 @@ def check(cfg: TrainCfg[Any, Any]) -> None:
         ("evaluation.episodes", cfg.evaluation.episodes, 1),
         ("evaluation.num_envs", cfg.evaluation.num_envs, 1),
         ("evaluation.animation", cfg.evaluation.animation, 0),
+        ("evaluation.second_look", cfg.evaluation.second_look, 0),
         ("checkpoint_every", cfg.checkpoint_every, 1),
         ("keep", cfg.keep, 1),
         ("torch_threads", cfg.torch_threads, 1),
@@ -265,6 +269,11 @@ def check(cfg: TrainCfg[Any, Any]) -> None:
         check_number("sim.curriculum", cfg.sim.curriculum, 0.01, 100.0)
     if cfg.evaluation.score not in ("success", "return"):
         raise unknown("evaluation.score", str(cfg.evaluation.score), ("success", "return"))
+    if cfg.evaluation.second_look and cfg.evaluation.score != "success":
+        raise ConfigError(
+            f"evaluation.second_look is {cfg.evaluation.second_look} and evaluation.score {cfg.evaluation.score!r}:"
+            " expected 0, it compares success rates"
+        )
     if cfg.stop_at_success is not None and not 0 < cfg.stop_at_success <= 1:
         raise out_of_range("stop_at_success", cfg.stop_at_success, "above 0, at most 1")
     _check_stop_at_return(cfg)

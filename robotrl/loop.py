@@ -36,6 +36,10 @@ from robotrl.spec import (
     lost,
 )
 
+RULE = "noise by start and decision"
+"""The rule by which evaluations are made, as results state it. Results of before state none: their noise was drawn for
+whichever envs were due at once, so that they depend on the number of envs."""
+
 
 class Turn(NamedTuple):
     """Where the episodes of all envs stand when actions are asked for."""
@@ -294,10 +298,12 @@ class _Running:
 
 
 def _distinct(ids: Sequence[int] | NDArray[np.int64]) -> list[int]:
-    try:
-        wanted = [operator.index(i) for i in ids]
-    except TypeError:
-        raise ConfigError(f"ids is {np.asarray(ids).tolist()}: expected whole numbers") from None
+    wanted: list[int] = []
+    for place, i in enumerate(ids):
+        try:
+            wanted.append(operator.index(i))
+        except TypeError:
+            raise ConfigError(f"ids[{place}] is {i!r}: expected a whole number") from None
     if not wanted or len(set(wanted)) != len(wanted):
         raise ConfigError(
             f"ids has {len(wanted)} entries, {len(set(wanted))} of them distinct: expected 1 or more, each once"

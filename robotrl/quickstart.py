@@ -7,6 +7,7 @@ neither training nor stopping saw.
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import sys
 import time
@@ -26,15 +27,17 @@ from robotrl.errors import ConfigError
 from robotrl.exporting import export
 from robotrl.files import dump_json, replace_file
 from robotrl.fn.stats import Interval, wilson
-from robotrl.load import load_policy
+from robotrl.load import find_checkpoint, load_policy
 from robotrl.logs import read_scalars
-from robotrl.loop import evaluate
+from robotrl.loop import RULE, EvalResult, evaluate
 from robotrl.memory import PeakMemory
 from robotrl.progress import track
 from robotrl.provenance import versions
 from robotrl.registry import make_sim
-from robotrl.report import CurvePoint, Level, ReportData, write_report
-from robotrl.rollouts import record_animation
+from robotrl.report import Animation, CurvePoint, Level, ReportData, write_report
+from robotrl.report.text import percent
+from robotrl.rollouts import record_animation, telling_starts
+from robotrl.spec import Split
 from robotrl.train import train
 
 SIM = presets.SIM
@@ -103,22 +106,23 @@ def run_quickstart(out: Path, seed: int = 0, sizes: Sizes | None = None) -> dict
                 SIM, out / "demos", episodes=much.demos, noise=NOISE, clumsiness=CLUMSINESS, seed=seed
             )
         with stages.stage("clone them with a flow policy"):
-            clone, clone_rate = _clone(out, seed, much)
+            clone, of_clone = _clone(out, seed, much)
         with stages.stage("train the same clone to convergence, for comparison"):
             best_clone = converged(out / "clone-converged", out / "demos", seed, much)
         with stages.stage("fine-tune the clone by reinforcement learning (ReinFlow)"):
-            tuned, tuned_rate = _tune(out, seed, much)
+            began_with = _at_first(clone, seed, much)
+            tuned, of_tuned = _tune(out, seed, much)
         with stages.stage("export the bundle"):
             exported = export(out / "finetune", out / "bundle")
         with stages.stage("control the simulated robot in real time"):
             control = _control(out, seed, much.control_episodes)
         with stages.stage("write the report"):
-            starts = list(_sim(1, 0).state_ids("test")[:6])
-            animation = record_animation(_sim(len(starts), seed), clone, tuned, starts, seed)
-    summary = _summary(out, seed, clone_rate, tuned_rate, exported, control)
+            animation = _animation(clone, of_clone, tuned, of_tuned, seed)
+    clone_rate, tuned_rate = of_clone.rate, of_tuned.rate
+    curve = [CurvePoint(0, *began_with[:3]), *_curve(out / "finetune")]
+    summary = _summary(out, seed, of_clone, of_tuned, exported, control)
     summary["wall_s"] = time.monotonic() - began
     summary["peak_memory_mib"] = memory.mib
-    curve = _curve(out / "finetune")
     levels = _levels(demos, clone_rate, best_clone, tuned_rate, control)
     lateness, inference = _latencies(out / "control.jsonl")
     found = versions()
@@ -130,9 +134,10 @@ def run_quickstart(out: Path, seed: int = 0, sizes: Sizes | None = None) -> dict
             levels=levels,
             summary=summary,
             curve=curve,
+            tuned_env_steps=summary["rl"]["env_steps"],
             curve_note=(
-                f"{much.tune.evaluation.episodes} starts of split val for each point;"
-                f" the verdict is on {much.episodes} other starts, of split test."
+                f"{much.tune.evaluation.episodes} starts of split val for each point, the clone's at 0 env steps;"
+                f" the verdict, and all levels, are on {much.episodes} other starts, of split test."
             ),
             animation=animation,
             lateness_us=lateness,
@@ -142,12 +147,12 @@ def run_quickstart(out: Path, seed: int = 0, sizes: Sizes | None = None) -> dict
             versions={name: str(v) for name, v in found["packages"].items() if v} if "packages" in found else {},
             machine={key: value for key, value in found.items() if isinstance(value, str | int | float)},
             seed=seed,
-            command=f"robotrl quickstart --seed {seed}",
+            command="\n".join(_commands(out, seed, much.episodes)),
         ),
     )
     summary["wall_s"] = time.monotonic() - began
     replace_file(out / "summary.json", dump_json(summary))
-    _print(summary, out)
+    _print(summary, out, much.episodes)
     return summary
 
 
@@ -172,7 +177,7 @@ def converged(run: Path, demos: Path, seed: int, sizes: Sizes) -> Interval:
         evaluation=replace(base.evaluation, every=1, animation=0),
     )
     train(cfg, run)
-    return _rate(load_policy(run), seed, sizes.episodes)
+    return _result(load_policy(run), seed, sizes.episodes).rate
 
 
 def baseline(kind: str, seed: int, out: Path) -> dict[str, Any]:
@@ -209,24 +214,42 @@ def _sim(num_envs: int, seed: int) -> Any:
     return make_sim(SIM, num_envs=num_envs, seed=seed)
 
 
-def _rate(policy: Any, seed: int, episodes: int) -> Interval:
-    return evaluate(policy, _sim(min(128, episodes), seed), episodes=episodes, split="test", seed=seed).rate
+def _result(policy: Any, seed: int, episodes: int, split: Split = "test") -> EvalResult:
+    return evaluate(policy, _sim(min(128, episodes), seed), episodes=episodes, split=split, seed=seed)
 
 
 def _demos(out: Path, episodes: int, seed: int) -> DemoReport:
     return collect_demos(SIM, out, episodes=episodes, noise=NOISE, clumsiness=CLUMSINESS, seed=seed)
 
 
-def _clone(out: Path, seed: int, sizes: Sizes) -> tuple[Any, Interval]:
+def _clone(out: Path, seed: int, sizes: Sizes) -> tuple[Any, EvalResult]:
     train(replace(sizes.clone, seed=seed, dataset=str(out / "demos")), out / "clone")
     policy = load_policy(out / "clone", which="latest")
-    return policy, _rate(policy, seed, sizes.episodes)
+    return policy, _result(policy, seed, sizes.episodes)
 
 
-def _tune(out: Path, seed: int, sizes: Sizes) -> tuple[Any, Interval]:
+def _at_first(clone: Any, seed: int, sizes: Sizes) -> Interval:
+    """Success of the clone as the evaluations of fine-tuning measure it."""
+    return _result(clone, seed, sizes.tune.evaluation.episodes, "val").rate
+
+
+def _tune(out: Path, seed: int, sizes: Sizes) -> tuple[Any, EvalResult]:
     train(replace(sizes.tune, seed=seed, init_from=str(out / "clone")), out / "finetune")
     policy = load_policy(out / "finetune")
-    return policy, _rate(policy, seed, sizes.episodes)
+    return policy, _result(policy, seed, sizes.episodes)
+
+
+def _animation(clone: Any, of_clone: EvalResult, tuned: Any, of_tuned: EvalResult, seed: int) -> Animation:
+    """Rollouts from the first starts on which the two policies differ."""
+    places = telling_starts(of_clone.success, of_tuned.success)
+    won, lost = int((of_tuned.success & ~of_clone.success).sum()), int((of_clone.success & ~of_tuned.success).sum())
+    note = (
+        f"These are the first starts on which the two differ: of all {len(of_clone.ids)}, the clone succeeds from"
+        f" {percent(of_clone.rate.value)} and the fine-tuned policy from {percent(of_tuned.rate.value)}; {won} are won"
+        f" and {lost} lost."
+    )
+    starts = [int(of_clone.ids[place]) for place in places]
+    return record_animation(_sim(len(starts), seed), clone, tuned, starts, seed, places, note)
 
 
 def _control(out: Path, seed: int, episodes: int) -> ControlReport:
@@ -242,15 +265,17 @@ def _control(out: Path, seed: int, episodes: int) -> ControlReport:
 
 
 def _summary(
-    out: Path, seed: int, clone: Interval, tuned: Interval, exported: ExportReport, control: ControlReport
+    out: Path, seed: int, clone: EvalResult, tuned: EvalResult, exported: ExportReport, control: ControlReport
 ) -> dict[str, Any]:
-    scalars = read_scalars(out / "finetune" / "scalars.jsonl")
+    env_steps = {int(row["step"]): int(row["env_steps"]) for row in read_scalars(out / "finetune" / "scalars.jsonl")}
+    chosen = find_checkpoint(out / "finetune").step
     return {
         "schema_version": 1,
         "seed": seed,
-        "bc": {"success": clone._asdict()},
-        "rl": {"success": tuned._asdict()},
-        "env_steps": int(max(row["env_steps"] for row in scalars)),
+        "evaluation": {"split": "test", "starts": len(tuned.ids), "seed": seed, "rule": RULE},
+        "bc": {"success": clone.rate._asdict()},
+        "rl": {"success": tuned.rate._asdict(), "step": chosen, "env_steps": env_steps[chosen]},
+        "env_steps": max(env_steps.values()),
         "export": {
             "parity_max_abs": exported.parity_max_abs,
             "parity_max_rel": exported.parity_max_rel,
@@ -264,6 +289,14 @@ def _summary(
             "success": wilson(control.successes, len(control.episodes))._asdict(),
         },
     }
+
+
+def _commands(out: Path, seed: int, episodes: int) -> tuple[str, str]:
+    """What makes everything again, and what gives the headline's number back."""
+    return (
+        f"robotrl quickstart --out {shlex.quote(str(out))} --seed {seed}",
+        f"robotrl eval {shlex.quote(str(out / 'finetune'))} --episodes {episodes} --seed {seed}",
+    )
 
 
 def _curve(run: Path) -> list[CurvePoint]:
@@ -300,15 +333,16 @@ def _latencies(log: Path) -> tuple[list[float], list[float]]:
     return lateness, inference
 
 
-def _print(summary: dict[str, Any], out: Path) -> None:
+def _print(summary: dict[str, Any], out: Path, episodes: int) -> None:
     bc, rl, control = summary["bc"]["success"], summary["rl"]["success"], summary["control"]
     print(f"clone       {_percent(bc)}")
-    print(f"fine-tuned  {_percent(rl)}   after {summary['env_steps']:,} env steps")
+    print(f"fine-tuned  {_percent(rl)}   the checkpoint after {summary['rl']['env_steps']:,} env steps")
     print(f"on robot    {_percent(control['success'])}   at {control['rate_hz']:g} Hz in real time,")
     late = control["lateness_us"]
     print(f"            wake-up {late['p50']:.0f} us late at the median, {late['p99']:.0f} us at p99,", end=" ")
     print(f"{control['deadline_misses']} deadlines missed")
     print(f"bundle      {out / 'bundle'}: torch and onnxruntime agree to {summary['export']['parity_max_rel']:.1e}")
+    print(f"again       {_commands(out, summary['seed'], episodes)[1]}")
     print(f"report      {out / 'report.html'}   ({summary['wall_s']:.0f} s, {summary['peak_memory_mib']:.0f} MiB)")
 
 

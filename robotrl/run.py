@@ -247,7 +247,7 @@ class Run:
             raise
 
     def save(self, tree: Any, *, step: int, score: float | None = None, kind: str = "train") -> Path:
-        """Save a checkpoint; keep the newest few and the one with the highest score (the earliest of equals).
+        """Save a checkpoint; keep the newest few and the best one, see `best`.
 
         Args:
             tree: the state, a `robotrl.tree.Tree`.
@@ -278,6 +278,19 @@ class Run:
         """All checkpoints, oldest first, damaged ones included."""
         return self._store.entries()
 
+    def scores(self) -> dict[int, float]:
+        """Step to score of the checkpoints that were evaluated and are kept, oldest first."""
+        return self._store.scores()
+
+    def choose(self, step: int, rates: Mapping[int, float], starts: int) -> None:
+        """Make a checkpoint the best one, after a comparison; see `CheckpointStore.choose`.
+
+        Raises:
+            RobotrlError: the disk refused, or the run is open for reading only.
+        """
+        self._writable()
+        self._store.choose(step, rates, starts)
+
     def latest(self) -> Checkpoint | None:
         """The newest whole checkpoint; None when none was saved. Damaged newer ones are reported loudly.
 
@@ -287,7 +300,9 @@ class Run:
         return self._store.latest()
 
     def best(self) -> Checkpoint | None:
-        """The checkpoint with the highest score; None when none was scored; the newest whole one, loudly, if damaged.
+        """The checkpoint that a second look chose, else that with the highest score (the newest of equals).
+
+        None when none was scored; the newest whole one, loudly, if it is damaged.
 
         Raises:
             DataError: no checkpoint is whole.

@@ -7,6 +7,7 @@ import math
 import re
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,10 +21,11 @@ from robotrl.checkpoint import (
     write_checkpoint,
 )
 from robotrl.errors import DataError, RobotrlError
-from robotrl.files import dump_json, replace_file
+from robotrl.files import dump_json, read_json, replace_file
 
 LOGGER = logging.getLogger("robotrl")
 SCHEMA_VERSION = 1
+CHOICE = "choice.json"
 STEP_NAME = re.compile(r"step_(\d{9,})")
 
 
@@ -44,8 +46,9 @@ class Entry(NamedTuple):
 class CheckpointStore:
     """The directory `checkpoints/` of a run: `step_000000123/` each, `latest.json` and `best.json`.
 
-    The two pointer files are for people and other tools; this class trusts the manifests alone. Writing methods are
-    only for the one process that holds the run's lock.
+    The two pointer files are for people and other tools; this class trusts the manifests, and `choice.json` where a
+    second look at the end of the run has chosen the best checkpoint. Writing methods are only for the one process that
+    holds the run's lock.
 
     Args:
         directory: `checkpoints/`.
@@ -118,7 +121,7 @@ class CheckpointStore:
         return None
 
     def best(self) -> Checkpoint | None:
-        """The checkpoint with the highest score (the earliest of equals); None when none was ever scored.
+        """The checkpoint that was chosen, or has the highest score (the newest of equals); None when none was scored.
 
         If it is damaged, that is reported and the newest whole one is given.
 
@@ -160,11 +163,52 @@ class CheckpointStore:
                 continue
         return found
 
+    def scores(self) -> dict[int, float]:
+        """Step to score of the checkpoints that were evaluated and are kept, oldest first."""
+        return {entry.step: score for entry, score in self._scored().items()}
+
+    def choose(self, step: int, rates: Mapping[int, float], starts: int) -> None:
+        """Make a checkpoint the best one, whatever the scores of periodic evaluations say.
+
+        Args:
+            step: of the checkpoint.
+            rates: success of those that it was compared with, by step, and its own.
+            starts: how many starts each rate is of.
+
+        Raises:
+            RobotrlError: the disk refused.
+        """
+        among = [{"step": at, "success": rate, "starts": starts} for at, rate in sorted(rates.items())]
+        try:
+            replace_file(
+                self.directory / CHOICE, dump_json({"schema_version": SCHEMA_VERSION, "step": step, "among": among})
+            )
+            self._point()
+        except OSError as error:
+            raise RobotrlError(f"cannot write to {self.directory}: {error.strerror}; {self.survivor()}") from error
+
+    def _scored(self) -> dict[Entry, float]:
+        return {entry: manifest.score for entry, manifest in self._manifests() if manifest.score is not None}
+
+    def _chosen(self) -> int | None:
+        """The step that a second look chose, None without one or where its file cannot be read."""
+        path = self.directory / CHOICE
+        if not path.exists():
+            return None
+        try:
+            step = read_json(path, "choice of the best checkpoint", SCHEMA_VERSION).get("step")
+            if not isinstance(step, int):
+                raise DataError(f"choice of the best checkpoint {path}: step is {step!r}, expected a whole number")
+        except DataError as error:
+            warn(f"{error}; the best checkpoint is that with the highest score")
+            return None
+        return step
+
     def _best_entry(self) -> Entry | None:
-        scored = [
-            (manifest.score, -entry.step, entry) for entry, manifest in self._manifests() if manifest.score is not None
-        ]
-        return max(scored)[2] if scored else None
+        scored, chosen = self._scored(), self._chosen()
+        if not scored:
+            return None
+        return max(scored, key=lambda entry: (entry.step == chosen, scored[entry], entry.step))
 
     def _point(self) -> None:
         manifests = self._manifests()

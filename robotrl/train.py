@@ -47,6 +47,7 @@ from robotrl.rewards.stored import load_classifier
 from robotrl.rewards.success import SuccessReward
 from robotrl.room import announce
 from robotrl.run import Run
+from robotrl.second_look import look_again
 from robotrl.spec import HasCamera, HasStateIds, VecSim, shown_dt_s, why_lacking
 from robotrl.stopping import GOOD_ENOUGH, StopRule
 
@@ -317,6 +318,8 @@ def _iterate(
             progress.advance(1, note=_note(scalars, best, cfg.evaluation.score))
             if last:
                 break
+    if not run.stop_requested:
+        look_again(cfg, run, eval_sim)
     hooks.on_end()
     if run.exit_code:
         print(f"stopped: {run.path} is saved; go on with: robotrl train --resume {run.path}", file=sys.stderr)
@@ -394,6 +397,9 @@ def _make_eval_sim(cfg: TrainCfg[Any, Any]) -> VecSim:
     available = len(sim.state_ids("val"))
     if cfg.evaluation.episodes > available:
         raise out_of_range("evaluation.episodes", cfg.evaluation.episodes, f"{available} or less, the size of val")
+    left = available - cfg.evaluation.episodes
+    if cfg.evaluation.second_look > left:
+        raise out_of_range("evaluation.second_look", cfg.evaluation.second_look, f"{left} or less, the rest of val")
     return sim
 
 

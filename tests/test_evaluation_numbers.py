@@ -262,7 +262,7 @@ def test_a_policys_chunk_is_looked_at() -> None:
         evaluate(Short(), Walk(2), episodes=2, mode="mean")
     with pytest.raises(ConfigError, match="seed is -1"):
         PolicyActor(Short(), 2, torch.device("cpu"), None, -1)
-    with pytest.raises(ConfigError, match=r"ids is \[1100\.5\]: expected whole numbers"):
+    with pytest.raises(ConfigError, match=r"ids\[0\] is 1100\.5: expected a whole number"):
         evaluate(Foreign(), Walk(2), ids=[1100.5])  # pyright: ignore[reportArgumentType]
 
 

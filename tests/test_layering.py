@@ -65,7 +65,7 @@ ALL = LEARN | {
     "benchmarks",
 }
 ALL |= {"evaluation", "exporting", "viewing", "wrapping", "curriculum", "importers", "room", "published", "profiles"}
-ALL |= {"digests", "stopping", "drives", "filming", "verdict"}
+ALL |= {"digests", "stopping", "drives", "filming", "verdict", "second_look"}
 SHELL = {"cli", "commands", "doctor", "inspection", "probe"}
 SHARED_BY_SIMS = {"sims.interop", "sims.starts", "sims.actions", "sims.exact_state", "sims.core_sim"}
 """What makes a Gymnasium env of any sim, starts, bounds of actions, cores in torch clothes: what adapters share."""
@@ -141,7 +141,10 @@ MAY_IMPORT = {
     "room": LEARN | {"policies", "algos"},
     # Reads a config and what an evaluation found.
     "stopping": BASE | {"config", "loop"},
-    "train": LEARN | {"policies", "rewards", "interventions", "algos", "curriculum", "room", "digests", "stopping"},
+    # Compares a run's checkpoints when it has ended.
+    "second_look": LEARN,
+    "train": LEARN
+    | {"policies", "rewards", "interventions", "algos", "curriculum", "room", "digests", "stopping", "second_look"},
     "deploy": BASE,
     "deploy.export": LEARN | {"policies", "deploy"},
     "report": BASE | HELPERS,

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import html
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from robotrl.cli import main
 from robotrl.configs import peg_insert as presets
 from robotrl.data.lerobot import read_dataset
 from robotrl.deploy.bundle import open_bundle
 from robotrl.errors import ConfigError
 from robotrl.evaluation import compare
 from robotrl.load import load_policy
+from robotrl.logs import read_scalars
 from robotrl.quickstart import Sizes, baseline, run_quickstart
+from robotrl.rollouts import telling_starts
 
 
 def small() -> Sizes:
@@ -88,3 +94,34 @@ def test_an_earlier_quickstart_is_replaced_and_nothing_else(job: Path, tmp_path:
     assert (tmp_path / "mine.txt").read_text() == "precious"
     with pytest.raises(ConfigError, match="baseline 'clone_20x' is unknown: known: clone_converged, clone_10x_demos"):
         baseline("clone_20x", 0, tmp_path)
+
+
+def test_the_printed_command_gives_the_headline_back(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    summary = json.loads((job / "summary.json").read_text())
+    page = html.unescape((job / "report.html").read_text())
+    command = next(line for line in page.splitlines() if line.startswith("robotrl eval ")).split("</pre>")[0]
+    for more in ([], ["--num-envs", "5"]):
+        report = job.parent / "eval.json"
+        assert main([*shlex.split(command)[1:], *more, "--report", str(report)]) == 0
+        found = json.loads(report.read_text())
+        assert found["success"] == summary["rl"]["success"]
+        for name, value in summary["evaluation"].items():
+            assert found[name] == value
+    assert "over 24 starts of split test, seed 3" in capsys.readouterr().out
+
+
+def test_the_page_is_of_the_checkpoint_that_it_names(job: Path) -> None:
+    summary = json.loads((job / "summary.json").read_text())
+    rows = {row["step"]: row for row in read_scalars(job / "finetune" / "scalars.jsonl")}
+    assert rows[summary["rl"]["step"]]["env_steps"] == summary["rl"]["env_steps"] <= summary["env_steps"]
+    page = (job / "report.html").read_text()
+    assert f"the checkpoint after {summary['rl']['env_steps']:,} env steps" in page
+    assert "<title>0 env steps: " in page
+    assert "1074790" not in page.split("<details>")[0]
+
+
+def test_starts_are_shown_on_which_two_policies_differ() -> None:
+    before = np.array([True, False, True, False, True, True])
+    after = np.array([True, True, True, False, False, True])
+    assert telling_starts(before, after, 4) == [1, 4, 0, 2]
+    assert telling_starts(before, before) == [0, 1, 2, 3, 4, 5]

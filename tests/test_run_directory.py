@@ -163,8 +163,8 @@ def test_the_newest_and_the_best_are_kept(tmp_path_factory, scores, keep):
         path = run.save({"x": number}, step=number, score=score)
         assert path.name == step(number)
     run.close()
-    scored = [(score, -number) for number, score in enumerate(scores) if score is not None]
-    best = -max(scored)[1] if scored else None  # the earliest of equals
+    scored = [(score, number) for number, score in enumerate(scores) if score is not None]
+    best = max(scored)[1] if scored else None  # the newest of equals
     newest = set(range(len(scores))[-keep:])
     assert names(run) == sorted(step(number) for number in newest | ({best} - {None}))
     reader = Run.open(run.path)

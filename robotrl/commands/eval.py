@@ -68,6 +68,7 @@ def main(argv: Sequence[str]) -> int:
         return _page(args, argv)
     from robotrl.evaluation import evaluate_path, to_json
     from robotrl.files import dump_json, replace_file
+    from robotrl.loop import RULE
 
     result = evaluate_path(
         args.path,
@@ -82,6 +83,7 @@ def main(argv: Sequence[str]) -> int:
     _tell(args, result)
     if args.report is not None:
         about = {"path": str(args.path), "kind": kind, "split": args.split, "seed": args.seed}
+        about |= {"starts": len(result.ids), "rule": RULE}
         replace_file(args.report, dump_json({"schema_version": 1, **about, **to_json(result)}))
         print(f"wrote {args.report}")
     return 0
@@ -129,15 +131,24 @@ def _compare(args: Args, kind: str) -> int:
         raise ConfigError(f"--report is {args.report}: a comparison is written as JSON, expected another ending")
     from robotrl.evaluation import compare, to_json
     from robotrl.files import dump_json, replace_file
-    from robotrl.loop import rated
+    from robotrl.loop import RULE, rated
 
-    found = compare(args.against, args.path, sim=args.sim, episodes=args.episodes, seed=args.seed, options=args.options)
+    found = compare(
+        args.against,
+        args.path,
+        sim=args.sim,
+        episodes=args.episodes,
+        seed=args.seed,
+        num_envs=args.num_envs,
+        options=args.options,
+    )
     for name, result in (("policy", found.policy), ("bundle", found.bundle)):
         print(f"{name} {rated(result).removeprefix('success ').rstrip(',')}")
     flipped = ", ".join(str(i) for i in found.flipped) or "none"
     print(f"same {args.episodes} starts, same noise; starts that flipped: {flipped}")
     if args.report is not None:
         sides = {"policy": to_json(found.policy), "bundle": to_json(found.bundle)}
-        replace_file(args.report, dump_json({"schema_version": 1, "flipped": found.flipped, **sides}))
+        about = {"split": "test", "seed": args.seed, "starts": args.episodes, "rule": RULE}
+        replace_file(args.report, dump_json({"schema_version": 1, **about, "flipped": found.flipped, **sides}))
         print(f"wrote {args.report}")
     return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from robotrl.errors import NumericsError
@@ -120,7 +121,7 @@ class CategoricalDensity(NamedTuple):
         mean = (share * number).sum(dim=-1, keepdim=True)
         return (share * (number - mean) ** 2).sum(dim=-1).sqrt()
 
-    def sample(self, generator: torch.Generator | None) -> Tensor:
+    def sample(self, generator: Noise | None) -> Tensor:
         """(B, H, A), one draw for each row.
 
         Raises:

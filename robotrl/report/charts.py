@@ -58,14 +58,17 @@ def _svg(width: float, height: float, css: str, label: str, body: list[str]) -> 
     )
 
 
-def learning_curve(points: Sequence[CurvePoint], levels: Sequence[Level], width: int, css: str = "") -> str:
+def learning_curve(
+    points: Sequence[CurvePoint], levels: Sequence[Level], width: int, css: str = "", tuned_env_steps: int | None = None
+) -> str:
     """Success against env steps with its interval as a band, and the levels as labelled horizontal lines.
 
     Args:
         points: periodic evaluations; may be empty.
-        levels: clone, best clone and expert become lines; the fine-tuned one a point with a whisker at the right end.
+        levels: clone, best clone and expert become lines, the fine-tuned one a point with a whisker.
         width: in CSS pixels; the chart scales, but its text is legible at this width.
         css: extra class of the picture.
+        tuned_env_steps: where that point is; None draws it behind the right end.
     """
     narrow = width < 560
     height = 300 if narrow else 340
@@ -109,15 +112,22 @@ def learning_curve(points: Sequence[CurvePoint], levels: Sequence[Level], width:
                 f"<title>{told}</title></circle>"
             )
     labelled = [*lines, *([tuned] if tuned else [])]
+    at_tuned = right + 8.0 if tuned_env_steps is None else x(min(tuned_env_steps, end))
     if tuned:
         if tuned.low is not None and tuned.high is not None:
-            body.append(_vline("whisker tuned", right + 8, y(tuned.low), y(tuned.high)))
-        body.append(f'<circle class="final tuned" cx="{right + 8}" cy="{y(tuned.value):.1f}" r="5"/>')
+            body.append(_vline("whisker tuned", at_tuned, y(tuned.low), y(tuned.high)))
+        told = "" if tuned_env_steps is None else f" after {tuned_env_steps:,} env steps"
+        body.append(
+            f'<circle class="final tuned" cx="{at_tuned:.1f}" cy="{y(tuned.value):.1f}" r="5">'
+            f"<title>{esc(tuned.label)}{told}: {percent(tuned.value)}</title></circle>"
+        )
     heights = _spread([y(level.value) for level in labelled], 30, top + 4, bottom - 4)
     for level, at in zip(labelled, heights, strict=True):
-        start = right + (14 if level is tuned else 3)
+        start = max(at_tuned + 6, right + 3) if level is tuned else right + 3
         body.append(f'<path class="lead" d="M{start} {y(level.value):.1f} L{right + 22} {at:.1f}"/>')
         name = _short(level, narrow)
+        if level is tuned and tuned_env_steps is not None:
+            name = f"{'fine-tuned' if narrow else 'fine-tuned, held out'}, at {count(tuned_env_steps)}"
         body.append(
             f'<text class="label {level.role}" x="{right + 26}" y="{at - 2:.1f}"><tspan class="number">'
             f'{percent(level.value)}</tspan><tspan x="{right + 26}" dy="13">{esc(name)}</tspan></text>'

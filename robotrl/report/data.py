@@ -82,12 +82,13 @@ class Animation:
         geoms: the scene's G primitives; a geom whose pose never changes within a rollout costs next to nothing.
         before: one rollout for each start.
         after: likewise, same order.
-        starts: the start ids, shown under the pictures.
+        starts: numbers of the starts within their split, shown under the pictures.
         frame_dt_s: seconds between frames.
         camera: first view.
         shadow_z: height of the surface that takes the shadows, metres; None for no shadows.
         before_label: what the left picture shows.
         after_label: what the right picture shows.
+        note: how the starts were chosen, and what both policies do on all of them.
     """
 
     geoms: Sequence[Geom]
@@ -99,6 +100,7 @@ class Animation:
     shadow_z: float | None = 0.0
     before_label: str = "clone"
     after_label: str = "fine-tuned"
+    note: str = ""
 
     def __post_init__(self) -> None:
         if not len(self.before) == len(self.after) == len(self.starts):
@@ -121,7 +123,8 @@ class ReportData:
         levels: success rates; `clone` and `tuned` make the verdict.
         summary: what `summary.json` holds (`bc.success`, `rl.success`, `env_steps`, `export`, `control`, `wall_s`,
             `peak_memory_mib`), nested; absent parts are left out of the page.
-        curve: periodic evaluations during fine-tuning, in order of env steps.
+        curve: the policy that fine-tuning began with, at 0 env steps, and periodic evaluations, in order of env steps.
+        tuned_env_steps: env steps of fine-tuning after which the checkpoint was made that `tuned` is of.
         curve_note: one line about those evaluations (which starts, how many episodes).
         animation: rollouts before and after.
         lateness_us: lateness of every control tick of the deployed bundle, microseconds.
@@ -131,7 +134,7 @@ class ReportData:
         versions: package name to version.
         machine: what it ran on, name to value.
         seed: the seed of the whole job.
-        command: the command that makes this report again.
+        command: the commands that make this report and its headline again, one a line.
     """
 
     title: str
@@ -139,6 +142,7 @@ class ReportData:
     levels: Sequence[Level]
     summary: Mapping[str, Any]
     curve: Sequence[CurvePoint] = ()
+    tuned_env_steps: int | None = None
     curve_note: str = ""
     animation: Animation | None = None
     lateness_us: Sequence[float] = ()

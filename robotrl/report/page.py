@@ -87,6 +87,8 @@ def _head(data: ReportData) -> str:
     lede = esc(data.task)
     if tuned is not None and tuned.episodes is not None:
         lede += f" Measured on {tuned.episodes:,} held-out starts that neither training nor stopping saw."
+    if tuned is not None and data.tuned_env_steps is not None:
+        lede += f" Fine-tuned is the checkpoint after {data.tuned_env_steps:,} env steps, chosen on other starts."
     tiles: list[tuple[str, str]] = []
     steps, wall, memory = (_get(data.summary, key) for key in ("env_steps", "wall_s", "peak_memory_mib"))
     if steps is not None:
@@ -115,8 +117,10 @@ def _head(data: ReportData) -> str:
 def _curve(data: ReportData) -> str:
     if not data.curve:
         return ""
-    wide = learning_curve(data.curve, data.levels, 960, "wide")
-    narrow = learning_curve(data.curve, data.levels, 360, "narrow")
+    wide, narrow = (
+        learning_curve(data.curve, data.levels, width, css, data.tuned_env_steps)
+        for width, css in ((960, "wide"), (360, "narrow"))
+    )
     note = data.curve_note or "Success at each periodic evaluation during fine-tuning."
     told = f"{esc(note)} Bands and whiskers are 95 % intervals."
     return f"<section><h2>Learning curve</h2><p>{told}</p>{wide}{narrow}</section>"
@@ -142,7 +146,8 @@ def _rollouts(animation: Animation) -> str:
     won = [sum(rollout.success for rollout in side) for side in (animation.before, animation.after)]
     told = (
         f"The same {len(animation.starts)} held-out starts, {animation.before_label} on the left ({won[0]} succeed), "
-        f"{animation.after_label} on the right ({won[1]} succeed). Drag a picture to turn the view."
+        f"{animation.after_label} on the right ({won[1]} succeed). {animation.note}{' ' if animation.note else ''}"
+        "Drag a picture to turn the view."
     )
     speeds = "".join(
         f'<option value="{speed}"{" selected" if speed == "1" else ""}>{speed} &times;</option>'
