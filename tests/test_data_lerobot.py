@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -137,7 +138,8 @@ def test_any_finite_float32_survives(tmp_path_factory, data, length):
     numbers = st.floats(width=32, allow_nan=False, allow_infinity=False)
     actions = data.draw(hnp.arrays(np.float32, (length, 2), elements=numbers))
     root = tmp_path_factory.mktemp("any") / "d"
-    with make_writer(root) as writer:
+    free = replace(ACTION_SPEC, low=(-INF, -INF), high=(INF, INF))
+    with DatasetWriter(root, fps=20, observation_spec=OBSERVATION_SPEC, action_spec=free) as writer:
         obs, _, rewards = make_episode(0, length)
         writer.add_episode(obs, actions, rewards, success=False, task="any")
         writer.finish()

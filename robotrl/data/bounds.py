@@ -14,6 +14,8 @@ SMALL = 0.02
 """Share of the frames that may be beyond."""
 MOST = 0.5
 """Share of the frames above which no robot of that spec can have acted so."""
+NEAR = 0.1
+"""How far beyond an action's range a number may be a matter of rounding or of another version, as a share of it."""
 COMMANDED, MEASURED = 1e-3, 0.05
 """Slack of an action, and of a measured number, as a share of its range: what a robot measures may pass its stops."""
 NARROW = 0.01
@@ -22,7 +24,7 @@ LARGER = 1.5
 """Numbers that are so many times their bounds may be in other units."""
 TURN = 400.0
 """Degrees of a full turn, and some."""
-SIDE = math.pi / 4
+SIDE = 1.5
 """Bounds of angles in radians are this or more."""
 UNSTATED = ("", "?")
 """Units of an array whose maker states none."""
@@ -119,7 +121,7 @@ def doubt_of(name: str, values: np.ndarray, spec: Spec, commanded: bool) -> tupl
     found = beyond(values, spec, COMMANDED if commanded else MEASURED)
     if found is not None:
         text = told(name, found, len(values), spec)
-        if commanded and found.share > MOST:
+        if commanded and found.share > MOST and found.by > NEAR:
             return None, f"{text}; it was not made by this robot in these units"
         grave = found.frames > max(1.0, SMALL * len(values))
         return Doubt(f"{text}; what is beyond is cut off when the policy acts" if commanded else text, grave), ""

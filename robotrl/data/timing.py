@@ -17,6 +17,8 @@ CLOCK_S = 1e8
 """Seconds since 1970, or milliseconds or nanoseconds, are above this; no episode lasts so long."""
 OTHER_RATE = 0.01
 """A rate that differs by more than this share is another one."""
+ALIKE = 0.1
+"""Two measures of a rate that differ by less, as a share, are the same."""
 GAP = 1.5
 """Periods between two frames that are more than one."""
 PAUSE_S = 1.0
@@ -48,7 +50,7 @@ def check_times(times: np.ndarray, offsets: np.ndarray, fps: float) -> Times:
     episode = np.repeat(np.arange(len(lengths)), lengths)
 
     def at(row: int) -> str:
-        return f"of episode {episode[row]}, frame {frame[row]} is {times[row]} s"
+        return f"of episode {episode[row]}, frame {frame[row]} is {times[row]!s} s"
 
     latest = int(np.argmax(np.abs(t)))
     if abs(t[latest]) > CLOCK_S:
@@ -61,13 +63,13 @@ def check_times(times: np.ndarray, offsets: np.ndarray, fps: float) -> Times:
     back = step < -slack
     moved = step[inside]
     if len(moved) and not (np.abs(moved) > slack[inside]).any():
-        return Times(f"timestamp stands still at {times[0]} s: expected {1 / fps:g} s from frame to frame", ())
+        return Times(f"timestamp stands still at {times[0]!s} s: expected {1 / fps:g} s from frame to frame", ())
     if back.any():
         row = int(np.argmax(back)) + 1
-        text = f"timestamp steps back: it {at(row)}, after {times[row - 1]} s ({int(back.sum())} times in all)"
+        text = f"timestamp steps back: it {at(row)}, after {times[row - 1]!s} s ({int(back.sum())} times in all)"
         return Times(text, ())
-    factor = float(np.median(moved)) * fps if len(moved) else 1.0
-    if abs(factor - 1) > OTHER_RATE and factor > 0:
+    factor = _factor(t, offsets, moved, fps)
+    if factor != 1:
         row = int(np.argmax(frame > 0))
         units = " (milliseconds?)" if abs(factor / 1000 - 1) < OTHER_RATE else ""
         text = (
@@ -76,6 +78,21 @@ def check_times(times: np.ndarray, offsets: np.ndarray, fps: float) -> Times:
         )
         return Times(text, ())
     return Times("", tuple(_small(times, t, frame, step, tolerance, at, fps)))
+
+
+def _factor(t: np.ndarray, offsets: np.ndarray, moved: np.ndarray, fps: float) -> float:
+    """How many times slower than the rate frames follow each other; 1 where they do not do so throughout.
+
+    An episode's whole length and a single step say it alike: a pause makes the one longer, shaking changes the other.
+    """
+    long = np.diff(offsets) > 1
+    if not long.any():
+        return 1.0
+    last, first = offsets[1:][long] - 1, offsets[:-1][long]
+    whole = float(np.median((t[last] - t[first]) * fps / (last - first)))
+    step = float(np.median(moved)) * fps
+    throughout = step > 0 and abs(whole / step - 1) < ALIKE and min(abs(whole - 1), abs(step - 1)) > OTHER_RATE
+    return whole if throughout else 1.0
 
 
 def _small(
@@ -94,7 +111,7 @@ def _small(
         row = int(np.argmax(step)) + 1
         what = "a pause" if step[row - 1] >= PAUSE_S else f"{round(step[row - 1] * fps) - 1 or 1} missing frames"
         text = (
-            f"timestamp {at(row)}, after {times[row - 1]} s: {what} where {1 / fps:g} s were expected"
+            f"timestamp {at(row)}, after {times[row - 1]!s} s: {what} where {1 / fps:g} s were expected"
             f" ({int(gaps.sum())} gaps in all)"
         )
         out.append(Doubt(text, True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import shutil
+import warnings
 from collections.abc import Generator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -14,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from robotrl.data import layout
+from robotrl.data import bounds, layout
 from robotrl.data.atomic import publish
 from robotrl.data.layout import ACTION, COUNTERS, OUTCOME, Feature
 from robotrl.data.manifest import write_json, write_manifest
@@ -23,7 +24,7 @@ from robotrl.data.tables import read_columns, write_episodes, write_tasks
 from robotrl.data.video import ENCODINGS, check_installed
 from robotrl.data.video_writer import CameraFiles
 from robotrl.errors import ConfigError, DataError, NumericsError, nearest, unknown
-from robotrl.spec import Spec
+from robotrl.spec import Spec, is_picture
 
 Extra = Mapping[str, bool | int | float | str]
 """Columns of one's own in the episodes table, such as `state_id` or `mode`."""
@@ -146,6 +147,7 @@ class DatasetWriter:
 
         Raises:
             ConfigError: an array is missing, unknown or of the wrong shape, or `extra` is not like the first episode's.
+            ConfigError: an action is beyond its bounds by more than their range: it is in other units.
             NumericsError: a number is not finite.
             DataError: a picture changed by more than its video may, and the episode was not added; or the disk is full
                 or failing, and nothing is left of the dataset.
@@ -155,6 +157,7 @@ class DatasetWriter:
         given = {layout.observation_key(key): np.asarray(value) for key, value in obs.items()}
         given[ACTION], given["next.reward"] = np.asarray(actions), np.asarray(rewards)
         self._check_episode(given, length, task)
+        self._check_actions(given[ACTION])
         extra = self._check_extra(dict(extra or {}))
         last = np.arange(length) == length - 1
         columns = {
@@ -196,6 +199,8 @@ class DatasetWriter:
 
     def finish(self) -> Path:
         """Write statistics, tables and hashes, force all to the disk, and give the dataset its name.
+
+        One warning tells of numbers that are beyond the bounds of their specs.
 
         Raises:
             ConfigError: no episode was added.
@@ -320,6 +325,12 @@ class DatasetWriter:
                     f"array {name!r} of episode {len(self._episodes)} is not finite at {bad[0].tolist()}"
                 )
 
+    def _check_actions(self, actions: np.ndarray) -> None:
+        found = bounds.beyond(actions, self._action_spec, bounds.COMMANDED)
+        if found is not None and found.by > 1:
+            text = bounds.told(ACTION, found, len(actions), self._action_spec)
+            raise ConfigError(f"episode {len(self._episodes)} of dataset {self.root}: {text}")
+
     def _check_extra(self, extra: dict[str, Any]) -> dict[str, Any]:
         taken = {"episode_index", "tasks", "length", "dataset_from_index", "dataset_to_index", "success"}
         for name, value in extra.items():
@@ -359,9 +370,23 @@ class DatasetWriter:
     def _stats(self) -> dict[str, Any]:
         """Statistics over all frames, one column in memory at a time."""
         out: dict[str, Stats] = {name: camera.stats() for name, camera in self._cameras.items()}
+        beyond: list[str] = []
         for name, feature in self._columns.items():
-            out[name] = describe(read_columns(self._partial, {name: feature}, self._frames)[name])
+            values = read_columns(self._partial, {name: feature}, self._frames)[name]
+            out[name] = describe(values)
+            beyond += self._beyond(name, values)
+        if beyond:
+            warnings.warn(f"dataset {self.root}: {'; '.join(beyond)}", stacklevel=4)
         return {name: {key: value.tolist() for key, value in stats.items()} for name, stats in out.items()}
+
+    def _beyond(self, name: str, values: np.ndarray) -> list[str]:
+        """What of a column is beyond the bounds of its spec."""
+        specs = {layout.observation_key(key): spec for key, spec in self._observation_spec.items()}
+        spec = {**specs, ACTION: self._action_spec}.get(name)
+        if spec is None or spec.words or is_picture(spec):
+            return []
+        doubt, wrong = bounds.doubt_of(name, values, spec, name == ACTION)
+        return [wrong] if wrong else [] if doubt is None else [doubt.text]
 
 
 def _flat_stats(stats: Mapping[str, Stats]) -> dict[str, list[float]]:
