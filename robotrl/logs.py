@@ -239,6 +239,8 @@ def _record(line: bytes) -> dict[str, float]:
     record = parse_json(line, "it")
     if not isinstance(record, dict) or not set(RESERVED) <= set(record):  # pyright: ignore[reportUnknownArgumentType]
         raise DataError("it has no step and wall_s")
+    if not (type(record["step"]) is int and record["step"] >= 0):
+        raise DataError(f"its step is {short(repr(record['step']))}")
     out: dict[str, float] = {}
     for name, value in record.items():  # pyright: ignore[reportUnknownVariableType]
         if isinstance(value, str) and value in NOT_FINITE and name not in RESERVED:

@@ -26,6 +26,7 @@ Write it like this, and a kill at any moment loses nothing that was saved:
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -114,10 +115,10 @@ class Run:
         seal = sealed(files, seed, inputs)
         record = {"schema_version": SCHEMA_VERSION, "seed": seed, "sessions": [_session(command, None)]}
         files |= {INPUTS: dump_json(seal), "run.json": _run_json(record, seal["digest"])}
-        _refuse_used(path)
         temporary = path.with_name(f".tmp-{path.name}-{os.getpid()}")
-        run._made = tuple(folder for folder in path.absolute().parents if not folder.exists())
         try:
+            _refuse_used(path)
+            run._made = tuple(folder for folder in path.absolute().parents if not folder.exists())
             shutil.rmtree(temporary, ignore_errors=True)
             (temporary / "checkpoints").mkdir(parents=True)
             try:
@@ -129,10 +130,12 @@ class Run:
                 shutil.rmtree(temporary, ignore_errors=True)
                 raise
             sync_directory(path.parent)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # the latter of a name that no file can have
             _remove_empty(run._made)
-            _refuse_used(path)
-            raise RobotrlError(f"cannot create run {path}: {error.strerror}") from error
+            why = error.strerror if isinstance(error, OSError) else error
+            if isinstance(error, OSError) and error.errno in (errno.EEXIST, errno.ENOTEMPTY):
+                _refuse_used(path)
+            raise RobotrlError(f"cannot create run {short(str(path))}: {why}") from error
         run._lock = WriteLock(path)
         try:
             run._log = ScalarLog(path)

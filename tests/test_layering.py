@@ -153,6 +153,8 @@ MAY_IMPORT = {
     # The body of a command, which composes presets as the command line does.
     "quickstart": (ALL - {"benchmarks"}) | {"configs", "rollouts"},
     "benchmarks": ALL,
+    # Faults are given to what users call, commands included.
+    "benchmarks.faults": ALL | SHELL,
     **dict.fromkeys(("evaluation", "exporting", "viewing", "drives", "filming", "verdict"), ALL | {"inspection"}),
     **dict.fromkeys(SHELL, ALL | SHELL),
     "": ALL,
