@@ -10,13 +10,14 @@ import numpy as np
 import torch
 
 from robotrl.config import sim_options
+from robotrl.deploy.bundle import open_bundle
 from robotrl.deploy.runtime import Controller
 from robotrl.devices import CPU, device_of
 from robotrl.errors import ConfigError
 from robotrl.fit import check_fit, check_words
 from robotrl.fn.keyed import decision_key
 from robotrl.inspection import kind_of
-from robotrl.load import load_policy
+from robotrl.load import describe, load_policy
 from robotrl.loop import Actor, EvalResult, PolicyActor, Turn, at_rest, evaluate
 from robotrl.placed import placed
 from robotrl.registry import make_sim
@@ -250,4 +251,18 @@ def sim_of(path: Path, sim: str | None) -> tuple[str, dict[str, Any]]:
     name = sim if sim is not None else trained_on.get("name")
     if name is None:
         raise ConfigError(f"sim is missing: {path} does not say which one it was trained on")
+    if run is None and name.startswith("gym/"):
+        return name, {"actions": "scores"} if _acts_by_scores(path) else {}
     return name, sim_options(trained_on.get("options", ())) if name == trained_on.get("name") else {}
+
+
+def _acts_by_scores(path: Path) -> bool:
+    """Whether what lies at a path, outside of any run, gives a score for each value of a categorical action."""
+    kind = kind_of(path)
+    if kind == "bundle":
+        names: Sequence[str] = open_bundle(path).manifest.action.names
+    elif kind == "checkpoint":
+        names = describe(path).description.get("action_spec", {}).get("names", ())
+    else:
+        return False
+    return bool(names) and all(name.startswith("score_") for name in names)

@@ -554,29 +554,35 @@ def test_the_command_line_lists_the_family(capsys: pytest.CaptureFixture[str]) -
 
 
 TINY = (
-    *("--sim.num-envs", "4", "--sim.options", "limit_steps=20", "--algo.env-steps", "256", "--algo.engine", "eager"),
+    *("--sim.num-envs", "4", "--algo.env-steps", "256", "--algo.steps-per-env", "64", "--algo.engine", "eager"),
     *("--evaluation.episodes", "4", "--evaluation.every", "0", "--evaluation.num-envs", "4"),
 )
 
 
-@pytest.mark.parametrize("name", ["gym/Pendulum-v1"])
-def test_a_run_trains_and_is_evaluated(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("name", "options", "kind"),
+    [
+        ("gym/Pendulum-v1", (), "gaussian"),
+        ("gym/FrozenLake-v1", (), "categorical"),
+        ("gym/FrozenLake-v1", ("actions=scores",), "gaussian"),
+    ],
+)
+def test_a_run_trains_and_is_evaluated(
+    name: str, options: tuple[str, ...], kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     from robotrl.cli import main
+    from robotrl.load import describe
 
-    run = tmp_path / "run"
-    small = (
-        "--sim.num-envs",
-        "4",
-        "--evaluation.episodes",
-        "4",
-        "--evaluation.every",
-        "0",
-        "--evaluation.num-envs",
-        "4",
-    )
-    assert main(["train", "gym-ppo", "--run-dir", str(run), "--sim.name", name, *small, *TINY]) == 0
+    run, bundle = tmp_path / "run", tmp_path / "bundle"
+    asked = ("--run-dir", str(run), "--sim.name", name, *TINY, "--sim.options", "limit_steps=20", *options)
+    assert main(["train", "gym-ppo", *asked]) == 0
+    assert describe(run).description["kind"] == kind
     assert main(["eval", str(run), "--episodes", "4", "--num-envs", "4"]) == 0
     assert "over 4 starts" in capsys.readouterr().out
+    if options:
+        # a bundle says by its names that it gives scores, and not on which sim
+        assert main(["export", str(run), "--out", str(bundle)]) == 0
+        assert main(["eval", str(bundle), "--sim", name, "--episodes", "2", "--num-envs", "2"]) == 0
 
 
 def test_a_run_of_before_has_scores_for_categories(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def label_episodes(episodes: Sequence[Episode], keys: Sequence[str]) -> Labelled
         keys: which observation arrays to keep.
 
     Raises:
-        ConfigError: an episode was not recorded, an array is unknown, or success means to last until the time limit.
+        ConfigError: an episode was not recorded, an array is unknown, or a successful one lasted until its time limit.
     """
     parts: list[Labelled] = []
     for number, episode in enumerate(episodes):
@@ -66,8 +66,9 @@ def label_episodes(episodes: Sequence[Episode], keys: Sequence[str]) -> Labelled
                 raise unknown("observation", key, episode.obs)
         if episode.success and not episode.terminated:
             raise ConfigError(
-                f"episode {number} succeeded by lasting until its time limit: no observation shows that, so there is"
-                " nothing for a success classifier to learn"
+                f"episode {number} succeeded by lasting until its time limit, or before it and went on: its last"
+                " observation does not show that to a success classifier; expected a sim that ends an episode at its"
+                " success (of gym/ID the option end_at_success=true)"
             )
         frames = episode.length + 1
         success = np.zeros(frames, bool)

@@ -15,7 +15,7 @@ from robotrl.sims.gymnasium_sim.commands import ACTIONS, ActionCodec, Actions, a
 from robotrl.sims.gymnasium_sim.declared import inputs_of
 from robotrl.sims.gymnasium_sim.making import Recipe, checked_kwargs, known_id, solved_return, wrappings
 from robotrl.sims.gymnasium_sim.own_vector import OwnVectorEnv
-from robotrl.sims.gymnasium_sim.probing import probe
+from robotrl.sims.gymnasium_sim.probing import probe, stated_dt_s
 from robotrl.sims.gymnasium_sim.processes import METHODS, Method
 from robotrl.sims.gymnasium_sim.singles import sim_class
 from robotrl.sims.gymnasium_sim.spaces import Leaf, leaves
@@ -117,6 +117,11 @@ def make(
             raise ConfigError("camera is True: expected None or False with vectorization 'vector'")
         if end_at_success:
             raise ConfigError("end_at_success is True: expected False with vectorization 'vector', which resets itself")
+        if reward == "success" and signal.kind == "auto":
+            raise ConfigError(
+                "reward is 'success' and success is 'auto': expected success=info:KEY or return>=X with vectorization"
+                " 'vector', of which no first steps are tried"
+            )
         return _make_vector(asked)
     recipe = Recipe(env_id, given, wrappings(wrapper), telling_of(instruction, vocabulary, longest), signal.keys)
     return _make_singles(asked, recipe, vectorization, processes, camera, end_at_success)
@@ -163,10 +168,8 @@ class _Asked(NamedTuple):
             ConfigError: no policy here can use them; the sim is named.
         """
         try:
-            found, codec = (
-                leaves(observation, structure=structure),
-                action_codec(action, self.action_bound, self.actions),
-            )
+            found = leaves(observation, structure=structure)
+            codec = action_codec(action, self.action_bound, self.actions)
         except ConfigError as error:
             raise ConfigError(f"sim 'gym/{self.env_id}': {error}") from error
         for note in (*(leaf.note for leaf in found), codec.note):
@@ -215,11 +218,8 @@ def _make_vector(asked: _Asked) -> OwnVectorEnv:
     limit = {} if asked.limit_steps is None else {"max_episode_steps": asked.limit_steps}
     env = make_own(asked.env_id, asked.num_envs, {**asked.kwargs, **limit})
     found, codec = asked.read(env.single_observation_space, env.single_action_space)
-    fps = env.metadata.get("render_fps")
     reasons = {"HasStateIds": "starts are not numbered with vectorization 'vector'"}
-    parts = asked.parts(
-        env, found, codec, 1.0 / float(fps) if fps else None, None, False, asked.signal.kind != "auto", reasons=reasons
-    )
+    parts = asked.parts(env, found, codec, stated_dt_s(env), None, False, False, reasons=reasons)
     return OwnVectorEnv(parts, asked.num_envs, asked.seed)
 
 

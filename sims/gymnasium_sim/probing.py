@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import warnings
@@ -76,8 +77,7 @@ def probe(recipe: Recipe, pictures: bool) -> Probe:
     second = _played(env, env.reset(seed=0), actions)
     unwrapped: Any = plain.unwrapped
     structure = getattr(unwrapped, "observation_structure", None)
-    named = (_seconds(getattr(unwrapped, name, None)) for name in ("dt", "control_timestep"))
-    dt_s = next(filter(None, named), None) or _rate(plain.metadata.get("render_fps"))
+    dt_s = stated_dt_s(plain)
     modes = plain.metadata.get("render_modes") or ()
     env.close()
     no_picture = _no_mode(recipe, modes)
@@ -92,7 +92,7 @@ def probe(recipe: Recipe, pictures: bool) -> Probe:
         dt_s,
         spec.max_episode_steps,
         difference(first, second),
-        env.info_keys,
+        tuple(str(key) for key in env.info),
         env.states_success,
         pictures and not no_picture,
         no_picture,
@@ -167,13 +167,22 @@ def _no_graphics(environ: Mapping[str, str], platform: str) -> str:
     return "there is no display; where EGL or OSMesa is installed, set MUJOCO_GL=egl or MUJOCO_GL=osmesa"
 
 
-def _seconds(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float | np.floating) and value > 0 else None
-
-
-def _rate(value: object) -> float | None:
-    rate = _seconds(value)
+def stated_dt_s(env: Any) -> float | None:
+    """Seconds between two actions, where an environment states them: by an attribute, or by its frames per second."""
+    for name in ("dt", "control_timestep"):
+        try:
+            found = _positive(getattr(env.unwrapped, name, None))
+        except Exception:  # a property of foreign code: what cannot be read is not stated
+            continue
+        if found is not None:
+            return found
+    rate = _positive(env.metadata.get("render_fps"))
     return None if rate is None else 1.0 / rate
+
+
+def _positive(value: object) -> float | None:
+    fits = isinstance(value, int | float | np.number) and not isinstance(value, bool) and 0 < value < math.inf
+    return float(value) if fits else None
 
 
 def _groups(structure: object) -> Mapping[str, int] | None:

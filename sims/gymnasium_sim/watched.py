@@ -51,8 +51,8 @@ class Watched(gym.Wrapper[Any, Any, Any, Any]):
             raise ConfigError(f"sim 'gym/{recipe.env_id}': {error}") from error
         self.observation_space, self.action_space = self._teller.space, spaces.action
         self._known_action_space = spaces.action
-        self.info_keys: tuple[str, ...] = ()
-        """Of what the last `step` returned."""
+        self.info: dict[str, Any] = {}
+        """All of what the last `step` returned."""
         self.states_success = False
         """Whether `info` has had a flag of success."""
         self._env_id, self._row, self._steps = recipe.env_id, row, 0
@@ -103,7 +103,7 @@ class Watched(gym.Wrapper[Any, Any, Any, Any]):
         """What `info` says of success, as a batch's `info` takes it."""
         if not isinstance(info, dict):
             raise self._fault(f"info is {type(info).__name__}: expected a dict")
-        self.info_keys = tuple(str(key) for key in info)
+        self.info = info
         try:
             said = flag_in(info, self._keys)
         except ValueError as error:
