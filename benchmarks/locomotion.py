@@ -220,7 +220,7 @@ def main(task: str, seed: int, out: Path) -> None:
     if task not in PRESETS:
         raise unknown("task", task, PRESETS)
     cfg = registry.PRESETS.load(PRESETS[task])()
-    cfg = replace(cfg, seed=seed, algo=replace(cfg.algo, env_steps=STEPS))
+    cfg = replace(cfg, seed=seed, algo=replace(cfg.algo, env_steps=STEPS, engine="compiled"))
     replace_file(out / "result.json", dump_json(train_and_judge(cfg, out / "run")))
 
 

@@ -39,6 +39,7 @@ def ours(task: str, seed: int, out: Path, updates: int) -> dict[str, Any]:
         capacity=WARMUP + updates,
         critic_hidden=HIDDEN,
         normalise_obs=False,
+        engine="compiled",
     )
     cfg = TrainCfg(
         sim=SimCfg(task, num_envs=4),

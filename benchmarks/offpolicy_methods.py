@@ -60,6 +60,7 @@ class OurSac:
 
         cfg = SacCfg(
             env_steps=10**9,
+            engine="compiled",
             steps_per_env=8,
             warmup=FILLED,
             batch=BATCH,
@@ -94,6 +95,7 @@ class OurRlpd:
 
         cfg = RlpdCfg(
             env_steps=10**9,
+            engine="compiled",
             steps_per_env=2,
             warmup=FILLED,
             update_ratio=RATIO,

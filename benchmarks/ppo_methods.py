@@ -81,6 +81,7 @@ class Ours:
             critic_hidden=HIDDEN,
             critic_activation="tanh",
             normalise_obs=False,
+            engine="compiled",
         )
         policy = GaussianCfg(horizon=1, hidden=HIDDEN, initial_std=1.0, activation="tanh")
         make = lambda: make_sim(task, num_envs=setting.num_envs, seed=SEED, threads=SIM_THREADS)  # noqa: E731

@@ -433,6 +433,7 @@ def _setup(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None, run_path: Path
         shard=cfg.shard,
         update_threads=cfg.update_threads,
         cache=cfg.cache,
+        may_stop=cfg.stop_at_success is not None or cfg.stop_at_return is not None,
         resumed=state is not None,
         accept_data=cfg.accept_data,
         run=str(run_path.resolve()),

@@ -295,7 +295,7 @@ class ChainLearner(SimLearner):
             minibatch=share("algo.minibatch", cfg.minibatch, self.world),
             carry=torch.tensor([1.0, cfg.lr]),
             mode=cfg.engine,
-            updates=self.iterations * cfg.epochs * math.ceil(decisions / cfg.minibatch),
+            updates=setup.expected(self.iterations * cfg.epochs * math.ceil(decisions / cfg.minibatch)),
             eps=ADAM_EPS,
             microbatch=cfg.microbatch,
         )

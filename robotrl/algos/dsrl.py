@@ -152,7 +152,7 @@ class DsrlLearner(SimLearner):
             minibatch=cfg.batch,
             carry=torch.zeros(1),
             mode=cfg.engine,
-            updates=self._steering.learned * cfg.updates,
+            updates=setup.expected(self._steering.learned * cfg.updates),
             threads=setup.update_threads,
             updates_per_call=UPDATES_PER_CALL,
         )

@@ -262,7 +262,7 @@ class DsrlNaLearner(SimLearner):
             minibatch=cfg.batch,
             carry=torch.zeros(1),
             mode=cfg.engine,
-            updates=self._steering.learned * (cfg.updates + cfg.distill_updates),
+            updates=setup.expected(self._steering.learned * (cfg.updates + cfg.distill_updates)),
             threads=setup.update_threads,
             updates_per_call=UPDATES_PER_CALL,
         )

@@ -271,7 +271,7 @@ class IqlLearner:
             minibatch=cfg.batch,
             carry=torch.zeros(1),
             mode=cfg.engine,
-            updates=cfg.updates + cfg.env_steps,
+            updates=setup.expected(cfg.updates + cfg.env_steps),
             threads=setup.update_threads,
             eps=1e-8,
         )

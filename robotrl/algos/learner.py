@@ -20,6 +20,10 @@ from robotrl.devices import CPU
 from robotrl.spec import Cache, VecSim
 
 
+USED = 0.25
+"""Part of its budget that a run uses which ends where it is good enough: as a rule a small one."""
+
+
 class Setup(NamedTuple):
     """What an algorithm is made from."""
 
@@ -45,12 +49,22 @@ class Setup(NamedTuple):
     """Threads of torch while networks learn, None for as many as otherwise."""
     cache: Cache = "none"
     """What is kept of observations, for algorithms that ask `kept` for it; their learner has it as `kept`."""
+    may_stop: bool = False
+    """Whether the run ends before its budget where it is good enough."""
     resumed: bool = False
     """Whether `Learner.load` follows: files that the config names may be gone, and are in the state that is loaded."""
     accept_data: bool = False
     """Whether what is doubtful about the dataset is right, as its user says."""
     run: str = ""
     """Name of the run, by which what it left outside its directory is known as its own; empty: it is not."""
+
+    def expected(self, updates: float) -> int:
+        """How many updates the run will make, as far as one can tell.
+
+        Args:
+            updates: of its whole budget.
+        """
+        return round(updates * (USED if self.may_stop else 1.0))
 
     def fresh(self, *parts: Any) -> Any:
         """A policy that its config builds of `parts`, on the device."""

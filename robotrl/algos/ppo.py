@@ -239,7 +239,7 @@ class PpoLearner(SimLearner):
             minibatch=share("algo.minibatch", cfg.minibatch, self.world),
             carry=torch.tensor([1.0, cfg.lr]),
             mode=cfg.engine,
-            updates=self.iterations * cfg.epochs * math.ceil(decisions / cfg.minibatch),
+            updates=setup.expected(self.iterations * cfg.epochs * math.ceil(decisions / cfg.minibatch)),
             threads=setup.update_threads,
             eps=cfg.adam_eps,
             microbatch=cfg.microbatch,

@@ -179,7 +179,7 @@ class SacLearner(SimLearner):
             minibatch=cfg.batch,
             carry=torch.zeros(1),
             mode=cfg.engine,
-            updates=math.ceil(cfg.env_steps * cfg.update_ratio),
+            updates=setup.expected(cfg.env_steps * cfg.update_ratio),
             threads=setup.update_threads,
             eps=1e-8,
         )
