@@ -19,7 +19,7 @@ from robotrl.data.replay_check import host
 from robotrl.data.replay_directory import SHARD_BYTES, ReplayDirectory, make_directory
 from robotrl.data.replay_layout import Layout
 from robotrl.data.replay_priority import Prioritised, by_return, episode_returns
-from robotrl.data.replay_recovery import damage
+from robotrl.data.replay_recovery import damage, restore
 from robotrl.data.replay_ring import Ring
 from robotrl.data.replay_samplers import Mixed, Sampler, Uniform
 from robotrl.data.replay_storage import DECISION, META, RamStorage, Storage
@@ -310,7 +310,8 @@ class Replay:
         if state.get("rows", self.ring.rows) != self.ring.rows:
             raise DataError(f"the replay's state is of {state['rows']} rows: the replay has {self.ring.rows}")
         if not self._directory:
-            self._load_columns(state)
+            restore(self.ring.storage.arrays, state["columns"])
+            restore(self.ring.side.arrays, state["side"])
         self.ring.recover(heads, np.asarray(state["flags"]))
         self.changes += 1
         self.rollbacks += 1
@@ -338,18 +339,6 @@ class Replay:
         self.ring.recover(np.zeros(self.streams, np.int64))
         self.changes += 1
         self.rollbacks += 1
-
-    def _load_columns(self, state: Mapping[str, Any]) -> None:
-        for arrays, kept in ((self.ring.storage.arrays, state["columns"]), (self.ring.side.arrays, state["side"])):
-            if arrays.keys() != kept.keys():
-                raise DataError(f"the replay's state has {', '.join(kept)}: the replay has {', '.join(arrays)}")
-            for name, values in kept.items():
-                array = arrays[name]
-                stored = values.view(META).reshape(-1) if array.dtype == META else values
-                if (stored.dtype, stored.shape[1:]) != (array.dtype, array.shape[1:]) or len(stored) > len(array):
-                    found = f"{stored.dtype}{list(stored.shape)}"
-                    raise DataError(f"the replay's state has {name} {found}: expected {array.dtype}{list(array.shape)}")
-                array[: len(stored)] = stored
 
     # What samplers use.
 

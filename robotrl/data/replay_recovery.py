@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from robotrl.data.replay_storage import FINAL, Storage
+from robotrl.data.replay_storage import FINAL, META, Storage
+from robotrl.errors import DataError
 
 NAMED = 4
 """Damaged places of a kind that a warning names; all are in `Replay.dropped`."""
@@ -62,6 +63,23 @@ def missing(meta: np.ndarray, heads: np.ndarray, length: int) -> np.ndarray:
     index = step * streams + np.arange(streams)
     wanted = (step >= 0) & (step >= heads - length)
     return index[wanted & (meta["stamp"].reshape(ring, streams) != index + 1)]
+
+
+def restore(arrays: Mapping[str, np.ndarray], kept: Mapping[str, np.ndarray]) -> None:
+    """Fill columns from what a state kept of them.
+
+    Raises:
+        DataError: these are other columns.
+    """
+    if arrays.keys() != kept.keys():
+        raise DataError(f"the replay's state has {', '.join(kept)}: the replay has {', '.join(arrays)}")
+    for name, values in kept.items():
+        array = arrays[name]
+        stored = values.view(META).reshape(-1) if array.dtype == META else values
+        if (stored.dtype, stored.shape[1:]) != (array.dtype, array.shape[1:]) or len(stored) > len(array):
+            found = f"{stored.dtype}{list(stored.shape)}"
+            raise DataError(f"the replay's state has {name} {found}: expected {array.dtype}{list(array.shape)}")
+        array[: len(stored)] = stored
 
 
 def damage(shards: Sequence[str], rows: Sequence[str], gaps: int) -> str:
