@@ -122,6 +122,8 @@ def _check(args: Args) -> None:
         at_least("--among", args.among, 1)
         if args.pick == "first" or args.state_id:
             raise ConfigError(f"--among is {args.among}: expected --pick beside it, and no --state-id")
+        if args.among < args.episodes:
+            raise ConfigError(f"--among is {args.among}: expected {args.episodes} or more, as --episodes says")
     at_least("--seed", args.seed, 0)
     if (args.path is None) is not args.expert:
         both = "PATH and --expert are both given: expected one of them"

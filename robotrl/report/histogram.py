@@ -13,6 +13,8 @@ from robotrl.report.text import count, esc, number
 
 BINS = 20
 """About so many, of a round width."""
+ALIKE = 1e-6
+"""Values whose spread is smaller than this part of them are one value: labels have six digits."""
 HEIGHT = 210
 LEFT, RIGHT, TOP, BOTTOM = 40, 14, 30, 44
 """Room around the bars, for the axes and their labels."""
@@ -29,15 +31,16 @@ class Group(NamedTuple):
 
 
 class Bins(NamedTuple):
-    """Edges of equal bins."""
+    """Equal bins."""
 
     low: float
     width: float
     count: int
 
-    def edges(self) -> NDArray[np.float64]:
-        """(count + 1,)."""
-        return self.low + self.width * np.arange(self.count + 1)
+    def counts(self, values: NDArray[np.float64]) -> NDArray[np.int64]:
+        """(count,) how many of the values lie in each; rounding leaves none of them out."""
+        place = np.floor((values - self.low) / self.width).clip(0, self.count - 1).astype(np.int64)
+        return np.bincount(place, minlength=self.count)
 
 
 def bins_of(values: NDArray[np.float64], whole: bool) -> Bins:
@@ -48,8 +51,12 @@ def bins_of(values: NDArray[np.float64], whole: bool) -> Bins:
         whole: they are whole numbers, so that no bin is narrower than 1 and each is centred on them.
     """
     low, high = float(values.min()), float(values.max())
-    # the width of a bin around a single value: what is told apart at that size
-    width = _round((high - low) / BINS or 10 ** math.floor(math.log10(max(abs(high), 1.0)) - 2))
+    size = max(abs(low), abs(high))
+    span = high - low
+    if span <= ALIKE * size:
+        # a bin around what is one value: as wide as what is told apart at its size
+        span = BINS * 10 ** math.floor(math.log10(size or 1.0) - 2)
+    width = _round(span / BINS)
     if whole:
         width = max(math.ceil(width), 1)
     start = math.floor(low / width) * width - (0.5 if whole else 0.0)
@@ -85,7 +92,7 @@ def histogram(groups: Sequence[Group], axis: str, width: int, css: str, whole: b
     """
     everything = np.concatenate([group.values for group in groups])
     bins = bins_of(everything, whole)
-    counts = [np.histogram(group.values, bins.edges())[0] for group in groups]
+    counts = [bins.counts(group.values) for group in groups]
     # a lone bar as wide as the chart would look like a frame
     spare = max(5 - bins.count, 0) / 2 * bins.width
     most = int(np.sum(counts, axis=0).max())
