@@ -24,6 +24,7 @@ from robotrl.benchmarks.machine import machine_info, package_versions
 from robotrl.errors import ConfigError, DataError, nearest
 from robotrl.files import dump_json, read_json, replace_file
 from robotrl.locking import StopSignals, WriteLock
+from robotrl.loop import RULE
 from robotrl.progress import track
 
 SCHEMA_VERSION = 1
@@ -31,6 +32,8 @@ GRACE_S = 20.0
 """How long a cell's process may take to stop when asked to, before it is killed."""
 NOTE = "attempt.json"
 """In the folder of a cell that is not finished: when it began, and how long it ran."""
+EVALUATED = f"{RULE}, newest of equals"
+"""`Cell.rule` of what chooses the best checkpoint by evaluations with noise."""
 OUT = "{out}"
 """In a cell's command: the folder that its process may write to; empty when it starts, but see `Cell.goes_on`."""
 
@@ -48,6 +51,8 @@ class Cell:
         revision: raise it when the meaning of the result changes, so that old results are run again.
         goes_on: its process goes on from what one that was stopped, was killed or failed left in `{out}`, which is kept
             for it.
+        rule: how policies are evaluated and the best checkpoint is chosen; "" where that is of no consequence. It is
+            written beside the result and is no part of the hash: results by an earlier rule stay, and say so.
     """
 
     method: str
@@ -57,6 +62,7 @@ class Cell:
     result_file: str
     revision: int = 1
     goes_on: bool = False
+    rule: str = ""
 
     @property
     def key(self) -> str:
@@ -72,8 +78,8 @@ class Cell:
 
 CellResult = dict[str, Any]
 """A finished cell: `method`, `task`, `seed`, `config_hash`, `command`, `machine`, `versions`, `started`, `wall_s`,
-`result` (what the process left). `started` is when its first process was; `wall_s` is the time of all that were not
-killed."""
+`result` (what the process left), and `rule` where the cell has one. `started` is when its first process was; `wall_s`
+is the time of all that were not killed."""
 
 
 class Outcome(NamedTuple):
@@ -265,6 +271,7 @@ def _run(cell: Cell, work: Path, signals: StopSignals) -> bool:
         "versions": package_versions(),
         "started": attempt.started,
         "wall_s": round(attempt.wall_s, 2),
+        **({"rule": cell.rule} if cell.rule else {}),
         "result": result,
     }
     place = work / cell.key

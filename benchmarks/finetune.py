@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from robotrl.benchmarks.cells import OUT, Cell, CellResult
+from robotrl.benchmarks.cells import EVALUATED, OUT, Cell, CellResult
 from robotrl.benchmarks.columns import column, count, percent, seconds, spread, steps_to
 from robotrl.benchmarks.curves import Panel, by_cost, svg
 from robotrl.benchmarks.figures import Figure
@@ -124,7 +124,7 @@ def cells(quick: bool) -> list[Cell]:
 
 def _cell(method: str, task: str, seed: int) -> Cell:
     command = ("python", "-m", "robotrl.benchmarks.finetune_cell", method, task, str(seed), OUT)
-    return Cell(method, TASKS[task].sim, seed, command, "result.json")
+    return Cell(method, TASKS[task].sim, seed, command, "result.json", rule=EVALUATED)
 
 
 # from cells to figures

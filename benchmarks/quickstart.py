@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from robotrl.benchmarks.cells import OUT, Cell, CellResult
+from robotrl.benchmarks.cells import EVALUATED, OUT, Cell, CellResult
 from robotrl.benchmarks.figures import Figure
 from robotrl.benchmarks.markdown import table_row
 from robotrl.errors import unknown
@@ -40,9 +40,9 @@ def cells(quick: bool) -> list[Cell]:
 def _cell(method: str, seed: int) -> Cell:
     if method == "quickstart":
         command = ("robotrl", "quickstart", "--out", f"{OUT}/quickstart", "--seed", str(seed))
-        return Cell(method, TASK, seed, command, "quickstart/summary.json")
+        return Cell(method, TASK, seed, command, "quickstart/summary.json", rule=EVALUATED)
     command = ("python", "-m", "robotrl.benchmarks.quickstart", method, str(seed), OUT)
-    return Cell(method, TASK, seed, command, "result.json")
+    return Cell(method, TASK, seed, command, "result.json", rule=EVALUATED)
 
 
 def _by_seed(results: Sequence[CellResult], method: str, *path: str) -> dict[int, float]:

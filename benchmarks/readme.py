@@ -72,7 +72,14 @@ def block_text(name: str, part: str | None, document: Mapping[str, Any]) -> str:
         return parts[part](document)
     table = module.table(document) if hasattr(module, "table") else figures_table(document)
     versions = ", ".join(f"{package} {version}" for package, version in document["versions"].items())
-    return f"{table}\n\n`{document['command']}`, {document['date']}; {_where(document)}; {versions}."
+    return f"{table}\n\n`{document['command']}`, {document['date']}; {_where(document)}; {versions}.{_rules(document)}"
+
+
+def _rules(document: Mapping[str, Any]) -> str:
+    """By which rules the cells were evaluated, and how many of them by each."""
+    rules = Counter(cell["rule"] for cell in document.get("cells", {}).values() if cell.get("rule"))
+    told = "; ".join(f"{rule} ({count} cells)" for rule, count in rules.most_common())
+    return f" Evaluated by: {told}." if told else ""
 
 
 def _where(document: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from robotrl.benchmarks.cells import OUT, Cell, CellResult
+from robotrl.benchmarks.cells import EVALUATED, OUT, Cell, CellResult
 from robotrl.benchmarks.columns import column, count, percent, seconds, spread, steps_to
 from robotrl.benchmarks.curves import by_cost, svg
 from robotrl.benchmarks.figures import Figure
@@ -131,7 +131,9 @@ def cells(quick: bool) -> list[Cell]:
 
 def _cell(method: str, seed: int) -> Cell:
     command = ("python", "-m", "robotrl.benchmarks.vla_cell", method, str(seed), OUT)
-    return Cell(method, SIM, seed, command, "result.json", revision=METHODS[method].recipe, goes_on=True)
+    return Cell(
+        method, SIM, seed, command, "result.json", revision=METHODS[method].recipe, goes_on=True, rule=EVALUATED
+    )
 
 
 # from cells to figures

@@ -120,10 +120,9 @@ class PolicyActor:
     def _decide(self, obs: Arrays, envs: Tensor, start: Tensor) -> Tensor:
         """Chunks (n, H, A) for envs (n,) whose episodes began from `start` (n,)."""
         count = len(envs)
-        # filled up with copies of the first row
-        filled = torch.cat([torch.arange(count), torch.zeros(self._size - count, dtype=torch.int64)])
-        rows = envs[filled.to(envs.device)]
-        keys = KeyedNoise(self._seed, start.cpu()[filled].numpy(), self._decision[rows].cpu().numpy())
+        copies = self._size - count
+        rows = torch.cat([envs, envs[:1].expand(copies)])
+        keys = KeyedNoise(self._seed, start.cpu().numpy(), self._decision[envs].cpu().numpy(), copies)
         noise = keys if self._keyed else keys.generators()[0]
         with torch.no_grad():
             chunk = self._policy.act({key: value[rows] for key, value in obs.items()}, None, noise, self._mode).chunk

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ Words = NDArray[np.uint64]
 WORD = 0xFFFFFFFFFFFFFFFF
 _LOW, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
 _FACTORS: Words = np.array([0xD2E7470EE14C6C93, 0xCA5A826395121157], np.uint64)[:, None, None]
+_FACTORS_LOW, _FACTORS_HIGH = _FACTORS & _LOW, _FACTORS >> _HALF
 _BUMPS: Words = np.array([0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B], np.uint64)
 _ROUNDS = 10
 
@@ -44,16 +46,18 @@ class KeyedNoise:
         seed: 0 to 2**128 - 1.
         starts: (B,) start id of each row.
         decisions: (B,) how many decisions each row's episode has made before this one.
+        copies: how many rows follow that get what the first one gets.
     """
 
-    def __init__(self, seed: int, starts: ArrayLike, decisions: ArrayLike) -> None:
+    def __init__(self, seed: int, starts: ArrayLike, decisions: ArrayLike, copies: int = 0) -> None:
         self._seed: Words = np.array([seed & WORD, seed >> 64], np.uint64)
         self._start = np.asarray(starts, np.int64).view(np.uint64)
         self._decision = np.asarray(decisions, np.int64).view(np.uint64)
+        self._copies = copies
         self._draws = 0
 
     def __len__(self) -> int:
-        return len(self._start)
+        return len(self._start) + self._copies
 
     def normal(self, shape: Sequence[int]) -> Tensor:
         """The next standard normal numbers (B, *shape) of each row, float32 on the CPU."""
@@ -64,26 +68,31 @@ class KeyedNoise:
         radius = np.sqrt(-2.0 * np.log(np.ascontiguousarray(unit[:, :pairs])))
         angle = (2.0 * np.pi) * np.ascontiguousarray(unit[:, pairs:])
         normal = np.concatenate((radius * np.cos(angle), radius * np.sin(angle)), axis=1)
-        return torch.from_numpy(normal[:, :size].astype(np.float32)).view(len(self), *shape)
+        return self._rows(normal[:, :size].astype(np.float32), shape)
 
     def uniform(self, shape: Sequence[int]) -> Tensor:
         """The next uniform numbers (B, *shape) of each row, above 0 and up to 1, float64 on the CPU."""
-        return torch.from_numpy(_unit(self._words(math.prod(shape)))).view(len(self), *shape)
+        return self._rows(_unit(self._words(math.prod(shape))), shape)
 
     def generators(self) -> list[torch.Generator]:
-        """A generator for each row, seeded by the next word of its stream."""
+        """A generator for each row but copies, seeded by the next word of its stream."""
         return [torch.Generator().manual_seed(int(word)) for word in self._words(1)[:, 0] >> np.uint64(1)]
 
+    def _rows(self, drawn: NDArray[Any], shape: Sequence[int]) -> Tensor:
+        if self._copies:
+            drawn = np.concatenate((drawn, drawn[:1].repeat(self._copies, axis=0)))
+        return torch.from_numpy(drawn).view(len(self), *shape)
+
     def _words(self, count: int) -> Words:
-        """The first `count` raw words (B, count) of each row's next draw."""
-        blocks = -(-count // 4)
-        counter = np.empty((4, len(self), blocks), np.uint64)
+        """The first `count` raw words of each row's next draw, without copies."""
+        blocks, rows = -(-count // 4), len(self._start)
+        counter = np.empty((4, rows, blocks), np.uint64)
         # a counter is raised before it is used
         counter[0] = np.arange(1, blocks + 1, dtype=np.uint64)
         counter[1] = self._draws
         counter[2], counter[3] = self._decision[:, None], self._start[:, None]
         self._draws += 1
-        return _philox(counter, self._seed).transpose(1, 2, 0).reshape(len(self), -1)[:, :count]
+        return _philox(counter, self._seed).transpose(1, 2, 0).reshape(rows, -1)[:, :count]
 
 
 def _philox(counter: Words, key: Words) -> Words:
@@ -100,10 +109,9 @@ def _philox(counter: Words, key: Words) -> Words:
 def _product(x: Words) -> tuple[Words, Words]:
     """Upper and lower 64 bits of words (2, ...) times the two factors."""
     low, high = x & _LOW, x >> _HALF
-    factor_low, factor_high = _FACTORS & _LOW, _FACTORS >> _HALF
-    carried = factor_high * low + ((factor_low * low) >> _HALF)
-    middle = factor_low * high + (carried & _LOW)
-    return factor_high * high + (carried >> _HALF) + (middle >> _HALF), x * _FACTORS
+    carried = _FACTORS_HIGH * low + ((_FACTORS_LOW * low) >> _HALF)
+    middle = _FACTORS_LOW * high + (carried & _LOW)
+    return _FACTORS_HIGH * high + (carried >> _HALF) + (middle >> _HALF), x * _FACTORS
 
 
 def _unit(words: Words) -> NDArray[np.float64]:

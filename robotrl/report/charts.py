@@ -127,7 +127,7 @@ def learning_curve(
         body.append(f'<path class="lead" d="M{start} {y(level.value):.1f} L{right + 22} {at:.1f}"/>')
         name = _short(level, narrow)
         if level is tuned and tuned_env_steps is not None:
-            name = f"{'fine-tuned' if narrow else 'fine-tuned, held out'}, at {count(tuned_env_steps)}"
+            name = f"{'tuned' if narrow else 'fine-tuned'}, at {count(tuned_env_steps)}"
         body.append(
             f'<text class="label {level.role}" x="{right + 26}" y="{at - 2:.1f}"><tspan class="number">'
             f'{percent(level.value)}</tspan><tspan x="{right + 26}" dy="13">{esc(name)}</tspan></text>'
