@@ -189,7 +189,7 @@ def test_other_bounds_are_doubted(tmp_path: Path) -> None:
     wider = replace(WIDE, high=(2.0, 1.0, 1.0, 3.2))
     dataset = read_dataset(write(tmp_path / "d", wider, np.full((5, 4), 0.5)))
     text = refusal(lambda: fits(dataset, WIDE), DataError)
-    assert "action 'x' is stated to lie in -1 to 2, by the sim in -1 to 1 m" in text
+    assert "action 'x' is stated to lie in -1 to 2, by the sim in -1 to 1 (m)" in text
     fits(dataset, WIDE, accept=True)
 
 
@@ -209,7 +209,7 @@ def test_actions_beyond_the_bounds_are_refused(
     free = replace(ACTION_SPEC, low=(-INF,) * 2, high=(INF,) * 2)
     dataset = read_dataset(write(root, free, actions))
     text = refusal(lambda: fits(dataset), RobotrlError)
-    assert f"action '{ACTION_SPEC.names[element]}' is beyond its bounds, -1 to 1 1, in " in text
+    assert f"action '{ACTION_SPEC.names[element]}' is beyond its bounds, -1 to 1 (1), in " in text
     assert "of 80 frames" in text
 
 
@@ -236,7 +236,7 @@ def test_measured_numbers_may_pass_their_stops_a_little(tmp_path: Path) -> None:
     far = {**OBSERVATION_SPEC, "force": replace(OBSERVATION_SPEC["force"], high=(4.0,))}
     dataset = replace(dataset, observation_spec=far)
     text = refusal(lambda: agree(dataset, far, ACTION_SPEC, 1 / RATE_HZ), DataError)
-    assert "observation.force 'grip_force' is beyond its bounds, 0 to 4 N" in text
+    assert "observation.force 'grip_force' is beyond its bounds, 0 to 4 (N)" in text
 
 
 def test_actions_that_hardly_move_are_asked_about(tmp_path: Path) -> None:
@@ -262,7 +262,7 @@ def test_the_writer_refuses_other_units_and_tells_of_little(tmp_path: Path) -> N
         assert "degrees or percent for 1?" in text
         actions[4, 0] = -1.4
         writer.add_episode(obs, actions, rewards, success=True, task="t")
-        with pytest.warns(UserWarning, match=r"action 'dx' is beyond its bounds, -1 to 1 1, in 1 of 30 frames"):
+        with pytest.warns(UserWarning, match=r"action 'dx' is beyond its bounds, -1 to 1 \(1\), in 1 of 30 frames"):
             writer.finish()
     with (
         pytest.raises(NumericsError),
@@ -402,7 +402,7 @@ def _reaching(low: float, high: float) -> TransformGroup:
 def test_ranges_that_leave_out_what_was_recorded_are_refused(tmp_path: Path, low: float, high: float) -> None:
     dataset = fits(read_dataset(write_dataset(tmp_path / "d", (100, 100))))
     text = refusal(lambda: check_reach(dataset, _reaching(low, high), ACTION_SPEC, 1.0))
-    assert f"is {low:g} to {high:g} 1: " in text and "of 200 frames" in text and "expected 2% at most" in text
+    assert f"is {low:g} to {high:g} (1): " in text and "of 200 frames" in text and "expected 2% at most" in text
     check_reach(dataset, _reaching(-90.0, 90.0), ACTION_SPEC, 1.0)
     check_reach(dataset, _reaching(-0.9, 0.9), ACTION_SPEC, 3.0)
 

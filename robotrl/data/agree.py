@@ -126,7 +126,7 @@ def check_reach(dataset: Dataset, transforms: TransformGroup, action_spec: Spec,
         j = int(bad[np.argmax(outside[bad])])
         raise ConfigError(
             f"the policy's range of action {action_spec.names[j]!r} is {low[j]:g} to {high[j]:g}"
-            f" {action_spec.units[j]}: {int(outside[j]):,} of {dataset.num_frames:,} frames of dataset {dataset.root}"
+            f" ({action_spec.units[j]}): {int(outside[j]):,} of {dataset.num_frames:,} frames of dataset {dataset.root}"
             f" lie outside, {recorded[:, j].min():g} to {recorded[:, j].max():g}; expected {OUTSIDE:.0%} at most: the"
             " statistics are of another robot or other units"
         )
@@ -201,7 +201,7 @@ def _same_bounds(dataset: Dataset, name: str, spec: Spec) -> list[Doubt]:
     j = int(np.argmax(differ.any(axis=0)))
     text = (
         f"{name} {spec.names[j]!r} is stated to lie in {found.low[j]:g} to {found.high[j]:g}, by the sim in"
-        f" {spec.low[j]:g} to {spec.high[j]:g} {spec.units[j]}"
+        f" {spec.low[j]:g} to {spec.high[j]:g} ({spec.units[j]})"
     )
     return [Doubt(text, name == ACTION)]
 

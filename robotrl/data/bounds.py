@@ -16,6 +16,8 @@ MOST = 0.5
 """Share of the frames above which no robot of that spec can have acted so."""
 NEAR = 0.1
 """How far beyond an action's range a number may be a matter of rounding or of another version, as a share of it."""
+HALF = 0.5
+"""How far beyond its range a measured number is doubtful, as a share of it."""
 COMMANDED, MEASURED = 1e-3, 0.05
 """Slack of an action, and of a measured number, as a share of its range: what a robot measures may pass its stops."""
 NARROW = 0.01
@@ -80,7 +82,7 @@ def told(name: str, found: Beyond, total: int, spec: Spec) -> str:
     """
     j = found.element
     text = (
-        f"{name} {spec.names[j]!r} is beyond its bounds, {spec.low[j]:g} to {spec.high[j]:g} {spec.units[j]}, in"
+        f"{name} {spec.names[j]!r} is beyond its bounds, {spec.low[j]:g} to {spec.high[j]:g} ({spec.units[j]}), in"
         f" {found.frames:,} of {total:,} frames ({found.share:.2%} of them), up to {found.value:g}"
     )
     asked = question(spec.units[j], found.value, spec.low[j], spec.high[j])
@@ -123,7 +125,8 @@ def doubt_of(name: str, values: np.ndarray, spec: Spec, commanded: bool) -> tupl
         text = told(name, found, len(values), spec)
         if commanded and found.share > MOST and found.by > NEAR:
             return None, f"{text}; it was not made by this robot in these units"
-        grave = found.frames > max(1.0, SMALL * len(values))
+        # bounds of what is measured are often those of a normal run: only far beyond are they a sign of other units
+        grave = found.frames > max(1.0, SMALL * len(values)) and (commanded or found.by > HALF)
         return Doubt(f"{text}; what is beyond is cut off when the policy acts" if commanded else text, grave), ""
     if commanded:
         low, high = (np.asarray(bound, np.float64) for bound in (spec.low, spec.high))

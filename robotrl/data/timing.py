@@ -91,7 +91,9 @@ def _factor(t: np.ndarray, offsets: np.ndarray, moved: np.ndarray, fps: float) -
     last, first = offsets[1:][long] - 1, offsets[:-1][long]
     whole = float(np.median((t[last] - t[first]) * fps / (last - first)))
     step = float(np.median(moved)) * fps
-    throughout = step > 0 and abs(whole / step - 1) < ALIKE and min(abs(whole - 1), abs(step - 1)) > OTHER_RATE
+    shaking = float(np.median(np.abs(moved * fps - step)))
+    least = min(abs(whole - 1), abs(step - 1))
+    throughout = step > 0 and abs(whole / step - 1) < ALIKE and least > max(OTHER_RATE, 4 * shaking)
     return whole if throughout else 1.0
 
 

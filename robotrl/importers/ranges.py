@@ -85,5 +85,5 @@ def _beyond(name: str, low: np.ndarray, high: np.ndarray, spec: Spec) -> list[st
 def _told(name: str, j: int, low: np.ndarray, high: np.ndarray, spec: Spec) -> str:
     return (
         f"{name} {spec.names[j]!r} is {low[j]:.7g} to {high[j]:.7g} to the policy, {spec.low[j]:g} to"
-        f" {spec.high[j]:g} {spec.units[j]} to the sim"
+        f" {spec.high[j]:g} ({spec.units[j]}) to the sim"
     )
