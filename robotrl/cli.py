@@ -74,7 +74,14 @@ USER_CAN_MEND = {
     errno.EADDRNOTAVAIL,
 }
 """Faults of the system, its files and its ports that are no defect of ours."""
-NO_MEMORY = ("can't allocate memory", "out of memory", "Cannot allocate memory", "Unable to allocate")
+NO_MEMORY = (
+    "can't allocate memory",
+    "out of memory",
+    "Cannot allocate memory",
+    "Unable to allocate",
+    "bad_alloc",
+    "failed to map segment",
+)
 """What libraries say when they were refused memory, in exceptions of classes of their own."""
 LONGEST = 600
 """Characters of an error; what was typed or read may be longer than anyone would read."""
@@ -151,10 +158,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def lacks_memory(error: BaseException) -> bool:
-    """Whether an exception says that memory was refused: Python's, numpy's, and those of torch by their words."""
-    return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError) and any(words in str(error) for words in NO_MEMORY)
-    )
+    """Whether an exception says that memory was refused: Python's, numpy's, and those of C++ by their words."""
+    return isinstance(error, MemoryError) or any(words in str(error) for words in NO_MEMORY)
 
 
 def _defect() -> int:

@@ -160,6 +160,10 @@ class TrainCfg(Generic[Algo, PolicyCfg]):
     """Of several processes (torchrun): how long each waits for the others; an evaluation by the first must fit in."""
 
 
+GIVEN = ("name", "num_envs", "seed")
+"""Arguments of every sim's factory, which are no options."""
+
+
 def sim_options(options: Sequence[str], field: str = "sim.options") -> dict[str, Any]:
     """ "name=value" texts as keyword arguments; a value that is JSON is read as such, any other is text.
 
@@ -173,6 +177,8 @@ def sim_options(options: Sequence[str], field: str = "sim.options") -> dict[str,
     out: dict[str, Any] = {}
     for text in options:
         name, equals, value = text.partition("=")
+        if name in GIVEN and field == "sim.options":
+            raise ConfigError(f"{field} holds {short(repr(text))}: {name} is no option, it has a flag of its own")
         if not equals or not name or name in out:
             raise ConfigError(f'{field} holds {short(repr(text))}: expected "name=value", each name once')
         try:

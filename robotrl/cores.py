@@ -5,6 +5,10 @@ from __future__ import annotations
 import os
 import warnings
 
+from robotrl.errors import check_count
+
+MOST_THREADS = 1024
+
 
 def usable_cores() -> int:
     """How many cores this process may use."""
@@ -14,7 +18,12 @@ def usable_cores() -> int:
 
 
 def check_threads(field: str, threads: int) -> int:
-    """`threads`, with a warning if they are more than the cores: then they wait for each other."""
+    """`threads`, with a warning if they are more than the cores: then they wait for each other.
+
+    Raises:
+        ConfigError: less than 0, or more than anyone has.
+    """
+    check_count(field, threads, 0, MOST_THREADS)
     cores = usable_cores()
     if threads > cores:
         warnings.warn(

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from robotrl.adapters import Adaptation, adaptation_of, attach
 from robotrl.checkpoint import WEIGHTS, Checkpoint, read_checkpoint, read_manifest, read_state
-from robotrl.errors import ConfigError, DataError, NumericsError
+from robotrl.errors import ConfigError, DataError, NumericsError, short
 from robotrl.registry import POLICIES
 from robotrl.run import Run
 from robotrl.spec import Spec
@@ -29,6 +29,10 @@ from robotrl.transforms import Affine, Transform
 
 BASE = "base"
 """Directory in a run: the checkpoint of what its policy is an adaptation of. It is stored once."""
+STORED = {"description", "weights", "fingerprint"}
+"""What a checkpoint has of a policy at least."""
+MISFITS = (KeyError, TypeError, ValueError, AttributeError, IndexError)
+"""What building from what another version or a stranger wrote raises."""
 FINGERPRINT_ROWS = 4
 FINGERPRINT_TOLERANCE = 1e-5
 """In units of the action's range; another machine's arithmetic differs in the last bits."""
@@ -84,20 +88,26 @@ def policy_from_tree(tree: dict[str, Any], where: str, base: Path | None = None)
         DataError: the description is not the one that was saved; an adapted policy's base is missing, or another;
             weights are missing, left over or of another shape, or the fingerprint differs.
     """
-    description, weights = tree["description"], tree["weights"]
-    try:
-        policy = POLICIES.load(description["kind"]).from_json(description)
-    except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{where}: the policy's description does not fit this version of robotrl: {error}") from error
-    # checkpoints of before have no such sum
+    stored: Any = tree
+    if not isinstance(stored, dict) or not stored.keys() >= STORED:
+        raise DataError(f"{where}: what stands there for a policy is none: expected {', '.join(sorted(STORED))}")
+    description, weights, fingerprint = tree["description"], tree["weights"], tree["fingerprint"]
+    # checkpoints of before have no such sum; nothing is built of a description that is another
     found_sha256, stored_sha256 = _json_sha256(description), tree.get("description_sha256")
     if stored_sha256 not in (None, found_sha256):
         raise DataError(
             f"{where}: the policy's description (settings, specs, statistics) is not the one that was saved: its"
-            f" SHA-256 is {found_sha256[:12]}: expected {stored_sha256[:12]}"
+            f" SHA-256 is {found_sha256[:12]}: expected {str(stored_sha256)[:12]}"
         )
-    if "adaptation" in tree:
-        _adapt_again(policy, Adaptation.from_json(tree["adaptation"]), where, base)
+    try:
+        policy = POLICIES.load(kind_of(description)).from_json(description)
+        adaptation = Adaptation.from_json(tree["adaptation"]) if "adaptation" in tree else None
+    except (*MISFITS, RuntimeError) as error:  # the latter of torch, for sizes that no layer can have
+        raise DataError(
+            f"{where}: the policy's description does not fit this version of robotrl: {short(str(error))}"
+        ) from error
+    if adaptation is not None:
+        _adapt_again(policy, adaptation, where, base)
     load_weights(policy, weights, f"{where}: the policy")
     # checkpoints of before have no such sum
     if tree.get("tables_sha256") not in (None, _tables_sha256(policy)):
@@ -105,10 +115,12 @@ def policy_from_tree(tree: dict[str, Any], where: str, base: Path | None = None)
             f"{where}: the tables that the policy makes of its description, e.g. of its tokenizer, are not those that"
             " were saved"
         )
-    fingerprint = tree["fingerprint"]
-    found, stored = _act(policy, fingerprint["obs"], fingerprint["noise"]), fingerprint["actions"]
-    span = torch.tensor(policy.action_spec.high) - torch.tensor(policy.action_spec.low)
-    error = float(((found - stored).abs() / span).max())
+    try:
+        found, actions = _act(policy, fingerprint["obs"], fingerprint["noise"]), fingerprint["actions"]
+        span = torch.tensor(policy.action_spec.high) - torch.tensor(policy.action_spec.low)
+        error = float(((found - actions).abs() / span).max())
+    except (*MISFITS, RuntimeError) as misfit:
+        raise DataError(f"{where}: the policy's fingerprint is not of this policy: {short(str(misfit))}") from misfit
     # checkpoints of before were saved on the CPU
     same_kind = fingerprint.get("device", "cpu") == _device_of(policy).type
     if not error <= (FINGERPRINT_TOLERANCE if same_kind else ELSEWHERE_TOLERANCE):
@@ -118,6 +130,17 @@ def policy_from_tree(tree: dict[str, Any], where: str, base: Path | None = None)
         )
     check_said(policy, fingerprint, same_kind, where)
     return policy
+
+
+def kind_of(description: Any) -> str:
+    """The kind of policy that a description is of.
+
+    Raises:
+        TypeError: it is no description.
+    """
+    if not isinstance(description, dict) or not isinstance(description.get("kind"), str):  # pyright: ignore[reportUnknownMemberType]
+        raise TypeError(f"it is {short(repr(description))}")
+    return description["kind"]
 
 
 def _adapt_again(policy: Any, adaptation: Adaptation, where: str, base: Path | None) -> None:
@@ -150,6 +173,9 @@ def load_weights(module: nn.Module, weights: Mapping[str, Tensor], what: str) ->
         DataError: weights are missing, left over or of another shape.
     """
     expected = module.state_dict()
+    given: Any = weights
+    if not isinstance(given, dict) or not all(isinstance(value, Tensor) for value in given.values()):  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+        raise DataError(f"{what} has no table of weights: expected tensors by name")
     for problem, names in (
         ("lacks", expected.keys() - weights.keys()),
         ("has unknown", weights.keys() - expected.keys()),
@@ -190,7 +216,10 @@ def _plain(data: Any) -> Any:
         return {str(key): _plain(value) for key, value in data.items()}
     if isinstance(data, list | tuple):
         return [_plain(value) for value in data]
-    return float(data) if isinstance(data, int) and not isinstance(data, bool) else data
+    if not isinstance(data, int) or isinstance(data, bool):
+        return data
+    # what is no number of any setting is told apart all the same
+    return float(data) if abs(data) < 2**1023 else str(data)
 
 
 def _act(policy: Any, obs: dict[str, Tensor], noise: Tensor | None) -> Tensor:
@@ -323,7 +352,12 @@ def describe(path: str | Path) -> Described:
         raise DataError(f"checkpoint {root} holds no policy")
     if "adaptation" in tree["policy"]:
         size += read_manifest(root.parent.parent / BASE).files[WEIGHTS][0]
-    return Described(tree["policy"]["description"], size)
+    try:
+        description = tree["policy"]["description"]
+        POLICIES.check(kind_of(description))
+    except MISFITS as error:
+        raise DataError(f"checkpoint {root}: what stands there for a policy is none ({short(repr(error))})") from error
+    return Described(description, size)
 
 
 def find_checkpoint(path: Path, which: str = "best") -> Checkpoint:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from collections import abc
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -35,8 +36,18 @@ def check_settings(settings: Any, where: str = "") -> None:
         value = getattr(settings, field.name)
         if is_dataclass(value):
             check_settings(value, f"{where}{field.name}.")
-        elif not _fits(hints[field.name], value):
-            raise ConfigError(f"{where}{field.name} is {short(repr(value))}: expected {_named(hints[field.name])}")
+        else:
+            check_type(f"{where}{field.name}", value, hints[field.name])
+
+
+def check_type(field: str, value: Any, hint: Any) -> None:
+    """Refuse a value that is not of a type, as far as JSON has values of it; lists count as tuples.
+
+    Raises:
+        ConfigError: the field, its value and what was expected.
+    """
+    if not _fits(hint, value):
+        raise ConfigError(f"{field} is {short(repr(value))}: expected {_named(hint)}")
 
 
 def _fits(hint: Any, value: Any) -> bool:
@@ -45,17 +56,23 @@ def _fits(hint: Any, value: Any) -> bool:
         return any(_fits(option, value) for option in inside)
     if origin is Literal:
         return any(value == option and type(value) is type(option) for option in inside)
-    if origin is tuple and isinstance(value, tuple):
-        items: tuple[Any, ...] = value  # pyright: ignore[reportUnknownVariableType]
-        kinds = inside[:1] * len(items) if inside[1:] == (...,) else inside
+    if origin in (tuple, list, abc.Sequence):
+        if not isinstance(value, tuple | list):
+            return False
+        items: Sequence[Any] = value  # pyright: ignore[reportUnknownVariableType]
+        several = origin is not tuple or inside[1:] == (...,)
+        kinds = inside[:1] * len(items) if several else inside
         return len(kinds) == len(items) and all(map(_fits, kinds, items))
+    if origin in (dict, abc.Mapping):
+        held: Any = value
+        return isinstance(value, Mapping) and all(_fits(inside[1], item) for item in held.values())
     if hint is float:
         return isinstance(value, float) or _is_whole(value)
     if hint is int:
         return _is_whole(value)
     if hint in (str, bool, type(None)):
         return type(value) is hint
-    return origin is not tuple and not (is_dataclass(hint) and value is None)
+    return not (is_dataclass(hint) and value is None)
 
 
 def _is_whole(value: Any) -> bool:
@@ -68,6 +85,11 @@ def _named(hint: Any) -> str:
         return " or ".join(_named(option) for option in get_args(hint))
     if get_origin(hint) is Literal:
         return " or ".join(map(repr, get_args(hint)))
+    if get_origin(hint) in (tuple, list, abc.Sequence):
+        kinds = dict.fromkeys(_named(kind) for kind in get_args(hint) if kind is not ...)
+        return f"a list of {' and '.join(kinds)}"
+    if get_origin(hint) in (dict, abc.Mapping):
+        return "values by name"
     return words.get(hint, "nothing" if hint is type(None) else str(hint))
 
 

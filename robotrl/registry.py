@@ -9,10 +9,13 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+from collections.abc import Iterable
 from importlib.metadata import entry_points
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple, get_type_hints
 
-from robotrl.errors import ConfigError, check_at_least, out_of_range, unknown
+from robotrl.errors import ConfigError, check_at_least, out_of_range, short, unknown
+from robotrl.plain import check_type
 
 
 class Family(NamedTuple):
@@ -240,6 +243,21 @@ PRESETS = Table(
 """Functions that return a fresh training config."""
 
 
+def _hints(factory: Any, names: Iterable[str]) -> dict[str, Any]:
+    """The types of some arguments of a factory, those that are known where it was written."""
+    made_by = inspect.unwrap(factory)
+    if not inspect.isfunction(made_by):
+        return {}
+    found: dict[str, Any] = {}
+    for name in made_by.__annotations__.keys() & set(names):
+        one = SimpleNamespace(__annotations__={name: made_by.__annotations__[name]})
+        try:
+            found |= get_type_hints(one, made_by.__globals__)
+        except NameError:  # imported for the type checker alone
+            continue
+    return found
+
+
 MOST_ENVS = 1 << 20
 """Of one sim. More would ask for memory that no machine has, which systems that promise it would kill for."""
 
@@ -264,7 +282,11 @@ def make_sim(name: str, num_envs: int = 64, seed: int = 0, **options: Any) -> An
         if option not in known:
             close = difflib.get_close_matches(option, known, n=1)
             hint = f"did you mean {close[0]!r}? " if close else ""
-            raise ConfigError(f"option {option!r} of sim {name!r} is unknown: {hint}known: {', '.join(known)}")
+            raise ConfigError(
+                f"option {short(repr(option))} of sim {name!r} is unknown: {hint}known: {', '.join(known)}"
+            )
+    for option, hint in _hints(factory, options).items():
+        check_type(option, options[option], hint)
     return factory(num_envs, seed, **options)
 
 

@@ -115,8 +115,8 @@ class Run:
         seal = sealed(files, seed, inputs)
         record = {"schema_version": SCHEMA_VERSION, "seed": seed, "sessions": [_session(command, None)]}
         files |= {INPUTS: dump_json(seal), "run.json": _run_json(record, seal["digest"])}
-        temporary = path.with_name(f".tmp-{path.name}-{os.getpid()}")
         try:
+            temporary = path.absolute().with_name(f".tmp-{path.name}-{os.getpid()}")
             _refuse_used(path)
             run._made = tuple(folder for folder in path.absolute().parents if not folder.exists())
             shutil.rmtree(temporary, ignore_errors=True)
@@ -453,7 +453,9 @@ def _verified(path: Path, record: Mapping[str, Any]) -> tuple[Sealed | None, Cha
     """What `inputs.json` holds, and which of a run's own files are not as they were written."""
     altered = Changes([], [])
     body = {key: value for key, value in record.items() if key != "digest"}
-    if "digest" in record and record["digest"] != hashlib.sha256(dump_json(body)).hexdigest():
+    if ("digest" in record or "inputs" in record) and record.get("digest") != hashlib.sha256(
+        dump_json(body)
+    ).hexdigest():
         altered.blocking.append("run.json was altered: it does not match its digest")
     try:
         seal = read_sealed(path)

@@ -29,10 +29,11 @@ from robotrl.algos.sharded import units
 from robotrl.algos.update import Context, Group, LossModule, LossOut, State, Update
 from robotrl.config import LoraCfg
 from robotrl.devices import CPU
-from robotrl.errors import CapabilityError, ConfigError
+from robotrl.errors import CapabilityError, ConfigError, DataError, short
 from robotrl.fn import tokens
 from robotrl.fn.clone import chunk_shape
 from robotrl.halved import half_of
+from robotrl.load import MISFITS
 from robotrl.registry import POLICIES
 from robotrl.spec import Cache, HasChain, HasDensity, HasTokens, Spec
 
@@ -220,8 +221,17 @@ def _alike(tensor: Tensor, memo: Any) -> Tensor:
 
 
 def described(description: dict[str, Any]) -> Any:
-    """The policy of a description, for `footprint`; made inside `without_memory`."""
-    return POLICIES.load(description["kind"]).from_json(description)
+    """The policy of a description, for `footprint`; made inside `without_memory`.
+
+    Raises:
+        DataError: it is of another version.
+    """
+    try:
+        return POLICIES.load(description["kind"]).from_json(description)
+    except (*MISFITS, RuntimeError) as error:
+        raise DataError(
+            f"the policy's description does not fit this version of robotrl: {short(str(error))}"
+        ) from error
 
 
 def adapt_alike(policy: Any, cfg: LoraCfg) -> None:

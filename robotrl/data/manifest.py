@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ def read_manifest(root: Path) -> dict[str, Any] | None:
     Raises:
         DataError: another schema version, or a file that is missing, added, truncated or altered.
     """
-    if not (root / MANIFEST).exists():
+    if not os.path.lexists(root / MANIFEST):
         return None
     content = _manifest(root)
     listed, found = content["files"], _files(root)
@@ -93,7 +94,7 @@ def dataset_digest(root: Path | str) -> str:
     root = Path(root)
     if not (root / INFO).is_file():
         raise refuse(root, INFO, "is missing: expected a dataset")
-    if (root / MANIFEST).exists():
+    if os.path.lexists(root / MANIFEST):
         return str(_manifest(root)["digest"])
     try:
         return _digest({name: _fingerprint(root / name) for name in _files(root)})

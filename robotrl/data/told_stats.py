@@ -6,6 +6,7 @@ what normalises is therefore never the file's.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -46,7 +47,7 @@ def read_stats(root: Path, frames: Mapping[str, np.ndarray], pictures: Iterable[
         DataError: the file cannot be read, lacks a column, or is of other data.
     """
     stats = {name: {k: v.astype(np.float64) for k, v in describe(values).items()} for name, values in frames.items()}
-    if not (root / layout.STATS).exists():
+    if not os.path.lexists(root / layout.STATS):
         return Found(stats, ())
     content = read_json(root, layout.STATS)
     off: list[str] = []

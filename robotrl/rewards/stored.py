@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from robotrl.checkpoint import read_checkpoint, write_checkpoint
-from robotrl.errors import DataError, NumericsError
+from robotrl.errors import DataError, NumericsError, short
 from robotrl.files import dump_json
 from robotrl.fn.stats import Interval
-from robotrl.load import load_weights, probe_observations
+from robotrl.load import MISFITS, load_weights, probe_observations
 from robotrl.rewards.calibration import Rates
 from robotrl.rewards.network import ReaderNet, RewardNet, SightNet
 from robotrl.rewards.success import Calibration, Trained
@@ -27,8 +27,6 @@ KIND = "success-classifier"
 NETS: dict[str, type[SightNet] | type[ReaderNet]] = {net.kind: net for net in (SightNet, ReaderNet)}
 FINGERPRINT_TOLERANCE = 1e-4
 """Of the logits' size, 1 at least; another machine's arithmetic differs in the last bits."""
-MISFITS = (KeyError, TypeError, ValueError, AttributeError)
-"""What building from a description of another version raises."""
 
 
 def digest_of(net: RewardNet, judgement: Any) -> str:
@@ -75,8 +73,11 @@ def net_from_tree(tree: dict[str, Any], what: str) -> RewardNet:
     except MISFITS as error:
         raise DataError(f"{what} does not fit this version of robotrl: {error!r}") from error
     load_weights(net, weights, what)
-    found, expected = _logits(net, fingerprint["obs"]), fingerprint["logits"]
-    error = float(((found - expected).abs() / expected.abs().clamp(min=1.0)).max())
+    try:
+        found, expected = _logits(net, fingerprint["obs"]), fingerprint["logits"]
+        error = float(((found - expected).abs() / expected.abs().clamp(min=1.0)).max())
+    except (*MISFITS, RuntimeError) as misfit:
+        raise DataError(f"{what}'s fingerprint is not of this network: {short(str(misfit))}") from misfit
     if not error <= FINGERPRINT_TOLERANCE:
         raise DataError(
             f"{what}'s fingerprint differs by {error:.2e} from the one stored: the weights are not those that were"

@@ -29,7 +29,8 @@ def inputs_of(env_id: str, options: Mapping[str, Any]) -> list[Input]:
     """
     modules = {(module, "") for module in (env_id.rpartition(":")[0], _entry(env_id)) if module}
     wrapper = options.get("wrapper")
-    names = wrapper.split(",") if isinstance(wrapper, str) else wrapper or ()
+    # what is neither, the factory refuses
+    names = wrapper.split(",") if isinstance(wrapper, str) else wrapper if isinstance(wrapper, list | tuple) else ()
     modules |= {(str(name).strip().partition(":")[0], "wrapper") for name in names}
     found = [Input(field, "module", module) for module, field in sorted(modules)]
     vocabulary = options.get("vocabulary")
