@@ -66,7 +66,8 @@ class Given(gymnasium.Env[Any, Any]):
 def make(num_envs: int = 1, **options: Any) -> Any:
     """The sim of a `Given`."""
     if "RobotrlFault-v0" not in gymnasium.registry:
-        gymnasium.register("RobotrlFault-v0", entry_point=Given, max_episode_steps=LIMIT)
+        kind: Any = Given
+        gymnasium.register("RobotrlFault-v0", entry_point=kind, max_episode_steps=LIMIT)
     return robotrl.make_sim(SIM, num_envs=num_envs, camera=False, **options)
 
 
@@ -303,7 +304,8 @@ def wrong_option(rng: Rng, path: Path) -> Outcome:
     sound = {"control_dt_s": (2.5,), "action_bound": (2.5,), "kwargs": ({"a": {1: 2}},)}.get(name, ())
     if any(value is x or value == x for x in sound):
         value = "wrong"
-    return outcome_of(lambda: make(**{name: value}))
+    options: dict[str, Any] = {name: value}
+    return outcome_of(lambda: make(**options))
 
 
 def wrong_results(rng: Rng, path: Path) -> Outcome:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from robotrl.deploy.link import Link
 from robotrl.deploy.robots.driver import RobotSim, drive, fault
@@ -39,7 +40,7 @@ def factory(argument: str) -> Callable[[int], RobotSim]:
         return ROBOT_SIMS.load(argument)
     name, _, attribute = argument.partition(":")
     module = user_module(name, f"robot sim {argument!r}")
-    found = getattr(module, attribute, None)
+    found: Any = getattr(module, attribute, None)
     if not callable(found):
         close = nearest(attribute, [known for known in vars(module) if not known.startswith("_")])
         hint = f"did you mean '{name}:{close}'? " if close else ""

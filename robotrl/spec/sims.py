@@ -59,13 +59,16 @@ class VecSim(Protocol):
     """A batch of environments that step together; see `Step` for the reset rule."""
 
     num_envs: int
-    control_dt_s: float | None
-    """Seconds between two actions; None where nobody stated it, as of an environment without a clock."""
     device: torch.device
     observation_spec: dict[str, Spec]
     action_spec: Spec
     buffers_are_reused: bool
     """Whether tensors of one `Step` are overwritten by the next: whoever keeps one copies it."""
+
+    @property
+    def control_dt_s(self) -> float | None:
+        """Seconds between two actions; None where nobody stated it, as of an environment without a clock."""
+        ...
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> dict[str, Tensor]:
         """Start new episodes in all envs. `seed` restarts every random stream; None lets them run on."""

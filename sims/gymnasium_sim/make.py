@@ -93,7 +93,11 @@ def make(
     for name, value, highest in (("control_dt_s", control_dt_s, 3600.0), ("action_bound", action_bound, 1e30)):
         if value is not None:
             check_number(name, value, 1e-6, highest)
-    for name, value in (("end_at_success", end_at_success), ("camera", False if camera is None else camera)):
+    flags: tuple[tuple[str, Any], ...] = (
+        ("end_at_success", end_at_success),
+        ("camera", False if camera is None else camera),
+    )
+    for name, value in flags:
         if not isinstance(value, bool):
             raise out_of_range(name, value, "true or false")
     if actions not in ACTIONS:

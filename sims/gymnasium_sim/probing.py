@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 import sys
@@ -70,9 +71,10 @@ def probe(recipe: Recipe, pictures: bool) -> Probe:
         out = plain.reset(seed=0)
     spaces = spaces_of(plain)
     env = Watched(plain, recipe, 0, spaces)
-    # drawn once: a space that reset makes anew is not seeded
-    spaces.action.seed(0)
-    actions = [spaces.action.sample() for _ in range(STEPS)]
+    # drawn once, since a space that reset makes anew is not seeded; from a copy, since the environment may draw as well
+    drawn = copy.deepcopy(spaces.action)
+    drawn.seed(0)
+    actions = [drawn.sample() for _ in range(STEPS)]
     first = _played(env, env.started(out), actions)
     second = _played(env, env.reset(seed=0), actions)
     unwrapped: Any = plain.unwrapped
@@ -181,8 +183,10 @@ def stated_dt_s(env: Any) -> float | None:
 
 
 def _positive(value: object) -> float | None:
-    fits = isinstance(value, int | float | np.number) and not isinstance(value, bool) and 0 < value < math.inf
-    return float(value) if fits else None
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        return None
+    number = float(value)
+    return number if 0 < number < math.inf else None
 
 
 def _groups(structure: object) -> Mapping[str, int] | None:

@@ -73,13 +73,13 @@ def _number(success: str) -> float:
 
 
 def flag_in(info: Mapping[str, Any], keys: Sequence[str]) -> bool | None:
-    """The flag under the first of the keys that `info` has; None where it has none of them, or None there.
+    """The flag under the first of the keys that `info` has with a value; None where it has none of them.
 
     Raises:
         ValueError: what stands there is no flag.
     """
     for key in keys:
-        if key in info:
+        if info.get(key) is not None:
             return flag_of(info[key], f"info[{key!r}]")
     return None
 

@@ -28,7 +28,7 @@ Obs = dict[str, NDArray[Any]]
 def space_of(spec: Spec) -> gym.spaces.Box | gym.spaces.MultiDiscrete:
     """The Gymnasium space of an array spec; MultiDiscrete of an action whose elements are categories."""
     if spec.choices is not None:
-        return gym.spaces.MultiDiscrete(spec.choices)
+        return gym.spaces.MultiDiscrete(list(spec.choices))
     dtype = np.dtype(spec.dtype)
     shape = np.broadcast_to(np.zeros(()), spec.shape).shape
     low = np.broadcast_to(np.asarray(spec.low, dtype), shape)
