@@ -266,7 +266,7 @@ def test_a_phase_that_cannot_be_compiled_leaves_the_others_as_they_are(monkeypat
     def refuse(*arguments: object) -> Tensor:
         raise RuntimeError("no compiler any more")
 
-    monkeypatch.setattr(mixed, "_compile", refuse)
+    monkeypatch.setattr(robotrl.algos.engine, "compiled", refuse)
     with pytest.warns(UserWarning, match="no compiler any more"):
         mixed.run(data(), torch.arange(40), 40, "here", "both")
     mixed.run(data(), torch.arange(40), 40, "here", "a")

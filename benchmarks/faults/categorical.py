@@ -28,7 +28,6 @@ from robotrl.algos.rlpd import RlpdCfg
 from robotrl.algos.sac import SacCfg
 from robotrl.benchmarks.faults.kind import Kind, Outcome, outcome_of
 from robotrl.config import EvalCfg, SimCfg, TrainCfg
-from robotrl.configs.gymnasium import ppo
 from robotrl.deploy import manifest as schema
 from robotrl.deploy import strict
 from robotrl.deploy.bundle import open_bundle
@@ -45,7 +44,7 @@ from robotrl.policies.flow import FlowCfg
 from robotrl.policies.gaussian import GaussianCfg
 from robotrl.policies.shortcut import ShortcutCfg
 from robotrl.policies.squashed import SquashedCfg
-from robotrl.registry import make_sim
+from robotrl.registry import PRESETS, make_sim
 from robotrl.spec import Spec
 from robotrl.train import train
 from robotrl.transforms import Clip, TransformGroup, bounds_to_unit, inverse
@@ -323,7 +322,7 @@ def _damaged_record(rng: Rng, folder: Path) -> Outcome:
 def _stop_rule(rng: Rng, folder: Path) -> Outcome:
     """A return to stop at that no evaluation has, or that the run does not choose by."""
     del folder
-    cfg = ppo()
+    cfg: Any = PRESETS.load("gym-ppo")()
     number = float(rng.normal() * 100)
     word: Any = "".join(rng.choice(list("solvedx"), size=int(rng.integers(1, 9))))
     odd = [
