@@ -44,15 +44,15 @@ def check(manifest: Manifest) -> None:
     Raises:
         DataError: names the first field that cannot be.
     """
-    _check_ports(manifest)
     _check_timing(manifest)
+    _check_ports(manifest)
     _check_sampler(manifest)
     _check_action(manifest)
     _check_transforms(manifest)
     _check_safety(manifest)
+    _once("safety.limits", [name for limit in manifest.safety.limits for name in limit.names])
     for i, limit in enumerate(manifest.safety.limits):
         _check_limit(f"safety.limits[{i}]", limit, manifest)
-    _once("safety.limits", [name for limit in manifest.safety.limits for name in limit.names])
     _check_files(manifest)
 
 

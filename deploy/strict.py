@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import reprlib
 import types
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
@@ -17,6 +18,9 @@ from robotrl.transforms import TransformGroup
 
 T = TypeVar("T")
 MAX_DEPTH = 32
+_REPR = reprlib.Repr()
+"""Looks at the begin of a value and at a few levels of it: what a file holds may be long, and deep."""
+_REPR.maxstring = _REPR.maxother = _REPR.maxlong = 60
 
 
 def loads(text: bytes, what: str) -> dict[str, Any]:
@@ -205,4 +209,4 @@ def _mistyped(where: str, data: Any, expected: str) -> DataError:
 
 
 def _short(data: Any) -> str:
-    return short(repr(data), 60)
+    return short(_REPR.repr(data), 60)

@@ -81,14 +81,16 @@ def fails_beyond(bundle: Path) -> Path:
     )
 
 
-def grows(bundle: Path, power: int, chain: int = 1) -> Path:
-    """A graph that multiplies square matrices whose side is n to a power, so many times one after the other."""
+def grows(bundle: Path, power: int, chain: int = 1, least: int = 0) -> Path:
+    """A graph that multiplies square matrices whose side is n to a power, so many times one after the other.
+
+    n is at least `least`.
+    """
 
     def nodes(observation: str) -> list[onnx.NodeProto]:
-        made = _first_number(observation)
-        for i in range(power - 1):
-            made.append(helper.make_node("Mul", [f"n{i}" if i else "n", "n"], [f"n{i + 1}"]))
-        side = f"n{power - 1}" if power > 1 else "n"
+        made = [*_first_number(observation), helper.make_node("Max", ["n", "least"], ["n0"])]
+        made += [helper.make_node("Mul", [f"n{i}", "n0"], [f"n{i + 1}"]) for i in range(power - 1)]
+        side = f"n{power - 1}"
         made += [
             helper.make_node("Concat", [side, side], ["sides"], axis=0),
             helper.make_node("Expand", ["nothing", "sides"], ["m0"]),
@@ -96,7 +98,7 @@ def grows(bundle: Path, power: int, chain: int = 1) -> Path:
         made += [helper.make_node("MatMul", [f"m{i}", f"m{i}"], [f"m{i + 1}"]) for i in range(chain)]
         return [*made, helper.make_node("ReduceSum", [f"m{chain}"], ["zero"], keepdims=0)]
 
-    return with_nodes(bundle, nodes, nothing=np.zeros((1, 1), np.float32), **_CONSTANTS)
+    return with_nodes(bundle, nodes, nothing=np.zeros((1, 1), np.float32), least=np.array([least]), **_CONSTANTS)
 
 
 def endless(bundle: Path) -> Path:
@@ -123,3 +125,16 @@ def endless(bundle: Path) -> Path:
         return [helper.make_node("Loop", ["turns", "yes", "start"], ["zero"], body=body)]
 
     return with_nodes(bundle, nodes, turns=np.array(2**62), yes=np.array(True), start=np.array(0.0, np.float32))
+
+
+def huge_constant(bundle: Path) -> Path:
+    """A graph that makes a constant of 4 TB, as soon as it is loaded."""
+
+    def nodes(observation: str) -> list[onnx.NodeProto]:
+        del observation
+        return [
+            helper.make_node("ConstantOfShape", ["sides"], ["huge"]),
+            helper.make_node("ReduceSum", ["huge"], ["zero"], keepdims=0),
+        ]
+
+    return with_nodes(bundle, nodes, sides=np.array([10**6, 10**6]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -159,3 +160,75 @@ def test_the_file_is_for_people_too(text: bytes, tmp_path: Path) -> None:
     assert manifest.action.scale == (2.0, 1.0)
     assert manifest.sampler.steps == kit.STEPS
     assert manifest.versions["onnxruntime"]
+
+
+CONTRADICTIONS: dict[str, tuple[str, Any, str]] = {
+    "action names": ("action.names", ["brake", "push"], "action.names"),
+    "action units": ("action.units", ["rad", "1"], "action.units"),
+    "output names": ("io.outputs.0.names", ["brake", "push"], "action.names"),
+    "raw names": ("io.outputs.1.names", ["brake", "push"], "action.names"),
+    "raw units": ("io.outputs.1.units", ["N", "1"], "normalised"),
+    "scale": ("action.scale", [1.0, 1.0], "action.scale"),
+    "offset": ("action.offset", [0.0, 0.5], "action.offset"),
+    "transform scale": ("transforms.outputs.0.scale", [3.0, 1.0], "action.scale"),
+    "transform of nothing": ("transforms.inputs.0.key", "stat", "transforms.inputs[0].key"),
+    "transform of another width": ("transforms.inputs.0.key", "touch", "entries"),
+    "clip beyond the limits": ("transforms.outputs.1.low", [2.5, -1.0], "transforms.outputs[1].low"),
+    "host before graph": ("transforms.outputs.0.where", "host", "'host' first in inputs, last in outputs"),
+    "limits beyond the bounds": ("safety.high", [100.0, 1.0], "within the bounds of io"),
+    "limits beyond float32": ("safety.low", [-1e39, -1.0], "which float32 can compute with"),
+    "limits equal in float32": ("safety.low", [1.9999999999, -1.0], "safety.low"),
+    "step that vanishes": ("safety.max_step", [1e-50, 1.0], "safety.max_step"),
+    "step beyond float32": ("safety.max_step", [1e300, 1.0], "which float32 can compute with"),
+    "endless blend-in": ("safety.ramp_in_s", 1e308, "safety.ramp_in_s"),
+    "endless patience": ("safety.bad_ticks_to_damp", 10**18, "safety.bad_ticks_to_damp"),
+    "age without end": ("timing.max_observation_age_s", 1e300, "timing.max_observation_age_s"),
+    "budget without end": ("timing.latency_budget_s", 1e300, "timing.latency_budget_s"),
+    "no period": ("timing.control_period_s", 1e-300, "timing.control_period_s"),
+    "chunk without end": ("timing.chunk_length", 10**12, "timing.chunk_length"),
+    "delay without joining": ("timing.rtc_max_delay_steps", 1, "0 where rtc_mode is 'none'"),
+    "kind without noise": ("sampler.kind", "none", "sampler.kind"),
+    "solver of another kind": ("sampler.solver", "ddim", "sampler.solver"),
+    "distribution": ("sampler.distribution", "none", "sampler.distribution"),
+    "negative steps": ("sampler.steps", -1, "sampler.steps"),
+    "limit beyond its unit": ("safety.limits.0.units.0", "rad", "unit of 'cart_pos'"),
+    "limit upside down": ("safety.limits.0.low.0", 50.0, "low at most high"),
+    "limit apart from the bounds": ("safety.limits.0.low.3", 2.5, "meets the bounds"),
+    "limit twice": ("safety.limits.0.names.1", "cart_pos", "each name once"),
+    "port upside down": ("io.inputs.0.low.0", 5.0, "at most its high"),
+    "port beyond float32": ("io.inputs.0.high.0", 1e39, "float32 numbers"),
+    "stack": ("io.inputs.0.stack", 3, "the first of its sizes"),
+    "feeds nothing": ("io.outputs.0.feeds", "state", "null"),
+    "still for ever": ("io.inputs.0.max_still_s", -1.0, "max_still_s"),
+    "negative gains": ("action.stiffness", [-1.0, 1.0], "action.stiffness"),
+    "sequence beyond the ticks": ("golden.sequence_start", 10**6, "golden.sequence_start"),
+    "ticks without end": ("golden.ticks", 10**9, "golden.ticks"),
+    "parity below zero": ("parity.max_rel", -1.0, "parity.max_rel"),
+    "hash": ("files", {"policy.onnx": {"bytes": 1, "sha256": "x"}}, "files"),
+}
+
+
+@pytest.mark.parametrize("kind", CONTRADICTIONS)
+def test_fields_that_contradict_each_other_are_refused(text: bytes, kind: str) -> None:
+    """Sealed again after the edit, so that no hash tells."""
+    path, value, says = CONTRADICTIONS[kind]
+    data = json.loads(edited(text, path, value))
+    data["bundle_id"] = hashlib.sha256(
+        strict.canonical({k: v for k, v in data.items() if k != "bundle_id"})
+    ).hexdigest()
+    with pytest.raises(DataError) as caught:
+        schema.parse(json.dumps(data).encode())
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 600
+
+
+@pytest.mark.parametrize("long", ["x" * 10**6, ["x"] * 10**5, 10**4000])
+@pytest.mark.parametrize("path", ["timing.chunk_length", "action.kind", "action.names", "extra", "files"])
+def test_what_is_long_is_shown_short(text: bytes, path: str, long: Any) -> None:
+    with pytest.raises(DataError) as caught:
+        schema.parse(edited(text, path, long))
+    assert len(str(caught.value)) < 600
+    with pytest.raises(DataError) as caught:
+        schema.parse(edited(text, f"timing.{'y' * 10**5}", 1))
+    assert len(str(caught.value)) < 600

@@ -9,6 +9,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+import deploy_graphs as graphs
 import deploy_kit as kit
 import numpy as np
 import pytest
@@ -16,10 +17,11 @@ import safetensors.numpy
 import torch
 
 from robotrl.deploy import manifest as schema
-from robotrl.deploy import strict
+from robotrl.deploy import runtime, strict
 from robotrl.deploy.describe import entry
 from robotrl.deploy.noise import CounterNoise
 from robotrl.deploy.runtime import Controller
+from robotrl.deploy.session import InferenceError
 from robotrl.errors import ConfigError, DataError, NumericsError
 
 
@@ -176,6 +178,7 @@ NO_TORCH = textwrap.dedent(
     from robotrl.deploy.replay import replay
     from robotrl.deploy.robots import driver, sim_robot
     from robotrl.deploy.runtime import Controller
+from robotrl.deploy.session import InferenceError
 
     controller = Controller.load(sys.argv[1])
     obs = {"state": np.zeros(4, np.float32), "touch": np.zeros(1, np.float32)}
@@ -190,3 +193,52 @@ def test_the_runtime_imports_no_torch_and_no_simulator(path: Path) -> None:
     assert done.returncode == 0, done.stderr
     here = Controller.load(path).step({"state": np.zeros(4, np.float32), "touch": np.zeros(1, np.float32)})
     assert json.loads(done.stdout) == here.tolist()
+
+
+def test_a_graph_that_cannot_be_computed_is_a_typed_error(path: Path, tmp_path: Path) -> None:
+    controller = Controller.load(graphs.fails_beyond(Path(shutil.copytree(path, tmp_path / "b"))))
+    good, far = observation(0), observation(0)
+    far["state"] = np.float32([150.0, 0, 0, 0])
+    with pytest.raises(InferenceError, match=r"^policy\.onnx: onnxruntime cannot compute it: .*Gather") as caught:
+        controller.step(far)
+    assert "\n" not in str(caught.value)
+    assert controller.decision == -1
+    fresh = Controller.load(path)
+    assert controller.step(good).tolist() == fresh.step(good).tolist()
+
+
+def test_more_memory_than_there_is(path: Path, tmp_path: Path) -> None:
+    """Of one who asks for it at run time; and of a graph whose constants alone would take it."""
+    bundle = graphs.grows(Path(shutil.copytree(path, tmp_path / "b")), power=3)
+    far = observation(0)
+    far["state"] = np.float32([1100.0, 0, 0, 0])
+    with pytest.raises(InferenceError, match="onnxruntime cannot compute it"):
+        Controller.load(bundle).step(far)
+    again = Path(shutil.copytree(path, tmp_path / "c"))
+    graphs.huge_constant(again)
+    with pytest.raises(DataError, match=r"policy\.onnx: onnxruntime (refuses|cannot compute) it") as caught:
+        Controller.load(again)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_graph_that_never_ends_is_refused(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DataError, match="holds the operator Loop, which may never end"):
+        Controller.load(graphs.endless(Path(shutil.copytree(path, tmp_path / "b"))))
+    # without a loop, but slow: 300 products of matrices of 400 rows at each golden tick
+    slow = graphs.grows(Path(shutil.copytree(path, tmp_path / "c")), power=1, chain=300, least=400)
+    monkeypatch.setattr(runtime, "FIRST_LIMIT_S", 0.05)
+    with pytest.raises(DataError, match=r"policy\.onnx: an inference has not ended after"):
+        Controller.load(slow)
+
+
+def test_no_more_memory_than_is_free_is_given_inside_the_block() -> None:
+    script = (
+        "from robotrl.deploy.bounded import bounded_memory; import resource, mmap\n"
+        "before = resource.getrlimit(resource.RLIMIT_AS)\n"
+        "with bounded_memory():\n"
+        "    most = resource.getrlimit(resource.RLIMIT_AS)[0]\n"
+        "    try:\n        mmap.mmap(-1, most)\n    except OSError as error:\n        print(error.strerror)\n"
+        "assert resource.getrlimit(resource.RLIMIT_AS) == before\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "Cannot allocate memory"

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import tempfile
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import deploy_kit as kit
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from robotrl.deploy import manifest as schema
 from robotrl.deploy.bundle import open_bundle
 from robotrl.deploy.safety import (
     BAD,
@@ -24,6 +28,7 @@ from robotrl.deploy.safety import (
     limits_of,
     start,
 )
+from robotrl.errors import DataError
 
 NAN, INF = float("nan"), float("inf")
 
@@ -193,3 +198,54 @@ def test_the_limits_come_from_the_bundle(tmp_path_factory: pytest.TempPathFactor
     assert rules.high.tolist() == [2.0, 1.0]
     assert rules.hold == "neutral"
     assert rules.max_observation_age_s == pytest.approx(0.04)
+
+
+@cache
+def _flow() -> schema.Manifest:
+    return open_bundle(kit.made("flow", Path(tempfile.mkdtemp()))[0]).manifest
+
+
+@st.composite
+def bundles(draw: st.DrawFn) -> Limits:
+    """Limits of any manifest that the check lets pass, however odd."""
+    manifest = _flow()
+    odd = st.sampled_from([1e-30, 1e-7, 1.0, 1e6, 1e12])
+    low, high = -draw(odd), draw(odd)
+    port = replace(manifest.io.outputs[0], low=(None, None), high=(None, None))
+    made = replace(
+        manifest,
+        io=replace(manifest.io, outputs=(port, manifest.io.outputs[1])),
+        safety=replace(
+            manifest.safety,
+            low=(low, low),
+            high=(high, high),
+            neutral=(draw(st.sampled_from([low, 0.0, high])),) * 2,
+            max_step=draw(st.sampled_from([None, (1e-30, 1.0), (1e12, 1e12)])),
+            ramp_in_s=draw(st.sampled_from([0.0, 0.1, 3600.0])),
+            bad_ticks_to_damp=draw(st.integers(1, 4)),
+        ),
+    )
+    try:
+        return limits_of(schema.sealed(made))
+    except DataError:
+        assume(False)
+        raise
+
+
+HOSTILE = st.sampled_from([0.0, NAN, INF, -INF, 1e38, -1e38, 3.4e38, 1e-45, 1e308, -1e308, 0.5])
+
+
+@settings(max_examples=80, deadline=None)
+@given(enforced=bundles(), ticks=st.lists(st.tuples(HOSTILE, HOSTILE, HOSTILE, st.booleans()), min_size=1, max_size=30))
+def test_whatever_comes_what_is_sent_is_finite_and_within_the_limits(
+    enforced: Limits, ticks: list[tuple[float, float, float, bool]]
+) -> None:
+    chain = SafetyChain(enforced)
+    for i, (number, other, age_s, there) in enumerate(ticks):
+        with np.errstate(all="ignore"):
+            observation = {"state": np.full(4, number, np.float32), "touch": np.full(1, other, np.float32)}
+            observed = chain.check(observation, age_s, 0.02 * i)
+            verdict = chain.decide(observed, np.array([number, other]) if there else None)
+        assert np.isfinite(verdict.action).all()
+        assert (verdict.action >= enforced.low).all()
+        assert (verdict.action <= enforced.high).all()
