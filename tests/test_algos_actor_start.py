@@ -1,4 +1,4 @@
-"""Actors that end, hang or are refused before they have begun: the learner says so, replaces them, and can be stopped."""
+"""Actors that end or hang before they have begun: the learner says so, replaces them, and can be stopped."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ ENDS = {
     "by a signal": ("os.kill(os.getpid(), 9)", "ended with exit code -9"),
     "with an error": ("sys.modules['pickle'] = None", "ended with exit code 1"),
     "in its first message": (
-        "import multiprocessing.connection as c\n    c.Connection._recv = lambda *_: os.read(_[0]._handle, 999) and os._exit(5)",
+        "import multiprocessing.connection as c\n"
+        "    c.Connection._recv = lambda *_: os.read(_[0]._handle, 999) and os._exit(5)",
         "ended with exit code 5",
     ),
     "with a child that holds on to its files": (

@@ -58,7 +58,9 @@ def test_healthy_observations_are_measured_as_ever() -> None:
     exponent=st.floats(6, 38),
     sign=st.sampled_from([-1.0, 1.0]),
 )
-def test_one_absurd_value_does_not_blind_a_column(seed: int, at: int, column: int, exponent: float, sign: float) -> None:
+def test_one_absurd_value_does_not_blind_a_column(
+    seed: int, at: int, column: int, exponent: float, sign: float
+) -> None:
     every = batches(seed)
     sound = fed(every).state()["state"]
     every[at][seed, column] = sign * 10.0**exponent
@@ -107,7 +109,7 @@ def test_what_no_number_of_times_makes_likely_is_never_believed() -> None:
 
 
 def test_what_lies_within_the_bounds_of_a_spec_is_never_far_out() -> None:
-    seen = Range(1, torch.tensor([0.0]), torch.tensor([1e6]))
+    seen = Range(1, [0.0], [1e6])
     seen.take(torch.rand(32, 1))
     assert seen.take(torch.tensor([[1e6], [0.5]])) is None
     assert seen.take(torch.tensor([[1e9], [0.5]])) is not None

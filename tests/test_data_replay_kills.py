@@ -12,6 +12,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -387,7 +388,7 @@ def test_rewards_keep_their_checksum_wherever_a_kill_comes(tmp_path: Path) -> No
     for line in range(45):
         index, values = torch.tensor([1, 3]), torch.tensor([line + 0.5, line + 0.75])
         before = replay.ring.fields["reward"][[1, 3]].tolist()
-        until(line, lambda index=index, values=values: replay.set_reward(index, values))  # type: ignore[misc]
+        until(line, partial(replay.set_reward, index, values))
         replay._directory.close()
         replay, told = opened(path)
         assert not told

@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 
 import robotrl.data.replay_ring as ring
-from robotrl.benchmarks.faults.kind import Kind, Outcome, outcome_of
 from robotrl.algos.actor import RemoteExperience
 from robotrl.algos.experience import Acting, Experience, Memory
 from robotrl.algos.learner import Setup
 from robotrl.algos.normalizers import RewardNormalizer
 from robotrl.algos.off_policy import Made
+from robotrl.benchmarks.faults.kind import Kind, Outcome, outcome_of
 from robotrl.collect import Collector, Decision
 from robotrl.config import ActorCfg
 from robotrl.data.replay import Replay, StepRecord

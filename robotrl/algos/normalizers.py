@@ -77,8 +77,7 @@ class ObsNormalizer:
     def update(self, obs: Mapping[str, Tensor]) -> None:
         """Take in observations (..., D)."""
         for key, moments in self._moments.items():
-            rows = obs[key].reshape(-1, obs[key].shape[-1]).detach().cpu().double()
-            moments.update(self._ranges[key].usual(rows))
+            moments.update(self._ranges[key].usual(obs[key].detach().reshape(-1, obs[key].shape[-1])))
 
     def transforms(self) -> tuple[Transform, ...]:
         """Centre, scale and clip, for each array."""

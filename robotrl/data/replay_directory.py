@@ -87,9 +87,7 @@ def read_header(path: Path) -> dict[str, Any]:
     return header
 
 
-def make_directory(
-    path: Path, layout: Layout, shard_bytes: int = SHARD_BYTES, owner: str = ""
-) -> ReplayDirectory:
+def make_directory(path: Path, layout: Layout, shard_bytes: int = SHARD_BYTES, owner: str = "") -> ReplayDirectory:
     """A new, empty directory for a replay; one whose making was cut short counts as empty.
 
     Raises:

@@ -256,7 +256,8 @@ def _small_columns(record: StepRecord, index: np.ndarray) -> np.ndarray:
     block = np.zeros(len(index), META)
     block["stamp"] = index + 1
     block["reward"] = host(record.reward)
-    block["cost"] = 0.0 if record.cost is None else host(record.cost)
+    if record.cost is not None:
+        block["cost"] = host(record.cost)
     block["log_prob"] = np.nan if record.log_prob is None else host(record.log_prob)
     flags = host(record.terminated).view(np.uint8) | (host(record.truncated).view(np.uint8) << 1)
     flags |= np.uint8(DECISION) if record.decision is None else host(record.decision).view(np.uint8) << 2
