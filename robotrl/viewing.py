@@ -31,7 +31,7 @@ from robotrl.filming import (
 )
 from robotrl.inspection import kind_of
 from robotrl.load import find_checkpoint
-from robotrl.loop import Actor, EvalResult, ExpertActor, evaluate
+from robotrl.loop import RULE, Actor, EvalResult, ExpertActor, evaluate
 from robotrl.placed import placed
 from robotrl.registry import make_sim, options_of
 from robotrl.report.drive_trace import Recorder
@@ -273,7 +273,7 @@ def _replays(wish: Wish, seen: _Seen, replays: list[Replay], chosen: str, comman
         "sim options, beside those of the run": " ".join(wish.options),
         "starts": f"the first {len(seen.result.ids):,} of split {wish.split}",
         "seed": str(wish.seed),
-        "envs that stepped at once": str(min(wish.num_envs, len(seen.result.ids))),
+        "rule of the evaluation": RULE,
         "device": wish.device,
         "robotrl": robotrl.__version__,
     }

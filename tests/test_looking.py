@@ -167,10 +167,10 @@ def test_the_first_figure_is_success_where_somebody_stated_it(pendulum, reach):
     assert score_of(None, RESULT) == "success"
     assert score_of(reach, stated(SuccessRule("reaching the time limit", False))) == "return"
     assert score_of(pendulum, stated(SuccessRule("info['success']", True))) == "success"
-    assert told(RESULT, "test", "return").startswith(
-        "return 3.33 (95 % interval 2 to 4.5) over 6 starts of split test; "
+    assert told(RESULT, "test", 3, "return").startswith(
+        "return 3.33 (95 % interval 2 to 4.5) over 6 starts of split test, seed 3; "
     )
-    assert told(RESULT, "test", "success").startswith("success 66.7 % (95 % interval 30.0 to 90.3 %) over 6 starts ")
+    assert told(RESULT, "test", 3, "success").startswith("success 66.7 % (95 % interval 30.0 to 90.3 %) over 6 starts ")
 
 
 # sheets, charts and mosaics
@@ -222,7 +222,7 @@ def test_every_episode_is_in_one_bar(values, whole):
     values = np.abs(np.round(values)) if whole else np.array(values)
     bins = bins_of(values, whole)
     assert bins.counts(values).sum() == len(values)
-    assert 1 <= bins.count <= 45
+    assert 1 <= bins.number <= 45
     chart = histogram(
         [Group("success", "a", values[::2]), Group("failed", "b", values[1::2])], "x", 330, "narrow", whole
     )
@@ -231,7 +231,7 @@ def test_every_episode_is_in_one_bar(values, whole):
 
 def test_bars_of_whole_numbers_are_centred_on_them():
     bins = bins_of(np.array([498.0, 499.0, 500.0, 500.0]), whole=True)
-    assert (bins.low, bins.width, bins.count) == (497.5, 1, 3)
+    assert (bins.low, bins.width, bins.number) == (497.5, 1, 3)
     chart = histogram([Group("", "a", np.array([498.0, 500.0, 500.0]))], "length (steps)", 460, "wide", whole=True)
     assert "<title>500: 2 episodes</title>" in chart and "<title>498: 1 episode</title>" in chart
     assert "mean 499.3" in chart and "length (steps)" in chart and ">episodes</text>" in chart

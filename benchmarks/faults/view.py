@@ -8,10 +8,10 @@ import io
 import re
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -37,6 +37,15 @@ STEPS = 5
 HEIGHT, WIDTH = 24, 32
 
 
+class Hooks(NamedTuple):
+    """What a test makes of the dot's pictures and episodes."""
+
+    drawn: Callable[[int, np.ndarray], Any] = lambda step, picture: picture
+    """What `render` gives, of the step's number and the picture."""
+    length: Callable[[int], int] = lambda born: STEPS
+    """Steps of an episode, of how many environments there were when this one was made."""
+
+
 class Dot(gymnasium.Env[Any, Any]):
     """A dot on a line that draws itself, with what a test makes of its pictures and episodes.
 
@@ -45,23 +54,21 @@ class Dot(gymnasium.Env[Any, Any]):
         size: numbers in its observation.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 10}
-    drawn: Callable[[int, np.ndarray], Any] = staticmethod(lambda step, picture: picture)
-    """Makes what `render` gives of the step's number and the picture."""
-    length: Callable[[int], int] = staticmethod(lambda born: STEPS)
-    """Steps of an episode of the how-manieth environment that was made."""
-    born = 0
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012  # as Gymnasium has it
+    hooks = Hooks()
+    """In force for all of them."""
+    made = 0
 
     def __init__(self, render_mode: str | None = None, size: int = 2) -> None:
-        Dot.born += 1
-        self.born, self.render_mode = Dot.born, render_mode
+        Dot.made += 1
+        self.born, self.render_mode = Dot.made, render_mode
         self.observation_space = gymnasium.spaces.Box(-1, 1, (size,), np.float32)
         self.action_space = gymnasium.spaces.Box(-1, 1, (size - 1,), np.float32)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin anywhere."""
         super().reset(seed=seed)
-        self.step_number, self.last = 0, type(self).length(self.born)
+        self.step_number, self.last = 0, Dot.hooks.length(self.born)
         self.x = self.np_random.uniform(-1, 1, self.observation_space.shape).astype(np.float32)
         return self.x, {}
 
@@ -74,14 +81,14 @@ class Dot(gymnasium.Env[Any, Any]):
     def render(self) -> Any:
         """A grey picture that grows lighter."""
         shade = 40 + 30 * min(self.step_number, 6)
-        return type(self).drawn(self.step_number, np.full((HEIGHT, WIDTH, 3), shade, np.uint8))
+        return Dot.hooks.drawn(self.step_number, np.full((HEIGHT, WIDTH, 3), shade, np.uint8))
 
 
 def _register() -> None:
     for name, size in ((DOT, 2), (PLANE, 4)):
         env_id = name.removeprefix("gym/")
         if env_id not in gymnasium.registry:
-            gymnasium.register(env_id, entry_point=Dot, kwargs={"size": size}, max_episode_steps=50)
+            gymnasium.register(env_id, entry_point=f"{__name__}:Dot", kwargs={"size": size}, max_episode_steps=50)
 
 
 @functools.cache
@@ -101,18 +108,13 @@ def _run() -> Path:
 
 
 @contextlib.contextmanager
-def _dot(drawn: Callable[[int, np.ndarray], Any] | None = None, length: Callable[[int], int] | None = None) -> Any:
-    """The dot with other pictures or episodes."""
-    kept = Dot.drawn, Dot.length
-    Dot.born = 0
-    if drawn is not None:
-        Dot.drawn = staticmethod(drawn)
-    if length is not None:
-        Dot.length = staticmethod(length)
+def _dot(**hooks: Any) -> Generator[None]:
+    """The dot with other hooks."""
+    Dot.made, Dot.hooks = 0, Hooks(**hooks)
     try:
         yield
     finally:
-        Dot.drawn, Dot.length = (staticmethod(one) for one in kept)
+        Dot.hooks = Hooks()
 
 
 def _quietly(main: Callable[[list[str]], int], *argv: object) -> str:
@@ -266,14 +268,14 @@ def _no_picture(rng: Rng) -> Any:
 def undrawn(rng: Rng, folder: Path) -> Outcome:
     """Pictures that are none, from the first one or from a later one on."""
     wrong, first = _no_picture(rng), int(rng.integers(STEPS))
-    with _dot(lambda step, picture: wrong if step >= first else picture):
+    with _dot(drawn=lambda step, picture: wrong if step >= first else picture):
         return outcome_of(lambda: _view(_run(), "--episodes", 1, "--video", folder / "a.gif"))
 
 
 def undrawn_report(rng: Rng, folder: Path) -> Outcome:
     """The same on the page of an evaluation, which is written all the same and says so."""
     wrong, first, page = _no_picture(rng), int(rng.integers(STEPS)), folder / "a.html"
-    with _dot(lambda step, picture: wrong if step >= first else picture):
+    with _dot(drawn=lambda step, picture: wrong if step >= first else picture):
         outcome = outcome_of(
             lambda: _quietly(evaluating.main, _run(), "--episodes", 3, "--report", page, "--replays", 2)
         )
@@ -293,7 +295,7 @@ def raises(rng: Rng, folder: Path) -> Outcome:
             raise error
         return picture
 
-    with _dot(drawn):
+    with _dot(drawn=drawn):
         return outcome_of(lambda: _view(_run(), "--episodes", 1, "--video", folder / "a.gif"))
 
 
@@ -306,7 +308,7 @@ def sizes(rng: Rng, folder: Path) -> Outcome:
         return np.full((*sizes[min(step, STEPS)], 3), shade, np.uint8)
 
     _register()
-    with _dot(drawn):
+    with _dot(drawn=drawn):
         sim = make_sim(DOT, num_envs=1, camera=True)
         sim.reset()
 
@@ -324,7 +326,7 @@ def sizes(rng: Rng, folder: Path) -> Outcome:
 def motionless(rng: Rng, folder: Path) -> Outcome:
     """A camera that shows the same always."""
     same = rng.integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8)
-    with _dot(lambda step, picture: same):
+    with _dot(drawn=lambda step, picture: same):
         return outcome_of(lambda: _view(_run(), "--episodes", int(rng.integers(1, 4)), "--video", folder / "a.gif"))
 
 

@@ -119,7 +119,7 @@ def _page(args: Args, argv: Sequence[str]) -> int:
 def _tell(args: Args, result: EvalResult) -> None:
     from robotrl.verdict import score_of, told
 
-    print(told(result, args.split, score_of(args.path, result)))
+    print(told(result, args.split, args.seed, score_of(args.path, result)))
 
 
 def _compare(args: Args, kind: str) -> int:

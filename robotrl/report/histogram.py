@@ -35,12 +35,12 @@ class Bins(NamedTuple):
 
     low: float
     width: float
-    count: int
+    number: int
 
     def counts(self, values: NDArray[np.float64]) -> NDArray[np.int64]:
-        """(count,) how many of the values lie in each; rounding leaves none of them out."""
-        place = np.floor((values - self.low) / self.width).clip(0, self.count - 1).astype(np.int64)
-        return np.bincount(place, minlength=self.count)
+        """(number,) how many of the values lie in each; rounding leaves none of them out."""
+        place = np.floor((values - self.low) / self.width).clip(0, self.number - 1).astype(np.int64)
+        return np.bincount(place, minlength=self.number)
 
 
 def bins_of(values: NDArray[np.float64], whole: bool) -> Bins:
@@ -94,13 +94,15 @@ def histogram(groups: Sequence[Group], axis: str, width: int, css: str, whole: b
     bins = bins_of(everything, whole)
     counts = [bins.counts(group.values) for group in groups]
     # a lone bar as wide as the chart would look like a frame
-    spare = max(5 - bins.count, 0) / 2 * bins.width
+    spare = max(5 - bins.number, 0) / 2 * bins.width
     most = int(np.sum(counts, axis=0).max())
-    plot = _Plot(bins.low - spare, bins.low + bins.count * bins.width + spare, most, width - RIGHT)
+    plot = _Plot(bins.low - spare, bins.low + bins.number * bins.width + spare, most, width - RIGHT)
     body = [_level(plot, count) for count in ticks(0, most, 4, whole=True)]
-    base = np.zeros(bins.count, np.int64)
+    base = np.zeros(bins.number, np.int64)
     for group, heights in zip(groups, counts, strict=True):
-        body += [_bar(plot, bins, k, int(base[k]), group, int(heights[k]), whole) for k in np.flatnonzero(heights)]
+        body += [
+            _bar(plot, bins, k, int(base[k]), group, int(heights[k]), whole) for k in range(bins.number) if heights[k]
+        ]
         base += heights
     body.append(f'<line class="base" x1="{LEFT}" x2="{plot.right}" y1="{plot.floor}" y2="{plot.floor}"/>')
     for value in ticks(plot.first, plot.last, 4 if width < 400 else 6, whole):
