@@ -142,8 +142,8 @@ def at_rest(action_spec: Spec) -> NDArray[np.float32]:
 def batch_size(policy: Policy) -> int:
     """Rows of the batches on which an evaluation lets a policy act.
 
-    The time of a picture's network grows with its rows, that of a small network on numbers hardly does: see the page on
-    runs for what filling up costs.
+    The time of a picture's network grows with its rows, that of a small network on numbers hardly does: see
+    docs/concepts.md for what filling up costs.
     """
     return 16 if any(is_picture(spec) for spec in policy.observation_spec.values()) else 64
 
@@ -303,6 +303,8 @@ def _distinct(ids: Sequence[int] | NDArray[np.int64]) -> list[int]:
             wanted.append(operator.index(i))
         except TypeError:
             raise ConfigError(f"ids[{place}] is {i!r}: expected a whole number") from None
+        if wanted[-1] < 0:
+            raise ConfigError(f"ids[{place}] is {i}: expected 0 or more")
     if not wanted or len(set(wanted)) != len(wanted):
         raise ConfigError(
             f"ids has {len(wanted)} entries, {len(set(wanted))} of them distinct: expected 1 or more, each once"

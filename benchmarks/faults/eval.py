@@ -18,7 +18,7 @@ from robotrl.policies.gaussian import GaussianCfg
 from robotrl.policies.squashed import SquashedCfg
 from robotrl.registry import make_sim
 from robotrl.run import Run
-from robotrl.spec import ActOut, Spec, VecSim
+from robotrl.spec import ActOut, Spec
 from robotrl.transforms import TransformGroup
 
 SIM = "mujoco/hopper"
@@ -28,7 +28,7 @@ STARTS, MOST = 6, 12
 Rng = np.random.Generator
 
 
-def _sim(num_envs: int) -> VecSim:
+def _sim(num_envs: int) -> Any:
     return make_sim(SIM, num_envs=num_envs, seed=0, **LIMIT)
 
 
@@ -79,7 +79,8 @@ def other_starts_beside(rng: Rng, folder: Path) -> Outcome:
     fewer = ids[: int(rng.integers(1, STARTS))]
     some, every = (evaluate(policy, _sim(3), ids=listed, mode=mode, seed=3) for listed in (fewer, ids))
     kept = len(fewer)
-    return _same(some, EvalResult(*(x[:kept] for x in every[:4]), every.rate))
+    cut: Any = (column[:kept] for column in every[:4])
+    return _same(some, EvalResult(*cut, every.rate))
 
 
 def sim_used_before(rng: Rng, folder: Path) -> Outcome:
