@@ -147,7 +147,7 @@ class Wide(Walk):
 
 @pytest.mark.parametrize(
     ("sim", "message"),
-    [(Fast, "steps last 0.05 s: the dataset's last 0.1 s"), (Wide, r"of shape \(2,\): the dataset's are \(1,\)")],
+    [(Fast, "is recorded at 10 Hz: expected 20 Hz"), (Wide, r"has shape \(1,\): expected \(2,\)")],
 )
 def test_demonstrations_of_another_rate_or_action_are_refused(demos, sim, message):
     setup = off.setup(dataset=demos)._replace(make_sim=lambda: sim(4))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -117,8 +117,8 @@ def permuted(key: str, rng: Rng, folder: Path) -> Outcome:
     rows, spec = episodes(rng), ACTION if key == "action" else STATE
     order = rng.permutation(len(spec.names))
     moved = [{**one, key: one[key][:, order]} for one in rows]
-    specs = {"action" if key == "action" else "state": taken(spec, order)}
-    root = write(folder / "d", moved, verified=bool(rng.integers(2)), **specs)
+    state, action = (STATE, taken(spec, order)) if key == "action" else (taken(spec, order), ACTION)
+    root = write(folder / "d", moved, state, action, bool(rng.integers(2)))
     return corrected(root, rows)
 
 
@@ -173,8 +173,8 @@ def other_unit(rng: Rng, folder: Path) -> Outcome:
     units = list(spec.units)
     units[rng.integers(len(units))] = str(rng.choice(["deg", "mm", "m/s", "1", "%"]))
     other = replace(spec, units=tuple(units))
-    changed = {"state" if spec is STATE else "action": other}
-    root = write(folder / "d", episodes(rng), **changed)
+    state, action = (other, ACTION) if spec is STATE else (STATE, other)
+    root = write(folder / "d", episodes(rng), state, action)
     return outcome_of(lambda: learned(read_dataset(root)))
 
 
@@ -205,7 +205,13 @@ def less_statistics(rng: Rng, folder: Path) -> Outcome:
     rows = episodes(rng)
     root = write(folder / "d", rows, verified=False)
     gone = [str(key) for key in rng.permutation(["q01", "q10", "q50", "q90", "q99", "count"])[: rng.integers(1, 7)]]
-    edit_json(root, "meta/stats.json", lambda stats: [of.pop(key) for of in stats.values() for key in gone])
+
+    def drop(stats: Any) -> None:
+        for of in stats.values():
+            for key in gone:
+                of.pop(key)
+
+    edit_json(root, "meta/stats.json", drop)
     return corrected(root, rows, HARMLESS)
 
 
@@ -320,7 +326,7 @@ def odd_json(name: str, rng: Rng, folder: Path) -> Outcome:
     content = json.loads((root / name).read_text())
     at: Any = content
     while True:
-        keys = list(at) if isinstance(at, Mapping) else list(range(len(at)))
+        keys: list[Any] = list(at) if isinstance(at, dict) else list(range(len(at)))
         key = keys[rng.integers(len(keys))]
         inner = at[key]
         if not isinstance(inner, dict | list) or not inner or rng.integers(4) == 0:

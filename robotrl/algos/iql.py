@@ -247,13 +247,16 @@ class IqlLearner:
         sim = setup.make_sim()
         specs = visible(sim)
         model: Any = setup.init_policy
+        if model is not None:
+            # what cannot learn is told of before the dataset is looked at
+            check_fit(model, sim)
+            _clone_loss(model)
         inputs = () if model is None else model.transforms.inputs
         dataset = read_for(setup, cfg.dataset_keys, specs, sim, inputs)
         self._data = demonstrations(dataset, specs, sim.action_spec, sim.control_dt_s, accept=True)
         self._relabelling = relabelling(cfg.rewards, self._data)
         if model is None:
             model = setup.fresh(specs, sim.action_spec, transforms_for(dataset, specs, sim.action_spec))
-        check_fit(model, sim)
         check_reach(dataset, model.transforms, sim.action_spec, reach_of(model))
         model.control_dt_s = sim.control_dt_s
         self.model: Any = model

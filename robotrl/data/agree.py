@@ -23,7 +23,7 @@ from robotrl.errors import ConfigError
 from robotrl.spec import Spec, is_picture
 from robotrl.spec.given import misfit as misfit_of_array
 from robotrl.spec.given import other_word
-from robotrl.transforms import Affine, Clip, Transform, TransformGroup
+from robotrl.transforms import Affine, Transform, TransformGroup
 
 RATE = 1e-6
 """Rates that differ by less, as a share, are the same."""
@@ -114,7 +114,7 @@ def check_reach(dataset: Dataset, transforms: TransformGroup, action_spec: Spec,
         if isinstance(transform, Affine):
             ends = np.stack([low * a + b, high * a + b])
             low, high = ends.min(axis=0), ends.max(axis=0)
-        elif isinstance(transform, Clip):
+        else:
             low, high = np.clip(low, a, b), np.clip(high, a, b)
     recorded = dataset.frames(ACTION).reshape(dataset.num_frames, -1)
     recorded = np.clip(recorded, np.asarray(action_spec.low, np.float32), np.asarray(action_spec.high, np.float32))
