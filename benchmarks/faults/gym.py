@@ -77,7 +77,7 @@ class Idle:
     def __init__(self, sim: Any) -> None:
         self._action = torch.zeros(sim.num_envs, *sim.action_spec.shape)
 
-    def act(self, obs: Any, started: Any) -> torch.Tensor:
+    def act(self, obs: Any, turn: Any) -> torch.Tensor:
         """The same action always."""
         return self._action
 

@@ -41,11 +41,12 @@ def factory(argument: str) -> Callable[[int], RobotSim]:
     name, _, attribute = argument.partition(":")
     module = user_module(name, f"robot sim {argument!r}")
     found: Any = getattr(module, attribute, None)
-    if not callable(found):
-        close = nearest(attribute, [known for known in vars(module) if not known.startswith("_")])
-        hint = f"did you mean '{name}:{close}'? " if close else ""
-        raise ConfigError(
-            f"robot sim {argument!r}: {name} has no function {attribute!r}: {hint}expected one that takes a seed and"
-            " returns a RobotSim"
-        )
-    return found
+    if callable(found):
+        makes: Any = found
+        return makes
+    close = nearest(attribute, [known for known in vars(module) if not known.startswith("_")])
+    hint = f"did you mean '{name}:{close}'? " if close else ""
+    raise ConfigError(
+        f"robot sim {argument!r}: {name} has no function {attribute!r}: {hint}expected one that takes a seed and"
+        " returns a RobotSim"
+    )

@@ -93,13 +93,8 @@ def make(
     for name, value, highest in (("control_dt_s", control_dt_s, 3600.0), ("action_bound", action_bound, 1e30)):
         if value is not None:
             check_number(name, value, 1e-6, highest)
-    flags: tuple[tuple[str, Any], ...] = (
-        ("end_at_success", end_at_success),
-        ("camera", False if camera is None else camera),
-    )
-    for name, value in flags:
-        if not isinstance(value, bool):
-            raise out_of_range(name, value, "true or false")
+    _check_flag("end_at_success", end_at_success)
+    _check_flag("camera", camera is not None and camera)
     if actions not in ACTIONS:
         raise unknown("actions", str(actions), ACTIONS)
     if reward not in REWARDS:
@@ -129,6 +124,11 @@ def make(
         return _make_vector(asked)
     recipe = Recipe(env_id, given, wrappings(wrapper), telling_of(instruction, vocabulary, longest), signal.keys)
     return _make_singles(asked, recipe, vectorization, processes, camera, end_at_success)
+
+
+def _check_flag(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise out_of_range(name, value, "true or false")
 
 
 class _Asked(NamedTuple):
