@@ -232,7 +232,7 @@ def run_episodes(
     tape: list[tuple[dict[str, NDArray[np.float32]], NDArray[np.float32], NDArray[np.float32]]] = []
     begin = np.zeros(n, np.int64)
     step_index = 0
-    with track(len(wanted), description, "episode") as progress:
+    with track(len(wanted), description, "episode", at_once=n) as progress:
         while len(found) < len(wanted):
             if on_step is not None:
                 on_step(step_index)

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 if TYPE_CHECKING:
     from rich.progress import Progress, ProgressColumn, TaskID
@@ -40,16 +40,17 @@ class Pace:
     Args:
         total: how many units there will be; None where nobody knows.
         done: how many of them are done already.
+        at_once: how many are worked on side by side, so that the first of them end together and late.
         clock: seconds.
     """
 
-    def __init__(self, total: float | None, done: float = 0.0, clock: Clock = time.monotonic) -> None:
+    def __init__(self, total: float | None, done: float = 0.0, at_once: int = 1, clock: Clock = time.monotonic) -> None:
         self.total, self.done = total, done
         self._clock, self._began = clock, clock()
         self._waited_s = 0.0
         self._first: tuple[float, float] | None = None
         """Units done after the first count, and when that was, less what was waited for until then."""
-        self._begun_with = done
+        self._begun_with, self._at_once = done, at_once
         self._last_s = 0.0
 
     @property
@@ -73,7 +74,12 @@ class Pace:
         if self.total is None or self._first is None or self.done >= self.total:
             return None
         first_done, first_s = self._first
-        if self.done > first_done:
+        if self._at_once > 1:
+            since_begun = self.done - self._begun_with
+            if since_begun < self._at_once:
+                return None
+            unit_s = self._last_s / since_begun
+        elif self.done > first_done:
             unit_s = (self._last_s - first_s) / (self.done - first_done)
         elif first_s < FIRST_LINE_S:
             # a short one is mostly what happens once
@@ -112,7 +118,13 @@ def show_notice(text: str) -> bool:
 
 @contextmanager
 def track(
-    total: float | None, description: str, unit: str = "it", *, done: float = 0.0, may_end_early: bool = False
+    total: float | None,
+    description: str,
+    unit: str = "it",
+    *,
+    done: float = 0.0,
+    at_once: int = 1,
+    may_end_early: bool = False,
 ) -> Generator[Bar]:
     """Show progress while the block runs.
 
@@ -121,9 +133,10 @@ def track(
         description: what is being done, e.g. "collecting demonstrations".
         unit: what is counted, e.g. "episodes".
         done: how many of them were done before, e.g. by a run that is taken up.
+        at_once: how many are worked on side by side, e.g. the episodes of all envs.
         may_end_early: whether the block may end before all are done; then the time left is said to be the most.
     """
-    pace = Pace(total, done)
+    pace = Pace(total, done, at_once)
     _Shown.paces.append(pace)
     try:
         if sys.stderr.isatty():
@@ -192,7 +205,13 @@ def _counting(lines: PlainLines, what: str) -> Generator[None]:
 @contextmanager
 def _bar(pace: Pace, description: str, unit: str, may_end_early: bool) -> Generator[_Rich]:
     outer = _Shown.display
-    fields = {"total": pace.total, "completed": pace.done, "note": "", "pace": pace, "most": may_end_early}
+    fields: dict[str, Any] = {
+        "total": pace.total,
+        "completed": pace.done,
+        "note": "",
+        "pace": pace,
+        "most": may_end_early,
+    }
     count = _count(pace.done, pace.total, unit)
     if outer is not None:
         # two displays would write over each other

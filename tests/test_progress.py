@@ -149,6 +149,16 @@ def test_what_was_waited_for_is_passed_but_in_no_estimate(capsys):
     assert "learning: 1/10 rounds, 0:49 passed\n" in capsys.readouterr().err
 
 
+def test_what_is_worked_on_side_by_side_has_no_pace_before_all_of_it_is_done():
+    now = 0.0
+    pace = Pace(256, at_once=64, clock=lambda: now)
+    now = 60.0
+    pace.count(1)
+    assert pace.left_s() is None
+    pace.count(63)
+    assert pace.left_s() == pytest.approx(180.0)
+
+
 def test_what_may_end_early_says_by_when_it_ends_at_the_latest(capsys):
     said_by([1.0] * 6, total=100, most=True)
     assert "5/100 rounds, 0:05 passed, ends within 1:35" in capsys.readouterr().err

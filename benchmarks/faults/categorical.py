@@ -152,7 +152,8 @@ def _spoilt_scores(rng: Rng, folder: Path) -> Outcome:
     del folder
     policy = _policy(rng)
     with torch.no_grad():
-        policy.net.layers[-1].bias[int(rng.integers(sum(policy.choices)))] = NO_NUMBERS[int(rng.integers(2))]
+        last: Any = policy.net.layers[-1]
+        last.bias[int(rng.integers(sum(policy.choices)))] = NO_NUMBERS[int(rng.integers(2))]
     obs = {"state": torch.randn(2, 3)}
     way = int(rng.integers(3))
     if way == 0:
@@ -228,7 +229,8 @@ def _bundle() -> Path:
     spec = Spec((2,), ("gear", "lamp"), ("1",) * 2, (0.0, 0.0), (3.0, 1.0), choices=(4, 2))
     policy = CategoricalCfg(hidden=(8,)).build(OBSERVED, spec, TransformGroup())
     with torch.no_grad():
-        policy.net.layers[-1].weight *= 30
+        last: Any = policy.net.layers[-1]
+        last.weight *= 30
     path = Path(tempfile.mkdtemp(prefix="robotrl-faults-")) / "bundle"
     draw = np.random.default_rng(0)
     observations = {"state": draw.normal(size=(ROWS, 3)).astype(np.float32)}

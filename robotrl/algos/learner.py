@@ -19,7 +19,6 @@ from robotrl.config import ActorCfg
 from robotrl.devices import CPU
 from robotrl.spec import Cache, VecSim
 
-
 USED = 0.25
 """Part of its budget that a run uses which ends where it is good enough: as a rule a small one."""
 
