@@ -228,7 +228,8 @@ def test_overrides_of_a_preset(outsider):
 def test_a_wrong_override_is_one_line(outsider, arguments, expected):
     done = robotrl("train", "out-plain", *arguments, environment=outsider)
     assert done.returncode == 2
-    assert done.stderr == f"error: {expected}; see robotrl train out-plain --help\n"
+    said = ["robotrl train out-plain: loading", f"error: {expected}; see robotrl train out-plain --help"]
+    assert done.stderr.splitlines() == said
 
 
 def test_help_of_a_preset_lists_its_fields(outsider):
