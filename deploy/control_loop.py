@@ -39,7 +39,7 @@ _SETTLE_S = 0.1
 class _Inference(NamedTuple):
     """An inference that is going on, as the caller sees it."""
 
-    index: int
+    tick: int
     stamp_ns: int
     """When its observation was taken."""
 
@@ -169,7 +169,7 @@ class ControlLoop:
                 return
             if self._answer(index, now, Reason.ACTION_LATE) == Mode.DAMP:
                 self._ended = True
-                taken_s = (now - self._start - going.index * self.period_ns) * 1e-9
+                taken_s = (now - self._start - going.tick * self.period_ns) * 1e-9
                 raise RobotFault(
                     f"robot {self.process.robot!r} {self._where(index)}: an inference has not ended after "
                     f"{taken_s:.3f} s; held, then damped"

@@ -57,6 +57,8 @@ class GraphSession:
         self._file = manifest.graphs.policy
         self._options = ort.RunOptions()
         self._options.log_severity_level = 4
+        # onnxruntime asks for this at each run, and takes half as long as a small policy to find that it is not there
+        self._options.add_run_config_entry("gpu_graph_id", "-1")
         self._binding = self._session.io_binding()
         for name, array in self.inputs.items():
             self._binding.bind_input(name, "cpu", 0, np.float32, array.shape, array.ctypes.data)

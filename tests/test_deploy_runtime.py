@@ -178,7 +178,6 @@ NO_TORCH = textwrap.dedent(
     from robotrl.deploy.replay import replay
     from robotrl.deploy.robots import driver, sim_robot
     from robotrl.deploy.runtime import Controller
-from robotrl.deploy.session import InferenceError
 
     controller = Controller.load(sys.argv[1])
     obs = {"state": np.zeros(4, np.float32), "touch": np.zeros(1, np.float32)}

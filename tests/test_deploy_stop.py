@@ -192,7 +192,7 @@ def test_reports_and_logs_are_made_with_their_folder_and_replaced(
     # but never one by the other
     capsys.readouterr()
     arguments[-1], arguments[-3] = arguments[-3], arguments[-1]
-    refused(arguments, capsys, "exists and is no control report: expected a new name")
+    refused(arguments, capsys, "exists and is no control log: expected a new name")
 
 
 @pytest.mark.parametrize("option", ["--log", "--json"])
