@@ -436,8 +436,14 @@ def _setup(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None, run_path: Path
         may_stop=cfg.stop_at_success is not None or cfg.stop_at_return is not None,
         resumed=state is not None,
         accept_data=cfg.accept_data,
-        run=str(run_path.resolve()),
+        run=_name(run_path),
     )
+
+
+def _name(run_path: Path) -> str:
+    """What tells this run from any other, one that was here before it included: where it is, and since when."""
+    config = run_path / "config.json"
+    return f"{run_path.resolve()} of {config.stat().st_mtime_ns}" if config.is_file() else ""
 
 
 def _evaluate(cfg: TrainCfg[Any, Any], run: Run, learner: Learner, sim: VecSim, iteration: int) -> EvalResult:

@@ -23,9 +23,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from replay_kit import Reference, Row
+from walk_sim import Walk
 
 import robotrl.data.replay_ring as ring_module
-from robotrl.data.replay import Prioritised, Replay
+from robotrl.algos.experience import Memory
+from robotrl.data.replay import Prioritised, Replay, StepRecord
 from robotrl.data.replay_storage import CUT, FINAL
 from robotrl.errors import ConfigError, DataError, RobotrlError
 
@@ -465,3 +467,23 @@ def test_priorities_of_steps_that_are_forgotten_are_not_those_of_the_next(tmp_pa
     kit.walk(replay, 6, seed=2)
     got = sampler.sample(64, 1, 0.9, torch.Generator().manual_seed(0))
     assert set(got.starts.tolist()) == set(replay.indices(1).tolist()) and (got.weight == 1).all()
+
+
+def test_a_run_takes_up_its_own_replay_and_no_other(tmp_path: Path) -> None:
+    """Of a run that was killed before any of its checkpoints told of the replay."""
+    sim, path = Walk(2), tmp_path / "replay"
+    memory = Memory(sim, 40, str(path), "this run")
+    no = torch.zeros(2, dtype=torch.bool)
+    step = StepRecord(sim.reset(), torch.zeros(2, 1), torch.zeros(2), no, no, {}, torch.zeros(0, dtype=torch.int64))
+    for _ in range(5):
+        memory.replay.add(step)
+    directory = memory.replay._directory
+    assert directory is not None
+    directory.close()
+    for other in ("", "that run"):
+        with pytest.raises(ConfigError, match="exists: expected a new directory"):
+            _ = Memory(sim, 40, str(path), other).replay
+    again = Memory(sim, 40, str(path), "this run").replay
+    assert len(again) == 0
+    again.add(step)
+    assert len(again) == 2

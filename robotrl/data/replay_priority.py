@@ -69,8 +69,9 @@ class SumTree:
 class Prioritised:
     """Start steps drawn in proportion to priority**alpha, one from each of `batch` equal parts of the whole.
 
-    A step that is new has the largest priority so far, and so has every step once the replay has forgotten some. Weights are (1 / P(i))**beta, divided by the largest of the
-    minibatch (the number of steps in the formula's 1 / (n P(i)) cancels there).
+    A step that is new has the largest priority so far, and so has every step once the replay has forgotten some.
+    Weights are (1 / P(i))**beta, divided by the largest of the minibatch (the number of steps in the formula's
+    1 / (n P(i)) cancels there).
 
     Args:
         replay: to sample from.
