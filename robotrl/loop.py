@@ -304,7 +304,7 @@ def _distinct(ids: Sequence[int] | NDArray[np.int64]) -> list[int]:
         except TypeError:
             raise ConfigError(f"ids[{place}] is {i!r}: expected a whole number") from None
         if wanted[-1] < 0:
-            raise ConfigError(f"ids[{place}] is {i}: expected 0 or more")
+            raise ConfigError(f"state id {i} is out of range: expected 0 or more")
     if not wanted or len(set(wanted)) != len(wanted):
         raise ConfigError(
             f"ids has {len(wanted)} entries, {len(set(wanted))} of them distinct: expected 1 or more, each once"

@@ -22,7 +22,7 @@ from robotrl.data.demos import collect_demos
 from robotrl.data.reader import read_dataset
 from robotrl.data.writer import DatasetWriter
 from robotrl.errors import CapabilityError, ConfigError, DataError
-from robotrl.loop import ExpertActor, Turn, run_episodes
+from robotrl.loop import Turn, run_episodes
 from robotrl.registry import make_sim
 from robotrl.rewards.calibration import choose_threshold, held, just_before, peaks, rates
 from robotrl.rewards.labels import Labelled, join, label_dataset, label_episodes, replay, split
@@ -498,13 +498,13 @@ def test_a_classifier_rewards_the_experts_successes(trained):
     found = trained[1]
     sim = make_sim(PEG, num_envs=16, seed=4)
     wrapped = with_reward(sim, SuccessReward(found, sim), end_at=1.0)
-    actor = ExpertActor(wrapped.make_expert())
+    actor = wrapped.make_expert()
     started = torch.ones(16, dtype=torch.bool)
-    obs = wrapped.reset(seed=4)
+    wrapped.reset(seed=4)
     truth = said = both = 0
     for _ in range(120):
-        step = wrapped.step(actor.act(obs, started))
-        started, obs = step.terminated | step.truncated, step.obs
+        step = wrapped.step(actor.act(started))
+        started = step.terminated | step.truncated
         truth += int(step.info["success"].sum())
         said += int(step.reward.sum())
         both += int((step.reward * step.info["success"]).sum())

@@ -79,8 +79,8 @@ def other_starts_beside(rng: Rng, folder: Path) -> Outcome:
     fewer = ids[: int(rng.integers(1, STARTS))]
     some, every = (evaluate(policy, _sim(3), ids=listed, mode=mode, seed=3) for listed in (fewer, ids))
     kept = len(fewer)
-    cut: Any = (column[:kept] for column in every[:4])
-    return _same(some, EvalResult(*cut, every.rate))
+    cut = {name: getattr(every, name)[:kept] for name in ("ids", "success", "length", "returns")}
+    return _same(some, every._replace(**cut))
 
 
 def sim_used_before(rng: Rng, folder: Path) -> Outcome:
