@@ -212,14 +212,14 @@ def known_results(quickstart) -> dict:
 
 def test_the_quickstart_table_is_put_together_from_its_cells(tmp_path, capsys):
     quickstart = load("quickstart")
-    results = known_results(quickstart)
+    results = {key: value for key, value in known_results(quickstart).items() if value["seed"] < 5}
     assert len(results) == 15
     path = tmp_path / "quickstart.json"
     figures = {key: figure.to_json() for key, figure in quickstart.aggregate(list(results.values())).items()}
     document = runner.document("quickstart", {}, "robotrl bench quickstart", False, {}, results)
     path.write_text(json.dumps(document))
     assert runner.main("quickstart", path, cells="none", work=tmp_path / "work") == 0
-    assert "15 of 15 cells done" in capsys.readouterr().out
+    assert "15 of 20 cells done" in capsys.readouterr().out
     written = json.loads(path.read_text())
     assert written["figures"] == figures and set(written["cells"]) == set(results)
     assert figures["finetuned_success"]["value"] == pytest.approx(0.97)
@@ -242,11 +242,11 @@ def test_a_table_with_gaps_is_shown_with_gaps(tmp_path, capsys):
     path.write_text(json.dumps(runner.document("quickstart", {}, "c", False, {}, results)))
     assert runner.main("quickstart", path, cells="none", work=tmp_path / "work") == 0
     said = capsys.readouterr().out
-    assert "2 of 15 cells done" in said and "quickstart--mujoco-peg-insert--1" in said
+    assert "2 of 20 cells done" in said and "quickstart--mujoco-peg-insert--1" in said
     written = json.loads(path.read_text())
     assert "finetuned_success" not in written["figures"]
     assert written["figures"]["clone_converged_success"]["runs"] == 1
     assert "| 1 |  |  | 51.0 %" in quickstart.table(written)
     empty = tmp_path / "empty.json"
     assert runner.main("quickstart", empty, cells="none", work=tmp_path / "work") == 0
-    assert not empty.exists() and "0 of 15 cells done" in capsys.readouterr().out
+    assert not empty.exists() and "0 of 20 cells done" in capsys.readouterr().out
