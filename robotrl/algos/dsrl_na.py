@@ -27,11 +27,13 @@ from robotrl.algos.engine import Context, Engine, EngineMode, Group, LossModule,
 from robotrl.algos.learner import Setup, SimLearner
 from robotrl.algos.off_policy import Unit, demonstrations, detached
 from robotrl.algos.rows import part
+from robotrl.data.agree import check_reach
 from robotrl.data.replay import Replay
 from robotrl.data.replay_samplers import Mixed, Sampler, Uniform
 from robotrl.errors import ConfigError, check_at_least, out_of_range
 from robotrl.fn.backup import bootstrap, ensemble_mse, soft_actor, soft_value, temperature_loss
 from robotrl.policies.q import smallest
+from robotrl.policies.reach import reach_of
 from robotrl.policies.steered import SteeredPolicy
 
 LEARN, DISTILL = "learn", "distill"
@@ -275,6 +277,7 @@ class DsrlNaLearner(SimLearner):
             raise ConfigError(f"dataset is not given: algo.demo_share is {self.cfg.demo_share}, which needs one")
         sim, layout = self._steering.sim, self._steering.replay.layout
         dataset = read_for(setup, self.cfg.dataset_keys, layout.observation_spec, sim)
+        check_reach(dataset, self.policy.transforms, layout.action_spec, reach_of(self.policy.base))
         return demonstrations(
             dataset, layout.observation_spec, layout.action_spec, sim.control_dt_s, layout.extras, accept=True
         )

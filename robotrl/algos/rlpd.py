@@ -34,11 +34,13 @@ from robotrl.algos.off_policy import (
 from robotrl.algos.rows import means, part, run_updates
 from robotrl.algos.sac import groups, squashed
 from robotrl.checkpoint import generator_state, set_generator_state
+from robotrl.data.agree import check_reach
 from robotrl.data.replay import Mixed, Sampler, Uniform
 from robotrl.errors import ConfigError, out_of_range
 from robotrl.fn.backup import bootstrap, ensemble_mse, soft_actor, temperature_loss
 from robotrl.policies.nets import Activation
 from robotrl.policies.q import QEnsemble, average, draw_members, smallest_of
+from robotrl.policies.reach import reach_of
 from robotrl.policies.squashed import SquashedPolicy
 
 CRITIC, BOTH = "critic", "both"
@@ -188,6 +190,7 @@ class RlpdLearner(SimLearner):
         self._demos = demonstrations(dataset, sim.observation_spec, sim.action_spec, sim.control_dt_s, accept=True)
         self._made = Made(setup, sim, cfg.normalise_obs)
         self.policy: Any = squashed(self._made.policy, "RLPD")
+        check_reach(dataset, self.policy.transforms, sim.action_spec, reach_of(self.policy))
         self._made.measure(self._demos)
         critic = critics_of(self.policy, cfg)
         self._loss = RlpdLoss(self.policy, critic, cfg).to(setup.device)
