@@ -19,7 +19,7 @@ import time
 import traceback
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +131,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 @contextlib.contextmanager
-def _alarm(seconds: float) -> Iterator[None]:
+def _alarm(seconds: float) -> Generator[None]:
     def ring(number: int, frame: object) -> None:
         raise Hangs
 

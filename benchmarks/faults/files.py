@@ -91,12 +91,6 @@ def _vocabulary(folder: Path) -> Any:
     return lexicon_of(None, f"@{folder / 'words.txt'}", None)
 
 
-def _claimed(folder: Path) -> None:
-    from robotrl.quickstart import _claim  # pyright: ignore[reportPrivateUsage]
-
-    _claim(folder, 0)
-
-
 @cache
 def _map() -> Path:
     path = sound.place() / "map"

@@ -13,7 +13,7 @@ import os
 import re
 import resource
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
@@ -560,7 +560,7 @@ def _memory(rng: Rng, folder: Path) -> Outcome:
 
 
 @contextlib.contextmanager
-def _little_memory(more: int) -> Iterator[None]:
+def _little_memory(more: int) -> Generator[None]:
     """Let the process have so many bytes more than it has now."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)

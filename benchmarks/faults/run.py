@@ -112,7 +112,8 @@ def _pointer_changed(rng: Rng, folder: Path) -> Outcome:
     file.unlink(missing_ok=True)
     file.write_bytes(MUTATIONS[int(rng.integers(len(MUTATIONS)))](rng, before or b"{}"))
     outcome = heard(lambda: resumed(run), Outcome.CORRECTED)
-    same = Run.open(run).latest().step == Run.open(sound.run()).latest().step
+    newest, wanted = (Run.open(path).latest() for path in (run, sound.run()))
+    same = newest is not None and wanted is not None and newest.step == wanted.step
     return outcome if same else Outcome.SILENT
 
 
@@ -323,7 +324,7 @@ def _sim_raises(where: str) -> Any:
 
     def attempt(rng: Rng, folder: Path) -> Outcome:
         name = f"faulty_{where}_{rng.integers(10**12)}"
-        parts = dict.fromkeys(("make", "reset", "step", "top"), "pass")
+        parts: dict[str, str] = dict.fromkeys(("make", "reset", "step", "top"), "pass")
         parts[where] = RAISED[int(rng.integers(len(RAISED)))]
         (folder / f"{name}.py").write_text(MODULE.format(name=name, **parts))
         preset = _gym_preset()
