@@ -141,10 +141,11 @@ def read_plain(path: Path, what: str, largest: int = LARGEST) -> bytes:
         OSError: it does not exist, or cannot be read.
     """
     with open_plain(path, what) as file:
-        data = file.read(largest + 1)
-    if len(data) > largest:
-        raise DataError(f"{what} has more than {largest:,} bytes: expected no more")
-    return data
+        size = os.fstat(file.fileno()).st_size
+        if size > largest:
+            raise DataError(f"{what} has more than {largest:,} bytes: expected no more")
+        # a read of so many bytes reserves them at once
+        return file.read(size)
 
 
 def kind_of_file(mode: int) -> str:

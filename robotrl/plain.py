@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from robotrl.errors import ConfigError, short
+from robotrl.errors import ConfigError, nearest, short
 
 LARGEST_INT = 2**63 - 1
 """What arrays and other programs can hold."""
@@ -47,7 +47,10 @@ def check_type(field: str, value: Any, hint: Any) -> None:
         ConfigError: the field, its value and what was expected.
     """
     if not _fits(hint, value):
-        raise ConfigError(f"{field} is {short(repr(value))}: expected {_named(hint)}")
+        choices = [option for option in get_args(hint) if isinstance(option, str)]
+        close = nearest(value, choices) if isinstance(value, str) else None
+        meant = f"did you mean {close!r}? " if close else ""
+        raise ConfigError(f"{field} is {short(repr(value))}: {meant}expected {_named(hint)}")
 
 
 def _fits(hint: Any, value: Any) -> bool:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib.metadata import entry_points
 from types import SimpleNamespace
 from typing import Any, NamedTuple, get_type_hints
 
-from robotrl.errors import ConfigError, check_at_least, out_of_range, short, unknown
+from robotrl.errors import ConfigError, RobotrlError, check_at_least, out_of_range, short, unknown
 from robotrl.plain import check_type
 
 
@@ -258,6 +258,11 @@ def _hints(factory: Any, names: Iterable[str]) -> dict[str, Any]:
     return found
 
 
+def _check_types(factory: Any, options: Mapping[str, Any]) -> None:
+    for option, hint in _hints(factory, options).items():
+        check_type(option, options[option], hint)
+
+
 MOST_ENVS = 1 << 20
 """Of one sim. More would ask for memory that no machine has, which systems that promise it would kill for."""
 
@@ -285,9 +290,20 @@ def make_sim(name: str, num_envs: int = 64, seed: int = 0, **options: Any) -> An
             raise ConfigError(
                 f"option {short(repr(option))} of sim {name!r} is unknown: {hint}known: {', '.join(known)}"
             )
-    for option, hint in _hints(factory, options).items():
-        check_type(option, options[option], hint)
-    return factory(num_envs, seed, **options)
+    try:
+        sim = factory(num_envs, seed, **options)
+    except RobotrlError:  # in the sim's own words, which know more than a type
+        raise
+    except Exception:
+        # a value of another type may fail anywhere
+        _check_types(factory, options)
+        raise
+    try:
+        _check_types(factory, options)
+    except ConfigError:
+        sim.close()
+        raise
+    return sim
 
 
 def options_of(name: str) -> list[str]:

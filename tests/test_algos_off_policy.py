@@ -305,7 +305,7 @@ def test_a_replay_that_is_gone_or_another_is_refused(tmp_path: Path):
         ("critic_lr", math.nan, "above 0"),
         ("grad_norm", 0.0, "above 0, or none"),
         ("update_ratio", -1.0, "above 0"),
-        ("engine", "fast", "known: compiled, eager"),
+        ("engine", "fast", "known: auto, compiled, eager"),
     ],
 )
 def test_settings_out_of_range_are_refused(field, value, expected):

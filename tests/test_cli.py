@@ -194,7 +194,7 @@ def test_ctrl_c_ends_with_130(outsider):
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert said == "interrupted\n"
+    assert said == "robotrl train out-interrupted: loading\ninterrupted\n"
 
 
 def test_a_reader_that_leaves_is_no_fault():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import subprocess
 import sys
 import textwrap
@@ -177,10 +178,14 @@ def test_the_bytes_do_not_depend_on_how_many_processors_there_are():
         from video_kit import scene
         print(hashlib.sha256(encode(scene(2, 9, 48, 40), 20, ENCODINGS["video"])).hexdigest())
     """)
-    here = Path(__file__).parent
+    path = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
     told = [
         subprocess.run(
-            [sys.executable, "-c", program, count], cwd=here, capture_output=True, text=True, check=True
+            [sys.executable, "-c", program, count],
+            env={**os.environ, "PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout
         for count in ("1", "2")
     ]

@@ -155,7 +155,7 @@ def test_the_command_stores_what_it_read(
     shown = capsys.readouterr().out
     assert kind in shown and "unverified" in shown
     assert main(command) == 2
-    assert "expected a directory that does not exist yet" in capsys.readouterr().err
+    assert "expected the name of a new directory" in capsys.readouterr().err
     shutil.rmtree(out)
     theirs = write_foreign(
         tmp_path / "recorded", read_dataset(demos), {"images.top": "image_flat_near", "state": "state"}

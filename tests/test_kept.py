@@ -179,7 +179,7 @@ def test_a_run_keeps_what_its_config_says(tmp_path: Path) -> None:
     run = train(replace(base, lora=ELSEWHERE, cache="sight"), tmp_path / "run")
     assert '"cache": "sight"' in (run / "config.json").read_text()
     for changes, error, message in (
-        ({"cache": "eyes"}, ConfigError, "cache 'eyes' is unknown: .*sight"),
+        ({"cache": "eyes"}, ConfigError, "cache is 'eyes': expected .*'sight'"),
         ({"cache": "sight", "init_from": None}, ConfigError, "cache is 'sight' and init_from is not given"),
         ({"cache": "sight"}, ConfigError, "cache is 'sight', and what would be kept learns"),
         (

@@ -15,6 +15,8 @@ BINS = 20
 """About so many, of a round width."""
 ALIKE = 1e-6
 """Values whose spread is smaller than this part of them are one value: labels have six digits."""
+SMALLEST = 1e-300
+"""Numbers all of which are nearer to zero count as zero."""
 HEIGHT = 210
 LEFT, RIGHT, TOP, BOTTOM = 40, 14, 30, 44
 """Room around the bars, for the axes and their labels."""
@@ -52,6 +54,9 @@ def bins_of(values: NDArray[np.float64], whole: bool) -> Bins:
     """
     low, high = float(values.min()), float(values.max())
     size = max(abs(low), abs(high))
+    if size < SMALLEST:
+        # numbers of so few digits cannot be told apart
+        low = high = size = 0.0
     span = high - low
     if span <= ALIKE * size:
         # a bin around what is one value: as wide as what is told apart at its size
