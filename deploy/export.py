@@ -306,7 +306,19 @@ def _to_onnx(policy: HasDeploy) -> bytes:
         )
     if program is None:
         raise CapabilityError(f"policy {type(policy).__name__}: torch's ONNX exporter returned nothing")
-    return program.model_proto.SerializeToString()
+    model = program.model_proto
+    _forget_sources(model)
+    return model.SerializeToString()
+
+
+def _forget_sources(model: Any) -> None:
+    """Take out where nodes come from: names and lines of files of this machine are nobody's business on another."""
+    del model.metadata_props[:]
+    for part in (model.graph, *model.functions):
+        del part.metadata_props[:]
+        for found in (*part.node, *part.value_info):
+            del found.metadata_props[:]
+            found.doc_string = ""
 
 
 def _parity(

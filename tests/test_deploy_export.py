@@ -35,6 +35,13 @@ def test_parity_is_reported_and_stored(tmp_path_factory: pytest.TempPathFactory)
     assert manifest.training.policy == "TinyFlow"
 
 
+def test_a_bundle_names_no_file_of_the_machine_that_made_it(tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = kit.made("flow", tmp_path_factory.getbasetemp())[0]
+    for file in path.iterdir():
+        held = file.read_bytes()
+        assert b"site-packages" not in held and str(Path(__file__).parents[1]).encode() not in held, file.name
+
+
 def test_the_golden_ticks_hold_the_edges(tmp_path_factory: pytest.TempPathFactory) -> None:
     golden = open_bundle(kit.made("flow", tmp_path_factory.getbasetemp())[0]).golden
     state = golden.observations["state"]
