@@ -69,15 +69,18 @@ def digest_of(kind: InputKind, path: str) -> str:
     Raises:
         RobotrlError: it is not there or cannot be read.
     """
-    return _DIGESTS[kind](path)
+    try:
+        return _DIGESTS[kind](path)
+    except OSError as error:  # a name that is too long, a folder that may not be read
+        raise DataError(f"{kind} {short(path)} cannot be read: {error.strerror}") from error
 
 
 def _noted(one: Input) -> Digest:
-    if one.kind != "module" and not Path(one.path).exists():
-        return Digest(one, None)
     try:
+        if one.kind != "module" and not Path(one.path).exists():
+            return Digest(one, None)
         return Digest(one, digest_of(one.kind, one.path))
-    except RobotrlError as error:
+    except (RobotrlError, OSError) as error:
         return Digest(one, None, short(" ".join(str(error).split()), 200))
 
 

@@ -172,7 +172,8 @@ def _damaged(rng: Rng, line: bytes) -> bytes:
         lambda: line[:9] + bytes([int(rng.integers(128, 256))]) + line[9:],
         lambda: line.replace(b'"wall_s"', b'"walls"'),
         lambda: line.replace(b'"loss": ', b'"loss": [') + b"",
-        lambda: line.replace(b'"step": ', b'"step": -'),
+        # of step 0, a sign alone would change nothing
+        lambda: line.replace(b'"step": ', b'"step": -1'),
         lambda: b"\x00" * (len(line) - 1) + b"\n",
         lambda: b"[" * int(rng.integers(200, 5000)) + b"\n",
         lambda: line[:-2] + b', "x": NaN}\n',
