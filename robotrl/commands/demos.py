@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import tyro
 
 from robotrl.commands.outputs import fresh_folder
-from robotrl.commands.parsing import at_least, parse
+from robotrl.commands.parsing import at_least, check_seed, parse
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
     """Run the command."""
     args = parse(Args, "robotrl demos", argv)
     at_least("--episodes", args.episodes, 1)
-    at_least("--seed", args.seed, 0)
+    check_seed(args.seed)
     from robotrl import config as configs
     from robotrl.registry import SIMS
 

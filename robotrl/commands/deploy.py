@@ -10,7 +10,7 @@ from typing import Annotated
 
 import tyro
 
-from robotrl.commands.parsing import at_least, parse
+from robotrl.commands.parsing import at_least, check_seed, parse
 from robotrl.errors import ConfigError
 
 
@@ -38,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
     """Run the command."""
     args = parse(Args, "robotrl deploy", argv)
     at_least("--episodes", args.episodes, 1)
-    at_least("--seed", args.seed, 0)
+    check_seed(args.seed)
     from robotrl.deploy.signals import Stopped, ended_by_signals
 
     with ended_by_signals():

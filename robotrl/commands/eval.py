@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from robotrl.commands.outputs import writable
-from robotrl.commands.parsing import at_least, parse
+from robotrl.commands.parsing import at_least, check_seed, parse
 from robotrl.errors import ConfigError
 from robotrl.spec import Split
 
@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
     """Run the command."""
     args = parse(Args, "robotrl eval", argv)
     at_least("--episodes", args.episodes, 1)
-    at_least("--seed", args.seed, 0)
+    check_seed(args.seed)
     at_least("--num-envs", args.num_envs, 1)
     at_least("--replays", args.replays, 0)
     from robotrl.inspection import kind_of

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from robotrl.errors import ConfigError, nearest, out_of_range
+from robotrl.plain import LARGEST_INT
 
 T = TypeVar("T")
 
@@ -104,3 +105,14 @@ def at_least(option: str, value: float, low: float) -> None:
     """
     if not value >= low:
         raise out_of_range(option, value, f"{low} or more")
+
+
+def check_seed(seed: int) -> None:
+    """Refuse a `--seed` that random streams would take for another one.
+
+    Raises:
+        ConfigError: it is negative, or has more than 63 bits.
+    """
+    at_least("--seed", seed, 0)
+    if seed > LARGEST_INT:
+        raise out_of_range("--seed", seed, f"{LARGEST_INT} or less")

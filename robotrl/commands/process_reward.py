@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import tyro
 
 from robotrl.commands.outputs import fresh_folder, writable
-from robotrl.commands.parsing import at_least, parse
+from robotrl.commands.parsing import check_seed, parse
 from robotrl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def _milestones(argv: Sequence[str]) -> int:
 
 def _process(argv: Sequence[str]) -> int:
     args = parse(ProcessArgs, "robotrl reward process", argv)
-    at_least("--seed", args.seed, 0)
+    check_seed(args.seed)
     if args.reader is not None and args.keys:
         raise ConfigError(
             f"--keys is {' '.join(args.keys)}, and --reader is given: expected none, the policy has its own"

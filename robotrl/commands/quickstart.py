@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from robotrl.commands.outputs import makeable
-from robotrl.commands.parsing import at_least, parse
+from robotrl.commands.parsing import check_seed, parse
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Args:
 def main(argv: Sequence[str]) -> int:
     """Run the command."""
     args = parse(Args, "robotrl quickstart", argv)
-    at_least("--seed", args.seed, 0)
+    check_seed(args.seed)
     makeable("--out", args.out)
     from robotrl.quickstart import run_quickstart
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from robotrl.commands.outputs import fresh_folder
-from robotrl.commands.parsing import at_least, parse
+from robotrl.commands.parsing import check_seed, parse
 from robotrl.errors import unknown
 from robotrl.spec import Split
 
@@ -99,7 +99,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _train(argv: Sequence[str]) -> int:
     args = parse(TrainArgs, "robotrl reward train", argv)
-    at_least("--seed", args.seed, 0)
+    check_seed(args.seed)
     from robotrl.config import sim_options
     from robotrl.registry import SIMS
 
@@ -147,7 +147,7 @@ def _train(argv: Sequence[str]) -> int:
 
 def _check(argv: Sequence[str]) -> int:
     args = parse(CheckArgs, "robotrl reward check", argv)
-    at_least("--seed", args.seed, 0)
+    check_seed(args.seed)
     from robotrl.config import sim_options
     from robotrl.registry import SIMS
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from robotrl.commands.outputs import writable
-from robotrl.commands.parsing import at_least, parse
+from robotrl.commands.parsing import at_least, check_seed, parse
 from robotrl.errors import ConfigError, out_of_range
 from robotrl.spec import Split
 
@@ -124,7 +124,7 @@ def _check(args: Args) -> None:
             raise ConfigError(f"--among is {args.among}: expected --pick beside it, and no --state-id")
         if args.among < args.episodes:
             raise ConfigError(f"--among is {args.among}: expected {args.episodes} or more, as --episodes says")
-    at_least("--seed", args.seed, 0)
+    check_seed(args.seed)
     if (args.path is None) is not args.expert:
         both = "PATH and --expert are both given: expected one of them"
         raise ConfigError(both if args.expert else "missing: PATH of a run, checkpoint or bundle, or --expert")
