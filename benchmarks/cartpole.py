@@ -106,7 +106,7 @@ def main(seed: int, out: Path) -> None:
         "cpu_s": cpu_s,
         "env_steps": read_scalars(run / "scalars.jsonl")[-1]["env_steps"],
         "left_ratio": left_ratio(lines, wall_s),
-        "lines": [[round(line.at_s, 2), line.text] for line in lines],
+        "lines": [[round(line.at_s, 2), line.text.replace(str(out), "OUT")] for line in lines],
     }
     replace_file(out / "result.json", dump_json(result))
 
