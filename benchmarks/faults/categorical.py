@@ -180,7 +180,7 @@ def _other_choices(rng: Rng, folder: Path) -> Outcome:
 
 
 class _Told:
-    """What `check_fit` asks of a sim."""
+    """The part of a sim that `check_fit` reads."""
 
     control_dt_s = PERIOD_S
 

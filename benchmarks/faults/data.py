@@ -71,7 +71,7 @@ def learned(dataset: Dataset, **options: Any) -> Dataset:
 
 
 def same(dataset: Dataset, rows: list[Rows]) -> bool:
-    """Whether what is learned is what was done."""
+    """True where the learned actions are the recorded ones."""
     names = {"observation.state": "state", "observation.eye": "eye", "action": "action"}
     return all(
         np.array_equal(dataset.frames(name), np.concatenate([one[key] for one in rows])) for name, key in names.items()
@@ -79,7 +79,7 @@ def same(dataset: Dataset, rows: list[Rows]) -> bool:
 
 
 def corrected(root: Path, rows: list[Rows], used: Outcome = CORRECTED, **options: Any) -> Outcome:
-    """What becomes of a dataset that can be put right: `used` where what is learned is what was done."""
+    """The outcome of a dataset that can be put right: `used` where the learned actions are the recorded ones."""
     found: list[Dataset] = []
     out = outcome_of(lambda: found.append(learned(read_dataset(root), **options)), used)
     return out if not found or same(found[0], rows) else Outcome.SILENT

@@ -24,7 +24,7 @@ from robotrl.transforms import TransformGroup
 SIM = "mujoco/hopper"
 LIMIT = {"limit_steps": 6}
 STARTS, MOST = 6, 12
-"""How many starts are run, and from how many."""
+"""The number of starts that are run, and of those they are taken from."""
 Rng = np.random.Generator
 
 
@@ -46,7 +46,7 @@ def _ids(rng: Rng) -> list[int]:
 
 
 def _same(found: EvalResult, sound: EvalResult) -> Outcome:
-    """Whether two evaluations agree, start by start."""
+    """True where two evaluations agree, start by start."""
     a, b = np.argsort(found.ids), np.argsort(sound.ids)
     alike = all(
         np.array_equal(getattr(found, name)[a], getattr(sound, name)[b])

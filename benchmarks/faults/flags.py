@@ -1,4 +1,4 @@
-"""What nobody should type: each flag of each command with values that it cannot have, through the command line itself.
+"""Values that nobody should type: each flag of each command with what it cannot have, through the command line.
 
 Nothing is started as a process: `robotrl.cli.main` is called. A refusal is exit code 2 and one line; and what was
 refused has left nothing in the folder that it was to write to.
@@ -118,7 +118,7 @@ class Flag(NamedTuple):
     types: frozenset[Any]
     choices: tuple[str, ...]
     many: bool
-    """Whether it takes any number of values, none included."""
+    """True where it takes any number of values, none included."""
 
 
 def refused(argv: list[str], untouched: Path | None = None, used: Outcome = Outcome.SILENT) -> Outcome:

@@ -83,7 +83,7 @@ class Idle:
 
 
 def played(episodes: int = 2, **options: Any) -> Any:
-    """What an evaluation of a `Given` finds."""
+    """The result of an evaluation of a `Given`."""
     sim = make(**options)
     return evaluate(Idle(sim), sim, episodes=episodes)
 

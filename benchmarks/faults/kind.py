@@ -20,7 +20,7 @@ LONGEST = 600
 
 
 class Outcome(StrEnum):
-    """What became of one faulty input."""
+    """The result of one faulty input."""
 
     REFUSED = "refused"
     """A `RobotrlError` of one line, and nothing of the input was used."""

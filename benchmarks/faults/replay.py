@@ -341,7 +341,7 @@ class Sim:
 
 
 def setup(sim: Sim) -> Setup:
-    """What a policy of the sim is made from."""
+    """The specs and transforms that a policy of the sim is made from."""
     return Setup(lambda: sim, SquashedCfg(horizon=1, hidden=(8,)), None, None, 0)  # pyright: ignore[reportArgumentType]
 
 

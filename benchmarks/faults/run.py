@@ -346,7 +346,7 @@ def _gym_preset() -> Any:
 
 
 def _only_ours(call: Callable[[], object]) -> None:
-    """What the command line turns into one line: errors of ours, and memory that was refused."""
+    """Errors that the command line turns into one line: those of ours, and memory that was refused."""
     from robotrl.cli import USER_CAN_MEND, lacks_memory
 
     try:

@@ -38,7 +38,7 @@ HEIGHT, WIDTH = 24, 32
 
 
 class Hooks(NamedTuple):
-    """What a test makes of the dot's pictures and episodes."""
+    """Pictures and episodes of the dot, for tests."""
 
     drawn: Callable[[int, np.ndarray], Any] = lambda step, picture: picture
     """What `render` gives, of the step's number and the picture."""
