@@ -21,7 +21,7 @@ from typing import NamedTuple
 from robotrl.benchmarks.figures import paired
 from robotrl.benchmarks.machine import machine_info, package_versions
 from robotrl.benchmarks.ppo_worker import Worker
-from robotrl.files import dump_json, replace_file
+from robotrl.files import dump_json, read_json, replace_file
 
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = ("sims", "policies", "deploy", "configs", "benchmarks")
@@ -108,7 +108,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--only", default="", help="units whose bench, method or task holds this text")
     parser.add_argument("--run", type=Path, help="a quickstart's fine-tuned run, for the unit of its evaluations")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, help="results; units that were measured before stay unless measured anew")
     args = parser.parse_args()
     rows = list(ROWS)
     if args.run is not None:
@@ -138,6 +138,9 @@ def main() -> int:
         commit = subprocess.run(
             ["git", "-C", str(ROOT), "rev-parse", args.commit], capture_output=True, text=True, check=True
         ).stdout.strip()
+        known = read_json(args.json, "speed", 1) if args.json.exists() else {"before": commit, "units": {}}
+        if known["before"] != commit:
+            raise SystemExit(f"{args.json} compares with {known['before']}, not {commit}: expected another file")
         text = {
             "schema_version": 1,
             "command": f"python tools/speed_against.py {args.commit} --rounds {args.rounds} --json {args.json.name}",
@@ -145,7 +148,7 @@ def main() -> int:
             "date": time.strftime("%Y-%m-%d", time.gmtime()),
             "machine": machine_info(),
             "versions": package_versions(),
-            "units": found,
+            "units": {**known["units"], **found},
         }
         replace_file(args.json, dump_json(text))
     return 0 if all(result["reached"] for result in found.values()) else 1
