@@ -145,6 +145,8 @@ MISTAKES = [
     (["bench", "quickstrat"], "bench 'quickstrat' is unknown: did you mean 'quickstart'?"),
     (["quickstart", "--seed", "-1"], "--seed is -1: expected 0 or more"),
     (["quickstart", "--sed", "1"], "unknown option --sed: did you mean --seed?"),
+    (["eval", "--num-evns", "3", "RUN"], "unknown option --num-evns: did you mean --num-envs?"),
+    (["eval", "--episdoes=3"], "unknown option --episdoes: did you mean --episodes?"),
     (["train", "peg-insert-rienflow"], "'peg-insert-rienflow' is unknown: did you mean 'peg-insert-reinflow'?"),
     (["train", "--steps", "3"], "expected a preset before '--steps'"),
     (["train", "--resume", "no/such/run"], "run no/such/run does not exist"),

@@ -30,14 +30,33 @@ def parse(make: type[T] | Callable[..., T], command: str, argv: Sequence[str], d
     import tyro
 
     given: dict[str, Any] = {} if default is None else {"default": default}
+
+    def run(args: Sequence[str]) -> T:
+        return tyro.cli(make, prog=command, args=list(args), config=(tyro.conf.FlagCreatePairsOff,), **given)
+
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            return tyro.cli(make, prog=command, args=list(argv), config=(tyro.conf.FlagCreatePairsOff,), **given)
+            return run(argv)
     except SystemExit as stop:
         if stop.code in (0, None):
             raise
-        raise ConfigError(f"{one_line(said.getvalue())}; see {command} --help") from None
+        text = one_line(said.getvalue())
+    # tyro stops at a positional argument that an unknown option swallowed, and does not say which option it was
+    if re.match(r"[^-]\S* lacks its value", text):
+        text = _misspelt(argv, run) or text
+    raise ConfigError(f"{text}; see {command} --help")
+
+
+def _misspelt(argv: Sequence[str], run: Callable[[Sequence[str]], object]) -> str | None:
+    """The message about options of `argv` that the help does not list, None where it lists all."""
+    page = io.StringIO()
+    with contextlib.redirect_stdout(page), contextlib.suppress(SystemExit):
+        run(["--help"])
+    known = re.findall(r"--[\w.-]+", page.getvalue())
+    typed = [token.split("=")[0] for token in argv if token.startswith("--") and token != "--"]
+    wrong = [option for option in typed if option.replace("_", "-") not in known]
+    return _unknown(wrong, known) if wrong else None
 
 
 def one_line(framed: str) -> str:
@@ -92,7 +111,11 @@ def _unknown_options(tokens: list[str], sections: list[list[str]]) -> str:
         return f"unexpected argument {tokens[0]!r}"
     # tyro lists options that are alike, and those that are missing; the rest of the frame names only --help.
     listed = re.findall(r"--[\w.-]+", " ".join(" ".join(section) for section in sections))
-    close = nearest(options[0], [name for name in listed if name not in (*options, "--help")])
+    return _unknown(options, listed)
+
+
+def _unknown(options: Sequence[str], known: Sequence[str]) -> str:
+    close = nearest(options[0], [name for name in known if name not in (*options, "--help")])
     hint = f": did you mean {close}?" if close else ""
     return f"unknown option {', '.join(options)}{hint}"
 
