@@ -104,12 +104,12 @@ def figures_table(document: Mapping[str, Any]) -> str:
 def write_pictures(results: Path, out: Path) -> list[Path]:
     """Draw what the benches have pictures of, from the results in a folder; gives the files written."""
     written: list[Path] = []
-    for path in sorted(results.glob("*.json")):
-        module = benchmarks.load(path.stem)
-        if hasattr(module, "pictures"):
-            for name, data in module.pictures(read_json(path, "bench results", SCHEMA_VERSION)).items():
-                replace_file(out / name, data)
-                written.append(out / name)
+    for name in benchmarks.BENCHES:
+        path, module = results / f"{name}.json", benchmarks.load(name)
+        if path.exists() and hasattr(module, "pictures"):
+            for picture, data in module.pictures(read_json(path, "bench results", SCHEMA_VERSION)).items():
+                replace_file(out / picture, data)
+                written.append(out / picture)
     return written
 
 

@@ -20,6 +20,7 @@ from robotrl.errors import (
 )
 from robotrl.interventions.config import InterventionCfg
 from robotrl.plain import REVISION, check_settings, settings_from_json
+from robotrl.registry import check_num_envs
 from robotrl.spec import CACHES, Cache, reads
 
 Algo = TypeVar("Algo")
@@ -234,11 +235,11 @@ def check(cfg: TrainCfg[Any, Any]) -> None:
     check_settings(cfg)
     if not 0 <= cfg.seed < 2**31:
         raise out_of_range("seed", cfg.seed, "0 to 2147483647")
+    check_num_envs("sim.num_envs", cfg.sim.num_envs)
+    check_num_envs("evaluation.num_envs", cfg.evaluation.num_envs)
     for name, value, least in (
-        ("sim.num_envs", cfg.sim.num_envs, 1),
         ("evaluation.every", cfg.evaluation.every, 0),
         ("evaluation.episodes", cfg.evaluation.episodes, 1),
-        ("evaluation.num_envs", cfg.evaluation.num_envs, 1),
         ("evaluation.animation", cfg.evaluation.animation, 0),
         ("evaluation.second_look", cfg.evaluation.second_look, 0),
         ("checkpoint_every", cfg.checkpoint_every, 1),

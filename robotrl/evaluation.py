@@ -20,7 +20,7 @@ from robotrl.inspection import kind_of
 from robotrl.load import describe, load_policy
 from robotrl.loop import Actor, EvalResult, PolicyActor, Turn, at_rest, evaluate
 from robotrl.placed import placed
-from robotrl.registry import make_sim
+from robotrl.registry import check_num_envs, make_sim
 from robotrl.run import Run
 from robotrl.spec import Spec, Split, VecSim
 
@@ -128,6 +128,7 @@ def compare(
         ConfigError: the sim is unknown or cannot be told.
         DataError: nothing readable is at a path.
     """
+    check_num_envs("num_envs", num_envs)
     results: list[EvalResult] = []
     for path in (policy_path, bundle_path):
         vec = make_sim_of(policy_path, sim, num_envs=min(num_envs, episodes), seed=seed, options=options)
@@ -167,6 +168,7 @@ def evaluate_path(
             there are fewer starts, or the device is not there or not for this.
         DataError: nothing readable is at the path.
     """
+    check_num_envs("num_envs", num_envs)
     refuse_dataset(path)
     vec = make_sim_of(path, sim, num_envs=min(num_envs, episodes), seed=seed, options=options, device=device)
     try:

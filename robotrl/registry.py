@@ -267,6 +267,17 @@ MOST_ENVS = 1 << 20
 """Of one sim. More would ask for memory that no machine has, which systems that promise it would kill for."""
 
 
+def check_num_envs(field: str, value: int) -> None:
+    """Refuse a number of environments that no sim has.
+
+    Raises:
+        ConfigError: it is below 1, or above `MOST_ENVS`.
+    """
+    check_at_least(field, value, 1)
+    if value > MOST_ENVS:
+        raise out_of_range(field, value, f"{MOST_ENVS:,} or fewer")
+
+
 def make_sim(name: str, num_envs: int = 64, seed: int = 0, **options: Any) -> Any:
     """Make the batched sim called `name`.
 
@@ -279,9 +290,7 @@ def make_sim(name: str, num_envs: int = 64, seed: int = 0, **options: Any) -> An
     Raises:
         ConfigError: unknown name or option, or a value out of range.
     """
-    check_at_least("num_envs", num_envs, 1)
-    if num_envs > MOST_ENVS:
-        raise out_of_range("num_envs", num_envs, f"{MOST_ENVS:,} or fewer")
+    check_num_envs("num_envs", num_envs)
     factory, known = SIMS.load(name), options_of(name)
     for option in options:
         if option not in known:

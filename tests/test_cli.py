@@ -135,6 +135,8 @@ MISTAKES = [
     (["eval", "x", "--split", "tset"], "--split 'tset' is unknown: did you mean 'test'?"),
     (["eval", "x", "--episodes", "0"], "--episodes is 0: expected 1 or more"),
     (["eval", "no/such/run"], "no/such/run does not exist"),
+    (["eval", "x", "--num-envs", "0"], "--num-envs is 0: expected 1 or more"),
+    (["eval", "x", "--num-envs", "100000000"], "--num-envs is 100000000: expected 1,048,576 or fewer"),
     (["eval", "."], ". is none of ours: expected the directory of a bundle, run, checkpoint or dataset"),
     (["export", "x"], "missing: --out"),
     (["export", "x", "--out", "y", "--samples", "10"], "--samples is 10: expected 1000 or more"),

@@ -52,11 +52,11 @@ def main(argv: Sequence[str]) -> int:
     args = parse(Args, "robotrl eval", argv)
     at_least("--episodes", args.episodes, 1)
     check_seed(args.seed)
-    at_least("--num-envs", args.num_envs, 1)
     at_least("--replays", args.replays, 0)
     from robotrl.inspection import kind_of
-    from robotrl.registry import SIMS
+    from robotrl.registry import SIMS, check_num_envs
 
+    check_num_envs("--num-envs", args.num_envs)
     kind = kind_of(args.path)
     if args.sim is not None:
         SIMS.check(args.sim)
