@@ -4,7 +4,7 @@ A bench module has `DESCRIPTION` (one line), `PEERS` (module or program that it 
 
 - either `run(quick) -> {name: Figure}`, for what is measured in minutes,
 - or `cells(quick) -> [Cell]` and `aggregate(results) -> {name: Figure}`, for evidence that takes hours: each cell is a
-  process of its own, and the table can be filled piece by piece (see `robotrl.benchmarks.cells`).
+  process of its own, and the table can be filled piece by piece (see `robotrl.benchmarks.kit.cells`).
 
 `table(document) -> str`, where a bench has it, is what the README shows; without it, the README shows the figures.
 """

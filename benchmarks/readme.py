@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from robotrl import benchmarks
-from robotrl.benchmarks.figures import Figure
-from robotrl.benchmarks.markdown import table_head, table_row
+from robotrl.benchmarks.kit.figures import Figure
+from robotrl.benchmarks.kit.markdown import table_head, table_row
 from robotrl.benchmarks.runner import SCHEMA_VERSION, rows
 from robotrl.errors import DataError, unknown
-from robotrl.files import read_json, replace_file
+from robotrl.utils.files import read_json, replace_file
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("README.md", "docs/benchmarks.md", "docs/faults.md", "docs/vla.md")

@@ -11,11 +11,11 @@ from types import ModuleType
 from typing import Any
 
 from robotrl import benchmarks
-from robotrl.benchmarks.cells import Cell, CellResult, fill, finished, select
-from robotrl.benchmarks.figures import Figure, as_figure, have
-from robotrl.benchmarks.machine import busy, machine_info, package_versions
+from robotrl.benchmarks.kit.cells import Cell, CellResult, fill, finished, select
+from robotrl.benchmarks.kit.figures import Figure, as_figure, have
+from robotrl.benchmarks.kit.machine import busy, machine_info, package_versions
 from robotrl.errors import ConfigError
-from robotrl.files import dump_json, read_json, replace_file
+from robotrl.utils.files import dump_json, read_json, replace_file
 
 SCHEMA_VERSION = 1
 NO_CELLS = "none"

@@ -26,7 +26,7 @@ P = TypeVar("P")
 
 ENVS = 64
 CHUNK = 8
-"""Env steps of a decision, as `robotrl.profiles` has it."""
+"""Env steps of a decision, as `robotrl.cli.profiles` has it."""
 DECISIONS = 512 // CHUNK
 """Of an episode."""
 PI_RL: dict[str, Any] = {

@@ -10,8 +10,8 @@ from robotrl.algos.dsrl import DsrlCfg
 from robotrl.algos.flow_grpo import FlowGrpoCfg
 from robotrl.algos.flow_sde import FlowSdeCfg
 from robotrl.algos.grpo import GrpoCfg
-from robotrl.algos.look import LookCfg
 from robotrl.algos.opd import OpdCfg
+from robotrl.algos.pretrain import LookCfg
 from robotrl.algos.reinflow import ReinFlowCfg
 from robotrl.algos.vla_rl import VlaRlCfg
 from robotrl.config import EvalCfg, SimCfg, TrainCfg

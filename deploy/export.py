@@ -22,18 +22,18 @@ import safetensors.numpy
 import torch
 from torch import Tensor, nn
 
-from robotrl.adapters import merged
-from robotrl.deploy import manifest as schema
-from robotrl.deploy import strict
-from robotrl.deploy.bundle import Bundle, Golden, open_bundle
-from robotrl.deploy.consistency import MIN_GOLDEN_TICKS
-from robotrl.deploy.describe import GOLDEN_TOLERANCE, HasDeploy, Plan, SafetyOptions, unknown_run
-from robotrl.deploy.golden import golden_inputs
-from robotrl.deploy.install import installed
+from robotrl.deploy.bundle import manifest as schema
+from robotrl.deploy.bundle import strict
+from robotrl.deploy.bundle.bundle import Bundle, Golden, open_bundle
+from robotrl.deploy.bundle.consistency import MIN_GOLDEN_TICKS
+from robotrl.deploy.bundle.describe import GOLDEN_TOLERANCE, HasDeploy, Plan, SafetyOptions, unknown_run
+from robotrl.deploy.bundle.golden import golden_inputs
+from robotrl.deploy.bundle.install import installed
+from robotrl.deploy.bundle.onnx_scan import scan
 from robotrl.deploy.noise import CounterNoise
-from robotrl.deploy.onnx_scan import scan
 from robotrl.deploy.session import GraphSession, check_golden, output_names, run_ticks
 from robotrl.errors import CapabilityError, ConfigError, DataError, NumericsError, nearest
+from robotrl.peft.lora import merged
 from robotrl.transforms import torch_backend
 
 MIN_SAMPLES = 1000
@@ -175,7 +175,7 @@ def _load(run_or_policy: Any) -> tuple[HasDeploy, Path | None]:
     run_dir = None
     policy = run_or_policy
     if isinstance(run_or_policy, str | os.PathLike):
-        from robotrl.load import load_policy
+        from robotrl.run.policy_checkpoint import load_policy
 
         run_dir = Path(cast("str", run_or_policy))
         policy = load_policy(run_dir)

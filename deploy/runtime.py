@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from robotrl.deploy.bounded import bounded_memory, within
-from robotrl.deploy.bundle import Bundle, open_bundle
-from robotrl.deploy.manifest import Manifest
+from robotrl.deploy.bundle.bundle import Bundle, open_bundle
+from robotrl.deploy.bundle.manifest import Manifest
 from robotrl.deploy.noise import CounterNoise
 from robotrl.deploy.session import GraphSession, InferenceError, check_golden, output_names
 from robotrl.errors import ConfigError, DataError, NumericsError, nearest
-from robotrl.spec.given import misfit
+from robotrl.spec.checks import misfit
 from robotrl.transforms import Transform, numpy_backend
 
 WARM_UP_RUNS = 20
@@ -37,7 +37,7 @@ class Controller:
     (counted from 0 and never restarted) uses the noise of (seed, d), so that a log can be replayed exactly.
 
     It answers with what the policy wants; limits, staleness and faults are the business of
-    `robotrl.deploy.safety.SafetyChain`, which `run_control` puts behind it.
+    `robotrl.deploy.control.safety.SafetyChain`, which `run_control` puts behind it.
 
     Attributes:
         bundle: what was loaded.

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
-from robotrl.deploy.bundle import Bundle, Golden
-from robotrl.deploy.manifest import Manifest, Port
+from robotrl.deploy.bundle.bundle import Bundle, Golden
+from robotrl.deploy.bundle.manifest import Manifest, Port
 from robotrl.errors import DataError, RobotrlError, short
 
 

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from robotrl.errors import CapabilityError
-from robotrl.plain import settings_from_json
-from robotrl.policies.encoder import ImageEncoder, SetEncoder, mask_of
-from robotrl.policies.nets import Transforms, flat_width
+from robotrl.policies.networks.encoder import ImageEncoder, SetEncoder, mask_of
+from robotrl.policies.networks.mlp import Transforms, flat_width
 from robotrl.spec import Spec, is_picture
+from robotrl.spec.json_fields import settings_from_json
 from robotrl.transforms import TransformGroup
 
 ACTION = "action"

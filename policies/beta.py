@@ -10,8 +10,8 @@ from torch.nn.functional import softplus
 
 from robotrl.fn.density import BetaDensity
 from robotrl.policies.closed_form import ClosedFormPolicy
-from robotrl.policies.encoder import ImageNorm, Pool
-from robotrl.policies.nets import Activation, Mlp
+from robotrl.policies.networks.encoder import ImageNorm, Pool
+from robotrl.policies.networks.mlp import Activation, Mlp
 from robotrl.spec import Spec
 from robotrl.transforms import TransformGroup
 

@@ -9,9 +9,9 @@ from robotrl.errors import ConfigError, unknown
 from robotrl.policies.beta import BetaCfg
 from robotrl.policies.categorical import CategoricalCfg
 from robotrl.policies.closed_form import ClosedFormPolicy
-from robotrl.policies.encoder import ImageNorm, Pool
 from robotrl.policies.gaussian import GaussianCfg
-from robotrl.policies.nets import Activation
+from robotrl.policies.networks.encoder import ImageNorm, Pool
+from robotrl.policies.networks.mlp import Activation
 from robotrl.spec import Spec
 from robotrl.transforms import TransformGroup
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from torch import Tensor
 
-from robotrl.fn.noise import Noise
+from robotrl.fn.random.noise import Noise
 from robotrl.policies.base import Deployed, NetworkPolicy
 from robotrl.spec import ActOut, Density, Mode
 

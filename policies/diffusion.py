@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 from robotrl.errors import check_at_least, out_of_range, unknown
-from robotrl.policies.chunk_nets import Sizes
-from robotrl.policies.encoder import ImageNorm, Pool
 from robotrl.policies.generative import GenerativePolicy
-from robotrl.policies.nets import TimeFeatures
-from robotrl.policies.networks import NetworkName, make_chunk_net
+from robotrl.policies.networks.builders import NetworkName, make_chunk_net
+from robotrl.policies.networks.chunk_nets import Sizes
+from robotrl.policies.networks.encoder import ImageNorm, Pool
+from robotrl.policies.networks.mlp import TimeFeatures
 from robotrl.spec import Spec
 from robotrl.transforms import TransformGroup
 
@@ -90,7 +90,7 @@ def time_of(abar: float) -> float:
 
 
 class DiffusionPolicy(GenerativePolicy):
-    """Satisfies `Policy`, `HasChain`, `HasDecode` and `robotrl.fn.clone.HasNoiseLevels`.
+    """Satisfies `Policy`, `HasChain`, `HasDecode` and `robotrl.fn.bc_loss.HasNoiseLevels`.
 
     The network sees the state in the coordinates of the diffusion, of unit variance, and the noise level as an angle,
     in which the levels of the cosine schedule are evenly spaced. The chain starts from pure noise at t = 0, where the

@@ -7,11 +7,11 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from robotrl.policies.chunk_nets import Sizes
-from robotrl.policies.encoder import ImageNorm, Pool
 from robotrl.policies.generative import GenerativePolicy
-from robotrl.policies.nets import TimeFeatures
-from robotrl.policies.networks import NetworkName, make_chunk_net
+from robotrl.policies.networks.builders import NetworkName, make_chunk_net
+from robotrl.policies.networks.chunk_nets import Sizes
+from robotrl.policies.networks.encoder import ImageNorm, Pool
+from robotrl.policies.networks.mlp import TimeFeatures
 from robotrl.spec import Spec
 from robotrl.transforms import TransformGroup
 

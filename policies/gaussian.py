@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from robotrl.fn.density import NormalDensity
 from robotrl.policies.closed_form import ClosedFormPolicy
-from robotrl.policies.encoder import ImageNorm, Pool
-from robotrl.policies.nets import Activation, Mlp
+from robotrl.policies.networks.encoder import ImageNorm, Pool
+from robotrl.policies.networks.mlp import Activation, Mlp
 from robotrl.spec import Spec
 from robotrl.transforms import TransformGroup
 

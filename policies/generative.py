@@ -13,7 +13,7 @@ from torch import Tensor
 
 from robotrl.errors import check_at_least, out_of_range
 from robotrl.fn import chain
-from robotrl.fn.noise import Noise, randn
+from robotrl.fn.random.noise import Noise, randn
 from robotrl.policies.base import Deployed, NetworkPolicy, SpecPolicy
 from robotrl.spec import ActOut, Mode, Spec
 from robotrl.transforms import TransformGroup

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from robotrl.errors import check_at_least, unknown
-from robotrl.policies.nets import ACTIVATIONS, Activation
+from robotrl.policies.networks.mlp import ACTIVATIONS, Activation
 
 
 class EnsembleLinear(nn.Module):

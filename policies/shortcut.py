@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from robotrl.errors import out_of_range
-from robotrl.policies.chunk_nets import Sizes
-from robotrl.policies.encoder import ImageNorm, Pool
 from robotrl.policies.generative import GenerativePolicy
-from robotrl.policies.nets import TimeFeatures
-from robotrl.policies.networks import NetworkName, make_chunk_net
+from robotrl.policies.networks.builders import NetworkName, make_chunk_net
+from robotrl.policies.networks.chunk_nets import Sizes
+from robotrl.policies.networks.encoder import ImageNorm, Pool
+from robotrl.policies.networks.mlp import TimeFeatures
 from robotrl.spec import Spec
 from robotrl.transforms import TransformGroup
 
@@ -54,7 +54,7 @@ class ShortcutCfg:
 
 
 class ShortcutPolicy(GenerativePolicy):
-    """Satisfies `Policy`, `HasChain`, `HasDecode` and `robotrl.fn.clone.HasShortcuts`."""
+    """Satisfies `Policy`, `HasChain`, `HasDecode` and `robotrl.fn.bc_loss.HasShortcuts`."""
 
     kind: ClassVar[str] = "shortcut"
     Cfg: ClassVar[type] = ShortcutCfg

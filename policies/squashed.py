@@ -10,11 +10,11 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from robotrl.fn.chain import normal_log_prob
-from robotrl.fn.noise import Noise, randn
+from robotrl.fn.random.noise import Noise, randn
 from robotrl.policies.base import Deployed, NetworkPolicy
 from robotrl.policies.closed_form import Drawn
-from robotrl.policies.encoder import ImageNorm, Pool
-from robotrl.policies.nets import Activation, Mlp
+from robotrl.policies.networks.encoder import ImageNorm, Pool
+from robotrl.policies.networks.mlp import Activation, Mlp
 from robotrl.spec import ActOut, Mode, Spec
 from robotrl.transforms import TransformGroup
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from robotrl.fn import chain
-from robotrl.fn.noise import Noise, randn
+from robotrl.fn.random.noise import Noise, randn
 from robotrl.policies.base import Deployed
 from robotrl.policies.diffusion import DiffusionPolicy
 from robotrl.policies.flow import FlowPolicy

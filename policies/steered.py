@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from robotrl.errors import CapabilityError, ConfigError, check_positive, unknown
-from robotrl.fn.noise import Noise, randn
-from robotrl.plain import settings_from_json
+from robotrl.fn.random.noise import Noise, randn
 from robotrl.policies.base import Deployed
-from robotrl.policies.nets import Activation, Mlp
+from robotrl.policies.networks.mlp import Activation, Mlp
 from robotrl.policies.squashed import log_slope
 from robotrl.registry import POLICIES
 from robotrl.spec import ActOut, Mode, Spec
+from robotrl.spec.json_fields import settings_from_json
 from robotrl.transforms import TransformGroup
 
 LOG_STD_RANGE = (-5.0, 2.0)

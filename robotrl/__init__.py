@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from robotrl.exporting import export
-    from robotrl.load import load_policy
-    from robotrl.loop import evaluate
+    from robotrl.api.exporting import export
     from robotrl.registry import make_sim
+    from robotrl.rollout.evaluate import evaluate
+    from robotrl.run.policy_checkpoint import load_policy
 
 _LAZY = {
     "make_sim": "robotrl.registry",
-    "load_policy": "robotrl.load",
-    "evaluate": "robotrl.loop",
-    "export": "robotrl.exporting",
+    "load_policy": "robotrl.run.policy_checkpoint",
+    "evaluate": "robotrl.rollout.evaluate",
+    "export": "robotrl.api.exporting",
 }
 
 __all__ = ["__version__", "evaluate", "export", "load_policy", "make_sim"]

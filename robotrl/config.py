@@ -19,9 +19,9 @@ from robotrl.errors import (
     unknown,
 )
 from robotrl.interventions.config import InterventionCfg
-from robotrl.plain import REVISION, check_settings, settings_from_json
 from robotrl.registry import check_num_envs
 from robotrl.spec import CACHES, Cache, reads
+from robotrl.spec.json_fields import REVISION, check_settings, settings_from_json
 
 Algo = TypeVar("Algo")
 PolicyCfg = TypeVar("PolicyCfg")

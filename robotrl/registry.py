@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple, get_type_hints
 
 from robotrl.errors import ConfigError, RobotrlError, check_at_least, out_of_range, short, unknown
-from robotrl.plain import check_type
+from robotrl.spec.json_fields import check_type
 
 
 class Family(NamedTuple):
@@ -115,7 +115,7 @@ SIMS = Table(
         "mujoco/hopper": "robotrl.sims.mujoco.locomotion.hopper:make",
         "mujoco/humanoid": "robotrl.sims.mujoco.locomotion.humanoid:make",
         "mujoco/walker2d": "robotrl.sims.mujoco.locomotion.walker2d:make",
-        "mujoco/peg-insert": "robotrl.sims.mujoco.peg_insert:make",
+        "mujoco/peg-insert": "robotrl.sims.mujoco.manipulation.peg_insert:make",
         "mujoco/pick-place": "robotrl.sims.mujoco.manipulation.pick_place:make",
         "mujoco/tabletop": "robotrl.sims.mujoco.tabletop.task:make",
         "mujoco/push": "robotrl.sims.mujoco.manipulation.push:make",
@@ -133,7 +133,7 @@ ROBOTS = Table("robot", {"sim": "robotrl.deploy.robots.sim_robot:main"}, "robotr
 ROBOT_SIMS = Table(
     "simulated robot",
     {
-        "mujoco/peg-insert": "robotrl.sims.mujoco.peg_insert:make_robot",
+        "mujoco/peg-insert": "robotrl.sims.mujoco.manipulation.peg_insert:make_robot",
         "mujoco/pick-place": "robotrl.sims.mujoco.manipulation.pick_place:make_robot",
         "mujoco/push": "robotrl.sims.mujoco.manipulation.push:make_robot",
         "mujoco/quadruped-velocity": "robotrl.sims.mujoco.quadruped.velocity:make_robot",
@@ -168,14 +168,14 @@ POLICIES = Table(
 
 ENCODERS = Table(
     "encoder",
-    {"policy": "robotrl.algos.encoders:own"},
+    {"policy": "robotrl.learners.episode_encoders:own"},
     "robotrl.encoders",
     {
-        "run:": Family("PATH", "robotrl.algos.encoders:of_run"),
-        "places:": Family("KEY,KEY", "robotrl.algos.encoders:of_places"),
+        "run:": Family("PATH", "robotrl.learners.episode_encoders:of_run"),
+        "places:": Family("KEY,KEY", "robotrl.learners.episode_encoders:of_places"),
     },
 )
-"""Factories `make(policy, observation_spec) -> nn.Module`; see `robotrl/algos/encoders.py`."""
+"""Factories `make(policy, observation_spec) -> nn.Module`; see `robotrl/learners/episode_encoders.py`."""
 
 PRESETS = Table(
     "preset",

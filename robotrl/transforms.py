@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from robotrl.plain import settings_from_json
+from robotrl.spec.json_fields import settings_from_json
 
 if TYPE_CHECKING:
     from torch import Tensor

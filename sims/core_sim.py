@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from robotrl.devices import CPU
 from robotrl.sims import starts
 from robotrl.spec import Spec, Split, Step
+from robotrl.utils.devices import CPU
 
 if TYPE_CHECKING:
     import gymnasium

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robotrl.errors import ConfigError, unknown
-from robotrl.fn import counter
+from robotrl.fn.random import counter_rng
 from robotrl.spec import Split
 
 Ids = NDArray[np.int64]
@@ -60,7 +60,7 @@ def queue_for_all(ids: Any, num_envs: int) -> list[int]:
 
 def drawn(seed: int, first: int, count: int) -> Ids:
     """Training starts (count,) number `first` and following of the endless draw that belongs to a seed."""
-    return counter.among(seed, np.arange(first, first + count), SPLITS["train"])
+    return counter_rng.among(seed, np.arange(first, first + count), SPLITS["train"])
 
 
 class StartQueue:

@@ -2,7 +2,7 @@
 
 A page `docs/sims/NAME.md` belongs to the sim `FAMILY/NAME`. What stands between `<!-- BLOCK:begin -->` and
 `<!-- BLOCK:end -->` is generated; all else is prose. `BLOCKS` lists the blocks; words after a block's name are its
-arguments, and `name=value` words are options that the sim is made with. tests/test_sim_docs.py fails when a page and
+arguments, and `name=value` words are options that the sim is made with. tests/docs/test_sim_pages.py fails when a page and
 the code part ways.
 """
 

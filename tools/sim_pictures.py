@@ -14,9 +14,9 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 
 import robotrl
-from robotrl.load import load_policy
-from robotrl.sims.mujoco.cameras import Cameras
-from robotrl.sims.mujoco.views import View
+from robotrl.run.policy_checkpoint import load_policy
+from robotrl.sims.mujoco.render.cameras import Cameras
+from robotrl.sims.mujoco.render.views import View
 
 IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
 WIDTH, HEIGHT = 352, 264

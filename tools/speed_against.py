@@ -18,14 +18,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from robotrl.benchmarks.figures import paired
-from robotrl.benchmarks.machine import machine_info, package_versions
-from robotrl.benchmarks.ppo_worker import Worker
-from robotrl.files import dump_json, read_json, replace_file
+from robotrl.benchmarks.kit.figures import paired
+from robotrl.benchmarks.kit.machine import machine_info, package_versions
+from robotrl.benchmarks.ppo.worker import Worker
+from robotrl.utils.files import dump_json, read_json, replace_file
 
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = ("sims", "policies", "deploy", "configs", "benchmarks")
-UNITS, PPO, OFF_POLICY = "speed_units", "robotrl.benchmarks.ppo_methods", "robotrl.benchmarks.offpolicy_methods"
+UNITS, PPO, OFF_POLICY = "speed_units", "robotrl.benchmarks.ppo.methods", "robotrl.benchmarks.offpolicy.methods"
 PEG, CHEETAH = "mujoco/peg-insert", "mujoco/halfcheetah"
 TARGET = 0.97
 

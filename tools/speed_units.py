@@ -1,7 +1,7 @@
 """Pieces of work that `tools/speed_against.py` times in two checkouts; imported by a worker process of each.
 
 Only names that both checkouts have may be used here. `make(method, setting, task)` gives a unit with `run(count)`,
-which returns the amount of work done, and `compile_s`; see `robotrl.benchmarks.ppo_worker`.
+which returns the amount of work done, and `compile_s`; see `robotrl.benchmarks.ppo.worker`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def stepping(setting: str, task: str) -> Unit:
 
 def chain(setting: str, task: str) -> Unit:
     """The updates of one iteration of a method of bench `chain` ("reinflow", "dppo") on one rollout."""
-    from robotrl.benchmarks import chain as bench
+    from robotrl.benchmarks.chain import bench
 
     assert task == bench.TASK
     learner = bench.make_learner(bench.METHODS[setting], "compiled")
@@ -65,9 +65,9 @@ def chain(setting: str, task: str) -> Unit:
 
 def evaluation(setting: str, task: str) -> Unit:
     """The quickstart's evaluation: 256 starts of split test on 128 envs. `setting` is a run; work is evaluations."""
-    from robotrl.load import load_policy
-    from robotrl.loop import evaluate
     from robotrl.registry import make_sim
+    from robotrl.rollout.evaluate import evaluate
+    from robotrl.run.policy_checkpoint import load_policy
 
     policy: Any = load_policy(setting)
 

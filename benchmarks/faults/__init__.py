@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from robotrl.benchmarks.cells import OUT, Cell, CellResult
 from robotrl.benchmarks.faults.kind import FAILURES, Outcome
-from robotrl.benchmarks.figures import Figure
-from robotrl.benchmarks.markdown import table_head, table_row
+from robotrl.benchmarks.kit.cells import OUT, Cell, CellResult
+from robotrl.benchmarks.kit.figures import Figure
+from robotrl.benchmarks.kit.markdown import table_head, table_row
 
 DESCRIPTION = "faulty inputs by the thousand: what was refused, corrected, warned of or contained, and what was silent"
 PEERS: dict[str, str] = {}

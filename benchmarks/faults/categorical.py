@@ -17,7 +17,6 @@ import numpy as np
 import torch
 
 from robotrl import config as configs
-from robotrl.algos import compile_record
 from robotrl.algos.dppo import DppoCfg
 from robotrl.algos.dsrl import DsrlCfg
 from robotrl.algos.dsrl_na import DsrlNaCfg
@@ -28,14 +27,13 @@ from robotrl.algos.rlpd import RlpdCfg
 from robotrl.algos.sac import SacCfg
 from robotrl.benchmarks.faults.kind import Kind, Outcome, outcome_of
 from robotrl.config import EvalCfg, SimCfg, TrainCfg
-from robotrl.deploy import manifest as schema
-from robotrl.deploy import strict
-from robotrl.deploy.bundle import open_bundle
+from robotrl.deploy.bundle import manifest as schema
+from robotrl.deploy.bundle import strict
+from robotrl.deploy.bundle.bundle import open_bundle
+from robotrl.deploy.bundle.match import RobotInfo, wire
+from robotrl.deploy.control.safety import BAD, NONE, Mode, SafetyChain, limits_of
 from robotrl.deploy.export import export
-from robotrl.deploy.match import RobotInfo, wire
-from robotrl.deploy.safety import BAD, NONE, Mode, SafetyChain, limits_of
-from robotrl.fit import check_fit
-from robotrl.load import policy_from_tree, policy_tree
+from robotrl.engine import compile_record
 from robotrl.policies.beta import BetaCfg
 from robotrl.policies.by_action import ByActionCfg
 from robotrl.policies.categorical import CategoricalCfg, CategoricalPolicy
@@ -45,8 +43,10 @@ from robotrl.policies.gaussian import GaussianCfg
 from robotrl.policies.shortcut import ShortcutCfg
 from robotrl.policies.squashed import SquashedCfg
 from robotrl.registry import PRESETS, make_sim
+from robotrl.rollout.compatibility import check_fit
+from robotrl.run.policy_checkpoint import policy_from_tree, policy_tree
 from robotrl.spec import Spec
-from robotrl.train import train
+from robotrl.training import train
 from robotrl.transforms import Clip, TransformGroup, bounds_to_unit, inverse
 
 Rng = np.random.Generator
@@ -344,7 +344,7 @@ def _stop_rule(rng: Rng, folder: Path) -> Outcome:
 
 
 def _setup() -> Any:
-    from robotrl.algos.learner import Setup
+    from robotrl.learners.learner import Setup
 
     return Setup(lambda: _sim(CHOOSING_SIMS[0]), ByActionCfg(hidden=(8,)), None, None, 0)
 

@@ -27,8 +27,8 @@ import numpy as np
 
 from robotrl.benchmarks.faults.kind import LOGGER, Kind, Outcome
 from robotrl.errors import unknown
-from robotrl.files import dump_json
-from robotrl.progress import track
+from robotrl.utils.files import dump_json
+from robotrl.utils.progress import track
 
 LONGEST_S = 120
 """Of one input; a process that takes longer counts as one that hangs."""

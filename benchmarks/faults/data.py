@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from robotrl.benchmarks.faults.kind import Kind, Outcome, outcome_of
-from robotrl.data.agree import agree, check_reach
-from robotrl.data.lerobot import Dataset, DatasetWriter, read_dataset
+from robotrl.datasets.agreement.agree import agree, check_reach
+from robotrl.datasets.lerobot import Dataset, DatasetWriter, read_dataset
 from robotrl.importers.ranges import check_ranges
 from robotrl.rewards.labels import label_dataset
 from robotrl.spec import Spec

@@ -16,16 +16,16 @@ from typing import Any
 import numpy as np
 
 from robotrl.benchmarks.faults.kind import Kind, Outcome, outcome_of
-from robotrl.deploy import manifest as schema
-from robotrl.deploy import strict
-from robotrl.deploy.bundle import open_bundle
-from robotrl.deploy.channel import Channel, channel_bytes
-from robotrl.deploy.control import check_log
-from robotrl.deploy.link import Command, message
-from robotrl.deploy.match import RobotInfo, wire
-from robotrl.deploy.onnx_scan import scan
+from robotrl.deploy.bundle import manifest as schema
+from robotrl.deploy.bundle import strict
+from robotrl.deploy.bundle.bundle import open_bundle
+from robotrl.deploy.bundle.match import RobotInfo, wire
+from robotrl.deploy.bundle.onnx_scan import scan
+from robotrl.deploy.control.run import check_log
+from robotrl.deploy.control.safety import BAD, NONE, Limits, Mode, SafetyChain, Verdict, limits_of
+from robotrl.deploy.robots.channel import Channel, channel_bytes
+from robotrl.deploy.robots.link import Command, message
 from robotrl.deploy.runtime import Controller
-from robotrl.deploy.safety import BAD, NONE, Limits, Mode, SafetyChain, Verdict, limits_of
 
 Rng = np.random.Generator
 HUGE = (1e39, -1e39, 1e300, -1e308, 3.5e38, 10**30, -(10**30))
@@ -35,7 +35,7 @@ REFUSED, CONTAINED = (Outcome.REFUSED,), (Outcome.CONTAINED,)
 @functools.cache
 def sound() -> Path:
     """A bundle without a fault, made once a process."""
-    from robotrl.benchmarks.latency import make_policy
+    from robotrl.benchmarks.latency.bench import make_policy
     from robotrl.deploy.export import export
 
     path = Path(tempfile.mkdtemp(prefix="robotrl-faults-")) / "bundle"

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from robotrl.benchmarks.faults.kind import Kind, Outcome, outcome_of
-from robotrl.loop import EvalResult, Turn, evaluate, run_episodes
 from robotrl.policies.flow import FlowCfg
 from robotrl.policies.gaussian import GaussianCfg
 from robotrl.policies.squashed import SquashedCfg
 from robotrl.registry import make_sim
-from robotrl.run import Run
+from robotrl.rollout.evaluate import EvalResult, Turn, evaluate, run_episodes
+from robotrl.run.directory import Run
 from robotrl.spec import ActOut, Spec
 from robotrl.transforms import TransformGroup
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from robotrl.algos.footprint import described, without_memory
+from robotrl.api.inspection import describe
 from robotrl.benchmarks.faults import sound
 from robotrl.benchmarks.faults.kind import Kind, Outcome
 from robotrl.benchmarks.faults.mutate import (
@@ -27,16 +27,16 @@ from robotrl.benchmarks.faults.mutate import (
     turned_bit,
     without_key,
 )
-from robotrl.checkpoint import read_checkpoint, read_manifest, read_state, write_checkpoint
-from robotrl.data.manifest import dataset_digest
-from robotrl.data.reader import read_dataset
-from robotrl.inspection import describe
-from robotrl.load import describe as describe_policy
-from robotrl.load import load_policy
+from robotrl.datasets.manifest import dataset_digest
+from robotrl.datasets.reader import read_dataset
+from robotrl.memory_estimate.estimate import described, without_memory
 from robotrl.rewards.process_stored import load_process
 from robotrl.rewards.stored import load_classifier
-from robotrl.run import Run
-from robotrl.train import config_of
+from robotrl.run.checkpoint import read_checkpoint, read_manifest, read_state, write_checkpoint
+from robotrl.run.directory import Run
+from robotrl.run.policy_checkpoint import describe as describe_policy
+from robotrl.run.policy_checkpoint import load_policy
+from robotrl.training import config_of
 
 Rng = np.random.Generator
 Mutation = Callable[[Rng, bytes], bytes]
@@ -80,7 +80,7 @@ def _opened(folder: Path) -> Any:
 
 
 def _xodr(folder: Path) -> Any:
-    from robotrl.sims.bev.opendrive import read
+    from robotrl.sims.bev.opendrive.reader import read
 
     return read(folder / "map.xodr")
 

@@ -1,6 +1,6 @@
 """Values that nobody should type: each flag of each command with what it cannot have, through the command line.
 
-Nothing is started as a process: `robotrl.cli.main` is called. A refusal is exit code 2 and one line; and what was
+Nothing is started as a process: `robotrl.cli.main.main` is called. A refusal is exit code 2 and one line; and what was
 refused has left nothing in the folder that it was to write to.
 """
 
@@ -23,7 +23,7 @@ import numpy as np
 from robotrl.benchmarks.faults import sound
 from robotrl.benchmarks.faults.kind import LOGGER, LONGEST, Kind, Outcome
 from robotrl.benchmarks.faults.mutate import answered
-from robotrl.commands import (
+from robotrl.cli.commands import (
     bench,
     demos,
     deploy,
@@ -36,8 +36,8 @@ from robotrl.commands import (
     reward,
     view,
 )
-from robotrl.commands import eval as evaluate
-from robotrl.commands import list as listing
+from robotrl.cli.commands import eval as evaluate
+from robotrl.cli.commands import list as listing
 from robotrl.registry import PRESETS
 
 Rng = np.random.Generator

@@ -15,7 +15,7 @@ from gymnasium import spaces
 
 import robotrl
 from robotrl.benchmarks.faults.kind import Kind, Outcome, outcome_of
-from robotrl.loop import evaluate, rated
+from robotrl.rollout.evaluate import evaluate, rated
 
 Rng = np.random.Generator
 SIM = "gym/RobotrlFault-v0"

@@ -185,7 +185,7 @@ def heard(call: Callable[[], object], used: Outcome = Outcome.SILENT) -> Outcome
 
 def answered(argv: list[str]) -> tuple[int | None, str]:
     """Exit code and errors of a command, run in this process; None is a defect, or an exception that came through."""
-    from robotrl.cli import DEFECT, main
+    from robotrl.cli.main import DEFECT, main
 
     said = io.StringIO()
     with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():

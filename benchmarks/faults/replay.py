@@ -17,18 +17,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import robotrl.data.replay_ring as ring
-from robotrl.algos.actor import RemoteExperience
-from robotrl.algos.experience import Acting, Experience, Memory
-from robotrl.algos.learner import Setup
-from robotrl.algos.normalizers import RewardNormalizer
-from robotrl.algos.off_policy import Made
+import robotrl.replay.ring as ring
 from robotrl.benchmarks.faults.kind import Kind, Outcome, outcome_of
-from robotrl.collect import Collector, Decision
 from robotrl.config import ActorCfg
-from robotrl.data.replay import Replay, StepRecord
-from robotrl.data.rollout import Arrays
+from robotrl.learners.learner import Setup
+from robotrl.learners.normalizers import RewardNormalizer
+from robotrl.learners.off_policy import Made
+from robotrl.learners.remote_actor import RemoteExperience
+from robotrl.learners.replay_collector import Acting, Experience, Memory
 from robotrl.policies.squashed import SquashedCfg
+from robotrl.replay.buffer import Replay, StepRecord
+from robotrl.rollout.collector import Collector, Decision
+from robotrl.rollout.storage import Arrays
 from robotrl.spec import Spec, Step
 
 INF = float("inf")

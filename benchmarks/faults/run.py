@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from robotrl import digests
 from robotrl.benchmarks.faults import sound
 from robotrl.benchmarks.faults.kind import Kind, Outcome
 from robotrl.benchmarks.faults.mutate import (
@@ -29,13 +28,14 @@ from robotrl.benchmarks.faults.mutate import (
     turned_bit,
 )
 from robotrl.config import SimCfg, TrainCfg
-from robotrl.data.reader import read_dataset
+from robotrl.datasets.reader import read_dataset
 from robotrl.errors import RobotrlError
-from robotrl.inputs import Digest
-from robotrl.logs import read_scalars
-from robotrl.run import Run
+from robotrl.run import input_digests
+from robotrl.run.directory import Run
+from robotrl.run.inputs import Digest
+from robotrl.run.logs import read_scalars
 from robotrl.spec import Input, InputKind
-from robotrl.train import config_of, train
+from robotrl.training import config_of, train
 
 Rng = np.random.Generator
 Mutation = Callable[[Rng, bytes], bytes]
@@ -78,7 +78,7 @@ def resumed(path: Path, opened: Path | None = None) -> None:
     run = Run.open(path)
     run.refuse_changed(run.altered)
     cfg = config_of(run)
-    run.resume([], inputs=digests.found_now(cfg))
+    run.resume([], inputs=input_digests.found_now(cfg))
     run.close()
     if opened is not None:
         read_dataset(opened)
@@ -151,7 +151,7 @@ def _line_damaged(rng: Rng, folder: Path) -> Outcome:
     kept: list[dict[str, float]] = []
 
     def call() -> None:
-        from robotrl.logs import cut_scalars
+        from robotrl.run.logs import cut_scalars
 
         kept.extend(read_scalars(run / "scalars.jsonl"))
         cut_scalars(run / "scalars.jsonl", LINES)
@@ -229,7 +229,7 @@ def _created(path: Path, cfg: TrainCfg[Any, Any]) -> None:
     """A run as `train` begins it."""
     from robotrl.config import to_json
 
-    Run.create(path, to_json(cfg), seed=cfg.seed, command=[], inputs=digests.begun(cfg)).close()
+    Run.create(path, to_json(cfg), seed=cfg.seed, command=[], inputs=input_digests.begun(cfg)).close()
 
 
 def _input_changed(kind: InputKind, make: Callable[[Rng, Path], Path]) -> Any:
@@ -241,11 +241,11 @@ def _input_changed(kind: InputKind, make: Callable[[Rng, Path], Path]) -> Any:
         name = thing.stem if kind == "module" else str(thing)
         one = Input("the input", kind, name)
         with _importable(folder):
-            began = [Digest(one, digests.digest_of(kind, name))]
+            began = [Digest(one, input_digests.digest_of(kind, name))]
             Run.create(run, {}, seed=0, command=[], inputs=began).close()
             file = thing if thing.is_file() else next(path for path in sorted(thing.rglob("manifest.json")))
             replaced(file, turned_bit(rng, file.read_bytes()))
-            return heard(lambda: Run.open(run).resume(inputs=digests.looked_at(began)))
+            return heard(lambda: Run.open(run).resume(inputs=input_digests.looked_at(began)))
 
     return attempt
 
@@ -277,7 +277,7 @@ def _text_file(ending: str) -> Callable[[Rng, Path], Path]:
 
 
 def _checkpoint(rng: Rng, folder: Path) -> Path:
-    from robotrl.checkpoint import write_checkpoint
+    from robotrl.run.checkpoint import write_checkpoint
 
     return write_checkpoint(folder / "thing", {"x": rng.normal(size=3)}, step=1, kind="success-classifier")
 
@@ -347,7 +347,7 @@ def _gym_preset() -> Any:
 
 def _only_ours(call: Callable[[], object]) -> None:
     """Errors that the command line turns into one line: those of ours, and memory that was refused."""
-    from robotrl.cli import USER_CAN_MEND, lacks_memory
+    from robotrl.cli.main import USER_CAN_MEND, lacks_memory
 
     try:
         call()

@@ -39,7 +39,7 @@ def quiet() -> Any:
 @cache
 def dataset() -> Path:
     """Three demonstrations."""
-    from robotrl.data.demos import collect_demos
+    from robotrl.rollout.demos import collect_demos
 
     path = place() / "demos"
     with quiet():
@@ -72,7 +72,7 @@ def cloning(data: Path) -> TrainCfg[Any, Any]:
 @cache
 def run() -> Path:
     """A run with three checkpoints."""
-    from robotrl.train import train
+    from robotrl.training import train
 
     path = place() / "run"
     with quiet():

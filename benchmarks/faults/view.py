@@ -17,17 +17,17 @@ import gymnasium
 import numpy as np
 import torch
 
+from robotrl.api.filming import FOR_PAGE, FOR_VIDEO, pictures, steps_shown
 from robotrl.benchmarks.faults.kind import Kind, Outcome, outcome_of
-from robotrl.commands import eval as evaluating
-from robotrl.commands import view as viewing
-from robotrl.filming import FOR_PAGE, FOR_VIDEO, pictures, steps_shown
-from robotrl.load import policy_tree
+from robotrl.cli.commands import eval as evaluating
+from robotrl.cli.commands import view as viewing
 from robotrl.policies.gaussian import GaussianCfg
 from robotrl.registry import make_sim
 from robotrl.report.eval_page import EvalPage, render_evaluation
 from robotrl.report.histogram import Group, histogram
 from robotrl.report.replay import Replay
-from robotrl.run import Run
+from robotrl.run.directory import Run
+from robotrl.run.policy_checkpoint import policy_tree
 from robotrl.spec import visible
 from robotrl.transforms import TransformGroup, bounds_to_unit, inverse
 

@@ -17,10 +17,10 @@ from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from robotrl.deploy.channel import Message
-from robotrl.deploy.link import Command, Link, Status, message, now_ns
-from robotrl.deploy.realtime import sleep_until, steady
-from robotrl.deploy.safety import Mode
+from robotrl.deploy.control.realtime import sleep_until, steady
+from robotrl.deploy.control.safety import Mode
+from robotrl.deploy.robots.channel import Message
+from robotrl.deploy.robots.link import Command, Link, Status, message, now_ns
 from robotrl.errors import RobotrlError
 from robotrl.spec import Spec
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from robotrl.deploy.link import Link
 from robotrl.deploy.robots.driver import RobotSim, drive, fault
+from robotrl.deploy.robots.link import Link
 from robotrl.errors import ConfigError, RobotrlError, nearest
 from robotrl.registry import ROBOT_SIMS
-from robotrl.user_module import user_module
+from robotrl.utils.user_module import user_module
 
 
 def main(link_name: str, argument: str) -> int:

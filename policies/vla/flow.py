@@ -18,14 +18,14 @@ from torch import Tensor, nn
 from robotrl.errors import ConfigError, unknown
 from robotrl.fn.chain import executed
 from robotrl.policies.generative import ChainPolicy
-from robotrl.policies.nets import flat_width
-from robotrl.policies.vla.context import Memory, Sizes, pack, unpack
-from robotrl.policies.vla.fresh import begin
-from robotrl.policies.vla.given import check_given
-from robotrl.policies.vla.pi0 import Pi0, Pi0Cfg
+from robotrl.policies.networks.mlp import flat_width
+from robotrl.policies.vla.input_checks import check_given
+from robotrl.policies.vla.networks.context import Memory, Sizes, pack, unpack
+from robotrl.policies.vla.networks.init import begin
+from robotrl.policies.vla.networks.pi0 import Pi0, Pi0Cfg
+from robotrl.policies.vla.networks.smolvla import SmolVla, SmolVlaCfg
 from robotrl.policies.vla.prompt import TASK, Prompt, WordTokenizer
 from robotrl.policies.vla.roles import check_square, roles, sight_of
-from robotrl.policies.vla.smolvla import SmolVla, SmolVlaCfg
 from robotrl.spec import Cache, Spec
 from robotrl.transforms import TransformGroup
 
@@ -134,7 +134,7 @@ class FlowVla(ChainPolicy):
         return self.chunk, self.padded()[1]
 
     def encode(self, obs: dict[str, Tensor]) -> Tensor:
-        """Context (B, D) from raw observations; see `robotrl.policies.vla.context`.
+        """Context (B, D) from raw observations; see `robotrl.policies.vla.networks.context`.
 
         Raises:
             ConfigError: a measured state of another width.
@@ -185,7 +185,7 @@ class FlowVla(ChainPolicy):
         """Refuse observations that are not what the policy was made for, unless a context stands for them.
 
         Raises:
-            ConfigError: see `robotrl.policies.vla.given.check_given`.
+            ConfigError: see `robotrl.policies.vla.input_checks.check_given`.
             NumericsError: see there.
         """
         if CONTEXT not in obs:

@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 from tokenizers import Tokenizer
 
 from robotrl.errors import ConfigError
-from robotrl.plain import settings_from_json
-from robotrl.policies.vla.openvla import OpenVla, OpenVlaCfg, TextCfg
+from robotrl.policies.vla.networks.openvla import OpenVla, OpenVlaCfg, TextCfg
+from robotrl.policies.vla.networks.vision import TowerCfg
 from robotrl.policies.vla.prompt import TASK, Prompt, unread
 from robotrl.policies.vla.token import Deployment, TokenPolicy
-from robotrl.policies.vla.vision import TowerCfg
 from robotrl.spec import Spec
+from robotrl.spec.json_fields import settings_from_json
 from robotrl.transforms import TransformGroup
 
 TEMPLATE = f"In: What action should the robot take to {TASK}?\nOut:"
@@ -44,7 +44,7 @@ class OpenVlaPolicyCfg:
 
 
 class OpenVlaPolicy(TokenPolicy):
-    """The published network; `robotrl.importers.openvla` makes one from a directory.
+    """The published network; `robotrl.importers.openvla.directory` makes one from a directory.
 
     Raises:
         ConfigError: pictures, states or a tokenizer that are not the network's.

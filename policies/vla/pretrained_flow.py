@@ -10,11 +10,11 @@ from torch import Tensor
 
 from robotrl.errors import ConfigError, out_of_range
 from robotrl.policies.vla.flow import FlowVla, Trained
-from robotrl.policies.vla.pi0 import Pi0, Pi0Cfg
+from robotrl.policies.vla.networks.pi0 import Pi0, Pi0Cfg
+from robotrl.policies.vla.networks.smolvla import SmolVla, SmolVlaCfg
 from robotrl.policies.vla.pretrained import read_tokenizer
 from robotrl.policies.vla.prompt import TASK, Prompt
 from robotrl.policies.vla.resize import fit
-from robotrl.policies.vla.smolvla import SmolVla, SmolVlaCfg
 from robotrl.spec import Spec
 from robotrl.transforms import TransformGroup
 

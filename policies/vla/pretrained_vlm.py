@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from robotrl.errors import ConfigError
-from robotrl.plain import settings_from_json
-from robotrl.policies.vla.families import PICTURE
+from robotrl.policies.vla.networks.families import PICTURE
+from robotrl.policies.vla.networks.vlm import Vlm, VlmCfg, family_of, read_config
 from robotrl.policies.vla.pretrained import read_tokenizer
 from robotrl.policies.vla.prompt import Prompt, Tokenize
 from robotrl.policies.vla.token import Deployment, TokenPolicy
-from robotrl.policies.vla.vlm import Vlm, VlmCfg, family_of, read_config
 from robotrl.spec import Spec
+from robotrl.spec.json_fields import settings_from_json
 from robotrl.transforms import TransformGroup
 
 
@@ -37,7 +37,7 @@ class VlmPolicyCfg:
 
 
 class VlmPolicy(TokenPolicy):
-    """Any model of `robotrl.policies.vla.families`; `robotrl.importers.vlm` makes one from a directory.
+    """Any model of `robotrl.policies.vla.networks.families`; `robotrl.importers.vlm.directory` makes one from a directory.
 
     Raises:
         ConfigError: a prompt, pictures, states or a tokenizer that are not the network's.

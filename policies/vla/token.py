@@ -11,17 +11,18 @@ import torch
 from torch import Tensor, nn
 
 from robotrl.errors import CapabilityError, ConfigError, check_number, unknown
-from robotrl.fn import noise, tokens
+from robotrl.fn.random import noise
+from robotrl.fn.text import tokens
 from robotrl.policies.base import Deployed, SpecPolicy
-from robotrl.policies.nets import flat_width, in_full
+from robotrl.policies.networks.mlp import flat_width, in_full
 from robotrl.policies.vla import bins
-from robotrl.policies.vla.fresh import begin
-from robotrl.policies.vla.given import check_given
-from robotrl.policies.vla.openvla import OpenVla, OpenVlaCfg, TextCfg
+from robotrl.policies.vla.input_checks import check_given
+from robotrl.policies.vla.networks.autoregressive import Decoding, Prefix, Speaker
+from robotrl.policies.vla.networks.init import begin
+from robotrl.policies.vla.networks.openvla import OpenVla, OpenVlaCfg, TextCfg
+from robotrl.policies.vla.networks.vision import TowerCfg
 from robotrl.policies.vla.prompt import TASK, Prompt, WordTokenizer
 from robotrl.policies.vla.roles import check_square, heeded, roles, sight_of
-from robotrl.policies.vla.speaker import Decoding, Prefix, Speaker
-from robotrl.policies.vla.vision import TowerCfg
 from robotrl.spec import ActOut, Cache, Mode, Spec
 from robotrl.transforms import TransformGroup
 
@@ -228,7 +229,7 @@ class TokenPolicy(SpecPolicy):
         """Refuse observations that are not what the policy was made for.
 
         Raises:
-            ConfigError: see `robotrl.policies.vla.given.check_given`.
+            ConfigError: see `robotrl.policies.vla.input_checks.check_given`.
             NumericsError: see there.
         """
         check_given(obs, self.observation_spec)

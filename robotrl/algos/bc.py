@@ -1,4 +1,4 @@
-"""Behaviour cloning: what the policy is cloned with is chosen by what it can do (see `robotrl.fn.clone`)."""
+"""Behaviour cloning: what the policy is cloned with is chosen by what it can do (see `robotrl.fn.bc_loss`)."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from robotrl.algos.dataset import read_for
-from robotrl.algos.ddp import check_processes, share, take_up
-from robotrl.algos.engine import UPDATES_PER_CALL, Context, EngineMode, Group, LossModule, LossOut
-from robotrl.algos.half import in_bf16
-from robotrl.algos.learner import Setup
-from robotrl.algos.rows import fitting, means, part, run_updates
-from robotrl.algos.scenes import Frames, Scenes, check_reads
-from robotrl.algos.symmetric import Symmetric, changes_of
-from robotrl.algos.targets import hidden_numbers
-from robotrl.checkpoint import generator_state
-from robotrl.data.agree import check_reach
-from robotrl.data.chunks import load_chunks
-from robotrl.data.normalisation import ActionRange, check_new, transforms_for
+from robotrl.datasets.agreement.agree import check_reach
+from robotrl.datasets.chunks import load_chunks
+from robotrl.datasets.normalization import ActionRange, check_new, transforms_for
+from robotrl.engine.autocast import in_bf16
+from robotrl.engine.distributed import check_processes, share, take_up
+from robotrl.engine.engine import UPDATES_PER_CALL, Context, EngineMode, Group, LossModule, LossOut
+from robotrl.engine.minibatches import fitting, means, part, run_updates
 from robotrl.errors import ConfigError, check_at_least, check_decay, check_number, check_positive, out_of_range
-from robotrl.fit import check_words
 from robotrl.fn.augment import PAD, draw_shifts, random_shift
-from robotrl.fn.clone import CloneLoss, Shape, chunk_shape, clone_loss_of
+from robotrl.fn.bc_loss import CloneLoss, Shape, chunk_shape, clone_loss_of
 from robotrl.fn.schedule import warmed_cosine
+from robotrl.learners.augmentation import Symmetric, changes_of
+from robotrl.learners.auxiliary_targets import hidden_numbers
+from robotrl.learners.dataset import read_for
+from robotrl.learners.frames import Frames, Scenes, check_reads
+from robotrl.learners.learner import Setup
 from robotrl.policies.base import ACTION
 from robotrl.policies.reach import reach_of
+from robotrl.rollout.compatibility import check_words
+from robotrl.run.checkpoint import generator_state
 from robotrl.spec import Cache, is_picture, visible
 from robotrl.transforms import Affine, TransformGroup, inverse
 

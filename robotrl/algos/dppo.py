@@ -15,15 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robotrl.algos.chain_pg import ChainCfg, ChainLearner, ChainLoss, MakeCritic, Terms
-from robotrl.algos.drawn_chain import chain_log_prob, draw_chain, initial_noise
-from robotrl.algos.learner import Setup
-from robotrl.algos.on_policy import Batch
-from robotrl.collect import Decision
 from robotrl.errors import ConfigError, check_positive, out_of_range
 from robotrl.fn import chain
 from robotrl.fn.loss import PolicyLoss, ppo_clip
+from robotrl.learners.denoising import ChainCfg, ChainLearner, ChainLoss, MakeCritic, Terms
+from robotrl.learners.denoising_sampling import chain_log_prob, draw_chain, initial_noise
+from robotrl.learners.learner import Setup
+from robotrl.learners.on_policy import Batch
 from robotrl.policies.staged import StagedPolicy
+from robotrl.rollout.collector import Decision
 
 LOG_PROB_RANGE = (-5.0, 2.0)
 """Log-densities of single numbers are held to this."""

@@ -14,15 +14,15 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from robotrl.algos.dsrl_common import NOISE, UPDATES_PER_CALL, Steering, critics, saturated
-from robotrl.algos.engine import Context, Engine, EngineMode, Group, LossModule, LossOut
-from robotrl.algos.learner import Setup, SimLearner
-from robotrl.algos.off_policy import detached
-from robotrl.algos.rows import part
-from robotrl.data.replay_samplers import Sampler, Uniform
-from robotrl.fn.backup import bootstrap, ensemble_mse, soft_actor, soft_value, temperature_loss
+from robotrl.engine.engine import Context, Engine, EngineMode, Group, LossModule, LossOut
+from robotrl.engine.minibatches import part
+from robotrl.fn.q_targets import bootstrap, ensemble_mse, soft_actor, soft_value, temperature_loss
+from robotrl.learners.learner import Setup, SimLearner
+from robotrl.learners.off_policy import detached
+from robotrl.learners.steering import NOISE, UPDATES_PER_CALL, Steering, critics, saturated
 from robotrl.policies.q import smallest
 from robotrl.policies.steered import SteeredPolicy
+from robotrl.replay.samplers import Sampler, Uniform
 
 
 @dataclass(frozen=True)

@@ -21,20 +21,20 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from robotrl.algos.dataset import read_for
-from robotrl.algos.dsrl_common import NOISE, UPDATES_PER_CALL, Steering, critics, saturated
-from robotrl.algos.engine import Context, Engine, EngineMode, Group, LossModule, LossOut
-from robotrl.algos.learner import Setup, SimLearner
-from robotrl.algos.off_policy import Unit, demonstrations, detached
-from robotrl.algos.rows import part
-from robotrl.data.agree import check_reach
-from robotrl.data.replay import Replay
-from robotrl.data.replay_samplers import Mixed, Sampler, Uniform
+from robotrl.datasets.agreement.agree import check_reach
+from robotrl.engine.engine import Context, Engine, EngineMode, Group, LossModule, LossOut
+from robotrl.engine.minibatches import part
 from robotrl.errors import ConfigError, check_at_least, out_of_range
-from robotrl.fn.backup import bootstrap, ensemble_mse, soft_actor, soft_value, temperature_loss
+from robotrl.fn.q_targets import bootstrap, ensemble_mse, soft_actor, soft_value, temperature_loss
+from robotrl.learners.dataset import read_for
+from robotrl.learners.learner import Setup, SimLearner
+from robotrl.learners.off_policy import Unit, demonstrations, detached
+from robotrl.learners.steering import NOISE, UPDATES_PER_CALL, Steering, critics, saturated
 from robotrl.policies.q import smallest
 from robotrl.policies.reach import reach_of
 from robotrl.policies.steered import SteeredPolicy
+from robotrl.replay.buffer import Replay
+from robotrl.replay.samplers import Mixed, Sampler, Uniform
 
 LEARN, DISTILL = "learn", "distill"
 

@@ -13,16 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robotrl.algos.chain_pg import start_from
-from robotrl.algos.drawn_chain import chain_log_prob
-from robotrl.algos.episode_pg import Likelihood, step_weights
 from robotrl.algos.grpo import GrpoCfg, GrpoLearner
-from robotrl.algos.learner import Setup
-from robotrl.collect import Decision
 from robotrl.errors import check_number, check_positive
 from robotrl.fn import chain
-from robotrl.fn.noise import randn
-from robotrl.group_rollout import Trajectories
+from robotrl.fn.random.noise import randn
+from robotrl.learners.denoising import start_from
+from robotrl.learners.denoising_sampling import chain_log_prob
+from robotrl.learners.episodes import Likelihood, step_weights
+from robotrl.learners.learner import Setup
+from robotrl.rollout.collector import Decision
+from robotrl.rollout.groups import Trajectories
 
 
 @dataclass(frozen=True)

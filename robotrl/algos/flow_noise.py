@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from robotrl.algos.chain_pg import ChainLearner
-from robotrl.algos.learner import Setup
-from robotrl.algos.noisy_chain import NoisyCfg, noisy_learner
+from robotrl.learners.denoising import ChainLearner
+from robotrl.learners.learner import Setup
+from robotrl.learners.noisy_chain import NoisyCfg, noisy_learner
 
 
 @dataclass(frozen=True)

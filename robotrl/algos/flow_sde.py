@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robotrl.algos.chain_pg import ChainCfg, ChainLearner, ChainLoss, MakeCritic, Terms
-from robotrl.algos.drawn_chain import chain_log_prob, draw_chain, step_log_prob
-from robotrl.algos.learner import Setup
-from robotrl.collect import Decision
 from robotrl.errors import check_positive
 from robotrl.fn import chain
 from robotrl.fn.loss import PolicyLoss, ppo_clip
+from robotrl.learners.denoising import ChainCfg, ChainLearner, ChainLoss, MakeCritic, Terms
+from robotrl.learners.denoising_sampling import chain_log_prob, draw_chain, step_log_prob
+from robotrl.learners.learner import Setup
+from robotrl.rollout.collector import Decision
 from robotrl.spec import HasChain
 
 

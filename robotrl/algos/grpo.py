@@ -14,14 +14,9 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from robotrl.algos.encoders import OF_RUN
-from robotrl.algos.engine import Context, LossModule, LossOut
-from robotrl.algos.episode_pg import Acting, EpisodeCfg, EpisodeLearner, Likelihood
-from robotrl.algos.half import in_bf16
-from robotrl.algos.learner import Setup
-from robotrl.algos.on_policy import finite
-from robotrl.algos.rows import part
-from robotrl.algos.token_acting import TokenActing
+from robotrl.engine.autocast import in_bf16
+from robotrl.engine.engine import Context, LossModule, LossOut
+from robotrl.engine.minibatches import part
 from robotrl.errors import (
     ConfigError,
     check_at_least,
@@ -30,15 +25,20 @@ from robotrl.errors import (
     out_of_range,
     unknown,
 )
-from robotrl.fn import noise
 from robotrl.fn.advantage import group_relative
 from robotrl.fn.loss import weighted_clip
-from robotrl.fn.progress import progress_reward
+from robotrl.fn.progress.srpo import progress_reward
+from robotrl.fn.random import noise
 from robotrl.fn.schedule import warmed
-from robotrl.group_rollout import Trajectories, chosen, together
-from robotrl.parts import in_parts
+from robotrl.learners.episode_encoders import OF_RUN
+from robotrl.learners.episodes import Acting, EpisodeCfg, EpisodeLearner, Likelihood
+from robotrl.learners.learner import Setup
+from robotrl.learners.on_policy import finite
+from robotrl.learners.token_policy import TokenActing
 from robotrl.registry import ENCODERS
+from robotrl.rollout.groups import Trajectories, chosen, together
 from robotrl.spec import HasScenarios, reads
+from robotrl.utils.batched import in_parts
 
 Progress = Literal["none", "sight", "return"]
 PROGRESS: tuple[Progress, ...] = ("none", "sight", "return")
@@ -95,7 +95,7 @@ class GrpoCfg(EpisodeCfg):
         return self.progress == "return"
 
     def beside(self, policy: Any) -> list[Any]:
-        """See `robotrl.room.beside`."""
+        """See `robotrl.memory_estimate.check.beside`."""
         if self.progress != "sight" or not (self.encoder == "policy" or self.encoder.startswith(OF_RUN)):
             return []
         return [policy.eye() if self.encoder == "policy" else self.encoder.removeprefix(OF_RUN)]

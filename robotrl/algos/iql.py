@@ -17,13 +17,17 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from robotrl.algos.actor import RemoteExperience, experience_of
-from robotrl.algos.dataset import read_for
-from robotrl.algos.engine import UPDATES_PER_CALL, Context, Engine, EngineMode, Group, LossModule, LossOut
-from robotrl.algos.experience import Acting, Experience
-from robotrl.algos.half import in_bf16
-from robotrl.algos.learner import Setup
-from robotrl.algos.off_policy import (
+from robotrl.datasets.agreement.agree import check_reach
+from robotrl.datasets.normalization import transforms_for
+from robotrl.engine.autocast import in_bf16
+from robotrl.engine.engine import UPDATES_PER_CALL, Context, Engine, EngineMode, Group, LossModule, LossOut
+from robotrl.engine.minibatches import means, part, run_updates
+from robotrl.errors import ConfigError, check_decay, out_of_range, unknown
+from robotrl.fn.bc_loss import CloneLoss, Shape, clone_loss_of
+from robotrl.fn.q_targets import advantage_weight, bootstrap, discounted_ones, ensemble_mse, expectile_loss
+from robotrl.learners.dataset import read_for
+from robotrl.learners.learner import Setup
+from robotrl.learners.off_policy import (
     Made,
     Unit,
     at_once,
@@ -33,19 +37,15 @@ from robotrl.algos.off_policy import (
     no_clip,
     rows_of,
 )
-from robotrl.algos.rows import means, part, run_updates
-from robotrl.checkpoint import generator_state, set_generator_state
-from robotrl.data.agree import check_reach
-from robotrl.data.normalisation import transforms_for
-from robotrl.data.replay import Mixed, Replay, Sampler, Transitions, Uniform, episode_returns
-from robotrl.errors import ConfigError, check_decay, out_of_range, unknown
-from robotrl.fit import check_fit
-from robotrl.fn.backup import advantage_weight, bootstrap, discounted_ones, ensemble_mse, expectile_loss
-from robotrl.fn.clone import CloneLoss, Shape, clone_loss_of
-from robotrl.policies.nets import Activation
+from robotrl.learners.remote_actor import RemoteExperience, experience_of
+from robotrl.learners.replay_collector import Acting, Experience
+from robotrl.policies.networks.mlp import Activation
+from robotrl.policies.networks.value import ValueNet
 from robotrl.policies.q import QEnsemble, smallest
 from robotrl.policies.reach import reach_of
-from robotrl.policies.value import ValueNet
+from robotrl.replay.buffer import Mixed, Replay, Sampler, Transitions, Uniform, episode_returns
+from robotrl.rollout.compatibility import check_fit
+from robotrl.run.checkpoint import generator_state, set_generator_state
 from robotrl.spec import HasLogProb, visible
 
 Rewards = Literal["stored", "minus_one", "scaled"]

@@ -12,17 +12,18 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from robotrl.adapters import weights_sha256
-from robotrl.algos.engine import Context, LossModule, LossOut
-from robotrl.algos.episode_pg import EpisodeCfg, EpisodeLearner
-from robotrl.algos.half import in_bf16
-from robotrl.algos.learner import Setup
-from robotrl.algos.on_policy import finite
-from robotrl.algos.rows import part
-from robotrl.algos.token_acting import TokenActing
+from robotrl.engine.autocast import in_bf16
+from robotrl.engine.engine import Context, LossModule, LossOut
+from robotrl.engine.minibatches import part
 from robotrl.errors import ConfigError, unknown
-from robotrl.fn import distill, tokens
-from robotrl.load import load_policy
+from robotrl.fn import distill
+from robotrl.fn.text import tokens
+from robotrl.learners.episodes import EpisodeCfg, EpisodeLearner
+from robotrl.learners.learner import Setup
+from robotrl.learners.on_policy import finite
+from robotrl.learners.token_policy import TokenActing
+from robotrl.peft.lora import weights_sha256
+from robotrl.run.policy_checkpoint import load_policy
 from robotrl.spec import reads
 
 Divergence = Literal["reverse", "forward", "labels"]
@@ -47,7 +48,7 @@ class OpdCfg(EpisodeCfg):
     reads_rewards: ClassVar[bool] = False
 
     def beside(self, policy: Any) -> list[Any]:
-        """See `robotrl.room.beside`."""
+        """See `robotrl.memory_estimate.check.beside`."""
         del policy
         return [self.teacher] if self.teacher else []
 

@@ -10,12 +10,16 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from robotrl.algos.ddp import check_processes, share, take_up
-from robotrl.algos.engine import Context, Engine, EngineMode, Group, LossModule, LossOut
-from robotrl.algos.half import in_bf16
-from robotrl.algos.learner import Setup, SimLearner
-from robotrl.algos.normalizers import ObsNormalizer, RewardNormalizer
-from robotrl.algos.on_policy import (
+from robotrl.datasets.normalization import within_bounds
+from robotrl.engine.autocast import in_bf16
+from robotrl.engine.distributed import check_processes, share, take_up
+from robotrl.engine.engine import Context, Engine, EngineMode, Group, LossModule, LossOut
+from robotrl.errors import CapabilityError, check_positive, out_of_range, unknown
+from robotrl.fn.loss import PolicyLoss, ppo_clip, value_clipped_mse, value_mse
+from robotrl.fn.schedule import line
+from robotrl.learners.learner import Setup, SimLearner
+from robotrl.learners.normalizers import ObsNormalizer, RewardNormalizer
+from robotrl.learners.on_policy import (
     Batch,
     check_settings,
     epoch_order,
@@ -25,15 +29,11 @@ from robotrl.algos.on_policy import (
     rollout_scalars,
     update_scalars,
 )
-from robotrl.checkpoint import generator_state
-from robotrl.collect import Collector, Decision
-from robotrl.data.normalisation import within_bounds
-from robotrl.errors import CapabilityError, check_positive, out_of_range, unknown
-from robotrl.fit import check_fit
-from robotrl.fn.loss import PolicyLoss, ppo_clip, value_clipped_mse, value_mse
-from robotrl.fn.schedule import line
-from robotrl.policies.nets import Activation
-from robotrl.policies.value import Critic
+from robotrl.policies.networks.mlp import Activation
+from robotrl.policies.networks.value import Critic
+from robotrl.rollout.collector import Collector, Decision
+from robotrl.rollout.compatibility import check_fit
+from robotrl.run.checkpoint import generator_state
 from robotrl.spec import Density, HasDensity, privileged, visible
 from robotrl.transforms import TransformGroup
 

@@ -15,13 +15,16 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from robotrl.algos.actor import experience_of
-from robotrl.algos.dataset import read_for
-from robotrl.algos.engine import UPDATES_PER_CALL, Context, Engine, EngineMode, LossModule, LossOut
-from robotrl.algos.experience import Watch
-from robotrl.algos.half import in_bf16
-from robotrl.algos.learner import Setup, SimLearner
-from robotrl.algos.off_policy import (
+from robotrl.algos.sac import groups, squashed
+from robotrl.datasets.agreement.agree import check_reach
+from robotrl.engine.autocast import in_bf16
+from robotrl.engine.engine import UPDATES_PER_CALL, Context, Engine, EngineMode, LossModule, LossOut
+from robotrl.engine.minibatches import means, part, run_updates
+from robotrl.errors import ConfigError, out_of_range
+from robotrl.fn.q_targets import bootstrap, ensemble_mse, soft_actor, temperature_loss
+from robotrl.learners.dataset import read_for
+from robotrl.learners.learner import Setup, SimLearner
+from robotrl.learners.off_policy import (
     Made,
     Unit,
     at_once,
@@ -31,17 +34,14 @@ from robotrl.algos.off_policy import (
     detached,
     rows_of,
 )
-from robotrl.algos.rows import means, part, run_updates
-from robotrl.algos.sac import groups, squashed
-from robotrl.checkpoint import generator_state, set_generator_state
-from robotrl.data.agree import check_reach
-from robotrl.data.replay import Mixed, Sampler, Uniform
-from robotrl.errors import ConfigError, out_of_range
-from robotrl.fn.backup import bootstrap, ensemble_mse, soft_actor, temperature_loss
-from robotrl.policies.nets import Activation
+from robotrl.learners.remote_actor import experience_of
+from robotrl.learners.replay_collector import Watch
+from robotrl.policies.networks.mlp import Activation
 from robotrl.policies.q import QEnsemble, average, draw_members, smallest_of
 from robotrl.policies.reach import reach_of
 from robotrl.policies.squashed import SquashedPolicy
+from robotrl.replay.buffer import Mixed, Sampler, Uniform
+from robotrl.run.checkpoint import generator_state, set_generator_state
 
 CRITIC, BOTH = "critic", "both"
 """Phases of an update: the critics alone, and all networks."""

@@ -10,11 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from robotrl.algos.actor import experience_of
-from robotrl.algos.engine import UPDATES_PER_CALL, Context, Engine, EngineMode, Group, LossModule, LossOut
-from robotrl.algos.half import in_bf16
-from robotrl.algos.learner import Setup, SimLearner
-from robotrl.algos.off_policy import (
+from robotrl.engine.autocast import in_bf16
+from robotrl.engine.engine import UPDATES_PER_CALL, Context, Engine, EngineMode, Group, LossModule, LossOut
+from robotrl.engine.minibatches import means, part, run_updates
+from robotrl.errors import CapabilityError
+from robotrl.fn.q_targets import bootstrap, ensemble_mse, soft_actor, soft_value, temperature_loss
+from robotrl.learners.learner import Setup, SimLearner
+from robotrl.learners.off_policy import (
     Debt,
     Made,
     Unit,
@@ -25,14 +27,12 @@ from robotrl.algos.off_policy import (
     no_clip,
     rows_of,
 )
-from robotrl.algos.rows import means, part, run_updates
-from robotrl.checkpoint import generator_state, set_generator_state
-from robotrl.data.replay import Uniform
-from robotrl.errors import CapabilityError
-from robotrl.fn.backup import bootstrap, ensemble_mse, soft_actor, soft_value, temperature_loss
-from robotrl.policies.nets import Activation
+from robotrl.learners.remote_actor import experience_of
+from robotrl.policies.networks.mlp import Activation
 from robotrl.policies.q import QEnsemble, smallest
 from robotrl.policies.squashed import SquashedPolicy
+from robotrl.replay.buffer import Uniform
+from robotrl.run.checkpoint import generator_state, set_generator_state
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,16 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from robotrl.algos.ddp import check_processes, share, take_up
-from robotrl.algos.engine import Context, EngineMode, Group, LossModule, LossOut
-from robotrl.algos.half import in_bf16
-from robotrl.algos.learner import Setup, SimLearner
-from robotrl.algos.normalizers import ObsNormalizer
-from robotrl.algos.on_policy import (
+from robotrl.engine.autocast import in_bf16
+from robotrl.engine.distributed import check_processes, share, take_up
+from robotrl.engine.engine import Context, EngineMode, Group, LossModule, LossOut
+from robotrl.errors import CapabilityError, check_at_least, check_positive
+from robotrl.fn.loss import ppo_clip, value_clipped_mse
+from robotrl.fn.schedule import warmed
+from robotrl.fn.text import tokens
+from robotrl.learners.learner import Setup, SimLearner
+from robotrl.learners.normalizers import ObsNormalizer
+from robotrl.learners.on_policy import (
     Batch,
     check_settings,
     epoch_order,
@@ -29,19 +33,15 @@ from robotrl.algos.on_policy import (
     rollout_scalars,
     update_scalars,
 )
-from robotrl.algos.token_acting import say, start_from
-from robotrl.checkpoint import generator_state
-from robotrl.collect import Collector, Decision
-from robotrl.errors import CapabilityError, check_at_least, check_positive
-from robotrl.fit import check_fit
-from robotrl.fn import tokens
-from robotrl.fn.loss import ppo_clip, value_clipped_mse
-from robotrl.fn.schedule import warmed
-from robotrl.parts import in_parts
-from robotrl.policies.value import Critic
+from robotrl.learners.token_policy import say, start_from
+from robotrl.policies.networks.value import Critic
 from robotrl.rewards.process import Form, ProcessReward, ProcessTerm
 from robotrl.rewards.process_stored import load_process, process_from_tree, process_tree
+from robotrl.rollout.collector import Collector, Decision
+from robotrl.rollout.compatibility import check_fit
+from robotrl.run.checkpoint import generator_state
 from robotrl.spec import HasReader, measured, privileged, reads
+from robotrl.utils.batched import in_parts
 
 CRITIC, BOTH = "critic", "both"
 """The engine's phases."""
@@ -100,7 +100,7 @@ class VlaRlCfg:
     """How updates are computed; see docs/engine.md."""
 
     def beside(self, policy: Any) -> list[Any]:
-        """See `robotrl.room.beside`: what the critic reads by is a copy."""
+        """See `robotrl.memory_estimate.check.beside`: what the critic reads by is a copy."""
         return [policy]
 
     def build(self, setup: Setup) -> VlaRlLearner:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from robotrl.errors import NumericsError
 from robotrl.fn.chain import normal_log_prob
-from robotrl.fn.noise import Noise, choose, randn, standard_gamma
+from robotrl.fn.random.noise import Noise, choose, randn, standard_gamma
 
 NORMAL_ENTROPY = 0.5 * math.log(2 * math.pi * math.e)
 """Of a standard normal distribution, nats."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from robotrl.fn import tokens
+from robotrl.fn.text import tokens
 
 
 def reverse_kl(logits: Tensor, taught: Tensor, said: Tensor, weight: Tensor, temperature: float) -> Tensor:

@@ -1,4 +1,4 @@
-"""What the symmetries of a sim (`robotrl.symmetry`) make of arrays, as pure functions."""
+"""What the symmetries of a sim (`robotrl.spec.symmetry`) make of arrays, as pure functions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from robotrl.symmetry import Look, Signed, Symmetry
+from robotrl.spec.symmetry import Look, Signed, Symmetry
 
 
 def signed(x: Tensor, change: Signed) -> Tensor:

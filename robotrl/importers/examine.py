@@ -9,15 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from robotrl.data.agree import agree, check_reach
-from robotrl.data.chunks import load_chunks
-from robotrl.data.reader import Dataset
+from robotrl.datasets.agreement.agree import agree, check_reach
+from robotrl.datasets.chunks import load_chunks
+from robotrl.datasets.reader import Dataset
 from robotrl.errors import ConfigError, DataError
-from robotrl.load import probe_observations
-from robotrl.parts import in_parts
 from robotrl.policies.reach import reach_of
 from robotrl.policies.vla.roles import Seen
+from robotrl.run.policy_checkpoint import probe_observations
 from robotrl.spec import HasTokens
+from robotrl.utils.batched import in_parts
 
 DRAWS = 4
 """Chunks drawn of a generative policy, whose mean is compared."""

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from robotrl.errors import ConfigError, DataError
-from robotrl.files import not_fetched, read_plain
 from robotrl.importers.fields import wrong
 from robotrl.policies.vla.pretrained import read_tokenizer
+from robotrl.utils.files import not_fetched, read_plain
 
 PRECISIONS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 """Of weights that mean what they say; others need scales."""

@@ -15,10 +15,10 @@ from robotrl.errors import ConfigError, DataError, unknown
 from robotrl.importers.fields import is_number, wrong
 from robotrl.importers.files import read_tokenizer_file
 from robotrl.importers.ranges import check_ranges
-from robotrl.load import load_weights
 from robotrl.policies.base import ACTION
 from robotrl.policies.vla.pretrained import read_tokenizer
 from robotrl.policies.vla.pretrained_flow import Pi0Policy, PretrainedFlow
+from robotrl.run.policy_checkpoint import load_weights
 from robotrl.spec import Spec, is_picture, measured
 from robotrl.transforms import Affine, Clip, TransformGroup
 

@@ -19,9 +19,9 @@ from robotrl.importers.files import check_merged, read_json, read_tensors
 from robotrl.importers.fitting import camera_order, load_into, renamed, tokenizer_of, transforms_on
 from robotrl.importers.lerobot_steps import LABEL, STATE, features, read_units
 from robotrl.importers.pi0 import BEGIN, from_openpi, variant
-from robotrl.policies.vla.pi0 import Pi0Cfg
+from robotrl.policies.vla.networks.pi0 import Pi0Cfg
+from robotrl.policies.vla.networks.smolvla import SmolVlaCfg
 from robotrl.policies.vla.pretrained_flow import Pi0Policy, PretrainedFlow, PretrainedFlowCfg, SmolVlaPolicy
-from robotrl.policies.vla.smolvla import SmolVlaCfg
 from robotrl.spec import Spec
 from robotrl.transforms import Affine
 

@@ -20,7 +20,7 @@ from robotrl.importers.files import check_merged, read_json, read_tensors
 from robotrl.importers.fitting import camera_order, from_stats, load_into, tokenizer_of, transforms_on
 from robotrl.importers.pi0 import BEGIN, from_openpi, variant
 from robotrl.policies.base import ACTION
-from robotrl.policies.vla.pi0 import Pi0Cfg
+from robotrl.policies.vla.networks.pi0 import Pi0Cfg
 from robotrl.policies.vla.pretrained_flow import Pi0Policy, PretrainedFlowCfg
 from robotrl.spec import Spec, measured
 from robotrl.transforms import inverse

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from robotrl.errors import DataError
 from robotrl.importers.fitting import renamed
-from robotrl.policies.vla.pi0 import Pi0Cfg
+from robotrl.policies.vla.networks.pi0 import Pi0Cfg
 
 SIZES = {("gemma_2b", "gemma_300m"): Pi0Cfg()}
 """By the config's variants of the language model and of the expert."""

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from robotrl.checkpoint import write_checkpoint
-from robotrl.data.reader import read_dataset
+from robotrl.datasets.reader import read_dataset
 from robotrl.errors import ConfigError, check_at_least, unknown
 from robotrl.importers.examine import Effects, Labels, check_labels, effects, labels
 from robotrl.importers.hub import fetch
 from robotrl.importers.layouts import BACKBONES, LAYOUTS, Layout
-from robotrl.load import policy_tree
+from robotrl.run.checkpoint import write_checkpoint
+from robotrl.run.policy_checkpoint import policy_tree
 from robotrl.spec import Spec, VecSim, visible
 
 STAGE = "import"
@@ -95,9 +95,9 @@ def statistics_key(layout: Layout, path: str | Path, cfg: ImportCfg) -> str:
         DataError: they cannot be read.
     """
     if layout in ("openvla", "openvla-oft"):
-        from robotrl.importers import openvla
+        from robotrl.importers.openvla import directory
 
-        return openvla.statistics_key(path, cfg.key or None)
+        return directory.statistics_key(path, cfg.key or None)
     if layout == "openpi":
         from robotrl.importers.openpi import STATS
 
@@ -117,7 +117,7 @@ def read_layout(layout: Layout, path: str | Path, specs: Mapping[str, Spec], act
     camera = next(iter(cfg.cameras.values()), "")
     decoding: Any = "parallel" if layout.endswith("-oft") else "autoregressive"
     if layout in BACKBONES:
-        from robotrl.importers.vlm import load_vlm
+        from robotrl.importers.vlm.directory import load_vlm
 
         return load_vlm(
             path,
@@ -131,7 +131,7 @@ def read_layout(layout: Layout, path: str | Path, specs: Mapping[str, Spec], act
             stats=read_dataset(cfg.stats) if cfg.stats else None,
         )
     if layout in ("openvla", "openvla-oft"):
-        from robotrl.importers.openvla import load_openvla
+        from robotrl.importers.openvla.directory import load_openvla
 
         return load_openvla(
             path,

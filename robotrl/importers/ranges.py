@@ -11,8 +11,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from robotrl.data.bounds import question
-from robotrl.data.normalisation import FLOOR
+from robotrl.datasets.agreement.bounds import question
+from robotrl.datasets.normalization import FLOOR
 from robotrl.errors import DataError
 from robotrl.policies.base import ACTION
 from robotrl.spec import Spec

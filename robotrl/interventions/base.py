@@ -6,8 +6,8 @@ from typing import Protocol
 
 from torch import Tensor
 
-from robotrl.data.replay_corrections import Correction
-from robotrl.data.rollout import Arrays
+from robotrl.replay.corrections import Correction
+from robotrl.rollout.storage import Arrays
 
 
 class Intervention(Protocol):

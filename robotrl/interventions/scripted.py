@@ -8,9 +8,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from robotrl.data.replay_corrections import Correction
-from robotrl.data.rollout import Arrays
 from robotrl.errors import CapabilityError, ConfigError, check_at_least, check_positive, out_of_range
+from robotrl.replay.corrections import Correction
+from robotrl.rollout.storage import Arrays
 from robotrl.spec import HasDistance, HasExpert, VecSim
 
 Distance = Callable[[], Tensor]

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from robotrl.data.replay_corrections import Correction
-from robotrl.data.rollout import Arrays
 from robotrl.errors import out_of_range
 from robotrl.interventions.mapping import Device, VelocityMap
+from robotrl.replay.corrections import Correction
+from robotrl.rollout.storage import Arrays
 from robotrl.spec import VecSim, shown_dt_s
 
 Clock = Callable[[], float]

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robotrl.report.drive_trace import DriveTrace
-from robotrl.trace import KINDS, REMARKS, TraceFrame
+from robotrl.spec.drive_trace import KINDS, REMARKS, TraceFrame
 
 FULL = 32767
 UNIT_M = 0.01

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from robotrl.report.document import document, folded_table, resource
 from robotrl.report.text import esc, percent
-from robotrl.trace import KINDS
+from robotrl.spec.drive_trace import KINDS
 
 SCRIPTS = ("drive_data.js", "drive_scene.js", "drive_charts.js", "drive.js")
 STYLES = ("style.css", "drive.css")

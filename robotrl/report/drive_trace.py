@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robotrl.spec import HasTrace
-from robotrl.trace import EVENTS, HasPlan, TraceFrame, TraceMap, TraceStep
+from robotrl.spec.drive_trace import EVENTS, HasPlan, TraceFrame, TraceMap, TraceStep
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -63,7 +63,7 @@ class DriveTrace:
 
 
 class Asked(Protocol):
-    """What an actor is told when it is asked, see `robotrl.loop.Turn`."""
+    """What an actor is told when it is asked, see `robotrl.rollout.evaluate.Turn`."""
 
     @property
     def started(self) -> Tensor:
@@ -72,7 +72,7 @@ class Asked(Protocol):
 
 
 class Driver(Protocol):
-    """What acts, as `robotrl.loop.Actor`."""
+    """What acts, as `robotrl.rollout.evaluate.Actor`."""
 
     def act(self, obs: dict[str, Tensor], turn: Any) -> Tensor:
         """Actions (N, A)."""

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robotrl.report.drive_trace import DriveTrace
-from robotrl.trace import KINDS, TraceFrame
+from robotrl.spec.drive_trace import KINDS, TraceFrame
 
 if TYPE_CHECKING:
     from PIL import ImageDraw

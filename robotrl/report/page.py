@@ -8,11 +8,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, cast
 
-from robotrl.files import replace_file
 from robotrl.report.charts import interval_bar, latency_histograms, learning_curve
 from robotrl.report.data import Animation, Level, ReportData
 from robotrl.report.pack import pack
 from robotrl.report.text import count, esc, micros, percent, seconds, small
+from robotrl.utils.files import replace_file
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 """The page says itself that it loads nothing from anywhere."""

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from robotrl.data.layout import ACTION, observation_key
-from robotrl.data.names import names_of
-from robotrl.data.reader import Dataset
+from robotrl.datasets.agreement.names import names_of
+from robotrl.datasets.layout import ACTION, observation_key
+from robotrl.datasets.reader import Dataset
 from robotrl.errors import ConfigError, unknown
 from robotrl.spec import Spec
 

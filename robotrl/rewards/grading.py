@@ -1,4 +1,4 @@
-"""How far each frame of a dataset had come: labels that nobody wrote, from milestones (see `robotrl.fn.milestones`)."""
+"""How far each frame of a dataset had come: labels that nobody wrote, from milestones (see `robotrl.fn.progress.milestones`)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from robotrl.data.flags import flags
-from robotrl.data.layout import observation_key
-from robotrl.data.reader import Dataset
-from robotrl.data.rollout import Arrays
+from robotrl.datasets.agreement.flags import flags
+from robotrl.datasets.layout import observation_key
+from robotrl.datasets.reader import Dataset
 from robotrl.errors import ConfigError, DataError, check_number, unknown
-from robotrl.fn.milestones import Limits, Milestones, milestones, progress
+from robotrl.fn.progress.milestones import Limits, Milestones, milestones, progress
 from robotrl.registry import SIMS, make_sim
 from robotrl.rewards.columns import Sources, signals
+from robotrl.rollout.storage import Arrays
 from robotrl.spec import HasPrivileged, HasScenarios, VecSim
 
 TYPICAL = 0.95

@@ -17,12 +17,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from robotrl.data.flags import flags
-from robotrl.data.layout import ACTION, observation_key
-from robotrl.data.reader import Dataset
-from robotrl.data.rollout import Arrays
+from robotrl.datasets.agreement.flags import flags
+from robotrl.datasets.layout import ACTION, observation_key
+from robotrl.datasets.reader import Dataset
 from robotrl.errors import ConfigError, DataError, check_at_least, out_of_range, unknown
-from robotrl.loop import Episode, Turn, run_episodes
+from robotrl.rollout.evaluate import Episode, Turn, run_episodes
+from robotrl.rollout.storage import Arrays
 from robotrl.spec import VecSim
 
 REPLAY_TOLERANCE = 1e-4

@@ -12,14 +12,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from robotrl.data.rollout import Arrays
 from robotrl.errors import CapabilityError, ConfigError
-from robotrl.parts import in_parts
-from robotrl.plain import settings_from_json
-from robotrl.policies.encoder import ImageEncoder, Pool
-from robotrl.policies.nets import Mlp, Transforms, flat_width
+from robotrl.policies.networks.encoder import ImageEncoder, Pool
+from robotrl.policies.networks.mlp import Mlp, Transforms, flat_width
+from robotrl.rollout.storage import Arrays
 from robotrl.spec import HasReader, Spec, VecSim, is_picture, measured
+from robotrl.spec.json_fields import settings_from_json
 from robotrl.transforms import TransformGroup, normalize
+from robotrl.utils.batched import in_parts
 
 AT_ONCE = 256
 """Observations that a network is shown at once: features of many pictures need not fit in memory."""
@@ -36,7 +36,7 @@ class RewardNetCfg:
     image_features: int = 64
     """Numbers that each camera's picture becomes."""
     image_pool: Pool = "flatten"
-    """See `robotrl.policies.encoder.ImageEncoder`."""
+    """See `robotrl.policies.networks.encoder.ImageEncoder`."""
     word_width: int = 16
     """Numbers that each word becomes."""
     word_features: int = 32

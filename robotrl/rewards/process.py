@@ -13,11 +13,11 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from robotrl.data.rollout import Arrays, Rollout
 from robotrl.errors import ConfigError, check_number, unknown
-from robotrl.fn.shaping import potential_term, raw_term
+from robotrl.fn.progress.shaping import potential_term, raw_term
 from robotrl.fn.stats import Interval
 from robotrl.rewards.network import RewardNet, check_shown
+from robotrl.rollout.storage import Arrays, Rollout
 from robotrl.spec import VecSim
 
 Form = Literal["potential", "raw"]
@@ -87,7 +87,7 @@ class ProcessTerm:
     Args:
         reward: judged.
         sim: whose observations it will be shown.
-        form: "potential" keeps the optimum, "raw" is the progress as it is; see `robotrl.fn.shaping`.
+        form: "potential" keeps the optimum, "raw" is the progress as it is; see `robotrl.fn.progress.shaping`.
         scale: of the term.
         gamma: discount of an env step, the learner's own: with another one the potential form would not telescope.
         name: of the setting that asks for it, for errors.

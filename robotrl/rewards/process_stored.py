@@ -6,12 +6,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from robotrl.checkpoint import write_checkpoint
 from robotrl.errors import DataError
 from robotrl.fn.stats import Interval
 from robotrl.rewards.network import RewardNet
 from robotrl.rewards.process import Bar, ProcessReward, Verdict
 from robotrl.rewards.stored import MISFITS, digest_of, net_from_tree, net_tree, read_kind
+from robotrl.run.checkpoint import write_checkpoint
 
 KIND = "process-reward"
 

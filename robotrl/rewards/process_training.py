@@ -17,19 +17,19 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from robotrl.algos.engine import Context, Engine, EngineMode, Group, LossModule, LossOut
-from robotrl.algos.rows import part
+from robotrl.engine.engine import Context, Engine, EngineMode, Group, LossModule, LossOut
+from robotrl.engine.minibatches import part
 from robotrl.errors import ConfigError, check_at_least, check_positive, out_of_range
-from robotrl.fn.judge import calibration_error, rank_correlation, separation
+from robotrl.fn.progress.metrics import calibration_error, rank_correlation, separation
 from robotrl.fn.schedule import cosine
 from robotrl.fn.stats import Interval, bootstrap, mean
-from robotrl.parts import parts
 from robotrl.rewards.grading import Graded, only
 from robotrl.rewards.labels import deal
 from robotrl.rewards.network import AT_ONCE, ReaderNet, RewardNet, RewardNetCfg, SightNet, normalisation
 from robotrl.rewards.process import Bar, ProcessReward, Verdict
 from robotrl.rewards.process_stored import process_identity
 from robotrl.spec import Spec
+from robotrl.utils.batched import parts
 
 LEAST_JUDGED = 2
 """Successful episodes that a verdict needs."""

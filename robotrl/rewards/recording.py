@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from robotrl.data.agree import agree
-from robotrl.data.reader import Dataset, read_dataset
+from robotrl.datasets.agreement.agree import agree
+from robotrl.datasets.reader import Dataset, read_dataset
 from robotrl.errors import CapabilityError, out_of_range
-from robotrl.load import load_policy
-from robotrl.loop import Actor, Episode, ExpertActor, PolicyActor, run_episodes
 from robotrl.registry import make_sim
 from robotrl.rewards.labels import Labelled, join, label_dataset, label_episodes, replay
+from robotrl.rollout.evaluate import Actor, Episode, ExpertActor, PolicyActor, run_episodes
+from robotrl.run.policy_checkpoint import load_policy
 from robotrl.spec import HasExpert, HasStateIds, Spec, Split, VecSim, visible
 
 EXPERTS = ((0.0, 0.0), (0.3, 1.0), (0.8, 1.0))
@@ -87,7 +87,7 @@ def record_labelled(
         tail: see `label_dataset`.
         num_envs: envs that step at once.
         keys: observation arrays to keep; None takes all but the privileged ones.
-        accept_data: whether what is doubtful about the datasets is known to be right; see `robotrl.data.agree`.
+        accept_data: whether what is doubtful about the datasets is known to be right; see `robotrl.datasets.agreement.agree`.
 
     Returns:
         The labelled observations, and their specs.

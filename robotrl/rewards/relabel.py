@@ -17,8 +17,8 @@ from torch import Tensor
 
 from robotrl.errors import CapabilityError, DataError
 from robotrl.rewards.source import RewardSource, contribution
+from robotrl.rollout.wrapper import State, WrappedSim, declared
 from robotrl.spec import HasFinalObs, HasRestart, Step, VecSim
-from robotrl.wrapping import State, WrappedSim, declared
 
 IDENTITY = "identity"
 

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from robotrl.data.rollout import Arrays
+from robotrl.rollout.storage import Arrays
 
 
 class Score(NamedTuple):

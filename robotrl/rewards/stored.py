@@ -14,14 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robotrl.checkpoint import read_checkpoint, write_checkpoint
 from robotrl.errors import DataError, NumericsError, short
-from robotrl.files import dump_json
 from robotrl.fn.stats import Interval
-from robotrl.load import MISFITS, load_weights, probe_observations
 from robotrl.rewards.calibration import Rates
 from robotrl.rewards.network import ReaderNet, RewardNet, SightNet
 from robotrl.rewards.success import Calibration, Trained
+from robotrl.run.checkpoint import read_checkpoint, write_checkpoint
+from robotrl.run.policy_checkpoint import MISFITS, load_weights, probe_observations
+from robotrl.utils.files import dump_json
 
 KIND = "success-classifier"
 NETS: dict[str, type[SightNet] | type[ReaderNet]] = {net.kind: net for net in (SightNet, ReaderNet)}

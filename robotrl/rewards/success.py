@@ -15,11 +15,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from robotrl.data.rollout import Arrays
 from robotrl.errors import check_at_least, out_of_range
 from robotrl.rewards.calibration import Rates
 from robotrl.rewards.network import RewardNet, check_shown
 from robotrl.rewards.source import Score
+from robotrl.rollout.storage import Arrays
 from robotrl.spec import VecSim
 
 

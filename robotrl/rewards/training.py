@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from robotrl.algos.engine import Context, Engine, EngineMode, Group, LossModule, LossOut
-from robotrl.algos.rows import part
+from robotrl.engine.engine import Context, Engine, EngineMode, Group, LossModule, LossOut
+from robotrl.engine.minibatches import part
 from robotrl.errors import check_at_least, check_positive
 from robotrl.fn.schedule import cosine
 from robotrl.rewards.calibration import Rates, choose_threshold, held, just_before, peaks, rates

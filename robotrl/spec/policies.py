@@ -44,7 +44,7 @@ class Policy(Protocol):
 
 
 class RowNoise(Protocol):
-    """Noise of which each row of a batch has a stream of its own; see `robotrl.fn.keyed.KeyedNoise`."""
+    """Noise of which each row of a batch has a stream of its own; see `robotrl.fn.random.keyed_noise.KeyedNoise`."""
 
     def __len__(self) -> int:
         """B."""
@@ -61,7 +61,7 @@ class RowNoise(Protocol):
 
 @runtime_checkable
 class HasKeyedNoise(Protocol):
-    """`act` also takes a `RowNoise` in the generator's place, as it does where it draws with `robotrl.fn.noise` alone.
+    """`act` also takes a `RowNoise` in the generator's place, as it does where it draws with `robotrl.fn.random.noise` alone.
 
     An evaluation asks a policy without this one row at a time.
     """

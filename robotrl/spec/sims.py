@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from robotrl.symmetry import Symmetry
-    from robotrl.trace import TraceFrame, TraceMap, TraceStep
+    from robotrl.spec.drive_trace import TraceFrame, TraceMap, TraceStep
+    from robotrl.spec.symmetry import Symmetry
 
 Split = Literal["train", "val", "test"]
 
@@ -172,7 +172,7 @@ class HasPictureSize(Protocol):
 
 @runtime_checkable
 class HasTrace(Protocol):
-    """A driving sim that tells where everybody is, so that people can look at its episodes; see `robotrl.trace`."""
+    """A driving sim that tells where everybody is, so that people can look at its episodes; see `robotrl.spec.drive_trace`."""
 
     action_is_plan: bool
     """Whether an action is a trajectory itself; then a plan is its points, not where some actions lead."""
@@ -265,7 +265,7 @@ class HasInstructions(Protocol):
 
 @runtime_checkable
 class HasSymmetries(Protocol):
-    """The sim knows changes of what is seen, told and done under which it behaves alike; see `robotrl.symmetry`."""
+    """The sim knows changes of what is seen, told and done under which it behaves alike; see `robotrl.spec.symmetry`."""
 
     symmetries: Mapping[str, tuple[Symmetry, ...]]
     """By kind: the changes of a kind, of which at most one is made at a time. They know every observation."""

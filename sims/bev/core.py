@@ -9,18 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robotrl.errors import unknown
-from robotrl.fn import counter
+from robotrl.fn.random import counter_rng
 from robotrl.sims import starts
 from robotrl.sims.actions import ActionBounds
-from robotrl.sims.bev import observe as obs_module
-from robotrl.sims.bev import raster, tables
-from robotrl.sims.bev.bank import Bank
-from robotrl.sims.bev.drives import drive_of
-from robotrl.sims.bev.kernels import ARRIVED, begin, draw_envs, observe_envs, settle_range, step_range
-from robotrl.sims.bev.machines import Machine, put
+from robotrl.sims.bev import tables
+from robotrl.sims.bev.backends.backend import Machine, put
+from robotrl.sims.bev.backends.kernels import ARRIVED, begin, draw_envs, observe_envs, settle_range, step_range
+from robotrl.sims.bev.episode_summary import drive_of
+from robotrl.sims.bev.render import raster
+from robotrl.sims.bev.render import vectors as obs_module
 from robotrl.sims.bev.rewards import Rules
-from robotrl.sims.bev.scenarios import Scenario
+from robotrl.sims.bev.roads.map_pool import Bank
 from robotrl.sims.bev.scores import Route, leaderboard_2_0
+from robotrl.sims.bev.traffic.scenarios import Scenario
 from robotrl.sims.bev.world import World
 from robotrl.sims.exact_state import check_state
 from robotrl.spec import Spec, Split
@@ -310,7 +311,7 @@ class Core:
 
 def map_keys(ids: Ids, families: Sequence[str]) -> list[tuple[str, int]]:
     """Family and layout seed of each start id; splits have layouts of their own."""
-    share = counter.uniform(0xB0AD, ids, 1)[:, 0]
+    share = counter_rng.uniform(0xB0AD, ids, 1)[:, 0]
     base, count = np.zeros(len(ids), np.int64), np.ones(len(ids), np.int64)
     for split, (first, layouts) in LAYOUTS.items():
         inside = starts.SPLITS[split]

@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from robotrl.sims.bev.jit import kernel
+from robotrl.sims.bev.backends.jit import kernel
 
 REAR_M = 1.418
 """Centre of the car to its rear axle, fitted to CARLA's cars (Chen, Koltun and Krähenbühl 2021, World on Rails)."""

@@ -6,11 +6,11 @@ import math
 from typing import Any
 
 from robotrl.sims.bev import tables
-from robotrl.sims.bev.ego import HIT_PEDESTRIAN, HIT_STATIC, HIT_VEHICLE, share_off_road
+from robotrl.sims.bev.backends.jit import kernel
 from robotrl.sims.bev.geometry import boxes_overlap
-from robotrl.sims.bev.jit import kernel
 from robotrl.sims.bev.rewards import Rules
-from robotrl.sims.bev.right_of_way import GREEN, RED, light
+from robotrl.sims.bev.traffic.ego import HIT_PEDESTRIAN, HIT_STATIC, HIT_VEHICLE, share_off_road
+from robotrl.sims.bev.traffic.right_of_way import GREEN, RED, light
 from robotrl.sims.bev.world import Maps, World
 
 OFF_ROUTE_M = 15.0

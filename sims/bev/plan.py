@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Literal, NamedTuple
 
 from robotrl.errors import check_count, unknown
+from robotrl.sims.bev.backends.jit import kernel
 from robotrl.sims.bev.geometry import pedal, pursuit
-from robotrl.sims.bev.jit import kernel
 from robotrl.sims.bev.world import World
 from robotrl.spec import Spec
 

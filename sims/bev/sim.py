@@ -10,20 +10,23 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from robotrl.devices import device_of
 from robotrl.errors import ConfigError, check_at_least, check_count, check_number, unknown
-from robotrl.sims.bev import maps, observe, opendrive, picture, raster, rewards, roads, routes, tables, trace
-from robotrl.sims.bev.bank import Bank
-from robotrl.sims.bev.cuda import Cuda
-from robotrl.sims.bev.driver import RouteDriver
-from robotrl.sims.bev.machines import Machine, Threads
+from robotrl.sims.bev import rewards, tables, trace
+from robotrl.sims.bev.backends.backend import Machine, Threads
+from robotrl.sims.bev.backends.cuda import Cuda
+from robotrl.sims.bev.opendrive import reader
 from robotrl.sims.bev.plan import ActionKind, actions_of
+from robotrl.sims.bev.render import picture, raster, vectors
 from robotrl.sims.bev.rewards import RewardCfg
-from robotrl.sims.bev.scenarios import SCENARIOS, Event, Scenario
+from robotrl.sims.bev.roads import maps, procedural, routes
+from robotrl.sims.bev.roads.map_pool import Bank
 from robotrl.sims.bev.trace import KeepingCore
+from robotrl.sims.bev.traffic.driver import RouteDriver
+from robotrl.sims.bev.traffic.scenarios import SCENARIOS, Event, Scenario
 from robotrl.sims.core_sim import CoreSim, TensorExpert
 from robotrl.spec import Input, Spec, declares
-from robotrl.trace import TraceFrame, TraceMap, TraceStep
+from robotrl.spec.drive_trace import TraceFrame, TraceMap, TraceStep
+from robotrl.utils.devices import device_of
 
 DT_S = 0.1
 OBSERVED = ("vector", "raster", "both", "none")
@@ -188,7 +191,7 @@ def make(
         reward = rewards.PRESETS[reward]()
     machine = machine_of(device, min(threads or os.cpu_count() or 1, num_envs))
     if map is None:
-        bank, driven = Bank(machine, lambda key: maps.finish(roads.layout(*key))), chosen(scenarios)
+        bank, driven = Bank(machine, lambda key: maps.finish(procedural.layout(*key))), chosen(scenarios)
     else:
         if scenarios is not None:
             raise ConfigError("scenarios and map are both given: expected one of them, an own map has no scenarios")
@@ -200,11 +203,11 @@ def make(
         specs["bev"] = raster.raster_spec(cfg, packed, num_envs)
         views = raster.make_views(machine.zeros, cfg, num_envs, packed)
     if obs == "raster":
-        specs["ego"] = observe.ego_spec()
+        specs["ego"] = vectors.ego_spec()
     if obs in ("vector", "both"):
-        specs |= observe.vector_specs(nearest, polylines)
+        specs |= vectors.vector_specs(nearest, polylines)
     if obs != "none":
-        specs["privileged"] = observe.privileged_spec()
+        specs["privileged"] = vectors.privileged_spec()
     taken = actions_of(actions, hold, points)
     core = KeepingCore(
         bank,
@@ -216,7 +219,7 @@ def make(
         taken.spec,
         seed,
         machine,
-        observe.make_vectors(machine.zeros, num_envs, nearest, polylines, obs in ("vector", "both"), obs != "none"),
+        vectors.make_vectors(machine.zeros, num_envs, nearest, polylines, obs in ("vector", "both"), obs != "none"),
         views,
         tuple(specs),
     )
@@ -246,7 +249,7 @@ def machine_of(device: str, threads: int) -> Machine:
 
 
 def _own_map(machine: Machine, path: str | Path) -> Bank:
-    builder = opendrive.read(Path(path))
+    builder = reader.read(Path(path))
     if not builder.routes:
         routes.pick_routes(builder, count=64, seed=0, length_m=200.0)
     finished = maps.finish(builder)

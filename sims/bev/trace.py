@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from robotrl.sims.bev import ego, geometry, tables
+from robotrl.sims.bev import geometry, tables
 from robotrl.sims.bev.core import Core
-from robotrl.sims.bev.lanes import Control
-from robotrl.sims.bev.right_of_way import light
+from robotrl.sims.bev.roads.lanes import Control
+from robotrl.sims.bev.traffic import ego
+from robotrl.sims.bev.traffic.right_of_way import light
 from robotrl.sims.bev.world import World
-from robotrl.trace import TraceFrame, TraceLane, TraceMap, TraceStep, TraceStop
+from robotrl.spec.drive_trace import TraceFrame, TraceLane, TraceMap, TraceStep, TraceStop
 
 AWAY_M = 1e5
 """Those who have left the map are further away."""

@@ -10,15 +10,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from robotrl.devices import CPU
 from robotrl.errors import NumericsError
 from robotrl.sims.actions import ActionBounds
-from robotrl.sims.gymnasium_sim.commands import ActionCodec
+from robotrl.sims.gymnasium_sim.action_codec import ActionCodec
 from robotrl.sims.gymnasium_sim.faults import EnvironmentFault
 from robotrl.sims.gymnasium_sim.spaces import Leaf, pick
 from robotrl.sims.gymnasium_sim.success import Flags, Judge
 from robotrl.sims.gymnasium_sim.vector import AnyVectorEnv
 from robotrl.spec import Spec, Step, SuccessRule
+from robotrl.utils.devices import CPU
 
 if TYPE_CHECKING:
     import gymnasium

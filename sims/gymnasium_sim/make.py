@@ -10,9 +10,9 @@ from typing import Any, Literal, NamedTuple
 from gymnasium import Space
 
 from robotrl.errors import ConfigError, check_count, check_number, out_of_range, unknown
+from robotrl.sims.gymnasium_sim.action_codec import ACTIONS, ActionCodec, Actions, action_codec
 from robotrl.sims.gymnasium_sim.base import REWARDS, GymnasiumSim, Parts, RewardSource
-from robotrl.sims.gymnasium_sim.commands import ACTIONS, ActionCodec, Actions, action_codec
-from robotrl.sims.gymnasium_sim.declared import inputs_of
+from robotrl.sims.gymnasium_sim.input_files import inputs_of
 from robotrl.sims.gymnasium_sim.making import Recipe, checked_kwargs, known_id, solved_return, wrappings
 from robotrl.sims.gymnasium_sim.own_vector import OwnVectorEnv
 from robotrl.sims.gymnasium_sim.probing import probe, stated_dt_s

@@ -13,7 +13,7 @@ from robotrl.errors import ConfigError, nearest, out_of_range
 from robotrl.sims.gymnasium_sim.faults import EnvironmentFault, Foreign, line
 from robotrl.sims.gymnasium_sim.pictures import draw_offscreen
 from robotrl.sims.gymnasium_sim.telling import Telling
-from robotrl.user_module import beside_the_user, user_module
+from robotrl.utils.user_module import beside_the_user, user_module
 
 ENDLESS = 2**31 - 1
 """Steps of an episode whose environment counts for itself and must be given a limit."""

@@ -19,8 +19,8 @@ import gymnasium as gym
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector.utils import CloudpickleWrapper
 
-from robotrl.safe_path import safe_children
 from robotrl.sims.gymnasium_sim.faults import EnvironmentFault
+from robotrl.utils.safe_path import safe_children
 
 DEATHS = 3
 """Processes of one row that may die one after the other without an episode that ends of itself."""

@@ -11,8 +11,8 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from robotrl.errors import DataError, check_count, out_of_range
-from robotrl.files import read_plain
-from robotrl.fn.words import encode, words_in
+from robotrl.fn.text.words import encode, words_in
+from robotrl.utils.files import read_plain
 
 Numbers = NDArray[np.int32]
 DEFAULT_LONGEST = 24

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from robotrl.sims.mujoco.core import Core
-from robotrl.sims.mujoco.images import with_images
+from robotrl.sims.mujoco.engine.core import Core
+from robotrl.sims.mujoco.engine.physics import Physics
 from robotrl.sims.mujoco.locomotion import columns
 from robotrl.sims.mujoco.locomotion.columns import Segment
 from robotrl.sims.mujoco.locomotion.contact import ContactScore, Terms
@@ -24,11 +24,11 @@ from robotrl.sims.mujoco.locomotion.task import (
     Robot,
     checked_range,
 )
-from robotrl.sims.mujoco.physics import Physics
-from robotrl.sims.mujoco.views import Raster, View
+from robotrl.sims.mujoco.render.images import with_images
+from robotrl.sims.mujoco.render.views import Raster, View
 
 if TYPE_CHECKING:
-    from robotrl.sims.mujoco.sim import MujocoSim
+    from robotrl.sims.mujoco.engine.sim import MujocoSim
 
 LEGS = ("front_left", "front_right", "back_left", "back_right")
 JOINTS = ("hip_1", "ankle_1", "hip_2", "ankle_2", "hip_3", "ankle_3", "hip_4", "ankle_4")
@@ -143,7 +143,7 @@ def make(
     Raises:
         ConfigError: a value out of range, with what was expected; or Gymnasium is not installed.
     """
-    from robotrl.sims.mujoco.sim import MujocoSim
+    from robotrl.sims.mujoco.engine.sim import MujocoSim
 
     force_range = checked_range("contact_force_range", contact_force_range)
     terms = Terms(

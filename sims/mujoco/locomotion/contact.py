@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from robotrl.sims.mujoco.engine.physics import Physics
 from robotrl.sims.mujoco.locomotion.task import Array, Range, check_weights, checked_range
-from robotrl.sims.mujoco.physics import Physics
 
 
 class Terms(NamedTuple):

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from robotrl.sims.mujoco.core import Core
-from robotrl.sims.mujoco.images import with_images
+from robotrl.sims.mujoco.engine.core import Core
 from robotrl.sims.mujoco.locomotion import planar
 from robotrl.sims.mujoco.locomotion.task import LIMIT_STEPS, Common, Dtype, Locomotion, Robot
-from robotrl.sims.mujoco.views import Raster, View
+from robotrl.sims.mujoco.render.images import with_images
+from robotrl.sims.mujoco.render.views import Raster, View
 
 if TYPE_CHECKING:
-    from robotrl.sims.mujoco.sim import MujocoSim
+    from robotrl.sims.mujoco.engine.sim import MujocoSim
 
 JOINTS = ("bthigh", "bshin", "bfoot", "fthigh", "fshin", "ffoot")
 ROBOT = Robot(
@@ -67,7 +67,7 @@ def make(
     Raises:
         ConfigError: a value out of range, with what was expected; or Gymnasium is not installed.
     """
-    from robotrl.sims.mujoco.sim import MujocoSim
+    from robotrl.sims.mujoco.engine.sim import MujocoSim
 
     task = Locomotion(
         ROBOT,

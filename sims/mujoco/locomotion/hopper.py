@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from robotrl.sims.mujoco.core import Core
-from robotrl.sims.mujoco.images import with_images
+from robotrl.sims.mujoco.engine.core import Core
 from robotrl.sims.mujoco.locomotion import planar
 from robotrl.sims.mujoco.locomotion.columns import INF
 from robotrl.sims.mujoco.locomotion.task import LIMIT_STEPS, Common, Dtype, Locomotion, Range, Robot
-from robotrl.sims.mujoco.views import Raster, View
+from robotrl.sims.mujoco.render.images import with_images
+from robotrl.sims.mujoco.render.views import Raster, View
 
 if TYPE_CHECKING:
-    from robotrl.sims.mujoco.sim import MujocoSim
+    from robotrl.sims.mujoco.engine.sim import MujocoSim
 
 JOINTS = ("thigh_joint", "leg_joint", "foot_joint")
 ROBOT = Robot(
@@ -77,7 +77,7 @@ def make(
     Raises:
         ConfigError: a value out of range, with what was expected; or Gymnasium is not installed.
     """
-    from robotrl.sims.mujoco.sim import MujocoSim
+    from robotrl.sims.mujoco.engine.sim import MujocoSim
 
     health = planar.Health(
         healthy_reward, terminate_when_unhealthy, healthy_z_range, healthy_angle_range, healthy_state_range

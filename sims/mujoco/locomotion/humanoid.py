@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from robotrl.sims.mujoco.core import Core
-from robotrl.sims.mujoco.images import with_images
+from robotrl.sims.mujoco.engine.core import Core
+from robotrl.sims.mujoco.engine.physics import Physics
 from robotrl.sims.mujoco.locomotion import columns
 from robotrl.sims.mujoco.locomotion.columns import INF, Segment
 from robotrl.sims.mujoco.locomotion.contact import ContactScore, Terms
@@ -24,11 +24,11 @@ from robotrl.sims.mujoco.locomotion.task import (
     Robot,
     checked_range,
 )
-from robotrl.sims.mujoco.physics import Physics
-from robotrl.sims.mujoco.views import Raster, View
+from robotrl.sims.mujoco.render.images import with_images
+from robotrl.sims.mujoco.render.views import Raster, View
 
 if TYPE_CHECKING:
-    from robotrl.sims.mujoco.sim import MujocoSim
+    from robotrl.sims.mujoco.engine.sim import MujocoSim
 
 JOINTS = (
     *("abdomen_z", "abdomen_y", "abdomen_x"),
@@ -169,7 +169,7 @@ def make(
     Raises:
         ConfigError: a value out of range, with what was expected; or Gymnasium is not installed.
     """
-    from robotrl.sims.mujoco.sim import MujocoSim
+    from robotrl.sims.mujoco.engine.sim import MujocoSim
 
     terms = Terms(
         forward_reward_weight,

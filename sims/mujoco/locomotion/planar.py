@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from robotrl.sims.mujoco.engine.physics import Physics
 from robotrl.sims.mujoco.locomotion.columns import Column, Segment, joint_positions, joint_velocities
 from robotrl.sims.mujoco.locomotion.task import Array, Range, check_weights, checked_range
-from robotrl.sims.mujoco.physics import Physics
 
 VELOCITY_CLIP: Range = (-10.0, 10.0)
 """Range, in m/s and rad/s, that hopper and walker2d cut observed velocities to."""

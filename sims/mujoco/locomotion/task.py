@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robotrl.errors import ConfigError, check_number, out_of_range, unknown
-from robotrl.fn import counter
+from robotrl.fn.random import counter_rng
+from robotrl.sims.mujoco.engine.physics import Derived, Physics
+from robotrl.sims.mujoco.engine.task import Ids, Outcome, Param, Real
 from robotrl.sims.mujoco.locomotion.columns import INF, Segment, spec_of
-from robotrl.sims.mujoco.physics import Derived, Physics
-from robotrl.sims.mujoco.task import Ids, Outcome, Param, Real
-from robotrl.sims.mujoco.views import AnyView
+from robotrl.sims.mujoco.render.views import AnyView
 from robotrl.spec import Spec
 
 Array = NDArray[np.float64]
@@ -164,7 +164,7 @@ class Locomotion:
     def plan(self, state_ids: Ids) -> Array:
         """Start coordinates (n, nq + nv): the model's own with noise."""
         nq, nv = self._model.nq, self._model.nv
-        u = counter.uniform(self._robot.start_seed, state_ids, nq + 2 * nv)
+        u = counter_rng.uniform(self._robot.start_seed, state_ids, nq + 2 * nv)
         noise = 2 * u[:, : nq + nv] - 1
         if self._robot.normal_velocities:
             # Box and Muller; 1 - u is never 0

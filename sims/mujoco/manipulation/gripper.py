@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from robotrl.sims.mujoco.arm import JOINTS
+from robotrl.sims.mujoco.engine.physics import Physics
+from robotrl.sims.mujoco.engine.task import Ids, Real
+from robotrl.sims.mujoco.manipulation.arm import JOINTS
 from robotrl.sims.mujoco.manipulation.hand import Column
-from robotrl.sims.mujoco.physics import Physics
-from robotrl.sims.mujoco.task import Ids, Real
 
 Array = NDArray[np.float64]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from robotrl.sims.mujoco.arm import JOINT_RANGE_RAD, JOINTS, ArmControl
-from robotrl.sims.mujoco.physics import Physics
-from robotrl.sims.mujoco.task import Ids, Real
+from robotrl.sims.mujoco.engine.physics import Physics
+from robotrl.sims.mujoco.engine.task import Ids, Real
+from robotrl.sims.mujoco.manipulation.arm import JOINT_RANGE_RAD, JOINTS, ArmControl
 from robotrl.spec import Spec
 
 Array = NDArray[np.float64]

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robotrl.errors import out_of_range, unknown
-from robotrl.sims.mujoco.core import Core
-from robotrl.sims.mujoco.task import Task
+from robotrl.sims.mujoco.engine.core import Core
+from robotrl.sims.mujoco.engine.task import Task
 
 Array = NDArray[np.float64]
 

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from robotrl.fn import counter
-from robotrl.sims.mujoco.arm import ARM_RASTERS, JOINTS, pointing_down
-from robotrl.sims.mujoco.core import Core
-from robotrl.sims.mujoco.images import with_images
+from robotrl.fn.random import counter_rng
+from robotrl.sims.mujoco.engine.core import Core
+from robotrl.sims.mujoco.engine.physics import Physics
+from robotrl.sims.mujoco.engine.task import Ids, Real
+from robotrl.sims.mujoco.manipulation.arm import ARM_RASTERS, JOINTS, pointing_down
 from robotrl.sims.mujoco.manipulation.gripper import (
     FINGER_COLUMNS,
     GRIPPER_ACTION,
@@ -27,13 +28,12 @@ from robotrl.sims.mujoco.manipulation.gripper import (
 )
 from robotrl.sims.mujoco.manipulation.hand import HAND_ACTIONS, HAND_COLUMNS, WorldHand, fold, spec_of
 from robotrl.sims.mujoco.manipulation.scene import MAT, QUARTER_TURN_RAD, BlockTask, scene_mjcf, upright
-from robotrl.sims.mujoco.physics import Physics
-from robotrl.sims.mujoco.task import Ids, Real
-from robotrl.sims.mujoco.views import AnyView, View
+from robotrl.sims.mujoco.render.images import with_images
+from robotrl.sims.mujoco.render.views import AnyView, View
 
 if TYPE_CHECKING:
-    from robotrl.sims.mujoco.robot import SimulatedRobot
-    from robotrl.sims.mujoco.sim import ExpertSim
+    from robotrl.sims.mujoco.engine.robot import SimulatedRobot
+    from robotrl.sims.mujoco.engine.sim import ExpertSim
 
 Array = NDArray[np.float64]
 
@@ -127,7 +127,7 @@ class PickPlace(BlockTask):
 
     def plan(self, state_ids: Ids) -> Array:
         """Start states (n, 16): joints (6), block (7) and pedestal (3)."""
-        u = counter.uniform(_START_SEED, state_ids, 9)
+        u = counter_rng.uniform(_START_SEED, state_ids, 9)
         low, high = np.asarray(BLOCK_LOW_M), np.asarray(BLOCK_HIGH_M)
         block, pedestal, tip = np.zeros((len(u), 3)), np.zeros((len(u), 3)), np.zeros((len(u), 3))
         block[:, :2] = low + (high - low) * u[:, :2]
@@ -217,8 +217,8 @@ def make(
     Raises:
         ConfigError: a value out of range, with what was expected.
     """
+    from robotrl.sims.mujoco.engine.sim import ExpertSim
     from robotrl.sims.mujoco.manipulation.pick_place_expert import PickPlaceExpert
-    from robotrl.sims.mujoco.sim import ExpertSim
 
     core = Core(PickPlace(reward, limit_s), num_envs, seed, threads, randomization, dump_dir)
     return ExpertSim(core, PickPlaceExpert)
@@ -226,6 +226,6 @@ def make(
 
 def make_robot(seed: int) -> SimulatedRobot:
     """One robot for the control loop to drive: the same task, stepped in real time by a driver process."""
-    from robotrl.sims.mujoco.robot import SimulatedRobot
+    from robotrl.sims.mujoco.engine.robot import SimulatedRobot
 
     return SimulatedRobot(Core(PickPlace("sparse", LIMIT_S), 1, seed, threads=1))

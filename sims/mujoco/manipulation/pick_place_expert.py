@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from robotrl.sims.mujoco.core import Core
+from robotrl.sims.mujoco.engine.core import Core
 from robotrl.sims.mujoco.manipulation.gripper import OPEN_M
 from robotrl.sims.mujoco.manipulation.hand import STEP_M, YAW_STEP_RAD
 from robotrl.sims.mujoco.manipulation.handicap import ArmExpert

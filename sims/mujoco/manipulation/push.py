@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from robotrl.fn import counter
-from robotrl.sims.mujoco.arm import ARM_RASTERS, JOINTS, pointing_down
-from robotrl.sims.mujoco.core import Core
-from robotrl.sims.mujoco.images import with_images
+from robotrl.fn.random import counter_rng
+from robotrl.sims.mujoco.engine.core import Core
+from robotrl.sims.mujoco.engine.physics import Physics
+from robotrl.sims.mujoco.engine.task import Ids, Real
+from robotrl.sims.mujoco.manipulation.arm import ARM_RASTERS, JOINTS, pointing_down
 from robotrl.sims.mujoco.manipulation.hand import HAND_ACTIONS, HAND_COLUMNS, WorldHand, fold, spec_of
 from robotrl.sims.mujoco.manipulation.scene import MAT, QUARTER_TURN_RAD, BlockTask, scene_mjcf, upright
-from robotrl.sims.mujoco.physics import Physics
-from robotrl.sims.mujoco.task import Ids, Real
-from robotrl.sims.mujoco.views import AnyView, View
+from robotrl.sims.mujoco.render.images import with_images
+from robotrl.sims.mujoco.render.views import AnyView, View
 
 if TYPE_CHECKING:
-    from robotrl.sims.mujoco.robot import SimulatedRobot
-    from robotrl.sims.mujoco.sim import ExpertSim
+    from robotrl.sims.mujoco.engine.robot import SimulatedRobot
+    from robotrl.sims.mujoco.engine.sim import ExpertSim
 
 Array = NDArray[np.float64]
 
@@ -133,7 +133,7 @@ class Push(BlockTask):
 
     def plan(self, state_ids: Ids) -> Array:
         """Start states (n, 23): joints (6), block, goal (7 each) and obstacle (3)."""
-        u = 2 * counter.uniform(_START_SEED, state_ids, 12) - 1
+        u = 2 * counter_rng.uniform(_START_SEED, state_ids, 12) - 1
         zero = np.zeros(len(u))
 
         def at(y_m: float, z_m: float, first: int) -> Array:
@@ -241,14 +241,14 @@ def make(
     Raises:
         ConfigError: a value out of range, with what was expected.
     """
+    from robotrl.sims.mujoco.engine.sim import ExpertSim
     from robotrl.sims.mujoco.manipulation.push_expert import PushExpert
-    from robotrl.sims.mujoco.sim import ExpertSim
 
     return ExpertSim(Core(Push(reward, limit_s), num_envs, seed, threads, randomization, dump_dir), PushExpert)
 
 
 def make_robot(seed: int) -> SimulatedRobot:
     """One robot for the control loop to drive: the same task, stepped in real time by a driver process."""
-    from robotrl.sims.mujoco.robot import SimulatedRobot
+    from robotrl.sims.mujoco.engine.robot import SimulatedRobot
 
     return SimulatedRobot(Core(Push("sparse", LIMIT_S), 1, seed, threads=1))

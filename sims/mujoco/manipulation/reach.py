@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from robotrl.fn import counter
-from robotrl.sims.mujoco.arm import ARM_RASTERS, JOINTS, pointing_down
-from robotrl.sims.mujoco.core import Core
-from robotrl.sims.mujoco.images import with_images
+from robotrl.fn.random import counter_rng
+from robotrl.sims.mujoco.engine.core import Core
+from robotrl.sims.mujoco.engine.physics import Physics
+from robotrl.sims.mujoco.engine.task import Ids, Param, Real
+from robotrl.sims.mujoco.manipulation.arm import ARM_RASTERS, JOINTS, pointing_down
 from robotrl.sims.mujoco.manipulation.hand import HAND_ACTIONS, HAND_COLUMNS, WorldHand, fold, spec_of
 from robotrl.sims.mujoco.manipulation.scene import ArmTask, parameters, scene_mjcf, upright
-from robotrl.sims.mujoco.physics import Physics
-from robotrl.sims.mujoco.task import Ids, Param, Real
-from robotrl.sims.mujoco.views import AnyView, View
+from robotrl.sims.mujoco.render.images import with_images
+from robotrl.sims.mujoco.render.views import AnyView, View
 
 if TYPE_CHECKING:
-    from robotrl.sims.mujoco.robot import SimulatedRobot
-    from robotrl.sims.mujoco.sim import ExpertSim
+    from robotrl.sims.mujoco.engine.robot import SimulatedRobot
+    from robotrl.sims.mujoco.engine.sim import ExpertSim
 
 Array = NDArray[np.float64]
 
@@ -116,7 +116,7 @@ class Reach(ArmTask[WorldHand]):
 
     def plan(self, state_ids: Ids) -> Array:
         """Start states (n, 13): joints (6), position (3) and orientation (4) of the goal."""
-        u = counter.uniform(_START_SEED, state_ids, 8)
+        u = counter_rng.uniform(_START_SEED, state_ids, 8)
         low, high = np.asarray(GOAL_LOW_M), np.asarray(GOAL_HIGH_M)
         start, goal = low + (high - low) * u[:, :3], low + (high - low) * u[:, 3:6]
         joint = START_TURN_RAD * (2 * u[:, 6] - 1)
@@ -186,14 +186,14 @@ def make(
     Raises:
         ConfigError: a value out of range, with what was expected.
     """
+    from robotrl.sims.mujoco.engine.sim import ExpertSim
     from robotrl.sims.mujoco.manipulation.reach_expert import ReachExpert
-    from robotrl.sims.mujoco.sim import ExpertSim
 
     return ExpertSim(Core(Reach(reward, limit_s), num_envs, seed, threads, randomization, dump_dir), ReachExpert)
 
 
 def make_robot(seed: int) -> SimulatedRobot:
     """One robot for the control loop to drive: the same task, stepped in real time by a driver process."""
-    from robotrl.sims.mujoco.robot import SimulatedRobot
+    from robotrl.sims.mujoco.engine.robot import SimulatedRobot
 
     return SimulatedRobot(Core(Reach("sparse", LIMIT_S), 1, seed, threads=1))

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robotrl.errors import check_number, unknown
-from robotrl.sims.mujoco.arm import JOINTS, arm_mjcf
+from robotrl.sims.mujoco.engine.physics import Derived, Physics
+from robotrl.sims.mujoco.engine.task import Ids, Outcome, Param, Real
+from robotrl.sims.mujoco.manipulation.arm import JOINTS, arm_mjcf
 from robotrl.sims.mujoco.manipulation.hand import Hand, WorldHand
-from robotrl.sims.mujoco.physics import Derived, Physics
-from robotrl.sims.mujoco.task import Ids, Outcome, Param, Real
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]

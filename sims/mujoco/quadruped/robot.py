@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from robotrl.plain import settings_from_json
+from robotrl.spec.json_fields import settings_from_json
 
 LEGS = ("FR", "FL", "RR", "RL")
 LINKS = ("hip", "thigh", "calf")

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from robotrl.fn import counter
-from robotrl.sims.mujoco.task import Ids
+from robotrl.fn.random import counter_rng
+from robotrl.sims.mujoco.engine.task import Ids
 
 Array = NDArray[np.float64]
 
@@ -47,7 +47,7 @@ class PushCfg(NamedTuple):
 
 def draw(seed: int, ids: Ids, steps: Ids, streams: int) -> Array:
     """(n, streams) uniform numbers in [0, 1) for (start id, step) pairs."""
-    return counter.uniform(seed, (ids << STEP_BITS) + steps, streams)
+    return counter_rng.uniform(seed, (ids << STEP_BITS) + steps, streams)
 
 
 def commands(cfg: CommandCfg, ids: Ids, steps: Ids) -> Array:
@@ -61,7 +61,7 @@ def commands(cfg: CommandCfg, ids: Ids, steps: Ids) -> Array:
 
 def push_offsets(cfg: PushCfg, ids: Ids) -> Ids:
     """(n,) by how many steps the kicks of each start come early."""
-    return (counter.uniform(_PUSH_TIME_SEED, ids, 1)[:, 0] * cfg.period_steps).astype(np.int64)
+    return (counter_rng.uniform(_PUSH_TIME_SEED, ids, 1)[:, 0] * cfg.period_steps).astype(np.int64)
 
 
 def pushes(cfg: PushCfg, ids: Ids, steps: Ids) -> Array:

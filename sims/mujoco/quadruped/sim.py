@@ -7,10 +7,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from robotrl.sims.mujoco.core import Core
+from robotrl.sims.mujoco.engine.core import Core
+from robotrl.sims.mujoco.engine.sim import MujocoSim
 from robotrl.sims.mujoco.quadruped.robot import RobotCard
 from robotrl.sims.mujoco.quadruped.task import TERMS, QuadrupedVelocity
-from robotrl.sims.mujoco.sim import MujocoSim
 from robotrl.spec import Step
 
 

@@ -13,14 +13,14 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from robotrl.fn import counter
-from robotrl.sims.mujoco.physics import Derived, Physics
+from robotrl.fn.random import counter_rng
+from robotrl.sims.mujoco.engine.physics import Derived, Physics
+from robotrl.sims.mujoco.engine.task import Ids, Outcome, Param, Real
 from robotrl.sims.mujoco.quadruped import rewards, robot, schedule
 from robotrl.sims.mujoco.quadruped.rewards import RewardScales
 from robotrl.sims.mujoco.quadruped.schedule import CommandCfg, PushCfg
 from robotrl.sims.mujoco.quadruped.terrain import Terrain
-from robotrl.sims.mujoco.task import Ids, Outcome, Param, Real
-from robotrl.sims.mujoco.views import AnyView, Raster, View
+from robotrl.sims.mujoco.render.views import AnyView, Raster, View
 from robotrl.spec import Spec
 
 Array = NDArray[np.float64]
@@ -181,7 +181,7 @@ class QuadrupedVelocity:
 
     def plan(self, state_ids: Ids) -> Array:
         """Start states (n, 23): id, position (3), yaw, joint offsets (12), velocities (6)."""
-        u = counter.uniform(_START_SEED, state_ids, 23)
+        u = counter_rng.uniform(_START_SEED, state_ids, 23)
         plan = np.zeros((len(u), 23))
         plan[:, 0] = state_ids
         plan[:, 1:3] = self.terrain.places(u[:, :4])

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robotrl.errors import unknown
-from robotrl.fn import counter
+from robotrl.fn.random import counter_rng
 
 Array = NDArray[np.float64]
 Kind = Literal["flat", "rough", "slopes", "steps"]
@@ -108,7 +108,7 @@ def _tile(kind: Kind, difficulty: float, number: int) -> Array:
     from_rim = np.minimum(axis, TILE_M - axis)
     rim: Array = np.minimum(from_rim[:, None], from_rim[None, :])
     if kind == "rough":
-        coarse = counter.uniform(_SEED, np.arange(number * 10_000, number * 10_000 + (cells // 2 + 1) ** 2), 1)
+        coarse = counter_rng.uniform(_SEED, np.arange(number * 10_000, number * 10_000 + (cells // 2 + 1) ** 2), 1)
         # every coarse value stands for a square of two by two
         bumps = coarse.reshape(cells // 2 + 1, -1).repeat(2, axis=0).repeat(2, axis=1)[: cells + 1, : cells + 1]
         return ROUGH_M * difficulty * bumps * (rim > 0)

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from robotrl.errors import ConfigError, check_number, unknown
-from robotrl.sims.mujoco.core import Core
-from robotrl.sims.mujoco.images import with_images
+from robotrl.sims.mujoco.engine.core import Core
 from robotrl.sims.mujoco.quadruped.rewards import RewardScales
 from robotrl.sims.mujoco.quadruped.schedule import CommandCfg, PushCfg
 from robotrl.sims.mujoco.quadruped.task import CONTROL_DT_S, RANDOMIZATION, QuadrupedVelocity
 from robotrl.sims.mujoco.quadruped.terrain import Kind, make_terrain
+from robotrl.sims.mujoco.render.images import with_images
 
 if TYPE_CHECKING:
+    from robotrl.sims.mujoco.engine.robot import SimulatedRobot
     from robotrl.sims.mujoco.quadruped.sim import QuadrupedSim
-    from robotrl.sims.mujoco.robot import SimulatedRobot
 
 LIMIT_S = 20.0
 COMMAND_PERIOD_S = 5.0
@@ -87,7 +87,7 @@ def make(
 
 def make_robot(seed: int) -> SimulatedRobot:
     """One robot for the control loop to drive: on flat ground, with nominal parameters, without noise or pushes."""
-    from robotrl.sims.mujoco.robot import SimulatedRobot
+    from robotrl.sims.mujoco.engine.robot import SimulatedRobot
 
     return SimulatedRobot(Core(_task(push_mps=0.0, noise=0.0), 1, seed, threads=1))
 

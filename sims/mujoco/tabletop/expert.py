@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from robotrl.sims.mujoco.arm import wrap
-from robotrl.sims.mujoco.core import Core
+from robotrl.sims.mujoco.engine.core import Core
+from robotrl.sims.mujoco.manipulation.arm import wrap
 from robotrl.sims.mujoco.manipulation.gripper import OPEN_M
 from robotrl.sims.mujoco.manipulation.hand import STEP_M, YAW_STEP_RAD, fold
 from robotrl.sims.mujoco.manipulation.handicap import ArmExpert

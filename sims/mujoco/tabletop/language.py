@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robotrl.errors import ConfigError, unknown
-from robotrl.fn import counter
+from robotrl.fn.random import counter_rng
 
 COLOURS = ("red", "green", "blue")
 SHAPES = ("block", "can")
@@ -151,7 +151,7 @@ def compositions(family: Family, which: Compositions = "all") -> tuple[Compositi
     every = _of_family(family)
     if which == "all":
         return tuple(every)
-    draw = counter.uniform(_DRAW + int(family), np.arange(len(every)), 1)[:, 0]
+    draw = counter_rng.uniform(_DRAW + int(family), np.arange(len(every)), 1)[:, 0]
     count = max(1, round(HELD_OUT_SHARE * len(every)))
     held_out = set(np.argsort(draw, kind="stable")[:count].tolist())
     return tuple(one for i, one in enumerate(every) if (i in held_out) == (which == "held-out"))

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robotrl.errors import check_count, out_of_range
-from robotrl.fn import counter
+from robotrl.fn.random import counter_rng
+from robotrl.sims.mujoco.engine.task import Ids
 from robotrl.sims.mujoco.tabletop.language import (
     MATS,
     MOVABLES,
@@ -23,7 +24,6 @@ from robotrl.sims.mujoco.tabletop.language import (
     colour,
     compositions,
 )
-from robotrl.sims.mujoco.task import Ids
 
 Array = NDArray[np.float64]
 Rows = NDArray[np.int64]
@@ -122,7 +122,7 @@ def deck(families: tuple[Family, ...], which: Compositions, things: int = THINGS
 
 def lay(ids: Ids, cards: Deck) -> Layout:
     """The starts `ids` (n,); families take turns with the ids."""
-    u = counter.uniform(_SEED, ids, _STREAMS)
+    u = counter_rng.uniform(_SEED, ids, _STREAMS)
     n, every = len(u), np.arange(len(u))
     kind = ids % len(cards.number)
     row = cards.first[kind] + (u[:, 0] * cards.number[kind]).astype(np.int64)
@@ -169,7 +169,7 @@ def lay(ids: Ids, cards: Deck) -> Layout:
 
 def _places(ids: Ids, attempt: int, count: int) -> Array:
     """(n, count, 2) places of the things, then of the mats."""
-    u = counter.uniform(_SEED + 1 + attempt, ids, len(PLACES_M) + 2 * count)
+    u = counter_rng.uniform(_SEED + 1 + attempt, ids, len(PLACES_M) + 2 * count)
     order = np.argsort(u[:, : len(PLACES_M)], axis=1)[:, :count]
     jitter = u[:, len(PLACES_M) :].reshape(-1, count, 2)
     return np.asarray(PLACES_M)[order] + JITTER_M * (2 * jitter - 1)

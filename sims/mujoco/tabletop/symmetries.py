@@ -10,10 +10,10 @@ import itertools
 from collections.abc import Mapping
 
 from robotrl.sims.mujoco.manipulation.gripper import FINGERS
+from robotrl.sims.mujoco.render.views import AnyView, Raster
 from robotrl.sims.mujoco.tabletop.language import COLOURS, DIRECTIONS, MATS, MOVABLES, VOCABULARY
-from robotrl.sims.mujoco.views import AnyView, Raster
 from robotrl.spec import Spec, is_picture
-from robotrl.symmetry import Look, Signed, Symmetry
+from robotrl.spec.symmetry import Look, Signed, Symmetry
 
 ODD = frozenset(
     {

@@ -10,9 +10,11 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from robotrl.sims.mujoco.arm import ARM_RASTERS, JOINTS, pointing_down
-from robotrl.sims.mujoco.core import Core
-from robotrl.sims.mujoco.images import with_images
+from robotrl.sims.mujoco.engine.core import Core
+from robotrl.sims.mujoco.engine.physics import Physics
+from robotrl.sims.mujoco.engine.sim import ExpertSim
+from robotrl.sims.mujoco.engine.task import Ids, Param, Real
+from robotrl.sims.mujoco.manipulation.arm import ARM_RASTERS, JOINTS, pointing_down
 from robotrl.sims.mujoco.manipulation.gripper import (
     FINGER_COLUMNS,
     GRIPPER_ACTION,
@@ -33,8 +35,8 @@ from robotrl.sims.mujoco.manipulation.scene import (
     scene_mjcf,
     upright,
 )
-from robotrl.sims.mujoco.physics import Physics
-from robotrl.sims.mujoco.sim import ExpertSim
+from robotrl.sims.mujoco.render.images import with_images
+from robotrl.sims.mujoco.render.views import AnyView, Raster, View
 from robotrl.sims.mujoco.tabletop import goals, layout
 from robotrl.sims.mujoco.tabletop.language import (
     MATS,
@@ -48,10 +50,8 @@ from robotrl.sims.mujoco.tabletop.language import (
     encode,
 )
 from robotrl.sims.mujoco.tabletop.symmetries import symmetries
-from robotrl.sims.mujoco.task import Ids, Param, Real
-from robotrl.sims.mujoco.views import AnyView, Raster, View
 from robotrl.spec import INSTRUCTION, Spec
-from robotrl.symmetry import Symmetry
+from robotrl.spec.symmetry import Symmetry
 
 Array = NDArray[np.float64]
 

@@ -1,0 +1,82 @@
+"""From a fresh interpreter to the first steps of the driving world, with compiled kernels in the cache or without.
+
+A process for each, since a kernel is compiled or loaded once in a process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from typing import NamedTuple
+
+from robotrl.benchmarks.bev.tape import TASK
+from robotrl.errors import RobotrlError
+
+CACHE = "ROBOTRL_CACHE"
+
+
+class Start(NamedTuple):
+    """What one process found, seconds."""
+
+    imports: float
+    """To import torch and us."""
+    first: float
+    """To make a sim, start its episodes, and make one step."""
+    again: float
+    """The same once more in the same process: only maps have to be built again."""
+    maps: int
+    """How many they are."""
+
+    @property
+    def kernels(self) -> float:
+        """Seconds that kernels took, to compile or to load."""
+        return self.first - self.again
+
+
+def start(num_envs: int, cache: str | None) -> Start:
+    """Start in a process of its own.
+
+    Args:
+        num_envs: N.
+        cache: folder for compiled kernels, None for the user's.
+
+    Raises:
+        RobotrlError: the process failed, with the last line that it wrote.
+    """
+    env = {**os.environ, **({CACHE: cache} if cache is not None else {})}
+    argv = [sys.executable, "-m", "robotrl.benchmarks.bev.start", str(num_envs)]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        said = done.stderr.strip().splitlines()[-1:] or ["(no output)"]
+        raise RobotrlError(f"bench bev: the start ended with code {done.returncode}: {said[0]}")
+    return Start(**json.loads(done.stdout.splitlines()[-1]))
+
+
+def main(num_envs: int) -> None:
+    """Start, twice, and say how long each part took."""
+    begun = time.perf_counter()
+    import torch
+
+    from robotrl.registry import make_sim
+
+    imported = time.perf_counter()
+
+    def once() -> int:
+        # one thread: threads compile one after another, whichever comes first
+        sim = make_sim(TASK, num_envs=num_envs, seed=0, obs="both", threads=1)
+        sim.reset(seed=0)
+        sim.step(torch.zeros(num_envs, 2))
+        return len(sim.core.bank.names)
+
+    maps = once()
+    first = time.perf_counter()
+    once()
+    again = time.perf_counter()
+    print(json.dumps(Start(imported - begun, first - imported, again - first, maps)._asdict()))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,215 @@
+"""Updates of policy gradient through the chain, against the same updates in straightforward eager torch.
+
+Both learn from one recorded rollout of `mujoco/peg-insert`, with the networks and sizes of the presets, and take turns.
+Both are measured with one torch thread and with torch's own default, and the better counts for each; ours in bfloat16
+as well.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+
+from robotrl.algos.dppo import DppoCfg
+from robotrl.algos.reinflow import ReinFlowCfg
+from robotrl.benchmarks.chain.baseline import DppoBaseline, ReinFlowBaseline
+from robotrl.benchmarks.kit.figures import Figure, Paired, paired
+from robotrl.benchmarks.runner import number
+from robotrl.engine.engine import EngineMode
+from robotrl.learners.denoising import ChainCfg, ChainLearner
+from robotrl.learners.learner import Setup
+from robotrl.learners.on_policy import epoch_order
+from robotrl.policies.base import ACTION
+from robotrl.policies.diffusion import DiffusionCfg
+from robotrl.policies.flow import FlowCfg
+from robotrl.registry import make_sim
+from robotrl.transforms import Clip, TransformGroup, bounds_to_unit, inverse
+
+DESCRIPTION = "updates per second of ReinFlow and DPPO on mujoco/peg-insert against plain eager torch"
+PEERS: dict[str, str] = {}
+TASK, NUM_ENVS, SEED = "mujoco/peg-insert", 96, 0
+OURS, OURS_BF16, PLAIN = "robotrl", "robotrl in bfloat16", "eager torch"
+UNIT = "iterations/s"
+
+
+class Method(NamedTuple):
+    """What is compared."""
+
+    cfg: ChainCfg
+    policy: Any
+    """Config of the policy."""
+    baseline: Callable[[Any, Any, Any], ReinFlowBaseline | DppoBaseline]
+    """(actor, critic, cfg) to the plain implementation."""
+
+
+METHODS: Mapping[str, Method] = {
+    "reinflow": Method(ReinFlowCfg(env_steps=10**9, critic_warmup=0), FlowCfg(), ReinFlowBaseline),
+    "dppo": Method(DppoCfg(env_steps=10**9, critic_warmup=0, target_kl=None), DiffusionCfg(), DppoBaseline),
+}
+
+
+class Shares(NamedTuple):
+    """Where an iteration of ours goes."""
+
+    simulator: float
+    """Share of the iteration's seconds that physics takes."""
+    evaluations: int
+    """Passes of a policy network on one row: the rollout's, and those of the updates, which are differentiated."""
+
+
+class Measured(NamedTuple):
+    """What was found of one method."""
+
+    rates: Paired
+    """Iterations' updates per second, by route."""
+    shares: Shares
+    compile_s: float
+    """Of one thread, in float32."""
+
+
+class Setting(NamedTuple):
+    """How ours is run."""
+
+    bf16: bool
+    threads: int
+
+    @property
+    def route(self) -> str:
+        """Its name among what takes turns."""
+        return _threads(OURS_BF16 if self.bf16 else OURS, self.threads)
+
+
+def run(quick: bool) -> dict[str, Figure]:
+    """Measure both methods."""
+    figures: dict[str, Figure] = {}
+    for name, method in METHODS.items():
+        figures |= figures_of(name, measure(method, quick))
+    return figures
+
+
+def make_learner(method: Method, engine: EngineMode, num_envs: int = NUM_ENVS, bf16: bool = False) -> ChainLearner:
+    """Our learner on a policy with random weights: what it costs does not depend on them."""
+    sim = make_sim(TASK, num_envs=num_envs, seed=SEED)
+    to_unit = bounds_to_unit(ACTION, sim.action_spec.low, sim.action_spec.high)
+    outputs = inverse(to_unit), Clip(ACTION, sim.action_spec.low, sim.action_spec.high)
+    torch.manual_seed(SEED)
+    policy = method.policy.build(sim.observation_spec, sim.action_spec, TransformGroup((), outputs))
+    cfg: Any = replace(method.cfg, engine=engine, bf16=bf16)
+    return cfg.build(Setup(lambda: sim, None, policy, None, SEED))
+
+
+def make_baseline(method: Method, learner: ChainLearner) -> ReinFlowBaseline | DppoBaseline:
+    """The plain implementation, with copies of the learner's networks."""
+    return method.baseline(copy.deepcopy(learner.loss.actor), copy.deepcopy(learner.loss.critic), method.cfg)
+
+
+def measure(method: Method, quick: bool, num_envs: int = NUM_ENVS, engine: EngineMode = "compiled") -> Measured:
+    """Updates on one rollout, interleaved; then one whole iteration of ours, taken apart."""
+    default = torch.get_num_threads()
+    counts = sorted({1, default})[: 1 if quick else 2]
+    learners = {
+        Setting(bf16, threads): make_learner(method, engine, num_envs, bf16)
+        for bf16 in (False, True)
+        for threads in counts
+    }
+    first = learners[Setting(False, 1)]
+    baseline = make_baseline(method, first)
+    batch, _ = first.collect()
+    generator = torch.Generator().manual_seed(SEED)
+    cfg = method.cfg
+
+    def ours(learner: ChainLearner) -> float:
+        begun = time.perf_counter()
+        scalars = learner.update(batch)
+        seconds = time.perf_counter() - begun
+        if not scalars["actor_updates"]:
+            raise RuntimeError("an update left the actor as it was: expected one of actor and critic")
+        return 1 / seconds
+
+    def plain() -> float:
+        order = epoch_order(len(batch.advantage), cfg.minibatch, cfg.epochs, generator, keep_all=False)
+        begun = time.perf_counter()
+        baseline.update(batch, order)
+        return 1 / (time.perf_counter() - begun)
+
+    def on(threads: int, once: Callable[[], float]) -> Callable[[], float]:
+        def run_once() -> float:
+            torch.set_num_threads(threads)
+            rate = once()
+            torch.set_num_threads(1)
+            return rate
+
+        return run_once
+
+    routes: dict[str, Callable[[], float]] = {}
+    for setting, learner in learners.items():
+        if learner is not first:
+            # until its first rollout a learner trains its critic alone
+            learner.collect()
+        routes[setting.route] = on(setting.threads, functools.partial(ours, learner))
+        # compiling, for this number of threads, is no part of an iteration
+        routes[setting.route]()
+    routes |= {_threads(PLAIN, threads): on(threads, plain) for threads in counts}
+    rates = paired(routes, 1 if quick else 9)
+    shares = _shares(first)
+    torch.set_num_threads(default)
+    return Measured(rates, shares, first.compile_s)
+
+
+def figures_of(name: str, measured: Measured) -> dict[str, Figure]:
+    """Ours against the plain implementation, each at its better number of threads, and where an iteration goes."""
+    cfg = METHODS[name].cfg
+    what = f"{NUM_ENVS} envs x {cfg.steps_per_env} steps, minibatch {cfg.minibatch}, {cfg.epochs} epochs"
+    rates, shares = measured.rates, measured.shares
+
+    def best(kind: str) -> str:
+        return max((r for r in rates.samples if r.startswith(f"{kind}, ")), key=lambda r: rates.spread(r).median)
+
+    tried = "; ".join(f"{route}: {number(rates.spread(route).median)}" for route in rates.samples)
+    return {
+        f"updates_per_s_{name}": rates.figure(
+            best(OURS), best(PLAIN), UNIT, "higher", f"{what}; the better counts for each of {tried}"
+        ),
+        f"updates_per_s_bf16_{name}": rates.figure(
+            best(OURS_BF16), best(PLAIN), UNIT, "higher", "the same with algo.bf16, against the same in float32"
+        ),
+        f"compile_s_{name}": Figure(measured.compile_s, "s", note="once; not in the iterations per second"),
+        f"simulator_share_{name}": Figure(
+            shares.simulator, "of an iteration", note="of a whole iteration of ours, one thread"
+        ),
+        f"network_evaluations_{name}": Figure(
+            shares.evaluations, "rows", note="of the policy's network in an iteration; those of updates have a gradient"
+        ),
+    }
+
+
+def _threads(kind: str, threads: int) -> str:
+    return f"{kind}, {threads} thread{'' if threads == 1 else 's'}"
+
+
+def _shares(learner: ChainLearner) -> Shares:
+    """One iteration, with a clock around the sim's steps."""
+    step, spent = learner.sim.step, 0.0
+
+    def timed(actions: torch.Tensor) -> Any:
+        nonlocal spent
+        begun = time.perf_counter()
+        out = step(actions)
+        spent += time.perf_counter() - begun
+        return out
+
+    learner.sim.step = timed
+    begun = time.perf_counter()
+    batch, _ = learner.collect()
+    learner.update(batch)
+    total = time.perf_counter() - begun
+    learner.sim.step = step
+    decisions, cfg = len(batch.advantage), learner.cfg
+    rows = max(1, round(decisions / cfg.minibatch)) * cfg.minibatch * cfg.epochs
+    return Shares(spent / total, (decisions + rows) * learner.policy.denoising_steps)

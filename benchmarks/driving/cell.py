@@ -1,0 +1,162 @@
+"""One cell of the driving table: train, then drive every listed start of the split `test` once, as deployed.
+
+`python -m robotrl.benchmarks.driving.cell METHOD SEED OUT` leaves OUT/result.json.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from robotrl.algos.ppo import PpoCfg
+from robotrl.benchmarks.driving.bench import MINIBATCHES, PLANNERS, REWARDS, SIM, STUDY_STEPS, study_name
+from robotrl.config import EvalCfg, TrainCfg, sim_options
+from robotrl.engine.autocast import pays_in_bf16
+from robotrl.errors import unknown
+from robotrl.registry import PRESETS, make_sim
+from robotrl.rollout.demos import collect_demos
+from robotrl.run.logs import read_scalars
+from robotrl.run.policy_checkpoint import load_policy
+from robotrl.sims.bev.scores import Route, leaderboard_2_1, summary
+from robotrl.sims.bev.sim import DriveSim
+from robotrl.training import train
+from robotrl.utils.files import dump_json, replace_file
+
+EPISODES = 384
+"""32 starts of each scenario."""
+NUM_ENVS = 64
+DEMOS = 400
+"""Episodes of the rule-based driver that its clone learns from."""
+
+REWARDED = ("reward=", "end_penalty=")
+"""Options that say what is rewarded."""
+
+Act = Callable[[dict[str, Tensor], Tensor], Tensor]
+"""(observations, which envs have just begun) to actions (N, 2)."""
+
+
+def main(method: str, seed: int, out: Path) -> None:
+    """Run one cell in this process.
+
+    Raises:
+        ConfigError: the method is unknown.
+    """
+    study = {study_name(reward, size): (reward, size) for size in MINIBATCHES for reward in REWARDS}
+    if method not in PLANNERS and method not in study:
+        raise unknown("method", method, (*PLANNERS, *study))
+    cfg = study_cfg(*study[method]) if method in study else planner_cfg(method, seed, out)
+    replace_file(out / "result.json", dump_json(run_cell(cfg, seed, out)))
+
+
+def planner_cfg(method: str, seed: int, out: Path, episodes: int = DEMOS) -> TrainCfg[Any, Any] | None:
+    """How a planner of the table is trained, None for the one that is not; a clone's demonstrations go to `out`."""
+    preset = PLANNERS[method].preset
+    if preset is None:
+        return None
+    cfg: TrainCfg[Any, Any] = PRESETS.load(preset)()
+    if isinstance(cfg.algo, PpoCfg):
+        # two thirds more samples a second, on a processor with units for it
+        cfg = replace(cfg, algo=replace(cfg.algo, bf16=pays_in_bf16()))
+    if method == "clone":
+        options = sim_options(cfg.sim.options)
+        demos = collect_demos(SIM, out / "demos", episodes=episodes, noise=0.1, seed=seed, sim_options=options)
+        cfg = replace(cfg, dataset=str(demos.path))
+    return cfg
+
+
+def study_cfg(reward: str, minibatch: int) -> TrainCfg[Any, Any]:
+    """The planner's preset with a reward as published and a minibatch, everything else alike."""
+    cfg: TrainCfg[Any, Any] = PRESETS.load("drive-ppo")()
+    kept = tuple(option for option in cfg.sim.options if not option.startswith(REWARDED))
+    return replace(
+        cfg,
+        sim=replace(cfg.sim, options=(*kept, f"reward={reward}")),
+        algo=replace(cfg.algo, env_steps=STUDY_STEPS, minibatch=minibatch, bf16=pays_in_bf16()),
+    )
+
+
+def run_cell(cfg: TrainCfg[Any, Any] | None, seed: int, out: Path, episodes: int = EPISODES) -> dict[str, Any]:
+    """The result of one cell; without a config it is the rule-based driver's."""
+    began = time.perf_counter()
+    if cfg is None:
+        sim: DriveSim = make_sim(SIM, num_envs=NUM_ENVS, seed=seed)
+        expert = sim.make_expert(mode="brisk", seed=seed)
+        return judged(drive(sim, lambda obs, started: expert.act(started), episodes))
+    train(replace(cfg, seed=seed, evaluation=EvalCfg(every=0, episodes=NUM_ENVS, animation=0)), out / "run")
+    train_s = time.perf_counter() - began
+    # a clone takes none
+    env_steps = read_scalars(out / "run" / "scalars.jsonl")[-1].get("env_steps") or None
+    options = sim_options([option for option in cfg.sim.options if not option.startswith(REWARDED)])
+    sim: DriveSim = make_sim(SIM, num_envs=NUM_ENVS, seed=seed, **options)
+    policy = load_policy(out / "run", "latest")
+
+    @torch.no_grad()
+    def act(obs: dict[str, Tensor], started: Tensor) -> Tensor:
+        del started  # the planner has no memory
+        return policy.act({key: obs[key] for key in policy.observation_spec}, mode="mean").chunk[:, 0]
+
+    return {
+        **judged(drive(sim, act, episodes)),
+        "env_steps": env_steps,
+        "train_s": train_s,
+        "bf16": cfg.algo.bf16,
+        "env_steps_per_s": env_steps / train_s if env_steps else None,
+    }
+
+
+def drive(sim: DriveSim, act: Act, episodes: int) -> dict[str, list[Route]]:
+    """Drive the first starts of the split `test`, each once; gives what happened, by scenario."""
+    ids = list(sim.state_ids("test")[:episodes])
+    sim.queue_states(ids)
+    obs = sim.reset()
+    missing, found = set(ids), {scenario.name: list[Route]() for scenario in sim.core.scenarios}
+    started = torch.ones(sim.num_envs, dtype=torch.bool)
+    while missing:
+        out = sim.step(act(obs, started))
+        obs, started = out.obs, (out.terminated | out.truncated).clone()
+        for e, route in sim.core.drives.items():
+            state_id = int(out.info["state_id"][e])
+            if state_id in missing:
+                missing.remove(state_id)
+                found[sim.scenario_of(state_id)].append(route)
+    sim.close()
+    return found
+
+
+def judged(found: dict[str, list[Route]]) -> dict[str, Any]:
+    """Scores over all routes, and by scenario."""
+    routes = [route for some in found.values() for route in some]
+    total = summary(routes, "leaderboard-2.0")
+    return {
+        "completion": total.completion,
+        "driving": total.driving.value,
+        "driving_interval": total.driving._asdict(),
+        "driving_2_1": float(np.mean([leaderboard_2_1(route).driving for route in routes])),
+        "success": float(np.mean([route.success for route in routes])),
+        "strict_success": float(np.mean([route.strict_success for route in routes])),
+        "collisions": sum(route.collisions for route in routes),
+        "at_fault": sum(route.at_fault for route in routes),
+        "routes": len(routes),
+        "scenarios": {
+            name: {
+                "routes": len(some),
+                "completion": float(np.mean([route.completion for route in some])),
+                "driving": summary(some, "leaderboard-2.0").driving.value,
+                "success": float(np.mean([route.success for route in some])),
+            }
+            for name, some in found.items()
+            if some
+        },
+    }
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]))

@@ -1,0 +1,275 @@
+"""Fine-tuning methods side by side: the same demonstrations, the same budget of env steps, several seeds.
+
+A cell clones a base policy, fine-tunes it with one method, and judges both on 256 starts that neither training nor the
+choice of the best checkpoint saw (split `test`). Two methods of the table ask how far an approach goes: steering a base
+that hardly ever succeeds, and a critic without demonstrations.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from robotrl.benchmarks.kit.cells import EVALUATED, OUT, Cell, CellResult
+from robotrl.benchmarks.kit.columns import column, count, percent, seconds, spread, steps_to
+from robotrl.benchmarks.kit.curves import Panel, by_cost, svg
+from robotrl.benchmarks.kit.figures import Figure
+from robotrl.benchmarks.kit.markdown import table_head, table_row
+
+DESCRIPTION = (
+    "success of each fine-tuning method on three tasks and three seeds, from clones of the same demonstrations"
+)
+PEERS: dict[str, str] = {}
+SEEDS = (0, 1, 2)
+VAL = 128
+"""Held-out starts of each evaluation on the way."""
+LEVEL = 0.9
+"""Times and steps are told up to this share of the best policy-gradient success of the task."""
+
+
+class Task(NamedTuple):
+    """How much of everything on one task."""
+
+    sim: str
+    demos: int
+    noise: float
+    """Of the demonstrator's actions; see the sim's page."""
+    clumsiness: float
+    """Of the demonstrator's episodes."""
+    env_steps: int
+    """The budget of fine-tuning."""
+    updates: int | None
+    """Gradient steps of the clones, such that those of all kinds succeed about equally often; None: the preset's."""
+    options: tuple[str, ...] = ()
+    """Of the sim, in demonstrations and training alike, as `--sim.options` takes them."""
+
+
+TASKS = {
+    "peg-insert": Task("mujoco/peg-insert", 40, 0.25, 1.0, 460_800, None),
+    "pick-place": Task("mujoco/pick-place", 40, 0.15, 0.5, 768_000, 1_500),
+    # on the sparse reward alone policy gradients stay where the clone is; see docs/benchmarks.md
+    "push": Task("mujoco/push", 300, 0.1, 0.0, 1_152_000, 6_000, ("reward=shaped",)),
+}
+
+
+class Method(NamedTuple):
+    """One row of the table."""
+
+    label: str
+    base: str | None
+    """What the base policy is cloned with: the end of a preset's name ("bc-flow"); None learns from scratch."""
+    tune: str
+    """What it is fine-tuned with: the end of a preset's name ("reinflow")."""
+    family: str
+    """"policy gradient", "steering" or "off-policy"."""
+    denoising_steps: int | None = None
+    """Of the base policy, where that is not its preset's."""
+    edge: bool = False
+    """Whether it is in the table to show how far the approach goes."""
+    clip_coef: float | None = None
+    """Clip range of the ratio, where that is not the preset's. ReinFlow's ratio is a mean over the chain: of one step
+    it has two fifths of the terms that one of four steps has, and the same range is two fifths of the nats."""
+    budget: float = 1.0
+    """Its share of the task's env steps: less for what makes many updates for each of them, or a cell takes hours."""
+
+
+SHARE = 0.3
+"""Budget of methods that learn from every step many times."""
+
+METHODS = {
+    "reinflow": Method("ReinFlow, flow, 4 steps", "bc-flow", "reinflow", "policy gradient"),
+    "reinflow_shortcut": Method("ReinFlow, shortcut, 4 steps", "bc-shortcut", "reinflow", "policy gradient"),
+    "reinflow_one_step": Method(
+        "ReinFlow, shortcut, 1 step", "bc-shortcut", "reinflow", "policy gradient", 1, clip_coef=0.03
+    ),
+    "dppo": Method("DPPO, diffusion", "bc-diffusion", "dppo", "policy gradient"),
+    "flow_sde": Method("Flow-SDE, flow", "bc-flow", "flow-sde", "policy gradient"),
+    "flow_noise": Method("Flow-Noise, flow", "bc-flow", "flow-noise", "policy gradient"),
+    "dsrl": Method("DSRL, flow", "bc-flow", "dsrl", "steering", budget=SHARE),
+    "dsrl_na": Method("DSRL, noise aliasing, flow", "bc-flow", "dsrl-na", "steering", budget=SHARE),
+    "rlpd": Method("RLPD, same demonstrations", None, "rlpd", "off-policy", budget=SHARE),
+    "dsrl_na_weak_base": Method(
+        "DSRL, noise aliasing, base below 5 %", "bc-flow", "dsrl-na", "steering", edge=True, budget=SHARE
+    ),
+    "sac_no_demos": Method(
+        "the critic of RLPD without demonstrations", None, "sac", "off-policy", edge=True, budget=SHARE
+    ),
+}
+EDGE_TASK = "peg-insert"
+"""Where they are shown."""
+
+PAGES = {
+    "reinflow": ("reinflow", "reinflow_shortcut", "reinflow_one_step"),
+    "dppo": ("dppo",),
+    "flow-sde": ("flow_sde",),
+    "flow-noise": ("flow_noise",),
+    "dsrl": ("dsrl", "dsrl_na", "dsrl_na_weak_base"),
+    "rlpd": ("rlpd", "sac_no_demos"),
+}
+"""Page of `docs/algorithms` to the methods whose curves it shows."""
+
+
+def cells(quick: bool) -> list[Cell]:
+    """The table: every method on every task and seed; `quick` is seed 0 of the first task."""
+    tasks = list(TASKS)[:1] if quick else list(TASKS)
+    return [
+        _cell(name, task, seed)
+        for seed in (SEEDS[:1] if quick else SEEDS)
+        for task in tasks
+        for name, method in METHODS.items()
+        if task == EDGE_TASK or not method.edge
+    ]
+
+
+def _cell(method: str, task: str, seed: int) -> Cell:
+    command = ("python", "-m", "robotrl.benchmarks.finetune.cell", method, task, str(seed), OUT)
+    return Cell(method, TASKS[task].sim, seed, command, "result.json", rule=EVALUATED)
+
+
+# from cells to figures
+
+
+def aggregate(results: Sequence[CellResult]) -> dict[str, Figure]:
+    """For each task and method: success, gain, what it took, and where it got to the level of the best."""
+    figures: dict[str, Figure] = {}
+    for task, setting in TASKS.items():
+        best = max(
+            (
+                statistics.fmean(found.values())
+                for name, method in METHODS.items()
+                if method.family == "policy gradient"
+                and (found := column(results, name, setting.sim, "success", "value"))
+            ),
+            default=None,
+        )
+        for name in METHODS:
+            figures |= _method_figures(results, name, task, best)
+    return figures
+
+
+def _method_figures(results: Sequence[CellResult], name: str, task: str, best: float | None) -> dict[str, Figure]:
+    sim, method = TASKS[task].sim, METHODS[name]
+    success = column(results, name, sim, "success", "value")
+    if not success:
+        return {}
+    base = column(results, name, sim, "base", "value")
+    figures = {f"{task}_{name}_success": spread(success, "success", method.label)}
+    if base:
+        gain = {seed: success[seed] - base[seed] for seed in success if seed in base}
+        figures[f"{task}_{name}_base"] = spread(base, "success", "the policy that it started from")
+        figures[f"{task}_{name}_gain"] = spread(gain, "success", "difference, by seed")
+    for key, unit in (
+        ("env_steps", "env steps"),
+        ("train_s", "s"),
+        ("sim_share", "share of the time"),
+        ("network_evaluations", "evaluations"),
+        ("peak_memory_mib", "MiB"),
+    ):
+        if values := column(results, name, sim, key):
+            figures[f"{task}_{name}_{key}"] = spread(values, unit, "")
+    if best is not None:
+        for axis, unit in (("env_steps", "env steps"), ("train_s", "s")):
+            found = {
+                int(cell["seed"]): steps_to(cell["result"]["curve"], LEVEL * best, axis)
+                for cell in results
+                if cell["method"] == name and cell["task"] == sim
+            }
+            reached = {seed: value for seed, value in found.items() if value is not None}
+            if reached:
+                note = f"to {100 * LEVEL * best:.0f} % success, {len(reached)} of {len(found)} seeds reached it"
+                figures[f"{task}_{name}_{axis}_to_level"] = spread(reached, unit, note)
+    return figures
+
+
+def pictures(document: Mapping[str, Any]) -> dict[str, bytes]:
+    """Success against env steps and against training time, a row of two panels a task, and for the page of each method
+    against env steps, a panel a task: file name to SVG."""
+    results = list(document["cells"].values())
+    rows = [row for task in TASKS if (row := _panels(results, task))]
+    drawn = {"finetune.svg": svg(rows)} if rows else {}
+    for page, names in PAGES.items():
+        found = [_apart(row[0], names) for row in rows]
+        found = [panel for panel in found if panel.lines]
+        if found:
+            drawn[f"finetune-{page}.svg"] = svg([found])
+    return drawn
+
+
+def _panels(results: Sequence[CellResult], task: str) -> list[Panel]:
+    sim = TASKS[task].sim
+    curves = {
+        method.label: [cell["result"]["curve"] for cell in results if (cell["method"], cell["task"]) == (name, sim)]
+        for name, method in METHODS.items()
+    }
+    curves = {label: found for label, found in curves.items() if found}
+    if not curves:
+        return []
+    bases = [
+        base
+        for name in METHODS
+        if not METHODS[name].edge
+        for base in column(results, name, sim, "base", "value").values()
+    ]
+    base = statistics.fmean(bases) if bases else None
+    return by_cost(sim, curves, "seconds of training, without compiling", VAL, base)
+
+
+def _apart(panel: Panel, names: Collection[str]) -> Panel:
+    """The methods `names` of a panel, the others beside them."""
+    labels = {METHODS[name].label for name in names}
+    return panel._replace(
+        lines={label: curves for label, curves in panel.lines.items() if label in labels},
+        beside=[curves for label, curves in panel.lines.items() if label not in labels],
+    )
+
+
+def table(document: Mapping[str, Any]) -> str:
+    """Markdown: one table a task, one row a method."""
+    figures = {key: Figure.from_json(value) for key, value in document["figures"].items()}
+    parts: list[str] = []
+    for task, setting in TASKS.items():
+        rows = [row for name in METHODS if (row := _row(figures, task, name))]
+        if rows:
+            head = (
+                "method",
+                "base",
+                "success",
+                "env steps",
+                f"to {100 * LEVEL:.0f} % of the best",
+                "time",
+                "network evaluations",
+                "simulator",
+                "memory",
+                "seeds",
+            )
+            parts += [
+                f"`{setting.sim}`",
+                "",
+                *table_head(head),
+                *rows,
+                "",
+            ]
+    return "\n".join(parts).rstrip()
+
+
+def _row(figures: Mapping[str, Figure], task: str, name: str) -> str | None:
+    def find(key: str) -> Figure | None:
+        return figures.get(f"{task}_{name}_{key}")
+
+    success, memory = find("success"), find("peak_memory_mib")
+    if success is None:
+        return None
+    cells = (
+        METHODS[name].label,
+        percent(find("base")),
+        f"**{percent(success)}**",
+        count(find("env_steps")),
+        count(find("env_steps_to_level")) or "not reached",
+        seconds(find("train_s")),
+        count(find("network_evaluations")),
+        percent(find("sim_share"), spread=False),
+        "" if memory is None or memory.value is None else f"{memory.value:.0f} MiB",
+        str(success.runs),
+    )
+    return table_row(cells)

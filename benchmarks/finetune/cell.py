@@ -1,0 +1,135 @@
+"""One cell of the fine-tuning table: demonstrations, base, fine-tuning, and what came of it.
+
+`python -m robotrl.benchmarks.finetune.cell METHOD TASK SEED OUT` leaves OUT/result.json.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from robotrl.benchmarks.finetune.bench import METHODS, TASKS, VAL, Method, Task
+from robotrl.benchmarks.kit.judging import curve, judge
+from robotrl.config import EvalCfg, SimCfg, TrainCfg, sim_options
+from robotrl.errors import unknown
+from robotrl.fn.stats import Interval
+from robotrl.registry import PRESETS
+from robotrl.rollout.demos import collect_demos
+from robotrl.run.logs import read_scalars
+from robotrl.training import train
+from robotrl.utils.files import dump_json, replace_file
+from robotrl.utils.peak_memory import PeakMemory
+
+PRESET_TASK = "peg-insert"
+"""Presets are named for this task; a cell gives them the sim and the budget of its own."""
+WEAK_UPDATES = 60
+"""Gradient steps of the clone that hardly ever succeeds."""
+EPISODES = 256
+POINTS = 32
+"""About how many evaluations a curve has."""
+ENOUGH = 0.99
+"""A method that reaches it in two evaluations in a row is done; what is left of its budget would show nothing."""
+EVALUATIONS = ("acting_evaluations", "update_evaluations")
+"""Scalars that count rows of the policy's network; methods that evaluate other networks have none."""
+
+
+def main(method: str, task: str, seed: int, out: Path) -> None:
+    """Run one cell in this process.
+
+    Raises:
+        ConfigError: the method or the task is unknown.
+    """
+    if method not in METHODS:
+        raise unknown("method", method, METHODS)
+    if task not in TASKS:
+        raise unknown("task", task, TASKS)
+    replace_file(out / "result.json", dump_json(run_cell(METHODS[method], TASKS[task], seed, out)))
+
+
+def run_cell(method: Method, task: Task, seed: int, out: Path, episodes: int = EPISODES) -> dict[str, Any]:
+    """The result of one cell.
+
+    Args:
+        method: a row of the table.
+        task: how much of everything.
+        seed: of demonstrations, clone and fine-tuning alike.
+        out: an empty folder for demonstrations and runs.
+        episodes: held-out starts of the last judgement.
+    """
+    began = time.perf_counter()
+    demos = collect_demos(
+        task.sim,
+        out / "demos",
+        episodes=task.demos,
+        noise=task.noise,
+        clumsiness=task.clumsiness,
+        seed=seed,
+        sim_options=sim_options(task.options),
+    )
+    base: Interval | None = None
+    if method.base is not None:
+        train(base_cfg(method, task, seed, demos.path), out / "base")
+        base = judge(out / "base", "latest", task.sim, seed, episodes)
+    with PeakMemory() as memory:
+        train(tune_cfg(method, task, seed, out), out / "tuned")
+    log = read_scalars(out / "tuned" / "scalars.jsonl")
+    last = log[-1]
+    return {
+        "base": None if base is None else base._asdict(),
+        "success": judge(out / "tuned", "best", task.sim, seed, episodes)._asdict(),
+        "curve": curve(log),
+        "env_steps": last["env_steps"],
+        "train_s": last["learn_s"],
+        "compile_s": last.get("compile_s", 0.0),
+        "sim_share": last.get("sim_share"),
+        "network_evaluations": sum(row.get(name, 0.0) for row in log for name in EVALUATIONS) or None,
+        "peak_memory_mib": memory.mib,
+        "wall_s": time.perf_counter() - began,
+    }
+
+
+def base_cfg(method: Method, task: Task, seed: int, dataset: Path) -> TrainCfg[Any, Any]:
+    """How the base is cloned."""
+    cfg = PRESETS.load(f"{PRESET_TASK}-{method.base}")()
+    updates = WEAK_UPDATES if method.edge else task.updates
+    if updates is not None:
+        cfg = replace(cfg, algo=replace(cfg.algo, updates=updates))
+    if method.denoising_steps is not None:
+        cfg = replace(cfg, policy=replace(cfg.policy, denoising_steps=method.denoising_steps))
+    return replace(cfg, sim=sim_of(cfg, task), dataset=str(dataset), seed=seed)
+
+
+def tune_cfg(method: Method, task: Task, seed: int, out: Path) -> TrainCfg[Any, Any]:
+    """How it is fine-tuned: the preset with the cell's sim, budget and evaluations."""
+    cfg = PRESETS.load(f"{PRESET_TASK}-{method.tune}")()
+    alone = method.base is None
+    if method.clip_coef is not None:
+        cfg = replace(cfg, algo=replace(cfg.algo, clip_coef=method.clip_coef))
+    cfg = replace(
+        cfg,
+        sim=sim_of(cfg, task),
+        algo=replace(cfg.algo, env_steps=round(method.budget * task.env_steps)),
+        init_from=None if alone else str(out / "base"),
+        # what has no base learns from the same demonstrations, unless it is there to show that it needs them
+        dataset=str(out / "demos") if alone and not method.edge else None,
+        seed=seed,
+        stop_at_success=ENOUGH,
+    )
+    return replace(cfg, evaluation=EvalCfg(every=every(cfg, task), episodes=VAL, animation=0))
+
+
+def sim_of(cfg: TrainCfg[Any, Any], task: Task) -> SimCfg:
+    """A preset's sim, of the task instead of its own."""
+    return replace(cfg.sim, name=task.sim, options=(*cfg.sim.options, *task.options))
+
+
+def every(cfg: TrainCfg[Any, Any], task: Task) -> int:
+    """Iterations between two evaluations, so that a curve over the whole budget of a task has about `POINTS`."""
+    return max(1, round(task.env_steps / (cfg.algo.steps_per_env * cfg.sim.num_envs) / POINTS))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4]))

@@ -1,0 +1,85 @@
+"""On a GPU: how fast tokens are said, and whether memory is what its estimate says.
+
+Each measurement is a cell, so that one that a card is too small for leaves the others alone; all need a CUDA GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from robotrl.benchmarks.kit.cells import OUT, Cell, CellResult
+from robotrl.benchmarks.kit.figures import Figure
+from robotrl.benchmarks.kit.markdown import table_head, table_row
+from robotrl.benchmarks.runner import number
+from robotrl.benchmarks.vla.bench import speed_rows
+
+DESCRIPTION = "on a CUDA GPU: tokens per second against transformers.generate, memory against its estimate"
+PEERS: dict[str, str] = {}
+REVISION = 1
+DECODE, MEMORY = "decode", "memory_"
+"""How the figures' names begin."""
+
+
+class Held(NamedTuple):
+    """A policy of published size, and how it learns."""
+
+    policy: str
+    """As `robotrl memory` knows it."""
+    rows: int
+    """Whose gradient is taken at once."""
+    rank: int
+    """Of adapters on a base in 16 bits; 0 lets all learn."""
+
+
+HELD = {
+    "openvla_card_24": Held("openvla", 4, 32),
+    "openvla_card_80": Held("openvla", 16, 32),
+    "pi0_card_24": Held("pi0", 4, 32),
+    "smolvla_whole": Held("smolvla", 16, 0),
+}
+"""The first three as profiles have it."""
+NAMES = (DECODE, *(MEMORY + name for name in HELD))
+"""Of the measurements."""
+
+
+def cells(quick: bool) -> list[Cell]:
+    """The table: every measurement once; `quick` leaves out the policies of published size."""
+    return [
+        Cell(name, "cuda", 0, ("python", "-m", "robotrl.benchmarks.gpu.cell", name, OUT), "result.json", REVISION)
+        for name in (NAMES[:1] if quick else NAMES)
+    ]
+
+
+def aggregate(results: Sequence[CellResult]) -> dict[str, Figure]:
+    """The figures of all cells."""
+    return {key: Figure.from_json(value) for cell in results for key, value in cell["result"].items()}
+
+
+def speeds(document: Mapping[str, Any]) -> str:
+    """Markdown: how fast tokens are said, and where that was."""
+    return "\n".join([*speed_rows(_figures(document, DECODE)), "", _where(document, DECODE)])
+
+
+def memories(document: Mapping[str, Any]) -> str:
+    """Markdown: what updates were seen to need, what was estimated, and where that was."""
+    lines = table_head(("an update of", "GiB at its peak", "estimated"))
+    for figure in _figures(document, MEMORY):
+        lines.append(table_row((figure.note, number(figure.value), number(figure.peer_value))))
+    return "\n".join([*lines, "", _where(document, MEMORY)])
+
+
+def _figures(document: Mapping[str, Any], begin: str) -> list[Figure]:
+    return [Figure.from_json(value) for key, value in document["figures"].items() if key.startswith(begin)]
+
+
+def _where(document: Mapping[str, Any], begin: str) -> str:
+    """The cards and versions of torch that cells were made with."""
+    made = [cell for cell in document["cells"].values() if cell["method"].startswith(begin)]
+    cards = sorted({gpu for cell in made for gpu in cell["machine"]["gpus"]})
+    torches = sorted({cell["versions"]["torch"] for cell in made})
+    return f"`robotrl bench gpu`, {document['date']}; {', '.join(cards)}, torch {', '.join(torches)}."
+
+
+PARTS = {"decode": speeds, "memory": memories}
+"""Tables of the results; see `readme`."""

@@ -1,0 +1,295 @@
+"""Long evidence as a table of cells (method, task, seed), filled piece by piece, and taken up again after a stop.
+
+Each cell is one process. Its result is a file, written whole or not at all, so that a kill at any moment loses at most
+the cell that was running, and of one that says that it goes on not even that. A cell that has a result with the same
+config hash is not run again.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from robotrl.benchmarks.kit.machine import machine_info, package_versions
+from robotrl.errors import ConfigError, DataError, nearest
+from robotrl.rollout.evaluate import RULE
+from robotrl.run.locking import StopSignals, WriteLock
+from robotrl.utils.files import dump_json, read_json, replace_file
+from robotrl.utils.progress import track
+
+SCHEMA_VERSION = 1
+GRACE_S = 20.0
+"""How long a cell's process may take to stop when asked to, before it is killed."""
+NOTE = "attempt.json"
+"""In the folder of a cell that is not finished: when it began, and how long it ran."""
+EVALUATED = f"{RULE}, newest of equals"
+"""`Cell.rule` of what chooses the best checkpoint by evaluations with noise."""
+OUT = "{out}"
+"""In a cell's command: the folder that its process may write to; empty when it starts, but see `Cell.goes_on`."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One entry of a table.
+
+    Args:
+        method: what is measured ("quickstart", "clone_converged").
+        task: on which task.
+        seed: with which seed.
+        command: argument list; "robotrl" and "python" as the first word mean this installation's, `{out}` its folder.
+        result_file: JSON object that the process leaves in `{out}`.
+        revision: raise it when the meaning of the result changes, so that old results are run again.
+        goes_on: its process goes on from what one that was stopped, was killed or failed left in `{out}`, which is kept
+            for it.
+        rule: how policies are evaluated and the best checkpoint is chosen; "" where that is of no consequence. It is
+            written beside the result and is no part of the hash: results by an earlier rule stay, and say so.
+    """
+
+    method: str
+    task: str
+    seed: int
+    command: tuple[str, ...]
+    result_file: str
+    revision: int = 1
+    goes_on: bool = False
+    rule: str = ""
+
+    @property
+    def key(self) -> str:
+        """Name of the cell, and of its files: "quickstart--mujoco-peg-insert--0"."""
+        return f"{self.method}--{self.task.replace('/', '-')}--{self.seed}"
+
+    @property
+    def config_hash(self) -> str:
+        """Hash over everything that decides what the cell measures."""
+        config = [self.method, self.task, self.seed, list(self.command), self.result_file, self.revision]
+        return hashlib.sha256(json.dumps(config).encode()).hexdigest()[:16]
+
+
+CellResult = dict[str, Any]
+"""A finished cell: `method`, `task`, `seed`, `config_hash`, `command`, `machine`, `versions`, `started`, `wall_s`,
+`result` (what the process left), and `rule` where the cell has one. `started` is when its first process was; `wall_s`
+is the time of all that were not killed."""
+
+
+class Outcome(NamedTuple):
+    """What `fill` did."""
+
+    results: dict[str, CellResult]
+    """All finished cells of the table, by key, in the table's order."""
+    failed: tuple[str, ...]
+    """Keys of cells whose process failed this time."""
+    stopped: bool
+    """Whether a signal ended the filling early."""
+
+
+def select(cells: Sequence[Cell], patterns: str | None) -> list[Cell]:
+    """The cells whose key matches one of the comma-separated patterns ("quickstart--*--0,clone*"); None is all.
+
+    Raises:
+        ConfigError: a pattern matches no cell.
+    """
+    if patterns is None:
+        return list(cells)
+    chosen: set[str] = set()
+    for pattern in patterns.split(","):
+        found = {cell.key for cell in cells if fnmatch.fnmatchcase(cell.key, pattern.strip())}
+        if not found:
+            keys = [cell.key for cell in cells]
+            of_method = {cell.method: cell.key for cell in reversed(cells)}
+            close = nearest(pattern, keys) or of_method.get(nearest(pattern.split("--")[0].strip(), of_method) or "")
+            hint = f"did you mean {close!r}? " if close else ""
+            raise ConfigError(f"cells pattern {pattern!r} matches nothing: {hint}the first cell is {keys[0]!r}")
+        chosen |= found
+    return [cell for cell in cells if cell.key in chosen]
+
+
+def finished(cells: Sequence[Cell], work: Path, known: Mapping[str, CellResult]) -> dict[str, CellResult]:
+    """Results that are there already, in the table's order: from the work folder, else from `known`.
+
+    Args:
+        cells: the table.
+        work: the work folder; need not exist.
+        known: results by key from elsewhere (the committed file); those of another config hash are left out.
+    """
+    results: dict[str, CellResult] = {}
+    for cell in cells:
+        path = work / f"{cell.key}.json"
+        found = read_json(path, "cell result", SCHEMA_VERSION) if path.is_file() else None
+        if found is None or found.get("config_hash") != cell.config_hash:
+            found = known.get(cell.key)
+        if found is not None and found.get("config_hash") == cell.config_hash:
+            results[cell.key] = {key: value for key, value in found.items() if key != "schema_version"}
+    return results
+
+
+def fill(
+    cells: Sequence[Cell],
+    chosen: Sequence[Cell],
+    work: Path,
+    known: Mapping[str, CellResult],
+    on_done: Callable[[dict[str, CellResult]], None],
+) -> Outcome:
+    """Run the cells that are chosen and have no result yet, one after another.
+
+    A failing cell is reported and the next one goes on. SIGINT and SIGTERM stop the running cell, and the table stays
+    as it is.
+
+    Args:
+        cells: the whole table.
+        chosen: those to fill.
+        work: folder for results, logs and what the processes write; made if absent.
+        known: results from elsewhere, see `finished`.
+        on_done: called with all results so far after each cell.
+
+    Raises:
+        RobotrlError: another process is filling this table.
+    """
+    work.mkdir(parents=True, exist_ok=True)
+    lock = WriteLock(work)
+    signals = StopSignals()
+    signals.install()
+    failed: list[str] = []
+    try:
+        results = finished(cells, work, known)
+        going = {_attempt_path(cell, work) for cell in cells if cell.goes_on and cell.key not in results}
+        for stale in set(work.glob("attempt-*")) - going:
+            shutil.rmtree(stale)
+        missing = [cell for cell in chosen if cell.key not in results]
+        with track(len(missing), "filling cells", "cells") as bar:
+            for cell in missing:
+                bar.advance(0, cell.key)
+                if not _run(cell, work, signals):
+                    if signals.received is not None:
+                        break
+                    failed.append(cell.key)
+                bar.advance(1)
+                results = finished(cells, work, known)
+                on_done(results)
+    finally:
+        signals.restore()
+        lock.release()
+    return Outcome(results, tuple(failed), signals.received is not None)
+
+
+class _Attempt(NamedTuple):
+    """What the processes of a cell have left until now."""
+
+    path: Path
+    started: str
+    wall_s: float
+
+    @property
+    def out(self) -> Path:
+        """Where the processes write."""
+        return self.path / "out"
+
+    @property
+    def log(self) -> Path:
+        """What they print."""
+        return self.path / "log.txt"
+
+
+def _attempt_path(cell: Cell, work: Path) -> Path:
+    return work / f"attempt-{cell.key}"
+
+
+def _attempt(cell: Cell, work: Path) -> _Attempt:
+    """What is there of a cell that goes on, else a new beginning."""
+    path = _attempt_path(cell, work)
+    note = path / NOTE
+    if cell.goes_on and note.is_file():
+        found = read_json(note, "attempt", SCHEMA_VERSION)
+        if found["config_hash"] == cell.config_hash:
+            return _Attempt(path, found["started"], found["wall_s"])
+    shutil.rmtree(path, ignore_errors=True)
+    attempt = _Attempt(path, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), 0.0)
+    attempt.out.mkdir(parents=True)
+    _keep(cell, attempt)
+    return attempt
+
+
+def _keep(cell: Cell, attempt: _Attempt) -> None:
+    note = {"schema_version": SCHEMA_VERSION, "config_hash": cell.config_hash}
+    replace_file(attempt.path / NOTE, dump_json({**note, "started": attempt.started, "wall_s": attempt.wall_s}))
+
+
+def _run(cell: Cell, work: Path, signals: StopSignals) -> bool:
+    """Run one cell and store its result; False when it failed or was stopped."""
+    attempt = _attempt(cell, work)
+    own = {"robotrl": [sys.executable, "-m", "robotrl.cli.main"], "python": [sys.executable]}
+    words = (word.replace(OUT, str(attempt.out)) for word in cell.command[1:])
+    argv = [*own.get(cell.command[0], [cell.command[0]]), *words]
+    machine = machine_info()
+    begun = time.monotonic()
+    with attempt.log.open("ab") as file:
+        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)
+        try:
+            code = _wait(process, signals)
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+    attempt = attempt._replace(wall_s=attempt.wall_s + time.monotonic() - begun)
+    if signals.received is not None:
+        _keep(cell, attempt)
+        return False
+    try:
+        if code != 0:
+            raise DataError(f"its process ended with code {code}")
+        result = json.loads((attempt.out / cell.result_file).read_text(encoding="utf-8"))
+    except (DataError, OSError, ValueError) as error:
+        kept = work / f"{cell.key}.failed.txt"
+        shutil.copyfile(attempt.log, kept)
+        # what failed for a full disk, or beside a process that outlived its table, is hours of work
+        again = f"; what it left is kept, to begin anew remove {attempt.path}" if cell.goes_on else ""
+        if cell.goes_on:
+            _keep(cell, attempt)
+        else:
+            shutil.rmtree(attempt.path)
+        last = kept.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:] or ["(no output)"]
+        print(f"cell {cell.key} failed: {error}; last line: {last[0]!r}; log: {kept}{again}", file=sys.stderr)
+        return False
+    record: CellResult = {
+        "schema_version": SCHEMA_VERSION,
+        "method": cell.method,
+        "task": cell.task,
+        "seed": cell.seed,
+        "config_hash": cell.config_hash,
+        "command": shlex.join(word.replace(OUT, "OUT") for word in cell.command),
+        "machine": machine,
+        "versions": package_versions(),
+        "started": attempt.started,
+        "wall_s": round(attempt.wall_s, 2),
+        **({"rule": cell.rule} if cell.rule else {}),
+        "result": result,
+    }
+    place = work / cell.key
+    shutil.rmtree(place, ignore_errors=True)
+    attempt.path.rename(place)
+    replace_file(work / f"{cell.key}.json", dump_json(record))
+    return True
+
+
+def _wait(process: subprocess.Popen[bytes], signals: StopSignals) -> int:
+    """Wait for the process; when a signal comes, ask it to stop and give it `GRACE_S`."""
+    asked: float | None = None
+    while True:
+        try:
+            return process.wait(timeout=0.2)
+        except subprocess.TimeoutExpired:
+            if signals.received is not None and asked is None:
+                asked = time.monotonic()
+                process.terminate()
+            if asked is not None and time.monotonic() - asked > GRACE_S:
+                process.kill()

@@ -1,0 +1,64 @@
+"""What a bench ran on, and whether the machine was quiet enough to believe a timing."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+from robotrl.benchmarks.kit.figures import have
+from robotrl.utils.provenance import git_state, versions
+
+PACKAGES = (
+    *("robotrl", "numpy", "torch", "mujoco", "gymnasium", "onnxruntime", "numba"),
+    *("stable-baselines3", "rsl-rl-lib", "envpool", "highway-env"),
+)
+"""Packages whose version a reader of a figure wants; those that are not installed are left out."""
+
+BUSY_SHARE = 0.25
+"""Load above this share of the cores at the start is said aloud."""
+
+
+def machine_info() -> dict[str, Any]:
+    """Processor, cores that this process may use, memory, kernel, accelerators, and the load before we began."""
+    if have("torch"):
+        # which alone knows the GPUs
+        importlib.import_module("torch")
+    found = versions()
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {
+        "cpu": found["cpu"],
+        "cores": usable,
+        "ram_gib": _ram_gib(),
+        "kernel": f"{platform.system()} {platform.release()}",
+        "gpus": found["gpus"],
+        "load_at_start": round(os.getloadavg()[0], 2),
+    }
+
+
+def package_versions() -> dict[str, str]:
+    """Python and the packages of `PACKAGES` that are installed, and the git commit of this code where it has one."""
+    found = versions()
+    git = git_state(Path(__file__).parent)
+    out = {"python": str(found["python"])}
+    out |= {name: found["packages"][name] for name in PACKAGES if name in found["packages"]}
+    if git["commit"] is not None:
+        out["commit"] = git["commit"][:12] + ("+changes" if git["dirty"] else "")
+    return out
+
+
+def busy(machine: dict[str, Any]) -> str | None:
+    """A warning when something else was running, None when the machine was quiet."""
+    load, cores = machine["load_at_start"], machine["cores"]
+    if load <= BUSY_SHARE * cores:
+        return None
+    return f"load was {load} on {cores} cores before the bench began: trust ratios of pairs, not absolute numbers"
+
+
+def _ram_gib() -> float | None:
+    try:
+        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
+    except (ValueError, OSError):
+        return None

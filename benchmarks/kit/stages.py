@@ -1,0 +1,70 @@
+"""Folders that a long cell makes one from another, each made once and gone on with after a stop."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from robotrl.config import TrainCfg, to_json
+from robotrl.training import resume, train
+from robotrl.utils.files import dump_json, read_json, replace_file
+
+SCHEMA_VERSION = 1
+
+
+def have(path: Path, settings: dict[str, Any], before: str, make: Callable[[], Any]) -> str:
+    """Have a folder that was made with these settings from what bears this mark; the mark that it bears itself.
+
+    A file beside it says so. While it is made, that file has another name; what a stop cut short with the same
+    settings, from the same, is left where it is for `make` to go on with. All else that is there is removed.
+
+    Args:
+        path: of the folder.
+        settings: JSON values.
+        before: mark of what it is made from.
+        make: makes the folder, or what it lacks.
+    """
+    whole, begun = path.with_suffix(".json"), path.with_suffix(".begun.json")
+    wanted = {"schema_version": SCHEMA_VERSION, "settings": json.loads(dump_json(settings)), "before": before}
+    mark = _mark(whole, wanted)
+    if mark is not None:
+        return mark
+    mark = _mark(begun, wanted)
+    if mark is None:
+        mark = uuid.uuid4().hex
+        whole.unlink(missing_ok=True)
+        begun.unlink(missing_ok=True)
+        shutil.rmtree(path, ignore_errors=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(begun, dump_json(wanted | {"mark": mark}))
+    make()
+    begun.replace(whole)
+    return mark
+
+
+def have_run(path: Path, cfg: TrainCfg[Any, Any], before: str) -> str:
+    """Have a run of this config, started from what bears this mark, that is trained to its end; see `have`.
+
+    It is saved after every iteration, and goes on from there.
+    """
+    return have(path, to_json(cfg), before, lambda: _train(replace(cfg, checkpoint_every=1), path))
+
+
+def _train(cfg: TrainCfg[Any, Any], path: Path) -> None:
+    if (path / "config.json").is_file():
+        resume(path)
+    else:
+        train(cfg, path)
+
+
+def _mark(note: Path, wanted: dict[str, Any]) -> str | None:
+    if not note.is_file():
+        return None
+    found = read_json(note, "stage", SCHEMA_VERSION)
+    mark = str(found.pop("mark"))
+    return mark if found == wanted else None

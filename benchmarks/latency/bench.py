@@ -1,0 +1,294 @@
+"""One inference tick, paced as a robot paces it: our controller, eager torch, and plain C++ loops of the same network.
+
+A loop without pauses flatters everybody: at 20 Hz the processor has slept and the caches hold something else when the
+tick comes. So each tick here waits for its deadline, as in control; the routes take turns in one run, on one thread.
+All take a raw observation and given noise and give clipped actions; drawing the noise is left out for all. The C++
+time is taken inside C++.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import statistics
+import struct
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from robotrl.benchmarks.kit.figures import Figure, paired
+from robotrl.benchmarks.kit.markdown import table_row
+from robotrl.deploy.control.realtime import sleep_until, steady, warm_leads_ns
+from robotrl.errors import RobotrlError
+
+DESCRIPTION = "microseconds for one inference tick, paced at 20, 50 and 500 Hz, against eager torch and plain C++ loops"
+PEERS = {"torch": "pip install 'robotrl[train]'", "g++": "apt install g++"}
+RATES_HZ = (20, 50, 500)
+STEPS = 4
+OURS, TORCH, CPP = "controller", "eager torch", "plain C++ loop"
+_COLD = ", cold"
+_SKIPPED_TICKS = 10
+_FLAGS = ("-O3", "-march=native", "-std=c++17", "-shared", "-fPIC")
+
+
+class Way(NamedTuple):
+    """A way to compute a tick."""
+
+    tick: Callable[[], int]
+    """Does one inference and returns its nanoseconds."""
+    warm: Callable[[], object]
+    """Does one for nothing."""
+
+
+class Route(NamedTuple):
+    """A way to compute a tick, with or without warming before the deadline."""
+
+    way: Way
+    leads_ns: tuple[int, ...]
+    """How long before each deadline it infers for nothing; empty: not at all."""
+
+
+def run(quick: bool = False) -> dict[str, Figure]:
+    """Measure all routes at all rates."""
+    seconds, rounds = (0.5, 2) if quick else (2.0, 7)
+    figures: dict[str, Figure] = {}
+    with tempfile.TemporaryDirectory() as folder, steady():
+        routes = _with_cold(_ways(Path(folder)))
+        for rate_hz in RATES_HZ:
+            figures |= _at_rate(routes, rate_hz, seconds, rounds)
+    return figures
+
+
+def _with_cold(ways: dict[str, Way]) -> dict[str, Route]:
+    """Each way to compute a tick twice: warmed before the deadline as the control loop does, and not."""
+    routes: dict[str, Route] = {}
+    for name, way in ways.items():
+        back_to_back = statistics.median(way.tick() for _ in range(100))
+        routes[name] = Route(way, warm_leads_ns(back_to_back * 1e-9))
+        routes[name + _COLD] = Route(way, ())
+    return routes
+
+
+def _at_rate(routes: dict[str, Route], rate_hz: int, seconds: float, rounds: int) -> dict[str, Figure]:
+    ticks = max(10, round(seconds * rate_hz))
+    every: dict[str, list[float]] = {name: [] for name in routes}
+
+    def measured(name: str) -> Callable[[], float]:
+        def one() -> float:
+            samples = pace(routes[name], rate_hz, ticks)
+            every[name] += samples
+            return statistics.median(samples)
+
+        return one
+
+    found = paired({name: measured(name) for name in routes}, rounds)
+    size = f"median of {ticks} ticks a run, {STEPS} denoising steps, one thread"
+    warmed = f"each route warmed by inferences of its own shortly before the deadline; {size}"
+    cold = f"no route warmed before the deadline; {size}"
+    figures = {
+        f"tick_us_{rate_hz}hz_vs_torch": found.figure(OURS, TORCH, "us", "lower", warmed),
+        f"tick_us_{rate_hz}hz_vs_cpp": found.figure(OURS, CPP, "us", "lower", warmed),
+        f"tick_cold_us_{rate_hz}hz_vs_torch": found.figure(OURS + _COLD, TORCH + _COLD, "us", "lower", cold),
+        f"tick_cold_us_{rate_hz}hz_vs_cpp": found.figure(OURS + _COLD, CPP + _COLD, "us", "lower", cold),
+        f"tick_warming_us_{rate_hz}hz": found.figure(OURS, OURS + _COLD, "us", "lower", f"what warming gives; {size}"),
+    }
+    # The round that `paired` throws away is thrown away here too.
+    kept = {name: samples[ticks:] for name, samples in every.items()}
+    figures[f"tick_p99_us_{rate_hz}hz_vs_torch"] = _p99(kept, TORCH, rounds)
+    figures[f"tick_p99_us_{rate_hz}hz_vs_cpp"] = _p99(kept, CPP, rounds)
+    return figures
+
+
+def _p99(kept: dict[str, list[float]], peer: str, rounds: int) -> Figure:
+    ours = float(np.percentile(kept[OURS], 99))
+    note = f"99th percentile of all {len(kept[OURS])} ticks; warmed"
+    if peer not in kept:
+        return Figure(ours, "us", peer=peer, runs=rounds, note=note)
+    theirs = float(np.percentile(kept[peer], 99))
+    return Figure(ours, "us", peer=peer, peer_value=theirs, ratio=theirs / ours, runs=rounds, note=note)
+
+
+def pace(route: Route, rate_hz: int, ticks: int) -> list[float]:
+    """Microseconds of `ticks` ticks on absolute deadlines; the first few of each call are not counted."""
+    period = round(1e9 / rate_hz)
+    start = time.monotonic_ns() + period
+    samples: list[float] = []
+    for i in range(_SKIPPED_TICKS + ticks):
+        deadline = start + i * period
+        for lead in route.leads_ns:
+            if time.monotonic_ns() < deadline - lead:
+                sleep_until(deadline - lead)
+                route.way.warm()
+        sleep_until(deadline)
+        spent = route.way.tick()
+        if i >= _SKIPPED_TICKS:
+            samples.append(spent / 1e3)
+    return samples
+
+
+def _ways(folder: Path) -> dict[str, Way]:
+    import torch
+
+    from robotrl.deploy.export import export
+    from robotrl.deploy.runtime import Controller
+
+    torch.set_num_threads(1)
+    policy = make_policy()
+    rng = np.random.default_rng(0)
+    recorded = rng.normal(size=(1000, policy.context_width)).astype(np.float32)
+    export(policy, folder / "bundle", observations={"state": recorded}, samples=1000, control_dt_s=0.05)
+    controller = Controller.load(folder / "bundle")
+    obs = {"state": recorded[0]}
+
+    def ours() -> int:
+        begun = time.perf_counter_ns()
+        controller.step(obs)
+        spent = time.perf_counter_ns() - begun
+        # As in the control loop, after the action is sent.
+        controller.reset()
+        controller.prepare()
+        return spent
+
+    noise = rng.normal(size=(1, policy.horizon, policy.action_width)).astype(np.float32)
+
+    def eager() -> int:
+        begun = time.perf_counter_ns()
+        with torch.inference_mode():
+            batch = {"state": torch.from_numpy(recorded[0])[None]}
+            policy.deploy(batch, torch.from_numpy(noise)).actions[0].numpy()
+        return time.perf_counter_ns() - begun
+
+    ways = {OURS: Way(ours, controller.warm), TORCH: Way(eager, eager)}
+    if shutil.which("g++") is not None:
+        infer = build_cpp(policy, folder)
+        with torch.inference_mode():
+            wanted = policy.deploy({"state": torch.from_numpy(recorded[:1])}, torch.from_numpy(noise)).actions[0]
+        actions, _ = infer(recorded[0], noise[0])
+        error = float(np.abs(actions - wanted.numpy()).max())
+        if not error < 1e-5:
+            raise RobotrlError(f"the C++ loop differs from torch by {error:.3g}: expected the same network")
+
+        def plain() -> int:
+            return infer(recorded[0], noise[0])[1]
+
+        ways[CPP] = Way(plain, plain)
+    return ways
+
+
+def make_policy() -> Any:
+    """A flow policy of the size that the quickstart trains, untrained: speed does not depend on what it learnt."""
+    import torch
+
+    from robotrl.policies.flow import FlowCfg, FlowPolicy
+    from robotrl.spec import Spec
+    from robotrl.transforms import Clip, TransformGroup, bounds_to_unit, inverse, normalize
+
+    torch.manual_seed(0)
+    rng = np.random.default_rng(1)
+    width = 19
+    observation = Spec((width,), tuple(f"s{i}" for i in range(width)), ("1",) * width, (-5.0,) * width, (5.0,) * width)
+    action = Spec((4,), tuple(f"a{i}" for i in range(4)), ("1",) * 4, (-1.0,) * 4, (1.0,) * 4)
+    transforms = TransformGroup(
+        (normalize("state", rng.normal(size=width).tolist(), rng.uniform(0.5, 2, size=width).tolist()),),
+        (inverse(bounds_to_unit("action", action.low, action.high)), Clip("action", action.low, action.high)),
+    )
+    return FlowPolicy({"state": observation}, action, transforms, FlowCfg(denoising_steps=STEPS)).eval()
+
+
+def build_cpp(policy: Any, folder: Path) -> Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, int]]:
+    """Compile the plain loops and load the policy's weights into them.
+
+    Args:
+        policy: what `make_policy` gives.
+        folder: for the library and the weights.
+
+    Returns:
+        A function of observation (D,) and noise (H, A) that gives actions (H, A) and nanoseconds.
+
+    Raises:
+        RobotrlError: the compiler fails.
+    """
+    source = Path(__file__).with_name("plain_flow.cpp")
+    library = folder / "plain_flow.so"
+    done = subprocess.run(
+        ["g++", *_FLAGS, str(source), "-o", str(library)], capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        raise RobotrlError(f"g++ cannot compile {source.name}: {done.stderr.strip().splitlines()[0]}")
+    weights = folder / "weights.bin"
+    weights.write_bytes(flat_weights(policy))
+    code = ctypes.CDLL(str(library))
+    if code.flow_load(str(weights).encode()) != 0:
+        raise RobotrlError(f"{source.name} cannot read the weights")
+    pointer = np.ctypeslib.ndpointer(np.float32, flags="C_CONTIGUOUS")
+    code.flow_infer.argtypes = [pointer, pointer, pointer]
+    code.flow_infer.restype = ctypes.c_long
+    actions = np.zeros((policy.horizon, policy.action_width), np.float32)
+
+    def infer(obs: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, int]:
+        spent = int(code.flow_infer(obs, noise, actions))
+        return actions, spent
+
+    return infer
+
+
+def flat_weights(policy: Any) -> bytes:
+    """The file that `plain_flow.cpp` reads: sizes, transforms, features of each step's time, then the layers."""
+    import torch
+
+    from robotrl.transforms import Affine
+
+    steps, width = policy.denoising_steps, policy.action_width
+    (normal,) = policy.transforms.inputs
+    scale, clip = policy.transforms.outputs
+    if not isinstance(normal, Affine):
+        raise RobotrlError("the C++ loop knows one affine map on the observation")
+    with torch.inference_mode():
+        time_rows = policy.time(torch.arange(steps, dtype=torch.float32) / steps).numpy()
+        linears = [module for module in policy.net.modules() if isinstance(module, torch.nn.Linear)]
+    chunk = policy.horizon * width
+    head = struct.pack("<6i", policy.context_width, chunk, width, time_rows.shape[1], steps, len(linears))
+    arrays = [normal.scale, normal.offset, time_rows, scale.scale, scale.offset, clip.low, clip.high]
+    parts = [head, *(np.asarray(array, np.float32).tobytes() for array in arrays)]
+    for linear in linears:
+        weight = linear.weight.detach().numpy().T
+        parts += [
+            struct.pack("<2i", *weight.shape),
+            np.ascontiguousarray(weight).tobytes(),
+            linear.bias.detach().numpy().tobytes(),
+        ]
+    return b"".join(parts)
+
+
+def table(document: Mapping[str, Any]) -> str:
+    """Markdown: one row for each rate, warmed and not."""
+    figures = document["figures"]
+    lines = [
+        "| rate | caches | ours | eager torch | plain C++ loop | faster than torch | time of the C++ loop | our p99 |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for rate_hz in RATES_HZ:
+        for caches, prefix in (("warmed before the tick", "tick_us"), ("cold", "tick_cold_us")):
+            torch, cpp = (figures[f"{prefix}_{rate_hz}hz_vs_{peer}"] for peer in ("torch", "cpp"))
+            p99 = figures[f"tick_p99_us_{rate_hz}hz_vs_cpp"]["value"]
+            cells = [
+                f"{rate_hz} Hz",
+                caches,
+                f"**{torch['value']:.0f} us**",
+                _microseconds(torch["peer_value"]),
+                _microseconds(cpp["peer_value"]),
+                "" if torch["ratio"] is None else f"{torch['ratio']:.1f} x",
+                "" if cpp["ratio"] is None else f"{1 / cpp['ratio']:.1f} x",
+                f"{p99:.0f} us" if prefix == "tick_us" else "",
+            ]
+            lines.append(table_row(cells))
+    return "\n".join(lines)
+
+
+def _microseconds(value: float | None) -> str:
+    return "" if value is None else f"{value:,.0f} us"

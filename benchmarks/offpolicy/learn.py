@@ -1,0 +1,105 @@
+"""One learning cell of bench `offpolicy`: SAC, ours or Stable-Baselines3's, the same settings and number of updates."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from robotrl.benchmarks.locomotion.referee import IDS, returns
+from robotrl.benchmarks.offpolicy.methods import BATCH, GAMMA, HIDDEN, LR, TAU
+from robotrl.errors import unknown
+from robotrl.utils.files import dump_json, replace_file
+
+OURS, PEER = "robotrl", "sb3"
+WARMUP = 1_000
+"""Env steps at random before the first update."""
+UPDATES = 30_000
+"""One for each env step after the warm-up."""
+
+
+def ours(task: str, seed: int, out: Path, updates: int) -> dict[str, Any]:
+    """Our SAC through our runner."""
+    from robotrl.algos.sac import SacCfg
+    from robotrl.benchmarks.locomotion.bench import train_and_judge
+    from robotrl.config import EvalCfg, SimCfg, TrainCfg
+    from robotrl.policies.squashed import SquashedCfg
+
+    algo = SacCfg(
+        env_steps=WARMUP + updates,
+        steps_per_env=4,
+        warmup=WARMUP,
+        batch=BATCH,
+        lr=LR,
+        critic_lr=LR,
+        alpha_lr=LR,
+        gamma=GAMMA,
+        tau=TAU,
+        capacity=WARMUP + updates,
+        critic_hidden=HIDDEN,
+        normalise_obs=False,
+        engine="compiled",
+    )
+    cfg = TrainCfg(
+        sim=SimCfg(task, num_envs=4),
+        algo=algo,
+        policy=SquashedCfg(hidden=HIDDEN),
+        seed=seed,
+        evaluation=EvalCfg(every=0, episodes=4, num_envs=4, animation=0, score="return"),
+        checkpoint_every=10**6,
+    )
+    return train_and_judge(cfg, out / "run")
+
+
+def sb3(task: str, seed: int, updates: int) -> dict[str, Any]:
+    """Stable-Baselines3's SAC, its own defaults but for what both have equal."""
+    import gymnasium
+    import numpy as np
+    import torch
+    from stable_baselines3 import SAC
+    from stable_baselines3.common.monitor import Monitor
+
+    torch.set_num_threads(1)
+    model = SAC(
+        "MlpPolicy",
+        Monitor(gymnasium.make(IDS[task])),
+        learning_rate=LR,
+        buffer_size=WARMUP + updates,
+        learning_starts=WARMUP,
+        batch_size=BATCH,
+        tau=TAU,
+        gamma=GAMMA,
+        policy_kwargs={"net_arch": list(HIDDEN), "optimizer_kwargs": {"fused": True}},
+        seed=seed,
+        device="cpu",
+    )
+    began = time.perf_counter()
+    model.learn(WARMUP + updates)
+    train_s = time.perf_counter() - began
+    found = returns(task, lambda obs: model.predict(obs.astype(np.float32), deterministic=True)[0])
+    recent = [episode["r"] for episode in model.ep_info_buffer or []]
+    return {
+        "return": float(found.mean()),
+        "returns": found.tolist(),
+        "training_return": float(np.mean(recent)) if recent else None,
+        "env_steps": model.num_timesteps,
+        "train_s": train_s,
+        "env_steps_per_s": model.num_timesteps / train_s,
+    }
+
+
+def main(method: str, task: str, seed: int, out: Path, updates: int = UPDATES) -> None:
+    """Train one seed and let the referee judge it; leaves `result.json` in `out`.
+
+    Raises:
+        ConfigError: there is no such method.
+    """
+    if method not in (OURS, PEER):
+        raise unknown("method", method, (OURS, PEER))
+    result = ours(task, seed, out, updates) if method == OURS else sb3(task, seed, updates)
+    replace_file(out / "result.json", dump_json({**result, "updates": updates}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4]))

@@ -1,0 +1,104 @@
+"""The cell of bench `offpolicy` that measures updates per second: each trainer a process, turn by turn.
+
+All have one torch thread. Stable-Baselines3 is measured as it is and with Adam's fused kernel, and the better counts.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from robotrl.benchmarks.kit.figures import Figure, Paired, have, paired
+from robotrl.benchmarks.offpolicy.methods import BATCH, HIDDEN, METHODS, SETTINGS, TASK
+from robotrl.benchmarks.ppo.worker import Worker
+from robotrl.benchmarks.runner import number
+from robotrl.utils.files import dump_json, replace_file
+
+OURS = ("sac", "rlpd")
+PEERS = ("stable_baselines3", "stable_baselines3_fused")
+LABELS = {
+    "stable_baselines3": "Stable-Baselines3's SAC",
+    "stable_baselines3_fused": "the same with Adam's fused kernel",
+}
+UPDATES = 64
+"""Of one run: about a second of each."""
+ROUNDS = 15
+UNIT = "updates/s"
+
+
+class Measured(NamedTuple):
+    """What was found."""
+
+    rates: Paired
+    """By trainer: "sac float32"."""
+    compile_s: dict[str, float]
+    """Seconds that ours spent compiling, nothing being in the compiler's cache, by trainer."""
+
+
+def measure(rounds: int = ROUNDS, updates: int = UPDATES, settings: Sequence[str] = tuple(SETTINGS)) -> Measured:
+    """Ours in every setting and the peer, if it is installed, interleaved.
+
+    Args:
+        rounds: samples of each.
+        updates: of one sample.
+        settings: keys of `offpolicy_methods.SETTINGS`.
+
+    Raises:
+        RobotrlError: a trainer cannot be made.
+    """
+    methods = f"{__package__}.offpolicy_methods"
+    table = [(method, setting) for setting in settings for method in OURS]
+    table += [(peer, "float32") for peer in PEERS if have("stable_baselines3")]
+    with ExitStack() as stack:
+        routes: dict[str, Any] = {}
+        compile_s: dict[str, float] = {}
+        for method, setting in table:
+            assert method in METHODS
+            cache = stack.enter_context(tempfile.TemporaryDirectory())
+            worker = Worker(method, setting, 1, TASK, cache, methods, first=updates)
+            stack.callback(worker.close)
+            routes[f"{method} {setting}"] = _segment(worker, updates)
+            if worker.compile_s is not None:
+                compile_s[f"{method} {setting}"] = worker.compile_s
+        return Measured(paired(routes, rounds), compile_s)
+
+
+def _segment(worker: Worker, updates: int) -> Any:
+    return lambda: worker.run(updates)
+
+
+def figures_of(measured: Measured) -> dict[str, Figure]:
+    """Ours against the better of the peers, and the compile times."""
+    rates = measured.rates
+    what = f"networks {' x '.join(map(str, HIDDEN))}, batch {BATCH}, one torch thread each"
+    found = [f"{peer} float32" for peer in PEERS if f"{peer} float32" in rates.samples]
+    found.sort(key=lambda route: rates.spread(route).median, reverse=True)
+    shown = "; ".join(f"{LABELS[route.split()[0]]}: {number(rates.spread(route).median)}" for route in found)
+    note = f"{what}; the better counts of {shown}" if found else what
+    figures: dict[str, Figure] = {}
+    for route in rates.samples:
+        if route.split()[0] not in OURS:
+            continue
+        name = route.replace(" ", "_")
+        figures[f"updates_per_s_{name}"] = rates.figure(route, found[0] if found else PEERS[0], UNIT, "higher", note)
+        if route in measured.compile_s:
+            figures[f"compile_s_{name}"] = Figure(
+                measured.compile_s[route],
+                "s",
+                note="before the first update, nothing in the compiler's cache; not in the updates per second",
+            )
+    return figures
+
+
+def main(out: Path) -> None:
+    """Measure, and leave `result.json` in `out`."""
+    figures = figures_of(measure())
+    replace_file(out / "result.json", dump_json({key: figure.to_json() for key, figure in figures.items()}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

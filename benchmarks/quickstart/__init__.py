@@ -1,0 +1,1 @@
+"""Benches `quickstart` and `cartpole`."""

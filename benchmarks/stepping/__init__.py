@@ -1,0 +1,1 @@
+"""Benches `stepping` and the raster camera."""

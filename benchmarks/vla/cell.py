@@ -1,0 +1,98 @@
+"""One cell of the table of vision-language-action policies: a clone, its fine-tuning, and what came of it.
+
+`python -m robotrl.benchmarks.vla.cell METHOD SEED OUT` leaves OUT/result.json.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from robotrl.benchmarks.kit.judging import curve, judge
+from robotrl.benchmarks.kit.stages import have_run
+from robotrl.benchmarks.vla.bench import DEMOS, METHODS, SIM, VAL, Method
+from robotrl.benchmarks.vla.stages import prepare, preset, spent_s
+from robotrl.config import EvalCfg, TrainCfg, sim_options
+from robotrl.errors import unknown
+from robotrl.run.logs import read_scalars
+from robotrl.utils.files import dump_json, replace_file
+from robotrl.utils.peak_memory import PeakMemory
+
+EPISODES = 256
+ENOUGH = 0.97
+
+
+def main(method: str, seed: int, out: Path) -> None:
+    """Run one cell in this process.
+
+    Raises:
+        ConfigError: the method is unknown.
+    """
+    if method not in METHODS:
+        raise unknown("method", method, METHODS)
+    # beside the folders of all cells
+    kept = out.parents[1] / "stages"
+    replace_file(out / "result.json", dump_json(run_cell(METHODS[method], seed, out, kept)))
+
+
+def run_cell(
+    method: Method, seed: int, out: Path, kept: Path, frames: int = DEMOS, episodes: int = EPISODES
+) -> dict[str, Any]:
+    """The result of one cell.
+
+    Args:
+        method: a row of the table.
+        seed: of demonstrations, clone and fine-tuning alike.
+        out: a folder for the run, empty or with what a stop cut short.
+        kept: where what comes before fine-tuning is, or will be, for all cells.
+        frames: demonstrations to look at and to read in.
+        episodes: held-out starts of each judgement.
+    """
+    began = time.perf_counter()
+    folder = kept / f"{method.stages.label}-{seed}"
+    base = prepare(method.stages, method.clone, seed, folder, frames)
+    teaches = None if method.teacher is None else prepare(method.stages, method.teacher, seed, folder, frames)
+    cfg = tune_cfg(method, seed, base.path, None if teaches is None else teaches.path)
+    before = base.mark if teaches is None else f"{base.mark} {teaches.mark}"
+    options = sim_options(cfg.sim.options)
+    held_out = {**options, "compositions": "held-out"}
+    with PeakMemory() as memory:
+        have_run(out / "tuned", cfg, before)
+    log = read_scalars(out / "tuned" / "scalars.jsonl")
+    return {
+        "base": judge(base.path, "latest", SIM, seed, episodes, options)._asdict(),
+        "held_out_base": judge(base.path, "latest", SIM, seed, episodes, held_out)._asdict(),
+        "teacher": None if teaches is None else judge(teaches.path, "latest", SIM, seed, episodes, options)._asdict(),
+        "success": judge(out / "tuned", "best", SIM, seed, episodes, options)._asdict(),
+        "held_out_success": judge(out / "tuned", "best", SIM, seed, episodes, held_out)._asdict(),
+        "curve": curve(log),
+        "env_steps": log[-1]["env_steps"],
+        "train_s": log[-1]["learn_s"],
+        "clone_s": spent_s(base.path),
+        "ratio_error": max((row["ratio_error"] for row in log if "ratio_error" in row), default=None),
+        "peak_memory_mib": memory.mib,
+        "wall_s": time.perf_counter() - began,
+    }
+
+
+def tune_cfg(method: Method, seed: int, base: Path, teaches: Path | None) -> TrainCfg[Any, Any]:
+    """How a clone is fine-tuned: the preset, evaluated as deployed."""
+    cfg = preset(method.tune)
+    cfg = replace(cfg, algo=replace(cfg.algo, lr_end=method.lr_end))
+    if teaches is not None:
+        cfg = replace(cfg, algo=replace(cfg.algo, teacher=str(teaches)))
+    return replace(
+        cfg,
+        init_from=str(base),
+        init_changes=method.changes,
+        seed=seed,
+        stop_at_success=ENOUGH,
+        evaluation=EvalCfg(every=5, episodes=VAL, num_envs=96, animation=0),
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]))

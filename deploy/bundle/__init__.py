@@ -1,0 +1,1 @@
+"""Bundles on disk: manifest, verification, description."""

@@ -1,0 +1,178 @@
+"""Opening a bundle: a directory is read once, verified, and only then handed on.
+
+Nothing in a bundle is code, nothing is unpickled, and no file is read that the manifest does not list. The bytes that
+were hashed are the bytes that run: files are read once, into memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from robotrl.deploy.bundle import manifest as schema
+from robotrl.deploy.bundle import onnx_scan
+from robotrl.deploy.bundle.manifest import MANIFEST_FILE, Manifest
+from robotrl.errors import DataError, nearest, short
+
+MAX_MANIFEST_BYTES = 4 << 20
+MAX_FILE_BYTES = 1 << 30
+MAX_FILES = 16
+_FILE_NAME = re.compile(r"[a-z0-9][a-z0-9_\-]*(\.[a-z0-9]+)+")
+
+
+@dataclass(frozen=True)
+class Golden:
+    """Recorded ticks, each array with the tick as first axis.
+
+    Args:
+        observations: (n, ...) float32 for each observation key.
+        noise: (n, H, A) float32, or None for a policy without noise.
+        actions: (n, H, A) float32, in the robot's units.
+        raw_action: (n, H, A) float32, normalised.
+    """
+
+    observations: dict[str, np.ndarray]
+    noise: np.ndarray | None
+    actions: np.ndarray
+    raw_action: np.ndarray
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A verified bundle in memory."""
+
+    path: Path
+    manifest: Manifest
+    files: dict[str, bytes]
+    golden: Golden
+    facts: onnx_scan.Facts
+
+    @property
+    def graph(self) -> bytes:
+        """The policy graph."""
+        return self.files[self.manifest.graphs.policy]
+
+
+def open_bundle(path: str | os.PathLike[str]) -> Bundle:
+    """Read and verify a bundle.
+
+    Args:
+        path: the bundle's directory.
+
+    Raises:
+        DataError: names the file or field and what is wrong: no bundle there, a newer schema, a file that is missing,
+            extra, a link, of another size or content, a graph that is not self-contained, or golden ticks that do not
+            fit the manifest.
+    """
+    root = Path(path)
+    if not root.is_dir():
+        raise DataError(f"bundle {str(root)!r} is not a directory: expected what `robotrl export` wrote")
+    try:
+        entries = _listing(root)
+    except OSError as error:
+        raise DataError(f"bundle {str(root)!r} cannot be read: {error.strerror}") from error
+    if MANIFEST_FILE not in entries:
+        raise DataError(f"bundle {str(root)!r} has no {MANIFEST_FILE}: expected what `robotrl export` wrote")
+    manifest = schema.parse(_read(root, MANIFEST_FILE, None, MAX_MANIFEST_BYTES))
+    for name in manifest.files:
+        # Checked by form, not by resolving: a name that could leave the directory never reaches the file system.
+        if not _FILE_NAME.fullmatch(name) or name == MANIFEST_FILE:
+            raise DataError(f"manifest.files names {short(repr(name))}: expected a plain lower-case file name")
+    _compare(root, entries, manifest)
+    files = {name: _verified(root, name, manifest) for name in sorted(manifest.files)}
+    graphs = [g for g in (manifest.graphs.policy, manifest.graphs.steer, manifest.graphs.risk) if g is not None]
+    facts = {name: onnx_scan.scan(files[name], name) for name in graphs}
+    golden = _golden(files[manifest.golden.file], manifest)
+    return Bundle(root, manifest, files, golden, facts[manifest.graphs.policy])
+
+
+def _listing(root: Path) -> set[str]:
+    names: set[str] = set()
+    with os.scandir(root) as found:
+        for entry in found:
+            if entry.is_symlink():
+                raise DataError(f"bundle {str(root)!r}: {entry.name!r} is a symbolic link: expected plain files only")
+            if not entry.is_file(follow_symlinks=False):
+                raise DataError(f"bundle {str(root)!r}: {entry.name!r} is not a plain file")
+            names.add(entry.name)
+            if len(names) > MAX_FILES:
+                raise DataError(f"bundle {str(root)!r} holds more than {MAX_FILES} files: not a bundle")
+    return names
+
+
+def _compare(root: Path, entries: set[str], manifest: Manifest) -> None:
+    wanted = {MANIFEST_FILE, *manifest.files}
+    for name in sorted(entries - wanted):
+        close = nearest(name, wanted - entries)
+        hint = f" (did you rename {close!r}?)" if close else ""
+        raise DataError(f"bundle {str(root)!r}: file {name!r} is not listed in its manifest{hint}")
+    for name in sorted(wanted - entries):
+        raise DataError(f"bundle {str(root)!r}: file {name!r} is missing")
+
+
+def _read(root: Path, name: str, size: int | None, cap: int) -> bytes:
+    """The content of one file, opened without following links, at most `cap` bytes."""
+    try:
+        handle = os.open(root / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise DataError(f"bundle {str(root)!r}: {name!r} cannot be opened: {error.strerror}") from error
+    with os.fdopen(handle, "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise DataError(f"bundle {str(root)!r}: {name!r} is not a plain file")
+        if size is not None and status.st_size != size:
+            kind = "truncated" if status.st_size < size else "longer than it was"
+            raise DataError(
+                f"bundle {str(root)!r}: {name!r} has {status.st_size} bytes: expected {size}, the file is {kind}"
+            )
+        if status.st_size > cap:
+            raise DataError(f"bundle {str(root)!r}: {name!r} has {status.st_size} bytes: at most {cap} are accepted")
+        data = file.read(status.st_size + 1)
+    if len(data) != status.st_size:
+        raise DataError(f"bundle {str(root)!r}: {name!r} changed while it was read")
+    return data
+
+
+def _verified(root: Path, name: str, manifest: Manifest) -> bytes:
+    entry = manifest.files[name]
+    data = _read(root, name, entry.bytes, MAX_FILE_BYTES)
+    found = hashlib.sha256(data).hexdigest()
+    if found != entry.sha256:
+        raise DataError(
+            f"bundle {str(root)!r}: {name!r} has SHA-256 {found[:12]}...: expected {entry.sha256[:12]}..., "
+            "the file was altered"
+        )
+    return data
+
+
+def _golden(data: bytes, manifest: Manifest) -> Golden:
+    name, ticks = manifest.golden.file, manifest.golden.ticks
+    try:
+        arrays: dict[str, np.ndarray] = safetensors.numpy.load(data)
+    except (safetensors.SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{name}: not readable as safetensors: {short(str(error))}") from error
+    chunk = (manifest.timing.chunk_length, len(manifest.action.names))
+    wanted = {f"obs/{port.name}": port.shape for port in manifest.observations}
+    wanted |= {"actions": chunk, "raw_action": chunk}
+    if manifest.sampler.noise_shape is not None:
+        wanted["noise"] = manifest.sampler.noise_shape
+    if set(arrays) != set(wanted):
+        raise DataError(f"{name}: holds {short(repr(sorted(arrays)))}: expected {short(repr(sorted(wanted)))}")
+    for key, shape in wanted.items():
+        array = arrays[key]
+        if array.shape != (ticks, *shape) or array.dtype != np.float32:
+            raise DataError(
+                f"{name}: {key!r} is {array.dtype} of shape {array.shape}: expected float32 of {(ticks, *shape)}"
+            )
+        if not np.isfinite(array).all():
+            raise DataError(f"{name}: {key!r} holds a number that is not finite")
+    observations = {port.name: arrays[f"obs/{port.name}"] for port in manifest.observations}
+    return Golden(observations, arrays.get("noise"), arrays["actions"], arrays["raw_action"])

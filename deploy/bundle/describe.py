@@ -1,0 +1,250 @@
+"""The manifest of a policy: what its specs, transforms and sampler say, put into schema 1. Needs no torch."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+import numpy as np
+
+from robotrl.deploy.bundle import manifest as schema
+from robotrl.deploy.bundle.consistency import MIN_GOLDEN_TICKS, composed_affine
+from robotrl.deploy.bundle.plausible import max_still_s, plausible
+from robotrl.errors import ConfigError
+from robotrl.spec import Spec
+from robotrl.transforms import TransformGroup
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+GOLDEN_TOLERANCE = 1e-4
+
+
+class DeployOutput(Protocol):
+    """What a policy's `deploy` returns."""
+
+    @property
+    def actions(self) -> Tensor:
+        """(B, H, A) in the sim's units, clipped to the bounds."""
+        ...
+
+    @property
+    def raw_action(self) -> Tensor:
+        """(B, H, A) normalised."""
+        ...
+
+
+@runtime_checkable
+class HasDeploy(Protocol):
+    """A policy that can be exported: a torch module whose `deploy` is deterministic given its noise.
+
+    `deploy` applies the transforms that say `where: graph`; those that say `host` are left to the runtime.
+    """
+
+    observation_spec: dict[str, Spec]
+    action_spec: Spec
+    horizon: int
+    transforms: TransformGroup
+    noise_shape: tuple[int, int] | None
+
+    def deploy(self, obs: dict[str, Tensor], noise: Tensor | None) -> DeployOutput:
+        """Observations (B, ...) and noise (B, H, A) to actions."""
+        ...
+
+
+@dataclass(frozen=True)
+class SafetyOptions:
+    """What the exporter writes into the bundle's safety section beyond the action bounds.
+
+    Args:
+        max_step: largest change between two sent actions, per element; None means no rate limit.
+        ramp_in_s: blend-in time from neutral at the start of an episode.
+        bad_ticks_to_damp: bad ticks in a row that are held before the controller damps.
+        neutral: the action that asks for no motion; None means zeros (deltas, velocities, torques).
+        limits: ranges under which the policy was trained; of the elements of observations that they do not name, the
+            exporter states plausible ranges, see `robotrl.deploy.bundle.plausible`.
+    """
+
+    max_step: tuple[float, ...] | None = None
+    ramp_in_s: float = 0.0
+    bad_ticks_to_damp: int = 5
+    neutral: tuple[float, ...] | None = None
+    limits: tuple[schema.Limit, ...] = ()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a manifest is made from.
+
+    Args:
+        policy: the policy to describe.
+        period: seconds between two actions.
+        action_kind: what its actions are.
+        safety: limits beyond the action bounds.
+        training: the run that made it.
+        recorded: (n, ...) for each observation, consecutive ticks: what is plausible is told by it.
+    """
+
+    policy: HasDeploy
+    period: float
+    action_kind: schema.ActionKind
+    safety: SafetyOptions
+    training: schema.Training
+    recorded: Mapping[str, np.ndarray]
+
+    def manifest(self, graph: bytes, golden: bytes | None, parity: schema.Parity, ticks: int) -> schema.Manifest:
+        """The manifest, not yet sealed.
+
+        Args:
+            graph: content of the policy graph.
+            golden: content of the golden ticks, or None while they are not recorded.
+            parity: what the parity check found.
+            ticks: how many golden ticks there are.
+        """
+        policy = self.policy
+        files = {schema.GRAPH_FILE: entry(graph)}
+        if golden is not None:
+            files[schema.GOLDEN_FILE] = entry(golden)
+        noisy = policy.noise_shape is not None
+        steps = int(getattr(policy, "denoising_steps", 0)) if noisy else 0
+        kind, solver = getattr(policy, "sampler", ("flow", "euler")) if noisy else ("none", "none")
+        return schema.Manifest(
+            schema_version=schema.SCHEMA_VERSION,
+            bundle_id="",
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            io=_io(policy, {key: max_still_s(rows, self.period) for key, rows in self.recorded.items()}),
+            timing=schema.Timing(
+                control_period_s=self.period,
+                chunk_length=policy.horizon,
+                execute=policy.horizon,
+                latency_budget_s=self.period / 2,
+                max_observation_age_s=2 * self.period,
+                rtc_mode="none",
+                rtc_max_delay_steps=0,
+                interpolation="hold",
+            ),
+            action=self._action(),
+            safety=self._safety(),
+            sampler=schema.Sampler(
+                kind=kind,
+                solver=solver,
+                steps=steps,
+                noise_shape=policy.noise_shape,
+                distribution="normal" if noisy else "none",
+                noise_policy="counter" if noisy else None,
+            ),
+            transforms=policy.transforms,
+            graphs=schema.Graphs(policy=schema.GRAPH_FILE, steer=None, risk=None),
+            golden=schema.Golden(
+                file=schema.GOLDEN_FILE,
+                ticks=ticks,
+                sequence_start=MIN_GOLDEN_TICKS,
+                tolerance=GOLDEN_TOLERANCE,
+            ),
+            parity=parity,
+            training=self.training,
+            versions=_versions(),
+            files=files,
+        )
+
+    def _action(self) -> schema.Action:
+        spec = self.policy.action_spec
+        affine = composed_affine(self.policy.transforms, "action", len(spec.names))
+        return schema.Action(
+            kind=self._kind(),
+            names=spec.names,
+            units=spec.units,
+            scale=affine.scale,
+            offset=affine.offset,
+            stiffness=None,
+            damping=None,
+            default_pose=None,
+            choices=spec.choices,
+        )
+
+    def _kind(self) -> schema.ActionKind:
+        chooses = self.policy.action_spec.choices is not None
+        if chooses and self.action_kind not in ("delta", "choice"):
+            raise ConfigError(f"action_kind is {self.action_kind!r}: expected 'choice', as its actions are")
+        if not chooses and self.action_kind == "choice":
+            raise ConfigError("action_kind is 'choice': expected another, the policy's actions are numbers")
+        return "choice" if chooses else self.action_kind
+
+    def _safety(self) -> schema.Safety:
+        spec, options = self.policy.action_spec, self.safety
+        middle = tuple((low + high) / 2 for low, high in zip(spec.low, spec.high, strict=True))
+        zeros = (0.0,) * len(spec.names)
+        neutral = options.neutral or (middle if self.action_kind == "position" else zeros)
+        if spec.choices is not None:
+            _check_choices(options, neutral)
+        for name, low, value, high in zip(spec.names, spec.low, neutral, spec.high, strict=False):
+            if not low <= value <= high:
+                raise ConfigError(f"safety.neutral of {name!r} is {value!r}: expected within [{low}, {high}]")
+        return schema.Safety(
+            low=tuple(map(float, spec.low)),
+            high=tuple(map(float, spec.high)),
+            max_step=options.max_step,
+            ramp_in_s=options.ramp_in_s,
+            bad_ticks_to_damp=options.bad_ticks_to_damp,
+            hold="last" if self._kind() == "position" else "neutral",
+            neutral=tuple(map(float, neutral)),
+            limits=plausible(self.policy.observation_spec, self.policy.transforms, self.recorded, options.limits),
+        )
+
+
+def _check_choices(options: SafetyOptions, neutral: tuple[float, ...]) -> None:
+    """Refuse what would make a number of a choice that is none, or is another."""
+    for name, value in (("max_step", options.max_step), ("ramp_in_s", options.ramp_in_s or None)):
+        if value is not None:
+            raise ConfigError(f"safety.{name} is {value!r}: expected none, between two choices there is no third")
+    if any(value != round(value) for value in neutral):
+        raise ConfigError(f"safety.neutral is {neutral!r}: expected whole numbers, the numbers of choices")
+
+
+def _io(policy: HasDeploy, still_s: Mapping[str, float | None]) -> schema.Io:
+    inputs = [_port(key, spec, still_s[key]) for key, spec in policy.observation_spec.items()]
+    spec = policy.action_spec
+    width = len(spec.names)
+    chunk = (policy.horizon, width)
+    free = (None,) * width
+    actions = schema.Port(
+        "actions", "actions", "float32", chunk, spec.names, spec.units, spec.low, spec.high, "", "policy", 1, None
+    )
+    raw = replace(actions, name="raw_action", role="raw_action", units=("1",) * width, low=free, high=free)
+    if policy.noise_shape is not None:
+        inputs.append(
+            schema.Port(
+                "noise", "noise", "float32", chunk, spec.names, ("1",) * width, free, free, "", "sampler", 1, None
+            )
+        )
+    return schema.Io(tuple(inputs), (actions, raw))
+
+
+def _port(key: str, spec: Spec, still_s: float | None) -> schema.Port:
+    low = tuple(float(v) if np.isfinite(v) else None for v in spec.low)
+    high = tuple(float(v) if np.isfinite(v) else None for v in spec.high)
+    # every input of the graph is float32: the runtime converts the bytes of a picture, 0 to 255, as it copies them in
+    given = (spec.dtype, spec.words, still_s)
+    return schema.Port(
+        key, "observation", "float32", spec.shape, spec.names, spec.units, low, high, "", "robot", 1, None, *given
+    )
+
+
+def entry(data: bytes) -> schema.FileEntry:
+    """Size and hash of a file of this content."""
+    return schema.FileEntry(len(data), hashlib.sha256(data).hexdigest())
+
+
+def _versions() -> dict[str, str]:
+    packages = ("robotrl", "torch", "onnx", "onnxscript", "onnxruntime", "numpy")
+    return {"python": platform.python_version(), **{name: version(name) for name in packages}}
+
+
+def unknown_run(policy: HasDeploy) -> schema.Training:
+    """The training section of a policy whose run is not known."""
+    return schema.Training(type(policy).__name__, None, None, None, None, None, None)

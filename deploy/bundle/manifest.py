@@ -1,0 +1,340 @@
+"""What a bundle says about itself: `manifest.json`, schema 1, as frozen dataclasses.
+
+Everything that a robot must know to run the policy stands here in SI units and at full precision; nothing is left to
+a convention. Reading is strict (`robotrl.deploy.bundle.strict`). `docs/bundle.md` explains each field to users.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from robotrl.deploy.bundle import strict
+from robotrl.deploy.bundle.consistency import check
+from robotrl.errors import DataError
+from robotrl.spec import Spec
+from robotrl.transforms import TransformGroup
+
+SCHEMA_VERSION = 1
+MANIFEST_FILE = "manifest.json"
+GRAPH_FILE = "policy.onnx"
+GOLDEN_FILE = "golden.safetensors"
+
+Role = Literal["observation", "noise", "state_in", "prefix", "actions", "raw_action", "state_out", "risk"]
+ActionKind = Literal["delta", "position", "velocity", "torque", "twist", "steer_accel", "choice"]
+Hold = Literal["neutral", "last"]
+
+
+@dataclass(frozen=True)
+class Port:
+    """One input or output of the policy graph.
+
+    Args:
+        name: tensor name in the graph; for an observation also the key under which the robot supplies it.
+        role: what it carries.
+        dtype: numpy dtype name.
+        shape: static shape without the batch axis, which is always 1.
+        names: one name for each element of the last axis, in order ("peg_pos_x_w"): joint order is checked by these.
+        units: one SI unit for each name.
+        low: lower bound of each element; None where there is none.
+        high: upper bound, likewise.
+        frame: coordinate frame, where one frame holds for all elements; else "" and the names carry it.
+        source: where it comes from or goes to ("robot", "sampler", "policy").
+        stack: how many past ticks are stacked along the first axis; 1 means none.
+        feeds: for an output, the input that receives it at the next inference; None otherwise.
+        source_dtype: numpy dtype name that the robot has it in; the runtime converts. "uint8" of three axes is a
+            picture. Manifests of before say nothing of it, and neither do others where it is float32.
+        words: of word numbers, the words by number, "" standing for none; empty, and not written, for everything else.
+        max_still_s: of an observation, how long all of its numbers may stay the same, bit for bit, while the robot is
+            told to move; longer, its sensor counts as frozen. None, and not written, where it may stand still.
+    """
+
+    name: str
+    role: Role
+    dtype: str
+    shape: tuple[int, ...]
+    names: tuple[str, ...]
+    units: tuple[str, ...]
+    low: tuple[float | None, ...]
+    high: tuple[float | None, ...]
+    frame: str
+    source: str
+    stack: int
+    feeds: str | None
+    source_dtype: str = "float32"
+    words: tuple[str, ...] = ()
+    max_still_s: float | None = None
+
+    @property
+    def spec(self) -> Spec:
+        """What the robot supplies."""
+        low = tuple(-math.inf if value is None else value for value in self.low)
+        high = tuple(math.inf if value is None else value for value in self.high)
+        return Spec(self.shape, self.names, self.units, low, high, self.source_dtype, self.words)
+
+
+@dataclass(frozen=True)
+class Io:
+    """Every input and output of the policy graph, in the graph's order."""
+
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """When things happen.
+
+    Args:
+        control_period_s: seconds between two actions.
+        chunk_length: actions in a chunk (H).
+        execute: how many of them run before the next inference, 1 to H.
+        latency_budget_s: how long an inference may take; later, its tick counts as missed.
+        max_observation_age_s: an older observation is stale: the controller holds.
+        rtc_mode: how a chunk is joined to the running one ("none": the next starts when the last one ends).
+        rtc_max_delay_steps: the largest inference delay that the policy was trained for, in control steps.
+        interpolation: how a robot fills the time between two actions ("hold": the last action stands).
+    """
+
+    control_period_s: float
+    chunk_length: int
+    execute: int
+    latency_budget_s: float
+    max_observation_age_s: float
+    rtc_mode: Literal["none", "guided", "trained"]
+    rtc_max_delay_steps: int
+    interpolation: Literal["hold", "linear"]
+
+
+@dataclass(frozen=True)
+class Action:
+    """What an action means.
+
+    `actions = raw_action * scale + offset`, then clipped to the bounds: the graph does this; the numbers are here so
+    that a person, or a driver, can check them. Gains and default pose are None where the action has none.
+
+    Of an action of kind "choice" `choices` says how many choices each element has; it is sent as whole numbers from 0
+    to choices - 1. None, and not written, for every other kind.
+    """
+
+    kind: ActionKind
+    names: tuple[str, ...]
+    units: tuple[str, ...]
+    scale: tuple[float, ...]
+    offset: tuple[float, ...]
+    stiffness: tuple[float, ...] | None
+    damping: tuple[float, ...] | None
+    default_pose: tuple[float, ...] | None
+    choices: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A range under which the policy was trained.
+
+    The controller enforces a limit whose names are elements of an observation (outside it, an observation counts as
+    implausible); any other is a statement to the robot's driver. The exporter writes one of quantity "observation".
+    """
+
+    quantity: Literal["position", "velocity", "acceleration", "torque", "workspace", "observation"]
+    names: tuple[str, ...]
+    units: tuple[str, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Safety:
+    """What the safety chain enforces on every tick; see `robotrl.deploy.control.safety`.
+
+    Args:
+        low: lowest action that may be sent, per element.
+        high: highest, likewise.
+        max_step: largest change between two sent actions, per element; None means no rate limit.
+        ramp_in_s: over this time from the start, actions are blended in from neutral; 0 means at once.
+        bad_ticks_to_damp: after this many bad ticks in a row the controller stops holding and damps; 1 or more.
+        hold: what is sent on a bad tick: "last" repeats the last good action (right for position targets only),
+            "neutral" sends `neutral` (right for deltas, velocities and torques, which would go on moving).
+        neutral: the action that asks for no motion.
+        limits: ranges of training, see `Limit`.
+    """
+
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    max_step: tuple[float, ...] | None
+    ramp_in_s: float
+    bad_ticks_to_damp: int
+    hold: Hold
+    neutral: tuple[float, ...]
+    limits: tuple[Limit, ...]
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """How the graph turns noise into an action chunk; the steps are unrolled inside it.
+
+    Args:
+        kind: "flow", or "none" for a policy that draws nothing.
+        solver: "euler", or "none".
+        steps: denoising steps (K); 0 for "none".
+        noise_shape: (H, A), or None.
+        distribution: of each element of the noise.
+        noise_policy: where the runtime takes it from: "counter" (standard normal from Philox4x64-10, key = seed,
+            counter = index of the decision), "zero", or "steer" (from the steering graph); None without noise.
+    """
+
+    kind: Literal["none", "flow", "diffusion"]
+    solver: Literal["none", "euler", "ddim"]
+    steps: int
+    noise_shape: tuple[int, ...] | None
+    distribution: Literal["none", "normal"]
+    noise_policy: Literal["zero", "counter", "steer"] | None
+
+
+@dataclass(frozen=True)
+class Graphs:
+    """Which file holds which graph. Optional graphs are None where the bundle has none."""
+
+    policy: str
+    steer: str | None
+    risk: str | None
+
+
+@dataclass(frozen=True)
+class Golden:
+    """Recorded ticks that the runtime replays before it agrees to control anything.
+
+    `tolerance` is the largest accepted difference as a fraction of each action element's range. It is wider than the
+    parity bound because another processor or onnxruntime build rounds differently.
+    """
+
+    file: str
+    ticks: int
+    sequence_start: int
+    tolerance: float
+
+
+@dataclass(frozen=True)
+class Parity:
+    """How closely onnxruntime followed torch when the bundle was made; `max_rel` is relative to the action range."""
+
+    samples: int
+    max_abs: float
+    max_rel: float
+
+
+@dataclass(frozen=True)
+class Training:
+    """The run that made the policy; None where unknown."""
+
+    policy: str
+    run: str | None
+    step: int | None
+    seed: int | None
+    git_revision: str | None
+    config_sha256: str | None
+    reward_scale: float | None
+    """What rewards were divided by when the policy was saved, None where they were taken as they are: with it, values
+    and advantages of its critic can be read in the sim's own rewards."""
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """Size and SHA-256 (lower-case hex) of one file of the bundle."""
+
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """All of `manifest.json`. `bundle_id` is the SHA-256 of all other fields, so that an edit shows."""
+
+    schema_version: int
+    bundle_id: str
+    created: str
+    io: Io
+    timing: Timing
+    action: Action
+    safety: Safety
+    sampler: Sampler
+    transforms: TransformGroup
+    graphs: Graphs
+    golden: Golden
+    parity: Parity
+    training: Training
+    versions: dict[str, str]
+    files: dict[str, FileEntry]
+
+    @property
+    def observations(self) -> tuple[Port, ...]:
+        """The inputs that the robot supplies, in order."""
+        return tuple(port for port in self.io.inputs if port.role == "observation")
+
+    @property
+    def action_range(self) -> np.ndarray:
+        """(A,) float64: high - low of each action element."""
+        return np.asarray(self.safety.high, np.float64) - np.asarray(self.safety.low, np.float64)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values; what a port need not say is left out, so that manifests of before keep their identity."""
+        data = strict.to_json(self)
+        for port in (*data["io"]["inputs"], *data["io"]["outputs"]):
+            if port["source_dtype"] == "float32":
+                del port["source_dtype"]
+            if not port["words"]:
+                del port["words"]
+            if port["max_still_s"] is None:
+                del port["max_still_s"]
+        if data["action"]["choices"] is None:
+            del data["action"]["choices"]
+        return data
+
+    def to_bytes(self) -> bytes:
+        """The text of `manifest.json`."""
+        return strict.dumps(self.to_json())
+
+
+def identity(manifest: Manifest) -> str:
+    """SHA-256 (hex) over the canonical JSON of every field but `bundle_id`."""
+    data = manifest.to_json()
+    del data["bundle_id"]
+    return hashlib.sha256(strict.canonical(data)).hexdigest()
+
+
+def sealed(manifest: Manifest) -> Manifest:
+    """The manifest with its `bundle_id` filled in, checked.
+
+    Raises:
+        DataError: its fields contradict each other.
+    """
+    out = replace(manifest, bundle_id=identity(manifest))
+    check(out)
+    return out
+
+
+def parse(text: bytes) -> Manifest:
+    """Read the text of `manifest.json`.
+
+    Raises:
+        DataError: not JSON, another schema version, an unknown, missing or mistyped field, contradicting fields, or
+            an identity that does not match the content.
+    """
+    data = strict.loads(text, MANIFEST_FILE)
+    version = data.get("schema_version")
+    if type(version) is not int or version < 1:
+        raise DataError(f"{MANIFEST_FILE}: schema_version is {version!r}: expected {SCHEMA_VERSION}")
+    if version > SCHEMA_VERSION:
+        raise DataError(
+            f"{MANIFEST_FILE}: schema_version is {version}: this robotrl reads up to {SCHEMA_VERSION}; "
+            "install a newer robotrl or export the bundle again"
+        )
+    manifest = strict.from_json(Manifest, data, "manifest")
+    check(manifest)
+    if manifest.bundle_id != identity(manifest):
+        raise DataError("manifest.bundle_id does not match the manifest: the file was altered after export")
+    return manifest

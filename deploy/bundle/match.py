@@ -1,0 +1,153 @@
+"""Whether a robot is the one that a bundle was made for: compared by name, never by position.
+
+Elements are compared as sets and permuted by name, so that a driver that lists its joints in another order works, and
+one that lacks a joint, or has another unit for it, is refused before anything moves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from robotrl.deploy.bundle.manifest import Manifest
+from robotrl.deploy.control.safety import Limits, limits_of
+from robotrl.deploy.robots.link import RobotFault
+from robotrl.errors import ConfigError, nearest
+from robotrl.spec import Spec, is_picture
+from robotrl.spec.checks import other_word
+
+_PERIOD_TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True)
+class RobotInfo:
+    """How a robot introduced itself."""
+
+    observation_spec: dict[str, Spec]
+    action_spec: Spec
+    control_dt_s: float
+    inner_dt_s: float
+    limit_s: float | None
+    test_ids: range
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> RobotInfo:
+        """Read an introduction.
+
+        Raises:
+            RobotFault: it reports a fault, or is not an introduction.
+        """
+        if "fault" in data:
+            raise RobotFault(str(data["fault"]))
+        try:
+            return cls(
+                observation_spec={str(key): Spec.from_json(spec) for key, spec in data["observation_spec"].items()},
+                action_spec=Spec.from_json(data["action_spec"]),
+                control_dt_s=float(data["control_dt_s"]),
+                inner_dt_s=float(data["inner_dt_s"]),
+                limit_s=None if data["limit_s"] is None else float(data["limit_s"]),
+                test_ids=range(int(data["test_ids"][0]), int(data["test_ids"][1])),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            raise RobotFault(f"the robot's introduction is not one: {type(error).__name__}: {error}") from error
+
+
+class Wiring(NamedTuple):
+    """How a bundle and a robot are joined."""
+
+    observations: dict[str, np.ndarray]
+    """For each observation of the bundle: indices (of the port's shape) into the robot's flat observation."""
+    observation_size: int
+    """Length of that flat observation."""
+    action: np.ndarray
+    """(A,) for each action element of the robot, its index in the bundle's action."""
+    limits: Limits
+    """The bundle's, tightened by the robot's own bounds."""
+
+
+def wire(manifest: Manifest, robot: RobotInfo) -> Wiring:
+    """Join a bundle and a robot.
+
+    Raises:
+        ConfigError: the robot is not the one of the bundle; the first difference is named.
+    """
+    offsets: dict[str, int] = {}
+    size = 0
+    for key, spec in robot.observation_spec.items():
+        offsets[key] = size
+        size += int(np.prod(spec.shape))
+    observations: dict[str, np.ndarray] = {}
+    for port in manifest.observations:
+        if port.name not in robot.observation_spec:
+            close = nearest(port.name, robot.observation_spec)
+            hint = f"did you mean {close!r}? " if close else ""
+            known = ", ".join(robot.observation_spec)
+            raise ConfigError(f"robot has no observation {port.name!r} of the bundle: {hint}it has: {known}")
+        spec = robot.observation_spec[port.name]
+        what = f"observation {port.name!r}"
+        if spec.shape[:-1] != port.shape[:-1]:
+            raise ConfigError(f"{what} of the robot has shape {spec.shape}: the bundle expects {port.shape}")
+        order = _order(what, port.names, port.units, spec)
+        _same_numbers(what, port.spec, spec)
+        flat = offsets[port.name] + np.arange(int(np.prod(spec.shape))).reshape(spec.shape)
+        observations[port.name] = flat[..., order]
+    # The robot's element i is the bundle's element action[i]: the inverse of the order in which the bundle reads.
+    order = _order("action", manifest.action.names, manifest.action.units, robot.action_spec)
+    _same_choices(manifest, robot.action_spec, order)
+    period = manifest.timing.control_period_s
+    if abs(period - robot.control_dt_s) > _PERIOD_TOLERANCE:
+        raise ConfigError(f"robot is controlled every {robot.control_dt_s} s: the bundle was trained for {period} s")
+    return Wiring(observations, size, np.argsort(order), _tightened(manifest, robot.action_spec, order))
+
+
+def _order(what: str, names: tuple[str, ...], units: tuple[str, ...], spec: Spec) -> np.ndarray:
+    """For each of the bundle's elements, its index among the robot's."""
+    for name in names:
+        if name not in spec.names:
+            close = nearest(name, spec.names)
+            hint = f"did you mean {close!r}? " if close else ""
+            raise ConfigError(f"{what} of the robot lacks {name!r}: {hint}it has: {', '.join(spec.names)}")
+    extra = [name for name in spec.names if name not in names]
+    if extra:
+        raise ConfigError(f"{what} of the robot has {extra[0]!r}, which the bundle does not know: {', '.join(names)}")
+    order = [spec.names.index(name) for name in names]
+    for name, unit, index in zip(names, units, order, strict=True):
+        if spec.units[index] != unit:
+            raise ConfigError(f"{what} element {name!r} is in {spec.units[index]!r}: the bundle expects {unit!r}")
+    return np.asarray(order, np.int64)
+
+
+def _same_numbers(what: str, wanted: Spec, spec: Spec) -> None:
+    """Refuse a robot whose pictures are not of bytes where the bundle's are, or whose word numbers mean other words."""
+    if is_picture(wanted) and not is_picture(spec):
+        raise ConfigError(f"{what} of the robot is {spec.dtype}: the bundle expects uint8, a picture's bytes")
+    differs = other_word(wanted.words, spec.words) if wanted.words else None
+    if differs is not None:
+        raise ConfigError(
+            f"{what} of the robot has {differs.now} as word {differs.number}: the bundle was trained with"
+            f" {differs.before} there, expected the same words in the same order"
+        )
+
+
+def _same_choices(manifest: Manifest, spec: Spec, order: np.ndarray) -> None:
+    """Refuse a robot that chooses among others than the bundle, or takes numbers where the bundle chooses."""
+    wanted = manifest.action.choices
+    found = None if spec.choices is None else tuple(spec.choices[i] for i in order)
+    if found != wanted:
+        bundle, robot = ("numbers" if c is None else f"choices of {', '.join(map(str, c))}" for c in (wanted, found))
+        raise ConfigError(f"action of the robot is {robot}: the bundle's is {bundle}, expected the same")
+
+
+def _tightened(manifest: Manifest, spec: Spec, order: np.ndarray) -> Limits:
+    limits = limits_of(manifest)
+    low = np.maximum(limits.low, np.asarray(spec.low, np.float32)[order])
+    high = np.minimum(limits.high, np.asarray(spec.high, np.float32)[order])
+    for i, name in enumerate(manifest.action.names):
+        if not low[i] <= limits.neutral[i] <= high[i]:
+            raise ConfigError(
+                f"action element {name!r}: limits of bundle and robot leave [{low[i]}, {high[i]}], "
+                f"which does not hold the neutral action {limits.neutral[i]}"
+            )
+    return limits._replace(low=low, high=high)

@@ -1,0 +1,1 @@
+"""The real-time control loop: observe, infer, check, send."""

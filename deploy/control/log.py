@@ -1,0 +1,166 @@
+"""The log of a control run: one JSON object a line, enough to replay any tick offline.
+
+Ticks are kept in memory while an episode runs and written when it is over, so that the disk is never waited for inside
+a tick; the time limit of an episode bounds the memory. A disk that fails ends the log, not the control.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+
+from robotrl.deploy.bundle import strict
+from robotrl.errors import DataError
+
+SCHEMA_VERSION = 1
+LOG_BEGINS = re.compile(rb'\{"kind": "header"')
+
+
+class Tick(NamedTuple):
+    """What happened at one control tick."""
+
+    tick: int
+    deadline_ns: int
+    """After the start of the episode."""
+    lateness_ns: int
+    """From the deadline to the wake-up."""
+    age_ns: int
+    """Age of the observation when it was read; negative where its stamp lies ahead."""
+    read_ns: int
+    """From the wake-up until the observation was read."""
+    busy_ns: int
+    """From the wake-up until the command was sent."""
+    inference_ns: int
+    """Of that, the controller; 0 when it was not asked."""
+    decision: int
+    cursor: int
+    """Actions of the chunk given out, this one included."""
+    observation: np.ndarray
+    """The robot's flat observation."""
+    policy: np.ndarray | None
+    """(A,) what the policy asked for, in the bundle's order."""
+    sent: np.ndarray
+    """(A,) what was sent, in the bundle's order."""
+    mode: int
+    reason: int
+
+
+@dataclass
+class ControlLog:
+    """Writes the log; `path` None writes nothing.
+
+    Attributes:
+        error: why writing ended early; None while all is well.
+    """
+
+    path: Path | None
+    error: str | None = None
+    _file: IO[str] | None = field(default=None, repr=False)
+
+    def open(self, header: dict[str, Any]) -> None:
+        """Begin the log.
+
+        Raises:
+            DataError: the file cannot be made.
+        """
+        if self.path is None:
+            return
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = open(self.path, "w", encoding="utf-8")  # noqa: SIM115 - open as long as the run, see `close`
+        except OSError as error:
+            raise DataError(f"log {str(self.path)!r} cannot be written: {error.strerror}") from error
+        self.write([{"kind": "header", "schema_version": SCHEMA_VERSION, **header}])
+
+    def write(self, records: list[dict[str, Any]]) -> None:
+        """Append records and flush them; a failure is remembered in `error` and ends the log."""
+        if self._file is None:
+            return
+        try:
+            for record in records:
+                self._file.write(json.dumps(record, allow_nan=False) + "\n")
+            self._file.flush()
+        except OSError as error:
+            self.error = f"log {str(self.path)!r} ended early: {error.strerror}"
+            self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            # What a full disk refused once it refuses again when the buffer is flushed; `error` says so already.
+            with contextlib.suppress(OSError):
+                self._file.close()
+            self._file = None
+
+
+def tick_record(episode: int, tick: Tick, observations: dict[str, np.ndarray]) -> dict[str, Any]:
+    """The line of one tick.
+
+    Args:
+        episode: serial number.
+        tick: what happened.
+        observations: for each observation of the bundle, its indices into the robot's flat observation.
+    """
+    complete = len(tick.observation) > 0
+    return {
+        "kind": "tick",
+        "episode": episode,
+        "tick": tick.tick,
+        "deadline_ns": tick.deadline_ns,
+        "lateness_ns": tick.lateness_ns,
+        "age_ns": tick.age_ns,
+        "read_ns": tick.read_ns,
+        "busy_ns": tick.busy_ns,
+        "inference_ns": tick.inference_ns,
+        "decision": tick.decision,
+        "cursor": tick.cursor,
+        "obs": {key: numbers(tick.observation[index]) if complete else None for key, index in observations.items()},
+        "policy": None if tick.policy is None else numbers(tick.policy),
+        "sent": numbers(tick.sent),
+        "mode": tick.mode,
+        "reason": tick.reason,
+    }
+
+
+def numbers(array: np.ndarray) -> Any:
+    """Nested lists of floats at full precision; what JSON cannot hold becomes "nan", "inf" or "-inf"."""
+
+    def one(value: Any) -> Any:
+        if isinstance(value, list):
+            return [one(item) for item in value]
+        return value if math.isfinite(value) else str(value)
+
+    return one(np.asarray(array, np.float64).tolist())
+
+
+def array_of(values: Any) -> np.ndarray:
+    """Inverse of `numbers`, float32."""
+    return np.asarray(values, dtype=object).astype(np.float64).astype(np.float32)
+
+
+def read_log(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The header and the other records of a log.
+
+    Raises:
+        DataError: not a log, or of a newer schema; the line is named. A last line cut short by a kill is left out.
+    """
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise DataError(f"log {str(path)!r} cannot be read: {error.strerror}") from error
+    records: list[dict[str, Any]] = []
+    for i, line in enumerate(lines[:-1]):
+        records.append(strict.loads(line, f"log {str(path)!r} line {i + 1}"))
+    if not records or records[0].get("kind") != "header":
+        raise DataError(f"log {str(path)!r} does not begin with a header: not a control log")
+    version = records[0].get("schema_version")
+    if version != SCHEMA_VERSION:
+        raise DataError(f"log {str(path)!r}: schema_version is {version!r}: this robotrl reads {SCHEMA_VERSION}")
+    return records[0], records[1:]

@@ -1,0 +1,132 @@
+"""What a control run reports."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from robotrl.deploy.bundle import strict
+from robotrl.deploy.control.safety import Counters
+
+REPORT_BEGINS = re.compile(rb'\{\s*"schema_version": 1,\s*"bundle_id": "[0-9a-f]{64}",\s*"robot": ')
+"""How the file of a report begins, see `robotrl deploy --json`."""
+
+
+@dataclass(frozen=True)
+class Percentiles:
+    """Of some measured times, in microseconds."""
+
+    p50: float
+    p99: float
+    p999: float
+    max: float
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Counts between edges, `len(edges) - 1` of them; the last one also holds what lies beyond."""
+
+    edges: tuple[float, ...]
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class EpisodeReport:
+    """One episode."""
+
+    state_id: int
+    success: bool
+    ticks: int
+    duration_s: float
+
+
+@dataclass(frozen=True)
+class ControlReport:
+    """One control run.
+
+    Args:
+        bundle_id: which bundle.
+        robot: which robot.
+        seed: of the sampler's noise.
+        rate_hz: control rate, from the bundle.
+        episodes: each start once, in order.
+        successes: how many episodes ended with the task done.
+        ticks: control ticks run.
+        lateness_us: from a tick's deadline to the wake-up, all ticks.
+        inference_us: the controller on ticks that infer.
+        busy_us: from the wake-up until the command is sent, all ticks.
+        observation_age_us: age of the observation when it is read.
+        deadline_misses: control periods in which no command was sent.
+        over_budget: ticks whose inference took longer than the bundle's latency budget.
+        chunks_expired: chunks that were dropped before their end, because the moment of the next action had passed.
+        lateness_histogram_us: for plots.
+        safety: what the safety chain did.
+        robot_steps_made_up: inner steps that the robot's process made up for after it woke late.
+        robot_time_lost_s: simulated time that it could not make up for.
+        torn_reads: messages that were being written while they were read, and were read again.
+        golden_error: largest difference on the golden ticks, as a fraction of the action range.
+        scheduling: in words.
+        log: where the log is, if there is one.
+        log_error: why it ended early, if it did.
+    """
+
+    bundle_id: str
+    robot: str
+    seed: int
+    rate_hz: float
+    episodes: tuple[EpisodeReport, ...]
+    successes: int
+    ticks: int
+    lateness_us: Percentiles
+    inference_us: Percentiles
+    busy_us: Percentiles
+    observation_age_us: Percentiles
+    deadline_misses: int
+    over_budget: int
+    chunks_expired: int
+    lateness_histogram_us: Histogram
+    safety: Counters
+    robot_steps_made_up: int
+    robot_time_lost_s: float
+    torn_reads: int
+    golden_error: float
+    scheduling: str
+    log: str | None
+    log_error: str | None
+
+    @property
+    def success_rate(self) -> float:
+        """Fraction of the episodes."""
+        return self.successes / len(self.episodes)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return strict.to_json(self)
+
+
+class Times(NamedTuple):
+    """Nanoseconds of every tick of a run."""
+
+    lateness: list[int]
+    inference: list[int]
+    busy: list[int]
+    age: list[int]
+
+
+def percentiles(times_ns: list[int]) -> Percentiles:
+    """Percentiles in microseconds; zeros for no times."""
+    if not times_ns:
+        return Percentiles(0.0, 0.0, 0.0, 0.0)
+    p50, p99, p999 = np.percentile(np.asarray(times_ns, np.float64) / 1e3, (50, 99, 99.9)).tolist()
+    return Percentiles(p50, p99, p999, max(times_ns) / 1e3)
+
+
+def histogram(times_ns: list[int]) -> Histogram:
+    """Counts in bins that grow by a constant factor from 1 us to 100 ms, the first one from 0."""
+    edges = np.concatenate(([0.0], np.geomspace(1.0, 1e5, 41)))
+    micro = np.minimum(np.asarray(times_ns, np.float64) / 1e3, edges[-1])
+    counts, _ = np.histogram(micro, edges)
+    return Histogram(tuple(edges.tolist()), tuple(int(c) for c in counts))

@@ -1,0 +1,306 @@
+"""The safety chain: what stands between a policy and a robot on every tick, in a fixed order.
+
+    observation finite -> fresh -> plausible -> of a sensor that works -> action present, in time and finite
+      -> clamp to limits -> blend in -> rate limit -> send, hold or damp
+
+A finite test comes before every comparison, because clamping is no protection from NaN: some minimum and maximum
+functions turn a NaN into a limit, which is a full-speed command. A bad tick never reaches the clamp: it is answered by
+holding, and after `bad_ticks_to_damp` of them in a row by damping, which is latched until `reset`.
+
+This is not functional safety. A robot that can hurt someone needs an emergency stop and limits in hardware.
+
+The functions here are pure; `SafetyChain` carries the state and the counters.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum, IntFlag
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+
+from robotrl.deploy.bundle.manifest import Hold, Manifest
+from robotrl.deploy.control.sensors import SensorWatch
+
+
+class Mode(IntEnum):
+    """What the robot is asked to do with the action of a tick."""
+
+    ACTIVE = 0
+    """Execute it: the policy is in command."""
+    HOLD = 1
+    """Stay: the last tick was bad."""
+    DAMP = 2
+    """Come to rest: too many ticks in a row were bad. Latched."""
+
+
+class Reason(IntFlag):
+    """Why an action is not what the policy asked for. Several may apply to one tick; 0 means none."""
+
+    OBS_NOT_FINITE = 1
+    OBS_STALE = 2
+    OBS_IMPLAUSIBLE = 4
+    ACTION_MISSING = 8
+    ACTION_NOT_FINITE = 16
+    CLAMPED = 32
+    RAMPED = 64
+    RATE_LIMITED = 128
+    DAMPED = 256
+    OBS_TIME = 512
+    """Its time stamp lies ahead, or before that of the observation before."""
+    OBS_FROZEN = 1024
+    """A sensor repeats its numbers while the robot is told to move."""
+    INFERENCE_FAILED = 2048
+    """The policy graph could not be computed."""
+    ACTION_LATE = 4096
+    """The inference took so long that its observation was stale before the action could be sent."""
+    STOPPED = 8192
+    """Somebody asked control to end."""
+
+
+OUTSIDE = Reason.INFERENCE_FAILED | Reason.ACTION_LATE | Reason.STOPPED
+"""Reasons that the chain is told; it finds all others by itself."""
+BAD = (
+    Reason.OBS_NOT_FINITE
+    | Reason.OBS_STALE
+    | Reason.OBS_IMPLAUSIBLE
+    | Reason.OBS_TIME
+    | Reason.OBS_FROZEN
+    | Reason.ACTION_MISSING
+    | Reason.ACTION_NOT_FINITE
+    | OUTSIDE
+)
+"""Reasons for which the policy's action is not used at all."""
+NONE = Reason(0)
+
+
+class Limits(NamedTuple):
+    """What the chain enforces. Arrays are (A,) float32."""
+
+    low: np.ndarray
+    high: np.ndarray
+    max_step: np.ndarray | None
+    neutral: np.ndarray
+    hold: Hold
+    bad_ticks_to_damp: int
+    ramp_ticks: int
+    max_observation_age_s: float
+    plausible: dict[str, tuple[np.ndarray, np.ndarray]]
+    """For some observation keys: lowest and highest plausible value of each element; infinite where none is stated."""
+    chooses: bool = False
+    """Whether actions are choices: what is no whole number within the limits is no action."""
+    max_still_s: Mapping[str, float] = MappingProxyType({})
+    """For some observation keys: how long its numbers may stay the same while the robot is told to move."""
+
+
+class State(NamedTuple):
+    """What the chain remembers between ticks."""
+
+    last: np.ndarray
+    """(A,) the action sent last."""
+    good_ticks: int
+    """Ticks since the start on which the policy was in command; the blend-in counts these."""
+    bad_ticks: int
+    """Bad ticks in a row up to now."""
+    damped: bool
+
+
+class Verdict(NamedTuple):
+    """The answer of one tick."""
+
+    action: np.ndarray
+    """(A,) float32, always finite and within the limits: send this."""
+    mode: Mode
+    reason: Reason
+    state: State
+
+
+def limits_of(manifest: Manifest) -> Limits:
+    """The limits that a bundle states."""
+    safety = manifest.safety
+    plausible: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+    for port in manifest.observations:
+        low, high = np.full(len(port.names), -np.inf), np.full(len(port.names), np.inf)
+        for limit in safety.limits:
+            for name, lo, hi in zip(limit.names, limit.low, limit.high, strict=True):
+                if name in port.names:
+                    low[port.names.index(name)], high[port.names.index(name)] = lo, hi
+        if np.isfinite(low).any() or np.isfinite(high).any():
+            plausible[port.name] = (low.astype(np.float32), high.astype(np.float32))
+    return Limits(
+        low=np.asarray(safety.low, np.float32),
+        high=np.asarray(safety.high, np.float32),
+        max_step=None if safety.max_step is None else np.asarray(safety.max_step, np.float32),
+        neutral=np.asarray(safety.neutral, np.float32),
+        hold=safety.hold,
+        bad_ticks_to_damp=safety.bad_ticks_to_damp,
+        ramp_ticks=round(safety.ramp_in_s / manifest.timing.control_period_s),
+        max_observation_age_s=manifest.timing.max_observation_age_s,
+        plausible=plausible,
+        chooses=manifest.action.choices is not None,
+        max_still_s={
+            port.name: max(port.max_still_s, manifest.timing.max_observation_age_s)
+            for port in manifest.observations
+            if port.max_still_s is not None
+        },
+    )
+
+
+def start(limits: Limits) -> State:
+    """The state at the start of an episode: neutral was sent last."""
+    return State(last=limits.neutral.copy(), good_ticks=0, bad_ticks=0, damped=False)
+
+
+def check_observation(limits: Limits, obs: Mapping[str, np.ndarray], age_s: float) -> Reason:
+    """Whether an observation may be acted on; the first reason found, or none.
+
+    Args:
+        limits: what is enforced.
+        obs: (...,) arrays by key.
+        age_s: seconds since it was taken, on the monotonic clock.
+    """
+    for array in obs.values():
+        if not np.isfinite(array).all():
+            return Reason.OBS_NOT_FINITE
+    # Not `age_s > limit`: an age that is NaN is stale.
+    if not age_s <= limits.max_observation_age_s:
+        return Reason.OBS_STALE
+    for key, (low, high) in limits.plausible.items():
+        if (obs[key] < low).any() or (obs[key] > high).any():
+            return Reason.OBS_IMPLAUSIBLE
+    return NONE
+
+
+def in_time(limits: Limits, age_s: float, periods: int = 0, control_period_s: float = 0.0) -> bool:
+    """Whether an action may still be sent: its observation is not stale, counted from the moment it was meant for.
+
+    Args:
+        limits: what is enforced.
+        age_s: seconds since the observation was taken that the action's chunk was inferred from.
+        periods: place of the action in its chunk; 0 for the first.
+        control_period_s: seconds between two actions of the chunk.
+    """
+    return age_s - periods * control_period_s <= limits.max_observation_age_s
+
+
+def decide(limits: Limits, state: State, observed: Reason, action: np.ndarray | None) -> Verdict:
+    """One tick of the chain.
+
+    Args:
+        limits: what is enforced.
+        state: what the last tick left.
+        observed: what `check_observation` said, and reasons of `OUTSIDE`.
+        action: (A,) what the policy asks for; None when it gave nothing.
+    """
+    reason = observed
+    if not reason & BAD:
+        if action is None or action.shape != limits.low.shape:
+            reason |= Reason.ACTION_MISSING
+        elif not np.isfinite(action).all():
+            reason |= Reason.ACTION_NOT_FINITE
+        elif limits.chooses and not _is_choice(limits, action):
+            # the nearest number would be another choice
+            reason |= Reason.ACTION_MISSING
+    if state.damped or reason & BAD or action is None:
+        return _hold(limits, state, reason)
+    wanted = np.minimum(np.maximum(action, limits.low), limits.high)
+    if (wanted != action).any():
+        reason |= Reason.CLAMPED
+    if state.good_ticks < limits.ramp_ticks:
+        part = np.float32((state.good_ticks + 1) / (limits.ramp_ticks + 1))
+        blended = limits.neutral + part * (wanted - limits.neutral)
+        # Once more, against rounding: the last step before sending never leaves the limits.
+        wanted = np.minimum(np.maximum(blended, limits.low), limits.high)
+        reason |= Reason.RAMPED
+    if limits.max_step is not None:
+        near = np.minimum(np.maximum(wanted, state.last - limits.max_step), state.last + limits.max_step)
+        if (near != wanted).any():
+            reason |= Reason.RATE_LIMITED
+            wanted = near
+    sent = wanted.astype(np.float32)
+    return Verdict(sent, Mode.ACTIVE, reason, State(sent, state.good_ticks + 1, 0, False))
+
+
+def _is_choice(limits: Limits, action: np.ndarray) -> bool:
+    return bool(((action == np.rint(action)) & (action >= limits.low) & (action <= limits.high)).all())
+
+
+def _hold(limits: Limits, state: State, reason: Reason) -> Verdict:
+    bad = state.bad_ticks + 1
+    damped = state.damped or bad >= limits.bad_ticks_to_damp or bool(reason & Reason.STOPPED)
+    # Repeating a delta, a velocity or a torque would be to go on moving; only a position target is held that way.
+    sent = state.last if limits.hold == "last" else limits.neutral
+    if damped:
+        reason |= Reason.DAMPED
+    return Verdict(sent, Mode.DAMP if damped else Mode.HOLD, reason, State(sent, state.good_ticks, bad, damped))
+
+
+@dataclass(frozen=True)
+class Counters:
+    """How many ticks each reason touched."""
+
+    ticks: int
+    held: int
+    damped: int
+    reasons: dict[str, int]
+
+
+class SafetyChain:
+    """The chain with its state and counters, for one controller.
+
+    Args:
+        limits: what is enforced; `limits_of(manifest)` gives those of a bundle.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.state = start(limits)
+        self.frozen = ""
+        """The observation that stands still, as the last `check` found; "" where none does."""
+        self._watch = SensorWatch(limits)
+        self._ticks = 0
+        self._modes = {mode: 0 for mode in Mode}
+        self._reasons = {reason: 0 for reason in Reason}
+
+    def reset(self) -> None:
+        """Start of an episode: releases a latched DAMP. Counters go on counting."""
+        self.state = start(self.limits)
+        self._watch.reset()
+        self.frozen = ""
+
+    def check(self, obs: Mapping[str, np.ndarray], age_s: float, now_s: float | None = None) -> Reason:
+        """See `check_observation`; then, whether its time goes on and its sensors move (`robotrl.deploy.control.sensors`).
+
+        Args:
+            obs: (...,) arrays by key.
+            age_s: seconds since it was taken, on the monotonic clock.
+            now_s: that clock; None asks it.
+        """
+        reason = check_observation(self.limits, obs, age_s)
+        self.frozen = ""
+        if reason == NONE:
+            doubt = self._watch.look(obs, age_s, time.monotonic() if now_s is None else now_s, self.state.last)
+            self.frozen = doubt.frozen
+            reason = Reason.OBS_TIME if doubt.clock else Reason.OBS_FROZEN if doubt.frozen else NONE
+        return reason
+
+    def decide(self, observed: Reason, action: np.ndarray | None) -> Verdict:
+        """One tick; see the function `decide`."""
+        verdict = decide(self.limits, self.state, observed, action)
+        self.state = verdict.state
+        self._ticks += 1
+        self._modes[verdict.mode] += 1
+        if verdict.reason:
+            for reason in verdict.reason:
+                self._reasons[reason] += 1
+        return verdict
+
+    @property
+    def counters(self) -> Counters:
+        """What happened so far."""
+        reasons = {reason.name.lower(): count for reason, count in self._reasons.items() if reason.name is not None}
+        return Counters(self._ticks, self._modes[Mode.HOLD], self._modes[Mode.DAMP], reasons)

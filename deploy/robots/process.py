@@ -1,0 +1,130 @@
+"""The robot's process as the controller sees it: started, introduced, watched, and ended whatever happens."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from types import TracebackType
+
+import numpy as np
+
+from robotrl.deploy.bundle.match import RobotInfo
+from robotrl.deploy.robots.channel import Message
+from robotrl.deploy.robots.link import Command, Link, RobotFault, message
+from robotrl.errors import ConfigError, short
+from robotrl.registry import ROBOTS
+from robotrl.utils.safe_path import safe_environment
+
+START_TIMEOUT_S = 60.0
+RESET_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 2.0
+_POLL_S = 0.002
+
+
+class RobotProcess:
+    """Starts the driver of `robot` and holds the controller's end of the link. Use it as a context manager.
+
+    Args:
+        robot: "NAME:ARGUMENT", e.g. "sim:mujoco/peg-insert".
+
+    Raises:
+        ConfigError: there is no such driver.
+    """
+
+    def __init__(self, robot: str) -> None:
+        name, _, argument = robot.partition(":")
+        driver = ROBOTS.rows()[ROBOTS.check(name)]
+        if not argument or "\0" in argument:
+            raise ConfigError(f"robot {short(repr(robot))} names no robot of this kind: expected {name}:ARGUMENT")
+        self.robot = robot
+        self.link = Link.create()
+        # A session of its own, so that Ctrl-C reaches the controller alone, which then stops the robot in order.
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "robotrl.deploy.robots", driver, self.link.name, argument],
+            env=safe_environment(),
+            pass_fds=(self.link.handle,),
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def __enter__(self) -> RobotProcess:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def introduction(self) -> RobotInfo:
+        """Wait until the robot says what it is.
+
+        Raises:
+            RobotFault: it ended, reported a fault, or said nothing for `START_TIMEOUT_S`.
+        """
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline:
+            data = self.link.introduction("robot")
+            if data is not None:
+                return RobotInfo.from_json(data)
+            self.check("while starting")
+            time.sleep(_POLL_S)
+        raise RobotFault(f"robot {self.robot!r} said nothing for {START_TIMEOUT_S:g} s after its start")
+
+    def reset(self, episode: int, state_id: int, neutral: np.ndarray) -> Message:
+        """Start an episode and wait for its first observation.
+
+        Args:
+            episode: serial number, 1 or more, never used before.
+            state_id: where to start.
+            neutral: (A,) in the robot's order, what to do without commands; empty: keep the last action.
+
+        Raises:
+            RobotFault: the robot ended, or did not answer within `RESET_TIMEOUT_S`.
+        """
+        self.link.commands.write(message(Command.RESET, tick=0, episode=episode, state_id=state_id, values=neutral))
+        deadline = time.monotonic() + RESET_TIMEOUT_S
+        while time.monotonic() < deadline:
+            first = self.link.observations.read()
+            if first is not None and first.episode == episode:
+                return first
+            self.check(f"while starting episode {episode}")
+            time.sleep(_POLL_S)
+        raise RobotFault(f"robot {self.robot!r} did not start episode {episode} within {RESET_TIMEOUT_S:g} s")
+
+    def check(self, when: str) -> None:
+        """Raise if the process is gone.
+
+        Raises:
+            RobotFault: says how it ended, and when.
+        """
+        code = self._process.poll()
+        if code is None:
+            return
+        said = self.link.introduction("robot")
+        if said is not None and "fault" in said:
+            raise RobotFault(f"robot {self.robot!r} {when}: {said['fault']}")
+        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        raise RobotFault(f"robot {self.robot!r} {how} {when}")
+
+    def close(self) -> None:
+        """Ask it to stop, wait a little, then end it. Safe to call twice."""
+        if self.link.handle < 0:
+            return
+        if self._process.poll() is None:
+            nothing = np.zeros(0, np.float32)
+            self.link.commands.write(message(Command.STOP, tick=0, episode=0, state_id=-1, values=nothing))
+            try:
+                self._process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                # SIGKILL also ends a process that is stopped (SIGSTOP).
+                self._process.kill()
+                self._process.wait()
+        self.link.close()
+        self.link.handle = -1

@@ -1,0 +1,1 @@
+"""Network architectures of the policies."""

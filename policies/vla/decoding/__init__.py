@@ -1,0 +1,1 @@
+"""Autoregressive decoding of action tokens."""

@@ -1,0 +1,165 @@
+"""A plain Llama in float32 on a CPU that goes on where nobody asks for gradients: how policies say tokens as they act.
+
+Keys and values of the whole sentence have their places beforehand, and are written where they belong: nothing is put
+behind a copy of what was there. Of several rows queries, keys and values are one product, and so are both halves of the
+MLP; their matrices are brought into oneDNN's order first, once for all tokens. That is a copy of the layers' weights
+for a sentence, which a GPU may not have the memory for, and one row is not worth.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear, rms_norm, silu
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+from robotrl.policies.vla.decoding.parts import Map, Masks, Room, Turn, attend, is_heard, products, turn_to
+
+
+def is_plain(model: Any) -> bool:
+    """Whether a `LlamaModel` may be read by its numbers alone.
+
+    Who asks for gradients, traces or casts, adapts a layer, or wants to know what is called, needs the layers
+    themselves.
+    """
+    if model.device.type != "cpu" or model.dtype != torch.float32:
+        return False
+    if torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu"):
+        return False
+    if is_heard(model):
+        return False
+    leaves = [(part, nn.Linear) for layer in model.layers for part in products(layer)]
+    norms = [norm for layer in model.layers for norm in (layer.input_layernorm, layer.post_attention_layernorm)]
+    leaves += [(norm, LlamaRMSNorm) for norm in (*norms, model.norm)]
+    return all(type(part) is kind for part, kind in leaves)
+
+
+class PlainReader:
+    """Goes on as this module describes; see `decode.reader`."""
+
+    def __init__(self, model: Any, masks: Masks, at: Tensor, behind: Tensor) -> None:
+        self._model, self._masks, self._at, self._behind = model, masks, at, behind
+        self._norm = _norm(model.norm)
+
+    def read(self, embeddings: Tensor, last: Tensor) -> Tensor:
+        """See `Reader`."""
+        x, model, length = embeddings, self._model, embeddings.shape[1]
+        rows, whole = torch.arange(len(x), device=x.device), length + self._behind.shape[-1]
+        self._layers = [_layer(layer, len(x)) for layer in model.layers]
+        self._kept: list[Room] = []
+        turn, seen = turn_to(model, self._at, x), self._masks.prefix
+        for layer in self._layers:
+            asking, keys, values = _heads(layer, _normed(layer.norm, x), turn)
+            shape = (len(x), layer.shared, whole, layer.width)
+            kept = Room(keys.new_empty(shape), values.new_empty(shape))
+            kept.keys[:, :, :length], kept.values[:, :, :length] = keys, values
+            self._kept.append(kept)
+            if layer is self._layers[-1]:
+                # what the others would say is not asked
+                asking, x = asking[rows, :, last][:, :, None], x[rows, last][:, None]
+                seen = seen[rows, :, last][:, :, None]
+            x = _after(layer, x, _attend(asking, kept, length, seen))
+        self._turns = turn_to(model, self._behind, x)
+        # of what is said nothing is hidden
+        self._hidden_from = x.new_zeros((len(x), 1, 1, whole))
+        self._hidden_from[..., :length] = self._masks.after
+        self._length = self._prefix = length
+        return _normed(self._norm, x)
+
+    def step(self, new: Tensor) -> Tensor:
+        """See `Reader`."""
+        x, place = new, self._length - self._prefix
+        turn = Turn(*(part[:, :, place : place + 1] for part in self._turns))
+        at, self._length = self._length, self._length + 1
+        seen = self._hidden_from[..., : self._length]
+        for layer, kept in zip(self._layers, self._kept, strict=True):
+            asking, keys, values = _heads(layer, _normed(layer.norm, x), turn)
+            kept.keys[:, :, at : self._length], kept.values[:, :, at : self._length] = keys, values
+            x = _after(layer, x, _attend(asking, kept, self._length, seen))
+        return _normed(self._norm, x)
+
+
+class Norm(NamedTuple):
+    """By the root of the mean square."""
+
+    weight: Tensor
+    eps: float
+
+
+class Layer(NamedTuple):
+    """The numbers of a layer, ready to be multiplied by."""
+
+    norm: Norm
+    heads: Map
+    """To queries, keys and values, side by side."""
+    out: Map
+    mlp_norm: Norm
+    gate_up: Map
+    down: Map
+    asking: int
+    """Heads that ask."""
+    shared: int
+    """Heads of keys, each for as many that ask."""
+    width: int
+    """Of a head."""
+
+
+def _layer(layer: Any, rows: int) -> Layer:
+    query, key, value, out, gate, up, down = products(layer)
+    width = layer.self_attn.head_dim
+    return Layer(
+        _norm(layer.input_layernorm),
+        _map(rows, query, key, value),
+        _map(rows, out),
+        _norm(layer.post_attention_layernorm),
+        _map(rows, gate, up),
+        _map(rows, down),
+        query.weight.shape[0] // width,
+        key.weight.shape[0] // width,
+        width,
+    )
+
+
+def _norm(norm: Any) -> Norm:
+    return Norm(norm.weight, norm.variance_epsilon)
+
+
+def _map(rows: int, first: Any, *others: Any) -> Map:
+    """Linear layers of one input, for so many rows at least, with what they give side by side."""
+    if rows == 1 or not torch.backends.mkldnn.is_available():
+        if not others:
+            return lambda x: linear(x, first.weight, first.bias)
+        return lambda x: torch.cat([linear(x, each.weight, each.bias) for each in (first, *others)], dim=-1)
+    weight, bias = first.weight, first.bias
+    if others:
+        weight = torch.cat([weight, *(each.weight for each in others)])
+        bias = None if bias is None else torch.cat([bias, *(each.bias for each in others)])
+    ops: Any = torch.ops.mkldnn
+    ordered = ops._reorder_linear_weight(weight.detach(), None)
+    return lambda x: ops._linear_pointwise(x, ordered, bias, "none", [], "")
+
+
+def _normed(norm: Norm, x: Tensor) -> Tensor:
+    return rms_norm(x, x.shape[-1:], norm.weight, norm.eps)
+
+
+def _heads(layer: Layer, normed: Tensor, turn: Turn) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values (B, heads, T, width), the former two at their places."""
+    found = layer.heads(normed).unflatten(2, (-1, layer.width)).transpose(1, 2)
+    turning, values = found.split([layer.asking + layer.shared, layer.shared], dim=1)
+    asking, keys = turn(turning).split([layer.asking, layer.shared], dim=1)
+    return asking, keys, values
+
+
+def _attend(asking: Tensor, kept: Room, length: int, hidden_from: Tensor) -> Tensor:
+    """(B, Q, heads * width) of queries (B, heads, Q, width) to the first places of what is kept."""
+    return attend(asking, kept.keys[:, :, :length], kept.values[:, :, :length], hidden_from)
+
+
+def _after(layer: Layer, x: Tensor, mixed: Tensor) -> Tensor:
+    """The rest of a layer: what attention gave is added, then what the MLP makes of it."""
+    x = x + layer.out(mixed)
+    gate, up = layer.gate_up(_normed(layer.mlp_norm, x)).chunk(2, dim=-1)
+    return x + layer.down(silu(gate) * up)

@@ -1,0 +1,62 @@
+"""A language model that goes on from what stands before: the loop of autoregressive policies.
+
+Any of `transformers` goes on with its own cache. For a Llama there are faster ways: `decode_llama` by its layers, and
+where nobody watches them `decode_plain` on a CPU and `decode_graph` on a GPU.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, LlamaModel
+
+from robotrl.policies.vla.decoding.cpu import PlainReader, is_plain
+from robotrl.policies.vla.decoding.cuda_graph import graph_reader
+from robotrl.policies.vla.decoding.llama import LlamaReader
+from robotrl.policies.vla.decoding.parts import Masks, Reader
+
+
+def reader(model: Any, masks: Masks, at: Tensor, behind: Tensor) -> Reader:
+    """What reads with a language model.
+
+    Args:
+        model: of `transformers`, from embeddings to hidden states.
+        masks: of the prefix.
+        at: (B, L) or (n, B, L) positions of the prefix.
+        behind: (B, T) or (n, B, T) those of T tokens after it.
+    """
+    # what inherits from a Llama may compute otherwise, and ours have the activation of the published ones alone
+    if type(model) is not LlamaModel or model.config.hidden_act != "silu":
+        return CachedReader(model, masks, at, behind)
+    if replayed := graph_reader(model, masks, at, behind):
+        return replayed
+    return (PlainReader if is_plain(model) else LlamaReader)(model, masks, at, behind)
+
+
+class CachedReader:
+    """Goes on with the cache of `transformers`; see `reader`."""
+
+    def __init__(self, model: Any, masks: Masks, at: Tensor, behind: Tensor) -> None:
+        self._model, self._masks, self._at, self._behind = model, masks, at, behind
+        self._cache: Any = DynamicCache()
+        self._steps = 0
+
+    def read(self, embeddings: Tensor, last: Tensor) -> Tensor:
+        """See `Reader`."""
+        hidden = self._go(embeddings, self._masks.prefix, self._at)
+        return hidden[torch.arange(len(hidden), device=hidden.device), last][:, None]
+
+    def step(self, new: Tensor) -> Tensor:
+        """See `Reader`."""
+        at = self._behind[..., self._steps : self._steps + 1]
+        self._steps += 1
+        since = self._masks.after.new_zeros((len(new), 1, 1, self._steps))
+        return self._go(new, torch.cat([self._masks.after, since], dim=3), at)
+
+    def _go(self, inputs: Tensor, mask: Tensor, at: Tensor) -> Tensor:
+        out = self._model(
+            inputs_embeds=inputs, attention_mask=mask, position_ids=at, past_key_values=self._cache, use_cache=True
+        )
+        return out.last_hidden_state

@@ -1,0 +1,1 @@
+"""Networks of vision-language-action policies, with the parameter names of the published checkpoints."""

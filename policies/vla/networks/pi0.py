@@ -1,0 +1,187 @@
+"""pi0 (Black et al. 2024, 2410.24164), as the classes that `transformers` ships compute it.
+
+PaliGemma sees the pictures and reads the instruction, all tokens attending to all; a Gemma of the same depth and
+narrower is the action expert. Its first token is the measured state, which attends to what was seen; then come the
+chunk's actions, which attend to everything. Keys and values of what was seen are computed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import DynamicCache, PI0Config, PI0ForConditionalGeneration
+
+from robotrl.errors import ConfigError
+from robotrl.policies.vla.networks.context import Memory, Sizes, mean_over
+
+
+@dataclass(frozen=True)
+class Pi0Cfg:
+    """Size of a `Pi0`; the defaults are the published model's."""
+
+    width: int = 2048
+    """Of the language model."""
+    layers: int = 18
+    """Of the language model and of the expert."""
+    heads: int = 8
+    kv_heads: int = 1
+    head_width: int = 256
+    mlp: int = 16384
+    vocabulary: int = 257152
+    vision_width: int = 1152
+    vision_layers: int = 27
+    vision_heads: int = 16
+    vision_mlp: int = 4304
+    patch: int = 14
+    """Pixels of a patch's side."""
+    image: int = 224
+    """Pixels of a picture's side."""
+    expert_width: int = 1024
+    expert_mlp: int = 4096
+    chunk: int = 50
+    """Actions in a chunk."""
+    state: int = 32
+    """Numbers of the measured state, padding included."""
+    action: int = 32
+    """Numbers of an action, padding included."""
+    min_period: float = 4e-3
+    """Of the encoding of time."""
+    max_period: float = 4.0
+
+
+class Pi0(nn.Module):
+    """The network; satisfies `FlowNet`.
+
+    Raises:
+        ConfigError: sizes that do not fit each other.
+    """
+
+    def __init__(self, cfg: Pi0Cfg) -> None:
+        super().__init__()
+        if cfg.image % cfg.patch or cfg.heads % cfg.kv_heads or cfg.expert_width % 2:
+            raise ConfigError(
+                f"image {cfg.image} by patch {cfg.patch}, heads {cfg.heads} by kv_heads {cfg.kv_heads}, expert_width"
+                f" {cfg.expert_width}: expected whole patches, whole groups of heads, an even width"
+            )
+        self.cfg = cfg
+        self.net: Any = PI0ForConditionalGeneration(pi0_config(cfg))
+        # the expert reads no words; a quarter of its published size would lie idle
+        self.net.model.dit.embed_tokens = None
+        self.sizes = Sizes(cfg.width, cfg.state, cfg.layers, cfg.kv_heads * cfg.head_width)
+
+    @property
+    def tokens(self) -> int:
+        """P, what a camera's picture becomes."""
+        return (self.cfg.image // self.cfg.patch) ** 2
+
+    @property
+    def trunk(self) -> nn.Module:
+        """The vision-language model."""
+        return self.net.model.vlm
+
+    @property
+    def image(self) -> int:
+        """Pixels of a picture's side."""
+        return self.cfg.image
+
+    def sight(self, pictures: Tensor) -> Tensor:
+        """Tokens (B, P, D) of a camera's pictures (B, S, S, 3), bytes."""
+        vlm = self.net.model.vlm
+        pixels = pictures.permute(0, 3, 1, 2).to(vlm.get_input_embeddings().weight.dtype) / 127.5 - 1
+        return vlm.get_image_features(pixels).pooler_output
+
+    def see(self, shown: Sequence[Tensor | None], ids: Tensor, there: Tensor, state: Tensor) -> Memory:
+        """See `FlowNet.see`."""
+        vlm = self.net.model.vlm
+        words = vlm.get_input_embeddings()(ids)
+        tokens, seen = zip(*(self._or_missing(x, words) for x in shown), strict=True)
+        hidden = torch.cat([*tokens, words], dim=1)
+        everyone = torch.cat([*seen, there], dim=1)
+        out = vlm(
+            inputs_embeds=hidden,
+            attention_mask=everyone.long(),
+            position_ids=everyone.long().cumsum(dim=1) - 1,
+            token_type_ids=torch.zeros_like(everyone, dtype=torch.long),
+            use_cache=True,
+        )
+        layers = out.past_key_values.layers
+        keys, values = (torch.stack([_flat(x) for x in row], dim=1) for row in zip(*map(_kept, layers), strict=True))
+        return Memory(mean_over(out.last_hidden_state, everyone), state, keys, values, everyone)
+
+    def velocity(self, memory: Memory, x: Tensor, t: Tensor) -> Tensor:
+        """See `FlowNet.velocity`."""
+        # the published velocity leads from action to noise
+        return -self.net.action_out_proj(self.moving(memory, x, t))
+
+    def moving(self, memory: Memory, x: Tensor, t: Tensor) -> Tensor:
+        """See `FlowNet.moving`."""
+        cache = DynamicCache()
+        shape = (self.cfg.kv_heads, self.cfg.head_width)
+        # taken apart once: of a layer's own slice the gradient is as large as all layers together, and mostly zeros
+        for index, kept in enumerate(zip(memory.keys.unbind(1), memory.values.unbind(1), strict=True)):
+            k, v = (part.unflatten(2, shape).transpose(1, 2) for part in kept)
+            cache.update(k, v, index)
+        asked = self.net.embed_action_time(memory.state, x, 1 - t)
+        out = self.net.model(action_embeds=asked, attention_mask=memory.there.long(), past_key_values=cache)
+        # behind the state's token
+        return out.last_hidden_state[:, -x.shape[1] :]
+
+    def _or_missing(self, shown: Tensor | None, words: Tensor) -> tuple[Tensor, Tensor]:
+        """Tokens (B, P, D) of a camera, and whether they are there."""
+        if shown is None:
+            shown = words.new_zeros((len(words), self.tokens, words.shape[2]))
+            return shown, torch.zeros(shown.shape[:2], dtype=torch.bool, device=words.device)
+        return shown, torch.ones(shown.shape[:2], dtype=torch.bool, device=words.device)
+
+
+def _kept(layer: Any) -> tuple[Tensor, Tensor]:
+    return layer.keys, layer.values
+
+
+def _flat(x: Tensor) -> Tensor:
+    """(B, heads, L, width) to (B, L, heads * width)."""
+    return x.transpose(1, 2).flatten(2)
+
+
+def pi0_config(cfg: Pi0Cfg) -> PI0Config:
+    """The config of `transformers`' class."""
+    text = {
+        "model_type": "gemma",
+        "hidden_size": cfg.width,
+        "num_hidden_layers": cfg.layers,
+        "intermediate_size": cfg.mlp,
+        "num_attention_heads": cfg.heads,
+        "num_key_value_heads": cfg.kv_heads,
+        "head_dim": cfg.head_width,
+        "vocab_size": cfg.vocabulary,
+    }
+    vision = {
+        "model_type": "siglip_vision_model",
+        "hidden_size": cfg.vision_width,
+        "intermediate_size": cfg.vision_mlp,
+        "num_hidden_layers": cfg.vision_layers,
+        "num_attention_heads": cfg.vision_heads,
+        "patch_size": cfg.patch,
+        "image_size": cfg.image,
+        "vision_use_head": False,
+    }
+    expert = text | {"hidden_size": cfg.expert_width, "intermediate_size": cfg.expert_mlp}
+    return PI0Config(
+        vlm_config={
+            "model_type": "paligemma",
+            "text_config": text,
+            "vision_config": vision,
+            "projection_dim": cfg.width,
+            "image_token_id": cfg.vocabulary - 1,
+        },
+        dit_config=expert,
+        chunk_size=cfg.chunk,
+        max_state_dim=cfg.state,
+        max_action_dim=cfg.action,
+        min_period=cfg.min_period,
+        max_period=cfg.max_period,
+    )

@@ -1,0 +1,298 @@
+"""Learning to look and to read: a policy is trained to tell what a robot could not measure, before it acts.
+
+A vision-language-action policy that is trained from nothing has to find out at once what pictures show and which of it
+the words mean, and may never leave the start. Published models have seen before; this is how a small one gets to see:
+a linear head tells from the patches what the sim's privileged arrays say, where things are for example. With `reading`
+another tells, from what was seen and read together, what the words mean in this scene: where the thing is that they
+name. With `scenes` half of all frames are of scenes in which nobody has demonstrated anything, always new ones. Heads
+are thrown away. The policy acts no better for it; clone it (`--init-from`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from robotrl.datasets.normalization import ActionRange, check_new, transforms_for
+from robotrl.engine.autocast import in_bf16
+from robotrl.engine.engine import UPDATES_PER_CALL, Context, EngineMode, Group, LossModule, LossOut
+from robotrl.engine.minibatches import fitting, means, part, run_updates
+from robotrl.errors import CapabilityError, ConfigError, check_at_least, check_number, check_positive, out_of_range
+from robotrl.fn.schedule import warmed_cosine
+from robotrl.learners.augmentation import Symmetric, changes_of
+from robotrl.learners.auxiliary_targets import frames_of, hidden_numbers
+from robotrl.learners.dataset import read_for
+from robotrl.learners.frames import Frames, Scenes, check_reads
+from robotrl.learners.learner import Setup
+from robotrl.rollout.compatibility import check_words
+from robotrl.run.checkpoint import generator_state, set_generator_state
+from robotrl.spec import HasLooking, HasMeaning, is_picture, privileged, visible
+from robotrl.utils.batched import arrays_in_parts
+
+JUDGED = 1024
+"""Frames that are held out and looked at after each iteration, at most; they are spread over all that are held out."""
+LOOKING, READING = "looking", "reading"
+"""What is told: what there is to be seen, from pictures alone; what words mean, from all that is seen and read."""
+TOLD = {"hidden/": LOOKING, "meant/": READING}
+"""By prefix of the rows that hold it."""
+
+
+@dataclass(frozen=True)
+class LookCfg:
+    """Settings of learning to look."""
+
+    updates: int = 1000
+    """Gradient steps in all."""
+    updates_per_iteration: int = 100
+    """Gradient steps between two log lines."""
+    batch: int = 64
+    """Frames for each gradient step, drawn with replacement."""
+    lr: float = 1e-3
+    """Peak learning rate of Adam; decays with a half cosine to a tenth."""
+    warmup: int = 100
+    """Updates over which the learning rate rises to its curve."""
+    muon: float = 0.0
+    """Matrices between hidden states move by Muon, with so many times the learning rate; see docs/engine.md. 0 moves
+    them by Adam, as all else."""
+    grad_norm: float = 1.0
+    """Gradients are clipped to this norm."""
+    action_range: ActionRange = "bounds"
+    """See cloning, which goes on with it."""
+    symmetries: tuple[str, ...] = ()
+    """Kinds of the sim's symmetries under which frames are looked at, too; see cloning."""
+    reading: float = 0.0
+    """Weight of telling from what was seen and read what the words mean. 0 reads nothing, at a third of the cost: let
+    eyes see first, and words be bound to what they see in a second run (`--init-from`)."""
+    scenes: int = 0
+    """Training starts of the sim that are drawn anew for each iteration, rounded up to whole batches of envs; half of
+    the frames are then of these, at their start and after a random motion, and hardly one comes twice in a run. Words
+    are bound to things by many scenes, not by a thousand demonstrations seen often."""
+    held_out: float = 0.05
+    """Part of the episodes, the last ones, that is not learned from: how well it is told is logged."""
+    dataset_keys: tuple[str, ...] = ()
+    """Columns of the dataset that have other names than the sim's, as "key=column"; see docs/datasets.md."""
+    bf16: bool = False
+    """Networks compute in bfloat16; see docs/engine.md."""
+    engine: EngineMode = "eager"
+    """How updates are computed; see docs/engine.md."""
+
+    def build(self, setup: Setup) -> LookLearner:
+        """The learner."""
+        return LookLearner(self, setup)
+
+
+# loss
+
+
+class LookLoss(LossModule):
+    """How far linear heads are off. The carry counts updates.
+
+    Args:
+        policy: whose eyes learn; where nothing is read, nothing else of it gets a gradient.
+        cfg: settings.
+        hidden: privileged numbers that are told.
+        meant: numbers that say what words mean; 0 where nothing is read.
+    """
+
+    def __init__(self, policy: nn.Module, cfg: LookCfg, hidden: int, meant: int) -> None:
+        super().__init__()
+        self.policy: Any = policy
+        self._cfg = cfg
+        self.heads = nn.ModuleDict({LOOKING: nn.Linear(self.policy.looking_width, hidden)})
+        if meant:
+            self.heads[READING] = nn.Linear(self.policy.reading_width, meant)
+
+    def told(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """(B, n, S) what each head says of observations, at each of its n places."""
+        # pictures are looked at once for both
+        obs = self.policy.cached(obs, "sight")
+        out = {LOOKING: self.heads[LOOKING](self.policy.looking(obs))[:, None]}
+        if READING in self.heads:
+            out[READING] = self.heads[READING](self.policy.reading(self.policy.encode(obs)))
+        return out
+
+    def forward(self, batch: dict[str, Tensor], context: Context) -> LossOut:
+        """See `LossModule`."""
+        with in_bf16(self._cfg.bf16, context.carry.device):
+            told = self.told(part(batch, "obs/"))
+        off = {name: (said - batch[name][:, None]).square().mean() for name, said in told.items()}
+        loss = off[LOOKING] + self._cfg.reading * off.get(READING, torch.zeros_like(off[LOOKING]))
+        lr = self._cfg.lr * warmed_cosine(context.carry[0], self._cfg.updates, self._cfg.warmup)
+        return LossOut(loss, {"lr": lr, **off}, (lr, lr), context.carry + 1)
+
+
+# update
+
+
+class LookLearner:
+    """Trains a policy's eyes on a dataset and on scenes of the sim; see `LookCfg`.
+
+    Raises:
+        ConfigError: no dataset, one of another rate or shape, nothing privileged in it, or settings out of range.
+        CapabilityError: the policy has no eyes that can be trained apart, or the sim does not say what words mean.
+    """
+
+    env_steps = 0
+
+    def __init__(self, cfg: LookCfg, setup: Setup) -> None:
+        if setup.dataset is None:
+            raise ConfigError("dataset is not given: learning to look needs recorded frames (make some: robotrl demos)")
+        _check(cfg)
+        self.cfg = cfg
+        self.iterations = math.ceil(cfg.updates / cfg.updates_per_iteration)
+        torch.manual_seed(setup.seed)
+        sim = setup.make_sim()
+        specs, meant = visible(sim), tuple(sim.meant) if isinstance(sim, HasMeaning) else ()
+        hidden = tuple(key for key in privileged(sim) if key not in meant)
+        action_spec, control_dt_s = sim.action_spec, sim.control_dt_s
+        changes = changes_of(cfg.symmetries, sim)
+        model: Any = setup.init_policy
+        inputs = () if model is None else model.transforms.inputs
+        dataset = read_for(setup, cfg.dataset_keys, specs, sim, inputs)
+        if model is None:
+            model = setup.fresh(specs, action_spec, transforms_for(dataset, specs, action_spec, cfg.action_range))
+        else:
+            check_new("algo.action_range", cfg.action_range)
+            check_words(model.observation_spec, sim)
+        if not isinstance(model, HasLooking):
+            raise CapabilityError(f"policy {type(model).__name__} lacks HasLooking: it has no eyes to be trained apart")
+        if cfg.reading:
+            check_reads(model, sim, "algo.reading", cfg.reading)
+        policy: Any = model
+        self.policy = policy
+        self.policy.control_dt_s = control_dt_s
+        # where no words are read, every change may be made to every frame
+        seen = [key for key, spec in specs.items() if cfg.reading or is_picture(spec)]
+        self._targets = {"hidden/": hidden_numbers(dataset, hidden)}
+        if cfg.reading:
+            self._targets["meant/"] = hidden_numbers(dataset, meant)
+        self._data = {f"obs/{key}": frames_of(dataset, key) for key in seen}
+        for prefix, targets in self._targets.items():
+            self._data |= {prefix + key: x for key, x in targets.arrays.items()}
+        symmetric = partial(Symmetric, changes, specs=specs) if cfg.symmetries else None
+        self._scenes: Scenes | None = None
+        if cfg.scenes:
+            self._scenes = Scenes(sim, cfg.scenes, {name: name.split("/", 1)[1] for name in self._data}, symmetric)
+        else:
+            sim.close()
+        episodes = max(1, round((1 - cfg.held_out) * dataset.num_episodes))
+        self._learned = int(dataset.offsets[episodes])
+        """Frames that are learned from; those behind them are not."""
+        self._demonstrated = Frames.of(self._data, symmetric, self._learned)
+        self._fresh: Frames | None = None
+        """Those of this iteration's scenes."""
+        self._judged = torch.arange(self._learned, dataset.num_frames)
+        if len(self._judged) > JUDGED:
+            self._judged = self._judged[torch.linspace(0, len(self._judged) - 1, JUDGED).long()]
+        self._updates = 0
+        self._generator = torch.Generator().manual_seed(setup.seed)
+        self._loss = LookLoss(policy, cfg, *(self._width(prefix) for prefix in TOLD)).to(setup.device)
+        size = cfg.batch * sum(x[0].numel() * x.element_size() for x in self._data.values())
+        self._at_once = fitting(cfg.updates_per_iteration, size)
+        self._engine = setup.engine(
+            self._loss,
+            (Group("policy.", cfg.grad_norm, muon=cfg.muon), Group("heads.", cfg.grad_norm)),
+            minibatch=cfg.batch,
+            carry=torch.zeros(1),
+            mode=cfg.engine,
+            eps=1e-8,
+            updates_per_call=min(UPDATES_PER_CALL, self._at_once),
+        )
+
+    @property
+    def compile_s(self) -> float:
+        """Seconds spent on compiling so far."""
+        return self._engine.compile_s
+
+    def close(self) -> None:
+        """See `Learner.close`."""
+        if self._scenes is not None:
+            self._scenes.close()
+
+    def iterate(self) -> dict[str, float]:
+        """`updates_per_iteration` gradient steps, then a look at what was held out."""
+        cfg = self.cfg
+        if self._scenes is not None:
+            self._fresh = self._scenes.draw(self._generator)
+        count = min(cfg.updates_per_iteration, cfg.updates - self._updates)
+        info = run_updates(self._engine, self._draw, count, self._at_once, f"look, from update {self._updates + 1}")
+        self._updates += count
+        found = means(info)
+        scalars = {name: found[name] for name in ("loss", *self._loss.heads)}
+        scalars |= {"lr": float(info["lr"][-1][-1]), "updates": float(self._updates)}
+        if len(self._judged):
+            scalars |= {f"held_out_{name}": value for name, value in self._judge().items()}
+        return scalars
+
+    def _width(self, prefix: str) -> int:
+        return len(self._targets[prefix].mean) if prefix in self._targets else 0
+
+    def _draw(self, updates: int) -> dict[str, Tensor]:
+        """Rows for so many updates."""
+        batch = self.cfg.batch
+        share = batch // 2 if self._fresh is not None else 0
+        halves = [self._rows(self._demonstrated, updates, batch - share)]
+        if self._fresh is not None and share:
+            halves.append(self._rows(self._fresh, updates, share))
+        # each update has its share of both
+        data = {name: torch.cat([half[name] for half in halves], dim=1).flatten(0, 1) for name in self._data}
+        return {**{name: x for name, x in data.items() if name.startswith("obs/")}, **self._wanted(data)}
+
+    def _rows(self, frames: Frames, updates: int, batch: int) -> dict[str, Tensor]:
+        """(updates, batch, ...)."""
+        rows = frames.draw(updates * batch, self._generator)
+        return {name: x.unflatten(0, (updates, batch)) for name, x in rows.items()}
+
+    def _wanted(self, rows: dict[str, Tensor]) -> dict[str, Tensor]:
+        """(B, S) what each head should say of rows."""
+        return {TOLD[prefix]: targets.standard(part(rows, prefix)) for prefix, targets in self._targets.items()}
+
+    @torch.no_grad()
+    def _judge(self) -> dict[str, float]:
+        """How far each head is off on frames that are not learned from; 0 is perfect, 1 is guessing the mean."""
+        rows = {name: x[self._judged] for name, x in self._data.items()}
+        device = self._engine.device
+
+        def off(some: dict[str, Tensor]) -> dict[str, Tensor]:
+            told = self._loss.told({key: x.to(device) for key, x in part(some, "obs/").items()})
+            wanted = self._wanted(some)
+            return {name: (said.cpu() - wanted[name][:, None]).square().mean(dim=(1, 2)) for name, said in told.items()}
+
+        return {name: float(x.mean()) for name, x in arrays_in_parts(off, rows, self.cfg.batch).items()}
+
+    def state(self) -> dict[str, Any]:
+        """See `Learner.state`."""
+        return {
+            "policy": self.policy.state_dict(),
+            "heads": self._loss.heads.state_dict(),
+            "engine": self._engine.state(),
+            "generator": generator_state(self._generator),
+            "updates": self._updates,
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """See `Learner.load`."""
+        self.policy.load_state_dict(state["policy"])
+        self._loss.heads.load_state_dict(state["heads"])
+        self._engine.load(state["engine"])
+        set_generator_state(self._generator, state["generator"])
+        self._updates = int(state["updates"])
+
+
+def _check(cfg: LookCfg) -> None:
+    for name in ("updates", "updates_per_iteration", "batch"):
+        check_at_least(f"algo.{name}", getattr(cfg, name), 1)
+    for name in ("lr", "grad_norm"):
+        check_positive(f"algo.{name}", getattr(cfg, name))
+    if cfg.warmup < 0:
+        raise out_of_range("algo.warmup", cfg.warmup, "0 or more updates")
+    check_number("algo.muon", cfg.muon, 0.0, 1e3)
+    check_number("algo.reading", cfg.reading, 0.0, 1e3)
+    if cfg.scenes < 0:
+        raise out_of_range("algo.scenes", cfg.scenes, "0 or more")
+    check_number("algo.held_out", cfg.held_out, 0.0, 0.9)

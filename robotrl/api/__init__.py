@@ -1,0 +1,1 @@
+"""Evaluation, export, inspection and viewing of a path: a run, checkpoint, dataset or bundle."""

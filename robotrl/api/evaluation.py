@@ -1,0 +1,270 @@
+"""Success of whatever lies at a path: a run, a checkpoint, or a bundle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+
+from robotrl.api.inspection import kind_of
+from robotrl.config import sim_options
+from robotrl.deploy.bundle.bundle import open_bundle
+from robotrl.deploy.runtime import Controller
+from robotrl.errors import ConfigError
+from robotrl.fn.random.keyed_noise import decision_key
+from robotrl.registry import check_num_envs, make_sim
+from robotrl.rollout.compatibility import check_fit, check_words
+from robotrl.rollout.device_wrapper import placed
+from robotrl.rollout.evaluate import Actor, EvalResult, PolicyActor, Turn, at_rest, evaluate
+from robotrl.run.directory import Run
+from robotrl.run.policy_checkpoint import describe, load_policy
+from robotrl.spec import Spec, Split, VecSim
+from robotrl.utils.devices import CPU, device_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+Infer = Callable[[dict[str, np.ndarray], int], np.ndarray]
+"""(observation without env axis, decision) to a chunk (H, A) in the sim's units."""
+
+
+class OneByOneActor:
+    """A batch of envs, each of which plays its own chunk, inferred one at a time as on the robot.
+
+    The noise of a decision depends on nothing but the seed, the start and how many decisions the episode has made; see
+    `decision_key`. Envs whose episodes do not count rest.
+
+    Args:
+        infer: the policy.
+        keys: the observation arrays that it reads; a sim may have more, for a critic alone.
+        execute: how many actions of a chunk are executed.
+        action_spec: of the sim.
+        num_envs: N.
+    """
+
+    def __init__(self, infer: Infer, keys: Sequence[str], execute: int, action_spec: Spec, num_envs: int) -> None:
+        self._infer = infer
+        self._keys = tuple(keys)
+        self._execute = execute
+        self._rest = at_rest(action_spec)
+        self._chunk = np.zeros((num_envs, execute, len(self._rest)), np.float32)
+        self._cursor = np.full(num_envs, execute)
+        self._decision = np.zeros(num_envs, np.int64)
+
+    def act(self, obs: dict[str, Tensor], turn: Turn) -> Tensor:
+        """Actions (N, A)."""
+        arrays = {key: obs[key].numpy() for key in self._keys}
+        began, counted = turn.started.numpy(), turn.counted.numpy()
+        self._cursor[began] = self._execute
+        self._decision[began] = 0
+        for env in np.flatnonzero(self._cursor >= self._execute):
+            if counted[env]:
+                row = {key: array[env] for key, array in arrays.items()}
+                key = decision_key(int(turn.start[env]), int(self._decision[env]))
+                self._chunk[env] = self._infer(row, key)[: self._execute]
+                self._decision[env] += 1
+            else:
+                self._chunk[env] = self._rest
+            self._cursor[env] = 0
+        actions = self._chunk[np.arange(len(self._cursor)), self._cursor]
+        self._cursor += 1
+        return torch.from_numpy(actions)
+
+    def planned(self, env: int) -> Tensor:
+        """(h, A) what is left to execute of an env's chunk: the action just given, and those that follow."""
+        return torch.from_numpy(self._chunk[env, self._cursor[env] - 1 :])
+
+
+def bundle_actor(path: Path, sim: VecSim, seed: int) -> OneByOneActor:
+    """A bundle as an actor in all envs of a sim.
+
+    Raises:
+        ConfigError: the sim's numbers of words mean others to it.
+    """
+    controller = Controller.load(path, seed=seed)
+    manifest = controller.manifest
+    check_words({port.name: port.spec for port in manifest.observations if port.words}, sim)
+    keys = [port.name for port in manifest.observations]
+    return OneByOneActor(controller.infer, keys, manifest.timing.execute, sim.action_spec, sim.num_envs)
+
+
+class Comparison(NamedTuple):
+    """A bundle beside the policy that it was made from, on the same starts with the same noise."""
+
+    policy: EvalResult
+    bundle: EvalResult
+    flipped: list[int]
+    """Starts where one succeeded and the other failed."""
+
+
+def compare(
+    policy_path: Path,
+    bundle_path: Path,
+    *,
+    sim: str | None = None,
+    episodes: int = 256,
+    seed: int = 0,
+    num_envs: int = 64,
+    options: Sequence[str] = (),
+) -> Comparison:
+    """Success of a bundle and of its policy over the first held-out starts of split test.
+
+    Each is what `evaluate_path` gives: their noise is the same, start by start and decision by decision.
+
+    Args:
+        policy_path: the run or checkpoint that the bundle was exported from.
+        bundle_path: the bundle.
+        sim: name of the sim; None takes the one that the run was trained on.
+        episodes: how many starts.
+        seed: keys the noise of both.
+        num_envs: envs that step at once.
+        options: of the sim, "name=value", over those that the run had.
+
+    Raises:
+        ConfigError: the sim is unknown or cannot be told.
+        DataError: nothing readable is at a path.
+    """
+    check_num_envs("num_envs", num_envs)
+    results: list[EvalResult] = []
+    for path in (policy_path, bundle_path):
+        vec = make_sim_of(policy_path, sim, num_envs=min(num_envs, episodes), seed=seed, options=options)
+        try:
+            results.append(evaluate(actor_of(path, vec, seed), vec, episodes=episodes, split="test", seed=seed))
+        finally:
+            vec.close()
+    policy, bundle = results
+    return Comparison(policy, bundle, [int(i) for i in policy.ids[policy.success != bundle.success]])
+
+
+def evaluate_path(
+    path: Path,
+    *,
+    sim: str | None = None,
+    episodes: int = 256,
+    split: Split = "test",
+    seed: int = 0,
+    num_envs: int = 64,
+    options: Sequence[str] = (),
+    device: str = "cpu",
+) -> EvalResult:
+    """Run each of the first starts of a split exactly once.
+
+    Args:
+        path: a run (its best checkpoint is taken), a checkpoint, or a bundle.
+        sim: name of the sim; None takes the one that the run was trained on, with the options it had.
+        episodes: how many starts.
+        split: "test" for the verdict, "val" for choosing.
+        seed: of the policy's noise.
+        num_envs: envs that step at once.
+        options: of the sim, "name=value", over those that the run had.
+        device: where the policy acts; a bundle is for the CPU.
+
+    Raises:
+        ConfigError: the sim is unknown, cannot be told from the path, or is not what the policy was trained for, or
+            there are fewer starts, or the device is not there or not for this.
+        DataError: nothing readable is at the path.
+    """
+    check_num_envs("num_envs", num_envs)
+    refuse_dataset(path)
+    vec = make_sim_of(path, sim, num_envs=min(num_envs, episodes), seed=seed, options=options, device=device)
+    try:
+        return evaluate(actor_of(path, vec, seed), vec, episodes=episodes, split=split, seed=seed)
+    finally:
+        vec.close()
+
+
+def refuse_dataset(path: Path) -> None:
+    """Check that something at `path` can act.
+
+    Raises:
+        ConfigError: it is a dataset.
+        DataError: nothing readable is there.
+    """
+    if kind_of(path) == "dataset":
+        raise ConfigError(f"{path} is a dataset: expected a run, a checkpoint or a bundle")
+
+
+def actor_of(path: Path, sim: VecSim, seed: int) -> Actor:
+    """Whatever acts at `path`, a run, a checkpoint or a bundle, in all envs of a sim."""
+    if kind_of(path) == "bundle":
+        if sim.device != CPU:
+            raise ConfigError(f"device is {sim.device.type!r}: {path} is a bundle, expected cpu")
+        return bundle_actor(path, sim, seed)
+    policy = load_policy(path).to(sim.device)
+    check_fit(policy, sim)
+    return PolicyActor(policy, sim.num_envs, sim.device, None, seed)
+
+
+def to_json(result: EvalResult) -> dict[str, Any]:
+    """The result with every episode, as JSON values."""
+    return {
+        "success": result.rate._asdict(),
+        **({} if result.rule is None else {"success_rule": result.rule._asdict()}),
+        "mean_length": float(result.length.mean()),
+        "mean_return": float(result.returns.mean()),
+        "episodes": [
+            {"id": int(i), "success": bool(s), "length": int(n), "return": float(r)}
+            for i, s, n, r in zip(result.ids, result.success, result.length, result.returns, strict=True)
+        ],
+    }
+
+
+def run_of(path: Path) -> Run | None:
+    """The run that `path` is, or that a checkpoint at `path` lies in; None where there is none."""
+    for folder in (path, *path.resolve().parents[:2]):
+        if (folder / "run.json").exists():
+            return Run.open(folder)
+    return None
+
+
+def make_sim_of(
+    path: Path, sim: str | None, *, num_envs: int, seed: int, options: Sequence[str] = (), device: str = "cpu"
+) -> VecSim:
+    """The sim that a run was trained on, with the options that it had, or another one by name.
+
+    Args:
+        path: of the run, or of a checkpoint in it.
+        sim: the other one.
+        num_envs: N.
+        seed: of the sim.
+        options: "name=value", over those that the run had.
+        device: where its observations are wanted.
+
+    Raises:
+        ConfigError: no name was given, and `path` lies in no run that has one; the device is not there.
+    """
+    name, had = sim_of(path, sim)
+    there = device_of(device)
+    return placed(make_sim(name, num_envs=num_envs, seed=seed, **{**had, **sim_options(options)}), there)
+
+
+def sim_of(path: Path, sim: str | None) -> tuple[str, dict[str, Any]]:
+    """Name and options of the sim that a run was trained on; of another one the name alone.
+
+    Raises:
+        ConfigError: no name was given, and `path` lies in no run that has one.
+    """
+    run = run_of(path)
+    trained_on: dict[str, Any] = {} if run is None else run.config.get("sim", {})
+    name = sim if sim is not None else trained_on.get("name")
+    if name is None:
+        raise ConfigError(f"sim is missing: {path} does not say which one it was trained on")
+    if run is None and name.startswith("gym/"):
+        return name, {"actions": "scores"} if _acts_by_scores(path) else {}
+    return name, sim_options(trained_on.get("options", ())) if name == trained_on.get("name") else {}
+
+
+def _acts_by_scores(path: Path) -> bool:
+    """Whether what lies at a path, outside of any run, gives a score for each value of a categorical action."""
+    kind = kind_of(path)
+    if kind == "bundle":
+        names: Sequence[str] = open_bundle(path).manifest.action.names
+    elif kind == "checkpoint":
+        names = describe(path).description.get("action_spec", {}).get("names", ())
+    else:
+        return False
+    return bool(names) and all(name.startswith("score_") for name in names)

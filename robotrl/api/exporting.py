@@ -1,0 +1,106 @@
+"""From a run on the disk to a bundle: what the exporter must be told is taken from the run and from its sim."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from robotrl.api.evaluation import make_sim_of, run_of
+from robotrl.deploy.bundle.manifest import Training
+from robotrl.deploy.export import OBSERVATIONS_FILE, SAMPLES, ExportReport
+from robotrl.deploy.export import export as export_policy
+from robotrl.errors import CapabilityError, ConfigError
+from robotrl.rollout.evaluate import PolicyActor, run_episodes
+from robotrl.run.policy_checkpoint import find_checkpoint, load_policy
+from robotrl.spec import HasStateIds, Policy, VecSim
+from robotrl.utils.files import read_json
+
+
+def export(run_or_policy: Any, path: str | os.PathLike[str], **options: Any) -> ExportReport:
+    """Write a bundle from a policy, or from a run or checkpoint on the disk.
+
+    With a run, what is not given is found: the control period from its sim, the observations for the proof of parity
+    from its `observations.safetensors` or by letting the policy act on validation starts, and the run's identity.
+
+    Args:
+        run_or_policy: a policy, or the path of a run (its best checkpoint is taken) or checkpoint.
+        path: the bundle's directory; made atomically.
+        options: keyword arguments of `robotrl.deploy.export.export`, and `sim`, the name of the sim where the run
+            does not say it.
+
+    Raises:
+        ConfigError: an argument is out of range, the target exists, or the sim cannot be told.
+        DataError: the run or checkpoint is damaged, or holds no policy.
+        NumericsError: the graph does not compute what the policy does; nothing is left behind.
+    """
+    sim_name = options.pop("sim", None)
+    if not isinstance(run_or_policy, str | os.PathLike):
+        if sim_name is not None:
+            raise ConfigError("sim is given beside a policy: expected it only beside a path")
+        return export_policy(run_or_policy, path, **options)
+    source = Path(run_or_policy)
+    samples = options.get("samples", SAMPLES)
+    policy = load_policy(source)
+    options.setdefault("training", identity(source, policy))
+    recorded = "observations" in options or (source / OBSERVATIONS_FILE).is_file()
+    if "control_dt_s" not in options or not recorded:
+        sim = make_sim_of(source, sim_name, num_envs=32, seed=0)
+        try:
+            options.setdefault("control_dt_s", sim.control_dt_s)
+            if not recorded:
+                options["observations"] = record(policy, sim, samples)
+        finally:
+            sim.close()
+    return export_policy(policy if "observations" in options else source, path, **options)
+
+
+def record(policy: Policy, sim: VecSim, samples: int) -> dict[str, np.ndarray]:
+    """Observations that the policy itself meets, episode after episode, on validation starts.
+
+    Args:
+        policy: who acts.
+        sim: a sim with numbered starts.
+        samples: how many at least.
+
+    Returns:
+        One array (n, ...) for each key that the policy reads, n at least `samples`.
+
+    Raises:
+        CapabilityError: the sim has no numbered starts.
+    """
+    if not isinstance(sim, HasStateIds):
+        raise CapabilityError(f"sim {type(sim).__name__} lacks HasStateIds: cannot run listed starts")
+    ids = sim.state_ids("val")
+    found: dict[str, list[np.ndarray]] = {key: [] for key in policy.observation_spec}
+    count = first = 0
+    while count < samples:
+        batch = ids[first : first + sim.num_envs]
+        if not batch:
+            raise ConfigError(f"samples is {samples}: the validation starts give only {count}")
+        first += len(batch)
+        actor = PolicyActor(policy, sim.num_envs, sim.device, None, seed=0)
+        for episode in run_episodes(actor, sim, batch, record=True, description="observations for the proof"):
+            for key, rows in found.items():
+                rows.append(episode.obs[key])
+            count += len(episode.actions) + 1
+    return {key: np.concatenate(parts) for key, parts in found.items()}
+
+
+def identity(source: Path, policy: Any) -> Training:
+    """What the bundle says about the run that made the policy."""
+    run = run_of(source)
+    config = None if run is None else hashlib.sha256(json.dumps(run.config, sort_keys=True).encode()).hexdigest()
+    return Training(
+        policy=type(policy).__name__,
+        run=None if run is None else run.path.name,
+        step=find_checkpoint(source).step,
+        seed=None if run is None else run.seed,
+        git_revision=None if run is None else read_json(run.path / "git.json", "run git state", 1).get("commit"),
+        config_sha256=config,
+        reward_scale=getattr(policy, "reward_scale", None),
+    )

@@ -1,0 +1,369 @@
+"""Episodes to look at: runs whatever acts, and records it as the sim allows, by its trace or by its camera."""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+import robotrl
+from robotrl.api.episode_summary import Drives
+from robotrl.api.evaluation import actor_of, make_sim_of, refuse_dataset, sim_of
+from robotrl.api.filming import (
+    FOR_PAGE,
+    MOST_FILMED,
+    Rate,
+    Replays,
+    camera_of,
+    ended_alike,
+    film,
+    picked,
+    spread,
+    stand_still,
+)
+from robotrl.api.inspection import kind_of
+from robotrl.api.verdict import score_of
+from robotrl.config import sim_options
+from robotrl.errors import CapabilityError, ConfigError, RobotrlError, out_of_range, unknown
+from robotrl.registry import make_sim, options_of
+from robotrl.report.drive_trace import Recorder
+from robotrl.report.replay import Pick, Replay
+from robotrl.rollout.device_wrapper import placed
+from robotrl.rollout.evaluate import RULE, Actor, EvalResult, ExpertActor, evaluate
+from robotrl.run.policy_checkpoint import find_checkpoint
+from robotrl.spec import HasExpert, HasScenarios, HasStateIds, HasTrace, Split, VecSim, shown_dt_s
+from robotrl.utils.devices import device_of
+
+VIDEOS = (".gif", ".mp4")
+"""Endings of the videos that can be written; mp4 needs PyAV, whose wheels carry an encoder under the GPL."""
+MOST_ENVS = 64
+SPLITS: tuple[Split, ...] = ("train", "val", "test")
+PICTURES = "camera"
+"""Option of a sim that draws only when it is asked to."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is to be looked at.
+
+    Args:
+        path: a run, a checkpoint or a bundle; None lets the sim's scripted expert act.
+        sim: name of the sim; None takes the one that the run was trained on.
+        options: of the sim, as "name=value".
+        device: where the policy acts.
+        episodes: how many starts, the first of the split.
+        split: which starts.
+        ids: starts to run instead.
+        scenario: the starts of this scenario alone.
+        pick: which of the starts by what came of them: "first" takes all `episodes`; otherwise up to `episodes` of
+            the first `among`.
+        among: see `pick`.
+        seed: of the policy's noise.
+        num_envs: envs that step at once, at most.
+        camera: that draws; None takes the sim's first.
+        rate: how often pictures are taken.
+    """
+
+    path: Path | None = None
+    sim: str | None = None
+    options: Sequence[str] = ()
+    device: str = "cpu"
+    episodes: int = 3
+    split: Split = "val"
+    ids: Sequence[int] = ()
+    scenario: str | None = None
+    pick: Pick = "first"
+    among: int = MOST_ENVS
+    seed: int = 0
+    num_envs: int = MOST_ENVS
+    camera: str | None = None
+    rate: Rate = FOR_PAGE
+
+    @property
+    def sim_name(self) -> str:
+        """Name of the sim.
+
+        Raises:
+            ConfigError: it is not told; something that cannot act lies at the path.
+            DataError: nothing readable is at the path.
+        """
+        if self.path is not None:
+            refuse_dataset(self.path)
+            return sim_of(self.path, self.sim)[0]
+        if self.sim is None:
+            raise ConfigError("missing: --sim, a name from robotrl list sims")
+        return self.sim
+
+    def open(self, num_envs: int, pictures: bool = False) -> VecSim:
+        """The sim.
+
+        Args:
+            num_envs: N.
+            pictures: it is to draw itself; one that does so only when asked is asked.
+
+        Raises:
+            ConfigError: the sim is unknown or does not take an option, or cannot draw here.
+        """
+        options = tuple(self.options)
+        typed = {option.partition("=")[0] for option in options}
+        if pictures and PICTURES in options_of(self.sim_name) and PICTURES not in typed:
+            options = (*options, f"{PICTURES}=true")
+        if self.path is None:
+            sim = make_sim(self.sim_name, num_envs=num_envs, seed=self.seed, **sim_options(options))
+            return placed(sim, device_of(self.device))
+        return make_sim_of(self.path, self.sim, num_envs=num_envs, seed=self.seed, options=options, device=self.device)
+
+    def actor(self, sim: VecSim) -> Actor:
+        """Who acts in a sim.
+
+        Raises:
+            CapabilityError: the expert is to act and the sim brings none.
+            ConfigError: the policy is not for this sim.
+        """
+        if self.path is not None:
+            return actor_of(self.path, sim, self.seed)
+        if not isinstance(sim, HasExpert):
+            raise CapabilityError(f"sim {self.sim_name!r} lacks HasExpert: expected a run, a checkpoint or a bundle")
+        return ExpertActor(sim.make_expert(seed=self.seed))
+
+    @property
+    def actor_name(self) -> str:
+        """Who acts, in words."""
+        return "Scripted expert" if self.path is None else str(self.path)
+
+
+def look(wish: Wish) -> Drives | Replays:
+    """Run each start, and record it: by its trace where the sim tells it, otherwise in pictures.
+
+    Raises:
+        CapabilityError: the sim lacks what is needed; sim and capability are named.
+        ConfigError: the sim, the scenario or the camera is unknown, or there are no such starts.
+        DataError: nothing readable is at the path.
+    """
+    name = wish.sim_name
+    count = wish.episodes if wish.pick == "first" else max(wish.among, wish.episodes)
+    with closing(wish.open(min(wish.num_envs, len(wish.ids) or count), pictures=True)) as sim:
+        traced = isinstance(sim, HasTrace)
+        if not traced:
+            camera_of(sim, name, wish.camera)
+        elif wish.camera is not None:
+            raise ConfigError(
+                f"--camera is {wish.camera!r}: sim {name!r} is drawn from what it tells, without a camera"
+            )
+        ids = starts_of(sim, name, count, wish.split, wish.ids, wish.scenario)
+        if wish.pick != "first":
+            ids = _with_outcome(wish, sim, ids)
+        if traced:
+            return _drives(wish, sim, ids, None)
+        if len(ids) > MOST_FILMED:
+            raise out_of_range("--episodes", len(ids), f"1 to {MOST_FILMED}, which are seen side by side")
+        names, result = names_of(sim, ids), evaluate(wish.actor(sim), sim, ids=ids, seed=wish.seed)
+        seen = _Seen(result, names, shown_dt_s(sim))
+    filmed = _filmed(wish, seen, list(range(len(ids))))
+    return _replays(wish, seen, filmed.replays, _listed(names) + filmed.remark)
+
+
+def report(wish: Wish, count: int, command: str) -> Drives | Replays:
+    """Evaluate on the first starts of a split, and record some of the episodes, failures among them.
+
+    What cannot be drawn is said on the page: it costs the replays, and not the evaluation.
+
+    Args:
+        wish: what is evaluated; `pick` and `ids` do not count.
+        count: how many episodes are recorded, at most.
+        command: what makes the page again.
+
+    Raises:
+        As `look`, but for what concerns pictures.
+    """
+    name = wish.sim_name
+    with closing(wish.open(min(wish.num_envs, wish.episodes))) as sim:
+        ids = starts_of(sim, name, wish.episodes, wish.split)
+        if isinstance(sim, HasTrace):
+            return _drives(wish, sim, ids, count)
+        names, result = names_of(sim, ids), evaluate(wish.actor(sim), sim, ids=ids, seed=wish.seed)
+        seen = _Seen(result, names, shown_dt_s(sim))
+    places = spread(result, score_of(wish.path, result), count)
+    if not places:
+        return _replays(wish, seen, [], "None of the episodes is shown.", command)
+    try:
+        filmed = _filmed(wish, seen, places)
+    except RobotrlError as error:
+        warnings.warn(f"the page has no replays: {error}", stacklevel=2)
+        return _replays(wish, seen, [], f"None of the episodes is shown: {error}.", command)
+    return _replays(wish, seen, filmed.replays, _chosen(seen, places, wish) + filmed.remark, command)
+
+
+class _Seen(NamedTuple):
+    """Episodes that were run."""
+
+    result: EvalResult
+    names: tuple[str, ...]
+    """Of the starts."""
+    dt_s: float
+
+
+def _with_outcome(wish: Wish, sim: VecSim, ids: list[int]) -> list[int]:
+    """Starts of those that came to what is wished for."""
+    result = evaluate(wish.actor(sim), sim, ids=ids, seed=wish.seed)
+    places = picked(result, wish.pick, wish.episodes)
+    if not places:
+        came = "failed" if wish.pick == "failures" else "succeeded"
+        raise ConfigError(f"--pick is {wish.pick}: none of the {len(ids)} starts that were tried {came}")
+    return [ids[place] for place in places]
+
+
+class _Filmed(NamedTuple):
+    """Episodes in pictures."""
+
+    replays: list[Replay]
+    remark: str
+    """What is to be known of them, a sentence with a space before it; mostly empty."""
+
+
+def _filmed(wish: Wish, seen: _Seen, places: list[int]) -> _Filmed:
+    """Pictures of some of the episodes, which are run once more."""
+    name, result = wish.sim_name, seen.result
+    with closing(wish.open(len(places), pictures=True)) as sim:
+        camera = camera_of(sim, name, wish.camera)
+        ids, lengths = result.ids[places].tolist(), result.length[places].tolist()
+        names = [seen.names[place] for place in places]
+        found = film(sim, wish.actor(sim), name, camera, ids, names, lengths, wish.seed, wish.rate)
+    remarks: list[str] = []
+    if others := int((~ended_alike(result, places, found.result)).sum()):
+        remarks.append(
+            f"{others} of {len(places)} episodes came to something else when they were run again for their pictures:"
+            f" sim {name!r}, or what acts in it, does not repeat itself exactly"
+        )
+    if stand_still(found.replays):
+        remarks.append(f"all pictures of each episode are alike: camera {camera!r} of sim {name!r} shows no motion")
+    for remark in remarks:
+        warnings.warn(remark, stacklevel=3)
+    return _Filmed(found.replays, "".join(f" {remark[0].upper()}{remark[1:]}." for remark in remarks))
+
+
+def _drives(wish: Wish, sim: VecSim, ids: list[int], keep: int | None) -> Drives:
+    """Drive the starts; `keep` of them are recorded at most, failures first, and all where it is None."""
+    assert isinstance(sim, HasTrace)
+    actor = wish.actor(sim)
+    recorder = None if keep == 0 else Recorder(actor, sim, ids, keep)
+    result = evaluate(recorder or actor, sim, ids=ids, seed=wish.seed)
+    return Drives(
+        driver=wish.actor_name,
+        sim=wish.sim_name,
+        dt_s=shown_dt_s(sim),
+        actions=sim.action_spec.names,
+        split=wish.split,
+        result=result,
+        scenarios=tuple(sim.scenario_of(i) for i in ids) if isinstance(sim, HasScenarios) else (),
+        traces=[] if recorder is None else recorder.traces(),
+    )
+
+
+def _replays(wish: Wish, seen: _Seen, replays: list[Replay], chosen: str, command: str = "") -> Replays:
+    settings = {
+        "policy": wish.actor_name,
+        "checkpoint": _checkpoint(wish.path),
+        "sim": wish.sim_name,
+        "sim options, beside those of the run": " ".join(wish.options),
+        "starts": f"the first {len(seen.result.ids):,} of split {wish.split}",
+        "seed": str(wish.seed),
+        "rule of the evaluation": RULE,
+        "device": wish.device,
+        "robotrl": robotrl.__version__,
+    }
+    return Replays(
+        actor=wish.actor_name,
+        sim=wish.sim_name,
+        dt_s=seen.dt_s,
+        split=wish.split,
+        score=score_of(wish.path, seen.result),
+        result=seen.result,
+        names=seen.names,
+        replays=replays,
+        chosen=chosen,
+        command=command,
+        settings={key: text for key, text in settings.items() if text} if command else {},
+    )
+
+
+def _checkpoint(path: Path | None) -> str:
+    """Which checkpoint acts, in words; empty for what has none."""
+    if path is None or kind_of(path) == "bundle":
+        return ""
+    found = find_checkpoint(path)
+    return f"{found.path.name} of {found.path.parent.parent}" if kind_of(path) == "run" else str(found.path)
+
+
+def _chosen(seen: _Seen, places: list[int], wish: Wish) -> str:
+    total = len(seen.result.ids)
+    if score_of(wish.path, seen.result) == "return":
+        return f"{len(places)} of {total} episodes, from the lowest return to the highest."
+    failed = int((~seen.result.success).sum())
+    return f"{len(places)} of {total} episodes, failures first; {failed} of all failed."
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"Start {names[0]}." if len(names) == 1 else f"Starts {', '.join(names)}."
+
+
+def names_of(sim: VecSim, ids: Sequence[int]) -> tuple[str, ...]:
+    """What starts are called: the split, and the number within it, from 0: "test 12".
+
+    Raises:
+        CapabilityError: the sim has no numbered starts.
+    """
+    if not isinstance(sim, HasStateIds):
+        raise CapabilityError(f"sim {type(sim).__name__} lacks HasStateIds: it has no numbered starts")
+    splits = [(split, sim.state_ids(split)) for split in SPLITS]
+    return tuple(next((f"{split} {known.index(i)}" for split, known in splits if i in known), str(i)) for i in ids)
+
+
+def starts_of(
+    sim: VecSim, name: str, episodes: int, split: Split, ids: Sequence[int] = (), scenario: str | None = None
+) -> list[int]:
+    """The starts that were asked for.
+
+    Raises:
+        CapabilityError: the sim has no numbered starts, or no scenarios and one was asked for.
+        ConfigError: the scenario is unknown, ids and scenario are both given, or the split has fewer starts.
+    """
+    if not isinstance(sim, HasStateIds):
+        raise CapabilityError(f"sim {name!r} lacks HasStateIds: it has no numbered starts")
+    if ids:
+        if scenario is not None:
+            raise ConfigError("--state-id and --scenario are both given: expected one of them")
+        return list(ids)
+    available: Sequence[int] = sim.state_ids(split)
+    if scenario is None:
+        found = list(available[:episodes])
+    elif not isinstance(sim, HasScenarios):
+        raise CapabilityError(f"sim {name!r} lacks HasScenarios: --scenario {scenario} means nothing there")
+    elif scenario not in sim.scenarios:
+        raise unknown("scenario", scenario, sim.scenarios)
+    else:
+        found = list(islice((i for i in available if sim.scenario_of(i) == scenario), episodes))
+    if len(found) < episodes:
+        raise ConfigError(f"--episodes is {episodes}: split {split!r} has {len(found)} such starts")
+    return found
+
+
+def check_video(path: Path) -> None:
+    """Refuse a video that cannot be written.
+
+    Raises:
+        ConfigError: the ending is none of `VIDEOS`, or it is mp4 and PyAV is not installed.
+    """
+    ending = path.suffix.lower()
+    if ending not in VIDEOS:
+        raise ConfigError(f"--video is {path}: expected a name that ends in {' or '.join(VIDEOS)}")
+    if ending == ".mp4" and importlib.util.find_spec("av") is None:
+        raise ConfigError(
+            f"--video is {path}: mp4 needs the module 'av': pip install 'robotrl[video]'; a name that ends in .gif"
+            " needs nothing"
+        )

@@ -1,0 +1,72 @@
+"""`robotrl demos`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from robotrl.cli.commands.outputs import fresh_folder
+from robotrl.cli.commands.parsing import at_least, check_seed, parse
+
+
+@dataclass(frozen=True)
+class Args:
+    """Record demonstrations of a sim's scripted expert as a dataset in the LeRobot v3 layout."""
+
+    sim: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SIM")]
+    """A name from `robotrl list sims`."""
+    out: Path
+    """The dataset's directory; must not exist."""
+    episodes: int = 100
+    """How many episodes to record."""
+    keep: Literal["success", "all"] = "success"
+    """Record successes alone, or failures too."""
+    noise: float = 0.0
+    """Noise on each of the expert's actions, 0 to 1; the sim's page says what 1 is."""
+    clumsiness: float = 0.0
+    """How bad whole episodes are, 0 to 1."""
+    mode: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    """One of the expert's ways to solve the task; without it each episode draws one."""
+    seed: int = 0
+    """Seeds the sim and the expert."""
+    pictures: Literal["numbers", "video", "video-exact"] = "numbers"
+    """How pictures are stored: as they are, as mp4 that loses a little, as mp4 that loses nothing."""
+    options: tuple[str, ...] = ()
+    """Keyword arguments of the sim's `make`, as "name=value", e.g. "image=flat_top" "image_size=32"."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command."""
+    args = parse(Args, "robotrl demos", argv)
+    at_least("--episodes", args.episodes, 1)
+    check_seed(args.seed)
+    from robotrl import config as configs
+    from robotrl.registry import SIMS
+
+    SIMS.check(args.sim)
+    sim_options = configs.sim_options(args.options)
+    from robotrl.rollout.demos import collect_demos
+
+    with fresh_folder("--out", args.out):
+        report = collect_demos(
+            args.sim,
+            args.out,
+            episodes=args.episodes,
+            noise=args.noise,
+            clumsiness=args.clumsiness,
+            mode=args.mode,
+            seed=args.seed,
+            keep=args.keep,
+            pictures=args.pictures,
+            sim_options=sim_options,
+        )
+    modes = ", ".join(f"{name} {count}" for name, count in report.modes.items())
+    print(
+        f"{report.path}: {report.episodes} episodes, {report.frames} frames ({modes}); the expert solved "
+        f"{100 * report.success.value:.1f} % of the {report.tried} starts that were tried"
+    )
+    return 0

@@ -1,0 +1,92 @@
+"""`robotrl deploy`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from robotrl.cli.commands.parsing import at_least, check_seed, parse
+from robotrl.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Args:
+    """Run a bundle at its fixed rate on a robot, and report how punctual it was and how often it succeeded."""
+
+    bundle: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="BUNDLE")]
+    """What `robotrl export` wrote."""
+    robot: str
+    """DRIVER:ARGUMENT, e.g. sim:mujoco/peg-insert; drivers are in `robotrl list robots`."""
+    episodes: int = 16
+    """How many episodes, from the first held-out starts."""
+    seed: int = 0
+    """Keys the sampler's noise."""
+    log: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Write every tick to this file (JSON lines); its folder is made, and only a log is ever replaced."""
+    json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Write the report to this file; its folder is made, and only a report is ever replaced."""
+    realtime: bool = False
+    """Ask the system for its real-time scheduler (needs the right to it)."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command."""
+    args = parse(Args, "robotrl deploy", argv)
+    at_least("--episodes", args.episodes, 1)
+    check_seed(args.seed)
+    from robotrl.deploy.control.signals import Stopped, ended_by_signals
+
+    with ended_by_signals():
+        try:
+            return _deploy(args)
+        except Stopped as stopped:
+            print(f"{stopped.name}: the robot was stopped, control has ended", file=sys.stderr)
+            raise
+
+
+def _deploy(args: Args) -> int:
+    from robotrl.api.inspection import kind_of
+    from robotrl.registry import ROBOTS
+
+    if (kind := kind_of(args.bundle)) != "bundle":
+        raise ConfigError(f"{args.bundle} is a {kind}: expected a bundle; robotrl export makes one from a run")
+    ROBOTS.check(args.robot.partition(":")[0])
+    from robotrl.deploy.control.outputs import check_output
+    from robotrl.deploy.control.report import REPORT_BEGINS
+    from robotrl.deploy.control.run import check_log, run_control
+    from robotrl.utils.files import dump_json, replace_file
+    from robotrl.utils.progress import track
+
+    if args.log is not None:
+        check_log(args.log, args.bundle)
+    if args.json is not None:
+        check_output(args.json, "control report", REPORT_BEGINS, outside=args.bundle)
+        if args.log is not None and args.log.absolute() == args.json.absolute():
+            raise ConfigError(f"--json is {str(args.json)!r}, as --log: expected two files")
+    with track(args.episodes, "control", "episodes") as bar:
+        report = run_control(
+            args.bundle,
+            args.robot,
+            episodes=args.episodes,
+            seed=args.seed,
+            log=args.log,
+            fifo=args.realtime,
+            progress=lambda episode: bar.advance(note="success" if episode.success else "failure"),
+        )
+    late = report.lateness_us
+    print(f"success {report.successes} of {len(report.episodes)} at {report.rate_hz:g} Hz, {report.ticks} ticks")
+    print(f"lateness p50 {late.p50:.0f}, p99 {late.p99:.0f}, p99.9 {late.p999:.0f}, max {late.max:.0f} us")
+    print(f"deadlines missed {report.deadline_misses}, inference p50 {report.inference_us.p50:.0f} us")
+    print(f"scheduling: {report.scheduling}")
+    if report.log is not None:
+        print(f"log {report.log}" + (f" (ended early: {report.log_error})" if report.log_error else ""))
+    if args.json is not None:
+        args.json.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(args.json, dump_json({"schema_version": 1, **report.to_json()}))
+        print(f"wrote {args.json}")
+    return 0

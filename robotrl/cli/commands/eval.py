@@ -1,0 +1,154 @@
+"""`robotrl eval`."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from robotrl.cli.commands.outputs import writable
+from robotrl.cli.commands.parsing import at_least, check_seed, parse
+from robotrl.errors import ConfigError
+from robotrl.spec import Split
+
+if TYPE_CHECKING:
+    from robotrl.rollout.evaluate import EvalResult
+
+
+@dataclass(frozen=True)
+class Args:
+    """Success of a run (its best checkpoint), checkpoint or bundle: each numbered start is run exactly once."""
+
+    path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PATH")]
+    """Directory of a run, checkpoint or bundle."""
+    episodes: int = 256
+    """How many starts, the first of the split."""
+    split: Split = "test"
+    """Held-out starts ("test"), those for choosing ("val"), or those of training."""
+    seed: int = 0
+    """Seeds the policy's noise."""
+    sim: Annotated[str | None, tyro.conf.arg(metavar="SIM")] = None
+    """A name from `robotrl list sims`; default the one that the run was trained on."""
+    options: tuple[str, ...] = ()
+    """Options of the sim, over those that the run had: image=flat_near image_size=64."""
+    num_envs: int = 64
+    """Environments that step at once."""
+    device: str = "cpu"
+    """Where the policy acts: "cpu", "cuda", "cuda:1"."""
+    against: Annotated[Path | None, tyro.conf.arg(metavar="RUN")] = None
+    """With a bundle: evaluate the run it came from as well, with the same noise, and list the starts that differ."""
+    report: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Write the result of every episode: to a JSON file, or to a page where the name ends in .html."""
+    replays: Annotated[int, tyro.conf.arg(aliases=("--drives",))] = 12
+    """How many episodes the page shows, failures among them; 0 shows none."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command."""
+    args = parse(Args, "robotrl eval", argv)
+    at_least("--episodes", args.episodes, 1)
+    check_seed(args.seed)
+    at_least("--replays", args.replays, 0)
+    from robotrl.api.inspection import kind_of
+    from robotrl.registry import SIMS, check_num_envs
+
+    check_num_envs("--num-envs", args.num_envs)
+    kind = kind_of(args.path)
+    if args.sim is not None:
+        SIMS.check(args.sim)
+    if args.report is not None:
+        writable("--report", args.report, inputs=[args.path, *([args.against] if args.against else [])])
+    if args.against is not None:
+        return _compare(args, kind)
+    if _is_page(args.report):
+        return _page(args, argv)
+    from robotrl.api.evaluation import evaluate_path, to_json
+    from robotrl.rollout.evaluate import RULE
+    from robotrl.utils.files import dump_json, replace_file
+
+    result = evaluate_path(
+        args.path,
+        sim=args.sim,
+        episodes=args.episodes,
+        split=args.split,
+        seed=args.seed,
+        num_envs=args.num_envs,
+        device=args.device,
+        options=args.options,
+    )
+    _tell(args, result)
+    if args.report is not None:
+        about = {"path": str(args.path), "kind": kind, "split": args.split, "seed": args.seed}
+        about |= {"starts": len(result.ids), "rule": RULE}
+        replace_file(args.report, dump_json({"schema_version": 1, **about, **to_json(result)}))
+        print(f"wrote {args.report}")
+    return 0
+
+
+def _is_page(report: Path | None) -> bool:
+    return report is not None and report.suffix.lower() in (".html", ".htm")
+
+
+def _page(args: Args, argv: Sequence[str]) -> int:
+    """Evaluate, and write the page."""
+    from robotrl.api.viewing import Wish, report
+    from robotrl.utils.files import replace_file
+
+    wish = Wish(
+        args.path,
+        sim=args.sim,
+        options=args.options,
+        device=args.device,
+        episodes=args.episodes,
+        split=args.split,
+        seed=args.seed,
+        num_envs=args.num_envs,
+    )
+    seen = report(wish, args.replays, shlex.join(["robotrl", "eval", *argv]))
+    _tell(args, seen.result)
+    if args.report is not None:
+        replace_file(args.report, seen.page(whole=True).encode())
+        print(f"wrote {args.report}")
+    return 0
+
+
+def _tell(args: Args, result: EvalResult) -> None:
+    from robotrl.api.verdict import score_of, told
+
+    print(told(result, args.split, args.seed, score_of(args.path, result)))
+
+
+def _compare(args: Args, kind: str) -> int:
+    if kind != "bundle" or args.against is None:
+        raise ConfigError(f"--against compares a bundle with its run: {args.path} is a {kind}")
+    if args.device != "cpu":
+        raise ConfigError(f"--device is {args.device!r}: a bundle runs on the CPU, expected cpu beside --against")
+    if _is_page(args.report):
+        raise ConfigError(f"--report is {args.report}: a comparison is written as JSON, expected another ending")
+    from robotrl.api.evaluation import compare, to_json
+    from robotrl.rollout.evaluate import RULE, rated
+    from robotrl.utils.files import dump_json, replace_file
+
+    found = compare(
+        args.against,
+        args.path,
+        sim=args.sim,
+        episodes=args.episodes,
+        seed=args.seed,
+        num_envs=args.num_envs,
+        options=args.options,
+    )
+    for name, result in (("policy", found.policy), ("bundle", found.bundle)):
+        print(f"{name} {rated(result).removeprefix('success ').rstrip(',')}")
+    flipped = ", ".join(str(i) for i in found.flipped) or "none"
+    print(f"same {args.episodes} starts, same noise; starts that flipped: {flipped}")
+    if args.report is not None:
+        sides = {"policy": to_json(found.policy), "bundle": to_json(found.bundle)}
+        about = {"split": "test", "seed": args.seed, "starts": args.episodes, "rule": RULE}
+        replace_file(args.report, dump_json({"schema_version": 1, **about, "flipped": found.flipped, **sides}))
+        print(f"wrote {args.report}")
+    return 0

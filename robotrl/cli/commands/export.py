@@ -1,0 +1,47 @@
+"""`robotrl export`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from robotrl.cli.commands.outputs import fresh_folder
+from robotrl.cli.commands.parsing import at_least, parse
+
+
+@dataclass(frozen=True)
+class Args:
+    """Turn a run into a bundle that needs no torch, and prove on recorded observations that it acts the same."""
+
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """A run's directory, or one of its checkpoints."""
+    out: Path
+    """The bundle's directory."""
+    samples: int = 1024
+    """Recorded observations that the proof compares, 1000 or more."""
+    sim: Annotated[str | None, tyro.conf.arg(metavar="SIM")] = None
+    """A name from `robotrl list sims`; default the one that the run was trained on."""
+    control_dt_s: float | None = None
+    """Seconds between two actions, of a run whose sim states no control rate; default the sim's."""
+    overwrite: bool = False
+    """Replace a bundle that is there already."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command."""
+    args = parse(Args, "robotrl export", argv)
+    at_least("--samples", args.samples, 1000)
+    from robotrl.api.exporting import export
+
+    period = {} if args.control_dt_s is None else {"control_dt_s": args.control_dt_s}
+    with fresh_folder("--out", args.out, inputs=[args.run], replaces=args.overwrite):
+        report = export(args.run, args.out, samples=args.samples, overwrite=args.overwrite, sim=args.sim, **period)
+    print(
+        f"{report.path}: largest difference {report.parity_max_abs:.2e} ({report.parity_max_rel:.2e} of the range) "
+        f"over {report.samples} observations; {report.graph_nodes} nodes, {report.graph_bytes / 1024:.0f} KiB"
+    )
+    return 0

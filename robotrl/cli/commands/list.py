@@ -1,0 +1,51 @@
+"""`robotrl list`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import tyro
+
+from robotrl.cli.commands.parsing import parse
+
+Kind = Literal["all", "sims", "presets", "robots", "encoders", "benches"]
+
+
+@dataclass(frozen=True)
+class Args:
+    """List what the other commands take as names."""
+
+    kind: Annotated[Kind, tyro.conf.Positional] = "all"
+    """Which names."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command."""
+    args = parse(Args, "robotrl list", argv)
+    tables = rows()
+    for kind in tables if args.kind == "all" else [args.kind]:
+        if args.kind == "all":
+            print(f"{kind}:")
+        indent = "  " if args.kind == "all" else ""
+        for name, what in sorted(tables[kind].items()):
+            print(f"{indent}{name:<28}{what}".rstrip())
+    return 0
+
+
+def rows() -> dict[str, dict[str, str]]:
+    """Kind to name to where it comes from."""
+    from robotrl.benchmarks import BENCHES
+    from robotrl.registry import ENCODERS, PRESETS, ROBOTS, SIMS, Table
+
+    def named(table: Table) -> dict[str, str]:
+        return {**table.rows(), **{f"{start}{family.rest}": family.target for start, family in table.families.items()}}
+
+    return {
+        "sims": named(SIMS),
+        "encoders": named(ENCODERS),
+        "presets": named(PRESETS),
+        "robots": named(ROBOTS),
+        "benches": {name: f"robotrl.benchmarks.{name}" for name in BENCHES},
+    }

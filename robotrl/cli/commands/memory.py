@@ -1,0 +1,70 @@
+"""`robotrl memory`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from robotrl.cli.commands.parsing import at_least, parse
+
+
+@dataclass(frozen=True)
+class Args:
+    """Say how much memory it takes to fine-tune a policy, without loading or building it."""
+
+    policy: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="POLICY")]
+    """openvla, smolvla or pi0 at published size on the tabletop, or the path of a run or checkpoint."""
+    rows: int = 8
+    """Whose gradient is taken at once: algo.microbatch, or the minibatch."""
+    rank: int = 0
+    """Of adapters, as lora.rank; 0 lets all learn that can."""
+    targets: tuple[str, ...] = ("all",)
+    """As lora.targets."""
+    heads: tuple[str, ...] = ()
+    """As lora.heads."""
+    steps: int = 1
+    """Denoising steps that learn at once: those of the chain for a policy gradient through it, 1 for cloning."""
+    bf16_base: bool = False
+    """As lora.bf16_base: frozen weights in 16 bits."""
+    bf16: bool = False
+    """As algo.bf16: networks compute in 16 bits."""
+    processes: int = 1
+    """Over which gradients and moments are spread (shard); the figures are those of each."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command."""
+    args = parse(Args, "robotrl memory", argv)
+    for option, value, low in (
+        ("--rows", args.rows, 1),
+        ("--steps", args.steps, 1),
+        ("--rank", args.rank, 0),
+        ("--processes", args.processes, 1),
+    ):
+        at_least(option, value, low)
+    from robotrl.config import LoraCfg
+    from robotrl.memory_estimate.estimate import Load, adapt_alike, described, footprint, without_memory
+    from robotrl.policies.networks.recompute import recompute
+    from robotrl.run.policy_checkpoint import describe
+
+    if Path(args.policy).exists():
+        stored = describe(args.policy).description
+        kind, make = stored["kind"], partial(described, stored)
+    else:
+        from robotrl.memory_estimate.model_sizes import interface, published
+
+        kind, make = "", partial(published, args.policy, interface(args.policy))
+    with without_memory(kind):
+        policy = make()
+        if args.rank:
+            adapt_alike(policy, LoraCfg(args.rank, targets=args.targets, heads=args.heads, bf16_base=args.bf16_base))
+        load = Load(args.rows, args.steps, bf16=args.bf16, processes=args.processes)
+        print(f"as it is:   {footprint(policy, load, policy.observation_spec).line()}", flush=True)
+        recompute(policy)
+        print(f"recomputed: {footprint(policy, load, policy.observation_spec).line()}")
+    return 0

@@ -1,0 +1,169 @@
+"""Checks on where a command is to write, before any work is done for it: what was refused leaves nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+from collections.abc import Generator, Sequence
+from pathlib import Path
+
+from robotrl.errors import ConfigError, DataError, short
+from robotrl.utils.files import kind_of_file
+
+OF_A_RUN = (
+    "config.json",
+    "run.json",
+    "inputs.json",
+    "versions.json",
+    "git.json",
+    "scalars.jsonl",
+    "lock",
+    "tb",
+    "checkpoints",
+    "base",
+)
+"""What a run consists of; anything else may lie beside it in its directory."""
+
+
+def writable(
+    option: str,
+    path: Path,
+    endings: Sequence[str] = (),
+    *,
+    inputs: Sequence[Path] = (),
+    makes_folder: bool = False,
+) -> None:
+    """Refuse a file that could not be written.
+
+    Args:
+        option: which names the file.
+        path: the file.
+        endings: of which it must have one; any will do where there are none.
+        inputs: directories that the command reads, which it must not change.
+        makes_folder: whether the folder of the file is made where it is missing.
+
+    Raises:
+        ConfigError: another ending, its folder is missing or closed, it is a folder or a device, or it is a part of
+            what is read.
+    """
+    if endings and path.suffix.lower() not in endings:
+        raise ConfigError(f"{_is(option, path)}: expected a name that ends in {' or '.join(endings)}")
+    mode = _mode(option, path)
+    if mode is not None and not stat.S_ISREG(mode):
+        raise ConfigError(f"{_is(option, path)}: that is {kind_of_file(mode)}, expected a file")
+    if mode is not None and not os.access(path, os.W_OK):
+        raise ConfigError(f"{_is(option, path)}: that file may not be written")
+    if makes_folder:
+        _can_make(option, path)
+    else:
+        folder = path.parent
+        if not folder.is_dir() or not os.access(folder, os.W_OK):
+            raise ConfigError(
+                f"{_is(option, path)}: folder {short(str(folder))} "
+                f"{'is not writable' if folder.is_dir() else 'does not exist'}"
+            )
+        _try(option, path)
+    _keep_apart(option, path, inputs)
+
+
+def _try(option: str, path: Path) -> None:
+    """Refuse what the permissions allow and a file system does not: a pseudo file system, a name that is too long."""
+    trial = path.with_name(f".tmp-{path.name}-{os.getpid()}")
+    try:
+        trial.touch()
+        trial.unlink()
+    except OSError as error:
+        raise ConfigError(f"{_is(option, path)}: it cannot be written ({error.strerror})") from error
+
+
+def makeable(option: str, path: Path) -> None:
+    """Refuse a folder that is none, or could not be made.
+
+    Raises:
+        ConfigError: a file or device is there, its name is none, or it lies where nothing may be written.
+    """
+    mode = _mode(option, path)
+    if mode is not None and not stat.S_ISDIR(mode):
+        raise ConfigError(f"{_is(option, path)}: that is {kind_of_file(mode)}, expected a folder")
+    _can_make(option, path)
+
+
+@contextlib.contextmanager
+def fresh_folder(option: str, path: Path, *, inputs: Sequence[Path] = (), replaces: bool = False) -> Generator[None]:
+    """Refuse a folder that could not be made, and remove it and the folders around it if the work on it fails.
+
+    Args:
+        option: which names the folder.
+        path: the folder.
+        inputs: directories that the command reads, which it must not change.
+        replaces: whether what is there already is replaced; the work itself sees to what that may be.
+
+    Raises:
+        ConfigError: something is there already, it cannot be made, or it is a part of what is read.
+    """
+    there = _mode(option, path) is not None
+    if there and not replaces and not (path.is_dir() and not any(path.iterdir())):
+        raise ConfigError(f"{_is(option, path)}: that exists already, expected the name of a new directory")
+    _can_make(option, path)
+    _keep_apart(option, path, inputs)
+    missing = [folder for folder in path.absolute().parents if not folder.exists()]
+    try:
+        yield
+    except BaseException:
+        if not there:
+            shutil.rmtree(path, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            for folder in missing:
+                folder.rmdir()
+        raise
+
+
+def _mode(option: str, path: Path) -> int | None:
+    """The `st_mode` of what is at a path; None where there is nothing.
+
+    Raises:
+        ConfigError: nothing could be there.
+    """
+    try:
+        return os.stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise ConfigError(f"{_is(option, path)}: {why}") from error
+
+
+def _can_make(option: str, path: Path) -> None:
+    """Refuse what lies in no folder that may be written, or in none that could be made."""
+    folder = next(folder for folder in path.absolute().parents if os.path.lexists(folder))
+    if not folder.is_dir():
+        raise ConfigError(f"{_is(option, path)}: {short(str(folder))} is no folder")
+    if not os.access(folder, os.W_OK):
+        raise ConfigError(f"{_is(option, path)}: folder {short(str(folder))} is not writable")
+
+
+def _keep_apart(option: str, path: Path, inputs: Sequence[Path]) -> None:
+    """Refuse to write into what is read, or around it."""
+    from robotrl.api.inspection import kind_of
+
+    place = Path(os.path.realpath(path))
+    for given in inputs:
+        root = Path(os.path.realpath(given))
+        if place in root.parents or place == root:
+            raise ConfigError(f"{_is(option, path)}: {given} lies there, which is read; expected another place")
+        if root not in place.parents:
+            continue
+        try:
+            kind = kind_of(root)
+        except DataError:  # whoever reads it says so
+            continue
+        if kind != "run" or place.relative_to(root).parts[0] in OF_A_RUN:
+            raise ConfigError(
+                f"{_is(option, path)}: that is in the {kind} {given}, which is read; expected a place outside"
+            )
+
+
+def _is(option: str, path: Path) -> str:
+    return f"{option} is {short(str(path))}"

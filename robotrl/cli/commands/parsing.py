@@ -1,0 +1,141 @@
+"""Arguments from a dataclass (tyro), with tyro's framed error messages cut down to one line."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from robotrl.errors import ConfigError, nearest, out_of_range
+from robotrl.spec.json_fields import LARGEST_INT
+
+T = TypeVar("T")
+
+
+def parse(make: type[T] | Callable[..., T], command: str, argv: Sequence[str], default: T | None = None) -> T:
+    """Parse `argv` into an instance of a dataclass.
+
+    Args:
+        make: the dataclass (or a function that returns one); field docstrings become the help.
+        command: what the user typed before the arguments, for messages ("robotrl eval").
+        argv: the arguments.
+        default: an instance whose values are the defaults.
+
+    Raises:
+        ConfigError: the arguments do not fit; one line.
+        SystemExit: code 0 after help was asked for and printed.
+    """
+    import tyro
+
+    given: dict[str, Any] = {} if default is None else {"default": default}
+
+    def run(args: Sequence[str]) -> T:
+        return tyro.cli(make, prog=command, args=list(args), config=(tyro.conf.FlagCreatePairsOff,), **given)
+
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return run(argv)
+    except SystemExit as stop:
+        if stop.code in (0, None):
+            raise
+        text = one_line(said.getvalue())
+    # tyro stops at a positional argument that an unknown option swallowed, and does not say which option it was
+    if re.match(r"[^-]\S* lacks its value", text):
+        text = _misspelt(argv, run) or text
+    raise ConfigError(f"{text}; see {command} --help")
+
+
+def _misspelt(argv: Sequence[str], run: Callable[[Sequence[str]], object]) -> str | None:
+    """The message about options of `argv` that the help does not list, None where it lists all."""
+    page = io.StringIO()
+    with contextlib.redirect_stdout(page), contextlib.suppress(SystemExit):
+        run(["--help"])
+    known = re.findall(r"--[\w.-]+", page.getvalue())
+    typed = [token.split("=")[0] for token in argv if token.startswith("--") and token != "--"]
+    wrong = [option for option in typed if option.replace("_", "-") not in known]
+    return _unknown(wrong, known) if wrong else None
+
+
+def one_line(framed: str) -> str:
+    """What a framed error of tyro says, as one line with the nearest valid choice."""
+    sections = _sections(framed)
+    text = " ".join(line.strip() for line in sections[0])
+    for section in sections:
+        if section and (found := re.match(r"Unrecognized options:(.*)", section[0].strip())):
+            tokens = [*found[1].split(","), *section[1:]]
+            return _unknown_options([token.strip() for token in tokens if token.strip()], sections)
+    if found := re.match(r"invalid choice '(.*?)' for argument '(.*?)'\. Expected one of \((.*)\)", text):
+        value, option, choices = found[1], found[2], re.findall(r"'([^']*)'", found[3])
+        close = nearest(value, choices)
+        hint = f"did you mean {close!r}? " if close else ""
+        return f"{option} {value!r} is unknown: {hint}known: {', '.join(choices)}"
+    if found := re.match(r"Error parsing (\S+): invalid literal for int\(\) with base 10: (.*)", text):
+        return f"{found[1]} is {found[2]}: expected a whole number"
+    if found := re.match(r"Error parsing (\S+): could not convert string to float: (.*)", text):
+        return f"{found[1]} is {found[2]}: expected a number"
+    if found := re.match(r"Missing value for argument '(.*?)'", text):
+        return f"{found[1]} lacks its value"
+    if text.startswith("Missing from"):
+        # Names are indented by four, their help by more.
+        names = [line.split()[0] for line in sections[0][1:] if re.match(r" {4}\S", line)]
+        return f"missing: {', '.join(names)}"
+    return text.rstrip(".") or "the arguments do not fit"
+
+
+def _sections(framed: str) -> list[list[str]]:
+    """The lines inside the frame, split at its rules; each keeps its indentation.
+
+    Where stdout is not UTF-8, tyro draws no frame: the title stands on the first line, with a rule under it.
+    """
+    sections: list[list[str]] = [[]]
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", framed).splitlines()
+    start = next((number for number, line in enumerate(plain) if line.startswith("╭")), None)
+    plain = plain[2:] if start is None else plain[start:]  # warnings may stand before the frame
+    for raw in plain:
+        line = re.sub(r"^(│ |  )|\s*│?$", "", raw)
+        if not line.strip() or line[0] in "╭╰":
+            continue
+        if set(line.strip()) <= {"─", "-"}:
+            sections.append([])
+        else:
+            sections[-1].append(line)
+    return sections
+
+
+def _unknown_options(tokens: list[str], sections: list[list[str]]) -> str:
+    options = [token.split("=")[0] for token in tokens if token.startswith("-")]
+    if not options:
+        return f"unexpected argument {tokens[0]!r}"
+    # tyro lists options that are alike, and those that are missing; the rest of the frame names only --help.
+    listed = re.findall(r"--[\w.-]+", " ".join(" ".join(section) for section in sections))
+    return _unknown(options, listed)
+
+
+def _unknown(options: Sequence[str], known: Sequence[str]) -> str:
+    close = nearest(options[0], [name for name in known if name not in (*options, "--help")])
+    hint = f": did you mean {close}?" if close else ""
+    return f"unknown option {', '.join(options)}{hint}"
+
+
+def at_least(option: str, value: float, low: float) -> None:
+    """Refuse a number below `low`.
+
+    Raises:
+        ConfigError: it is below, or not a number.
+    """
+    if not value >= low:
+        raise out_of_range(option, value, f"{low} or more")
+
+
+def check_seed(seed: int) -> None:
+    """Refuse a `--seed` that random streams would take for another one.
+
+    Raises:
+        ConfigError: it is negative, or has more than 63 bits.
+    """
+    at_least("--seed", seed, 0)
+    if seed > LARGEST_INT:
+        raise out_of_range("--seed", seed, f"{LARGEST_INT} or less")

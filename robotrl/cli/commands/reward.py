@@ -1,0 +1,190 @@
+"""`robotrl reward train` and `robotrl reward check`; the other actions are in `robotrl.cli.commands.process_reward`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from robotrl.cli.commands.outputs import fresh_folder
+from robotrl.cli.commands.parsing import check_seed, parse
+from robotrl.errors import unknown
+from robotrl.spec import Split
+
+if TYPE_CHECKING:
+    from robotrl.rewards.calibration import Rates
+
+USAGE = """usage: robotrl reward ACTION [options]
+
+  train       train and calibrate a success classifier, which can stand in for a sim's reward
+  check       its false-positive and false-negative rates on new episodes
+  milestones  find milestones in demonstrations, and label how far each frame has come
+  process     train a process reward on such labels, and judge it on held-out episodes
+  judge       judge a process reward on other datasets
+
+robotrl reward ACTION --help shows the options."""
+
+
+@dataclass(frozen=True)
+class TrainArgs:
+    """Train a success classifier on episodes of a sim's experts, of a policy and of demonstrations."""
+
+    sim: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SIM")]
+    """A name from `robotrl list sims`."""
+    out: Path
+    """The classifier's directory."""
+    episodes: int = 400
+    """Rollouts to record; more allow a lower bound on false positives."""
+    dataset: tuple[Path, ...] = ()
+    """Demonstrations to learn from besides. Those that this sim recorded are run again, to see how they end."""
+    tail: int = 1
+    """Last frames of a successful demonstration of another origin that count as successes."""
+    accept_data: bool = False
+    """What is doubtful about the datasets is known to be right: neither tell nor refuse it."""
+    policy: Annotated[Path | None, tyro.conf.arg(metavar="RUN")] = None
+    """A run or checkpoint that acts in half of the rollouts; the rest is by the sim's experts."""
+    options: tuple[str, ...] = ()
+    """Keyword arguments of the sim's `make`, as "name=value"."""
+    keys: tuple[str, ...] = ()
+    """Observation arrays to look at; default all that a robot can measure."""
+    updates: int = 1000
+    """Gradient steps."""
+    max_false_positive: float = 0.02
+    """Largest share of episodes with a false alarm that the threshold is chosen for."""
+    min_threshold: float = 0.5
+    """The threshold is this at least."""
+    steps: int = 1
+    """How many steps in a row must be above the threshold; 1 where an episode ends at its success."""
+    grace: int = 0
+    """A success said so many steps early counts as seen, and such frames are not learned from."""
+    seed: int = 0
+    """Seeds everything."""
+
+
+@dataclass(frozen=True)
+class CheckArgs:
+    """Error rates of a success classifier on new episodes. Exit code 1 if it raises more false alarms than promised."""
+
+    path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PATH")]
+    """The classifier's directory."""
+    sim: Annotated[str | None, tyro.conf.arg(metavar="SIM")] = None
+    """A name from `robotrl list sims`; default the one that it was trained on."""
+    options: tuple[str, ...] | None = None
+    """Keyword arguments of the sim's `make`, as "name=value"; default those that it was trained with."""
+    episodes: int = 256
+    """Rollouts to record."""
+    policy: Annotated[Path | None, tyro.conf.arg(metavar="RUN")] = None
+    """A run or checkpoint that acts in half of the rollouts: the policy whose reward this is to be."""
+    split: Split = "test"
+    """Of the starts."""
+    seed: int = 1
+    """Seeds the sim and whoever acts."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command."""
+    if not argv or argv[0] in ("-h", "--help"):
+        print(USAGE)
+        return 0
+    from robotrl.cli.commands.process_reward import ACTIONS
+
+    actions = {"train": _train, "check": _check, **ACTIONS}
+    if argv[0] not in actions:
+        raise unknown("action", argv[0], actions)
+    return actions[argv[0]](argv[1:])
+
+
+def _train(argv: Sequence[str]) -> int:
+    args = parse(TrainArgs, "robotrl reward train", argv)
+    check_seed(args.seed)
+    from robotrl.config import sim_options
+    from robotrl.registry import SIMS
+
+    SIMS.check(args.sim)
+    from robotrl.rewards.recording import record_labelled
+    from robotrl.rewards.stored import save_classifier
+    from robotrl.rewards.training import TrainingCfg, train_classifier
+
+    cfg = TrainingCfg(
+        updates=args.updates,
+        max_false_positive=args.max_false_positive,
+        min_threshold=args.min_threshold,
+        steps=args.steps,
+        grace=args.grace,
+        seed=args.seed,
+    )
+    inputs = [*args.dataset, *([args.policy] if args.policy else [])]
+    with fresh_folder("--out", args.out, inputs=inputs):
+        labelled, specs = record_labelled(
+            args.sim,
+            options=sim_options(args.options),
+            episodes=args.episodes,
+            seed=args.seed,
+            policy=args.policy,
+            datasets=args.dataset,
+            tail=args.tail,
+            keys=args.keys or None,
+            accept_data=args.accept_data,
+        )
+        about: dict[str, str | int | float] = {"sim": args.sim, "options": "\n".join(args.options)}
+        trained = train_classifier(labelled, specs, cfg, about)
+        save_classifier(args.out, trained)
+    calibration = trained.calibration
+    print(
+        f"{args.out}: {len(labelled.success):,} observations of {labelled.num_episodes} episodes, of which"
+        f" {int(labelled.success.sum()):,} show a success"
+    )
+    print(
+        f"threshold {calibration.threshold:.4f}, chosen on {calibration.episodes} held-out episodes for false alarms in"
+        f" at most {100 * calibration.bound:g} % of them"
+    )
+    _say(calibration.rates, "held-out episodes that the threshold was not chosen on")
+    return 0
+
+
+def _check(argv: Sequence[str]) -> int:
+    args = parse(CheckArgs, "robotrl reward check", argv)
+    check_seed(args.seed)
+    from robotrl.config import sim_options
+    from robotrl.registry import SIMS
+
+    if args.sim is not None:
+        SIMS.check(args.sim)
+    from robotrl.rewards.recording import record_labelled
+    from robotrl.rewards.stored import load_classifier
+    from robotrl.rewards.training import measured
+
+    trained = load_classifier(args.path)
+    told = tuple(line for line in str(trained.about["options"]).split("\n") if line)
+    labelled, _ = record_labelled(
+        args.sim or str(trained.about["sim"]),
+        options=sim_options(told if args.options is None else args.options),
+        episodes=args.episodes,
+        split=args.split,
+        seed=args.seed,
+        policy=args.policy,
+        keys=tuple(trained.model.observation_spec),
+    )
+    calibration = trained.calibration
+    rates = measured(trained.model, labelled, calibration.threshold, calibration.steps, calibration.grace)
+    _say(rates, f"new episodes of split {args.split}")
+    if rates.false_positive.low > calibration.bound:
+        print(f"more false alarms than the {100 * calibration.bound:g} % that the threshold was chosen for")
+        return 1
+    return 0
+
+
+def _say(rates: Rates, where: str) -> None:
+    wrong, missed = rates.false_positive, rates.false_negative
+    print(
+        f"false positives in {100 * wrong.value:.1f} % (95 % interval {100 * wrong.low:.1f} to {100 * wrong.high:.1f})"
+        f" of {wrong.episodes} {where}, on {100 * rates.frame_false_positive:.3f} % of their frames"
+    )
+    if missed is not None:
+        print(
+            f"missed {100 * missed.value:.1f} % (95 % interval {100 * missed.low:.1f} to {100 * missed.high:.1f})"
+            f" of {missed.episodes} successes"
+        )

@@ -1,0 +1,168 @@
+"""What works on this machine, and what to install for the rest.
+
+Each extra is tried in a process of its own: a broken compiled module can then not take the report down with it.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from robotrl import __version__
+from robotrl.cli.import_probe import Probe, probe_modules
+
+EXTRAS = {
+    "mujoco": ("mujoco", "mujoco.batch"),
+    "train": (
+        "torch",
+        "mujoco",
+        "gymnasium",
+        "safetensors",
+        "onnx",
+        "onnxscript",
+        "pyarrow",
+        "tensorboard",
+        "PIL",
+        "psutil",
+        "numba",
+    ),
+    "cuda": ("numba.cuda", "numba_cuda"),
+    "video": ("av",),
+    "vla": ("torch", "transformers", "peft", "huggingface_hub"),
+    "carla": ("carla",),
+    "sb3": ("stable_baselines3",),
+    "peers": ("stable_baselines3", "rsl_rl", "envpool", "highway_env"),
+}
+"""What must import for an extra to be usable. `mujoco.batch` came with MuJoCo 3.17."""
+CARLA_HERE = sys.version_info < (3, 13) and sys.platform == "linux" and platform.machine() == "x86_64"
+"""Whether CARLA's client library exists for this machine: `pyproject.toml` asks for it nowhere else."""
+MUJOCO_PARTS = ("mujoco", "mujoco-core", "mujoco-studio")
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+@dataclass(frozen=True)
+class Extra:
+    """The state of one extra."""
+
+    name: str
+    usable: bool
+    detail: str
+    """The versions found, or what is wrong."""
+    advice: str
+    """The command that mends it; empty when it is usable."""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What `robotrl doctor` found."""
+
+    robotrl: str
+    python: str
+    executable: str
+    platform: str
+    cores: int
+    """Cores that this process may use."""
+    gpus: tuple[str, ...]
+    versions: dict[str, str]
+    """Of the base install."""
+    torch: dict[str, str | int | bool | None] | None
+    """Version, CUDA version it was built for, whether it sees a GPU, its threads; None where it does not import."""
+    threads: dict[str, str | None]
+    """Environment variables that set thread counts."""
+    compiler: str | None
+    """The C++ compiler that `torch.compile` would use on a CPU."""
+    extras: tuple[Extra, ...]
+    problems: tuple[str, ...]
+    """Faults, one line each with what to do; an extra that is only absent is none."""
+
+
+def diagnose(wanted: Mapping[str, Sequence[str]] = EXTRAS) -> Diagnosis:
+    """Look at this machine; takes a few seconds, because it imports what it reports on.
+
+    Args:
+        wanted: extras to try, each with the modules that must import.
+    """
+    probes = probe_modules(wanted)
+    extras = tuple(_judge(name, probes[name]) for name in wanted)
+    gpus = _gpus()
+    problems = [f"{extra.detail}: {extra.advice}" for extra in extras if _is_broken(probes[extra.name])]
+    torch = next((probe.torch for probe in probes.values() if probe.torch is not None), None)
+    if gpus and torch is not None and not torch["sees_gpu"]:
+        problems.append(f"torch {torch['version']} does not use the GPU that is here: install a CUDA build of torch")
+    return Diagnosis(
+        robotrl=__version__,
+        python=platform.python_version(),
+        executable=sys.executable,
+        platform=platform.platform(),
+        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        gpus=gpus,
+        versions={name: _version(name) or "missing" for name in ("numpy", "onnxruntime", "tyro", "rich")},
+        torch=torch,
+        threads={name: os.environ.get(name) for name in THREAD_VARIABLES},
+        compiler=next((path for name in ("c++", "g++", "clang++") if (path := shutil.which(name))), None),
+        extras=extras,
+        problems=tuple(dict.fromkeys(problems)),
+    )
+
+
+def to_json(found: Diagnosis) -> str:
+    """The diagnosis as JSON."""
+    return json.dumps({"schema_version": 1, **asdict(found)}, indent=1)
+
+
+def _is_broken(probe: Probe) -> bool:
+    return bool(probe.failed) or probe.crash is not None
+
+
+def _judge(name: str, probe: Probe) -> Extra:
+    install = f"pip install 'robotrl[{name}]'"
+    if probe.crash is not None:
+        return Extra(name, False, probe.crash, install)
+    if any(module.split(".")[0] == "mujoco" for module in probe.failed):
+        return Extra(name, False, *_mujoco_fault(probe))
+    if probe.failed:
+        module, reason = next(iter(probe.failed.items()))
+        return Extra(name, False, f"{module} does not import: {reason}", f"{install} --force-reinstall")
+    if probe.absent and name == "carla" and not CARLA_HERE:
+        return Extra(name, False, "exists for x86-64 Linux and Python up to 3.12 only", "")
+    if probe.absent:
+        return Extra(name, False, f"not installed: {', '.join(probe.absent)}", install)
+    return Extra(name, True, ", ".join(f"{module} {version}" for module, version in probe.versions.items()), "")
+
+
+def _mujoco_fault(probe: Probe) -> tuple[str, str]:
+    """What is wrong with an installed MuJoCo that does not import, and how to mend it."""
+    parts = {part: version for part in MUJOCO_PARTS if (version := _version(part))}
+    found = ", ".join(f"{part} {version}" for part, version in parts.items())
+    if "mujoco" not in probe.failed:
+        return f"{found} is too old: mujoco.batch came with 3.17", "pip install --upgrade 'mujoco>=3.17'"
+    if "mujoco-core" in parts:
+        # MuJoCo 4 installed over the undivided MuJoCo 3: removing the old one took files of the new one along.
+        detail = f"a mix of MuJoCo 3 and 4 ({found}) that does not import"
+        return detail, f"pip uninstall -y {' '.join(MUJOCO_PARTS)} && pip install 'robotrl[mujoco]'"
+    return f"{found} does not import: {probe.failed['mujoco']}", "pip install --force-reinstall mujoco"
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _gpus() -> tuple[str, ...]:
+    smi = shutil.which("nvidia-smi")
+    if smi is not None:
+        query = [smi, "--query-gpu=name,memory.total", "--format=csv,noheader"]
+        done = subprocess.run(query, capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            return tuple(line.strip() for line in done.stdout.splitlines() if line.strip())
+    return tuple(f"NVIDIA GPU at {path}" for path in sorted(Path("/dev").glob("nvidia[0-9]*")))

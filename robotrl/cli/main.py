@@ -1,0 +1,190 @@
+"""The command line `robotrl`: finds the command, runs it, and turns what went wrong into one line and an exit code.
+
+Exit codes: 0 done, 1 the command found a fault in what it looked at, 2 the user can mend it, 130 interrupted. An
+exception that is none of those is a defect of robotrl: it shows its traceback, asks for a report, and exits with 70.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import io
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from robotrl import __version__
+from robotrl.errors import RobotrlError, short, unknown
+from robotrl.registry import EXTRA_OF_MODULE
+from robotrl.utils.safe_path import leave_working_directory
+
+
+class Command(NamedTuple):
+    """A row of the table of commands."""
+
+    module: str
+    """Module under `robotrl.cli.commands` whose `main(argv)` runs it."""
+    summary: str
+
+
+COMMANDS = {
+    "quickstart": Command("quickstart", "do it all once: demonstrations, cloning, fine-tuning, export, control"),
+    "demos": Command("demos", "record demonstrations of a sim's scripted expert as a dataset"),
+    "train": Command("train", "train a preset, or resume a run"),
+    "eval": Command("eval", "success of a run, checkpoint or bundle on numbered starts"),
+    "view": Command("view", "look at episodes in the browser, or write them as a page or a moving picture"),
+    "export": Command("export", "turn a run into a bundle that needs no torch, and prove that it acts the same"),
+    "import": Command("import_policy", "read a published vision-language-action policy strictly, and store it"),
+    "inspect": Command("inspect", "describe a bundle, run, checkpoint or dataset, and verify its hashes"),
+    "deploy": Command("deploy", "run a bundle at its fixed rate on a robot"),
+    "reward": Command("reward", "train a success classifier or a process reward, and judge it"),
+    "memory": Command("memory", "how much memory it takes to fine-tune a policy, before it is loaded"),
+    "bench": Command("bench", "run a benchmark"),
+    "list": Command("list", "what there is: sims, presets, robots, benches"),
+    "doctor": Command("doctor", "what works on this machine, and what to install for the rest"),
+}
+
+USER_CAN_MEND = {
+    errno.EACCES,
+    errno.EBUSY,
+    errno.EDQUOT,
+    errno.EEXIST,
+    errno.EFBIG,
+    errno.EIO,
+    errno.EISDIR,
+    errno.ELOOP,
+    errno.EMFILE,
+    errno.ENAMETOOLONG,
+    errno.ENFILE,
+    errno.ENODEV,
+    errno.ENOENT,
+    errno.ENOMEM,
+    errno.ENOSPC,
+    errno.ENOTDIR,
+    errno.ENOTEMPTY,
+    errno.ENXIO,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ESTALE,
+    errno.ETXTBSY,
+    errno.EADDRINUSE,
+    errno.EADDRNOTAVAIL,
+}
+"""Faults of the system, its files and its ports that are no defect of ours."""
+NO_MEMORY = (
+    "can't allocate memory",
+    "out of memory",
+    "Cannot allocate memory",
+    "Unable to allocate",
+    "bad_alloc",
+    "failed to map segment",
+)
+"""What libraries say when they were refused memory, in exceptions of classes of their own."""
+LONGEST = 600
+"""Characters of an error; what was typed or read may be longer than anyone would read."""
+DEFECT = 70
+"""Exit code after a traceback (`EX_SOFTWARE`)."""
+
+
+def usage() -> str:
+    """The text of `robotrl --help`."""
+    width = max(map(len, COMMANDS))
+    rows = "\n".join(f"  {name:<{width}}  {command.summary}" for name, command in COMMANDS.items())
+    return (
+        f"robotrl {__version__}: train, fine-tune and deploy robot policies\n\n"
+        f"usage: robotrl COMMAND [options]\n\n{rows}\n\n"
+        "robotrl COMMAND --help shows the options of a command; robotrl --version prints the version."
+    )
+
+
+def dispatch(argv: Sequence[str]) -> int:
+    """Run the command that `argv` names and return its exit code.
+
+    Raises:
+        ConfigError: there is no such command.
+    """
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        print(usage())
+        return 0
+    if argv[0] in ("-V", "--version"):
+        print(f"robotrl {__version__}")
+        return 0
+    if argv[0] not in COMMANDS:
+        raise unknown("command", argv[0], COMMANDS)
+    module = importlib.import_module(f"robotrl.cli.commands.{COMMANDS[argv[0]].module}")
+    return module.main(list(argv[1:]))
+
+
+_IN_CODE = warnings.formatwarning
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of the console script; returns the exit code."""
+    warnings.formatwarning = _warning
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # names of files and texts of strangers may hold what the terminal cannot show
+            stream.reconfigure(errors="backslashreplace")
+    if argv is None:  # as a command of its own, not called by a program of the user's
+        leave_working_directory()
+    try:
+        return dispatch(sys.argv[1:] if argv is None else argv)
+    except RobotrlError as error:
+        return _fail(str(error))
+    except ModuleNotFoundError as error:
+        extra = EXTRA_OF_MODULE.get((error.name or "").split(".")[0])
+        if extra is None:
+            return _defect()
+        return _fail(f"this needs the module {error.name!r}: pip install 'robotrl[{extra}]'")
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # Whoever read our output has left (`robotrl list | head`). Python would complain once more on exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        if error.errno not in USER_CAN_MEND:
+            return _defect()
+        where = f": {error.filename}" if error.filename else ""
+        return _fail(f"{error.strerror}{where}")
+    except Exception as error:
+        if lacks_memory(error):
+            return _fail(f"not enough memory ({error or 'MemoryError'}): expected fewer envs, rows or layers")
+        return _defect()
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Whether an exception says that memory was refused: Python's, numpy's, and those of C++ by their words."""
+    return isinstance(error, MemoryError) or any(words in str(error) for words in NO_MEMORY)
+
+
+def _defect() -> int:
+    """Show the exception that is being handled, and ask for a report."""
+    traceback.print_exc()
+    print(
+        "this is a defect of robotrl, not of what you typed: please report it with the command and the lines above",
+        file=sys.stderr,
+    )
+    return DEFECT
+
+
+def _warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """What a warning looks like to whoever runs a command; those that are for programmers also say where it was."""
+    if category is UserWarning:
+        return f"warning: {message}\n"
+    return _IN_CODE(message, category, filename, lineno, line)
+
+
+def _fail(text: str) -> int:
+    print("error: " + short(" ".join(text.split()), LONGEST), file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

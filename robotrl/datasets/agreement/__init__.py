@@ -1,0 +1,1 @@
+"""Checks that a dataset agrees with the sim and the policy that it is read for."""

@@ -1,0 +1,244 @@
+"""What a dataset and a sim or policy both state must agree before anything is learned: one place for all readers.
+
+Compared are the rate, shapes, names and their order, units, bounds and words of every observation and of the action,
+the recorded numbers against the bounds, and what the policy can say against what was recorded. Elements in another
+order are put into the sim's; what contradicts is refused; what is only doubtful is told in one warning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from robotrl.datasets.agreement import bounds
+from robotrl.datasets.agreement.doubts import Doubt, settle
+from robotrl.datasets.agreement.names import names_of, order_of
+from robotrl.datasets.agreement.reorder import channels_last, taken
+from robotrl.datasets.columns import as_seen, channels_first, misfit
+from robotrl.datasets.layout import ACTION, observation_key
+from robotrl.datasets.reader import Dataset
+from robotrl.errors import ConfigError
+from robotrl.spec import Spec, is_picture
+from robotrl.spec.checks import misfit as misfit_of_array
+from robotrl.spec.checks import other_word
+from robotrl.transforms import Affine, Transform, TransformGroup
+
+RATE = 1e-6
+"""Rates that differ by less, as a share, are the same."""
+SAME_BOUND = 1e-3
+"""Bounds that differ by less, as a share of the range, are the same."""
+OUTSIDE = 0.02
+"""Share of the recorded actions that a policy may be unable to say."""
+FAR = 10.0
+"""Deviations of what a policy was trained on, beyond which a dataset is not of the robot that it knows."""
+
+
+def agree(
+    dataset: Dataset,
+    observation_spec: Mapping[str, Spec],
+    action_spec: Spec | None,
+    control_dt_s: float | None,
+    *,
+    columns: Mapping[str, str] | None = None,
+    field: str = "columns",
+    beside: Mapping[str, Spec] | None = None,
+    inputs: Sequence[Transform] = (),
+    accept: bool = False,
+) -> Dataset:
+    """The dataset in the terms of a sim or policy, with nothing left that contradicts it.
+
+    Args:
+        dataset: what `read_dataset` returned.
+        observation_spec: what is read of it, by the sim's keys.
+        action_spec: the action; None where none is read.
+        control_dt_s: seconds between two actions; None where the rate does not count.
+        columns: see `as_seen`.
+        field: the setting that `columns` comes from, for errors.
+        beside: arrays that it may have besides, and that then have to agree as well.
+        inputs: how a policy of before normalises what it sees.
+        accept: whether its user said that what is doubtful is right.
+
+    Raises:
+        ConfigError: what the two sides state contradicts; both values are named.
+        DataError: something is doubtful that is refused unless it is accepted.
+    """
+    if control_dt_s is not None:
+        _same_rate(dataset, 1 / control_dt_s)
+    dataset = as_seen(dataset, observation_spec, columns, field, action_spec)
+    wanted = {observation_key(key): spec for key, spec in {**(beside or {}), **observation_spec}.items()}
+    wanted = {name: spec for name, spec in wanted.items() if name in dataset.features}
+    if action_spec is not None:
+        wanted[ACTION] = action_spec
+    doubts = list(dataset.doubts)
+    unchecked: list[str] = []
+    for name, spec in wanted.items():
+        wrong = misfit(dataset.features[name], spec)
+        if wrong:
+            raise ConfigError(f"{name} of dataset {dataset.root} {wrong}, the policy's")
+        if channels_first(dataset.features[name], spec):
+            dataset = channels_last(dataset, name, spec)
+        _same_words(dataset, name, spec)
+        if spec.words:
+            continue
+        dataset, said = _in_order(dataset, name, spec, doubts)
+        unchecked += [said] if said else []
+        _same_units(dataset, name, spec)
+        doubts += _same_bounds(dataset, name, spec)
+        if not is_picture(spec):
+            doubts += _numbers(dataset, name, spec)
+    if unchecked:
+        doubts.append(Doubt(f"names and units are not checked: {'; '.join(unchecked)}", False))
+    doubts += _known(dataset, inputs)
+    settle(dataset.root, doubts, accept)
+    return replace(dataset, doubts=())
+
+
+def check_reach(dataset: Dataset, transforms: TransformGroup, action_spec: Spec, within: float) -> None:
+    """Refuse a policy that cannot say what was recorded.
+
+    Args:
+        dataset: that agrees with the policy's sim, see `agree`.
+        transforms: of the policy.
+        action_spec: the sim's; what was recorded beyond it counts as its bound.
+        within: the largest normalised number that the policy says.
+
+    Raises:
+        ConfigError: more than 2 % of the recorded values of an element lie outside what it can say.
+    """
+    width = len(action_spec.names)
+    low, high = np.full(width, -within), np.full(width, within)
+    for transform in transforms.outputs:
+        a, b = (np.asarray(row, np.float64)[:width] for row in transform.constants)
+        if isinstance(transform, Affine):
+            ends = np.stack([low * a + b, high * a + b])
+            low, high = ends.min(axis=0), ends.max(axis=0)
+        else:
+            low, high = np.clip(low, a, b), np.clip(high, a, b)
+    recorded = dataset.frames(ACTION).reshape(dataset.num_frames, -1)
+    recorded = np.clip(recorded, np.asarray(action_spec.low, np.float32), np.asarray(action_spec.high, np.float32))
+    slack = 1e-3 * np.maximum(high - low, 1e-6)
+    outside = ((recorded < low - slack) | (recorded > high + slack)).sum(axis=0)
+    # a quantile lies between two frames: one more may be outside at either end
+    bad = np.flatnonzero(outside > OUTSIDE * dataset.num_frames + 2)
+    if len(bad):
+        j = int(bad[np.argmax(outside[bad])])
+        raise ConfigError(
+            f"the policy's range of action {action_spec.names[j]!r} is {low[j]:g} to {high[j]:g}"
+            f" ({action_spec.units[j]}): {int(outside[j]):,} of {dataset.num_frames:,} frames of dataset {dataset.root}"
+            f" lie outside, {recorded[:, j].min():g} to {recorded[:, j].max():g}; expected {OUTSIDE:.0%} at most: the"
+            " statistics are of another robot or other units"
+        )
+
+
+def _same_rate(dataset: Dataset, rate_hz: float) -> None:
+    if abs(dataset.fps - rate_hz) > RATE * rate_hz:
+        raise ConfigError(
+            f"dataset {dataset.root} is recorded at {dataset.fps:g} Hz: expected {rate_hz:g} Hz, the sim's"
+        )
+
+
+def _same_words(dataset: Dataset, name: str, spec: Spec) -> None:
+    """Words by number, and the numbers of the frames."""
+    found = dataset.specs.get(name)
+    differs = None if found is None else other_word(found.words, spec.words)
+    if differs is not None:
+        raise ConfigError(
+            f"{name} of dataset {dataset.root} has {differs.before} as word {differs.number}: the policy has"
+            f" {differs.now} there, expected the same words in the same order"
+        )
+    if spec.words:
+        values = dataset.frames(name)
+        wrong = misfit_of_array(name, values.reshape(len(values), *spec.shape), spec, batched=True, by_value=True)
+        if wrong:
+            raise ConfigError(f"dataset {dataset.root}: {wrong}")
+
+
+def _in_order(dataset: Dataset, name: str, spec: Spec, doubts: list[Doubt]) -> tuple[Dataset, str]:
+    """The dataset with the elements of a column in the sim's order, and what of its names says nothing."""
+    found = dataset.specs.get(name)
+    order = order_of(names_of(dataset.features[name]) if found is None else found.names, spec.names, found is not None)
+    if order.wrong and order.sure:
+        raise ConfigError(f"{name} of dataset {dataset.root} {order.wrong}: expected the sim's {', '.join(spec.names)}")
+    if order.wrong:
+        doubts.append(Doubt(f"{name} {order.wrong}", True))
+    if order.unchecked and not is_picture(spec):
+        return dataset, f"{name} {order.unchecked}"
+    if order.taken is None:
+        return dataset, ""
+    if dataset.features[name].is_picture:
+        raise ConfigError(
+            f"{name} of dataset {dataset.root} has channels {', '.join(found.names if found else ())}: expected"
+            f" {', '.join(spec.names)}, the sim's"
+        )
+    return taken(dataset, name, order.taken), ""
+
+
+def _same_units(dataset: Dataset, name: str, spec: Spec) -> None:
+    found = dataset.specs.get(name)
+    if found is None:
+        return
+    for element, theirs, ours in zip(spec.names, found.units, spec.units, strict=True):
+        if theirs != ours and theirs not in bounds.UNSTATED and ours not in bounds.UNSTATED:
+            raise ConfigError(
+                f"{name} of dataset {dataset.root} has {element!r} in {theirs!r}: expected {ours!r}, the sim's"
+            )
+
+
+def _same_bounds(dataset: Dataset, name: str, spec: Spec) -> list[Doubt]:
+    """Bounds that both sides state, and that differ."""
+    found = dataset.specs.get(name)
+    if found is None or found.shape != spec.shape:
+        return []
+    theirs, ours = (np.asarray([of.low, of.high], np.float64) for of in (found, spec))
+    stated = np.isfinite(theirs) & np.isfinite(ours)
+    span = np.where(np.isfinite(ours[1] - ours[0]), ours[1] - ours[0], np.maximum(np.abs(ours).max(axis=0), 1.0))
+    with np.errstate(invalid="ignore"):
+        differ = stated & (np.abs(theirs - ours) > SAME_BOUND * span)
+    if not differ.any():
+        return []
+    j = int(np.argmax(differ.any(axis=0)))
+    text = (
+        f"{name} {spec.names[j]!r} is stated to lie in {found.low[j]:g} to {found.high[j]:g}, by the sim in"
+        f" {spec.low[j]:g} to {spec.high[j]:g} ({spec.units[j]})"
+    )
+    return [Doubt(text, name == ACTION)]
+
+
+def _numbers(dataset: Dataset, name: str, spec: Spec) -> list[Doubt]:
+    """What the recorded numbers say against the bounds and the type of a spec."""
+    values = dataset.frames(name)
+    doubt, wrong = bounds.doubt_of(name, values, spec, name == ACTION)
+    if wrong:
+        raise ConfigError(f"dataset {dataset.root}: {wrong}")
+    out = [] if doubt is None else [doubt]
+    whole = values.dtype.kind in "iu" and np.dtype(spec.dtype).kind == "f"
+    if whole and name == ACTION:
+        text = f"{name} holds whole numbers ({values.dtype}): expected {spec.dtype}; were they cut to whole ones?"
+        out.append(Doubt(text, False))
+    return out
+
+
+def _known(dataset: Dataset, inputs: Sequence[Transform]) -> list[Doubt]:
+    """Observations that are far from all that a policy of before was normalised by."""
+    out: list[Doubt] = []
+    for transform in inputs:
+        name = observation_key(transform.key)
+        if not isinstance(transform, Affine) or name not in dataset.stats or name not in dataset.features:
+            continue
+        scale, offset = (np.asarray(row, np.float64) for row in transform.constants)
+        mean, std = (dataset.stats[name][key].reshape(-1) for key in ("mean", "std"))
+        if len(mean) != len(scale):
+            continue
+        middle, spread = np.abs(mean * scale + offset), std * np.abs(scale)
+        j = int(np.argmax(np.maximum(middle, spread)))
+        if max(middle[j], spread[j]) > FAR:
+            out.append(
+                Doubt(
+                    f"{name}[{j}] has mean {mean[j]:g} and deviation {std[j]:g}, for the policy {middle[j]:.3g} and"
+                    f" {spread[j]:.3g} deviations of what it was normalised by: other units or another robot?",
+                    False,
+                )
+            )
+    return out

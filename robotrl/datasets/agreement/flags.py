@@ -1,0 +1,77 @@
+"""Columns that are flags: whether an episode ended, was cut off, succeeded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from robotrl.datasets.agreement.doubts import Doubt
+from robotrl.datasets.layout import OUTCOME, Feature
+from robotrl.errors import DataError
+
+if TYPE_CHECKING:
+    from robotrl.datasets.reader import Dataset
+
+FLAGS = tuple(name for name, feature in OUTCOME.items() if feature.dtype == "bool")
+ENDS = ("next.done", "next.truncated")
+"""Flags that only an episode's last frame can have."""
+
+
+def flags(dataset: Dataset, column: str) -> np.ndarray:
+    """(F,) bool of a column of flags.
+
+    Raises:
+        ConfigError: there is no such column.
+        DataError: it holds something else than 0 and 1.
+    """
+    values = dataset.frames(column)
+    wrong = _no_flag(values)
+    if wrong is None:
+        return values.reshape(len(values)).astype(np.bool_)
+    raise DataError(f"dataset {dataset.root}: {column} {_told(values, wrong, dataset.offsets)}")
+
+
+def odd_flags(
+    features: Mapping[str, Feature], frames: Mapping[str, np.ndarray], offsets: np.ndarray
+) -> tuple[Doubt, ...]:
+    """Flags that are none, and ends within an episode.
+
+    Args:
+        features: all columns.
+        frames: those that hold numbers, by name.
+        offsets: (E + 1,) first frame of each episode, and the number of frames.
+    """
+    out: list[Doubt] = []
+    last = np.zeros(int(offsets[-1]), np.bool_)
+    last[offsets[1:] - 1] = True
+    for name in FLAGS:
+        if name not in features or name not in frames:
+            continue
+        values = frames[name]
+        wrong = _no_flag(values)
+        if wrong is not None:
+            out.append(Doubt(f"{name} {_told(values, wrong, offsets)}", False))
+        elif name in ENDS and (early := values.astype(np.bool_) & ~last).any():
+            row = int(np.argmax(early))
+            text = f"{name} is set {_where(row, offsets)}, before the episode's end ({int(early.sum())} frames in all)"
+            out.append(Doubt(text, False))
+    return tuple(out)
+
+
+def _no_flag(values: np.ndarray) -> int | None:
+    """The first frame whose value is no flag; None where all are."""
+    if values.dtype == np.bool_ and values.ndim == 1:
+        return None
+    wrong = ((values != 0) & (values != 1)).reshape(len(values), -1)
+    return int(np.argmax(wrong.any(axis=1))) if wrong.any() or wrong.shape[1] != 1 else None
+
+
+def _told(values: np.ndarray, row: int, offsets: np.ndarray) -> str:
+    return f"is {np.asarray(values[row]).tolist()} {_where(row, offsets)}: expected a flag, 0 or 1"
+
+
+def _where(row: int, offsets: np.ndarray) -> str:
+    episode = int(np.searchsorted(offsets, row, side="right")) - 1
+    return f"in episode {episode}, frame {row - int(offsets[episode])}"

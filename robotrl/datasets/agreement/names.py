@@ -1,0 +1,105 @@
+"""Names of the elements of an array, as two sides state them: the same, in another order, or others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from robotrl.datasets.layout import PICTURE_AXES, Feature
+from robotrl.errors import nearest
+
+NAMED = 4
+"""Names that a message lists before it counts."""
+AXES = (frozenset(PICTURE_AXES), frozenset(("height", "width", "channel")), frozenset("hwc"))
+"""Names that are of a picture's axes, not of elements."""
+
+
+class Order(NamedTuple):
+    """How names of one side go with those of the other."""
+
+    taken: tuple[int, ...] | None
+    """The elements to take, in the other side's order; None where nothing is to be moved."""
+    unchecked: str = ""
+    """Why the names say nothing, "" where they do."""
+    wrong: str = ""
+    """What about them does not go together, "" where all does."""
+    sure: bool = True
+    """Of what is wrong: whether it cannot be right."""
+
+
+def names_of(feature: Feature) -> tuple[str, ...] | None:
+    """Names of the elements of a column, a list or one inside an object; None where its writer gave none.
+
+    LeRobot's recorders write {"motors": [...]} or {"axes": [...]}, others {"x": 0, "y": 1}.
+    """
+    given: Any = feature.names
+    if isinstance(given, dict):
+        if len(given) == 1 and isinstance(next(iter(given.values())), list | tuple):
+            given = next(iter(given.values()))
+        elif sorted(map(str, given.values())) == sorted(map(str, range(len(given)))):
+            given = sorted(given, key=lambda name: int(feature.names[name]))
+    if not isinstance(given, list | tuple) or len(given) != feature.shape[-1]:
+        return None
+    names = tuple(str(name) for name in given)
+    picture = frozenset(name.lower() for name in names) in AXES
+    return None if picture or len(set(names)) != len(names) else names
+
+
+def order_of(theirs: Sequence[str] | None, ours: Sequence[str], stated: bool) -> Order:
+    """Compare a dataset's names with a sim's.
+
+    Args:
+        theirs: the dataset's; None where it has none.
+        ours: the sim's or policy's, as many.
+        stated: whether the dataset is one of ours, whose names are those of a sim; other writers' may be any.
+    """
+    if theirs is None:
+        return Order(None, "has no names")
+    if tuple(theirs) == tuple(ours):
+        return Order(None)
+    mine, other = ([plain(name) for name in names] for names in (ours, theirs))
+    if len(set(mine)) != len(mine) or len(set(other)) != len(other):
+        mine, other = list(ours), list(theirs)
+    if sorted(mine) == sorted(other):
+        taken = tuple(other.index(name) for name in mine)
+        return Order(None if taken == tuple(range(len(taken))) else taken)
+    if numbered(theirs) or numbered(ours):
+        return Order(None, f"has {_some(theirs)} for {_some(ours)}")
+    moved = [name for i, name in enumerate(other) if name in mine and mine[i] != name]
+    if stated:
+        return Order(None, wrong=difference(theirs, ours))
+    if moved:
+        at = other.index(moved[0])
+        text = f"has {theirs[at]!r} as element {at}, the sim {ours[mine.index(moved[0])]!r} as {mine.index(moved[0])}"
+        return Order(None, wrong=f"{text}; {difference(theirs, ours)}", sure=False)
+    return Order(None, f"has {_some(theirs)} for {_some(ours)}")
+
+
+def difference(theirs: Sequence[str], ours: Sequence[str]) -> str:
+    """Names that are missing and those that are too many, for an error."""
+    missing = [name for name in ours if name not in theirs]
+    extra = [name for name in theirs if name not in ours]
+    parts: list[str] = []
+    if missing:
+        close = nearest(missing[0], extra)
+        parts.append(f"lacks {_some(missing)}" + (f" (nearest: {close!r})" if close else ""))
+    if extra:
+        parts.append(f"has {_some(extra)}, which the sim does not have")
+    return " and ".join(parts)
+
+
+def numbered(names: Sequence[str]) -> bool:
+    """Whether names say nothing but numbers: action_0, action_1, ... or 0, 1, ..."""
+    stems = {re.sub(r"[_.\- ]?\d+$", "", name) for name in names}
+    return all(re.search(r"\d+$", name) for name in names) and len(stems) == 1
+
+
+def plain(name: str) -> str:
+    """A name without what writers differ in: capitals, dots, dashes and spaces."""
+    return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(repr(name) for name in names[:NAMED]) + more

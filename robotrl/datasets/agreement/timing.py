@@ -1,0 +1,136 @@
+"""The two places where a dataset tells time: the rate of `meta/info.json`, and the time of each frame."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from robotrl.datasets.agreement.doubts import Doubt
+
+TOLERANCE_S = 1e-4
+"""A frame is at `frame_index / fps` within this, as LeRobot asks."""
+ROUNDING = 2.0**-22
+"""Of a time in float32, as a share of it."""
+CLOCK_S = 1e8
+"""Seconds since 1970, or milliseconds or nanoseconds, are above this; no episode lasts so long."""
+OTHER_RATE = 0.01
+"""A rate that differs by more than this share is another one."""
+ALIKE = 0.1
+"""Two measures of a rate that differ by less, as a share, are the same."""
+GAP = 1.5
+"""Periods between two frames that are more than one."""
+PAUSE_S = 1.0
+"""A gap of this length is a pause."""
+
+
+class Times(NamedTuple):
+    """What the time column says."""
+
+    wrong: str
+    """What cannot be right, "" where nothing is."""
+    doubts: tuple[Doubt, ...]
+
+
+def check_times(times: np.ndarray, offsets: np.ndarray, fps: float) -> Times:
+    """Hold the time of each frame against the rate.
+
+    Args:
+        times: (F,) the column `timestamp`, in seconds since the episode's start.
+        offsets: (E + 1,) first frame of each episode, and the number of frames.
+        fps: rate in Hz of `meta/info.json`.
+    """
+    lengths = np.diff(offsets)
+    t = times.astype(np.float64)
+    frame = np.arange(len(t)) - np.repeat(offsets[:-1], lengths)
+    tolerance = TOLERANCE_S + ROUNDING * np.abs(t)
+    if (np.abs(t - frame / fps) <= tolerance).all():
+        return Times("", ())
+    episode = np.repeat(np.arange(len(lengths)), lengths)
+
+    def at(row: int) -> str:
+        return f"of episode {episode[row]}, frame {frame[row]} is {times[row]!s} s"
+
+    latest = int(np.argmax(np.abs(t)))
+    if abs(t[latest]) > CLOCK_S:
+        wanted = f"expected seconds since the episode's start, {frame[latest] / fps:g} s"
+        text = f"timestamp {at(latest)}, a clock's time: {wanted}"
+        return Times("", (Doubt(text, True),))
+    inside = frame[1:] > 0
+    step = np.where(inside, np.diff(t), 1 / fps)
+    slack = 2 * tolerance[1:]
+    back = step < -slack
+    moved = step[inside]
+    if len(moved) and not (np.abs(moved) > slack[inside]).any():
+        return Times(f"timestamp stands still at {times[0]!s} s: expected {1 / fps:g} s from frame to frame", ())
+    if back.any():
+        row = int(np.argmax(back)) + 1
+        text = f"timestamp steps back: it {at(row)}, after {times[row - 1]!s} s ({int(back.sum())} times in all)"
+        return Times(text, ())
+    factor = _factor(t, offsets, moved, fps)
+    if factor != 1:
+        row = int(np.argmax(frame > 0))
+        units = " (milliseconds?)" if abs(factor / 1000 - 1) < OTHER_RATE else ""
+        text = (
+            f"timestamp {at(row)}, {factor:.4g} times what {fps:g} Hz give: frames are at {fps / factor:.4g} Hz{units},"
+            f" meta/info.json says {fps:g} Hz"
+        )
+        return Times(text, ())
+    return Times("", tuple(_small(times, t, frame, step, tolerance, at, fps)))
+
+
+def _factor(t: np.ndarray, offsets: np.ndarray, moved: np.ndarray, fps: float) -> float:
+    """How many times slower than the rate frames follow each other; 1 where they do not do so throughout.
+
+    An episode's whole length and a single step say it alike: a pause makes the one longer, shaking changes the other.
+    """
+    long = np.diff(offsets) > 1
+    if not long.any():
+        return 1.0
+    last, first = offsets[1:][long] - 1, offsets[:-1][long]
+    whole = float(np.median((t[last] - t[first]) * fps / (last - first)))
+    step = float(np.median(moved)) * fps
+    shaking = float(np.median(np.abs(moved * fps - step)))
+    least = min(abs(whole - 1), abs(step - 1))
+    throughout = step > 0 and abs(whole / step - 1) < ALIKE and least > max(OTHER_RATE, 4 * shaking)
+    return whole if throughout else 1.0
+
+
+def _small(
+    times: np.ndarray,
+    t: np.ndarray,
+    frame: np.ndarray,
+    step: np.ndarray,
+    tolerance: np.ndarray,
+    at: Callable[[int], str],
+    fps: float,
+) -> list[Doubt]:
+    """Gaps and pauses, starts that are not 0, and what else is off."""
+    out: list[Doubt] = []
+    gaps = step * fps > GAP
+    if gaps.any():
+        row = int(np.argmax(step)) + 1
+        what = "a pause" if step[row - 1] >= PAUSE_S else f"{round(step[row - 1] * fps) - 1 or 1} missing frames"
+        text = (
+            f"timestamp {at(row)}, after {times[row - 1]!s} s: {what} where {1 / fps:g} s were expected"
+            f" ({int(gaps.sum())} gaps in all)"
+        )
+        out.append(Doubt(text, True))
+    first = frame == 0
+    late = first & (np.abs(t) > tolerance)
+    if late.any():
+        text = f"timestamp {at(int(np.argmax(late)))}: expected 0 s at an episode's start ({int(late.sum())} episodes)"
+        out.append(Doubt(text, False))
+    start = t[np.maximum.accumulate(np.where(first, np.arange(len(t)), 0))]
+    # what a gap left behind it is told already
+    left = np.cumsum(np.concatenate([[0.0], np.where(gaps, step - 1 / fps, 0.0)]))
+    left -= left[np.maximum.accumulate(np.where(first, np.arange(len(t)), 0))]
+    off = np.abs(t - start - left - frame / fps)
+    uneven = off > 2 * tolerance
+    if uneven.any():
+        row = int(np.argmax(off))
+        text = f"timestamp {at(row)}: expected {start[row] + left[row] + frame[row] / fps:.10g} s at {fps:g} Hz"
+        # off by a frame and more: parts of it are at another rate
+        out.append(Doubt(f"{text} (uneven in {int(uneven.sum())} frames)", bool(off[row] * fps > 1)))
+    return out

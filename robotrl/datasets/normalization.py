@@ -1,0 +1,72 @@
+"""How a policy that is new to a dataset normalises: by the dataset's statistics, kept with the policy ever after."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, get_args
+
+import numpy as np
+
+from robotrl.datasets.layout import ACTION, observation_key
+from robotrl.datasets.reader import Dataset
+from robotrl.errors import ConfigError, unknown
+from robotrl.spec import Spec, measured
+from robotrl.transforms import Affine, Clip, Transform, TransformGroup, bounds_to_unit, inverse, normalize
+
+ActionRange = Literal["bounds", "quantiles"]
+ACTION_RANGES: tuple[ActionRange, ...] = get_args(ActionRange)
+FLOOR = 1e-3
+"""A deviation below this is none, and so is a range of quantiles below this part of the bounds."""
+
+
+def transforms_for(
+    dataset: Dataset, specs: Mapping[str, Spec], action_spec: Spec, actions: ActionRange = "bounds"
+) -> TransformGroup:
+    """Normalisation from a dataset's statistics. Pictures and words are left to the policy.
+
+    Args:
+        dataset: whose.
+        specs: of an observation; what is measured gets mean 0 and deviation 1.
+        action_spec: of an action.
+        actions: what [-1, 1] of the policy is: all that the robot can do, or from the 1 % to the 99 % quantile of what
+            it did in the dataset (OpenVLA), by which bins and noise are finer where a robot uses little of its range.
+
+    Raises:
+        ConfigError: an unknown range of actions.
+    """
+    stats = {key: dataset.stats[observation_key(key)] for key in measured(specs)}
+    inputs = tuple(normalize(key, of["mean"].tolist(), of["std"].tolist(), FLOOR) for key, of in stats.items())
+    return TransformGroup(inputs, actions_for(dataset, action_spec, actions))
+
+
+def check_new(field: str, actions: ActionRange) -> None:
+    """Refuse a range of actions for a policy that was trained before, which keeps its own.
+
+    Raises:
+        ConfigError: it is not the default.
+    """
+    if actions != "bounds":
+        raise ConfigError(f"{field} is {actions!r} beside --init-from: expected bounds; a stored policy keeps its own")
+
+
+def actions_for(dataset: Dataset, action_spec: Spec, actions: ActionRange) -> tuple[Transform, ...]:
+    """The way from a policy's [-1, 1] to the robot's actions; see `transforms_for`."""
+    if actions not in ACTION_RANGES:
+        raise unknown("algo.action_range", str(actions), ACTION_RANGES)
+    if actions == "bounds":
+        return within_bounds(action_spec)
+    stats = dataset.stats[ACTION]
+    low, high = (np.asarray(stats[name], np.float64).reshape(-1) for name in ("q01", "q99"))
+    least, most = (np.asarray(bound, np.float64) for bound in (action_spec.low, action_spec.high))
+    # what the robot never moved keeps its bounds
+    still = high - low < FLOOR * (most - least)
+    unit: Affine = bounds_to_unit(ACTION, np.where(still, least, low).tolist(), np.where(still, most, high).tolist())
+    return inverse(unit), Clip(ACTION, action_spec.low, action_spec.high)
+
+
+def within_bounds(action_spec: Spec) -> tuple[Transform, ...]:
+    """The way from a policy's [-1, 1] to all that the robot can do; none for choices, which are actions as they are."""
+    if action_spec.choices is not None:
+        return ()
+    unit = bounds_to_unit(ACTION, action_spec.low, action_spec.high)
+    return inverse(unit), Clip(ACTION, action_spec.low, action_spec.high)

@@ -1,0 +1,1 @@
+"""The update engine: optimizers, compiled updates, mixed precision, several processes."""

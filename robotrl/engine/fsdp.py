@@ -1,0 +1,259 @@
+"""The update engine for weights that are too large to learn in one process: each has a part of them (FSDP2).
+
+Parameters, gradients and Adam's moments are spread over the processes of a `World`; a block's parameters come together
+while the block is computed (Zhao et al. 2023, 2304.11277, in torch's `fully_shard`). The arithmetic of an update is the
+one of `robotrl.engine.update`, on the part that a process has. The networks of the loss that was given stay whole: they
+act, are evaluated and saved, and get the new weights after each run of updates. So a process holds the weights once,
+but no gradient and no moment of more than its part.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from robotrl.engine.base import EngineMode, Updates, check_rows, check_updates, members_of, minibatches, torch_threads
+from robotrl.engine.distributed import World, mesh
+from robotrl.engine.flat_params import Views, in_turn
+from robotrl.engine.update import Context, Group, LossModule, Measured, Names, State, Update
+from robotrl.errors import CapabilityError, ConfigError
+
+
+class ShardedEngine:
+    """Trains the parameters of a loss module with Adam, each process a part of them; the interface is `Engine`'s.
+
+    Args:
+        loss: the loss module; its networks get the new weights at the end of each run.
+        groups: every parameter of the loss that requires a gradient belongs to exactly one; none has an average, and
+            none is moved by Muon.
+        minibatch: M, rows of a minibatch of this process.
+        carry: (C,) what the first minibatch is handed.
+        mode: must be "eager": what comes together and parts again cannot be one compiled function.
+        betas: decay of Adam's moments.
+        eps: Adam's epsilon.
+        updates_per_call: of no account here.
+        microbatch: m, rows whose gradient is taken at once, a divisor of M.
+        threads: of torch, while it updates; None for as many as there are.
+        world: the processes; two or more.
+
+    Raises:
+        ConfigError: a setting out of range, an average, Muon, a compiled engine, or a parameter in no group or in two.
+        CapabilityError: there is one process.
+    """
+
+    sharded = True
+    compile_s = 0.0
+    """Nothing is compiled."""
+
+    def __init__(
+        self,
+        loss: LossModule,
+        groups: Sequence[Group],
+        *,
+        minibatch: int,
+        carry: Tensor,
+        mode: EngineMode = "eager",
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-5,
+        updates_per_call: int = 1,
+        updates: int | None = None,
+        microbatch: int | None = None,
+        threads: int | None = None,
+        world: World,
+    ) -> None:
+        del updates_per_call, updates
+        if world.size < 2:
+            raise CapabilityError("shard is True and there is one process: expected two or more, started by torchrun")
+        if mode == "compiled":
+            raise ConfigError("algo.engine is 'compiled' and shard is True: expected \"eager\"")
+        if any(group.average is not None for group in groups):
+            raise ConfigError("algo.ema is above 0 and shard is True: expected 0, averages are kept of whole weights")
+        if any(group.muon for group in groups):
+            raise ConfigError("algo.muon is above 0 and shard is True: expected 0, Muon needs a matrix as a whole")
+        check_rows(minibatch, microbatch)
+        self.minibatch = minibatch
+        self._microbatch, self._threads, self._world = microbatch or minibatch, threads, world
+        members = members_of(loss, groups)
+        self._whole = [p for pairs in members for _, p in pairs]
+        self.device = self._whole[0].device
+        for parameter in self._whole:
+            world.copy_first_(parameter.data)
+        # a copy learns, the networks that were given act
+        self._loss = copy.deepcopy(loss)
+        spread(self._loss, self.device, world)
+        self._constants = list(zip(self._loss.buffers(), loss.buffers(), strict=True))
+        """Those of the copy, e.g. of a normalisation that goes on being measured, and those that they follow."""
+        self._parts: list[Any] = [p for pairs in members_of(self._loss, groups) for _, p in pairs]
+        sizes = [sum(self._local(p).numel() for p in self._parts[a:b]) for a, b in in_turn(map(len, members))]
+        self._update = Update(
+            self._loss,
+            groups,
+            Views([], []),
+            Views([], []),
+            in_turn(sizes),
+            betas,
+            eps,
+            across=self._across,
+        )
+        flat = torch.cat([self._local(p).detach().flatten() for p in self._parts])
+        self.carry = carry.detach().clone().to(self.device)
+        """(C,) what the next minibatch is handed; a learner may write into it between calls of `run`."""
+        self._now = State(
+            flat,
+            torch.zeros_like(flat),
+            torch.zeros_like(flat),
+            flat.new_zeros(len(groups)),
+            flat.new_ones(2, len(groups)),
+            flat[:0].clone(),
+            self.carry,
+        )
+
+    def run(self, data: Mapping[str, Tensor], order: Tensor, capacity: int, what: str, phase: str = "") -> Updates:
+        """Update once for each minibatch; see `Engine.run`. All processes call it with as many minibatches.
+
+        Raises:
+            NumericsError: a loss or gradient is not finite; that update was left out, those before it were made.
+        """
+        del capacity
+        stats: list[dict[str, Tensor]] = []
+        for own, given in self._constants:
+            own.copy_(given)
+        with torch_threads(self._threads):
+            for rows in minibatches(order, self.minibatch):
+                found = self._measure(data, rows, phase)
+                info = self._update.step_(self._now, self._now.flat.new_ones(()), found)
+                self._take(self._now.flat)
+                stats.append(info)
+        table = {name: torch.stack([info[name] for info in stats]) for name in stats[0]}
+        self._publish()
+        check_updates(table, what)
+        return Updates(table)
+
+    def state(self) -> dict[str, Any]:
+        """What an exact resume needs besides the networks' own parameters, whole; all processes call it together."""
+        flat = {name: self._gathered(getattr(self._now, name)) for name in ("first", "second")}
+        rest = {name: getattr(self._now, name) for name in ("steps", "powers", "average", "carry")}
+        return {**flat, **rest}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state` gave, which is that of `Engine` too; the weights are those of the networks."""
+        for name in ("first", "second"):
+            getattr(self._now, name).copy_(self._divided(state[name]))
+        for name in ("steps", "powers", "average", "carry"):
+            getattr(self._now, name).copy_(state[name])
+        whole = torch.cat([p.detach().flatten() for p in self._whole])
+        self._now.flat.copy_(self._divided(whole))
+        self._take(self._now.flat)
+
+    def averages(self, prefix: str) -> dict[str, Tensor]:
+        """None, see `groups`."""
+        del prefix
+        return {}
+
+    def write_average(self, prefix: str, module: nn.Module) -> None:
+        """There is none to write, see `groups`."""
+
+    def _measure(self, data: Mapping[str, Tensor], rows: Tensor, phase: str) -> Measured:
+        """The loss on a minibatch in all processes, and this process's part of the mean gradient."""
+        names, table = Names(), list[Tensor]()
+        parts = rows.split(self._microbatch)
+        self._loss.zero_grad(set_to_none=True)
+        for part in parts:
+            batch = {name: x[part.to(x.device)].to(self.device) for name, x in data.items()}
+            with torch.enable_grad():
+                out = self._loss(batch, Context(self.carry, {}, phase))
+                (out.loss / len(parts)).backward()
+            info = {"loss": out.loss.detach()} | {name: value.detach() for name, value in out.info.items()}
+            nothing = self._now.flat[:0]
+            table.append(names.pack(Measured(nothing, info, out.lr, out.carry.detach())))
+        everywhere = self._world.stacked(torch.stack(table)).flatten(0, 1)
+        gradient = torch.cat([self._gradient(p).flatten() for p in self._parts])
+        return names.unpack(gradient, everywhere, self._loss.largest)
+
+    def _gradient(self, parameter: Any) -> Tensor:
+        if parameter.grad is None:
+            return torch.zeros_like(self._local(parameter))
+        return self._local(parameter.grad)
+
+    def _take(self, flat: Tensor) -> None:
+        """Put the numbers of a vector into this process's parts of the parameters."""
+        with torch.no_grad():
+            for parameter, values in zip(self._parts, self._pieces(flat), strict=True):
+                self._local(parameter).copy_(values)
+
+    def _publish(self) -> None:
+        """Give the networks that act the weights that were learned."""
+        with torch.no_grad():
+            for whole, part in zip(self._whole, self._parts, strict=True):
+                whole.copy_(part.full_tensor())
+
+    def _gathered(self, flat: Tensor) -> Tensor:
+        """(P,) of all processes' parts, in the order of the whole parameters."""
+        from torch.distributed.tensor import DTensor
+
+        whole: list[Tensor] = []
+        for parameter, values in zip(self._parts, self._pieces(flat), strict=True):
+            spread_out = DTensor.from_local(
+                values, parameter.device_mesh, parameter.placements, shape=parameter.shape, stride=parameter.stride()
+            )
+            whole.append(spread_out.full_tensor().flatten())
+        return torch.cat(whole)
+
+    def _divided(self, flat: Tensor) -> Tensor:
+        """This process's part of a vector (P,) in the order of the whole parameters."""
+        from torch.distributed.tensor import distribute_tensor
+
+        whole = flat.to(self.device).split([p.numel() for p in self._whole])
+        parts = [
+            distribute_tensor(values.view(p.shape), p.device_mesh, p.placements).to_local().flatten()
+            for values, p in zip(whole, self._parts, strict=True)
+        ]
+        return torch.cat(parts)
+
+    def _pieces(self, flat: Tensor) -> list[Tensor]:
+        """This process's parts of the parameters in a vector, as views of it."""
+        locals_ = [self._local(p) for p in self._parts]
+        pieces = flat.split([x.numel() for x in locals_])
+        return [piece.view(x.shape) for piece, x in zip(pieces, locals_, strict=True)]
+
+    @staticmethod
+    def _local(parameter: Any) -> Tensor:
+        return parameter.to_local()
+
+    def _across(self, number: Tensor) -> Tensor:
+        """The sum of a number over all processes."""
+        return self._world.stacked(number).sum(0)
+
+
+def spread(loss: nn.Module, device: torch.device, world: World) -> None:
+    """Spread a module's parameters over the processes, in place: each of its `units` for itself, and the rest."""
+    from torch.distributed.fsdp import fully_shard
+
+    row = mesh(device, world)
+    for unit in units(loss):
+        fully_shard(unit, mesh=row)
+    fully_shard(loss, mesh=row)
+
+
+def units(network: nn.Module) -> list[nn.Module]:
+    """Blocks of a network's stacks whose parameters come together while the block is computed.
+
+    A stack whose blocks are computed from outside, as the network around it then says, goes with the rest.
+    """
+    outside = {
+        module
+        for part in network.modules()
+        if getattr(part, "computed_from_outside", False)
+        for module in part.modules()
+    }
+    stacks = [module for module in network.modules() if isinstance(module, nn.ModuleList)]
+    return [
+        block
+        for stack in stacks
+        for block in stack
+        if block not in outside and any(p.requires_grad for p in block.parameters())
+    ]

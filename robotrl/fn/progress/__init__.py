@@ -1,0 +1,1 @@
+"""Task progress: milestones, SRPO's progress reward, reward shaping, metrics."""

@@ -1,0 +1,1 @@
+"""Texts and tokens as numbers."""

@@ -1,0 +1,241 @@
+"""Directories of vision-language models of `transformers`, which are to learn to say actions.
+
+Such a model is no policy yet: its pictures, words and weights are read as strictly as a policy's, but what it says of
+actions means nothing before it has been cloned. `transformers` itself loads the weights, under the names that they were
+published with; a weight that is missing, left over or of another shape is refused. What a model computes through
+`robotrl.policies.vla.networks.families` is held against what it computes by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from robotrl.datasets.agreement.agree import agree
+from robotrl.datasets.normalization import transforms_for, within_bounds
+from robotrl.datasets.reader import Dataset
+from robotrl.errors import ConfigError, DataError, RobotrlError
+from robotrl.importers.files import read_json, read_tokenizer_file
+from robotrl.importers.shards import INDEX, SINGLE
+from robotrl.importers.vlm.fields import read_pixels
+from robotrl.importers.vlm.prompt import check_prompt
+from robotrl.importers.vlm.weights import check_files, read_model, ties
+from robotrl.policies.vla.networks.autoregressive import Decoding
+from robotrl.policies.vla.networks.vlm import VlmCfg, check_eyes, family_of, image_of, read_config
+from robotrl.policies.vla.pretrained_vlm import VlmPolicy, VlmPolicyCfg
+from robotrl.policies.vla.roles import roles
+from robotrl.run.policy_checkpoint import probe_observations
+from robotrl.spec import Spec, measured
+from robotrl.transforms import TransformGroup
+
+SEED = 0
+"""Of what is new: queries, and the projector of a measured state."""
+TOLERANCE = 1e-3
+"""Of the largest logit; an architecture that is used otherwise than it works is off by far more."""
+
+
+def load_vlm(
+    path: str | Path,
+    observation_spec: Mapping[str, Spec],
+    action_spec: Spec,
+    *,
+    decoding: Decoding = "autoregressive",
+    horizon: int = 1,
+    state: int = 0,
+    camera: str = "",
+    template: str = "",
+    stats: Dataset | None = None,
+    bins: int = 256,
+) -> VlmPolicy:
+    """A policy to be cloned into, on the observations and actions of a sim.
+
+    Args:
+        path: a directory with `config.json`, safetensors, `tokenizer.json`, and how pictures are normalised.
+        observation_spec: of the sim; a square picture, an instruction.
+        action_spec: of the sim.
+        decoding: one token after the other, or "parallel": all of a chunk from learned queries.
+        horizon: actions in a chunk.
+        state: width of the measured state that the model is to see, 0 for none.
+        camera: key of the picture; may be left out where there is one.
+        template: the prompt around {picture} and {task}; the family's if left out.
+        stats: whose statistics normalise; needed with a state. Actions go by its quantiles, without by their bounds.
+        bins: of each element of an action.
+
+    Raises:
+        DataError: what the directory holds does not fit together, or is used otherwise by its own code.
+        ConfigError: it does not fit the sim or the settings.
+        CapabilityError: the sim has no picture or no instruction.
+    """
+    path = Path(path)
+    config = read_json(path, "config.json")
+    check_files(path)
+    made = _config(path, config)
+    tokenizer, end = _tokenizer(path, made)
+    pixels = read_pixels(path)
+    seen = roles(dict(observation_spec), (camera,) if camera else ())
+    with _used(path, "made"):
+        image = _image(made, observation_spec[seen.pictures[0]].shape[0])
+    sizes = VlmCfg(
+        config=config,
+        image=image,
+        mean=pixels.mean,
+        std=pixels.std,
+        end=end,
+        stop=_stop(path, made),
+        bins=bins,
+        decoding=decoding,
+        state=state,
+        queries=horizon * action_spec.shape[0] if decoding == "parallel" else 0,
+    )
+    group = _transforms(observation_spec, action_spec, state, stats)
+    cfg = VlmPolicyCfg(sizes, tokenizer, horizon, camera, template)
+    with torch.random.fork_rng(devices=[]), _used(path, "made"):
+        torch.manual_seed(SEED)
+        policy = VlmPolicy(dict(observation_spec), action_spec, group, cfg)
+    check_prompt(policy, made.model_type, int(made.image_token_id), path)
+    net: Any = policy.net
+    # what was drawn is gone before what is read, as large, is there
+    tied = ties(net.vlm)
+    net.vlm = nn.Identity()
+    net.vlm = read_model(path, tied)
+    policy.eval()
+    with _used(path, "asked"):
+        check_own(policy, str(path))
+    return policy
+
+
+def _config(path: Path, config: Mapping[str, Any]) -> Any:
+    """What `transformers` makes of `config.json`.
+
+    Raises:
+        DataError: an unknown family, fields that it does not take, or weights in files of other names.
+    """
+    if "transformers_weights" in config:
+        raise DataError(
+            f"{path}/config.json: transformers_weights is {config['transformers_weights']!r}: expected weights in"
+            f" {SINGLE} or by {INDEX}"
+        )
+    try:
+        made = read_config(config)
+        check_eyes(made)
+    except ConfigError as error:
+        raise DataError(f"{path}/config.json: {error}") from error
+    return made
+
+
+@contextmanager
+def _used(path: Path, how: str) -> Generator[None]:
+    """Errors of `transformers` over what a config says become one of ours.
+
+    Raises:
+        DataError: in their place.
+    """
+    try:
+        yield
+    except RobotrlError:
+        raise
+    # sizes that do not fit each other are found by whatever stumbles over them, torch included
+    except Exception as error:
+        said = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        raise DataError(
+            f"{path}/config.json: the model that it describes cannot be {how}: expected sizes that fit each other"
+            f" ({said})"
+        ) from error
+
+
+@torch.no_grad()
+def check_own(policy: VlmPolicy, where: str) -> None:
+    """Hold what the language model says first against what the model's own code makes of the same picture and prompt.
+
+    Raises:
+        DataError: they differ: this version of `transformers` does otherwise than `families` says.
+    """
+    net: Any = policy.net
+    inputs = probe_observations(policy.observation_spec, policy.transforms.inputs)
+    prompts = policy.prompt(inputs[policy.seen.words])
+    pictures = inputs[policy.seen.pictures[0]]
+    for row in range(len(pictures)):
+        there = prompts.there[row]
+        ids, picture = prompts.ids[row][there][None], pictures[row : row + 1]
+        sight = net.sight(picture)
+        ours = net.first(net.prefix(sight, ids, torch.ones_like(ids, dtype=torch.bool)))
+        theirs = _own(net, ids, picture, sight.shape[1])
+        error = float((ours - theirs).abs().max() / theirs.abs().max().clamp(min=1e-12))
+        if not error <= TOLERANCE:
+            raise DataError(
+                f"{where}: the first token's logits are off by {error:.1e} of the largest from those that the model's"
+                f" own code computes: expected {TOLERANCE:g} at most; this version of transformers uses"
+                f" {net.vlm.config.model_type} otherwise than it is used here"
+            )
+
+
+def _own(net: Any, ids: Tensor, picture: Tensor, patches: int) -> Tensor:
+    """Logits (1, bins) of the next token by the model's own forward."""
+    token = int(net.vlm.config.image_token_id)
+    at = int((ids[0] == token).nonzero()[0])
+    full = torch.cat([ids[:, :at], ids.new_full((1, patches), token), ids[:, at + 1 :]], dim=1)
+    shown = net.family.own(net.vlm.model, net.pixels(picture), full == token)
+    logits = net.vlm(input_ids=full, attention_mask=torch.ones_like(full), **shown).logits[:, -1]
+    return logits[:, net.end - net.speech.bins : net.end].flip(-1)
+
+
+def _tokenizer(path: Path, config: Any) -> tuple[str, int]:
+    """The contents of `tokenizer.json`, and one past the last of its ids that were not added later.
+
+    Raises:
+        DataError: it does not fit the embedding.
+    """
+    stored, plain, every = read_tokenizer_file(path)
+    rows = _rows(config)
+    if every > rows:
+        raise DataError(f"{path}/tokenizer.json has {every} tokens: expected {rows} at most, the embedding's rows")
+    return stored, plain
+
+
+def _rows(config: Any) -> int:
+    """Of the embedding."""
+    return int(config.get_text_config().vocab_size)
+
+
+def _image(config: Any, pixels: int) -> int:
+    """Pixels of the side of what the model sees, of pictures of so many; others are fitted."""
+    multiple = family_of(config).multiple
+    if multiple is None:
+        return image_of(config) or pixels
+    least = multiple(config)
+    return max(1, round(pixels / least)) * least
+
+
+def _stop(path: Path, config: Any) -> int:
+    """Id of the end of a text.
+
+    Raises:
+        DataError: the config names none, or what is no id.
+    """
+    for said in (config.get_text_config(), config):
+        found = getattr(said, "eos_token_id", None)
+        if found is None:
+            continue
+        first = found[0] if isinstance(found, list) and found else found
+        if isinstance(first, bool) or not isinstance(first, int) or not 0 <= first < _rows(config):
+            raise DataError(
+                f"{path}/config.json: eos_token_id is {found!r}: expected an id from 0 to {_rows(config) - 1}"
+            )
+        return first
+    raise DataError(f"{path}/config.json has no eos_token_id: expected the id of the end of a text")
+
+
+def _transforms(
+    observation_spec: Mapping[str, Spec], action_spec: Spec, state: int, stats: Dataset | None
+) -> TransformGroup:
+    if stats is not None:
+        seen = {key: observation_spec[key] for key in measured(observation_spec)}
+        return transforms_for(agree(stats, seen, action_spec, None), observation_spec, action_spec, "quantiles")
+    if state:
+        raise ConfigError(f"state is {state} and stats is not given: expected a dataset whose statistics normalise it")
+    return TransformGroup((), within_bounds(action_spec))

@@ -1,0 +1,185 @@
+"""The process that steps the sim for a learner elsewhere, and what the two say to each other.
+
+`robotrl.learners.remote_actor` is the learner's side.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from robotrl.errors import RobotrlError
+from robotrl.learners.replay_collector import Acting, Watch, chunk
+from robotrl.replay.buffer import StepRecord
+from robotrl.replay.layout import Layout
+from robotrl.rollout.collector import Collector, Decision
+from robotrl.rollout.storage import Arrays
+from robotrl.run.policy_checkpoint import policy_from_tree
+from robotrl.spec import VecSim
+from robotrl.transforms import TransformGroup
+
+GRACE_S = 5.0
+"""How long a process may take to end by itself before it is killed."""
+
+
+# messages; arrays travel as numpy's
+
+
+class Recipe(NamedTuple):
+    """What an actor is made from."""
+
+    make_sim: Callable[[], VecSim]
+    watch: Watch | None
+    policy: dict[str, Any]
+    """`policy_tree` of the policy, its arrays numpy's."""
+    layout: Layout
+    acting: Acting
+    env_steps: int
+    """Env steps taken before."""
+
+
+class Order(NamedTuple):
+    """Learner to actor: the newest policy, and how much to do."""
+
+    weights: Mapping[str, np.ndarray]
+    transforms: TransformGroup
+    steps: int
+    """Steps of each env in a batch."""
+    batches: int
+    """Batches to make besides those that were ordered before."""
+
+
+class Batch(NamedTuple):
+    """Actor to learner: what was done."""
+
+    records: list[StepRecord]
+    """Their tensors are numpy arrays under way."""
+    episodes: np.ndarray
+    returns: np.ndarray
+    env_steps: int
+    corrected: int
+    sim_s: float
+
+
+class Ready(NamedTuple):
+    """Actor to learner: the sim and whoever watches it are there."""
+
+
+class Failed(NamedTuple):
+    """Actor to learner: why it ends."""
+
+    kind: str
+    """Name of the error's class."""
+    message: str
+
+
+def _mapped(value: Any, leaf: Callable[[Any], Any]) -> Any:
+    """`leaf` of everything in dicts, and of what is none."""
+    return {key: _mapped(item, leaf) for key, item in value.items()} if isinstance(value, dict) else leaf(value)
+
+
+def to_numpy(value: Any) -> Any:
+    """Tensors in (dicts of) anything as arrays of their own; everything else as it is."""
+    return _mapped(value, lambda x: x.detach().cpu().numpy().copy() if isinstance(x, Tensor) else x)
+
+
+def to_torch(value: Any) -> Any:
+    """The way back from `to_numpy`."""
+    return _mapped(value, lambda x: torch.from_numpy(x) if isinstance(x, np.ndarray) else x)
+
+
+# the process
+
+
+class Outbox:
+    """In the place of a replay: keeps the records of a batch until they are sent."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self._records: list[StepRecord] = []
+
+    def add(self, record: StepRecord) -> None:
+        """See `Replay.add`."""
+        self._records.append(StepRecord(*map(to_numpy, record)))
+
+    def cut(self) -> None:
+        """See `Replay.cut`; an actor begins with it, and its learner has cut already."""
+
+    def take(self) -> list[StepRecord]:
+        """The records since the last call."""
+        records, self._records = self._records, []
+        return records
+
+
+def act(connection: Connection) -> None:
+    """The actor's process: step the sim as ordered until the learner is gone.
+
+    Args:
+        connection: to the learner, whose first message is the recipe.
+    """
+    threading.Thread(target=_end_with_learner, daemon=True).start()
+    try:
+        _act(connection, connection.recv())
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return
+    # the process's outermost frame: whatever goes wrong here, the learner is told of it
+    except Exception as error:
+        if not isinstance(error, RobotrlError):
+            traceback.print_exc()
+        connection.send(Failed(type(error).__name__, str(error)))
+        sys.exit(1)
+
+
+def _end_with_learner() -> None:
+    """A sim that hangs, or steps for long, does not keep an actor alive whose learner was killed."""
+    learner = multiprocessing.parent_process()
+    assert learner is not None
+    learner.join()
+    time.sleep(GRACE_S)
+    os._exit(1)
+
+
+def _act(connection: Connection, recipe: Recipe) -> None:
+    torch.set_num_threads(1)
+    acting = recipe.acting
+    sim = recipe.make_sim()
+    policy = policy_from_tree(to_torch(recipe.policy), "the learner's policy")
+    watcher = None if recipe.watch is None else recipe.watch(sim)
+    generator = torch.Generator().manual_seed(acting.seed)
+    outbox = Outbox(recipe.layout)
+    collector = Collector(sim, policy.horizon, acting.gamma)
+    collector.reset(acting.seed, {"stagger": True})
+
+    def decide(obs: Arrays) -> Decision:
+        random = acting.random and recipe.env_steps + collector.env_steps < acting.warmup
+        return Decision(chunk(policy, obs, generator, random), {})
+
+    connection.send(Ready())
+    due = deque[int]()
+    try:
+        while True:
+            while not due or connection.poll():
+                order: Order | None = connection.recv()
+                if order is None:
+                    return
+                policy.load_state_dict(to_torch(dict(order.weights)))
+                policy.set_transforms(order.transforms)
+                due.extend([order.steps] * order.batches)
+            out = collector.collect_into(outbox, decide, due.popleft(), corrector=watcher)
+            episodes, returns = to_numpy(out.episodes), to_numpy(out.returns)
+            connection.send(Batch(outbox.take(), episodes, returns, out.env_steps, out.corrected, collector.sim_s))
+    finally:
+        if watcher is not None:
+            watcher.close()

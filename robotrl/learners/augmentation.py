@@ -1,0 +1,79 @@
+"""Rows of demonstrations as they would have been in a mirror, or under another of a sim's symmetries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from robotrl.errors import CapabilityError, unknown
+from robotrl.fn.symmetry import changed, combinations, sayable, signed
+from robotrl.spec import HasSymmetries, Spec, VecSim
+from robotrl.spec.symmetry import Symmetry
+
+PREFIXES = ("obs/", "hidden/", "meant/")
+"""Of rows that hold arrays of the sim's observation."""
+Changes = Sequence[Symmetry | None]
+
+
+def changes_of(kinds: Sequence[str], sim: VecSim) -> Changes:
+    """Every combination of a sim's symmetries of these kinds; the first changes nothing.
+
+    Raises:
+        CapabilityError: the sim declares no symmetries.
+        ConfigError: it has none of that kind.
+    """
+    if not kinds:
+        return (None,)
+    if not isinstance(sim, HasSymmetries):
+        raise CapabilityError(
+            f"sim {type(sim).__name__} lacks HasSymmetries: algo.symmetries is {tuple(kinds)}, expected ()"
+        )
+    found = sim.symmetries
+    for kind in kinds:
+        if kind not in found:
+            raise unknown("algo.symmetries", kind, found)
+    return combinations([found[kind] for kind in kinds])
+
+
+class Symmetric:
+    """Changes rows of a dataset at random, each as often as any other that its instruction allows.
+
+    Args:
+        changes: from `changes_of`.
+        obs: (F, ...) all observations of the dataset.
+        specs: of these.
+    """
+
+    def __init__(self, changes: Changes, obs: Mapping[str, Tensor], specs: Mapping[str, Spec]) -> None:
+        self._changes = changes
+        frames = len(next(iter(obs.values())))
+        self._sentence = torch.zeros(frames, dtype=torch.int64)
+        """(F,) the number of each frame's instruction."""
+        self._allowed = torch.ones(1, len(changes))
+        """(W, C) 1 where an instruction may be changed so."""
+        for key in (key for key in obs if specs[key].words):
+            sentences, self._sentence = torch.unique(obs[key], dim=0, return_inverse=True)
+            self._allowed = sayable(sentences, changes, key).float()
+
+    def change(self, rows: dict[str, Tensor], frames: Tensor, generator: torch.Generator) -> None:
+        """Change rows in place, each by one change drawn for it, or by none.
+
+        Args:
+            rows: (B, ...) observations "obs/KEY", privileged ones "hidden/KEY" and "meant/KEY", and
+                "chunk" (B, H, A) in the sim's units; any of them may be missing.
+            frames: (B,) which frames of the dataset they are.
+            generator: of the draw.
+        """
+        drawn = torch.multinomial(self._allowed[self._sentence[frames]], 1, generator=generator)[:, 0]
+        for number, symmetry in enumerate(self._changes):
+            if symmetry is None:
+                continue
+            at = (drawn == number).nonzero()[:, 0]
+            for prefix in PREFIXES:
+                old = {key.removeprefix(prefix): x[at] for key, x in rows.items() if key.startswith(prefix)}
+                for key, new in changed(old, symmetry).items():
+                    rows[prefix + key][at] = new
+            if "chunk" in rows:
+                rows["chunk"][at] = signed(rows["chunk"][at], symmetry.action)

@@ -1,0 +1,119 @@
+"""What episodes are embedded by where failures are worth how near they came to successes (SRPO).
+
+An encoder is a frozen module from raw observations (B, ...), all that the sim gives, to features (B, F). It is made by
+`make(policy, observation_spec)`; packages add theirs through the entry-point group `robotrl.encoders`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from itertools import combinations
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from robotrl.errors import CapabilityError, ConfigError, unknown
+from robotrl.run.policy_checkpoint import load_policy
+from robotrl.spec import HasEye, Spec
+
+OF_RUN = "run:"
+"""Begins the names of encoders that are the sight of a stored policy."""
+Make = Callable[[Any, dict[str, Spec]], Any]
+_COORDINATE = re.compile(r"(?P<place>.+)_(?P<axis>[xyz])_(?P<frame>[^_]+)")
+"""Of a place: "peg_pos_x_w" is where a peg is, along x of the frame w."""
+
+
+def own(policy: Any, observation_spec: dict[str, Spec]) -> Any:
+    """The sight of the policy that learns, as it is at the start of a run."""
+    del observation_spec
+    return _eye(policy, "policy")
+
+
+def of_run(path: str) -> Make:
+    """The sight of another policy: that of a run or a checkpoint."""
+
+    def make(policy: Any, observation_spec: dict[str, Spec]) -> Any:
+        del policy
+        other = load_policy(path)
+        for key, spec in other.observation_spec.items():
+            found = observation_spec.get(key)
+            if found is None or (found.shape, found.dtype) != (spec.shape, spec.dtype):
+                has = "no such array" if found is None else f"{found.dtype} {found.shape}"
+                raise ConfigError(
+                    f"algo.encoder 'run:{path}' reads {key!r}, {spec.dtype} {spec.shape}: the sim has {has}"
+                )
+        return _eye(other, f"run:{path}")
+
+    return make
+
+
+class Pair(NamedTuple):
+    """A coordinate of one place less the same of another: key and column of each."""
+
+    key: str
+    column: int
+    other_key: str
+    other_column: int
+
+
+def of_places(keys: str) -> Make:
+    """Where places are from each other, m: those that some of the sim's arrays tell, which may be privileged ones.
+
+    A place is told by columns NAME_x_FRAME, NAME_y_FRAME, ... in metres. Each two of one frame are compared along all
+    axes that both have.
+    """
+    wanted = keys.split(",")
+
+    def make(policy: Any, observation_spec: dict[str, Spec]) -> Any:
+        del policy
+        for key in wanted:
+            if key not in observation_spec:
+                raise unknown(f"algo.encoder 'places:{keys}': array", key, observation_spec)
+        pairs = pairs_of({key: observation_spec[key] for key in wanted})
+        if not pairs:
+            raise ConfigError(
+                f"algo.encoder 'places:{keys}' finds no two places: expected arrays with columns such as tip_pos_x_w"
+                " and peg_pos_x_w, in metres and of one frame"
+            )
+        return Places(pairs)
+
+    return make
+
+
+def pairs_of(specs: dict[str, Spec]) -> list[Pair]:
+    """What places that arrays tell differ by: each two of one frame, along all axes that both have."""
+    places: dict[tuple[str, str, str], dict[str, int]] = {}
+    for key, spec in specs.items():
+        for column, (name, unit) in enumerate(zip(spec.names, spec.units, strict=True)):
+            found = _COORDINATE.fullmatch(name) if len(spec.shape) == 1 and unit == "m" else None
+            if found is not None:
+                places.setdefault((found["frame"], key, found["place"]), {})[found["axis"]] = column
+    return [
+        Pair(key, axes[axis], other_key, others[axis])
+        for ((frame, key, _), axes), ((other_frame, other_key, _), others) in combinations(places.items(), 2)
+        for axis in axes
+        if frame == other_frame and axis in others
+    ]
+
+
+class Places(nn.Module):
+    """From observations (B, ...) to differences (B, F) of coordinates, m."""
+
+    def __init__(self, pairs: list[Pair]) -> None:
+        super().__init__()
+        self.pairs = pairs
+
+    def forward(self, obs: dict[str, Tensor]) -> Tensor:
+        """See the class."""
+        return torch.stack([obs[p.key][:, p.column] - obs[p.other_key][:, p.other_column] for p in self.pairs], dim=1)
+
+
+def _eye(policy: Any, name: str) -> Any:
+    if not isinstance(policy, HasEye):
+        raise CapabilityError(
+            f"policy {type(policy).__name__} lacks HasEye: algo.encoder {name!r} needs its sight; expected a policy"
+            " that says tokens, run:PATH of one, or a row of `robotrl list encoders`"
+        )
+    return policy.eye()

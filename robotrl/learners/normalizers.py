@@ -1,0 +1,154 @@
+"""Running normalisation: what observations and returns look like, measured while training goes on.
+
+Observation statistics become constants of the policy's transforms, so they travel with its checkpoint and lie inside
+the exported graph. They change only between iterations: within one, the policy that learns is the one that acted.
+Processes that learn together measure together: each takes in what all have seen.
+
+A value that is far out of what its column was seen to be counts as the most that was seen; see
+`robotrl.replay.outliers`. One absurd number does not hide what comes after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from robotrl.engine.distributed import ALONE, World
+from robotrl.replay.outliers import FAR_REWARD, Range, range_of
+from robotrl.rollout.storage import Rollout
+from robotrl.spec import Spec, measured
+from robotrl.transforms import Affine, Clip, Transform, normalize
+
+OBS_CLIP = 10.0
+"""Normalised observations are clipped to this many deviations."""
+REWARD_CLIP = 10.0
+FLOOR = 1e-4
+"""A column whose deviation is below this is constant; it is centred and left unscaled."""
+
+
+class RunningMoments:
+    """Mean and variance of all rows ever seen (Chan et al. 1979, pairwise update), in float64.
+
+    Args:
+        width: columns.
+        world: whose rows count.
+    """
+
+    def __init__(self, width: int, world: World = ALONE) -> None:
+        self._world = world
+        self.mean = torch.zeros(width, dtype=torch.float64)
+        self.var = torch.ones(width, dtype=torch.float64)
+        self.count = torch.zeros((), dtype=torch.float64)
+
+    def update(self, rows: Tensor) -> None:
+        """Take in rows (B, width), B of 1 or more."""
+        rows = rows.detach().cpu().double()
+        own = torch.stack([torch.full_like(self.mean, len(rows)), rows.mean(0), rows.var(0, unbiased=False)])
+        for (n, *_), mean, var in self._world.stacked(own):
+            total = self.count + n
+            delta = mean - self.mean
+            spread = self.var * self.count + var * n + delta**2 * self.count * n / total
+            self.mean, self.var, self.count = self.mean + delta * n / total, spread / total, total
+
+    def state(self) -> dict[str, Tensor]:
+        """For an exact resume."""
+        return {"mean": self.mean, "var": self.var, "count": self.count}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state` gave."""
+        self.mean, self.var, self.count = (torch.as_tensor(state[k], dtype=torch.float64) for k in self.state())
+
+
+class ObsNormalizer:
+    """Running statistics of each observation array as transforms of a policy.
+
+    Args:
+        specs: the arrays; pictures are left to the policy's encoder.
+        world: whose observations count.
+    """
+
+    def __init__(self, specs: Mapping[str, Spec], world: World = ALONE) -> None:
+        self._moments = {key: RunningMoments(specs[key].shape[-1], world) for key in measured(specs)}
+        self._ranges = {key: range_of(specs[key]) for key in self._moments}
+
+    def update(self, obs: Mapping[str, Tensor]) -> None:
+        """Take in observations (..., D)."""
+        for key, moments in self._moments.items():
+            moments.update(self._ranges[key].usual(obs[key].detach().reshape(-1, obs[key].shape[-1])))
+
+    def transforms(self) -> tuple[Transform, ...]:
+        """Centre, scale and clip, for each array."""
+        out: list[Affine | Clip] = []
+        for key, moments in self._moments.items():
+            width = len(moments.mean)
+            out.append(normalize(key, moments.mean.tolist(), moments.var.sqrt().tolist(), floor=FLOOR))
+            out.append(Clip(key, (-OBS_CLIP,) * width, (OBS_CLIP,) * width))
+        return tuple(out)
+
+    def state(self) -> dict[str, Any]:
+        """For an exact resume."""
+        return {key: {**x.state(), "range": self._ranges[key].state()} for key, x in self._moments.items()}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state` gave."""
+        for key, moments in self._moments.items():
+            moments.load(state[key])
+            # checkpoints from before have no ranges: these begin with what comes next
+            if "range" in state[key]:
+                self._ranges[key].load(state[key]["range"])
+
+
+class RewardNormalizer:
+    """Divides rewards by the running deviation of the discounted return (Engstrom et al. 2020), and clips them.
+
+    Args:
+        num_envs: N.
+        gamma: discount of an env step.
+        world: whose returns count.
+    """
+
+    def __init__(self, num_envs: int, gamma: float, world: World = ALONE) -> None:
+        self._gamma = gamma
+        self._running = torch.zeros(num_envs, dtype=torch.float64)
+        self._moments = RunningMoments(1, world)
+        self._range = Range(1, far=FAR_REWARD)
+
+    @property
+    def scale(self) -> float:
+        """What rewards are divided by."""
+        return float((self._moments.var[0] + 1e-8).sqrt())
+
+    def normalise(self, rollout: Rollout) -> Rollout:
+        """The rollout with normalised rewards, after their returns have been taken into account.
+
+        A decision's reward is that of its whole chunk; the return is discounted by all steps of the chunk.
+        """
+        reward, valid = rollout.reward.to("cpu", torch.float64, copy=True), rollout.valid.cpu()
+        discount = self._gamma ** rollout.length.cpu().double()
+        reward[valid] = self._range.usual(reward[valid][:, None])[:, 0]
+        ended = (rollout.terminated | rollout.truncated).cpu()
+        returns = torch.zeros_like(reward)
+        for t in range(len(reward)):
+            following = self._running * discount[t] + reward[t]
+            returns[t] = following
+            self._running = torch.where(valid[t], torch.where(ended[t], 0.0, following), self._running)
+        self._moments.update(returns[valid].reshape(-1, 1))
+        return rollout._replace(reward=(rollout.reward / self.scale).clamp(-REWARD_CLIP, REWARD_CLIP))
+
+    def restart(self) -> None:
+        """New episodes begin in all envs."""
+        self._running.zero_()
+
+    def state(self) -> dict[str, Any]:
+        """For an exact resume."""
+        return {"running": self._running, "moments": self._moments.state(), "range": self._range.state()}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state` gave."""
+        self._running = torch.as_tensor(state["running"], dtype=torch.float64).clone()
+        self._moments.load(state["moments"])
+        if "range" in state:
+            self._range.load(state["range"])

@@ -1,0 +1,232 @@
+"""What the off-policy learners share: the policy that they make, and what a batch of chunks is to a loss."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from robotrl.datasets.normalization import within_bounds
+from robotrl.datasets.reader import Dataset
+from robotrl.engine.base import ENGINE_MODES
+from robotrl.engine.minibatches import fitting
+from robotrl.errors import check_at_least, check_positive, out_of_range, unknown
+from robotrl.learners.learner import Setup
+from robotrl.learners.normalizers import ObsNormalizer
+from robotrl.policies.base import ACTION
+from robotrl.policies.q import QEnsemble
+from robotrl.replay.buffer import Replay, Transitions
+from robotrl.rollout.compatibility import check_fit
+from robotrl.rollout.storage import Arrays
+from robotrl.spec import Spec, VecSim, visible
+from robotrl.transforms import TransformGroup, bounds_to_unit
+
+
+def check_settings(cfg: Any, offline: bool = False) -> None:
+    """Refuse settings that no off-policy learner could use; only the fields that `cfg` has are looked at.
+
+    Args:
+        cfg: the algorithm's settings.
+        offline: whether the learner may do without env steps.
+
+    Raises:
+        ConfigError: the field, its value and what was expected.
+    """
+    for name, least in (
+        ("env_steps", 0 if offline else 1),
+        ("steps_per_env", 1),
+        ("warmup", 0),
+        ("batch", 1),
+        ("capacity", 2),
+        ("members", 1),
+        ("updates", 1),
+        ("updates_per_iteration", 1),
+    ):
+        check_at_least(f"algo.{name}", getattr(cfg, name, least), least)
+    for name in ("lr", "critic_lr", "value_lr", "alpha_lr", "initial_alpha", "update_ratio"):
+        check_positive(f"algo.{name}", getattr(cfg, name, 1.0))
+    if cfg.grad_norm is not None and not 0 < cfg.grad_norm < math.inf:
+        raise out_of_range("algo.grad_norm", cfg.grad_norm, "above 0, or none")
+    if not 0 < cfg.gamma <= 1:
+        raise out_of_range("algo.gamma", cfg.gamma, "above 0, at most 1")
+    if not 0 < cfg.tau <= 1:
+        raise out_of_range("algo.tau", cfg.tau, "above 0, at most 1")
+    if cfg.engine not in ENGINE_MODES:
+        raise unknown("algo.engine", str(cfg.engine), ENGINE_MODES)
+
+
+def no_clip(largest: float | None) -> float:
+    """A gradient norm as the engine has it, where infinity does not clip."""
+    return math.inf if largest is None else largest
+
+
+class Made:
+    """A policy to train, and the running normalisation that is part of it, if there is one.
+
+    Args:
+        setup: with a policy to start from, or the config of a fresh one.
+        sim: whose observations and actions it is for.
+        normalise_obs: whether a fresh policy gets a running normalisation of its vectors; one to start from keeps its
+            own.
+    """
+
+    def __init__(self, setup: Setup, sim: VecSim, normalise_obs: bool) -> None:
+        self.normalizer: ObsNormalizer | None = None
+        policy: Any = setup.init_policy
+        if policy is None:
+            specs, action = visible(sim), sim.action_spec
+            self.normalizer = ObsNormalizer(specs) if normalise_obs else None
+            inputs = () if self.normalizer is None else self.normalizer.transforms()
+            policy = setup.fresh(specs, action, TransformGroup(inputs, within_bounds(action)))
+        check_fit(policy, sim)
+        self.policy = policy
+        self.policy.control_dt_s = sim.control_dt_s
+
+    def measure(self, replay: Replay) -> None:
+        """Take all observations of a replay into the normalisation, if there is one."""
+        if self.normalizer is not None:
+            every = replay.view(replay.indices(), 1, 1.0).obs
+            self.take(every)
+
+    def take(self, obs: Arrays) -> None:
+        """Take in observations (B, ...), and give the policy the constants measured so far."""
+        if self.normalizer is not None:
+            self.normalizer.update(obs)
+            self.apply()
+
+    def apply(self) -> None:
+        """Give the policy the constants measured so far."""
+        if self.normalizer is not None:
+            self.policy.set_transforms(TransformGroup(self.normalizer.transforms(), self.policy.transforms.outputs))
+
+    def state(self) -> dict[str, Any] | None:
+        """For an exact resume: of the normalisation; the weights are the learner's."""
+        return None if self.normalizer is None else self.normalizer.state()
+
+    def load(self, state: Mapping[str, Any] | None) -> None:
+        """Restore what `state` gave.
+
+        Whether a normalisation runs is a matter of where the run began, which a learner made to resume cannot know.
+        """
+        self.normalizer = None
+        if state is not None:
+            self.normalizer = ObsNormalizer(self.policy.observation_spec)
+            self.normalizer.load(state)
+            self.apply()
+
+
+def critics_of(policy: Any, cfg: Any) -> QEnsemble:
+    """Critics on a policy's context, from a learner's config."""
+    width, horizon, action = policy.context_width, policy.horizon, policy.action_width
+    hidden, activation = cfg.critic_hidden, cfg.critic_activation
+    return QEnsemble(width, horizon, action, cfg.members, hidden, cfg.layer_norm, activation)
+
+
+class Unit(nn.Module):
+    """Actions of the sim to [-1, 1], where learners and critics have them.
+
+    Args:
+        action_spec: the sim's.
+    """
+
+    def __init__(self, action_spec: Spec) -> None:
+        super().__init__()
+        affine = bounds_to_unit(ACTION, action_spec.low, action_spec.high)
+        self.scale: Tensor
+        self.offset: Tensor
+        self.register_buffer("scale", torch.tensor(affine.scale), persistent=False)
+        self.register_buffer("offset", torch.tensor(affine.offset), persistent=False)
+
+    def forward(self, chunk: Tensor) -> Tensor:
+        """(..., A)."""
+        return chunk * self.scale + self.offset
+
+
+def rows_of(drawn: Transitions, keys: Mapping[str, Spec], unit: Unit) -> dict[str, Tensor]:
+    """What a loss sees of a batch of chunks.
+
+    Args:
+        drawn: from a sampler.
+        keys: the policy's observations.
+        unit: of the actions.
+
+    Returns:
+        "obs/KEY" and "next_obs/KEY" (B, ...) as stored, "chunk" (B, H, A) normalised, "reward" and "discount" (B,).
+    """
+    return {
+        **{f"obs/{key}": drawn.obs[key] for key in keys},
+        **{f"next_obs/{key}": drawn.next_obs[key] for key in keys},
+        "chunk": unit(drawn.chunk),
+        "reward": drawn.reward,
+        "discount": drawn.discount,
+    }
+
+
+def detached(module: torch.nn.Module) -> dict[str, Tensor]:
+    """A module's parameters as constants, for `torch.func.functional_call`: gradients pass through, none arrive."""
+    return {name: parameter.detach() for name, parameter in module.named_parameters()}
+
+
+class Debt:
+    """Updates owed for env steps at a ratio that need not be whole."""
+
+    def __init__(self, ratio: float) -> None:
+        self._ratio, self.owed = ratio, 0.0
+
+    def take(self, env_steps: int) -> int:
+        """Whole updates due after so many more env steps."""
+        self.owed += env_steps * self._ratio
+        due = int(self.owed + 1e-9)
+        self.owed -= due
+        return due
+
+
+def at_once(updates: int, batch: int, keys: Mapping[str, Spec]) -> int:
+    """How many of the updates get their rows drawn at once, so that the rows take a bounded memory.
+
+    Args:
+        updates: the most that will ever be made in a row.
+        batch: M rows of each.
+        keys: observations of a row, of which it holds two each; the rest is small.
+    """
+    each = 2 * sum(math.prod(spec.shape) * np.dtype(spec.dtype).itemsize for spec in keys.values())
+    return fitting(updates, each * batch)
+
+
+def demonstrations(
+    dataset: Dataset,
+    observation_spec: Mapping[str, Spec],
+    action_spec: Spec,
+    control_dt_s: float | None,
+    extras: Mapping[str, tuple[int, ...]] | None = None,
+    accept: bool = False,
+) -> Replay:
+    """A dataset as a replay of its own, in RAM: no rollout takes its place.
+
+    Args:
+        dataset: what `read_dataset` returned.
+        observation_spec: the arrays to keep.
+        action_spec: the sim's action.
+        control_dt_s: seconds between two of the sim's steps; None where nobody stated it.
+        extras: see `Replay.create`.
+        accept: whether what is doubtful about the dataset is known to be right, or was told already.
+
+    Raises:
+        ConfigError: the dataset contradicts the specs or the rate; see `robotrl.datasets.agreement.agree`.
+        DataError: it is doubtful.
+    """
+    replay = Replay.create(
+        None,
+        observation_spec,
+        action_spec,
+        streams=1,
+        capacity=max(2, dataset.num_frames),
+        extras=extras,
+        control_dt_s=control_dt_s,
+    )
+    replay.add_demos(dataset, accept=accept)
+    return replay

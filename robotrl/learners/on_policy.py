@@ -1,0 +1,217 @@
+"""What PPO and its relatives share: from a rollout to a batch, from a batch to the order of its minibatches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from robotrl.engine.base import ENGINE_MODES
+from robotrl.engine.distributed import ALONE, World
+from robotrl.engine.engine import Updates
+from robotrl.engine.minibatches import part
+from robotrl.errors import check_at_least, check_positive, out_of_range, unknown
+from robotrl.fn.advantage import gae, normalise
+from robotrl.fn.loss import explained_variance
+from robotrl.rollout.storage import Rollout
+from robotrl.utils.batched import in_parts
+
+Keep = Callable[[dict[str, Tensor]], dict[str, Tensor]]
+"""Raw observations (B, ...) to what is kept of them."""
+Value = Callable[[dict[str, Tensor]], Tensor]
+"""Raw observations (B, ...) to values (B,)."""
+OBS = "obs/"
+"""What the names of raw observations begin with among a batch's rows."""
+ROWS = 4096
+"""Observations that the critic values at once; pictures of a whole rollout would not fit."""
+
+
+def check_settings(cfg: Any, horizon: int) -> None:
+    """Refuse settings that no run of PPO or a relative could use.
+
+    Args:
+        cfg: the algorithm's settings.
+        horizon: H of the policy's chunks; a rollout must hold a whole one.
+
+    Raises:
+        ConfigError: the field, its value and what was expected.
+    """
+    for name, value in (("env_steps", cfg.env_steps), ("epochs", cfg.epochs), ("minibatch", cfg.minibatch)):
+        check_at_least(f"algo.{name}", value, 1)
+    if cfg.steps_per_env < horizon:
+        raise out_of_range("algo.steps_per_env", cfg.steps_per_env, f"{horizon} or more, the policy's horizon")
+    for name, value in (("lr", cfg.lr), ("critic_lr", cfg.critic_lr), ("grad_norm", cfg.grad_norm)):
+        check_positive(f"algo.{name}", value)
+    if not 0 < cfg.gamma <= 1:
+        raise out_of_range("algo.gamma", cfg.gamma, "above 0, at most 1")
+    if not 0 <= cfg.lam <= 1:
+        raise out_of_range("algo.lam", cfg.lam, "0 to 1")
+    if not 0 < cfg.clip_coef < 1:
+        raise out_of_range("algo.clip_coef", cfg.clip_coef, "above 0 and below 1")
+    if cfg.target_kl is not None and not cfg.target_kl > 0:
+        raise out_of_range("algo.target_kl", cfg.target_kl, "above 0, or none")
+    if cfg.engine not in ENGINE_MODES:
+        raise unknown("algo.engine", str(cfg.engine), ENGINE_MODES)
+
+
+class Batch(NamedTuple):
+    """B complete decisions, flat."""
+
+    obs: dict[str, Tensor]
+    """(B, ...) raw observations, or what is kept of them: encoders may learn, so each loss encodes for itself."""
+    record: dict[str, Tensor]
+    """(B, ...) what the decider kept; holds `log_prob` under the policy that acted."""
+    advantage: Tensor
+    """(B,) normalised, unless otherwise asked for."""
+    value_target: Tensor
+    """(B,)."""
+    value: Tensor
+    """(B,) of the critic, before its update."""
+    explained_variance: float
+    """Of the critic, on this batch, before its update."""
+
+    def rows(self) -> dict[str, Tensor]:
+        """(B, ...) each, as the engine takes them; observations are named "obs/KEY"."""
+        return {
+            **{OBS + key: x for key, x in self.obs.items()},
+            **self.record,
+            "advantage": self.advantage,
+            "value_target": self.value_target,
+        }
+
+
+def observations(rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The raw observations among the rows of a minibatch, by their own keys."""
+    return part(rows, OBS)
+
+
+@torch.no_grad()
+def make_batch(
+    rollout: Rollout,
+    value: Value,
+    gamma: float,
+    lam: float,
+    at_once: int | None = None,
+    world: World = ALONE,
+    normalised: bool = True,
+    keep: Keep = dict,
+) -> Batch:
+    """Advantages of a rollout's decisions, and the decisions flattened.
+
+    Args:
+        rollout: from `Collector.collect`.
+        value: the critic.
+        gamma: discount of an env step.
+        lam: lambda of GAE, for each decision.
+        at_once: how many observations the critic may value at once; None is `ROWS`.
+        world: the processes whose advantages are normalised together.
+        normalised: whether they are.
+        keep: what the critic, and every epoch, sees of observations; of each it is asked once.
+    """
+    valid = rollout.valid
+    obs = keep({key: array[valid] for key, array in rollout.obs.items()})
+    next_obs = keep({key: array[valid] for key, array in rollout.next_obs.items()})
+    values = torch.zeros_like(rollout.reward)
+    next_values = torch.zeros_like(rollout.reward)
+    values[valid] = in_parts(value, obs, at_once or ROWS).to(values.dtype)
+    next_values[valid] = in_parts(value, next_obs, at_once or ROWS).to(values.dtype)
+    next_values[rollout.terminated] = 0.0
+    out = gae(
+        rollout.reward,
+        values,
+        next_values,
+        gamma ** rollout.length.to(values.dtype),
+        rollout.terminated | rollout.truncated,
+        valid,
+        lam,
+    )
+    advantage = out.advantage
+    if normalised:
+        advantage = normalise(advantage, valid, world.rows(advantage[valid]))
+    target = out.value_target[valid]
+    return Batch(
+        obs,
+        {name: array[valid] for name, array in rollout.record.items()},
+        advantage[valid],
+        target,
+        values[valid],
+        float(explained_variance(values[valid], target)),
+    )
+
+
+def epoch_order(
+    size: int, minibatch: int, epochs: int, generator: torch.Generator, keep_all: bool, most: int = 0
+) -> Tensor:
+    """Row numbers of all minibatches of all epochs, each epoch shuffled and cut into whole minibatches for itself.
+
+    Args:
+        size: B, rows.
+        minibatch: M.
+        epochs: passes over the rows.
+        generator: of the shuffles.
+        keep_all: every row is in every epoch, and rows of the epoch's beginning fill up its last minibatch; or else the
+            number of minibatches is B / M rounded, and up to half a minibatch of rows is left out of an epoch, by lot,
+            so that B a little above n M does not cost n + 1 updates.
+        most: rows of the process that has the most of those that learn together: all make as many updates as it does.
+    """
+    rows = max(size, most)
+    count = math.ceil(rows / minibatch) if keep_all else max(1, round(rows / minibatch))
+    whole = count * minibatch
+    orders = [torch.randperm(size, generator=generator) for _ in range(epochs)]
+    return torch.cat([torch.cat([o] * math.ceil(whole / size))[:whole] for o in orders])
+
+
+def rollout_scalars(rollout: Rollout, batch: Batch, reward: Tensor) -> dict[str, float]:
+    """What to log of a rollout.
+
+    Args:
+        rollout: as collected.
+        batch: made from it.
+        reward: (M, N) the sim's rewards, before any normalisation.
+    """
+    return {
+        "rollout_success": float(rollout.episodes.float().mean()) if len(rollout.episodes) else math.nan,
+        "rollout_return": float(rollout.returns.mean()) if len(rollout.returns) else math.nan,
+        "rollout_episodes": float(len(rollout.episodes)),
+        "rollout_reward": float(reward[rollout.valid].mean()),
+        "explained_variance": batch.explained_variance,
+        "value_target": float(batch.value_target.mean()),
+    }
+
+
+def joined(parts: Sequence[Updates]) -> Updates:
+    """Updates in a row as one; NaN where a part, of another phase, has nothing of a name."""
+    names = dict.fromkeys(name for part in parts for name in part.info)
+    blank = [torch.full_like(part.info["loss"], math.nan) for part in parts]
+    columns = {
+        name: torch.cat([part.info.get(name, nothing) for part, nothing in zip(parts, blank, strict=True)])
+        for name in names
+    }
+    return Updates(columns)
+
+
+def update_scalars(updates: Updates) -> dict[str, float]:
+    """What to log of an iteration's updates: means, those of the actor over the updates in which it learned.
+
+    The engine's info must hold "actor_on"; updates of a critic alone have none of the actor's names, or NaN.
+    """
+    on = updates.info["actor_on"] > 0
+    kept = {name: values for name, values in updates.info.items() if name not in ("loss", "actor_on")}
+    scalars = {name: float(values.nanmean()) for name, values in kept.items()}
+    scalars["actor_updates"] = float(on.sum())
+    for name in ("pg_loss", "approx_kl", "clip_fraction"):
+        if name in updates.info:
+            scalars[name] = float(updates.info[name][on].mean())
+    if "ratio_error" in updates.info:
+        # before the first update the policy that learns is the one that acted: 0 but for rounding, and but for
+        # decisions that were begun before the last iteration's update and completed after it
+        scalars["ratio_error"] = float(updates.info["ratio_error"][0]) if on.any() else math.nan
+    return scalars
+
+
+def finite(scalars: Mapping[str, float]) -> dict[str, float]:
+    """The scalars that are numbers: no episode may have ended in a rollout."""
+    return {name: value for name, value in scalars.items() if math.isfinite(value)}

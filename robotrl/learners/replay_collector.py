@@ -1,0 +1,266 @@
+"""A policy at work in a sim, and the replay of what it did: how the off-policy learners come by their experience.
+
+`Experience` steps the sim in the learner's own process; `robotrl.learners.remote_actor` has the one that steps it in another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from robotrl.errors import ConfigError
+from robotrl.interventions.base import Intervention
+from robotrl.learners.off_policy import Made
+from robotrl.replay.buffer import Replay
+from robotrl.replay.directory import HEADER, read_header
+from robotrl.replay.layout import Layout
+from robotrl.rollout.collector import Collected, Collector, Decision
+from robotrl.rollout.storage import Arrays
+from robotrl.spec import VecSim
+
+Watch = Callable[[VecSim], Intervention]
+"""Makes whoever watches a sim and may take over; picklable where the sim is to be stepped in another process."""
+
+
+class Acting(NamedTuple):
+    """How a learner's policy acts."""
+
+    seed: int
+    """Of the sim's first reset."""
+    gamma: float
+    """Discount of an env step."""
+    random: bool
+    """Whether actions are drawn evenly from their bounds until `warmup` env steps are taken, as a fresh policy needs
+    it; else the policy acts from the start."""
+    warmup: int
+    """Env steps before anything is to be learned."""
+
+
+class Memory:
+    """The replay of what was experienced, and that of the steps of whoever took over.
+
+    Args:
+        sim: for its specs.
+        capacity: env steps that each of them keeps.
+        path: directory of the replay on disk; None: in RAM, the checkpoints hold it.
+        owner: the run that it is for; empty: none that goes on later.
+    """
+
+    def __init__(self, sim: VecSim, capacity: int, path: str | None, owner: str = "") -> None:
+        self.layout = Layout(
+            dict(sim.observation_spec), sim.action_spec, sim.num_envs, capacity, 0, {}, sim.control_dt_s
+        )
+        self.corrections: Replay | None = None
+        """The steps of whoever took over; None while nobody watches."""
+        self._path, self._owner = None if path is None else Path(path), owner
+        self._replay: Replay | None = None
+
+    @property
+    def replay(self) -> Replay:
+        """What was collected; made when it is first asked for.
+
+        Raises:
+            ConfigError: there is something at its path, and not of this run.
+        """
+        # not in the constructor: a learner that is made to resume opens the one that is there
+        if self._replay is None:
+            left = self._left()
+            self._replay = self._create(self._path) if left is None else left
+        return self._replay
+
+    def _left(self) -> Replay | None:
+        """The replay that this run left when it was killed before any checkpoint told of it, emptied."""
+        if self._path is None or not self._owner or not (self._path / HEADER).is_file():
+            return None
+        if read_header(self._path).get("owner") != self._owner:
+            return None
+        replay = open_replay(self._path, self.layout)
+        replay.clear()
+        return replay
+
+    def keep_corrections(self) -> None:
+        """Keep the steps of whoever takes over from now on."""
+        if self.corrections is None:
+            self.corrections = self._create(None)
+
+    def cut(self) -> None:
+        """What comes next does not follow what came last."""
+        self.replay.cut()
+        if self.corrections is not None:
+            self.corrections.cut()
+
+    def _create(self, path: Path | None) -> Replay:
+        layout = self.layout
+        return Replay.create(
+            path,
+            layout.observation_spec,
+            layout.action_spec,
+            streams=layout.streams,
+            capacity=layout.capacity,
+            control_dt_s=layout.control_dt_s,
+            owner=self._owner,
+        )
+
+    def state(self) -> dict[str, Any]:
+        """For a resume."""
+        return {
+            "replay": None if self._replay is None else self._replay.state(),
+            "corrections": None if self.corrections is None else self.corrections.state(),
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state` gave.
+
+        Raises:
+            DataError: the replay's directory is gone or not the one of that run.
+            ConfigError: it stores other arrays than this run.
+        """
+        if state["replay"] is not None:
+            if self._path is not None and self._replay is None:
+                self._replay = open_replay(self._path, self.layout)
+            self.replay.load(state["replay"])
+        if state["corrections"] is not None:
+            # they count as prior data also where nobody watches any more
+            self.keep_corrections()
+            assert self.corrections is not None
+            self.corrections.load(state["corrections"])
+
+
+class Experience:
+    """The sim, stepped here, who acts in it, and the memory that it fills.
+
+    Args:
+        sim: made for training; it is reset here.
+        made: the policy.
+        memory: what is filled.
+        acting: how the policy acts.
+        generator: of the learner.
+    """
+
+    def __init__(self, sim: VecSim, made: Made, memory: Memory, acting: Acting, generator: torch.Generator) -> None:
+        self.memory = memory
+        self._sim, self._made, self._acting, self._generator = sim, made, acting, generator
+        self._random = acting.random
+        self._watcher: Intervention | None = None
+        self._seen: list[Arrays] = []
+        self._collector = Collector(sim, made.policy.horizon, acting.gamma)
+        self._collector.reset(acting.seed, {"stagger": True})
+
+    @property
+    def env_steps(self) -> int:
+        """Env steps taken so far."""
+        return self._collector.env_steps
+
+    @property
+    def sim_s(self) -> float:
+        """Seconds spent inside the sim so far."""
+        return self._collector.sim_s
+
+    @property
+    def warm(self) -> bool:
+        """Whether there is enough to learn from."""
+        return self.env_steps >= self._acting.warmup
+
+    def watch(self, make: Watch) -> None:
+        """Let somebody take over while the policy acts; the memory's `corrections` get the corrected steps besides.
+
+        Raises:
+            RobotrlError: whatever `make` refuses.
+        """
+        self._watcher = make(self._sim)
+        self.memory.keep_corrections()
+
+    def collect(self, steps: int) -> dict[str, float]:
+        """Take `steps` steps in every env into the memory; gives what is worth logging."""
+        memory = self.memory
+        out = self._collector.collect_into(
+            memory.replay, self._decide, steps, corrector=self._watcher, corrections=memory.corrections
+        )
+        if self._seen:
+            self._made.take({key: torch.cat([obs[key] for obs in self._seen]) for key in self._seen[0]})
+            self._seen = []
+        return worth_logging(out)
+
+    def _decide(self, obs: Arrays) -> Decision:
+        if self._made.normalizer is not None:
+            self._seen.append(obs)
+        return Decision(chunk(self._made.policy, obs, self._generator, self._random and not self.warm), {})
+
+    def close(self) -> None:
+        """Give back the sim and whoever watches it."""
+        if self._watcher is not None:
+            self._watcher.close()
+        self._sim.close()
+
+    def state(self) -> dict[str, Any]:
+        """For an exact resume: the sim, the memory, who acts."""
+        return {"collector": self._collector.state(), "random": self._random, **self.memory.state()}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state` gave.
+
+        Raises:
+            DataError: the replay's directory is gone or not the one of that run.
+            ConfigError: it stores other arrays than this run.
+        """
+        self._random = bool(state["random"])
+        self.memory.load(state)
+        self._collector.load(state["collector"])
+
+
+@torch.no_grad()
+def chunk(policy: Any, obs: Arrays, generator: torch.Generator, random: bool) -> Tensor:
+    """What to do: chunks (n, H, A) in the sim's units, the policy's or drawn evenly from the bounds.
+
+    Args:
+        policy: whose chunks have the right shape.
+        obs: (n, ...) each.
+        generator: of whoever acts.
+        random: whether to draw.
+    """
+    if not random:
+        return policy.act(obs, None, generator, "sample").chunk
+    like = next(iter(obs.values()))
+    unit = torch.rand((len(like), policy.horizon, policy.action_width), generator=generator) * 2 - 1
+    return policy.to_actions(unit.to(like.device))
+
+
+def open_replay(path: Path, expected: Layout) -> Replay:
+    """The replay in a directory, which must store what this run stores.
+
+    Raises:
+        DataError: there is none.
+        ConfigError: it stores other arrays, for another number of envs or another rate; both values are named.
+    """
+    replay = Replay.open(path)
+    found, wanted = replay.layout.to_json(), expected.to_json()
+    for name in ("observation_spec", "action_spec", "streams", "capacity", "extras", "control_dt_s"):
+        unstated = name == "control_dt_s" and None in (found[name], wanted[name])
+        if found[name] != wanted[name] and not unstated:
+            replay.close()
+            one, other = (_brief(values[name]) for values in (found, wanted))
+            raise ConfigError(f"replay {path} has {name} {one}: expected {other}, as this run has")
+    return replay
+
+
+def worth_logging(out: Collected) -> dict[str, float]:
+    """Scalars of what was collected."""
+    scalars = {"rollout_episodes": float(len(out.episodes))}
+    if len(out.episodes):
+        scalars["rollout_success"] = float(out.episodes.float().mean())
+        scalars["rollout_return"] = float(out.returns.mean())
+    if out.corrected:
+        scalars["corrected_share"] = out.corrected / out.env_steps
+    return scalars
+
+
+def _brief(value: Any) -> Any:
+    """A spec as the shapes it holds: an error is one line."""
+    if isinstance(value, dict):
+        table: dict[str, Any] = value
+        return tuple(table["shape"]) if "shape" in table else {key: _brief(part) for key, part in table.items()}
+    return value

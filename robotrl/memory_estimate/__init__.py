@@ -1,0 +1,1 @@
+"""Estimates of the memory that fine-tuning takes, before a model is loaded."""

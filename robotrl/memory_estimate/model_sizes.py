@@ -1,0 +1,63 @@
+"""The published vision-language-action networks at full size, without memory and without weights, for estimates."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from robotrl.errors import unknown
+from robotrl.policies.vla.flow import FlowVlaCfg
+from robotrl.policies.vla.networks.openvla import OpenVla, OpenVlaCfg
+from robotrl.policies.vla.networks.pi0 import Pi0, Pi0Cfg
+from robotrl.policies.vla.networks.smolvla import SmolVla, SmolVlaCfg
+from robotrl.policies.vla.token import TokenVlaCfg
+from robotrl.registry import make_sim
+from robotrl.spec import Spec, visible
+from robotrl.transforms import TransformGroup
+
+PIXELS = {"openvla": 224, "smolvla": 512, "pi0": 224}
+"""Of the pictures that each sees."""
+CHUNK = 50
+"""Actions that SmolVLA and pi0 say at once."""
+
+
+class Interface(NamedTuple):
+    """What a policy sees and does."""
+
+    observation_spec: dict[str, Spec]
+    action_spec: Spec
+
+
+def interface(name: str) -> Interface:
+    """That of the tabletop, with pictures of the size that a published network sees.
+
+    Raises:
+        ConfigError: no such network.
+    """
+    if name not in PIXELS:
+        raise unknown("policy", name, PIXELS)
+    sim = make_sim("mujoco/tabletop", num_envs=1, seed=0, image="flat_near", image_size=PIXELS[name])
+    try:
+        return Interface(visible(sim), sim.action_spec)
+    finally:
+        sim.close()
+
+
+def published(name: str, seen: Interface) -> Any:
+    """A policy around a published network; made inside `footprint.without_memory`, or it takes gigabytes.
+
+    Args:
+        name: "openvla", "smolvla" or "pi0".
+        seen: from `interface`.
+    """
+    group = TransformGroup((), ())
+    if name == "openvla":
+        small = TokenVlaCfg(horizon=1, decoding="autoregressive").build(*seen, group)
+        small.net = OpenVla(OpenVlaCfg())
+        return small
+    policy = FlowVlaCfg(horizon=CHUNK, denoising_steps=10).build(*seen, group)
+    state, action = policy.padded()
+    if name == "smolvla":
+        policy.finish(SmolVla(SmolVlaCfg(state=state, action=action)))
+    else:
+        policy.finish(Pi0(Pi0Cfg(state=state, action=action, chunk=CHUNK)))
+    return policy

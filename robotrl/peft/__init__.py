@@ -1,0 +1,1 @@
+"""Parameter-efficient fine-tuning: LoRA, frozen parameters, bf16 linear layers."""

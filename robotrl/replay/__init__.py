@@ -1,0 +1,1 @@
+"""Replay buffers: storage in memory or on disk, samplers, recovery after a kill."""

@@ -1,0 +1,402 @@
+"""`Replay`: env steps of N streams, kept in rings, read back as action chunks.
+
+A stream is whatever steps on its own: an env, a pile of demonstrations. Everything of a step is stored once; the
+observation after it is the one before the next, and only the last observation of an episode has a place of its own.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from robotrl.errors import ConfigError, DataError, check_at_least
+from robotrl.replay.check import host
+from robotrl.replay.directory import SHARD_BYTES, ReplayDirectory, make_directory
+from robotrl.replay.layout import Layout
+from robotrl.replay.priority import Prioritised, by_return, episode_returns
+from robotrl.replay.recovery import damage, restore
+from robotrl.replay.ring import Ring
+from robotrl.replay.samplers import Mixed, Sampler, Uniform
+from robotrl.replay.storage import DECISION, META, RamStorage, Storage
+from robotrl.replay.types import SOURCES, Source, StepRecord, Transitions
+from robotrl.replay.views import Reach, chunks, observations, reach
+from robotrl.rollout.storage import Arrays
+from robotrl.spec import Spec
+
+if TYPE_CHECKING:
+    from robotrl.datasets.reader import Dataset
+
+__all__ = [
+    "SOURCES",
+    "Mixed",
+    "Prioritised",
+    "Replay",
+    "Sampler",
+    "Source",
+    "StepRecord",
+    "Transitions",
+    "Uniform",
+    "by_return",
+    "episode_returns",
+]
+
+
+class Replay:
+    """Env steps in a ring a stream; made by `create` and `open`.
+
+    A step is named by its index, (number of the step in its stream) * N + stream, which is never used twice.
+
+    Args:
+        layout: what is stored.
+        ring: storage of the steps.
+        side: storage of the last observations.
+        directory: where they lie; None in RAM.
+    """
+
+    def __init__(self, layout: Layout, ring: Storage, side: Storage, directory: ReplayDirectory | None = None) -> None:
+        self.layout = layout
+        self.changes = 0
+        """Rises with whatever changes which steps can be sampled; for samplers."""
+        self.dropped: tuple[str, ...] = ()
+        """One line for each shard that was damaged and each whose rows were, which were dropped in opening it."""
+        self.rollbacks = 0
+        """Rises whenever steps are forgotten, after which their numbers are used again; for samplers."""
+        self.ring = Ring(layout, ring, side, directory is not None and directory.checked)
+        """What samplers look into."""
+        self._directory = directory
+        self._relabelled = directory.relabelled if directory else np.zeros(1, np.int64)
+
+    @classmethod
+    def create(
+        cls,
+        path: Path | str | None,
+        observation_spec: Mapping[str, Spec],
+        action_spec: Spec,
+        *,
+        streams: int,
+        capacity: int,
+        extras: Mapping[str, tuple[int, ...]] | None = None,
+        control_dt_s: float | None = None,
+        slack: int | None = None,
+        shard_bytes: int = SHARD_BYTES,
+        owner: str = "",
+    ) -> Replay:
+        """An empty replay.
+
+        Args:
+            path: a new directory to keep it in, or None: in RAM.
+            observation_spec: the sim's observations.
+            action_spec: the sim's action.
+            streams: N, e.g. the sim's envs.
+            capacity: env steps that can be sampled, of all streams together; each stream keeps capacity // N.
+            extras: shapes of one row of further float32 columns, e.g. {"noise": (H, A)}.
+            control_dt_s: seconds between two steps, to refuse data of another rate; None: not checked.
+            slack: on disk, further steps that are kept so that an exact resume can roll back as many; None: an eighth
+                of the capacity.
+            shard_bytes: size of a shard on disk, rounded to whole pages.
+            owner: whoever it is made for, if anybody should be able to tell later.
+
+        Raises:
+            ConfigError: a setting out of range, or there is something at `path`.
+            RobotrlError: the disk refused.
+        """
+        kept = 0 if path is None else capacity // 8 if slack is None else slack
+        layout = Layout(dict(observation_spec), action_spec, streams, capacity, kept, dict(extras or {}), control_dt_s)
+        if path is not None:
+            directory = make_directory(Path(path), layout, shard_bytes, owner)
+            return cls(layout, directory.ring, directory.side, directory)
+        ring = RamStorage(layout.ring_columns(), layout.rows)
+        return cls(layout, ring, RamStorage(layout.side_columns(), layout.rows))
+
+    @classmethod
+    def open(cls, path: Path | str) -> Replay:
+        """A replay that was written before, however its process ended.
+
+        What a kill left half-written does not count; damaged shards and damaged rows are dropped, listed in `dropped`
+        and warned of, the rest is used. Streams go on after their newest step: call `cut`, unless `load` follows.
+
+        Raises:
+            DataError: there is none, or its header cannot be read.
+            RobotrlError: another process has it open.
+        """
+        directory = ReplayDirectory(Path(path))
+        replay = cls(directory.layout, directory.ring, directory.side, directory)
+        shards = (*directory.ring.dropped, *directory.side.dropped)
+        rows = replay.ring.damaged.tolist()
+        replay.dropped = (*shards, *(f"{directory.ring.where(row)} is not as it was written" for row in rows))
+        told = damage(shards, replay.dropped[len(shards) :], replay.ring.gaps())
+        if told:
+            warnings.warn(f"replay {path}: {told}, {len(replay)} steps are left", stacklevel=2)
+        return replay
+
+    def __len__(self) -> int:
+        """Env steps that are stored, those whose chunk is not complete included."""
+        return len(self.ring)
+
+    @property
+    def streams(self) -> int:
+        """N."""
+        return self.layout.streams
+
+    def add(self, record: StepRecord, streams: Sequence[int] | None = None) -> None:
+        """Store one step of all streams, or of some.
+
+        Args:
+            record: the step; its rows are copied.
+            streams: (M,) which streams the M rows of the record belong to, each once; None: all N, in order.
+
+        Raises:
+            ConfigError: an array of the wrong shape, a missing or undeclared one, or ended rows without `final_obs`.
+            RobotrlError: the disk is full.
+        """
+        self.ring.add(record, streams)
+        self.changes += 1
+
+    def add_run(self, record: StepRecord, stream: int = 0) -> None:
+        """Store M steps of one stream that follow each other, e.g. whole episodes.
+
+        Args:
+            record: rows in the order of time.
+            stream: which.
+
+        Raises:
+            ConfigError: as for `add`, or the steps are more than the stream keeps.
+        """
+        self.ring.add_run(record, stream)
+        self.changes += 1
+
+    def add_demos(self, dataset: Dataset, stream: int = 0, accept: bool = False) -> int:
+        """Store all episodes of a dataset in one stream, as "demo" steps at each of which a chunk may begin.
+
+        Gives the number of steps; see `robotrl.replay.demos`.
+
+        Raises:
+            ConfigError: its observations, action, rate or size do not fit; both values are named.
+            DataError: something about it is doubtful and not accepted; see `robotrl.datasets.agreement.agree`.
+        """
+        from robotrl.replay.demos import read_demos  # datasets need pyarrow, which nothing else here does
+
+        record = read_demos(dataset, self.layout, accept)
+        self.add_run(record, stream)
+        return len(record.reward)
+
+    def cut(self, streams: Sequence[int] | None = None) -> None:
+        """Say that what is added next to these streams (None: all) does not follow on what is there.
+
+        Needed where an episode was abandoned without an end, e.g. by a reset. Starts whose chunk would reach over it
+        are not sampled.
+        """
+        self.ring.cut(streams)
+        self.changes += 1
+
+    def close_episode(self, streams: Sequence[int], last_obs: Arrays) -> None:
+        """End the episodes under way in these streams as a time limit would; others are left as they are.
+
+        Args:
+            streams: (M,).
+            last_obs: (M, ...) each: the observation after the newest step of each of them.
+        """
+        self.ring.close_episode(streams, last_obs)
+        self.changes += 1
+
+    def view(self, index: Tensor, horizon: int, gamma: float) -> Transitions:
+        """The chunks of `horizon` steps that begin at `index`.
+
+        Args:
+            index: (B,) int64 start steps.
+            horizon: H, 1 or more.
+            gamma: discount of each env step.
+
+        Raises:
+            ConfigError: one of them is no longer stored, or its chunk is not complete.
+        """
+        found = self.reach(index.numpy(), horizon)
+        if not found.complete.all():
+            wrong = int(found.starts[np.argmin(found.complete)])
+            raise ConfigError(f"replay index {wrong}, horizon {horizon}: expected a stored step with a complete chunk")
+        return self.gather(found, gamma)
+
+    def set_reward(self, index: Tensor, values: Tensor) -> None:
+        """Replace the rewards of steps, e.g. by a classifier's.
+
+        Args:
+            index: (M,) int64 steps.
+            values: (M,).
+
+        Raises:
+            ConfigError: a step is no longer stored, or a value is not finite.
+        """
+        ids, rewards = index.numpy(), host(values)
+        if ids.shape != rewards.shape:
+            raise ConfigError(f"rewards are of shape {rewards.shape}: expected {ids.shape}, one a step")
+        stored = self.ring.stored(ids)
+        if not stored.all():
+            raise ConfigError(f"replay index {int(ids[np.argmin(stored)])}: expected a stored step")
+        if not np.isfinite(rewards).all():
+            at = int(np.argmin(np.isfinite(rewards)))
+            raise ConfigError(f"reward of replay index {int(ids[at])} is {rewards[at]}: expected finite")
+        self._relabelled += 1
+        self.ring.set_reward(ids % self.ring.rows, rewards)
+
+    def indices(self, horizon: int = 1, decisions: bool = False) -> Tensor:
+        """(M,) int64: every step whose chunk is complete, stream by stream in the order of time.
+
+        Args:
+            horizon: H.
+            decisions: only steps at which a chunk began.
+        """
+        low, high = self.ring.window()
+        ids = np.concatenate([np.arange(low[n], high[n]) * self.streams + n for n in range(self.streams)])
+        block = 1 << 16
+        parts = [self.sampleable(ids[at : at + block], horizon, decisions) for at in range(0, len(ids), block)]
+        return torch.from_numpy(np.concatenate([ids[:0], *(found.starts for found in parts)]))
+
+    def sync(self) -> None:
+        """Wait until everything is on the disk, so that it outlives a power cut; a kill needs none of it.
+
+        Raises:
+            RobotrlError: the disk refused.
+        """
+        self.ring.storage.sync()
+        self.ring.side.sync()
+
+    def close(self) -> None:
+        """Free the memory, let go of the files; what is on the disk stays."""
+        self.ring.close()
+        if self._directory:
+            self._directory.close()
+
+    def state(self) -> dict[str, Any]:
+        """For an exact resume: in RAM the content, not copied; on disk, only how far it had come (it is synced)."""
+        ring = self.ring
+        state: dict[str, Any] = {
+            "heads": ring.heads.copy(),
+            "flags": ring.newest_flags(),
+            "relabelled": int(self._relabelled[0]),
+            "stored": len(ring),
+            "rows": ring.rows,
+        }
+        if self._directory:
+            self.sync()
+            return {**state, "identity": self._directory.identity, "digest": ring.digest()}
+        used = min(int(ring.heads.max()) * ring.streams, ring.rows)
+        columns = {name: array[:used] for name, array in ring.storage.arrays.items()}
+        columns["meta"] = columns["meta"].view(np.uint8).reshape(used, META.itemsize)
+        return {**state, "columns": columns, "side": {k: x[: ring.side_used] for k, x in ring.side.arrays.items()}}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go back to where `state` was taken.
+
+        On disk, steps that were added since are dropped. Exact as long as no more than the slack were added; else the
+        steps that they replaced are gone, and a warning says how many. Rewards that `set_reward` changed since stay
+        changed, with a warning; so do steps that others have replaced, where the replay has checksums.
+
+        Raises:
+            DataError: the state is of another replay, or of one of another size.
+        """
+        heads = np.array(state["heads"], np.int64)
+        if len(heads) != self.streams:
+            raise DataError(f"the replay's state has {len(heads)} streams: the replay has {self.streams}")
+        identity = self._directory.identity if self._directory else None
+        if state.get("identity") != identity:
+            raise DataError(f"the state is of replay {state.get('identity')}: this one is {identity}")
+        # states from before have no size
+        if state.get("rows", self.ring.rows) != self.ring.rows:
+            raise DataError(f"the replay's state is of {state['rows']} rows: the replay has {self.ring.rows}")
+        if not self._directory:
+            restore(self.ring.storage.arrays, state["columns"])
+            restore(self.ring.side.arrays, state["side"])
+        self.ring.recover(heads, np.asarray(state["flags"]))
+        self.changes += 1
+        self.rollbacks += 1
+        lost = int(state["stored"]) - len(self)
+        if lost:
+            warnings.warn(
+                f"the replay ran further ahead of its checkpoint than its slack of {self.layout.slack} steps, or lost "
+                f"shards: {lost} steps are gone, so the run goes on, not exactly",
+                stacklevel=2,
+            )
+        if self._directory and int(self._relabelled[0]) != int(state["relabelled"]):
+            warnings.warn(
+                "rewards in the replay were changed after its checkpoint: the run goes on, not exactly", stacklevel=2
+            )
+        elif not lost and self.ring.digest() != state.get("digest", self.ring.digest()):
+            warnings.warn(
+                "steps in the replay are not those of its checkpoint, others have taken their places since: the run"
+                " goes on, not exactly",
+                stacklevel=2,
+            )
+        self._relabelled[0] = int(state["relabelled"])
+
+    def clear(self) -> None:
+        """Forget all steps."""
+        self.ring.recover(np.zeros(self.streams, np.int64))
+        self.changes += 1
+        self.rollbacks += 1
+
+    # What samplers use.
+
+    def reach(self, index: np.ndarray, horizon: int) -> Reach:
+        """How far chunks get from start steps (B,) int64."""
+        check_at_least("replay horizon", horizon, 1)
+        if not len(self.ring.meta):
+            raise ConfigError("the replay is closed: expected an open one")
+        return reach(self.ring.meta, index, horizon, self.streams)
+
+    def sampleable(self, index: np.ndarray, horizon: int, decisions: bool) -> Reach:
+        """Those of the start steps (B,) whose chunk is complete, and at which one began if `decisions`; in order."""
+        if decisions and self.ring.fields:
+            index = index[(self.ring.fields["flags"][index % self.ring.rows] & DECISION) != 0]
+        found = self.reach(index, horizon)
+        return found if found.complete.all() else found.of(np.flatnonzero(found.complete))
+
+    def draw(self, count: int, generator: torch.Generator) -> np.ndarray:
+        """(count,) steps drawn with equal chance from the window, those that are not complete included.
+
+        Raises:
+            ConfigError: the replay is empty.
+        """
+        low, high = self.ring.window()
+        size = high - low
+        total = int(size.sum())
+        if not total:
+            raise ConfigError("the replay is empty: expected steps to sample from")
+        numbers = torch.randint(total, (count,), generator=generator).numpy()
+        if self.ring.even:
+            return numbers + int(low[0]) * self.streams
+        ends = np.cumsum(size)
+        stream = np.searchsorted(ends, numbers, side="right")
+        return (low[stream] + numbers - (ends - size)[stream]) * self.streams + stream
+
+    def gather(self, found: Reach, gamma: float, weight: Tensor | None = None) -> Transitions:
+        """Everything about chunks that are all complete; `weight` is (B,), None: ones."""
+        parts = chunks(found, gamma)
+        obs, following = observations(self.ring.obs, self.ring.side.arrays, found, parts)
+        start = found.rows[:, 0]
+        return Transitions(
+            _tensors(obs),
+            torch.from_numpy(self.ring.action.take(parts.action_rows, axis=0)),
+            torch.from_numpy(found.valid),
+            torch.from_numpy(parts.reward),
+            torch.from_numpy(parts.discount),
+            _tensors(following),
+            torch.from_numpy(parts.terminated),
+            torch.from_numpy(parts.truncated),
+            torch.from_numpy(parts.steps),
+            torch.from_numpy(np.ascontiguousarray(found.meta["source"][:, 0])),
+            {key: torch.from_numpy(array.take(start, axis=0)) for key, array in self.ring.extras.items()},
+            torch.from_numpy(found.starts),
+            torch.ones(len(start)) if weight is None else weight,
+            torch.from_numpy(parts.cost),
+            torch.from_numpy(np.ascontiguousarray(parts.log_prob)),
+        )
+
+
+def _tensors(arrays: dict[str, np.ndarray]) -> Arrays:
+    return {key: torch.from_numpy(array) for key, array in arrays.items()}

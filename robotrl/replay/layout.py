@@ -1,0 +1,101 @@
+"""What a replay stores, and how large it is: the part that its directory's header keeps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from robotrl.errors import check_at_least, out_of_range
+from robotrl.replay.storage import META, Column
+from robotrl.spec import Spec
+
+MAX_ROWS = 2**31 - 1
+"""Rows of the side table are numbered in 32 bits."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The shape of a replay.
+
+    Args:
+        observation_spec: observations, by key.
+        action_spec: the action, a vector.
+        streams: N.
+        capacity: env steps that can be sampled, of all streams together; each stream keeps capacity // N.
+        slack: further steps kept on disk, of all streams together, so that a replay which ran ahead of a checkpoint
+            can go back to it.
+        extras: shapes of one row of the extra float32 columns.
+        control_dt_s: seconds between two steps; None: not said, so not checked.
+    """
+
+    observation_spec: dict[str, Spec]
+    action_spec: Spec
+    streams: int
+    capacity: int
+    slack: int
+    extras: dict[str, tuple[int, ...]]
+    control_dt_s: float | None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.streams <= MAX_ROWS:
+            raise out_of_range("replay streams", self.streams, "1 or more")
+        if self.length < 2:
+            raise out_of_range("replay capacity", self.capacity, f"2 steps or more for each of {self.streams} streams")
+        check_at_least("replay slack", self.slack, 0)
+        if self.rows > MAX_ROWS:
+            raise out_of_range("replay capacity with slack", self.rows, f"at most {MAX_ROWS}")
+        if len(self.action_spec.shape) != 1:
+            raise out_of_range("action_spec.shape", self.action_spec.shape, "a vector (A,)")
+
+    @property
+    def length(self) -> int:
+        """Steps of one stream that can be sampled."""
+        return self.capacity // self.streams
+
+    @property
+    def rows(self) -> int:
+        """R: steps that are kept, of all streams, slack included."""
+        return (self.length + math.ceil(self.slack / self.streams)) * self.streams
+
+    def ring_columns(self) -> dict[str, Column]:
+        """Columns of the steps."""
+        numbers = np.dtype(np.float32)
+        return {
+            "meta": Column(META, ()),
+            "action": Column(numbers, self.action_spec.shape),
+            **{f"obs/{key}": column for key, column in self.side_columns().items()},
+            **{f"extras/{key}": Column(numbers, tuple(shape)) for key, shape in self.extras.items()},
+        }
+
+    def side_columns(self) -> dict[str, Column]:
+        """Columns of the last observations, by the observations' keys."""
+        return {key: Column(np.dtype(spec.dtype), spec.shape) for key, spec in self.observation_spec.items()}
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready dict."""
+        return {
+            "observation_spec": {key: spec.to_json() for key, spec in self.observation_spec.items()},
+            "action_spec": self.action_spec.to_json(),
+            "streams": self.streams,
+            "capacity": self.capacity,
+            "slack": self.slack,
+            "extras": {key: list(shape) for key, shape in self.extras.items()},
+            "control_dt_s": self.control_dt_s,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Layout:
+        """Inverse of `to_json`."""
+        return cls(
+            {key: Spec.from_json(spec) for key, spec in data["observation_spec"].items()},
+            Spec.from_json(data["action_spec"]),
+            int(data["streams"]),
+            int(data["capacity"]),
+            int(data["slack"]),
+            {key: tuple(shape) for key, shape in data["extras"].items()},
+            data["control_dt_s"],
+        )

@@ -1,0 +1,142 @@
+"""Samplers: which start steps make a batch. What they give follows from the replay's content and the generator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from robotrl.errors import ConfigError, check_at_least, out_of_range
+from robotrl.replay.types import Transitions
+from robotrl.replay.views import Reach
+
+if TYPE_CHECKING:
+    from robotrl.replay.buffer import Replay
+
+ROUNDS = 4
+"""Draws with rejection before all steps are looked through."""
+
+
+class Sampler(Protocol):
+    """Draws batches of chunks."""
+
+    def sample(
+        self, batch: int, horizon: int, gamma: float, generator: torch.Generator, updates: int = 1
+    ) -> Transitions:
+        """`updates` batches one after the other, updates * batch rows.
+
+        Args:
+            batch: rows of one minibatch; shares and weights hold within each.
+            horizon: H of the chunks.
+            gamma: discount of each env step.
+            generator: on the CPU.
+            updates: how many minibatches.
+
+        Raises:
+            ConfigError: there is nothing to sample.
+        """
+        ...
+
+
+class Uniform:
+    """Every start step has the same chance, with replacement.
+
+    Args:
+        replay: to sample from.
+        decisions: only steps at which a chunk began; needed where extras belong to the chunk.
+    """
+
+    def __init__(self, replay: Replay, decisions: bool = False) -> None:
+        self.replay = replay
+        self.decisions = decisions
+
+    def sample(
+        self, batch: int, horizon: int, gamma: float, generator: torch.Generator, updates: int = 1
+    ) -> Transitions:
+        """See `Sampler.sample`."""
+        return self.replay.gather(self._draw(batch * updates, horizon, generator), gamma)
+
+    def _draw(self, count: int, horizon: int, generator: torch.Generator) -> Reach:
+        check_at_least("replay batch", count, 1)
+        parts: list[Reach] = []
+        missing = count
+        for _ in range(ROUNDS):
+            spare = 8 + missing // 32
+            tries = (missing + spare) * (horizon if self.decisions else 1)
+            found = self.replay.sampleable(self.replay.draw(tries, generator), horizon, self.decisions)
+            parts.append(found.first(missing))
+            missing -= len(parts[-1].starts)
+            if not missing:
+                break
+        else:
+            every = self.replay.indices(horizon, self.decisions)
+            if not len(every):
+                what = "decision" if self.decisions else "step"
+                raise ConfigError(f"the replay holds no {what} whose chunk of {horizon} steps is complete")
+            chosen = every[torch.randint(len(every), (missing,), generator=generator)]
+            parts.append(self.replay.reach(chosen.numpy(), horizon))
+        return parts[0] if len(parts) == 1 else Reach(*(np.concatenate(fields) for fields in zip(*parts, strict=True)))
+
+
+class Mixed:
+    """Rows of several samplers in fixed shares, e.g. half demonstrations and half rollouts (Ball et al. 2023, RLPD).
+
+    A minibatch holds the rows of the first sampler, then those of the second, and so on. Shares become whole rows by
+    the largest remainder: each sampler gets its share rounded down, and the rows that are left go to the largest
+    fractions, the earlier sampler first; so every minibatch has the same numbers.
+
+    Args:
+        parts: samplers and their shares, above 0, of sum 1.
+
+    Raises:
+        ConfigError: the shares are no shares.
+    """
+
+    def __init__(self, parts: Sequence[tuple[Sampler, float]]) -> None:
+        shares = [share for _, share in parts]
+        if not parts or min(shares) <= 0 or abs(sum(shares) - 1) > 1e-6:
+            raise out_of_range("replay shares", shares, "numbers above 0 of sum 1")
+        self.parts = list(parts)
+
+    def counts(self, batch: int) -> list[int]:
+        """Rows of each sampler in a minibatch.
+
+        Raises:
+            ConfigError: the minibatch is too small for one of them to get a row.
+        """
+        exact = [batch * share for _, share in self.parts]
+        # a share such as 1/3 of 9 rows is 3, whatever its last bit
+        counts = [int(rows + 1e-9) for rows in exact]
+        order = sorted(range(len(exact)), key=lambda i: (round(counts[i] - exact[i], 9), i))
+        for i in order[: batch - sum(counts)]:
+            counts[i] += 1
+        if min(counts) < 1:
+            raise out_of_range("replay batch", batch, f"enough rows for shares of {[s for _, s in self.parts]}")
+        return counts
+
+    def sample(
+        self, batch: int, horizon: int, gamma: float, generator: torch.Generator, updates: int = 1
+    ) -> Transitions:
+        """See `Sampler.sample`."""
+        counts = self.counts(batch)
+        drawn = [
+            sampler.sample(count, horizon, gamma, generator, updates)
+            for (sampler, _), count in zip(self.parts, counts, strict=True)
+        ]
+        return Transitions._make(_join(list(fields), updates) for fields in zip(*drawn, strict=True))
+
+
+def _join(fields: list[Tensor] | list[dict[str, Tensor]], updates: int) -> Tensor | dict[str, Tensor]:
+    """Minibatch by minibatch, the rows of each part."""
+    if isinstance(fields[0], dict):
+        tables = [field for field in fields if isinstance(field, dict)]
+        return {key: _stack([table[key] for table in tables], updates) for key in tables[0]}
+    return _stack([field for field in fields if isinstance(field, Tensor)], updates)
+
+
+def _stack(parts: list[Tensor], updates: int) -> Tensor:
+    rows = [part.reshape(updates, -1, *part.shape[1:]) for part in parts]
+    return torch.cat(rows, 1).flatten(0, 1)

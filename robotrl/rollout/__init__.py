@@ -1,0 +1,1 @@
+"""Rollouts: collection, evaluation, demonstrations, sim wrappers."""

@@ -1,0 +1,461 @@
+"""`Collector`: steps a sim for a learner, and counts its env steps; `robotrl.rollout.groups` does so for whole episodes.
+
+A policy's chunk is executed whole, unless its episode ends; then the rest is dropped and the new episode begins with a
+decision of its own. That is how a robot is controlled, so training, evaluation and deployment agree.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from robotrl.replay.buffer import SOURCES, Replay, Source, StepRecord
+from robotrl.replay.check import check_sim
+from robotrl.replay.corrections import Corrector, add_corrections
+from robotrl.replay.layout import Layout
+from robotrl.replay.outliers import Watch
+from robotrl.rollout.chunk_cursor import ChunkCursor
+from robotrl.rollout.finite import check_finite
+from robotrl.rollout.storage import Arrays, Growing, Rollout
+from robotrl.spec import HasFinalObs, HasState, Step, VecSim, lost
+
+
+class Decision(NamedTuple):
+    """What a decider answers to the observations of some envs."""
+
+    chunk: Tensor
+    """(n, H, A) actions in the sim's units."""
+    record: Arrays
+    """(n, ...) each, kept in the rollout."""
+
+
+Decider = Callable[[Arrays], Decision]
+
+
+class Sink(Protocol):
+    """What takes env steps as a replay does."""
+
+    layout: Layout
+
+    def add(self, record: StepRecord) -> None:
+        """Keep one step of all envs."""
+        ...
+
+    def cut(self) -> None:
+        """What comes next does not follow what came last."""
+        ...
+
+
+@runtime_checkable
+class Follows(Protocol):
+    """A sim that keeps more than its episodes, for example the success rates of a curriculum."""
+
+    def follow(self, state: dict[str, Any]) -> None:
+        """Take that up from another process's whole state."""
+        ...
+
+
+class Collected(NamedTuple):
+    """What `Collector.collect_into` did."""
+
+    env_steps: int
+    """Env steps taken, each env's counted."""
+    episodes: Tensor
+    """(E,) bool: success of each episode that ended, in order."""
+    returns: Tensor
+    """(E,) undiscounted return of each of them."""
+    corrected: int
+    """Env steps whose action a corrector replaced."""
+
+
+class Collector:
+    """Steps a sim under a decider and gathers decisions for a learner.
+
+    A decision that a rollout's end cuts off is carried into the next rollout, so no reward is lost. A sim without
+    `HasFinalObs` gets a warning, and the observation before an episode's last step in place of the final one. Numbers
+    that are finite and cannot be are warned of once for each element.
+
+    Args:
+        sim: the sim; it is not reset here.
+        horizon: H of the decider's chunks.
+        gamma: discount of each env step.
+    """
+
+    def __init__(self, sim: VecSim, horizon: int, gamma: float) -> None:
+        n = sim.num_envs
+        self.sim = sim
+        self.gamma = gamma
+        self.env_steps = 0
+        self.sim_s = 0.0
+        """Seconds spent inside the sim's steps since this collector was made."""
+        self.obs: Arrays = {}
+        self._cursor = ChunkCursor(n, horizon, sim.action_spec.shape[0], sim.device)
+        self._envs = torch.arange(n, device=sim.device)
+        self._pending_envs = self._envs[:0]
+        self._pending: Arrays = {}
+        self._discount = torch.ones(n, device=sim.device)
+        self._returns = torch.zeros(n, device=sim.device)
+        self._log_prob = torch.full((n, horizon), float("nan"), device=sim.device)
+        self._started = torch.ones(n, dtype=torch.bool, device=sim.device)
+        self._broken = True
+        self._into: Sink | None = None
+        self._watch = Watch(sim.observation_spec)
+        self._looked: list[tuple[Arrays, Tensor]] = []
+        self._has_final_obs = isinstance(sim, HasFinalObs)
+        if not self._has_final_obs:
+            warnings.warn(
+                f"sim {type(sim).__name__} lacks HasFinalObs: time-outs are valued by the observation before them",
+                stacklevel=2,
+            )
+
+    def close(self) -> None:
+        """Give back the sim."""
+        self.sim.close()
+
+    def reset(self, seed: int | None, options: dict[str, Any] | None = None) -> None:
+        """Reset the sim and forget decisions under way."""
+        self.obs = _copy(self.sim.reset(seed=seed, options=options))
+        self._cursor.drop(self._envs)
+        self._pending_envs, self._pending = self._envs[:0], {}
+        self._discount.fill_(1.0)
+        self._returns.fill_(0.0)
+        self._broken = True
+
+    def collect(self, decide: Decider, steps: int) -> Rollout:
+        """Take `steps` steps in every env.
+
+        Raises:
+            NumericsError: the sim gave a reward or observation that is not finite; env, step and field are named.
+        """
+        self._broken = True
+        if self._cursor.horizon == 1:
+            return self._collect_single(decide, steps)
+        n = self.sim.num_envs
+        store = Growing(n, steps // self._cursor.horizon + 2)
+        row = torch.full((n,), -1, dtype=torch.int64, device=self.sim.device)
+        carried = self._pending_envs
+        row[carried] = 0
+        # what `collect_into` left of a chunk belongs to no decision of this rollout
+        self._cursor.drop(torch.nonzero(row < 0).squeeze(1))
+        for name, values in self._pending.items():
+            store.put(name, row[carried], carried, values)
+        episodes, returns = list[Tensor](), list[Tensor]()
+        for step_index in range(steps):
+            due, rows_obs, decision = self._decide(decide)
+            if decision:
+                row[due] += 1
+                self._discount[due] = 1.0
+                for key, value in rows_obs.items():
+                    store.put(f"obs/{key}", row[due], due, value)
+                for key, value in decision.record.items():
+                    store.put(f"record/{key}", row[due], due, value)
+            step, final = self._step(self._cursor.advance(), step_index)
+            store.add("reward", row, self._envs, step.reward * self._discount)
+            store.add("length", row, self._envs, torch.ones_like(row))
+            self._discount *= self.gamma
+            done = step.final_ids
+            if len(done):
+                store.put("terminated", row[done], done, step.terminated[done])
+                store.put("truncated", row[done], done, step.truncated[done])
+                store.put("valid", row[done], done, torch.ones_like(done, dtype=torch.bool))
+                for key, value in final.items():
+                    store.put(f"final/{key}", row[done], done, value)
+            self._count_episodes(step, episodes, returns)
+            complete = torch.nonzero(self._cursor.position >= self._cursor.horizon).squeeze(1)
+            store.put("valid", row[complete], complete, torch.ones_like(complete, dtype=torch.bool))
+        self._look()
+        self.env_steps += steps * n
+        return self._finish(store, row, steps * n, _joined(episodes, torch.bool), _joined(returns, torch.float32))
+
+    def collect_into(
+        self,
+        replay: Sink,
+        decide: Decider,
+        steps: int,
+        source: Source = "rollout",
+        corrector: Corrector | None = None,
+        corrections: Replay | None = None,
+    ) -> Collected:
+        """Take `steps` steps in every env and add them to a replay, env n to stream n.
+
+        A chunk that the end of the call cuts off goes on in the next call. Of what the decider records, the entries
+        that the replay declares as extras are stored at the decision's step, and "log_prob" (n, H) goes to its steps;
+        `info["cost"]` of the sim is the cost. Corrected steps are "human", and a chunk may begin at each of them.
+
+        Args:
+            replay: of as many streams as the sim has envs, or whatever takes steps in its place.
+            decide: gives the chunks.
+            steps: in each env.
+            source: who decides.
+            corrector: may replace actions.
+            corrections: gets the corrected steps besides, likewise env n to stream n; where a correction stops, its
+                last step is stored as cut off by a time limit, so that its value is bootstrapped.
+
+        Raises:
+            ConfigError: a replay does not fit the sim.
+            NumericsError: the sim gave a reward or observation that is not finite; env, step and field are named.
+        """
+        n = self.sim.num_envs
+        for one in (replay, *([] if corrections is None else [corrections])):
+            check_sim(one.layout, self.sim)
+        if self._broken or self._into not in (None, replay):
+            replay.cut()
+            if corrections is not None:
+                corrections.cut()
+            self._started = torch.ones_like(self._started)
+        self._broken, self._into = False, replay
+        self._pending_envs, self._pending = self._envs[:0], {}
+        episodes, returns = list[Tensor](), list[Tensor]()
+        corrected = 0
+        for step_index in range(steps):
+            due, _, decision = self._decide(decide)
+            extras: Arrays = {}
+            if decision:
+                extras = {k: self._spread(due, x) for k, x in decision.record.items() if k in replay.layout.extras}
+                if "log_prob" in decision.record:
+                    self._log_prob[due] = decision.record["log_prob"].float()
+                else:
+                    self._log_prob[due] = float("nan")
+            begins = torch.zeros(n, dtype=torch.bool, device=self.sim.device)
+            begins[due] = True
+            log_prob = self._log_prob[self._envs, self._cursor.position]
+            action = self._cursor.advance()
+            who: Source | Tensor = source
+            taken: Tensor | None = None
+            if corrector is not None:
+                correction = corrector(self.obs, action, self._started)
+                taken = correction.taken
+                action = torch.where(taken[:, None], correction.action, action)
+                log_prob = log_prob.masked_fill(taken, float("nan"))
+                extras = {k: x.masked_fill(_like(taken, x), float("nan")) for k, x in extras.items()}
+                begins |= taken
+                who = torch.where(taken, SOURCES.index("human"), SOURCES.index(source)).to(torch.uint8)
+                self._cursor.drop(torch.nonzero(taken).squeeze(1))
+                corrected += int(taken.sum())
+            before = self.obs
+            step, final = self._step(action, step_index)
+            record = StepRecord(
+                before,
+                action,
+                step.reward,
+                step.terminated,
+                step.truncated,
+                final,
+                step.final_ids,
+                who,
+                begins,
+                extras,
+                log_prob,
+                step.info.get("cost"),
+            )
+            replay.add(record)
+            if corrections is not None and taken is not None:
+                add_corrections(corrections, record, taken)
+            self._count_episodes(step, episodes, returns)
+        self._look()
+        self.env_steps += steps * n
+        ended, gained = _joined(episodes, torch.bool), _joined(returns, torch.float32)
+        return Collected(steps * n, ended, gained, corrected)
+
+    def _decide(self, decide: Decider) -> tuple[Tensor, Arrays, Decision | None]:
+        """Give new chunks to the envs that need one: those envs, their observations, what was decided."""
+        due = self._cursor.due()
+        if not len(due):
+            return due, {}, None
+        rows_obs = {key: value[due] for key, value in self.obs.items()}
+        decision = decide(rows_obs)
+        self._cursor.load(due, decision.chunk)
+        return due, rows_obs, decision
+
+    def _step(self, actions: Tensor, step_index: int) -> tuple[Step, Arrays]:
+        """Step the sim; what it returned, and the last observations of the episodes that ended."""
+        step = self._sim_step(actions)
+        check_finite(step, step_index)
+        before, self.obs = self.obs, _copy(step.obs)
+        self._looked.append(({key: self.obs[key] for key in self._watch.keys}, step.reward.clone()))
+        self._started = step.terminated | step.truncated
+        done = step.final_ids
+        self._cursor.drop(done)
+        return step, step.final_obs if self._has_final_obs else {key: value[done] for key, value in before.items()}
+
+    def _look(self) -> None:
+        """Look at the steps since the last call for numbers that cannot be."""
+        steps, self._looked = self._looked, []
+        if steps:
+            stacked = {key: torch.stack([obs[key] for obs, _ in steps]) for key in self._watch.keys}
+            self._watch.look(stacked, torch.stack([reward for _, reward in steps]))
+
+    def _sim_step(self, actions: Tensor) -> Step:
+        began = time.perf_counter()
+        step = self.sim.step(actions)
+        self.sim_s += time.perf_counter() - began
+        return step
+
+    def _spread(self, envs: Tensor, values: Tensor) -> Tensor:
+        """(N, ...) with NaN in the envs that have no value."""
+        if len(envs) == len(self._envs):
+            return values
+        out = torch.full((len(self._envs), *values.shape[1:]), float("nan"), device=values.device)
+        out[envs] = values.float()
+        return out
+
+    def _collect_single(self, decide: Decider, steps: int) -> Rollout:
+        """`collect` for chunks of one action: every env decides at every step, so nothing is ragged or carried on."""
+        n = self.sim.num_envs
+        shape = (steps, n)
+        device = self.sim.device
+        obs: Arrays = {key: x.new_empty((steps + 1, *x.shape)) for key, x in self.obs.items()}
+        for key, x in self.obs.items():
+            obs[key][0] = x
+        record: Arrays = {}
+        reward = torch.empty(shape, dtype=torch.float32, device=device)
+        terminated, truncated = (torch.empty(shape, dtype=torch.bool, device=device) for _ in range(2))
+        finals: list[tuple[int, Tensor, Arrays]] = []
+        episodes, returns = list[Tensor](), list[Tensor]()
+        for t in range(steps):
+            decision = decide({key: x[t] for key, x in obs.items()})
+            if not record:
+                record = {name: x.new_empty((steps, *x.shape)) for name, x in decision.record.items()}
+            for name, x in decision.record.items():
+                record[name][t] = x
+            step = self._sim_step(decision.chunk[:, 0])
+            check_finite(step, t)
+            reward[t], terminated[t], truncated[t] = step.reward, step.terminated, step.truncated
+            for key, x in step.obs.items():
+                obs[key][t + 1] = x
+            if len(step.final_ids):
+                final = step.final_obs if self._has_final_obs else {key: x[t][step.final_ids] for key, x in obs.items()}
+                finals.append((t, step.final_ids.clone(), _copy(final)))
+            self._count_episodes(step, episodes, returns)
+        self._watch.look({key: obs[key][1:] for key in self._watch.keys}, reward)
+        next_obs = {key: x[1:].clone() for key, x in obs.items()}
+        for t, ids, final in finals:
+            for key, x in final.items():
+                next_obs[key][t, ids] = x
+        self.obs = {key: x[-1].clone() for key, x in obs.items()}
+        self.env_steps += steps * n
+        return Rollout(
+            {key: x[:-1] for key, x in obs.items()},
+            record,
+            reward,
+            torch.ones(shape, dtype=torch.int64, device=device),
+            terminated,
+            truncated,
+            torch.ones(shape, dtype=torch.bool, device=device),
+            next_obs,
+            steps * n,
+            _joined(episodes, torch.bool),
+            _joined(returns, torch.float32),
+        )
+
+    def _count_episodes(self, step: Step, episodes: list[Tensor], returns: list[Tensor]) -> None:
+        self._returns += step.reward
+        done = step.final_ids
+        if len(done):
+            kept = done[~lost(step)[done]]
+            episodes.append(step.info["success"][kept])
+            returns.append(self._returns[kept])
+            self._returns[done] = 0.0
+
+    def _finish(self, store: Growing, row: Tensor, env_steps: int, episodes: Tensor, returns: Tensor) -> Rollout:
+        rows = int(row.max()) + 2
+        flags = torch.zeros(1, dtype=torch.bool, device=row.device)
+        terminated, truncated, valid = (store.cut(k, rows, flags) for k in ("terminated", "truncated", "valid"))
+        ended = terminated | truncated
+        obs: Arrays = {}
+        next_obs: Arrays = {}
+        last = valid[row, self._envs]
+        for key, now in self.obs.items():
+            array = store.cut(f"obs/{key}", rows)
+            # where the last decision is complete, the next one will be made on the present observation
+            array[(row + 1)[last], self._envs[last]] = now[last]
+            following = torch.roll(array, -1, 0)
+            mask = ended.reshape(*ended.shape, *[1] * (array.dim() - 2))
+            next_obs[key] = torch.where(mask, store.cut(f"final/{key}", rows, now), following)[:-1]
+            obs[key] = array[:-1]
+        records = {name: store.cut(name, rows)[:-1] for name in store.arrays if name.startswith("record/")}
+        reward, length = store.cut("reward", rows)[:-1], store.cut("length", rows)[:-1]
+        self._pending_envs = torch.nonzero(~last).squeeze(1)
+        kept = [*(f"obs/{key}" for key in obs), *records, "reward", "length"]
+        rest = self._pending_envs
+        self._pending = {name: store.arrays[name][row[rest], rest].clone() for name in kept} if len(rest) else {}
+        return Rollout(
+            obs,
+            {name.removeprefix("record/"): value for name, value in records.items()},
+            reward,
+            length,
+            terminated[:-1],
+            truncated[:-1],
+            valid[:-1],
+            next_obs,
+            env_steps,
+            episodes,
+            returns,
+        )
+
+    def state(self) -> dict[str, Any]:
+        """Everything that decides how collecting goes on, the sim's state included where it has `HasState`."""
+        return {
+            "sim": self.sim.get_state() if isinstance(self.sim, HasState) else None,
+            "env_steps": self.env_steps,
+            "obs": dict(self.obs),
+            "chunk": self._cursor.chunk,
+            "position": self._cursor.position,
+            "discount": self._discount,
+            "returns": self._returns,
+            "pending_envs": self._pending_envs,
+            "pending": dict(self._pending),
+            "log_prob": self._log_prob,
+            "started": self._started,
+            "broken": self._broken,
+        }
+
+    def follow(self, state: dict[str, Any], seed: int) -> None:
+        """Go on from what another process's collector did, with new episodes of streams of its own."""
+        self.reset(seed, {"stagger": True})
+        self.env_steps = int(state["env_steps"])
+        if isinstance(self.sim, Follows) and state["sim"]:
+            self.sim.follow(state["sim"])
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Restore what `state` gave; on a sim without `HasState`, only the count, and episodes start afresh."""
+        self.env_steps = int(state["env_steps"])
+        if not isinstance(self.sim, HasState):
+            warnings.warn(
+                f"sim {type(self.sim).__name__} lacks HasState: the run goes on with new episodes, not exactly",
+                stacklevel=2,
+            )
+            self.reset(None)
+            return
+        self.sim.set_state(state["sim"])
+
+        def here(x: Tensor) -> Tensor:
+            # a checkpoint is on the CPU, and the run may go on anywhere
+            return x.to(self.sim.device, copy=True)
+
+        self.obs = {key: here(x) for key, x in state["obs"].items()}
+        self._cursor.chunk, self._cursor.position = here(state["chunk"]), here(state["position"])
+        self._discount, self._returns = here(state["discount"]), here(state["returns"])
+        self._pending_envs = here(state["pending_envs"])
+        self._pending = {key: here(x) for key, x in state["pending"].items()}
+        self._into = None
+        if "log_prob" in state:  # checkpoints from before there were replays go on into none
+            self._log_prob, self._broken = here(state["log_prob"]), bool(state["broken"])
+            self._started = here(state["started"])
+
+
+def _copy(arrays: Arrays) -> Arrays:
+    return {key: value.clone() for key, value in arrays.items()}
+
+
+def _joined(parts: list[Tensor], dtype: torch.dtype) -> Tensor:
+    return torch.cat(parts) if parts else torch.zeros(0, dtype=dtype)
+
+
+def _like(mask: Tensor, values: Tensor) -> Tensor:
+    return mask.reshape(-1, *[1] * (values.dim() - 1))

@@ -1,0 +1,413 @@
+"""Listed episodes: `run_episodes` and `evaluate`. With `robotrl.rollout.collector`, the only code that steps a sim."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from robotrl.errors import CapabilityError, ConfigError, NumericsError, check_at_least
+from robotrl.fn.random.keyed_noise import KeyedNoise
+from robotrl.fn.stats import Interval, wilson
+from robotrl.rollout.chunk_cursor import ChunkCursor
+from robotrl.rollout.finite import check_finite
+from robotrl.rollout.storage import Arrays
+from robotrl.spec import (
+    Expert,
+    HasKeyedNoise,
+    HasStateIds,
+    HasSuccessRule,
+    Mode,
+    Policy,
+    Spec,
+    Split,
+    Step,
+    SuccessRule,
+    VecSim,
+    is_picture,
+    lost,
+)
+from robotrl.utils.progress import track
+
+RULE = "noise by start and decision"
+"""The rule by which evaluations are made, as results state it. Results of before state none: their noise was drawn for
+whichever envs were due at once, so that they depend on the number of envs."""
+
+
+class Turn(NamedTuple):
+    """Where the episodes of all envs stand when actions are asked for."""
+
+    started: Tensor
+    """(N,) bool: envs at the first step of an episode."""
+    start: Tensor
+    """(N,) int64 id of the start of each env's episode; -1 where it is none of those that are run."""
+
+    @property
+    def counted(self) -> Tensor:
+        """(N,) bool: episodes that are run for their result. What the others do is of no consequence."""
+        return self.start >= 0
+
+
+class Actor(Protocol):
+    """Anything that gives one action for each env at each step."""
+
+    def act(self, obs: Arrays, turn: Turn) -> Tensor:
+        """Actions (N, A)."""
+        ...
+
+
+class PolicyActor:
+    """A policy as an actor: it decides whenever a chunk is used up or an episode begins.
+
+    What it does in an episode depends on the policy's weights, the start and the seed alone, not on the number of envs
+    or on what happens in others: noise is keyed by the start and by how many decisions the episode has made, and the
+    policy acts on batches of one size, since another shape of a batch changes the last bits of a network's output.
+    Envs whose episodes do not count rest without asking the policy.
+
+    Args:
+        policy: the policy. One that lacks `HasKeyedNoise` is asked about one row at a time where it draws, with a
+            generator of that row's own.
+        num_envs: N.
+        device: of the sim.
+        mode: "sample" or "mean"; None takes the policy's `deploy_mode`, which is what its bundle does.
+        seed: of the policy's noise, 0 or more.
+
+    Raises:
+        ConfigError: a negative seed.
+        NumericsError: a weight of the policy is not finite.
+    """
+
+    def __init__(self, policy: Policy, num_envs: int, device: torch.device, mode: Mode | None, seed: int) -> None:
+        check_at_least("seed", seed, 0)
+        _check_weights(policy)
+        self._policy: Any = policy
+        self._mode: Mode = mode or getattr(policy, "deploy_mode", "sample")
+        self._seed = seed
+        self._keyed = isinstance(policy, HasKeyedNoise)
+        self._size = batch_size(policy) if self._keyed or self._mode == "mean" else 1
+        self._rest = torch.from_numpy(at_rest(policy.action_spec)).to(device)
+        self._cursor = ChunkCursor(num_envs, policy.horizon, len(self._rest), device)
+        self._decision = torch.zeros(num_envs, dtype=torch.int64, device=device)
+
+    def act(self, obs: Arrays, turn: Turn) -> Tensor:
+        """Actions (N, A)."""
+        cursor = self._cursor
+        began = torch.nonzero(turn.started).squeeze(1)
+        cursor.drop(began)
+        self._decision[began] = 0
+        due = cursor.due()
+        if len(due):
+            counted = turn.counted[due]
+            idle, asked = due[~counted], due[counted]
+            cursor.load(idle, self._rest.expand(len(idle), cursor.horizon, -1))
+            for first in range(0, len(asked), self._size):
+                envs = asked[first : first + self._size]
+                cursor.load(envs, self._decide(obs, envs, turn.start[envs]))
+                self._decision[envs] += 1
+        return cursor.advance()
+
+    def planned(self, env: int) -> Tensor:
+        """(h, A) the rest of an env's chunk: the action just given, and those that follow."""
+        return self._cursor.chunk[env, int(self._cursor.position[env]) - 1 :]
+
+    def _decide(self, obs: Arrays, envs: Tensor, start: Tensor) -> Tensor:
+        """Chunks (n, H, A) for envs (n,) whose episodes began from `start` (n,)."""
+        count = len(envs)
+        copies = self._size - count
+        rows = torch.cat([envs, envs[:1].expand(copies)])
+        keys = KeyedNoise(self._seed, start.cpu().numpy(), self._decision[envs].cpu().numpy(), copies)
+        noise = keys if self._keyed else keys.generators()[0]
+        with torch.no_grad():
+            chunk = self._policy.act({key: value[rows] for key, value in obs.items()}, None, noise, self._mode).chunk
+        expected = (self._size, *self._cursor.chunk.shape[1:])
+        if tuple(chunk.shape) != expected:
+            raise ConfigError(
+                f"policy {type(self._policy).__name__} gave a chunk {tuple(chunk.shape)}: expected {expected}"
+            )
+        return chunk[:count]
+
+
+def at_rest(action_spec: Spec) -> NDArray[np.float32]:
+    """(A,) what an env does whose episode does not count: nothing, or what is nearest to it."""
+    return np.zeros(action_spec.shape, np.float32).clip(action_spec.low, action_spec.high).astype(np.float32)
+
+
+def batch_size(policy: Policy) -> int:
+    """Rows of the batches on which an evaluation lets a policy act.
+
+    The time of a picture's network grows with its rows, that of a small network on numbers hardly does: see
+    docs/concepts.md for what filling up costs.
+    """
+    return 16 if any(is_picture(spec) for spec in policy.observation_spec.values()) else 64
+
+
+def _check_weights(policy: object) -> None:
+    """Refuse a policy whose actions mean nothing; one that chooses among tokens would hide it."""
+    if isinstance(policy, torch.nn.Module):
+        for name, weight in policy.named_parameters():
+            if weight.numel() and not all(math.isfinite(end) for end in weight.detach().aminmax()):
+                raise NumericsError(
+                    f"weight {name!r} of policy {type(policy).__name__} holds NaN or infinity: expected finite"
+                )
+
+
+class ExpertActor:
+    """A sim's scripted expert as an actor."""
+
+    def __init__(self, expert: Expert) -> None:
+        self.expert = expert
+
+    def act(self, obs: Arrays, turn: Turn) -> Tensor:
+        """Actions (N, A)."""
+        del obs
+        return self.expert.act(turn.started)
+
+
+class Episode(NamedTuple):
+    """One finished episode of length T."""
+
+    state_id: int
+    """Where it started; -1 if the sim has no numbered starts."""
+    success: bool
+    terminated: bool
+    length: int
+    ret: float
+    """Undiscounted sum of rewards."""
+    mode: int
+    """The expert's way, -1 for other actors."""
+    obs: dict[str, NDArray[np.float32]]
+    """(T + 1, ...) each; empty unless recorded."""
+    actions: NDArray[np.float32]
+    """(T, A); empty unless recorded."""
+    rewards: NDArray[np.float32]
+    """(T,); empty unless recorded."""
+
+
+OnStep = Callable[[int], None]
+"""Called with the step's index while a recorded run goes on, before each step; renders frames, for example."""
+
+
+def run_episodes(
+    actor: Actor,
+    sim: VecSim,
+    ids: Sequence[int] | NDArray[np.int64],
+    *,
+    record: bool = False,
+    on_step: OnStep | None = None,
+    description: str = "episodes",
+) -> list[Episode]:
+    """Run each listed start exactly once.
+
+    Args:
+        actor: who acts; made for this sim's number of envs.
+        sim: a sim with numbered starts.
+        ids: start ids, each of which is run once; the order of the result.
+        record: keep observations, actions and rewards.
+        on_step: called before each step.
+        description: shown by the progress bar.
+
+    Raises:
+        CapabilityError: the sim has no numbered starts, or does not take them in the order of its envs.
+        ConfigError: no ids, an id listed twice or no whole number, or the actor's actions have another shape.
+        NumericsError: the sim or the actor gave a number that is not finite.
+    """
+    if not isinstance(sim, HasStateIds):
+        raise CapabilityError(f"sim {type(sim).__name__} lacks HasStateIds: cannot run listed starts")
+    wanted = _distinct(ids)
+    n = sim.num_envs
+    sim.queue_states(wanted)
+    obs = sim.reset()
+    found: dict[int, Episode] = {}
+    mode_of = actor.expert.mode if isinstance(actor, ExpertActor) else None
+    running = _Running(wanted, n)
+    started = torch.ones(n, dtype=torch.bool, device=sim.device)
+    lengths, returns = np.zeros(n, np.int64), np.zeros(n)
+    tape: list[tuple[dict[str, NDArray[np.float32]], NDArray[np.float32], NDArray[np.float32]]] = []
+    begin = np.zeros(n, np.int64)
+    step_index = 0
+    with track(len(wanted), description, "episode", at_once=n) as progress:
+        while len(found) < len(wanted):
+            if on_step is not None:
+                on_step(step_index)
+            actions = actor.act(obs, Turn(started, torch.from_numpy(running.start).to(sim.device)))
+            _check_actions(actions, sim, running.start, lengths)
+            before = {key: value.cpu().numpy().copy() for key, value in obs.items()} if record else {}
+            step = sim.step(actions)
+            check_finite(step, step_index)
+            step_index += 1
+            lengths += 1
+            returns += step.reward.cpu().numpy()
+            if record:
+                tape.append((before, actions.cpu().numpy().copy(), step.reward.cpu().numpy().copy()))
+            started = step.terminated | step.truncated
+            # one that was lost is run again from its start
+            gone = lost(step)
+            ended = sorted(env for env in step.final_ids.tolist() if not gone[env])
+            _check_starts(sim, step, ended, running.start)
+            for row, env in enumerate(step.final_ids.tolist()):
+                state_id = int(running.start[env])
+                if state_id >= 0 and not gone[env]:
+                    span = tape[begin[env] :] if record else []
+                    found[state_id] = Episode(
+                        state_id=state_id,
+                        success=bool(step.info["success"][env]),
+                        terminated=bool(step.terminated[env]),
+                        length=int(lengths[env]),
+                        ret=float(returns[env]),
+                        mode=-1 if mode_of is None else int(mode_of[env]),
+                        obs={
+                            key: np.stack([*(t[0][key][env] for t in span), step.final_obs[key][row].cpu().numpy()])
+                            for key in (step.final_obs if record else {})
+                        },
+                        actions=np.stack([t[1][env] for t in span]) if record else np.zeros((0, 0), np.float32),
+                        rewards=np.stack([t[2][env] for t in span]) if record else np.zeros(0, np.float32),
+                    )
+                    progress.advance(1)
+                lengths[env], returns[env], begin[env] = 0, 0.0, step_index
+            running.begin(ended)
+            obs = step.obs
+    return [found[i] for i in wanted]
+
+
+class _Running:
+    """Which of the listed starts each env runs: those that begin at once take them from the queue in their order.
+
+    Args:
+        ids: as queued.
+        num_envs: N, all of which begin.
+    """
+
+    def __init__(self, ids: Sequence[int], num_envs: int) -> None:
+        self._left = deque(ids)
+        self.start: NDArray[np.int64] = np.full(num_envs, -1)
+        """(N,); -1 of envs that run training starts, since none of the listed ones was left."""
+        self.begin(range(num_envs))
+
+    def begin(self, envs: Iterable[int]) -> None:
+        """Envs begin new episodes, in ascending order."""
+        for env in envs:
+            self.start[env] = self._left.popleft() if self._left else -1
+
+
+def _distinct(ids: Sequence[int] | NDArray[np.int64]) -> list[int]:
+    wanted: list[int] = []
+    for place, i in enumerate(ids):
+        try:
+            wanted.append(operator.index(i))
+        except TypeError:
+            raise ConfigError(f"ids[{place}] is {i!r}: expected a whole number") from None
+        if wanted[-1] < 0:
+            raise ConfigError(f"state id {i} is out of range: expected 0 or more")
+    if not wanted or len(set(wanted)) != len(wanted):
+        raise ConfigError(
+            f"ids has {len(wanted)} entries, {len(set(wanted))} of them distinct: expected 1 or more, each once"
+        )
+    return wanted
+
+
+def _check_actions(actions: Tensor, sim: VecSim, start: NDArray[np.int64], steps: NDArray[np.int64]) -> None:
+    expected = (sim.num_envs, *sim.action_spec.shape)
+    if tuple(actions.shape) != expected:
+        raise ConfigError(f"the actor gave actions {tuple(actions.shape)}: expected {expected}, one for each env")
+    if not bool(torch.isfinite(actions).all()):
+        env, number = (int(i) for i in torch.nonzero(~torch.isfinite(actions))[0])
+        raise NumericsError(
+            f"start {start[env]}, step {steps[env]}: the actor gave action {sim.action_spec.names[number]!r} as"
+            f" {float(actions[env, number])}: expected finite"
+        )
+
+
+def _check_starts(sim: VecSim, step: Step, ended: Sequence[int], start: NDArray[np.int64]) -> None:
+    """Noise is keyed by starts, so that a sim which takes them in an order of its own would get other noise."""
+    for env in ended:
+        told = int(step.info["state_id"][env])
+        if start[env] not in (-1, told):
+            raise CapabilityError(
+                f"sim {type(sim).__name__}: env {env} ran start {told}, expected {start[env]}: envs that begin at once"
+                " take queued starts in their order"
+            )
+
+
+class EvalResult(NamedTuple):
+    """What `evaluate` found; arrays have one entry for each start, in the order of `ids`."""
+
+    ids: NDArray[np.int64]
+    success: NDArray[np.bool_]
+    length: NDArray[np.int64]
+    """Steps of each episode."""
+    returns: NDArray[np.float64]
+    """Undiscounted."""
+    rate: Interval
+    """Success rate with its Wilson interval."""
+    rule: SuccessRule | None = None
+    """What counted as success, where the sim can say it; None where that is the task's own."""
+
+
+def rated(result: EvalResult) -> str:
+    """The success rate in words, with what counted as success; "not stated" where nobody stated it."""
+    rate, rule = result.rate, result.rule
+    share = f"{100 * rate.value:.1f} % (95 % interval {100 * rate.low:.1f} to {100 * rate.high:.1f} %)"
+    if rule is None:
+        return f"success {share}"
+    if rule.stated:
+        return f"success {share}, by {rule.text},"
+    return f"success not stated by the environment ({rule.text}: {100 * rate.value:.1f} %)"
+
+
+def evaluate(
+    policy: Policy | Actor,
+    sim: VecSim,
+    *,
+    episodes: int = 256,
+    split: Split = "test",
+    seed: int = 0,
+    mode: Mode | None = None,
+    ids: Sequence[int] | NDArray[np.int64] | None = None,
+    on_step: OnStep | None = None,
+) -> EvalResult:
+    """Success of a policy over held-out starts, each run exactly once.
+
+    Args:
+        policy: a policy, or an actor made for this sim.
+        sim: a sim with numbered starts; it is reset.
+        episodes: how many starts, the first of the split; ignored when `ids` is given.
+        split: "test" for the verdict, "val" for choosing.
+        seed: of the policy's noise, and of the sim.
+        mode: None takes the policy's own way of deployment.
+        ids: starts to run instead.
+        on_step: called before each step with its index.
+
+    Raises:
+        CapabilityError: the sim has no numbered starts.
+        ConfigError: `episodes` is not within the split, or see `run_episodes` and `PolicyActor`.
+        NumericsError: see `run_episodes` and `PolicyActor`.
+    """
+    if not isinstance(sim, HasStateIds):
+        raise CapabilityError(f"sim {type(sim).__name__} lacks HasStateIds: cannot run listed starts")
+    if ids is None:
+        available = sim.state_ids(split)
+        if not 1 <= episodes <= len(available):
+            raise ConfigError(f"episodes is {episodes}: expected 1 to {len(available)}, the size of split {split!r}")
+        ids = available[:episodes]
+    actor: Any = policy
+    if isinstance(policy, Policy):
+        actor = PolicyActor(policy, sim.num_envs, sim.device, mode, seed)
+    # the same result again, whatever the sim did before: streams of sims of others decide more than the start
+    sim.reset(seed=seed)
+    result = run_episodes(actor, sim, ids, on_step=on_step, description="evaluate")
+    success = np.array([e.success for e in result])
+    return EvalResult(
+        np.array([e.state_id for e in result], np.int64),
+        success,
+        np.array([e.length for e in result], np.int64),
+        np.array([e.ret for e in result]),
+        wilson(int(success.sum()), len(success)),
+        sim.success_rule if isinstance(sim, HasSuccessRule) else None,
+    )

@@ -1,0 +1,209 @@
+"""Rollouts in groups: several episodes from one start, each run to its end once; what group-relative learning needs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from robotrl.errors import CapabilityError, ConfigError
+from robotrl.fn.random import counter_rng
+from robotrl.rollout.collector import Decision, Follows
+from robotrl.rollout.finite import check_finite
+from robotrl.rollout.storage import Arrays
+from robotrl.spec import HasState, HasStateIds, VecSim, lost
+
+_STREAM = 0x6209
+
+EpisodeDecider = Callable[[Arrays, Tensor], Decision]
+"""From observations (n, ...) of some envs, and which (n,) those are."""
+
+
+@runtime_checkable
+class DrawsStarts(Protocol):
+    """A sim that says itself which training starts come next, e.g. one with a curriculum."""
+
+    def draw(self, count: int) -> NDArray[np.int64]:
+        """Start ids (count,)."""
+        ...
+
+    def book(self, ids: Tensor, success: Tensor) -> None:
+        """Hear of episodes (n,) by their start ids, and whether they succeeded; of no others."""
+        ...
+
+
+class Trajectories(NamedTuple):
+    """N episodes, each from its start to its end, and nothing else; D decisions in all."""
+
+    obs: Arrays
+    """(D, ...) each."""
+    record: Arrays
+    """(D, ...) each, of `Decision.record`."""
+    valid: Tensor
+    """(D, H) bool: the actions of a chunk that were carried out before the episode ended."""
+    episode: Tensor
+    """(D,) int64: 0 to N - 1."""
+    success: Tensor
+    """(N,) bool."""
+    returned: Tensor
+    """(N,) what the sim's rewards of an episode add up to."""
+    start: Tensor
+    """(N,) int64: ids of the states that they began in."""
+
+
+class GroupCollector:
+    """Runs a sim's envs in groups of `size`, which start from one state.
+
+    Args:
+        sim: the sim.
+        size: G, of a group.
+        seed: of the draw of starts.
+
+    Raises:
+        CapabilityError: the sim's starts are not numbered.
+        ConfigError: its envs do not make whole groups.
+    """
+
+    def __init__(self, sim: VecSim, size: int, seed: int) -> None:
+        if not isinstance(sim, HasStateIds):
+            raise CapabilityError(
+                f"sim {type(sim).__name__} lacks HasStateIds: groups of episodes from one start need numbered starts"
+            )
+        if size < 1 or sim.num_envs % size:
+            raise ConfigError(f"sim.num_envs is {sim.num_envs}, algo.group_size is {size}: expected whole groups")
+        self.sim: Any = sim
+        self.size = size
+        self.env_steps = 0
+        """Steps of all envs, those whose episode was over included: the sim makes them."""
+        self.sim_s = 0.0
+        """Seconds spent inside the sim's steps since this collector was made."""
+        self._seed, self._draws = seed, 0
+
+    def close(self) -> None:
+        """Give back the sim."""
+        self.sim.close()
+
+    def draw(self) -> NDArray[np.int64]:
+        """A start for each group (P,)."""
+        groups = self.sim.num_envs // self.size
+        if isinstance(self.sim, DrawsStarts):
+            return self.sim.draw(groups)
+        draws = np.arange(self._draws, self._draws + groups)
+        self._draws += groups
+        return counter_rng.among(self._seed ^ _STREAM, draws, self.sim.state_ids("train"))
+
+    def collect(self, decide: EpisodeDecider, starts: NDArray[np.int64]) -> Trajectories:
+        """An episode of each env; env i belongs to group i // G. A group that has lost an episode is left out.
+
+        Args:
+            decide: the policy; it is asked about the envs whose episodes still run.
+            starts: (P,) ids.
+
+        Raises:
+            NumericsError: a reward or an observation of the sim is not finite.
+        """
+        sim, n = self.sim, self.sim.num_envs
+        ids = np.repeat(starts, self.size)
+        sim.queue_states(ids)
+        obs = sim.reset()
+        device = sim.device
+        alive = torch.ones(n, dtype=torch.bool, device=device)
+        success, gone = torch.zeros(2, n, dtype=torch.bool, device=device)
+        returned = torch.zeros(n, device=device)
+        seen: list[Arrays] = []
+        said: list[Arrays] = []
+        valid: list[Tensor] = []
+        whose: list[Tensor] = []
+        while alive.any():
+            rows = torch.nonzero(alive)[:, 0]
+            now = {key: value[rows].clone() for key, value in obs.items()}
+            chunk, record = decide(now, rows)
+            commands = torch.zeros((n, *chunk.shape[1:]), dtype=chunk.dtype, device=device)
+            commands[rows] = chunk
+            done = torch.zeros(chunk.shape[:2], dtype=torch.bool, device=device)
+            for h in range(chunk.shape[1]):
+                done[:, h] = alive[rows]
+                began = time.perf_counter()
+                out = sim.step(commands[:, h])
+                self.sim_s += time.perf_counter() - began
+                check_finite(out, self.env_steps // n)
+                self.env_steps += n
+                returned += torch.where(alive, out.reward, 0.0)
+                ended = (out.terminated | out.truncated) & alive
+                success |= ended & out.info["success"]
+                gone |= ended & lost(out)
+                alive &= ~ended
+                obs = out.obs
+            seen.append(now)
+            said.append(record)
+            valid.append(done)
+            whose.append(rows)
+        begun = torch.from_numpy(ids).to(device)
+        found = Trajectories(_joined(seen), _joined(said), torch.cat(valid), torch.cat(whose), success, returned, begun)
+        if gone.any():
+            whole = torch.nonzero(~gone.view(-1, self.size).any(dim=1))[:, 0]
+            if not len(whole):
+                # the sim gives up on a row that loses one episode after the other
+                return self.collect(decide, starts)
+            found = chosen(found, whole, self.size)
+        if isinstance(sim, DrawsStarts):
+            sim.book(found.start, found.success)
+        return found
+
+    def state(self) -> dict[str, Any]:
+        """For a resume: between two rollouts nothing else decides what comes."""
+        sim = self.sim.get_state() if isinstance(self.sim, HasState) else {}
+        return {"seed": self._seed, "draws": self._draws, "env_steps": self.env_steps, "sim": sim}
+
+    def follow(self, state: dict[str, Any], seed: int) -> None:
+        """Go on from what another process's collector did, with starts of its own."""
+        self._seed, self._draws, self.env_steps = seed, int(state["draws"]), int(state["env_steps"])
+        if isinstance(self.sim, Follows) and state["sim"]:
+            self.sim.follow(state["sim"])
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Restore what `state` gave."""
+        self._seed, self._draws, self.env_steps = (int(state[name]) for name in ("seed", "draws", "env_steps"))
+        if isinstance(self.sim, HasState):
+            self.sim.set_state(state["sim"])
+
+
+def chosen(found: Trajectories, groups: Tensor, size: int) -> Trajectories:
+    """The episodes of some groups (k,) alone, renumbered in their order."""
+    device = groups.device
+    episodes = (groups[:, None] * size + torch.arange(size, device=device)).flatten()
+    number = torch.full((len(found.success),), -1, device=device)
+    number[episodes] = torch.arange(len(episodes), device=device)
+    rows = torch.nonzero(number[found.episode] >= 0)[:, 0]
+    return Trajectories(
+        {key: value[rows] for key, value in found.obs.items()},
+        {key: value[rows] for key, value in found.record.items()},
+        found.valid[rows],
+        number[found.episode[rows]],
+        found.success[episodes],
+        found.returned[episodes],
+        found.start[episodes],
+    )
+
+
+def together(parts: list[Trajectories]) -> Trajectories:
+    """Episodes of several rollouts, numbered through."""
+    before = np.cumsum([0, *(len(part.success) for part in parts[:-1])]).tolist()
+    return Trajectories(
+        _joined([part.obs for part in parts]),
+        _joined([part.record for part in parts]),
+        torch.cat([part.valid for part in parts]),
+        torch.cat([part.episode + first for part, first in zip(parts, before, strict=True)]),
+        torch.cat([part.success for part in parts]),
+        torch.cat([part.returned for part in parts]),
+        torch.cat([part.start for part in parts]),
+    )
+
+
+def _joined(parts: list[Arrays]) -> Arrays:
+    return {key: torch.cat([part[key] for part in parts]) for key in parts[0]}

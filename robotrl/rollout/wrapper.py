@@ -1,0 +1,299 @@
+"""Wrappers around a sim, which collectors and learners take for the sim itself: what all of them share.
+
+A wrapper has the capabilities of the sim that it wraps, and no others: `declared` builds a class for each sim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from robotrl.spec import (
+    Expert,
+    HasCamera,
+    HasDistance,
+    HasExpert,
+    HasFinalObs,
+    HasInstructions,
+    HasMeaning,
+    HasParams,
+    HasPictureSize,
+    HasPrivileged,
+    HasReasons,
+    HasRestart,
+    HasScenarios,
+    HasState,
+    HasStateIds,
+    HasSuccessRule,
+    HasSymmetries,
+    HasTrace,
+    Spec,
+    Split,
+    Step,
+    SuccessRule,
+)
+
+if TYPE_CHECKING:
+    import gymnasium
+
+    from robotrl.spec.drive_trace import TraceFrame, TraceMap, TraceStep
+    from robotrl.spec.symmetry import Symmetry
+
+State = dict[str, NDArray[Any]]
+
+
+class WrappedSim:
+    """A sim and what a wrapper adds. Subclasses override what they change, and make themselves through `declared`."""
+
+    prefix = ""
+    """Begins the names of the wrapper's own arrays in an exact state; of a wrapper without any it is empty."""
+
+    def __init__(self, sim: Any) -> None:
+        self.sim = sim
+        self.num_envs: int = sim.num_envs
+        self.control_dt_s: float | None = sim.control_dt_s
+        self.device: torch.device = sim.device
+        self.observation_spec: dict[str, Spec] = sim.observation_spec
+        self.action_spec: Spec = sim.action_spec
+        self.buffers_are_reused: bool = sim.buffers_are_reused
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> dict[str, Tensor]:
+        """Start new episodes in all envs; see the sim's own `reset`."""
+        return self.sim.reset(seed=seed, options=options)
+
+    def step(self, actions: Tensor) -> Step:
+        """Advance all envs; see the sim's own `step`."""
+        return self.sim.step(actions)
+
+    def as_gymnasium(self) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
+        """The same sim as a numpy `gymnasium.vector.VectorEnv`."""
+        from robotrl.sims.interop import GymnasiumVectorEnv
+
+        return GymnasiumVectorEnv(self)
+
+    def close(self) -> None:
+        """Free what the sim holds."""
+        self.sim.close()
+
+    # what a wrapper adds to the capabilities
+
+    def to_sim(self, x: Tensor) -> Tensor:
+        """A tensor as the sim takes it."""
+        return x
+
+    def from_sim(self, found: Any) -> Any:
+        """A tensor, or tensors by name, as whoever uses the wrapper takes them."""
+        return found
+
+    def expert_of(self, expert: Expert) -> Expert:
+        """The sim's expert as whoever uses the wrapper takes it."""
+        return expert
+
+    def own_state(self) -> State:
+        """What the wrapper keeps that decides what happens next."""
+        return {}
+
+    def load_own(self, state: State) -> None:
+        """Restore what `own_state` gave."""
+
+    def on_restart(self, envs: Tensor) -> None:
+        """Envs (n,) int64 are about to be restarted between two steps."""
+
+    def on_queue(self, ids: Sequence[int] | NDArray[np.int64]) -> None:
+        """Start ids are about to be queued."""
+
+
+class _FinalObs(WrappedSim):
+    has_final_obs: Literal[True] = True
+
+
+class _State(WrappedSim):
+    def get_state(self) -> State:
+        """The sim's state and the wrapper's."""
+        return {**self.sim.get_state(), **{self.prefix + key: value for key, value in self.own_state().items()}}
+
+    def set_state(self, state: State) -> dict[str, Tensor]:
+        """Restore what `get_state` returned.
+
+        Raises:
+            DataError: the wrapper cannot go on from it.
+        """
+        own = {key for key in state if self.prefix and key.startswith(self.prefix)}
+        self.load_own({key.removeprefix(self.prefix): state[key] for key in own})
+        return self.from_sim(self.sim.set_state({key: value for key, value in state.items() if key not in own}))
+
+
+class _StateIds(WrappedSim):
+    def state_ids(self, split: Split) -> range:
+        """The ids of a split."""
+        return self.sim.state_ids(split)
+
+    def queue_states(self, ids: Sequence[int] | NDArray[np.int64]) -> None:
+        """Ids that the next resets draw from."""
+        self.on_queue(ids)
+        self.sim.queue_states(ids)
+
+
+class _Camera(WrappedSim):
+    @property
+    def cameras(self) -> tuple[str, ...]:
+        """Names of views."""
+        return self.sim.cameras
+
+    def render(self, ids: Sequence[int], camera: str, width: int, height: int, **options: Any) -> NDArray[np.uint8]:
+        """(n, height, width, 3) uint8 pictures; the options are the sim's."""
+        return self.sim.render(ids, camera, width, height, **options)
+
+
+class _PictureSize(WrappedSim):
+    def picture_size(self, camera: str) -> tuple[int, int]:
+        """Width and height, pixels."""
+        return self.sim.picture_size(camera)
+
+
+class _Params(WrappedSim):
+    @property
+    def params(self) -> tuple[str, ...]:
+        """Names with units."""
+        return self.sim.params
+
+    def get_params(self) -> State:
+        """(N,) each."""
+        return self.sim.get_params()
+
+    def set_params(self, ids: Sequence[int] | NDArray[np.int64], values: dict[str, NDArray[Any]]) -> None:
+        """Set parameters of the envs `ids`."""
+        self.sim.set_params(ids, values)
+
+
+class _Privileged(WrappedSim):
+    @property
+    def privileged(self) -> tuple[str, ...]:
+        """Keys of the observation that no policy is built on."""
+        return self.sim.privileged
+
+
+class _Meaning(WrappedSim):
+    @property
+    def meant(self) -> tuple[str, ...]:
+        """Keys of the observation that say what the words mean."""
+        return self.sim.meant
+
+
+class _Expert(WrappedSim):
+    def make_expert(
+        self, noise: float = 0.0, clumsiness: float = 0.0, mode: str | None = None, seed: int = 0
+    ) -> Expert:
+        """The sim's scripted expert."""
+        return self.expert_of(self.sim.make_expert(noise=noise, clumsiness=clumsiness, mode=mode, seed=seed))
+
+
+class _Distance(WrappedSim):
+    def distance(self) -> Tensor:
+        """(N,) how far each env is from success."""
+        return self.from_sim(self.sim.distance())
+
+
+class _Restart(WrappedSim):
+    def restart(self, envs: Tensor) -> dict[str, Tensor]:
+        """Start new episodes in some envs."""
+        self.on_restart(envs)
+        return self.from_sim(self.sim.restart(self.to_sim(envs)))
+
+
+class _Scenarios(WrappedSim):
+    @property
+    def scenarios(self) -> tuple[str, ...]:
+        """Names."""
+        return self.sim.scenarios
+
+    def scenario_of(self, state_id: int) -> str:
+        """The scenario that a start belongs to."""
+        return self.sim.scenario_of(state_id)
+
+
+class _Trace(WrappedSim):
+    @property
+    def action_is_plan(self) -> bool:
+        """Whether an action is a trajectory itself."""
+        return self.sim.action_is_plan
+
+    def trace_map(self, env: int) -> TraceMap:
+        """What stays as it is for an env's running episode."""
+        return self.sim.trace_map(env)
+
+    def trace_frame(self, env: int) -> TraceFrame:
+        """Where everybody is now."""
+        return self.sim.trace_frame(env)
+
+    def trace_step(self, env: int) -> TraceStep:
+        """What the last step brought."""
+        return self.sim.trace_step(env)
+
+    def trace_plan(self, env: int, actions: NDArray[Any]) -> NDArray[Any]:
+        """Where actions lead."""
+        return self.sim.trace_plan(env, actions)
+
+
+class _Instructions(WrappedSim):
+    @property
+    def vocabulary(self) -> tuple[str, ...]:
+        """Words by number."""
+        return self.sim.vocabulary
+
+    def instructions(self) -> list[str]:
+        """(N) what each env's running episode is told."""
+        return self.sim.instructions()
+
+
+class _Symmetries(WrappedSim):
+    @property
+    def symmetries(self) -> Mapping[str, tuple[Symmetry, ...]]:
+        """Changes under which the sim behaves alike, by kind."""
+        return self.sim.symmetries
+
+
+class _SuccessRule(WrappedSim):
+    @property
+    def success_rule(self) -> SuccessRule:
+        """By what rule episodes are successes."""
+        return self.sim.success_rule
+
+
+class _Reasons(WrappedSim):
+    @property
+    def reasons(self) -> Mapping[str, str]:
+        """Why it lacks capabilities."""
+        return self.sim.reasons
+
+
+_PARTS: dict[type[Any], type[WrappedSim]] = {
+    HasFinalObs: _FinalObs,
+    HasState: _State,
+    HasStateIds: _StateIds,
+    HasCamera: _Camera,
+    HasPictureSize: _PictureSize,
+    HasParams: _Params,
+    HasPrivileged: _Privileged,
+    HasMeaning: _Meaning,
+    HasExpert: _Expert,
+    HasRestart: _Restart,
+    HasDistance: _Distance,
+    HasScenarios: _Scenarios,
+    HasTrace: _Trace,
+    HasInstructions: _Instructions,
+    HasSymmetries: _Symmetries,
+    HasSuccessRule: _SuccessRule,
+    HasReasons: _Reasons,
+}
+
+
+def declared(wrapper: type[WrappedSim], sim: Any) -> Any:
+    """A subclass of a wrapper that has the capabilities of a sim, and no others."""
+    parts = tuple(part for capability, part in _PARTS.items() if isinstance(sim, capability))
+    return type(wrapper.__name__, (wrapper, *parts), {})

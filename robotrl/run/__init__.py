@@ -1,0 +1,1 @@
+"""Run directories: checkpoints, logs, locks, random state, inputs."""

@@ -1,0 +1,98 @@
+"""Your own code at the seams of a training run: subclass `Callback`, override what you need.
+
+    class StopWhenGood(Callback):
+        def on_start(self, run):
+            self.run = run
+
+        def on_evaluation(self, step, result):
+            if result.rate.low > 0.95:
+                self.run.request_stop("good enough")
+
+An exception in a callback ends the run like Ctrl-C does: the loop saves first, then the error names the callback.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from robotrl.errors import RobotrlError
+from robotrl.run.directory import Run
+
+LOGGER = logging.getLogger("robotrl")
+
+
+class Callback:
+    """What a training loop calls; every method does nothing until you override it."""
+
+    def on_start(self, run: Run) -> None:
+        """Once, before the first iteration; `run.path`, `run.config` and `run.request_stop(reason)` are yours."""
+
+    def on_iteration(self, step: int, scalars: Mapping[str, float]) -> None:
+        """After each iteration, with the scalars that were logged."""
+
+    def on_evaluation(self, step: int, result: Any) -> None:
+        """After each periodic evaluation, with its `EvalResult`."""
+
+    def on_checkpoint(self, step: int, path: Path) -> None:
+        """After each checkpoint, with its directory."""
+
+    def on_end(self, run: Run) -> None:
+        """Once, after the last checkpoint, also when the run was stopped."""
+
+
+class CallbackList:
+    """Calls several callbacks in order and turns the first failure into an orderly stop.
+
+    A callback that failed is not called again; the others are. The loop sees `run.stop_requested`, saves, and calls
+    `on_end`, which raises the failure.
+
+    Args:
+        run: the run, which is asked to stop when a callback fails.
+        callbacks: called in this order.
+    """
+
+    def __init__(self, run: Run, callbacks: Sequence[Callback] = ()) -> None:
+        self._run = run
+        self._callbacks = list(callbacks)
+        self._failure: tuple[str, Exception] | None = None
+
+    def on_start(self) -> None:
+        """See `Callback.on_start`."""
+        self._call("on_start", self._run)
+
+    def on_iteration(self, step: int, scalars: Mapping[str, float]) -> None:
+        """See `Callback.on_iteration`."""
+        self._call("on_iteration", step, scalars)
+
+    def on_evaluation(self, step: int, result: Any) -> None:
+        """See `Callback.on_evaluation`."""
+        self._call("on_evaluation", step, result)
+
+    def on_checkpoint(self, step: int, path: Path) -> None:
+        """See `Callback.on_checkpoint`."""
+        self._call("on_checkpoint", step, path)
+
+    def on_end(self) -> None:
+        """See `Callback.on_end`.
+
+        Raises:
+            RobotrlError: a callback failed, now or earlier; its own exception is the cause.
+        """
+        self._call("on_end", self._run)
+        if self._failure is not None:
+            where, error = self._failure
+            raise RobotrlError(f"callback {where} failed: {type(error).__name__}: {error}") from error
+
+    def _call(self, method: str, *arguments: Any) -> None:
+        for callback in list(self._callbacks):
+            try:
+                getattr(callback, method)(*arguments)
+            except Exception as error:
+                where = f"{type(callback).__name__}.{method}"
+                LOGGER.error("callback %s failed; saving and stopping", where, exc_info=error)
+                self._callbacks.remove(callback)
+                self._failure = self._failure or (where, error)
+                self._run.request_stop(f"callback {where} failed")

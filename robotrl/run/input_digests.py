@@ -1,0 +1,153 @@
+"""Digests of what a run reads from outside its directory, as the fields of its config and its sim declare it."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from robotrl.config import TrainCfg, sim_options
+from robotrl.datasets.manifest import dataset_digest
+from robotrl.errors import DataError, RobotrlError, short
+from robotrl.registry import SIMS
+from robotrl.run.checkpoint import manifest_digest
+from robotrl.run.directory import Run
+from robotrl.run.inputs import Digest
+from robotrl.spec import HasInputs, Input, InputKind, Reads
+from robotrl.spec.inputs import READS
+from robotrl.utils.files import open_plain
+
+OURS = "robotrl"
+CHUNK_BYTES = 1 << 20
+
+
+def declared(cfg: TrainCfg[Any, Any]) -> list[Input]:
+    """All inputs of a run with this config.
+
+    Raises:
+        ConfigError: the sim is unknown, or an option names something that cannot be used.
+    """
+    found = list(_of_fields(cfg, ""))
+    factory = SIMS.load(cfg.sim.name)
+    own = [("sim.name", inspect.unwrap(factory)), ("algo", type(cfg.algo)), ("policy", type(cfg.policy))]
+    found += [Input(field, "module", part.__module__) for field, part in own if _is_foreign(part.__module__)]
+    if isinstance(factory, HasInputs):
+        found += [
+            one._replace(field=f"sim.options {one.field}" if one.field else "sim.name")
+            for one in factory.inputs(sim_options(cfg.sim.options))
+        ]
+    return list(dict.fromkeys(found))
+
+
+def begun(cfg: TrainCfg[Any, Any]) -> tuple[Digest, ...]:
+    """The digests of a run that is about to begin.
+
+    Raises:
+        RobotrlError: an input is not there or cannot be read.
+    """
+    return tuple(Digest(one, digest_of(one.kind, one.path)) for one in declared(cfg))
+
+
+def found_now(cfg: TrainCfg[Any, Any]) -> tuple[Digest, ...]:
+    """The digests of a run that is to go on: what is missing or damaged is noted, not refused."""
+    return tuple(_noted(one) for one in declared(cfg))
+
+
+def looked_at(before: Iterable[Digest]) -> tuple[Digest, ...]:
+    """The same inputs as they are now."""
+    return tuple(_noted(digest.input) for digest in before)
+
+
+def digest_of(kind: InputKind, path: str) -> str:
+    """SHA-256 of what an input holds, 64 hexadecimal digits.
+
+    Raises:
+        RobotrlError: it is not there or cannot be read.
+    """
+    try:
+        return _DIGESTS[kind](path)
+    except OSError as error:  # a name that is too long, a folder that may not be read
+        raise DataError(f"{kind} {short(path)} cannot be read: {error.strerror}") from error
+
+
+def _noted(one: Input) -> Digest:
+    try:
+        if one.kind != "module" and not Path(one.path).exists():
+            return Digest(one, None)
+        return Digest(one, digest_of(one.kind, one.path))
+    except (RobotrlError, OSError) as error:
+        return Digest(one, None, short(" ".join(str(error).split()), 200))
+
+
+def _of_fields(part: Any, prefix: str) -> Iterator[Input]:
+    for field in fields(part):
+        value = getattr(part, field.name)
+        if is_dataclass(value):
+            yield from _of_fields(value, f"{prefix}{field.name}.")
+            continue
+        reads: Reads | None = field.metadata.get(READS)
+        if reads is not None and value and str(value).startswith(reads.prefix):
+            path = str(value).removeprefix(reads.prefix)
+            yield Input(f"{prefix}{field.name}", reads.kind, path, reads.kept)
+
+
+def _is_foreign(module: str) -> bool:
+    top = module.split(".")[0]
+    return top not in (OURS, "__main__") and top not in sys.stdlib_module_names
+
+
+def _policy(path: str) -> str:
+    """Of the checkpoint that is taken: a run's best, or its newest where none was scored."""
+    place = Path(path)
+    if not (place / "config.json").exists():
+        return manifest_digest(place)
+    run = Run.open(place)
+    entries = run.entries()
+    if not entries:
+        raise DataError(f"run {path} has no checkpoint yet")
+    return manifest_digest((run.best_entry() or entries[-1]).path)
+
+
+def _file(path: str) -> str:
+    digest = hashlib.sha256()
+    try:
+        with open_plain(Path(path), path) as file:
+            while chunk := file.read(CHUNK_BYTES):
+                digest.update(chunk)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from error
+    return digest.hexdigest()
+
+
+def _module(name: str) -> str:
+    """Of all Python files of the package that a module is in, else of its file alone."""
+    top = name.partition(".")[0]
+    try:
+        # one beside the user is found while the environment is made of it, and is loaded then
+        spec = sys.modules[top].__spec__ if top in sys.modules else importlib.util.find_spec(top)
+    except (ImportError, ValueError) as error:
+        raise DataError(f"module {name} cannot be found: {error}") from error
+    if spec is None:
+        raise DataError(f"module {name} cannot be found")
+    digest = hashlib.sha256()
+    for place in spec.submodule_search_locations or []:
+        root = Path(place)
+        for file in sorted(root.rglob("*.py")):
+            digest.update(f"{file.relative_to(root).as_posix()} {_file(str(file))}\n".encode())
+    if spec.submodule_search_locations is None and spec.has_location and spec.origin is not None:
+        digest.update(_file(spec.origin).encode())
+    return digest.hexdigest()
+
+
+_DIGESTS = {
+    "dataset": dataset_digest,
+    "policy": _policy,
+    "checkpoint": lambda path: manifest_digest(Path(path)),
+    "file": _file,
+    "module": _module,
+}

@@ -1,0 +1,508 @@
+"""The runner: one loop for every algorithm. It iterates, logs, evaluates, saves, and stops when told to."""
+
+from __future__ import annotations
+
+import importlib
+import random
+import sys
+import time
+import warnings
+from collections.abc import Generator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import is_dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from robotrl import config as configs
+from robotrl.config import TrainCfg
+from robotrl.engine import distributed
+from robotrl.engine.autocast import warn_if_slow
+from robotrl.engine.distributed import World
+from robotrl.errors import CapabilityError, ConfigError, DataError, out_of_range, short
+from robotrl.learners.learner import Learner, Setup
+from robotrl.learners.remote_actor import RemoteExperience
+from robotrl.memory_estimate.check import announce
+from robotrl.peft.lora import adapt, adaptation_of, merged
+from robotrl.policies.networks.recompute import recompute
+from robotrl.registry import make_sim
+from robotrl.rewards.relabel import with_reward
+from robotrl.rewards.stored import load_classifier
+from robotrl.rewards.success import SuccessReward
+from robotrl.rollout.compatibility import check_actions
+from robotrl.rollout.curriculum import with_curriculum
+from robotrl.rollout.device_wrapper import placed
+from robotrl.rollout.evaluate import EvalResult, evaluate
+from robotrl.run import input_digests
+from robotrl.run.callbacks import Callback, CallbackList
+from robotrl.run.checkpoint import rng_state, set_rng_state, write_checkpoint
+from robotrl.run.directory import Run
+from robotrl.run.early_stopping import GOOD_ENOUGH, StopRule
+from robotrl.run.final_selection import look_again
+from robotrl.run.locking import StopSignals
+from robotrl.run.logs import read_scalars
+from robotrl.run.policy_checkpoint import BASE, changed, load_policy, policy_from_tree, policy_tree, probe
+from robotrl.spec import HasCamera, HasStateIds, VecSim, shown_dt_s, why_lacking
+from robotrl.utils.devices import device_of
+from robotrl.utils.hardware import check_threads, usable_cores
+from robotrl.utils.media import grid, write_gif
+from robotrl.utils.progress import track
+
+FRAME_SIZE = (128, 96)
+FRAME_EVERY, FRAMES = 4, 16
+"""Each evaluation draws every so many steps, so many times: enough to see what the policy does, and cheap."""
+
+
+def train(cfg: TrainCfg[Any, Any], run_path: Path, callbacks: Sequence[Callback] = ()) -> Path:
+    """Train from the start. Of several processes (`torchrun`) the first writes the run, the others learn with it.
+
+    Args:
+        cfg: the config; saved in the run before anything is built.
+        run_path: the run's directory, absent or empty.
+        callbacks: your own code at the run's seams.
+
+    Returns:
+        The run's directory.
+
+    Raises:
+        RobotrlError: what is wrong with the config, the data or the disk.
+        SystemExit: the run was interrupted; it is saved, and `resume` takes it up.
+    """
+    configs.check(cfg)
+    # before anything is written
+    device_of(cfg.device)
+    with distributed.joined(cfg.peers_timeout_s) as world:
+        if world.rank:
+            _follow(cfg, None, run_path, world)
+            return run_path
+        inputs = input_digests.begun(cfg)
+        run = Run.create(run_path, configs.to_json(cfg), seed=cfg.seed, command=sys.argv, keep=cfg.keep, inputs=inputs)
+        with _discarded_if_empty(run), run:
+            announce(cfg)
+            _go(cfg, run, _prepare(cfg, None, run.path, world), None, callbacks, world)
+    return run_path
+
+
+def resume(run_path: Path, callbacks: Sequence[Callback] = (), *, accept_changed_inputs: bool = False) -> Path:
+    """Go on with a run from its newest whole checkpoint, exactly: the end is as if it had never stopped.
+
+    Of several processes only the first goes on exactly; the others begin new episodes.
+
+    Args:
+        run_path: the run's directory.
+        callbacks: your own code at the run's seams.
+        accept_changed_inputs: go on where the config, or what the run reads from outside, is not what it began with.
+
+    Raises:
+        DataError: there is no run, none of its checkpoints is whole, or it began with other inputs.
+    """
+    run = Run.open(run_path)
+    if not accept_changed_inputs:
+        run.refuse_changed(run.altered)
+    cfg = config_of(run)
+    with distributed.joined(cfg.peers_timeout_s) as world:
+        run.keep_newest(cfg.keep)
+        if world.rank:
+            world.any(False)  # until the first process has tidied the run
+            checkpoint = run.latest()
+            _follow(cfg, None if checkpoint is None else checkpoint.tree, run_path, world)
+            return run_path
+        checkpoint = run.resume(
+            sys.argv, inputs=input_digests.found_now(cfg), accept_changed_inputs=accept_changed_inputs
+        )
+        world.any(False)
+        state = None if checkpoint is None else checkpoint.tree
+        with run:
+            _go(cfg, run, _prepare(cfg, state, run_path, world), state, callbacks, world)
+    return run_path
+
+
+def config_of(run: Run) -> TrainCfg[Any, Any]:
+    """The config of a stored run.
+
+    Raises:
+        DataError: the run was not written by `train`.
+        ConfigError: its config is of another version, or holds what no run could use.
+    """
+    try:
+        types = {part: _class_of(name) for part, name in run.config["types"].items()}
+    except (KeyError, AttributeError, TypeError) as error:
+        raise DataError(f"run {run.path} has no config of a training: {short(repr(error))}") from error
+    cfg = configs.from_json(run.config, types)
+    configs.check(cfg)
+    return cfg
+
+
+class _Prepared(NamedTuple):
+    """What a run is put together from; making it refuses what cannot work."""
+
+    learner: Learner
+    eval_sim: VecSim
+
+    def close(self) -> None:
+        """Give back sims and processes, however the run ended."""
+        self.learner.close()
+        self.eval_sim.close()
+
+
+def _prepare(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None, run_path: Path, world: World) -> _Prepared:
+    """Put a run together.
+
+    Args:
+        cfg: the config.
+        state: of the checkpoint to go on from, None for a new run.
+        run_path: the run's directory.
+        world: the processes that learn together.
+    """
+    return _Prepared(_make_learner(cfg, state, run_path, world), _make_eval_sim(cfg))
+
+
+def _make_learner(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None, run_path: Path, world: World) -> Learner:
+    torch.set_num_threads(cfg.torch_threads)
+    # our code draws from generators of its own; sims and callbacks of others may use the global streams
+    seed = world.seed(cfg.seed)
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+    learner: Learner = cfg.algo.build(_setup(cfg, state, run_path, world))
+    if world.size > 1 and getattr(learner, "world", None) != world:
+        raise CapabilityError(
+            f"{type(learner).__name__} lacks world: it learns in one process, and WORLD_SIZE is {world.size}"
+        )
+    if cfg.shard and not getattr(learner, "sharded", False):
+        raise CapabilityError(f"{type(learner).__name__} cannot spread what it learns: expected shard False")
+    if cfg.cache != "none" and not hasattr(learner, "kept"):
+        raise CapabilityError(f"{type(learner).__name__} keeps nothing of observations: expected cache none")
+    if cfg.lora.rank and adaptation_of(learner.policy) is None:
+        raise CapabilityError(
+            f"{type(learner).__name__} makes another policy ({type(learner.policy).__name__}) of the one that it starts"
+            f" from, and lora.rank is {cfg.lora.rank}: expected 0"
+        )
+    _watch(cfg, learner)
+    if cfg.actor.process and not isinstance(getattr(learner, "experience", None), RemoteExperience):
+        raise CapabilityError(
+            f"{type(learner).__name__} lacks experience, a replay that another process could fill: expected"
+            " actor.process False, or an algorithm that learns from a replay online"
+        )
+    return learner
+
+
+@contextmanager
+def _discarded_if_empty(run: Run) -> Generator[None]:
+    """Remove a run that ends by an exception before anything was saved or logged, so that its path is free again."""
+    try:
+        yield
+    except BaseException:
+        if run.empty:
+            run.discard()
+        raise
+
+
+def _follow(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None, run_path: Path, world: World) -> None:
+    """Learn with the first process, which logs, evaluates, saves, and says when it ends."""
+    signals = StopSignals()
+    signals.install()
+    try:
+        with closing(_make_learner(cfg, state, run_path, world)) as learner:
+            iteration, streak = 0, 0
+            if state is not None:
+                learner.load(state["learner"])
+                iteration, streak = state["iteration"], state["streak"]
+            while iteration < learner.iterations and streak < GOOD_ENOUGH:
+                learner.iterate()
+                iteration += 1
+                last = world.any(signals.received is not None) or iteration == learner.iterations
+                if cfg.shard and (last or _is_due(cfg, iteration)):
+                    # the first process saves, and every process has a part of it
+                    learner.state()
+                if last:
+                    break
+    finally:
+        signals.restore()
+
+
+def _go(
+    cfg: TrainCfg[Any, Any],
+    run: Run,
+    prepared: _Prepared,
+    state: dict[str, Any] | None,
+    callbacks: Sequence[Callback],
+    world: World,
+) -> None:
+    # no caller keeps what was prepared: what is spread must be gone when the processes part
+    with closing(prepared) as (learner, eval_sim):
+        _iterate(cfg, run, learner, eval_sim, state, callbacks, world)
+
+
+def _iterate(
+    cfg: TrainCfg[Any, Any],
+    run: Run,
+    learner: Learner,
+    eval_sim: VecSim,
+    state: dict[str, Any] | None,
+    callbacks: Sequence[Callback],
+    world: World,
+) -> None:
+    iteration, streak, before_s = 0, 0, 0.0
+    best: float | None = None
+    if state is not None:
+        before_s = _learned_s(run.path)
+        learner.load(state["learner"])
+        set_rng_state(state["rng"])
+        iteration, streak, best = (state[name] for name in ("iteration", "streak", "best"))
+    hooks = CallbackList(run, callbacks)
+    print(threads_line(cfg.torch_threads, cfg.update_threads, eval_sim), file=sys.stderr)
+    if getattr(cfg.algo, "bf16", False):
+        warn_if_slow(device_of(cfg.device))
+    started, steps_before, learn_s = time.monotonic(), learner.env_steps, 0.0
+    hooks.on_start()
+    rule = StopRule(cfg, eval_sim)
+    shown = track(
+        learner.iterations, f"train {run.path.name}", "iteration", done=iteration, may_end_early=rule.may_stop
+    )
+    with shown as progress:
+        while iteration < learner.iterations and streak < GOOD_ENOUGH:
+            began = time.monotonic()
+            scalars = learner.iterate()
+            learn_s += time.monotonic() - began
+            iteration += 1
+            last = iteration == learner.iterations or run.stop_requested
+            # compiling is done once, however long the run: it is told apart, so that rates can be compared
+            compile_s: float = getattr(learner, "compile_s", 0.0)
+            elapsed = max(time.monotonic() - started - compile_s, 1e-9)
+            scalars["env_steps"] = float(learner.env_steps)
+            # without evaluations and compiling
+            scalars["learn_s"] = before_s + learn_s - compile_s
+            sim_s: float = getattr(learner, "sim_s", 0.0)
+            if sim_s:
+                scalars["sim_share"] = sim_s / max(learn_s - compile_s, 1e-9)
+            if compile_s:
+                scalars["compile_s"] = compile_s
+            if learner.env_steps:
+                scalars["env_steps_per_s"] = (learner.env_steps - steps_before) / elapsed
+            score = None
+            if _is_evaluated(cfg, iteration) or iteration == learner.iterations:
+                result = _evaluate(cfg, run, learner, eval_sim, iteration)
+                mean_return = float(result.returns.mean())
+                score = result.rate.value if cfg.evaluation.score == "success" else mean_return
+                scalars |= {
+                    "eval_success": result.rate.value,
+                    "eval_low": result.rate.low,
+                    "eval_high": result.rate.high,
+                    "eval_length": float(result.length.mean()),
+                    "eval_return": mean_return,
+                }
+                _warn_if_unstated(cfg, result)
+                hooks.on_evaluation(iteration, result)
+                streak = rule.streak(streak, result, best)
+                best = score if best is None else max(best, score)
+                last = last or streak >= GOOD_ENOUGH
+            run.log(iteration, scalars)
+            hooks.on_iteration(iteration, scalars)
+            last = last or run.stop_requested
+            if world.any(last) and not last:
+                run.request_stop("another process was asked to stop")
+                last = True
+            if last or _is_due(cfg, iteration):
+                tree = {
+                    "policy": policy_tree(learner.policy),
+                    "learner": learner.state(),
+                    "rng": rng_state(),
+                    "iteration": iteration,
+                    "streak": streak,
+                    "best": best,
+                }
+                path = run.save(tree, step=iteration, score=score, kind=type(learner).__name__)
+                hooks.on_checkpoint(iteration, path)
+            progress.advance(1, note=_note(scalars, best, cfg.evaluation.score))
+            if last:
+                break
+    if not run.stop_requested:
+        look_again(cfg, run, eval_sim)
+    hooks.on_end()
+    if run.exit_code:
+        print(f"stopped: {run.path} is saved; go on with: robotrl train --resume {run.path}", file=sys.stderr)
+        raise SystemExit(run.exit_code)
+
+
+def _warn_if_unstated(cfg: TrainCfg[Any, Any], result: EvalResult) -> None:
+    """Say that the run goes by a success that nobody stated."""
+    if result.rule is None or result.rule.stated:
+        return
+    by = "stop_at_success" if cfg.stop_at_success is not None else "evaluation.score"
+    if by == "stop_at_success" or cfg.evaluation.score == "success":
+        warnings.warn(
+            f"{by} goes by success, which sim {cfg.sim.name!r} does not state: {result.rule.text} counts; expected its"
+            " option success=survival if that is meant, another rule, or evaluation.score return",
+            stacklevel=2,
+        )
+
+
+def _learned_s(run_path: Path) -> float:
+    """How long a run that is taken up had learned until then."""
+    rows = read_scalars(run_path / "scalars.jsonl")
+    return rows[-1].get("learn_s", 0.0) if rows else 0.0
+
+
+def _is_evaluated(cfg: TrainCfg[Any, Any], iteration: int) -> bool:
+    """Whether an iteration is followed by an evaluation, wherever it ends."""
+    return bool(cfg.evaluation.every) and iteration % cfg.evaluation.every == 0
+
+
+def _is_due(cfg: TrainCfg[Any, Any], iteration: int) -> bool:
+    """Whether an iteration is followed by a checkpoint, wherever it ends."""
+    return _is_evaluated(cfg, iteration) or iteration % cfg.checkpoint_every == 0
+
+
+def _make_sim(cfg: TrainCfg[Any, Any], num_envs: int, seed: int) -> VecSim:
+    sim = make_sim(cfg.sim.name, num_envs=num_envs, seed=seed, **configs.sim_options(cfg.sim.options))
+    check_actions(cfg.algo, sim, cfg.sim.name)
+    return placed(sim, device_of(cfg.device))
+
+
+def _make_training_sim(cfg: TrainCfg[Any, Any], seed: int) -> VecSim:
+    """The sim of training, with the reward and the curriculum that the config asks for; evaluations have neither."""
+    sim = _make_sim(cfg, cfg.sim.num_envs, seed)
+    if cfg.sim.reward is not None:
+        source = SuccessReward(load_classifier(cfg.sim.reward), sim)
+        sim = with_reward(sim, source, end_at=1.0 if cfg.sim.reward_ends else None)
+    return sim if cfg.sim.curriculum is None else with_curriculum(sim, cfg.sim.curriculum, seed)
+
+
+def _watch(cfg: TrainCfg[Any, Any], learner: Any) -> None:
+    """Put somebody beside the policy, if the config says so.
+
+    Raises:
+        CapabilityError: the algorithm learns from no interventions.
+    """
+    if cfg.intervention.by == "nobody":
+        return
+    if not hasattr(learner, "watch"):
+        raise CapabilityError(
+            f"{type(learner).__name__} lacks watch: it cannot learn from interventions (intervention.by is"
+            f" {cfg.intervention.by!r})"
+        )
+    learner.watch(partial(cfg.intervention.build, seed=cfg.seed))
+
+
+def _make_eval_sim(cfg: TrainCfg[Any, Any]) -> VecSim:
+    """The sim of evaluations; what it cannot do is found before training, not after."""
+    sim = _make_sim(cfg, cfg.evaluation.num_envs, cfg.seed)
+    if not isinstance(sim, HasStateIds):
+        raise CapabilityError(
+            f"sim {cfg.sim.name!r} lacks HasStateIds: a run cannot be evaluated on held-out starts"
+            + why_lacking(sim, "HasStateIds")
+        )
+    available = len(sim.state_ids("val"))
+    if cfg.evaluation.episodes > available:
+        raise out_of_range("evaluation.episodes", cfg.evaluation.episodes, f"{available} or less, the size of val")
+    left = available - cfg.evaluation.episodes
+    if cfg.evaluation.second_look > left:
+        raise out_of_range("evaluation.second_look", cfg.evaluation.second_look, f"{left} or less, the rest of val")
+    return sim
+
+
+def _setup(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None, run_path: Path, world: World) -> Setup:
+    init_policy = None
+    if state is not None:
+        # its own policy, normalisation included: the run that it started from may have moved or changed since
+        init_policy = policy_from_tree(state["policy"], "the checkpoint", run_path / BASE)
+    elif cfg.init_from is not None:
+        # adapters of before become part of what is fine-tuned, with new ones or as a whole
+        init_policy = changed(merged(load_policy(cfg.init_from)), configs.sim_options(cfg.init_changes, "init_changes"))
+        if cfg.lora.rank:
+            if world.rank == 0:
+                write_checkpoint(run_path / BASE, {"policy": policy_tree(init_policy)}, step=0, kind=BASE)
+            adapt(init_policy, cfg.lora, partial(probe, init_policy))
+    device, remote = device_of(cfg.device), cfg.actor.process
+    if init_policy is not None:
+        init_policy.to(device)
+    if cfg.recompute and init_policy is not None:
+        recompute(init_policy)
+    return Setup(
+        # an actor's process has its policy on the CPU, as a robot would
+        make_sim=partial(_make_training_sim, replace(cfg, device="cpu") if remote else cfg, world.seed(cfg.seed)),
+        policy_cfg=cfg.policy,
+        init_policy=init_policy,
+        dataset=None if cfg.dataset is None else Path(cfg.dataset),
+        seed=world.seed(cfg.seed),
+        actor=cfg.actor,
+        world=world,
+        device=device,
+        shard=cfg.shard,
+        update_threads=cfg.update_threads,
+        cache=cfg.cache,
+        may_stop=cfg.stop_at_success is not None or cfg.stop_at_return is not None,
+        resumed=state is not None,
+        accept_data=cfg.accept_data,
+        run=_name(run_path),
+    )
+
+
+def _name(run_path: Path) -> str:
+    """What tells this run from any other, one that was here before it included: where it is, and since when."""
+    config = run_path / "config.json"
+    return f"{run_path.resolve()} of {config.stat().st_mtime_ns}" if config.is_file() else ""
+
+
+def _evaluate(cfg: TrainCfg[Any, Any], run: Run, learner: Learner, sim: VecSim, iteration: int) -> EvalResult:
+    """Success on the first held-out `val` starts; the first few of them are drawn."""
+    frames: list[Any] = []
+    count = min(cfg.evaluation.animation, cfg.evaluation.episodes, sim.num_envs)
+    camera = sim if count and isinstance(sim, HasCamera) else None
+
+    def draw(step_index: int) -> None:
+        if camera is not None and step_index % FRAME_EVERY == 0 and len(frames) < FRAMES:
+            frames.append(camera.render(range(count), camera.cameras[0], *FRAME_SIZE))
+
+    # the evaluation has streams of its own, so that training goes on the same with or without it
+    kept = rng_state()
+    result = evaluate(learner.policy, sim, episodes=cfg.evaluation.episodes, split="val", seed=cfg.seed, on_step=draw)
+    set_rng_state(kept)
+    if frames:
+        videos = [[frame[i] for frame in frames] for i in range(count)]
+        fps = 1 / (FRAME_EVERY * shown_dt_s(sim))
+        write_gif(grid([np.stack(video) for video in videos]), run.path / "rollouts" / f"step_{iteration:06d}.gif", fps)
+    return result
+
+
+def threads_line(torch_threads: int, update_threads: int | None, sim: VecSim) -> str:
+    """How the cores are shared out; physics and torch take turns."""
+    check_threads("torch_threads", torch_threads)
+    check_threads("update_threads", update_threads or torch_threads)
+    physics: int | None = getattr(sim, "threads", None)
+    parts = [f"torch {torch_threads}"]
+    parts += [f"updates {update_threads}"] if update_threads else []
+    parts += [f"physics {physics}"] if physics else []
+    return f"threads: {', '.join(parts)}; {usable_cores()} cores"
+
+
+def _note(scalars: dict[str, float], best: float | None, score: str) -> str:
+    parts = []
+    if score == "return":
+        if "rollout_return" in scalars:
+            parts.append(f"rollout return {scalars['rollout_return']:.1f}")
+    elif "rollout_success" in scalars:
+        parts.append(f"rollout {100 * scalars['rollout_success']:.0f} %")
+    if "loss" in scalars:
+        parts.append(f"loss {scalars['loss']:.4f}")
+    if best is not None:
+        parts.append(f"best {best:.1f}" if score == "return" else f"best {100 * best:.0f} %")
+    if "env_steps_per_s" in scalars:
+        parts.append(f"{scalars['env_steps_per_s']:,.0f} env steps/s")
+    return ", ".join(parts)
+
+
+def _class_of(name: str) -> type:
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError, TypeError, SyntaxError) as error:
+        raise ConfigError(f"config class {short(repr(name))} is unknown here: {short(str(error))}") from error
+    # a run's directory may come from elsewhere: never call what is no config
+    if not (isinstance(found, type) and is_dataclass(found) and hasattr(found, "build")):
+        raise ConfigError(f"config class {short(repr(name))} is no config: expected a dataclass with a method `build`")
+    return found

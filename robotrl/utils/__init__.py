@@ -1,0 +1,1 @@
+"""Helpers without robotics: files, hardware, progress bars, media."""

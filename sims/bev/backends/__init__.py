@@ -1,0 +1,1 @@
+"""Compiled kernels on CPU threads and on CUDA."""

@@ -1,0 +1,156 @@
+"""What threads run, of a processor or of a GPU: envs through a whole control step, a start, or a drawing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from robotrl.sims.bev import judge, tables
+from robotrl.sims.bev.backends.jit import kernel
+from robotrl.sims.bev.plan import follow
+from robotrl.sims.bev.render import raster
+from robotrl.sims.bev.render.raster import ChannelTable, Views
+from robotrl.sims.bev.render.vectors import Vectors, observe
+from robotrl.sims.bev.rewards import Rules
+from robotrl.sims.bev.traffic import ego, following, right_of_way, scenarios, step
+from robotrl.sims.bev.world import Maps, World
+
+ARRIVED = tables.FINISHED
+RUNNING, TERMINATED, TRUNCATED = 0, 1, 2
+
+act, start = scenarios.act, scenarios.start
+claim, sort, step_traffic = right_of_way.claim, following.sort, step.step_traffic
+locate, look_ahead, move, wait_at_sign = ego.locate, ego.look_ahead, ego.move, ego.wait_at_sign
+judge_step = judge.judge_step
+draw, expand = raster.draw, raster.expand
+
+
+@kernel
+def settle(maps: Maps, world: World, e: int) -> None:
+    """What follows from where everybody is: the order, claims at junctions, whom the ego follows."""
+    sort(world, e)
+    claim(maps, world, e)
+    look_ahead(maps, world, e)
+
+
+@kernel
+def step_env(maps: Maps, world: World, rules: Rules, e: int, steer: float, accel: float, terms: Any) -> float:
+    """One control step of env `e`; gives the reward."""
+    episode = world.episodes[e]
+    act(maps, world, e)
+    step_traffic(maps, world, e, rules.dt)
+    before = world.egos[e].progress
+    hit, slot = move(maps, world, e, steer, accel, rules.throttle, rules.dt)
+    locate(maps, world, e)
+    wait_at_sign(maps, world, e, rules.dt)
+    episode.steps += 1
+    episode.time += rules.dt
+    settle(maps, world, e)
+    return judge_step(maps, world, rules, e, before, hit, slot, terms)
+
+
+@kernel
+def take(maps: Maps, world: World, rules: Rules, e: int, action: Any, terms: Any, last: Any) -> float:
+    """Carry out an action of env `e`, for as many control steps as it lasts or until one ends the episode.
+
+    Args:
+        maps: all maps.
+        world: all envs.
+        rules: how actions are read, and what is rewarded.
+        e: env.
+        action: (A,) steer and acceleration, or a trajectory.
+        terms: (len(TERMS),) to write the reward's terms to: what was gained and the end in all, of the others the mean.
+        last: (len(TERMS),) scratch.
+
+    Returns:
+        The reward of all of these steps.
+    """
+    ego = world.egos[e]
+    x, y, cos, sin = ego.x, ego.y, ego.cos, ego.sin
+    total, count = 0.0, 0
+    terms[:] = 0.0
+    for k in range(rules.hold):
+        steer, accel = action[0], action[1]
+        if rules.planned == 1:
+            steer, accel = follow(world, e, action, x, y, cos, sin, k * rules.dt, rules.throttle)
+        total += step_env(maps, world, rules, e, steer, accel, last)
+        count += 1
+        for i in range(len(terms)):
+            terms[i] += last[i]
+        if world.episodes[e].events:
+            break
+    for i in range(1, len(terms) - 1):
+        terms[i] /= count
+    return total
+
+
+@kernel
+def step_range(
+    maps: Maps,
+    world: World,
+    rules: Rules,
+    vectors: Vectors,
+    actions: Any,
+    reward: Any,
+    terms: Any,
+    last: Any,
+    done: Any,
+    events: Any,
+    completion: Any,
+    low: int,
+    high: int,
+) -> None:
+    """Step the envs from `low` to `high` (excluded) under actions (N, A), and observe them."""
+    for e in range(low, high):
+        reward[e] = take(maps, world, rules, e, actions[e], terms[e], last[e])
+        found = world.episodes[e].events
+        events[e] = found
+        done[e] = RUNNING
+        if found:
+            done[e] = TRUNCATED if found == tables.TIMED_OUT else TERMINATED
+        finished = found & tables.FINISHED
+        completion[e] = 1.0 if finished else world.egos[e].best / maps.routes[world.episodes[e].route].length
+        observe(maps, world, rules, vectors, e)
+
+
+@kernel
+def begin(
+    maps: Maps,
+    world: World,
+    env_ids: Any,
+    map_numbers: Any,
+    scenario_numbers: Any,
+    event_numbers: Any,
+    state_ids: Any,
+    limit: int,
+    low: int,
+    high: int,
+) -> None:
+    """Start episodes in the envs `env_ids[low:high]`."""
+    for i in range(low, high):
+        e = env_ids[i]
+        start(maps, world, e, map_numbers[i], scenario_numbers[i], event_numbers[i], state_ids[i], limit)
+        settle(maps, world, e)
+
+
+@kernel
+def settle_range(maps: Maps, world: World, low: int, high: int) -> None:
+    """`settle` the envs from `low` to `high` (excluded)."""
+    for e in range(low, high):
+        settle(maps, world, e)
+
+
+@kernel
+def observe_envs(maps: Maps, world: World, rules: Rules, vectors: Vectors, env_ids: Any, low: int, high: int) -> None:
+    """Write the vector observations of the envs `env_ids[low:high]`."""
+    for i in range(low, high):
+        observe(maps, world, rules, vectors, env_ids[i])
+
+
+@kernel
+def draw_envs(maps: Maps, world: World, views: Views, table: ChannelTable, env_ids: Any, low: int, high: int) -> None:
+    """Draw the envs `env_ids[low:high]`, and expand the views into channels where there is room for them."""
+    for i in range(low, high):
+        e = env_ids[i]
+        draw(maps, world, e, views.packed[e], views.pixels_per_m, views.behind)
+        if len(views.words):
+            expand(views.pixels[e], table, views.words[e])

@@ -1,0 +1,1 @@
+"""OpenDRIVE (.xodr) files as road networks."""

@@ -1,0 +1,95 @@
+"""Reads road networks from OpenDRIVE files (.xodr, ASAM OpenDRIVE 1.4 to 1.7).
+
+Written from the public standard. What becomes of a file:
+
+- Every lane section of every driving lane is one lane of the builder, in driving direction. Driving lanes are those of
+  the types driving, bidirectional (driven in the direction of its side only), entry, exit, onRamp, offRamp,
+  connectingRamp, slipLane and the older mwyEntry and mwyExit. All others only take up room; so do lanes that are
+  nowhere 1 m wide. A lane's width is the mean along its section.
+- A lane follows another where either of them, their roads, or a junction says so. Roads of a junction are junction
+  lanes; they turn where their road turns by more than 30 degrees.
+- Cars may change lanes as the road mark between them says over the greater part of the section: its laneChange, or
+  else its type (broken or none: yes); no mark, yes.
+- Limits are those in force in the middle of a section: the lane's, the road's, in a junction the lowest of the lanes it
+  joins, or 50 km/h.
+- Traffic that keeps to the left is mirrored: y is negated, so that it keeps to the right.
+- Signals and crosswalks: see `opendrive_signals`.
+- Height, superelevation, surfaces, railways and all other objects are left out: roads that cross above each other lie
+  on top of each other.
+
+What the format requires is refused where it is missing or unusable, with the road and the field. Lane links to nothing,
+common in files from older tools, are left out, and one warning counts them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from robotrl.errors import DataError
+from robotrl.sims.bev.opendrive.crosswalks import add_crosswalks
+from robotrl.sims.bev.opendrive.lanes import Network, add_lanes, driving, limit_junctions, link_lanes
+from robotrl.sims.bev.opendrive.roads import roads
+from robotrl.sims.bev.opendrive.signals import add_signals
+from robotrl.sims.bev.opendrive.xml import shown, tree
+from robotrl.sims.bev.roads.lanes import RoadBuilder
+from robotrl.utils.files import read_plain
+
+
+def read(source: Path | str, name: str | None = None) -> RoadBuilder:
+    """The road network of a file, without routes (`routes.pick_routes` adds some).
+
+    Args:
+        source: path of the .xodr file.
+        name: of the map; by default that of the file, without its ending.
+
+    Raises:
+        DataError: the file cannot be read, or is no usable OpenDRIVE file.
+    """
+    path = Path(source)
+    try:
+        content = read_plain(path, "it")
+    except (OSError, DataError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise DataError(f"{path}: cannot be read ({reason}): expected an OpenDRIVE file") from None
+    return _network(content, str(path), path.stem if name is None else name)
+
+
+def parse(text: str, name: str) -> RoadBuilder:
+    """The road network of a file's text, likewise.
+
+    Raises:
+        DataError: see `read`.
+    """
+    return _network(text, name, name)
+
+
+def _network(content: bytes | str, source: str, name: str) -> RoadBuilder:
+    root = tree(content, source)
+    if root.tag != "OpenDRIVE":
+        raise DataError(f"{source}: its root element is <{root.tag}>: expected <OpenDRIVE>")
+    header = root.find("header")
+    if header is not None and header.get("revMajor", "1") != "1":
+        raise DataError(f"{source}: <header> revMajor is {shown(header.get('revMajor'))}: expected '1'")
+    # Numbers within their limits may still overflow in a polynomial; what comes of it is refused.
+    with np.errstate(all="ignore"):
+        found = roads(root, source)
+        hands = {road.left_hand: road for road in found.values() if any(map(any, map(driving, road.sides.values())))}
+        if not hands:
+            raise DataError(f"{source}: has {len(found)} roads, none with a driving lane: expected one or more")
+        if len(hands) > 1:
+            raise DataError(
+                f"{hands[True].where}: <road> rule is 'LHT', that of road {shown(hands[False].id)} 'RHT': expected one"
+                " rule for all"
+            )
+        net = Network(source, root, found, True in hands, RoadBuilder(name))
+        add_lanes(net)
+        if not net.strips:
+            raise DataError(f"{source}: no driving lane is 0.05 m long and 1 m wide: expected one or more")
+        link_lanes(net)
+        limit_junctions(net)
+        add_signals(net)
+        add_crosswalks(net)
+    net.notes.warn(source)
+    return net.builder

@@ -1,0 +1,1 @@
+"""Observations and pictures: raster and vectors."""

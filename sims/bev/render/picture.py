@@ -1,0 +1,66 @@
+"""Pictures of the driving world for people: the bird's eye view in colours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robotrl.errors import ConfigError, out_of_range
+from robotrl.sims.bev.backends.kernels import draw_envs
+from robotrl.sims.bev.core import Core
+from robotrl.sims.bev.render import raster
+
+SPAN_M = 70.0
+"""Shown across the smaller side."""
+BEHIND = 0.3
+BACKGROUND = (38, 44, 40)
+LAYERS = (
+    (raster.SHOULDER, (62, 66, 62)),
+    (raster.ROAD, (96, 100, 104)),
+    (raster.ROUTE, (84, 118, 104)),
+    (raster.WALK, (176, 176, 176)),
+    (raster.BROKEN, (190, 190, 150)),
+    (raster.SOLID, (225, 225, 225)),
+    (raster.LIMIT, (70, 110, 190)),
+    (raster.STOP, (170, 60, 60)),
+    (raster.GREEN, (60, 190, 90)),
+    (raster.YELLOW, (235, 190, 60)),
+    (raster.RED, (225, 60, 50)),
+    (raster.MOTION, (150, 190, 230)),
+    (raster.VEHICLE, (86, 150, 220)),
+    (raster.VULNERABLE, (240, 140, 60)),
+)
+"""Bits and their colours; later ones cover earlier ones."""
+EGO = (250, 214, 90)
+
+
+def colours() -> NDArray[np.uint8]:
+    """(1 << raster.BITS, 3) colour of each packed pixel."""
+    bits = np.arange(1 << raster.BITS)
+    out = np.empty((len(bits), 3), np.uint8)
+    out[:] = BACKGROUND
+    for bit, colour in LAYERS:
+        out[bits & bit > 0] = colour
+    return out
+
+
+def draw(core: Core, ids: Sequence[int], width: int, height: int) -> NDArray[np.uint8]:
+    """Pictures (n, height, width, 3) of some envs, the ego looking up; it is yellow."""
+    envs = np.asarray(ids, np.int64)
+    if envs.ndim != 1 or ((envs < 0) | (envs >= core.num_envs)).any():
+        raise ConfigError(f"ids is {envs.tolist()}: expected env numbers from 0 to {core.num_envs - 1}")
+    for name, value in (("width", width), ("height", height)):
+        if value < 1:
+            raise out_of_range(name, value, "1 pixel or more")
+    ppm = min(width, height) / SPAN_M
+    core.machine.wait()
+    views = raster.make_views(np.zeros, raster.RasterCfg(height, width, ppm, BEHIND), core.num_envs, packed=True)
+    draw_envs(core.bank.arrays, core.world, views, raster.channel_table(), envs, 0, len(envs))
+    out = colours()[views.packed[envs]]
+    middle_row, middle_column = height * (1 - BEHIND), width / 2
+    half, wide = 0.5 * ppm * core.world.agents["length"][0, 0], 0.5 * ppm * core.world.agents["width"][0, 0]
+    rows, columns = (slice(round(m - h), round(m + h)) for m, h in ((middle_row, half), (middle_column, wide)))
+    out[:, rows, columns] = EGO
+    return out

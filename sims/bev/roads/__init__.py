@@ -1,0 +1,1 @@
+"""Road networks: lanes, maps, procedural roads, routes."""

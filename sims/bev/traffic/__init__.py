@@ -1,0 +1,1 @@
+"""Traffic: drivers, pedestrians, right of way, scenarios."""

@@ -1,0 +1,180 @@
+"""How cars follow each other: their order on the lanes, who is ahead, the Intelligent Driver Model, where they go next.
+
+Cars live on lanes: way along, offset aside. Each env keeps its slots sorted by lane and way, so that who drives ahead
+is the next in order, and the order hardly changes from step to step. IDM: Treiber, Hennecke and Helbing 2000.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from robotrl.sims.bev import tables
+from robotrl.sims.bev.backends.jit import kernel
+from robotrl.sims.bev.geometry import uniform
+from robotrl.sims.bev.world import Maps, World
+
+ACCEL, BRAKE = 1.5, 2.0
+"""Maximum acceleration and comfortable deceleration of IDM, m/s^2."""
+GAP_M = 2.0
+"""Distance that IDM keeps at a standstill."""
+HARDEST = 6.0
+"""No car brakes harder, m/s^2."""
+VIEW_M = 60.0
+"""How far cars look ahead."""
+KEY = 4096.0
+"""m: longer than any lane; a slot's place in the order is lane * KEY + s."""
+ABSENT = 1.0e9
+"""Place in the order of a slot that is empty or not on a lane."""
+
+
+@kernel
+def idm(v: float, wanted: float, gap: float, closing: float, headway: float) -> float:
+    """Acceleration of the Intelligent Driver Model, m/s^2.
+
+    a (1 - (v / v0)^4 - (s* / s)^2) with s* = s0 + v T + v dv / (2 sqrt(a b)).
+
+    Args:
+        v: own speed, m/s.
+        wanted: v0, m/s, above 0.
+        gap: s, bumper to bumper, m.
+        closing: dv, own speed less the leader's, m/s.
+        headway: T, s.
+    """
+    ratio = v / wanted
+    free = ratio * ratio
+    desired = GAP_M + max(v * headway + v * closing / (2.0 * math.sqrt(ACCEL * BRAKE)), 0.0)
+    near = desired / max(gap, 0.1)
+    return max(ACCEL * (1.0 - free * free - near * near), -HARDEST)
+
+
+@kernel
+def halt(v: float, wanted: float, ahead: float, headway: float) -> float:
+    """Acceleration, m/s^2, towards a line to be stopped at `ahead` m on.
+
+    IDM, which stands 2 m before what it follows, but it brakes no harder than the way to the line asks for, and a
+    little: IDM takes fright at a standing thing that appears late.
+    """
+    needed = v * v / (2.0 * max(ahead, 0.1))
+    return max(idm(v, wanted, max(ahead + GAP_M - 0.5, 0.1), v, headway), -1.25 * needed - 0.5)
+
+
+@kernel
+def place(agent: Any) -> float:
+    """Of a slot in the order."""
+    return agent.lane * KEY + agent.s if agent.lane >= 0 else ABSENT
+
+
+@kernel
+def sort(world: World, e: int) -> None:
+    """Bring the order of an env up to date: insertion, since hardly anyone overtakes in a step."""
+    agents, order, places = world.agents[e], world.order[e], world.places[e]
+    n = len(order)
+    for k in range(n):
+        places[order[k]] = place(agents[order[k]])
+    for k in range(1, n):
+        slot = order[k]
+        key = places[slot]
+        j = k - 1
+        while j >= 0 and places[order[j]] > key:
+            order[j + 1] = order[j]
+            j -= 1
+        order[j + 1] = slot
+
+
+@kernel
+def first_after(world: World, e: int, key: float) -> int:
+    """Number in the order of the first slot whose place is above `key`; the count of slots where there is none."""
+    order, places = world.order[e], world.places[e]
+    low, high = 0, len(order)
+    while low < high:
+        middle = (low + high) // 2
+        if places[order[middle]] > key:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+@kernel
+def beside(one: Any, other: Any) -> bool:
+    """Whether two users of a lane are so far apart sideways that they pass each other."""
+    return abs(one.d - other.d) > 0.5 * (one.width + other.width) + 0.2
+
+
+@kernel
+def leader(maps: Maps, world: World, e: int, slot: int, at: int) -> tuple[int, float]:
+    """The road user ahead: its slot, -1 without, and the gap to it, m.
+
+    Args:
+        maps: all maps.
+        world: all envs.
+        e: env.
+        slot: who looks.
+        at: number of `slot` in the order.
+    """
+    agents, order = world.agents[e], world.order[e]
+    me = agents[slot]
+    n = len(order)
+    for k in range(at + 1, n):
+        other = agents[order[k]]
+        if other.lane != me.lane or other.s - me.s > VIEW_M:
+            break
+        if not beside(me, other):
+            return order[k], other.s - me.s - 0.5 * (me.length + other.length)
+    base = maps.lanes[me.lane].length - me.s
+    lane = me.next
+    for _ in range(3):
+        if lane < 0 or base > VIEW_M:
+            break
+        k = first_after(world, e, lane * KEY - 0.5)
+        while k < n:
+            other = agents[order[k]]
+            if other.lane != lane:
+                break
+            if not beside(me, other):
+                return order[k], base + other.s - 0.5 * (me.length + other.length)
+            k += 1
+        base += maps.lanes[lane].length
+        lane = maps.lanes[lane].next[0]
+    return -1, tables.FAR
+
+
+@kernel
+def wanted_speed(maps: Maps, me: Any) -> float:
+    """Speed, m/s: the limit as this driver takes it, and what the next lane allows once it is reached."""
+    lane = maps.lanes[me.lane]
+    wanted = lane.speed * me.desire
+    if me.next >= 0:
+        after = maps.lanes[me.next].speed * me.desire
+        if after < wanted:
+            wanted = min(wanted, math.sqrt(after * after + 2.0 * ACCEL * max(lane.length - me.s, 0.0)))
+    return max(wanted, 0.5)
+
+
+@kernel
+def choose_next(maps: Maps, me: Any) -> None:
+    """Draw where a car goes at the end of its lane."""
+    lane = maps.lanes[me.lane]
+    if lane.nexts == 0:
+        me.next = -1
+        return
+    me.turns += 1
+    me.next = lane.next[min(int(uniform(me.seed, me.turns) * lane.nexts), lane.nexts - 1)]
+
+
+@kernel
+def pose(maps: Maps, me: Any) -> None:
+    """Where on the plane a car is, from its lane, way and offset."""
+    lane = maps.lanes[me.lane]
+    u = me.s * lane.per_m
+    i = min(max(int(u), 0), lane.count - 2)
+    u -= i
+    a, b = maps.points[lane.first + i], maps.points[lane.first + i + 1]
+    c, s = a.cos + u * (b.cos - a.cos), a.sin + u * (b.sin - a.sin)
+    # one Newton step: between points 1 m apart the sum of squares is near 1
+    norm = 1.5 - 0.5 * (c * c + s * s)
+    c, s = c * norm, s * norm
+    me.x = a.x + u * (b.x - a.x) - me.d * s
+    me.y = a.y + u * (b.y - a.y) + me.d * c
+    me.cos, me.sin = c, s

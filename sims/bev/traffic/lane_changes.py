@@ -1,0 +1,77 @@
+"""When cars change lanes: MOBIL (Kesting, Treiber and Helbing 2007), and round what stands on the lane."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from robotrl.sims.bev.backends.jit import kernel
+from robotrl.sims.bev.traffic.following import ACCEL, KEY, VIEW_M, choose_next, first_after, idm
+from robotrl.sims.bev.world import Maps, World
+
+POLITENESS, GAIN, SAFE_BRAKE = 0.2, 0.15, 2.5
+"""MOBIL: share of the others' gain, threshold and largest deceleration forced on the follower, m/s^2."""
+CHANGE_EVERY = 10
+"""Steps between two thoughts of changing lanes."""
+HOLD_S = 4.0
+"""Time after a change in which there is no other."""
+SIDEWAYS_MPS = 1.2
+"""Speed at which a lane change crosses over."""
+UNDERWAY_MPS = 3.0
+"""Below this speed a car crosses over in proportion to it, since it cannot go sideways."""
+PULL_OUT_M = 8.0
+"""Room kept, besides GAP_M, to what stands on a lane that has another beside it: enough to pull out."""
+
+
+@kernel
+def can_pull_out(me: Any, ahead: Any, gap: float) -> bool:
+    """Whether a car that changes lanes now is past the side of the one ahead before it gets there."""
+    duration = (0.5 * (me.width + ahead.width) + 0.2) / SIDEWAYS_MPS
+    return (max(me.v, UNDERWAY_MPS) - ahead.v) * duration + 0.5 * ACCEL * duration * duration < gap - 0.3
+
+
+@kernel
+def consider_change(maps: Maps, world: World, e: int, slot: int, accel: float, side: int) -> bool:
+    """Change lanes if MOBIL says so; tells whether it did.
+
+    Args:
+        maps: all maps.
+        world: all envs.
+        e: env.
+        slot: who considers.
+        accel: its acceleration where it is.
+        side: 0 left, 1 right.
+    """
+    agents, order = world.agents[e], world.order[e]
+    me = agents[slot]
+    lane = maps.lanes[me.lane]
+    target = lane.left if side == 0 else lane.right
+    if target < 0:
+        return False
+    there = maps.lanes[target]
+    s = me.s * there.length / lane.length
+    k = first_after(world, e, target * KEY + s)
+    wanted = max(there.speed * me.desire, 0.5)
+    gain = idm(me.v, wanted, VIEW_M, 0.0, me.headway) - accel
+    if k < len(order) and agents[order[k]].lane == target:
+        ahead = agents[order[k]]
+        gap = ahead.s - s - 0.5 * (me.length + ahead.length)
+        if gap < 2.0 + 0.3 * me.v:
+            return False
+        gain = idm(me.v, wanted, gap, me.v - ahead.v, me.headway) - accel
+    loss = 0.0
+    if k > 0 and agents[order[k - 1]].lane == target and order[k - 1] != slot:
+        behind = agents[order[k - 1]]
+        gap = s - behind.s - 0.5 * (me.length + behind.length)
+        if gap < 2.0 + 0.3 * behind.v:
+            return False
+        forced = idm(behind.v, max(there.speed * behind.desire, 0.5), gap, behind.v - me.v, behind.headway)
+        if forced < -SAFE_BRAKE:
+            return False
+        loss = max(behind.a - forced, 0.0)
+    if gain - POLITENESS * loss < GAIN:
+        return False
+    width = 0.5 * (lane.width + there.width)
+    me.lane, me.s, me.hold = target, s, HOLD_S
+    me.d += -width if side == 0 else width
+    choose_next(maps, me)
+    return True

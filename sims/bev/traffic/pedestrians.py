@@ -1,0 +1,111 @@
+"""People on foot: on crosswalks, and those whom a scenario sends across the street; how drivers see the latter."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from robotrl.sims.bev import tables
+from robotrl.sims.bev.backends.jit import kernel
+from robotrl.sims.bev.geometry import uniform
+from robotrl.sims.bev.traffic.right_of_way import NOTICE_M
+from robotrl.sims.bev.world import Maps, World
+
+OCCLUDED = 2
+"""The event in which somebody runs into the street: `scenarios.Event.OCCLUDED_PEDESTRIAN`."""
+
+
+@kernel
+def runs_into_street(world: World, e: int, me: Any) -> float:
+    """Distance, m, from the front bumper to somebody on foot whom the scenario has sent across; FAR without."""
+    episode = world.episodes[e]
+    if episode.event != OCCLUDED or episode.phase == 0:
+        return tables.FAR
+    person = world.agents[e, episode.target]
+    dx, dy = person.x - me.x, person.y - me.y
+    ahead, aside = dx * me.cos + dy * me.sin, dy * me.cos - dx * me.sin
+    comes = aside * (person.sin * me.cos - person.cos * me.sin) < 0.0
+    if person.v > 0.0 and 0.0 < ahead < NOTICE_M and abs(aside) < (8.0 if comes else 1.5):
+        return max(ahead - 0.5 * me.length - 1.5, 0.0)
+    return tables.FAR
+
+
+@kernel
+def is_crossed(world: World, e: int, me: Any) -> bool:
+    """Whether somebody whom the scenario has sent across is still on the street near by, or waits between lanes."""
+    episode = world.episodes[e]
+    if episode.event != OCCLUDED or episode.phase == 0:
+        return False
+    person = world.agents[e, episode.target]
+    return person.s < person.rest and math.hypot(person.x - me.x, person.y - me.y) < NOTICE_M
+
+
+@kernel
+def free_to_walk(world: World, e: int, walk: Any) -> bool:
+    """Whether no one who drives would have to brake hard for somebody who sets out on a crosswalk now."""
+    agents = world.agents[e]
+    x, y = 0.5 * (walk.x0 + walk.x1), 0.5 * (walk.y0 + walk.y1)
+    reach = 0.5 * math.hypot(walk.x1 - walk.x0, walk.y1 - walk.y0)
+    for slot in range(len(agents)):
+        other = agents[slot]
+        if other.kind != tables.PEDESTRIAN and (other.lane >= 0 or slot == 0):
+            dx, dy = x - other.x, y - other.y
+            ahead = dx * other.cos + dy * other.sin
+            aside = abs(dy * other.cos - dx * other.sin)
+            if -6.0 < ahead < 6.0 + reach + 1.5 * other.v + other.v * other.v / (2.0 * 2.5) and aside < reach:
+                return False
+    return True
+
+
+@kernel
+def stops_for(world: World, e: int, person: Any) -> bool:
+    """Whether somebody who runs across lets another than the ego pass, or anyone who stands in the way."""
+    agents = world.agents[e]
+    for slot in range(len(agents)):
+        other = agents[slot]
+        if other.kind == 0 or other.kind == tables.PEDESTRIAN or (slot == 0 and other.v > 0.5):
+            continue
+        dx, dy = person.x - other.x, person.y - other.y
+        ahead, aside = dx * other.cos + dy * other.sin, dy * other.cos - dx * other.sin
+        comes = aside * (person.sin * other.cos - person.cos * other.sin) < 0.0
+        # nobody stops who is in its way already
+        half, beside = 0.5 * other.length + 0.6, abs(aside) - 0.5 * other.width
+        reach = half + 0.5 * other.v + other.v * other.v / (2.0 * 4.0)
+        if comes and -half < ahead < reach and 0.35 < beside < 1.2:
+            return True
+    return False
+
+
+@kernel
+def stroll(maps: Maps, world: World, e: int, slot: int, dt: float) -> None:
+    """One step of a person: wait at the kerb, cross, wait on the other side."""
+    me = world.agents[e, slot]
+    if me.walk < 0:
+        # set off by the scenario: straight ahead, to the other side
+        goes = world.episodes[e].phase == 1 and me.s < me.rest and not stops_for(world, e, me)
+        me.v = me.desire if goes else 0.0
+        me.s += me.v * dt
+        me.x += me.v * me.cos * dt
+        me.y += me.v * me.sin * dt
+        return
+    walk = maps.walks[maps.maps[world.episodes[e].map].walk + me.walk]
+    dx, dy = walk.x1 - walk.x0, walk.y1 - walk.y0
+    length = math.hypot(dx, dy)
+    me.v = 0.0
+    if me.wait > 0.0:
+        me.wait -= dt
+        if me.wait <= 0.0 and not free_to_walk(world, e, walk):
+            me.wait = 0.5
+    else:
+        me.v = me.desire
+        me.s += me.v * dt
+        if me.s >= length:
+            me.s, me.v = 0.0, 0.0
+            me.turns += 1
+            me.wait = 3.0 + 15.0 * uniform(me.seed, me.turns)
+    # an even number of crossings so far goes one way, an odd number the other
+    forth = me.turns % 2 == 0
+    u = me.s / length if forth else 1.0 - me.s / length
+    sign = 1.0 if forth else -1.0
+    me.cos, me.sin = sign * dx / length, sign * dy / length
+    me.x, me.y = walk.x0 + u * dx - me.d * dy / length, walk.y0 + u * dy + me.d * dx / length

@@ -1,0 +1,436 @@
+"""Named scenarios: which road family each is driven on, and what happens there; starts, and the script of the event."""
+
+from __future__ import annotations
+
+import math
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from robotrl.sims.bev import tables
+from robotrl.sims.bev.backends.jit import kernel
+from robotrl.sims.bev.geometry import boxes_overlap, uniform
+from robotrl.sims.bev.traffic.ego import locate, on_road
+from robotrl.sims.bev.traffic.following import choose_next, pose
+from robotrl.sims.bev.traffic.lane_changes import HOLD_S
+from robotrl.sims.bev.world import Maps, World
+
+
+class Event(IntEnum):
+    """What a scenario adds to the traffic of its family."""
+
+    NONE = 0
+    CUT_IN = 1
+    OCCLUDED_PEDESTRIAN = 2
+    UNPROTECTED_LEFT = 3
+    STALLED_CAR = 4
+    RED_LIGHT_RUNNER = 5
+
+
+class Scenario(NamedTuple):
+    """A name, the family of its roads and its event."""
+
+    name: str
+    family: str
+    event: Event
+
+
+SCENARIOS = (
+    Scenario("straight", "straight", Event.NONE),
+    Scenario("curve", "curve", Event.NONE),
+    Scenario("lane-change", "lane-change", Event.NONE),
+    Scenario("merge", "merge", Event.NONE),
+    Scenario("roundabout", "roundabout", Event.NONE),
+    Scenario("signal", "signal", Event.NONE),
+    Scenario("crossing", "crossing", Event.NONE),
+    Scenario("cut-in", "lane-change", Event.CUT_IN),
+    Scenario("occluded-pedestrian", "straight", Event.OCCLUDED_PEDESTRIAN),
+    Scenario("unprotected-left", "signal", Event.UNPROTECTED_LEFT),
+    Scenario("stalled-car", "lane-change", Event.STALLED_CAR),
+    Scenario("red-light-runner", "signal", Event.RED_LIGHT_RUNNER),
+)
+"""All scenarios; the number of a start, modulo how many are in use, says which it is."""
+
+CUT_IN, OCCLUDED, LEFT, STALLED, RUNNER = (int(event) for event in list(Event)[1:])
+
+ROOM_M = 22.0
+"""m of road outside junctions for each car at most dense."""
+TRIES = 12
+"""Places drawn for a car before it is left out."""
+EGO_LENGTH_M, EGO_WIDTH_M = 4.7, 1.9
+ASIDE_M, ASKEW_RAD = 0.4, 0.05
+"""The ego starts so far aside of its route and so far turned, at most."""
+BESIDE = 0.4
+"""Share of the starts on a road of several lanes that are on a lane beside the route's, if both sides have one."""
+KERB_M = 2.0
+"""How far beyond the edge of the road somebody stands who has crossed it."""
+PER_WALK = 2
+"""People at each crosswalk."""
+
+
+@kernel
+def bend_of(maps: Maps, route: int) -> float:
+    """Angle, rad, by which a route turns inside junctions, left positive."""
+    row = maps.routes[route]
+    total = 0.0
+    for i in range(row.first, row.first + row.count):
+        if maps.route_points[i].inside == 1:
+            total += maps.route_points[i].curvature
+    return total
+
+
+@kernel
+def choose_route(maps: Maps, e_map: int, event: int, seed: int) -> int:
+    """A route of the map that suits the event."""
+    row = maps.maps[e_map]
+    chosen = row.route
+    for k in range(24):
+        chosen = row.route + min(int(uniform(seed, 10 + k) * row.routes), row.routes - 1)
+        turn = bend_of(maps, chosen)
+        if event == LEFT and turn < 0.6:
+            continue
+        if event == RUNNER and abs(turn) > 0.6:
+            continue
+        break
+    return chosen
+
+
+@kernel
+def clear(maps: Maps, world: World, e: int, slot: int, upto: int) -> bool:
+    """Whether a car just placed keeps clear of the ego, of the slots before `upto` and of parked cars."""
+    agents = world.agents[e]
+    me = agents[slot]
+    for k in range(upto):
+        other = agents[k]
+        if other.kind == 0 or k == slot:
+            continue
+        if other.lane == me.lane and me.lane >= 0:
+            behind, ahead = (me, other) if me.s < other.s else (other, me)
+            gap = ahead.s - behind.s - 0.5 * (me.length + other.length)
+            if gap < 3.0 + 0.6 * behind.v + max(behind.v * behind.v - ahead.v * ahead.v, 0.0) / 6.0:
+                return False
+        dx, dy = other.x - me.x, other.y - me.y
+        if dx * dx + dy * dy < 400.0 and boxes_overlap(
+            dx,
+            dy,
+            me.cos,
+            me.sin,
+            0.5 * me.length + 0.5,
+            0.5 * me.width + 0.1,
+            other.cos,
+            other.sin,
+            0.5 * other.length + 0.5,
+            0.5 * other.width + 0.1,
+        ):
+            return False
+    row = maps.maps[world.episodes[e].map]
+    for k in range(row.parked, row.parked + row.parkeds):
+        box = maps.parked[k]
+        dx, dy = box.x - me.x, box.y - me.y
+        if dx * dx + dy * dy < 400.0 and boxes_overlap(
+            dx, dy, me.cos, me.sin, 0.5 * me.length, 0.5 * me.width, box.cos, box.sin, 0.5 * box.length, 0.5 * box.width
+        ):
+            return False
+    return True
+
+
+@kernel
+def empty(me: Any) -> None:
+    """Clear a slot."""
+    me.kind, me.lane, me.next, me.walk = 0, -1, -1, -1
+    me.s = me.d = me.rest = me.v = me.a = me.wait = me.hold = 0.0
+    me.x = me.y = 1.0e6
+    me.cos, me.sin, me.length, me.width = 1.0, 0.0, 0.1, 0.1
+    me.desire, me.headway = 1.0, 1.5
+    me.seed = me.turns = me.reckless = me.hit = 0
+
+
+@kernel
+def make_car(me: Any, seed: int, slot: int) -> None:
+    """Draw what a car or truck is and how it is driven."""
+    me.kind = tables.CAR
+    me.seed = seed * 64 + slot
+    truck = uniform(seed, 100 + slot) < 0.07
+    u = uniform(seed, 200 + slot)
+    me.length = 8.0 if truck else 4.0 + u
+    me.width = 2.3 if truck else 1.7 + 0.3 * u
+    me.desire = 0.75 + 0.35 * uniform(seed, 300 + slot)
+    me.headway = 1.0 + 0.8 * uniform(seed, 400 + slot)
+
+
+@kernel
+def make_cyclist(me: Any, seed: int, slot: int, limit: float) -> None:
+    """Draw a cyclist, who keeps to the right of the lane."""
+    me.kind = tables.CYCLIST
+    me.seed = seed * 64 + slot
+    me.length, me.width = 1.8, 0.6
+    me.desire = (3.5 + 2.0 * uniform(seed, 300 + slot)) / limit
+    me.headway = 1.2
+    me.rest = me.d = -1.4
+
+
+@kernel
+def populate(maps: Maps, world: World, e: int, first: int, people: int, seed: int) -> None:
+    """Place cars and cyclists in the slots from `first` on, and people at crosswalks in the last slots."""
+    agents, episode = world.agents[e], world.episodes[e]
+    row = maps.maps[episode.map]
+    total = 0.0
+    for lane in range(row.lane, row.lane + row.lanes):
+        if maps.lanes[lane].junction < 0:
+            total += maps.lanes[lane].length
+    room = len(agents) - people - first
+    count = min(int(episode.density * room + 0.5), int(total / ROOM_M))
+    draw = 1000
+    for k in range(count):
+        slot = first + k
+        me = agents[slot]
+        for _ in range(TRIES):
+            at = uniform(seed, draw) * total
+            draw += 1
+            lane_number = row.lane
+            for lane in range(row.lane, row.lane + row.lanes):
+                if maps.lanes[lane].junction < 0:
+                    lane_number = lane
+                    if at < maps.lanes[lane].length:
+                        break
+                    at -= maps.lanes[lane].length
+            lane = maps.lanes[lane_number]
+            empty(me)
+            if uniform(seed, 500 + slot) < 0.08 and lane.right < 0 and lane.speed < 14.0:
+                make_cyclist(me, seed, slot, lane.speed)
+            else:
+                make_car(me, seed, slot)
+            me.lane = lane_number
+            half = 0.5 * me.length + 0.5
+            me.s = min(max(at, half), lane.length - half)
+            me.v = lane.speed * me.desire * (0.5 + 0.5 * uniform(seed, 600 + slot))
+            if lane.stop >= 0.0:
+                # so that a red light can be stopped at
+                me.v = min(me.v, math.sqrt(2.0 * 2.0 * max(lane.stop - me.s - half, 0.0)))
+            choose_next(maps, me)
+            pose(maps, me)
+            if clear(maps, world, e, slot, slot):
+                break
+            empty(me)
+    for k in range(people):
+        me = agents[len(agents) - 1 - k]
+        empty(me)
+        me.kind, me.walk = tables.PEDESTRIAN, k // PER_WALK
+        me.seed = seed * 64 + 63 - k
+        me.length = me.width = 0.6
+        me.desire = 1.0 + 0.6 * uniform(seed, 700 + k)
+        me.wait = 0.5 + 12.0 * uniform(seed, 800 + k)
+        me.turns = k % 2
+        me.d = -0.9 if k % 2 == 0 else 0.9
+        walk = maps.walks[row.walk + me.walk]
+        length = math.hypot(walk.x1 - walk.x0, walk.y1 - walk.y0)
+        sign = 1.0 if k % 2 == 0 else -1.0
+        me.cos, me.sin = sign * (walk.x1 - walk.x0) / length, sign * (walk.y1 - walk.y0) / length
+        x, y = (walk.x0, walk.y0) if k % 2 == 0 else (walk.x1, walk.y1)
+        # each keeps to one side of the strip, both ways
+        me.x = x - me.d * (walk.y1 - walk.y0) / length
+        me.y = y + me.d * (walk.x1 - walk.x0) / length
+        if not clear(maps, world, e, len(agents) - 1 - k, first):
+            empty(me)
+
+
+@kernel
+def place_cut_in(maps: Maps, world: World, e: int, seed: int) -> None:
+    """Slot 1 beside the ego, a little ahead."""
+    ego, me = world.egos[e], world.agents[e, 1]
+    lane = maps.lanes[ego.lane]
+    target = lane.left if lane.right < 0 or (lane.left >= 0 and uniform(seed, 31) < 0.5) else lane.right
+    if target < 0:
+        return
+    make_car(me, seed, 1)
+    me.length, me.width = 4.6, 1.9
+    me.lane, me.s, me.v, me.hold = target, ego.lane_s + 10.0, ego.v, 1.0e6
+    choose_next(maps, me)
+    pose(maps, me)
+    world.episodes[e].target = 1
+
+
+@kernel
+def across(maps: Maps, world: World, e: int, person: Any) -> float:
+    """Way, m, straight ahead of somebody at the kerb to the footway on the other side, all carriageways crossed."""
+    row = maps.maps[world.episodes[e].map]
+    last = 0.0
+    for k in range(80):
+        way = 0.5 * k
+        if on_road(maps, row, person.x + way * person.cos, person.y + way * person.sin):
+            last = way
+    return last + KERB_M
+
+
+@kernel
+def place_occluded(maps: Maps, world: World, e: int, seed: int) -> None:
+    """Slot 1 is somebody on foot behind a van (slot 2) at the kerb of the ego's side."""
+    agents, episode = world.agents[e], world.episodes[e]
+    route = maps.routes[episode.route]
+    person, van = agents[1], agents[2]
+    for k in range(TRIES):
+        at = int(45.0 + 0.5 * (route.count - 90) * uniform(seed, 40 + k))
+        p = maps.route_points[route.first + at]
+        van.kind, van.length, van.width = tables.OBSTACLE, 5.2, 2.0
+        aside = -(p.right + 1.2)
+        van.x, van.y, van.cos, van.sin = p.x - aside * p.sin, p.y + aside * p.cos, p.cos, p.sin
+        person.kind, person.length, person.width = tables.PEDESTRIAN, 0.6, 0.6
+        person.x, person.y = van.x + 3.4 * p.cos, van.y + 3.4 * p.sin
+        person.cos, person.sin = -p.sin, p.cos
+        person.walk, person.s, person.v = -1, 0.0, 0.0
+        person.rest = across(maps, world, e, person)
+        person.desire = 1.2 + 0.8 * uniform(seed, 60)
+        episode.target, episode.phase = 1, 0
+        # how far along the route it happens
+        person.wait = float(at) + 3.4
+        if clear(maps, world, e, 2, 1) and clear(maps, world, e, 1, 1):
+            return
+        empty(van)
+        empty(person)
+    episode.target = -1
+
+
+@kernel
+def place_stalled(maps: Maps, world: World, e: int, seed: int) -> None:
+    """Slot 1 stands on the lane on which the route begins."""
+    ego, me = world.egos[e], world.agents[e, 1]
+    lane = maps.route_points[maps.routes[world.episodes[e].route].first].lane
+    make_car(me, seed, 1)
+    me.kind, me.length, me.width, me.v, me.desire = tables.OBSTACLE, 4.6, 1.9, 0.0, 0.0
+    me.lane = lane
+    me.s = min(ego.lane_s + 60.0 + 60.0 * uniform(seed, 50), maps.lanes[lane].length - 40.0)
+    pose(maps, me)
+    world.episodes[e].target = 1
+
+
+@kernel
+def place_runner(maps: Maps, world: World, e: int, seed: int) -> None:
+    """Slot 1 comes from the side and will not stop; the ego's light is green when it gets there."""
+    ego, episode, me = world.egos[e], world.episodes[e], world.agents[e, 1]
+    row = maps.maps[episode.map]
+    route = maps.routes[episode.route]
+    start = maps.route_points[route.first + ego.index]
+    own = start.lane
+    through = maps.route_points[route.first + min(int(start.conflict) + 1, route.count - 1)].lane
+    group = maps.lanes[own].group
+    crossing = maps.lanes[through]
+    draw = 70
+    for _ in range(TRIES):
+        if crossing.conflicts == 0:
+            return
+        conflict = maps.conflicts[
+            crossing.conflict + min(int(uniform(seed, draw) * crossing.conflicts), crossing.conflicts - 1)
+        ]
+        draw += 1
+        for lane in range(row.lane, row.lane + row.lanes):
+            approach = maps.lanes[lane]
+            if approach.junction >= 0 or approach.group == group or conflict.merges == 1:
+                continue
+            for k in range(approach.nexts):
+                if approach.next[k] == conflict.other:
+                    make_car(me, seed, 1)
+                    me.length, me.width, me.reckless, me.hold = 4.6, 1.9, 1, 1.0e6
+                    me.lane, me.next = lane, conflict.other
+                    me.s, me.v = max(approach.length - 70.0, 5.0), 0.7 * approach.speed
+                    me.desire = 1.0
+                    pose(maps, me)
+                    signal = maps.signals[row.signal + group]
+                    arrival = start.conflict / max(0.75 * start.speed, 1.0)
+                    episode.offset = (signal.start + 0.35 * signal.green - arrival) % signal.cycle
+                    episode.target = 1
+                    return
+
+
+@kernel
+def start(maps: Maps, world: World, e: int, e_map: int, scenario: int, event: int, seed: int, limit: int) -> None:
+    """Begin an episode in env `e`: everything follows from the map, the scenario and the start id `seed`."""
+    ego, episode, judge, agents = world.egos[e], world.episodes[e], world.judges[e], world.agents[e]
+    for slot in range(len(agents)):
+        empty(agents[slot])
+        world.order[e, slot] = slot
+    episode.map, episode.scenario, episode.event, episode.seed = e_map, scenario, event, seed
+    episode.route = choose_route(maps, e_map, event, seed)
+    episode.time, episode.steps, episode.limit = 0.0, 0, limit
+    episode.offset = 60.0 * uniform(seed, 1)
+    episode.phase, episode.target, episode.blocked, episode.events = 0, -1, 0.0, 0
+    low = 0.6 if event == LEFT else 0.15
+    episode.density = low + (1.0 - low) * uniform(seed, 2)
+    route = maps.routes[episode.route]
+    p = maps.route_points[route.first]
+    # not quite on the line, and now and then on the lane beside: whoever only ever starts on it never learns to return
+    aside, lane = 2.0 * ASIDE_M * (uniform(seed, 4) - 0.5), maps.lanes[p.lane]
+    u = uniform(seed, 5)
+    if u < 0.5 * BESIDE and lane.left >= 0:
+        aside += 0.5 * (lane.width + maps.lanes[lane.left].width)
+    elif u > 1.0 - 0.5 * BESIDE and lane.right >= 0:
+        aside -= 0.5 * (lane.width + maps.lanes[lane.right].width)
+    ego.x, ego.y = p.x - aside * p.sin, p.y + aside * p.cos
+    ego.yaw = math.atan2(p.sin, p.cos) + 2.0 * ASKEW_RAD * (uniform(seed, 6) - 0.5)
+    ego.cos, ego.sin = math.cos(ego.yaw), math.sin(ego.yaw)
+    ego.v = p.speed * (0.3 + 0.5 * uniform(seed, 3))
+    ego.a = ego.steer = ego.accel = ego.yaw_rate = 0.0
+    ego.index, ego.progress, ego.best = 0, 0.0, 0.0
+    ego.off, ego.stopped = 0.0, -1.0
+    me = agents[0]
+    me.kind, me.length, me.width, me.seed = tables.CAR, EGO_LENGTH_M, EGO_WIDTH_M, seed * 64
+    locate(maps, world, e)
+    judge.ttc = judge.offset = judge.steer = judge.outside_m = 0.0
+    judge.seen = judge.at_fault = 0
+    for k in range(6):
+        judge.comfort[k] = 0.0
+    for k in range(5):
+        judge.speeds[k] = ego.v
+        judge.yaws[k] = judge.accels[k] = judge.accels_lat[k] = judge.yaw_rates[k] = 0.0
+    for k in range(4):
+        judge.ego_speed[k] = judge.traffic_speed[k] = judge.quarter_steps[k] = 0.0
+    first = 1
+    if event == CUT_IN:
+        place_cut_in(maps, world, e, seed)
+        first = 2
+    elif event == OCCLUDED:
+        place_occluded(maps, world, e, seed)
+        first = 3
+    elif event == STALLED:
+        place_stalled(maps, world, e, seed)
+        first = 2
+    elif event == RUNNER:
+        place_runner(maps, world, e, seed)
+        first = 2
+    people = min(maps.maps[e_map].walks * PER_WALK, (len(agents) - first) // 3)
+    populate(maps, world, e, first, max(people, 0), seed)
+
+
+@kernel
+def act(maps: Maps, world: World, e: int) -> None:
+    """The script of env `e`'s event, before everybody moves."""
+    episode = world.episodes[e]
+    if episode.target < 0:
+        return
+    ego, me = world.egos[e], world.agents[e, episode.target]
+    if episode.event == OCCLUDED:
+        ahead = me.wait - ego.progress - 0.5 * EGO_LENGTH_M
+        if episode.phase == 0 and ahead < 4.0 + 0.6 * ego.v + ego.v * ego.v / (2.0 * 3.5):
+            episode.phase = 1
+    elif episode.event == CUT_IN and me.lane >= 0 and episode.phase == 0:
+        gap = me.s - ego.lane_s - 0.5 * (me.length + EGO_LENGTH_M)
+        limit = maps.lanes[me.lane].speed
+        me.desire = min(max((ego.v + 0.4 * (9.0 - gap)) / limit, 0.3), 1.3)
+        lane = maps.lanes[ego.lane]
+        if episode.time > 2.0 and 5.0 < gap < 12.0 and (lane.left == me.lane or lane.right == me.lane):
+            width = 0.5 * (lane.width + maps.lanes[me.lane].width)
+            me.d = width if lane.left == me.lane else -width
+            me.s *= lane.length / maps.lanes[me.lane].length
+            me.lane = ego.lane
+            choose_next(maps, me)
+            me.desire, me.hold = 0.7, HOLD_S
+            episode.phase = 1
+    elif episode.event == RUNNER and me.lane >= 0 and episode.phase == 0:
+        lane = maps.lanes[me.lane]
+        if lane.junction >= 0:
+            episode.phase, me.desire = 1, 1.1
+            return
+        route = maps.routes[episode.route]
+        mine = maps.route_points[route.first + ego.index].conflict - ego.progress
+        # arrive when the ego does
+        if mine < tables.FAR / 2:
+            speed = (lane.length - me.s) * max(ego.v, 3.0) / max(mine, 1.0)
+            me.desire = min(max(speed / lane.speed, 0.2), 1.4)

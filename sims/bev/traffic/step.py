@@ -1,0 +1,145 @@
+"""What the other road users do in a step: all decide on what they see now, then all move.
+
+Slot 0 is the ego: the others see it like anyone else, and nothing here moves it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from robotrl.sims.bev import tables
+from robotrl.sims.bev.backends.jit import kernel
+from robotrl.sims.bev.geometry import uniform
+from robotrl.sims.bev.traffic.following import VIEW_M, choose_next, halt, idm, leader, pose, wanted_speed
+from robotrl.sims.bev.traffic.lane_changes import (
+    CHANGE_EVERY,
+    HOLD_S,
+    PULL_OUT_M,
+    SIDEWAYS_MPS,
+    UNDERWAY_MPS,
+    can_pull_out,
+    consider_change,
+)
+from robotrl.sims.bev.traffic.pedestrians import is_crossed, runs_into_street, stroll
+from robotrl.sims.bev.traffic.right_of_way import barrier, merging, parting
+from robotrl.sims.bev.world import Maps, World
+
+
+@kernel
+def leave(me: Any) -> None:
+    """Take a car off the road until there is room for it at an entry."""
+    me.lane, me.v, me.a = -1, 0.0, 0.0
+    me.x = me.y = 1.0e6
+
+
+@kernel
+def enter(maps: Maps, world: World, e: int, slot: int) -> None:
+    """Let a car that has left the map come in again, if the entry that it draws has room."""
+    row = maps.maps[world.episodes[e].map]
+    if row.entries == 0:
+        return
+    me = world.agents[e, slot]
+    me.turns += 1
+    entry = maps.entries[row.entry + min(int(uniform(me.seed, me.turns) * row.entries), row.entries - 1)]
+    lane = maps.lanes[entry]
+    speed = lane.speed * me.desire
+    for slot_ahead in range(len(world.agents[e])):
+        ahead = world.agents[e, slot_ahead]
+        if ahead.lane == entry:
+            if ahead.s < 12.0 + 1.5 * speed:
+                return
+            if ahead.s < VIEW_M:
+                speed = min(speed, ahead.v + 2.0)
+    start = maps.points[lane.first]
+    ego = world.agents[e, 0]
+    if math.hypot(start.x - ego.x, start.y - ego.y) < 40.0:
+        return  # nobody appears before the ego's eyes
+    me.lane, me.s, me.d, me.v, me.wait, me.hold = entry, 0.5 * me.length, me.rest, speed, 0.0, HOLD_S
+    choose_next(maps, me)
+    pose(maps, me)
+
+
+@kernel
+def decide(maps: Maps, world: World, e: int, slot: int, at: int, dt: float) -> None:
+    """Choose a car's or cyclist's acceleration for this step, and whether it changes lanes."""
+    me = world.agents[e, slot]
+    ahead, gap = leader(maps, world, e, slot, at)
+    lane = maps.lanes[me.lane]
+    speed = world.agents[e, ahead].v if ahead >= 0 else me.v
+    wanted = wanted_speed(maps, me)
+    stands = ahead >= 0 and world.agents[e, ahead].kind == tables.OBSTACLE and (lane.left >= 0 or lane.right >= 0)
+    free = ahead < 0 or can_pull_out(me, world.agents[e, ahead], gap)
+    if stands:
+        gap = max(gap - PULL_OUT_M, 0.1)
+    accel = idm(me.v, wanted, gap, me.v - speed, me.headway)
+    closed = min(barrier(maps, world, e, slot, dt), runs_into_street(world, e, me))
+    if closed < tables.FAR:
+        accel = min(accel, halt(me.v, wanted, closed, me.headway))
+    if lane.junction >= 0 or me.next >= 0:
+        other, v = parting(maps, world, e, slot)
+        if other < tables.FAR:
+            accel = min(accel, idm(me.v, wanted, max(other, 0.1), me.v - v, me.headway))
+    if lane.junction >= 0:
+        other, v = merging(maps, world, e, slot)
+        if other < tables.FAR:
+            accel = min(accel, idm(me.v, wanted, max(other, 0.1), me.v - v, me.headway))
+    me.hold = max(me.hold - dt, 0.0)
+    if (
+        (world.episodes[e].steps + slot) % CHANGE_EVERY == 0
+        and me.kind == tables.CAR
+        and me.hold == 0.0
+        and lane.junction < 0
+        and lane.length - me.s > 20.0
+        and (me.v > 1.0 or stands)
+        and free
+        and not is_crossed(world, e, me)
+        and not consider_change(maps, world, e, slot, accel, 0)
+    ):
+        consider_change(maps, world, e, slot, accel, 1)
+    me.a = accel
+
+
+@kernel
+def advance(maps: Maps, world: World, e: int, slot: int, dt: float) -> None:
+    """Move a car or cyclist by the acceleration that it has chosen."""
+    me = world.agents[e, slot]
+    before = me.v
+    me.v = max(before + me.a * dt, 0.0)
+    me.a = (me.v - before) / dt
+    me.s += 0.5 * (before + me.v) * dt
+    aside = me.rest - me.d
+    if aside != 0.0:
+        step = SIDEWAYS_MPS * dt * min(me.v / UNDERWAY_MPS, 1.0)
+        me.d += min(max(aside, -step), step)
+    length = maps.lanes[me.lane].length
+    if me.s > length:
+        if me.next < 0:
+            leave(me)
+            return
+        me.s -= length
+        me.lane = me.next
+        me.wait = 0.0
+        choose_next(maps, me)
+    pose(maps, me)
+
+
+@kernel
+def step_traffic(maps: Maps, world: World, e: int, dt: float) -> None:
+    """One step of everybody but the ego in env `e`."""
+    agents, order = world.agents[e], world.order[e]
+    # all decide on what they see now, then all move: nobody sees half of a step
+    for at in range(len(order)):
+        slot = order[at]
+        kind = agents[slot].kind
+        if slot > 0 and (kind == tables.CAR or kind == tables.CYCLIST) and agents[slot].lane >= 0:
+            decide(maps, world, e, slot, at, dt)
+    for slot in range(1, len(agents)):
+        kind = agents[slot].kind
+        if kind == tables.CAR or kind == tables.CYCLIST:
+            if agents[slot].lane >= 0:
+                advance(maps, world, e, slot, dt)
+            elif (world.episodes[e].steps + slot) % CHANGE_EVERY == 0:
+                enter(maps, world, e, slot)
+        elif kind == tables.PEDESTRIAN:
+            stroll(maps, world, e, slot, dt)

@@ -1,0 +1,1 @@
+"""Batched MuJoCo physics and the episode core of its tasks."""

@@ -1,0 +1,347 @@
+"""The numpy core of our MuJoCo sims: episodes, starts and parameters around a task, for all envs at once.
+
+A `Task` sees arrays of all envs only. `Core` counts steps, ends and restarts episodes, draws start ids, and saves and
+restores everything exactly. It knows no torch, so that a simulated robot can be driven from it too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from robotrl.errors import ConfigError, NumericsError, unknown
+from robotrl.fn.random import counter_rng
+from robotrl.sims import starts
+from robotrl.sims.actions import ActionBounds
+from robotrl.sims.exact_state import check_state
+from robotrl.sims.mujoco.engine.physics import Physics, SimNumericsError
+from robotrl.sims.mujoco.engine.task import Ids, Real, Task
+from robotrl.sims.mujoco.render.images import Images
+from robotrl.spec import Split
+
+BLOCK = 256
+"""Training starts that are drawn and planned together."""
+RESET_OPTIONS = ("state_ids", "stagger", "qpos", "qvel")
+
+
+class _Block(NamedTuple):
+    key: tuple[int, int]
+    """Seed, and number of the block."""
+    ids: Ids
+    plans: NDArray[np.float64]
+
+
+class Result(NamedTuple):
+    """One control step of all envs; arrays are buffers that the next step overwrites, except the final ones."""
+
+    obs: dict[str, NDArray[Any]]
+    reward: Real
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    final_obs: dict[str, NDArray[Any]]
+    final_ids: Ids
+    success: NDArray[np.bool_]
+    state_id: Ids
+
+
+class Core:
+    """Episodes of a task in N envs, with same-step reset.
+
+    Args:
+        task: the task.
+        num_envs: N.
+        seed: seeds which training starts are drawn and in which order.
+        threads: physics threads, 0 for all cores.
+        randomization: parameter name to (low, high): each episode draws a multiplier uniformly, as a function of its
+            start id, so that one id is one physics.
+        dump_dir: where the numerics guard writes.
+
+    Raises:
+        ConfigError: unknown parameter, or a range outside what the parameter accepts.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        num_envs: int,
+        seed: int,
+        threads: int = 0,
+        randomization: Mapping[str, tuple[float, float]] | None = None,
+        dump_dir: Path | None = None,
+    ) -> None:
+        self.task = task
+        self.num_envs = num_envs
+        self.physics = Physics(task.xml(), num_envs, threads, dump_dir, task.reads_derived_fields)
+        task.bind(self.physics)
+        self._params = task.params()
+        self._values: dict[str, NDArray[np.float64]] = {name: np.ones(num_envs) for name in self._params}
+        self._randomization = dict(randomization or {})
+        for name, (low, high) in self._randomization.items():
+            self._check_param(name, np.array([low, high]))
+        self._starts = starts.StartQueue(seed)
+        self._block = _Block((-1, -1), np.zeros(0, np.int64), np.zeros((0, 0)))
+        self._all: Ids = np.arange(num_envs)
+        self.steps: NDArray[np.int64] = np.zeros(num_envs, np.int64)
+        self.state_ids: Ids = np.full(num_envs, -1)
+        self.obs: dict[str, NDArray[Any]] = {
+            key: np.zeros((num_envs, *spec.shape), spec.dtype) for key, spec in task.observation_spec.items()
+        }
+        self._bounds = ActionBounds(task.action_spec, num_envs)
+        self.observation_spec = dict(task.observation_spec)
+        """The task's, and the pictures that `see` added."""
+        self._images: Images | None = None
+        self.dtype = np.dtype(task.action_spec.dtype)
+        # what `step` returns, written anew by each
+        self.reward: Real = np.zeros(num_envs, self.dtype)
+        self.terminated, self.truncated, self.success = (np.zeros(num_envs, bool) for _ in range(3))
+        self.state_id: Ids = np.full(num_envs, -1)
+
+    def see(self, images: Images) -> None:
+        """Make pictures part of the observation, from the next reset on."""
+        self._images = images
+        self.observation_spec |= images.specs
+        self.obs |= {key: np.zeros((self.num_envs, *spec.shape), spec.dtype) for key, spec in images.specs.items()}
+
+    # episodes
+
+    def reset(self, seed: int | None = None, options: Mapping[str, Any] | None = None) -> dict[str, Real]:
+        """Start new episodes everywhere.
+
+        Args:
+            seed: restarts the draw of training starts and drops what is queued; None lets both run on.
+            options: "state_ids": (N,) start ids; "stagger": True starts the step counters spread over the time limit,
+                so that the envs do not all time out together; "qpos" (N, nq) and "qvel" (N, nv), together or alone,
+                put the physics into given states once the episodes have started.
+
+        Raises:
+            ConfigError: unknown option, or an array of the wrong shape.
+            NumericsError: a number in "qpos" or "qvel" is not finite; nothing has been reset.
+        """
+        given = dict(options or {})
+        self._starts.restart(seed)
+        if "state_ids" in given:
+            self._starts.put(starts.queue_for_all(given.pop("state_ids"), self.num_envs))
+        stagger = bool(given.pop("stagger", False))
+        coordinates = {name: self._coordinates(name, given.pop(name)) for name in ("qpos", "qvel") if name in given}
+        for name in given:
+            raise unknown("reset option", name, RESET_OPTIONS)
+        self.physics.batch.reset(stage=0)
+        self._start(self._all)
+        if stagger:
+            self.steps[:] = self._all * self.task.limit_steps // self.num_envs
+        if coordinates:
+            for name, values in coordinates.items():
+                self.physics.batch.bind(name)[:] = values
+            self.physics.start()
+            self._observe(slice(None))
+        return self.obs
+
+    def restart(self, env_ids: Ids) -> dict[str, Real]:
+        """Start new episodes in the envs `env_ids`, whatever became of their present ones."""
+        self._start(env_ids)
+        return self.obs
+
+    def _coordinates(self, name: str, values: Any) -> NDArray[np.float64]:
+        array = np.asarray(values, np.float64)
+        expected = self.physics.batch.bind(name).shape
+        if array.shape != expected:
+            raise ConfigError(f"reset option {name!r} has shape {array.shape}: expected {expected} (envs, {name})")
+        if not np.isfinite(array).all():
+            env, column = (int(i[0]) for i in np.nonzero(~np.isfinite(array)))
+            raise NumericsError(
+                f"reset option {name!r}, env {env}, column {column} is {array[env, column]}: expected finite"
+            )
+        return array
+
+    def step(self, actions: Real) -> Result:
+        """Advance all envs by one control step; rows that end are restarted before this returns.
+
+        Args:
+            actions: (N, A), clipped to the action bounds; the first time that one lies outside, a warning says so.
+
+        Raises:
+            ConfigError: wrong shape.
+            NumericsError: an action, or the physics after it, is not finite; the env, step and field are named.
+        """
+        actions = self._bounds.checked(actions, self.steps)
+        task = self.task
+        task.command(actions)
+        self.steps += 1
+        try:
+            self.physics.step(task.substeps)
+        except SimNumericsError as error:
+            # whoever catches this finds frozen envs where they were and all others one step on
+            self.steps[error.env_ids] -= 1
+            self._observe(slice(None))
+            raise
+        self._observe(slice(None))
+        outcome = task.outcome(actions)
+        self.reward[:] = outcome.reward
+        timed_out = self.steps >= task.limit_steps
+        if task.survival:
+            np.copyto(self.terminated, outcome.failure)
+        else:
+            np.logical_or(outcome.success, outcome.failure, out=self.terminated)
+        np.greater(timed_out, self.terminated, out=self.truncated)
+        np.copyto(self.success, self.truncated if task.survival else outcome.success)
+        np.copyto(self.state_id, self.state_ids)
+        final_ids = (timed_out | self.terminated).nonzero()[0]
+        # an empty slice is quicker than an empty choice of rows
+        chosen = final_ids if len(final_ids) else slice(0)
+        final_obs = {key: value[chosen] for key, value in self.obs.items()}
+        if len(final_ids):
+            self._start(final_ids)
+        return Result(
+            self.obs,
+            self.reward,
+            self.terminated,
+            self.truncated,
+            final_obs,
+            final_ids,
+            self.success,
+            self.state_id,
+        )
+
+    def _observe(self, env_ids: Ids | slice) -> None:
+        self.task.observe(self.obs, env_ids)
+        if self._images is not None:
+            self._images.observe(self.obs, self._all[env_ids])
+
+    def split(self, name: Split) -> range:
+        """Start ids of a split.
+
+        Raises:
+            ConfigError: unknown split.
+        """
+        return starts.ids_of(name)
+
+    def queue_states(self, ids: Sequence[int] | NDArray[np.int64]) -> None:
+        """Start ids that the next restarts take, in order; when none is left, training ids are drawn again.
+
+        Raises:
+            ConfigError: an id outside all splits.
+        """
+        self._starts.put(starts.queue_of(ids))
+
+    def _start(self, env_ids: Ids) -> None:
+        queued = self._starts.queued(len(env_ids))
+        parts = [(queued, self.task.plan(queued))] if len(queued) else []
+        fresh = len(env_ids) - len(queued)
+        while fresh:
+            parts.append(self._fresh_starts(fresh))
+            fresh -= len(parts[-1][0])
+        ids, plans = parts[0] if len(parts) == 1 else (np.concatenate(part) for part in zip(*parts, strict=True))
+        self.steps[env_ids] = 0
+        self.state_ids[env_ids] = ids
+        for stream, (name, (low, high)) in enumerate(sorted(self._randomization.items())):
+            u = counter_rng.uniform(0x5EED + stream, ids, 1)[:, 0]
+            self._set_param(name, env_ids, low + (high - low) * u)
+        self.task.start(env_ids, plans)
+        self.physics.start(env_ids)
+        self._observe(env_ids)
+
+    def _fresh_starts(self, wanted: int) -> tuple[Ids, NDArray[np.float64]]:
+        """The next training starts, as many as wanted or as are left of the present block.
+
+        They are drawn and planned a block at a time: restarts come one or two a step, where calls cost more than work.
+        """
+        seed = self._starts.seed
+        number, offset = divmod(self._starts.draws, BLOCK)
+        if self._block.key != (seed, number):
+            ids = starts.drawn(seed, number * BLOCK, BLOCK)
+            self._block = _Block((seed, number), ids, self.task.plan(ids))
+        chosen = slice(offset, offset + wanted)
+        found = self._block.ids[chosen], self._block.plans[chosen]
+        self._starts.draws += len(found[0])
+        return found
+
+    # parameters
+
+    def get_params(self) -> dict[str, NDArray[np.float64]]:
+        """(N,) multipliers in force."""
+        return {name: value.copy() for name, value in self._values.items()}
+
+    def set_params(self, env_ids: Ids, values: Mapping[str, NDArray[np.float64]]) -> None:
+        """Set multipliers of the envs `env_ids`.
+
+        Raises:
+            ConfigError: unknown parameter, or an id or value out of range; then nothing is set.
+        """
+        ids = np.asarray(env_ids, np.int64)
+        if ids.ndim != 1 or ((ids < 0) | (ids >= self.num_envs)).any():
+            raise ConfigError(f"ids is {ids.tolist()}: expected env numbers from 0 to {self.num_envs - 1}")
+        arrays: dict[str, NDArray[np.float64]] = {}
+        for name, value in values.items():
+            array = np.asarray(value, np.float64)
+            if array.shape not in ((), ids.shape):
+                raise ConfigError(f"parameter {name!r} has shape {array.shape}: expected {ids.shape}, one for each id")
+            arrays[name] = np.broadcast_to(array, ids.shape)
+            self._check_param(name, arrays[name])
+        for name, array in arrays.items():
+            self._set_param(name, ids, array)
+        self.physics.forward(np.unique(ids))
+
+    def _check_param(self, name: str, values: NDArray[np.float64]) -> None:
+        if name not in self._params:
+            raise unknown("parameter", name, self._params)
+        param = self._params[name]
+        if not ((values >= param.low) & (values <= param.high)).all():
+            raise ConfigError(f"parameter {name!r} is {values.tolist()}: expected {param.low} to {param.high}")
+
+    def _set_param(self, name: str, env_ids: Ids, values: NDArray[np.float64]) -> None:
+        param = self._params[name]
+        self._values[name][env_ids] = values
+        rows = np.asarray(param.rows)
+        for field in param.fields:
+            expanded = self.physics.batch.expand(field)
+            nominal = np.asarray(getattr(self.physics.model, field))[rows]
+            if nominal.ndim == 1:
+                expanded[env_ids[:, None], rows] = nominal * values[:, None]
+            else:
+                columns = np.arange(nominal.shape[1]) if param.columns is None else np.asarray(param.columns)
+                chosen = np.ix_(env_ids, rows, columns)
+                expanded[chosen] = nominal[:, columns] * values[:, None, None]
+        if set(param.fields) & set(mujoco.MjModel._setconst_inputs):
+            self.physics.batch.set_const(np.unique(env_ids))
+
+    # exact state
+
+    def get_state(self) -> dict[str, NDArray[Any]]:
+        """Everything that decides what happens next, as named arrays."""
+        return {
+            "physics": self.physics.batch.state.copy(),
+            "steps": self.steps.copy(),
+            "state_ids": self.state_ids.copy(),
+            **self._starts.state(),
+            **{f"param/{name}": value.copy() for name, value in self._values.items()},
+            **{f"task/{name}": value.copy() for name, value in self.task.memory().items()},
+            **{f"derived/{name}": value.copy() for name, value in self.physics.memory().items()},
+        }
+
+    def set_state(self, state: Mapping[str, NDArray[Any]]) -> dict[str, Real]:
+        """Restore what `get_state` gave; returns the observations there.
+
+        Raises:
+            ConfigError: the state is of another task or number of envs.
+        """
+        check_state(state, self.get_state())
+        self.physics.batch.state[:] = state["physics"]
+        self.steps[:] = state["steps"]
+        self.state_ids[:] = state["state_ids"]
+        self._starts.load(state)
+        for name in self._params:
+            values = np.asarray(state[f"param/{name}"], np.float64)
+            if not np.array_equal(values, self._values[name]):
+                self._set_param(name, self._all, values)
+        for name, array in self.task.memory().items():
+            array[:] = state[f"task/{name}"]
+        for name, array in self.physics.memory().items():
+            array[:] = state[f"derived/{name}"]
+        self.physics.forward()
+        self._observe(slice(None))
+        return self.obs

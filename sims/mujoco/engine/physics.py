@@ -1,0 +1,249 @@
+"""N simulations of one MuJoCo model that step in one call, with a guard against numbers that are not finite."""
+
+from __future__ import annotations
+
+import copy
+import json
+import tempfile
+import time
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import mujoco
+import mujoco.batch
+import numpy as np
+from numpy.typing import NDArray
+
+from robotrl.errors import NumericsError, RobotrlError
+from robotrl.sims.mujoco.engine import rne_post
+from robotrl.sims.mujoco.engine.replay import DUMP_SCHEMA, FIELDS, LIMIT, bad_value
+from robotrl.sims.mujoco.engine.warnings import remarks
+from robotrl.utils.hardware import check_threads, usable_cores
+
+Derived = Literal["none", "stepped", "fresh"]
+"""What a task reads of the fields that MuJoCo derives from the state (xpos, sensordata, cfrc_ext).
+
+- "none": nothing.
+- "stepped": what `mj_step` and, after it, `mj_rnePostConstraint` leave, as in Gymnasium's envs: they come from the last
+  evaluation of the dynamics, up to one physics step before the state, and so belong to the exact state. At the start of
+  an episode they are those of `mj_forward`.
+- "fresh": position and velocity dependent fields are brought up to each new state, at about 5 % of the time.
+"""
+
+_VEL = int(mujoco.mjtStage.mjSTAGE_VEL)
+_POS = int(mujoco.mjtStage.mjSTAGE_POS)
+_NONE = int(mujoco.mjtStage.mjSTAGE_NONE)
+
+
+class SimNumericsError(NumericsError):
+    """Some envs left the finite numbers. They are frozen at their last good state; the others have stepped.
+
+    Attributes:
+        env_ids: the envs concerned.
+        dump: directory with what is needed to replay the first of them (`python -m robotrl.sims.mujoco.engine.replay DUMP`).
+    """
+
+    def __init__(self, message: str, env_ids: list[int], dump: Path) -> None:
+        super().__init__(message)
+        self.env_ids = env_ids
+        self.dump = dump
+
+
+class Physics:
+    """A batch of simulations of one model on `mujoco.batch`.
+
+    Args:
+        xml: the MJCF.
+        num_envs: how many simulations.
+        threads: threads that step them; 0 takes every core this process may use.
+        dump_dir: where the guard writes replayable states; None takes a fresh temporary directory.
+        derived: which derived fields are kept, see `Derived`; "stepped" ones are read through `field`.
+
+    Raises:
+        RobotrlError: MuJoCo cannot load the MJCF, with its message; or is too old.
+    """
+
+    def __init__(
+        self,
+        xml: str,
+        num_envs: int,
+        threads: int = 0,
+        dump_dir: Path | None = None,
+        derived: Derived = "fresh",
+    ) -> None:
+        model = load(xml)
+        # by default MuJoCo resets a diverged simulation in silence; the guard must see it instead
+        model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_AUTORESET)
+        self.xml = xml
+        self.model = model
+        self.threads = check_threads("threads", threads) or usable_cores()
+        stepped = model if derived != "stepped" else rne_post.with_wrenches(xml, model)
+        self.batch = mujoco.batch.Batch(stepped, num_envs, self.threads)
+        self.ctrl: NDArray[np.float64] = self.batch.bind("ctrl")
+        self._dump_dir = dump_dir
+        self._derived: Derived = derived
+        self._stage = _VEL if derived == "fresh" else _NONE
+        self._kept: dict[str, tuple[NDArray[Any], NDArray[Any]]] = {}
+        self._ctrl_at = self.offset("ctrl")
+        self._before = self.batch.state.copy()
+        self._earlier = self.batch.state.copy()
+        self._steps = 0
+
+    def field(self, name: str) -> NDArray[Any]:
+        """The live array (N, ...) of a derived field; where they are "stepped", one that survives `set_state`.
+
+        To be taken before the first step.
+        """
+        if self._derived != "stepped":
+            return self.batch.bind(name)
+        if name not in self._kept:
+            bound = self.batch.bind(name)
+            self._kept[name] = bound, np.zeros_like(bound)
+        return self._kept[name][1]
+
+    def memory(self) -> Mapping[str, NDArray[Any]]:
+        """Arrays that belong to the exact state beside the state rows: the "stepped" fields in use."""
+        return {name: kept for name, (_, kept) in self._kept.items()}
+
+    def start(self, env_ids: NDArray[np.int64] | slice = slice(None)) -> None:
+        """Bring derived fields up to a start state that was written."""
+        if self._derived != "stepped":
+            self.forward(env_ids)
+            return
+        self.batch.forward(ids=None if isinstance(env_ids, slice) else env_ids)
+        for name, (bound, kept) in self._kept.items():
+            # no step yet, so nothing called mj_rnePostConstraint: these are as mj_resetData leaves them
+            kept[env_ids] = 0 if name in rne_post.FIELDS else bound[env_ids]
+
+    def poses(self, env_ids: NDArray[np.int64] | None = None) -> None:
+        """Bring the bound poses of bodies and geoms up to the state, whatever the other derived fields are."""
+        self.batch.forward(ids=env_ids, stage=_VEL if self._derived == "fresh" else _POS)
+
+    def keep_poses(self) -> bool:
+        """Keep poses up to date from now on where that costs little; whether `poses` need not be called after a step.
+
+        Not where derived fields are "stepped": they are what the step left.
+        """
+        if self._derived == "none":
+            self._derived, self._stage = "fresh", _VEL
+        return self._derived == "fresh"
+
+    def forward(self, env_ids: NDArray[np.int64] | slice = slice(None)) -> None:
+        """Bring "fresh" derived fields up to the state, after it was written in the midst of an episode."""
+        if self._stage != _NONE:
+            self.batch.forward(ids=None if isinstance(env_ids, slice) else env_ids, stage=self._stage)
+
+    def step(self, substeps: int) -> None:
+        """Advance every simulation by `substeps` physics steps under the controls that were written.
+
+        Raises:
+            SimNumericsError: some simulations failed; they keep their state from before the call, the others went on.
+        """
+        self._before, self._earlier = self._earlier, self._before
+        np.copyto(self._before, self.batch.state)
+        self._steps += 1
+        raised: NDArray[np.int32] | None = None
+        message = ""
+        try:
+            self.batch.step(nstep=substeps, stage=self._stage)
+        except mujoco.batch.SimulationError as error:
+            raised, message = error.ids, str(error)
+        state = self.batch.state
+        # NaN fails both comparisons; a dot product would do, but BLAS threads it and then fights with the physics
+        if raised is None and state.min() > -LIMIT and state.max() < LIMIT:
+            for bound, kept in self._kept.values():
+                np.copyto(kept, bound)
+            return
+        failed = ~(np.abs(state) < LIMIT).all(axis=1)
+        if raised is not None:
+            failed[raised] = True
+        for bound, kept in self._kept.values():
+            kept[~failed] = bound[~failed]
+        if failed.any():
+            self._freeze(failed, substeps, message)
+
+    def _freeze(self, failed: NDArray[np.bool_], substeps: int, message: str) -> None:
+        env_ids = np.flatnonzero(failed)
+        first = int(env_ids[0])
+        # a number that was bad before the step is the one to name: the step only spread it
+        found = self._bad_value(self._before[first]) or self._bad_value(self.batch.state[first]) or ("qacc", np.nan)
+        # the row from before the step holds the controls, too, so a bad control is dumped with it
+        dump = self._dump(first, substeps, found, message)
+        good, earlier = self._before[env_ids], self._earlier[env_ids]
+        controls = slice(self._ctrl_at, self._ctrl_at + self.model.nu)
+        good[:, controls] = np.where(np.abs(good[:, controls]) < LIMIT, good[:, controls], earlier[:, controls])
+        # a state that somebody spoiled between two steps: go back one step more
+        usable = (np.abs(good) < LIMIT).all(axis=1, keepdims=True)
+        self.batch.state[env_ids] = np.where(usable, good, earlier)
+        self.forward(env_ids)
+        others = f" ({len(env_ids)} envs in all)" if len(env_ids) > 1 else ""
+        raise SimNumericsError(
+            f"env {first}, control step {self._steps}: field {found[0]!r} is {found[1]}{others}: expected a finite"
+            f" number below {LIMIT:g}; the env is frozen at its last good state, replay with: "
+            f"python -m robotrl.sims.mujoco.engine.replay {dump}",
+            [int(i) for i in env_ids],
+            dump,
+        )
+
+    def _bad_value(self, row: NDArray[np.float64]) -> tuple[str, float] | None:
+        fields = {name: slice(self.offset(name), self.offset(name) + self.batch.bind(name)[0].size) for name in FIELDS}
+        return bad_value(lambda name: row[fields[name]])
+
+    def offset(self, name: str) -> int:
+        """Where a state field begins in a row of `batch.state`; by address, as the batch does not tell."""
+        view, state = self.batch.bind(name), self.batch.state
+        return (view.__array_interface__["data"][0] - state.__array_interface__["data"][0]) // state.itemsize
+
+    def _model_of(self, env_id: int) -> mujoco.MjModel:
+        """The plain model with one env's own parameters: `Batch.get_model` would bring the plugin of `rne_post`."""
+        model = copy.copy(self.model)
+        for name in mujoco.batch.MODEL_FIELDS:
+            values = self.batch.expanded(name)
+            if values is not None:
+                getattr(model, name)[...] = values[env_id]
+        return model
+
+    def _dump(self, env_id: int, substeps: int, found: tuple[str, float], message: str) -> Path:
+        base = self._dump_dir or Path(tempfile.mkdtemp(prefix="robotrl-nan-"))
+        dump = base / f"env{env_id}_step{self._steps}"
+        dump.mkdir(parents=True, exist_ok=True)
+        # the model as this env had it, its randomised parameters included
+        mujoco.mj_saveModel(self._model_of(env_id), str(dump / "model.mjb"), None)
+        (dump / "model.xml").write_text(self.xml)
+        state = {
+            "schema_version": DUMP_SCHEMA,
+            "env_id": env_id,
+            "control_step": self._steps,
+            "substeps": substeps,
+            "field": found[0],
+            "value": repr(found[1]),
+            "message": message,
+            "mujoco": mujoco.__version__,
+            "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            # repr keeps every bit of a float64, and NaN and infinities, which JSON numbers would not
+            "state": [repr(float(x)) for x in self._before[env_id]],
+        }
+        (dump / "state.json").write_text(json.dumps(state, indent=1))
+        return dump
+
+
+def load(xml: str) -> mujoco.MjModel:
+    """Compile an MJCF.
+
+    MuJoCo's own warnings, which it would print and append to a file in the working directory, become Python warnings;
+    those about deprecated attributes are dropped: whoever uses a task cannot mend its model.
+
+    Raises:
+        RobotrlError: MuJoCo cannot load it, with its message.
+    """
+    try:
+        with remarks() as said:
+            model = mujoco.MjModel.from_xml_string(xml)
+    except ValueError as error:
+        raise RobotrlError(f"the MJCF does not load: {' '.join(str(error).split())}") from error
+    for message in said:
+        if "deprecated" not in message:
+            warnings.warn(f"MuJoCo says of the MJCF: {' '.join(message.split())}", stacklevel=2)
+    return model

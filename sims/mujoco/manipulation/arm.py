@@ -1,0 +1,266 @@
+"""The six-joint arm of our MuJoCo tasks: MJCF, closed-form start poses and Cartesian control for all envs at once.
+
+An anthropomorphic arm with a spherical wrist (shoulder yaw and pitch, elbow pitch; wrist roll, pitch, roll), made of
+primitive shapes, with gravity compensation and force-limited joint position servos. Control is differential inverse
+kinematics: a Cartesian step is turned into a joint step by damped least squares on the geometric Jacobian
+(Nakamura and Hanafusa 1986), and the joint servos get measured position plus that step. Nothing is integrated on the
+way, so the arm has no hidden controller state and the force it can press with is bounded by servo stiffness times step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import mujoco.batch
+import numpy as np
+from numpy.typing import NDArray
+
+from robotrl.sims.mujoco.render.views import AnyView, Raster
+
+Array = NDArray[np.float64]
+
+JOINTS = ("shoulder_yaw", "shoulder_pitch", "elbow_pitch", "wrist_roll", "wrist_pitch", "flange_roll")
+SHOULDER_HEIGHT_M = 0.35
+UPPER_ARM_M = 0.38
+FOREARM_M = 0.36
+FLANGE_M = 0.09
+"""Wrist centre to flange."""
+
+JOINT_RANGE_RAD = ((-2.9, 2.9), (-1.2, 2.2), (-0.2, 2.8), (-2.9, 2.9), (-2.2, 2.2), (-3.1, 3.1))
+STIFFNESS_NM_PER_RAD = (900.0, 900.0, 720.0, 120.0, 120.0, 60.0)
+SERVO_RATE_PER_S = 12.0
+"""Stiffness over damping, the same for each joint: then all joints lag alike and the tip moves in a straight line."""
+TORQUE_LIMIT_NM = (150.0, 150.0, 100.0, 28.0, 28.0, 28.0)
+
+ARM_RASTERS: Mapping[str, AnyView] = {
+    "flat_top": Raster("top", (0.52, 0.0, 0.0), 0.7),
+    "flat_side": Raster("side", (0.52, 0.0, 0.25), 0.7),
+}
+"""Flat views of what lies in front of the arm, for pixel policies."""
+
+
+class ArmXml(NamedTuple):
+    """Pieces of MJCF."""
+
+    defaults: str
+    """For <default>: looks of the arm, which collides with nothing; the tool may use the same classes."""
+    body: str
+    """For <worldbody>, as its first body."""
+    actuators: str
+    """For <actuator>, first."""
+
+
+def arm_mjcf(tool: str) -> ArmXml:
+    """MJCF of the arm.
+
+    Args:
+        tool: MJCF elements to put into the flange body; its frame has z along the tool, pointing away from the arm.
+    """
+
+    def joint(index: int, axis: str) -> str:
+        low, high = JOINT_RANGE_RAD[index]
+        return (
+            f'<joint name="{JOINTS[index]}" axis="{axis}" range="{low} {high}" armature="0.1" damping="1"'
+            f' actuatorfrcrange="{-TORQUE_LIMIT_NM[index]} {TORQUE_LIMIT_NM[index]}"/>'
+        )
+
+    upper, fore, flange = UPPER_ARM_M, FOREARM_M, FLANGE_M
+    pedestal = (SHOULDER_HEIGHT_M - 0.06) / 2
+    body = f"""
+<geom class="arm_dark" type="cylinder" size="0.075 {pedestal}" pos="0 0 {pedestal}"/>
+<geom class="arm_dark" type="cylinder" size="0.115 0.012" pos="0 0 0.012"/>
+<body name="shoulder" pos="0 0 {SHOULDER_HEIGHT_M}" gravcomp="1">
+  {joint(0, "0 0 1")}
+  <geom class="arm_light" type="cylinder" size="0.07 0.06" mass="3"/>
+  <body name="upper_arm" gravcomp="1">
+    {joint(1, "0 1 0")}
+    <geom class="arm_blue" type="capsule" size="0.05" fromto="0 0 0 0 0 {upper}" mass="3.5"/>
+    <body name="forearm" pos="0 0 {upper}" gravcomp="1">
+      {joint(2, "0 1 0")}
+      <geom class="arm_light" type="sphere" size="0.058" mass="0.8"/>
+      <geom class="arm_blue" type="capsule" size="0.042" fromto="0 0 0 0 0 {fore - 0.04}" mass="2"/>
+      <body name="wrist" pos="0 0 {fore}" gravcomp="1">
+        {joint(3, "0 0 1")}
+        <geom class="arm_light" type="sphere" size="0.045" mass="0.7"/>
+        <body name="hand" gravcomp="1">
+          {joint(4, "0 1 0")}
+          <geom class="arm_blue" type="capsule" size="0.034" fromto="0 0 0 0 0 {flange - 0.02}" mass="0.6"/>
+          <body name="flange" pos="0 0 {flange}" gravcomp="1">
+            {joint(5, "0 0 1")}
+            <geom class="arm_dark" type="cylinder" size="0.036 0.012" mass="0.3"/>
+            {tool}
+          </body>
+        </body>
+      </body>
+    </body>
+  </body>
+</body>"""
+    actuators = "\n".join(
+        f'<position name="{name}" joint="{name}" kp="{kp}" kv="{kp / SERVO_RATE_PER_S}"'
+        f' ctrlrange="{low} {high}" forcerange="{-force} {force}"/>'
+        for name, kp, (low, high), force in zip(
+            JOINTS, STIFFNESS_NM_PER_RAD, JOINT_RANGE_RAD, TORQUE_LIMIT_NM, strict=True
+        )
+    )
+    looks = {"arm_blue": "0.16 0.42 0.72 1", "arm_light": "0.84 0.86 0.88 1", "arm_dark": "0.20 0.22 0.25 1"}
+    defaults = "\n".join(
+        f'<default class="{name}"><geom contype="0" conaffinity="0" group="1" rgba="{rgba}"/></default>'
+        for name, rgba in looks.items()
+    )
+    return ArmXml(defaults, body, actuators)
+
+
+def pointing_down(tip_pos_w: Array, yaw_rad: Array, tool_length_m: float) -> Array:
+    """Joint angles (n, 6) that put a tool, pointing straight down, at a position with a yaw; closed form.
+
+    Args:
+        tip_pos_w: (n, 3) tool tip, world frame, m.
+        yaw_rad: (n,) rotation of the tool about the world's vertical.
+        tool_length_m: flange to tip.
+
+    Raises:
+        ValueError: a position out of reach, with its index.
+    """
+    x, y = tip_pos_w[:, 0], tip_pos_w[:, 1]
+    base = np.arctan2(y, x)
+    reach = np.hypot(x, y)
+    height = tip_pos_w[:, 2] + tool_length_m + FLANGE_M - SHOULDER_HEIGHT_M
+    distance2 = reach**2 + height**2
+    cosine = (distance2 - UPPER_ARM_M**2 - FOREARM_M**2) / (2 * UPPER_ARM_M * FOREARM_M)
+    if (np.abs(cosine) > 1).any():
+        index = int(np.argmax(np.abs(cosine)))
+        raise ValueError(f"tip_pos_w[{index}] = {tip_pos_w[index].tolist()} is out of the arm's reach")
+    elbow = np.arccos(cosine)
+    # angles are measured from the vertical, elbow up
+    shoulder = np.arctan2(reach, height) - np.arctan2(FOREARM_M * np.sin(elbow), UPPER_ARM_M + FOREARM_M * cosine)
+    pitch = np.pi - shoulder - elbow
+    zero = np.zeros_like(base)
+    # the tool points down, so turning the flange by +a turns the tool by -a about the world's vertical
+    return np.stack([base, shoulder, elbow, zero, pitch, wrap(base - yaw_rad)], axis=1)
+
+
+def wrap(angle: Array) -> Array:
+    """Angles mapped to [-pi, pi)."""
+    return (angle + np.pi) % (2 * np.pi) - np.pi
+
+
+class ArmControl:
+    """Kinematics and Cartesian control of the arm in every simulation of a batch.
+
+    Kinematics are closed form, from joint angles and rates alone: MuJoCo's derived fields are one physics step old
+    after a step, and bringing them up to date would cost a twentieth of the simulation's time. Tests hold them equal
+    to MuJoCo's.
+
+    Args:
+        batch: the simulations; the model holds `arm_mjcf`.
+        tool_length_m: flange to tip of the tool.
+        damping: damping of the least squares, in metres or radians per joint radian.
+        max_joint_step_rad: joint steps are scaled down to this.
+    """
+
+    def __init__(
+        self, batch: mujoco.batch.Batch, tool_length_m: float, damping: float = 0.03, max_joint_step_rad: float = 0.4
+    ) -> None:
+        model = batch.model
+        joint_ids = np.array([model.joint(name).id for name in JOINTS])
+        actuator_ids = np.array([model.actuator(name).id for name in JOINTS])
+        # the arm comes first in each model, so plain slices serve and nothing is gathered in the hot path
+        for found in (joint_ids, actuator_ids):
+            if not np.array_equal(found, np.arange(len(JOINTS))):
+                raise ValueError("the arm's joints and actuators must be the first of the model")
+        n = len(JOINTS)
+        self.qpos: Array = batch.bind("qpos")[:, :n]
+        self.qvel: Array = batch.bind("qvel")[:, :n]
+        self.ctrl: Array = batch.bind("ctrl")[:, :n]
+        self._hand_m = FLANGE_M + tool_length_m
+        # rows: linear and angular part of each joint's column of the Jacobian, then the three vectors named below
+        self._vectors: Array = np.zeros((batch.nsim, 2 * n + 3, 3))
+        self._columns: Array = self._vectors[:, : 2 * n].reshape(batch.nsim, n, 6)
+        self.tip_pos_w: Array = self._vectors[:, 2 * n]
+        """(N, 3)."""
+        self.tool_axis_w: Array = self._vectors[:, 2 * n + 1]
+        """(N, 3) direction in which the tool points; (0, 0, -1) is straight down."""
+        self.side_axis_w: Array = self._vectors[:, 2 * n + 2]
+        """(N, 3) the tool's y axis."""
+        limits = np.asarray(JOINT_RANGE_RAD)
+        self._low, self._high = limits[:, 0], limits[:, 1]
+        self._damping2 = damping**2 * np.eye(6)
+        self._max_step = max_joint_step_rad
+
+    def refresh(self, env_ids: NDArray[np.int64] | slice) -> None:
+        """Compute tip, axes and Jacobian at the present state; call after joints moved, before all else."""
+        angle = self.qpos[env_ids].T.copy()
+        angle[2] += angle[1]  # both pitches are about one axis: the forearm's angle to the vertical
+        sin, cos = np.sin(angle), np.cos(angle)
+        hand = self._hand_m
+        # in the frame that turns with the base, x along the reach
+        wrist_x = UPPER_ARM_M * sin[1] + FOREARM_M * sin[2]
+        wrist_z = UPPER_ARM_M * cos[1] + FOREARM_M * cos[2]
+        roll_x, roll_z = cos[3] * cos[2], -cos[3] * sin[2]
+        tool_x, tool_y, tool_z = sin[4] * roll_x + cos[4] * sin[2], sin[4] * sin[3], sin[4] * roll_z + cos[4] * cos[2]
+        front_x, front_y, front_z = (
+            cos[4] * roll_x - sin[4] * sin[2],
+            cos[4] * sin[3],
+            cos[4] * roll_z - sin[4] * cos[2],
+        )
+        pitch_x, pitch_y, pitch_z = -sin[3] * cos[2], cos[3], sin[3] * sin[2]
+        tip_x, tip_y, tip_z = wrist_x + hand * tool_x, hand * tool_y, wrist_z + hand * tool_z
+
+        out = np.zeros((angle.shape[1], *self._vectors.shape[1:]))
+        out[:, 0, 0], out[:, 0, 1] = -tip_y, tip_x
+        out[:, 1, 2] = 1.0
+        out[:, 2, 0], out[:, 2, 2] = tip_z, -tip_x
+        out[:, 3, 1] = 1.0
+        out[:, 4, 0], out[:, 4, 2] = tip_z - UPPER_ARM_M * cos[1], UPPER_ARM_M * sin[1] - tip_x
+        out[:, 5, 1] = 1.0
+        out[:, 6, 0], out[:, 6, 2] = -hand * cos[2] * tool_y, hand * sin[2] * tool_y
+        out[:, 6, 1] = hand * (cos[2] * tool_x - sin[2] * tool_z)
+        out[:, 7, 0], out[:, 7, 2] = sin[2], cos[2]
+        out[:, 8, 0], out[:, 8, 1], out[:, 8, 2] = hand * front_x, hand * front_y, hand * front_z
+        out[:, 9, 0], out[:, 9, 1], out[:, 9, 2] = pitch_x, pitch_y, pitch_z
+        out[:, 11, 0], out[:, 11, 1], out[:, 11, 2] = tool_x, tool_y, tool_z
+        out[:, 12, 0], out[:, 12, 1], out[:, 12, 2] = tip_x, tip_y, tip_z + SHOULDER_HEIGHT_M
+        out[:, 13] = out[:, 11]
+        out[:, 14, 0] = cos[5] * pitch_x - sin[5] * front_x
+        out[:, 14, 1] = cos[5] * pitch_y - sin[5] * front_y
+        out[:, 14, 2] = cos[5] * pitch_z - sin[5] * front_z
+
+        vectors = self._vectors
+        sin0, cos0 = sin[0][:, None], cos[0][:, None]
+        vectors[env_ids, :, 0] = cos0 * out[..., 0] - sin0 * out[..., 1]
+        vectors[env_ids, :, 1] = sin0 * out[..., 0] + cos0 * out[..., 1]
+        vectors[env_ids, :, 2] = out[..., 2]
+
+    @property
+    def jacobian(self) -> Array:
+        """Geometric Jacobian (N, 6, 6) of the tip as last refreshed: rows linear then angular, world frame."""
+        return self._columns.transpose(0, 2, 1)
+
+    def twist(self, env_ids: NDArray[np.int64] | slice) -> Array:
+        """Velocity (n, 6) of the tip of the envs `env_ids`, world frame: linear in m/s, then angular in rad/s."""
+        # a product for each env, not one einsum: an env's numbers must not depend on how many envs there are
+        return (self.qvel[env_ids][:, None, :] @ self._columns[env_ids])[:, 0]
+
+    def command(self, step_m: Array, yaw_step_rad: Array) -> None:
+        """Set the joint servos' targets for one Cartesian step from where the arm is now, tool kept pointing down.
+
+        Args:
+            step_m: (N, 3) wanted displacement of the tip, world frame.
+            yaw_step_rad: (N,) wanted rotation about the vertical.
+        """
+        columns = self._columns
+        down = self.tool_axis_w
+        error = np.empty((len(columns), 6, 1))
+        error[:, :3, 0] = step_m
+        # the rotation that brings the tool axis back to straight down: axis x (0, 0, -1)
+        error[:, 3, 0] = -down[:, 1]
+        error[:, 4, 0] = down[:, 0]
+        error[:, 5, 0] = yaw_step_rad
+        # a product of contiguous stacks is eight times as fast as one with a transposed view
+        normal = np.ascontiguousarray(self.jacobian) @ columns
+        normal += self._damping2
+        joint_step = (columns @ np.linalg.solve(normal, error))[..., 0]
+        largest = np.abs(joint_step).max(axis=1, keepdims=True)
+        joint_step *= self._max_step / np.maximum(largest, self._max_step)
+        np.clip(self.qpos + joint_step, self._low, self._high, out=self.ctrl)

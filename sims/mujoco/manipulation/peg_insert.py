@@ -1,0 +1,247 @@
+"""`mujoco/peg-insert`: an arm pushes a square peg into a square hole of random pose.
+
+The page docs/sims/peg-insert.md gives observation, action, reward, starts and ends as tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robotrl.errors import check_number
+from robotrl.fn.random import counter_rng
+from robotrl.sims.mujoco.engine.core import Core
+from robotrl.sims.mujoco.engine.physics import Physics
+from robotrl.sims.mujoco.engine.task import Ids, Param, Real
+from robotrl.sims.mujoco.manipulation.arm import ARM_RASTERS, arm_mjcf, pointing_down
+from robotrl.sims.mujoco.manipulation.hand import HAND_ACTIONS, JOINT_COLUMNS, Hand, fold, spec_of, tip_columns
+from robotrl.sims.mujoco.manipulation.scene import QUARTER_TURN_RAD, ArmTask, parameters, upright
+from robotrl.sims.mujoco.render.images import with_images
+from robotrl.sims.mujoco.render.views import AnyView, View
+
+if TYPE_CHECKING:
+    from robotrl.sims.mujoco.engine.robot import SimulatedRobot
+    from robotrl.sims.mujoco.engine.sim import ExpertSim
+
+Array = NDArray[np.float64]
+
+PEG_HALF_WIDTH_M = 0.02
+PEG_LENGTH_M = 0.12
+HOLE_DEPTH_M = 0.06
+"""Height of the fixture; the table is the bottom of the hole."""
+WALL_HALF_WIDTH_M = 0.035
+CLEARANCE_M = 0.001
+"""Room between peg and wall on each side, unless asked for otherwise."""
+LIMIT_S = 4.0
+"""Time limit of an episode, unless asked for otherwise."""
+SUCCESS_DEPTH_M = HOLE_DEPTH_M / 2
+WORKSPACE_LOW_M = (0.28, -0.35, 0.0)
+WORKSPACE_HIGH_M = (0.75, 0.35, 0.32)
+_START_SEED = 0x9E6
+
+
+class PegInsert(ArmTask[Hand]):
+    """The task; see `make` for the arguments."""
+
+    name = "mujoco/peg-insert"
+    views: Mapping[str, AnyView] = {
+        "front": View((1.45, 0.62, 0.78), (0.33, 0.0, 0.24), 39.0),
+        "side": View((0.66, -1.25, 0.55), (0.33, 0.0, 0.26), 38.0),
+        "top": View((1.02, 0.0, 1.05), (0.47, 0.0, 0.07), 36.0),
+        **ARM_RASTERS,
+    }
+
+    def __init__(self, reward: Literal["sparse", "shaped"], clearance_m: float, limit_s: float) -> None:
+        super().__init__(reward, limit_s)
+        check_number("clearance_m", clearance_m, 0.0005, 0.01, "metres")
+        self.clearance_m = clearance_m
+        self.observation_spec = {
+            "state": spec_of(
+                (
+                    *tip_columns("hole"),
+                    ("hole_yaw_sin_w", "1", -1.0, 1.0),
+                    ("hole_yaw_cos_w", "1", -1.0, 1.0),
+                    *JOINT_COLUMNS,
+                )
+            )
+        }
+        self.action_spec = spec_of(HAND_ACTIONS)
+
+    def xml(self) -> str:
+        """The MJCF."""
+        half = PEG_HALF_WIDTH_M
+        tool = f"""
+<geom class="arm_dark" type="box" size="0.028 0.028 0.012" pos="0 0 0.012" mass="0.1"/>
+<geom name="peg" class="peg" type="box" size="{half} {half} {PEG_LENGTH_M / 2}" pos="0 0 {PEG_LENGTH_M / 2}"/>
+<site name="tip" pos="0 0 {PEG_LENGTH_M}" size="0.004"/>"""
+        arm = arm_mjcf(tool)
+        inner = half + self.clearance_m
+        wall, height = WALL_HALF_WIDTH_M, HOLE_DEPTH_M / 2
+        outer = inner + 2 * wall
+        return f"""
+<mujoco model="peg-insert">
+  <compiler angle="radian"/>
+  <option integrator="implicitfast" timestep="{self.control_dt_s / self.substeps}" iterations="20" ls_iterations="20"/>
+  <default>
+    <geom condim="3" friction="0.3 0.005 0.0001"/>
+    {arm.defaults}
+    <default class="peg"><geom mass="0.25" rgba="0.95 0.55 0.10 1"/></default>
+    <default class="wall"><geom type="box" rgba="0.34 0.47 0.50 1"/></default>
+    <default class="hole"><geom type="box" contype="0" conaffinity="0" mass="0" rgba="0.10 0.12 0.14 1"/></default>
+  </default>
+  <worldbody>
+    <light pos="0.3 -0.6 1.5" dir="0.1 0.4 -1"/>
+    <geom name="table" type="plane" size="1.5 1.5 0.1" rgba="0.87 0.88 0.89 1"/>
+    {arm.body}
+    <body name="fixture" mocap="true" pos="0.5 0 0">
+      <geom name="wall_xp" class="wall" size="{wall} {outer} {height}" pos="{inner + wall} 0 {height}"/>
+      <geom name="wall_xn" class="wall" size="{wall} {outer} {height}" pos="{-inner - wall} 0 {height}"/>
+      <geom name="wall_yp" class="wall" size="{inner} {wall} {height}" pos="0 {inner + wall} {height}"/>
+      <geom name="wall_yn" class="wall" size="{inner} {wall} {height}" pos="0 {-inner - wall} {height}"/>
+      <geom class="hole" size="{inner} {inner} 0.0005" pos="0 0 0.0005"/>
+    </body>
+  </worldbody>
+  <actuator>{arm.actuators}</actuator>
+</mujoco>"""
+
+    def bind(self, physics: Physics) -> None:
+        """Take views of the simulations' arrays."""
+        batch = physics.batch
+        self.hand = Hand(physics, PEG_LENGTH_M, WORKSPACE_LOW_M, WORKSPACE_HIGH_M)
+        self.hole_pos_w: Array = batch.bind("mocap_pos")[:, 0]
+        self._hole_quat: Array = batch.bind("mocap_quat")[:, 0]
+        self._model = physics.model
+        n = batch.nsim
+        self._pos_hole: Array = np.zeros((n, 3))
+        self._yaw_hole: Array = np.zeros(n)
+        self._hole_cos: Array = np.ones(n)
+        self._hole_sin: Array = np.zeros(n)
+
+    def params(self) -> dict[str, Param]:
+        """What may be randomised: friction of peg and fixture, mass of the peg, stiffness of the servos."""
+        model = self._model
+        geoms = tuple(int(model.geom(n).id) for n in ("peg", "wall_xp", "wall_xn", "wall_yp", "wall_yn"))
+        return {
+            "friction": Param(("geom_friction",), geoms, 0.2, 4.0, (0,)),
+            "flange_mass": Param(("body_mass", "body_inertia"), (int(model.body("flange").id),), 0.3, 3.0),
+            **parameters(model),
+        }
+
+    def plan(self, state_ids: Ids) -> Array:
+        """Start states (n, 13): joints (6), position (3) and orientation (4) of the hole."""
+        u = counter_rng.uniform(_START_SEED, state_ids, 7)
+        hole = np.stack([0.46 + 0.12 * u[:, 0], 0.26 * (u[:, 1] - 0.5), np.zeros(len(u))], axis=1)
+        hole_yaw = 1.0 * (u[:, 2] - 0.5)
+        offset = np.stack([0.2 * (u[:, 3] - 0.5), 0.2 * (u[:, 4] - 0.5), HOLE_DEPTH_M + 0.05 + 0.07 * u[:, 5]], axis=1)
+        yaw = hole_yaw + 1.0 * (u[:, 6] - 0.5)
+        return np.concatenate([pointing_down(hole + offset, yaw, PEG_LENGTH_M), upright(hole, hole_yaw)], axis=1)
+
+    def start(self, env_ids: Ids, plans: Array) -> None:
+        """Write start states: the arm at rest, its servos holding it."""
+        joints = plans[:, :6]
+        self.hole_pos_w[env_ids] = plans[:, 6:9]
+        self._hole_quat[env_ids] = plans[:, 9:]
+        self.hand.place(env_ids, joints, joints)
+
+    def observe(self, out: Mapping[str, Real], env_ids: Ids | slice) -> None:
+        """Write observations; the spec names the columns."""
+        arm = self.hand.arm
+        arm.refresh(env_ids)
+        twist = arm.twist(env_ids)
+        quat = self._hole_quat[env_ids]
+        w, z = quat[:, 0], quat[:, 3]
+        cos, sin = w * w - z * z, 2 * w * z
+        delta = arm.tip_pos_w[env_ids] - self.hole_pos_w[env_ids]
+        # horizontal parts of four vectors, turned into the hole's frame together
+        planar = np.empty((len(w), 4, 2))
+        for row, vector in enumerate((delta, twist, arm.tool_axis_w[env_ids], arm.side_axis_w[env_ids])):
+            planar[:, row] = vector[:, :2]
+        x, y, c, s = planar[..., 0], planar[..., 1], cos[:, None], sin[:, None]
+        turned = np.empty_like(planar)
+        turned[..., 0] = c * x + s * y
+        turned[..., 1] = c * y - s * x
+        # a square looks the same every quarter turn
+        yaw = fold(np.arctan2(-turned[:, 3, 0], turned[:, 3, 1]), QUARTER_TURN_RAD)
+
+        self._pos_hole[env_ids, :2] = turned[:, 0]
+        self._pos_hole[env_ids, 2] = delta[:, 2] - HOLE_DEPTH_M
+        self._yaw_hole[env_ids] = yaw
+        self._hole_cos[env_ids], self._hole_sin[env_ids] = cos, sin
+
+        state = out["state"]
+        state[env_ids, 0:3] = self._pos_hole[env_ids]
+        state[env_ids, 3] = np.sin(yaw)
+        state[env_ids, 4] = np.cos(yaw)
+        state[env_ids, 5:7] = turned[:, 1]
+        state[env_ids, 7] = twist[:, 2]
+        state[env_ids, 8] = twist[:, 5]
+        state[env_ids, 9:11] = turned[:, 2]
+        state[env_ids, 11] = sin
+        state[env_ids, 12] = cos
+        state[env_ids, 13:] = arm.qpos[env_ids]
+
+    def success(self) -> NDArray[np.bool_]:
+        """(N,) whether the peg is in the hole, half way down or deeper."""
+        pos = self._pos_hole
+        return (pos[:, 2] < -SUCCESS_DEPTH_M) & (np.hypot(pos[:, 0], pos[:, 1]) < PEG_HALF_WIDTH_M / 2)
+
+    def distance(self) -> Array:
+        """(N,) how far each peg is from success: lateral and vertical metres, and 5 cm for each radian of yaw."""
+        pos = self._pos_hole
+        return np.hypot(pos[:, 0], pos[:, 1]) + np.abs(pos[:, 2] + SUCCESS_DEPTH_M) + 0.05 * np.abs(self._yaw_hole)
+
+    def relative(self, env_ids: Ids | slice) -> tuple[Array, Array]:
+        """Tip relative to the hole's mouth, in the hole's frame: position (n, 3) in m, yaw (n,) in [-pi/4, pi/4).
+
+        Like `hole_direction`, of the last `observe`.
+        """
+        return self._pos_hole[env_ids], self._yaw_hole[env_ids]
+
+    def hole_direction(self, env_ids: Ids | slice) -> tuple[Array, Array]:
+        """Cosine and sine (n,) of the hole's yaw in the world."""
+        return self._hole_cos[env_ids], self._hole_sin[env_ids]
+
+
+@with_images
+def make(
+    num_envs: int,
+    seed: int,
+    *,
+    reward: Literal["sparse", "shaped"] = "sparse",
+    clearance_m: float = CLEARANCE_M,
+    limit_s: float = LIMIT_S,
+    threads: int = 0,
+    randomization: Mapping[str, tuple[float, float]] | None = None,
+    dump_dir: Path | None = None,
+) -> ExpertSim:
+    """The batched sim.
+
+    Args:
+        num_envs: N, 1 or more.
+        seed: seeds which training starts are drawn.
+        reward: "sparse" is +1 at success and 0 otherwise; "shaped" adds ten times the metres gained on the goal.
+        clearance_m: room between peg and wall on each side, 0.0005 to 0.01 m.
+        limit_s: time limit of an episode, 0.5 to 60 s.
+        threads: physics threads, 0 for every core.
+        randomization: parameter ("friction", "flange_mass", "servo_gain") to the (low, high) of its multiplier.
+        dump_dir: where the numerics guard writes replayable states.
+
+    Raises:
+        ConfigError: a value out of range, with what was expected.
+    """
+    from robotrl.sims.mujoco.engine.sim import ExpertSim
+    from robotrl.sims.mujoco.manipulation.peg_insert_expert import PegExpert
+
+    core = Core(PegInsert(reward, clearance_m, limit_s), num_envs, seed, threads, randomization, dump_dir)
+    return ExpertSim(core, PegExpert)
+
+
+def make_robot(seed: int) -> SimulatedRobot:
+    """One robot for the control loop to drive: the same task, stepped in real time by a driver process."""
+    from robotrl.sims.mujoco.engine.robot import SimulatedRobot
+
+    return SimulatedRobot(Core(PegInsert("sparse", CLEARANCE_M, LIMIT_S), 1, seed, threads=1))

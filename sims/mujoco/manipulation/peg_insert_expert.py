@@ -1,0 +1,95 @@
+"""The scripted expert of `mujoco/peg-insert`.
+
+It lands the peg on the fixture beside the hole, from one of two sides, and slides it in: a search by contact, as
+people do it. Noise shakes each action; clumsiness makes whole episodes worse (a wrong idea of where the hole is, slower
+hands).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robotrl.sims.mujoco.engine.core import Core
+from robotrl.sims.mujoco.manipulation.hand import STEP_M, YAW_STEP_RAD
+from robotrl.sims.mujoco.manipulation.handicap import ArmExpert
+from robotrl.sims.mujoco.manipulation.peg_insert import PegInsert
+
+Array = NDArray[np.float64]
+
+MODES = ("left", "right")
+LANDING_OFFSET_M = 0.03
+HOVER_M = 0.02
+SLIDE_STEP_M = 0.014
+OVERSHOOT_M = 0.004
+"""How far past the middle the slide aims, so that friction does not stop it short of the hole."""
+PRESS_M = 0.004
+"""How far below the surface the tip aims while it slides: enough to feel the hole, too little to stick."""
+APPROACH, LAND, SLIDE = 0, 1, 2
+
+
+class PegExpert(ArmExpert[PegInsert]):
+    """Acts on all envs of a core at once; reads privileged state.
+
+    Args:
+        core: a core whose task is `PegInsert`.
+        noise: standard deviation of Gaussian noise on each action, 0 to 1 (an action spans [-1, 1]).
+        clumsiness: 0 to 1; at 1 the hole is believed up to some millimetres and hundredths of a radian off.
+        mode: "left" or "right", or None to draw one for each episode.
+        seed: seeds noise, clumsiness and the draw of modes.
+
+    Raises:
+        ConfigError: unknown mode, or a value out of range.
+    """
+
+    modes: tuple[str, ...] = MODES
+    solves = PegInsert
+
+    def __init__(
+        self, core: Core, noise: float = 0.0, clumsiness: float = 0.0, mode: str | None = None, seed: int = 0
+    ) -> None:
+        super().__init__(core, noise, clumsiness, mode, seed)
+        n = core.num_envs
+        self._phase = np.zeros(n, np.int64)
+        self._sweep: Array = np.ones(n)
+        self._bias: Array = np.zeros((n, 3))
+
+    def act(self, started: NDArray[np.bool_]) -> NDArray[np.float32]:
+        """Actions (N, 4); `started` (N,) marks envs at the first step of an episode."""
+        if started.any():
+            self._begin(np.flatnonzero(started))
+        rel, yaw = self._task.relative(slice(None))
+        x, y, z = rel[:, 0] - self._bias[:, 0], rel[:, 1] - self._bias[:, 1], rel[:, 2]
+        turn = yaw - self._bias[:, 2]
+        landing = np.where(self.mode == 0, -LANDING_OFFSET_M, LANDING_OFFSET_M)
+
+        above = (np.abs(x - landing) < 0.006) & (np.abs(y) < 0.003) & (np.abs(turn) < 0.04)
+        self._phase[(self._phase == APPROACH) & above & (z < HOVER_M + 0.015)] = LAND
+        self._phase[(self._phase == LAND) & (z < 0.002)] = SLIDE
+        phase = self._phase
+
+        # metres and radians wanted in this step, in the hole's frame
+        # sweep over the middle and back until the peg drops in
+        arrived = (phase == SLIDE) & (self._sweep * x > OVERSHOOT_M - 0.002)
+        self._sweep[arrived] *= -1
+        beyond = OVERSHOOT_M * self._sweep
+        want_x = np.where(phase == SLIDE, np.clip(2 * (beyond - x), -SLIDE_STEP_M, SLIDE_STEP_M), landing - x)
+        want_y = np.where(phase == SLIDE, -2 * y, -y)
+        want_z = np.select([phase == APPROACH, phase == LAND], [HOVER_M - z, np.full_like(z, -0.012)], -PRESS_M)
+        inside = z < -0.004
+        want_z = np.where(inside, -STEP_M, want_z)
+        cos, sin = self._task.hole_direction(slice(None))
+        action = np.empty((len(x), 4))
+        action[:, 0] = cos * want_x - sin * want_y
+        action[:, 1] = sin * want_x + cos * want_y
+        action[:, 2] = want_z
+        action[:, :3] *= self._handicap.gain / STEP_M
+        action[:, 3] = -turn / YAW_STEP_RAD
+        return self._handicap.shake(action)
+
+    def _begin(self, envs: NDArray[np.int64]) -> None:
+        self._handicap.begin(envs)
+        self._phase[envs] = APPROACH
+        self._sweep[envs] = np.where(self.mode[envs] == 0, 1.0, -1.0)
+        self._bias[envs] = self._handicap.errors(len(envs), (0.003, 0.003, 0.03))
+        self._handicap.slow(envs)

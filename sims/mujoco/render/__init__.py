@@ -1,0 +1,1 @@
+"""Cameras and rasters of the MuJoCo sims."""

@@ -1,0 +1,162 @@
+"""What a robot, its sensors and a policy graph do wrong while control runs: held, then damped, with the reason."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tests.kits.deploy_graphs as graphs
+import tests.kits.deploy_kit as kit
+from robotrl.deploy.bundle.manifest import parse
+from robotrl.deploy.control.log import read_log
+from robotrl.deploy.control.replay import replay
+from robotrl.deploy.control.run import run_control
+from robotrl.deploy.control.safety import Mode, Reason
+from robotrl.deploy.robots.link import RobotFault
+from tests.kits.paths_kit import ROOT
+
+CART, STAMPED = "sim:deploy_cart:make_cart", "sim:deploy_cart:make_stamped"
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return kit.made("goal", tmp_path_factory.getbasetemp())[0]
+
+
+@pytest.fixture
+def copied(bundle: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(bundle, tmp_path / "bundle"))
+
+
+@pytest.fixture(autouse=True)
+def robots_find_the_cart(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = str(ROOT)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")])))
+
+
+def without_ranges(data: dict[str, Any]) -> None:
+    """As bundles of before were."""
+    data["safety"]["limits"] = []
+    for port in data["io"]["inputs"]:
+        port.pop("max_still_s", None)
+
+
+def damped(bundle: Path, robot: str, tmp_path: Path, says: str) -> list[dict[str, Any]]:
+    """Run one episode that must end damped; the bad ticks at its end."""
+    log = tmp_path / "log.jsonl"
+    with pytest.raises(RobotFault, match=says) as caught:
+        run_control(bundle, robot, episodes=1, log=log)
+    assert "\n" not in str(caught.value)
+    _, records = read_log(log)
+    assert records[-1] == {"kind": "fault", "text": str(caught.value)}
+    ticks = [r for r in records if r["kind"] == "tick"]
+    modes = [r["mode"] for r in ticks]
+    first = next(i for i, mode in enumerate(modes) if mode != Mode.ACTIVE)
+    bad = ticks[first:]
+    assert all(r["sent"] == [0.0, 0.0] for r in bad)
+    assert [r["mode"] for r in bad][-5:] == [1, 1, 1, 1, 2]
+    assert replay(log, bundle).sent_max_abs == 0.0
+    return bad
+
+
+def test_a_healthy_run_holds_nothing(bundle: Path) -> None:
+    report = run_control(bundle, CART, episodes=2)
+    assert report.successes == 2
+    assert (report.safety.held, report.safety.damped) == (0, 0)
+
+
+def test_a_bundle_without_ranges_deploys_and_says_so_once(copied: Path) -> None:
+    graphs.reseal(copied, without_ranges)
+    with pytest.warns(UserWarning, match="states no plausible ranges") as told:
+        assert run_control(copied, CART, episodes=1).successes == 1
+    assert len(told) == 1
+
+
+def test_an_exported_bundle_says_what_is_plausible(bundle: Path) -> None:
+    manifest = parse((bundle / "manifest.json").read_bytes())
+    (limit,) = manifest.safety.limits
+    assert limit.names == ("cart_pos", "cart_vel", "goal_pos", "goal_vel", "bumper_force")
+    recorded = kit.recorded()
+    low, high = limit.low[1], limit.high[1]
+    seen = recorded["state"][:, 1]
+    assert low < seen.min() < seen.max() < high < 100
+    # the normaliser was made from 2 N with a deviation of 3 N: -10 to 14 N, widened by twice its width
+    assert (limit.low[4], limit.high[4]) == pytest.approx((-58.0, 62.0))
+    assert manifest.observations[0].max_still_s == 0.04
+
+
+def test_numbers_that_cannot_be(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CART_FAR_AT", "100")
+    monkeypatch.setenv("CART_FAR", "1e6")
+    says = r"observation 'state' element 'cart_pos' is 1000000\.0, outside of what is plausible, for 5 ticks"
+    bad = damped(bundle, CART, tmp_path, says)
+    assert len(bad) == 5
+
+
+def test_a_sensor_that_stands_still(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CART_FROZEN_AT", "100")
+    bad = damped(bundle, CART, tmp_path, r"observation 'state' stands still while the robot is told to move, for 5")
+    assert all(Reason(r["reason"]) & Reason.OBS_FROZEN for r in bad)
+
+
+@pytest.mark.parametrize(
+    ("clock", "says"),
+    [
+        ("ahead", r"the time stamp of the observation runs back or ahead \(age -0\.9"),
+        # time stands nearly still then, so that it is old in the end
+        ("back", r"the last observation is 0\.\d+ s old, more than 0\.04 s"),
+        ("silent", r"the last observation is 0\.\d+ s old, more than 0\.04 s"),
+    ],
+)
+def test_a_sensor_whose_own_time_is_wrong(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: str, says: str
+) -> None:
+    if clock == "ahead":
+        assert run_control(bundle, STAMPED, episodes=1).successes == 1
+    monkeypatch.setenv("CART_CLOCK", clock)
+    bad = damped(bundle, STAMPED, tmp_path, says)
+    assert Reason(bad[0]["reason"]) & (Reason.OBS_STALE if clock == "silent" else Reason.OBS_TIME)
+
+
+def test_a_graph_that_fails_on_an_observation(copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs.reseal(graphs.fails_beyond(copied), without_ranges)
+    monkeypatch.setenv("CART_FAR_AT", "100")
+    monkeypatch.setenv("CART_FAR", "150")
+    with pytest.warns(UserWarning, match="plausible"):
+        bad = damped(copied, CART, tmp_path, r"policy\.onnx: onnxruntime cannot compute it: .*, for 5 ticks in a row")
+    assert all(Reason(r["reason"]) & Reason.INFERENCE_FAILED for r in bad)
+
+
+def test_an_inference_that_takes_too_long_is_cancelled(
+    copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many operators, none of which takes long: it ends with the one that it is at."""
+    graphs.reseal(graphs.grows(copied, power=1, chain=300), without_ranges)
+    monkeypatch.setenv("CART_FAR_AT", "100")
+    monkeypatch.setenv("CART_FAR", "400")
+    with pytest.warns(UserWarning, match="plausible"):
+        bad = damped(copied, CART, tmp_path, "its observation was older than 0.04 s|an inference has not ended after")
+    assert all(Reason(r["reason"]) & Reason.ACTION_LATE for r in bad)
+
+
+def test_an_inference_that_does_not_return(copied: Path, tmp_path: Path) -> None:
+    """One operator that computes for minutes: nothing can stop it, and the robot is held and damped all the same."""
+    graphs.reseal(graphs.grows(copied, power=2), without_ranges)
+    environment = {**os.environ, "CART_FAR_AT": "100", "CART_FAR": "220"}
+    log = tmp_path / "log.jsonl"
+    command = [sys.executable, "-m", "robotrl.cli.main", "deploy", str(copied), "--robot", CART]
+    done = subprocess.run(
+        [*command, "--episodes", "1", "--log", str(log)], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2
+    assert "an inference has not ended after" in done.stderr.splitlines()[-1]
+    ticks = [json.loads(line) for line in log.read_text().splitlines() if '"tick"' in line]
+    assert [r["mode"] for r in ticks][-5:] == [1, 1, 1, 1, 2]
+    assert all(r["reason"] & Reason.ACTION_LATE for r in ticks[-5:])

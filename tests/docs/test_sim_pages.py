@@ -1,0 +1,133 @@
+"""The pages of the sims: every sim has one, its tables are those of the code, and what it shows runs."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import robotrl
+from robotrl.registry import SIMS
+from robotrl.spec import HasCamera, HasExpert, HasParams, HasStateIds, Spec
+from tests.kits.paths_kit import ROOT
+
+sys.path.insert(0, str(ROOT / "tools"))
+import sim_docs
+
+DOCS = ROOT / "docs"
+PAGES = {page.name: (page, sim) for page, sim in sim_docs.pages().items()}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_tables_of_the_page_are_those_of_the_code(name: str) -> None:
+    page, sim = PAGES[name]
+    assert page.exists(), f"{sim} has no page"
+    assert page.read_text() == sim_docs.filled(page, sim), f"run: python tools/sim_docs.py {sim}"
+
+
+@pytest.mark.parametrize("name", SIMS.names())
+def test_the_page_has_every_table_and_names_every_ability(name: str) -> None:
+    sim = robotrl.make_sim(name, num_envs=1)
+    text = sim_docs.page_of(name).read_text()
+    assert text.startswith(f"# {name}\n")
+    found = {match["block"] for match in sim_docs.BLOCK.finditer(text)}
+    wanted = {"options", "observation", "action"}
+    words: list[str] = []
+    if isinstance(sim, HasStateIds):
+        wanted |= {"starts"}
+    if isinstance(sim, HasParams) and sim.params:
+        wanted |= {"randomisation"}
+        words += sim.params
+    if isinstance(sim, HasCamera):
+        words += sim.cameras
+    if isinstance(sim, HasExpert):
+        words += sim.make_expert().modes
+    assert wanted <= found
+    for word in words:
+        assert f"`{word}`" in text, word
+
+
+def test_markers_come_in_pairs() -> None:
+    for page in (DOCS / "sims").glob("*.md"):
+        text = page.read_text()
+        markers = re.findall(r"<!-- [^\n]*?:(?:begin|end) -->", text)
+        assert len(markers) == 2 * len(list(sim_docs.BLOCK.finditer(text))), page
+
+
+def test_every_page_belongs_to_a_sim() -> None:
+    known = {page.name for page in sim_docs.pages()}
+    assert {page.name for page in (DOCS / "sims").glob("*.md")} <= known
+
+
+def test_pictures_of_the_pages_are_small() -> None:
+    for page in (DOCS / "sims").glob("*.md"):
+        for link in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", page.read_text()):
+            picture = page.parent / link
+            assert picture.is_file()
+            assert picture.stat().st_size < 100_000
+
+
+@pytest.mark.parametrize("page", [*(DOCS / "sims").glob("*.md"), DOCS / "add-a-sim.md"], ids=lambda page: page.name)
+def test_the_code_of_the_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "page"}
+    found = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    assert found or page.name == "README.md"
+    for code in found:
+        exec(compile(code, str(page), "exec"), names)
+
+
+# the writer of tables
+
+
+def test_a_page_that_parts_ways_is_seen_and_mended(tmp_path: Path) -> None:
+    page = tmp_path / "peg-insert.md"
+    page.write_text("Prose.\n<!-- action:begin -->\nold\n<!-- action:end -->\nMore | prose.\n")
+    text = sim_docs.filled(page, "mujoco/peg-insert")
+    assert text.startswith("Prose.\n<!-- action:begin -->\n`action`, float32, 4:\n")
+    assert "| 3 | `tip_yaw_step_w` | 0.25 rad | -1 | 1 |\n<!-- action:end -->\nMore | prose.\n" in text
+    page.write_text("<!-- acton:begin -->\n<!-- acton:end -->\n")
+    with pytest.raises(KeyError, match="acton"):
+        sim_docs.filled(page, "mujoco/peg-insert")
+
+
+def test_runs_of_alike_columns_of_wide_specs_share_a_row() -> None:
+    n = sim_docs.FOLD_ABOVE
+    names = ("x", *(f"inertia_{i}" for i in range(n)), "y_1")
+    spec = Spec((n + 2,), names, ("m", *["kg"] * n, "kg"), (0.0,) * (n + 2), (1.0,) * (n + 2))
+    rows = sim_docs.spec_table("state", spec).splitlines()[4:]
+    assert [row.split(" | ")[0] for row in rows] == ["| 0", f"| 1 to {n}", f"| {n + 1}"]
+    assert f"`inertia_0` to `inertia_{n - 1}`" in rows[1]
+    narrow = Spec((n,), names[1:-1], ("kg",) * n, (0.0,) * n, (1.0,) * n)
+    assert len(sim_docs.spec_table("state", narrow).splitlines()) == n + 4
+
+
+def test_an_option_that_its_docstring_leaves_out_is_an_error() -> None:
+    def make(num_envs: int, seed: int, *, limit_s: float = 1.0, room_m: float = 2.0) -> None:
+        """A sim.
+
+        Args:
+            num_envs: N.
+            seed: seeds all,
+                and more.
+            limit_s: time limit
+                of an episode.
+
+        Raises:
+            ConfigError: never.
+        """
+
+    assert sim_docs.meaning(make, "limit_s") == "time limit of an episode."
+    assert sim_docs.meaning(make, "seed") == "seeds all, and more."
+    with pytest.raises(KeyError, match="room_m"):
+        sim_docs.meaning(make, "room_m")
+
+
+def test_fields_and_constants_bring_their_docstrings() -> None:
+    asked = sim_docs.Asked("", ("robotrl.config", "SimCfg"), {})
+    assert "| `num_envs` | 64 | Envs that step together. |" in sim_docs.fields(asked)
+    asked = sim_docs.Asked("", ("robotrl.sims.mujoco.manipulation.hand", "STEP_M", "YAW_STEP_RAD"), {})
+    assert "| `STEP_M` | 0.04 | Displacement wanted by an action of 1. |" in sim_docs.constants(asked)

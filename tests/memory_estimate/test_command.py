@@ -1,0 +1,54 @@
+"""`robotrl memory`: of a stored policy, and of a published one, neither of which is loaded."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import tests.algos.test_grpo as grpo
+from robotrl.cli.main import main
+from robotrl.memory_estimate.estimate import without_memory
+from robotrl.memory_estimate.model_sizes import interface, published
+from robotrl.run.policy_checkpoint import load_policy
+
+
+def lines(text: str) -> list[list[float]]:
+    """The numbers of each line: GiB in all, weights, optimiser, update, stored; millions that learn, of all."""
+    return [[float(x) for x in re.findall(r"\d+(?:\.\d+)?(?:e-\d+)?", line)] for line in text.splitlines()]
+
+
+def test_of_a_stored_policy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    clone = grpo.saved(tmp_path / "clone")
+    assert main(["memory", str(clone), "--rows", "64", "--rank", "2"]) == 0
+    plain, again = lines(capsys.readouterr().out)
+    assert again[3] < plain[3] and again[:1] < plain[:1], "what is recomputed needs less"
+    assert plain[1] == again[1] and plain[5] < plain[6]
+    assert main(["memory", str(clone), "--rows", "64"]) == 0
+    whole, _ = lines(capsys.readouterr().out)
+    size = sum(x.numel() for x in load_policy(clone).parameters())
+    assert whole[5] == whole[6] == pytest.approx(size / 1e6, rel=0.01)
+
+
+@pytest.mark.parametrize(("name", "size"), [("openvla", 7_541_237_184), ("smolvla", 450_046_176), ("pi0", 3.2e9)])
+def test_published_sizes_take_no_memory(name: str, size: float) -> None:
+    seen = interface(name)
+    with without_memory():
+        policy = published(name, seen)
+        found = sum(x.numel() for x in policy.net.parameters())
+    # the tabletop's states and actions are narrower than what SmolVLA and pi0 pad theirs to
+    assert found == pytest.approx(size, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["openvl"], "policy 'openvl' is unknown: did you mean 'openvla'?"),
+        (["openvla", "--rows", "0"], "--rows is 0: expected 1 or more"),
+        (["smolvla", "--rank", "-1"], "--rank is -1"),
+    ],
+)
+def test_mistakes_are_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["memory", *arguments]) == 2
+    assert message in capsys.readouterr().err
