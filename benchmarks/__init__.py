@@ -4,7 +4,7 @@ A bench module has `DESCRIPTION` (one line), `PEERS` (module or program that it 
 
 - either `run(quick) -> {name: Figure}`, for what is measured in minutes,
 - or `cells(quick) -> [Cell]` and `aggregate(results) -> {name: Figure}`, for evidence that takes hours: each cell is a
-  process of its own, and the table can be filled piece by piece (see `robotrl.benchmarks.kit.cells`).
+  process of its own, and the table can be filled piece by piece (see `benchmarks.kit.cells`).
 
 `table(document) -> str`, where a bench has it, is what the README shows; without it, the README shows the figures.
 """
@@ -16,26 +16,23 @@ from types import ModuleType
 
 from robotrl.errors import unknown
 
-if __name__ != "robotrl.benchmarks":
-    raise ImportError(f"import this package as robotrl.benchmarks, not as {__name__}")
-
-BENCHES = (
-    "bev",
-    "cartpole",
-    "chain",
-    "driving",
-    "faults",
-    "finetune",
-    "gpu",
-    "latency",
-    "locomotion",
-    "offpolicy",
-    "ppo",
-    "quickstart",
-    "stepping",
-    "vla",
-)
-"""Names that `robotrl bench` knows: each a module of this package."""
+BENCHES = {
+    "bev": "bev.bench",
+    "cartpole": "quickstart.cartpole",
+    "chain": "chain.bench",
+    "driving": "driving.bench",
+    "faults": "faults",
+    "finetune": "finetune.bench",
+    "gpu": "gpu.bench",
+    "latency": "latency.bench",
+    "locomotion": "locomotion.bench",
+    "offpolicy": "offpolicy.bench",
+    "ppo": "ppo.bench",
+    "quickstart": "quickstart.bench",
+    "stepping": "stepping.bench",
+    "vla": "vla.bench",
+}
+"""Names that `robotrl bench` knows, each with its module in this package."""
 
 
 def load(name: str) -> ModuleType:
@@ -46,7 +43,7 @@ def load(name: str) -> ModuleType:
     """
     if name not in BENCHES:
         raise unknown("bench", name, BENCHES)
-    return importlib.import_module(f"robotrl.benchmarks.{name}")
+    return importlib.import_module(f"benchmarks.{BENCHES[name]}")
 
 
 def descriptions() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""`python -m robotrl.benchmarks.readme`: writes the committed results into the README and the pages.
+"""`python -m benchmarks.readme`: writes the committed results into the README and the pages.
 
 Pictures of results go to `docs/images`.
 
@@ -20,10 +20,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from robotrl import benchmarks
-from robotrl.benchmarks.kit.figures import Figure
-from robotrl.benchmarks.kit.markdown import table_head, table_row
-from robotrl.benchmarks.runner import SCHEMA_VERSION, rows
+import benchmarks
+from benchmarks.kit.figures import Figure
+from benchmarks.kit.markdown import table_head, table_row
+from benchmarks.runner import SCHEMA_VERSION, rows
 from robotrl.errors import DataError, unknown
 from robotrl.utils.files import read_json, replace_file
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from robotrl import benchmarks
-from robotrl.benchmarks.kit.cells import Cell, CellResult, fill, finished, select
-from robotrl.benchmarks.kit.figures import Figure, as_figure, have
-from robotrl.benchmarks.kit.machine import busy, machine_info, package_versions
+import benchmarks
+from benchmarks.kit.cells import Cell, CellResult, fill, finished, select
+from benchmarks.kit.figures import Figure, as_figure, have
+from benchmarks.kit.machine import busy, machine_info, package_versions
 from robotrl.errors import ConfigError
 from robotrl.utils.files import dump_json, read_json, replace_file
 

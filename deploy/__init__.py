@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if __name__ != "robotrl.deploy":
     raise ImportError(f"import this package as robotrl.deploy, not as {__name__}")
 
 if TYPE_CHECKING:
+    from robotrl.deploy.control.run import run_control
     from robotrl.deploy.runtime import Controller
 
-__all__ = ["Controller"]
+_LAZY = {"Controller": "robotrl.deploy.runtime", "run_control": "robotrl.deploy.control.run"}
+
+__all__ = ["Controller", "run_control"]
 
 
 def __getattr__(name: str) -> Any:
-    # onnxruntime is imported when the controller is asked for, not with the package
-    if name == "Controller":
-        from robotrl.deploy.runtime import Controller
-
-        return Controller
+    # onnxruntime is imported when one of them is asked for, not with the package
+    if name in _LAZY:
+        return getattr(importlib.import_module(_LAZY[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

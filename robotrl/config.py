@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, is_dataclass
 from typing import Any, Generic, Literal, TypeVar
 
 from robotrl.errors import (
@@ -319,6 +320,27 @@ def _check_lora(cfg: TrainCfg[Any, Any]) -> None:
         raise ConfigError(f"lora.rank is {lora.rank} and init_from is not given: expected a policy to adapt")
     if cfg.actor.process:
         raise ConfigError(f"lora.rank is {lora.rank} and actor.process is True: expected an actor in this process")
+
+
+RENAMED = {"robotrl.algos.look:LookCfg": "robotrl.algos.pretrain:LookCfg"}
+"""Config classes that stored runs name, by the name that they were stored with."""
+
+
+def class_named(name: str) -> type:
+    """The config class that a stored run names ("module:Class").
+
+    Raises:
+        ConfigError: there is no such class, or it is no config.
+    """
+    module, _, attribute = RENAMED.get(name, name).partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError, TypeError, SyntaxError) as error:
+        raise ConfigError(f"config class {short(repr(name))} is unknown here: {short(str(error))}") from error
+    # a run's directory may come from elsewhere: never call what is no config
+    if not (isinstance(found, type) and is_dataclass(found) and hasattr(found, "build")):
+        raise ConfigError(f"config class {short(repr(name))} is no config: expected a dataclass with a method `build`")
+    return found
 
 
 def _name_of(cls: type) -> str:

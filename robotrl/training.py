@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import random
 import sys
 import time
 import warnings
 from collections.abc import Generator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import is_dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,13 +17,13 @@ import numpy as np
 import torch
 
 from robotrl import config as configs
-from robotrl.config import TrainCfg
+from robotrl.config import TrainCfg, class_named
 from robotrl.engine import distributed
 from robotrl.engine.autocast import warn_if_slow
 from robotrl.engine.distributed import World
-from robotrl.errors import CapabilityError, ConfigError, DataError, out_of_range, short
+from robotrl.errors import CapabilityError, DataError, out_of_range, short
+from robotrl.learners.actor.remote import RemoteExperience
 from robotrl.learners.learner import Learner, Setup
-from robotrl.learners.remote_actor import RemoteExperience
 from robotrl.memory_estimate.check import announce
 from robotrl.peft.lora import adapt, adaptation_of, merged
 from robotrl.policies.networks.recompute import recompute
@@ -128,7 +127,7 @@ def config_of(run: Run) -> TrainCfg[Any, Any]:
         ConfigError: its config is of another version, or holds what no run could use.
     """
     try:
-        types = {part: _class_of(name) for part, name in run.config["types"].items()}
+        types = {part: class_named(name) for part, name in run.config["types"].items()}
     except (KeyError, AttributeError, TypeError) as error:
         raise DataError(f"run {run.path} has no config of a training: {short(repr(error))}") from error
     cfg = configs.from_json(run.config, types)
@@ -494,15 +493,3 @@ def _note(scalars: dict[str, float], best: float | None, score: str) -> str:
     if "env_steps_per_s" in scalars:
         parts.append(f"{scalars['env_steps_per_s']:,.0f} env steps/s")
     return ", ".join(parts)
-
-
-def _class_of(name: str) -> type:
-    module, _, attribute = name.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError, TypeError, SyntaxError) as error:
-        raise ConfigError(f"config class {short(repr(name))} is unknown here: {short(str(error))}") from error
-    # a run's directory may come from elsewhere: never call what is no config
-    if not (isinstance(found, type) and is_dataclass(found) and hasattr(found, "build")):
-        raise ConfigError(f"config class {short(repr(name))} is no config: expected a dataclass with a method `build`")
-    return found

@@ -18,41 +18,41 @@ import pytest
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 LINKS = ROOT / "build" / "checkout"
-PARTS = ("sims", "policies", "deploy", "configs", "benchmarks")
+PARTS = ("sims", "policies", "deploy", "configs")
 
 # What starts processes or compiles. A worker that begins one of them last would leave the others with nothing to do.
 SLOW_FIRST = (
-    "test_algos_ddp.py",
-    "test_algos_chain.py",
-    "test_policies_vla.py",
-    "test_conformance.py",
-    "test_train.py",
-    "test_cli.py",
-    "test_device.py",
-    "test_quickstart.py",
-    "test_resume.py",
-    "test_algos_actor.py",
-    "test_algos_sac.py",
-    "test_algos_ppo.py",
-    "test_engine.py",
-    "test_footprint.py",
-    "test_memory_command.py",
-    "test_policies_vla_fresh.py",
-    "test_docs_algorithms.py",
-    "test_tutorials.py",
-    "test_kept.py",
-    "test_recompute.py",
-    "test_run_faults.py",
-    "test_engine_auto.py",
-    "test_muon.py",
-    "test_resume_replay.py",
-    "test_algos_actor_start.py",
-    "test_data_replay_kills.py",
-    "test_bench_vla.py",
-    "test_bench_finetune.py",
-    "test_bench_driving.py",
-    "test_bench_chain.py",
-    "test_bench_cells.py",
+    "engine/test_distributed.py",
+    "learners/test_denoising.py",
+    "policies/vla/test_token.py",
+    "conformance/test_sims.py",
+    "training/test_train.py",
+    "cli/test_cli.py",
+    "engine/test_device.py",
+    "cli/test_quickstart.py",
+    "training/test_resume.py",
+    "learners/test_remote_actor.py",
+    "algos/test_sac.py",
+    "algos/test_ppo.py",
+    "engine/test_engine.py",
+    "memory_estimate/test_estimate.py",
+    "memory_estimate/test_command.py",
+    "policies/vla/test_init.py",
+    "docs/test_algorithms.py",
+    "docs/test_tutorials.py",
+    "learners/test_feature_cache.py",
+    "policies/test_recompute.py",
+    "training/test_faults.py",
+    "engine/test_auto.py",
+    "engine/test_muon.py",
+    "training/test_resume_replay.py",
+    "learners/test_actor_start.py",
+    "replay/test_kills.py",
+    "benchmarks/test_vla.py",
+    "benchmarks/test_finetune.py",
+    "benchmarks/test_driving.py",
+    "benchmarks/test_chain.py",
+    "benchmarks/test_cells.py",
 )
 
 # A shell starts background jobs with Ctrl-C ignored, which every process started from here would inherit; the tests
@@ -60,8 +60,10 @@ SLOW_FIRST = (
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-sys.path.insert(0, str(HERE))  # for the plugin below
-pytest_plugins = ["strict_skips"]
+# for `tests.kits` and `benchmarks`, in this process and in those that the tests start
+sys.path.insert(0, str(ROOT))
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+pytest_plugins = ["tests.kits.strict_skips"]
 
 
 def _installed_from_here() -> bool:
@@ -98,4 +100,4 @@ if not _installed_from_here():
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Slow files first; the order within a file, and of the others, stays."""
     rank = {name: place for place, name in enumerate(SLOW_FIRST)}
-    items.sort(key=lambda item: rank.get(item.path.name, len(rank)))
+    items.sort(key=lambda item: rank.get(item.path.relative_to(HERE).as_posix(), len(rank)))

@@ -27,17 +27,19 @@ def folder_of(package: str) -> Path:
 
 
 def stage(target: Path) -> dict[Path, Path]:
-    """Copy every listed package to `target` as a wheel lays it out.
+    """Copy every listed package to `target` as a wheel lays it out, and the benches beside it.
 
     Returns:
         Staged file to its source, both relative, for every Python file.
     """
     shutil.rmtree(target, ignore_errors=True)
     origin: dict[Path, Path] = {}
-    for package in setuptools_config()["packages"]:
-        folder = Path(*package.split("."))
+    folders = {Path(*package.split(".")): ROOT / folder_of(package) for package in setuptools_config()["packages"]}
+    benches = [path.parent for path in (ROOT / "benchmarks").rglob("__init__.py")]
+    folders |= {path.relative_to(ROOT): path for path in benches}
+    for folder, path in folders.items():
         (target / folder).mkdir(parents=True, exist_ok=True)
-        for source in sorted((ROOT / folder_of(package)).iterdir()):
+        for source in sorted(path.iterdir()):
             if source.suffix in (".py", ".pyi") or source.name == "py.typed":
                 shutil.copyfile(source, target / folder / source.name)
                 origin[folder / source.name] = source.relative_to(ROOT)

@@ -2,8 +2,8 @@
 
 A page `docs/sims/NAME.md` belongs to the sim `FAMILY/NAME`. What stands between `<!-- BLOCK:begin -->` and
 `<!-- BLOCK:end -->` is generated; all else is prose. `BLOCKS` lists the blocks; words after a block's name are its
-arguments, and `name=value` words are options that the sim is made with. tests/docs/test_sim_pages.py fails when a page and
-the code part ways.
+arguments, and `name=value` words are options that the sim is made with. tests/docs/test_sim_pages.py fails when a page
+and the code part ways.
 """
 
 from __future__ import annotations

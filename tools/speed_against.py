@@ -18,14 +18,16 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from robotrl.benchmarks.kit.figures import paired
-from robotrl.benchmarks.kit.machine import machine_info, package_versions
-from robotrl.benchmarks.ppo.worker import Worker
 from robotrl.utils.files import dump_json, read_json, replace_file
 
 ROOT = Path(__file__).resolve().parents[1]
-PARTS = ("sims", "policies", "deploy", "configs", "benchmarks")
-UNITS, PPO, OFF_POLICY = "speed_units", "robotrl.benchmarks.ppo.methods", "robotrl.benchmarks.offpolicy.methods"
+sys.path.insert(0, str(ROOT))
+from benchmarks.kit.figures import paired  # noqa: E402
+from benchmarks.kit.machine import machine_info, package_versions  # noqa: E402
+from benchmarks.ppo.worker import Worker  # noqa: E402
+
+PARTS = ("sims", "policies", "deploy", "configs")
+UNITS, PPO, OFF_POLICY = "speed_units", "benchmarks.ppo.methods", "benchmarks.offpolicy.methods"
 PEG, CHEETAH = "mujoco/peg-insert", "mujoco/halfcheetah"
 TARGET = 0.97
 
@@ -67,6 +69,7 @@ def link_layout(checkout: Path, folder: Path) -> Path:
             (package / entry.name).symlink_to(entry)
     for part in PARTS:
         (package / part).symlink_to(checkout / part)
+    (folder / "benchmarks").symlink_to(checkout / "benchmarks")
     return folder
 
 

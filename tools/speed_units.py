@@ -1,7 +1,7 @@
 """Pieces of work that `tools/speed_against.py` times in two checkouts; imported by a worker process of each.
 
 Only names that both checkouts have may be used here. `make(method, setting, task)` gives a unit with `run(count)`,
-which returns the amount of work done, and `compile_s`; see `robotrl.benchmarks.ppo.worker`.
+which returns the amount of work done, and `compile_s`; see `benchmarks.ppo.worker`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def stepping(setting: str, task: str) -> Unit:
 
 def chain(setting: str, task: str) -> Unit:
     """The updates of one iteration of a method of bench `chain` ("reinflow", "dppo") on one rollout."""
-    from robotrl.benchmarks.chain import bench
+    from benchmarks.chain import bench
 
     assert task == bench.TASK
     learner = bench.make_learner(bench.METHODS[setting], "compiled")

@@ -23,7 +23,7 @@ def main(only: list[str]) -> int:
     """Check the types; print each finding at its source; return the exit code."""
     origin = stage(TARGET)
     config = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pyright"]
-    config |= {"include": ["robotrl"], "stubPath": str(ROOT / config["stubPath"])}
+    config |= {"include": ["robotrl", "benchmarks"], "stubPath": str(ROOT / config["stubPath"])}
     (TARGET / "pyrightconfig.json").write_text(json.dumps(config))
     command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable]
     quiet = {**os.environ, "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"}

@@ -13,14 +13,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
-from robotrl.benchmarks.bev import peers as bev_peers
-from robotrl.benchmarks.bev.start import Start, start
-from robotrl.benchmarks.bev.tape import Tape, make, record, route
-from robotrl.benchmarks.kit.figures import Figure, Paired, paired, spread
-from robotrl.benchmarks.kit.markdown import table_head, table_row
-from robotrl.benchmarks.kit.spinner import beside_busy_core
-from robotrl.benchmarks.runner import number
-from robotrl.benchmarks.stepping.tape import Route
+from benchmarks.bev import peers as bev_peers
+from benchmarks.bev.start import Start, start
+from benchmarks.bev.tape import Tape, make, record, route
+from benchmarks.kit.figures import Figure, Paired, paired, spread
+from benchmarks.kit.markdown import table_head, table_row
+from benchmarks.kit.spinner import beside_busy_core
+from benchmarks.runner import number
+from benchmarks.stepping.tape import Route
 
 DESCRIPTION = "driving world: env steps and rasters per second, loaded machine, scaling, other simulators, first call"
 PEERS = {"highway_env": "pip install 'robotrl[peers]'"}

@@ -9,9 +9,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from robotrl.benchmarks.kit.figures import Figure, Paired, have, paired
-from robotrl.benchmarks.kit.served import Served
-from robotrl.benchmarks.stepping.tape import Route
+from benchmarks.kit.figures import Figure, Paired, have, paired
+from benchmarks.kit.served import Served
+from benchmarks.stepping.tape import Route
 
 METADRIVE_PYTHON = "ROBOTRL_METADRIVE_PYTHON"
 """Names a Python that has MetaDrive; its pygame and highway-env's pygame-ce are the same module."""
@@ -47,7 +47,7 @@ class Worker:
     """
 
     def __init__(self, name: str, setting: str, python: str = sys.executable) -> None:
-        script = Path(__file__).with_name("bev_worker.py")
+        script = Path(__file__).with_name("worker.py")
         # its graphics libraries need no screen, and say hello without this
         env = {**os.environ, "SDL_VIDEODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
         self._served = Served([python, "-P", str(script), name, setting], env, f"bench bev: {name}")

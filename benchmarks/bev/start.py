@@ -12,7 +12,7 @@ import sys
 import time
 from typing import NamedTuple
 
-from robotrl.benchmarks.bev.tape import TASK
+from benchmarks.bev.tape import TASK
 from robotrl.errors import RobotrlError
 
 CACHE = "ROBOTRL_CACHE"
@@ -47,7 +47,7 @@ def start(num_envs: int, cache: str | None) -> Start:
         RobotrlError: the process failed, with the last line that it wrote.
     """
     env = {**os.environ, **({CACHE: cache} if cache is not None else {})}
-    argv = [sys.executable, "-m", "robotrl.benchmarks.bev.start", str(num_envs)]
+    argv = [sys.executable, "-m", "benchmarks.bev.start", str(num_envs)]
     done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         said = done.stderr.strip().splitlines()[-1:] or ["(no output)"]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from robotrl.benchmarks.stepping.tape import SEED, Route, random_actions
+from benchmarks.stepping.tape import SEED, Route, random_actions
 from robotrl.errors import RobotrlError
 
 TASK = "bev/drive"

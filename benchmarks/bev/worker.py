@@ -2,7 +2,7 @@
 
 A script that needs the peer alone and nothing of ours, so that a peer may live in another Python environment:
 
-    python -P bev_worker.py highway_env 10hz
+    python -P worker.py highway_env 10hz
 
 It answers with a line of JSON when it is ready, and to each line with a number of steps with one about those.
 """

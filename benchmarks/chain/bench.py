@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 
 import torch
 
+from benchmarks.chain.baseline import DppoBaseline, ReinFlowBaseline
+from benchmarks.kit.figures import Figure, Paired, paired
+from benchmarks.runner import number
 from robotrl.algos.dppo import DppoCfg
 from robotrl.algos.reinflow import ReinFlowCfg
-from robotrl.benchmarks.chain.baseline import DppoBaseline, ReinFlowBaseline
-from robotrl.benchmarks.kit.figures import Figure, Paired, paired
-from robotrl.benchmarks.runner import number
 from robotrl.engine.engine import EngineMode
 from robotrl.learners.denoising import ChainCfg, ChainLearner
 from robotrl.learners.learner import Setup

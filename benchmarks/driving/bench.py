@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from robotrl.benchmarks.kit.cells import OUT, Cell, CellResult
-from robotrl.benchmarks.kit.figures import Figure
-from robotrl.benchmarks.kit.markdown import table_head
+from benchmarks.kit.cells import OUT, Cell, CellResult
+from benchmarks.kit.figures import Figure
+from benchmarks.kit.markdown import table_head
 from robotrl.fn.stats import bootstrap
 
 DESCRIPTION = "driving scores of planners on unseen maps, and what the minibatch does to two rewards; three seeds each"
@@ -60,7 +60,7 @@ def cells(quick: bool) -> list[Cell]:
             name,
             SIM,
             seed,
-            ("python", "-m", "robotrl.benchmarks.driving.cell", name, str(seed), OUT),
+            ("python", "-m", "benchmarks.driving.cell", name, str(seed), OUT),
             "result.json",
         )
         for seed in (SEEDS[:1] if quick else SEEDS)

@@ -1,6 +1,6 @@
 """One cell of the driving table: train, then drive every listed start of the split `test` once, as deployed.
 
-`python -m robotrl.benchmarks.driving.cell METHOD SEED OUT` leaves OUT/result.json.
+`python -m benchmarks.driving.cell METHOD SEED OUT` leaves OUT/result.json.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from benchmarks.driving.bench import MINIBATCHES, PLANNERS, REWARDS, SIM, STUDY_STEPS, study_name
 from robotrl.algos.ppo import PpoCfg
-from robotrl.benchmarks.driving.bench import MINIBATCHES, PLANNERS, REWARDS, SIM, STUDY_STEPS, study_name
 from robotrl.config import EvalCfg, TrainCfg, sim_options
 from robotrl.engine.autocast import pays_in_bf16
 from robotrl.errors import unknown

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from robotrl.benchmarks.faults.kind import FAILURES, Outcome
-from robotrl.benchmarks.kit.cells import OUT, Cell, CellResult
-from robotrl.benchmarks.kit.figures import Figure
-from robotrl.benchmarks.kit.markdown import table_head, table_row
+from benchmarks.faults.kind import FAILURES, Outcome
+from benchmarks.kit.cells import OUT, Cell, CellResult
+from benchmarks.kit.figures import Figure
+from benchmarks.kit.markdown import table_head, table_row
 
 DESCRIPTION = "faulty inputs by the thousand: what was refused, corrected, warned of or contained, and what was silent"
 PEERS: dict[str, str] = {}
@@ -40,7 +40,7 @@ def cells(quick: bool) -> list[Cell]:
             "faults",
             area,
             0,
-            ("python", "-m", "robotrl.benchmarks.faults.cell", area, f"{OUT}/{RESULT}", *limit),
+            ("python", "-m", "benchmarks.faults.cell", area, f"{OUT}/{RESULT}", *limit),
             RESULT,
         )
         for area in areas()

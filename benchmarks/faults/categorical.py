@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.faults.kind import Kind, Outcome, outcome_of
 from robotrl import config as configs
 from robotrl.algos.dppo import DppoCfg
 from robotrl.algos.dsrl import DsrlCfg
@@ -25,7 +26,6 @@ from robotrl.algos.flow_sde import FlowSdeCfg
 from robotrl.algos.reinflow import ReinFlowCfg
 from robotrl.algos.rlpd import RlpdCfg
 from robotrl.algos.sac import SacCfg
-from robotrl.benchmarks.faults.kind import Kind, Outcome, outcome_of
 from robotrl.config import EvalCfg, SimCfg, TrainCfg
 from robotrl.deploy.bundle import manifest as schema
 from robotrl.deploy.bundle import strict

@@ -1,7 +1,7 @@
 """One area's kinds of faults, tried one after another: the process of a cell of `robotrl bench faults`.
 
-python -m robotrl.benchmarks.faults.cell AREA OUT.json
-python -m robotrl.benchmarks.faults.cell AREA --kind NAME --input 17     # one input again, with what was raised
+python -m benchmarks.faults.cell AREA OUT.json
+python -m benchmarks.faults.cell AREA --kind NAME --input 17     # one input again, with what was raised
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from robotrl.benchmarks.faults.kind import LOGGER, Kind, Outcome
+from benchmarks.faults.kind import LOGGER, Kind, Outcome
 from robotrl.errors import unknown
 from robotrl.utils.files import dump_json
 from robotrl.utils.progress import track
@@ -40,7 +40,7 @@ class Hangs(BaseException):
 
 def kinds_of(area: str) -> tuple[Kind, ...]:
     """The kinds of an area."""
-    return importlib.import_module(f"robotrl.benchmarks.faults.{area}").KINDS
+    return importlib.import_module(f"benchmarks.faults.{area}").KINDS
 
 
 def generator(kind: Kind, number: int) -> np.random.Generator:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from robotrl.benchmarks.faults.kind import Kind, Outcome, outcome_of
+from benchmarks.faults.kind import Kind, Outcome, outcome_of
 from robotrl.datasets.agreement.agree import agree, check_reach
 from robotrl.datasets.lerobot import Dataset, DatasetWriter, read_dataset
 from robotrl.importers.ranges import check_ranges

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from robotrl.benchmarks.faults.kind import Kind, Outcome, outcome_of
+from benchmarks.faults.kind import Kind, Outcome, outcome_of
 from robotrl.deploy.bundle import manifest as schema
 from robotrl.deploy.bundle import strict
 from robotrl.deploy.bundle.bundle import open_bundle
@@ -35,7 +35,7 @@ REFUSED, CONTAINED = (Outcome.REFUSED,), (Outcome.CONTAINED,)
 @functools.cache
 def sound() -> Path:
     """A bundle without a fault, made once a process."""
-    from robotrl.benchmarks.latency.bench import make_policy
+    from benchmarks.latency.bench import make_policy
     from robotrl.deploy.export import export
 
     path = Path(tempfile.mkdtemp(prefix="robotrl-faults-")) / "bundle"

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from robotrl.benchmarks.faults.kind import Kind, Outcome, outcome_of
+from benchmarks.faults.kind import Kind, Outcome, outcome_of
 from robotrl.policies.flow import FlowCfg
 from robotrl.policies.gaussian import GaussianCfg
 from robotrl.policies.squashed import SquashedCfg

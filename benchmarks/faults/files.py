@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from robotrl.api.inspection import describe
-from robotrl.benchmarks.faults import sound
-from robotrl.benchmarks.faults.kind import Kind, Outcome
-from robotrl.benchmarks.faults.mutate import (
+from benchmarks.faults import sound
+from benchmarks.faults.kind import Kind, Outcome
+from benchmarks.faults.mutate import (
     MUTATIONS,
     doubled_key,
     heard,
@@ -27,6 +26,7 @@ from robotrl.benchmarks.faults.mutate import (
     turned_bit,
     without_key,
 )
+from robotrl.api.inspection import describe
 from robotrl.datasets.manifest import dataset_digest
 from robotrl.datasets.reader import read_dataset
 from robotrl.memory_estimate.estimate import described, without_memory

@@ -20,9 +20,9 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hint
 
 import numpy as np
 
-from robotrl.benchmarks.faults import sound
-from robotrl.benchmarks.faults.kind import LOGGER, LONGEST, Kind, Outcome
-from robotrl.benchmarks.faults.mutate import answered
+from benchmarks.faults import sound
+from benchmarks.faults.kind import LOGGER, LONGEST, Kind, Outcome
+from benchmarks.faults.mutate import answered
 from robotrl.cli.commands import (
     bench,
     demos,

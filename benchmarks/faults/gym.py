@@ -14,7 +14,7 @@ import torch
 from gymnasium import spaces
 
 import robotrl
-from robotrl.benchmarks.faults.kind import Kind, Outcome, outcome_of
+from benchmarks.faults.kind import Kind, Outcome, outcome_of
 from robotrl.rollout.evaluate import evaluate, rated
 
 Rng = np.random.Generator

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from robotrl.benchmarks.faults.kind import Outcome, outcome_of
+from benchmarks.faults.kind import Outcome, outcome_of
 
 Rng = np.random.Generator
 HOSTILE_JSON: tuple[bytes, ...] = (

@@ -18,18 +18,17 @@ import torch
 from torch import Tensor
 
 import robotrl.replay.ring as ring
-from robotrl.benchmarks.faults.kind import Kind, Outcome, outcome_of
+from benchmarks.faults.kind import Kind, Outcome, outcome_of
 from robotrl.config import ActorCfg
+from robotrl.learners.actor.remote import RemoteExperience
 from robotrl.learners.learner import Setup
 from robotrl.learners.normalizers import RewardNormalizer
 from robotrl.learners.off_policy import Made
-from robotrl.learners.remote_actor import RemoteExperience
 from robotrl.learners.replay_collector import Acting, Experience, Memory
 from robotrl.policies.squashed import SquashedCfg
 from robotrl.replay.buffer import Replay, StepRecord
 from robotrl.rollout.collector import Collector, Decision
-from robotrl.rollout.storage import Arrays
-from robotrl.spec import Spec, Step
+from robotrl.spec import Arrays, Spec, Step
 
 INF = float("inf")
 OBS = {

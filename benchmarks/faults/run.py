@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from robotrl.benchmarks.faults import sound
-from robotrl.benchmarks.faults.kind import Kind, Outcome
-from robotrl.benchmarks.faults.mutate import (
+from benchmarks.faults import sound
+from benchmarks.faults.kind import Kind, Outcome
+from benchmarks.faults.mutate import (
     MUTATIONS,
     changed_digit,
     doubled_key,

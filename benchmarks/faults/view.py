@@ -17,8 +17,8 @@ import gymnasium
 import numpy as np
 import torch
 
+from benchmarks.faults.kind import Kind, Outcome, outcome_of
 from robotrl.api.filming import FOR_PAGE, FOR_VIDEO, pictures, steps_shown
-from robotrl.benchmarks.faults.kind import Kind, Outcome, outcome_of
 from robotrl.cli.commands import eval as evaluating
 from robotrl.cli.commands import view as viewing
 from robotrl.policies.gaussian import GaussianCfg

@@ -11,11 +11,11 @@ import statistics
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from robotrl.benchmarks.kit.cells import EVALUATED, OUT, Cell, CellResult
-from robotrl.benchmarks.kit.columns import column, count, percent, seconds, spread, steps_to
-from robotrl.benchmarks.kit.curves import Panel, by_cost, svg
-from robotrl.benchmarks.kit.figures import Figure
-from robotrl.benchmarks.kit.markdown import table_head, table_row
+from benchmarks.kit.cells import EVALUATED, OUT, Cell, CellResult
+from benchmarks.kit.columns import column, count, percent, seconds, spread, steps_to
+from benchmarks.kit.curves import Panel, by_cost, svg
+from benchmarks.kit.figures import Figure
+from benchmarks.kit.markdown import table_head, table_row
 
 DESCRIPTION = (
     "success of each fine-tuning method on three tasks and three seeds, from clones of the same demonstrations"
@@ -123,7 +123,7 @@ def cells(quick: bool) -> list[Cell]:
 
 
 def _cell(method: str, task: str, seed: int) -> Cell:
-    command = ("python", "-m", "robotrl.benchmarks.finetune.cell", method, task, str(seed), OUT)
+    command = ("python", "-m", "benchmarks.finetune.cell", method, task, str(seed), OUT)
     return Cell(method, TASKS[task].sim, seed, command, "result.json", rule=EVALUATED)
 
 

@@ -1,6 +1,6 @@
 """One cell of the fine-tuning table: demonstrations, base, fine-tuning, and what came of it.
 
-`python -m robotrl.benchmarks.finetune.cell METHOD TASK SEED OUT` leaves OUT/result.json.
+`python -m benchmarks.finetune.cell METHOD TASK SEED OUT` leaves OUT/result.json.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from robotrl.benchmarks.finetune.bench import METHODS, TASKS, VAL, Method, Task
-from robotrl.benchmarks.kit.judging import curve, judge
+from benchmarks.finetune.bench import METHODS, TASKS, VAL, Method, Task
+from benchmarks.kit.judging import curve, judge
 from robotrl.config import EvalCfg, SimCfg, TrainCfg, sim_options
 from robotrl.errors import unknown
 from robotrl.fn.stats import Interval

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from robotrl.benchmarks.kit.cells import OUT, Cell, CellResult
-from robotrl.benchmarks.kit.figures import Figure
-from robotrl.benchmarks.kit.markdown import table_head, table_row
-from robotrl.benchmarks.runner import number
-from robotrl.benchmarks.vla.bench import speed_rows
+from benchmarks.kit.cells import OUT, Cell, CellResult
+from benchmarks.kit.figures import Figure
+from benchmarks.kit.markdown import table_head, table_row
+from benchmarks.runner import number
+from benchmarks.vla.bench import speed_rows
 
 DESCRIPTION = "on a CUDA GPU: tokens per second against transformers.generate, memory against its estimate"
 PEERS: dict[str, str] = {}
@@ -46,7 +46,7 @@ NAMES = (DECODE, *(MEMORY + name for name in HELD))
 def cells(quick: bool) -> list[Cell]:
     """The table: every measurement once; `quick` leaves out the policies of published size."""
     return [
-        Cell(name, "cuda", 0, ("python", "-m", "robotrl.benchmarks.gpu.cell", name, OUT), "result.json", REVISION)
+        Cell(name, "cuda", 0, ("python", "-m", "benchmarks.gpu.cell", name, OUT), "result.json", REVISION)
         for name in (NAMES[:1] if quick else NAMES)
     ]
 

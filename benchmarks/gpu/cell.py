@@ -1,6 +1,6 @@
 """One of the measurements on a GPU.
 
-`python -m robotrl.benchmarks.gpu.cell NAME OUT` leaves OUT/result.json.
+`python -m benchmarks.gpu.cell NAME OUT` leaves OUT/result.json.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from robotrl.benchmarks.gpu.bench import DECODE, HELD, MEMORY, NAMES, Held
-from robotrl.benchmarks.kit.figures import Figure
-from robotrl.benchmarks.vla import decode as vla_decode
+from benchmarks.gpu.bench import DECODE, HELD, MEMORY, NAMES, Held
+from benchmarks.kit.figures import Figure
+from benchmarks.vla import decode as vla_decode
 from robotrl.config import LoraCfg
 from robotrl.errors import unknown
 from robotrl.memory_estimate.estimate import GIB, Load, adapt_alike, footprint, update_peak, without_memory

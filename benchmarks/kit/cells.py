@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from robotrl.benchmarks.kit.machine import machine_info, package_versions
+from benchmarks.kit.machine import machine_info, package_versions
 from robotrl.errors import ConfigError, DataError, nearest
 from robotrl.rollout.evaluate import RULE
 from robotrl.run.locking import StopSignals, WriteLock
@@ -227,7 +227,7 @@ def _keep(cell: Cell, attempt: _Attempt) -> None:
 def _run(cell: Cell, work: Path, signals: StopSignals) -> bool:
     """Run one cell and store its result; False when it failed or was stopped."""
     attempt = _attempt(cell, work)
-    own = {"robotrl": [sys.executable, "-m", "robotrl.cli.main"], "python": [sys.executable]}
+    own = {"robotrl": [sys.executable, "-m", "robotrl.cli"], "python": [sys.executable]}
     words = (word.replace(OUT, str(attempt.out)) for word in cell.command[1:])
     argv = [*own.get(cell.command[0], [cell.command[0]]), *words]
     machine = machine_info()

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from robotrl.benchmarks.kit.cells import CellResult
-from robotrl.benchmarks.kit.figures import Figure
+from benchmarks.kit.cells import CellResult
+from benchmarks.kit.figures import Figure
 from robotrl.fn.stats import bootstrap
 
 SPREAD = "interquartile mean over seeds with its 95 % bootstrap interval"

@@ -8,7 +8,7 @@ import platform
 from pathlib import Path
 from typing import Any
 
-from robotrl.benchmarks.kit.figures import have
+from benchmarks.kit.figures import have
 from robotrl.utils.provenance import git_state, versions
 
 PACKAGES = (

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from robotrl.benchmarks.kit.figures import Figure, paired
-from robotrl.benchmarks.kit.markdown import table_row
+from benchmarks.kit.figures import Figure, paired
+from benchmarks.kit.markdown import table_row
 from robotrl.deploy.control.realtime import sleep_until, steady, warm_leads_ns
 from robotrl.errors import RobotrlError
 

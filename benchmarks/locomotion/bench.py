@@ -1,7 +1,7 @@
 """Learning at equal steps: our PPO beside Stable-Baselines3's with its own published settings; and the quadruped.
 
 A run is judged by its last weights, with the mean action, in Gymnasium's own environments, on starts that no training
-saw (`robotrl.benchmarks.locomotion.referee`); both methods by the same referee.
+saw (`benchmarks.locomotion.referee`); both methods by the same referee.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from robotrl.benchmarks.kit.cells import OUT, Cell, CellResult
-from robotrl.benchmarks.kit.figures import Figure
-from robotrl.benchmarks.kit.markdown import table_head, table_row
-from robotrl.benchmarks.runner import number
+from benchmarks.kit.cells import OUT, Cell, CellResult
+from benchmarks.kit.figures import Figure
+from benchmarks.kit.markdown import table_head, table_row
+from benchmarks.runner import number
 from robotrl.errors import unknown
 from robotrl.fn.stats import Interval, bootstrap
 from robotrl.utils.files import dump_json, replace_file
@@ -47,7 +47,7 @@ QUADRUPED_UNITS = {
     "wall_s": "s",
     "env_steps_per_s": "env steps/s",
 }
-"""Results of a quadruped cell, see `robotrl.benchmarks.locomotion.quadruped`."""
+"""Results of a quadruped cell, see `benchmarks.locomotion.quadruped`."""
 
 
 def cells(quick: bool) -> list[Cell]:
@@ -58,17 +58,17 @@ def cells(quick: bool) -> list[Cell]:
 
 
 def _sb3(task: str, seed: int) -> Cell:
-    command = ("python", "-m", "robotrl.benchmarks.locomotion.sb3_zoo", task, str(seed), OUT)
+    command = ("python", "-m", "benchmarks.locomotion.sb3_zoo", task, str(seed), OUT)
     return Cell(PEER, task, seed, command, "result.json")
 
 
 def _ours(task: str, seed: int) -> Cell:
-    command = ("python", "-m", "robotrl.benchmarks.locomotion.bench", task, str(seed), OUT)
+    command = ("python", "-m", "benchmarks.locomotion.bench", task, str(seed), OUT)
     return Cell(OURS, task, seed, command, "result.json")
 
 
 def _quadruped(seed: int) -> Cell:
-    command = ("python", "-m", "robotrl.benchmarks.locomotion.quadruped", str(seed), OUT)
+    command = ("python", "-m", "benchmarks.locomotion.quadruped", str(seed), OUT)
     return Cell(OURS, QUADRUPED, seed, command, "result.json")
 
 
@@ -234,7 +234,7 @@ def train_and_judge(cfg: Any, run: Path, episodes: int = EPISODES) -> dict[str, 
     """
     import torch
 
-    from robotrl.benchmarks.locomotion.referee import returns
+    from benchmarks.locomotion.referee import returns
     from robotrl.run.logs import read_scalars
     from robotrl.run.policy_checkpoint import load_policy
     from robotrl.training import train

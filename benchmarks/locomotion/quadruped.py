@@ -1,6 +1,6 @@
 """One run of the quadruped for the locomotion table: train the preset with a seed, then measure how it tracks.
 
-`python -m robotrl.benchmarks.locomotion.quadruped SEED OUT` trains into OUT/run and writes OUT/result.json.
+`python -m benchmarks.locomotion.quadruped SEED OUT` trains into OUT/run and writes OUT/result.json.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from robotrl.benchmarks.locomotion.referee import IDS, returns
+from benchmarks.locomotion.referee import IDS, returns
 from robotrl.utils.files import dump_json, replace_file
 
 ZOO: dict[str, dict[str, Any]] = {

@@ -1,7 +1,7 @@
 """Off-policy learning beside Stable-Baselines3's SAC: updates per second, and returns at equal updates.
 
-A table of cells: one measures speed (`robotrl.benchmarks.offpolicy.speed`), the others train a seed each and are judged
-by the referee of bench `locomotion` (`robotrl.benchmarks.offpolicy.learn`).
+A table of cells: one measures speed (`benchmarks.offpolicy.speed`), the others train a seed each and are judged
+by the referee of bench `locomotion` (`benchmarks.offpolicy.learn`).
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from robotrl.benchmarks.kit.cells import OUT, Cell, CellResult
-from robotrl.benchmarks.kit.figures import Figure
-from robotrl.benchmarks.kit.markdown import table_head, table_row
-from robotrl.benchmarks.locomotion.bench import compare
-from robotrl.benchmarks.offpolicy.learn import OURS, PEER, UPDATES
-from robotrl.benchmarks.offpolicy.methods import TASK
-from robotrl.benchmarks.runner import number
+from benchmarks.kit.cells import OUT, Cell, CellResult
+from benchmarks.kit.figures import Figure
+from benchmarks.kit.markdown import table_head, table_row
+from benchmarks.locomotion.bench import compare
+from benchmarks.offpolicy.learn import OURS, PEER, UPDATES
+from benchmarks.offpolicy.methods import TASK
+from benchmarks.runner import number
 from robotrl.fn.stats import bootstrap
 
 DESCRIPTION = "updates per second of SAC and RLPD, and return after 30,000 updates, beside Stable-Baselines3's SAC"
@@ -30,11 +30,11 @@ SEEDS = tuple(range(5))
 
 def cells(quick: bool) -> list[Cell]:
     """The speed, and each method on each seed; `quick` is seed 0 alone."""
-    command = ("python", "-m", "robotrl.benchmarks.offpolicy.speed", OUT)
+    command = ("python", "-m", "benchmarks.offpolicy.speed", OUT)
     table = [Cell(SPEED, TASK, 0, command, "result.json")]
     for method in (PEER, OURS):
         for seed in SEEDS[:1] if quick else SEEDS:
-            words = ("python", "-m", "robotrl.benchmarks.offpolicy.learn", method, TASK, str(seed), OUT)
+            words = ("python", "-m", "benchmarks.offpolicy.learn", method, TASK, str(seed), OUT)
             table.append(Cell(method, TASK, seed, words, "result.json"))
     return table
 

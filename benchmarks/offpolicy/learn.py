@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from robotrl.benchmarks.locomotion.referee import IDS, returns
-from robotrl.benchmarks.offpolicy.methods import BATCH, GAMMA, HIDDEN, LR, TAU
+from benchmarks.locomotion.referee import IDS, returns
+from benchmarks.offpolicy.methods import BATCH, GAMMA, HIDDEN, LR, TAU
 from robotrl.errors import unknown
 from robotrl.utils.files import dump_json, replace_file
 
@@ -21,8 +21,8 @@ UPDATES = 30_000
 
 def ours(task: str, seed: int, out: Path, updates: int) -> dict[str, Any]:
     """Our SAC through our runner."""
+    from benchmarks.locomotion.bench import train_and_judge
     from robotrl.algos.sac import SacCfg
-    from robotrl.benchmarks.locomotion.bench import train_and_judge
     from robotrl.config import EvalCfg, SimCfg, TrainCfg
     from robotrl.policies.squashed import SquashedCfg
 

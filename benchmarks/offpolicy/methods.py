@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from robotrl.benchmarks.kit.quiet import quiet_mujoco
-from robotrl.benchmarks.locomotion.referee import IDS
+from benchmarks.kit.quiet import quiet_mujoco
+from benchmarks.locomotion.referee import IDS
 from robotrl.errors import unknown
 
 TASK = "mujoco/halfcheetah"

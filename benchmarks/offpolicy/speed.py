@@ -12,10 +12,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from robotrl.benchmarks.kit.figures import Figure, Paired, have, paired
-from robotrl.benchmarks.offpolicy.methods import BATCH, HIDDEN, METHODS, SETTINGS, TASK
-from robotrl.benchmarks.ppo.worker import Worker
-from robotrl.benchmarks.runner import number
+from benchmarks.kit.figures import Figure, Paired, have, paired
+from benchmarks.offpolicy.methods import BATCH, HIDDEN, METHODS, SETTINGS, TASK
+from benchmarks.ppo.worker import Worker
+from benchmarks.runner import number
 from robotrl.utils.files import dump_json, replace_file
 
 OURS = ("sac", "rlpd")

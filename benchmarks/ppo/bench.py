@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
-from robotrl.benchmarks.kit.figures import Figure, Paired, have, paired
-from robotrl.benchmarks.kit.markdown import table_head, table_row
-from robotrl.benchmarks.ppo.methods import SETTINGS, TASK
-from robotrl.benchmarks.ppo.worker import Worker
-from robotrl.benchmarks.runner import number
+from benchmarks.kit.figures import Figure, Paired, have, paired
+from benchmarks.kit.markdown import table_head, table_row
+from benchmarks.ppo.methods import SETTINGS, TASK
+from benchmarks.ppo.worker import Worker
+from benchmarks.runner import number
 
 DESCRIPTION = "env steps per second of PPO on mujoco/halfcheetah against Stable-Baselines3 and rsl_rl"
 PEERS = {"stable_baselines3": "pip install 'robotrl[sb3]'", "rsl_rl": "pip install 'robotrl[peers]'"}

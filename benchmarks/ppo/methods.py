@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from robotrl.benchmarks.kit.quiet import quiet_mujoco
-from robotrl.benchmarks.locomotion.referee import IDS
+from benchmarks.kit.quiet import quiet_mujoco
+from benchmarks.locomotion.referee import IDS
 from robotrl.errors import ConfigError
 
 TASK = "mujoco/halfcheetah"
@@ -146,7 +146,7 @@ class RslRl:
     def __init__(self, setting: Setting, task: str) -> None:
         from rsl_rl.runners import OnPolicyRunner
 
-        from robotrl.benchmarks.ppo.rsl_rl_env import GROUP, rsl_rl_env
+        from benchmarks.ppo.rsl_rl_env import GROUP, rsl_rl_env
         from robotrl.registry import make_sim
 
         self._rollout = setting.rollout

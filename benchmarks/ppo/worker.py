@@ -13,7 +13,7 @@ import sys
 import time
 from typing import IO, Any
 
-from robotrl.benchmarks.kit.served import Served
+from benchmarks.kit.served import Served
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -41,13 +41,13 @@ class Worker:
         threads: int | None,
         task: str,
         cache: str | None = None,
-        methods: str = "robotrl.benchmarks.ppo.methods",
+        methods: str = "benchmarks.ppo.methods",
         first: int = 1,
     ) -> None:
         env = {key: value for key, value in os.environ.items() if key not in THREAD_VARIABLES}
         if cache is not None:
             env["TORCHINDUCTOR_CACHE_DIR"] = cache
-        argv = [sys.executable, "-m", "robotrl.benchmarks.ppo.worker", method, setting, str(threads or 0), task]
+        argv = [sys.executable, "-m", "benchmarks.ppo.worker", method, setting, str(threads or 0), task]
         self._served = Served([*argv, methods, str(first)], env, f"the trainer {method} {setting}")
         self.threads: int = self._served.ready["threads"]
         """Threads of torch in force."""

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from robotrl.benchmarks.kit.cells import EVALUATED, OUT, Cell, CellResult
-from robotrl.benchmarks.kit.figures import Figure
-from robotrl.benchmarks.kit.markdown import table_row
+from benchmarks.kit.cells import EVALUATED, OUT, Cell, CellResult
+from benchmarks.kit.figures import Figure
+from benchmarks.kit.markdown import table_row
 from robotrl.errors import unknown
 from robotrl.utils.files import dump_json, replace_file
 
@@ -44,7 +44,7 @@ def _cell(method: str, seed: int) -> Cell:
         command = ("robotrl", "quickstart", "--out", f"{OUT}/quickstart", "--seed", str(seed))
         # it trains until 99 % twice in a row, and looks twice at checkpoints that cannot be told apart
         return Cell(method, TASK, seed, command, "quickstart/summary.json", revision=2, rule=EVALUATED)
-    command = ("python", "-m", "robotrl.benchmarks.quickstart.bench", method, str(seed), OUT)
+    command = ("python", "-m", "benchmarks.quickstart.bench", method, str(seed), OUT)
     return Cell(method, TASK, seed, command, "result.json", rule=EVALUATED)
 
 

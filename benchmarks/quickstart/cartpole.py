@@ -19,9 +19,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from robotrl.benchmarks.kit.cells import OUT, Cell, CellResult
-from robotrl.benchmarks.kit.figures import Figure
-from robotrl.benchmarks.kit.markdown import table_head, table_row
+from benchmarks.kit.cells import OUT, Cell, CellResult
+from benchmarks.kit.figures import Figure
+from benchmarks.kit.markdown import table_head, table_row
 from robotrl.errors import DataError
 from robotrl.run.logs import read_scalars
 from robotrl.utils.files import dump_json, replace_file
@@ -49,9 +49,7 @@ def cells(quick: bool) -> list[Cell]:
 
 
 def _cell(seed: int) -> Cell:
-    return Cell(
-        METHOD, TASK, seed, ("python", "-m", "robotrl.benchmarks.quickstart.cartpole", str(seed), OUT), "result.json"
-    )
+    return Cell(METHOD, TASK, seed, ("python", "-m", "benchmarks.quickstart.cartpole", str(seed), OUT), "result.json")
 
 
 def aggregate(results: Sequence[CellResult]) -> dict[str, Figure]:
@@ -128,7 +126,7 @@ def _timed(argv: list[str], env: Mapping[str, str]) -> tuple[list[Line], float]:
     """Run a command of ours: what it printed and when, and how long it took."""
     began = time.monotonic()
     process = subprocess.Popen(
-        [sys.executable, "-m", "robotrl.cli.main", *argv],
+        [sys.executable, "-m", "robotrl.cli", *argv],
         env=dict(env),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

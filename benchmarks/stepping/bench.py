@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from robotrl.benchmarks.kit.figures import Figure, Paired, have, paired
-from robotrl.benchmarks.stepping import raster
-from robotrl.benchmarks.stepping.peers import C_LOOP, ENVPOOL_SIZES, SYNC, c_loop, envpool_routes, sync_vector_env
-from robotrl.benchmarks.stepping.tape import Route, Tape, batch_route, env_route, record
+from benchmarks.kit.figures import Figure, Paired, have, paired
+from benchmarks.stepping import raster
+from benchmarks.stepping.peers import C_LOOP, ENVPOOL_SIZES, SYNC, c_loop, envpool_routes, sync_vector_env
+from benchmarks.stepping.tape import Route, Tape, batch_route, env_route, record
 
 DESCRIPTION = "env steps per second against bare MuJoCo batch, C loop, SyncVectorEnv and EnvPool; raster camera"
 PEERS = {

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from robotrl.benchmarks.kit.quiet import quiet_mujoco
-from robotrl.benchmarks.locomotion.referee import IDS
-from robotrl.benchmarks.stepping.tape import SEED, Route, Tape, check_same
+from benchmarks.kit.quiet import quiet_mujoco
+from benchmarks.locomotion.referee import IDS
+from benchmarks.stepping.tape import SEED, Route, Tape, check_same
 from robotrl.errors import RobotrlError
 
 C_LOOP = "C loop, 1 thread"

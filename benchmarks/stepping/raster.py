@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from robotrl.benchmarks.kit.figures import Figure, paired
+from benchmarks.kit.figures import Figure, paired
 from robotrl.errors import CapabilityError
 
 TASK, CAMERA = "mujoco/peg-insert", "flat_top"

@@ -15,12 +15,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from robotrl.benchmarks.kit.cells import EVALUATED, OUT, Cell, CellResult
-from robotrl.benchmarks.kit.columns import column, count, percent, seconds, spread, steps_to
-from robotrl.benchmarks.kit.curves import by_cost, svg
-from robotrl.benchmarks.kit.figures import Figure
-from robotrl.benchmarks.kit.markdown import table_head, table_row
-from robotrl.benchmarks.runner import number
+from benchmarks.kit.cells import EVALUATED, OUT, Cell, CellResult
+from benchmarks.kit.columns import column, count, percent, seconds, spread, steps_to
+from benchmarks.kit.curves import by_cost, svg
+from benchmarks.kit.figures import Figure
+from benchmarks.kit.markdown import table_head, table_row
+from benchmarks.runner import number
 
 DESCRIPTION = "what fine-tuning adds to small vision-language-action policies, three seeds; tokens said per second"
 PEERS: dict[str, str] = {}
@@ -126,11 +126,11 @@ LEVEL = 0.9
 def cells(quick: bool) -> list[Cell]:
     """The table: every method on every seed, and the decoding; `quick` is seed 0."""
     table = [_cell(name, seed) for seed in (SEEDS[:1] if quick else SEEDS) for name in METHODS]
-    return [*table, Cell(DECODE, SIM, 0, ("python", "-m", "robotrl.benchmarks.vla.decode", OUT), "result.json", 5)]
+    return [*table, Cell(DECODE, SIM, 0, ("python", "-m", "benchmarks.vla.decode", OUT), "result.json", 5)]
 
 
 def _cell(method: str, seed: int) -> Cell:
-    command = ("python", "-m", "robotrl.benchmarks.vla.cell", method, str(seed), OUT)
+    command = ("python", "-m", "benchmarks.vla.cell", method, str(seed), OUT)
     return Cell(
         method, SIM, seed, command, "result.json", revision=METHODS[method].recipe, goes_on=True, rule=EVALUATED
     )

@@ -1,6 +1,6 @@
 """One cell of the table of vision-language-action policies: a clone, its fine-tuning, and what came of it.
 
-`python -m robotrl.benchmarks.vla.cell METHOD SEED OUT` leaves OUT/result.json.
+`python -m benchmarks.vla.cell METHOD SEED OUT` leaves OUT/result.json.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from robotrl.benchmarks.kit.judging import curve, judge
-from robotrl.benchmarks.kit.stages import have_run
-from robotrl.benchmarks.vla.bench import DEMOS, METHODS, SIM, VAL, Method
-from robotrl.benchmarks.vla.stages import prepare, preset, spent_s
+from benchmarks.kit.judging import curve, judge
+from benchmarks.kit.stages import have_run
+from benchmarks.vla.bench import DEMOS, METHODS, SIM, VAL, Method
+from benchmarks.vla.stages import prepare, preset, spent_s
 from robotrl.config import EvalCfg, TrainCfg, sim_options
 from robotrl.errors import unknown
 from robotrl.run.logs import read_scalars

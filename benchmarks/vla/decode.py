@@ -3,7 +3,7 @@
 Both have the same Llama, the same prefix of embeddings and the same batch, and say the likeliest token each time; ours
 looks for it among the actions' bins alone, the peer, as published code does, in the whole vocabulary.
 
-`python -m robotrl.benchmarks.vla.decode OUT` leaves OUT/result.json.
+`python -m benchmarks.vla.decode OUT` leaves OUT/result.json.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from robotrl.benchmarks.kit.figures import Figure, paired
+from benchmarks.kit.figures import Figure, paired
 from robotrl.policies.vla.networks.autoregressive import Prefix
 from robotrl.policies.vla.networks.openvla import OpenVla, OpenVlaCfg, TextCfg
 from robotrl.policies.vla.networks.vision import TowerCfg

@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from robotrl.benchmarks.kit.stages import have, have_run
-from robotrl.benchmarks.vla.bench import DEMOS, NOISE, SIM, Clone, Stages
+from benchmarks.kit.stages import have, have_run
+from benchmarks.vla.bench import DEMOS, NOISE, SIM, Clone, Stages
 from robotrl.config import TrainCfg, sim_options
 from robotrl.engine.autocast import pays_in_bf16
 from robotrl.registry import PRESETS

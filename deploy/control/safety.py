@@ -273,7 +273,7 @@ class SafetyChain:
         self.frozen = ""
 
     def check(self, obs: Mapping[str, np.ndarray], age_s: float, now_s: float | None = None) -> Reason:
-        """See `check_observation`; then, whether its time goes on and its sensors move (`robotrl.deploy.control.sensors`).
+        """Check one observation by `check_observation`, then its time and its sensors (`SensorWatch`).
 
         Args:
             obs: (...,) arrays by key.

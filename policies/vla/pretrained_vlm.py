@@ -37,7 +37,7 @@ class VlmPolicyCfg:
 
 
 class VlmPolicy(TokenPolicy):
-    """Any model of `robotrl.policies.vla.networks.families`; `robotrl.importers.vlm.directory` makes one from a directory.
+    """Any model of `robotrl.policies.vla.networks.families`; `robotrl.importers.vlm` reads its directory.
 
     Raises:
         ConfigError: a prompt, pictures, states or a tokenizer that are not the network's.

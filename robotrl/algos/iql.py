@@ -25,6 +25,7 @@ from robotrl.engine.minibatches import means, part, run_updates
 from robotrl.errors import ConfigError, check_decay, out_of_range, unknown
 from robotrl.fn.bc_loss import CloneLoss, Shape, clone_loss_of
 from robotrl.fn.q_targets import advantage_weight, bootstrap, discounted_ones, ensemble_mse, expectile_loss
+from robotrl.learners.actor.remote import RemoteExperience, experience_of
 from robotrl.learners.dataset import read_for
 from robotrl.learners.learner import Setup
 from robotrl.learners.off_policy import (
@@ -37,7 +38,6 @@ from robotrl.learners.off_policy import (
     no_clip,
     rows_of,
 )
-from robotrl.learners.remote_actor import RemoteExperience, experience_of
 from robotrl.learners.replay_collector import Acting, Experience
 from robotrl.policies.networks.mlp import Activation
 from robotrl.policies.networks.value import ValueNet

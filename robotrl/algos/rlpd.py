@@ -22,6 +22,7 @@ from robotrl.engine.engine import UPDATES_PER_CALL, Context, Engine, EngineMode,
 from robotrl.engine.minibatches import means, part, run_updates
 from robotrl.errors import ConfigError, out_of_range
 from robotrl.fn.q_targets import bootstrap, ensemble_mse, soft_actor, temperature_loss
+from robotrl.learners.actor.remote import experience_of
 from robotrl.learners.dataset import read_for
 from robotrl.learners.learner import Setup, SimLearner
 from robotrl.learners.off_policy import (
@@ -34,7 +35,6 @@ from robotrl.learners.off_policy import (
     detached,
     rows_of,
 )
-from robotrl.learners.remote_actor import experience_of
 from robotrl.learners.replay_collector import Watch
 from robotrl.policies.networks.mlp import Activation
 from robotrl.policies.q import QEnsemble, average, draw_members, smallest_of

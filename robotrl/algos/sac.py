@@ -15,6 +15,7 @@ from robotrl.engine.engine import UPDATES_PER_CALL, Context, Engine, EngineMode,
 from robotrl.engine.minibatches import means, part, run_updates
 from robotrl.errors import CapabilityError
 from robotrl.fn.q_targets import bootstrap, ensemble_mse, soft_actor, soft_value, temperature_loss
+from robotrl.learners.actor.remote import experience_of
 from robotrl.learners.learner import Setup, SimLearner
 from robotrl.learners.off_policy import (
     Debt,
@@ -27,7 +28,6 @@ from robotrl.learners.off_policy import (
     no_clip,
     rows_of,
 )
-from robotrl.learners.remote_actor import experience_of
 from robotrl.policies.networks.mlp import Activation
 from robotrl.policies.q import QEnsemble, smallest
 from robotrl.policies.squashed import SquashedPolicy

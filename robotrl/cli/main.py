@@ -184,7 +184,3 @@ def _warning(
 def _fail(text: str) -> int:
     print("error: " + short(" ".join(text.split()), LONGEST), file=sys.stderr)
     return 2
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,6 +1,6 @@
 """Compressed pictures of a dataset: PNG files in the frames, or videos, decoded when they are first asked for.
 
-A column is decoded as a whole into the user's cache folder and read from there as an array (see `picture_cache.py`), so
+A column is decoded as a whole into the user's cache folder and read from there as an array (see `image_cache.py`), so
 memory holds what is looked at and not the dataset. A video is checked before (see `video.py` and `video_table.py`).
 """
 

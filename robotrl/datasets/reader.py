@@ -60,7 +60,7 @@ class Dataset:
     action_spec: Spec | None
     """The action with units and bounds; None when not verified."""
     doubts: tuple[Doubt, ...]
-    """What is doubtful about it by itself: for whoever learns from it to settle (see `robotrl.datasets.agreement.agree`)."""
+    """Doubts about the dataset by itself, settled by its reader (`robotrl.datasets.agreement.agree`)."""
     _frames: dict[str, np.ndarray]
     _pictures: dict[str, PictureColumn]
 

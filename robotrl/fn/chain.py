@@ -51,7 +51,7 @@ def noise_net(std_of: Callable[[Tensor, Tensor], Tensor]) -> Kernel:
     """ReinFlow's step: the Euler step plus noise of a learned, bounded scale (ReinFlow 2505.22094, eq. 5).
 
     Args:
-        std_of: (ctx (B, D), t (B,)) to a standard deviation (B, H, A); usually `robotrl.policies.networks.noise.NoiseNet`.
+        std_of: (ctx (B, D), t (B,)) to a standard deviation (B, H, A); usually `NoiseNet`.
     """
 
     def kernel(policy: HasChain, ctx: Tensor, x: Tensor, t: Tensor, dt: Tensor) -> Transition:

@@ -7,7 +7,7 @@ from typing import Protocol
 from torch import Tensor
 
 from robotrl.replay.corrections import Correction
-from robotrl.rollout.storage import Arrays
+from robotrl.spec import Arrays
 
 
 class Intervention(Protocol):

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from robotrl.errors import CapabilityError, ConfigError, check_at_least, check_positive, out_of_range
 from robotrl.replay.corrections import Correction
-from robotrl.rollout.storage import Arrays
-from robotrl.spec import HasDistance, HasExpert, VecSim
+from robotrl.spec import Arrays, HasDistance, HasExpert, VecSim
 
 Distance = Callable[[], Tensor]
 """(N,) how far each env is from success now."""

@@ -12,8 +12,7 @@ from torch import Tensor
 from robotrl.errors import out_of_range
 from robotrl.interventions.mapping import Device, VelocityMap
 from robotrl.replay.corrections import Correction
-from robotrl.rollout.storage import Arrays
-from robotrl.spec import VecSim, shown_dt_s
+from robotrl.spec import Arrays, VecSim, shown_dt_s
 
 Clock = Callable[[], float]
 Sleep = Callable[[float], None]

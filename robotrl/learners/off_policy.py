@@ -21,8 +21,7 @@ from robotrl.policies.base import ACTION
 from robotrl.policies.q import QEnsemble
 from robotrl.replay.buffer import Replay, Transitions
 from robotrl.rollout.compatibility import check_fit
-from robotrl.rollout.storage import Arrays
-from robotrl.spec import Spec, VecSim, visible
+from robotrl.spec import Arrays, Spec, VecSim, visible
 from robotrl.transforms import TransformGroup, bounds_to_unit
 
 

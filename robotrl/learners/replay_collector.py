@@ -1,6 +1,6 @@
 """A policy at work in a sim, and the replay of what it did: how the off-policy learners come by their experience.
 
-`Experience` steps the sim in the learner's own process; `robotrl.learners.remote_actor` has the one that steps it in another.
+`Experience` steps the sim in the learner's process; the one of `robotrl.learners.actor.remote` steps it in another.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from robotrl.replay.buffer import Replay
 from robotrl.replay.directory import HEADER, read_header
 from robotrl.replay.layout import Layout
 from robotrl.rollout.collector import Collected, Collector, Decision
-from robotrl.rollout.storage import Arrays
-from robotrl.spec import VecSim
+from robotrl.spec import Arrays, VecSim
 
 Watch = Callable[[VecSim], Intervention]
 """Makes whoever watches a sim and may take over; picklable where the sim is to be stepped in another process."""

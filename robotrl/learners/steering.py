@@ -23,9 +23,8 @@ from robotrl.replay.buffer import Replay
 from robotrl.replay.samplers import Sampler
 from robotrl.rollout.collector import Collector, Decision
 from robotrl.rollout.compatibility import check_fit
-from robotrl.rollout.storage import Arrays
 from robotrl.run.checkpoint import generator_state, set_generator_state
-from robotrl.spec import VecSim
+from robotrl.spec import Arrays, VecSim
 
 NOISE = "noise"
 """The replay's column of the noise (H, A) that a chunk was decoded from; NaN at steps where none began."""

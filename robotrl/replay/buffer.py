@@ -26,8 +26,7 @@ from robotrl.replay.samplers import Mixed, Sampler, Uniform
 from robotrl.replay.storage import DECISION, META, RamStorage, Storage
 from robotrl.replay.types import SOURCES, Source, StepRecord, Transitions
 from robotrl.replay.views import Reach, chunks, observations, reach
-from robotrl.rollout.storage import Arrays
-from robotrl.spec import Spec
+from robotrl.spec import Arrays, Spec
 
 if TYPE_CHECKING:
     from robotrl.datasets.reader import Dataset

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from robotrl.replay.buffer import Replay
 from robotrl.replay.types import StepRecord
-from robotrl.rollout.storage import Arrays
+from robotrl.spec import Arrays
 
 
 class Correction(NamedTuple):

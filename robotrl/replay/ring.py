@@ -13,7 +13,7 @@ from robotrl.replay.recovery import missing, recover
 from robotrl.replay.rows import RowChecks, Rows
 from robotrl.replay.storage import CUT, DECISION, ENDED, FINAL, LOOSE, META, TRUNCATED, Storage
 from robotrl.replay.types import StepRecord
-from robotrl.rollout.storage import Arrays
+from robotrl.spec import Arrays
 
 
 class Ring:

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple, get_args
 
 from torch import Tensor
 
-from robotrl.rollout.storage import Arrays
+from robotrl.spec import Arrays
 
 Source = Literal["demo", "rollout", "human", "model"]
 """Who chose an action: a demonstration, the policy in training, a person who took over, a learned model."""

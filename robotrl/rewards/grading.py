@@ -1,4 +1,4 @@
-"""How far each frame of a dataset had come: labels that nobody wrote, from milestones (see `robotrl.fn.progress.milestones`)."""
+"""Progress labels of the frames of a dataset, from milestones (see `robotrl.fn.progress.milestones`)."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from robotrl.errors import ConfigError, DataError, check_number, unknown
 from robotrl.fn.progress.milestones import Limits, Milestones, milestones, progress
 from robotrl.registry import SIMS, make_sim
 from robotrl.rewards.columns import Sources, signals
-from robotrl.rollout.storage import Arrays
-from robotrl.spec import HasPrivileged, HasScenarios, VecSim
+from robotrl.spec import Arrays, HasPrivileged, HasScenarios, VecSim
 
 TYPICAL = 0.95
 """The hand's own pace is the speed that it stays below in this share of the frames."""

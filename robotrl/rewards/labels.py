@@ -22,8 +22,7 @@ from robotrl.datasets.layout import ACTION, observation_key
 from robotrl.datasets.reader import Dataset
 from robotrl.errors import ConfigError, DataError, check_at_least, out_of_range, unknown
 from robotrl.rollout.evaluate import Episode, Turn, run_episodes
-from robotrl.rollout.storage import Arrays
-from robotrl.spec import VecSim
+from robotrl.spec import Arrays, VecSim
 
 REPLAY_TOLERANCE = 1e-4
 """Largest difference between an observation of the dataset and the same one replayed, in its own unit."""

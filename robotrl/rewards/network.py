@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from robotrl.errors import CapabilityError, ConfigError
 from robotrl.policies.networks.encoder import ImageEncoder, Pool
 from robotrl.policies.networks.mlp import Mlp, Transforms, flat_width
-from robotrl.rollout.storage import Arrays
-from robotrl.spec import HasReader, Spec, VecSim, is_picture, measured
+from robotrl.spec import Arrays, HasReader, Spec, VecSim, is_picture, measured
 from robotrl.spec.json_fields import settings_from_json
 from robotrl.transforms import TransformGroup, normalize
 from robotrl.utils.batched import in_parts

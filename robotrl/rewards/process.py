@@ -17,8 +17,8 @@ from robotrl.errors import ConfigError, check_number, unknown
 from robotrl.fn.progress.shaping import potential_term, raw_term
 from robotrl.fn.stats import Interval
 from robotrl.rewards.network import RewardNet, check_shown
-from robotrl.rollout.storage import Arrays, Rollout
-from robotrl.spec import VecSim
+from robotrl.rollout.storage import Rollout
+from robotrl.spec import Arrays, VecSim
 
 Form = Literal["potential", "raw"]
 FORMS: tuple[Form, ...] = ("potential", "raw")

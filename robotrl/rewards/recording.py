@@ -87,7 +87,7 @@ def record_labelled(
         tail: see `label_dataset`.
         num_envs: envs that step at once.
         keys: observation arrays to keep; None takes all but the privileged ones.
-        accept_data: whether what is doubtful about the datasets is known to be right; see `robotrl.datasets.agreement.agree`.
+        accept_data: whether doubts about the datasets are known to be unfounded; see `robotrl.datasets.agreement`.
 
     Returns:
         The labelled observations, and their specs.

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from robotrl.rollout.storage import Arrays
+from robotrl.spec import Arrays
 
 
 class Score(NamedTuple):

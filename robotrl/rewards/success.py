@@ -19,8 +19,7 @@ from robotrl.errors import check_at_least, out_of_range
 from robotrl.rewards.calibration import Rates
 from robotrl.rewards.network import RewardNet, check_shown
 from robotrl.rewards.source import Score
-from robotrl.rollout.storage import Arrays
-from robotrl.spec import VecSim
+from robotrl.spec import Arrays, VecSim
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""`Collector`: steps a sim for a learner, and counts its env steps; `robotrl.rollout.groups` does so for whole episodes.
+"""`Collector`: steps a sim for a learner and counts its env steps; see `robotrl.rollout.groups` for whole episodes.
 
 A policy's chunk is executed whole, unless its episode ends; then the rest is dropped and the new episode begins with a
 decision of its own. That is how a robot is controlled, so training, evaluation and deployment agree.
@@ -21,8 +21,8 @@ from robotrl.replay.layout import Layout
 from robotrl.replay.outliers import Watch
 from robotrl.rollout.chunk_cursor import ChunkCursor
 from robotrl.rollout.finite import check_finite
-from robotrl.rollout.storage import Arrays, Growing, Rollout
-from robotrl.spec import HasFinalObs, HasState, Step, VecSim, lost
+from robotrl.rollout.storage import Growing, Rollout
+from robotrl.spec import Arrays, HasFinalObs, HasState, Step, VecSim, lost
 
 
 class Decision(NamedTuple):

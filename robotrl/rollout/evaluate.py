@@ -18,8 +18,8 @@ from robotrl.fn.random.keyed_noise import KeyedNoise
 from robotrl.fn.stats import Interval, wilson
 from robotrl.rollout.chunk_cursor import ChunkCursor
 from robotrl.rollout.finite import check_finite
-from robotrl.rollout.storage import Arrays
 from robotrl.spec import (
+    Arrays,
     Expert,
     HasKeyedNoise,
     HasStateIds,

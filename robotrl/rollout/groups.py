@@ -15,8 +15,7 @@ from robotrl.errors import CapabilityError, ConfigError
 from robotrl.fn.random import counter_rng
 from robotrl.rollout.collector import Decision, Follows
 from robotrl.rollout.finite import check_finite
-from robotrl.rollout.storage import Arrays
-from robotrl.spec import HasState, HasStateIds, VecSim, lost
+from robotrl.spec import Arrays, HasState, HasStateIds, VecSim, lost
 
 _STREAM = 0x6209
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-Arrays = dict[str, Tensor]
+from robotrl.spec import Arrays
 
 
 class Rollout(NamedTuple):

@@ -8,7 +8,7 @@ This package imports nothing of ours and no torch at run time: tensors appear in
 
 from __future__ import annotations
 
-from robotrl.spec.arrays import Observation, Spec, is_picture, measured
+from robotrl.spec.arrays import Arrays, Observation, Spec, is_picture, measured
 from robotrl.spec.inputs import HasInputs, Input, InputKind, Reads, declares, reads
 from robotrl.spec.policies import (
     CACHES,
@@ -65,6 +65,7 @@ from robotrl.spec.sims import (
 
 __all__ = [
     "ActOut",
+    "Arrays",
     "CACHES",
     "Cache",
     "Chain",

@@ -92,5 +92,7 @@ def measured(observation_spec: Mapping[str, Spec]) -> tuple[str, ...]:
     return tuple(key for key, spec in observation_spec.items() if not is_picture(spec) and not spec.words)
 
 
-Observation = dict[str, "Tensor"]
+Arrays = dict[str, "Tensor"]
+"""Tensors by name, e.g. an observation (B, ...) by key."""
+Observation = Arrays
 """Named observation arrays (N, ...), the keys being those of the sim's `observation_spec`."""

@@ -61,7 +61,7 @@ class RowNoise(Protocol):
 
 @runtime_checkable
 class HasKeyedNoise(Protocol):
-    """`act` also takes a `RowNoise` in the generator's place, as it does where it draws with `robotrl.fn.random.noise` alone.
+    """`act` also takes a `RowNoise` in the generator's place, as where it draws with `robotrl.fn.random.noise` alone.
 
     An evaluation asks a policy without this one row at a time.
     """

@@ -172,7 +172,7 @@ class HasPictureSize(Protocol):
 
 @runtime_checkable
 class HasTrace(Protocol):
-    """A driving sim that tells where everybody is, so that people can look at its episodes; see `robotrl.spec.drive_trace`."""
+    """A driving sim that reports the state of all actors, for viewing episodes; see `robotrl.spec.drive_trace`."""
 
     action_is_plan: bool
     """Whether an action is a trajectory itself; then a plan is its points, not where some actions lead."""
@@ -265,7 +265,7 @@ class HasInstructions(Protocol):
 
 @runtime_checkable
 class HasSymmetries(Protocol):
-    """The sim knows changes of what is seen, told and done under which it behaves alike; see `robotrl.spec.symmetry`."""
+    """The sim states symmetries of its observations, instructions and actions; see `robotrl.spec.symmetry`."""
 
     symmetries: Mapping[str, tuple[Symmetry, ...]]
     """By kind: the changes of a kind, of which at most one is made at a time. They know every observation."""

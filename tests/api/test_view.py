@@ -462,7 +462,7 @@ def test_view_writes_page_and_video(capsys, tmp_path):
 
 
 def test_view_serves_this_machine_until_ctrl_c():
-    command = [sys.executable, "-m", "robotrl.cli.main", *EXPERT, "--state-id", str(SIGNAL), "--no-open", *SHORT]
+    command = [sys.executable, "-m", "robotrl.cli", *EXPERT, "--state-id", str(SIGNAL), "--no-open", *SHORT]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         lines = [process.stdout.readline(), process.stdout.readline()]

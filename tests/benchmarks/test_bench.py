@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robotrl import benchmarks
-from robotrl.benchmarks import readme, runner
-from robotrl.benchmarks.kit.figures import Figure, Paired, as_figure, have, paired
-from robotrl.benchmarks.kit.machine import busy, machine_info, package_versions
+import benchmarks
+from benchmarks import readme, runner
+from benchmarks.kit.figures import Figure, Paired, as_figure, have, paired
+from benchmarks.kit.machine import busy, machine_info, package_versions
 from robotrl.errors import ConfigError, DataError
 
 REQUIRED = {"value", "unit", "peer", "peer_value", "ratio", "runs", "low", "high"}
@@ -79,7 +79,7 @@ def test_the_machine_is_described_and_a_busy_one_is_said():
 @pytest.fixture
 def tiny(monkeypatch):
     """A bench of one figure and a missing peer, as a module that the table of benches knows."""
-    module = types.ModuleType("robotrl.benchmarks.tiny")
+    module = types.ModuleType("benchmarks.tiny")
     module.DESCRIPTION = "tiny"
     module.PEERS = {"no_such_peer": "pip install no-such-peer", "json": "never shown"}
     module.PARTS = {"names": lambda document: ", ".join(document["figures"])}
@@ -94,7 +94,7 @@ def tiny(monkeypatch):
         }
     }
     monkeypatch.setitem(__import__("sys").modules, module.__name__, module)
-    monkeypatch.setattr(benchmarks, "BENCHES", ("tiny",))
+    monkeypatch.setattr(benchmarks, "BENCHES", {"tiny": "tiny"})
 
 
 def test_the_runner_writes_what_the_issue_asks_for(tiny, tmp_path, capsys):
@@ -176,4 +176,4 @@ def test_blocks_that_cannot_be_filled_are_refused(tiny, tmp_path):
 
 
 def test_the_committed_pages_agree_with_the_committed_results():
-    assert readme.main(check=True) == 0, "run: python -m robotrl.benchmarks.readme"
+    assert readme.main(check=True) == 0, "run: python -m benchmarks.readme"

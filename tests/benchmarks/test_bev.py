@@ -11,12 +11,12 @@ import numpy as np
 import psutil
 import pytest
 
-from robotrl.benchmarks import runner
-from robotrl.benchmarks.bev import bench, peers
-from robotrl.benchmarks.bev import tape as bev_tape
-from robotrl.benchmarks.bev.start import Start, start
-from robotrl.benchmarks.kit.figures import Figure, Paired, have
-from robotrl.benchmarks.kit.spinner import beside_busy_core, busy_core
+from benchmarks import runner
+from benchmarks.bev import bench, peers
+from benchmarks.bev import tape as bev_tape
+from benchmarks.bev.start import Start, start
+from benchmarks.kit.figures import Figure, Paired, have
+from benchmarks.kit.spinner import beside_busy_core, busy_core
 from robotrl.errors import RobotrlError
 from robotrl.sims.bev import tables
 from tests.kits.paths_kit import ROOT

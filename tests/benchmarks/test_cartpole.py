@@ -2,8 +2,8 @@
 
 import pytest
 
-from robotrl.benchmarks.quickstart import cartpole
-from robotrl.benchmarks.quickstart.cartpole import Line, left_ratio
+from benchmarks.quickstart import cartpole
+from benchmarks.quickstart.cartpole import Line, left_ratio
 
 
 def result(**changes: float) -> dict[str, float]:

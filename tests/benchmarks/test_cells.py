@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import pytest
 
-from robotrl.benchmarks import load, runner
-from robotrl.benchmarks.kit.cells import Cell, fill, finished, select
+from benchmarks import load, runner
+from benchmarks.kit.cells import Cell, fill, finished, select
 from robotrl.errors import ConfigError, RobotrlError
 
 WRITE = "import json, sys, os; json.dump({'answer': int(sys.argv[2]) ** 2}, open(sys.argv[1] + '/r.json', 'w'))"
@@ -76,7 +76,7 @@ def test_a_failing_cell_is_reported_and_the_next_goes_on(tmp_path, capfd, code, 
 RUNNER = """
 import sys
 from pathlib import Path
-from robotrl.benchmarks.kit.cells import Cell, fill
+from benchmarks.kit.cells import Cell, fill
 write, slow, work = sys.argv[1], sys.argv[2], Path(sys.argv[3])
 def cell(seed, code):
     return Cell("square", "some/task", seed, ("python", "-c", code, "{out}", str(seed)), "r.json")

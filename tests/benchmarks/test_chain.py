@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from robotrl.benchmarks.chain.bench import (
+from benchmarks.chain.bench import (
     METHODS,
     Measured,
     Setting,
@@ -17,7 +17,7 @@ from robotrl.benchmarks.chain.bench import (
     make_learner,
     measure,
 )
-from robotrl.benchmarks.kit.figures import Paired
+from benchmarks.kit.figures import Paired
 from robotrl.learners.on_policy import epoch_order
 from robotrl.policies.diffusion import DiffusionCfg
 from robotrl.policies.flow import FlowCfg

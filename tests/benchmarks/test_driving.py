@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from benchmarks.driving import bench
+from benchmarks.driving import cell as driving_cell
+from benchmarks.driving.bench import MINIBATCHES, PLANNERS, REWARDS, study_name
 from robotrl import config as configs
-from robotrl.benchmarks.driving import bench
-from robotrl.benchmarks.driving import cell as driving_cell
-from robotrl.benchmarks.driving.bench import MINIBATCHES, PLANNERS, REWARDS, study_name
 from robotrl.errors import ConfigError
 from robotrl.sims.bev.scores import Route
 from robotrl.sims.bev.traffic.scenarios import SCENARIOS

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from robotrl.benchmarks import faults
-from robotrl.benchmarks.faults.cell import attempt, generator, kinds_of, main, tried
-from robotrl.benchmarks.faults.kind import Kind, Outcome, outcome_of
+from benchmarks import faults
+from benchmarks.faults.cell import attempt, generator, kinds_of, main, tried
+from benchmarks.faults.kind import Kind, Outcome, outcome_of
 from robotrl.errors import ConfigError
 
 FRAME = {"__init__", "kind", "cell", "mutate", "sound"}

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from robotrl.benchmarks.faults.data import KINDS
-from robotrl.benchmarks.faults.kind import Kind
+from benchmarks.faults.data import KINDS
+from benchmarks.faults.kind import Kind
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=[kind.name for kind in KINDS])

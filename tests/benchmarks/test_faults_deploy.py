@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from robotrl.benchmarks.faults.deploy import KINDS
-from robotrl.benchmarks.faults.kind import Kind
+from benchmarks.faults.deploy import KINDS
+from benchmarks.faults.kind import Kind
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=[kind.name for kind in KINDS])

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from robotrl.benchmarks.faults.gym import KINDS
-from robotrl.benchmarks.faults.kind import Kind
+from benchmarks.faults.gym import KINDS
+from benchmarks.faults.kind import Kind
 
 
 @pytest.mark.filterwarnings("ignore")

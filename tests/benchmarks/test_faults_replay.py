@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from robotrl.benchmarks.faults.kind import Kind
-from robotrl.benchmarks.faults.replay import KINDS
+from benchmarks.faults.kind import Kind
+from benchmarks.faults.replay import KINDS
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from robotrl.benchmarks.faults import files, flags, run
-from robotrl.benchmarks.faults.cell import attempt
+from benchmarks.faults import files, flags, run
+from benchmarks.faults.cell import attempt
 
 KINDS = [
     pytest.param(kind, id=f"{area}: {kind.name}")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from robotrl.benchmarks.faults.view import KINDS
+from benchmarks.faults.view import KINDS
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)

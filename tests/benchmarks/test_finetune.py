@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from benchmarks.finetune import bench
+from benchmarks.finetune import cell as finetune_cell
+from benchmarks.finetune.bench import METHODS, TASKS
+from benchmarks.kit.curves import legend_columns, mean_curve
 from robotrl import config as configs
-from robotrl.benchmarks.finetune import bench
-from robotrl.benchmarks.finetune import cell as finetune_cell
-from robotrl.benchmarks.finetune.bench import METHODS, TASKS
-from robotrl.benchmarks.kit.curves import legend_columns, mean_curve
 from tests.kits.paths_kit import ROOT
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from robotrl.benchmarks.gpu import bench
-from robotrl.benchmarks.gpu import cell as gpu_cell
-from robotrl.benchmarks.kit.figures import Figure
+from benchmarks.gpu import bench
+from benchmarks.gpu import cell as gpu_cell
+from benchmarks.kit.figures import Figure
 from robotrl.cli.profiles import PROFILES
 from robotrl.errors import ConfigError
 

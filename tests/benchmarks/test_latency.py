@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from robotrl.benchmarks.latency import bench
+from benchmarks.latency import bench
 from robotrl.errors import RobotrlError
 
 

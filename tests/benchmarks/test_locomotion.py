@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from robotrl.benchmarks import runner
-from robotrl.benchmarks.kit.cells import Cell, finished
-from robotrl.benchmarks.locomotion import bench
+from benchmarks import runner
+from benchmarks.kit.cells import Cell, finished
+from benchmarks.locomotion import bench
 from robotrl.errors import ConfigError
 from robotrl.fn.stats import Interval, bootstrap, iqm
 
@@ -57,7 +57,7 @@ def test_the_table_has_every_cell_and_the_published_baselines_keep_theirs() -> N
     assert {cell.seed for cell in bench.cells(True)} == {0} and len(bench.cells(True)) == 5
     # hours of results hang on this hash; whoever changes these cells runs them again
     baseline = next(cell for cell in table if cell.key == "sb3--mujoco-hopper--3")
-    command = ["python", "-m", "robotrl.benchmarks.locomotion.sb3_zoo", "mujoco/hopper", "3", "{out}"]
+    command = ["python", "-m", "benchmarks.locomotion.sb3_zoo", "mujoco/hopper", "3", "{out}"]
     config = json.dumps(["sb3", "mujoco/hopper", 3, command, "result.json", 1]).encode()
     assert baseline.config_hash == hashlib.sha256(config).hexdigest()[:16]
 
@@ -158,7 +158,7 @@ def test_a_task_without_a_preset_is_refused(tmp_path: Path) -> None:
 def test_a_cell_of_ours_is_trained_and_judged(tmp_path: Path) -> None:
     from dataclasses import replace
 
-    from robotrl.benchmarks.locomotion.referee import returns
+    from benchmarks.locomotion.referee import returns
     from robotrl.registry import PRESETS
     from robotrl.run.policy_checkpoint import load_policy
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from robotrl.benchmarks.kit.figures import Paired
-from robotrl.benchmarks.offpolicy import bench, methods, speed
-from robotrl.benchmarks.offpolicy.learn import main
+from benchmarks.kit.figures import Paired
+from benchmarks.offpolicy import bench, methods, speed
+from benchmarks.offpolicy.learn import main
 from robotrl.datasets.reader import read_dataset
 from robotrl.errors import ConfigError
 

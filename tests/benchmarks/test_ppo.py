@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from robotrl.benchmarks.kit.figures import Paired
-from robotrl.benchmarks.ppo import bench, methods
-from robotrl.benchmarks.ppo.worker import Worker
+from benchmarks.kit.figures import Paired
+from benchmarks.ppo import bench, methods
+from benchmarks.ppo.worker import Worker
 from robotrl.errors import ConfigError, RobotrlError
 from tests.kits.walk_sim import Walk
 
@@ -71,7 +71,7 @@ def test_a_trainer_that_cannot_be_made_is_reported_with_its_last_words() -> None
 
 def test_rsl_rl_sees_our_sim_as_its_own_env() -> None:
     pytest.importorskip("rsl_rl")
-    from robotrl.benchmarks.ppo.rsl_rl_env import rsl_rl_env
+    from benchmarks.ppo.rsl_rl_env import rsl_rl_env
 
     env = rsl_rl_env(Walk(4), 6)
     assert (env.num_envs, env.num_actions) == (4, 1)

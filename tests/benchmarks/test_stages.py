@@ -10,8 +10,8 @@ import pytest
 
 import tests.kits.learner_kit as kit
 import tests.training.test_resume as resuming
+from benchmarks.kit.stages import have, have_run
 from robotrl.algos.bc import BcCfg
-from robotrl.benchmarks.kit.stages import have, have_run
 from robotrl.config import EvalCfg, SimCfg, TrainCfg
 from robotrl.run.directory import Run
 from robotrl.run.logs import read_scalars
@@ -21,7 +21,7 @@ WORK = """
 from tests.benchmarks.test_stages import clone_cfg, have_run
 from tests.training.test_resume import KillAt
 from functools import partial
-import robotrl.benchmarks.kit.stages as kept
+import benchmarks.kit.stages as kept
 SIMS._rows["test/walk"] = "tests.kits.walk_sim:make"
 kept.train = partial(kept.train, callbacks=[KillAt(3)])
 have_run(run, clone_cfg(run.parent), "before")

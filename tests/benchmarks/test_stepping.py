@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from robotrl.benchmarks.kit.figures import Paired
-from robotrl.benchmarks.stepping import bench
-from robotrl.benchmarks.stepping import tape as stepping_tape
+from benchmarks.kit.figures import Paired
+from benchmarks.stepping import bench
+from benchmarks.stepping import tape as stepping_tape
 from robotrl.errors import RobotrlError
 
 
@@ -62,7 +62,7 @@ def test_the_best_of_envpool_counts_and_gaps_stay_gaps() -> None:
 
 
 def test_every_peer_does_the_same_work_and_other_work_is_noticed() -> None:
-    from robotrl.benchmarks.stepping import peers
+    from benchmarks.stepping import peers
     from robotrl.registry import make_sim
 
     sim = make_sim(bench.CHEETAH, num_envs=16, seed=0, threads=1)
@@ -78,7 +78,7 @@ def test_every_peer_does_the_same_work_and_other_work_is_noticed() -> None:
 
 def test_envpool_moves_as_ours_does() -> None:
     pytest.importorskip("envpool")
-    from robotrl.benchmarks.stepping import peers
+    from benchmarks.stepping import peers
 
     # raises when it does not
     routes = peers.envpool_routes(bench.CHEETAH, 256, 1)

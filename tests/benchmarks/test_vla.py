@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from benchmarks.vla import bench, decode, stages
+from benchmarks.vla import cell as vla_cell
+from benchmarks.vla.bench import DECODE, METHODS, SIM, Clone
+from benchmarks.vla.decode import Size
 from robotrl import config as configs
-from robotrl.benchmarks.vla import bench, decode, stages
-from robotrl.benchmarks.vla import cell as vla_cell
-from robotrl.benchmarks.vla.bench import DECODE, METHODS, SIM, Clone
-from robotrl.benchmarks.vla.decode import Size
 from robotrl.config import sim_options
 from robotrl.engine import autocast
 from robotrl.policies.vla.networks.openvla import TextCfg

@@ -64,7 +64,7 @@ def outsider(tmp_path_factory) -> dict[str, str]:
 
 
 def robotrl(*arguments: str, environment=None, cwd=None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "robotrl.cli.main", *arguments]
+    command = [sys.executable, "-m", "robotrl.cli", *arguments]
     return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=cwd, check=False)
 
 
@@ -191,7 +191,7 @@ def test_exit_codes_and_messages_of_the_program(outsider):
 
 
 def test_ctrl_c_ends_with_130(outsider):
-    command = [sys.executable, "-m", "robotrl.cli.main", "train", "out-interrupted"]
+    command = [sys.executable, "-m", "robotrl.cli", "train", "out-interrupted"]
     process = subprocess.Popen(command, env=outsider, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
@@ -205,7 +205,7 @@ def test_a_reader_that_leaves_is_no_fault():
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run(
-        [sys.executable, "-m", "robotrl.cli.main", "list"],
+        [sys.executable, "-m", "robotrl.cli", "list"],
         stdout=writing,
         stderr=subprocess.PIPE,
         text=True,

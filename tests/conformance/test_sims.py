@@ -6,7 +6,6 @@ A new adapter is one `Adapter` row in `ADAPTERS`; capabilities that it does not 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -23,7 +22,6 @@ from safetensors.numpy import load_file, save_file
 import robotrl
 from robotrl.errors import ConfigError, NumericsError, RobotrlError
 from robotrl.spec import HasCamera, HasExpert, HasFinalObs, HasParams, HasState, HasStateIds, Step, VecSim
-from tests.kits.paths_kit import ROOT
 
 
 @dataclass(frozen=True)
@@ -177,12 +175,6 @@ ADAPTERS = (
         )
     ),
 )
-
-
-def with_tests() -> dict[str, str]:
-    """The environment of a process that finds the modules of this folder."""
-    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(ROOT)]))
-    return {**os.environ, "PYTHONPATH": path}
 
 
 def adapters(capability: type | None = None, needs: str | None = None) -> Callable[[Any], Any]:
@@ -472,7 +464,6 @@ def test_an_id_is_one_start_at_every_place_and_in_every_process(adapter: Adapter
             check=True,
             capture_output=True,
             text=True,
-            env=with_tests(),
         ).stdout.splitlines()[-1]
     )
     sim = adapter.make(10)

@@ -19,7 +19,6 @@ from robotrl.datasets.stats import describe
 from robotrl.errors import ConfigError, NumericsError
 from robotrl.spec import Spec
 from tests.kits.data_helpers import ACTION_SPEC, INF, OBSERVATION_SPEC, make_episode, make_writer, tree, write_dataset
-from tests.kits.paths_kit import ROOT
 
 
 def test_round_trip(tmp_path):
@@ -252,7 +251,6 @@ def test_full_disk_is_reported_and_leaves_nothing(tmp_path, limit, episodes, sta
     code = textwrap.dedent(
         f"""
         import resource, sys
-        sys.path.insert(0, {str(ROOT)!r})
         from pathlib import Path
         from tests.kits.data_helpers import make_episode, make_writer
         from robotrl.errors import DataError
@@ -281,7 +279,6 @@ def test_killed_writer_leaves_no_dataset_under_the_name(tmp_path):
     code = textwrap.dedent(
         f"""
         import os, signal, sys
-        sys.path.insert(0, {str(ROOT)!r})
         from pathlib import Path
         from tests.kits.data_helpers import make_episode, make_writer
         writer = make_writer(Path({str(tmp_path / "d")!r}))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import os
 import subprocess
 import sys
 import textwrap
@@ -25,7 +24,6 @@ from robotrl.datasets.video import ENCODINGS, ClipFile, VideoShape, check_video,
 from robotrl.errors import ConfigError, DataError
 from robotrl.spec import Spec
 from tests.kits.data_helpers import tree
-from tests.kits.paths_kit import ROOT
 from tests.kits.video_kit import (
     ACTION,
     EPISODES,
@@ -179,11 +177,9 @@ def test_the_bytes_do_not_depend_on_how_many_processors_there_are():
         from tests.kits.video_kit import scene
         print(hashlib.sha256(encode(scene(2, 9, 48, 40), 20, ENCODINGS["video"])).hexdigest())
     """)
-    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     told = [
         subprocess.run(
             [sys.executable, "-c", program, count],
-            env={**os.environ, "PYTHONPATH": path},
             capture_output=True,
             text=True,
             check=True,
@@ -347,7 +343,6 @@ def test_a_full_disk_is_reported_and_leaves_nothing(tmp_path, limit, stage):
     """A limit on file size fails writes as a full disk does: in the video, in a table after it, in the cache."""
     script = f"""
         import resource, signal, sys
-        sys.path.insert(0, {str(ROOT)!r})
         from pathlib import Path
         from tests.kits.video_kit import KEY, write_pictures
         from robotrl.datasets.lerobot import read_dataset

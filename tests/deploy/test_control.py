@@ -24,7 +24,6 @@ from robotrl.deploy.export import export
 from robotrl.deploy.robots.link import RobotFault
 from robotrl.errors import ConfigError, DataError
 from tests.kits.deploy_cart import TOLD_SPEC
-from tests.kits.paths_kit import ROOT
 
 CART = "sim:deploy_cart:make_cart"
 
@@ -32,13 +31,6 @@ CART = "sim:deploy_cart:make_cart"
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return kit.made("goal", tmp_path_factory.getbasetemp())[0]
-
-
-@pytest.fixture(autouse=True)
-def robots_find_the_cart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The robot's process imports the cart from here."""
-    here = str(ROOT)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")])))
 
 
 def robots_of(pid: int) -> list[psutil.Process]:

@@ -69,7 +69,7 @@ class Started:
         command = [
             sys.executable,
             "-m",
-            "robotrl.cli.main",
+            "robotrl.cli",
             "deploy",
             str(bundle),
             "--robot",
@@ -165,7 +165,7 @@ def test_what_is_ignored_stays_ignored_and_timeout_ends_it(bundle: Path, tmp_pat
     """As of a background job: `nohup` ignores SIGHUP; `timeout` sends SIGTERM."""
     started = Started(bundle, tmp_path, before="timeout 8 nohup")
     started.wait_for(started.in_episode)
-    (control,) = [p for p in psutil.Process(started.process.pid).children() if "robotrl.cli.main" in p.cmdline()]
+    (control,) = [p for p in psutil.Process(started.process.pid).children() if "robotrl.cli" in p.cmdline()]
     control.send_signal(signal.SIGHUP)
     time.sleep(0.3)
     assert control.is_running()

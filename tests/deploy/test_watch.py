@@ -20,7 +20,6 @@ from robotrl.deploy.control.replay import replay
 from robotrl.deploy.control.run import run_control
 from robotrl.deploy.control.safety import Mode, Reason
 from robotrl.deploy.robots.link import RobotFault
-from tests.kits.paths_kit import ROOT
 
 CART, STAMPED = "sim:deploy_cart:make_cart", "sim:deploy_cart:make_stamped"
 
@@ -33,12 +32,6 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def copied(bundle: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(bundle, tmp_path / "bundle"))
-
-
-@pytest.fixture(autouse=True)
-def robots_find_the_cart(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = str(ROOT)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")])))
 
 
 def without_ranges(data: dict[str, Any]) -> None:
@@ -151,7 +144,7 @@ def test_an_inference_that_does_not_return(copied: Path, tmp_path: Path) -> None
     graphs.reseal(graphs.grows(copied, power=2), without_ranges)
     environment = {**os.environ, "CART_FAR_AT": "100", "CART_FAR": "220"}
     log = tmp_path / "log.jsonl"
-    command = [sys.executable, "-m", "robotrl.cli.main", "deploy", str(copied), "--robot", CART]
+    command = [sys.executable, "-m", "robotrl.cli", "deploy", str(copied), "--robot", CART]
     done = subprocess.run(
         [*command, "--episodes", "1", "--log", str(log)], env=environment, capture_output=True, text=True, timeout=60
     )

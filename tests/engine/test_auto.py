@@ -79,7 +79,7 @@ def test_where_nobody_says_how_many_updates_there_are_it_compiles():
 
 LONG_RUN = """
 import sys
-sys.path.insert(0, sys.argv[1])
+sys.path.append(sys.argv[1])
 import torch
 from tests.engine.test_auto import engine, run
 from robotrl.utils.progress import track

@@ -50,7 +50,7 @@ from tests.kits.walk_sim import Walk
 PROGRAM = """
 import sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[1])
+sys.path.append(sys.argv[1])
 from tests.engine.test_distributed import *
 SIMS._rows["test/walk"] = "tests.kits.walk_sim:make"
 rank, path = int(os.environ["RANK"]), Path(sys.argv[3])
@@ -264,7 +264,7 @@ def together(tmp_path_factory) -> list[dict[str, Any]]:
     kit.write_walks(path / "walks")
     opd.saved(path / "teacher", teacher())
     work = """
-with ddp.joined(200) as world:
+with distributed.joined(200) as world:
     write(path, others(world, path / "walks"))
 """
     done = launch(work, path)
@@ -291,7 +291,7 @@ def spread(tmp_path_factory) -> list[dict[str, Any]]:
     path = tmp_path_factory.mktemp("spread")
     kit.write_walks(path / "walks")
     opd.saved(path / "teacher", teacher())
-    done = launch("with ddp.joined(200) as world: write(path, spread_out(world, path / 'walks'))", path)
+    done = launch("with distributed.joined(200) as world: write(path, spread_out(world, path / 'walks'))", path)
     assert done.returncode == 0, done.stderr
     return [json.loads((path / f"{rank}.json").read_text()) for rank in range(2)]
 
@@ -421,7 +421,7 @@ def found(tmp_path_factory) -> list[dict[str, Any]]:
     """What two processes did, one after the other, in one launch."""
     path = tmp_path_factory.mktemp("two")
     work = """
-with ddp.joined(120) as world:
+with distributed.joined(120) as world:
     out = {"whole": updates(world, "eager"), "parts": updates(world, "eager", 2)}
     out["ppo"] = learned(world)
     out["stopped"] = learned(world, target_kl=1e-9, epochs=4)
@@ -512,7 +512,7 @@ def test_what_is_gathered(found):
 @pytest.mark.timeout(240)
 def test_compiled_halves_are_one_whole(tmp_path):
     """The gradient and the step are compiled apart, the mean over the processes lies between them."""
-    done = launch("with ddp.joined(200) as world: write(path, updates(world, 'compiled'))", tmp_path)
+    done = launch("with distributed.joined(200) as world: write(path, updates(world, 'compiled'))", tmp_path)
     assert done.returncode == 0, done.stderr
     one = updates(ALONE, "eager")
     for rank in range(2):
@@ -570,7 +570,7 @@ except RobotrlError:
 def test_a_process_that_hangs_is_not_waited_for_without_end(tmp_path):
     work = """
 import time
-with ddp.joined(5) as world:
+with distributed.joined(5) as world:
     one = learner(world)
     one.iterate()
     if rank == 1:

@@ -28,7 +28,7 @@ from robotrl.policies.networks.noise import NoiseNet
 from tests.kits.policy_kit import make_policy, observations
 
 FLOWS = ("flow", "flow-one-step")
-"""test_policies.py has the ratio of all others."""
+"""tests/conformance/test_policies.py has the ratio of all others."""
 
 
 def noise_kernel(policy: Any) -> Kernel:

@@ -23,7 +23,7 @@ def run(home: Path, endpoint: str, *command: str, **env: str) -> subprocess.Comp
     # the hub's package reads its settings when it is imported
     settings = {**os.environ, "HF_HOME": str(home), "HF_ENDPOINT": endpoint, "HF_HUB_DISABLE_XET": "1", **env}
     return subprocess.run(
-        [sys.executable, "-m", "robotrl.cli.main", "import", "lerobot", *command, "--sim", "mujoco/tabletop", *OPTIONS],
+        [sys.executable, "-m", "robotrl.cli", "import", "lerobot", *command, "--sim", "mujoco/tabletop", *OPTIONS],
         env=settings,
         capture_output=True,
         text=True,

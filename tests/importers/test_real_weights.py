@@ -1,7 +1,7 @@
 """A published policy says what it is known to say: opt-in, since its weights are large and others'.
 
-`ROBOTRL_REAL_WEIGHTS=FILE pytest tests/importers/test_real_weights.py`; docs/vla.md says what is in the file. The same is done
-here with a toy's weights, so that what opts in is known to work.
+`ROBOTRL_REAL_WEIGHTS=FILE pytest tests/importers/test_real_weights.py`; docs/vla.md says what is in the file. The
+same is done here with a toy's weights, so that what opts in is known to work.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ LEARNER = """
 import sys
 from functools import partial
 sys.path[:0] = {path!r}
-import robotrl.learners.remote_actor as actor
+import robotrl.learners.actor.remote as actor
 from robotrl.run.locking import StopSignals
 from tests.learners.test_remote_actor import *
 

@@ -24,10 +24,10 @@ import tests.kits.learner_kit as kit
 import tests.kits.off_policy_kit as off
 from robotrl.config import ActorCfg
 from robotrl.errors import ConfigError, NumericsError, RobotrlError
-from robotrl.learners.actor_process import to_numpy, to_torch
+from robotrl.learners.actor.process import to_numpy, to_torch
+from robotrl.learners.actor.remote import HUMAN, RemoteExperience
 from robotrl.learners.learner import Setup
 from robotrl.learners.off_policy import Made
-from robotrl.learners.remote_actor import HUMAN, RemoteExperience
 from robotrl.learners.replay_collector import Acting, Memory
 from tests.kits.actor_kit import Told
 from tests.kits.walk_sim import Walk
@@ -327,7 +327,7 @@ def test_a_sim_that_cannot_be_sent_is_refused():
 
 
 def robotrl(*words: str) -> list[str]:
-    return [sys.executable, "-m", "robotrl.cli.main", *words]
+    return [sys.executable, "-m", "robotrl.cli", *words]
 
 
 def actor_of(learner: int) -> int | None:

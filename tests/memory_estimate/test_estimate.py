@@ -100,7 +100,7 @@ def test_an_adapted_policy_needs_what_it_is_said_to(name: str, bf16_base: bool) 
 
 SEEN = """
 import gc, sys, threading, time, torch, psutil
-sys.path.insert(0, sys.argv[1])
+sys.path.append(sys.argv[1])
 import tests.memory_estimate.test_estimate as t
 policy, rows = t.large(), int(sys.argv[2])
 t.once(t.grpo.policy_on(t.grpo.tabletop(1)), 4)

@@ -24,7 +24,7 @@ from tests.kits.replay_kit import Reference
 PROGRAM = """
 import sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[1])
+sys.path.append(sys.argv[1])
 import tests.kits.replay_kit as kit
 from robotrl.replay.buffer import Replay
 {}

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.faults import sound
 from robotrl.api.inspection import describe
-from robotrl.benchmarks.faults import sound
 from robotrl.cli.main import main
 from robotrl.config import SimCfg
 from robotrl.errors import DataError, RobotrlError

@@ -135,21 +135,17 @@ def test_license_is_apache_2():
 
 def test_pytest_runs_from_a_bare_checkout(tmp_path):
     """A copy that is not installed is what its own tests import, in this process and in those that they start."""
-    for name in [*{Path(folder).parts[0] for folder in MAP.values()}, "pyproject.toml", "tests/kits/strict_skips.py"]:
-        target = tmp_path / name
-        target.parent.mkdir(exist_ok=True)
-        if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, target, ignore=shutil.ignore_patterns("__pycache__", "results"))
-        else:
-            shutil.copyfile(ROOT / name, target)
-    shutil.copyfile(ROOT / "tests" / "conftest.py", tmp_path / "tests" / "conftest.py")
+    for name in [*{Path(folder).parts[0] for folder in MAP.values()}, "benchmarks", "tests/kits"]:
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "results"))
+    for name in ["pyproject.toml", "tests/conftest.py", "tests/__init__.py"]:
+        shutil.copyfile(ROOT / name, tmp_path / name)
     (tmp_path / "tests" / "test_origin.py").write_text(
         "import subprocess, sys\n"
         "from pathlib import Path\n"
-        "ROOT = ROOT\n"
+        "ROOT = Path(__file__).resolve().parents[1]\n"
         "def test_origin():\n"
-        "    import robotrl.deploy, robotrl.registry, robotrl.sims.mujoco\n"
-        "    for module in (robotrl.deploy, robotrl.registry, robotrl.sims.mujoco):\n"
+        "    import benchmarks, robotrl.deploy, robotrl.registry, robotrl.sims.mujoco\n"
+        "    for module in (benchmarks, robotrl.deploy, robotrl.registry, robotrl.sims.mujoco):\n"
         "        assert Path(module.__file__).resolve().is_relative_to(ROOT), module.__file__\n"
         "    code = 'import robotrl.sims as m, robotrl.cli.main as c; print(m.__file__, c.__file__)'\n"
         "    out = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True).stdout\n"

@@ -25,7 +25,7 @@ TINY = (
 
 def robotrl(*argv: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "robotrl.cli.main", *argv],
+        [sys.executable, "-m", "robotrl.cli", *argv],
         capture_output=True,
         text=True,
         check=False,

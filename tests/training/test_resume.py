@@ -35,7 +35,7 @@ EVALUATION = EvalCfg(every=7, episodes=6, num_envs=4, animation=1)
 PROGRAM = """
 import sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[1])
+sys.path.append(sys.argv[1])
 from tests.training.test_resume import *
 run = Path(sys.argv[3])
 exec(sys.argv[2])

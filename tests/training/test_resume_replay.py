@@ -94,7 +94,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = Run.create(folder / "base", {}, seed=0, command=[])
     base.save({"policy": policy_tree(kit.flow())}, step=0)
     base.close()
-    program = "import sys; sys.path.insert(0, sys.argv[1]); from tests.training.test_resume_replay import *; chain(Path(sys.argv[2]))"
+    program = """import sys; sys.path.append(sys.argv[1])
+from tests.training.test_resume_replay import *
+chain(Path(sys.argv[2]))"""
     command = [sys.executable, "-W", "error:the replay ran", "-c", program, str(ROOT), str(folder)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-4000:]

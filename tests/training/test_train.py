@@ -15,7 +15,7 @@ from PIL import Image
 import tests.kits.learner_kit as kit
 from robotrl import config as configs
 from robotrl.cli.main import main
-from robotrl.config import EvalCfg, SimCfg, TrainCfg
+from robotrl.config import RENAMED, EvalCfg, SimCfg, TrainCfg, class_named
 from robotrl.errors import CapabilityError, ConfigError, DataError, NumericsError
 from robotrl.registry import PRESETS, SIMS, make_sim
 from robotrl.rollout.demos import collect_demos
@@ -346,16 +346,9 @@ def test_a_run_with_checkpoints_is_never_discarded(tmp_path):
 
 
 def test_a_sim_that_cannot_be_evaluated_is_refused_before_training(tmp_path, monkeypatch):
-    monkeypatch.setitem(SIMS._rows, "test/bare", "tests.training.test_train:make_bare")
-    monkeypatch.setitem(__import__("sys").modules, "test_train", __import__("types").SimpleNamespace(make_bare=bare))
+    monkeypatch.setitem(SIMS._rows, "test/bare", "tests.kits.walk_sim:BareWalk")
     with pytest.raises(CapabilityError, match="sim 'test/bare' lacks HasStateIds"), pytest.warns(UserWarning):
         train(walk_config(sim=SimCfg("test/bare", 4)), tmp_path / "r")
-
-
-def bare(num_envs: int, seed: int) -> Any:
-    from tests.kits.walk_sim import BareWalk
-
-    return BareWalk(num_envs, seed)
 
 
 def test_what_a_run_needs_is_asked_for(tmp_path, capsys):
@@ -378,6 +371,13 @@ def test_a_config_class_that_is_no_config_is_never_called(tmp_path):
         (tmp_path / "r" / "config.json").write_text(text.replace("robotrl.algos.ppo:PpoCfg", name))
         with pytest.raises(ConfigError, match=f"config class '{name}' is"):
             resume(tmp_path / "r", accept_changed_inputs=True)
+
+
+def test_a_config_class_that_has_moved_is_found_by_its_old_name():
+    for old, new in RENAMED.items():
+        module, _, name = new.partition(":")
+        found = class_named(old)
+        assert (found.__module__, found.__qualname__) == (module, name)
 
 
 def test_the_walk_splits_are_disjoint():

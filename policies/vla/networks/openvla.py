@@ -4,7 +4,7 @@ Two vision towers see the picture; their patches, side by side, are projected in
 put behind its first token. Then OpenVLA says one action token after the other. OFT says all of a chunk's tokens in one
 pass: in their places stand zeros, every token sees every other, and a measured state may come behind the patches.
 
-Parameters have the names of the published checkpoints. How tokens are said is in `robotrl.policies.vla.networks.autoregressive`.
+Parameters have the names of the published checkpoints; decoding is in `robotrl.policies.vla.networks.autoregressive`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Action tokens on a vision-language model of `transformers`, of any family in `robotrl.policies.vla.networks.families`.
+"""Action tokens on a vision-language model of `transformers`, of any family in `families`.
 
 As OpenVLA does it with a Llama (Kim et al. 2024, 2406.09246): the last ids of the vocabulary mean actions, said one
 after the other, or, as OpenVLA-OFT does it, all of a chunk at once. The model keeps its own parameter names, under

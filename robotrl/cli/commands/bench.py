@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
+import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated
 
 import tyro
 
+import robotrl
 from robotrl.cli.commands.parsing import parse
 from robotrl.errors import ConfigError, unknown
 
@@ -31,19 +36,40 @@ class Args:
     """Say what each bench measures, and run none."""
 
 
+def checkout() -> Path | None:
+    """Root of the checkout that robotrl is installed from; None where it came as a wheel, which has no benches."""
+    root = Path(robotrl.__file__).resolve().parents[1]
+    return root if (root / "benchmarks" / "runner.py").is_file() else None
+
+
+def benches() -> ModuleType:
+    """The package `benchmarks` of the checkout, importable in this process and those that it starts.
+
+    Raises:
+        ConfigError: robotrl is not installed from a checkout.
+    """
+    root = checkout()
+    if root is None:
+        raise ConfigError("benches run from a checkout, and this robotrl is installed without one: pip install -e DIR")
+    if str(root) not in sys.path:
+        sys.path.append(str(root))
+    known = os.environ.get("PYTHONPATH", "")
+    if str(root) not in known.split(os.pathsep):
+        os.environ["PYTHONPATH"] = os.pathsep.join([*filter(None, [known]), str(root)])
+    return importlib.import_module("benchmarks")
+
+
 def main(argv: Sequence[str]) -> int:
     """Run the command."""
     args = parse(Args, "robotrl bench", argv)
-    from robotrl import benchmarks
-
+    found = benches()
     if args.list:
-        for name, description in benchmarks.descriptions().items():
+        for name, description in found.descriptions().items():
             print(f"{name:<16}{description}")
         return 0
     if args.name is None:
-        raise ConfigError(f"missing: NAME of a bench: known: {', '.join(benchmarks.BENCHES)}")
-    if args.name not in benchmarks.BENCHES:
-        raise unknown("bench", args.name, benchmarks.BENCHES)
-    from robotrl.benchmarks import runner
-
+        raise ConfigError(f"missing: NAME of a bench: known: {', '.join(found.BENCHES)}")
+    if args.name not in found.BENCHES:
+        raise unknown("bench", args.name, found.BENCHES)
+    runner = importlib.import_module("benchmarks.runner")
     return runner.main(args.name, args.json, quick=args.quick, cells=args.cells, work=args.work)

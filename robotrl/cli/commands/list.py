@@ -36,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
 
 def rows() -> dict[str, dict[str, str]]:
     """Kind to name to where it comes from."""
-    from robotrl.benchmarks import BENCHES
+    from robotrl.cli.commands.bench import benches, checkout
     from robotrl.registry import ENCODERS, PRESETS, ROBOTS, SIMS, Table
 
     def named(table: Table) -> dict[str, str]:
@@ -47,5 +47,5 @@ def rows() -> dict[str, dict[str, str]]:
         "encoders": named(ENCODERS),
         "presets": named(PRESETS),
         "robots": named(ROBOTS),
-        "benches": {name: f"robotrl.benchmarks.{name}" for name in BENCHES},
+        "benches": {} if checkout() is None else {n: f"benchmarks.{m}" for n, m in benches().BENCHES.items()},
     }

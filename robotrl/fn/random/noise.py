@@ -3,7 +3,7 @@
 Learners and actors draw from generators of the CPU, whatever the device of their networks. So a run on a GPU sees the
 noise that the same run on a CPU sees, and a checkpoint's streams can be taken up on either.
 
-An evaluation gives a `KeyedNoise` (`robotrl.fn.random.keyed_noise`) in the generator's place: each row has a stream of its own.
+An evaluation gives a `robotrl.fn.random.keyed_noise.KeyedNoise` in the generator's place: each row has its own stream.
 """
 
 from __future__ import annotations

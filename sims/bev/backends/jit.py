@@ -22,28 +22,29 @@ numba: Any = importlib.import_module("numba")
 """It comes without types."""
 
 SOURCES = (
-    "driver",
-    "ego",
-    "following",
+    "backends.jit",
+    "backends.kernels",
     "geometry",
-    "jit",
     "judge",
-    "kernels",
-    "lane_changes",
-    "lanes",
-    "maps",
-    "observe",
-    "people",
     "plan",
-    "raster",
+    "render.raster",
+    "render.vectors",
     "rewards",
-    "right_of_way",
-    "scenarios",
+    "roads.lanes",
+    "roads.maps",
     "tables",
-    "traffic",
+    "traffic.driver",
+    "traffic.ego",
+    "traffic.following",
+    "traffic.lane_changes",
+    "traffic.pedestrians",
+    "traffic.right_of_way",
+    "traffic.scenarios",
+    "traffic.step",
     "world",
 )
-"""Modules with kernels, or with constants that kernels read."""
+"""Modules of `sims/bev` with kernels, or with constants that kernels read."""
+FOLDER = Path(__file__).resolve().parents[1]
 MATHS = {"contract", "reassoc", "arcp", "nsz", "afn"}
 """Liberties that the compiler may take; NaN and infinity keep their meaning."""
 
@@ -57,7 +58,7 @@ def cache_folder() -> Path:
     """
     digest = hashlib.sha256()
     for name in SOURCES:
-        digest.update((Path(__file__).parent / f"{name}.py").read_bytes())
+        digest.update(FOLDER.joinpath(*name.split(".")).with_suffix(".py").read_bytes())
     home = os.environ.get("ROBOTRL_CACHE") or os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     folder = Path(home) / "robotrl" / f"bev-{digest.hexdigest()[:16]}"
     try:

@@ -42,7 +42,7 @@ class SimNumericsError(NumericsError):
 
     Attributes:
         env_ids: the envs concerned.
-        dump: directory with what is needed to replay the first of them (`python -m robotrl.sims.mujoco.engine.replay DUMP`).
+        dump: directory from which `python -m robotrl.sims.mujoco.engine.replay DUMP` replays the first of them.
     """
 
     def __init__(self, message: str, env_ids: list[int], dump: Path) -> None:

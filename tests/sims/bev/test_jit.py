@@ -11,12 +11,17 @@ import pytest
 from robotrl.sims.bev.backends import jit
 
 PACKAGE = "robotrl.sims.bev"
-FOLDER = Path(jit.__file__).parent
+FOLDER = jit.FOLDER
+MODULES = {".".join(path.relative_to(FOLDER).with_suffix("").parts) for path in FOLDER.rglob("*.py")}
+
+
+def source(module: str, folder: Path = FOLDER) -> Path:
+    return folder.joinpath(*module.split(".")).with_suffix(".py")
 
 
 @functools.cache
 def tree(module: str) -> ast.Module:
-    return ast.parse((FOLDER / f"{module}.py").read_text())
+    return ast.parse(source(module).read_text())
 
 
 @functools.cache
@@ -25,9 +30,10 @@ def imports(module: str) -> dict[str, tuple[str, str]]:
     found: dict[str, tuple[str, str]] = {}
     for node in ast.walk(tree(module)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PACKAGE):
-            source = (node.module or "").removeprefix(PACKAGE).lstrip(".")
+            folder = (node.module or "").removeprefix(PACKAGE).lstrip(".")
             for alias in node.names:
-                found[alias.asname or alias.name] = (source, alias.name) if source else (alias.name, "")
+                whole = f"{folder}.{alias.name}".lstrip(".")
+                found[alias.asname or alias.name] = (whole, "") if whole in MODULES else (folder, alias.name)
     return found
 
 
@@ -78,18 +84,18 @@ def sources_of(module: str, code: ast.AST, seen: set[tuple[str, str]]) -> set[st
 
 
 def test_every_module_that_kernels_are_made_of_is_in_the_digest() -> None:
-    modules = [path.stem for path in FOLDER.glob("*.py")]
-    with_kernels = {module for module in modules if kernels(module)}
-    assert {"ego", "traffic", "judge", "raster", "observe", "kernels"} <= with_kernels
+    with_kernels = {module for module in MODULES if kernels(module)}
+    known = {"traffic.ego", "traffic.step", "judge", "render.raster", "render.vectors", "backends.kernels"}
+    assert known <= with_kernels
     needed = set(with_kernels)
     for module in with_kernels:
         for function in kernels(module):
             needed |= sources_of(module, function, set())
     assert "tables" in needed  # it has no kernel, only constants
     assert needed <= set(jit.SOURCES), f"not in jit.SOURCES: {sorted(needed - set(jit.SOURCES))}"
-    assert set(jit.SOURCES) <= set(modules)
+    assert set(jit.SOURCES) <= MODULES
     assert len(set(jit.SOURCES)) == len(jit.SOURCES)
-    assert "jit" in jit.SOURCES  # options of the compiler
+    assert "backends.jit" in jit.SOURCES  # options of the compiler
 
 
 def test_compiled_kernels_lie_where_the_user_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,9 +123,10 @@ def test_the_folder_is_another_when_a_source_changes(
     copies = tmp_path / "bev"
     copies.mkdir()
     for name in jit.SOURCES:
-        (copies / f"{name}.py").write_bytes((FOLDER / f"{name}.py").read_bytes())
-    monkeypatch.setattr(jit, "__file__", str(copies / "jit.py"))
+        source(name, copies).parent.mkdir(exist_ok=True)
+        source(name, copies).write_bytes(source(name).read_bytes())
+    monkeypatch.setattr(jit, "FOLDER", copies)
     assert jit.cache_folder.__wrapped__().name == before
-    with (copies / f"{changed}.py").open("a") as file:
+    with source(changed, copies).open("a") as file:
         file.write("# \n")
     assert jit.cache_folder.__wrapped__().name != before

@@ -1,4 +1,4 @@
-"""`gym/ID`: spaces, starts, resets and faults of Gymnasium environments; tests/conformance/test_sims.py has the contract."""
+"""`gym/ID`: spaces, starts, resets and faults of Gymnasium environments; the contract is in conformance/."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """`mujoco/quadruped-velocity`: its numbers, reward arithmetic, motors, latency, randomisation, terrain and faults.
 
-What every sim must do is in test_conformance.py.
+What every sim must do is in tests/conformance/test_sims.py.
 """
 
 from __future__ import annotations
@@ -580,7 +580,7 @@ def test_the_simulated_robot_stands_without_torch() -> None:
 
 
 def test_tracking_is_measured_against_the_truth_after_settling() -> None:
-    from robotrl.benchmarks.locomotion.quadruped import evaluate_policy
+    from benchmarks.locomotion.quadruped import evaluate_policy
     from robotrl.policies.gaussian import GaussianCfg
     from robotrl.transforms import TransformGroup
 

@@ -34,17 +34,16 @@ from torch import Tensor
 
 from robotrl.config import ActorCfg
 from robotrl.errors import CapabilityError, ConfigError, DataError, NumericsError, RobotrlError
-from robotrl.learners.actor_process import GRACE_S, Batch, Failed, Order, Ready, Recipe, act, to_numpy, to_torch
+from robotrl.learners.actor.process import GRACE_S, Batch, Failed, Order, Ready, Recipe, act, to_numpy, to_torch
 from robotrl.learners.learner import Setup
 from robotrl.learners.off_policy import Made
 from robotrl.learners.replay_collector import Acting, Experience, Memory, Watch, worth_logging
 from robotrl.replay.buffer import SOURCES, StepRecord
 from robotrl.replay.corrections import add_corrections
 from robotrl.rollout.collector import Collected
-from robotrl.rollout.storage import Arrays
 from robotrl.run.locking import stop_wished
 from robotrl.run.policy_checkpoint import policy_tree
-from robotrl.spec import VecSim
+from robotrl.spec import Arrays, VecSim
 from robotrl.utils.safe_path import safe_children
 
 HUMAN = SOURCES.index("human")

@@ -1,6 +1,6 @@
 """The process that steps the sim for a learner elsewhere, and what the two say to each other.
 
-`robotrl.learners.remote_actor` is the learner's side.
+`robotrl.learners.actor.remote` is the learner's side.
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ from robotrl.learners.replay_collector import Acting, Watch, chunk
 from robotrl.replay.buffer import StepRecord
 from robotrl.replay.layout import Layout
 from robotrl.rollout.collector import Collector, Decision
-from robotrl.rollout.storage import Arrays
 from robotrl.run.policy_checkpoint import policy_from_tree
-from robotrl.spec import VecSim
+from robotrl.spec import Arrays, VecSim
 from robotrl.transforms import TransformGroup
 
 GRACE_S = 5.0
