@@ -14,7 +14,7 @@ def gym_sac() -> TrainCfg[SacCfg, SquashedCfg]:
     """SAC on any Gymnasium environment, `robotrl train gym-sac --sim.name gym/Hopper-v5`."""
     return TrainCfg(
         sim=SimCfg("gym/Pendulum-v1", num_envs=4),
-        algo=SacCfg(env_steps=20_000, steps_per_env=4, warmup=1_000),
+        algo=SacCfg(env_steps=20_000, num_steps=4, warmup=1_000),
         policy=SquashedCfg(),
         evaluation=EvalCfg(every=250, episodes=32, num_envs=16, animation=0, score="return"),
         checkpoint_every=250,
@@ -47,12 +47,12 @@ def peg_insert_sac() -> TrainCfg[SacCfg, SquashedCfg]:
         sim=SimCfg("mujoco/peg-insert", num_envs=8),
         algo=SacCfg(
             env_steps=100_000,
-            steps_per_env=4,
+            num_steps=4,
             warmup=1_000,
-            update_ratio=2,
+            utd_ratio=2,
             batch=128,
             initial_alpha=0.01,
-            members=4,
+            num_critics=4,
             critic_hidden=(128, 128),
             layer_norm=True,
         ),
@@ -75,7 +75,7 @@ def peg_insert_iql() -> TrainCfg[IqlCfg, GaussianCfg]:
 def _locomotion(sim: str) -> TrainCfg[SacCfg, SquashedCfg]:
     return TrainCfg(
         sim=SimCfg(sim, num_envs=4),
-        algo=SacCfg(env_steps=300_000, steps_per_env=8, warmup=5_000),
+        algo=SacCfg(env_steps=300_000, num_steps=8, warmup=5_000),
         policy=SquashedCfg(),
         evaluation=EvalCfg(every=1_000, episodes=32, num_envs=32, animation=0, score="return"),
         checkpoint_every=1_000,
@@ -86,7 +86,7 @@ def _sparse(sim: str, env_steps: int) -> TrainCfg[RlpdCfg, SquashedCfg]:
     """Small networks and few updates: what a state of some twenty numbers needs, and one core can pay for."""
     return TrainCfg(
         sim=SimCfg(sim, num_envs=8),
-        algo=RlpdCfg(env_steps=env_steps, update_ratio=2, batch=128, critic_hidden=(128, 128), target_entropy=-1.0),
+        algo=RlpdCfg(env_steps=env_steps, utd_ratio=2, batch=128, critic_hidden=(128, 128), target_entropy=-1.0),
         policy=SquashedCfg(horizon=4, hidden=(128, 128)),
         evaluation=EvalCfg(every=100, episodes=64),
         checkpoint_every=100,

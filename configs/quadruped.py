@@ -16,7 +16,7 @@ def ppo() -> TrainCfg[PpoCfg, GaussianCfg]:
         sim=SimCfg("mujoco/quadruped-velocity", num_envs=512),
         algo=PpoCfg(
             env_steps=10_000_000,
-            steps_per_env=24,
+            num_steps=24,
             epochs=5,
             minibatch=3072,
             lr=1e-3,
@@ -24,7 +24,7 @@ def ppo() -> TrainCfg[PpoCfg, GaussianCfg]:
             lr_schedule="adaptive",
             desired_kl=0.01,
             gamma=0.99,
-            lam=0.95,
+            gae_lambda=0.95,
             entropy_coef=0.01,
             target_kl=None,
             critic_warmup=0,

@@ -32,7 +32,7 @@ DECISIONS = 512 // CHUNK
 PI_RL: dict[str, Any] = {
     "env_steps": 10_000_000,
     # a rollout is one minibatch
-    "steps_per_env": 2048 * CHUNK // ENVS,
+    "num_steps": 2048 * CHUNK // ENVS,
     "epochs": 4,
     "minibatch": 2048,
     "lr": 5e-6,
@@ -69,7 +69,7 @@ def vla_rl() -> TrainCfg[VlaRlCfg, TokenVlaCfg]:
     on a sim without scenarios `--sim.curriculum None`. The paper's process reward is `--algo.process-reward DIR` with
     `--algo.process-form raw`. It makes one pass over a rollout; here there are two, or nothing would ever be clipped.
     """
-    algo = VlaRlCfg(env_steps=10_000_000, steps_per_env=128, lr=5e-6, critic_lr=5e-5, warmup=0, bf16=True)
+    algo = VlaRlCfg(env_steps=10_000_000, num_steps=128, lr=5e-6, critic_lr=5e-5, warmup=0, bf16=True)
     base = _published(algo, TokenVlaCfg(), "temperature=1.5")
     return replace(base, sim=replace(base.sim, curriculum=1.0))
 

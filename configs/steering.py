@@ -17,7 +17,7 @@ def peg_insert_dsrl() -> TrainCfg[DsrlCfg, SteeredCfg]:
         sim=SimCfg("mujoco/peg-insert", num_envs=ENVS),
         algo=DsrlCfg(
             env_steps=92_160,
-            steps_per_env=40,
+            num_steps=40,
             warmup=4_800,
             batch=128,
             critic_hidden=(128, 128, 128),
@@ -37,7 +37,7 @@ def peg_insert_dsrl_na() -> TrainCfg[DsrlNaCfg, SteeredCfg]:
         sim=SimCfg("mujoco/peg-insert", num_envs=ENVS),
         algo=DsrlNaCfg(
             env_steps=92_160,
-            steps_per_env=40,
+            num_steps=40,
             warmup=4_800,
             updates=10,
             distill_updates=40,

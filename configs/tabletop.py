@@ -122,7 +122,7 @@ def reinflow() -> TrainCfg[ReinFlowCfg, FlowVlaCfg]:
     RUN`."""
     algo = ReinFlowCfg(
         env_steps=400_000,
-        steps_per_env=160,
+        num_steps=160,
         epochs=2,
         minibatch=512,
         lr=2e-4,

@@ -89,7 +89,7 @@ class QEnsemble(nn.Module):
         activation: Activation = "relu",
     ) -> None:
         super().__init__()
-        check_at_least("algo.members", members, 1)
+        check_at_least("algo.num_critics", members, 1)
         if activation not in ACTIVATIONS:
             raise unknown("activation", str(activation), ACTIVATIONS)
         self.members, self.context_width = members, context_width

@@ -155,10 +155,10 @@ class TrainCfg(Generic[Algo, PolicyCfg]):
     stop_at_return: float | Literal["solved"] | None = None
     """Stop once two evaluations in a row reach this mean return, the second no better than any before; "solved" takes
     the return from which the sim counts as solved, if it states one. None runs the whole budget."""
-    shard: bool = False
+    fsdp: bool = False
     """Of several processes (torchrun): whether each keeps a part of the gradients and moments of what learns (FSDP2),
     for policies that learn as a whole and whose moments do not fit beside their weights."""
-    peers_timeout_s: float = 1800.0
+    dist_timeout_s: float = 1800.0
     """Of several processes (torchrun): how long each waits for the others; an evaluation by the first must fit in."""
 
 
@@ -254,8 +254,8 @@ def check(cfg: TrainCfg[Any, Any]) -> None:
     for name in ("start_timeout_s", "timeout_s"):
         if not 0 < getattr(cfg.actor, name) < math.inf:
             raise out_of_range(f"actor.{name}", getattr(cfg.actor, name), "above 0 seconds")
-    if not 0 < cfg.peers_timeout_s < math.inf:
-        raise out_of_range("peers_timeout_s", cfg.peers_timeout_s, "above 0 seconds")
+    if not 0 < cfg.dist_timeout_s < math.inf:
+        raise out_of_range("dist_timeout_s", cfg.dist_timeout_s, "above 0 seconds")
     sim_options(cfg.sim.options)
     _check_lora(cfg)
     if cfg.recompute and cfg.init_from is None:
@@ -312,8 +312,8 @@ def _check_lora(cfg: TrainCfg[Any, Any]) -> None:
                 "lora.rank is 0 beside lora.targets, lora.heads or lora.bf16_base: expected 1 or more, e.g. 32"
             )
         return
-    if cfg.shard:
-        raise ConfigError(f"lora.rank is {lora.rank} and shard is True: expected one of them, adapters are small")
+    if cfg.fsdp:
+        raise ConfigError(f"lora.rank is {lora.rank} and fsdp is True: expected one of them, adapters are small")
     if not lora.targets:
         raise ConfigError(f'lora.targets is empty: expected parts of the names of layers, or "{ALL_LAYERS}"')
     if cfg.init_from is None:

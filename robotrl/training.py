@@ -73,7 +73,7 @@ def train(cfg: TrainCfg[Any, Any], run_path: Path, callbacks: Sequence[Callback]
     configs.check(cfg)
     # before anything is written
     device_of(cfg.device)
-    with distributed.joined(cfg.peers_timeout_s) as world:
+    with distributed.joined(cfg.dist_timeout_s) as world:
         if world.rank:
             _follow(cfg, None, run_path, world)
             return run_path
@@ -102,7 +102,7 @@ def resume(run_path: Path, callbacks: Sequence[Callback] = (), *, accept_changed
     if not accept_changed_inputs:
         run.refuse_changed(run.altered)
     cfg = config_of(run)
-    with distributed.joined(cfg.peers_timeout_s) as world:
+    with distributed.joined(cfg.dist_timeout_s) as world:
         run.keep_newest(cfg.keep)
         if world.rank:
             world.any(False)  # until the first process has tidied the run
@@ -171,8 +171,8 @@ def _make_learner(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None, run_pat
         raise CapabilityError(
             f"{type(learner).__name__} lacks world: it learns in one process, and WORLD_SIZE is {world.size}"
         )
-    if cfg.shard and not getattr(learner, "sharded", False):
-        raise CapabilityError(f"{type(learner).__name__} cannot spread what it learns: expected shard False")
+    if cfg.fsdp and not getattr(learner, "sharded", False):
+        raise CapabilityError(f"{type(learner).__name__} cannot spread what it learns: expected fsdp False")
     if cfg.cache != "none" and not hasattr(learner, "kept"):
         raise CapabilityError(f"{type(learner).__name__} keeps nothing of observations: expected cache none")
     if cfg.lora.rank and adaptation_of(learner.policy) is None:
@@ -214,7 +214,7 @@ def _follow(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None, run_path: Pat
                 learner.iterate()
                 iteration += 1
                 last = world.any(signals.received is not None) or iteration == learner.iterations
-                if cfg.shard and (last or _is_due(cfg, iteration)):
+                if cfg.fsdp and (last or _is_due(cfg, iteration)):
                     # the first process saves, and every process has a part of it
                     learner.state()
                 if last:
@@ -431,7 +431,7 @@ def _setup(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None, run_path: Path
         actor=cfg.actor,
         world=world,
         device=device,
-        shard=cfg.shard,
+        fsdp=cfg.fsdp,
         update_threads=cfg.update_threads,
         cache=cfg.cache,
         may_stop=cfg.stop_at_success is not None or cfg.stop_at_return is not None,

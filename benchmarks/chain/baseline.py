@@ -28,13 +28,13 @@ class Baseline:
         critic: of the policy's contexts.
         lr: of the actor.
         critic_lr: of the critic.
-        grad_norm: of each.
+        max_grad_norm: of each.
     """
 
-    def __init__(self, actor: nn.ModuleDict, critic: Any, lr: float, critic_lr: float, grad_norm: float) -> None:
+    def __init__(self, actor: nn.ModuleDict, critic: Any, lr: float, critic_lr: float, max_grad_norm: float) -> None:
         self.actor, self.critic = actor, critic
         self.policy: Any = actor["policy"]
-        self._grad_norm = grad_norm
+        self._grad_norm = max_grad_norm
         self._actor_optimizer = torch.optim.Adam(actor.parameters(), lr=lr)
         self._critic_optimizer = torch.optim.Adam(critic.parameters(), lr=critic_lr)
 
@@ -54,7 +54,7 @@ class ReinFlowBaseline(Baseline):
     """ReinFlow's iteration; see the module."""
 
     def __init__(self, actor: nn.ModuleDict, critic: Any, cfg: ReinFlowCfg) -> None:
-        super().__init__(actor, critic, cfg.lr, cfg.critic_lr, cfg.grad_norm)
+        super().__init__(actor, critic, cfg.lr, cfg.critic_lr, cfg.max_grad_norm)
         self._cfg = cfg
 
     def update(self, batch: Batch, order: Tensor) -> float:
@@ -86,7 +86,7 @@ class DppoBaseline(Baseline):
     """DPPO's iteration, with DDPM steps; see the module."""
 
     def __init__(self, actor: nn.ModuleDict, critic: Any, cfg: DppoCfg) -> None:
-        super().__init__(actor, critic, cfg.lr, cfg.critic_lr, cfg.grad_norm)
+        super().__init__(actor, critic, cfg.lr, cfg.critic_lr, cfg.max_grad_norm)
         self._cfg = cfg
         steps = self.policy.denoising_steps if cfg.tuned_steps is None else cfg.tuned_steps
         self._steps, self._skipped = steps, self.policy.denoising_steps - steps

@@ -165,7 +165,7 @@ def measure(method: Method, quick: bool, num_envs: int = NUM_ENVS, engine: Engin
 def figures_of(name: str, measured: Measured) -> dict[str, Figure]:
     """Ours against the plain implementation, each at its better number of threads, and where an iteration goes."""
     cfg = METHODS[name].cfg
-    what = f"{NUM_ENVS} envs x {cfg.steps_per_env} steps, minibatch {cfg.minibatch}, {cfg.epochs} epochs"
+    what = f"{NUM_ENVS} envs x {cfg.num_steps} steps, minibatch {cfg.minibatch}, {cfg.epochs} epochs"
     rates, shares = measured.rates, measured.shares
 
     def best(kind: str) -> str:

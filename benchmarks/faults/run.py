@@ -342,7 +342,7 @@ def _gym_preset() -> Any:
     from robotrl.registry import PRESETS
 
     cfg = PRESETS.load("gym-ppo")()
-    return replace(cfg, algo=replace(cfg.algo, env_steps=64, steps_per_env=4, minibatch=8, engine="eager"))
+    return replace(cfg, algo=replace(cfg.algo, env_steps=64, num_steps=4, minibatch=8, engine="eager"))
 
 
 def _only_ours(call: Callable[[], object]) -> None:

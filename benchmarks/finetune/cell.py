@@ -128,7 +128,7 @@ def sim_of(cfg: TrainCfg[Any, Any], task: Task) -> SimCfg:
 
 def every(cfg: TrainCfg[Any, Any], task: Task) -> int:
     """Iterations between two evaluations, so that a curve over the whole budget of a task has about `POINTS`."""
-    return max(1, round(task.env_steps / (cfg.algo.steps_per_env * cfg.sim.num_envs) / POINTS))
+    return max(1, round(task.env_steps / (cfg.algo.num_steps * cfg.sim.num_envs) / POINTS))
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ def ours(task: str, seed: int, out: Path, updates: int) -> dict[str, Any]:
 
     algo = SacCfg(
         env_steps=WARMUP + updates,
-        steps_per_env=4,
+        num_steps=4,
         warmup=WARMUP,
         batch=BATCH,
         lr=LR,
@@ -38,7 +38,7 @@ def ours(task: str, seed: int, out: Path, updates: int) -> dict[str, Any]:
         tau=TAU,
         capacity=WARMUP + updates,
         critic_hidden=HIDDEN,
-        normalise_obs=False,
+        normalize_obs=False,
         engine="compiled",
     )
     cfg = TrainCfg(

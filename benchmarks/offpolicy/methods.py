@@ -61,7 +61,7 @@ class OurSac:
         cfg = SacCfg(
             env_steps=10**9,
             engine="compiled",
-            steps_per_env=8,
+            num_steps=8,
             warmup=FILLED,
             batch=BATCH,
             lr=LR,
@@ -70,7 +70,7 @@ class OurSac:
             gamma=GAMMA,
             tau=TAU,
             critic_hidden=HIDDEN,
-            normalise_obs=False,
+            normalize_obs=False,
             bf16=setting.bf16,
         )
         self._learner = _filled(cfg, task, None)
@@ -96,19 +96,19 @@ class OurRlpd:
         cfg = RlpdCfg(
             env_steps=10**9,
             engine="compiled",
-            steps_per_env=2,
+            num_steps=2,
             warmup=FILLED,
-            update_ratio=RATIO,
+            utd_ratio=RATIO,
             batch=BATCH,
             lr=LR,
             critic_lr=LR,
             alpha_lr=LR,
             gamma=GAMMA,
             tau=TAU,
-            members=2,
+            num_critics=2,
             subset=2,
             critic_hidden=HIDDEN,
-            normalise_obs=False,
+            normalize_obs=False,
             bf16=setting.bf16,
         )
         with tempfile.TemporaryDirectory() as folder:

@@ -97,7 +97,7 @@ def label(method: str, threads: int) -> str:
 def figures_of(name: str, measured: Measured) -> dict[str, Figure]:
     """Ours against each peer at its better number of threads, and the compile times."""
     setting = SETTINGS[name]
-    what = f"{setting.num_envs} envs x {setting.steps_per_env} steps, minibatch {setting.minibatch}"
+    what = f"{setting.num_envs} envs x {setting.num_steps} steps, minibatch {setting.minibatch}"
     what += f", {setting.epochs} epochs"
     rates = measured.rates
     (ours,) = (route for route in rates.samples if route.startswith(f"{OURS},"))
@@ -131,7 +131,7 @@ def table(document: Mapping[str, Any]) -> str:
         if found[0] is None:
             continue
         cells = [
-            f"{setting.num_envs} x {setting.steps_per_env}, {setting.epochs} epochs",
+            f"{setting.num_envs} x {setting.num_steps}, {setting.epochs} epochs",
             str(setting.minibatch),
             f"**{number(found[0].value)} {UNIT}**",
         ]

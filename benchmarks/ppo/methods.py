@@ -25,14 +25,14 @@ class Setting(NamedTuple):
     """How much is collected and how it is learnt from."""
 
     num_envs: int
-    steps_per_env: int
+    num_steps: int
     minibatch: int
     epochs: int
 
     @property
     def rollout(self) -> int:
         """Env steps of one iteration."""
-        return self.num_envs * self.steps_per_env
+        return self.num_envs * self.num_steps
 
 
 SETTINGS = {
@@ -66,21 +66,21 @@ class Ours:
 
         cfg = PpoCfg(
             env_steps=10**9,
-            steps_per_env=setting.steps_per_env,
+            num_steps=setting.num_steps,
             epochs=setting.epochs,
             minibatch=setting.minibatch,
             lr=LR,
             critic_lr=LR,
             gamma=GAMMA,
-            lam=LAM,
+            gae_lambda=LAM,
             clip_coef=CLIP,
             entropy_coef=0.0,
             target_kl=None,
             critic_warmup=0,
-            grad_norm=GRAD_NORM,
+            max_grad_norm=GRAD_NORM,
             critic_hidden=HIDDEN,
             critic_activation="tanh",
-            normalise_obs=False,
+            normalize_obs=False,
             engine="compiled",
         )
         policy = GaussianCfg(horizon=1, hidden=HIDDEN, initial_std=1.0, activation="tanh")
@@ -117,7 +117,7 @@ class StableBaselines3:
             "MlpPolicy",
             env,
             learning_rate=LR,
-            n_steps=setting.steps_per_env,
+            n_steps=setting.num_steps,
             batch_size=setting.minibatch,
             n_epochs=setting.epochs,
             gamma=GAMMA,
@@ -153,7 +153,7 @@ class RslRl:
         sim = make_sim(task, num_envs=setting.num_envs, seed=SEED, threads=SIM_THREADS)
         net = {"class_name": "MLPModel", "hidden_dims": list(HIDDEN), "activation": "tanh"}
         cfg: dict[str, Any] = {
-            "num_steps_per_env": setting.steps_per_env,
+            "num_steps_per_env": setting.num_steps,
             "save_interval": 10**9,
             "obs_groups": {"actor": [GROUP], "critic": [GROUP]},
             "actor": {**net, "distribution_cfg": {"class_name": "GaussianDistribution"}},

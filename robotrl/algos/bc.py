@@ -59,7 +59,7 @@ class BcCfg:
     them by Adam, as all else."""
     ema: float = 0.99
     """Decay of the averaged weights, which are what is evaluated and fine-tuned; 0 turns averaging off."""
-    grad_norm: float = 1.0
+    max_grad_norm: float = 1.0
     """Gradients are clipped to this norm."""
     action_range: ActionRange = "bounds"
     """Of a policy that begins with this run: what its [-1, 1] is, all that the robot can do, or with "quantiles" what
@@ -205,8 +205,8 @@ class BcLearner:
         self._engine = setup.engine(
             self._loss,
             (
-                Group("policy.", cfg.grad_norm, cfg.ema or None, ramp=True, muon=cfg.muon),
-                *([Group("head.", cfg.grad_norm)] if cfg.reading else []),
+                Group("policy.", cfg.max_grad_norm, cfg.ema or None, ramp=True, muon=cfg.muon),
+                *([Group("head.", cfg.max_grad_norm)] if cfg.reading else []),
             ),
             minibatch=self._batch,
             carry=torch.zeros(1),
@@ -319,7 +319,7 @@ def _check(cfg: BcCfg, cache: Cache) -> None:
     check_number("algo.reading", cfg.reading, 0.0, 1e3)
     check_number("algo.lr_end", cfg.lr_end, 0.0, 1.0)
     check_at_least("algo.scenes", cfg.scenes, 1)
-    for name, value in (("lr", cfg.lr), ("grad_norm", cfg.grad_norm)):
+    for name, value in (("lr", cfg.lr), ("max_grad_norm", cfg.max_grad_norm)):
         check_positive(f"algo.{name}", value)
     check_decay("algo.ema", cfg.ema)
     if cfg.warmup < 0:

@@ -57,7 +57,7 @@ class DppoCfg(ChainCfg):
     """The actor's updates of an iteration end once a minibatch's approximate KL passes this; None never ends them."""
     bc_coef: float = 0.0
     """Weight of a cloning term: minus the log-density of chains that the frozen copy draws."""
-    normalise_reward: bool = True
+    normalize_reward: bool = True
     """Divide rewards by the running deviation of the discounted return."""
 
     def build(self, setup: Setup) -> ChainLearner:

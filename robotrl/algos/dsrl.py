@@ -31,7 +31,7 @@ class DsrlCfg:
 
     env_steps: int = 100_000
     """Budget of env steps, all envs counted; rounded up to whole iterations."""
-    steps_per_env: int = 80
+    num_steps: int = 80
     """Env steps of an iteration in each env."""
     warmup: int = 8_000
     """Env steps with the base policy's own noise before the first update."""
@@ -47,7 +47,7 @@ class DsrlCfg:
     """Discount of one env step."""
     tau: float = 0.005
     """How far the target critics move towards the critics in an update."""
-    members: int = 2
+    num_critics: int = 2
     """Critics; targets and the actor take the least of their values."""
     critic_hidden: tuple[int, ...] = (256, 256, 256)
     """Widths of the critics' hidden layers."""
@@ -57,7 +57,7 @@ class DsrlCfg:
     """What the entropy is held at, in nats for each element of the noise divided by its bound."""
     reward_shift: float = -1.0
     """Added to the reward of each env step; -1 makes 0 and 1 into -1 and 0: each step until success costs."""
-    grad_norm: float = 10.0
+    max_grad_norm: float = 10.0
     """Gradients are clipped to this norm, each network for itself."""
     engine: EngineMode = "auto"
     """"compiled" needs a C++ compiler and takes a minute once; "eager" runs the same function uncompiled;
@@ -82,7 +82,7 @@ class DsrlLoss(LossModule):
     def __init__(self, policy: SteeredPolicy, cfg: DsrlCfg) -> None:
         super().__init__()
         self.policy = policy
-        self.critic = critics(policy, policy.base_noise, cfg, cfg.members)
+        self.critic = critics(policy, policy.base_noise, cfg, cfg.num_critics)
         self.log_alpha = nn.Parameter(torch.tensor(math.log(cfg.initial_alpha)))
         self._cfg = cfg
         self._target_entropy = cfg.target_entropy * math.prod(policy.base_noise)
@@ -145,9 +145,9 @@ class DsrlLearner(SimLearner):
         self._engine = Engine(
             self._loss,
             (
-                Group("policy.actor.", cfg.grad_norm),
-                Group("critic.", cfg.grad_norm, 1 - cfg.tau),
-                Group("log_alpha", cfg.grad_norm),
+                Group("policy.actor.", cfg.max_grad_norm),
+                Group("critic.", cfg.max_grad_norm, 1 - cfg.tau),
+                Group("log_alpha", cfg.max_grad_norm),
             ),
             minibatch=cfg.batch,
             carry=torch.zeros(1),

@@ -45,7 +45,7 @@ class DsrlNaCfg:
 
     env_steps: int = 100_000
     """Budget of env steps, all envs counted; rounded up to whole iterations."""
-    steps_per_env: int = 80
+    num_steps: int = 80
     """Env steps of an iteration in each env."""
     warmup: int = 8_000
     """Env steps with the base policy's own noise before the first update."""
@@ -74,7 +74,7 @@ class DsrlNaCfg:
     """Discount of one env step."""
     tau: float = 0.005
     """How far the target critics move towards the critics in an update."""
-    members: int = 2
+    num_critics: int = 2
     """Action critics; targets and the noise critic take the least of their values."""
     critic_hidden: tuple[int, ...] = (256, 256, 256)
     """Widths of the critics' hidden layers."""
@@ -84,7 +84,7 @@ class DsrlNaCfg:
     """What the entropy is held at, in nats for each element of the noise divided by its bound."""
     reward_shift: float = -1.0
     """Added to the reward of each env step; -1 makes 0 and 1 into -1 and 0: each step until success costs."""
-    grad_norm: float = 10.0
+    max_grad_norm: float = 10.0
     """Gradients are clipped to this norm, each network for itself."""
     dataset_keys: tuple[str, ...] = ()
     """Columns of the dataset that have other names than the sim's, as "key=column"; see docs/datasets.md."""
@@ -112,7 +112,7 @@ class DsrlNaLoss(LossModule):
     def __init__(self, policy: SteeredPolicy, unit: Unit, cfg: DsrlNaCfg) -> None:
         super().__init__()
         self.policy = policy
-        self.critic = critics(policy, (policy.horizon, policy.action_width), cfg, cfg.members)
+        self.critic = critics(policy, (policy.horizon, policy.action_width), cfg, cfg.num_critics)
         self.noise_critic = critics(policy, policy.base_noise, cfg, 1)
         self.log_alpha = nn.Parameter(torch.tensor(math.log(cfg.initial_alpha)))
         # one of its own, which goes where the networks go: the replay's chunks stay with the sim
@@ -256,10 +256,10 @@ class DsrlNaLearner(SimLearner):
         self._engine = Engine(
             self._loss,
             (
-                Group("policy.actor.", cfg.grad_norm),
-                Group("critic.", cfg.grad_norm, 1 - cfg.tau),
-                Group("noise_critic.", cfg.grad_norm),
-                Group("log_alpha", cfg.grad_norm),
+                Group("policy.actor.", cfg.max_grad_norm),
+                Group("critic.", cfg.max_grad_norm, 1 - cfg.tau),
+                Group("noise_critic.", cfg.max_grad_norm),
+                Group("log_alpha", cfg.max_grad_norm),
             ),
             minibatch=cfg.batch,
             carry=torch.zeros(1),

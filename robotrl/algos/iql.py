@@ -64,7 +64,7 @@ class IqlCfg:
     """Updates between two log lines."""
     env_steps: int = 0
     """Budget of env steps after that, all envs counted; 0 stays offline."""
-    steps_per_env: int = 8
+    num_steps: int = 8
     """Online: env steps of an iteration in each env, an update for each of them."""
     online_share: float = 0.5
     """Online: share of a batch that is the policy's own experience."""
@@ -91,9 +91,9 @@ class IqlCfg:
     """Of the state value; 0.5 is the mean of the data's actions, towards 1 the best of them."""
     beta: float = 3.0
     """How much more a better action is cloned; 0 is plain cloning."""
-    largest_weight: float = 100.0
+    max_weight: float = 100.0
     """Bound of an action's weight."""
-    members: int = 2
+    num_critics: int = 2
     """Critics; the least of their values counts."""
     critic_hidden: tuple[int, ...] = (256, 256)
     """Widths of the hidden layers of critics and state value."""
@@ -103,7 +103,7 @@ class IqlCfg:
     """Layer normalisation in the critics."""
     ema: float = 0.99
     """Decay of the policy's averaged weights, which are what acts and is evaluated; 0 turns averaging off."""
-    grad_norm: float | None = None
+    max_grad_norm: float | None = None
     """Gradients are clipped to this norm, each network for itself; none does not clip."""
     dataset_keys: tuple[str, ...] = ()
     """Columns of the dataset that have other names than the sim's, as "key=column"; see docs/datasets.md."""
@@ -174,7 +174,7 @@ class IqlLoss(LossModule):
         target = bootstrap(batch["reward"], batch["discount"], next_value)
         critic_loss = ensemble_mse(values, target)
         advantage = judged - value.detach()
-        weight = advantage_weight(advantage, cfg.beta, cfg.largest_weight)
+        weight = advantage_weight(advantage, cfg.beta, cfg.max_weight)
         policy_loss = clone_loss(self.policy, self._clone, batch, ctx, weight)
         info = {
             "value_loss": value_loss,
@@ -267,9 +267,9 @@ class IqlLearner:
         self._engine = Engine(
             self._loss,
             (
-                Group("policy.", no_clip(cfg.grad_norm), cfg.ema or None, ramp=True),
-                Group("critic.", no_clip(cfg.grad_norm), 1 - cfg.tau),
-                Group("value.", no_clip(cfg.grad_norm)),
+                Group("policy.", no_clip(cfg.max_grad_norm), cfg.ema or None, ramp=True),
+                Group("critic.", no_clip(cfg.max_grad_norm), 1 - cfg.tau),
+                Group("value.", no_clip(cfg.max_grad_norm)),
             ),
             minibatch=cfg.batch,
             carry=torch.zeros(1),
@@ -280,7 +280,7 @@ class IqlLearner:
         )
         self._generator = torch.Generator().manual_seed(setup.seed)
         self._unit = Unit(sim.action_spec)
-        self._steps = cfg.steps_per_env * sim.num_envs
+        self._steps = cfg.num_steps * sim.num_envs
         self._offline = math.ceil(cfg.updates / cfg.updates_per_iteration)
         self._iteration = 0
         self.updates = 0
@@ -335,7 +335,7 @@ class IqlLearner:
             count = min(cfg.updates_per_iteration, cfg.updates - self.updates)
         else:
             assert self.experience is not None
-            scalars |= self.experience.collect(cfg.steps_per_env)
+            scalars |= self.experience.collect(cfg.num_steps)
             count = self._steps
         scalars |= self.learn(count)
         scalars["updates"] = float(self.updates)
@@ -402,6 +402,6 @@ def _check(cfg: IqlCfg) -> None:
             raise out_of_range(f"algo.{name}", getattr(cfg, name), "above 0 and below 1")
     if not 0 <= cfg.beta < math.inf:
         raise out_of_range("algo.beta", cfg.beta, "0 or more")
-    if not 1 <= cfg.largest_weight < math.inf:
-        raise out_of_range("algo.largest_weight", cfg.largest_weight, "1 or more")
+    if not 1 <= cfg.max_weight < math.inf:
+        raise out_of_range("algo.max_weight", cfg.max_weight, "1 or more")
     check_decay("algo.ema", cfg.ema)

@@ -52,7 +52,7 @@ class PpoCfg:
     """Learns actions that are choices as well."""
     env_steps: int = 1_000_000
     """Budget of env steps, all envs counted; rounded up to whole iterations."""
-    steps_per_env: int = 80
+    num_steps: int = 80
     """Env steps of a rollout in each env."""
     epochs: int = 5
     """Passes over a rollout's decisions."""
@@ -72,7 +72,7 @@ class PpoCfg:
     """What an adaptive learning rate aims at."""
     gamma: float = 0.99
     """Discount of one env step."""
-    lam: float = 0.95
+    gae_lambda: float = 0.95
     """Lambda of generalised advantage estimation, for each decision."""
     clip_coef: float = 0.2
     """Clip range of the ratio of a whole chunk's probability."""
@@ -85,7 +85,7 @@ class PpoCfg:
     """The actor's updates of an iteration end once the approximate KL passes this; None never ends them."""
     critic_warmup: int = 2
     """First iterations that train the critic alone; useful from a clone."""
-    grad_norm: float = 1.0
+    max_grad_norm: float = 1.0
     """Gradients are clipped to this norm, actor and critic each for itself."""
     adam_eps: float = 1e-5
     """Adam's epsilon."""
@@ -93,9 +93,9 @@ class PpoCfg:
     """Widths of the critic's hidden layers."""
     critic_activation: Activation = "silu"
     """Between the critic's layers."""
-    normalise_obs: bool = True
+    normalize_obs: bool = True
     """From scratch: running normalisation of observations, part of the policy; a clone keeps the one it has."""
-    normalise_reward: bool = False
+    normalize_reward: bool = False
     """Divide rewards by the running deviation of the discounted return."""
     bf16: bool = False
     """Networks compute in bfloat16, densities, losses and parameters stay in float32; see docs/engine.md."""
@@ -209,7 +209,7 @@ class PpoLearner(SimLearner):
         model: Any = setup.init_policy
         self._normalizer: ObsNormalizer | None = None
         if model is None:
-            self._normalizer = ObsNormalizer(specs, self.world) if cfg.normalise_obs else None
+            self._normalizer = ObsNormalizer(specs, self.world) if cfg.normalize_obs else None
             inputs = () if self._normalizer is None else self._normalizer.transforms()
             action = self.sim.action_spec
             model = setup.fresh(specs, action, TransformGroup(inputs, within_bounds(action)))
@@ -231,11 +231,11 @@ class PpoLearner(SimLearner):
             cfg.critic_hidden,
             cfg.critic_activation,
         ).to(setup.device)
-        self.iterations = math.ceil(cfg.env_steps / (cfg.steps_per_env * self.sim.num_envs * self.world.size))
-        decisions = cfg.steps_per_env * self.sim.num_envs * self.world.size / self.policy.horizon
+        self.iterations = math.ceil(cfg.env_steps / (cfg.num_steps * self.sim.num_envs * self.world.size))
+        decisions = cfg.num_steps * self.sim.num_envs * self.world.size / self.policy.horizon
         self._engine = Engine(
             PpoLoss(self.policy, self.critic, cfg),
-            (Group("policy.", cfg.grad_norm), Group("critic.", cfg.grad_norm)),
+            (Group("policy.", cfg.max_grad_norm), Group("critic.", cfg.max_grad_norm)),
             minibatch=share("algo.minibatch", cfg.minibatch, self.world),
             carry=torch.tensor([1.0, cfg.lr]),
             mode=cfg.engine,
@@ -246,7 +246,7 @@ class PpoLearner(SimLearner):
             world=self.world,
         )
         normaliser = RewardNormalizer(self.sim.num_envs, cfg.gamma, self.world)
-        self._reward_normalizer = normaliser if cfg.normalise_reward else None
+        self._reward_normalizer = normaliser if cfg.normalize_reward else None
         self._generator = torch.Generator().manual_seed(setup.seed)
         self._stepper = self._collector = Collector(self.sim, self.policy.horizon, cfg.gamma)
         self._collector.reset(setup.seed, {"stagger": True})
@@ -255,12 +255,12 @@ class PpoLearner(SimLearner):
     def iterate(self) -> dict[str, float]:
         """One rollout and its epochs."""
         cfg = self.cfg
-        rollout = self.world.with_episodes(self._collector.collect(self._decide, cfg.steps_per_env))
+        rollout = self.world.with_episodes(self._collector.collect(self._decide, cfg.num_steps))
         reward = rollout.reward
         if self._reward_normalizer is not None:
             rollout = self._reward_normalizer.normalise(rollout)
             self.policy.reward_scale = self._reward_normalizer.scale
-        batch = make_batch(rollout, self._value, cfg.gamma, cfg.lam, cfg.microbatch, self.world)
+        batch = make_batch(rollout, self._value, cfg.gamma, cfg.gae_lambda, cfg.microbatch, self.world)
         scalars = rollout_scalars(rollout, batch, reward)
         scalars["reward_scale"] = self.policy.reward_scale or 1.0
         self._iteration += 1
@@ -294,7 +294,7 @@ class PpoLearner(SimLearner):
         most = self.world.most(size)
         order = epoch_order(size, self._engine.minibatch, cfg.epochs, self._generator, keep_all=True, most=most)
         # a decision takes a step or more, so no rollout holds more of them than it has steps
-        capacity = cfg.steps_per_env * self.sim.num_envs
+        capacity = cfg.num_steps * self.sim.num_envs
         return update_scalars(self._engine.run(rows, order, capacity, f"iteration {self._iteration}"))
 
     def _measure(self, obs: dict[str, Tensor]) -> None:

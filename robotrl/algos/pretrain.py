@@ -59,7 +59,7 @@ class LookCfg:
     muon: float = 0.0
     """Matrices between hidden states move by Muon, with so many times the learning rate; see docs/engine.md. 0 moves
     them by Adam, as all else."""
-    grad_norm: float = 1.0
+    max_grad_norm: float = 1.0
     """Gradients are clipped to this norm."""
     action_range: ActionRange = "bounds"
     """See cloning, which goes on with it."""
@@ -196,7 +196,7 @@ class LookLearner:
         self._at_once = fitting(cfg.updates_per_iteration, size)
         self._engine = setup.engine(
             self._loss,
-            (Group("policy.", cfg.grad_norm, muon=cfg.muon), Group("heads.", cfg.grad_norm)),
+            (Group("policy.", cfg.max_grad_norm, muon=cfg.muon), Group("heads.", cfg.max_grad_norm)),
             minibatch=cfg.batch,
             carry=torch.zeros(1),
             mode=cfg.engine,
@@ -287,7 +287,7 @@ class LookLearner:
 def _check(cfg: LookCfg) -> None:
     for name in ("updates", "updates_per_iteration", "batch"):
         check_at_least(f"algo.{name}", getattr(cfg, name), 1)
-    for name in ("lr", "grad_norm"):
+    for name in ("lr", "max_grad_norm"):
         check_positive(f"algo.{name}", getattr(cfg, name))
     if cfg.warmup < 0:
         raise out_of_range("algo.warmup", cfg.warmup, "0 or more updates")

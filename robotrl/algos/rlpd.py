@@ -53,11 +53,11 @@ class RlpdCfg:
 
     env_steps: int = 100_000
     """Budget of env steps, all envs counted; rounded up to whole iterations."""
-    steps_per_env: int = 4
+    num_steps: int = 4
     """Env steps of an iteration in each env; the updates that they are worth follow."""
     warmup: int = 1_000
     """Env steps before the first update; taken at random by a fresh policy."""
-    update_ratio: int = 4
+    utd_ratio: int = 4
     """Updates of the critics for each env step; the policy and the temperature take part in one of them."""
     batch: int = 256
     """Chunks of an update."""
@@ -81,7 +81,7 @@ class RlpdCfg:
     """Temperature at the start: the worth of one nat of entropy in rewards."""
     target_entropy: float = -0.5
     """What the entropy is held at, in nats for each element of a chunk, normalised to [-1, 1]."""
-    members: int = 4
+    num_critics: int = 4
     """Critics, 2 to 10."""
     subset: int = 2
     """How many of the critics, drawn anew for each update, a target takes the least of."""
@@ -91,9 +91,9 @@ class RlpdCfg:
     """Between the critics' layers."""
     layer_norm: bool = True
     """Layer normalisation in the critics."""
-    grad_norm: float | None = None
+    max_grad_norm: float | None = None
     """Gradients are clipped to this norm, each network for itself; none does not clip."""
-    normalise_obs: bool = True
+    normalize_obs: bool = True
     """From scratch: normalisation by the demonstrations' statistics and what is seen since, part of the policy."""
     dataset_keys: tuple[str, ...] = ()
     """Columns of the dataset that have other names than the sim's, as "key=column"; see docs/datasets.md."""
@@ -188,7 +188,7 @@ class RlpdLearner(SimLearner):
         sim = setup.make_sim()
         dataset = read_for(setup, cfg.dataset_keys, sim.observation_spec, sim)
         self._demos = demonstrations(dataset, sim.observation_spec, sim.action_spec, sim.control_dt_s, accept=True)
-        self._made = Made(setup, sim, cfg.normalise_obs)
+        self._made = Made(setup, sim, cfg.normalize_obs)
         self.policy: Any = squashed(self._made.policy, "RLPD")
         check_reach(dataset, self.policy.transforms, sim.action_spec, reach_of(self.policy))
         self._made.measure(self._demos)
@@ -196,11 +196,11 @@ class RlpdLearner(SimLearner):
         self._loss = RlpdLoss(self.policy, critic, cfg).to(setup.device)
         self._engine = Engine(
             self._loss,
-            groups(self.policy, cfg.grad_norm, cfg.tau),
+            groups(self.policy, cfg.max_grad_norm, cfg.tau),
             minibatch=cfg.batch,
             carry=torch.zeros(1),
             mode=cfg.engine,
-            updates=setup.expected(cfg.env_steps * cfg.update_ratio),
+            updates=setup.expected(cfg.env_steps * cfg.utd_ratio),
             threads=setup.update_threads,
             eps=1e-8,
         )
@@ -208,7 +208,7 @@ class RlpdLearner(SimLearner):
         self._stepper = self.experience = experience_of(cfg, setup, sim, self._made, self._generator)
         self._unit = Unit(sim.action_spec)
         self._iteration = 0
-        self._steps = cfg.steps_per_env * sim.num_envs
+        self._steps = cfg.num_steps * sim.num_envs
         self.updates = 0
         """Updates of the critics made so far."""
         self.iterations = math.ceil(cfg.env_steps / self._steps)
@@ -225,7 +225,7 @@ class RlpdLearner(SimLearner):
         """Some env steps, and the updates that they are worth."""
         self._iteration += 1
         warm = self.experience.warm
-        scalars = self.experience.collect(self.cfg.steps_per_env)
+        scalars = self.experience.collect(self.cfg.num_steps)
         if warm:
             scalars |= self.learn(self._steps)
         scalars["updates"] = float(self.updates)
@@ -233,7 +233,7 @@ class RlpdLearner(SimLearner):
 
     def learn(self, env_steps: int) -> dict[str, float]:
         """The updates that so many env steps are worth: those of the critics alone first, then those of all."""
-        critics = (self.cfg.update_ratio - 1) * env_steps
+        critics = (self.cfg.utd_ratio - 1) * env_steps
         most = UPDATES_PER_CALL * math.ceil(max(critics, env_steps) / UPDATES_PER_CALL)
         most = at_once(most, self.cfg.batch, self.policy.observation_spec)
         what = f"iteration {self._iteration}"
@@ -250,7 +250,7 @@ class RlpdLearner(SimLearner):
         rows = rows_of(drawn, policy.observation_spec, self._unit)
         for name in ("noise", "next_noise"):
             rows[name] = torch.randn(rows["chunk"].shape, generator=self._generator)
-        rows["members"] = draw_members(cfg.members, cfg.subset, updates, cfg.batch, self._generator)
+        rows["members"] = draw_members(cfg.num_critics, cfg.subset, updates, cfg.batch, self._generator)
         return rows
 
     def _sampler(self) -> Sampler:
@@ -290,7 +290,7 @@ def _check(cfg: RlpdCfg) -> None:
     check_settings(cfg)
     if not 0 < cfg.demo_share < 1:
         raise out_of_range("algo.demo_share", cfg.demo_share, "above 0 and below 1")
-    if cfg.update_ratio < 1 or cfg.update_ratio % 1:
-        raise out_of_range("algo.update_ratio", cfg.update_ratio, "a whole number, 1 or more")
-    if not 1 <= cfg.subset <= cfg.members:
-        raise out_of_range("algo.subset", cfg.subset, f"1 to {cfg.members}, the number of members")
+    if cfg.utd_ratio < 1 or cfg.utd_ratio % 1:
+        raise out_of_range("algo.utd_ratio", cfg.utd_ratio, "a whole number, 1 or more")
+    if not 1 <= cfg.subset <= cfg.num_critics:
+        raise out_of_range("algo.subset", cfg.subset, f"1 to {cfg.num_critics}, the number of members")

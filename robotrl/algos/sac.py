@@ -41,11 +41,11 @@ class SacCfg:
 
     env_steps: int = 1_000_000
     """Budget of env steps, all envs counted; rounded up to whole iterations."""
-    steps_per_env: int = 8
+    num_steps: int = 8
     """Env steps of an iteration in each env; the updates that they are worth follow."""
     warmup: int = 5_000
     """Env steps before the first update; taken at random by a fresh policy."""
-    update_ratio: float = 1.0
+    utd_ratio: float = 1.0
     """Updates for each env step after the warm-up."""
     batch: int = 256
     """Chunks of an update."""
@@ -67,7 +67,7 @@ class SacCfg:
     """Temperature at the start: the worth of one nat of entropy in rewards."""
     target_entropy: float = -1.0
     """What the entropy is held at, in nats for each element of a chunk, normalised to [-1, 1]."""
-    members: int = 2
+    num_critics: int = 2
     """Critics; targets and the policy take the least of their values."""
     critic_hidden: tuple[int, ...] = (256, 256)
     """Widths of the critics' hidden layers."""
@@ -75,9 +75,9 @@ class SacCfg:
     """Between the critics' layers."""
     layer_norm: bool = False
     """Layer normalisation in the critics."""
-    grad_norm: float | None = None
+    max_grad_norm: float | None = None
     """Gradients are clipped to this norm, each network for itself; none does not clip."""
-    normalise_obs: bool = True
+    normalize_obs: bool = True
     """From scratch: running normalisation of observations, part of the policy; a policy to start from keeps its own."""
     bf16: bool = False
     """Networks compute in bfloat16, losses and parameters stay in float32; faster only on hardware made for it."""
@@ -169,26 +169,26 @@ class SacLearner(SimLearner):
         self.cfg = cfg
         torch.manual_seed(setup.seed)
         sim = setup.make_sim()
-        self._made = Made(setup, sim, cfg.normalise_obs)
+        self._made = Made(setup, sim, cfg.normalize_obs)
         self.policy: Any = squashed(self._made.policy, "SAC")
         critic = critics_of(self.policy, cfg)
         self._loss = SacLoss(self.policy, critic, cfg).to(setup.device)
         self._engine = Engine(
             self._loss,
-            groups(self.policy, cfg.grad_norm, cfg.tau),
+            groups(self.policy, cfg.max_grad_norm, cfg.tau),
             minibatch=cfg.batch,
             carry=torch.zeros(1),
             mode=cfg.engine,
-            updates=setup.expected(cfg.env_steps * cfg.update_ratio),
+            updates=setup.expected(cfg.env_steps * cfg.utd_ratio),
             threads=setup.update_threads,
             eps=1e-8,
         )
         self._generator = torch.Generator().manual_seed(setup.seed)
         self._stepper = self.experience = experience_of(cfg, setup, sim, self._made, self._generator)
         self._unit = Unit(sim.action_spec)
-        self._debt = Debt(cfg.update_ratio)
+        self._debt = Debt(cfg.utd_ratio)
         self._iteration = 0
-        self._steps = cfg.steps_per_env * sim.num_envs
+        self._steps = cfg.num_steps * sim.num_envs
         self.updates = 0
         """Updates made so far."""
         self.iterations = math.ceil(cfg.env_steps / self._steps)
@@ -197,7 +197,7 @@ class SacLearner(SimLearner):
         """Some env steps, and the updates that they are worth."""
         self._iteration += 1
         warm = self.experience.warm
-        scalars = self.experience.collect(self.cfg.steps_per_env)
+        scalars = self.experience.collect(self.cfg.num_steps)
         if warm:
             scalars |= self.learn(self._debt.take(self._steps))
         scalars["updates"] = float(self.updates)
@@ -205,7 +205,7 @@ class SacLearner(SimLearner):
 
     def learn(self, updates: int) -> dict[str, float]:
         """So many updates on what was collected."""
-        most = math.ceil(self._steps * self.cfg.update_ratio) + 1
+        most = math.ceil(self._steps * self.cfg.utd_ratio) + 1
         most = UPDATES_PER_CALL * math.ceil(most / UPDATES_PER_CALL)
         most = at_once(most, self.cfg.batch, self.policy.observation_spec)
         info = run_updates(self._engine, self._draw, updates, most, f"iteration {self._iteration}")
@@ -262,8 +262,12 @@ def squashed(policy: Any, method: str) -> SquashedPolicy:
 
 def groups(policy: SquashedPolicy, largest: float | None, tau: float) -> tuple[Group, ...]:
     """Policy, critics with their target average, temperature, and the encoders of pictures where there are any."""
-    grad_norm = no_clip(largest)
-    found = [Group("policy.net.", grad_norm), Group("critic.", grad_norm, 1 - tau), Group("log_alpha", grad_norm)]
+    max_grad_norm = no_clip(largest)
+    found = [
+        Group("policy.net.", max_grad_norm),
+        Group("critic.", max_grad_norm, 1 - tau),
+        Group("log_alpha", max_grad_norm),
+    ]
     if len(policy.encoders):
-        found.append(Group("policy.encoders.", grad_norm))
+        found.append(Group("policy.encoders.", max_grad_norm))
     return tuple(found)

@@ -55,7 +55,7 @@ class VlaRlCfg:
 
     env_steps: int = 400_000
     """Budget of env steps, all envs counted; rounded up to whole iterations."""
-    steps_per_env: int = 40
+    num_steps: int = 40
     """Env steps of a rollout in each env."""
     epochs: int = 2
     """Passes over a rollout's decisions; with one, the ratio is 1 throughout and nothing is ever clipped."""
@@ -72,19 +72,19 @@ class VlaRlCfg:
     """Of the critic."""
     gamma: float = 0.99
     """Discount of one env step."""
-    lam: float = 0.95
+    gae_lambda: float = 0.95
     """Lambda of generalised advantage estimation, for each decision."""
     clip_coef: float = 0.2
     """Clip range of a decision's ratio."""
     value_clip: float = 0.2
     """How far a value may move from what it was before the iteration and still be improved further."""
-    normalise_advantage: bool = False
+    normalize_advantage: bool = False
     """Advantages of a rollout to zero mean and unit deviation."""
     target_kl: float | None = None
     """The actor's updates of an iteration end once the approximate KL passes this; None never ends them."""
     critic_warmup: int = 5
     """First iterations that train the critic alone."""
-    grad_norm: float = 1.0
+    max_grad_norm: float = 1.0
     """Gradients are clipped to this norm, actor and critic each for itself."""
     critic_hidden: tuple[int, ...] = (1024, 512)
     """Widths of the critic's hidden layers."""
@@ -214,7 +214,7 @@ class VlaRlLearner(SimLearner):
         self.critic = critic.to(setup.device)
         self._engine = setup.engine(
             VlaRlLoss(policy, self.critic, cfg),
-            (Group("policy.", cfg.grad_norm), Group("critic.", cfg.grad_norm)),
+            (Group("policy.", cfg.max_grad_norm), Group("critic.", cfg.max_grad_norm)),
             minibatch=share("algo.minibatch", cfg.minibatch, self.world),
             carry=torch.tensor([1.0, 0.0]),
             mode=cfg.engine,
@@ -225,12 +225,12 @@ class VlaRlLearner(SimLearner):
         self._stepper = self._collector = Collector(self.sim, policy.horizon, cfg.gamma)
         self._collector.reset(setup.seed, {"stagger": True})
         self._iteration = 0
-        self.iterations = math.ceil(cfg.env_steps / (cfg.steps_per_env * self.sim.num_envs * self.world.size))
+        self.iterations = math.ceil(cfg.env_steps / (cfg.num_steps * self.sim.num_envs * self.world.size))
 
     def iterate(self) -> dict[str, float]:
         """One rollout and its epochs."""
         cfg = self.cfg
-        rollout = self._collector.collect(self._decide, cfg.steps_per_env)
+        rollout = self._collector.collect(self._decide, cfg.num_steps)
         sim_reward, scalars = rollout.reward, dict[str, float]()
         if self._process is not None:
             added = self._process.term(rollout)
@@ -246,7 +246,7 @@ class VlaRlLearner(SimLearner):
         self.critic.set_transforms(self._normaliser.transforms())
         rollout = self.world.with_episodes(rollout)
         batch = make_batch(
-            rollout, self._value, cfg.gamma, cfg.lam, world=self.world, normalised=cfg.normalise_advantage
+            rollout, self._value, cfg.gamma, cfg.gae_lambda, world=self.world, normalised=cfg.normalize_advantage
         )
         # the critic has its own reading: what is kept is for the policy's epochs alone
         batch = batch._replace(obs=self.kept(batch.obs))
@@ -282,7 +282,7 @@ class VlaRlLearner(SimLearner):
         rows = {**batch.rows(), "value": batch.value}
         most = self.world.most(size)
         order = epoch_order(size, self._engine.minibatch, cfg.epochs, self._generator, keep_all=True, most=most)
-        capacity = cfg.steps_per_env * self.sim.num_envs
+        capacity = cfg.num_steps * self.sim.num_envs
         phase = CRITIC if self._iteration <= cfg.critic_warmup else BOTH
         return update_scalars(self._engine.run(rows, order, capacity, f"iteration {self._iteration}", phase))
 

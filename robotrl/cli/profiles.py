@@ -27,7 +27,7 @@ PROFILES: dict[str, Mapping[str, Any]] = {
     "cards-8x80": {
         "device": "cuda",
         "recompute": True,
-        "shard": True,
+        "fsdp": True,
         "algo.bf16": True,
         "algo.microbatch": 2,
         "algo.ema": 0.0,
@@ -81,10 +81,10 @@ def _filled(algo: Any, before: int, now: int) -> Any:
         return algo
     if hasattr(algo, "tries"):
         return replace(algo, tries=math.ceil(algo.tries * before / now))
-    if hasattr(algo, "steps_per_env"):
+    if hasattr(algo, "num_steps"):
         enough = math.ceil(CHUNK * algo.minibatch / now)
-        as_many = math.ceil(algo.steps_per_env * before / now)
-        return replace(algo, steps_per_env=max(algo.steps_per_env, min(as_many, enough)))
+        as_many = math.ceil(algo.num_steps * before / now)
+        return replace(algo, num_steps=max(algo.num_steps, min(as_many, enough)))
     if hasattr(algo, "minibatch"):
         parts = max(1, round(algo.minibatch * now / before / algo.microbatch))
         return replace(algo, minibatch=parts * algo.microbatch)

@@ -124,7 +124,7 @@ class World:
             lines = str(error).strip().splitlines()
             raise RobotrlError(
                 f"process {self.rank} of {self.size} lost the others while it {what}: expected all to be alive and to"
-                " answer within peers_timeout_s; the one that ended or hangs says why in its own output, and the last"
+                " answer within dist_timeout_s; the one that ended or hangs says why in its own output, and the last"
                 f" checkpoint is intact ({lines[0] if lines else type(error).__name__})"
             ) from error
 

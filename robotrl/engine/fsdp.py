@@ -67,13 +67,13 @@ class ShardedEngine:
     ) -> None:
         del updates_per_call, updates
         if world.size < 2:
-            raise CapabilityError("shard is True and there is one process: expected two or more, started by torchrun")
+            raise CapabilityError("fsdp is True and there is one process: expected two or more, started by torchrun")
         if mode == "compiled":
-            raise ConfigError("algo.engine is 'compiled' and shard is True: expected \"eager\"")
+            raise ConfigError("algo.engine is 'compiled' and fsdp is True: expected \"eager\"")
         if any(group.average is not None for group in groups):
-            raise ConfigError("algo.ema is above 0 and shard is True: expected 0, averages are kept of whole weights")
+            raise ConfigError("algo.ema is above 0 and fsdp is True: expected 0, averages are kept of whole weights")
         if any(group.muon for group in groups):
-            raise ConfigError("algo.muon is above 0 and shard is True: expected 0, Muon needs a matrix as a whole")
+            raise ConfigError("algo.muon is above 0 and fsdp is True: expected 0, Muon needs a matrix as a whole")
         check_rows(minibatch, microbatch)
         self.minibatch = minibatch
         self._microbatch, self._threads, self._world = microbatch or minibatch, threads, world

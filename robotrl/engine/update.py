@@ -80,7 +80,7 @@ class Group(NamedTuple):
 
     prefix: str
     """What the names of its parameters in the loss module begin with, e.g. "policy."."""
-    grad_norm: float
+    max_grad_norm: float
     """The group's gradient is clipped to this norm; infinity does not clip."""
     average: float | None = None
     """Decay of the parameters' exponential average for each update of the group; None keeps none. A target network
@@ -332,8 +332,8 @@ class Update:
             g = found.gradient[a:b]
             norm = g.norm() if self._across is None else self._across(g.norm().square()).sqrt()
             info[f"grad_norm/{group.prefix}"] = norm
-            clipped = math.isfinite(group.grad_norm)
-            scale = (group.grad_norm / (norm + 1e-6)).clamp(max=1.0) if clipped else None
+            clipped = math.isfinite(group.max_grad_norm)
+            scale = (group.max_grad_norm / (norm + 1e-6)).clamp(max=1.0) if clipped else None
             t, power1, power2 = old[0] + 1, old[1] * beta1, old[2] * beta2
             on = wanted & (lr > 0)
             decay = None

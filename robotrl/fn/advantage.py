@@ -18,7 +18,7 @@ class Gae(NamedTuple):
 
 
 def gae(
-    reward: Tensor, value: Tensor, next_value: Tensor, discount: Tensor, ended: Tensor, valid: Tensor, lam: float
+    reward: Tensor, value: Tensor, next_value: Tensor, discount: Tensor, ended: Tensor, valid: Tensor, gae_lambda: float
 ) -> Gae:
     """Generalised advantage estimation (Schulman et al. 2016), chunk-aware.
 
@@ -33,13 +33,13 @@ def gae(
         discount: (T, N) gamma to the power of the steps that the decision took.
         ended: (T, N) bool, the episode ended with this decision, in whichever way.
         valid: (T, N) bool; rows that are not valid are padding and change nothing.
-        lam: lambda of the exponential average, 0 to 1.
+        gae_lambda: lambda of the exponential average, 0 to 1.
 
     Returns:
         Advantages and value targets.
     """
     delta = reward + discount * next_value - value
-    carry = discount * lam * (~ended).to(reward.dtype)
+    carry = discount * gae_lambda * (~ended).to(reward.dtype)
     running = torch.zeros_like(reward[0])
     advantage = torch.zeros_like(reward)
     for t in range(len(reward) - 1, -1, -1):

@@ -53,7 +53,7 @@ class ChainCfg:
 
     env_steps: int = 800_000
     """Budget of env steps, all envs counted; rounded up to whole iterations."""
-    steps_per_env: int = 80
+    num_steps: int = 80
     """Env steps of a rollout in each env."""
     epochs: int = 5
     """Passes over a rollout's decisions."""
@@ -75,7 +75,7 @@ class ChainCfg:
     is deployed with less (`policy.deploy_noise`). What chains begin with has no part in a ratio."""
     gamma: float = 0.99
     """Discount of one env step."""
-    lam: float = 0.95
+    gae_lambda: float = 0.95
     """Lambda of generalised advantage estimation, for each decision."""
     clip_coef: float = 0.01
     """Clip range of the ratio."""
@@ -83,11 +83,11 @@ class ChainCfg:
     """The actor's updates of an iteration end once a minibatch's approximate KL passes this; None never ends them."""
     critic_warmup: int = 2
     """First iterations that train the critic alone."""
-    grad_norm: float = 1.0
+    max_grad_norm: float = 1.0
     """Gradients are clipped to this norm, actor and critic each for itself."""
     ema: float = 0.0
     """Decay for each gradient step of the averaged weights that are evaluated; 0 evaluates the weights themselves."""
-    normalise_reward: bool = False
+    normalize_reward: bool = False
     """Divide rewards by the running deviation of the discounted return."""
     critic_hidden: tuple[int, ...] = (256, 256)
     """Widths of the critic's hidden layers."""
@@ -287,11 +287,11 @@ class ChainLearner(SimLearner):
         self.kept = setup.kept(model, cfg.microbatch or cfg.minibatch, cfg.bf16)
         self._average: Any = copy.deepcopy(model) if cfg.ema else None
         self.policy: Any = self.loss.deployed(model if self._average is None else self._average)
-        self.iterations = math.ceil(cfg.env_steps / (cfg.steps_per_env * self.sim.num_envs * self.world.size))
-        decisions = cfg.steps_per_env * self.sim.num_envs * self.world.size / model.horizon
+        self.iterations = math.ceil(cfg.env_steps / (cfg.num_steps * self.sim.num_envs * self.world.size))
+        decisions = cfg.num_steps * self.sim.num_envs * self.world.size / model.horizon
         self._engine = setup.engine(
             self.loss,
-            (Group("actor.", cfg.grad_norm, cfg.ema or None, muon=cfg.muon), Group("critic.", cfg.grad_norm)),
+            (Group("actor.", cfg.max_grad_norm, cfg.ema or None, muon=cfg.muon), Group("critic.", cfg.max_grad_norm)),
             minibatch=share("algo.minibatch", cfg.minibatch, self.world),
             carry=torch.tensor([1.0, cfg.lr]),
             mode=cfg.engine,
@@ -300,7 +300,7 @@ class ChainLearner(SimLearner):
             microbatch=cfg.microbatch,
         )
         normaliser = RewardNormalizer(self.sim.num_envs, cfg.gamma, self.world)
-        self._reward_normalizer = normaliser if cfg.normalise_reward else None
+        self._reward_normalizer = normaliser if cfg.normalize_reward else None
         self._generator = torch.Generator().manual_seed(setup.seed)
         self._stepper = self._collector = Collector(self.sim, model.horizon, cfg.gamma)
         self._collector.reset(setup.seed, {"stagger": True})
@@ -319,12 +319,12 @@ class ChainLearner(SimLearner):
         """A rollout under the policy as it is: its decisions with their advantages, and what to log of it."""
         cfg = self.cfg
         self.loss.schedule(self._iteration / self.iterations)
-        rollout = self.world.with_episodes(self._collector.collect(self._decide, cfg.steps_per_env))
+        rollout = self.world.with_episodes(self._collector.collect(self._decide, cfg.num_steps))
         reward = rollout.reward
         if self._reward_normalizer is not None:
             rollout = self._reward_normalizer.normalise(rollout)
             self.policy.reward_scale = self._reward_normalizer.scale
-        batch = make_batch(rollout, self.loss.value, cfg.gamma, cfg.lam, world=self.world, keep=self._keep)
+        batch = make_batch(rollout, self.loss.value, cfg.gamma, cfg.gae_lambda, world=self.world, keep=self._keep)
         self._iteration += 1
         scalars = rollout_scalars(rollout, batch, reward)
         scalars["acting_evaluations"] = float(len(batch.advantage) * self.loss.policy.denoising_steps)
@@ -344,7 +344,7 @@ class ChainLearner(SimLearner):
         most = self.world.most(size)
         order = epoch_order(size, minibatch, cfg.epochs, self._generator, keep_all=False, most=most)
         # a decision takes a step or more, so no rollout holds more of them than it has steps
-        capacity = cfg.steps_per_env * self.sim.num_envs
+        capacity = cfg.num_steps * self.sim.num_envs
         warm_up = self._iteration <= cfg.critic_warmup
         epochs, evaluations = list[Updates](), 0
         for part in order.chunk(cfg.epochs):

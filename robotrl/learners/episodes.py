@@ -52,7 +52,7 @@ class EpisodeCfg:
     ema: float = 0.0
     """Decay for each update of the averaged weights that are evaluated and deployed, in which the noise of updates is
     gone; precise motions suffer from little. 0 evaluates the weights themselves."""
-    grad_norm: float = 1.0
+    max_grad_norm: float = 1.0
     """Gradients are clipped to this norm."""
     bf16: bool = False
     """Networks compute in bfloat16, densities, losses and parameters stay in float32; see docs/engine.md."""
@@ -159,7 +159,7 @@ class EpisodeLearner(SimLearner):
     ) -> None:
         for name in ("iterations", "minibatch", "epochs"):
             check_at_least(f"algo.{name}", getattr(cfg, name), 1)
-        for name in ("lr", "grad_norm"):
+        for name in ("lr", "max_grad_norm"):
             check_positive(f"algo.{name}", getattr(cfg, name))
         check_number("algo.muon", cfg.muon, 0.0, 1e3)
         check_number("algo.lr_end", cfg.lr_end, 0.0, 1.0)
@@ -178,7 +178,7 @@ class EpisodeLearner(SimLearner):
             policy.control_dt_s = self.sim.control_dt_s
         self._engine = setup.engine(
             make_loss(self.model),
-            (Group(POLICY, cfg.grad_norm, cfg.ema or None, muon=cfg.muon),),
+            (Group(POLICY, cfg.max_grad_norm, cfg.ema or None, muon=cfg.muon),),
             minibatch=share("algo.minibatch", cfg.minibatch, self.world),
             carry=torch.tensor([0.0, 1.0]),
             mode=cfg.engine,

@@ -42,7 +42,7 @@ class Setup(NamedTuple):
     """The processes that learn together, for algorithms that can; their learner has it as `world`."""
     device: torch.device = CPU
     """Where networks act and learn; `init_policy` is there, and so is what the sim of `make_sim` gives."""
-    shard: bool = False
+    fsdp: bool = False
     """Whether each process has a part of what learns, for algorithms that ask `engine` for theirs."""
     update_threads: int | None = None
     """Threads of torch while networks learn, None for as many as otherwise."""
@@ -85,7 +85,7 @@ class Setup(NamedTuple):
             ConfigError: as of `Engine` or `ShardedEngine`.
             CapabilityError: weights are to be spread over one process.
         """
-        return (ShardedEngine if self.shard else Engine)(
+        return (ShardedEngine if self.fsdp else Engine)(
             loss, groups, world=self.world, threads=self.update_threads, **options
         )
 

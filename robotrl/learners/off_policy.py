@@ -37,19 +37,19 @@ def check_settings(cfg: Any, offline: bool = False) -> None:
     """
     for name, least in (
         ("env_steps", 0 if offline else 1),
-        ("steps_per_env", 1),
+        ("num_steps", 1),
         ("warmup", 0),
         ("batch", 1),
         ("capacity", 2),
-        ("members", 1),
+        ("num_critics", 1),
         ("updates", 1),
         ("updates_per_iteration", 1),
     ):
         check_at_least(f"algo.{name}", getattr(cfg, name, least), least)
-    for name in ("lr", "critic_lr", "value_lr", "alpha_lr", "initial_alpha", "update_ratio"):
+    for name in ("lr", "critic_lr", "value_lr", "alpha_lr", "initial_alpha", "utd_ratio"):
         check_positive(f"algo.{name}", getattr(cfg, name, 1.0))
-    if cfg.grad_norm is not None and not 0 < cfg.grad_norm < math.inf:
-        raise out_of_range("algo.grad_norm", cfg.grad_norm, "above 0, or none")
+    if cfg.max_grad_norm is not None and not 0 < cfg.max_grad_norm < math.inf:
+        raise out_of_range("algo.max_grad_norm", cfg.max_grad_norm, "above 0, or none")
     if not 0 < cfg.gamma <= 1:
         raise out_of_range("algo.gamma", cfg.gamma, "above 0, at most 1")
     if not 0 < cfg.tau <= 1:
@@ -69,16 +69,16 @@ class Made:
     Args:
         setup: with a policy to start from, or the config of a fresh one.
         sim: whose observations and actions it is for.
-        normalise_obs: whether a fresh policy gets a running normalisation of its vectors; one to start from keeps its
+        normalize_obs: whether a fresh policy gets a running normalisation of its vectors; one to start from keeps its
             own.
     """
 
-    def __init__(self, setup: Setup, sim: VecSim, normalise_obs: bool) -> None:
+    def __init__(self, setup: Setup, sim: VecSim, normalize_obs: bool) -> None:
         self.normalizer: ObsNormalizer | None = None
         policy: Any = setup.init_policy
         if policy is None:
             specs, action = visible(sim), sim.action_spec
-            self.normalizer = ObsNormalizer(specs) if normalise_obs else None
+            self.normalizer = ObsNormalizer(specs) if normalize_obs else None
             inputs = () if self.normalizer is None else self.normalizer.transforms()
             policy = setup.fresh(specs, action, TransformGroup(inputs, within_bounds(action)))
         check_fit(policy, sim)
@@ -122,7 +122,7 @@ def critics_of(policy: Any, cfg: Any) -> QEnsemble:
     """Critics on a policy's context, from a learner's config."""
     width, horizon, action = policy.context_width, policy.horizon, policy.action_width
     hidden, activation = cfg.critic_hidden, cfg.critic_activation
-    return QEnsemble(width, horizon, action, cfg.members, hidden, cfg.layer_norm, activation)
+    return QEnsemble(width, horizon, action, cfg.num_critics, hidden, cfg.layer_norm, activation)
 
 
 class Unit(nn.Module):

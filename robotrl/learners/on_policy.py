@@ -41,14 +41,14 @@ def check_settings(cfg: Any, horizon: int) -> None:
     """
     for name, value in (("env_steps", cfg.env_steps), ("epochs", cfg.epochs), ("minibatch", cfg.minibatch)):
         check_at_least(f"algo.{name}", value, 1)
-    if cfg.steps_per_env < horizon:
-        raise out_of_range("algo.steps_per_env", cfg.steps_per_env, f"{horizon} or more, the policy's horizon")
-    for name, value in (("lr", cfg.lr), ("critic_lr", cfg.critic_lr), ("grad_norm", cfg.grad_norm)):
+    if cfg.num_steps < horizon:
+        raise out_of_range("algo.num_steps", cfg.num_steps, f"{horizon} or more, the policy's horizon")
+    for name, value in (("lr", cfg.lr), ("critic_lr", cfg.critic_lr), ("max_grad_norm", cfg.max_grad_norm)):
         check_positive(f"algo.{name}", value)
     if not 0 < cfg.gamma <= 1:
         raise out_of_range("algo.gamma", cfg.gamma, "above 0, at most 1")
-    if not 0 <= cfg.lam <= 1:
-        raise out_of_range("algo.lam", cfg.lam, "0 to 1")
+    if not 0 <= cfg.gae_lambda <= 1:
+        raise out_of_range("algo.gae_lambda", cfg.gae_lambda, "0 to 1")
     if not 0 < cfg.clip_coef < 1:
         raise out_of_range("algo.clip_coef", cfg.clip_coef, "above 0 and below 1")
     if cfg.target_kl is not None and not cfg.target_kl > 0:
@@ -93,7 +93,7 @@ def make_batch(
     rollout: Rollout,
     value: Value,
     gamma: float,
-    lam: float,
+    gae_lambda: float,
     at_once: int | None = None,
     world: World = ALONE,
     normalised: bool = True,
@@ -105,7 +105,7 @@ def make_batch(
         rollout: from `Collector.collect`.
         value: the critic.
         gamma: discount of an env step.
-        lam: lambda of GAE, for each decision.
+        gae_lambda: lambda of GAE, for each decision.
         at_once: how many observations the critic may value at once; None is `ROWS`.
         world: the processes whose advantages are normalised together.
         normalised: whether they are.
@@ -126,7 +126,7 @@ def make_batch(
         gamma ** rollout.length.to(values.dtype),
         rollout.terminated | rollout.truncated,
         valid,
-        lam,
+        gae_lambda,
     )
     advantage = out.advantage
     if normalised:

@@ -81,7 +81,7 @@ class Steering:
         )
         self._collector = Collector(self.sim, self.policy.horizon, cfg.gamma)
         self._collector.reset(setup.seed, {"stagger": True})
-        self.iterations = math.ceil(cfg.env_steps / (cfg.steps_per_env * self.sim.num_envs))
+        self.iterations = math.ceil(cfg.env_steps / (cfg.num_steps * self.sim.num_envs))
 
     @property
     def learned(self) -> int:
@@ -109,7 +109,7 @@ class Steering:
 
     def rounds(self) -> list[int]:
         """An iteration's env steps in each env, in parts of a chunk's length, after each of which there are updates."""
-        whole, rest = divmod(self._cfg.steps_per_env, self.policy.horizon)
+        whole, rest = divmod(self._cfg.num_steps, self.policy.horizon)
         return [self.policy.horizon] * whole + [rest] * (rest > 0)
 
     def collect(self, steps: int) -> tuple[Tensor, Tensor]:

@@ -99,7 +99,7 @@ def load_of(cfg: TrainCfg[Any, Any], policy: Any, rows: int) -> Load:
         rows: of a gradient, see `gradient_rows`.
     """
     algo, among = cfg.algo, processes()
-    steps: int | None = getattr(algo, "steps_per_env", None)
+    steps: int | None = getattr(algo, "num_steps", None)
     evaluations, stored = 1, 0
     if steps is not None:
         # policy gradients through a chain put all its steps into one batch
@@ -111,7 +111,7 @@ def load_of(cfg: TrainCfg[Any, Any], policy: Any, rows: int) -> Load:
     averages, bf16 = bool(getattr(algo, "ema", 0)), getattr(algo, "bf16", False)
     at_once = rows * getattr(algo, "frames_per_row", 1)
     held = beside(cfg, policy)
-    return Load(at_once, evaluations, stored, averages, parts, bf16, among if cfg.shard else 1, cfg.cache, held)
+    return Load(at_once, evaluations, stored, averages, parts, bf16, among if cfg.fsdp else 1, cfg.cache, held)
 
 
 def beside(cfg: TrainCfg[Any, Any], policy: Any) -> int:
@@ -138,10 +138,10 @@ def advice(cfg: TrainCfg[Any, Any], need: Footprint) -> str:
     fixed = need.weights + need.optimiser
     fewer = "a smaller algo.microbatch" if hasattr(cfg.algo, "microbatch") else "smaller minibatches"
     if need.update < fixed and not cfg.lora.rank:
-        spread = "" if cfg.shard else ", or shard, with several processes"
+        spread = "" if cfg.fsdp else ", or fsdp, with several processes"
         return f"set lora.rank (e.g. 32), so that adapters alone learn{spread}"
     if need.stored > need.update:
-        return "take fewer or smaller observations: sim.num_envs, algo.steps_per_env, the dataset"
+        return "take fewer or smaller observations: sim.num_envs, algo.num_steps, the dataset"
     if not cfg.recompute:
         return f"set recompute, or choose {fewer}" + ("" if cfg.lora.rank else ", or set lora.rank (e.g. 32)")
     if not getattr(cfg.algo, "bf16", True):

@@ -47,7 +47,7 @@ class ProcessCfg:
     """Frames for each: each episode is as likely to be drawn as any other, and each of its frames."""
     lr: float = 1e-3
     """Peak learning rate of Adam; decays with a half cosine to a tenth."""
-    grad_norm: float = 1.0
+    max_grad_norm: float = 1.0
     """The gradient is clipped to this norm."""
     held_out: float = 0.25
     """Share of the episodes to judge it on."""
@@ -192,7 +192,7 @@ def _fit(net: RewardNet, learn: Graded, cfg: ProcessCfg) -> None:
     drawn = frame_draws(learn.episode, cfg.updates * cfg.batch, torch.Generator().manual_seed(cfg.seed))
     engine = Engine(
         ProcessLoss(net, cfg),
-        [Group("net.", cfg.grad_norm)],
+        [Group("net.", cfg.max_grad_norm)],
         minibatch=cfg.batch,
         carry=torch.zeros(1),
         mode=cfg.engine,
@@ -226,7 +226,7 @@ def _same(read: dict[str, Spec], shown: dict[str, Spec]) -> None:
 def _check(cfg: ProcessCfg) -> None:
     for name, count in (("updates", cfg.updates), ("batch", cfg.batch)):
         check_at_least(name, count, 1)
-    for name, value in (("lr", cfg.lr), ("grad_norm", cfg.grad_norm)):
+    for name, value in (("lr", cfg.lr), ("max_grad_norm", cfg.max_grad_norm)):
         check_positive(name, value)
     if not 0 < cfg.held_out < 1:
         raise out_of_range("held_out", cfg.held_out, "above 0 and below 1")

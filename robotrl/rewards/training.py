@@ -37,7 +37,7 @@ class TrainingCfg:
     """Frames for each, half of them successes."""
     lr: float = 1e-3
     """Peak learning rate of Adam; decays with a half cosine to a tenth."""
-    grad_norm: float = 1.0
+    max_grad_norm: float = 1.0
     """The gradient is clipped to this norm."""
     max_false_positive: float = 0.02
     """Largest share of episodes with a false alarm that the threshold is chosen for."""
@@ -113,7 +113,7 @@ def train_classifier(
         ("grace", cfg.grace, 0),
     ):
         check_at_least(name, count, least)
-    for name, value in (("lr", cfg.lr), ("grad_norm", cfg.grad_norm)):
+    for name, value in (("lr", cfg.lr), ("max_grad_norm", cfg.max_grad_norm)):
         check_positive(name, value)
     learn, choose, measure = split(labelled, cfg.shares, cfg.seed)
     # a bound that cannot be promised is refused before training
@@ -153,7 +153,7 @@ def _fit(model: RewardNet, learn: Labelled, cfg: TrainingCfg) -> None:
         halves.append(rows[drawn])
     engine = Engine(
         ClassifierLoss(model, cfg),
-        [Group("model.", cfg.grad_norm)],
+        [Group("model.", cfg.max_grad_norm)],
         minibatch=cfg.batch,
         carry=torch.zeros(1),
         mode=cfg.engine,

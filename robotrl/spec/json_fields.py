@@ -96,16 +96,60 @@ def _named(hint: Any) -> str:
     return words.get(hint, "nothing" if hint is type(None) else str(hint))
 
 
-REVISION = 2
-"""Of what a stored config means; 1, under which categorical actions of `gym/` sims were scores, was not written."""
+REVISION = 3
+"""Of a stored config's fields and their meaning. 1 was not written; under it, categorical actions of `gym/` sims were
+scores. Under 2 some fields had other names (`RENAMED_FIELDS`)."""
+RENAMED_FIELDS = {
+    "algo": {
+        "grad_norm": "max_grad_norm",
+        "lam": "gae_lambda",
+        "largest_weight": "max_weight",
+        "members": "num_critics",
+        "normalise_advantage": "normalize_advantage",
+        "normalise_obs": "normalize_obs",
+        "normalise_reward": "normalize_reward",
+        "steps_per_env": "num_steps",
+        "update_ratio": "utd_ratio",
+    },
+    "": {"peers_timeout_s": "dist_timeout_s", "shard": "fsdp"},
+}
+"""Section of a config ("" is the config itself) to earlier names of fields to their names now."""
+
+
+def renamed_field(field: str) -> str | None:
+    """The name now of a config field that had another ("algo.lam" gives "algo.gae_lambda"); None for all others."""
+    section, _, name = field.rpartition(".")
+    new = RENAMED_FIELDS.get(section, {}).get(name)
+    return None if new is None else f"{section}.{new}".lstrip(".")
 
 
 def brought_up(data: Mapping[str, Any]) -> dict[str, Any]:
     """A stored config of any revision as one of this revision that means the same; what is no config is left alone."""
-    sim: Any = data.get("sim")
-    if "revision" in data or not isinstance(sim, Mapping) or not str(sim.get("name")).startswith("gym/"):
+    revision: Any = data.get("revision", 1)
+    if not isinstance(revision, int) or not isinstance(data.get("sim"), Mapping):
         return dict(data)
+    out = dict(data)
+    if revision < 2:
+        out = _scores_named(out)
+    if revision < 3:
+        out = _fields_renamed(out)
+    return {**out, "revision": max(revision, REVISION)}
+
+
+def _scores_named(data: dict[str, Any]) -> dict[str, Any]:
+    sim: Any = data["sim"]
     options: Any = sim.get("options", ())
-    if not isinstance(options, Sequence) or any(str(option).startswith("actions=") for option in options):
-        return dict(data)
-    return {**data, "revision": REVISION, "sim": {**sim, "options": [*options, "actions=scores"]}}
+    if not str(sim.get("name")).startswith("gym/") or not isinstance(options, Sequence):
+        return data
+    if any(str(option).startswith("actions=") for option in options):
+        return data
+    return {**data, "sim": {**sim, "options": [*options, "actions=scores"]}}
+
+
+def _fields_renamed(data: dict[str, Any]) -> dict[str, Any]:
+    def renamed(part: Mapping[str, Any], section: str) -> dict[str, Any]:
+        return {RENAMED_FIELDS[section].get(name, name): value for name, value in part.items()}
+
+    out = renamed(data, "")
+    algo: Any = out.get("algo")
+    return {**out, "algo": renamed(algo, "algo")} if isinstance(algo, Mapping) else out

@@ -200,7 +200,7 @@ def test_nan_stops_with_the_update_named(walks):
         ("batch", 0),
         ("lr", 0.0),
         ("lr", float("nan")),
-        ("grad_norm", -1.0),
+        ("max_grad_norm", -1.0),
         ("ema", 1.0),
         ("muon", -1.0),
         ("image_shift", -1),

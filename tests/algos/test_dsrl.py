@@ -29,7 +29,7 @@ from tests.kits.walk_sim import Walk
 ACTOR = SteeredCfg(bound=1.5, hidden=(32, 32))
 SMALL: dict[str, Any] = {
     "env_steps": 16 * 12 * 6,
-    "steps_per_env": 12,
+    "num_steps": 12,
     "warmup": 16 * 12,
     "updates": 3,
     "batch": 32,
@@ -133,13 +133,13 @@ def test_env_steps_are_counted_not_chunks(cfg):
     learner.iterate()
     assert learner.env_steps == 16 * 12 == len(learner._steering.replay)
     assert len(learner._steering.sim.tape) == 12
-    odd = made(replace(cfg, warmup=10_000, steps_per_env=7))
+    odd = made(replace(cfg, warmup=10_000, num_steps=7))
     odd.iterate()
     assert odd.env_steps == 16 * 7
 
 
 def test_an_episodes_end_stops_its_chunk_and_a_time_out_is_not_terminal():
-    learner = made(replace(NA, warmup=10_000, steps_per_env=60))
+    learner = made(replace(NA, warmup=10_000, num_steps=60))
     learner.iterate()
     replay, tape = learner._steering.replay, learner._steering.sim.tape
     starts = replay.indices(2, decisions=True)
@@ -342,12 +342,12 @@ def test_the_base_is_the_same_to_the_last_bit_at_the_end_and_its_hash_is_stored(
 
 @BOTH
 def test_it_goes_on_identically_from_a_saved_state(cfg):
-    learner = made(replace(cfg, steps_per_env=11))
+    learner = made(replace(cfg, num_steps=11))
     for _ in range(3):
         learner.iterate()
     saved, tree = snapshot(learner.state()), snapshot(policy_tree(learner.policy))
     # as the runner resumes: from the run's own policy, which is steered already
-    fresh = made(replace(cfg, steps_per_env=11), policy_from_tree(tree, "here"))
+    fresh = made(replace(cfg, num_steps=11), policy_from_tree(tree, "here"))
     fresh.load(saved)
     for _ in range(2):
         assert learner.iterate() == fresh.iterate()
@@ -366,7 +366,7 @@ def comparable(state: Any) -> Any:
 @pytest.mark.parametrize("cfg", [replace(NA, updates=4, distill_updates=4), replace(SAC, updates=4)], ids=["na", "sac"])
 def test_it_learns(cfg):
     """The reward of the walk is where it stands: to the right is better."""
-    settings = {"steps_per_env": 24, "warmup": 300, "lr": 3e-3, "reward_shift": 0.0, "initial_alpha": 0.02}
+    settings = {"num_steps": 24, "warmup": 300, "lr": 3e-3, "reward_shift": 0.0, "initial_alpha": 0.02}
     learner = made(replace(cfg, **settings, target_entropy=-0.5), widened(flow()))
     before = evaluate(learner.policy, Walk(16), episodes=60).returns.mean()
     for _ in range(4):
@@ -442,7 +442,7 @@ def test_a_base_policy_for_another_sim_is_refused_with_both_values():
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [*itertools.product(["updates", "batch", "members"], [0]), ("gamma", 0.0), ("tau", 1.5), ("lr", math.nan)],
+    [*itertools.product(["updates", "batch", "num_critics"], [0]), ("gamma", 0.0), ("tau", 1.5), ("lr", math.nan)],
 )
 @BOTH
 def test_settings_out_of_range_are_refused(cfg, field, value):

@@ -49,7 +49,7 @@ def test_it_prefers_the_better_of_the_datas_actions(data, name):
     better, log = trained(data, POLICIES[name], replace(cfg, beta=4.0), 2)
     assert abs(mean_step(clone)) < 0.25
     assert mean_step(better) > mean_step(clone) + 0.2
-    assert 0 < log[-1]["weight"] < cfg.largest_weight
+    assert 0 < log[-1]["weight"] < cfg.max_weight
 
 
 def test_the_value_lies_between_the_mean_and_the_best(data):
@@ -174,7 +174,7 @@ def test_what_cannot_work_is_refused(data):
     for field, value, expected in (
         ("expectile", 1.0, "above 0 and below 1"),
         ("beta", -1.0, "0 or more"),
-        ("largest_weight", 0.5, "1 or more"),
+        ("max_weight", 0.5, "1 or more"),
         ("rewards", "scale", "did you mean 'scaled'"),
         ("ema", 1.0, "0 or more and below 1"),
     ):

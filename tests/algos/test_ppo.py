@@ -40,7 +40,7 @@ def test_the_ratio_is_one_before_the_first_update(make):
 @POLICIES
 def test_only_decisions_begun_before_an_update_have_another_ratio(make):
     """Later iterations: the ratio is 1 but for decisions carried over from the previous rollout."""
-    learner = replace(PPO, critic_warmup=0, steps_per_env=5).build(setup(make()))
+    learner = replace(PPO, critic_warmup=0, num_steps=5).build(setup(make()))
     for iteration in range(3):
         carried = learner._collector.state()["pending_envs"].tolist()
         rollout = learner._collector.collect(learner._decide, 5)
@@ -213,7 +213,7 @@ def test_a_clone_keeps_its_own_normalisation():
 @pytest.mark.parametrize(("engine", "iterations"), [("eager", 4), ("compiled", 3)])
 def test_the_ratio_stays_one_at_the_start_of_every_iteration_while_the_normalisation_moves(engine, iterations):
     """The loss encodes raw observations: compiled, too, it must see the constants that the policy acted with."""
-    cfg = replace(PPO, critic_warmup=0, lr=3e-3, normalise_reward=True, engine=engine, minibatch=128)
+    cfg = replace(PPO, critic_warmup=0, lr=3e-3, normalize_reward=True, engine=engine, minibatch=128)
     learner = cfg.build(setup(None, replace(GAUSSIAN, horizon=1)))
     for _ in range(iterations):
         before = learner.policy.transforms

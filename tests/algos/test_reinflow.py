@@ -55,7 +55,7 @@ def test_the_ratio_is_one_before_the_first_update():
 
 
 def test_only_decisions_begun_before_an_update_have_another_ratio():
-    learner = replace(REINFLOW, critic_warmup=0, steps_per_env=5).build(setup(flow()))
+    learner = replace(REINFLOW, critic_warmup=0, num_steps=5).build(setup(flow()))
     for iteration in range(3):
         carried = learner._collector.state()["pending_envs"].tolist()
         rollout = learner._collector.collect(learner._decide, 5)
@@ -75,11 +75,11 @@ def test_an_iteration_is_what_plain_torch_would_do():
     plain = copy.deepcopy(learner.loss)
     actor = torch.optim.Adam(plain.actor.parameters(), lr=cfg.lr)
     critic = torch.optim.Adam(plain.critic.parameters(), lr=cfg.critic_lr)
-    rollout = learner._collector.collect(learner._decide, cfg.steps_per_env)
+    rollout = learner._collector.collect(learner._decide, cfg.num_steps)
     learner._collector.collect = lambda decide, steps: rollout
     generator = torch.Generator()
     generator.set_state(learner._generator.get_state())
-    batch = make_batch(rollout, learner.loss.value, cfg.gamma, cfg.lam)
+    batch = make_batch(rollout, learner.loss.value, cfg.gamma, cfg.gae_lambda)
     learner.iterate()
     policy, noise = plain.actor["policy"], plain.actor["noise"]
     orders = epoch_order(len(batch.advantage), cfg.minibatch, cfg.epochs, generator, keep_all=False)
@@ -100,7 +100,7 @@ def test_an_iteration_is_what_plain_torch_would_do():
         critic.zero_grad()
         (loss + 0.5 * ((plain.critic(ctx) - batch.value_target[rows]) ** 2).mean()).backward()
         for optimizer, module in ((actor, plain.actor), (critic, plain.critic)):
-            torch.nn.utils.clip_grad_norm_(module.parameters(), cfg.grad_norm)
+            torch.nn.utils.clip_grad_norm_(module.parameters(), cfg.max_grad_norm)
             optimizer.step()
     for found, wanted in zip(learner.loss.parameters(), plain.parameters(), strict=True):
         assert torch.allclose(found, wanted, atol=2e-6)

@@ -163,8 +163,8 @@ def test_what_cannot_work_is_refused(demos):
     for field, value, expected in (
         ("subset", 4, "1 to 3"),
         ("demo_share", 1.0, "above 0 and below 1"),
-        ("update_ratio", 1.5, "a whole number"),
-        ("members", 0, "1 or more"),
+        ("utd_ratio", 1.5, "a whole number"),
+        ("num_critics", 0, "1 or more"),
     ):
         with pytest.raises(ConfigError, match=f"algo.{field} .*{expected}"):
             replace(off.RLPD, **{field: value}).build(off.setup(dataset=demos))

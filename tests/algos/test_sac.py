@@ -119,7 +119,7 @@ def test_ends_are_not_bootstrapped_and_time_limits_are():
 
 def test_it_learns_the_walk():
     """Walking towards the goal, and stopping short of it while time is left, is worth several times a random walk."""
-    learner = replace(off.SAC, env_steps=1800, update_ratio=0.4).build(off.setup())
+    learner = replace(off.SAC, env_steps=1800, utd_ratio=0.4).build(off.setup())
     log = off.run(learner, learner.iterations)
     returns = [line["rollout_return"] for line in log if "rollout_return" in line]
     assert np.mean(returns[:5]) < 2
@@ -127,14 +127,14 @@ def test_it_learns_the_walk():
 
 
 def test_chunks_learn_as_well():
-    learner = replace(off.SAC, env_steps=1400, update_ratio=0.4).build(off.setup(off.CHUNKS))
+    learner = replace(off.SAC, env_steps=1400, utd_ratio=0.4).build(off.setup(off.CHUNKS))
     log = off.run(learner, learner.iterations)
     returns = [line["rollout_return"] for line in log if "rollout_return" in line]
     assert np.mean(returns[-8:]) > np.mean(returns[:5]) + 1.5
 
 
 def test_an_iteration_makes_the_updates_that_its_steps_are_worth():
-    learner = replace(SMALL, update_ratio=0.5).build(off.setup())
+    learner = replace(SMALL, utd_ratio=0.5).build(off.setup())
     log = off.run(learner, 5)
     # 32 env steps an iteration, 64 of warm-up
     assert [line["updates"] for line in log] == [0, 0, 16, 32, 48]
@@ -144,7 +144,7 @@ def test_an_iteration_makes_the_updates_that_its_steps_are_worth():
 
 @pytest.mark.parametrize("disk", [False, True])
 def test_it_resumes_exactly(tmp_path: Path, disk):
-    cfg = replace(SMALL, replay=str(tmp_path / "replay") if disk else None, update_ratio=0.25)
+    cfg = replace(SMALL, replay=str(tmp_path / "replay") if disk else None, utd_ratio=0.25)
     learner = warm(cfg, iterations=4)
     state = kit.snapshot(learner.state())
     expected = off.run(learner, 3)
@@ -172,7 +172,7 @@ def test_a_resumed_warm_up_goes_on_at_random():
 @pytest.mark.timeout(600)
 def test_compiled_updates_see_the_running_normalisation():
     """The same numbers as uncompiled, after the policy's constants have changed as well."""
-    cfg = replace(SMALL, update_ratio=0.25, batch=16, critic_hidden=(16,))
+    cfg = replace(SMALL, utd_ratio=0.25, batch=16, critic_hidden=(16,))
     logs = []
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*could not be compiled")
@@ -218,7 +218,7 @@ def test_a_policy_without_bounded_actions_is_refused():
 
 
 def test_a_resumed_run_with_another_replay_is_refused(tmp_path: Path):
-    cfg = replace(SMALL, replay=str(tmp_path / "replay"), update_ratio=0.25)
+    cfg = replace(SMALL, replay=str(tmp_path / "replay"), utd_ratio=0.25)
     learner = warm(cfg)
     state = kit.snapshot(learner.state())
     learner.experience.memory.replay.close()

@@ -24,7 +24,7 @@ from tests.algos.test_opd import saved
 from tests.training.test_resume import StopAt, assert_same_end
 
 CFG = VlaRlCfg(
-    env_steps=8 * 8 * 3, steps_per_env=8, minibatch=16, critic_warmup=1, critic_hidden=(32,), lr=1e-3, critic_lr=3e-3
+    env_steps=8 * 8 * 3, num_steps=8, minibatch=16, critic_warmup=1, critic_hidden=(32,), lr=1e-3, critic_lr=3e-3
 )
 
 
@@ -106,7 +106,7 @@ def test_advantages_keep_their_size_unless_asked(monkeypatch: pytest.MonkeyPatch
         made.iterate()
 
     watched(learner())
-    watched(learner(replace(CFG, normalise_advantage=True)))
+    watched(learner(replace(CFG, normalize_advantage=True)))
     assert float(seen[1].std(unbiased=False)) == pytest.approx(1.0, abs=1e-3)
     assert abs(float(seen[0].std(unbiased=False)) - 1.0) > 1e-2
 
@@ -156,7 +156,7 @@ def test_a_stopped_run_ends_the_same(tmp_path: Path) -> None:
         ),
         (lambda: learner(replace(CFG, value_clip=0.0)), ConfigError, r"algo\.value_clip is 0\.0"),
         (lambda: learner(replace(CFG, critic_warmup=-1)), ConfigError, r"algo\.critic_warmup is -1"),
-        (lambda: learner(replace(CFG, steps_per_env=1)), ConfigError, r"algo\.steps_per_env is 1"),
+        (lambda: learner(replace(CFG, num_steps=1)), ConfigError, r"algo\.num_steps is 1"),
     ],
 )
 def test_what_is_refused(make: Any, error: type[Exception], message: str) -> None:

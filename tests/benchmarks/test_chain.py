@@ -30,7 +30,7 @@ SMALL = {
 
 def small(name):
     method = METHODS[name]
-    cfg = replace(method.cfg, steps_per_env=16, minibatch=8, epochs=2, critic_hidden=(16,))
+    cfg = replace(method.cfg, num_steps=16, minibatch=8, epochs=2, critic_hidden=(16,))
     return method._replace(cfg=cfg, policy=SMALL[name])
 
 

@@ -110,7 +110,7 @@ def test_a_planner_is_trained_and_judged_at_tiny_size(method: str, tmp_path: Pat
     if method == "clone":
         cfg = replace(cfg, algo=replace(cfg.algo, updates=4))
     else:
-        algo = replace(cfg.algo, env_steps=64, steps_per_env=4, minibatch=32, epochs=1, engine="eager")
+        algo = replace(cfg.algo, env_steps=64, num_steps=4, minibatch=32, epochs=1, engine="eager")
         cfg = replace(cfg, sim=replace(cfg.sim, num_envs=8), algo=algo)
     found = driving_cell.run_cell(cfg, 1, tmp_path, episodes=len(SCENARIOS))
     assert found["routes"] == len(SCENARIOS)

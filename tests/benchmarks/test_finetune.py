@@ -53,7 +53,7 @@ def test_what_a_cell_runs_is_a_valid_config_of_its_own_task(name, task, tmp_path
     assert tune.stop_at_success == 0.99
     assert (tune.init_from is None) == (method.base is None)
     assert (tune.dataset is None) == (method.base is not None or method.edge)
-    points = setting.env_steps / (tune.algo.steps_per_env * tune.sim.num_envs) / tune.evaluation.every
+    points = setting.env_steps / (tune.algo.num_steps * tune.sim.num_envs) / tune.evaluation.every
     assert 20 <= points <= 50
     if method.base is not None:
         base = finetune_cell.base_cfg(method, setting, 2, tmp_path / "demos")

@@ -166,7 +166,7 @@ def test_a_cell_of_ours_is_trained_and_judged(tmp_path: Path) -> None:
     presets = {task: PRESETS.load(name)() for task, name in bench.PRESETS.items()}
     assert all(cfg.sim.name == task and cfg.algo.env_steps == bench.STEPS for task, cfg in presets.items())
     cfg = presets["mujoco/hopper"]
-    iteration = cfg.sim.num_envs * cfg.algo.steps_per_env
+    iteration = cfg.sim.num_envs * cfg.algo.num_steps
     algo = replace(cfg.algo, env_steps=iteration, epochs=1, engine="eager")
     evaluation = replace(cfg.evaluation, every=1, episodes=2, num_envs=2, animation=0)
     result = bench.train_and_judge(replace(cfg, algo=algo, evaluation=evaluation), tmp_path / "run", episodes=3)

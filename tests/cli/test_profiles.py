@@ -51,11 +51,11 @@ def test_a_profile_makes_a_config_that_can_run(preset: str, profile: str) -> Non
     assert cfg.evaluation == before.evaluation and cfg.policy == before.policy and cfg.seed == before.seed
     configs.check(replace(cfg, init_from="somewhere"))
     rows = getattr(cfg.algo, "minibatch", None) or cfg.algo.batch
-    processes = 8 if cfg.shard else 1
+    processes = 8 if cfg.fsdp else 1
     assert cfg.algo.microbatch is None or rows % (processes * cfg.algo.microbatch) == 0
     group = getattr(cfg.algo, "group_size", 1)
     assert cfg.sim.num_envs % group == 0
-    if cfg.shard:
+    if cfg.fsdp:
         # what cannot be spread
         assert cfg.algo.engine == "eager" and not getattr(cfg.algo, "ema", 0) and not getattr(cfg.algo, "muon", 0)
     if hasattr(cfg.algo, "groups"):
@@ -66,8 +66,8 @@ def test_a_profile_makes_a_config_that_can_run(preset: str, profile: str) -> Non
 def decisions(cfg: Any) -> int:
     """Of an iteration of one process: chunks of eight; episodes half as long as their benchmark's, many succeed."""
     algo, envs = cfg.algo, cfg.sim.num_envs
-    if hasattr(algo, "steps_per_env"):
-        return envs * (algo.steps_per_env // CHUNK)
+    if hasattr(algo, "num_steps"):
+        return envs * (algo.num_steps // CHUNK)
     episodes = algo.groups * algo.group_size if hasattr(algo, "groups") else envs
     return episodes * recipes.DECISIONS // 2
 
@@ -85,12 +85,12 @@ def test_fewer_envs_fill_the_same_minibatch_where_they_can() -> None:
     """By hand, 8 envs instead of 64."""
     assert recipes.CHUNK == CHUNK == 8
     pi, vla, opd = (with_profile(PRESETS.load(name)(), "card-24").algo for name in ("pi-rl", "vla-rl", "vla-opd"))
-    assert (pi.minibatch, pi.steps_per_env) == (2048, 8 * 256)
+    assert (pi.minibatch, pi.num_steps) == (2048, 8 * 256)
     # 8 x 128 actions are enough for minibatches of 128, and longer rollouts would not fit
-    assert (vla.minibatch, vla.steps_per_env) == (128, 128)
+    assert (vla.minibatch, vla.num_steps) == (128, 128)
     # an episode in each env, no more
     assert opd.minibatch == 1024 // 8
-    assert with_profile(PRESETS.load("pi-rl")(), "cards-8x80").algo.steps_per_env == 256
+    assert with_profile(PRESETS.load("pi-rl")(), "cards-8x80").algo.num_steps == 256
 
 
 def test_a_recipe_draws_failing_tasks_more_often_unless_told_otherwise() -> None:

@@ -35,7 +35,7 @@ def small() -> Sizes:
         tune=replace(
             tune,
             sim=replace(tune.sim, num_envs=16),
-            algo=replace(tune.algo, env_steps=16 * 40 * 3, steps_per_env=40, minibatch=64),
+            algo=replace(tune.algo, env_steps=16 * 40 * 3, num_steps=40, minibatch=64),
             evaluation=replace(evaluation, every=2, animation=1),
         ),
     )

@@ -31,7 +31,7 @@ SMALLER = {
     "quadruped": Smaller(
         arguments={
             "train": (
-                *("--algo.env-steps", "512", "--algo.steps-per-env", "32", "--algo.minibatch", "128"),
+                *("--algo.env-steps", "512", "--algo.num-steps", "32", "--algo.minibatch", "128"),
                 *(
                     "--algo.engine",
                     "eager",

@@ -91,7 +91,7 @@ def rigged(made: Any) -> None:
     made._collector.collect = told
 
 
-ON_LINE = {**kit.SMALL, "env_steps": 8 * 8 * 3, "steps_per_env": 8, "minibatch": 16, "epochs": 1}
+ON_LINE = {**kit.SMALL, "env_steps": 8 * 8 * 3, "num_steps": 8, "minibatch": 16, "epochs": 1}
 TOKENS = replace(grpo.CFG, iterations=2)
 ROWS = {
     "bc flow": Row(BcCfg(updates=9, updates_per_iteration=3, batch=8), None, kit.FLOW, kit.write_walks),
@@ -105,7 +105,7 @@ ROWS = {
     "flow-noise": Row(FlowNoiseCfg(**ON_LINE), kit.flow),
     "dsrl": Row(replace(SAC, warmup=8 * 12), kit.flow, ACTOR),
     "dsrl-na": Row(replace(NA, warmup=8 * 12), kit.flow, ACTOR),
-    "sac": Row(replace(off.SAC, warmup=16, steps_per_env=4), None, off.POLICY),
+    "sac": Row(replace(off.SAC, warmup=16, num_steps=4), None, off.POLICY),
     "rlpd": Row(replace(off.RLPD, warmup=16), None, off.CHUNKS, off.write_random_walks),
     "iql": Row(replace(off.IQL, updates=9, updates_per_iteration=3), None, kit.FLOW, off.write_random_walks),
     "iql squashed": Row(replace(off.IQL, updates=9, updates_per_iteration=3), None, off.POLICY, off.write_random_walks),
@@ -253,7 +253,7 @@ def test_fine_tuning_starts_from_a_policy_of_another_device(tmp_path: Path) -> N
 
 def test_an_actor_in_another_process_stays_on_the_cpu(tmp_path: Path) -> None:
     """Its process knows nothing of the device, and would say so."""
-    algo = replace(off.SAC, env_steps=8 * 4 * 3, warmup=16, steps_per_env=4)
+    algo = replace(off.SAC, env_steps=8 * 4 * 3, warmup=16, num_steps=4)
     cfg = TrainCfg(SimCfg("mujoco/peg-insert", 4, ("limit_s=1.0",)), algo, off.POLICY, device=KIND)
     cfg = replace(cfg, actor=replace(cfg.actor, process=True), evaluation=EvalCfg(0, 2, 2, 0))
     train(cfg, tmp_path / "run")

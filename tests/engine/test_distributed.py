@@ -105,7 +105,7 @@ def updates(world: World, mode: EngineMode, microbatch: int | None = None) -> di
 
 def learner(world: World, **fields: Any) -> PpoLearner:
     """PPO on 16 walks in each process, with chunks, so that the numbers of decisions differ."""
-    cfg = replace(PPO, env_steps=2 * 16 * 16 * 3, critic_warmup=0, normalise_reward=True, minibatch=32, **fields)
+    cfg = replace(PPO, env_steps=2 * 16 * 16 * 3, critic_warmup=0, normalize_reward=True, minibatch=32, **fields)
     seed = world.seed(0)
     policy = replace(BETA, horizon=3) if fields.get("value_clip") else replace(GAUSSIAN, horizon=3)
     return PpoLearner(cfg, Setup(partial(Walk, 16, seed), policy, None, None, seed, world=world))
@@ -138,11 +138,11 @@ def dealt_out(rank: int) -> Any:
     return [True, False, False, False, True, True, False, False] if rank == 0 else [False] * 8
 
 
-def rigged_grpo(world: World, cfg: Any, policy: Any, shard: bool = False) -> Any:
+def rigged_grpo(world: World, cfg: Any, policy: Any, fsdp: bool = False) -> Any:
     """GRPO on eight episodes a process, those of the second all failures."""
     cfg = replace(cfg, group_size=4, groups=2, tries=1, minibatch=16, lr=1e-3)
     sim = partial(grpo.tabletop, limit_s=0.5 + 0.25 * world.rank)
-    made = Setup(sim, None, policy, None, world.seed(0), world=world, shard=shard)
+    made = Setup(sim, None, policy, None, world.seed(0), world=world, fsdp=fsdp)
     one = cfg.build(made)
     collect = one._collector.collect
 
@@ -162,29 +162,29 @@ def teacher() -> Any:
     return policy
 
 
-def made_of(name: str, world: World, data: Path, shard: bool = False) -> Any:
+def made_of(name: str, world: World, data: Path, fsdp: bool = False) -> Any:
     """The other learners that learn together, by name; what is to be spread has no averages."""
-    ema = 0.0 if shard or "whole" in name else 0.9
+    ema = 0.0 if fsdp or "whole" in name else 0.9
     name = name.removesuffix(" whole")
     seed = world.seed(0)
-    on_line = {**kit.SMALL, "env_steps": 2 * 8 * 8 * 2, "steps_per_env": 8, "minibatch": 16}
-    walk = Setup(partial(Walk, 8, seed), None, None, None, seed, world=world, shard=shard)
+    on_line = {**kit.SMALL, "env_steps": 2 * 8 * 8 * 2, "num_steps": 8, "minibatch": 16}
+    walk = Setup(partial(Walk, 8, seed), None, None, None, seed, world=world, fsdp=fsdp)
     if name == "bc":
         cfg = BcCfg(updates=6, updates_per_iteration=3, batch=16, microbatch=4, ema=ema)
         return cfg.build(walk._replace(dataset=data, policy_cfg=kit.FLOW))
     if name == "reinflow":
-        return ReinFlowCfg(**on_line, ema=ema, normalise_reward=True).build(walk._replace(init_policy=kit.flow()))
+        return ReinFlowCfg(**on_line, ema=ema, normalize_reward=True).build(walk._replace(init_policy=kit.flow()))
     if name == "dppo":
         return DppoCfg(**on_line, target_kl=1e-9).build(walk._replace(init_policy=kit.diffusion()))
     if name == "grpo":
-        return rigged_grpo(world, grpo.CFG, grpo.policy_on(grpo.tabletop(1)), shard)
+        return rigged_grpo(world, grpo.CFG, grpo.policy_on(grpo.tabletop(1)), fsdp)
     if name == "flow-grpo":
-        return rigged_grpo(world, FlowGrpoCfg(iterations=2, correlation=0.9), flows.policy_on("smolvla"), shard)
+        return rigged_grpo(world, FlowGrpoCfg(iterations=2, correlation=0.9), flows.policy_on("smolvla"), fsdp)
     if name == "smolvla":
-        told = Setup(partial(grpo.tabletop, 8), None, flows.policy_on("smolvla"), None, seed, world=world, shard=shard)
+        told = Setup(partial(grpo.tabletop, 8), None, flows.policy_on("smolvla"), None, seed, world=world, fsdp=fsdp)
         return ReinFlowCfg(**on_line, ema=ema).build(told)
     policy = grpo.policy_on(grpo.tabletop(1))
-    told = Setup(partial(grpo.tabletop, 8), None, policy, None, seed, world=world, shard=shard)
+    told = Setup(partial(grpo.tabletop, 8), None, policy, None, seed, world=world, fsdp=fsdp)
     if name == "vla-rl":
         return replace(vla_rl.CFG, env_steps=2 * 8 * 8 * 2, critic_warmup=0).build(told)
     assert name == "opd"
@@ -205,10 +205,10 @@ def spread_out(world: World, data: Path) -> dict[str, Any]:
     """Two iterations of each with whole weights and with spread ones, which go on from what they saved."""
     found = {name: what_became(made_of(f"{name} whole", world, data)) for name in SPREAD}
     for name in SPREAD:
-        one = made_of(name, world, data, shard=True)
+        one = made_of(name, world, data, fsdp=True)
         one.iterate()
         kept = kit.snapshot(one.state())
-        other = made_of(name, world, data, shard=True)
+        other = made_of(name, world, data, fsdp=True)
         other.load(kept)
         taken = other._engine.state()
         same = all(torch.equal(taken[key], kept["engine"][key]) for key in taken)
@@ -344,7 +344,7 @@ def spread_clone(path: Path) -> TrainCfg[Any, Any]:
     evaluation = EvalCfg(every=4, episodes=8, num_envs=4, animation=0)
     sim = SimCfg("test/walk", 4)
     data = str(path / "walks")
-    return TrainCfg(sim, algo, kit.FLOW, dataset=data, evaluation=evaluation, checkpoint_every=3, shard=True)
+    return TrainCfg(sim, algo, kit.FLOW, dataset=data, evaluation=evaluation, checkpoint_every=3, fsdp=True)
 
 
 @pytest.mark.timeout(300)
@@ -370,24 +370,24 @@ def test_a_run_with_spread_weights_is_saved_whole_and_taken_up_again(tmp_path, m
     size = sum(x.numel() for x in whole.tree["policy"]["weights"].values())
     assert all(len(end["first"]) == len(end["second"]) == size and end["first"].any() for end in ends)
     monkeypatch.setitem(SIMS._rows, "test/walk", "tests.kits.walk_sim:make")
-    with pytest.raises(CapabilityError, match="shard is True and there is one process"):
+    with pytest.raises(CapabilityError, match="fsdp is True and there is one process"):
         resume(tmp_path / "cut")
 
 
 def test_what_cannot_be_spread_is_refused(tmp_path, monkeypatch):
     monkeypatch.setitem(SIMS._rows, "test/walk", "tests.kits.walk_sim:make")
-    alone = replace(config(), shard=True)
-    with pytest.raises(CapabilityError, match="PpoLearner cannot spread what it learns: expected shard False"):
+    alone = replace(config(), fsdp=True)
+    with pytest.raises(CapabilityError, match="PpoLearner cannot spread what it learns: expected fsdp False"):
         _make_learner(alone, None, tmp_path, ALONE)
     loss = engines.Watched()
     groups = (Group("a.", 0.5), Group("b.", 0.5))
     carry = torch.tensor([1e-2, 0.0])
-    with pytest.raises(CapabilityError, match="shard is True and there is one process"):
+    with pytest.raises(CapabilityError, match="fsdp is True and there is one process"):
         ShardedEngine(loss, groups, minibatch=8, carry=carry, world=ALONE)
     for fields, groups_, message in (
-        ({"mode": "compiled"}, groups, "algo.engine is 'compiled' and shard is True"),
-        ({}, (Group("a.", 0.5, average=0.9), groups[1]), "algo.ema is above 0 and shard is True"),
-        ({}, (Group("a.", 0.5, muon=3.0), groups[1]), "algo.muon is above 0 and shard is True"),
+        ({"mode": "compiled"}, groups, "algo.engine is 'compiled' and fsdp is True"),
+        ({}, (Group("a.", 0.5, average=0.9), groups[1]), "algo.ema is above 0 and fsdp is True"),
+        ({}, (Group("a.", 0.5, muon=3.0), groups[1]), "algo.muon is above 0 and fsdp is True"),
         ({"microbatch": 3}, groups, "algo.microbatch is 3: expected a divisor of the 8 rows"),
     ):
         with pytest.raises(ConfigError, match=message):
@@ -580,7 +580,7 @@ with distributed.joined(5) as world:
     done = launch(work, tmp_path)
     assert done.returncode != 0
     assert "process 0 of 2 lost the others while it" in done.stderr
-    assert "answer within peers_timeout_s" in done.stderr
+    assert "answer within dist_timeout_s" in done.stderr
 
 
 def test_alone_nothing_is_exchanged(monkeypatch):
@@ -616,5 +616,5 @@ def test_what_cannot_be_shared_is_refused_by_name(monkeypatch):
     sac = replace(config(), algo=SacCfg(engine="eager"), policy=SquashedCfg())
     with pytest.raises(CapabilityError, match="SacLearner lacks world: it learns in one process, and WORLD_SIZE is 2"):
         _make_learner(sac, None, Path("never"), World(0, 2))
-    with pytest.raises(ConfigError, match=r"peers_timeout_s is 0\.0: expected above 0 seconds"):
-        train(config(peers_timeout_s=0.0), Path("never"))
+    with pytest.raises(ConfigError, match=r"dist_timeout_s is 0\.0: expected above 0 seconds"):
+        train(config(dist_timeout_s=0.0), Path("never"))

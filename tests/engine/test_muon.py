@@ -68,7 +68,7 @@ DATA = {"word": WORDS, "y": (WORDS[:, None].float() * torch.arange(1, 6)).sin()}
 
 
 def engine(mode: EngineMode = "eager", **changes: float) -> Engine:
-    groups = (Group("policy.", **{"grad_norm": math.inf, "muon": 3.0, **changes}), Group("head.", math.inf))
+    groups = (Group("policy.", **{"max_grad_norm": math.inf, "muon": 3.0, **changes}), Group("head.", math.inf))
     return Engine(Net(), groups, minibatch=8, carry=torch.ones(1), mode=mode, eps=1e-8)
 
 

@@ -22,9 +22,15 @@ def flags(*values: bool) -> Tensor:
 
 
 def run(
-    reward: Tensor, value: Tensor, next_value: Tensor, discount: Tensor, ended: Tensor, valid: Tensor, lam: float = 0.5
+    reward: Tensor,
+    value: Tensor,
+    next_value: Tensor,
+    discount: Tensor,
+    ended: Tensor,
+    valid: Tensor,
+    gae_lambda: float = 0.5,
 ) -> Gae:
-    return gae(reward, value, next_value, discount, ended, valid, lam)
+    return gae(reward, value, next_value, discount, ended, valid, gae_lambda)
 
 
 def test_gae_worked_by_hand():
@@ -43,7 +49,9 @@ def test_gae_worked_by_hand():
 
 
 def test_an_end_cuts_the_sum_and_the_next_episode_does_not_leak_back():
-    out = run(column(0, 100), column(1, 1), column(0, 0), column(0.5, 0.5), flags(YES, YES), flags(YES, YES), lam=1.0)
+    out = run(
+        column(0, 100), column(1, 1), column(0, 0), column(0.5, 0.5), flags(YES, YES), flags(YES, YES), gae_lambda=1.0
+    )
     assert torch.equal(out.advantage, column(-1, 99))
 
 
@@ -58,12 +66,14 @@ def test_a_time_out_and_a_failure_give_different_targets():
 
 
 def test_a_chunk_is_discounted_by_the_steps_it_took():
-    # a decision of 3 steps, then one of 1 step: A0 = 1 + g^3 * 4 - 2 + g^3 * lam * A1
-    g, lam = 0.9, 0.95
-    out = run(column(1, 2), column(2, 4), column(4, 6), column(g**3, g), flags(NO, NO), flags(YES, YES), lam=lam)
+    # a decision of 3 steps, then one of 1 step: A0 = 1 + g^3 * 4 - 2 + g^3 * gae_lambda * A1
+    g, gae_lambda = 0.9, 0.95
+    out = run(
+        column(1, 2), column(2, 4), column(4, 6), column(g**3, g), flags(NO, NO), flags(YES, YES), gae_lambda=gae_lambda
+    )
     later = 2 + g * 6 - 4
     assert abs(out.advantage[1].item() - later) < 1e-12
-    assert abs(out.advantage[0].item() - (1 + g**3 * 4 - 2 + g**3 * lam * later)) < 1e-12
+    assert abs(out.advantage[0].item() - (1 + g**3 * 4 - 2 + g**3 * gae_lambda * later)) < 1e-12
 
 
 @settings(max_examples=50, deadline=None)
@@ -73,14 +83,14 @@ def test_a_chunk_is_discounted_by_the_steps_it_took():
     ),
     st.floats(0, 1),
 )
-def test_padding_changes_nothing(rows, lam):
+def test_padding_changes_nothing(rows, gae_lambda):
     """Rows that are not valid, wherever they stand and whatever they hold, leave the others as they are."""
     padded = [torch.tensor([[row[i]] for row in rows]) for i in range(6)]
     valid = padded[5]
-    whole = gae(*padded[:5], valid, lam)
+    whole = gae(*padded[:5], valid, gae_lambda)
     if valid.any():
         kept = [array[valid][:, None] for array in padded[:5]]
-        alone = gae(*kept, torch.ones_like(kept[4]), lam)
+        alone = gae(*kept, torch.ones_like(kept[4]), gae_lambda)
         assert torch.equal(whole.advantage[valid], alone.advantage[:, 0])
         assert torch.equal(whole.value_target[valid], alone.value_target[:, 0])
     assert (whole.advantage[~valid] == 0).all()

@@ -34,7 +34,7 @@ GAUSSIAN = GaussianCfg(horizon=2, hidden=(32, 32))
 BETA = BetaCfg(horizon=2, hidden=(32, 32))
 SMALL: dict[str, Any] = {
     "env_steps": 32 * 16 * 4,
-    "steps_per_env": 16,
+    "num_steps": 16,
     "epochs": 2,
     "minibatch": 64,
     "critic_warmup": 1,

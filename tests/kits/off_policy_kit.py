@@ -22,7 +22,7 @@ CHUNKS = replace(POLICY, horizon=2)
 ENVS = 4
 SAC = SacCfg(
     env_steps=4000,
-    steps_per_env=8,
+    num_steps=8,
     warmup=64,
     batch=32,
     capacity=2000,
@@ -37,15 +37,15 @@ SAC = SacCfg(
 )
 RLPD = RlpdCfg(
     env_steps=400,
-    steps_per_env=4,
+    num_steps=4,
     warmup=32,
-    update_ratio=3,
+    utd_ratio=3,
     batch=32,
     capacity=400,
     lr=3e-3,
     critic_lr=3e-3,
     gamma=0.9,
-    members=3,
+    num_critics=3,
     critic_hidden=(32, 32),
     engine="eager",
 )
@@ -54,7 +54,7 @@ IQL = IqlCfg(
     updates_per_iteration=10,
     batch=32,
     capacity=400,
-    steps_per_env=4,
+    num_steps=4,
     lr=3e-3,
     critic_lr=3e-3,
     value_lr=3e-3,

@@ -24,7 +24,7 @@ from tests.kits.learner_kit import ACTION, DIFFUSION, FLOW, SHORTCUT, SMALL, SPE
 from tests.kits.walk_sim import Walk
 from tests.training.test_resume import make_clone
 
-SETTINGS = {**SMALL, "steps_per_env": 8, "epochs": 1, "minibatch": 32, "critic_warmup": 0}
+SETTINGS = {**SMALL, "num_steps": 8, "epochs": 1, "minibatch": 32, "critic_warmup": 0}
 METHODS = {
     "reinflow": ReinFlowCfg(**SETTINGS, entropy_coef=0.01),
     "flow-noise": FlowNoiseCfg(**SETTINGS),
@@ -205,7 +205,7 @@ def test_a_loss_that_diverges_ends_the_command_and_the_last_checkpoint_stays(tmp
     make_clone(tmp_path / "clone", horizon=4)
     run = tmp_path / "run"
     words = ["train", "peg-insert-reinflow", "--init-from", str(tmp_path / "clone"), "--run-dir", str(run)]
-    words += ["--sim.num-envs", "4", "--algo.steps-per-env", "8", "--algo.minibatch", "4", "--algo.env-steps", "96"]
+    words += ["--sim.num-envs", "4", "--algo.num-steps", "8", "--algo.minibatch", "4", "--algo.env-steps", "96"]
     words += ["--algo.critic-warmup", "1", "--algo.lr", "1e30", "--checkpoint-every", "1"]
     words += ["--evaluation.episodes", "4", "--evaluation.num-envs", "4", "--evaluation.every", "0"]
     assert main(words) == 2

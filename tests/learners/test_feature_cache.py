@@ -35,7 +35,7 @@ from robotrl.training import train
 ELSEWHERE = LoraCfg(rank=4, targets=("language_model",))
 """Adapters that leave the eyes as they are."""
 CHAIN: dict[str, Any] = {
-    "env_steps": 64, "steps_per_env": 8, "epochs": 2, "minibatch": 4, "critic_warmup": 0, "engine": "eager"
+    "env_steps": 64, "num_steps": 8, "epochs": 2, "minibatch": 4, "critic_warmup": 0, "engine": "eager"
 }  # fmt: skip
 
 

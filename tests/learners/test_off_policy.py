@@ -303,8 +303,8 @@ def test_a_replay_that_is_gone_or_another_is_refused(tmp_path: Path):
         ("tau", 0.0, "above 0, at most 1"),
         ("lr", 0.0, "above 0"),
         ("critic_lr", math.nan, "above 0"),
-        ("grad_norm", 0.0, "above 0, or none"),
-        ("update_ratio", -1.0, "above 0"),
+        ("max_grad_norm", 0.0, "above 0, or none"),
+        ("utd_ratio", -1.0, "above 0"),
         ("engine", "fast", "known: auto, compiled, eager"),
     ],
 )

@@ -38,7 +38,7 @@ def rollout(terminated: bool, truncated: bool) -> Rollout:
 
 
 def batch_of(terminated: bool, truncated: bool) -> Any:
-    return make_batch(rollout(terminated, truncated), lambda obs: obs["x"][:, 0] / 10, gamma=0.5, lam=1.0)
+    return make_batch(rollout(terminated, truncated), lambda obs: obs["x"][:, 0] / 10, gamma=0.5, gae_lambda=1.0)
 
 
 def test_targets_worked_by_hand():
@@ -59,7 +59,7 @@ def test_a_time_out_is_valued_but_nothing_of_the_next_episode_leaks_back():
     out.next_obs["x"][0] = 40.0
     for reward_after in (2.0, 1000.0):
         out.reward[1] = reward_after
-        batch = make_batch(out, lambda obs: obs["x"][:, 0] / 10, gamma=0.5, lam=1.0)
+        batch = make_batch(out, lambda obs: obs["x"][:, 0] / 10, gamma=0.5, gae_lambda=1.0)
         assert batch.value_target[0].item() == 1 + 0.125 * 4
 
 
@@ -85,7 +85,7 @@ def test_the_critic_values_as_many_observations_at_once_as_it_may():
         sizes.append(len(obs["x"]))
         return obs["x"][:, 0] / 10
 
-    found = make_batch(rollout(True, False), value, gamma=0.5, lam=1.0, at_once=1)
+    found = make_batch(rollout(True, False), value, gamma=0.5, gae_lambda=1.0, at_once=1)
     assert sizes == [1, 1, 1, 1]
     assert found.value.tolist() == [1, 2]
     assert found.value_target.tolist() == batch_of(True, False).value_target.tolist()
@@ -175,14 +175,14 @@ BAD = [
     ("env_steps", 0),
     ("epochs", 0),
     ("minibatch", 0),
-    ("steps_per_env", 1),  # shorter than the chunk
+    ("num_steps", 1),  # shorter than the chunk
     ("lr", 0.0),
     ("lr", float("inf")),
     ("critic_lr", -1.0),
-    ("grad_norm", float("nan")),
+    ("max_grad_norm", float("nan")),
     ("gamma", 1.01),
     ("gamma", 0.0),
-    ("lam", -0.1),
+    ("gae_lambda", -0.1),
     ("clip_coef", 1.0),
     ("target_kl", 0.0),
     ("engine", "fast"),

@@ -166,11 +166,11 @@ def test_a_process_is_seen_to_need_what_was_estimated() -> None:
 
 
 def test_what_a_config_asks_for() -> None:
-    chain = SimpleNamespace(minibatch=64, microbatch=16, steps_per_env=10, ema=0.9)
+    chain = SimpleNamespace(minibatch=64, microbatch=16, num_steps=10, ema=0.9)
     policy: Any = nn.Linear(3, 2)
     policy.denoising_steps, policy.horizon = 4, 3
     cfg: Any = SimpleNamespace(
-        algo=chain, sim=SimpleNamespace(num_envs=8), dataset=None, lora=LoraCfg(), shard=False, cache="none"
+        algo=chain, sim=SimpleNamespace(num_envs=8), dataset=None, lora=LoraCfg(), fsdp=False, cache="none"
     )
     assert gradient_rows(chain) == 16
     # ten steps are four decisions
@@ -190,9 +190,9 @@ def test_several_processes_share_a_minibatch(monkeypatch: pytest.MonkeyPatch) ->
     assert [gradient_rows(whole, n) for n in (1, 4)] == [64, 16] and gradient_rows(parts, 4) == 4
     assert gradient_rows(BcCfg(batch=32), 8) == 4
     cfg: Any = SimpleNamespace(
-        algo=whole, sim=SimpleNamespace(num_envs=8), dataset=None, lora=LoraCfg(), shard=False, cache="none"
+        algo=whole, sim=SimpleNamespace(num_envs=8), dataset=None, lora=LoraCfg(), fsdp=False, cache="none"
     )
-    shared: Any = SimpleNamespace(**{**vars(cfg), "algo": parts, "shard": True})
+    shared: Any = SimpleNamespace(**{**vars(cfg), "algo": parts, "fsdp": True})
     monkeypatch.setenv("WORLD_SIZE", "4")
     assert processes() == 4
     assert load_of(cfg, policy, 16) == Load(16)
@@ -260,10 +260,10 @@ def said(**parts: int) -> Footprint:
 
 
 def test_what_cannot_fit_is_refused_with_what_to_change() -> None:
-    cfg: Any = SimpleNamespace(algo=grpo.CFG, lora=LoraCfg(), recompute=False, shard=False)
+    cfg: Any = SimpleNamespace(algo=grpo.CFG, lora=LoraCfg(), recompute=False, fsdp=False)
     with pytest.raises(ConfigError, match=r"estimated: 3 GiB .*expected at most the 2 GiB .*set lora.rank \(e.g. 32\)"):
         check_room(said(weights=GIB, optimiser=2 * GIB), 2 * GIB, lambda need: advice(cfg, need))
-    adapted: Any = SimpleNamespace(algo=grpo.CFG, lora=LoraCfg(rank=4), recompute=False, shard=False)
+    adapted: Any = SimpleNamespace(algo=grpo.CFG, lora=LoraCfg(rank=4), recompute=False, fsdp=False)
     need = said(update=2 * GIB, weights=GIB)
     assert advice(adapted, need) == "set recompute, or choose a smaller algo.microbatch"
     adapted.recompute = True

@@ -261,7 +261,7 @@ def learners(tmp_path: Path) -> dict[str, Callable[[], Any]]:
         return cfg.build(kit.setup(policy, dataset=kit.write_walks(tmp_path / "walks")))
 
     chain: dict[str, Any] = {
-        "env_steps": 64, "steps_per_env": 8, "epochs": 1, "minibatch": 4, "critic_warmup": 0, "engine": "eager"
+        "env_steps": 64, "num_steps": 8, "epochs": 1, "minibatch": 4, "critic_warmup": 0, "engine": "eager"
     }  # fmt: skip
     better = adapted("parallel")
     disturb(better)
@@ -412,7 +412,7 @@ def test_settings_that_mean_nothing_are_refused(changes: dict[str, Any], message
 
 def test_a_learner_that_makes_another_policy_is_refused(tmp_path: Path) -> None:
     clone = make_clone(tmp_path / "clone")
-    algo = DppoCfg(env_steps=80, steps_per_env=10, minibatch=6, tuned_steps=1, engine="eager")
+    algo = DppoCfg(env_steps=80, num_steps=10, minibatch=6, tuned_steps=1, engine="eager")
     cfg = TrainCfg(peg(4), algo, FlowCfg(), init_from=str(clone), evaluation=EvalCfg(0, 4, 4, 0), lora=LORA)
     with pytest.raises(CapabilityError, match=r"makes another policy \(StagedPolicy\).* lora.rank is 4: expected 0"):
         train(cfg, tmp_path / "run")

@@ -237,7 +237,7 @@ def test_a_learner_goes_on_seeing_after_one_absurd_observation(cfg: Any) -> None
     for value in (1.0, 1e30):
         sim = Spoiled(4, 20, 1, "obs", value)
         steps = 16 * 4
-        learner = replace(cfg, env_steps=4 * steps, steps_per_env=16).build(
+        learner = replace(cfg, env_steps=4 * steps, num_steps=16).build(
             Setup(lambda sim=sim: sim, policy, None, None, 0)
         )
         with warnings.catch_warnings():

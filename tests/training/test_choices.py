@@ -18,7 +18,7 @@ from robotrl.rollout.evaluate import EvalResult
 from robotrl.run.early_stopping import GOOD_ENOUGH, StopRule
 
 TINY = (
-    *("--sim.name", "gym/CartPole-v1", "--sim.num-envs", "4", "--algo.steps-per-env", "16", "--algo.minibatch", "32"),
+    *("--sim.name", "gym/CartPole-v1", "--sim.num-envs", "4", "--algo.num-steps", "16", "--algo.minibatch", "32"),
     *("--algo.env-steps", "128", "--policy.hidden", "8", "--evaluation.episodes", "2", "--evaluation.num-envs", "2"),
 )
 

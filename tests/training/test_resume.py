@@ -49,7 +49,7 @@ def peg(num_envs: int) -> SimCfg:
 def reinflow_config(clone: Path) -> TrainCfg[Any, Any]:
     algo = ReinFlowCfg(
         env_steps=4 * 10 * 20,
-        steps_per_env=10,
+        num_steps=10,
         epochs=2,
         minibatch=6,
         critic_warmup=1,
@@ -61,7 +61,7 @@ def reinflow_config(clone: Path) -> TrainCfg[Any, Any]:
 
 
 def ppo_config() -> TrainCfg[Any, Any]:
-    algo = PpoCfg(env_steps=4 * 10 * 60, steps_per_env=10, epochs=2, minibatch=6, critic_warmup=0, engine="eager")
+    algo = PpoCfg(env_steps=4 * 10 * 60, num_steps=10, epochs=2, minibatch=6, critic_warmup=0, engine="eager")
     policy = GaussianCfg(hidden=(16,))
     return TrainCfg(peg(4), algo, policy, evaluation=EvalCfg(25, 6, 4, 0), checkpoint_every=50)
 

@@ -29,13 +29,13 @@ from tests.training.test_resume import KillAt, scalars
 
 EVERY = 3
 """Iterations between two checkpoints: kills come right after one, in between, and before the first."""
-SMALL: dict[str, Any] = {"steps_per_env": 5, "batch": 8, "critic_hidden": (8,), "engine": "eager"}
+SMALL: dict[str, Any] = {"num_steps": 5, "batch": 8, "critic_hidden": (8,), "engine": "eager"}
 STEERED = SMALL | {"env_steps": 4 * 5 * 7, "warmup": 30, "updates": 1, "capacity": 60}
 # an eighth of the capacity is slack, enough for the steps between two checkpoints
 ONLINE = SMALL | {"capacity": 4 * 5 * EVERY * 8, "replay": "replay"}
 ALGOS: dict[str, Any] = {
-    "sac": replace(off.SAC, **ONLINE, env_steps=4 * 5 * 8, warmup=20, update_ratio=0.2),
-    "rlpd": replace(off.RLPD, **ONLINE, env_steps=4 * 5 * 8, warmup=20, update_ratio=1),
+    "sac": replace(off.SAC, **ONLINE, env_steps=4 * 5 * 8, warmup=20, utd_ratio=0.2),
+    "rlpd": replace(off.RLPD, **ONLINE, env_steps=4 * 5 * 8, warmup=20, utd_ratio=1),
     "iql": replace(off.IQL, **ONLINE, env_steps=4 * 5 * 6, updates=20, updates_per_iteration=10),
     "dsrl": DsrlCfg(**STEERED),
     "dsrl_na": DsrlNaCfg(**STEERED, distill_updates=1, decoded=16, pairs=40, group=2),

@@ -33,7 +33,7 @@ TINY_RL = [
     *TINY,
     "--sim.num-envs",
     "4",
-    "--algo.steps-per-env",
+    "--algo.num-steps",
     "8",
     "--algo.env-steps",
     "128",

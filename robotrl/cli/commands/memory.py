@@ -34,7 +34,7 @@ class Args:
     bf16: bool = False
     """As algo.bf16: networks compute in 16 bits."""
     processes: int = 1
-    """Over which gradients and moments are spread (shard); the figures are those of each."""
+    """Over which gradients and moments are spread (fsdp); the figures are those of each."""
 
 
 def main(argv: Sequence[str]) -> int:

@@ -353,7 +353,7 @@ def test_what_does_not_fit_is_refused() -> None:
 
 SETTINGS: dict[str, Any] = {
     "env_steps": 8 * 8 * 2,
-    "steps_per_env": 8,
+    "num_steps": 8,
     "epochs": 2,
     "minibatch": 16,
     "critic_warmup": 0,
@@ -395,7 +395,7 @@ def test_noise_steering_works_as_it_is(network: Any) -> None:
     policy = policy_on(network)
     cfg = DsrlCfg(
         env_steps=512,
-        steps_per_env=8,
+        num_steps=8,
         warmup=64,
         batch=16,
         critic_hidden=(16,),

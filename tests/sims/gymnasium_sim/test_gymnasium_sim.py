@@ -556,7 +556,7 @@ def test_the_command_line_lists_the_family(capsys: pytest.CaptureFixture[str]) -
 
 
 TINY = (
-    *("--sim.num-envs", "4", "--algo.env-steps", "256", "--algo.steps-per-env", "64", "--algo.engine", "eager"),
+    *("--sim.num-envs", "4", "--algo.env-steps", "256", "--algo.num-steps", "64", "--algo.engine", "eager"),
     *("--evaluation.episodes", "4", "--evaluation.every", "0", "--evaluation.num-envs", "4"),
 )
 

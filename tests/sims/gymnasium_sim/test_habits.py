@@ -500,7 +500,7 @@ def test_a_control_rate_that_nobody_stated_is_none(tmp_path: Path, capsys: pytes
     assert (sim.control_dt_s, stated.control_dt_s, make("Drawn").control_dt_s) == (None, 0.1, 0.05)
     assert "render_fps" not in sim.as_gymnasium().metadata
     run = tmp_path / "run"
-    tiny = ("--sim.num-envs", "4", "--algo.env-steps", "256", "--algo.steps-per-env", "16", "--algo.engine", "eager")
+    tiny = ("--sim.num-envs", "4", "--algo.env-steps", "256", "--algo.num-steps", "16", "--algo.engine", "eager")
     ends = ("--evaluation.episodes", "4", "--evaluation.num-envs", "4", "--evaluation.every", "0")
     name = ("--sim.name", "gym/gym_habits:Line-v0", "--run-dir", str(run))
     assert main(["train", "gym-ppo", *name, *tiny, *ends]) == 0

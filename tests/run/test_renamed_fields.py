@@ -1,0 +1,54 @@
+"""Configs of earlier revisions are read under the names that their fields have now; the command line names them."""
+
+import json
+from typing import Any
+
+import pytest
+
+from robotrl.cli.main import main
+from robotrl.config import from_json, to_json
+from robotrl.registry import PRESETS
+from robotrl.spec.json_fields import RENAMED_FIELDS, REVISION, brought_up, renamed_field
+
+
+def as_stored_before(data: dict[str, Any]) -> dict[str, Any]:
+    """A config as revision 2 would have written it."""
+    old = {section: {new: name for name, new in names.items()} for section, names in RENAMED_FIELDS.items()}
+    out = {old[""].get(name, name): value for name, value in data.items()}
+    return {**out, "algo": {old["algo"].get(name, name): value for name, value in out["algo"].items()}, "revision": 2}
+
+
+@pytest.mark.parametrize("name", PRESETS.names())
+def test_a_config_of_revision_2_means_the_same(name):
+    cfg = PRESETS.load(name)()
+    types = {"algo": type(cfg.algo), "policy": type(cfg.policy)}
+    now = json.loads(json.dumps(to_json(cfg)))
+    before = as_stored_before(now)
+    assert from_json(brought_up(before), types) == from_json(now, types)
+    assert brought_up(before)["revision"] == REVISION
+    assert brought_up(now) == now
+
+
+def test_every_new_name_is_a_field_of_some_preset():
+    configs = [to_json(PRESETS.load(name)()) for name in PRESETS.names()]
+    for section, names in RENAMED_FIELDS.items():
+        known = {field for data in configs for field in (data[section] if section else data)}
+        assert set(names.values()) <= known and not set(names) & known
+
+
+def test_a_file_that_is_no_config_is_left_alone():
+    for data in ({}, {"sim": 3, "algo": {"lam": 1}}, {"revision": "x", "sim": {}, "algo": {"lam": 1}}):
+        assert brought_up(data) == data
+
+
+def test_an_old_flag_is_answered_with_the_new_one(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for typed, now in (
+        ("--algo.lam", "--algo.gae-lambda"),
+        ("--algo.steps-per-env", "--algo.num-steps"),
+        ("--algo.steps_per_env", "--algo.num-steps"),
+        ("--shard", "--fsdp"),
+    ):
+        assert main(["train", "gym-ppo", "--sim.name", "gym/CartPole-v1", typed, "1"]) == 2
+        assert f"unknown option {typed}: it is now {now};" in capsys.readouterr().err
+    assert renamed_field("algo.gamma") is None
