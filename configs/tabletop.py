@@ -11,7 +11,7 @@ from robotrl.algos.flow_grpo import FlowGrpoCfg
 from robotrl.algos.flow_sde import FlowSdeCfg
 from robotrl.algos.grpo import GrpoCfg
 from robotrl.algos.opd import OpdCfg
-from robotrl.algos.pretrain import LookCfg
+from robotrl.algos.pretrain import PretrainCfg
 from robotrl.algos.reinflow import ReinFlowCfg
 from robotrl.algos.vla_rl import VlaRlCfg
 from robotrl.config import EvalCfg, SimCfg, TrainCfg
@@ -30,7 +30,7 @@ FLOWS = FlowVlaCfg(deploy_noise=0.0)
 SYMMETRIES = ("mirror", "colours")
 
 
-def look() -> TrainCfg[LookCfg, TokenVlaCfg]:
+def look() -> TrainCfg[PretrainCfg, TokenVlaCfg]:
     """Train the eyes of a small policy that says tokens, which learns to read next: `tabletop-read --init-from RUN`.
 
     Demonstrations: as for `bc_token`.
@@ -38,7 +38,7 @@ def look() -> TrainCfg[LookCfg, TokenVlaCfg]:
     return _look(TOKENS)
 
 
-def read() -> TrainCfg[LookCfg, TokenVlaCfg]:
+def read() -> TrainCfg[PretrainCfg, TokenVlaCfg]:
     """Bind words to what eyes see that `tabletop-look` trained: `--init-from RUN`; then `tabletop-bc-token`."""
     return _read(TOKENS)
 
@@ -99,12 +99,12 @@ def opd() -> TrainCfg[OpdCfg, TokenVlaCfg]:
     return replace(_tune(OpdCfg(iterations=100, lr=2e-4, muon=2.5, ema=0.98), TokenVlaCfg()), checkpoint_every=5)
 
 
-def look_flow() -> TrainCfg[LookCfg, FlowVlaCfg]:
+def look_flow() -> TrainCfg[PretrainCfg, FlowVlaCfg]:
     """Train the eyes of a small SmolVLA, which learns to read next: `tabletop-read-flow --init-from RUN`."""
     return _look(FLOWS)
 
 
-def read_flow() -> TrainCfg[LookCfg, FlowVlaCfg]:
+def read_flow() -> TrainCfg[PretrainCfg, FlowVlaCfg]:
     """Bind words to what eyes see that `tabletop-look-flow` trained: `--init-from RUN`; then `tabletop-bc-flow`."""
     return _read(FLOWS)
 
@@ -164,17 +164,17 @@ def dsrl() -> TrainCfg[DsrlCfg, SteeredCfg]:
     return _tune(DsrlCfg(engine="eager"), SteeredCfg(), num_envs=16)
 
 
-def _look(policy: P) -> TrainCfg[LookCfg, P]:
+def _look(policy: P) -> TrainCfg[PretrainCfg, P]:
     return TrainCfg(
         sim=SimCfg(SIM, num_envs=64, options=OPTIONS),
-        algo=LookCfg(updates=500, scenes=640, symmetries=SYMMETRIES, muon=3.0),
+        algo=PretrainCfg(updates=500, scenes=640, symmetries=SYMMETRIES, muon=3.0),
         policy=policy,
         # it cannot act yet
         evaluation=EvalCfg(every=0, episodes=1, num_envs=1, animation=0),
     )
 
 
-def _read(policy: P) -> TrainCfg[LookCfg, P]:
+def _read(policy: P) -> TrainCfg[PretrainCfg, P]:
     base = _look(policy)
     return replace(base, algo=replace(base.algo, updates=800, reading=1.0, scenes=1280))
 

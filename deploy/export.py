@@ -24,9 +24,9 @@ from torch import Tensor, nn
 
 from robotrl.deploy.bundle import manifest as schema
 from robotrl.deploy.bundle import strict
-from robotrl.deploy.bundle.bundle import Bundle, Golden, open_bundle
+from robotrl.deploy.bundle.bundle import Bundle, GoldenTicks, open_bundle
 from robotrl.deploy.bundle.consistency import MIN_GOLDEN_TICKS
-from robotrl.deploy.bundle.describe import GOLDEN_TOLERANCE, HasDeploy, Plan, SafetyOptions, unknown_run
+from robotrl.deploy.bundle.describe import GOLDEN_TOLERANCE, ExportPlan, HasDeploy, SafetyOptions, unknown_run
 from robotrl.deploy.bundle.golden import golden_inputs
 from robotrl.deploy.bundle.install import installed
 from robotrl.deploy.bundle.onnx_scan import scan
@@ -130,7 +130,7 @@ def export(
         graph = _to_onnx(policy)
         facts = scan(graph, schema.GRAPH_FILE)
         run = training or unknown_run(policy)
-        plan = Plan(policy, period, action_kind, safety or SafetyOptions(), run, recorded)
+        plan = ExportPlan(policy, period, action_kind, safety or SafetyOptions(), run, recorded)
         unsealed = plan.manifest(graph, golden=None, parity=schema.Parity(0, 0.0, 0.0), ticks=MIN_GOLDEN_TICKS)
         session = GraphSession(graph, unsealed)
         parity = _parity(policy, session, unsealed, recorded, samples)
@@ -348,7 +348,7 @@ def _difference(
     return schema.Parity(samples, float(error.max()), float((error / manifest.action_range).max()))
 
 
-def _inputs(policy: HasDeploy, observations: dict[str, np.ndarray], manifest: schema.Manifest) -> Golden:
+def _inputs(policy: HasDeploy, observations: dict[str, np.ndarray], manifest: schema.Manifest) -> GoldenTicks:
     """Ticks with the host's transforms applied, the noise of seed 0, and outputs still empty."""
     host = [t for t in policy.transforms.inputs if t.where == "host"]
     tensors = {key: torch.from_numpy(np.ascontiguousarray(array)) for key, array in observations.items()}
@@ -359,17 +359,17 @@ def _inputs(policy: HasDeploy, observations: dict[str, np.ndarray], manifest: sc
         source = CounterNoise(policy.noise_shape, seed=0)
         noise = np.stack([source.draw(i) for i in range(count)])
     empty = np.zeros((count, manifest.timing.chunk_length, len(manifest.action.names)), np.float32)
-    return Golden(arrays, noise, empty, empty)
+    return GoldenTicks(arrays, noise, empty, empty)
 
 
-def _torch_ticks(policy: HasDeploy, ticks: Golden) -> tuple[np.ndarray, np.ndarray]:
+def _torch_ticks(policy: HasDeploy, ticks: GoldenTicks) -> tuple[np.ndarray, np.ndarray]:
     with torch.inference_mode():
         obs = {key: torch.from_numpy(array) for key, array in ticks.observations.items()}
         out = policy.deploy(obs, None if ticks.noise is None else torch.from_numpy(ticks.noise))
     return out.actions.numpy(), out.raw_action.numpy()
 
 
-def _decided(policy: HasDeploy, ticks: Golden) -> np.ndarray:
+def _decided(policy: HasDeploy, ticks: GoldenTicks) -> np.ndarray:
     """(n,) bool: ticks at which rounding does not decide between two choices; of actions that are numbers all."""
     if not isinstance(policy, HasLead):
         return np.ones(len(ticks.actions), bool)
@@ -377,7 +377,7 @@ def _decided(policy: HasDeploy, ticks: Golden) -> np.ndarray:
     return (policy.lead(obs) > LEAST_LEAD).numpy()
 
 
-def _only_decided(policy: HasDeploy, ticks: Golden) -> Golden:
+def _only_decided(policy: HasDeploy, ticks: GoldenTicks) -> GoldenTicks:
     """Ticks whose answer is the same on every machine: others are replaced by those before them."""
     decided = _decided(policy, ticks)
     if decided.all():
@@ -395,7 +395,7 @@ def _only_decided(policy: HasDeploy, ticks: Golden) -> Golden:
 
 def _record_golden(
     policy: HasDeploy, session: GraphSession, manifest: schema.Manifest, recorded: dict[str, np.ndarray]
-) -> Golden:
+) -> GoldenTicks:
     inputs = _only_decided(policy, golden_inputs(manifest, recorded))
     actions, raw = run_ticks(session, inputs, output_names(manifest))
     if not (np.isfinite(actions).all() and np.isfinite(raw).all()):
@@ -410,4 +410,4 @@ def _record_golden(
             f"golden ticks: onnxruntime differs from torch by {error:.3g} of the action range: expected at most "
             f"{GOLDEN_TOLERANCE:g}; no bundle was written"
         )
-    return Golden(inputs.observations, inputs.noise, actions, raw)
+    return GoldenTicks(inputs.observations, inputs.noise, actions, raw)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
-from robotrl.deploy.bundle.bundle import Bundle, Golden
+from robotrl.deploy.bundle.bundle import Bundle, GoldenTicks
 from robotrl.deploy.bundle.manifest import Manifest, Port
 from robotrl.errors import DataError, RobotrlError, short
 
@@ -107,7 +107,7 @@ def _first_line(error: Exception) -> str:
     return text.splitlines()[0][:200] if text else type(error).__name__
 
 
-def run_ticks(session: GraphSession, ticks: Golden, output: dict[str, str]) -> tuple[np.ndarray, np.ndarray]:
+def run_ticks(session: GraphSession, ticks: GoldenTicks, output: dict[str, str]) -> tuple[np.ndarray, np.ndarray]:
     """Replay recorded inputs, one inference each.
 
     Args:

@@ -12,7 +12,7 @@ from robotrl.policies.base import Deployed, NetworkPolicy
 from robotrl.spec import ActOut, Density, Mode
 
 
-class Drawn(NamedTuple):
+class SampledAction(NamedTuple):
     """A chunk and how probable it was."""
 
     raw: Tensor
@@ -41,11 +41,11 @@ class ClosedFormPolicy(NetworkPolicy):
         """(B, H, A) log-density of normalised actions, taken before any clipping."""
         return self.density(self.encode(obs)).log_prob(chunk)
 
-    def draw(self, obs: dict[str, Tensor], generator: Noise | None) -> Drawn:
+    def draw(self, obs: dict[str, Tensor], generator: Noise | None) -> SampledAction:
         """A normalised chunk with noise, before any clipping, and its density."""
         density = self.density(self.encode(obs))
         raw = density.sample(generator)
-        return Drawn(raw, density.log_prob(raw))
+        return SampledAction(raw, density.log_prob(raw))
 
     def deploy(self, obs: dict[str, Tensor], noise: Tensor | None) -> Deployed:
         """The best action; takes no noise."""

@@ -20,7 +20,7 @@ from torch import Tensor
 from robotrl.errors import check_at_least, out_of_range, unknown
 from robotrl.policies.generative import GenerativePolicy
 from robotrl.policies.networks.builders import NetworkName, make_chunk_net
-from robotrl.policies.networks.chunk_nets import Sizes
+from robotrl.policies.networks.chunk_nets import ChunkSizes
 from robotrl.policies.networks.encoder import ImageNorm, Pool
 from robotrl.policies.networks.mlp import TimeFeatures
 from robotrl.spec import Spec
@@ -111,7 +111,7 @@ class DiffusionPolicy(GenerativePolicy):
         self.noise_levels = tuple(time_of(abar) for abar in cosine_levels(cfg.levels))
         super().__init__(observation_spec, action_spec, transforms, cfg)
         self.time = TimeFeatures(cfg.time_features)
-        sizes = Sizes(self.context_width, cfg.time_features, cfg.horizon, self.action_width, cfg.hidden)
+        sizes = ChunkSizes(self.context_width, cfg.time_features, cfg.horizon, self.action_width, cfg.hidden)
         self.net = make_chunk_net(cfg.network, sizes)
 
     def grid(self, steps: int) -> tuple[float, ...]:

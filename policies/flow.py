@@ -9,7 +9,7 @@ from torch import Tensor
 
 from robotrl.policies.generative import GenerativePolicy
 from robotrl.policies.networks.builders import NetworkName, make_chunk_net
-from robotrl.policies.networks.chunk_nets import Sizes
+from robotrl.policies.networks.chunk_nets import ChunkSizes
 from robotrl.policies.networks.encoder import ImageNorm, Pool
 from robotrl.policies.networks.mlp import TimeFeatures
 from robotrl.spec import Spec
@@ -59,7 +59,7 @@ class FlowPolicy(GenerativePolicy):
     ) -> None:
         super().__init__(observation_spec, action_spec, transforms, cfg)
         self.time = TimeFeatures(cfg.time_features)
-        sizes = Sizes(self.context_width, cfg.time_features, cfg.horizon, self.action_width, cfg.hidden)
+        sizes = ChunkSizes(self.context_width, cfg.time_features, cfg.horizon, self.action_width, cfg.hidden)
         self.net = make_chunk_net(cfg.network, sizes)
 
     def velocity(self, ctx: Tensor, x: Tensor, t: Tensor, dt: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 from robotrl.errors import out_of_range
 from robotrl.policies.generative import GenerativePolicy
 from robotrl.policies.networks.builders import NetworkName, make_chunk_net
-from robotrl.policies.networks.chunk_nets import Sizes
+from robotrl.policies.networks.chunk_nets import ChunkSizes
 from robotrl.policies.networks.encoder import ImageNorm, Pool
 from robotrl.policies.networks.mlp import TimeFeatures
 from robotrl.spec import Spec
@@ -67,7 +67,7 @@ class ShortcutPolicy(GenerativePolicy):
         super().__init__(observation_spec, action_spec, transforms, cfg)
         self.finest_steps = cfg.finest_steps
         self.time = TimeFeatures(cfg.time_features)
-        sizes = Sizes(self.context_width, 2 * cfg.time_features, cfg.horizon, self.action_width, cfg.hidden)
+        sizes = ChunkSizes(self.context_width, 2 * cfg.time_features, cfg.horizon, self.action_width, cfg.hidden)
         self.net = make_chunk_net(cfg.network, sizes)
 
     def grid(self, steps: int) -> tuple[float, ...]:

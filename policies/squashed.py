@@ -12,7 +12,7 @@ from torch.nn.functional import softplus
 from robotrl.fn.chain import normal_log_prob
 from robotrl.fn.random.noise import Noise, randn
 from robotrl.policies.base import Deployed, NetworkPolicy
-from robotrl.policies.closed_form import Drawn
+from robotrl.policies.closed_form import SampledAction
 from robotrl.policies.networks.encoder import ImageNorm, Pool
 from robotrl.policies.networks.mlp import Activation, Mlp
 from robotrl.spec import ActOut, Mode, Spec
@@ -75,7 +75,7 @@ class SquashedPolicy(NetworkPolicy):
         """The squashed mean (B, H, A), which is what is deployed."""
         return self.moments(ctx)[0].tanh()
 
-    def draw_with(self, ctx: Tensor, noise: Tensor) -> Drawn:
+    def draw_with(self, ctx: Tensor, noise: Tensor) -> SampledAction:
         """Actions and their densities from given noise, differentiable in both (the reparametrisation of SAC).
 
         Args:
@@ -85,7 +85,7 @@ class SquashedPolicy(NetworkPolicy):
         mean, log_std = self.moments(ctx)
         before = mean + log_std.exp() * noise
         log_prob = -0.5 * (noise**2 + math.log(2 * math.pi)) - log_std - log_slope(before)
-        return Drawn(before.tanh(), log_prob)
+        return SampledAction(before.tanh(), log_prob)
 
     def log_prob(self, obs: dict[str, Tensor], chunk: Tensor) -> Tensor:
         """(B, H, A) log-density of normalised actions (B, H, A) within [-1, 1]."""
@@ -97,7 +97,7 @@ class SquashedPolicy(NetworkPolicy):
         before = chunk.clamp(-1 + EDGE, 1 - EDGE).atanh()
         return normal_log_prob(before, mean, log_std.exp()) - log_slope(before)
 
-    def draw(self, obs: dict[str, Tensor], generator: Noise | None) -> Drawn:
+    def draw(self, obs: dict[str, Tensor], generator: Noise | None) -> SampledAction:
         """A normalised chunk with noise, and its density."""
         ctx = self.encode(obs)
         shape = (len(ctx), self.horizon, self.action_width)

@@ -322,7 +322,7 @@ def _check_lora(cfg: TrainCfg[Any, Any]) -> None:
         raise ConfigError(f"lora.rank is {lora.rank} and actor.process is True: expected an actor in this process")
 
 
-RENAMED = {"robotrl.algos.look:LookCfg": "robotrl.algos.pretrain:LookCfg"}
+RENAMED = {"robotrl.algos.look:LookCfg": "robotrl.algos.pretrain:PretrainCfg"}
 """Config classes that stored runs name, by the name that they were stored with."""
 
 

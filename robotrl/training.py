@@ -20,9 +20,9 @@ from robotrl import config as configs
 from robotrl.config import TrainCfg, class_named
 from robotrl.engine import distributed
 from robotrl.engine.autocast import warn_if_slow
-from robotrl.engine.distributed import World
+from robotrl.engine.distributed import DistributedContext
 from robotrl.errors import CapabilityError, DataError, out_of_range, short
-from robotrl.learners.actor.remote import RemoteExperience
+from robotrl.learners.actor.remote import RemoteReplayCollector
 from robotrl.learners.learner import Learner, Setup
 from robotrl.memory_estimate.check import announce
 from robotrl.peft.lora import adapt, adaptation_of, merged
@@ -147,7 +147,9 @@ class _Prepared(NamedTuple):
         self.eval_sim.close()
 
 
-def _prepare(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None, run_path: Path, world: World) -> _Prepared:
+def _prepare(
+    cfg: TrainCfg[Any, Any], state: dict[str, Any] | None, run_path: Path, world: DistributedContext
+) -> _Prepared:
     """Put a run together.
 
     Args:
@@ -159,7 +161,9 @@ def _prepare(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None, run_path: Pa
     return _Prepared(_make_learner(cfg, state, run_path, world), _make_eval_sim(cfg))
 
 
-def _make_learner(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None, run_path: Path, world: World) -> Learner:
+def _make_learner(
+    cfg: TrainCfg[Any, Any], state: dict[str, Any] | None, run_path: Path, world: DistributedContext
+) -> Learner:
     torch.set_num_threads(cfg.torch_threads)
     # our code draws from generators of its own; sims and callbacks of others may use the global streams
     seed = world.seed(cfg.seed)
@@ -181,7 +185,7 @@ def _make_learner(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None, run_pat
             f" from, and lora.rank is {cfg.lora.rank}: expected 0"
         )
     _watch(cfg, learner)
-    if cfg.actor.process and not isinstance(getattr(learner, "experience", None), RemoteExperience):
+    if cfg.actor.process and not isinstance(getattr(learner, "experience", None), RemoteReplayCollector):
         raise CapabilityError(
             f"{type(learner).__name__} lacks experience, a replay that another process could fill: expected"
             " actor.process False, or an algorithm that learns from a replay online"
@@ -200,7 +204,7 @@ def _discarded_if_empty(run: Run) -> Generator[None]:
         raise
 
 
-def _follow(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None, run_path: Path, world: World) -> None:
+def _follow(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None, run_path: Path, world: DistributedContext) -> None:
     """Learn with the first process, which logs, evaluates, saves, and says when it ends."""
     signals = StopSignals()
     signals.install()
@@ -229,7 +233,7 @@ def _go(
     prepared: _Prepared,
     state: dict[str, Any] | None,
     callbacks: Sequence[Callback],
-    world: World,
+    world: DistributedContext,
 ) -> None:
     # no caller keeps what was prepared: what is spread must be gone when the processes part
     with closing(prepared) as (learner, eval_sim):
@@ -243,7 +247,7 @@ def _iterate(
     eval_sim: VecSim,
     state: dict[str, Any] | None,
     callbacks: Sequence[Callback],
-    world: World,
+    world: DistributedContext,
 ) -> None:
     iteration, streak, before_s = 0, 0, 0.0
     best: float | None = None
@@ -404,7 +408,7 @@ def _make_eval_sim(cfg: TrainCfg[Any, Any]) -> VecSim:
     return sim
 
 
-def _setup(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None, run_path: Path, world: World) -> Setup:
+def _setup(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None, run_path: Path, world: DistributedContext) -> Setup:
     init_policy = None
     if state is not None:
         # its own policy, normalisation included: the run that it started from may have moved or changed since

@@ -17,7 +17,7 @@ from torch.distributions import Normal
 
 from robotrl.algos.dppo import CLIP_GROWTH, LOG_PROB_RANGE, DppoCfg
 from robotrl.algos.reinflow import ReinFlowCfg
-from robotrl.learners.on_policy import Batch
+from robotrl.learners.on_policy import OnPolicyBatch
 
 
 class Baseline:
@@ -57,7 +57,7 @@ class ReinFlowBaseline(Baseline):
         super().__init__(actor, critic, cfg.lr, cfg.critic_lr, cfg.max_grad_norm)
         self._cfg = cfg
 
-    def update(self, batch: Batch, order: Tensor) -> float:
+    def update(self, batch: OnPolicyBatch, order: Tensor) -> float:
         """One gradient step for each minibatch of the order; the mean of the approximate KL."""
         cfg, policy = self._cfg, self.policy
         kls: list[float] = []
@@ -91,7 +91,7 @@ class DppoBaseline(Baseline):
         steps = self.policy.denoising_steps if cfg.tuned_steps is None else cfg.tuned_steps
         self._steps, self._skipped = steps, self.policy.denoising_steps - steps
 
-    def update(self, batch: Batch, order: Tensor) -> float:
+    def update(self, batch: OnPolicyBatch, order: Tensor) -> float:
         """One gradient step for each minibatch of the order; the mean of the approximate KL."""
         cfg, policy = self._cfg, self.policy
         times = torch.tensor(policy.times)

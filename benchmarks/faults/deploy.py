@@ -22,9 +22,9 @@ from robotrl.deploy.bundle.bundle import open_bundle
 from robotrl.deploy.bundle.match import RobotInfo, wire
 from robotrl.deploy.bundle.onnx_scan import scan
 from robotrl.deploy.control.run import check_log
-from robotrl.deploy.control.safety import BAD, NONE, Limits, Mode, SafetyChain, Verdict, limits_of
+from robotrl.deploy.control.safety import BAD, NONE, Mode, SafetyChain, SafetyLimits, SafetyVerdict, limits_of
 from robotrl.deploy.robots.channel import Channel, channel_bytes
-from robotrl.deploy.robots.link import Command, message
+from robotrl.deploy.robots.link import RobotCommand, message
 from robotrl.deploy.runtime import Controller
 
 Rng = np.random.Generator
@@ -51,7 +51,7 @@ def _text() -> bytes:
 
 
 @functools.cache
-def _limits() -> Limits:
+def _limits() -> SafetyLimits:
     return limits_of(schema.parse(_text()))
 
 
@@ -147,14 +147,14 @@ def _beyond_measure(rng: Rng, folder: Path) -> Outcome:
     return Outcome.CONTAINED if all(good) else Outcome.SILENT
 
 
-def _hostile_tick(rng: Rng, chain: SafetyChain) -> Verdict:
+def _hostile_tick(rng: Rng, chain: SafetyChain) -> SafetyVerdict:
     number = _pick(rng, (0.0, np.nan, np.inf, -1e38, 3e38, 1e-45, 0.5))
     width = len(chain.limits.low)
     observed = chain.check({"state": np.full(19, number, np.float32)}, float(_pick(rng, (0.0, 1.0, np.nan))))
     return chain.decide(observed, np.full(width, _pick(rng, (np.nan, 1e38, 0.1, -1e300, np.inf))))
 
 
-def _sent_is_good(limits: Limits, verdict: Verdict) -> bool:
+def _sent_is_good(limits: SafetyLimits, verdict: SafetyVerdict) -> bool:
     sent = verdict.action
     return bool(np.isfinite(sent).all() and (sent >= limits.low).all() and (sent <= limits.high).all())
 
@@ -435,7 +435,7 @@ def _torn_message(rng: Rng, folder: Path) -> Outcome:
     memory = bytearray(channel_bytes(19))
     channel = Channel(memoryview(memory), 0, 19)
     values = rng.normal(size=19).astype(np.float32)
-    channel.write(message(Command.ACT, tick=1, episode=1, state_id=0, values=values))
+    channel.write(message(RobotCommand.ACT, tick=1, episode=1, state_id=0, values=values))
     before = channel.read()
     used = 16 + 72 + 19 * 4
     for at in rng.integers(0, used, int(rng.integers(1, 6))):

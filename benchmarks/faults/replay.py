@@ -20,11 +20,11 @@ from torch import Tensor
 import robotrl.replay.ring as ring
 from benchmarks.faults.kind import Kind, Outcome, outcome_of
 from robotrl.config import ActorCfg
-from robotrl.learners.actor.remote import RemoteExperience
+from robotrl.learners.actor.remote import RemoteReplayCollector
 from robotrl.learners.learner import Setup
 from robotrl.learners.normalizers import RewardNormalizer
-from robotrl.learners.off_policy import Made
-from robotrl.learners.replay_collector import Acting, Experience, Memory
+from robotrl.learners.off_policy import PolicyBuilder
+from robotrl.learners.replay_collector import Acting, ReplayBuffers, ReplayCollector
 from robotrl.policies.squashed import SquashedCfg
 from robotrl.replay.buffer import Replay, StepRecord
 from robotrl.rollout.collector import Collector, Decision
@@ -346,8 +346,10 @@ def setup(sim: Sim) -> Setup:
 
 def scale_after(sim: Any, iterations: int) -> Tensor:
     """(D,) what a learner's running normalisation multiplies observations by after some iterations of eight steps."""
-    made = Made(setup(sim), sim, True)
-    experience = Experience(sim, made, Memory(sim, 400, None), Acting(0, 0.9, True, 10_000), torch.Generator())
+    made = PolicyBuilder(setup(sim), sim, True)
+    experience = ReplayCollector(
+        sim, made, ReplayBuffers(sim, 400, None), Acting(0, 0.9, True, 10_000), torch.Generator()
+    )
     for _ in range(iterations):
         experience.collect(8)
     return torch.tensor(made.policy.transforms.inputs[0].scale)
@@ -442,10 +444,10 @@ def early_death(draw: np.random.Generator, folder: Path) -> Outcome:
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), *([before] if before else [])])
     sim: Any = Sim()
-    experience = RemoteExperience(
+    experience = RemoteReplayCollector(
         Sim,  # pyright: ignore[reportArgumentType]
-        Made(setup(sim)._replace(policy_cfg=SquashedCfg(horizon=1, hidden=(400, 400))), sim, True),
-        Memory(sim, 400, None),
+        PolicyBuilder(setup(sim)._replace(policy_cfg=SquashedCfg(horizon=1, hidden=(400, 400))), sim, True),
+        ReplayBuffers(sim, 400, None),
         Acting(0, 0.9, False, 0),
         1000,
         ActorCfg(process=True, restarts=0, start_timeout_s=60.0),

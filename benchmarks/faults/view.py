@@ -24,8 +24,8 @@ from robotrl.cli.commands import view as viewing
 from robotrl.policies.gaussian import GaussianCfg
 from robotrl.registry import make_sim
 from robotrl.report.eval_page import EvalPage, render_evaluation
-from robotrl.report.histogram import Group, histogram
-from robotrl.report.replay import Replay
+from robotrl.report.histogram import ValueGroup, histogram
+from robotrl.report.replay import EpisodePictures
 from robotrl.run.directory import Run
 from robotrl.run.policy_checkpoint import policy_tree
 from robotrl.spec import visible
@@ -392,7 +392,7 @@ def _page(name: str, command: str, values: np.ndarray) -> str:
             length=np.ones(len(values), np.int64),
             returns=values,
             tiles=[(name, name)],
-            replays=[Replay(name, True, 1.0, 1, (0,), frames)],
+            replays=[EpisodePictures(name, True, 1.0, 1, (0,), frames)],
             chosen=name,
             command=command,
             settings={name: name},
@@ -437,7 +437,7 @@ def extremes(rng: Rng, folder: Path) -> Outcome:
     def draw() -> None:
         nonlocal chart
         given = np.abs(np.round(values)) + 1 if whole else values
-        chart = histogram([Group("", "bar-all", given)], "return", 460, "wide", whole)
+        chart = histogram([ValueGroup("", "bar-all", given)], "return", 460, "wide", whole)
 
     outcome = outcome_of(draw, used=Outcome.HARMLESS)
     if outcome is not Outcome.HARMLESS:

@@ -29,7 +29,7 @@ _FILE_NAME = re.compile(r"[a-z0-9][a-z0-9_\-]*(\.[a-z0-9]+)+")
 
 
 @dataclass(frozen=True)
-class Golden:
+class GoldenTicks:
     """Recorded ticks, each array with the tick as first axis.
 
     Args:
@@ -52,7 +52,7 @@ class Bundle:
     path: Path
     manifest: Manifest
     files: dict[str, bytes]
-    golden: Golden
+    golden: GoldenTicks
     facts: onnx_scan.Facts
 
     @property
@@ -153,7 +153,7 @@ def _verified(root: Path, name: str, manifest: Manifest) -> bytes:
     return data
 
 
-def _golden(data: bytes, manifest: Manifest) -> Golden:
+def _golden(data: bytes, manifest: Manifest) -> GoldenTicks:
     name, ticks = manifest.golden.file, manifest.golden.ticks
     try:
         arrays: dict[str, np.ndarray] = safetensors.numpy.load(data)
@@ -175,4 +175,4 @@ def _golden(data: bytes, manifest: Manifest) -> Golden:
         if not np.isfinite(array).all():
             raise DataError(f"{name}: {key!r} holds a number that is not finite")
     observations = {port.name: arrays[f"obs/{port.name}"] for port in manifest.observations}
-    return Golden(observations, arrays.get("noise"), arrays["actions"], arrays["raw_action"])
+    return GoldenTicks(observations, arrays.get("noise"), arrays["actions"], arrays["raw_action"])

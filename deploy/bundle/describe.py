@@ -78,7 +78,7 @@ class SafetyOptions:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ExportPlan:
     """What a manifest is made from.
 
     Args:
@@ -130,7 +130,7 @@ class Plan:
             ),
             action=self._action(),
             safety=self._safety(),
-            sampler=schema.Sampler(
+            sampler=schema.ManifestSampler(
                 kind=kind,
                 solver=solver,
                 steps=steps,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from robotrl.deploy.bundle.bundle import Golden
+from robotrl.deploy.bundle.bundle import GoldenTicks
 from robotrl.deploy.bundle.consistency import MIN_GOLDEN_TICKS
 from robotrl.deploy.bundle.manifest import Manifest, Port
 from robotrl.deploy.noise import CounterNoise
@@ -16,7 +16,7 @@ _SEED = 0
 _LOUD_NOISE = 3.0
 
 
-def golden_inputs(manifest: Manifest, recorded: Mapping[str, np.ndarray]) -> Golden:
+def golden_inputs(manifest: Manifest, recorded: Mapping[str, np.ndarray]) -> GoldenTicks:
     """Inputs of the golden ticks; outputs are still zero.
 
     The first 64 are edge cases: all elements at zero, at the lower bound, at the upper bound, then random mixtures of
@@ -43,7 +43,7 @@ def golden_inputs(manifest: Manifest, recorded: Mapping[str, np.ndarray]) -> Gol
         gain[:MIN_GOLDEN_TICKS] = np.tile((0.0, 1.0, _LOUD_NOISE), MIN_GOLDEN_TICKS)[:MIN_GOLDEN_TICKS]
         noise = np.stack([gain[i] * source.draw(i) for i in range(count)])
     empty = np.zeros((count, manifest.timing.chunk_length, len(manifest.action.names)), np.float32)
-    return Golden(observations, noise, empty, empty.copy())
+    return GoldenTicks(observations, noise, empty, empty.copy())
 
 
 def _edges(port: Port, recorded: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -174,7 +174,7 @@ class Safety:
 
 
 @dataclass(frozen=True)
-class Sampler:
+class ManifestSampler:
     """How the graph turns noise into an action chunk; the steps are unrolled inside it.
 
     Args:
@@ -261,7 +261,7 @@ class Manifest:
     timing: Timing
     action: Action
     safety: Safety
-    sampler: Sampler
+    sampler: ManifestSampler
     transforms: TransformGroup
     graphs: Graphs
     golden: Golden

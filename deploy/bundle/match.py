@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from robotrl.deploy.bundle.manifest import Manifest
-from robotrl.deploy.control.safety import Limits, limits_of
+from robotrl.deploy.control.safety import SafetyLimits, limits_of
 from robotrl.deploy.robots.link import RobotFault
 from robotrl.errors import ConfigError, nearest
 from robotrl.spec import Spec, is_picture
@@ -63,7 +63,7 @@ class Wiring(NamedTuple):
     """Length of that flat observation."""
     action: np.ndarray
     """(A,) for each action element of the robot, its index in the bundle's action."""
-    limits: Limits
+    limits: SafetyLimits
     """The bundle's, tightened by the robot's own bounds."""
 
 
@@ -140,7 +140,7 @@ def _same_choices(manifest: Manifest, spec: Spec, order: np.ndarray) -> None:
         raise ConfigError(f"action of the robot is {robot}: the bundle's is {bundle}, expected the same")
 
 
-def _tightened(manifest: Manifest, spec: Spec, order: np.ndarray) -> Limits:
+def _tightened(manifest: Manifest, spec: Spec, order: np.ndarray) -> SafetyLimits:
     limits = limits_of(manifest)
     low = np.maximum(limits.low, np.asarray(spec.low, np.float32)[order])
     high = np.minimum(limits.high, np.asarray(spec.high, np.float32)[order])

@@ -17,11 +17,11 @@ from robotrl.deploy.bundle.match import Wiring
 from robotrl.deploy.control.bad_tick import why_bad
 from robotrl.deploy.control.log import ControlLog, Tick, tick_record
 from robotrl.deploy.control.realtime import sleep_until, warm_leads_ns
-from robotrl.deploy.control.report import EpisodeReport, Times
+from robotrl.deploy.control.report import EpisodeReport, TickTimes
 from robotrl.deploy.control.safety import NONE, Mode, Reason, SafetyChain, in_time
 from robotrl.deploy.control.signals import words
 from robotrl.deploy.robots.channel import Message
-from robotrl.deploy.robots.link import Command, RobotFault, message, now_ns
+from robotrl.deploy.robots.link import RobotCommand, RobotFault, message, now_ns
 from robotrl.deploy.robots.process import RobotProcess
 from robotrl.deploy.runtime import Controller
 from robotrl.deploy.session import InferenceError
@@ -79,7 +79,7 @@ class ControlLoop:
         self.max_age_ns = round(manifest.timing.max_observation_age_s * 1e9)
         self.max_ticks = max(1, round(limit_s * 1e9 / self.period_ns))
         self.leads_ns = warm_leads_ns(controller.inference_s) if wake_early else ()
-        self.times = Times([], [], [], [])
+        self.times = TickTimes([], [], [], [])
         self.misses = 0
         self.over_budget = 0
         self.expired = 0
@@ -352,7 +352,7 @@ class ControlLoop:
     def _send(self, index: int, mode: Mode, reason: Reason, action: np.ndarray) -> None:
         self.link.commands.write(
             message(
-                Command.ACT,
+                RobotCommand.ACT,
                 tick=index,
                 episode=self._serial,
                 state_id=self._state_id,

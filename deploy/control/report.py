@@ -107,7 +107,7 @@ class ControlReport:
         return strict.to_json(self)
 
 
-class Times(NamedTuple):
+class TickTimes(NamedTuple):
     """Nanoseconds of every tick of a run."""
 
     lateness: list[int]

@@ -78,7 +78,7 @@ BAD = (
 NONE = Reason(0)
 
 
-class Limits(NamedTuple):
+class SafetyLimits(NamedTuple):
     """What the chain enforces. Arrays are (A,) float32."""
 
     low: np.ndarray
@@ -97,7 +97,7 @@ class Limits(NamedTuple):
     """For some observation keys: how long its numbers may stay the same while the robot is told to move."""
 
 
-class State(NamedTuple):
+class SafetyState(NamedTuple):
     """What the chain remembers between ticks."""
 
     last: np.ndarray
@@ -109,17 +109,17 @@ class State(NamedTuple):
     damped: bool
 
 
-class Verdict(NamedTuple):
+class SafetyVerdict(NamedTuple):
     """The answer of one tick."""
 
     action: np.ndarray
     """(A,) float32, always finite and within the limits: send this."""
     mode: Mode
     reason: Reason
-    state: State
+    state: SafetyState
 
 
-def limits_of(manifest: Manifest) -> Limits:
+def limits_of(manifest: Manifest) -> SafetyLimits:
     """The limits that a bundle states."""
     safety = manifest.safety
     plausible: dict[str, tuple[np.ndarray, np.ndarray]] = {}
@@ -131,7 +131,7 @@ def limits_of(manifest: Manifest) -> Limits:
                     low[port.names.index(name)], high[port.names.index(name)] = lo, hi
         if np.isfinite(low).any() or np.isfinite(high).any():
             plausible[port.name] = (low.astype(np.float32), high.astype(np.float32))
-    return Limits(
+    return SafetyLimits(
         low=np.asarray(safety.low, np.float32),
         high=np.asarray(safety.high, np.float32),
         max_step=None if safety.max_step is None else np.asarray(safety.max_step, np.float32),
@@ -150,12 +150,12 @@ def limits_of(manifest: Manifest) -> Limits:
     )
 
 
-def start(limits: Limits) -> State:
+def start(limits: SafetyLimits) -> SafetyState:
     """The state at the start of an episode: neutral was sent last."""
-    return State(last=limits.neutral.copy(), good_ticks=0, bad_ticks=0, damped=False)
+    return SafetyState(last=limits.neutral.copy(), good_ticks=0, bad_ticks=0, damped=False)
 
 
-def check_observation(limits: Limits, obs: Mapping[str, np.ndarray], age_s: float) -> Reason:
+def check_observation(limits: SafetyLimits, obs: Mapping[str, np.ndarray], age_s: float) -> Reason:
     """Whether an observation may be acted on; the first reason found, or none.
 
     Args:
@@ -175,7 +175,7 @@ def check_observation(limits: Limits, obs: Mapping[str, np.ndarray], age_s: floa
     return NONE
 
 
-def in_time(limits: Limits, age_s: float, periods: int = 0, control_period_s: float = 0.0) -> bool:
+def in_time(limits: SafetyLimits, age_s: float, periods: int = 0, control_period_s: float = 0.0) -> bool:
     """Whether an action may still be sent: its observation is not stale, counted from the moment it was meant for.
 
     Args:
@@ -187,7 +187,7 @@ def in_time(limits: Limits, age_s: float, periods: int = 0, control_period_s: fl
     return age_s - periods * control_period_s <= limits.max_observation_age_s
 
 
-def decide(limits: Limits, state: State, observed: Reason, action: np.ndarray | None) -> Verdict:
+def decide(limits: SafetyLimits, state: SafetyState, observed: Reason, action: np.ndarray | None) -> SafetyVerdict:
     """One tick of the chain.
 
     Args:
@@ -222,21 +222,23 @@ def decide(limits: Limits, state: State, observed: Reason, action: np.ndarray | 
             reason |= Reason.RATE_LIMITED
             wanted = near
     sent = wanted.astype(np.float32)
-    return Verdict(sent, Mode.ACTIVE, reason, State(sent, state.good_ticks + 1, 0, False))
+    return SafetyVerdict(sent, Mode.ACTIVE, reason, SafetyState(sent, state.good_ticks + 1, 0, False))
 
 
-def _is_choice(limits: Limits, action: np.ndarray) -> bool:
+def _is_choice(limits: SafetyLimits, action: np.ndarray) -> bool:
     return bool(((action == np.rint(action)) & (action >= limits.low) & (action <= limits.high)).all())
 
 
-def _hold(limits: Limits, state: State, reason: Reason) -> Verdict:
+def _hold(limits: SafetyLimits, state: SafetyState, reason: Reason) -> SafetyVerdict:
     bad = state.bad_ticks + 1
     damped = state.damped or bad >= limits.bad_ticks_to_damp or bool(reason & Reason.STOPPED)
     # Repeating a delta, a velocity or a torque would be to go on moving; only a position target is held that way.
     sent = state.last if limits.hold == "last" else limits.neutral
     if damped:
         reason |= Reason.DAMPED
-    return Verdict(sent, Mode.DAMP if damped else Mode.HOLD, reason, State(sent, state.good_ticks, bad, damped))
+    return SafetyVerdict(
+        sent, Mode.DAMP if damped else Mode.HOLD, reason, SafetyState(sent, state.good_ticks, bad, damped)
+    )
 
 
 @dataclass(frozen=True)
@@ -256,7 +258,7 @@ class SafetyChain:
         limits: what is enforced; `limits_of(manifest)` gives those of a bundle.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: SafetyLimits) -> None:
         self.limits = limits
         self.state = start(limits)
         self.frozen = ""
@@ -288,7 +290,7 @@ class SafetyChain:
             reason = Reason.OBS_TIME if doubt.clock else Reason.OBS_FROZEN if doubt.frozen else NONE
         return reason
 
-    def decide(self, observed: Reason, action: np.ndarray | None) -> Verdict:
+    def decide(self, observed: Reason, action: np.ndarray | None) -> SafetyVerdict:
         """One tick; see the function `decide`."""
         verdict = decide(self.limits, self.state, observed, action)
         self.state = verdict.state

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
-    from robotrl.deploy.control.safety import Limits
+    from robotrl.deploy.control.safety import SafetyLimits
 
 AHEAD_S = 1e-3
 """An observation may be taken so much after it is looked at: the two clocks are one, read one after the other."""
@@ -26,7 +26,7 @@ _MOVES = 0.02
 """A command asks for motion from this fraction of the action's range on."""
 
 
-class Doubt(NamedTuple):
+class SensorDoubt(NamedTuple):
     """What is wrong with an observation that is finite, fresh and plausible by itself."""
 
     clock: bool
@@ -55,7 +55,7 @@ class SensorWatch:
         limits: what is enforced; `max_still_s` names the ports that are watched.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: SafetyLimits) -> None:
         self._limits = limits
         self._range = limits.high - limits.low
         self.reset()
@@ -66,7 +66,7 @@ class SensorWatch:
         self._stamp_s = -math.inf
         self._now_s = -math.inf
 
-    def look(self, obs: Mapping[str, np.ndarray], age_s: float, now_s: float, sent: np.ndarray) -> Doubt:
+    def look(self, obs: Mapping[str, np.ndarray], age_s: float, now_s: float, sent: np.ndarray) -> SensorDoubt:
         """Take one observation.
 
         Args:
@@ -78,10 +78,10 @@ class SensorWatch:
         stamp_s = now_s - age_s
         # written so that NaN counts
         if not (age_s >= -AHEAD_S and stamp_s >= self._stamp_s - _BACK_S):
-            return Doubt(True, "")
+            return SensorDoubt(True, "")
         passed_s = now_s - self._now_s if math.isfinite(self._now_s) else 0.0
         self._stamp_s, self._now_s = stamp_s, now_s
-        return Doubt(False, self._still(obs, passed_s, sent))
+        return SensorDoubt(False, self._still(obs, passed_s, sent))
 
     def _still(self, obs: Mapping[str, np.ndarray], passed_s: float, sent: np.ndarray) -> str:
         frozen = ""

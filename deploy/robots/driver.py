@@ -20,7 +20,7 @@ import numpy as np
 from robotrl.deploy.control.realtime import sleep_until, steady
 from robotrl.deploy.control.safety import Mode
 from robotrl.deploy.robots.channel import Message
-from robotrl.deploy.robots.link import Command, Link, Status, message, now_ns
+from robotrl.deploy.robots.link import Link, RobotCommand, Status, message, now_ns
 from robotrl.errors import RobotrlError
 from robotrl.spec import Spec
 
@@ -33,7 +33,7 @@ LEFT, FAULT, ORPHANED = 0, 2, 3
 """Exit codes: stopped by the controller; the simulation failed; the controller is gone."""
 
 
-class Measured(NamedTuple):
+class TimedObservation(NamedTuple):
     """Observations with the sensor's own time.
 
     A driver that hands on a sensor's last message stamps it with the time of the measurement, so that a sensor that
@@ -66,8 +66,8 @@ class RobotSim(Protocol):
         """Let `inner_steps * inner_dt_s` seconds pass."""
         ...
 
-    def observe(self) -> dict[str, np.ndarray] | Measured:
-        """Observations (D,) float32 of now, or `Measured` where the sensor says when it measured them."""
+    def observe(self) -> dict[str, np.ndarray] | TimedObservation:
+        """Observations (D,) float32 of now, or `TimedObservation` where the sensor says when it measured them."""
         ...
 
     def success(self) -> bool:
@@ -138,14 +138,14 @@ class _Driver:
             if command is None:
                 time.sleep(_IDLE_S)
                 continue
-            if command.kind == Command.STOP:
+            if command.kind == RobotCommand.STOP:
                 self.holding = False
                 self.hold()
                 self.publish(Status.LEFT, np.zeros(0, np.float32))
                 return LEFT
-            if command.kind == Command.RESET and command.episode != self.episode:
+            if command.kind == RobotCommand.RESET and command.episode != self.episode:
                 self.reset(command)
-            elif command.kind == Command.ACT and command.episode == self.episode:
+            elif command.kind == RobotCommand.ACT and command.episode == self.episode:
                 self.take(command)
             if self.episode == 0:
                 time.sleep(_IDLE_S)
@@ -199,7 +199,7 @@ class _Driver:
     def observation(self) -> tuple[np.ndarray, int]:
         """All observations in the order of the spec, flat, and when they were measured."""
         found = self.robot.observe()
-        obs, stamp_ns = found if isinstance(found, Measured) else (found, now_ns())
+        obs, stamp_ns = found if isinstance(found, TimedObservation) else (found, now_ns())
         flat = np.concatenate([np.ravel(obs[key]) for key in self.robot.observation_spec])
         return flat.astype(np.float32), stamp_ns
 

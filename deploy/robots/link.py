@@ -36,7 +36,7 @@ class RobotFault(RobotrlError):
     """The robot's process died, fell silent, reported a fault, or is not the robot of the bundle."""
 
 
-class Command(IntEnum):
+class RobotCommand(IntEnum):
     """What the controller asks for."""
 
     ACT = 1

@@ -12,7 +12,7 @@ import numpy as np
 
 from robotrl.deploy.bundle.match import RobotInfo
 from robotrl.deploy.robots.channel import Message
-from robotrl.deploy.robots.link import Command, Link, RobotFault, message
+from robotrl.deploy.robots.link import Link, RobotCommand, RobotFault, message
 from robotrl.errors import ConfigError, short
 from robotrl.registry import ROBOTS
 from robotrl.utils.safe_path import safe_environment
@@ -88,7 +88,9 @@ class RobotProcess:
         Raises:
             RobotFault: the robot ended, or did not answer within `RESET_TIMEOUT_S`.
         """
-        self.link.commands.write(message(Command.RESET, tick=0, episode=episode, state_id=state_id, values=neutral))
+        self.link.commands.write(
+            message(RobotCommand.RESET, tick=0, episode=episode, state_id=state_id, values=neutral)
+        )
         deadline = time.monotonic() + RESET_TIMEOUT_S
         while time.monotonic() < deadline:
             first = self.link.observations.read()
@@ -119,7 +121,7 @@ class RobotProcess:
             return
         if self._process.poll() is None:
             nothing = np.zeros(0, np.float32)
-            self.link.commands.write(message(Command.STOP, tick=0, episode=0, state_id=-1, values=nothing))
+            self.link.commands.write(message(RobotCommand.STOP, tick=0, episode=0, state_id=-1, values=nothing))
             try:
                 self._process.wait(STOP_TIMEOUT_S)
             except subprocess.TimeoutExpired:

@@ -8,12 +8,12 @@ from typing import Literal
 from torch import nn
 
 from robotrl.errors import ConfigError, unknown
-from robotrl.policies.networks.chunk_nets import ChunkMlp, ChunkResidualMlp, Sizes
+from robotrl.policies.networks.chunk_nets import ChunkMlp, ChunkResidualMlp, ChunkSizes
 from robotrl.policies.networks.transformer import ChunkTransformer
 from robotrl.policies.networks.unet import ChunkUnet
 
 NetworkName = Literal["mlp", "residual", "unet", "transformer"]
-NETWORKS: dict[str, Callable[[Sizes], nn.Module]] = {
+NETWORKS: dict[str, Callable[[ChunkSizes], nn.Module]] = {
     "mlp": ChunkMlp,
     "residual": ChunkResidualMlp,
     "unet": ChunkUnet,
@@ -21,7 +21,7 @@ NETWORKS: dict[str, Callable[[Sizes], nn.Module]] = {
 }
 
 
-def make_chunk_net(name: str, sizes: Sizes) -> nn.Module:
+def make_chunk_net(name: str, sizes: ChunkSizes) -> nn.Module:
     """The network called `name`.
 
     Raises:

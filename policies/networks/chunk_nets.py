@@ -12,7 +12,7 @@ from robotrl.errors import ConfigError
 from robotrl.policies.networks.mlp import Mlp
 
 
-class Sizes(NamedTuple):
+class ChunkSizes(NamedTuple):
     """What a network over chunks is made for."""
 
     context: int
@@ -30,7 +30,7 @@ class Sizes(NamedTuple):
 class ChunkMlp(nn.Module):
     """An MLP on everything side by side; `hidden` are its layers."""
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: ChunkSizes) -> None:
         super().__init__()
         chunk = sizes.horizon * sizes.action
         self.layers = Mlp(sizes.context + chunk + sizes.time, sizes.hidden, chunk).layers
@@ -49,7 +49,7 @@ class ChunkResidualMlp(nn.Module):
         ConfigError: the widths differ, or their number is even.
     """
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: ChunkSizes) -> None:
         super().__init__()
         width = equal_widths("residual", sizes.hidden)
         if len(sizes.hidden) % 2 == 0:

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from robotrl.errors import ConfigError
-from robotrl.policies.networks.chunk_nets import Sizes, equal_widths
+from robotrl.policies.networks.chunk_nets import ChunkSizes, equal_widths
 
 HEADS = 4
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """Attention among all tokens, then a layer for each (Vaswani et al. 2017), normalised before each of the two.
 
     Args:
@@ -49,7 +49,7 @@ class ChunkTransformer(nn.Module):
         ConfigError: the widths differ or are no multiple of 4, the number of heads.
     """
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: ChunkSizes) -> None:
         super().__init__()
         width = equal_widths("transformer", sizes.hidden)
         if width < HEADS or width % HEADS:
@@ -60,7 +60,7 @@ class ChunkTransformer(nn.Module):
         self.time = nn.Linear(sizes.time, width)
         self.action = nn.Linear(sizes.action, width)
         self.place = nn.Parameter(0.02 * torch.randn(2 + sizes.horizon, width))
-        self.blocks = nn.Sequential(*(Block(width) for _ in sizes.hidden))
+        self.blocks = nn.Sequential(*(TransformerBlock(width) for _ in sizes.hidden))
         self.last = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, sizes.action))
 
     def forward(self, ctx: Tensor, x: Tensor, time: Tensor) -> Tensor:

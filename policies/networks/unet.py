@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from robotrl.errors import ConfigError
-from robotrl.policies.networks.chunk_nets import Sizes
+from robotrl.policies.networks.chunk_nets import ChunkSizes
 
 GROUPS = 8
 """Of the group normalisation, as published."""
@@ -48,7 +48,7 @@ class ChunkUnet(nn.Module):
         ConfigError: channels that are no multiple of 8, the number of groups of the normalisation.
     """
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: ChunkSizes) -> None:
         super().__init__()
         for channels in sizes.hidden:
             if channels < 1 or channels % GROUPS:

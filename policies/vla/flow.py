@@ -20,7 +20,7 @@ from robotrl.fn.chain import executed
 from robotrl.policies.generative import ChainPolicy
 from robotrl.policies.networks.mlp import flat_width
 from robotrl.policies.vla.input_checks import check_given
-from robotrl.policies.vla.networks.context import Memory, Sizes, pack, unpack
+from robotrl.policies.vla.networks.context import ContextSizes, SplitContext, pack, unpack
 from robotrl.policies.vla.networks.init import begin
 from robotrl.policies.vla.networks.pi0 import Pi0, Pi0Cfg
 from robotrl.policies.vla.networks.smolvla import SmolVla, SmolVlaCfg
@@ -40,7 +40,7 @@ CONTEXT = "context"
 class FlowNet(Protocol):
     """A vision-language model with an action expert. Times are ours: 0 is noise, 1 the action."""
 
-    sizes: Sizes
+    sizes: ContextSizes
 
     @property
     def image(self) -> int:
@@ -61,7 +61,7 @@ class FlowNet(Protocol):
         """Tokens (B, P, D) of a camera's pictures (B, S, S, 3), bytes."""
         ...
 
-    def see(self, shown: Sequence[Tensor | None], ids: Tensor, there: Tensor, state: Tensor) -> Memory:
+    def see(self, shown: Sequence[Tensor | None], ids: Tensor, there: Tensor, state: Tensor) -> SplitContext:
         """What the expert reads at each denoising step.
 
         Args:
@@ -72,11 +72,11 @@ class FlowNet(Protocol):
         """
         ...
 
-    def velocity(self, memory: Memory, x: Tensor, t: Tensor) -> Tensor:
+    def velocity(self, memory: SplitContext, x: Tensor, t: Tensor) -> Tensor:
         """dx/dt (B, H, A) from noise to action at x (B, H, A) and times t (B,)."""
         ...
 
-    def moving(self, memory: Memory, x: Tensor, t: Tensor) -> Tensor:
+    def moving(self, memory: SplitContext, x: Tensor, t: Tensor) -> Tensor:
         """The expert's last hidden states (B, H, E), of which `velocity` is a linear map."""
         ...
 

@@ -13,7 +13,7 @@ from robotrl.errors import CapabilityError, ConfigError, unknown
 from robotrl.spec import Spec, is_picture
 
 
-class Seen(NamedTuple):
+class ObservationRoles(NamedTuple):
     """Which arrays of an observation are what."""
 
     pictures: tuple[str, ...]
@@ -22,7 +22,7 @@ class Seen(NamedTuple):
     vectors: tuple[str, ...]
 
 
-def roles(observation_spec: dict[str, Spec], cameras: Sequence[str] = ()) -> Seen:
+def roles(observation_spec: dict[str, Spec], cameras: Sequence[str] = ()) -> ObservationRoles:
     """What a policy sees, reads and measures.
 
     Args:
@@ -51,7 +51,7 @@ def roles(observation_spec: dict[str, Spec], cameras: Sequence[str] = ()) -> See
     if not cameras and len(pictures) > 1:
         raise ConfigError(f"policy.camera is not given: expected one of {', '.join(pictures)}")
     vectors = tuple(key for key in observation_spec if key not in pictures and key not in words)
-    return Seen(chosen, words[0], vectors)
+    return ObservationRoles(chosen, words[0], vectors)
 
 
 def heeded(observation_spec: dict[str, Spec], vectors: Sequence[str], ignored: Sequence[str]) -> Tensor:

@@ -17,7 +17,7 @@ from robotrl.policies.base import Deployed, SpecPolicy
 from robotrl.policies.networks.mlp import flat_width, in_full
 from robotrl.policies.vla import bins
 from robotrl.policies.vla.input_checks import check_given
-from robotrl.policies.vla.networks.autoregressive import Decoding, Prefix, Speaker
+from robotrl.policies.vla.networks.autoregressive import AutoregressiveVla, Decoding, Prefix
 from robotrl.policies.vla.networks.init import begin
 from robotrl.policies.vla.networks.openvla import OpenVla, OpenVlaCfg, TextCfg
 from robotrl.policies.vla.networks.vision import TowerCfg
@@ -92,7 +92,7 @@ class TokenPolicy(SpecPolicy):
     deploy_mode: ClassVar[Literal["sample", "mean"]] = "mean"
     keyed_noise: ClassVar[Literal[True]] = True
     changeable: ClassVar[tuple[str, ...]] = ("temperature", "deploy", "label_bins")
-    net: Speaker
+    net: AutoregressiveVla
     prompt: Prompt
 
     def __init__(
@@ -165,11 +165,11 @@ class TokenPolicy(SpecPolicy):
 
     def eye(self) -> nn.Module:
         """A frozen copy of what sees: pictures (B, S, S, 3), bytes, to features (B, F), the mean over patches."""
-        return Eye(self.net.eye(), self._picture).requires_grad_(False).eval()
+        return VisionTowers(self.net.eye(), self._picture).requires_grad_(False).eval()
 
     def reader(self) -> nn.Module:
         """A frozen copy that makes observations to the hidden state (B, `width`) at the prompt's last token."""
-        return Reader(copy.deepcopy(self)).requires_grad_(False).eval()
+        return TokenVlaFeatures(copy.deepcopy(self)).requires_grad_(False).eval()
 
     @property
     def reading_width(self) -> int:
@@ -251,7 +251,7 @@ class TokenPolicy(SpecPolicy):
         return Deployed(self.to_actions(raw), raw)
 
 
-class Eye(nn.Module):
+class VisionTowers(nn.Module):
     """Vision towers alone.
 
     Args:
@@ -268,7 +268,7 @@ class Eye(nn.Module):
         return self.towers(obs[self.picture]).mean(dim=1)
 
 
-class Reader(nn.Module):
+class TokenVlaFeatures(nn.Module):
     """What a policy makes of picture, words and state, before it says anything.
 
     Args:

@@ -16,11 +16,11 @@ from robotrl.datasets.chunks import load_chunks
 from robotrl.datasets.normalization import ActionRange, check_new, transforms_for
 from robotrl.engine.autocast import in_bf16
 from robotrl.engine.distributed import check_processes, share, take_up
-from robotrl.engine.engine import UPDATES_PER_CALL, Context, EngineMode, Group, LossModule, LossOut
+from robotrl.engine.engine import UPDATES_PER_CALL, Context, EngineMode, LossModule, LossOut, ParameterGroup
 from robotrl.engine.minibatches import fitting, means, part, run_updates
 from robotrl.errors import ConfigError, check_at_least, check_decay, check_number, check_positive, out_of_range
 from robotrl.fn.augment import PAD, draw_shifts, random_shift
-from robotrl.fn.bc_loss import CloneLoss, Shape, chunk_shape, clone_loss_of
+from robotrl.fn.bc_loss import CloneLoss, DrawShape, chunk_shape, clone_loss_of
 from robotrl.fn.schedule import warmed_cosine
 from robotrl.learners.augmentation import Symmetric, changes_of
 from robotrl.learners.auxiliary_targets import hidden_numbers
@@ -205,8 +205,8 @@ class BcLearner:
         self._engine = setup.engine(
             self._loss,
             (
-                Group("policy.", cfg.max_grad_norm, cfg.ema or None, ramp=True, muon=cfg.muon),
-                *([Group("head.", cfg.max_grad_norm)] if cfg.reading else []),
+                ParameterGroup("policy.", cfg.max_grad_norm, cfg.ema or None, ramp=True, muon=cfg.muon),
+                *([ParameterGroup("head.", cfg.max_grad_norm)] if cfg.reading else []),
             ),
             minibatch=self._batch,
             carry=torch.zeros(1),
@@ -260,7 +260,7 @@ class BcLearner:
             fresh = self._fresh.draw(count, self._generator)
             data |= {f"scene/{key}": x for key, x in part(fresh, "obs/").items()}
             data["told"] = self._meant.standard(part(fresh, "meant/"))
-        shape = Shape(updates, self._batch, *self._chunk)
+        shape = DrawShape(updates, self._batch, *self._chunk)
         data |= {f"drawn/{name}": x for name, x in self._clone.draw(self.model, shape, self._generator).items()}
         if self.cfg.microbatch is not None:
             # how much of its whole batch is valid, beside each row

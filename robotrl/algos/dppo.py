@@ -18,10 +18,10 @@ from torch import Tensor
 from robotrl.errors import ConfigError, check_positive, out_of_range
 from robotrl.fn import chain
 from robotrl.fn.loss import PolicyLoss, ppo_clip
-from robotrl.learners.denoising import ChainCfg, ChainLearner, ChainLoss, MakeCritic, Terms
+from robotrl.learners.denoising import ActorTerms, ChainCfg, ChainLearner, ChainLoss, MakeCritic
 from robotrl.learners.denoising_sampling import chain_log_prob, draw_chain, initial_noise
 from robotrl.learners.learner import Setup
-from robotrl.learners.on_policy import Batch
+from robotrl.learners.on_policy import OnPolicyBatch
 from robotrl.policies.staged import StagedPolicy
 from robotrl.rollout.collector import Decision
 
@@ -161,18 +161,18 @@ class DppoLoss(ChainLoss):
         record = {"chain": points, "log_prob": bounded_log_prob(log_prob)}
         return Decision(self.policy.to_actions(points[:, -1]), record)
 
-    def terms(self, rows: dict[str, Tensor], obs: dict[str, Tensor], ctx: Tensor) -> Terms:
+    def terms(self, rows: dict[str, Tensor], obs: dict[str, Tensor], ctx: Tensor) -> ActorTerms:
         """See `ChainLoss.terms`."""
         log_prob = chain_log_prob(self.policy, ctx, self._judging, rows["chain"], self._steps)
         out = policy_loss(bounded_log_prob(log_prob), rows, self._cfg)
         if not self._cfg.bc_coef:
-            return Terms(out)
+            return ActorTerms(out)
         shown = chain_log_prob(self.policy, ctx, self._judging, rows["frozen_chain"], self._steps)
         bc_loss = -bounded_log_prob(shown).mean()
-        return Terms(out, self._cfg.bc_coef * bc_loss, {"bc_loss": bc_loss})
+        return ActorTerms(out, self._cfg.bc_coef * bc_loss, {"bc_loss": bc_loss})
 
     @torch.no_grad()
-    def draw(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
+    def draw(self, batch: OnPolicyBatch, generator: torch.Generator) -> dict[str, Tensor]:
         """See `ChainLoss.draw`: what the frozen copy would have done, if that is to be cloned."""
         if not self._cfg.bc_coef:
             return {}

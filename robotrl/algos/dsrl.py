@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from robotrl.engine.engine import Context, Engine, EngineMode, Group, LossModule, LossOut
+from robotrl.engine.engine import Context, Engine, EngineMode, LossModule, LossOut, ParameterGroup
 from robotrl.engine.minibatches import part
 from robotrl.fn.q_targets import bootstrap, ensemble_mse, soft_actor, soft_value, temperature_loss
 from robotrl.learners.learner import Setup, SimLearner
@@ -145,9 +145,9 @@ class DsrlLearner(SimLearner):
         self._engine = Engine(
             self._loss,
             (
-                Group("policy.actor.", cfg.max_grad_norm),
-                Group("critic.", cfg.max_grad_norm, 1 - cfg.tau),
-                Group("log_alpha", cfg.max_grad_norm),
+                ParameterGroup("policy.actor.", cfg.max_grad_norm),
+                ParameterGroup("critic.", cfg.max_grad_norm, 1 - cfg.tau),
+                ParameterGroup("log_alpha", cfg.max_grad_norm),
             ),
             minibatch=cfg.batch,
             carry=torch.zeros(1),

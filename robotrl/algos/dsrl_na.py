@@ -22,13 +22,13 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from robotrl.datasets.agreement.agree import check_reach
-from robotrl.engine.engine import Context, Engine, EngineMode, Group, LossModule, LossOut
+from robotrl.engine.engine import Context, Engine, EngineMode, LossModule, LossOut, ParameterGroup
 from robotrl.engine.minibatches import part
 from robotrl.errors import ConfigError, check_at_least, out_of_range
 from robotrl.fn.q_targets import bootstrap, ensemble_mse, soft_actor, soft_value, temperature_loss
 from robotrl.learners.dataset import read_for
 from robotrl.learners.learner import Setup, SimLearner
-from robotrl.learners.off_policy import Unit, demonstrations, detached
+from robotrl.learners.off_policy import ActionNormalizer, demonstrations, detached
 from robotrl.learners.steering import NOISE, UPDATES_PER_CALL, Steering, critics, saturated
 from robotrl.policies.q import smallest
 from robotrl.policies.reach import reach_of
@@ -109,7 +109,7 @@ class DsrlNaLoss(LossModule):
         cfg: settings.
     """
 
-    def __init__(self, policy: SteeredPolicy, unit: Unit, cfg: DsrlNaCfg) -> None:
+    def __init__(self, policy: SteeredPolicy, unit: ActionNormalizer, cfg: DsrlNaCfg) -> None:
         super().__init__()
         self.policy = policy
         self.critic = critics(policy, (policy.horizon, policy.action_width), cfg, cfg.num_critics)
@@ -256,10 +256,10 @@ class DsrlNaLearner(SimLearner):
         self._engine = Engine(
             self._loss,
             (
-                Group("policy.actor.", cfg.max_grad_norm),
-                Group("critic.", cfg.max_grad_norm, 1 - cfg.tau),
-                Group("noise_critic.", cfg.max_grad_norm),
-                Group("log_alpha", cfg.max_grad_norm),
+                ParameterGroup("policy.actor.", cfg.max_grad_norm),
+                ParameterGroup("critic.", cfg.max_grad_norm, 1 - cfg.tau),
+                ParameterGroup("noise_critic.", cfg.max_grad_norm),
+                ParameterGroup("log_alpha", cfg.max_grad_norm),
             ),
             minibatch=cfg.batch,
             carry=torch.zeros(1),

@@ -16,7 +16,7 @@ from torch import Tensor
 from robotrl.errors import check_positive
 from robotrl.fn import chain
 from robotrl.fn.loss import PolicyLoss, ppo_clip
-from robotrl.learners.denoising import ChainCfg, ChainLearner, ChainLoss, MakeCritic, Terms
+from robotrl.learners.denoising import ActorTerms, ChainCfg, ChainLearner, ChainLoss, MakeCritic
 from robotrl.learners.denoising_sampling import chain_log_prob, draw_chain, step_log_prob
 from robotrl.learners.learner import Setup
 from robotrl.rollout.collector import Decision
@@ -72,6 +72,6 @@ class FlowSdeLoss(ChainLoss):
         record = {"chain": drawn.x, "log_prob": step_log_prob(drawn.log_prob)}
         return Decision(self.policy.to_actions(drawn.x[:, -1]), record)
 
-    def terms(self, rows: dict[str, Tensor], obs: dict[str, Tensor], ctx: Tensor) -> Terms:
+    def terms(self, rows: dict[str, Tensor], obs: dict[str, Tensor], ctx: Tensor) -> ActorTerms:
         """See `ChainLoss.terms`."""
-        return Terms(policy_loss(self.policy, self._kernel, ctx, rows, self._cfg.clip_coef))
+        return ActorTerms(policy_loss(self.policy, self._kernel, ctx, rows, self._cfg.clip_coef))

@@ -31,7 +31,7 @@ from robotrl.fn.progress.srpo import progress_reward
 from robotrl.fn.random import noise
 from robotrl.fn.schedule import warmed
 from robotrl.learners.episode_encoders import OF_RUN
-from robotrl.learners.episodes import Acting, EpisodeCfg, EpisodeLearner, Likelihood
+from robotrl.learners.episodes import EpisodeActing, EpisodeCfg, EpisodeLearner, Likelihood
 from robotrl.learners.learner import Setup
 from robotrl.learners.on_policy import finite
 from robotrl.learners.token_policy import TokenActing
@@ -119,7 +119,7 @@ class GrpoLoss(LossModule):
 
     largest: ClassVar[frozenset[str]] = frozenset({"ratio_error"})
 
-    def __init__(self, policy: nn.Module, acting: Acting, cfg: GrpoCfg) -> None:
+    def __init__(self, policy: nn.Module, acting: EpisodeActing, cfg: GrpoCfg) -> None:
         super().__init__()
         self.policy: Any = policy
         self._acting, self._cfg = acting, cfg
@@ -138,8 +138,10 @@ class GrpoLoss(LossModule):
         return LossOut(out.loss, info, (lr,), torch.stack([done + 1, share]))
 
 
-def likelihood(acting: Acting, policy: Any, obs: dict[str, Tensor], rows: dict[str, Tensor], bf16: bool) -> Likelihood:
-    """How likely decisions are, computed the same by rollouts' ends and by losses; see `Acting.likelihood`."""
+def likelihood(
+    acting: EpisodeActing, policy: Any, obs: dict[str, Tensor], rows: dict[str, Tensor], bf16: bool
+) -> Likelihood:
+    """How likely decisions are, computed the same by rollouts' ends and by losses; see `EpisodeActing.likelihood`."""
     with in_bf16(bf16, next(iter(obs.values())).device):
         return acting.likelihood(policy, obs, rows)
 
@@ -150,7 +152,7 @@ def likelihood(acting: Acting, policy: Any, obs: dict[str, Tensor], rows: dict[s
 class GrpoLearner(EpisodeLearner):
     """Fine-tunes a policy relative to groups; see `GrpoCfg` and `EpisodeLearner`."""
 
-    def __init__(self, cfg: GrpoCfg, setup: Setup, method: str, acting: Acting) -> None:
+    def __init__(self, cfg: GrpoCfg, setup: Setup, method: str, acting: EpisodeActing) -> None:
         _check(cfg)
         self.cfg = cfg
         super().__init__(cfg, setup, method, acting, lambda policy: GrpoLoss(policy, acting, cfg), cfg.group_size)

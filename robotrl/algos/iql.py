@@ -20,17 +20,17 @@ from torch.func import functional_call
 from robotrl.datasets.agreement.agree import check_reach
 from robotrl.datasets.normalization import transforms_for
 from robotrl.engine.autocast import in_bf16
-from robotrl.engine.engine import UPDATES_PER_CALL, Context, Engine, EngineMode, Group, LossModule, LossOut
+from robotrl.engine.engine import UPDATES_PER_CALL, Context, Engine, EngineMode, LossModule, LossOut, ParameterGroup
 from robotrl.engine.minibatches import means, part, run_updates
 from robotrl.errors import ConfigError, check_decay, out_of_range, unknown
-from robotrl.fn.bc_loss import CloneLoss, Shape, clone_loss_of
+from robotrl.fn.bc_loss import CloneLoss, DrawShape, clone_loss_of
 from robotrl.fn.q_targets import advantage_weight, bootstrap, discounted_ones, ensemble_mse, expectile_loss
-from robotrl.learners.actor.remote import RemoteExperience, experience_of
+from robotrl.learners.actor.remote import RemoteReplayCollector, experience_of
 from robotrl.learners.dataset import read_for
 from robotrl.learners.learner import Setup
 from robotrl.learners.off_policy import (
-    Made,
-    Unit,
+    ActionNormalizer,
+    PolicyBuilder,
     at_once,
     check_settings,
     critics_of,
@@ -38,7 +38,7 @@ from robotrl.learners.off_policy import (
     no_clip,
     rows_of,
 )
-from robotrl.learners.replay_collector import Acting, Experience
+from robotrl.learners.replay_collector import Acting, ReplayCollector
 from robotrl.policies.networks.mlp import Activation
 from robotrl.policies.networks.value import ValueNet
 from robotrl.policies.q import QEnsemble, smallest
@@ -267,9 +267,9 @@ class IqlLearner:
         self._engine = Engine(
             self._loss,
             (
-                Group("policy.", no_clip(cfg.max_grad_norm), cfg.ema or None, ramp=True),
-                Group("critic.", no_clip(cfg.max_grad_norm), 1 - cfg.tau),
-                Group("value.", no_clip(cfg.max_grad_norm)),
+                ParameterGroup("policy.", no_clip(cfg.max_grad_norm), cfg.ema or None, ramp=True),
+                ParameterGroup("critic.", no_clip(cfg.max_grad_norm), 1 - cfg.tau),
+                ParameterGroup("value.", no_clip(cfg.max_grad_norm)),
             ),
             minibatch=cfg.batch,
             carry=torch.zeros(1),
@@ -279,17 +279,17 @@ class IqlLearner:
             eps=1e-8,
         )
         self._generator = torch.Generator().manual_seed(setup.seed)
-        self._unit = Unit(sim.action_spec)
+        self._unit = ActionNormalizer(sim.action_spec)
         self._steps = cfg.num_steps * sim.num_envs
         self._offline = math.ceil(cfg.updates / cfg.updates_per_iteration)
         self._iteration = 0
         self.updates = 0
         """Updates made so far."""
         self.iterations = self._offline + math.ceil(cfg.env_steps / self._steps)
-        self.experience: Experience | RemoteExperience | None = None
+        self.experience: ReplayCollector | RemoteReplayCollector | None = None
         """What the policy does online; None offline."""
         if cfg.env_steps:
-            online = Made(setup._replace(init_policy=self.policy), sim, False)
+            online = PolicyBuilder(setup._replace(init_policy=self.policy), sim, False)
             acting = Acting(setup.seed, cfg.gamma, random=False, warmup=0)
             self.experience = experience_of(cfg, setup, sim, online, self._generator, acting)
         else:
@@ -363,7 +363,7 @@ class IqlLearner:
         rows = rows_of(drawn, model.observation_spec, self._unit)
         rows |= {"valid": drawn.valid, "reward": self._relabelling(drawn, cfg.gamma)}
         if self._clone is not None:
-            shape = Shape(updates, cfg.batch, model.horizon, model.action_width)
+            shape = DrawShape(updates, cfg.batch, model.horizon, model.action_width)
             rows |= {f"drawn/{name}": x for name, x in self._clone.draw(model, shape, self._generator).items()}
         return rows
 

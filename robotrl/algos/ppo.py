@@ -13,14 +13,14 @@ from torch import Tensor
 from robotrl.datasets.normalization import within_bounds
 from robotrl.engine.autocast import in_bf16
 from robotrl.engine.distributed import check_processes, share, take_up
-from robotrl.engine.engine import Context, Engine, EngineMode, Group, LossModule, LossOut
+from robotrl.engine.engine import Context, Engine, EngineMode, LossModule, LossOut, ParameterGroup
 from robotrl.errors import CapabilityError, check_positive, out_of_range, unknown
 from robotrl.fn.loss import PolicyLoss, ppo_clip, value_clipped_mse, value_mse
 from robotrl.fn.schedule import line
 from robotrl.learners.learner import Setup, SimLearner
 from robotrl.learners.normalizers import ObsNormalizer, RewardNormalizer
 from robotrl.learners.on_policy import (
-    Batch,
+    OnPolicyBatch,
     check_settings,
     epoch_order,
     finite,
@@ -235,7 +235,7 @@ class PpoLearner(SimLearner):
         decisions = cfg.num_steps * self.sim.num_envs * self.world.size / self.policy.horizon
         self._engine = Engine(
             PpoLoss(self.policy, self.critic, cfg),
-            (Group("policy.", cfg.max_grad_norm), Group("critic.", cfg.max_grad_norm)),
+            (ParameterGroup("policy.", cfg.max_grad_norm), ParameterGroup("critic.", cfg.max_grad_norm)),
             minibatch=share("algo.minibatch", cfg.minibatch, self.world),
             carry=torch.tensor([1.0, cfg.lr]),
             mode=cfg.engine,
@@ -280,12 +280,12 @@ class PpoLearner(SimLearner):
         return Decision(self.policy.to_actions(raw), {"raw": raw, "log_prob": chunk_log_prob(density, raw)})
 
     @torch.no_grad()
-    def _spread(self, batch: Batch) -> float:
+    def _spread(self, batch: OnPolicyBatch) -> float:
         """The policy's mean deviation on some of the observations."""
         obs = {key: x[:SPREAD_ROWS] for key, x in batch.obs.items()}
         return float(self.policy.density(self.policy.encode(obs)).std.mean())
 
-    def _update(self, batch: Batch) -> dict[str, float]:
+    def _update(self, batch: OnPolicyBatch) -> dict[str, float]:
         cfg = self.cfg
         self._engine.carry[0] = float(self._iteration > cfg.critic_warmup)
         if cfg.lr_schedule == "linear":

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from robotrl.datasets.normalization import ActionRange, check_new, transforms_for
 from robotrl.engine.autocast import in_bf16
-from robotrl.engine.engine import UPDATES_PER_CALL, Context, EngineMode, Group, LossModule, LossOut
+from robotrl.engine.engine import UPDATES_PER_CALL, Context, EngineMode, LossModule, LossOut, ParameterGroup
 from robotrl.engine.minibatches import fitting, means, part, run_updates
 from robotrl.errors import CapabilityError, ConfigError, check_at_least, check_number, check_positive, out_of_range
 from robotrl.fn.schedule import warmed_cosine
@@ -31,7 +31,7 @@ from robotrl.learners.frames import Frames, Scenes, check_reads
 from robotrl.learners.learner import Setup
 from robotrl.rollout.compatibility import check_words
 from robotrl.run.checkpoint import generator_state, set_generator_state
-from robotrl.spec import HasLooking, HasMeaning, is_picture, privileged, visible
+from robotrl.spec import HasGroundingTargets, HasImageFeatures, is_picture, privileged, visible
 from robotrl.utils.batched import arrays_in_parts
 
 JUDGED = 1024
@@ -43,7 +43,7 @@ TOLD = {"hidden/": LOOKING, "meant/": READING}
 
 
 @dataclass(frozen=True)
-class LookCfg:
+class PretrainCfg:
     """Settings of learning to look."""
 
     updates: int = 1000
@@ -81,15 +81,15 @@ class LookCfg:
     engine: EngineMode = "eager"
     """How updates are computed; see docs/engine.md."""
 
-    def build(self, setup: Setup) -> LookLearner:
+    def build(self, setup: Setup) -> PretrainLearner:
         """The learner."""
-        return LookLearner(self, setup)
+        return PretrainLearner(self, setup)
 
 
 # loss
 
 
-class LookLoss(LossModule):
+class PretrainLoss(LossModule):
     """How far linear heads are off. The carry counts updates.
 
     Args:
@@ -99,7 +99,7 @@ class LookLoss(LossModule):
         meant: numbers that say what words mean; 0 where nothing is read.
     """
 
-    def __init__(self, policy: nn.Module, cfg: LookCfg, hidden: int, meant: int) -> None:
+    def __init__(self, policy: nn.Module, cfg: PretrainCfg, hidden: int, meant: int) -> None:
         super().__init__()
         self.policy: Any = policy
         self._cfg = cfg
@@ -129,8 +129,8 @@ class LookLoss(LossModule):
 # update
 
 
-class LookLearner:
-    """Trains a policy's eyes on a dataset and on scenes of the sim; see `LookCfg`.
+class PretrainLearner:
+    """Trains a policy's eyes on a dataset and on scenes of the sim; see `PretrainCfg`.
 
     Raises:
         ConfigError: no dataset, one of another rate or shape, nothing privileged in it, or settings out of range.
@@ -139,7 +139,7 @@ class LookLearner:
 
     env_steps = 0
 
-    def __init__(self, cfg: LookCfg, setup: Setup) -> None:
+    def __init__(self, cfg: PretrainCfg, setup: Setup) -> None:
         if setup.dataset is None:
             raise ConfigError("dataset is not given: learning to look needs recorded frames (make some: robotrl demos)")
         _check(cfg)
@@ -147,7 +147,7 @@ class LookLearner:
         self.iterations = math.ceil(cfg.updates / cfg.updates_per_iteration)
         torch.manual_seed(setup.seed)
         sim = setup.make_sim()
-        specs, meant = visible(sim), tuple(sim.meant) if isinstance(sim, HasMeaning) else ()
+        specs, meant = visible(sim), tuple(sim.meant) if isinstance(sim, HasGroundingTargets) else ()
         hidden = tuple(key for key in privileged(sim) if key not in meant)
         action_spec, control_dt_s = sim.action_spec, sim.control_dt_s
         changes = changes_of(cfg.symmetries, sim)
@@ -159,8 +159,10 @@ class LookLearner:
         else:
             check_new("algo.action_range", cfg.action_range)
             check_words(model.observation_spec, sim)
-        if not isinstance(model, HasLooking):
-            raise CapabilityError(f"policy {type(model).__name__} lacks HasLooking: it has no eyes to be trained apart")
+        if not isinstance(model, HasImageFeatures):
+            raise CapabilityError(
+                f"policy {type(model).__name__} lacks HasImageFeatures: it has no eyes to be trained apart"
+            )
         if cfg.reading:
             check_reads(model, sim, "algo.reading", cfg.reading)
         policy: Any = model
@@ -191,12 +193,12 @@ class LookLearner:
             self._judged = self._judged[torch.linspace(0, len(self._judged) - 1, JUDGED).long()]
         self._updates = 0
         self._generator = torch.Generator().manual_seed(setup.seed)
-        self._loss = LookLoss(policy, cfg, *(self._width(prefix) for prefix in TOLD)).to(setup.device)
+        self._loss = PretrainLoss(policy, cfg, *(self._width(prefix) for prefix in TOLD)).to(setup.device)
         size = cfg.batch * sum(x[0].numel() * x.element_size() for x in self._data.values())
         self._at_once = fitting(cfg.updates_per_iteration, size)
         self._engine = setup.engine(
             self._loss,
-            (Group("policy.", cfg.max_grad_norm, muon=cfg.muon), Group("heads.", cfg.max_grad_norm)),
+            (ParameterGroup("policy.", cfg.max_grad_norm, muon=cfg.muon), ParameterGroup("heads.", cfg.max_grad_norm)),
             minibatch=cfg.batch,
             carry=torch.zeros(1),
             mode=cfg.engine,
@@ -284,7 +286,7 @@ class LookLearner:
         self._updates = int(state["updates"])
 
 
-def _check(cfg: LookCfg) -> None:
+def _check(cfg: PretrainCfg) -> None:
     for name in ("updates", "updates_per_iteration", "batch"):
         check_at_least(f"algo.{name}", getattr(cfg, name), 1)
     for name in ("lr", "max_grad_norm"):

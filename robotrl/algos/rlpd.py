@@ -26,8 +26,8 @@ from robotrl.learners.actor.remote import experience_of
 from robotrl.learners.dataset import read_for
 from robotrl.learners.learner import Setup, SimLearner
 from robotrl.learners.off_policy import (
-    Made,
-    Unit,
+    ActionNormalizer,
+    PolicyBuilder,
     at_once,
     check_settings,
     critics_of,
@@ -188,7 +188,7 @@ class RlpdLearner(SimLearner):
         sim = setup.make_sim()
         dataset = read_for(setup, cfg.dataset_keys, sim.observation_spec, sim)
         self._demos = demonstrations(dataset, sim.observation_spec, sim.action_spec, sim.control_dt_s, accept=True)
-        self._made = Made(setup, sim, cfg.normalize_obs)
+        self._made = PolicyBuilder(setup, sim, cfg.normalize_obs)
         self.policy: Any = squashed(self._made.policy, "RLPD")
         check_reach(dataset, self.policy.transforms, sim.action_spec, reach_of(self.policy))
         self._made.measure(self._demos)
@@ -206,7 +206,7 @@ class RlpdLearner(SimLearner):
         )
         self._generator = torch.Generator().manual_seed(setup.seed)
         self._stepper = self.experience = experience_of(cfg, setup, sim, self._made, self._generator)
-        self._unit = Unit(sim.action_spec)
+        self._unit = ActionNormalizer(sim.action_spec)
         self._iteration = 0
         self._steps = cfg.num_steps * sim.num_envs
         self.updates = 0

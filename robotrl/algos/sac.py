@@ -11,16 +11,16 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from robotrl.engine.autocast import in_bf16
-from robotrl.engine.engine import UPDATES_PER_CALL, Context, Engine, EngineMode, Group, LossModule, LossOut
+from robotrl.engine.engine import UPDATES_PER_CALL, Context, Engine, EngineMode, LossModule, LossOut, ParameterGroup
 from robotrl.engine.minibatches import means, part, run_updates
 from robotrl.errors import CapabilityError
 from robotrl.fn.q_targets import bootstrap, ensemble_mse, soft_actor, soft_value, temperature_loss
 from robotrl.learners.actor.remote import experience_of
 from robotrl.learners.learner import Setup, SimLearner
 from robotrl.learners.off_policy import (
-    Debt,
-    Made,
-    Unit,
+    ActionNormalizer,
+    PolicyBuilder,
+    UpdateToDataRatio,
     at_once,
     check_settings,
     critics_of,
@@ -169,7 +169,7 @@ class SacLearner(SimLearner):
         self.cfg = cfg
         torch.manual_seed(setup.seed)
         sim = setup.make_sim()
-        self._made = Made(setup, sim, cfg.normalize_obs)
+        self._made = PolicyBuilder(setup, sim, cfg.normalize_obs)
         self.policy: Any = squashed(self._made.policy, "SAC")
         critic = critics_of(self.policy, cfg)
         self._loss = SacLoss(self.policy, critic, cfg).to(setup.device)
@@ -185,8 +185,8 @@ class SacLearner(SimLearner):
         )
         self._generator = torch.Generator().manual_seed(setup.seed)
         self._stepper = self.experience = experience_of(cfg, setup, sim, self._made, self._generator)
-        self._unit = Unit(sim.action_spec)
-        self._debt = Debt(cfg.utd_ratio)
+        self._unit = ActionNormalizer(sim.action_spec)
+        self._debt = UpdateToDataRatio(cfg.utd_ratio)
         self._iteration = 0
         self._steps = cfg.num_steps * sim.num_envs
         self.updates = 0
@@ -260,14 +260,14 @@ def squashed(policy: Any, method: str) -> SquashedPolicy:
     return policy
 
 
-def groups(policy: SquashedPolicy, largest: float | None, tau: float) -> tuple[Group, ...]:
+def groups(policy: SquashedPolicy, largest: float | None, tau: float) -> tuple[ParameterGroup, ...]:
     """Policy, critics with their target average, temperature, and the encoders of pictures where there are any."""
     max_grad_norm = no_clip(largest)
     found = [
-        Group("policy.net.", max_grad_norm),
-        Group("critic.", max_grad_norm, 1 - tau),
-        Group("log_alpha", max_grad_norm),
+        ParameterGroup("policy.net.", max_grad_norm),
+        ParameterGroup("critic.", max_grad_norm, 1 - tau),
+        ParameterGroup("log_alpha", max_grad_norm),
     ]
     if len(policy.encoders):
-        found.append(Group("policy.encoders.", max_grad_norm))
+        found.append(ParameterGroup("policy.encoders.", max_grad_norm))
     return tuple(found)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from robotrl.engine.autocast import in_bf16
 from robotrl.engine.distributed import check_processes, share, take_up
-from robotrl.engine.engine import Context, EngineMode, Group, LossModule, LossOut
+from robotrl.engine.engine import Context, EngineMode, LossModule, LossOut, ParameterGroup
 from robotrl.errors import CapabilityError, check_at_least, check_positive
 from robotrl.fn.loss import ppo_clip, value_clipped_mse
 from robotrl.fn.schedule import warmed
@@ -24,7 +24,7 @@ from robotrl.fn.text import tokens
 from robotrl.learners.learner import Setup, SimLearner
 from robotrl.learners.normalizers import ObsNormalizer
 from robotrl.learners.on_policy import (
-    Batch,
+    OnPolicyBatch,
     check_settings,
     epoch_order,
     finite,
@@ -40,7 +40,7 @@ from robotrl.rewards.process_stored import load_process, process_from_tree, proc
 from robotrl.rollout.collector import Collector, Decision
 from robotrl.rollout.compatibility import check_fit
 from robotrl.run.checkpoint import generator_state
-from robotrl.spec import HasReader, measured, privileged, reads
+from robotrl.spec import HasObservationEncoder, measured, privileged, reads
 from robotrl.utils.batched import in_parts
 
 CRITIC, BOTH = "critic", "both"
@@ -184,9 +184,9 @@ class VlaRlLearner(SimLearner):
 
     def __init__(self, cfg: VlaRlCfg, setup: Setup) -> None:
         policy = start_from(setup, "VLA-RL")
-        if not isinstance(setup.init_policy, HasReader):
+        if not isinstance(setup.init_policy, HasObservationEncoder):
             raise CapabilityError(
-                f"policy {type(policy).__name__} lacks HasReader: its critic needs what it makes of picture and words"
+                f"policy {type(policy).__name__} lacks HasObservationEncoder: its critic needs its features"
             )
         check_settings(cfg, policy.horizon)
         check_positive("algo.value_clip", cfg.value_clip)
@@ -214,7 +214,7 @@ class VlaRlLearner(SimLearner):
         self.critic = critic.to(setup.device)
         self._engine = setup.engine(
             VlaRlLoss(policy, self.critic, cfg),
-            (Group("policy.", cfg.max_grad_norm), Group("critic.", cfg.max_grad_norm)),
+            (ParameterGroup("policy.", cfg.max_grad_norm), ParameterGroup("critic.", cfg.max_grad_norm)),
             minibatch=share("algo.minibatch", cfg.minibatch, self.world),
             carry=torch.tensor([1.0, 0.0]),
             mode=cfg.engine,
@@ -276,7 +276,7 @@ class VlaRlLearner(SimLearner):
         read[valid] = in_parts(self._reader, rows, self.cfg.minibatch)
         return {**shown, READ: read}
 
-    def _update(self, batch: Batch) -> dict[str, float]:
+    def _update(self, batch: OnPolicyBatch) -> dict[str, float]:
         cfg, size = self.cfg, len(batch.advantage)
         self._engine.carry[0] = 1.0
         rows = {**batch.rows(), "value": batch.value}

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from robotrl.api.verdict import Score, rate_words, return_words, rule_words
 from robotrl.errors import CapabilityError, RobotrlError, unknown
 from robotrl.report.eval_page import EvalPage, render_evaluation
-from robotrl.report.replay import PAGE_FRAMES, Frames, Pick, Replay
+from robotrl.report.replay import PAGE_FRAMES, EpisodePictures, Frames, Pick
 from robotrl.report.replay_video import Mosaic
 from robotrl.report.text import number
 from robotrl.rollout.evaluate import Actor, EvalResult, evaluate
@@ -141,10 +141,10 @@ def pictures(sim: VecSim, name: str, envs: list[int], camera: str, size: tuple[i
     return drawn
 
 
-class Film(NamedTuple):
+class FilmedEpisodes(NamedTuple):
     """What was filmed."""
 
-    replays: list[Replay]
+    replays: list[EpisodePictures]
     result: EvalResult
     """Of the episodes that were filmed."""
 
@@ -159,7 +159,7 @@ def film(
     lengths: Sequence[int],
     seed: int,
     rate: Rate,
-) -> Film:
+) -> FilmedEpisodes:
     """Run each start once more, and take pictures.
 
     A picture shows the state before a step: a sim has gone on to another start when it says that an episode ended.
@@ -197,18 +197,20 @@ def film(
             bar.advance(len(envs))
 
         result = evaluate(actor, sim, ids=ids, seed=seed, on_step=look)
-    replays: list[Replay] = []
+    replays: list[EpisodePictures] = []
     for env, plan in enumerate(plans):
         length = int(result.length[env])
         # an episode that was shorter this time: what followed was another one
         kept = [k for k, step in enumerate(plan[: len(taken[env])]) if step < length]
         frames = np.stack([taken[env][k] for k in kept])
         steps = tuple(plan[k] for k in kept)
-        replays.append(Replay(names[env], bool(result.success[env]), float(result.returns[env]), length, steps, frames))
-    return Film(replays, result)
+        replays.append(
+            EpisodePictures(names[env], bool(result.success[env]), float(result.returns[env]), length, steps, frames)
+        )
+    return FilmedEpisodes(replays, result)
 
 
-def stand_still(replays: Sequence[Replay]) -> bool:
+def stand_still(replays: Sequence[EpisodePictures]) -> bool:
     """Whether no picture differs from the first one of its episode, though there are several."""
     several = [replay for replay in replays if len(replay.frames) > 1]
     return bool(several) and all((replay.frames == replay.frames[:1]).all() for replay in several)
@@ -239,7 +241,7 @@ class Replays:
     score: Score
     result: EvalResult
     names: tuple[str, ...]
-    replays: list[Replay]
+    replays: list[EpisodePictures]
     chosen: str
     command: str = ""
     settings: dict[str, str] = field(default_factory=dict[str, str])
@@ -248,7 +250,7 @@ class Replays:
         """A line for each episode in pictures."""
         return [self._line(replay) for replay in self.replays]
 
-    def _line(self, replay: Replay) -> str:
+    def _line(self, replay: EpisodePictures) -> str:
         judged = "" if self.score == "return" else "success, " if replay.success else "failed, "
         return f"start {replay.name}: {judged}return {number(replay.ret)}, {replay.length} steps"
 

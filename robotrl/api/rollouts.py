@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from robotrl.report import Animation, Camera, Rollout, geoms_from_mujoco, poses_from_mujoco
+from robotrl.report import Animation, Camera, RecordedEpisode, geoms_from_mujoco, poses_from_mujoco
 from robotrl.rollout.evaluate import PolicyActor, run_episodes
 
 CAMERA = Camera((0.50, 0.0, 0.11), 0.78, 140.0, -24.0)
@@ -96,12 +96,12 @@ class _Poses:
         self.rot.append(self._rotations[:, self._keep].copy())
 
 
-def _record(sim: Any, poses: _Poses, policy: Any, starts: Sequence[int], seed: int) -> list[Rollout]:
+def _record(sim: Any, poses: _Poses, policy: Any, starts: Sequence[int], seed: int) -> list[RecordedEpisode]:
     actor = PolicyActor(policy, sim.num_envs, sim.device, None, seed)
     episodes = run_episodes(actor, sim, starts, on_step=poses.before_step, description="record rollouts")
     # env i starts with the i-th start; frame k is the state after k steps, so an episode of length T has frames 0..T
     return [
-        Rollout(
+        RecordedEpisode(
             episode.success,
             poses_from_mujoco(
                 np.stack([p[env] for p in poses.pos[: episode.length + 1]]),

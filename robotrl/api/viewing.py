@@ -32,7 +32,7 @@ from robotrl.config import sim_options
 from robotrl.errors import CapabilityError, ConfigError, RobotrlError, out_of_range, unknown
 from robotrl.registry import make_sim, options_of
 from robotrl.report.drive_trace import Recorder
-from robotrl.report.replay import Pick, Replay
+from robotrl.report.replay import EpisodePictures, Pick
 from robotrl.rollout.device_wrapper import placed
 from robotrl.rollout.evaluate import RULE, Actor, EvalResult, ExpertActor, evaluate
 from robotrl.run.policy_checkpoint import find_checkpoint
@@ -221,7 +221,7 @@ def _with_outcome(wish: Wish, sim: VecSim, ids: list[int]) -> list[int]:
 class _Filmed(NamedTuple):
     """Episodes in pictures."""
 
-    replays: list[Replay]
+    replays: list[EpisodePictures]
     remark: str
     """What is to be known of them, a sentence with a space before it; mostly empty."""
 
@@ -265,7 +265,7 @@ def _drives(wish: Wish, sim: VecSim, ids: list[int], keep: int | None) -> Drives
     )
 
 
-def _replays(wish: Wish, seen: _Seen, replays: list[Replay], chosen: str, command: str = "") -> Replays:
+def _replays(wish: Wish, seen: _Seen, replays: list[EpisodePictures], chosen: str, command: str = "") -> Replays:
     settings = {
         "policy": wish.actor_name,
         "checkpoint": _checkpoint(wish.path),

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from robotrl import __version__
-from robotrl.cli.import_probe import Probe, probe_modules
+from robotrl.cli.import_probe import ImportProbe, probe_modules
 
 EXTRAS = {
     "mujoco": ("mujoco", "mujoco.batch"),
@@ -118,11 +118,11 @@ def to_json(found: Diagnosis) -> str:
     return json.dumps({"schema_version": 1, **asdict(found)}, indent=1)
 
 
-def _is_broken(probe: Probe) -> bool:
+def _is_broken(probe: ImportProbe) -> bool:
     return bool(probe.failed) or probe.crash is not None
 
 
-def _judge(name: str, probe: Probe) -> Extra:
+def _judge(name: str, probe: ImportProbe) -> Extra:
     install = f"pip install 'robotrl[{name}]'"
     if probe.crash is not None:
         return Extra(name, False, probe.crash, install)
@@ -138,7 +138,7 @@ def _judge(name: str, probe: Probe) -> Extra:
     return Extra(name, True, ", ".join(f"{module} {version}" for module, version in probe.versions.items()), "")
 
 
-def _mujoco_fault(probe: Probe) -> tuple[str, str]:
+def _mujoco_fault(probe: ImportProbe) -> tuple[str, str]:
     """What is wrong with an installed MuJoCo that does not import, and how to mend it."""
     parts = {part: version for part in MUJOCO_PARTS if (version := _version(part))}
     found = ", ".join(f"{part} {version}" for part, version in parts.items())

@@ -39,7 +39,7 @@ print("\\n" + json.dumps(out))
 
 
 @dataclass(frozen=True)
-class Probe:
+class ImportProbe:
     """What importing some modules showed."""
 
     versions: dict[str, str] = field(default_factory=dict[str, str])
@@ -54,7 +54,7 @@ class Probe:
     """How the process died, where it did."""
 
 
-def probe_modules(groups: Mapping[str, Sequence[str]], limit_s: float = 120.0) -> dict[str, Probe]:
+def probe_modules(groups: Mapping[str, Sequence[str]], limit_s: float = 120.0) -> dict[str, ImportProbe]:
     """Import each group of modules in a fresh process, all groups at the same time.
 
     Args:
@@ -69,15 +69,15 @@ def probe_modules(groups: Mapping[str, Sequence[str]], limit_s: float = 120.0) -
     return {name: _collect(process, limit_s) for name, process in running.items()}
 
 
-def _collect(process: subprocess.Popen[str], limit_s: float) -> Probe:
+def _collect(process: subprocess.Popen[str], limit_s: float) -> ImportProbe:
     try:
         out, err = process.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()
-        return Probe(crash=f"importing it took more than {limit_s:.0f} s")
+        return ImportProbe(crash=f"importing it took more than {limit_s:.0f} s")
     if process.returncode != 0:
         last = err.strip().splitlines()[-1:] or [""]
-        return Probe(crash=f"importing it ended the process with code {process.returncode}: {last[0]}")
+        return ImportProbe(crash=f"importing it ended the process with code {process.returncode}: {last[0]}")
     data: dict[str, Any] = json.loads(out.strip().splitlines()[-1])
-    return Probe(data["versions"], tuple(data["absent"]), data["failed"], data["torch"])
+    return ImportProbe(data["versions"], tuple(data["absent"]), data["failed"], data["torch"])

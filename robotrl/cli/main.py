@@ -22,7 +22,7 @@ from robotrl.registry import EXTRA_OF_MODULE
 from robotrl.utils.safe_path import leave_working_directory
 
 
-class Command(NamedTuple):
+class CommandRow(NamedTuple):
     """A row of the table of commands."""
 
     module: str
@@ -31,20 +31,20 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
-    "quickstart": Command("quickstart", "do it all once: demonstrations, cloning, fine-tuning, export, control"),
-    "demos": Command("demos", "record demonstrations of a sim's scripted expert as a dataset"),
-    "train": Command("train", "train a preset, or resume a run"),
-    "eval": Command("eval", "success of a run, checkpoint or bundle on numbered starts"),
-    "view": Command("view", "look at episodes in the browser, or write them as a page or a moving picture"),
-    "export": Command("export", "turn a run into a bundle that needs no torch, and prove that it acts the same"),
-    "import": Command("import_policy", "read a published vision-language-action policy strictly, and store it"),
-    "inspect": Command("inspect", "describe a bundle, run, checkpoint or dataset, and verify its hashes"),
-    "deploy": Command("deploy", "run a bundle at its fixed rate on a robot"),
-    "reward": Command("reward", "train a success classifier or a process reward, and judge it"),
-    "memory": Command("memory", "how much memory it takes to fine-tune a policy, before it is loaded"),
-    "bench": Command("bench", "run a benchmark"),
-    "list": Command("list", "what there is: sims, presets, robots, benches"),
-    "doctor": Command("doctor", "what works on this machine, and what to install for the rest"),
+    "quickstart": CommandRow("quickstart", "do it all once: demonstrations, cloning, fine-tuning, export, control"),
+    "demos": CommandRow("demos", "record demonstrations of a sim's scripted expert as a dataset"),
+    "train": CommandRow("train", "train a preset, or resume a run"),
+    "eval": CommandRow("eval", "success of a run, checkpoint or bundle on numbered starts"),
+    "view": CommandRow("view", "look at episodes in the browser, or write them as a page or a moving picture"),
+    "export": CommandRow("export", "turn a run into a bundle that needs no torch, and prove that it acts the same"),
+    "import": CommandRow("import_policy", "read a published vision-language-action policy strictly, and store it"),
+    "inspect": CommandRow("inspect", "describe a bundle, run, checkpoint or dataset, and verify its hashes"),
+    "deploy": CommandRow("deploy", "run a bundle at its fixed rate on a robot"),
+    "reward": CommandRow("reward", "train a success classifier or a process reward, and judge it"),
+    "memory": CommandRow("memory", "how much memory it takes to fine-tune a policy, before it is loaded"),
+    "bench": CommandRow("bench", "run a benchmark"),
+    "list": CommandRow("list", "what there is: sims, presets, robots, benches"),
+    "doctor": CommandRow("doctor", "what works on this machine, and what to install for the rest"),
 }
 
 USER_CAN_MEND = {

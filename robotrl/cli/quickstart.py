@@ -52,7 +52,7 @@ TASK = (
 
 
 @dataclass(frozen=True)
-class Sizes:
+class QuickstartSizes:
     """How much of everything; the defaults are the quickstart, smaller ones are for tests."""
 
     demos: int = 40
@@ -82,7 +82,7 @@ class Stages:
         self.seconds.append((name, time.monotonic() - began))
 
 
-def run_quickstart(out: Path, seed: int = 0, sizes: Sizes | None = None) -> dict[str, Any]:
+def run_quickstart(out: Path, seed: int = 0, sizes: QuickstartSizes | None = None) -> dict[str, Any]:
     """Do it all, and write `out/report.html` and `out/summary.json`.
 
     Args:
@@ -96,7 +96,7 @@ def run_quickstart(out: Path, seed: int = 0, sizes: Sizes | None = None) -> dict
     Raises:
         ConfigError: `out` holds something else.
     """
-    much = sizes or Sizes()
+    much = sizes or QuickstartSizes()
     _claim(out, seed)
     began = time.monotonic()
     stages = Stages()
@@ -156,7 +156,7 @@ def run_quickstart(out: Path, seed: int = 0, sizes: Sizes | None = None) -> dict
     return summary
 
 
-def converged(run: Path, demos: Path, seed: int, sizes: Sizes) -> Interval:
+def converged(run: Path, demos: Path, seed: int, sizes: QuickstartSizes) -> Interval:
     """The best clone of a dataset: trained until more does not help, its best evaluation chosen on split val.
 
     Args:
@@ -191,7 +191,7 @@ def baseline(kind: str, seed: int, out: Path) -> dict[str, Any]:
     Raises:
         ConfigError: unknown kind.
     """
-    sizes = Sizes()
+    sizes = QuickstartSizes()
     counts = {"clone_converged": sizes.demos, "clone_10x_demos": 10 * sizes.demos}
     if kind not in counts:
         raise ConfigError(f"baseline {kind!r} is unknown: known: {', '.join(counts)}")
@@ -222,18 +222,18 @@ def _demos(out: Path, episodes: int, seed: int) -> DemoReport:
     return collect_demos(SIM, out, episodes=episodes, noise=NOISE, clumsiness=CLUMSINESS, seed=seed)
 
 
-def _clone(out: Path, seed: int, sizes: Sizes) -> tuple[Any, EvalResult]:
+def _clone(out: Path, seed: int, sizes: QuickstartSizes) -> tuple[Any, EvalResult]:
     train(replace(sizes.clone, seed=seed, dataset=str(out / "demos")), out / "clone")
     policy = load_policy(out / "clone", which="latest")
     return policy, _result(policy, seed, sizes.episodes)
 
 
-def _at_first(clone: Any, seed: int, sizes: Sizes) -> Interval:
+def _at_first(clone: Any, seed: int, sizes: QuickstartSizes) -> Interval:
     """Success of the clone as the evaluations of fine-tuning measure it."""
     return _result(clone, seed, sizes.tune.evaluation.episodes, "val").rate
 
 
-def _tune(out: Path, seed: int, sizes: Sizes) -> tuple[Any, EvalResult]:
+def _tune(out: Path, seed: int, sizes: QuickstartSizes) -> tuple[Any, EvalResult]:
     train(replace(sizes.tune, seed=seed, init_from=str(out / "clone")), out / "finetune")
     policy = load_policy(out / "finetune")
     return policy, _result(policy, seed, sizes.episodes)

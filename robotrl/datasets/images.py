@@ -26,7 +26,7 @@ from robotrl.datasets.video import VideoShape, check_installed, check_video, dec
 from robotrl.datasets.video_table import VideoRows, video_rows
 from robotrl.errors import nearest
 from robotrl.utils.atomic_directory import sha256_file
-from robotrl.utils.progress import Bar, track
+from robotrl.utils.progress import ProgressBar, track
 
 VERSION = 1
 """Of what is decoded from the same files: a new number makes new cache files."""
@@ -87,7 +87,7 @@ class PictureColumn:
         with track(self.total, f"decoding {self.name}", "frames") as bar:
             yield from self._video_rows(bar) if self.videos else self._png_rows(bar)
 
-    def _video_rows(self, bar: Bar) -> Generator[PictureRow]:
+    def _video_rows(self, bar: ProgressBar) -> Generator[PictureRow]:
         height, width, _ = self.feature.shape
         for video in self.videos:
             path, shape = self.root / video.file, VideoShape(height, width, self.fps, len(video.rows))
@@ -99,7 +99,7 @@ class PictureColumn:
             except ValueError as error:
                 raise refuse(self.root, video.file, str(error)) from error
 
-    def _png_rows(self, bar: Bar) -> Generator[PictureRow]:
+    def _png_rows(self, bar: ProgressBar) -> Generator[PictureRow]:
         row = 0
         for name in self._files:
             try:

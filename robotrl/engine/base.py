@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, Protocol, get_args
 import torch
 from torch import Tensor, nn
 
-from robotrl.engine.update import Group, LossModule
+from robotrl.engine.update import LossModule, ParameterGroup
 from robotrl.errors import ConfigError, NumericsError, check_at_least, out_of_range
 
 EngineMode = Literal["auto", "compiled", "eager"]
@@ -81,7 +81,7 @@ class Updater(Protocol):
         ...
 
 
-def members_of(loss: LossModule, groups: Sequence[Group]) -> list[list[tuple[str, nn.Parameter]]]:
+def members_of(loss: LossModule, groups: Sequence[ParameterGroup]) -> list[list[tuple[str, nn.Parameter]]]:
     """The parameters of each group that require a gradient, with their names.
 
     Raises:

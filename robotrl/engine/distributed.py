@@ -1,7 +1,7 @@
 """Learning in several processes (data parallel): each steps a sim of its own, every gradient is the mean over all.
 
 `torchrun` starts the processes and says to each which one it is; `joined` brings them together. What is averaged or
-gathered goes through a `World`, which does nothing where a process is alone, so that no learner asks whether it is.
+gathered goes through a `DistributedContext`, which does nothing where a process is alone.
 All processes must call the same methods in the same order.
 """
 
@@ -32,7 +32,7 @@ SEED_STRIDE, SEEDS = 1_000_003, 2**31
 
 
 @dataclass(frozen=True)
-class World:
+class DistributedContext:
     """The processes that learn together.
 
     Args:
@@ -129,10 +129,10 @@ class World:
             ) from error
 
 
-ALONE = World()
+ALONE = DistributedContext()
 
 
-def share(field: str, rows: int, world: World) -> int:
+def share(field: str, rows: int, world: DistributedContext) -> int:
     """How many of `rows` fall to each process.
 
     Raises:
@@ -155,7 +155,7 @@ class Collects(Protocol):
         ...
 
 
-def check_processes(world: World, state: Mapping[str, Any]) -> None:
+def check_processes(world: DistributedContext, state: Mapping[str, Any]) -> None:
     """Refuse to go on with a state of another number of processes.
 
     Args:
@@ -171,7 +171,11 @@ def check_processes(world: World, state: Mapping[str, Any]) -> None:
 
 
 def take_up(
-    world: World, state: Mapping[str, Any], seed: int, generator: torch.Generator, collector: Collects | None = None
+    world: DistributedContext,
+    state: Mapping[str, Any],
+    seed: int,
+    generator: torch.Generator,
+    collector: Collects | None = None,
 ) -> bool:
     """Random streams and episodes after a resume: those of process 0 go on exactly, the others begin new ones.
 
@@ -200,7 +204,7 @@ _meshes: list[DeviceMesh] = []
 """What `mesh` made since the processes were joined."""
 
 
-def mesh(device: torch.device, world: World) -> DeviceMesh:
+def mesh(device: torch.device, world: DistributedContext) -> DeviceMesh:
     """The processes in a row, as `torch` wants them where tensors are spread over them.
 
     torch keeps each mesh for ever in its caches, and a mesh its process group. A group that is never destroyed keeps
@@ -214,7 +218,7 @@ def mesh(device: torch.device, world: World) -> DeviceMesh:
 
 
 @contextmanager
-def joined(timeout_s: float) -> Generator[World]:
+def joined(timeout_s: float) -> Generator[DistributedContext]:
     """The processes that torchrun started together, or this one alone; they part at the end of the block.
 
     After an error torchrun, which ends the others within a tenth of a second, has to ask this one twice: it ends by
@@ -245,7 +249,7 @@ def joined(timeout_s: float) -> Generator[World]:
         dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
     except RuntimeError as error:
         raise RobotrlError(f"process {rank} of {size} did not find the others within {timeout_s:g} s") from error
-    world = World(rank, size)
+    world = DistributedContext(rank, size)
     try:
         yield world
     except BaseException:

@@ -25,9 +25,9 @@ from torch import Tensor, nn
 from robotrl.engine.base import EngineMode, Updates, check_rows, check_updates, members_of, minibatches, torch_threads
 from robotrl.engine.compile_record import expected_s, pays, remember, shape_key
 from robotrl.engine.compiling import compiled
-from robotrl.engine.distributed import ALONE, World
-from robotrl.engine.flat_params import Views, flatten, in_turn
-from robotrl.engine.update import Context, Group, LossModule, LossOut, Names, State, Update
+from robotrl.engine.distributed import ALONE, DistributedContext
+from robotrl.engine.flat_params import FlatViews, flatten, in_turn
+from robotrl.engine.update import Context, LossModule, LossOut, Names, ParameterGroup, Update, UpdateState
 from robotrl.errors import check_decay
 from robotrl.utils.progress import waiting
 
@@ -36,10 +36,10 @@ __all__ = [
     "Context",
     "Engine",
     "EngineMode",
-    "Group",
+    "ParameterGroup",
     "LossModule",
     "LossOut",
-    "State",
+    "UpdateState",
     "Updates",
 ]
 
@@ -92,7 +92,7 @@ class Engine:
     def __init__(
         self,
         loss: LossModule,
-        groups: Sequence[Group],
+        groups: Sequence[ParameterGroup],
         *,
         minibatch: int,
         carry: Tensor,
@@ -103,7 +103,7 @@ class Engine:
         updates: int | None = None,
         microbatch: int | None = None,
         threads: int | None = None,
-        world: World = ALONE,
+        world: DistributedContext = ALONE,
     ) -> None:
         check_rows(minibatch, microbatch)
         for group in groups:
@@ -123,18 +123,18 @@ class Engine:
         self._threads, self._world = threads, world
         members = members_of(loss, groups)
         ordered = [pair for group in members for pair in group]
-        views = Views([name for name, _ in ordered], [p.shape for _, p in ordered])
+        views = FlatViews([name for name, _ in ordered], [p.shape for _, p in ordered])
         kept = [
             pair for group, pairs in zip(groups, members, strict=True) if group.average is not None for pair in pairs
         ]
-        self._average_views = Views([name for name, _ in kept], [p.shape for _, p in kept])
+        self._average_views = FlatViews([name for name, _ in kept], [p.shape for _, p in kept])
         self._spans = in_turn(sum(p.numel() for _, p in pairs) for pairs in members)
         self.flat = flatten([p for _, p in ordered])
         world.copy_first_(self.flat)
         self._update = Update(loss, self._groups, views, self._average_views, self._spans, betas, eps)
         self.carry = carry.detach().clone().to(self.flat.device)
         """(C,) what the next minibatch is handed; a learner may write into it between calls of `run`."""
-        self._now = State(
+        self._now = UpdateState(
             self.flat,
             torch.zeros_like(self.flat),
             torch.zeros_like(self.flat),
@@ -303,7 +303,7 @@ class Engine:
 
         def updates(*arguments: Tensor) -> Tensor:
             """State, live (U,), rows (U, M), data; writes the state that follows, gives statistics (U, S)."""
-            now, (live, rows, *arrays) = State(*arguments[:STATE]), arguments[STATE:]
+            now, (live, rows, *arrays) = UpdateState(*arguments[:STATE]), arguments[STATE:]
             new, stats = now, list[Tensor]()
             for index in range(len(rows)):
                 batch = {name: x[rows[index]] for name, x in zip(data, arrays, strict=True)}
@@ -336,7 +336,7 @@ class Engine:
 
         def step(*arguments: Tensor) -> Tensor:
             """State, live (), gradient (P,), table (n, S); writes the state that follows, gives statistics (S',)."""
-            now, (live, gradient, table) = State(*arguments[:STATE]), arguments[STATE:]
+            now, (live, gradient, table) = UpdateState(*arguments[:STATE]), arguments[STATE:]
             found = names.unpack(gradient, table, self._update.loss.largest)
             if self.mode != "compiled":
                 info = self._update.step_(now, live, found)
@@ -400,11 +400,11 @@ class Engine:
             self.compile_s += time.perf_counter() - began
 
 
-STATE = len(State._fields)
+STATE = len(UpdateState._fields)
 """How many of a function's arguments are the state."""
 
 
-def _write(now: State, new: State) -> None:
+def _write(now: UpdateState, new: UpdateState) -> None:
     """Put what follows into the tensors of `now`."""
     for target, value in zip(now, new, strict=True):
         target.copy_(value)

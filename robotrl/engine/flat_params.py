@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from robotrl.errors import ConfigError
 
 
-class Views:
+class FlatViews:
     """Names and shapes of parameters that lie one after another in a flat vector.
 
     Args:

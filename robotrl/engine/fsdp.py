@@ -1,7 +1,7 @@
 """The update engine for weights that are too large to learn in one process: each has a part of them (FSDP2).
 
-Parameters, gradients and Adam's moments are spread over the processes of a `World`; a block's parameters come together
-while the block is computed (Zhao et al. 2023, 2304.11277, in torch's `fully_shard`). The arithmetic of an update is the
+Parameters, gradients and Adam's moments are spread over the processes of a `DistributedContext`; a block's parameters
+come together while the block is computed (Zhao et al. 2023, 2304.11277, in torch's `fully_shard`). The update is the
 one of `robotrl.engine.update`, on the part that a process has. The networks of the loss that was given stay whole: they
 act, are evaluated and saved, and get the new weights after each run of updates. So a process holds the weights once,
 but no gradient and no moment of more than its part.
@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from robotrl.engine.base import EngineMode, Updates, check_rows, check_updates, members_of, minibatches, torch_threads
-from robotrl.engine.distributed import World, mesh
-from robotrl.engine.flat_params import Views, in_turn
-from robotrl.engine.update import Context, Group, LossModule, Measured, Names, State, Update
+from robotrl.engine.distributed import DistributedContext, mesh
+from robotrl.engine.flat_params import FlatViews, in_turn
+from robotrl.engine.update import Context, LossAndGradient, LossModule, Names, ParameterGroup, Update, UpdateState
 from robotrl.errors import CapabilityError, ConfigError
 
 
@@ -52,7 +52,7 @@ class ShardedEngine:
     def __init__(
         self,
         loss: LossModule,
-        groups: Sequence[Group],
+        groups: Sequence[ParameterGroup],
         *,
         minibatch: int,
         carry: Tensor,
@@ -63,7 +63,7 @@ class ShardedEngine:
         updates: int | None = None,
         microbatch: int | None = None,
         threads: int | None = None,
-        world: World,
+        world: DistributedContext,
     ) -> None:
         del updates_per_call, updates
         if world.size < 2:
@@ -92,8 +92,8 @@ class ShardedEngine:
         self._update = Update(
             self._loss,
             groups,
-            Views([], []),
-            Views([], []),
+            FlatViews([], []),
+            FlatViews([], []),
             in_turn(sizes),
             betas,
             eps,
@@ -102,7 +102,7 @@ class ShardedEngine:
         flat = torch.cat([self._local(p).detach().flatten() for p in self._parts])
         self.carry = carry.detach().clone().to(self.device)
         """(C,) what the next minibatch is handed; a learner may write into it between calls of `run`."""
-        self._now = State(
+        self._now = UpdateState(
             flat,
             torch.zeros_like(flat),
             torch.zeros_like(flat),
@@ -157,7 +157,7 @@ class ShardedEngine:
     def write_average(self, prefix: str, module: nn.Module) -> None:
         """There is none to write, see `groups`."""
 
-    def _measure(self, data: Mapping[str, Tensor], rows: Tensor, phase: str) -> Measured:
+    def _measure(self, data: Mapping[str, Tensor], rows: Tensor, phase: str) -> LossAndGradient:
         """The loss on a minibatch in all processes, and this process's part of the mean gradient."""
         names, table = Names(), list[Tensor]()
         parts = rows.split(self._microbatch)
@@ -169,7 +169,7 @@ class ShardedEngine:
                 (out.loss / len(parts)).backward()
             info = {"loss": out.loss.detach()} | {name: value.detach() for name, value in out.info.items()}
             nothing = self._now.flat[:0]
-            table.append(names.pack(Measured(nothing, info, out.lr, out.carry.detach())))
+            table.append(names.pack(LossAndGradient(nothing, info, out.lr, out.carry.detach())))
         everywhere = self._world.stacked(torch.stack(table)).flatten(0, 1)
         gradient = torch.cat([self._gradient(p).flatten() for p in self._parts])
         return names.unpack(gradient, everywhere, self._loss.largest)
@@ -229,7 +229,7 @@ class ShardedEngine:
         return self._world.stacked(number).sum(0)
 
 
-def spread(loss: nn.Module, device: torch.device, world: World) -> None:
+def spread(loss: nn.Module, device: torch.device, world: DistributedContext) -> None:
     """Spread a module's parameters over the processes, in place: each of its `units` for itself, and the rest."""
     from torch.distributed.fsdp import fully_shard
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from robotrl.engine.flat_params import Views, in_turn
+from robotrl.engine.flat_params import FlatViews, in_turn
 from robotrl.engine.muon import MOMENTUM, direction, hidden_matrices
 
 AT_ONCE = 1 << 20
@@ -75,7 +75,7 @@ class LossModule(nn.Module, ABC):
         return carry
 
 
-class Group(NamedTuple):
+class ParameterGroup(NamedTuple):
     """Parameters that share a learning rate and a largest gradient norm."""
 
     prefix: str
@@ -92,7 +92,7 @@ class Group(NamedTuple):
     moves them by Adam, as all else."""
 
 
-class State(NamedTuple):
+class UpdateState(NamedTuple):
     """What an update changes; P parameters, G groups, Q parameters in groups with an average."""
 
     flat: Tensor
@@ -112,7 +112,7 @@ class State(NamedTuple):
     """(C,)."""
 
 
-class Measured(NamedTuple):
+class LossAndGradient(NamedTuple):
     """What a loss and its gradient are on some rows."""
 
     gradient: Tensor
@@ -126,14 +126,14 @@ class Measured(NamedTuple):
 
 
 class Names:
-    """What `Measured` is made of besides the gradient, so that it can travel as one vector; learned from the first."""
+    """Names of the values of `LossAndGradient` beside the gradient, which travel as one vector."""
 
     def __init__(self) -> None:
         self.info: list[str] = []
         self.trained: list[bool] = []
         """Whether each group has a learning rate."""
 
-    def pack(self, found: Measured) -> Tensor:
+    def pack(self, found: LossAndGradient) -> Tensor:
         """(P + S,) gradient, info, learning rates, carry."""
         self.info[:] = found.info
         self.trained[:] = [lr is not None for lr in found.lr]
@@ -141,7 +141,7 @@ class Names:
         scalars = torch.stack([value.to(found.gradient.dtype) for value in numbers])
         return torch.cat([found.gradient, scalars, found.carry.detach()])
 
-    def unpack(self, gradient: Tensor, table: Tensor, largest: frozenset[str]) -> Measured:
+    def unpack(self, gradient: Tensor, table: Tensor, largest: frozenset[str]) -> LossAndGradient:
         """What was measured on all parts together.
 
         Args:
@@ -155,7 +155,7 @@ class Names:
         rest = table[0, len(self.info) :]
         rates = iter(rest[: sum(self.trained)])
         lr = tuple(next(rates) if trained else None for trained in self.trained)
-        return Measured(gradient, info, lr, rest[sum(self.trained) :])
+        return LossAndGradient(gradient, info, lr, rest[sum(self.trained) :])
 
 
 class _Vectors(NamedTuple):
@@ -223,9 +223,9 @@ class Update:
     def __init__(
         self,
         loss: LossModule,
-        groups: Sequence[Group],
-        views: Views,
-        average_views: Views,
+        groups: Sequence[ParameterGroup],
+        views: FlatViews,
+        average_views: FlatViews,
         spans: Sequence[tuple[int, int]],
         betas: tuple[float, float],
         eps: float,
@@ -244,11 +244,13 @@ class Update:
         self._pieces = [_cut(span, found if group.muon else []) for group, span in zip(groups, spans, strict=True)]
         """Of each group, in turn."""
 
-    def measure(self, flat: Tensor, average: Tensor, carry: Tensor, batch: dict[str, Tensor], phase: str) -> Measured:
+    def measure(
+        self, flat: Tensor, average: Tensor, carry: Tensor, batch: dict[str, Tensor], phase: str
+    ) -> LossAndGradient:
         """The loss and its gradient.
 
         Args:
-            flat: (P,) see `State`.
+            flat: (P,) see `UpdateState`.
             average: (Q,) likewise.
             carry: (C,) likewise.
             batch: rows (M, ...) of each array.
@@ -260,9 +262,9 @@ class Update:
             out: LossOut = functional_call(self.loss, self._views(leaf), (batch, context))
             (gradient,) = torch.autograd.grad(out.loss, leaf)
         info = {"loss": out.loss.detach()} | {name: value.detach() for name, value in out.info.items()}
-        return Measured(gradient, info, out.lr, out.carry.detach())
+        return LossAndGradient(gradient, info, out.lr, out.carry.detach())
 
-    def step(self, now: State, live: Tensor, found: Measured) -> tuple[State, dict[str, Tensor]]:
+    def step(self, now: UpdateState, live: Tensor, found: LossAndGradient) -> tuple[UpdateState, dict[str, Tensor]]:
         """Clip the gradient, move the parameters and their averages.
 
         Args:
@@ -286,9 +288,9 @@ class Update:
                     averages.append(new.average)
         average = torch.cat(averages) if averages else now.average
         flat, first, second = (torch.cat(kind) for kind in zip(*(p[:3] for p in parts), strict=True))
-        return State(flat, first, second, plan.steps, plan.powers, average, plan.carry), plan.info
+        return UpdateState(flat, first, second, plan.steps, plan.powers, average, plan.carry), plan.info
 
-    def step_(self, now: State, live: Tensor, found: Measured) -> dict[str, Tensor]:
+    def step_(self, now: UpdateState, live: Tensor, found: LossAndGradient) -> dict[str, Tensor]:
         """`step` in place, some elements at a time, so that it takes next to no memory; the same numbers.
 
         Args:
@@ -315,7 +317,7 @@ class Update:
             target.copy_(value)
         return info
 
-    def _plan(self, now: State, live: Tensor, found: Measured) -> _Plan:
+    def _plan(self, now: UpdateState, live: Tensor, found: LossAndGradient) -> _Plan:
         """All single numbers of an update: what is the same for every parameter of a group."""
         info = {"loss": found.info["loss"]}
         size = found.gradient.abs().sum()
@@ -351,7 +353,7 @@ class Update:
         carry = torch.where(wanted, self.loss.next_carry(found.carry, info), now.carry)
         return _Plan(moves, steps, torch.stack(powers), carry, info)
 
-    def _at(self, now: State, index: int, piece: _Piece) -> _Vectors:
+    def _at(self, now: UpdateState, index: int, piece: _Piece) -> _Vectors:
         """What an update changes of a piece of a group, as views."""
         begin, (c, d) = self._spans[index][0], self._average_spans[index]
         kept = now.average[piece.a - begin + c : piece.b - begin + c] if d > c else None

@@ -59,7 +59,7 @@ class HasMean(Protocol):
         ...
 
 
-class Shape(NamedTuple):
+class DrawShape(NamedTuple):
     """How much to draw."""
 
     updates: int
@@ -84,7 +84,7 @@ Drawn = dict[str, Tensor]
 class CloneLoss(NamedTuple):
     """One way to clone."""
 
-    draw: Callable[[Any, Shape, torch.Generator | None], Drawn]
+    draw: Callable[[Any, DrawShape, torch.Generator | None], Drawn]
     """(policy, shape, generator) to what the loss needs by chance."""
     loss: Callable[..., Tensor]
     """(policy, ctx (M, D), chunk (M, H, A), valid (M, H), **drawn rows (M, ...)) to a scalar."""
@@ -202,24 +202,24 @@ def straight_path(noise: Tensor, chunk: Tensor, t: Tensor) -> Tensor:
     return (1 - time) * noise + time * chunk
 
 
-def _draw_nothing(policy: HasMean, shape: Shape, generator: torch.Generator | None) -> Drawn:
+def _draw_nothing(policy: HasMean, shape: DrawShape, generator: torch.Generator | None) -> Drawn:
     del policy, shape, generator
     return {}
 
 
-def _draw_flow(policy: HasChain, shape: Shape, generator: torch.Generator | None) -> Drawn:
+def _draw_flow(policy: HasChain, shape: DrawShape, generator: torch.Generator | None) -> Drawn:
     del policy
     noise = torch.randn(shape.chunks, generator=generator)
     return {"noise": noise, "t": torch.rand(len(noise), generator=generator)}
 
 
-def _draw_level(policy: HasNoiseLevels, shape: Shape, generator: torch.Generator | None) -> Drawn:
+def _draw_level(policy: HasNoiseLevels, shape: DrawShape, generator: torch.Generator | None) -> Drawn:
     noise = torch.randn(shape.chunks, generator=generator)
     levels = torch.tensor(policy.noise_levels)
     return {"noise": noise, "t": levels[torch.randint(len(levels), (len(noise),), generator=generator)]}
 
 
-def _draw_shortcut(policy: HasShortcuts, shape: Shape, generator: torch.Generator | None) -> Drawn:
+def _draw_shortcut(policy: HasShortcuts, shape: DrawShape, generator: torch.Generator | None) -> Drawn:
     noise = torch.randn(shape.chunks, generator=generator)
     t = torch.rand((shape.updates, shape.batch), generator=generator)
     dt = torch.zeros_like(t)

@@ -14,7 +14,7 @@ from robotrl.datasets.chunks import load_chunks
 from robotrl.datasets.reader import Dataset
 from robotrl.errors import ConfigError, DataError
 from robotrl.policies.reach import reach_of
-from robotrl.policies.vla.roles import Seen
+from robotrl.policies.vla.roles import ObservationRoles
 from robotrl.run.policy_checkpoint import probe_observations
 from robotrl.spec import HasTokens
 from robotrl.utils.batched import in_parts
@@ -36,7 +36,7 @@ class Effects(NamedTuple):
     words: float
 
 
-class Labels(NamedTuple):
+class ActionErrors(NamedTuple):
     """How near a policy comes to recorded actions, as shares of the action range."""
 
     error: float
@@ -62,7 +62,7 @@ def effects(policy: Any) -> Effects:
             raise DataError(f"another {key!r} moves what the policy says by {float(moved):.1e} of it: it is not seen")
         return float(moved)
 
-    seen: Seen = policy.seen
+    seen: ObservationRoles = policy.seen
     pictures = {key: effect(key, 255 - obs[key]) for key in seen.pictures if key}
     # each word becomes another one, so that only what is said changes, not how much
     said, count = obs[seen.words], len(policy.observation_spec[seen.words].words)
@@ -87,7 +87,7 @@ def labels(
     seed: int = 0,
     columns: Mapping[str, str] | None = None,
     accept: bool = False,
-) -> Labels:
+) -> ActionErrors:
     """Compare with recorded actions of frames drawn at random.
 
     Args:
@@ -129,10 +129,10 @@ def labels(
         return float((np.abs(found.numpy() - labels) / span)[counted].mean())
 
     other = np.roll(np.arange(frames), frames // 2)
-    return Labels(error(wanted, valid), error(wanted[other], valid[other] & valid), frames)
+    return ActionErrors(error(wanted, valid), error(wanted[other], valid[other] & valid), frames)
 
 
-def check_labels(found: Labels, tolerance: float) -> None:
+def check_labels(found: ActionErrors, tolerance: float) -> None:
     """Refuse a policy that does not say what was recorded.
 
     Raises:

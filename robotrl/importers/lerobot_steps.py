@@ -61,7 +61,7 @@ TOLERANCE = 1e-6
 """Between statistics that were stored twice."""
 
 
-class Feature(NamedTuple):
+class PolicyFeature(NamedTuple):
     """What a policy sees or says."""
 
     kind: str
@@ -78,13 +78,13 @@ class Units(NamedTuple):
     """From what it says to actions."""
 
 
-def features(where: str, data: Mapping[str, Any], name: str) -> dict[str, Feature]:
+def features(where: str, data: Mapping[str, Any], name: str) -> dict[str, PolicyFeature]:
     """The features in a field.
 
     Raises:
         DataError: it has none, or one without type or shape.
     """
-    found: dict[str, Feature] = {}
+    found: dict[str, PolicyFeature] = {}
     said = mapped(where, data, name)
     for key in said:
         inside = f"{where}: {name}: {key}"
@@ -92,11 +92,11 @@ def features(where: str, data: Mapping[str, Any], name: str) -> dict[str, Featur
         shape = listed(inside, feature, "shape")
         if not shape or any(isinstance(x, bool) or not isinstance(x, int) or x < 1 for x in shape):
             raise wrong(inside, "shape", shape, "whole numbers")
-        found[key] = Feature(text(inside, feature, "type"), tuple(shape))
+        found[key] = PolicyFeature(text(inside, feature, "type"), tuple(shape))
     return found
 
 
-def read_units(path: Path, kind: str, config: Mapping[str, Any], every: Mapping[str, Feature]) -> Units:
+def read_units(path: Path, kind: str, config: Mapping[str, Any], every: Mapping[str, PolicyFeature]) -> Units:
     """What a directory's two processors do to states and actions.
 
     Args:
@@ -173,7 +173,7 @@ def _check_tokenizer(step: _Step, config_file: str, config: Mapping[str, Any]) -
 
 
 def _check_normalizer(
-    step: _Step, every: Mapping[str, Feature], modes: Mapping[str, str], keys: tuple[str, ...]
+    step: _Step, every: Mapping[str, PolicyFeature], modes: Mapping[str, str], keys: tuple[str, ...]
 ) -> None:
     """Hold a normaliser against the policy's config: what it normalises, and how."""
     said = mapped(step.where, step.config, "norm_map")
@@ -211,7 +211,7 @@ def _statistics(path: Path, step: _Step, key: str) -> dict[str, Tensor]:
     return {name.removeprefix(f"{key}."): x for name, x in found.items() if name.startswith(f"{key}.")}
 
 
-def _affine(path: Path, step: _Step, key: str, mode: str, feature: Feature, eps: float) -> Affine:
+def _affine(path: Path, step: _Step, key: str, mode: str, feature: PolicyFeature, eps: float) -> Affine:
     """From a feature's units to the network's."""
     name, width = ACTION if key == LABEL else key, feature.shape[0]
     if mode == IDENTITY:

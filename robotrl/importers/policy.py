@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from robotrl.datasets.reader import read_dataset
 from robotrl.errors import ConfigError, check_at_least, unknown
-from robotrl.importers.examine import Effects, Labels, check_labels, effects, labels
+from robotrl.importers.examine import ActionErrors, Effects, check_labels, effects, labels
 from robotrl.importers.hub import fetch
 from robotrl.importers.layouts import BACKBONES, LAYOUTS, Layout
 from robotrl.run.checkpoint import write_checkpoint
@@ -62,7 +62,7 @@ class Imported(NamedTuple):
     effects: Effects
     fingerprint: str
     """Of the actions on a fixed input, 12 characters of their SHA-256."""
-    labels: Labels | None
+    labels: ActionErrors | None
     """None is unverified: nobody showed recorded actions."""
     key: str = ""
     """Whose statistics, where a directory may have several."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from robotrl.errors import ConfigError, RobotrlError, out_of_range
-from robotrl.interventions.mapping import Binding, Reading, check_bindings, grippers, past_dead_zone
+from robotrl.interventions.mapping import Binding, DeviceState, check_bindings, grippers, past_dead_zone
 from robotrl.spec import Spec
 
 EVENT = struct.Struct("=IhBB")
@@ -27,7 +27,7 @@ OPEN_BUTTON, CLOSE_BUTTON, TOGGLE_BUTTON = 1, 0, 7
 """B, A and start of the same layout."""
 
 
-class Event(NamedTuple):
+class JoystickEvent(NamedTuple):
     """One event of the joystick interface."""
 
     time_ms: int
@@ -36,10 +36,10 @@ class Event(NamedTuple):
     number: int
 
 
-def read_events(data: bytes) -> tuple[list[Event], bytes]:
+def read_events(data: bytes) -> tuple[list[JoystickEvent], bytes]:
     """Events from bytes, and the bytes of an event that has not arrived whole."""
     whole = len(data) - len(data) % EVENT.size
-    return [Event(*fields) for fields in EVENT.iter_unpack(data[:whole])], data[whole:]
+    return [JoystickEvent(*fields) for fields in EVENT.iter_unpack(data[:whole])], data[whole:]
 
 
 def default_axes(action_spec: Spec) -> dict[int, Binding]:
@@ -107,7 +107,7 @@ class Gamepad:
                 " /dev/input has"
             ) from error
 
-    def poll(self, now_s: float) -> Reading:
+    def poll(self, now_s: float) -> DeviceState:
         """See `Device.poll`.
 
         Raises:
@@ -135,7 +135,7 @@ class Gamepad:
             binding = self.buttons[number]
             deflection[self._names.index(binding.axis)] += binding.value
             touched = True
-        return Reading(np.clip(deflection, -1.0, 1.0), touched, toggled)
+        return DeviceState(np.clip(deflection, -1.0, 1.0), touched, toggled)
 
     def close(self) -> None:
         """Close the device."""

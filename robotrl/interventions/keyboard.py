@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from robotrl.errors import ConfigError, RobotrlError, out_of_range
-from robotrl.interventions.mapping import Binding, Reading, check_bindings, grippers
+from robotrl.interventions.mapping import Binding, DeviceState, check_bindings, grippers
 from robotrl.spec import Spec
 
 TOGGLE = " "
@@ -81,7 +81,7 @@ class Keyboard:
         tty.setcbreak(self._terminal, termios.TCSANOW)
         atexit.register(self.close)
 
-    def poll(self, now_s: float) -> Reading:
+    def poll(self, now_s: float) -> DeviceState:
         """See `Device.poll`.
 
         Raises:
@@ -98,7 +98,7 @@ class Keyboard:
         for key in self._until:
             binding = self.keys[key]
             deflection[self._names.index(binding.axis)] += binding.value
-        return Reading(np.clip(deflection, -1.0, 1.0), bool(self._until), toggled)
+        return DeviceState(np.clip(deflection, -1.0, 1.0), bool(self._until), toggled)
 
     def close(self) -> None:
         """Put the terminal back as it was."""

@@ -24,7 +24,7 @@ class Binding(NamedTuple):
     """Deflection in [-1, 1]; of a stick, what its own deflection is multiplied by."""
 
 
-class Reading(NamedTuple):
+class DeviceState(NamedTuple):
     """What a device says at one moment."""
 
     deflection: Real
@@ -38,7 +38,7 @@ class Reading(NamedTuple):
 class Device(Protocol):
     """Something that a human moves."""
 
-    def poll(self, now_s: float) -> Reading:
+    def poll(self, now_s: float) -> DeviceState:
         """What it says now, without waiting; `now_s` in seconds of any clock that only goes forward."""
         ...
 

@@ -19,14 +19,14 @@ from torch import Tensor, nn
 
 from robotrl.engine.autocast import in_bf16
 from robotrl.engine.distributed import check_processes, share, take_up
-from robotrl.engine.engine import Context, EngineMode, Group, LossModule, LossOut, Updates
+from robotrl.engine.engine import Context, EngineMode, LossModule, LossOut, ParameterGroup, Updates
 from robotrl.errors import CapabilityError, ConfigError, check_decay, check_number
 from robotrl.fn.loss import PolicyLoss, value_mse
 from robotrl.fn.schedule import line
 from robotrl.learners.learner import Setup, SimLearner
 from robotrl.learners.normalizers import ObsNormalizer, RewardNormalizer
 from robotrl.learners.on_policy import (
-    Batch,
+    OnPolicyBatch,
     check_settings,
     epoch_order,
     finite,
@@ -102,7 +102,7 @@ MakeCritic = Callable[[Any], Critic]
 """(policy that is fine-tuned) to a critic of its contexts."""
 
 
-class Terms(NamedTuple):
+class ActorTerms(NamedTuple):
     """What a method says of its actor on a minibatch."""
 
     surrogate: PolicyLoss
@@ -144,7 +144,7 @@ class ChainLoss(LossModule):
         ...
 
     @abstractmethod
-    def terms(self, rows: dict[str, Tensor], obs: dict[str, Tensor], ctx: Tensor) -> Terms:
+    def terms(self, rows: dict[str, Tensor], obs: dict[str, Tensor], ctx: Tensor) -> ActorTerms:
         """The actor's loss.
 
         Args:
@@ -154,7 +154,7 @@ class ChainLoss(LossModule):
         """
         ...
 
-    def draw(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
+    def draw(self, batch: OnPolicyBatch, generator: torch.Generator) -> dict[str, Tensor]:
         """More rows (B, ...) for an iteration's minibatches: what the loss needs by chance, for example."""
         del batch, generator
         return {}
@@ -291,7 +291,10 @@ class ChainLearner(SimLearner):
         decisions = cfg.num_steps * self.sim.num_envs * self.world.size / model.horizon
         self._engine = setup.engine(
             self.loss,
-            (Group("actor.", cfg.max_grad_norm, cfg.ema or None, muon=cfg.muon), Group("critic.", cfg.max_grad_norm)),
+            (
+                ParameterGroup("actor.", cfg.max_grad_norm, cfg.ema or None, muon=cfg.muon),
+                ParameterGroup("critic.", cfg.max_grad_norm),
+            ),
             minibatch=share("algo.minibatch", cfg.minibatch, self.world),
             carry=torch.tensor([1.0, cfg.lr]),
             mode=cfg.engine,
@@ -315,7 +318,7 @@ class ChainLearner(SimLearner):
         self.loss.critic.set_transforms(self._privileged.transforms())
         return finite(self.world.means(scalars))
 
-    def collect(self) -> tuple[Batch, dict[str, float]]:
+    def collect(self) -> tuple[OnPolicyBatch, dict[str, float]]:
         """A rollout under the policy as it is: its decisions with their advantages, and what to log of it."""
         cfg = self.cfg
         self.loss.schedule(self._iteration / self.iterations)
@@ -334,7 +337,7 @@ class ChainLearner(SimLearner):
         """What is looked at again; a sim may show more, pictures for example."""
         return self.kept({key: x for key, x in obs.items() if key in self._keys})
 
-    def update(self, batch: Batch) -> dict[str, float]:
+    def update(self, batch: OnPolicyBatch) -> dict[str, float]:
         """The epochs over a rollout's decisions; gives what to log of them."""
         cfg = self.cfg
         self._engine.carry[0] = 1.0

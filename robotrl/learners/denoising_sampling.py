@@ -13,7 +13,7 @@ from robotrl.fn.random.noise import randn
 from robotrl.spec import Chain, HasChain
 
 
-class Drawn(NamedTuple):
+class SampledChain(NamedTuple):
     """What `draw_chain` gives."""
 
     ctx: Tensor
@@ -33,7 +33,7 @@ def draw_chain(
     start_noise: float = 1.0,
     before: Callable[[Tensor], Tensor] | None = None,
     noise_bound: float | None = None,
-) -> Drawn:
+) -> SampledChain:
     """Run the noisy chain on observations (n, ...).
 
     Args:
@@ -51,7 +51,7 @@ def draw_chain(
     if before is not None:
         start = before(start)
     drawn = chain.sample(policy, ctx, kernel, start, generator, steps, noise_bound)
-    return Drawn(ctx, drawn._replace(log_prob=chain.executed(policy, drawn.log_prob)))
+    return SampledChain(ctx, drawn._replace(log_prob=chain.executed(policy, drawn.log_prob)))
 
 
 def chain_log_prob(

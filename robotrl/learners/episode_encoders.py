@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from robotrl.errors import CapabilityError, ConfigError, unknown
 from robotrl.run.policy_checkpoint import load_policy
-from robotrl.spec import HasEye, Spec
+from robotrl.spec import HasVisionEncoder, Spec
 
 OF_RUN = "run:"
 """Begins the names of encoders that are the sight of a stored policy."""
@@ -77,7 +77,7 @@ def of_places(keys: str) -> Make:
                 f"algo.encoder 'places:{keys}' finds no two places: expected arrays with columns such as tip_pos_x_w"
                 " and peg_pos_x_w, in metres and of one frame"
             )
-        return Places(pairs)
+        return PlacesEncoder(pairs)
 
     return make
 
@@ -98,7 +98,7 @@ def pairs_of(specs: dict[str, Spec]) -> list[Pair]:
     ]
 
 
-class Places(nn.Module):
+class PlacesEncoder(nn.Module):
     """From observations (B, ...) to differences (B, F) of coordinates, m."""
 
     def __init__(self, pairs: list[Pair]) -> None:
@@ -111,9 +111,9 @@ class Places(nn.Module):
 
 
 def _eye(policy: Any, name: str) -> Any:
-    if not isinstance(policy, HasEye):
+    if not isinstance(policy, HasVisionEncoder):
         raise CapabilityError(
-            f"policy {type(policy).__name__} lacks HasEye: algo.encoder {name!r} needs its sight; expected a policy"
+            f"policy {type(policy).__name__} lacks HasVisionEncoder: algo.encoder {name!r} needs one; expected a policy"
             " that says tokens, run:PATH of one, or a row of `robotrl list encoders`"
         )
     return policy.eye()

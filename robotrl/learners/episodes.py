@@ -1,6 +1,6 @@
 """What methods that learn from whole episodes share: rollouts in groups, updates, checkpoints, resume.
 
-How a policy acts, and how likely what it did was, is its `Acting`: by tokens, or through a denoising chain.
+How a policy acts, and how likely what it did was, is its `EpisodeActing`: by tokens, or through a denoising chain.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from robotrl.engine.autocast import in_bf16
 from robotrl.engine.distributed import check_processes, share, take_up
-from robotrl.engine.engine import EngineMode, Group, LossModule
+from robotrl.engine.engine import EngineMode, LossModule, ParameterGroup
 from robotrl.errors import check_at_least, check_decay, check_number, check_positive
 from robotrl.fn.schedule import line
 from robotrl.learners.learner import Setup, SimLearner
@@ -69,7 +69,7 @@ class Likelihood(NamedTuple):
     """Mean over the parts, a scalar to log."""
 
 
-class Acting(Protocol):
+class EpisodeActing(Protocol):
     """How a kind of policy acts while it learns, and how likely what it did was."""
 
     def start(self, setup: Setup, method: str) -> Any:
@@ -153,7 +153,7 @@ class EpisodeLearner(SimLearner):
         cfg: EpisodeCfg,
         setup: Setup,
         method: str,
-        acting: Acting,
+        acting: EpisodeActing,
         make_loss: Callable[[Any], LossModule],
         group_size: int,
     ) -> None:
@@ -178,7 +178,7 @@ class EpisodeLearner(SimLearner):
             policy.control_dt_s = self.sim.control_dt_s
         self._engine = setup.engine(
             make_loss(self.model),
-            (Group(POLICY, cfg.max_grad_norm, cfg.ema or None, muon=cfg.muon),),
+            (ParameterGroup(POLICY, cfg.max_grad_norm, cfg.ema or None, muon=cfg.muon),),
             minibatch=share("algo.minibatch", cfg.minibatch, self.world),
             carry=torch.tensor([0.0, 1.0]),
             mode=cfg.engine,
@@ -207,7 +207,7 @@ class EpisodeLearner(SimLearner):
             return self.acting.decide(self.model, obs, self._generator, self.scores(rows))
 
     def scores(self, rows: Tensor) -> Tensor | None:
-        """Normal scores (n, H, W) that envs `rows` act from, see `Acting.series`; None draws each for itself."""
+        """Normal scores (n, H, W) that envs `rows` act from, see `EpisodeActing.series`; None draws each for itself."""
         return None
 
     def seen(self, found: Trajectories) -> dict[str, Tensor]:

@@ -19,7 +19,7 @@ from robotrl.utils.batched import arrays_in_parts
 from robotrl.utils.devices import CPU
 
 
-class Kept:
+class FeatureCache:
     """Makes observations into what is kept of them.
 
     Args:

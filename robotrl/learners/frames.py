@@ -12,7 +12,7 @@ from torch import Tensor
 from robotrl.engine.minibatches import part
 from robotrl.errors import CapabilityError
 from robotrl.learners.augmentation import Symmetric
-from robotrl.spec import HasMeaning, HasReading, HasStateIds, VecSim
+from robotrl.spec import HasGroundingTargets, HasStateIds, HasTextFeatures, VecSim
 
 MOTION_STEPS = 8
 """Control steps that a scene's random action lasts."""
@@ -99,8 +99,8 @@ def check_reads(policy: object, sim: object, field: str, value: float) -> None:
         value: ... both for the error.
 
     Raises:
-        CapabilityError: the policy lacks `HasReading`, or the sim `HasMeaning`.
+        CapabilityError: the policy lacks `HasTextFeatures`, or the sim `HasGroundingTargets`.
     """
-    for what, thing, capability in (("policy", policy, HasReading), ("sim", sim, HasMeaning)):
+    for what, thing, capability in (("policy", policy, HasTextFeatures), ("sim", sim, HasGroundingTargets)):
         if not isinstance(thing, capability):
             raise CapabilityError(f"{what} {type(thing).__name__} lacks {capability.__name__}: {field} is {value}")

@@ -11,11 +11,11 @@ from torch import nn
 
 from robotrl.config import ActorCfg
 from robotrl.engine.base import Updater
-from robotrl.engine.distributed import ALONE, World
+from robotrl.engine.distributed import ALONE, DistributedContext
 from robotrl.engine.engine import Engine
 from robotrl.engine.fsdp import ShardedEngine
-from robotrl.engine.update import Group, LossModule
-from robotrl.learners.feature_cache import Kept
+from robotrl.engine.update import LossModule, ParameterGroup
+from robotrl.learners.feature_cache import FeatureCache
 from robotrl.spec import Cache, VecSim
 from robotrl.utils.devices import CPU
 
@@ -38,7 +38,7 @@ class Setup(NamedTuple):
     """Of this process."""
     actor: ActorCfg = ActorCfg()
     """Where the training sim is stepped, for algorithms that leave the choice."""
-    world: World = ALONE
+    world: DistributedContext = ALONE
     """The processes that learn together, for algorithms that can; their learner has it as `world`."""
     device: torch.device = CPU
     """Where networks act and learn; `init_policy` is there, and so is what the sim of `make_sim` gives."""
@@ -69,16 +69,16 @@ class Setup(NamedTuple):
         """A policy that its config builds of `parts`, on the device."""
         return self.policy_cfg.build(*parts).to(self.device)
 
-    def kept(self, policy: Any, rows: int, bf16: bool) -> Kept:
-        """What of observations is kept; see `Kept`.
+    def kept(self, policy: Any, rows: int, bf16: bool) -> FeatureCache:
+        """What of observations is kept; see `FeatureCache`.
 
         Raises:
-            CapabilityError: as of `Kept`.
-            ConfigError: as of `Kept`.
+            CapabilityError: as of `FeatureCache`.
+            ConfigError: as of `FeatureCache`.
         """
-        return Kept(policy, self.cache, rows, bf16)
+        return FeatureCache(policy, self.cache, rows, bf16)
 
-    def engine(self, loss: LossModule, groups: Sequence[Group], **options: Any) -> Updater:
+    def engine(self, loss: LossModule, groups: Sequence[ParameterGroup], **options: Any) -> Updater:
         """The update engine of a learner that can learn together; see `Engine` for the options.
 
         Raises:
@@ -137,7 +137,7 @@ class Stepper(Protocol):
 class SimLearner:
     """What the runner reads of a learner that steps a sim, besides `Learner`."""
 
-    world: World = ALONE
+    world: DistributedContext = ALONE
     """The processes that learn together; of a learner that can only learn alone, none but this one."""
     _stepper: Stepper
     _engine: Updater

@@ -17,7 +17,7 @@ from torch import Tensor
 from robotrl.errors import out_of_range
 from robotrl.fn import chain
 from robotrl.fn.loss import PolicyLoss, ppo_clip
-from robotrl.learners.denoising import ChainCfg, ChainLearner, ChainLoss, MakeCritic, Terms
+from robotrl.learners.denoising import ActorTerms, ChainCfg, ChainLearner, ChainLoss, MakeCritic
 from robotrl.learners.denoising_sampling import chain_log_prob, draw_chain
 from robotrl.learners.learner import Setup
 from robotrl.policies.networks.noise import NoiseNet
@@ -120,14 +120,14 @@ class NoisyChainLoss(ChainLoss):
         record = {"chain": drawn.x, "log_prob": self._reduce(drawn.log_prob)}
         return Decision(self.policy.to_actions(drawn.x[:, -1]), record)
 
-    def terms(self, rows: dict[str, Tensor], obs: dict[str, Tensor], ctx: Tensor) -> Terms:
+    def terms(self, rows: dict[str, Tensor], obs: dict[str, Tensor], ctx: Tensor) -> ActorTerms:
         """See `ChainLoss.terms`."""
         cfg = self._cfg
         out = policy_loss(self.policy, chain.noise_net(self.std), self._reduce, ctx, rows, cfg.clip_coef)
         if not cfg.entropy_coef:
-            return Terms(out)
+            return ActorTerms(out)
         entropy = entropy_rate(self.std, ctx, self.policy.times)
-        return Terms(out, -cfg.entropy_coef * entropy, {"entropy_rate": entropy})
+        return ActorTerms(out, -cfg.entropy_coef * entropy, {"entropy_rate": entropy})
 
     def schedule(self, progress: float) -> None:
         """See `ChainLoss.schedule`: the noise's upper bound."""

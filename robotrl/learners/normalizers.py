@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robotrl.engine.distributed import ALONE, World
+from robotrl.engine.distributed import ALONE, DistributedContext
 from robotrl.replay.outliers import FAR_REWARD, Range, range_of
 from robotrl.rollout.storage import Rollout
 from robotrl.spec import Spec, measured
@@ -37,7 +37,7 @@ class RunningMoments:
         world: whose rows count.
     """
 
-    def __init__(self, width: int, world: World = ALONE) -> None:
+    def __init__(self, width: int, world: DistributedContext = ALONE) -> None:
         self._world = world
         self.mean = torch.zeros(width, dtype=torch.float64)
         self.var = torch.ones(width, dtype=torch.float64)
@@ -70,7 +70,7 @@ class ObsNormalizer:
         world: whose observations count.
     """
 
-    def __init__(self, specs: Mapping[str, Spec], world: World = ALONE) -> None:
+    def __init__(self, specs: Mapping[str, Spec], world: DistributedContext = ALONE) -> None:
         self._moments = {key: RunningMoments(specs[key].shape[-1], world) for key in measured(specs)}
         self._ranges = {key: range_of(specs[key]) for key in self._moments}
 
@@ -110,7 +110,7 @@ class RewardNormalizer:
         world: whose returns count.
     """
 
-    def __init__(self, num_envs: int, gamma: float, world: World = ALONE) -> None:
+    def __init__(self, num_envs: int, gamma: float, world: DistributedContext = ALONE) -> None:
         self._gamma = gamma
         self._running = torch.zeros(num_envs, dtype=torch.float64)
         self._moments = RunningMoments(1, world)

@@ -63,7 +63,7 @@ def no_clip(largest: float | None) -> float:
     return math.inf if largest is None else largest
 
 
-class Made:
+class PolicyBuilder:
     """A policy to train, and the running normalisation that is part of it, if there is one.
 
     Args:
@@ -125,7 +125,7 @@ def critics_of(policy: Any, cfg: Any) -> QEnsemble:
     return QEnsemble(width, horizon, action, cfg.num_critics, hidden, cfg.layer_norm, activation)
 
 
-class Unit(nn.Module):
+class ActionNormalizer(nn.Module):
     """Actions of the sim to [-1, 1], where learners and critics have them.
 
     Args:
@@ -145,7 +145,7 @@ class Unit(nn.Module):
         return chunk * self.scale + self.offset
 
 
-def rows_of(drawn: Transitions, keys: Mapping[str, Spec], unit: Unit) -> dict[str, Tensor]:
+def rows_of(drawn: Transitions, keys: Mapping[str, Spec], unit: ActionNormalizer) -> dict[str, Tensor]:
     """What a loss sees of a batch of chunks.
 
     Args:
@@ -170,7 +170,7 @@ def detached(module: torch.nn.Module) -> dict[str, Tensor]:
     return {name: parameter.detach() for name, parameter in module.named_parameters()}
 
 
-class Debt:
+class UpdateToDataRatio:
     """Updates owed for env steps at a ratio that need not be whole."""
 
     def __init__(self, ratio: float) -> None:

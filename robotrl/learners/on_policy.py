@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from robotrl.engine.base import ENGINE_MODES
-from robotrl.engine.distributed import ALONE, World
+from robotrl.engine.distributed import ALONE, DistributedContext
 from robotrl.engine.engine import Updates
 from robotrl.engine.minibatches import part
 from robotrl.errors import check_at_least, check_positive, out_of_range, unknown
@@ -57,7 +57,7 @@ def check_settings(cfg: Any, horizon: int) -> None:
         raise unknown("algo.engine", str(cfg.engine), ENGINE_MODES)
 
 
-class Batch(NamedTuple):
+class OnPolicyBatch(NamedTuple):
     """B complete decisions, flat."""
 
     obs: dict[str, Tensor]
@@ -95,10 +95,10 @@ def make_batch(
     gamma: float,
     gae_lambda: float,
     at_once: int | None = None,
-    world: World = ALONE,
+    world: DistributedContext = ALONE,
     normalised: bool = True,
     keep: Keep = dict,
-) -> Batch:
+) -> OnPolicyBatch:
     """Advantages of a rollout's decisions, and the decisions flattened.
 
     Args:
@@ -132,7 +132,7 @@ def make_batch(
     if normalised:
         advantage = normalise(advantage, valid, world.rows(advantage[valid]))
     target = out.value_target[valid]
-    return Batch(
+    return OnPolicyBatch(
         obs,
         {name: array[valid] for name, array in rollout.record.items()},
         advantage[valid],
@@ -164,7 +164,7 @@ def epoch_order(
     return torch.cat([torch.cat([o] * math.ceil(whole / size))[:whole] for o in orders])
 
 
-def rollout_scalars(rollout: Rollout, batch: Batch, reward: Tensor) -> dict[str, float]:
+def rollout_scalars(rollout: Rollout, batch: OnPolicyBatch, reward: Tensor) -> dict[str, float]:
     """What to log of a rollout.
 
     Args:

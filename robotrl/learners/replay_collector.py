@@ -1,6 +1,6 @@
 """A policy at work in a sim, and the replay of what it did: how the off-policy learners come by their experience.
 
-`Experience` steps the sim in the learner's process; the one of `robotrl.learners.actor.remote` steps it in another.
+`ReplayCollector` steps the sim in the learner's process, `RemoteReplayCollector` in another.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from torch import Tensor
 
 from robotrl.errors import ConfigError
 from robotrl.interventions.base import Intervention
-from robotrl.learners.off_policy import Made
+from robotrl.learners.off_policy import PolicyBuilder
 from robotrl.replay.buffer import Replay
 from robotrl.replay.directory import HEADER, read_header
-from robotrl.replay.layout import Layout
+from robotrl.replay.layout import ReplayLayout
 from robotrl.rollout.collector import Collected, Collector, Decision
 from robotrl.spec import Arrays, VecSim
 
@@ -39,7 +39,7 @@ class Acting(NamedTuple):
     """Env steps before anything is to be learned."""
 
 
-class Memory:
+class ReplayBuffers:
     """The replay of what was experienced, and that of the steps of whoever took over.
 
     Args:
@@ -50,7 +50,7 @@ class Memory:
     """
 
     def __init__(self, sim: VecSim, capacity: int, path: str | None, owner: str = "") -> None:
-        self.layout = Layout(
+        self.layout = ReplayLayout(
             dict(sim.observation_spec), sim.action_spec, sim.num_envs, capacity, 0, {}, sim.control_dt_s
         )
         self.corrections: Replay | None = None
@@ -129,7 +129,7 @@ class Memory:
             self.corrections.load(state["corrections"])
 
 
-class Experience:
+class ReplayCollector:
     """The sim, stepped here, who acts in it, and the memory that it fills.
 
     Args:
@@ -140,7 +140,9 @@ class Experience:
         generator: of the learner.
     """
 
-    def __init__(self, sim: VecSim, made: Made, memory: Memory, acting: Acting, generator: torch.Generator) -> None:
+    def __init__(
+        self, sim: VecSim, made: PolicyBuilder, memory: ReplayBuffers, acting: Acting, generator: torch.Generator
+    ) -> None:
         self.memory = memory
         self._sim, self._made, self._acting, self._generator = sim, made, acting, generator
         self._random = acting.random
@@ -228,7 +230,7 @@ def chunk(policy: Any, obs: Arrays, generator: torch.Generator, random: bool) ->
     return policy.to_actions(unit.to(like.device))
 
 
-def open_replay(path: Path, expected: Layout) -> Replay:
+def open_replay(path: Path, expected: ReplayLayout) -> Replay:
     """The replay in a directory, which must store what this run stores.
 
     Raises:

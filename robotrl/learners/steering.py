@@ -16,7 +16,7 @@ from torch import Tensor
 from robotrl.errors import CapabilityError, ConfigError
 from robotrl.fn.q_targets import discounted_ones
 from robotrl.learners.learner import Setup
-from robotrl.learners.off_policy import Unit, check_settings, rows_of
+from robotrl.learners.off_policy import ActionNormalizer, check_settings, rows_of
 from robotrl.policies.q import QEnsemble
 from robotrl.policies.steered import SteeredCfg, SteeredPolicy
 from robotrl.replay.buffer import Replay
@@ -67,7 +67,7 @@ class Steering:
         torch.manual_seed(setup.seed)
         self.sim = setup.make_sim()
         self.policy = steered(setup, self.sim)
-        self.unit = Unit(self.sim.action_spec)
+        self.unit = ActionNormalizer(self.sim.action_spec)
         self.generator = torch.Generator().manual_seed(setup.seed)
         self._shape = self.policy.base_noise
         self.replay = Replay.create(

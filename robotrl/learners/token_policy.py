@@ -35,7 +35,7 @@ def start_from(setup: Setup, method: str) -> Any:
     return setup.init_policy
 
 
-class Said(NamedTuple):
+class SampledTokens(NamedTuple):
     """What a policy said."""
 
     ctx: Any
@@ -44,11 +44,11 @@ class Said(NamedTuple):
     """Its actions; remembered are their tokens (n, H, A)."""
 
 
-def say(policy: Any, obs: dict[str, Tensor], generator: torch.Generator, at: Tensor | None = None) -> Said:
+def say(policy: Any, obs: dict[str, Tensor], generator: torch.Generator, at: Tensor | None = None) -> SampledTokens:
     """Chunks drawn at a policy's temperature, on observations (n, ...), or said from where `at` (n, H, A) has them."""
     ctx = policy.encode({key: obs[key] for key in policy.observation_spec})
     tokens = policy.sample_tokens(ctx, generator, "sample", at)
-    return Said(ctx, Decision(policy.to_actions(policy.from_tokens(tokens)), {"tokens": tokens}))
+    return SampledTokens(ctx, Decision(policy.to_actions(policy.from_tokens(tokens)), {"tokens": tokens}))
 
 
 class TokenActing:

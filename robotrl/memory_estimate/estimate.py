@@ -22,10 +22,10 @@ from torch.utils._pytree import tree_map_only
 
 from robotrl.config import LoraCfg
 from robotrl.engine.autocast import in_bf16
-from robotrl.engine.flat_params import Views
+from robotrl.engine.flat_params import FlatViews
 from robotrl.engine.fsdp import units
 from robotrl.engine.minibatches import part
-from robotrl.engine.update import Context, Group, LossModule, LossOut, State, Update
+from robotrl.engine.update import Context, LossModule, LossOut, ParameterGroup, Update, UpdateState
 from robotrl.errors import CapabilityError, ConfigError, DataError, short
 from robotrl.fn.bc_loss import chunk_shape
 from robotrl.fn.text import tokens
@@ -131,13 +131,13 @@ def update_peak(policy: nn.Module, load: Load, observation_spec: dict[str, Spec]
     named = [(f"policy.{name}", p) for name, p in policy.named_parameters() if p.requires_grad]
     if not named:
         return 0
-    views = Views([name for name, _ in named], [p.shape for _, p in named])
+    views = FlatViews([name for name, _ in named], [p.shape for _, p in named])
     size = sum(p.numel() for _, p in named)
-    groups = (Group("policy.", 1.0, average=0.9 if load.average else None),)
-    update = Update(loss, groups, views, views if load.average else Views([], []), [(0, size)], (0.9, 0.999), 1e-8)
+    groups = (ParameterGroup("policy.", 1.0, average=0.9 if load.average else None),)
+    update = Update(loss, groups, views, views if load.average else FlatViews([], []), [(0, size)], (0.9, 0.999), 1e-8)
     flat = named[0][1].new_zeros(size)
     kept = flat.new_zeros(size if load.average else 0)
-    now = State(
+    now = UpdateState(
         flat,
         torch.zeros_like(flat),
         torch.zeros_like(flat),

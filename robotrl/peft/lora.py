@@ -76,7 +76,7 @@ def adapt(policy: nn.Module, cfg: LoraCfg, run: Callable[[], object]) -> None:
     insert(policy, Adaptation(cfg.rank, cfg.alpha, where.layers, where.heads, weights_sha256(policy), where.halved))
 
 
-class Places(NamedTuple):
+class AdaptedLayers(NamedTuple):
     """Where a policy is adapted."""
 
     layers: tuple[str, ...]
@@ -87,14 +87,14 @@ class Places(NamedTuple):
     """Names of the frozen layers whose weights are to be kept in bfloat16."""
 
 
-def places(policy: nn.Module, cfg: LoraCfg, run: Callable[[], object]) -> Places:
+def places(policy: nn.Module, cfg: LoraCfg, run: Callable[[], object]) -> AdaptedLayers:
     """Where the settings put adapters; see `adapt`."""
     parameters = [name for name, _ in policy.named_parameters()]
     heads = tuple(_chosen("lora.heads", cfg.heads, parameters)) if cfg.heads else ()
     frozen = [name for name in called_layers(policy, run) if f"{name}.weight" not in heads]
     called = [name for name in frozen if policy.get_submodule(name).weight.requires_grad]
     halved = _alone(policy, frozen) if cfg.bf16_base else ()
-    return Places(tuple(_chosen("lora.targets", cfg.targets, called)), heads, halved)
+    return AdaptedLayers(tuple(_chosen("lora.targets", cfg.targets, called)), heads, halved)
 
 
 def attach(policy: nn.Module, adaptation: Adaptation) -> None:

@@ -18,14 +18,14 @@ from torch import Tensor
 from robotrl.errors import ConfigError, DataError, check_at_least
 from robotrl.replay.check import host
 from robotrl.replay.directory import SHARD_BYTES, ReplayDirectory, make_directory
-from robotrl.replay.layout import Layout
+from robotrl.replay.layout import ReplayLayout
 from robotrl.replay.priority import Prioritised, by_return, episode_returns
 from robotrl.replay.recovery import damage, restore
 from robotrl.replay.ring import Ring
 from robotrl.replay.samplers import Mixed, Sampler, Uniform
 from robotrl.replay.storage import DECISION, META, RamStorage, Storage
 from robotrl.replay.types import SOURCES, Source, StepRecord, Transitions
-from robotrl.replay.views import Reach, chunks, observations, reach
+from robotrl.replay.views import ChunkReach, chunks, observations, reach
 from robotrl.spec import Arrays, Spec
 
 if TYPE_CHECKING:
@@ -58,7 +58,9 @@ class Replay:
         directory: where they lie; None in RAM.
     """
 
-    def __init__(self, layout: Layout, ring: Storage, side: Storage, directory: ReplayDirectory | None = None) -> None:
+    def __init__(
+        self, layout: ReplayLayout, ring: Storage, side: Storage, directory: ReplayDirectory | None = None
+    ) -> None:
         self.layout = layout
         self.changes = 0
         """Rises with whatever changes which steps can be sampled; for samplers."""
@@ -106,7 +108,9 @@ class Replay:
             RobotrlError: the disk refused.
         """
         kept = 0 if path is None else capacity // 8 if slack is None else slack
-        layout = Layout(dict(observation_spec), action_spec, streams, capacity, kept, dict(extras or {}), control_dt_s)
+        layout = ReplayLayout(
+            dict(observation_spec), action_spec, streams, capacity, kept, dict(extras or {}), control_dt_s
+        )
         if path is not None:
             directory = make_directory(Path(path), layout, shard_bytes, owner)
             return cls(layout, directory.ring, directory.side, directory)
@@ -341,14 +345,14 @@ class Replay:
 
     # What samplers use.
 
-    def reach(self, index: np.ndarray, horizon: int) -> Reach:
+    def reach(self, index: np.ndarray, horizon: int) -> ChunkReach:
         """How far chunks get from start steps (B,) int64."""
         check_at_least("replay horizon", horizon, 1)
         if not len(self.ring.meta):
             raise ConfigError("the replay is closed: expected an open one")
         return reach(self.ring.meta, index, horizon, self.streams)
 
-    def sampleable(self, index: np.ndarray, horizon: int, decisions: bool) -> Reach:
+    def sampleable(self, index: np.ndarray, horizon: int, decisions: bool) -> ChunkReach:
         """Those of the start steps (B,) whose chunk is complete, and at which one began if `decisions`; in order."""
         if decisions and self.ring.fields:
             index = index[(self.ring.fields["flags"][index % self.ring.rows] & DECISION) != 0]
@@ -373,7 +377,7 @@ class Replay:
         stream = np.searchsorted(ends, numbers, side="right")
         return (low[stream] + numbers - (ends - size)[stream]) * self.streams + stream
 
-    def gather(self, found: Reach, gamma: float, weight: Tensor | None = None) -> Transitions:
+    def gather(self, found: ChunkReach, gamma: float, weight: Tensor | None = None) -> Transitions:
         """Everything about chunks that are all complete; `weight` is (B,), None: ones."""
         parts = chunks(found, gamma)
         obs, following = observations(self.ring.obs, self.ring.side.arrays, found, parts)

@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from robotrl.errors import ConfigError, unknown
-from robotrl.replay.layout import Layout
+from robotrl.replay.layout import ReplayLayout
 from robotrl.replay.types import SOURCES, Source, StepRecord
 from robotrl.spec import VecSim
 
@@ -19,7 +19,7 @@ def host(values: Tensor) -> np.ndarray:
     return values.detach().cpu().numpy()
 
 
-def check_record(layout: Layout, record: StepRecord, count: int) -> np.ndarray:
+def check_record(layout: ReplayLayout, record: StepRecord, count: int) -> np.ndarray:
     """Check the arrays of `count` rows; gives the rows that ended, (n,) int64.
 
     Raises:
@@ -45,7 +45,7 @@ def check_record(layout: Layout, record: StepRecord, count: int) -> np.ndarray:
     return _check_finals(layout, record)
 
 
-def _check_finals(layout: Layout, record: StepRecord) -> np.ndarray:
+def _check_finals(layout: ReplayLayout, record: StepRecord) -> np.ndarray:
     ended = np.flatnonzero(host(record.terminated) | host(record.truncated))
     named = host(record.final_ids)
     if len(named) != len(ended) or (np.sort(named) != ended).any():
@@ -74,7 +74,7 @@ def source_numbers(source: Source | Tensor) -> int | np.ndarray:
     return SOURCES.index(source)
 
 
-def check_sim(layout: Layout, sim: VecSim) -> None:
+def check_sim(layout: ReplayLayout, sim: VecSim) -> None:
     """Whether the steps of a sim can be stored, env n in stream n.
 
     Raises:
@@ -87,7 +87,7 @@ def check_sim(layout: Layout, sim: VecSim) -> None:
 
 
 def check_specs(
-    layout: Layout, observations: Mapping[str, tuple[int, ...]], action: tuple[int, ...], what: str
+    layout: ReplayLayout, observations: Mapping[str, tuple[int, ...]], action: tuple[int, ...], what: str
 ) -> None:
     """Whether arrays of these shapes can be stored; `what` has them.
 
@@ -101,7 +101,7 @@ def check_specs(
         raise ConfigError(f"the replay's actions are of shape {layout.action_spec.shape}: the {what}'s are {action}")
 
 
-def check_rate(layout: Layout, control_dt_s: float | None, what: str) -> None:
+def check_rate(layout: ReplayLayout, control_dt_s: float | None, what: str) -> None:
     """Whether steps last as long as the replay's, where that is known.
 
     Raises:

@@ -11,13 +11,13 @@ from robotrl.datasets.agreement.agree import agree
 from robotrl.datasets.agreement.flags import flags
 from robotrl.datasets.layout import ACTION, observation_key
 from robotrl.datasets.reader import Dataset
-from robotrl.replay.layout import Layout
+from robotrl.replay.layout import ReplayLayout
 from robotrl.replay.types import StepRecord
 
 REWARD, DONE, TRUNCATED = "next.reward", "next.done", "next.truncated"
 
 
-def read_demos(dataset: Dataset, layout: Layout, accept: bool = False) -> StepRecord:
+def read_demos(dataset: Dataset, layout: ReplayLayout, accept: bool = False) -> StepRecord:
     """All frames of a dataset, in order, as "demo" steps.
 
     An episode's last frame ends it: by a time limit where `next.truncated` says so or `next.done` does not say that it

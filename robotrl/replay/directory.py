@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from robotrl.errors import ConfigError, DataError, RobotrlError, check_at_least
-from robotrl.replay.layout import Layout
+from robotrl.replay.layout import ReplayLayout
 from robotrl.replay.shards import PAGE_BYTES, ShardStorage, rows_per_shard
-from robotrl.replay.storage import Column
+from robotrl.replay.storage import StoredColumn
 from robotrl.utils.files import dump_json, read_json, replace_file
 
 SCHEMA_VERSION = 2
@@ -54,7 +54,7 @@ class ReplayDirectory:
         """Whether rows have checksums."""
         try:
             self.identity = str(header["id"])
-            self.layout = Layout.from_json(header["layout"])
+            self.layout = ReplayLayout.from_json(header["layout"])
             columns = self.layout.ring_columns(), self.layout.side_columns()
             rows = [_shard_rows(header[name], of) for name, of in zip(SHARD_ROWS, columns, strict=True)]
         except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
@@ -87,7 +87,9 @@ def read_header(path: Path) -> dict[str, Any]:
     return header
 
 
-def make_directory(path: Path, layout: Layout, shard_bytes: int = SHARD_BYTES, owner: str = "") -> ReplayDirectory:
+def make_directory(
+    path: Path, layout: ReplayLayout, shard_bytes: int = SHARD_BYTES, owner: str = ""
+) -> ReplayDirectory:
     """A new, empty directory for a replay; one whose making was cut short counts as empty.
 
     Raises:
@@ -132,7 +134,7 @@ def _digest(header: Mapping[str, Any]) -> str:
     return hashlib.sha256(dump_json({k: v for k, v in header.items() if k != "digest"})).hexdigest()
 
 
-def _shard_rows(value: Any, columns: Mapping[str, Column]) -> int:
+def _shard_rows(value: Any, columns: Mapping[str, StoredColumn]) -> int:
     """Rows of a shard as a header has them.
 
     Raises:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from robotrl.errors import check_at_least, out_of_range
-from robotrl.replay.storage import META, Column
+from robotrl.replay.storage import META, StoredColumn
 from robotrl.spec import Spec
 
 MAX_ROWS = 2**31 - 1
@@ -18,7 +18,7 @@ MAX_ROWS = 2**31 - 1
 
 
 @dataclass(frozen=True)
-class Layout:
+class ReplayLayout:
     """The shape of a replay.
 
     Args:
@@ -61,19 +61,19 @@ class Layout:
         """R: steps that are kept, of all streams, slack included."""
         return (self.length + math.ceil(self.slack / self.streams)) * self.streams
 
-    def ring_columns(self) -> dict[str, Column]:
+    def ring_columns(self) -> dict[str, StoredColumn]:
         """Columns of the steps."""
         numbers = np.dtype(np.float32)
         return {
-            "meta": Column(META, ()),
-            "action": Column(numbers, self.action_spec.shape),
+            "meta": StoredColumn(META, ()),
+            "action": StoredColumn(numbers, self.action_spec.shape),
             **{f"obs/{key}": column for key, column in self.side_columns().items()},
-            **{f"extras/{key}": Column(numbers, tuple(shape)) for key, shape in self.extras.items()},
+            **{f"extras/{key}": StoredColumn(numbers, tuple(shape)) for key, shape in self.extras.items()},
         }
 
-    def side_columns(self) -> dict[str, Column]:
+    def side_columns(self) -> dict[str, StoredColumn]:
         """Columns of the last observations, by the observations' keys."""
-        return {key: Column(np.dtype(spec.dtype), spec.shape) for key, spec in self.observation_spec.items()}
+        return {key: StoredColumn(np.dtype(spec.dtype), spec.shape) for key, spec in self.observation_spec.items()}
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready dict."""
@@ -88,7 +88,7 @@ class Layout:
         }
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Layout:
+    def from_json(cls, data: Mapping[str, Any]) -> ReplayLayout:
         """Inverse of `to_json`."""
         return cls(
             {key: Spec.from_json(spec) for key, spec in data["observation_spec"].items()},

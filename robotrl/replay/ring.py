@@ -8,7 +8,7 @@ import numpy as np
 
 from robotrl.errors import ConfigError, out_of_range
 from robotrl.replay.check import check_record, host, source_numbers
-from robotrl.replay.layout import Layout
+from robotrl.replay.layout import ReplayLayout
 from robotrl.replay.recovery import missing, recover
 from robotrl.replay.rows import RowChecks, Rows
 from robotrl.replay.storage import CUT, DECISION, ENDED, FINAL, LOOSE, META, TRUNCATED, Storage
@@ -26,7 +26,7 @@ class Ring:
         checked: whether rows have checksums; those that are not as they were written are dropped here.
     """
 
-    def __init__(self, layout: Layout, storage: Storage, side: Storage, checked: bool) -> None:
+    def __init__(self, layout: ReplayLayout, storage: Storage, side: Storage, checked: bool) -> None:
         self.layout = layout
         self.storage, self.side = storage, side
         self.meta = storage.arrays["meta"]

@@ -23,7 +23,7 @@ WORDS, REWARD, FINAL_PLACE, CHECK = 8, 2, 5, 7
 Rows = np.ndarray | slice
 
 
-class Column:
+class RowChecksums:
     """Checksums of the rows of one array (R, ...).
 
     Args:
@@ -111,17 +111,17 @@ def combined(words: np.ndarray, by: np.ndarray) -> np.ndarray:
     return ((words.astype(np.uint64) @ by) >> np.uint64(32)).astype(np.uint32)
 
 
-def _columns(arrays: Mapping[str, np.ndarray]) -> list[Column]:
-    return [Column(name, array) for name, array in arrays.items() if array.size]
+def _columns(arrays: Mapping[str, np.ndarray]) -> list[RowChecksums]:
+    return [RowChecksums(name, array) for name, array in arrays.items() if array.size]
 
 
-def _joined(columns: list[Column], rows: Rows) -> np.ndarray:
+def _joined(columns: list[RowChecksums], rows: Rows) -> np.ndarray:
     joined = np.zeros(1, np.uint32)
     for column in columns:
         joined = joined ^ column.of(rows)
     return joined
 
 
-def _blocks(rows: np.ndarray, columns: list[Column]) -> Iterator[np.ndarray]:
+def _blocks(rows: np.ndarray, columns: list[RowChecksums]) -> Iterator[np.ndarray]:
     size = max(1, BLOCK_BYTES // max(column.row_bytes for column in columns))
     return (rows[at : at + size] for at in range(0, len(rows), size))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from robotrl.errors import ConfigError, check_at_least, out_of_range
 from robotrl.replay.types import Transitions
-from robotrl.replay.views import Reach
+from robotrl.replay.views import ChunkReach
 
 if TYPE_CHECKING:
     from robotrl.replay.buffer import Replay
@@ -59,9 +59,9 @@ class Uniform:
         """See `Sampler.sample`."""
         return self.replay.gather(self._draw(batch * updates, horizon, generator), gamma)
 
-    def _draw(self, count: int, horizon: int, generator: torch.Generator) -> Reach:
+    def _draw(self, count: int, horizon: int, generator: torch.Generator) -> ChunkReach:
         check_at_least("replay batch", count, 1)
-        parts: list[Reach] = []
+        parts: list[ChunkReach] = []
         missing = count
         for _ in range(ROUNDS):
             spare = 8 + missing // 32
@@ -78,7 +78,11 @@ class Uniform:
                 raise ConfigError(f"the replay holds no {what} whose chunk of {horizon} steps is complete")
             chosen = every[torch.randint(len(every), (missing,), generator=generator)]
             parts.append(self.replay.reach(chosen.numpy(), horizon))
-        return parts[0] if len(parts) == 1 else Reach(*(np.concatenate(fields) for fields in zip(*parts, strict=True)))
+        return (
+            parts[0]
+            if len(parts) == 1
+            else ChunkReach(*(np.concatenate(fields) for fields in zip(*parts, strict=True)))
+        )
 
 
 class Mixed:

@@ -24,7 +24,7 @@ from urllib.parse import quote
 import numpy as np
 
 from robotrl.errors import ConfigError, RobotrlError
-from robotrl.replay.storage import Column
+from robotrl.replay.storage import StoredColumn
 from robotrl.utils.files import sync_directory
 
 PAGE_BYTES = 16384
@@ -95,7 +95,7 @@ class ShardStorage:
         RobotrlError: the system refused to map a file.
     """
 
-    def __init__(self, root: Path, columns: Mapping[str, Column], rows: int, shard_rows: int) -> None:
+    def __init__(self, root: Path, columns: Mapping[str, StoredColumn], rows: int, shard_rows: int) -> None:
         self.root = root
         self.dropped: list[str] = []
         """One line for each shard that was damaged and is gone: which, and what was wrong."""
@@ -203,7 +203,7 @@ class ShardStorage:
             self._ranges[name].place(path, number * self._size(name), self._size(name))
 
 
-def rows_per_shard(columns: Mapping[str, Column], rows: int, shard_bytes: int) -> int:
+def rows_per_shard(columns: Mapping[str, StoredColumn], rows: int, shard_bytes: int) -> int:
     """Rows of a shard: about `shard_bytes` in all columns, no more than needed for `rows`, whole pages each column.
 
     Raises:

@@ -34,7 +34,7 @@ reward is being replaced, and the checksum does not cover it."""
 ENDED = TERMINATED | TRUNCATED
 
 
-class Column(NamedTuple):
+class StoredColumn(NamedTuple):
     """One array: a row for each step."""
 
     dtype: np.dtype[np.generic]
@@ -78,7 +78,7 @@ class RamStorage:
         rows: R.
     """
 
-    def __init__(self, columns: Mapping[str, Column], rows: int) -> None:
+    def __init__(self, columns: Mapping[str, StoredColumn], rows: int) -> None:
         self.arrays: dict[str, np.ndarray] = {
             name: np.zeros((rows, *column.shape), column.dtype) for name, column in columns.items()
         }

@@ -14,7 +14,7 @@ import numpy as np
 from robotrl.replay.storage import CUT, ENDED, TERMINATED, TRUNCATED
 
 
-class Reach(NamedTuple):
+class ChunkReach(NamedTuple):
     """How far chunks of H steps get from B starts."""
 
     starts: np.ndarray
@@ -30,13 +30,13 @@ class Reach(NamedTuple):
     complete: np.ndarray
     """(B,) bool: every valid step is stored, and the observation after the last one too."""
 
-    def of(self, chosen: np.ndarray) -> Reach:
+    def of(self, chosen: np.ndarray) -> ChunkReach:
         """The rows `chosen` (M,) int64 of each field; `take`, as indexing records with an array is 100 times slower."""
-        return Reach(*(field.take(chosen, axis=0) for field in self))
+        return ChunkReach(*(field.take(chosen, axis=0) for field in self))
 
-    def first(self, count: int) -> Reach:
+    def first(self, count: int) -> ChunkReach:
         """The first `count` rows of each field."""
-        return Reach(*(field[:count] for field in self)) if count < len(self.starts) else self
+        return ChunkReach(*(field[:count] for field in self)) if count < len(self.starts) else self
 
 
 class Chunks(NamedTuple):
@@ -57,7 +57,7 @@ class Chunks(NamedTuple):
     """(B,) int32: where it lies in the side table, where the episode ended."""
 
 
-def reach(meta: np.ndarray, index: np.ndarray, horizon: int, streams: int) -> Reach:
+def reach(meta: np.ndarray, index: np.ndarray, horizon: int, streams: int) -> ChunkReach:
     """Follow chunks of `horizon` steps from the starts `index` (B,) through the `META` rows (R,)."""
     ahead = np.arange(0, (horizon + 1) * streams, streams)
     ids = index[:, None] + ahead
@@ -75,10 +75,10 @@ def reach(meta: np.ndarray, index: np.ndarray, horizon: int, streams: int) -> Re
     # an episode that was abandoned has no observation after its last step
     bad[:, :horizon] |= going & ((flags & CUT) != 0)
     bad &= open_
-    return Reach(index, rows, found, open_[:, :horizon], ~open_[:, horizon], ~bad.any(axis=1))
+    return ChunkReach(index, rows, found, open_[:, :horizon], ~open_[:, horizon], ~bad.any(axis=1))
 
 
-def chunks(found: Reach, gamma: float) -> Chunks:
+def chunks(found: ChunkReach, gamma: float) -> Chunks:
     """Rewards, discounts and places of complete chunks. Sums are taken in float64."""
     batch, horizon = found.valid.shape
     valid = found.valid
@@ -102,7 +102,7 @@ def chunks(found: Reach, gamma: float) -> Chunks:
 
 
 def observations(
-    arrays: Mapping[str, np.ndarray], finals: Mapping[str, np.ndarray], found: Reach, parts: Chunks
+    arrays: Mapping[str, np.ndarray], finals: Mapping[str, np.ndarray], found: ChunkReach, parts: Chunks
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """The observations (B, ...) at the start and after the chunk; `arrays` (R, ...) and `finals` have equal keys."""
     start = found.rows[:, 0]

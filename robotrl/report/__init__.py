@@ -8,8 +8,8 @@ from robotrl.report.data import (
     CurvePoint,
     Geom,
     Level,
+    RecordedEpisode,
     ReportData,
-    Rollout,
     geoms_from_mujoco,
     poses_from_mujoco,
 )
@@ -22,7 +22,7 @@ __all__ = [
     "Geom",
     "Level",
     "ReportData",
-    "Rollout",
+    "RecordedEpisode",
     "geoms_from_mujoco",
     "poses_from_mujoco",
     "write_report",

@@ -62,7 +62,7 @@ class Camera(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Rollout:
+class RecordedEpisode:
     """One recorded episode.
 
     Args:
@@ -92,8 +92,8 @@ class Animation:
     """
 
     geoms: Sequence[Geom]
-    before: Sequence[Rollout]
-    after: Sequence[Rollout]
+    before: Sequence[RecordedEpisode]
+    after: Sequence[RecordedEpisode]
     starts: Sequence[int]
     frame_dt_s: float
     camera: Camera = field(default_factory=Camera)
@@ -194,7 +194,7 @@ def geoms_from_mujoco(
 
 
 def poses_from_mujoco(geom_xpos: ArrayLike, geom_xmat: ArrayLike) -> NDArray[np.float32]:
-    """Poses as `Rollout` wants them, from recorded `data.geom_xpos` and `data.geom_xmat`.
+    """Poses as `RecordedEpisode` wants them, from recorded `data.geom_xpos` and `data.geom_xmat`.
 
     Args:
         geom_xpos: (F, G, 3) positions, metres.

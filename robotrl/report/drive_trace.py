@@ -19,7 +19,7 @@ LOOK_S = 2.0
 """How far the present action is drawn on where an actor decides step by step."""
 
 
-class Plan(NamedTuple):
+class PlannedPath(NamedTuple):
     """Where the ego meant to go."""
 
     step: int
@@ -48,7 +48,7 @@ class DriveTrace:
     frames: list[TraceFrame] = field(default_factory=list[TraceFrame])
     steps: list[TraceStep] = field(default_factory=list[TraceStep])
     actions: list[NDArray[np.float32]] = field(default_factory=list[NDArray[np.float32]])
-    plans: list[Plan] = field(default_factory=list[Plan])
+    plans: list[PlannedPath] = field(default_factory=list[PlannedPath])
     decided: int = 1
     trajectory: bool = False
 
@@ -157,4 +157,4 @@ class Recorder:
         trace.trajectory = self._sim.action_is_plan
         if len(chunk) == 1 and not trace.trajectory:
             chunk = np.repeat(chunk, self._look, axis=0)
-        trace.plans.append(Plan(step, self._sim.trace_plan(env, chunk)))
+        trace.plans.append(PlannedPath(step, self._sim.trace_plan(env, chunk)))

@@ -57,7 +57,7 @@ def frame_count(traces: Sequence[DriveTrace], dt_s: float) -> int:
 def video_frames(traces: Sequence[DriveTrace], dt_s: float) -> Iterator[tuple[NDArray[np.uint8], float]]:
     """Pictures (h, w, 3) of all drives, one after another in real time, and how many seconds each is shown."""
     for trace in traces:
-        film = Film(trace, dt_s)
+        film = DriveVideo(trace, dt_s)
         shown = _shown(trace, dt_s)
         for step in shown:
             yield film.picture(step), HOLD_S if step == shown[-1] else (shown[1] - shown[0]) * dt_s
@@ -92,7 +92,7 @@ class _Shape(NamedTuple):
         return bool((np.abs(self.points.clip(point - SEEN_M, point + SEEN_M) - self.points).max(1) == 0).any())
 
 
-class Film:
+class DriveVideo:
     """Draws one drive, the ego looking up.
 
     Args:

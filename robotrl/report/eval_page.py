@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robotrl.report.document import document, folded_table, resource
-from robotrl.report.histogram import Group, histogram
-from robotrl.report.replay import Replay, pack_replays
+from robotrl.report.histogram import ValueGroup, histogram
+from robotrl.report.replay import EpisodePictures, pack_replays
 from robotrl.report.text import esc, number
 
 STYLES = ("style.css", "replays.css")
@@ -52,7 +52,7 @@ class EvalPage:
     returns: NDArray[np.float64]
     tiles: Sequence[tuple[str, str]] = ()
     spread: bool = True
-    replays: Sequence[Replay] = ()
+    replays: Sequence[EpisodePictures] = ()
     chosen: str = ""
     command: str = ""
     settings: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -89,7 +89,7 @@ def _replays(page: EvalPage) -> str:
     )
 
 
-def _card(index: int, replay: Replay, judged: bool) -> str:
+def _card(index: int, replay: EpisodePictures, judged: bool) -> str:
     _, height, width, _ = replay.frames.shape
     mark = ""
     if judged:
@@ -118,7 +118,7 @@ def _spread(page: EvalPage) -> str:
         (page.returns, "return (sum of rewards)", False),
         (page.length.astype(np.float64), "length (steps)", True),
     ):
-        parts = [Group(label, css, values[rows]) for label, css, rows in groups]
+        parts = [ValueGroup(label, css, values[rows]) for label, css, rows in groups]
         pictures = "".join(histogram(parts, axis, width, css, whole) for width, css in ((460, "wide"), (330, "narrow")))
         charts += f"<div>{pictures}</div>"
     return (

@@ -22,7 +22,7 @@ LEFT, RIGHT, TOP, BOTTOM = 40, 14, 30, 44
 """Room around the bars, for the axes and their labels."""
 
 
-class Group(NamedTuple):
+class ValueGroup(NamedTuple):
     """Values that share a colour."""
 
     label: str
@@ -85,7 +85,7 @@ class _Plot(NamedTuple):
         return self.floor - (self.floor - TOP) * count / self.most
 
 
-def histogram(groups: Sequence[Group], axis: str, width: int, css: str, whole: bool = False) -> str:
+def histogram(groups: Sequence[ValueGroup], axis: str, width: int, css: str, whole: bool = False) -> str:
     """Stacked bars of how many episodes fell where, with the mean of all of them marked.
 
     Args:
@@ -134,7 +134,7 @@ def _level(plot: _Plot, count: float) -> str:
     )
 
 
-def _bar(plot: _Plot, bins: Bins, k: int, below: int, group: Group, height: int, whole: bool) -> str:
+def _bar(plot: _Plot, bins: Bins, k: int, below: int, group: ValueGroup, height: int, whole: bool) -> str:
     low, high = bins.low + k * bins.width, bins.low + (k + 1) * bins.width
     left, right, top = plot.x(low) + 0.5, plot.x(high) - 0.5, plot.y(below + height)
     span = f"{low + 0.5:.0f} to {high - 0.5:.0f}" if whole else f"{short(low)} to {short(high)}"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from robotrl.report.data import Animation, Rollout
+from robotrl.report.data import Animation, RecordedEpisode
 
 _FULL = 32767
 _STILL_M = 1e-5
@@ -37,7 +37,7 @@ def pack(animation: Animation) -> dict[str, Any]:
     }
 
 
-def _pack_rollout(rollout: Rollout, centre: NDArray[np.float32], half: float) -> dict[str, Any]:
+def _pack_rollout(rollout: RecordedEpisode, centre: NDArray[np.float32], half: float) -> dict[str, Any]:
     poses = rollout.poses.astype(np.float64)
     moving = np.flatnonzero(np.ptp(poses, axis=0).max(-1) > _STILL_M)
     poses[..., :3] = (poses[..., :3] - centre) / half

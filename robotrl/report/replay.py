@@ -22,7 +22,7 @@ PAGE_FRAMES = 96
 QUALITY = 82
 
 
-class Replay(NamedTuple):
+class EpisodePictures(NamedTuple):
     """An episode in F pictures."""
 
     name: str
@@ -38,13 +38,13 @@ class Replay(NamedTuple):
     """(F, height, width, 3)."""
 
 
-def thinned(replay: Replay, most: int) -> Replay:
+def thinned(replay: EpisodePictures, most: int) -> EpisodePictures:
     """A replay with `most` pictures or fewer, evenly spread; the first and the last one stay."""
     kept = np.unique(np.linspace(0, len(replay.steps) - 1, min(len(replay.steps), most)).round().astype(int))
     return replay._replace(steps=tuple(replay.steps[k] for k in kept), frames=replay.frames[kept])
 
 
-def pack_replays(replays: Sequence[Replay], limit: int = PAGE_BYTES) -> list[dict[str, Any]]:
+def pack_replays(replays: Sequence[EpisodePictures], limit: int = PAGE_BYTES) -> list[dict[str, Any]]:
     """Replays as JSON values for the page's player.
 
     Each is `{"steps", "length", "width", "height", "columns", "sheet"}`: the sheet is a picture as a data URL, in which
@@ -54,7 +54,7 @@ def pack_replays(replays: Sequence[Replay], limit: int = PAGE_BYTES) -> list[dic
     return [_packed(thinned(replay, PAGE_FRAMES), share) for replay in replays]
 
 
-def _packed(replay: Replay, limit: int) -> dict[str, Any]:
+def _packed(replay: EpisodePictures, limit: int) -> dict[str, Any]:
     sheet, columns = _sheet(replay.frames)
     while len(sheet) > limit and len(replay.steps) > 2:
         replay = thinned(replay, math.ceil(len(replay.steps) / 2))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from robotrl.report.replay import Frames, Replay
+from robotrl.report.replay import EpisodePictures, Frames
 from robotrl.report.text import number
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Mosaic:
         judged: say whether an episode succeeded; otherwise its return alone.
     """
 
-    def __init__(self, replays: Sequence[Replay], dt_s: float, judged: bool) -> None:
+    def __init__(self, replays: Sequence[EpisodePictures], dt_s: float, judged: bool) -> None:
         from PIL import ImageFont
 
         self._replays, self._dt_s, self._judged = replays, dt_s, judged
@@ -90,7 +90,7 @@ class Mosaic:
             self._caption(draw, replay, shown, x, y + self._height)
         return np.asarray(image)
 
-    def _caption(self, draw: ImageDraw.ImageDraw, replay: Replay, shown: int, x: int, y: int) -> None:
+    def _caption(self, draw: ImageDraw.ImageDraw, replay: EpisodePictures, shown: int, x: int, y: int) -> None:
         top = y + (BAR - TEXT) // 2 - 1
         draw.text((x + PAD, top), replay.name, INK, self._font)
         told, colour = f"step {replay.steps[shown]} of {replay.length}", SOFT

@@ -28,7 +28,7 @@ LEAST_SPAN = 0.25
 """A gripper that moves over less than this share of its declared range is measured by that share: it hardly moved."""
 
 
-class Column(NamedTuple):
+class FrameNumber(NamedTuple):
     """One number of each frame."""
 
     array: str
@@ -50,11 +50,11 @@ class Column(NamedTuple):
 class Sources(NamedTuple):
     """Where the signals are."""
 
-    gripper: tuple[Column, ...]
+    gripper: tuple[FrameNumber, ...]
     """The mean over them is the opening."""
-    velocity: tuple[Column, ...]
+    velocity: tuple[FrameNumber, ...]
     """The hand's, along its axes; empty where it is taken from the position."""
-    position: tuple[Column, ...]
+    position: tuple[FrameNumber, ...]
 
 
 class Signals(NamedTuple):
@@ -66,12 +66,12 @@ class Signals(NamedTuple):
     """(F,) of the hand."""
 
 
-def columns(dataset: Dataset) -> tuple[Column, ...]:
+def columns(dataset: Dataset) -> tuple[FrameNumber, ...]:
     """All numbers that a dataset has of each frame: of the action, and of observations that are vectors of numbers."""
     specs: dict[str, Spec] = dict(dataset.observation_spec or {})
     if dataset.action_spec is not None:
         specs[ACTION] = dataset.action_spec
-    found: list[Column] = []
+    found: list[FrameNumber] = []
     for field, feature in dataset.features.items():
         array = field.removeprefix("observation.")
         if (field != ACTION and array == field) or not feature.is_array or len(feature.shape) != 1:
@@ -79,10 +79,10 @@ def columns(dataset: Dataset) -> tuple[Column, ...]:
         spec = specs.get(array)
         if spec is None:
             names = names_of(feature) or tuple(str(i) for i in range(feature.shape[0]))
-            found += [Column(array, i, name, "", math.inf) for i, name in enumerate(names)]
+            found += [FrameNumber(array, i, name, "", math.inf) for i, name in enumerate(names)]
         elif not spec.words:
             rows = zip(spec.names, spec.units, spec.low, spec.high, strict=True)
-            found += [Column(array, i, name, unit, high - low) for i, (name, unit, low, high) in enumerate(rows)]
+            found += [FrameNumber(array, i, name, unit, high - low) for i, (name, unit, low, high) in enumerate(rows)]
     return tuple(found)
 
 
@@ -130,20 +130,20 @@ def signals(dataset: Dataset, sources: Sources) -> Signals:
     return Signals(opening, speed)
 
 
-def values(dataset: Dataset, column: Column) -> Real:
+def values(dataset: Dataset, column: FrameNumber) -> Real:
     """(F,) a column over all frames."""
     field = ACTION if column.array == ACTION else observation_key(column.array)
     return dataset.frames(field).reshape(dataset.num_frames, -1)[:, column.number].astype(np.float64)
 
 
-def _share(dataset: Dataset, column: Column) -> Real:
+def _share(dataset: Dataset, column: FrameNumber) -> Real:
     found = values(dataset, column)
     least = LEAST_SPAN * column.span if math.isfinite(column.span) else 0.0
     span = max(float(np.ptp(found)), least)
     return (found - found.min()) / span if span > 0 else np.zeros_like(found)
 
 
-def _column(field: str, path: str, every: Sequence[Column]) -> Column:
+def _column(field: str, path: str, every: Sequence[FrameNumber]) -> FrameNumber:
     for column in every:
         if path in (column.path, f"{column.array}.{column.number}"):
             return column
@@ -156,7 +156,7 @@ def _words(name: str) -> set[str]:
     return set(re.findall(r"[a-z]+", re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower()))
 
 
-def _find_gripper(dataset: Dataset, every: Sequence[Column]) -> tuple[Column, ...]:
+def _find_gripper(dataset: Dataset, every: Sequence[FrameNumber]) -> tuple[FrameNumber, ...]:
     known = [c for c in every if _words(c.name) & GRIPPER_WORDS and not _words(c.name) & NO_OPENING]
     # measured before commanded: a noisy command flickers, the fingers do not follow
     for commanded in (False, True):
@@ -169,7 +169,7 @@ def _find_gripper(dataset: Dataset, every: Sequence[Column]) -> tuple[Column, ..
     )
 
 
-def _find_hand(dataset: Dataset, every: Sequence[Column], gripper: tuple[Column, ...]) -> Sources:
+def _find_hand(dataset: Dataset, every: Sequence[FrameNumber], gripper: tuple[FrameNumber, ...]) -> Sources:
     observed = [c for c in every if c.array != ACTION]
     fast = _along_axes([c for c in observed if c.unit == "m/s"])
     of_hand = [group for group in fast if _words(group[0].name) & HAND_WORDS] or fast
@@ -191,16 +191,16 @@ def _axis(name: str) -> str:
     return stem if count else ""
 
 
-def _along_axes(some: Sequence[Column]) -> list[tuple[Column, ...]]:
+def _along_axes(some: Sequence[FrameNumber]) -> list[tuple[FrameNumber, ...]]:
     """Columns whose names differ in their axis alone, two or three together."""
-    groups: dict[tuple[str, str], list[Column]] = {}
+    groups: dict[tuple[str, str], list[FrameNumber]] = {}
     for column in some:
         if _axis(column.name):
             groups.setdefault((column.array, _axis(column.name)), []).append(column)
     return [tuple(group) for group in groups.values() if len(group) in (2, 3)]
 
 
-def _arrays(some: Sequence[Column]) -> str:
+def _arrays(some: Sequence[FrameNumber]) -> str:
     """Arrays and their columns, a few of each."""
     groups: dict[str, list[str]] = {}
     for column in some:

@@ -16,7 +16,7 @@ from robotrl.datasets.agreement.flags import flags
 from robotrl.datasets.layout import observation_key
 from robotrl.datasets.reader import Dataset
 from robotrl.errors import ConfigError, DataError, check_number, unknown
-from robotrl.fn.progress.milestones import Limits, Milestones, milestones, progress
+from robotrl.fn.progress.milestones import Milestones, MilestoneThresholds, milestones, progress
 from robotrl.registry import SIMS, make_sim
 from robotrl.rewards.columns import Sources, signals
 from robotrl.spec import Arrays, HasPrivileged, HasScenarios, VecSim
@@ -53,7 +53,7 @@ class Origin(NamedTuple):
     privileged: tuple[str, ...]
 
 
-class Labels(NamedTuple):
+class ProgressLabels(NamedTuple):
     """What was found in E episodes of F frames."""
 
     milestones: tuple[Milestones, ...]
@@ -134,7 +134,7 @@ def _options(dataset: Dataset) -> dict[str, Any]:
     return {str(key): value for key, value in given.items()}
 
 
-def grade(dataset: Dataset, sources: Sources, cfg: GradingCfg, family: tuple[str, ...]) -> Labels:
+def grade(dataset: Dataset, sources: Sources, cfg: GradingCfg, family: tuple[str, ...]) -> ProgressLabels:
     """Find the milestones of all episodes, and label their frames.
 
     Args:
@@ -157,7 +157,7 @@ def grade(dataset: Dataset, sources: Sources, cfg: GradingCfg, family: tuple[str
     if not pace > 0:
         raise ConfigError(f"dataset {dataset.root}: the hand does not move: expected another velocity or position")
     still = cfg.still_share * pace if cfg.still_mps is None else cfg.still_mps
-    limits = Limits(cfg.change, still, MOVING * still, max(1, math.ceil(cfg.gap_s * dataset.fps)))
+    limits = MilestoneThresholds(cfg.change, still, MOVING * still, max(1, math.ceil(cfg.gap_s * dataset.fps)))
     led_to = flags(dataset, "next.success")
     spans = [slice(int(a), int(b)) for a, b in zip(dataset.offsets[:-1], dataset.offsets[1:], strict=True)]
     success = np.array([bool(led_to[span].any()) for span in spans])
@@ -173,10 +173,10 @@ def grade(dataset: Dataset, sources: Sources, cfg: GradingCfg, family: tuple[str
             label[span] = progress(of.frames, span.stop - span.start)
         else:
             known[span.start : max(span.start, span.stop - last)] = False
-    return Labels(found, label, known, success, family, still)
+    return ProgressLabels(found, label, known, success, family, still)
 
 
-def summary(labels: Labels) -> list[FamilyRow]:
+def summary(labels: ProgressLabels) -> list[FamilyRow]:
     """What was found in each family, by name."""
     rows: list[FamilyRow] = []
     for family in sorted(set(labels.family)):
@@ -189,7 +189,7 @@ def summary(labels: Labels) -> list[FamilyRow]:
     return rows
 
 
-def graded(dataset: Dataset, labels: Labels, keys: Sequence[str], start: NDArray[np.int64]) -> Graded:
+def graded(dataset: Dataset, labels: ProgressLabels, keys: Sequence[str], start: NDArray[np.int64]) -> Graded:
     """The frames of a dataset that have a label.
 
     Args:

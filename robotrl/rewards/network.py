@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from robotrl.errors import CapabilityError, ConfigError
 from robotrl.policies.networks.encoder import ImageEncoder, Pool
 from robotrl.policies.networks.mlp import Mlp, Transforms, flat_width
-from robotrl.spec import Arrays, HasReader, Spec, VecSim, is_picture, measured
+from robotrl.spec import Arrays, HasObservationEncoder, Spec, VecSim, is_picture, measured
 from robotrl.spec.json_fields import settings_from_json
 from robotrl.transforms import TransformGroup, normalize
 from robotrl.utils.batched import in_parts
@@ -159,9 +159,9 @@ class ReaderNet(RewardNet):
 
     def __init__(self, policy: Any, hidden: tuple[int, ...]) -> None:
         super().__init__()
-        if not isinstance(policy, HasReader):
+        if not isinstance(policy, HasObservationEncoder):
             raise CapabilityError(
-                f"policy {type(policy).__name__} lacks HasReader: expected one that reads, e.g. of tabletop-bc-token"
+                f"policy {type(policy).__name__} lacks HasObservationEncoder: expected e.g. one of tabletop-bc-token"
             )
         # the capability says nothing of specs, which every policy has
         whole: Any = policy

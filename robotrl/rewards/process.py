@@ -25,7 +25,7 @@ FORMS: tuple[Form, ...] = ("potential", "raw")
 
 
 @dataclass(frozen=True)
-class Bar:
+class AcceptanceThresholds:
     """What a process reward must reach on held-out episodes before a run may use it."""
 
     min_rank: float = 0.6
@@ -36,7 +36,7 @@ class Bar:
     """Largest mean distance between the progress that is said and that of the labels, 0 to 1."""
 
 
-class Verdict(NamedTuple):
+class HeldOutVerdict(NamedTuple):
     """What was found on held-out episodes."""
 
     rank: Interval
@@ -47,7 +47,7 @@ class Verdict(NamedTuple):
     """Expected calibration error over all frames."""
     failures: int
     """Held-out episodes that failed."""
-    bar: Bar
+    bar: AcceptanceThresholds
 
     def shortcomings(self) -> tuple[str, ...]:
         """What falls short of the bar, each in words."""
@@ -65,7 +65,7 @@ class ProcessReward(NamedTuple):
     """A process reward that was judged."""
 
     net: RewardNet
-    verdict: Verdict
+    verdict: HeldOutVerdict
     about: dict[str, str | int | float]
     """Where it comes from: datasets, updates, seed."""
     identity: str

@@ -9,14 +9,14 @@ from typing import Any
 from robotrl.errors import DataError
 from robotrl.fn.stats import Interval
 from robotrl.rewards.network import RewardNet
-from robotrl.rewards.process import Bar, ProcessReward, Verdict
+from robotrl.rewards.process import AcceptanceThresholds, HeldOutVerdict, ProcessReward
 from robotrl.rewards.stored import MISFITS, digest_of, net_from_tree, net_tree, read_kind
 from robotrl.run.checkpoint import write_checkpoint
 
 KIND = "process-reward"
 
 
-def process_identity(net: RewardNet, verdict: Verdict) -> str:
+def process_identity(net: RewardNet, verdict: HeldOutVerdict) -> str:
     """Hexadecimal SHA-256 of all that decides what a process reward says, and whether it may be used."""
     return digest_of(net, _verdict_to_json(verdict))
 
@@ -49,8 +49,12 @@ def process_from_tree(tree: dict[str, Any], where: str) -> ProcessReward:
     net = net_from_tree(tree, what)
     try:
         stored, about, identity = tree["verdict"], tree["about"], tree["identity"]
-        fields: dict[str, Any] = {**stored, "rank": Interval(**stored["rank"]), "bar": Bar(**stored["bar"])}
-        verdict = Verdict(**fields)
+        fields: dict[str, Any] = {
+            **stored,
+            "rank": Interval(**stored["rank"]),
+            "bar": AcceptanceThresholds(**stored["bar"]),
+        }
+        verdict = HeldOutVerdict(**fields)
     except MISFITS as error:
         raise DataError(f"{what} does not fit this version of robotrl: {error!r}") from error
     if process_identity(net, verdict) != identity:
@@ -78,5 +82,5 @@ def load_process(path: str | Path) -> ProcessReward:
     return process_from_tree(tree, where)
 
 
-def _verdict_to_json(verdict: Verdict) -> dict[str, Any]:
+def _verdict_to_json(verdict: HeldOutVerdict) -> dict[str, Any]:
     return {**verdict._asdict(), "rank": verdict.rank._asdict(), "bar": asdict(verdict.bar)}

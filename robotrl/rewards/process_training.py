@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from robotrl.engine.engine import Context, Engine, EngineMode, Group, LossModule, LossOut
+from robotrl.engine.engine import Context, Engine, EngineMode, LossModule, LossOut, ParameterGroup
 from robotrl.engine.minibatches import part
 from robotrl.errors import ConfigError, check_at_least, check_positive, out_of_range
 from robotrl.fn.progress.metrics import calibration_error, rank_correlation, separation
@@ -26,7 +26,7 @@ from robotrl.fn.stats import Interval, bootstrap, mean
 from robotrl.rewards.grading import Graded, only
 from robotrl.rewards.labels import deal
 from robotrl.rewards.network import AT_ONCE, ReaderNet, RewardNet, RewardNetCfg, SightNet, normalisation
-from robotrl.rewards.process import Bar, ProcessReward, Verdict
+from robotrl.rewards.process import AcceptanceThresholds, HeldOutVerdict, ProcessReward
 from robotrl.rewards.process_stored import process_identity
 from robotrl.spec import Spec
 from robotrl.utils.batched import parts
@@ -51,7 +51,7 @@ class ProcessCfg:
     """The gradient is clipped to this norm."""
     held_out: float = 0.25
     """Share of the episodes to judge it on."""
-    bar: Bar = field(default_factory=Bar)
+    bar: AcceptanceThresholds = field(default_factory=AcceptanceThresholds)
     """What it must reach on them."""
     engine: EngineMode = "eager"
     """Compiling takes longer than these few updates of a small network."""
@@ -62,14 +62,14 @@ class ProcessCfg:
 class Judged(NamedTuple):
     """What came of judging a network on graded episodes."""
 
-    verdict: Verdict
+    verdict: HeldOutVerdict
     families: dict[str, Interval]
     """Rank correlation of progress with time in the successful episodes of each family, by name."""
     episodes: int
     """How many it was judged on."""
 
 
-class Trained(NamedTuple):
+class TrainedProcessReward(NamedTuple):
     """A process reward, and what it comes from."""
 
     reward: ProcessReward
@@ -106,7 +106,7 @@ def train_process(
     cfg: ProcessCfg,
     about: dict[str, str | int | float],
     policy: Any = None,
-) -> Trained:
+) -> TrainedProcessReward:
     """Train on one part of the episodes, and judge on the other.
 
     Args:
@@ -134,7 +134,7 @@ def train_process(
     result = judge(net.eval(), judged, cfg.bar)
     kept = {"updates": cfg.updates, "seed": cfg.seed, "episodes": len(found.success), **about}
     reward = ProcessReward(net, result.verdict, kept, process_identity(net, result.verdict))
-    return Trained(reward, learn, result)
+    return TrainedProcessReward(reward, learn, result)
 
 
 def split_graded(found: Graded, held_out: float, seed: int) -> tuple[Graded, Graded]:
@@ -161,7 +161,7 @@ def split_graded(found: Graded, held_out: float, seed: int) -> tuple[Graded, Gra
     return learned, judged
 
 
-def judge(net: RewardNet, found: Graded, bar: Bar) -> Judged:
+def judge(net: RewardNet, found: Graded, bar: AcceptanceThresholds) -> Judged:
     """Judge a network on graded episodes.
 
     Args:
@@ -172,7 +172,7 @@ def judge(net: RewardNet, found: Graded, bar: Bar) -> Judged:
     said = net.probability(found.tensors()).numpy()
     last = np.flatnonzero(np.diff(found.episode, append=-1))
     correlations = rank_correlations(said, found)
-    verdict = Verdict(
+    verdict = HeldOutVerdict(
         bootstrap(correlations, middle=mean),  # one that runs backwards in a quarter of successes must show it
         None if found.success.all() else separation(said[last[found.success]], said[last[~found.success]]),
         calibration_error(said, found.progress.astype(np.float64)),
@@ -192,7 +192,7 @@ def _fit(net: RewardNet, learn: Graded, cfg: ProcessCfg) -> None:
     drawn = frame_draws(learn.episode, cfg.updates * cfg.batch, torch.Generator().manual_seed(cfg.seed))
     engine = Engine(
         ProcessLoss(net, cfg),
-        [Group("net.", cfg.max_grad_norm)],
+        [ParameterGroup("net.", cfg.max_grad_norm)],
         minibatch=cfg.batch,
         carry=torch.zeros(1),
         mode=cfg.engine,

@@ -18,7 +18,7 @@ from robotrl.errors import DataError, NumericsError, short
 from robotrl.fn.stats import Interval
 from robotrl.rewards.calibration import Rates
 from robotrl.rewards.network import ReaderNet, RewardNet, SightNet
-from robotrl.rewards.success import Calibration, Trained
+from robotrl.rewards.success import Calibration, TrainedClassifier
 from robotrl.run.checkpoint import read_checkpoint, write_checkpoint
 from robotrl.run.policy_checkpoint import MISFITS, load_weights, probe_observations
 from robotrl.utils.files import dump_json
@@ -91,7 +91,7 @@ def identity_of(model: RewardNet, calibration: Calibration) -> str:
     return digest_of(model, asdict(calibration))
 
 
-def save_classifier(path: Path, trained: Trained) -> Path:
+def save_classifier(path: Path, trained: TrainedClassifier) -> Path:
     """Write a classifier; see `write_checkpoint`.
 
     Raises:
@@ -106,7 +106,7 @@ def save_classifier(path: Path, trained: Trained) -> Path:
     return write_checkpoint(path, tree, step=int(trained.about.get("updates", 0)), kind=KIND)
 
 
-def load_classifier(path: str | Path) -> Trained:
+def load_classifier(path: str | Path) -> TrainedClassifier:
     """Read a classifier, strictly.
 
     Raises:
@@ -120,7 +120,7 @@ def load_classifier(path: str | Path) -> Trained:
         calibration = Calibration(**fields)
     except MISFITS as error:
         raise DataError(f"{where}: the classifier does not fit this version of robotrl: {error!r}") from error
-    return Trained(model, calibration, about, identity_of(model, calibration))
+    return TrainedClassifier(model, calibration, about, identity_of(model, calibration))
 
 
 def read_kind(path: str | Path, kind: str) -> tuple[str, dict[str, Any]]:

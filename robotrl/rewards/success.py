@@ -40,7 +40,7 @@ class Calibration:
     """Measured on yet other held-out episodes."""
 
 
-class Trained(NamedTuple):
+class TrainedClassifier(NamedTuple):
     """A classifier that is ready for use."""
 
     model: RewardNet
@@ -69,7 +69,9 @@ class SuccessReward:
 
     fallback = 0.0
 
-    def __init__(self, trained: Trained, sim: VecSim, threshold: float | None = None, steps: int | None = None) -> None:
+    def __init__(
+        self, trained: TrainedClassifier, sim: VecSim, threshold: float | None = None, steps: int | None = None
+    ) -> None:
         check_shown("success classifier", trained.model.observation_spec, sim)
         self._model = trained.model.to(sim.device)
         self.threshold = trained.calibration.threshold if threshold is None else threshold

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from robotrl.engine.engine import Context, Engine, EngineMode, Group, LossModule, LossOut
+from robotrl.engine.engine import Context, Engine, EngineMode, LossModule, LossOut, ParameterGroup
 from robotrl.engine.minibatches import part
 from robotrl.errors import check_at_least, check_positive
 from robotrl.fn.schedule import cosine
@@ -22,7 +22,7 @@ from robotrl.rewards.calibration import Rates, choose_threshold, held, just_befo
 from robotrl.rewards.labels import Labelled, split
 from robotrl.rewards.network import RewardNet, RewardNetCfg, SightNet, normalisation
 from robotrl.rewards.stored import identity_of
-from robotrl.rewards.success import Calibration, Trained
+from robotrl.rewards.success import Calibration, TrainedClassifier
 from robotrl.spec import Spec
 
 
@@ -93,7 +93,7 @@ class ClassifierLoss(LossModule):
 
 def train_classifier(
     labelled: Labelled, observation_spec: dict[str, Spec], cfg: TrainingCfg, about: dict[str, str | int | float]
-) -> Trained:
+) -> TrainedClassifier:
     """Train on one part of the episodes, choose the threshold on another, measure the rates on the third.
 
     Args:
@@ -127,7 +127,7 @@ def train_classifier(
     found = measured(model, measure, threshold, cfg.steps, cfg.grace)
     calibration = Calibration(threshold, cfg.steps, cfg.grace, cfg.max_false_positive, choose.num_episodes, found)
     kept = {"updates": cfg.updates, "seed": cfg.seed, "episodes": labelled.num_episodes, **about}
-    return Trained(model, calibration, kept, identity_of(model, calibration))
+    return TrainedClassifier(model, calibration, kept, identity_of(model, calibration))
 
 
 def scores(model: RewardNet, labelled: Labelled, steps: int) -> NDArray[np.float64]:
@@ -153,7 +153,7 @@ def _fit(model: RewardNet, learn: Labelled, cfg: TrainingCfg) -> None:
         halves.append(rows[drawn])
     engine = Engine(
         ClassifierLoss(model, cfg),
-        [Group("model.", cfg.max_grad_norm)],
+        [ParameterGroup("model.", cfg.max_grad_norm)],
         minibatch=cfg.batch,
         carry=torch.zeros(1),
         mode=cfg.engine,

@@ -17,7 +17,7 @@ from torch import Tensor
 from robotrl.replay.buffer import SOURCES, Replay, Source, StepRecord
 from robotrl.replay.check import check_sim
 from robotrl.replay.corrections import Corrector, add_corrections
-from robotrl.replay.layout import Layout
+from robotrl.replay.layout import ReplayLayout
 from robotrl.replay.outliers import Watch
 from robotrl.rollout.chunk_cursor import ChunkCursor
 from robotrl.rollout.finite import check_finite
@@ -40,7 +40,7 @@ Decider = Callable[[Arrays], Decision]
 class Sink(Protocol):
     """What takes env steps as a replay does."""
 
-    layout: Layout
+    layout: ReplayLayout
 
     def add(self, record: StepRecord) -> None:
         """Keep one step of all envs."""

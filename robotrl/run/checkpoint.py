@@ -32,7 +32,7 @@ from robotrl.utils.files import (
 
 __all__ = [
     "Checkpoint",
-    "Manifest",
+    "CheckpointManifest",
     "Tree",
     "clean_leftovers",
     "generator_state",
@@ -53,7 +53,7 @@ CHUNK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
-class Manifest:
+class CheckpointManifest:
     """What a checkpoint says of itself."""
 
     step: int
@@ -118,7 +118,7 @@ def write_checkpoint(directory: Path, tree: Any, *, step: int, kind: str, score:
     return directory
 
 
-def read_manifest(directory: Path) -> Manifest:
+def read_manifest(directory: Path) -> CheckpointManifest:
     """Read and verify the manifest alone, without the files that it lists.
 
     Raises:
@@ -140,7 +140,9 @@ def read_manifest(directory: Path) -> Manifest:
     try:
         files = {name: (int(entry["size"]), str(entry["sha256"])) for name, entry in fields["files"].items()}
         score = fields["score"]
-        return Manifest(int(fields["step"]), str(fields["kind"]), None if score is None else float(score), files)
+        return CheckpointManifest(
+            int(fields["step"]), str(fields["kind"]), None if score is None else float(score), files
+        )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(f"{what} lacks what a manifest holds ({short(repr(error))})") from error
 

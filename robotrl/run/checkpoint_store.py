@@ -15,7 +15,7 @@ from robotrl.errors import DataError, RobotrlError
 from robotrl.run.checkpoint import (
     TEMPORARY,
     Checkpoint,
-    Manifest,
+    CheckpointManifest,
     clean_leftovers,
     read_checkpoint,
     read_manifest,
@@ -154,8 +154,8 @@ class CheckpointStore:
                 shutil.rmtree(target, ignore_errors=True)
                 entry.path.rename(target)
 
-    def _manifests(self) -> list[tuple[Entry, Manifest]]:
-        found: list[tuple[Entry, Manifest]] = []
+    def _manifests(self) -> list[tuple[Entry, CheckpointManifest]]:
+        found: list[tuple[Entry, CheckpointManifest]] = []
         for entry in self.entries():
             try:
                 found.append((entry, read_manifest(entry.path)))

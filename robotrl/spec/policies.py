@@ -201,7 +201,7 @@ class HasTokens(Protocol):
 
 
 @runtime_checkable
-class HasEye(Protocol):
+class HasVisionEncoder(Protocol):
     """A policy whose sight can be used apart, as an encoder of episodes for example."""
 
     def eye(self) -> Any:
@@ -210,7 +210,7 @@ class HasEye(Protocol):
 
 
 @runtime_checkable
-class HasReader(Protocol):
+class HasObservationEncoder(Protocol):
     """A policy of which what it makes of an observation can be used apart, by a critic for example."""
 
     def reader(self) -> Any:
@@ -232,7 +232,7 @@ class HasCache(Protocol):
 
 
 @runtime_checkable
-class HasLooking(HasCache, Protocol):
+class HasImageFeatures(HasCache, Protocol):
     """A policy whose eyes can be trained apart from what it reads and does."""
 
     @property
@@ -247,7 +247,7 @@ class HasLooking(HasCache, Protocol):
 
 
 @runtime_checkable
-class HasReading(Protocol):
+class HasTextFeatures(Protocol):
     """A policy of which what it makes of an observation can be trained on a second task."""
 
     @property

@@ -296,7 +296,7 @@ class HasPrivileged(Protocol):
 
 
 @runtime_checkable
-class HasMeaning(Protocol):
+class HasGroundingTargets(Protocol):
     """Some privileged arrays say what the words mean in this scene, and not only what there is to be seen."""
 
     meant: tuple[str, ...]

@@ -23,7 +23,7 @@ FIRST_LINE_S = 5.0
 Clock = Callable[[], float]
 
 
-class Bar(Protocol):
+class ProgressBar(Protocol):
     """What `track` hands out."""
 
     def advance(self, amount: float = 1, note: str | None = None) -> None:
@@ -125,7 +125,7 @@ def track(
     done: float = 0.0,
     at_once: int = 1,
     may_end_early: bool = False,
-) -> Generator[Bar]:
+) -> Generator[ProgressBar]:
     """Show progress while the block runs.
 
     Args:

@@ -13,16 +13,16 @@ from robotrl.fn.random import counter_rng
 from robotrl.sims import starts
 from robotrl.sims.actions import ActionBounds
 from robotrl.sims.bev import tables
-from robotrl.sims.bev.backends.backend import Machine, put
+from robotrl.sims.bev.backends.backend import Backend, put
 from robotrl.sims.bev.backends.kernels import ARRIVED, begin, draw_envs, observe_envs, settle_range, step_range
 from robotrl.sims.bev.episode_summary import drive_of
 from robotrl.sims.bev.render import raster
 from robotrl.sims.bev.render import vectors as obs_module
 from robotrl.sims.bev.rewards import Rules
-from robotrl.sims.bev.roads.map_pool import Bank
+from robotrl.sims.bev.roads.map_pool import MapPool
 from robotrl.sims.bev.scores import Route, leaderboard_2_0
 from robotrl.sims.bev.traffic.scenarios import Scenario
-from robotrl.sims.bev.world import World
+from robotrl.sims.bev.world import WorldState
 from robotrl.sims.exact_state import check_state
 from robotrl.spec import Spec, Split
 
@@ -33,7 +33,7 @@ LAYOUTS: dict[Split, tuple[int, int]] = {"train": (0, 64), "val": (1 << 20, 16),
 """First layout seed and number of layouts of each split, for each family; disjoint."""
 
 
-class Result(NamedTuple):
+class CoreStep(NamedTuple):
     """One step of all envs; arrays are buffers that the next step overwrites, except the final ones."""
 
     reward: NDArray[np.float32]
@@ -43,7 +43,7 @@ class Result(NamedTuple):
     final_ids: Ids
 
 
-class Core:
+class DrivingCore:
     """Episodes of the driving world in N envs, with same-step reset.
 
     Args:
@@ -63,7 +63,7 @@ class Core:
 
     def __init__(
         self,
-        bank: Bank,
+        bank: MapPool,
         num_envs: int,
         agents: int,
         scenarios: Sequence[Scenario],
@@ -71,9 +71,9 @@ class Core:
         rules: Rules,
         action_spec: Spec,
         seed: int,
-        machine: Machine,
+        machine: Backend,
         vectors: obs_module.Vectors,
-        views: raster.Views | None,
+        views: raster.RasterViews | None,
         observed: Sequence[str],
     ) -> None:
         self.bank, self.num_envs, self.limit_steps = bank, num_envs, limit_steps
@@ -84,7 +84,7 @@ class Core:
         self._starts = starts.StartQueue(seed)
         self._bounds = ActionBounds(action_spec, num_envs, "bev/drive")
         n, zeros = num_envs, machine.zeros
-        self.world = World(
+        self.world = WorldState(
             agents=zeros((n, agents), tables.AGENT),
             egos=zeros(n, tables.EGO),
             episodes=zeros(n, tables.EPISODE),
@@ -151,7 +151,7 @@ class Core:
         self._start(env_ids)
         self.observe(env_ids)
 
-    def step(self, actions: NDArray[np.float32]) -> Result:
+    def step(self, actions: NDArray[np.float32]) -> CoreStep:
         """Advance all envs by one action; rows that end are restarted before this returns.
 
         Args:
@@ -195,7 +195,7 @@ class Core:
         if len(final_ids):
             self._start(final_ids)
             self.observe(final_ids)
-        return Result(self.reward, self.terminated, self.truncated, final_obs, final_ids)
+        return CoreStep(self.reward, self.terminated, self.truncated, final_obs, final_ids)
 
     def observe(self, env_ids: Ids) -> None:
         """Bring the observations of some envs up to date."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from robotrl.sims.bev import tables
 from robotrl.sims.bev.scores import Route
-from robotrl.sims.bev.world import World
+from robotrl.sims.bev.world import WorldState
 
 QUARTERS = 4
 """Checkpoints of the minimum speed: one at each quarter of the route."""
 
 
-def drive_of(world: World, e: int, events: int, completion: float) -> Route:
+def drive_of(world: WorldState, e: int, events: int, completion: float) -> Route:
     """What happened in the episode of env `e`, which has just ended by `events`.
 
     The traffic's speed is the mean of all cars on the map, quarter by quarter; a quarter that was not driven to its end

@@ -11,7 +11,7 @@ from robotrl.sims.bev.geometry import boxes_overlap
 from robotrl.sims.bev.rewards import Rules
 from robotrl.sims.bev.traffic.ego import HIT_PEDESTRIAN, HIT_STATIC, HIT_VEHICLE, share_off_road
 from robotrl.sims.bev.traffic.right_of_way import GREEN, RED, light
-from robotrl.sims.bev.world import Maps, World
+from robotrl.sims.bev.world import Maps, WorldState
 
 OFF_ROUTE_M = 15.0
 """Distance from the route at which it counts as left."""
@@ -46,7 +46,7 @@ def push(samples: Any, value: float) -> None:
 
 
 @kernel
-def will_touch(world: World, e: int, look_s: float) -> bool:
+def will_touch(world: WorldState, e: int, look_s: float) -> bool:
     """Whether the ego's box meets another's within `look_s` if everybody keeps speed and course."""
     ego, agents = world.egos[e], world.agents[e]
     if ego.v < STANDS_MPS:
@@ -83,7 +83,7 @@ def will_touch(world: World, e: int, look_s: float) -> bool:
 
 
 @kernel
-def at_fault(world: World, e: int, slot: int) -> bool:
+def at_fault(world: WorldState, e: int, slot: int) -> bool:
     """Whether a collision is the ego's doing: not while it stands, nor when it is hit from behind or by a reckless one.
 
     The split follows nuPlan's idea (a front or side collision of a moving ego counts) in a simpler form.
@@ -100,7 +100,7 @@ def at_fault(world: World, e: int, slot: int) -> bool:
 
 
 @kernel
-def discomfort(world: World, rules: Rules, e: int) -> None:
+def discomfort(world: WorldState, rules: Rules, e: int) -> None:
     """Bring the timers of the six limits of comfort up to date."""
     ego, judge = world.egos[e], world.judges[e]
     dt = rules.dt
@@ -134,7 +134,7 @@ def discomfort(world: World, rules: Rules, e: int) -> None:
 
 
 @kernel
-def crossed(maps: Maps, world: World, e: int, before: float) -> int:
+def crossed(maps: Maps, world: WorldState, e: int, before: float) -> int:
     """Events of stop lines passed since the route position `before`: a red light or a stop sign run."""
     ego = world.egos[e]
     half = 0.5 * world.agents[e, 0].length
@@ -158,7 +158,7 @@ def crossed(maps: Maps, world: World, e: int, before: float) -> int:
 
 
 @kernel
-def roach_speed(maps: Maps, world: World, e: int) -> float:
+def roach_speed(maps: Maps, world: WorldState, e: int) -> float:
     """Roach's wanted speed, m/s: falls to 0 over the last 5 m before what must be stopped at."""
     ego = world.egos[e]
     half = 0.5 * world.agents[e, 0].length
@@ -178,7 +178,7 @@ def roach_speed(maps: Maps, world: World, e: int) -> float:
 
 
 @kernel
-def tally(world: World, e: int, length: float, driven: float) -> None:
+def tally(world: WorldState, e: int, length: float, driven: float) -> None:
     """Sum up what the scores ask for."""
     ego, judge = world.egos[e], world.judges[e]
     quarter = min(int(4.0 * ego.progress / length), 3)
@@ -191,7 +191,9 @@ def tally(world: World, e: int, length: float, driven: float) -> None:
 
 
 @kernel
-def judge_step(maps: Maps, world: World, rules: Rules, e: int, before: float, hit: int, slot: int, terms: Any) -> float:
+def judge_step(
+    maps: Maps, world: WorldState, rules: Rules, e: int, before: float, hit: int, slot: int, terms: Any
+) -> float:
     """Write the events and the terms of a step; gives the reward.
 
     Args:

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 from robotrl.errors import check_count, unknown
 from robotrl.sims.bev.backends.jit import kernel
 from robotrl.sims.bev.geometry import pedal, pursuit
-from robotrl.sims.bev.world import World
+from robotrl.sims.bev.world import WorldState
 from robotrl.spec import Spec
 
 ActionKind = Literal["controls", "trajectory"]
@@ -110,7 +110,7 @@ def point_at(trajectory: Any, t: float) -> tuple[float, float]:
 
 @kernel
 def follow(
-    world: World, e: int, trajectory: Any, x: float, y: float, cos: float, sin: float, t: float, throttle: float
+    world: WorldState, e: int, trajectory: Any, x: float, y: float, cos: float, sin: float, t: float, throttle: float
 ) -> tuple[float, float]:
     """Steering and acceleration actions of the tracker: pure pursuit, and the acceleration that arrives in time.
 

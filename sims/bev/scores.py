@@ -114,7 +114,7 @@ class Route:
         return self.success and not self.slow
 
 
-class Score(NamedTuple):
+class RouteScore(NamedTuple):
     """Of one route."""
 
     completion: float
@@ -125,7 +125,7 @@ class Score(NamedTuple):
     """Their product times 100; 0 where the route broke down."""
 
 
-def leaderboard_2_0(route: Route) -> Score:
+def leaderboard_2_0(route: Route) -> RouteScore:
     """CARLA leaderboard 2.0: every event multiplies the penalty.
 
     P = prod_k c_k^(n_k) * prod_j (1 - 0.3 (1 - v_j)) * (1 - o), with v_j the speed at checkpoint j over that of the
@@ -134,19 +134,19 @@ def leaderboard_2_0(route: Route) -> Score:
     return _score(route, _multiplied(route) * math.prod(1 - (1 - SLOWEST) * missing for missing in route.slow))
 
 
-def leaderboard_2_1(route: Route) -> Score:
+def leaderboard_2_1(route: Route) -> RouteScore:
     """CARLA leaderboard 2.1: events add up, P = (1 - o) / (1 + sum_k c_k n_k + 0.4 sum_j (1 - v_j))."""
     total = sum(value * getattr(route, name) for name, value in ADDED.items())
     total += SLOWEST_ADDED * sum(route.slow)
     return _score(route, (1 - route.outside_lanes) / (1 + total))
 
 
-def bench2drive(route: Route) -> Score:
+def bench2drive(route: Route) -> RouteScore:
     """Bench2Drive: the coefficients of 2.0, without those of slowness, which it reports as efficiency instead."""
     return _score(route, _multiplied(route))
 
 
-SCORES: dict[Version, Callable[[Route], Score]] = {
+SCORES: dict[Version, Callable[[Route], RouteScore]] = {
     "leaderboard-2.0": leaderboard_2_0,
     "leaderboard-2.1": leaderboard_2_1,
     "bench2drive": bench2drive,
@@ -158,8 +158,8 @@ def _multiplied(route: Route) -> float:
     return events * (1 - route.outside_lanes)
 
 
-def _score(route: Route, penalty: float) -> Score:
-    return Score(route.completion, penalty, 0.0 if route.broken else 100 * route.completion * penalty)
+def _score(route: Route, penalty: float) -> RouteScore:
+    return RouteScore(route.completion, penalty, 0.0 if route.broken else 100 * route.completion * penalty)
 
 
 class Summary(NamedTuple):

@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 
 from robotrl.errors import ConfigError, check_at_least, check_count, check_number, unknown
 from robotrl.sims.bev import rewards, tables, trace
-from robotrl.sims.bev.backends.backend import Machine, Threads
+from robotrl.sims.bev.backends.backend import Backend, Threads
 from robotrl.sims.bev.backends.cuda import Cuda
 from robotrl.sims.bev.opendrive import reader
 from robotrl.sims.bev.plan import ActionKind, actions_of
 from robotrl.sims.bev.render import picture, raster, vectors
 from robotrl.sims.bev.rewards import RewardCfg
 from robotrl.sims.bev.roads import maps, procedural, routes
-from robotrl.sims.bev.roads.map_pool import Bank
+from robotrl.sims.bev.roads.map_pool import MapPool
 from robotrl.sims.bev.trace import KeepingCore
 from robotrl.sims.bev.traffic.driver import RouteDriver
-from robotrl.sims.bev.traffic.scenarios import SCENARIOS, Event, Scenario
+from robotrl.sims.bev.traffic.scenarios import SCENARIOS, Scenario, ScenarioEvent
 from robotrl.sims.core_sim import CoreSim, TensorExpert
 from robotrl.spec import Input, Spec, declares
 from robotrl.spec.drive_trace import TraceFrame, TraceMap, TraceStep
@@ -191,11 +191,11 @@ def make(
         reward = rewards.PRESETS[reward]()
     machine = machine_of(device, min(threads or os.cpu_count() or 1, num_envs))
     if map is None:
-        bank, driven = Bank(machine, lambda key: maps.finish(procedural.layout(*key))), chosen(scenarios)
+        bank, driven = MapPool(machine, lambda key: maps.finish(procedural.layout(*key))), chosen(scenarios)
     else:
         if scenarios is not None:
             raise ConfigError("scenarios and map are both given: expected one of them, an own map has no scenarios")
-        bank, driven = _own_map(machine, map), (Scenario("map", "map", Event.NONE),)
+        bank, driven = _own_map(machine, map), (Scenario("map", "map", ScenarioEvent.NONE),)
     specs: dict[str, Spec] = {}
     cfg = raster.RasterCfg(raster_pixels, raster_pixels, pixels_per_m)
     views = None
@@ -234,7 +234,7 @@ def _inputs(options: Mapping[str, Any]) -> list[Input]:
 declares(_inputs, make)
 
 
-def machine_of(device: str, threads: int) -> Machine:
+def machine_of(device: str, threads: int) -> Backend:
     """What steps the envs.
 
     Raises:
@@ -248,9 +248,9 @@ def machine_of(device: str, threads: int) -> Machine:
     return Cuda(place.index or 0)
 
 
-def _own_map(machine: Machine, path: str | Path) -> Bank:
+def _own_map(machine: Backend, path: str | Path) -> MapPool:
     builder = reader.read(Path(path))
     if not builder.routes:
         routes.pick_routes(builder, count=64, seed=0, length_m=200.0)
     finished = maps.finish(builder)
-    return Bank(machine, lambda key: finished)
+    return MapPool(machine, lambda key: finished)

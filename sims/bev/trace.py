@@ -9,21 +9,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robotrl.sims.bev import geometry, tables
-from robotrl.sims.bev.core import Core
+from robotrl.sims.bev.core import DrivingCore
 from robotrl.sims.bev.roads.lanes import Control
 from robotrl.sims.bev.traffic import ego
 from robotrl.sims.bev.traffic.right_of_way import light
-from robotrl.sims.bev.world import World
+from robotrl.sims.bev.world import WorldState
 from robotrl.spec.drive_trace import TraceFrame, TraceLane, TraceMap, TraceStep, TraceStop
 
 AWAY_M = 1e5
 """Those who have left the map are further away."""
 
 
-class KeepingCore(Core):
+class KeepingCore(DrivingCore):
     """Keeps how the last episodes ended, before new ones are written over them; for the trace."""
 
-    ended: World
+    ended: WorldState
     ended_ids: NDArray[np.int64]
 
     def _start(self, env_ids: NDArray[np.int64]) -> None:
@@ -63,7 +63,7 @@ def map_of(core: KeepingCore, env: int) -> TraceMap:
     )
 
 
-def frame_of(core: KeepingCore, world: World, e: int) -> TraceFrame:
+def frame_of(core: KeepingCore, world: WorldState, e: int) -> TraceFrame:
     """Where everybody is in env `e` of a world."""
     arrays, me, episode = core.bank.arrays, world.egos[e], world.episodes[e]
     others = world.agents[e, 1:]

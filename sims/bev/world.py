@@ -30,7 +30,7 @@ class Maps(NamedTuple):
     nearest: NDArray[np.int32]
 
 
-class World(NamedTuple):
+class WorldState(NamedTuple):
     """State of N envs with A road users each; slot 0 is the ego."""
 
     agents: Records

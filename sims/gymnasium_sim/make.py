@@ -13,13 +13,13 @@ from robotrl.errors import ConfigError, check_count, check_number, out_of_range,
 from robotrl.sims.gymnasium_sim.action_codec import ACTIONS, ActionCodec, Actions, action_codec
 from robotrl.sims.gymnasium_sim.base import REWARDS, GymnasiumSim, Parts, RewardSource
 from robotrl.sims.gymnasium_sim.input_files import inputs_of
-from robotrl.sims.gymnasium_sim.making import Recipe, checked_kwargs, known_id, solved_return, wrappings
+from robotrl.sims.gymnasium_sim.making import EnvRecipe, checked_kwargs, known_id, solved_return, wrappings
 from robotrl.sims.gymnasium_sim.own_vector import OwnVectorEnv
 from robotrl.sims.gymnasium_sim.probing import probe, stated_dt_s
 from robotrl.sims.gymnasium_sim.processes import METHODS, Method
 from robotrl.sims.gymnasium_sim.singles import sim_class
 from robotrl.sims.gymnasium_sim.spaces import Leaf, leaves
-from robotrl.sims.gymnasium_sim.success import Judge, Over, Signal, signal_of
+from robotrl.sims.gymnasium_sim.success import Judge, Over, SuccessSignal, signal_of
 from robotrl.sims.gymnasium_sim.telling import telling_of
 from robotrl.sims.gymnasium_sim.vector import AnyVectorEnv, Vectorization, make_batch, make_own
 from robotrl.spec import INSTRUCTION, declares
@@ -122,7 +122,7 @@ def make(
                 " 'vector', of which no first steps are tried"
             )
         return _make_vector(asked)
-    recipe = Recipe(env_id, given, wrappings(wrapper), telling_of(instruction, vocabulary, longest), signal.keys)
+    recipe = EnvRecipe(env_id, given, wrappings(wrapper), telling_of(instruction, vocabulary, longest), signal.keys)
     return _make_singles(asked, recipe, vectorization, processes, camera, end_at_success)
 
 
@@ -142,7 +142,7 @@ class _Asked(NamedTuple):
     control_dt_s: float | None
     action_bound: float | None
     actions: Actions
-    signal: Signal
+    signal: SuccessSignal
     reward: RewardSource
 
     def parts(
@@ -184,7 +184,7 @@ class _Asked(NamedTuple):
 
 def _make_singles(
     asked: _Asked,
-    recipe: Recipe,
+    recipe: EnvRecipe,
     vectorization: Literal["sync", "async"],
     processes: Method | None,
     camera: bool | None,

@@ -29,7 +29,7 @@ MADE_BY_US = {
 """Arguments of `gymnasium.make` that the user cannot give among those of the environment."""
 
 
-class Recipe(NamedTuple):
+class EnvRecipe(NamedTuple):
     """How an environment is made."""
 
     env_id: str
@@ -160,7 +160,7 @@ def making(env_id: str, kwargs: Mapping[str, Any]) -> Generator[None]:
         raise EnvironmentFault(f"gym/{env_id}: making it raised {told}") from error
 
 
-def make_single(recipe: Recipe, render_mode: str | None = None) -> gym.Env[Any, Any]:
+def make_single(recipe: EnvRecipe, render_mode: str | None = None) -> gym.Env[Any, Any]:
     """One environment in its wrappers, without Gymnasium's time limit: the sim keeps that itself.
 
     Nothing reaches its constructor that was not asked for.

@@ -15,7 +15,7 @@ import numpy as np
 
 from robotrl.errors import RobotrlError
 from robotrl.sims.gymnasium_sim.faults import EnvironmentFault, Foreign, line
-from robotrl.sims.gymnasium_sim.making import Recipe, bare, make_single
+from robotrl.sims.gymnasium_sim.making import EnvRecipe, bare, make_single
 from robotrl.sims.gymnasium_sim.pictures import REMEDY, fault_of
 from robotrl.sims.gymnasium_sim.spaces import Leaf, pick
 from robotrl.sims.gymnasium_sim.watched import Spaces, Watched, spaces_of
@@ -24,7 +24,7 @@ STEPS = 5
 """Steps of the episode that is played twice."""
 
 
-class Probe(NamedTuple):
+class EnvProbe(NamedTuple):
     """What one environment of the kind showed of itself."""
 
     spaces: Spaces
@@ -48,7 +48,7 @@ class Probe(NamedTuple):
     """Why not, otherwise."""
 
 
-class Seen(NamedTuple):
+class ProbedValue(NamedTuple):
     """One number, array or flag of an episode."""
 
     what: str
@@ -58,7 +58,7 @@ class Seen(NamedTuple):
     """Of the elements of its last axis, where they are known."""
 
 
-def probe(recipe: Recipe, pictures: bool) -> Probe:
+def probe(recipe: EnvRecipe, pictures: bool) -> EnvProbe:
     """Make one environment, play an episode's first steps twice from one seed, draw it if `pictures`, and close it.
 
     Raises:
@@ -87,7 +87,7 @@ def probe(recipe: Recipe, pictures: bool) -> Probe:
         no_picture = _no_graphics(os.environ, sys.platform)
     if pictures and not no_picture:
         no_picture = _try_picture(recipe)
-    return Probe(
+    return EnvProbe(
         spaces,
         env.observation_space,
         _groups(structure),
@@ -101,7 +101,7 @@ def probe(recipe: Recipe, pictures: bool) -> Probe:
     )
 
 
-def _played(env: Watched, started: tuple[Any, dict[str, Any]], actions: list[Any]) -> list[Seen]:
+def _played(env: Watched, started: tuple[Any, dict[str, Any]], actions: list[Any]) -> list[ProbedValue]:
     """What an episode that has just started showed under the actions."""
     observation, _ = started
     seen = [_part(observation, leaf, "the first") for leaf in env.leaves]
@@ -109,18 +109,18 @@ def _played(env: Watched, started: tuple[Any, dict[str, Any]], actions: list[Any
         observation, reward, terminated, truncated, _ = env.step(action)
         seen += [_part(observation, leaf, f"step {i + 1}:") for leaf in env.leaves]
         ends = (("reward", reward), ("terminated", terminated), ("truncated", truncated))
-        seen += [Seen(f"step {i + 1}: {name}", np.array(value), ()) for name, value in ends]
+        seen += [ProbedValue(f"step {i + 1}: {name}", np.array(value), ()) for name, value in ends]
         if terminated or truncated:
             break
     return seen
 
 
-def _part(observation: Any, leaf: Leaf, when: str) -> Seen:
+def _part(observation: Any, leaf: Leaf, when: str) -> ProbedValue:
     names = leaf.spec.names if leaf.raw_shape == leaf.spec.shape else ()
-    return Seen(f"{when} observation {leaf.key!r}", np.array(pick(observation, leaf.path)), names)
+    return ProbedValue(f"{when} observation {leaf.key!r}", np.array(pick(observation, leaf.path)), names)
 
 
-def difference(first: list[Seen], second: list[Seen]) -> str:
+def difference(first: list[ProbedValue], second: list[ProbedValue]) -> str:
     """Where two episodes first differ, with both values; empty where they do not."""
     for a, b in zip(first, second, strict=False):
         same = (a.value == b.value) | ((a.value != a.value) & (b.value != b.value))
@@ -135,7 +135,7 @@ def difference(first: list[Seen], second: list[Seen]) -> str:
     return ""
 
 
-def _no_mode(recipe: Recipe, modes: Any) -> str:
+def _no_mode(recipe: EnvRecipe, modes: Any) -> str:
     """Why there is no picture to try; empty where there may be one."""
     given = recipe.kwargs.get("render_mode", "rgb_array")
     if given != "rgb_array":
@@ -143,7 +143,7 @@ def _no_mode(recipe: Recipe, modes: Any) -> str:
     return "" if "rgb_array" in modes else f"it has no render mode 'rgb_array': {REMEDY}"
 
 
-def _try_picture(recipe: Recipe) -> str:
+def _try_picture(recipe: EnvRecipe) -> str:
     """Why the environment cannot draw itself on this machine; empty if it can."""
     try:
         with warnings.catch_warnings():

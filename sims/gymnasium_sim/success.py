@@ -24,7 +24,7 @@ CHOICES = ("auto", "info:KEY", "return>=X", "survival", "termination")
 RETURN = "return>="
 
 
-class Signal(NamedTuple):
+class SuccessSignal(NamedTuple):
     """Options `success` and `success_over`, read."""
 
     kind: Kind
@@ -41,7 +41,7 @@ class Signal(NamedTuple):
         return named.get(self.kind, self.kind)
 
 
-def signal_of(success: Any, over: Any) -> Signal:
+def signal_of(success: Any, over: Any) -> SuccessSignal:
     """What the options `success` and `success_over` ask for.
 
     Raises:
@@ -52,13 +52,13 @@ def signal_of(success: Any, over: Any) -> Signal:
     if not isinstance(success, str):
         raise out_of_range("success", success, f"one of {', '.join(CHOICES)}")
     if success == "auto":
-        return Signal("auto", over, SUCCESS_KEYS)
+        return SuccessSignal("auto", over, SUCCESS_KEYS)
     if success.startswith("info:") and success != "info:":
-        return Signal("info", over, (success.removeprefix("info:"),))
+        return SuccessSignal("info", over, (success.removeprefix("info:"),))
     if success.startswith(RETURN):
-        return Signal("return", over, (), _number(success))
+        return SuccessSignal("return", over, (), _number(success))
     if success == "survival" or success == "termination":
-        return Signal(success, over)
+        return SuccessSignal(success, over)
     raise unknown("success", success, CHOICES)
 
 
@@ -113,7 +113,7 @@ class Judge:
         known: keys that its `info` was seen to have.
     """
 
-    def __init__(self, signal: Signal, num_envs: int, sim: str, stated: bool, known: Sequence[str] = ()) -> None:
+    def __init__(self, signal: SuccessSignal, num_envs: int, sim: str, stated: bool, known: Sequence[str] = ()) -> None:
         self.signal = signal
         self._sim, self._known = sim, tuple(known)
         self._stated = stated

@@ -14,7 +14,7 @@ import gymnasium as gym
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from robotrl.errors import ConfigError
-from robotrl.sims.gymnasium_sim.making import Recipe, bare, make_single, making
+from robotrl.sims.gymnasium_sim.making import EnvRecipe, bare, make_single, making
 from robotrl.sims.gymnasium_sim.processes import Method, make_processes
 from robotrl.sims.gymnasium_sim.watched import Spaces, Watched
 
@@ -23,7 +23,7 @@ Vectorization = Literal["sync", "async", "vector"]
 
 
 def make_batch(
-    recipe: Recipe,
+    recipe: EnvRecipe,
     spaces: Spaces,
     num_envs: int,
     vectorization: Literal["sync", "async"],

@@ -10,7 +10,7 @@ import numpy as np
 
 from robotrl.errors import ConfigError
 from robotrl.sims.gymnasium_sim.faults import EnvironmentFault, Foreign
-from robotrl.sims.gymnasium_sim.making import Recipe
+from robotrl.sims.gymnasium_sim.making import EnvRecipe
 from robotrl.sims.gymnasium_sim.spaces import leaves, pick
 from robotrl.sims.gymnasium_sim.success import flag_in, flag_of
 from robotrl.sims.gymnasium_sim.telling import Teller
@@ -42,7 +42,7 @@ class Watched(gym.Wrapper[Any, Any, Any, Any]):
         ConfigError: see `Teller`.
     """
 
-    def __init__(self, env: gym.Env[Any, Any], recipe: Recipe, row: int, spaces: Spaces) -> None:
+    def __init__(self, env: gym.Env[Any, Any], recipe: EnvRecipe, row: int, spaces: Spaces) -> None:
         super().__init__(env)
         try:
             self._teller = Teller(env, recipe.telling, spaces.observation)

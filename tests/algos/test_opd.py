@@ -329,6 +329,6 @@ def test_what_progress_needs() -> None:
             self.sample_tokens = policy.sample_tokens
             self.to_tokens, self.from_tokens = policy.to_tokens, policy.from_tokens
 
-    with pytest.raises(CapabilityError, match="policy Blind lacks HasEye"):
+    with pytest.raises(CapabilityError, match="policy Blind lacks HasVisionEncoder"):
         replace(CFG, progress="sight").build(Setup(tabletop, None, Blind(policy_on(tabletop(1))), None, seed=0))
     assert tokens.entropy(torch.zeros(1, 2), 1.0).item() == pytest.approx(np.log(2))

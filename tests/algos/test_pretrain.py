@@ -14,19 +14,19 @@ import tests.kits.learner_kit as kit
 import tests.policies.vla.test_flow as flows
 from robotrl.algos import pretrain
 from robotrl.algos.bc import BcCfg
-from robotrl.algos.pretrain import LookCfg, LookLearner
+from robotrl.algos.pretrain import PretrainCfg, PretrainLearner
 from robotrl.config import EvalCfg, SimCfg, TrainCfg
 from robotrl.datasets.reader import read_dataset
 from robotrl.errors import CapabilityError, ConfigError
 from robotrl.learners.learner import Setup
 from robotrl.policies.vla.token import TokenVlaCfg
 from robotrl.rollout.demos import collect_demos
-from robotrl.spec import HasLooking
+from robotrl.spec import HasImageFeatures
 from robotrl.training import resume, train
 from tests.training.test_resume import StopAt, assert_same_end
 
 OPTIONS = {"image": "flat_near", "image_size": 32, "families": "point,lift,push"}
-CFG = LookCfg(updates=180, updates_per_iteration=60, batch=32, lr=2e-3, warmup=20, held_out=0.2)
+CFG = PretrainCfg(updates=180, updates_per_iteration=60, batch=32, lr=2e-3, warmup=20, held_out=0.2)
 TOKEN = TokenVlaCfg(
     horizon=2, vision_width=16, vision_depth=2, vision_heads=2, patch=8, width=32, heads=2, mlp=64, bins=32
 )
@@ -42,7 +42,7 @@ def sim() -> Any:
     return flows.tabletop(4)
 
 
-def learner(demos: Path, cfg: LookCfg = CFG, policy: Any = None, policy_cfg: Any = TOKEN) -> LookLearner:
+def learner(demos: Path, cfg: PretrainCfg = CFG, policy: Any = None, policy_cfg: Any = TOKEN) -> PretrainLearner:
     return cfg.build(Setup(sim, policy_cfg, policy, demos, seed=0))
 
 
@@ -136,14 +136,14 @@ def test_scenes_are_the_same_after_a_resume(demos: Path) -> None:
 
 def test_words_mean_nothing_where_the_sim_does_not_say(demos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("robotrl.sims.mujoco.tabletop.task.TabletopSim.meant")
-    with pytest.raises(CapabilityError, match=r"lacks HasMeaning: algo\.reading is 1\.0"):
+    with pytest.raises(CapabilityError, match=r"lacks HasGroundingTargets: algo\.reading is 1\.0"):
         learner(demos, replace(CFG, reading=1.0))
 
 
 @pytest.mark.parametrize("network", ["smolvla", "pi0"])
 def test_flow_policies_have_eyes_too(network: str, demos: Path) -> None:
     policy = flows.policy_on(network, patch=16 if network == "pi0" else 8)
-    assert isinstance(policy, HasLooking)
+    assert isinstance(policy, HasImageFeatures)
     seen = policy.looking(flows.observed())
     assert seen.shape == (flows.SEEN, policy.looking_width)
     made = learner(demos, policy=policy)
@@ -202,6 +202,6 @@ def test_what_cannot_be_looked_at_is_refused(demos: Path, tmp_path: Path) -> Non
         with pytest.raises(ConfigError, match=message):
             learner(demos, replace(CFG, **changes))
     walks = kit.write_walks(tmp_path / "walks")
-    with pytest.raises(CapabilityError, match="policy FlowPolicy lacks HasLooking"):
+    with pytest.raises(CapabilityError, match="policy FlowPolicy lacks HasImageFeatures"):
         CFG.build(kit.setup(kit.flow(), dataset=walks))
     assert grpo.policy_on(grpo.tabletop(1)).looking_width == 4 * 32

@@ -13,7 +13,7 @@ from robotrl.algos.reinflow import joint_log_prob
 from robotrl.errors import CapabilityError, ConfigError, NumericsError
 from robotrl.fn.chain import chain_log_prob, noise_net
 from robotrl.learners.noisy_chain import entropy_rate, policy_loss, upper_bound
-from robotrl.learners.on_policy import Batch, epoch_order, make_batch
+from robotrl.learners.on_policy import OnPolicyBatch, epoch_order, make_batch
 from robotrl.policies.networks.noise import NoiseNet
 from robotrl.rollout.evaluate import evaluate
 from robotrl.run.policy_checkpoint import policy_tree
@@ -33,12 +33,12 @@ from tests.kits.learner_kit import (
 from tests.kits.walk_sim import Walk
 
 
-def batch_of(learner, steps: int = 8) -> Batch:
+def batch_of(learner, steps: int = 8) -> OnPolicyBatch:
     rollout = learner._collector.collect(learner._decide, steps)
     return make_batch(rollout, learner.loss.value, 0.99, 0.95)
 
 
-def surrogate(learner, batch: Batch, clip_coef: float = 0.01):
+def surrogate(learner, batch: OnPolicyBatch, clip_coef: float = 0.01):
     policy = learner.policy
     kernel = noise_net(learner.loss.std)
     return policy_loss(policy, kernel, joint_log_prob, policy.encode(batch.obs), batch.rows(), clip_coef)

@@ -17,7 +17,7 @@ from robotrl.errors import CapabilityError, ConfigError
 from robotrl.learners.learner import Setup
 from robotrl.policies.vla.token import TokenVlaCfg
 from robotrl.rollout.storage import Rollout
-from robotrl.spec import HasReader
+from robotrl.spec import HasObservationEncoder
 from robotrl.training import resume, train
 from tests.algos.test_grpo import OPTIONS, policy_on, tabletop
 from tests.algos.test_opd import saved
@@ -53,7 +53,7 @@ def test_the_critic_has_a_head_start_and_the_first_ratio_is_one() -> None:
 
 def test_the_reader_is_a_frozen_copy_of_the_start() -> None:
     made = learner()
-    assert isinstance(made.policy, HasReader)
+    assert isinstance(made.policy, HasObservationEncoder)
     obs = {key: value.clone() for key, value in tabletop(4).reset(0).items()}
     with torch.no_grad():
         read = made._reader(obs)

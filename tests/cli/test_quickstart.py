@@ -14,7 +14,7 @@ import pytest
 from robotrl.api.evaluation import compare
 from robotrl.api.rollouts import telling_starts
 from robotrl.cli.main import main
-from robotrl.cli.quickstart import Sizes, baseline, run_quickstart
+from robotrl.cli.quickstart import QuickstartSizes, baseline, run_quickstart
 from robotrl.configs import peg_insert as presets
 from robotrl.datasets.lerobot import read_dataset
 from robotrl.deploy.bundle.bundle import open_bundle
@@ -23,10 +23,10 @@ from robotrl.run.logs import read_scalars
 from robotrl.run.policy_checkpoint import load_policy
 
 
-def small() -> Sizes:
+def small() -> QuickstartSizes:
     clone, tune = presets.bc_flow(), presets.quickstart()
     evaluation = replace(clone.evaluation, episodes=8, num_envs=8, animation=0)
-    return Sizes(
+    return QuickstartSizes(
         demos=12,
         episodes=24,
         control_episodes=2,

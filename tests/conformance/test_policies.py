@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from robotrl.errors import ConfigError
-from robotrl.fn.bc_loss import Shape, clone_loss_of
+from robotrl.fn.bc_loss import DrawShape, clone_loss_of
 from robotrl.fn.chain import chain_log_prob, integrate, normal_log_prob, sample
 from robotrl.policies.flow import FlowCfg
 from robotrl.policies.gaussian import GaussianPolicy
@@ -409,7 +409,7 @@ def test_it_overfits_a_single_datum(name):
     obs = {key: value.expand(32, *value.shape[1:]) for key, value in observations(1, policy=policy).items()}
     chunk = torch.tensor([[0.3, -0.7], [0.9, 0.1], [-0.5, 0.4]]).expand(32, 3, 2)
     valid = torch.ones(32, 3, dtype=torch.bool)
-    rows = clone.draw(policy, Shape(count, 32, 3, 2), generator)
+    rows = clone.draw(policy, DrawShape(count, 32, 3, 2), generator)
     if "t" in rows and not hasattr(policy, "noise_levels"):
         # the exact field is (datum - x) / (1 - t): keep off its pole, where the steps of the sampler never go
         rows["t"] = 0.8 * rows["t"]

@@ -27,7 +27,7 @@ from robotrl.datasets.stats import describe
 from robotrl.errors import ConfigError, DataError, NumericsError, RobotrlError
 from robotrl.replay.buffer import Replay
 from robotrl.replay.demos import read_demos
-from robotrl.replay.layout import Layout
+from robotrl.replay.layout import ReplayLayout
 from robotrl.rewards.labels import label_dataset
 from robotrl.spec import Spec
 from robotrl.transforms import TransformGroup, bounds_to_unit, inverse
@@ -127,7 +127,7 @@ def test_observations_are_put_in_order_too(tmp_path_factory: pytest.TempPathFact
 
 
 def _replayed(dataset: Dataset) -> np.ndarray:
-    layout = Layout({"state": STATE}, ACTION_SPEC, 1, 8, 0, {}, 1 / RATE_HZ)
+    layout = ReplayLayout({"state": STATE}, ACTION_SPEC, 1, 8, 0, {}, 1 / RATE_HZ)
     return read_demos(dataset, layout).obs["state"].numpy()
 
 

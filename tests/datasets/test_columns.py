@@ -125,7 +125,7 @@ def test_each_frame_has_its_own_task(foreign: Path, specs: dict[str, Spec]) -> N
 
 def test_whatever_the_tabletop_says_has_its_numbers(specs: dict[str, Spec]) -> None:
     number = {word: i for i, word in enumerate(specs["instruction"].words) if word}
-    for family in language.Family:
+    for family in language.InstructionFamily:
         for one in language.compositions(family):
             for way in range(len(language.SENTENCES[family])):
                 text = one.say(way)

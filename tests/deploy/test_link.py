@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from robotrl.deploy.robots.channel import Channel, Message, channel_bytes
-from robotrl.deploy.robots.link import LINK_BYTES, Command, Link, Status, message
+from robotrl.deploy.robots.link import LINK_BYTES, Link, RobotCommand, Status, message
 from robotrl.errors import DataError
 
 WRITER = textwrap.dedent(
@@ -40,13 +40,13 @@ def test_a_message_arrives_whole() -> None:
     link = Link.create()
     try:
         assert link.commands.read() is None
-        sent = message(Command.ACT, tick=3, episode=2, state_id=1 << 40, mode=1, reason=7, values=np.arange(4.0))
+        sent = message(RobotCommand.ACT, tick=3, episode=2, state_id=1 << 40, mode=1, reason=7, values=np.arange(4.0))
         link.commands.write(sent)
         got = link.commands.read()
         assert got is not None
         assert got[:-1] == sent[:-1]
         assert got.values.tolist() == [0.0, 1.0, 2.0, 3.0]
-        link.commands.write(message(Command.STOP, tick=4, episode=2, state_id=0, values=np.zeros(0)))
+        link.commands.write(message(RobotCommand.STOP, tick=4, episode=2, state_id=0, values=np.zeros(0)))
         again = link.commands.read()
         assert again is not None
         assert len(again.values) == 0

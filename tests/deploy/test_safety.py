@@ -18,11 +18,11 @@ from robotrl.deploy.bundle.bundle import open_bundle
 from robotrl.deploy.control.safety import (
     BAD,
     NONE,
-    Limits,
     Mode,
     Reason,
     SafetyChain,
-    State,
+    SafetyLimits,
+    SafetyState,
     check_observation,
     decide,
     limits_of,
@@ -37,8 +37,8 @@ def f32(*values: float) -> np.ndarray:
     return np.array(values, np.float32)
 
 
-def limits(**changes: object) -> Limits:
-    base = Limits(
+def limits(**changes: object) -> SafetyLimits:
+    base = SafetyLimits(
         low=f32(-1, -2),
         high=f32(1, 2),
         max_step=None,
@@ -178,7 +178,7 @@ def test_whatever_comes_in_what_goes_out_is_finite_within_limits_and_near_the_la
     actions: list[tuple[float, float]], observed: list[Reason], hold: str, step: float | None, ramp: int
 ) -> None:
     rules = limits(hold=hold, max_step=None if step is None else f32(step, step), ramp_ticks=ramp)
-    state: State = start(rules)
+    state: SafetyState = start(rules)
     for action, seen in zip(actions, observed, strict=False):
         with np.errstate(all="raise", under="ignore"):
             verdict = decide(rules, state, seen, f32(*action))
@@ -206,7 +206,7 @@ def _flow() -> schema.Manifest:
 
 
 @st.composite
-def bundles(draw: st.DrawFn) -> Limits:
+def bundles(draw: st.DrawFn) -> SafetyLimits:
     """Limits of any manifest that the check lets pass, however odd."""
     manifest = _flow()
     odd = st.sampled_from([1e-30, 1e-7, 1.0, 1e6, 1e12])
@@ -238,7 +238,7 @@ HOSTILE = st.sampled_from([0.0, NAN, INF, -INF, 1e38, -1e38, 3.4e38, 1e-45, 1e30
 @settings(max_examples=80, deadline=None)
 @given(enforced=bundles(), ticks=st.lists(st.tuples(HOSTILE, HOSTILE, HOSTILE, st.booleans()), min_size=1, max_size=30))
 def test_whatever_comes_what_is_sent_is_finite_and_within_the_limits(
-    enforced: Limits, ticks: list[tuple[float, float, float, bool]]
+    enforced: SafetyLimits, ticks: list[tuple[float, float, float, bool]]
 ) -> None:
     chain = SafetyChain(enforced)
     for i, (number, other, age_s, there) in enumerate(ticks):

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from robotrl.engine import compile_record as record
-from robotrl.engine.engine import TRIALS, Engine, Group
+from robotrl.engine.engine import TRIALS, Engine, ParameterGroup
 from tests.engine.test_engine import Two, data
 from tests.kits.paths_kit import ROOT
 
@@ -28,7 +28,7 @@ def cache(tmp_path, monkeypatch):
 
 
 def engine(updates: int | None, mode: str = "auto") -> Engine:
-    groups = (Group("a.", 0.5), Group("b.", 0.5))
+    groups = (ParameterGroup("a.", 0.5), ParameterGroup("b.", 0.5))
     carry = torch.tensor([1e-3, 0.0])
     return Engine(Two(), groups, minibatch=8, carry=carry, mode=mode, updates=updates)  # pyright: ignore
 

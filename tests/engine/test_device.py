@@ -37,7 +37,7 @@ from robotrl.learners.learner import Setup
 from robotrl.registry import SIMS
 from robotrl.replay.layout import META
 from robotrl.rewards.network import RewardNetCfg, SightNet, normalisation
-from robotrl.rewards.process import Bar, ProcessReward, Verdict
+from robotrl.rewards.process import AcceptanceThresholds, HeldOutVerdict, ProcessReward
 from robotrl.rewards.process_stored import process_identity, save_process
 from robotrl.rollout.device_wrapper import placed
 from robotrl.run.directory import Run
@@ -301,7 +301,7 @@ def test_a_process_reward(tmp_path: Path) -> None:
     sim = grpo.tabletop(2)
     specs = {"state": sim.observation_spec["state"]}
     net = SightNet(specs, normalisation(specs, {"state": sim.reset(0)["state"].numpy()}), RewardNetCfg()).eval()
-    verdict = Verdict(Interval(0.9, 0.8, 1.0, 10), 0.9, 0.05, 3, Bar())
+    verdict = HeldOutVerdict(Interval(0.9, 0.8, 1.0, 10), 0.9, 0.05, 3, AcceptanceThresholds())
     path = save_process(tmp_path / "p", ProcessReward(net, verdict, {}, process_identity(net, verdict)))
     row = ROWS["vla-rl"]._replace(cfg=replace(vla_rl.CFG, process_reward=str(path)))
     here, there = (learner_on(row, device, None).iterate() for device in (CPU, ELSEWHERE))

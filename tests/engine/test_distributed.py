@@ -31,8 +31,8 @@ from robotrl.algos.reinflow import ReinFlowCfg
 from robotrl.algos.sac import SacCfg
 from robotrl.config import EvalCfg, SimCfg, TrainCfg
 from robotrl.engine import distributed
-from robotrl.engine.distributed import ALONE, World, share
-from robotrl.engine.engine import Engine, EngineMode, Group
+from robotrl.engine.distributed import ALONE, DistributedContext, share
+from robotrl.engine.engine import Engine, EngineMode, ParameterGroup
 from robotrl.engine.fsdp import ShardedEngine
 from robotrl.errors import CapabilityError, ConfigError
 from robotrl.learners.learner import Setup
@@ -79,10 +79,10 @@ def launch(work: str, path: Path, processes: int = 2) -> subprocess.CompletedPro
 # what the processes do
 
 
-def updates(world: World, mode: EngineMode, microbatch: int | None = None) -> dict[str, Any]:
+def updates(world: DistributedContext, mode: EngineMode, microbatch: int | None = None) -> dict[str, Any]:
     """Five updates on this process's share of minibatches of 8 rows."""
     loss = engines.Watched()
-    groups = (Group("a.", 0.5, average=0.9), Group("b.", 0.5))
+    groups = (ParameterGroup("a.", 0.5, average=0.9), ParameterGroup("b.", 0.5))
     rows = share("minibatch", 8, world)
     run = Engine(
         loss,
@@ -103,7 +103,7 @@ def updates(world: World, mode: EngineMode, microbatch: int | None = None) -> di
     }
 
 
-def learner(world: World, **fields: Any) -> PpoLearner:
+def learner(world: DistributedContext, **fields: Any) -> PpoLearner:
     """PPO on 16 walks in each process, with chunks, so that the numbers of decisions differ."""
     cfg = replace(PPO, env_steps=2 * 16 * 16 * 3, critic_warmup=0, normalize_reward=True, minibatch=32, **fields)
     seed = world.seed(0)
@@ -111,7 +111,7 @@ def learner(world: World, **fields: Any) -> PpoLearner:
     return PpoLearner(cfg, Setup(partial(Walk, 16, seed), policy, None, None, seed, world=world))
 
 
-def learned(world: World, **fields: Any) -> dict[str, Any]:
+def learned(world: DistributedContext, **fields: Any) -> dict[str, Any]:
     """Three iterations, and what one more rollout gives."""
     one = learner(world, **fields)
     scalars = [one.iterate() for _ in range(one.iterations)]
@@ -138,7 +138,7 @@ def dealt_out(rank: int) -> Any:
     return [True, False, False, False, True, True, False, False] if rank == 0 else [False] * 8
 
 
-def rigged_grpo(world: World, cfg: Any, policy: Any, fsdp: bool = False) -> Any:
+def rigged_grpo(world: DistributedContext, cfg: Any, policy: Any, fsdp: bool = False) -> Any:
     """GRPO on eight episodes a process, those of the second all failures."""
     cfg = replace(cfg, group_size=4, groups=2, tries=1, minibatch=16, lr=1e-3)
     sim = partial(grpo.tabletop, limit_s=0.5 + 0.25 * world.rank)
@@ -162,7 +162,7 @@ def teacher() -> Any:
     return policy
 
 
-def made_of(name: str, world: World, data: Path, fsdp: bool = False) -> Any:
+def made_of(name: str, world: DistributedContext, data: Path, fsdp: bool = False) -> Any:
     """The other learners that learn together, by name; what is to be spread has no averages."""
     ema = 0.0 if fsdp or "whole" in name else 0.9
     name = name.removesuffix(" whole")
@@ -196,12 +196,12 @@ SPREAD = ("bc", "reinflow", "grpo", "flow-grpo", "vla-rl", "opd", "smolvla")
 """Those whose weights are spread as well; without averages, they learn what they learn with whole weights."""
 
 
-def others(world: World, data: Path) -> dict[str, Any]:
+def others(world: DistributedContext, data: Path) -> dict[str, Any]:
     """Two iterations of each."""
     return {name: what_became(made_of(name, world, data)) for name in OTHERS}
 
 
-def spread_out(world: World, data: Path) -> dict[str, Any]:
+def spread_out(world: DistributedContext, data: Path) -> dict[str, Any]:
     """Two iterations of each with whole weights and with spread ones, which go on from what they saved."""
     found = {name: what_became(made_of(f"{name} whole", world, data)) for name in SPREAD}
     for name in SPREAD:
@@ -380,18 +380,18 @@ def test_what_cannot_be_spread_is_refused(tmp_path, monkeypatch):
     with pytest.raises(CapabilityError, match="PpoLearner cannot spread what it learns: expected fsdp False"):
         _make_learner(alone, None, tmp_path, ALONE)
     loss = engines.Watched()
-    groups = (Group("a.", 0.5), Group("b.", 0.5))
+    groups = (ParameterGroup("a.", 0.5), ParameterGroup("b.", 0.5))
     carry = torch.tensor([1e-2, 0.0])
     with pytest.raises(CapabilityError, match="fsdp is True and there is one process"):
         ShardedEngine(loss, groups, minibatch=8, carry=carry, world=ALONE)
     for fields, groups_, message in (
         ({"mode": "compiled"}, groups, "algo.engine is 'compiled' and fsdp is True"),
-        ({}, (Group("a.", 0.5, average=0.9), groups[1]), "algo.ema is above 0 and fsdp is True"),
-        ({}, (Group("a.", 0.5, muon=3.0), groups[1]), "algo.muon is above 0 and fsdp is True"),
+        ({}, (ParameterGroup("a.", 0.5, average=0.9), groups[1]), "algo.ema is above 0 and fsdp is True"),
+        ({}, (ParameterGroup("a.", 0.5, muon=3.0), groups[1]), "algo.muon is above 0 and fsdp is True"),
         ({"microbatch": 3}, groups, "algo.microbatch is 3: expected a divisor of the 8 rows"),
     ):
         with pytest.raises(ConfigError, match=message):
-            ShardedEngine(loss, groups_, minibatch=8, carry=carry, world=World(0, 2), **fields)
+            ShardedEngine(loss, groups_, minibatch=8, carry=carry, world=DistributedContext(0, 2), **fields)
 
 
 def test_groups_of_any_process_are_dealt_out_evenly(together):
@@ -409,8 +409,8 @@ def test_a_share_of_rows_is_even_whatever_each_process_has(monkeypatch):
         everything = torch.arange(sum(counts))
         parts = []
         for rank in range(2):
-            world = World(rank, 2)
-            monkeypatch.setattr(World, "rows", lambda self, x, every=everything: every)
+            world = DistributedContext(rank, 2)
+            monkeypatch.setattr(DistributedContext, "rows", lambda self, x, every=everything: every)
             parts.append(world.dealt({"x": everything[: counts[rank]]})["x"])
         assert abs(len(parts[0]) - len(parts[1])) <= 1 and all(len(part) for part in parts)
         assert set(torch.cat(parts).tolist()) == set(everything.tolist())
@@ -598,16 +598,16 @@ def test_alone_nothing_is_exchanged(monkeypatch):
 
 
 def test_each_process_has_a_seed_of_its_own():
-    assert ALONE.seed(5) == World(0, 4).seed(5) == 5
-    seeds = [World(rank, 4).seed(seed) for seed in (0, 1, 2**31 - 1) for rank in range(4)]
+    assert ALONE.seed(5) == DistributedContext(0, 4).seed(5) == 5
+    seeds = [DistributedContext(rank, 4).seed(seed) for seed in (0, 1, 2**31 - 1) for rank in range(4)]
     assert len(set(seeds)) == len(seeds)
     assert all(0 <= seed < 2**31 for seed in seeds)
 
 
 def test_what_cannot_be_shared_is_refused_by_name(monkeypatch):
-    assert share("algo.minibatch", 64, World(1, 2)) == 32
+    assert share("algo.minibatch", 64, DistributedContext(1, 2)) == 32
     with pytest.raises(ConfigError, match=r"algo\.minibatch is 63: expected a multiple of 2, the number of processes"):
-        share("algo.minibatch", 63, World(1, 2))
+        share("algo.minibatch", 63, DistributedContext(1, 2))
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(ConfigError, match=r"WORLD_SIZE is 2 and RANK.* not set: expected all, as torchrun sets them"):
@@ -615,6 +615,6 @@ def test_what_cannot_be_shared_is_refused_by_name(monkeypatch):
     monkeypatch.setitem(SIMS._rows, "test/walk", "tests.kits.walk_sim:make")
     sac = replace(config(), algo=SacCfg(engine="eager"), policy=SquashedCfg())
     with pytest.raises(CapabilityError, match="SacLearner lacks world: it learns in one process, and WORLD_SIZE is 2"):
-        _make_learner(sac, None, Path("never"), World(0, 2))
+        _make_learner(sac, None, Path("never"), DistributedContext(0, 2))
     with pytest.raises(ConfigError, match=r"dist_timeout_s is 0\.0: expected above 0 seconds"):
         train(config(dist_timeout_s=0.0), Path("never"))

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import robotrl.engine.engine
-from robotrl.engine.engine import Context, Engine, EngineMode, Group, LossModule, LossOut, Updates
+from robotrl.engine.engine import Context, Engine, EngineMode, LossModule, LossOut, ParameterGroup, Updates
 from robotrl.engine.flat_params import flatten
 from robotrl.errors import ConfigError, NumericsError
 from tests.kits.paths_kit import ROOT
@@ -45,7 +45,7 @@ def data(rows: int = 40, seed: int = 1) -> dict[str, Tensor]:
 
 
 def engine(lr: float = 1e-3, minibatch: int = 8, norm: float = 0.5, mode: str = "eager") -> Engine:
-    groups = (Group("a.", norm), Group("b.", norm))
+    groups = (ParameterGroup("a.", norm), ParameterGroup("b.", norm))
     return Engine(Two(), groups, minibatch=minibatch, carry=torch.tensor([lr, 0.0]), mode=mode)  # pyright: ignore
 
 
@@ -93,7 +93,7 @@ class Counting(Two):
 def test_updates_have_threads_of_their_own(fails):
     loss = Counting()
     loss.seen = []
-    groups = (Group("a.", 0.5), Group("b.", 0.5))
+    groups = (ParameterGroup("a.", 0.5), ParameterGroup("b.", 0.5))
     ours = Engine(loss, groups, minibatch=8, carry=torch.tensor([1e-3, 0.0]), mode="eager", threads=2)
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -124,7 +124,13 @@ def test_every_learner_gives_its_engine_the_threads_of_the_run():
 
 def test_the_networks_themselves_move():
     loss = Two()
-    run = Engine(loss, (Group("a.", 1.0), Group("b.", 1.0)), minibatch=8, carry=torch.tensor([1e-3, 0.0]), mode="eager")
+    run = Engine(
+        loss,
+        (ParameterGroup("a.", 1.0), ParameterGroup("b.", 1.0)),
+        minibatch=8,
+        carry=torch.tensor([1e-3, 0.0]),
+        mode="eager",
+    )
     before = loss.b.weight.detach().clone()
     run.run(data(), torch.arange(40), 40, "here")
     assert not torch.equal(loss.b.weight, before)
@@ -208,7 +214,7 @@ class Chase(LossModule):
 
 
 def chase(decay: float = 0.9, ramp: bool = False, mode: str = "eager") -> Engine:
-    groups = (Group("a.", 1.0, decay, ramp), Group("b.", 1.0))
+    groups = (ParameterGroup("a.", 1.0, decay, ramp), ParameterGroup("b.", 1.0))
     return Engine(Chase(), groups, minibatch=8, carry=torch.zeros(0), mode=mode)  # pyright: ignore
 
 
@@ -299,7 +305,7 @@ class Watched(Two):
 
 def watched(microbatch: int | None, mode: EngineMode = "eager") -> tuple[Watched, Engine]:
     loss = Watched()
-    groups = (Group("a.", 0.5, average=0.9), Group("b.", 0.5))
+    groups = (ParameterGroup("a.", 0.5, average=0.9), ParameterGroup("b.", 0.5))
     carry = torch.tensor([1e-2, 0.0])
     return loss, Engine(loss, groups, minibatch=8, carry=carry, mode=mode, microbatch=microbatch)
 
@@ -340,7 +346,7 @@ def test_parts_compile_to_the_same_numbers():
 
 
 def test_parts_have_phases_too():
-    groups = (Group("a.", 1.0, 0.9), Group("b.", 1.0))
+    groups = (ParameterGroup("a.", 1.0, 0.9), ParameterGroup("b.", 1.0))
     parts = Engine(Chase(), groups, minibatch=8, carry=torch.zeros(0), mode="eager", microbatch=2)
     whole = chase()
     for phase in ("a", "both", "a"):
@@ -366,7 +372,7 @@ def test_parts_must_divide_the_minibatch(microbatch):
 
 
 def test_groups_must_divide_the_parameters():
-    for groups in ((Group("a.", 1.0),), (Group("a.", 1.0), Group("", 1.0))):
+    for groups in ((ParameterGroup("a.", 1.0),), (ParameterGroup("a.", 1.0), ParameterGroup("", 1.0))):
         with pytest.raises(ConfigError, match="do not divide the parameters"):
             Engine(Two(), groups, minibatch=8, carry=torch.zeros(2))
     with pytest.raises(ConfigError, match=r"algo\.minibatch is 0: expected 1 or more"):

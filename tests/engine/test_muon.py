@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import robotrl.engine.update
-from robotrl.engine.engine import Context, Engine, EngineMode, Group, LossModule, LossOut
+from robotrl.engine.engine import Context, Engine, EngineMode, LossModule, LossOut, ParameterGroup
 from robotrl.engine.flat_params import in_turn
 from robotrl.engine.muon import direction, hidden_matrices, orthogonal
 
@@ -68,7 +68,10 @@ DATA = {"word": WORDS, "y": (WORDS[:, None].float() * torch.arange(1, 6)).sin()}
 
 
 def engine(mode: EngineMode = "eager", **changes: float) -> Engine:
-    groups = (Group("policy.", **{"max_grad_norm": math.inf, "muon": 3.0, **changes}), Group("head.", math.inf))
+    groups = (
+        ParameterGroup("policy.", **{"max_grad_norm": math.inf, "muon": 3.0, **changes}),
+        ParameterGroup("head.", math.inf),
+    )
     return Engine(Net(), groups, minibatch=8, carry=torch.ones(1), mode=mode, eps=1e-8)
 
 

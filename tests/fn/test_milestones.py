@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robotrl.fn.progress.metrics import calibration_error, rank_correlation, ranks, separation
-from robotrl.fn.progress.milestones import Limits, gripper_changes, milestones, progress, rests
+from robotrl.fn.progress.milestones import MilestoneThresholds, gripper_changes, milestones, progress, rests
 from robotrl.fn.progress.shaping import potential_term, raw_term
 
-LIMITS = Limits(change=0.3, still_mps=0.02, moving_mps=0.1, gap=3)
+LIMITS = MilestoneThresholds(change=0.3, still_mps=0.02, moving_mps=0.1, gap=3)
 
 
 def series(*values: float) -> np.ndarray:

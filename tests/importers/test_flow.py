@@ -28,7 +28,7 @@ from robotrl.policies.vla.networks.smolvla import SmolVla, SmolVlaCfg
 from robotrl.policies.vla.pretrained_flow import PretrainedFlow
 from robotrl.policies.vla.resize import fit
 from robotrl.run.policy_checkpoint import policy_from_tree, policy_tree
-from robotrl.sims.mujoco.tabletop.language import Family, compositions, encode
+from robotrl.sims.mujoco.tabletop.language import InstructionFamily, compositions, encode
 from robotrl.spec import HasChain, HasDecode, visible
 from tests.policies.vla.test_flow import published
 
@@ -56,7 +56,7 @@ PI0 = Pi0Cfg(**SHARED, expert_width=24, expert_mlp=40, chunk=6)
 NUMBERS = np.random.default_rng(0)
 STATE = {"mean": NUMBERS.normal(size=19), "std": NUMBERS.uniform(0.5, 2, 19)}
 ACTION = {"mean": NUMBERS.normal(size=5) / 10, "std": NUMBERS.uniform(0.1, 0.3, 5)}
-SAID = [one.say(way) for family in Family for one in compositions(family) for way in range(2)]
+SAID = [one.say(way) for family in InstructionFamily for one in compositions(family) for way in range(2)]
 
 
 def tokenizer(bos: bool, size: int = ROWS) -> Tokenizer:

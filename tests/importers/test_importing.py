@@ -18,7 +18,7 @@ from robotrl.datasets.reader import read_dataset
 from robotrl.errors import ConfigError, DataError
 from robotrl.fn.bc_loss import clone_loss_of
 from robotrl.importers import lerobot, pi0
-from robotrl.importers.examine import Labels, check_labels, effects, labels
+from robotrl.importers.examine import ActionErrors, check_labels, effects, labels
 from robotrl.importers.openvla import config
 from robotrl.importers.policy import ImportCfg, check_settings
 from robotrl.run.checkpoint import read_checkpoint
@@ -116,8 +116,8 @@ def test_a_foreign_dataset_is_compared_as_ours_is(demos: Path, tmp_path: Path) -
 
 
 def test_the_tolerance_is_kept() -> None:
-    check_labels(Labels(0.04, 0.1, 9), 0.05)
-    for found in (Labels(0.06, 0.5, 9), Labels(0.04, 0.07, 9), Labels(float("nan"), 0.5, 9)):
+    check_labels(ActionErrors(0.04, 0.1, 9), 0.05)
+    for found in (ActionErrors(0.06, 0.5, 9), ActionErrors(0.04, 0.07, 9), ActionErrors(float("nan"), 0.5, 9)):
         with pytest.raises(DataError, match=r"expected 0\.05 at most"):
             check_labels(found, 0.05)
 

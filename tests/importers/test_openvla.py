@@ -25,7 +25,7 @@ from robotrl.policies.vla.networks.vision import TowerCfg
 from robotrl.policies.vla.pretrained import BLANK, TEMPLATE
 from robotrl.policies.vla.prompt import Pieces, unread
 from robotrl.run.policy_checkpoint import policy_from_tree, policy_tree
-from robotrl.sims.mujoco.tabletop.language import Family, compositions
+from robotrl.sims.mujoco.tabletop.language import InstructionFamily, compositions
 from robotrl.spec import HasTokens, visible
 
 TOY = {
@@ -47,7 +47,7 @@ STATS: dict[str, Any] = {
 
 
 def sentences() -> list[str]:
-    said = [one.say(way) for family in Family for one in compositions(family) for way in range(2)]
+    said = [one.say(way) for family in InstructionFamily for one in compositions(family) for way in range(2)]
     return [TEMPLATE.replace("{task}", text) for text in said]
 
 

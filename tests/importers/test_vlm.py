@@ -30,7 +30,7 @@ from robotrl.policies.networks.recompute import recompute
 from robotrl.policies.vla.networks import families
 from robotrl.run.policy_checkpoint import load_policy, policy_from_tree, policy_tree, probe
 from robotrl.run.token_fingerprint import check_said
-from robotrl.spec import HasEye, HasReading, HasTokens, visible
+from robotrl.spec import HasTextFeatures, HasTokens, HasVisionEncoder, visible
 from tests.kits.vlm_kit import BINS, CONFIGS, PLAIN, SIDE, write
 
 OPTIONS = ["image=flat_front", f"image_size={SIDE}", "families=point", "limit_s=1"]
@@ -84,7 +84,9 @@ def parallel(path: Path, sim: Any, **options: Any) -> Any:
 def test_every_family_sees_reads_and_says_as_its_own_code_does(family: str, published: Any, sim: Any) -> None:
     """`load_vlm` refuses it otherwise; then one token after the other, from the cache and in one pass, agree."""
     policy = load(published(family), sim)
-    assert isinstance(policy, HasTokens) and isinstance(policy, HasReading) and isinstance(policy, HasEye)
+    assert (
+        isinstance(policy, HasTokens) and isinstance(policy, HasTextFeatures) and isinstance(policy, HasVisionEncoder)
+    )
     found = effects(policy)
     assert min(*found.pictures.values(), found.words) > 1e-3
     obs = sim.reset(0)

@@ -17,7 +17,7 @@ from robotrl.errors import CapabilityError, ConfigError, RobotrlError
 from robotrl.interventions.config import InterventionCfg
 from robotrl.interventions.gamepad import Gamepad, default_axes, default_buttons, read_events
 from robotrl.interventions.keyboard import Keyboard, default_keys, split_keys
-from robotrl.interventions.mapping import Binding, Reading, VelocityMap, grippers, past_dead_zone
+from robotrl.interventions.mapping import Binding, DeviceState, VelocityMap, grippers, past_dead_zone
 from robotrl.interventions.scripted import AtRandom, Drifted, ScriptedCorrector, Stalled, distance_of
 from robotrl.interventions.teleoperation import Teleoperation
 from robotrl.registry import make_sim
@@ -263,10 +263,10 @@ def test_gamepad_settings_that_do_not_fit_are_refused(pipe):
 class Script:
     """A device whose readings were written down; a real one, of a very patient human."""
 
-    def __init__(self, readings: list[Reading]) -> None:
+    def __init__(self, readings: list[DeviceState]) -> None:
         self.readings = readings
 
-    def poll(self, now_s: float) -> Reading:
+    def poll(self, now_s: float) -> DeviceState:
         return self.readings.pop(0)
 
     def close(self) -> None: ...
@@ -282,9 +282,9 @@ class Hand:
         return self.now_s
 
 
-def touch(*deflection: float, toggled: bool = False) -> Reading:
+def touch(*deflection: float, toggled: bool = False) -> DeviceState:
     values = np.array(deflection)
-    return Reading(values, bool(values.any()), toggled)
+    return DeviceState(values, bool(values.any()), toggled)
 
 
 class ArmWalk(BareWalk):

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from robotrl.deploy.robots.driver import Measured
+from robotrl.deploy.robots.driver import TimedObservation
 from robotrl.spec import Spec
 
 ACTION = 2
@@ -96,7 +96,7 @@ class StampedCart(Cart):
         super().__init__(seed)
         self.stamp_ns = 0
 
-    def observe(self) -> Measured:  # type: ignore[override]
+    def observe(self) -> TimedObservation:  # type: ignore[override]
         match os.environ.get("CART_CLOCK") if self.steps >= 100 else None:
             case "ahead":
                 self.stamp_ns = time.monotonic_ns() + 10**9
@@ -106,7 +106,7 @@ class StampedCart(Cart):
                 pass
             case _:
                 self.stamp_ns = time.monotonic_ns()
-        return Measured(super().observe(), self.stamp_ns)
+        return TimedObservation(super().observe(), self.stamp_ns)
 
 
 def make_stamped(seed: int) -> StampedCart:

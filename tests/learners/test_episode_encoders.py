@@ -16,7 +16,7 @@ import tests.algos.test_grpo as grpo
 import tests.policies.vla.test_flow as flows
 from robotrl.cli.main import main
 from robotrl.errors import CapabilityError, ConfigError
-from robotrl.learners.episode_encoders import Places, pairs_of
+from robotrl.learners.episode_encoders import PlacesEncoder, pairs_of
 from robotrl.learners.learner import Setup
 from robotrl.spec import Spec
 from tests.algos.test_opd import saved
@@ -87,7 +87,7 @@ def test_places_of_one_frame_are_compared_along_the_axes_that_both_have() -> Non
     assert [(p.column, p.other_column) for p in pairs if p.key == "meant"] == [(1, 2)]  # peg and hole
     state = torch.tensor([[1.0, 2.0, 3.0, 9.0, 4.0]])
     meant = torch.tensor([[20.0, 10.0, 30.0, 40.0]])
-    assert Places(pairs)({"state": state, "meant": meant}).tolist() == [[-9.0, -18.0, -29.0, -36.0, -20.0]]
+    assert PlacesEncoder(pairs)({"state": state, "meant": meant}).tolist() == [[-9.0, -18.0, -29.0, -36.0, -20.0]]
 
 
 def test_a_failure_is_worth_how_near_its_end_came_in_the_sims_own_places(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,9 +110,9 @@ def test_what_is_refused(tmp_path: Path) -> None:
         ConfigError, match=rf"algo\.encoder is 'run:{path}' beside algo\.progress 'none': expected sigh"
     ):
         build(replace(grpo.CFG, encoder=f"run:{path}"), policy)
-    with pytest.raises(CapabilityError, match=r"policy FlowVlaPolicy lacks HasEye: algo\.encoder 'run:"):
+    with pytest.raises(CapabilityError, match=r"policy FlowVlaPolicy lacks HasVisionEncoder: algo\.encoder 'run:"):
         build(replace(grpo.CFG, encoder=f"run:{path}", **SIGHT), policy)
-    with pytest.raises(CapabilityError, match=r"policy FlowVlaPolicy lacks HasEye: algo\.encoder 'policy'"):
+    with pytest.raises(CapabilityError, match=r"policy FlowVlaPolicy lacks HasVisionEncoder: algo\.encoder 'policy'"):
         build(replace(flow_grpo.CFG, **SIGHT), flows.policy_on("smolvla"))
     for encoder, embed, said in (
         ("places:state,ment", "end", r"array 'ment' is unknown: did you mean 'meant'"),

@@ -23,7 +23,7 @@ from robotrl.algos.opd import OpdCfg
 from robotrl.algos.reinflow import ReinFlowCfg
 from robotrl.config import LoraCfg
 from robotrl.errors import CapabilityError, ConfigError
-from robotrl.learners.feature_cache import Kept
+from robotrl.learners.feature_cache import FeatureCache
 from robotrl.learners.learner import Setup
 from robotrl.memory_estimate.estimate import Load, described, footprint, without_memory
 from robotrl.peft.lora import adapt
@@ -72,7 +72,7 @@ def context(policy: Any, obs: dict[str, torch.Tensor]) -> torch.Tensor:
 def test_what_is_kept_stands_for_what_was_seen(name: str, what: Cache) -> None:
     policy = MAKE[name]()
     obs = shown(policy)
-    kept = Kept(policy, what, rows=6, bf16=False)(obs)
+    kept = FeatureCache(policy, what, rows=6, bf16=False)(obs)
     pictures = {key for key in obs if key.startswith("image_")}
     gone = pictures if what == "sight" else set(policy.observation_spec)
     added = {f"{key}.sight" for key in pictures} if what == "sight" else {"context"}
@@ -80,12 +80,12 @@ def test_what_is_kept_stands_for_what_was_seen(name: str, what: Cache) -> None:
     with torch.no_grad():
         assert torch.equal(context(policy, kept), context(policy, obs))
     # some rows at a time
-    parts = Kept(policy, what, rows=4, bf16=False)(obs)
+    parts = FeatureCache(policy, what, rows=4, bf16=False)(obs)
     assert all(torch.allclose(parts[key], x, atol=1e-5) for key, x in kept.items())
     # one of several processes may have nothing, under the same keys
-    nothing = Kept(policy, what, rows=4, bf16=False)({key: x[:0] for key, x in obs.items()})
+    nothing = FeatureCache(policy, what, rows=4, bf16=False)({key: x[:0] for key, x in obs.items()})
     assert {key: x.shape for key, x in nothing.items()} == {key: (0, *x.shape[1:]) for key, x in kept.items()}
-    none = Kept(policy, "none", rows=4, bf16=False)(obs)
+    none = FeatureCache(policy, "none", rows=4, bf16=False)(obs)
     assert all(none[key] is x for key, x in obs.items())
 
 
@@ -107,7 +107,7 @@ def test_what_is_kept_stands_for_what_was_seen(name: str, what: Cache) -> None:
 )
 def test_what_learns_is_not_kept(make: Callable[[], Any], what: Cache, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        Kept(make(), what, rows=4, bf16=False)
+        FeatureCache(make(), what, rows=4, bf16=False)
 
 
 # learners

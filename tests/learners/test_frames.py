@@ -122,11 +122,11 @@ def test_what_cannot_be_told_is_refused(demos: Path, tmp_path: Path, monkeypatch
             learner(demos, replace(READS, **changes))
     walks = kit.write_walks(tmp_path / "walks")
     for policy, message in (
-        (kit.GAUSSIAN, r"policy GaussianPolicy lacks HasReading: algo\.reading is 1\.0"),
-        (kit.FLOW, r"sim Walk lacks HasMeaning: algo\.reading is 1\.0"),
+        (kit.GAUSSIAN, r"policy GaussianPolicy lacks HasTextFeatures: algo\.reading is 1\.0"),
+        (kit.FLOW, r"sim Walk lacks HasGroundingTargets: algo\.reading is 1\.0"),
     ):
         with pytest.raises(CapabilityError, match=message):
             replace(PLAIN, reading=1.0).build(kit.setup(None, policy, walks))
     monkeypatch.delattr("robotrl.sims.mujoco.tabletop.task.TabletopSim.meant")
-    with pytest.raises(CapabilityError, match=r"lacks HasMeaning: algo\.reading is 1\.0"):
+    with pytest.raises(CapabilityError, match=r"lacks HasGroundingTargets: algo\.reading is 1\.0"):
         learner(demos)

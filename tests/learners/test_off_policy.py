@@ -26,8 +26,15 @@ from robotrl.fn.q_targets import (
     soft_value,
     temperature_loss,
 )
-from robotrl.learners.off_policy import Debt, Made, Unit, at_once, check_settings, rows_of
-from robotrl.learners.replay_collector import Acting, Experience, Memory, open_replay
+from robotrl.learners.off_policy import (
+    ActionNormalizer,
+    PolicyBuilder,
+    UpdateToDataRatio,
+    at_once,
+    check_settings,
+    rows_of,
+)
+from robotrl.learners.replay_collector import Acting, ReplayBuffers, ReplayCollector, open_replay
 from robotrl.policies.q import QEnsemble, average, draw_members, smallest, smallest_of
 from robotrl.policies.squashed import SquashedPolicy
 from robotrl.replay.buffer import Replay, Uniform
@@ -195,12 +202,12 @@ def test_densities_and_gradients_are_finite_at_the_bounds():
 # acting
 
 
-def experience(path: Path | None = None, random: bool = True, warmup: int = 8, horizon: int = 1) -> Experience:
-    made = Made(off.setup(replace(off.POLICY, horizon=horizon)), Walk(off.ENVS), True)
+def experience(path: Path | None = None, random: bool = True, warmup: int = 8, horizon: int = 1) -> ReplayCollector:
+    made = PolicyBuilder(off.setup(replace(off.POLICY, horizon=horizon)), Walk(off.ENVS), True)
     sim = Walk(off.ENVS)
-    memory = Memory(sim, 400, None if path is None else str(path))
+    memory = ReplayBuffers(sim, 400, None if path is None else str(path))
     acting = Acting(seed=0, gamma=0.9, random=random, warmup=warmup)
-    return Experience(sim, made, memory, acting, torch.Generator().manual_seed(0))
+    return ReplayCollector(sim, made, memory, acting, torch.Generator().manual_seed(0))
 
 
 def test_a_fresh_policy_acts_at_random_until_it_is_warm():
@@ -230,7 +237,7 @@ def test_rows_are_normalised_and_named():
     one = experience(horizon=2)
     one.collect(20)
     drawn = Uniform(one.memory.replay).sample(16, 2, 0.9, torch.Generator().manual_seed(0))
-    rows = rows_of(drawn, one._made.policy.observation_spec, Unit(kit.ACTION))
+    rows = rows_of(drawn, one._made.policy.observation_spec, ActionNormalizer(kit.ACTION))
     assert set(rows) == {"obs/walk", "next_obs/walk", "chunk", "reward", "discount"}
     assert rows["chunk"].shape == (16, 2, 1) and rows["chunk"].abs().max() <= 1
     over = drawn.terminated
@@ -238,7 +245,7 @@ def test_rows_are_normalised_and_named():
 
 
 def test_updates_are_owed_for_env_steps():
-    debt = Debt(0.3)
+    debt = UpdateToDataRatio(0.3)
     assert [debt.take(1) for _ in range(10)] == [0, 0, 0, 1, 0, 0, 1, 0, 0, 1]
 
 

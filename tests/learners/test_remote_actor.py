@@ -25,10 +25,10 @@ import tests.kits.off_policy_kit as off
 from robotrl.config import ActorCfg
 from robotrl.errors import ConfigError, NumericsError, RobotrlError
 from robotrl.learners.actor.process import to_numpy, to_torch
-from robotrl.learners.actor.remote import HUMAN, RemoteExperience
+from robotrl.learners.actor.remote import HUMAN, RemoteReplayCollector
 from robotrl.learners.learner import Setup
-from robotrl.learners.off_policy import Made
-from robotrl.learners.replay_collector import Acting, Memory
+from robotrl.learners.off_policy import PolicyBuilder
+from robotrl.learners.replay_collector import Acting, ReplayBuffers
 from tests.kits.actor_kit import Told
 from tests.kits.walk_sim import Walk
 
@@ -43,17 +43,17 @@ def remote(
     budget: int = 10_000,
     random: bool = False,
     policy: Any = off.POLICY,
-) -> RemoteExperience:
+) -> RemoteReplayCollector:
     sim = Walk(off.ENVS)
-    made = Made(off.setup(policy), sim, True)
-    return RemoteExperience(make_sim, made, Memory(sim, 400, None), Acting(0, 0.9, random, 8), budget, cfg)
+    made = PolicyBuilder(off.setup(policy), sim, True)
+    return RemoteReplayCollector(make_sim, made, ReplayBuffers(sim, 400, None), Acting(0, 0.9, random, 8), budget, cfg)
 
 
 @pytest.fixture
-def closing() -> Iterator[Callable[[RemoteExperience], RemoteExperience]]:
-    made: list[RemoteExperience] = []
+def closing() -> Iterator[Callable[[RemoteReplayCollector], RemoteReplayCollector]]:
+    made: list[RemoteReplayCollector] = []
 
-    def keep(one: RemoteExperience) -> RemoteExperience:
+    def keep(one: RemoteReplayCollector) -> RemoteReplayCollector:
         made.append(one)
         return one
 

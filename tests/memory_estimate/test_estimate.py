@@ -127,12 +127,12 @@ def large() -> Any:
 def once(policy: Any, rows: int) -> None:
     """An update of GRPO's loss by the engine, as its learner makes it."""
     from robotrl.algos.grpo import GrpoLoss
-    from robotrl.engine.engine import Engine, Group
+    from robotrl.engine.engine import Engine, ParameterGroup
     from robotrl.learners.token_policy import TokenActing
 
     engine = Engine(
         GrpoLoss(policy, TokenActing(), grpo.CFG),
-        (Group("policy.", 1.0),),
+        (ParameterGroup("policy.", 1.0),),
         minibatch=rows,
         carry=torch.tensor([0.0, 1.0]),
         mode="eager",

@@ -26,8 +26,8 @@ from robotrl.fn.stats import wilson
 from robotrl.policies.flow import FlowCfg
 from robotrl.policies.gaussian import GaussianCfg
 from robotrl.registry import make_sim, options_of
-from robotrl.report.histogram import Group, bins_of, histogram
-from robotrl.report.replay import Pick, Replay, pack_replays, thinned
+from robotrl.report.histogram import ValueGroup, bins_of, histogram
+from robotrl.report.replay import EpisodePictures, Pick, pack_replays, thinned
 from robotrl.report.replay_video import BAR, Mosaic
 from robotrl.rollout.evaluate import EvalResult
 from robotrl.run.directory import Run
@@ -180,7 +180,7 @@ def moving(name, length, steps, success=True, size=(12, 16)):
     frames = np.zeros((len(steps), *size, 3), np.uint8)
     for k, step in enumerate(steps):
         frames[k] = 2 * step
-    return Replay(name, success, 1.5, length, tuple(steps), frames)
+    return EpisodePictures(name, success, 1.5, length, tuple(steps), frames)
 
 
 def sheet_of(packed):
@@ -207,7 +207,9 @@ def test_a_sheet_holds_every_frame():
 def test_sheets_that_are_too_large_lose_frames_but_not_the_ends():
     rng = np.random.default_rng(0)
     steps = tuple(range(60))
-    replays = [Replay("a", True, 0.0, 60, steps, rng.integers(0, 256, (60, 40, 60, 3), np.uint8)) for _ in range(2)]
+    replays = [
+        EpisodePictures("a", True, 0.0, 60, steps, rng.integers(0, 256, (60, 40, 60, 3), np.uint8)) for _ in range(2)
+    ]
     whole, small = pack_replays(replays), pack_replays(replays, 100_000)
     assert len(whole[0]["steps"]) == 60
     for packed in small:
@@ -224,7 +226,7 @@ def test_every_episode_is_in_one_bar(values, whole):
     assert bins.counts(values).sum() == len(values)
     assert 1 <= bins.number <= 45
     chart = histogram(
-        [Group("success", "a", values[::2]), Group("failed", "b", values[1::2])], "x", 330, "narrow", whole
+        [ValueGroup("success", "a", values[::2]), ValueGroup("failed", "b", values[1::2])], "x", 330, "narrow", whole
     )
     assert sum(int(n) for n in re.findall(r": (\d+) episodes?, (?:success|failed)<", chart)) == len(values)
 
@@ -232,7 +234,7 @@ def test_every_episode_is_in_one_bar(values, whole):
 def test_bars_of_whole_numbers_are_centred_on_them():
     bins = bins_of(np.array([498.0, 499.0, 500.0, 500.0]), whole=True)
     assert (bins.low, bins.width, bins.number) == (497.5, 1, 3)
-    chart = histogram([Group("", "a", np.array([498.0, 500.0, 500.0]))], "length (steps)", 460, "wide", whole=True)
+    chart = histogram([ValueGroup("", "a", np.array([498.0, 500.0, 500.0]))], "length (steps)", 460, "wide", whole=True)
     assert "<title>500: 2 episodes</title>" in chart and "<title>498: 1 episode</title>" in chart
     assert "mean 499.3" in chart and "length (steps)" in chart and ">episodes</text>" in chart
 

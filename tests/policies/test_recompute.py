@@ -24,7 +24,7 @@ from robotrl.algos.opd import OpdCfg
 from robotrl.algos.reinflow import ReinFlowCfg
 from robotrl.engine.autocast import in_bf16
 from robotrl.errors import ConfigError
-from robotrl.fn.bc_loss import Shape, chunk_shape, clone_loss_of
+from robotrl.fn.bc_loss import DrawShape, chunk_shape, clone_loss_of
 from robotrl.learners.learner import Setup
 from robotrl.memory_estimate.estimate import Load, update_peak
 from robotrl.policies.networks.recompute import Recomputed, recompute, through
@@ -99,7 +99,7 @@ def test_gradients_in_bfloat16_are_the_same(name: str) -> None:
             clone = clone_loss_of(policy)
             shape = (len(obs["state"]), *chunk_shape(policy))
             chunk = torch.rand(shape, generator=generator) - 0.5
-            drawn = clone.draw(policy, Shape(1, *shape), generator)
+            drawn = clone.draw(policy, DrawShape(1, *shape), generator)
             valid = torch.ones(shape[:2], dtype=torch.bool)
             loss = clone.loss(policy, policy.encode(obs), chunk, valid, **drawn)
         loss.backward()

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 import robotrl.replay.ring as ring_module
 import tests.kits.replay_kit as kit
 from robotrl.errors import ConfigError, DataError, RobotrlError
-from robotrl.learners.replay_collector import Memory
+from robotrl.learners.replay_collector import ReplayBuffers
 from robotrl.replay.buffer import Prioritised, Replay, StepRecord
 from robotrl.replay.storage import CUT, FINAL
 from tests.kits.replay_kit import Reference, Row
@@ -472,7 +472,7 @@ def test_priorities_of_steps_that_are_forgotten_are_not_those_of_the_next(tmp_pa
 def test_a_run_takes_up_its_own_replay_and_no_other(tmp_path: Path) -> None:
     """Of a run that was killed before any of its checkpoints told of the replay."""
     sim, path = Walk(2), tmp_path / "replay"
-    memory = Memory(sim, 40, str(path), "this run")
+    memory = ReplayBuffers(sim, 40, str(path), "this run")
     no = torch.zeros(2, dtype=torch.bool)
     step = StepRecord(sim.reset(), torch.zeros(2, 1), torch.zeros(2), no, no, {}, torch.zeros(0, dtype=torch.int64))
     for _ in range(5):
@@ -482,8 +482,8 @@ def test_a_run_takes_up_its_own_replay_and_no_other(tmp_path: Path) -> None:
     directory.close()
     for other in ("", "that run"):
         with pytest.raises(ConfigError, match="exists: expected a new directory"):
-            _ = Memory(sim, 40, str(path), other).replay
-    again = Memory(sim, 40, str(path), "this run").replay
+            _ = ReplayBuffers(sim, 40, str(path), other).replay
+    again = ReplayBuffers(sim, 40, str(path), "this run").replay
     assert len(again) == 0
     again.add(step)
     assert len(again) == 2

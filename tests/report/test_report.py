@@ -17,8 +17,8 @@ from robotrl.report import (
     CurvePoint,
     Geom,
     Level,
+    RecordedEpisode,
     ReportData,
-    Rollout,
     geoms_from_mujoco,
     poses_from_mujoco,
     write_report,
@@ -77,14 +77,14 @@ class Page(HTMLParser):
             self.text += data
 
 
-def rollout(frames: int, success: bool, seed: int) -> Rollout:
+def rollout(frames: int, success: bool, seed: int) -> RecordedEpisode:
     rng = np.random.default_rng(seed)
     poses = np.zeros((frames, 2, 7), np.float32)
     poses[..., 3] = 1
     poses[:, 1, :3] = np.cumsum(rng.normal(0, 0.01, (frames, 3)), 0)
     quat = rng.normal(size=(frames, 4))
     poses[:, 1, 3:] = quat / np.linalg.norm(quat, axis=1, keepdims=True)
-    return Rollout(success, poses)
+    return RecordedEpisode(success, poses)
 
 
 def full() -> ReportData:

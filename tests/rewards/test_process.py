@@ -29,9 +29,19 @@ from robotrl.fn.stats import Interval
 from robotrl.learners.learner import Setup
 from robotrl.policies.vla.token import TokenVlaCfg
 from robotrl.rewards.columns import find_sources, signals
-from robotrl.rewards.grading import Graded, GradingCfg, Labels, grade, graded, join_graded, only, origin, summary
+from robotrl.rewards.grading import (
+    Graded,
+    GradingCfg,
+    ProgressLabels,
+    grade,
+    graded,
+    join_graded,
+    only,
+    origin,
+    summary,
+)
 from robotrl.rewards.network import RewardNetCfg, SightNet, WordEncoder, normalisation
-from robotrl.rewards.process import Bar, ProcessReward, ProcessTerm, Verdict
+from robotrl.rewards.process import AcceptanceThresholds, HeldOutVerdict, ProcessReward, ProcessTerm
 from robotrl.rewards.process_stored import load_process, process_from_tree, process_tree, save_process
 from robotrl.rewards.process_training import ProcessCfg, frame_draws, judge, split_graded, train_process
 from robotrl.rewards.stored import load_classifier
@@ -52,7 +62,7 @@ from tests.training.test_resume import StopAt, assert_same_end
 SIM = "mujoco/tabletop"
 OPTIONS: dict[str, Any] = {"image": "flat_near", "image_size": 32, "families": "point,lift", "limit_s": 3.0}
 SEEN = ("state", "instruction", "image_flat_near")
-LENIENT = Bar(min_rank=0.3, min_separation=0.5, max_error=0.4)
+LENIENT = AcceptanceThresholds(min_rank=0.3, min_separation=0.5, max_error=0.4)
 SMALL = ProcessCfg(
     model=RewardNetCfg(hidden=(32,), image_channels=(8, 8), image_features=16),
     updates=120,
@@ -75,7 +85,7 @@ def failures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def labelled(path: Path) -> tuple[Dataset, Labels]:
+def labelled(path: Path) -> tuple[Dataset, ProgressLabels]:
     dataset = read_dataset(path)
     return dataset, grade(dataset, find_sources(dataset), GradingCfg(), origin(dataset).family)
 
@@ -337,7 +347,7 @@ def test_it_learns_how_far_an_episode_is(trained: ProcessReward, demos: Path, fa
     # a network that was not trained falls short of what this one reaches
     torch.manual_seed(5)
     fresh = SightNet(specs(), normalisation(specs(), judged.obs), SMALL.model)
-    assert judge(fresh, judged, Bar()).verdict.shortcomings()
+    assert judge(fresh, judged, AcceptanceThresholds()).verdict.shortcomings()
 
 
 def test_training_again_gives_the_same(demos: Path) -> None:
@@ -353,14 +363,14 @@ def test_without_failures_nothing_is_said_of_them(demos: Path) -> None:
 
 
 def test_what_falls_short_is_named() -> None:
-    verdict = Verdict(Interval(0.2, 0.1, 0.3, 9), 0.55, 0.4, 4, Bar())
+    verdict = HeldOutVerdict(Interval(0.2, 0.1, 0.3, 9), 0.55, 0.4, 4, AcceptanceThresholds())
     assert verdict.shortcomings() == (
         "its rank correlation with time is 0.20: expected 0.6",
         "its separation of failures is 0.55: expected 0.7",
         "its calibration error is 0.400: expected at most 0.15",
     )
     assert verdict._replace(rank=Interval(float("nan"), 0, 0, 0)).shortcomings()[0].startswith("its rank correlation")
-    assert Verdict(Interval(0.6, 0, 1, 9), None, 0.15, 0, Bar()).shortcomings() == ()
+    assert HeldOutVerdict(Interval(0.6, 0, 1, 9), None, 0.15, 0, AcceptanceThresholds()).shortcomings() == ()
 
 
 def test_on_a_policys_reading_only_the_head_learns(demos: Path, failures: Path, tmp_path: Path) -> None:
@@ -387,11 +397,11 @@ def test_what_cannot_be_trained_is_refused(demos: Path) -> None:
         (replace(SMALL, updates=0), "updates is 0"),
         (replace(SMALL, lr=0.0), r"lr is 0\.0"),
         (replace(SMALL, held_out=1.0), r"held_out is 1\.0"),
-        (replace(SMALL, bar=Bar(min_rank=2.0)), r"min_rank is 2\.0"),
+        (replace(SMALL, bar=AcceptanceThresholds(min_rank=2.0)), r"min_rank is 2\.0"),
     ):
         with pytest.raises(ConfigError, match=message):
             train_process(data, specs(), cfg, {})
-    with pytest.raises(CapabilityError, match="policy Linear lacks HasReader"):
+    with pytest.raises(CapabilityError, match="policy Linear lacks HasObservationEncoder"):
         train_process(data, specs(), SMALL, {}, torch.nn.Linear(1, 1))
     larger = policy_on(tabletop(1, image_size=64))
     with pytest.raises(ConfigError, match="the policy reads observation 'image_flat_near'"):
@@ -575,7 +585,9 @@ def test_the_pages_process_reward_is_for_the_run_that_the_pages_train() -> None:
     shown = {key: spec for key, spec in source.observation_spec.items() if key not in privileged(source)}
     obs = source.reset(0)
     net = SightNet(shown, normalisation(shown, {key: obs[key].numpy() for key in shown}), SMALL.model)
-    reward = ProcessReward(net, Verdict(Interval(0.9, 0.8, 1.0, 9), 0.9, 0.1, 4, Bar()), {}, "toy")
+    reward = ProcessReward(
+        net, HeldOutVerdict(Interval(0.9, 0.8, 1.0, 9), 0.9, 0.1, 4, AcceptanceThresholds()), {}, "toy"
+    )
     added = ProcessTerm(reward, sim, cfg.algo.process_form, cfg.algo.process_scale, cfg.algo.gamma)
     rollout = Collector(sim, 1, 0.9)
     rollout.reset(0)
@@ -584,7 +596,7 @@ def test_the_pages_process_reward_is_for_the_run_that_the_pages_train() -> None:
 
 
 def test_one_that_fell_short_is_refused(trained: ProcessReward, tmp_path: Path, demos: Path) -> None:
-    strict = replace(SMALL, updates=1, bar=Bar(min_rank=1.0, max_error=0.0))
+    strict = replace(SMALL, updates=1, bar=AcceptanceThresholds(min_rank=1.0, max_error=0.0))
     path = save_process(tmp_path / "short", train_process(of_both(demos), specs(), strict, {}).reward)
     with pytest.raises(ConfigError, match=r"algo\.process_reward fell short when it was judged: its rank correlation"):
         learner(path)

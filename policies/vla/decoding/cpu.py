@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, rms_norm, silu
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from robotrl.policies.vla.decoding.parts import Map, Masks, Room, Turn, attend, is_heard, products, turn_to
+from robotrl.policies.vla.decoding.parts import Map, Masks, Room, RotaryTables, attend, is_heard, products, turn_to
 
 
 def is_plain(model: Any) -> bool:
@@ -71,7 +71,7 @@ class PlainReader:
     def step(self, new: Tensor) -> Tensor:
         """See `Reader`."""
         x, place = new, self._length - self._prefix
-        turn = Turn(*(part[:, :, place : place + 1] for part in self._turns))
+        turn = RotaryTables(*(part[:, :, place : place + 1] for part in self._turns))
         at, self._length = self._length, self._length + 1
         seen = self._hidden_from[..., : self._length]
         for layer, kept in zip(self._layers, self._kept, strict=True):
@@ -88,7 +88,7 @@ class Norm(NamedTuple):
     eps: float
 
 
-class Layer(NamedTuple):
+class LayerWeights(NamedTuple):
     """The numbers of a layer, ready to be multiplied by."""
 
     norm: Norm
@@ -106,10 +106,10 @@ class Layer(NamedTuple):
     """Of a head."""
 
 
-def _layer(layer: Any, rows: int) -> Layer:
+def _layer(layer: Any, rows: int) -> LayerWeights:
     query, key, value, out, gate, up, down = products(layer)
     width = layer.self_attn.head_dim
-    return Layer(
+    return LayerWeights(
         _norm(layer.input_layernorm),
         _map(rows, query, key, value),
         _map(rows, out),
@@ -145,7 +145,7 @@ def _normed(norm: Norm, x: Tensor) -> Tensor:
     return rms_norm(x, x.shape[-1:], norm.weight, norm.eps)
 
 
-def _heads(layer: Layer, normed: Tensor, turn: Turn) -> tuple[Tensor, Tensor, Tensor]:
+def _heads(layer: LayerWeights, normed: Tensor, turn: RotaryTables) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values (B, heads, T, width), the former two at their places."""
     found = layer.heads(normed).unflatten(2, (-1, layer.width)).transpose(1, 2)
     turning, values = found.split([layer.asking + layer.shared, layer.shared], dim=1)
@@ -158,7 +158,7 @@ def _attend(asking: Tensor, kept: Room, length: int, hidden_from: Tensor) -> Ten
     return attend(asking, kept.keys[:, :, :length], kept.values[:, :, :length], hidden_from)
 
 
-def _after(layer: Layer, x: Tensor, mixed: Tensor) -> Tensor:
+def _after(layer: LayerWeights, x: Tensor, mixed: Tensor) -> Tensor:
     """The rest of a layer: what attention gave is added, then what the MLP makes of it."""
     x = x + layer.out(mixed)
     gate, up = layer.gate_up(_normed(layer.mlp_norm, x)).chunk(2, dim=-1)

@@ -18,8 +18,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from robotrl.policies.vla.decoding.llama import Layer, after_attention, heads, layers, read
-from robotrl.policies.vla.decoding.parts import Masks, Room, Turn, attend, is_heard, turn_to
+from robotrl.policies.vla.decoding.llama import LayerModules, after_attention, heads, layers, read
+from robotrl.policies.vla.decoding.parts import Masks, Room, RotaryTables, attend, is_heard, turn_to
 from robotrl.utils.cuda_graph import CudaGraph
 
 KIND = "cuda"
@@ -33,7 +33,7 @@ Function = Callable[..., Tensor]
 Capture = Callable[[Function, tuple[Tensor, ...]], Function]
 
 
-class Prefix(NamedTuple):
+class PrefixTensors(NamedTuple):
     """What a sentence begins with, as tensors of fixed shapes."""
 
     embeddings: Tensor
@@ -52,7 +52,7 @@ class Prefix(NamedTuple):
     sin_behind: Tensor
 
 
-class Sayer:
+class CudaGraphDecoder:
     """Says sentences of one shape, by functions that are captured once.
 
     Args:
@@ -61,7 +61,7 @@ class Sayer:
         capture: makes of a function and arguments what computes the same on other tensors of the same shapes.
     """
 
-    def __init__(self, model: Any, example: Prefix, capture: Capture) -> None:
+    def __init__(self, model: Any, example: PrefixTensors, capture: Capture) -> None:
         stack, norm = layers(model), model.norm
         rows, length, count = len(example.embeddings), example.embeddings.shape[1], example.cos_behind.shape[2]
         whole = length + count
@@ -71,14 +71,14 @@ class Sayer:
             Room(*(x.new_zeros((rows, x.shape[1], whole, x.shape[3])) for x in (of.keys, of.values))) for of in first
         ]
         hidden_from = example.hidden_from.new_zeros((rows, 1, 1, whole))
-        turns = Turn(torch.zeros_like(example.cos_behind), torch.zeros_like(example.sin_behind))
+        turns = RotaryTables(torch.zeros_like(example.cos_behind), torch.zeros_like(example.sin_behind))
         places = torch.arange(whole, device=hidden_from.device)
         self._places = places[:count]
         self.sentences = 0
         """How many were begun: of two at a time the first one's keys are gone."""
 
         def begin(*prefix: Tensor) -> Tensor:
-            given = Prefix(*prefix)
+            given = PrefixTensors(*prefix)
             hidden, found = _read(stack, given)
             for kept, of in zip(memory, found, strict=True):
                 kept.keys[:, :, :length], kept.values[:, :, :length] = of.keys, of.values
@@ -89,7 +89,7 @@ class Sayer:
 
         def step(x: Tensor, place: Tensor) -> Tensor:
             at = place + length
-            turn = Turn(turns.cos.index_select(2, place), turns.sin.index_select(2, place))
+            turn = RotaryTables(turns.cos.index_select(2, place), turns.sin.index_select(2, place))
             # what is yet to be said is hidden, as gaps are
             seen = hidden_from.masked_fill(places > at, torch.finfo(hidden_from.dtype).min)
             for layer, kept in zip(stack, memory, strict=True):
@@ -99,7 +99,7 @@ class Sayer:
         self._begin = capture(begin, tuple(example))
         self._step = capture(step, (example.embeddings[:, :1].clone(), self._places[:1].clone()))
 
-    def begin(self, prefix: Prefix) -> Tensor:
+    def begin(self, prefix: PrefixTensors) -> Tensor:
         """The hidden state (B, 1, D) at the last token of each row's prefix."""
         self.sentences += 1
         return self._begin(*prefix)
@@ -112,7 +112,7 @@ class Sayer:
 class GraphReader:
     """Goes on as this module describes; see `decode.reader`."""
 
-    def __init__(self, model: Any, masks: Masks, at: Tensor, behind: Tensor, sayer: Sayer) -> None:
+    def __init__(self, model: Any, masks: Masks, at: Tensor, behind: Tensor, sayer: CudaGraphDecoder) -> None:
         self._model, self._masks, self._at, self._behind, self._sayer = model, masks, at, behind, sayer
 
     def read(self, embeddings: Tensor, last: Tensor) -> Tensor:
@@ -135,7 +135,7 @@ class GraphReader:
         return self._sayer.step(_filled(new), place)[: self._rows]
 
 
-class Shape(NamedTuple):
+class SentenceShape(NamedTuple):
     """Of sentences."""
 
     rows: int
@@ -146,7 +146,7 @@ class Shape(NamedTuple):
     dtype: torch.dtype
 
 
-class State(NamedTuple):
+class CaptureState(NamedTuple):
     """What a capture is true of."""
 
     parts: tuple[int, ...]
@@ -160,11 +160,11 @@ class State(NamedTuple):
 class _Known(NamedTuple):
     """A model's sentences."""
 
-    state: State
+    state: CaptureState
     length: tuple[int, int]
     """L and T: graphs of other lengths are let go."""
-    seen: set[Shape]
-    sayers: dict[Shape, Sayer]
+    seen: set[SentenceShape]
+    sayers: dict[SentenceShape, CudaGraphDecoder]
 
 
 _KNOWN: WeakKeyDictionary[Any, _Known] = WeakKeyDictionary()
@@ -181,7 +181,7 @@ def graph_reader(model: Any, masks: Masks, at: Tensor, behind: Tensor) -> GraphR
     """
     if model.device.type != KIND or torch.is_grad_enabled() or torch.compiler.is_compiling() or is_heard(model):
         return None
-    shape = Shape(_power(len(at)), at.shape[1], behind.shape[1], masks.after.dtype)
+    shape = SentenceShape(_power(len(at)), at.shape[1], behind.shape[1], masks.after.dtype)
     if not shape.after or kept_bytes(model.config, shape) > LARGEST:
         return None
     state, length = state_of(model), (shape.prefix, shape.after)
@@ -196,52 +196,52 @@ def graph_reader(model: Any, masks: Masks, at: Tensor, behind: Tensor) -> GraphR
     return GraphReader(model, masks, at, behind, known.sayers[shape])
 
 
-def kept_bytes(cfg: Any, shape: Shape) -> int:
+def kept_bytes(cfg: Any, shape: SentenceShape) -> int:
     """Bytes, at most, that keys and values of sentences take."""
     width = cfg.num_key_value_heads * (cfg.head_dim or cfg.hidden_size // cfg.num_attention_heads)
     # float32, as rotated keys are whatever the network computes in
     return 2 * 4 * shape.rows * (shape.prefix + shape.after) * cfg.num_hidden_layers * width
 
 
-def state_of(model: Any) -> State:
+def state_of(model: Any) -> CaptureState:
     """What a capture of a model is made of now."""
     parts = tuple(model.modules())
     addresses = tuple(weight.data_ptr() for weight in model.parameters())
     adapters = tuple(bool(getattr(part, flag)) for part in parts for flag in ADAPTED if hasattr(part, flag))
     kind = model.device.type
     cast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
-    return State(tuple(map(id, parts)), addresses, adapters, cast)
+    return CaptureState(tuple(map(id, parts)), addresses, adapters, cast)
 
 
-def prefix_of(model: Any, embeddings: Tensor, last: Tensor, masks: Masks, at: Tensor, behind: Tensor) -> Prefix:
+def prefix_of(model: Any, embeddings: Tensor, last: Tensor, masks: Masks, at: Tensor, behind: Tensor) -> PrefixTensors:
     """A sentence's beginning; see `decode.reader` and `decode_parts.Reader`."""
     turn, turns = turn_to(model, at, embeddings), turn_to(model, behind, embeddings)
-    return Prefix(embeddings, masks.prefix, turn.cos, turn.sin, last, masks.after, turns.cos, turns.sin)
+    return PrefixTensors(embeddings, masks.prefix, turn.cos, turn.sin, last, masks.after, turns.cos, turns.sin)
 
 
-def filled(prefix: Prefix) -> Prefix:
+def filled(prefix: PrefixTensors) -> PrefixTensors:
     """With rows of zeros up to a power of two."""
-    return Prefix(*(_filled(x) for x in prefix))
+    return PrefixTensors(*(_filled(x) for x in prefix))
 
 
-def _captured(model: Any, masks: Masks, at: Tensor, behind: Tensor) -> Sayer:
+def _captured(model: Any, masks: Masks, at: Tensor, behind: Tensor) -> CudaGraphDecoder:
     """Graphs of the shape of a sentence whose words are not known yet."""
     # what lives on must be no tensor of inference, which nothing else may write to
     with torch.inference_mode(False), torch.no_grad():
         embeddings = torch.zeros((*at.shape, model.config.hidden_size), dtype=masks.after.dtype, device=at.device)
         ours = (embeddings, torch.zeros_like(at[:, 0]), Masks(*(x.clone() for x in masks)), at.clone(), behind.clone())
-        return Sayer(model, filled(prefix_of(model, *ours)), _graph)
+        return CudaGraphDecoder(model, filled(prefix_of(model, *ours)), _graph)
 
 
 def _graph(function: Function, arguments: tuple[Tensor, ...]) -> Function:
     return CudaGraph(function, arguments, inputs=tuple(range(len(arguments))))
 
 
-def _read(stack: list[Layer], prefix: Prefix) -> Any:
-    return read(stack, prefix.embeddings, Turn(prefix.cos, prefix.sin), prefix.mask, prefix.last)
+def _read(stack: list[LayerModules], prefix: PrefixTensors) -> Any:
+    return read(stack, prefix.embeddings, RotaryTables(prefix.cos, prefix.sin), prefix.mask, prefix.last)
 
 
-def _attend(layer: Layer, normed: Tensor, turn: Turn, seen: Tensor, kept: Room, at: Tensor) -> Tensor:
+def _attend(layer: LayerModules, normed: Tensor, turn: RotaryTables, seen: Tensor, kept: Room, at: Tensor) -> Tensor:
     """(B, 1, heads * width) of one token that is put where it belongs, (1,) `at`, among what is kept."""
     asking, key, value = (heads(layer, project(normed)) for project in (layer.query, layer.key, layer.value))
     kept.keys.index_copy_(2, at, turn(key))

@@ -15,10 +15,10 @@ from transformers import DynamicCache, LlamaModel
 from robotrl.policies.vla.decoding.cpu import PlainReader, is_plain
 from robotrl.policies.vla.decoding.cuda_graph import graph_reader
 from robotrl.policies.vla.decoding.llama import LlamaReader
-from robotrl.policies.vla.decoding.parts import Masks, Reader
+from robotrl.policies.vla.decoding.parts import Decoder, Masks
 
 
-def reader(model: Any, masks: Masks, at: Tensor, behind: Tensor) -> Reader:
+def reader(model: Any, masks: Masks, at: Tensor, behind: Tensor) -> Decoder:
     """What reads with a language model.
 
     Args:
@@ -44,12 +44,12 @@ class CachedReader:
         self._steps = 0
 
     def read(self, embeddings: Tensor, last: Tensor) -> Tensor:
-        """See `Reader`."""
+        """See `Decoder`."""
         hidden = self._go(embeddings, self._masks.prefix, self._at)
         return hidden[torch.arange(len(hidden), device=hidden.device), last][:, None]
 
     def step(self, new: Tensor) -> Tensor:
-        """See `Reader`."""
+        """See `Decoder`."""
         at = self._behind[..., self._steps : self._steps + 1]
         self._steps += 1
         since = self._masks.after.new_zeros((len(new), 1, 1, self._steps))

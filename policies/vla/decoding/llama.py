@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import silu
 
-from robotrl.policies.vla.decoding.parts import Map, Masks, Turn, attend, products, turn_to
+from robotrl.policies.vla.decoding.parts import Map, Masks, RotaryTables, attend, products, turn_to
 
 
 class LlamaReader:
@@ -23,7 +23,7 @@ class LlamaReader:
     def __init__(self, model: Any, masks: Masks, at: Tensor, behind: Tensor) -> None:
         self._model, self._masks, self._at, self._behind = model, masks, at, behind
         self._stack = layers(model)
-        self._kept: list[Kept] = []
+        self._kept: list[LayerCache] = []
 
     def read(self, embeddings: Tensor, last: Tensor) -> Tensor:
         """See `decode_parts.Reader`."""
@@ -38,7 +38,7 @@ class LlamaReader:
         return self._model.norm(hidden)
 
 
-class Layer(NamedTuple):
+class LayerModules(NamedTuple):
     """The parts of a layer that it is made of, ready to be called."""
 
     norm: Map
@@ -53,7 +53,7 @@ class Layer(NamedTuple):
     head_width: int
 
 
-class Kept(NamedTuple):
+class LayerCache(NamedTuple):
     """What one layer remembers; what was said stands apart, lest the prefix be copied or spread."""
 
     keys: Tensor
@@ -65,22 +65,24 @@ class Kept(NamedTuple):
     new_values: Tensor
 
 
-def layers(model: Any) -> list[Layer]:
+def layers(model: Any) -> list[LayerModules]:
     """Those of a `LlamaModel`."""
-    found: list[Layer] = []
+    found: list[LayerModules] = []
     for layer in model.layers:
         query, key, value, out, gate, up, down = products(layer)
         norms = layer.input_layernorm, layer.post_attention_layernorm
-        found.append(Layer(norms[0], query, key, value, out, norms[1], gate, up, down, layer.self_attn.head_dim))
+        found.append(LayerModules(norms[0], query, key, value, out, norms[1], gate, up, down, layer.self_attn.head_dim))
     return found
 
 
-def each_of(turn: Turn) -> list[Turn]:
+def each_of(turn: RotaryTables) -> list[RotaryTables]:
     """The rotations to each of T positions."""
-    return [Turn(turn.cos[:, :, t : t + 1], turn.sin[:, :, t : t + 1]) for t in range(turn.cos.shape[2])]
+    return [RotaryTables(turn.cos[:, :, t : t + 1], turn.sin[:, :, t : t + 1]) for t in range(turn.cos.shape[2])]
 
 
-def read(stack: list[Layer], x: Tensor, turn: Turn, mask: Tensor, last: Tensor) -> tuple[Tensor, list[Kept]]:
+def read(
+    stack: list[LayerModules], x: Tensor, turn: RotaryTables, mask: Tensor, last: Tensor
+) -> tuple[Tensor, list[LayerCache]]:
     """The hidden state (B, 1, D), not normed yet, of the prefix's last token, and what is kept of all of it.
 
     Args:
@@ -92,22 +94,24 @@ def read(stack: list[Layer], x: Tensor, turn: Turn, mask: Tensor, last: Tensor) 
     """
     rows = torch.arange(len(x), device=x.device)
     asking, asked_at, seen = x, turn, mask
-    kept: list[Kept] = []
+    kept: list[LayerCache] = []
     for layer in stack:
         normed = layer.norm(x)
         k, v = turn(heads(layer, layer.key(normed))), heads(layer, layer.value(normed))
         k, v = k.contiguous(), v.contiguous()
-        kept.append(Kept(k, v, k[:, :, :0], v[:, :, :0]))
+        kept.append(LayerCache(k, v, k[:, :, :0], v[:, :, :0]))
         if layer is stack[-1]:
             # what the others would say is not asked
             asking, normed, seen = x[rows, last][:, None], normed[rows, last][:, None], mask[rows, :, last][:, :, None]
-            asked_at = Turn(turn.cos[rows, :, last][:, :, None], turn.sin[rows, :, last][:, :, None])
+            asked_at = RotaryTables(turn.cos[rows, :, last][:, :, None], turn.sin[rows, :, last][:, :, None])
         q = asked_at(heads(layer, layer.query(normed)))
         asking = x = after_attention(layer, asking, attend(q, k, v, seen))
     return asking, kept
 
 
-def step(stack: list[Layer], x: Tensor, turn: Turn, hidden_from: Tensor, kept: list[Kept]) -> tuple[Tensor, list[Kept]]:
+def step(
+    stack: list[LayerModules], x: Tensor, turn: RotaryTables, hidden_from: Tensor, kept: list[LayerCache]
+) -> tuple[Tensor, list[LayerCache]]:
     """The hidden state (B, 1, D), not normed yet, of one token, and what is kept after it.
 
     Args:
@@ -117,7 +121,7 @@ def step(stack: list[Layer], x: Tensor, turn: Turn, hidden_from: Tensor, kept: l
         hidden_from: (B, 1, 1, L) what is added to scores of the prefix: the lowest number where there is a gap.
         kept: by layer.
     """
-    after: list[Kept] = []
+    after: list[LayerCache] = []
     for layer, memory in zip(stack, kept, strict=True):
         normed = layer.norm(x)
         q, k, v = (heads(layer, project(normed)) for project in (layer.query, layer.key, layer.value))
@@ -129,19 +133,19 @@ def step(stack: list[Layer], x: Tensor, turn: Turn, hidden_from: Tensor, kept: l
     return x, after
 
 
-def heads(layer: Layer, x: Tensor) -> Tensor:
+def heads(layer: LayerModules, x: Tensor) -> Tensor:
     """(B, T, heads * width) to (B, heads, T, width)."""
     return x.unflatten(2, (-1, layer.head_width)).transpose(1, 2)
 
 
-def after_attention(layer: Layer, x: Tensor, mixed: Tensor) -> Tensor:
+def after_attention(layer: LayerModules, x: Tensor, mixed: Tensor) -> Tensor:
     """The rest of a layer: what attention gave is added, then what the MLP makes of it."""
     x = x + layer.out(mixed)
     normed = layer.mlp_norm(x)
     return x + layer.down(silu(layer.gate(normed)) * layer.up(normed))
 
 
-def _attend(q: Tensor, memory: Kept, hidden_from: Tensor) -> Tensor:
+def _attend(q: Tensor, memory: LayerCache, hidden_from: Tensor) -> Tensor:
     """(B, 1, heads * width) of one token's queries (B, heads, 1, width); heads of keys may be shared by groups."""
     batch, heads, _, width = q.shape
     shared = memory.keys.shape[1]

@@ -23,7 +23,7 @@ class Masks(NamedTuple):
     """(B, 1, 1, L) of the prefix, for all that comes after it: the lowest number where there is a gap."""
 
 
-class Reader(Protocol):
+class Decoder(Protocol):
     """Reads a prefix, then one token after the other."""
 
     def read(self, embeddings: Tensor, last: Tensor) -> Tensor:
@@ -35,7 +35,7 @@ class Reader(Protocol):
         ...
 
 
-class Turn(NamedTuple):
+class RotaryTables(NamedTuple):
     """Rotation to positions."""
 
     cos: Tensor
@@ -67,10 +67,10 @@ def products(layer: Any) -> Products:
     return Products(*projections, mlp.gate_proj, mlp.up_proj, mlp.down_proj)
 
 
-def turn_to(model: Any, at: Tensor, like: Tensor) -> Turn:
+def turn_to(model: Any, at: Tensor, like: Tensor) -> RotaryTables:
     """Rotation to the positions (B, T)."""
     cos, sin = model.rotary_emb(like, at)
-    return Turn(cos[:, None], sin[:, None])
+    return RotaryTables(cos[:, None], sin[:, None])
 
 
 class Room(NamedTuple):

@@ -67,7 +67,7 @@ class Prefix(NamedTuple):
     """Where the picture's patches stand, for networks to which it matters."""
 
 
-class Speaker(nn.Module, ABC):
+class AutoregressiveVla(nn.Module, ABC):
     """A network that sees a picture, reads a prompt and says action tokens.
 
     Args:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 
-class Memory(NamedTuple):
+class SplitContext(NamedTuple):
     """A context, taken apart."""
 
     features: Tensor
@@ -28,8 +28,8 @@ class Memory(NamedTuple):
     """(B, L) bool: False in the gaps of a prompt and where a camera is missing."""
 
 
-class Sizes(NamedTuple):
-    """Those of a `Memory` that do not depend on what was seen."""
+class ContextSizes(NamedTuple):
+    """Those of a `SplitContext` that do not depend on what was seen."""
 
     features: int
     """F"""
@@ -40,13 +40,13 @@ class Sizes(NamedTuple):
     """D, all heads of the keys together."""
 
 
-def pack(memory: Memory) -> Tensor:
+def pack(memory: SplitContext) -> Tensor:
     """One row for each observation."""
     parts = (x.flatten(1).to(memory.features.dtype) for x in memory)
     return torch.cat(list(parts), dim=1)
 
 
-def unpack(ctx: Tensor, sizes: Sizes) -> Memory:
+def unpack(ctx: Tensor, sizes: ContextSizes) -> SplitContext:
     """Inverse of `pack`, by views."""
     each = sizes.layers * sizes.width
     length = (ctx.shape[1] - sizes.features - sizes.state) // (2 * each + 1)
@@ -54,7 +54,7 @@ def unpack(ctx: Tensor, sizes: Sizes) -> Memory:
         [sizes.features, sizes.state, length * each, length * each, length], dim=1
     )
     shape = (sizes.layers, length, sizes.width)
-    return Memory(features, state, keys.unflatten(1, shape), values.unflatten(1, shape), there > 0.5)
+    return SplitContext(features, state, keys.unflatten(1, shape), values.unflatten(1, shape), there > 0.5)
 
 
 def mean_over(hidden: Tensor, there: Tensor) -> Tensor:

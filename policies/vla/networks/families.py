@@ -19,7 +19,7 @@ PICTURE = "{picture}"
 ASKED = "What action should the robot take to {task}?"
 
 
-class Family(NamedTuple):
+class VlmFamily(NamedTuple):
     """How one kind of model is used."""
 
     see: Callable[[Any, Tensor], Tensor]
@@ -116,26 +116,26 @@ def _in_time_and_plane(there: Tensor, at: Place) -> Tensor:
     return torch.cat([axes[..., : at.start], inside, axes[..., at.end :]], dim=2)
 
 
-LLAVA = Family(_features, _plain, f"USER: {PICTURE}\n{ASKED} ASSISTANT:")
-PALIGEMMA = Family(_features, _all_one_kind, f"{PICTURE}<bos>{{task}}\n", specials=False, together="prefix")
-GEMMA3 = Family(
+LLAVA = VlmFamily(_features, _plain, f"USER: {PICTURE}\n{ASKED} ASSISTANT:")
+PALIGEMMA = VlmFamily(_features, _all_one_kind, f"{PICTURE}<bos>{{task}}\n", specials=False, together="prefix")
+GEMMA3 = VlmFamily(
     _features,
     _two_kinds,
     f"<start_of_turn>user\n<start_of_image>{PICTURE}<end_of_image>{ASKED}<end_of_turn>\n<start_of_turn>model\n",
     together="picture",
 )
-IDEFICS = Family(
+IDEFICS = VlmFamily(
     _connected,
     _several,
     f"<|im_start|>User:<fake_token_around_image><global-img>{PICTURE}<fake_token_around_image>{ASKED}"
     "<end_of_utterance>\nAssistant:",
 )
-INTERNVL = Family(
+INTERNVL = VlmFamily(
     _features,
     _plain,
     f"<|im_start|>user\n<img>{PICTURE}</img>\n{ASKED}<|im_end|>\n<|im_start|>assistant\n",
 )
-QWEN = Family(
+QWEN = VlmFamily(
     _in_patches,
     _patched,
     f"<|im_start|>user\n<|vision_start|>{PICTURE}<|vision_end|>{ASKED}<|im_end|>\n<|im_start|>assistant\n",
@@ -143,7 +143,7 @@ QWEN = Family(
     axes=_in_time_and_plane,
     graph=False,
 )
-FAMILIES: dict[str, Family] = {
+FAMILIES: dict[str, VlmFamily] = {
     "gemma3": GEMMA3,
     "idefics3": IDEFICS,
     "internvl": INTERNVL,

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from robotrl.errors import ConfigError
-from robotrl.policies.vla.networks.autoregressive import Decoding, Prefix, Speaker
+from robotrl.policies.vla.networks.autoregressive import AutoregressiveVla, Decoding, Prefix
 from robotrl.policies.vla.networks.vision import DINOV2_L, SIGLIP_SO400M, Tower, TowerCfg
 
 
@@ -103,7 +103,7 @@ class StateProjector(nn.Module):
         return self.fc2(nn.functional.gelu(self.fc1(state)))
 
 
-class OpenVla(Speaker):
+class OpenVla(AutoregressiveVla):
     """The network.
 
     Raises:
@@ -128,25 +128,25 @@ class OpenVla(Speaker):
 
     @property
     def stack(self) -> Any:
-        """See `Speaker`."""
+        """See `AutoregressiveVla`."""
         return self.language_model.model
 
     @property
     def stop(self) -> int:
-        """See `Speaker`."""
+        """See `AutoregressiveVla`."""
         return self.cfg.text.stop
 
     @property
     def patches(self) -> int:
-        """See `Speaker`."""
+        """See `AutoregressiveVla`."""
         return self.cfg.towers[0].patches
 
     def embed(self, ids: Tensor) -> Tensor:
-        """See `Speaker`."""
+        """See `AutoregressiveVla`."""
         return self.stack.embed_tokens(ids)
 
     def words(self) -> Tensor:
-        """See `Speaker`."""
+        """See `AutoregressiveVla`."""
         return self.language_model.lm_head.weight
 
     def sight(self, pictures: Tensor) -> Tensor:
@@ -154,7 +154,7 @@ class OpenVla(Speaker):
         return self.vision_backbone(pictures)
 
     def seen(self, sight: Tensor) -> Tensor:
-        """See `Speaker`."""
+        """See `AutoregressiveVla`."""
         return self.projector(sight)
 
     def eye(self) -> nn.Module:
@@ -162,7 +162,7 @@ class OpenVla(Speaker):
         return copy.deepcopy(self.vision_backbone)
 
     def prefix(self, patches: Tensor, ids: Tensor, there: Tensor, state: Tensor | None = None) -> Prefix:
-        """See `Speaker`; the prompt's first token stands before the picture."""
+        """See `AutoregressiveVla`; the prompt's first token stands before the picture."""
         words = self.embed(ids)
         seen = [self.seen(patches)]
         if state is not None:

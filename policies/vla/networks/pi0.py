@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache, PI0Config, PI0ForConditionalGeneration
 
 from robotrl.errors import ConfigError
-from robotrl.policies.vla.networks.context import Memory, Sizes, mean_over
+from robotrl.policies.vla.networks.context import ContextSizes, SplitContext, mean_over
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Pi0(nn.Module):
         self.net: Any = PI0ForConditionalGeneration(pi0_config(cfg))
         # the expert reads no words; a quarter of its published size would lie idle
         self.net.model.dit.embed_tokens = None
-        self.sizes = Sizes(cfg.width, cfg.state, cfg.layers, cfg.kv_heads * cfg.head_width)
+        self.sizes = ContextSizes(cfg.width, cfg.state, cfg.layers, cfg.kv_heads * cfg.head_width)
 
     @property
     def tokens(self) -> int:
@@ -94,7 +94,7 @@ class Pi0(nn.Module):
         pixels = pictures.permute(0, 3, 1, 2).to(vlm.get_input_embeddings().weight.dtype) / 127.5 - 1
         return vlm.get_image_features(pixels).pooler_output
 
-    def see(self, shown: Sequence[Tensor | None], ids: Tensor, there: Tensor, state: Tensor) -> Memory:
+    def see(self, shown: Sequence[Tensor | None], ids: Tensor, there: Tensor, state: Tensor) -> SplitContext:
         """See `FlowNet.see`."""
         vlm = self.net.model.vlm
         words = vlm.get_input_embeddings()(ids)
@@ -110,14 +110,14 @@ class Pi0(nn.Module):
         )
         layers = out.past_key_values.layers
         keys, values = (torch.stack([_flat(x) for x in row], dim=1) for row in zip(*map(_kept, layers), strict=True))
-        return Memory(mean_over(out.last_hidden_state, everyone), state, keys, values, everyone)
+        return SplitContext(mean_over(out.last_hidden_state, everyone), state, keys, values, everyone)
 
-    def velocity(self, memory: Memory, x: Tensor, t: Tensor) -> Tensor:
+    def velocity(self, memory: SplitContext, x: Tensor, t: Tensor) -> Tensor:
         """See `FlowNet.velocity`."""
         # the published velocity leads from action to noise
         return -self.net.action_out_proj(self.moving(memory, x, t))
 
-    def moving(self, memory: Memory, x: Tensor, t: Tensor) -> Tensor:
+    def moving(self, memory: SplitContext, x: Tensor, t: Tensor) -> Tensor:
         """See `FlowNet.moving`."""
         cache = DynamicCache()
         shape = (self.cfg.kv_heads, self.cfg.head_width)

@@ -22,7 +22,7 @@ from transformers import LlamaConfig, LlamaModel, SmolVLMConfig, SmolVLMForCondi
 
 from robotrl.errors import ConfigError
 from robotrl.policies.networks.recompute import through
-from robotrl.policies.vla.networks.context import Memory, Sizes, mean_over
+from robotrl.policies.vla.networks.context import ContextSizes, SplitContext, mean_over
 from robotrl.policies.vla.networks.flow_time import time_features
 
 ROPE_BASE = 10_000.0
@@ -108,7 +108,7 @@ class SmolVla(nn.Module):
         self.action_out_proj = nn.Linear(expert, cfg.action)
         self.action_time_mlp_in = nn.Linear(2 * expert, expert)
         self.action_time_mlp_out = nn.Linear(expert, expert)
-        self.sizes = Sizes(cfg.width, 0, cfg.layers, cfg.kv_heads * cfg.head_width)
+        self.sizes = ContextSizes(cfg.width, 0, cfg.layers, cfg.kv_heads * cfg.head_width)
 
     @property
     def tokens(self) -> int:
@@ -132,7 +132,7 @@ class SmolVla(nn.Module):
         pixels = pictures.permute(0, 3, 1, 2).to(dtype) / 127.5 - 1
         return model.connector(model.vision_model(pixel_values=pixels).last_hidden_state)
 
-    def see(self, shown: Sequence[Tensor | None], ids: Tensor, there: Tensor, state: Tensor) -> Memory:
+    def see(self, shown: Sequence[Tensor | None], ids: Tensor, there: Tensor, state: Tensor) -> SplitContext:
         """What the expert reads at each denoising step; see `FlowNet.see`."""
         model = self.vlm_with_expert.vlm.model
         words = model.text_model.embed_tokens(ids)
@@ -152,14 +152,14 @@ class SmolVla(nn.Module):
             keys.append(keep[0])
             values.append(keep[1])
         features = mean_over(model.text_model.norm(hidden), everyone)
-        return Memory(features, state[:, :0], torch.stack(keys, dim=1), torch.stack(values, dim=1), everyone)
+        return SplitContext(features, state[:, :0], torch.stack(keys, dim=1), torch.stack(values, dim=1), everyone)
 
-    def velocity(self, memory: Memory, x: Tensor, t: Tensor) -> Tensor:
+    def velocity(self, memory: SplitContext, x: Tensor, t: Tensor) -> Tensor:
         """See `FlowNet.velocity`."""
         # the published velocity leads from action to noise
         return -self.action_out_proj(self.moving(memory, x, t))
 
-    def moving(self, memory: Memory, x: Tensor, t: Tensor) -> Tensor:
+    def moving(self, memory: SplitContext, x: Tensor, t: Tensor) -> Tensor:
         """See `FlowNet.moving`."""
         cfg, (batch, count, _) = self.cfg, x.shape
         time = time_features(1 - t, cfg.expert_width, cfg.min_period, cfg.max_period).to(x.dtype)

@@ -80,7 +80,7 @@ class Attention(nn.Module):
         return self.proj(out.transpose(1, 2).reshape(batch, tokens, width))
 
 
-class Mlp(nn.Module):
+class VisionMlp(nn.Module):
     """Two layers with a GELU between them."""
 
     def __init__(self, width: int, hidden: int) -> None:
@@ -105,7 +105,7 @@ class LayerScale(nn.Module):
         return x * self.scale_factor
 
 
-class Block(nn.Module):
+class VisionBlock(nn.Module):
     """Attention, then MLP, each after its norm and around it."""
 
     def __init__(self, cfg: TowerCfg) -> None:
@@ -113,7 +113,7 @@ class Block(nn.Module):
         self.norm1 = nn.LayerNorm(cfg.width, NORM_EPS)
         self.attn = Attention(cfg.width, cfg.heads)
         self.norm2 = nn.LayerNorm(cfg.width, NORM_EPS)
-        self.mlp = Mlp(cfg.width, cfg.mlp)
+        self.mlp = VisionMlp(cfg.width, cfg.mlp)
         if cfg.layer_scale:
             self.ls1, self.ls2 = LayerScale(cfg.width), LayerScale(cfg.width)
         else:
@@ -147,7 +147,7 @@ class Pool(nn.Module):
         self.kv = nn.Linear(cfg.width, 2 * cfg.width)
         self.proj = nn.Linear(cfg.width, cfg.width)
         self.norm = nn.LayerNorm(cfg.width, NORM_EPS)
-        self.mlp = Mlp(cfg.width, cfg.mlp)
+        self.mlp = VisionMlp(cfg.width, cfg.mlp)
 
 
 class Tower(nn.Module):
@@ -174,7 +174,7 @@ class Tower(nn.Module):
             self.reg_token = nn.Parameter(torch.zeros(1, cfg.prefix - 1, cfg.width))
         self.pos_embed = nn.Parameter(0.02 * torch.randn(1, cfg.patches, cfg.width))
         self.patch_embed = Patches(cfg)
-        self.blocks = nn.ModuleList(Block(cfg) for _ in range(cfg.depth))
+        self.blocks = nn.ModuleList(VisionBlock(cfg) for _ in range(cfg.depth))
         self.norm = nn.LayerNorm(cfg.width, NORM_EPS)
         if cfg.pool:
             self.attn_pool = Pool(cfg)

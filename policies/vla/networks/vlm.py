@@ -17,8 +17,16 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForImageTextToText
 
 from robotrl.errors import ConfigError, check_count, unknown
-from robotrl.policies.vla.networks.autoregressive import NOWHERE, Decoding, Place, Prefix, Speaker, attention, places
-from robotrl.policies.vla.networks.families import FAMILIES, Family
+from robotrl.policies.vla.networks.autoregressive import (
+    NOWHERE,
+    AutoregressiveVla,
+    Decoding,
+    Place,
+    Prefix,
+    attention,
+    places,
+)
+from robotrl.policies.vla.networks.families import FAMILIES, VlmFamily
 from robotrl.policies.vla.networks.openvla import StateProjector
 from robotrl.policies.vla.resize import fit
 
@@ -47,7 +55,7 @@ class VlmCfg:
     """See `OpenVlaCfg.queries`."""
 
 
-class Vlm(Speaker):
+class Vlm(AutoregressiveVla):
     """The network.
 
     Args:
@@ -77,27 +85,27 @@ class Vlm(Speaker):
 
     @property
     def stack(self) -> Any:
-        """See `Speaker`."""
+        """See `AutoregressiveVla`."""
         return stack_of(self.vlm)
 
     @property
     def stop(self) -> int:
-        """See `Speaker`."""
+        """See `AutoregressiveVla`."""
         return self.cfg.stop
 
     @property
     def patches(self) -> int:
-        """See `Speaker`."""
+        """See `AutoregressiveVla`."""
         blank = torch.zeros((1, self.cfg.image, self.cfg.image, 3), dtype=torch.uint8, device=self.mean.device)
         with torch.no_grad():
             return self.sight(blank).shape[1]
 
     def embed(self, ids: Tensor) -> Tensor:
-        """See `Speaker`."""
+        """See `AutoregressiveVla`."""
         return self.vlm.get_input_embeddings()(ids)
 
     def words(self) -> Tensor:
-        """See `Speaker`."""
+        """See `AutoregressiveVla`."""
         return self.vlm.get_output_embeddings().weight
 
     def pixels(self, pictures: Tensor) -> Tensor:
@@ -116,10 +124,10 @@ class Vlm(Speaker):
 
     def eye(self) -> nn.Module:
         """A copy of what sees."""
-        return Sight(self)
+        return VlmVision(self)
 
     def prefix(self, patches: Tensor, ids: Tensor, there: Tensor, state: Tensor | None = None) -> Prefix:
-        """See `Speaker`; the picture takes the place of the prompt's one token for it."""
+        """See `AutoregressiveVla`; the picture takes the place of the prompt's one token for it."""
         at, words = self._before, self.embed(ids)
         middle = [patches.to(words.dtype)]
         if state is not None and self.proprio_projector is not None:
@@ -133,21 +141,21 @@ class Vlm(Speaker):
         )
 
     def places(self, there: Tensor, picture: Place) -> Tensor:
-        """See `Speaker`."""
+        """See `AutoregressiveVla`."""
         return places(there) if self.family.axes is None else self.family.axes(there, picture)
 
     def mask(self, there: Tensor, dtype: torch.dtype, causal: bool, prefix: Prefix) -> Tensor:
-        """See `Speaker`."""
+        """See `AutoregressiveVla`."""
         together = {"nothing": NOWHERE, "picture": prefix.picture, "prefix": Place(0, prefix.there.shape[1])}
         return attention(there, dtype, causal, together[self.family.together])
 
     def head(self, hidden: Tensor) -> Tensor:
-        """See `Speaker`; some models bend large logits."""
+        """See `AutoregressiveVla`; some models bend large logits."""
         logits = super().head(hidden)
         return logits if self._cap is None else self._cap * torch.tanh(logits / self._cap)
 
 
-class Sight(nn.Module):
+class VlmVision(nn.Module):
     """What sees of a `Vlm`, apart from it.
 
     Args:
@@ -188,7 +196,7 @@ def read_config(config: Mapping[str, Any]) -> Any:
         raise ConfigError(f"config of a {kind}: {' '.join(str(error).split())[:300]}") from error
 
 
-def family_of(config: Any) -> Family:
+def family_of(config: Any) -> VlmFamily:
     """How a model of this config is used."""
     return FAMILIES[config.model_type]
 

@@ -16,8 +16,8 @@ from robotrl.errors import ConfigError
 
 if TYPE_CHECKING:
     from robotrl.datasets.reader import Dataset
-    from robotrl.rewards.columns import Column
-    from robotrl.rewards.grading import Graded, Labels, Origin
+    from robotrl.rewards.columns import FrameNumber
+    from robotrl.rewards.grading import Graded, Origin, ProgressLabels
     from robotrl.rewards.process_training import Judged
     from robotrl.spec import Spec
 
@@ -121,7 +121,7 @@ def _process(argv: Sequence[str]) -> int:
             f"--keys is {' '.join(args.keys)}, and --reader is given: expected none, the policy has its own"
         )
     from robotrl.peft.lora import merged
-    from robotrl.rewards.process import Bar
+    from robotrl.rewards.process import AcceptanceThresholds
     from robotrl.rewards.process_stored import save_process
     from robotrl.rewards.process_training import ProcessCfg, train_process
     from robotrl.run.policy_checkpoint import load_policy
@@ -134,7 +134,7 @@ def _process(argv: Sequence[str]) -> int:
         graded, specs = _graded(found, args.keys if seen is None else tuple(seen))
         for one in found:
             print(_found(one))
-        bar = Bar(args.min_rank, args.min_separation, args.max_error)
+        bar = AcceptanceThresholds(args.min_rank, args.min_separation, args.max_error)
         cfg = ProcessCfg(updates=args.updates, held_out=args.held_out, bar=bar, seed=args.seed)
         about: dict[str, str | int | float] = {"datasets": "\n".join(map(str, args.dataset))}
         reward, learned, judged = train_process(graded, specs, cfg, about, policy)
@@ -163,9 +163,9 @@ class Found(NamedTuple):
 
     dataset: Dataset
     origin: Origin
-    labels: Labels
-    gripper: tuple[Column, ...]
-    hand: tuple[Column, ...]
+    labels: ProgressLabels
+    gripper: tuple[FrameNumber, ...]
+    hand: tuple[FrameNumber, ...]
 
 
 def _labelled(path: Path, where: Where, accept: bool, seen: Mapping[str, Spec] | None = None) -> Found:
@@ -226,7 +226,7 @@ def _found(found: Found) -> str:
     )
 
 
-def _paths(columns: Sequence[Column]) -> str:
+def _paths(columns: Sequence[FrameNumber]) -> str:
     return ", ".join(column.path for column in columns)
 
 

@@ -15,7 +15,7 @@ AXES = (frozenset(PICTURE_AXES), frozenset(("height", "width", "channel")), froz
 """Names that are of a picture's axes, not of elements."""
 
 
-class Order(NamedTuple):
+class NameOrder(NamedTuple):
     """How names of one side go with those of the other."""
 
     taken: tuple[int, ...] | None
@@ -46,7 +46,7 @@ def names_of(feature: Feature) -> tuple[str, ...] | None:
     return None if picture or len(set(names)) != len(names) else names
 
 
-def order_of(theirs: Sequence[str] | None, ours: Sequence[str], stated: bool) -> Order:
+def order_of(theirs: Sequence[str] | None, ours: Sequence[str], stated: bool) -> NameOrder:
     """Compare a dataset's names with a sim's.
 
     Args:
@@ -55,25 +55,25 @@ def order_of(theirs: Sequence[str] | None, ours: Sequence[str], stated: bool) ->
         stated: whether the dataset is one of ours, whose names are those of a sim; other writers' may be any.
     """
     if theirs is None:
-        return Order(None, "has no names")
+        return NameOrder(None, "has no names")
     if tuple(theirs) == tuple(ours):
-        return Order(None)
+        return NameOrder(None)
     mine, other = ([plain(name) for name in names] for names in (ours, theirs))
     if len(set(mine)) != len(mine) or len(set(other)) != len(other):
         mine, other = list(ours), list(theirs)
     if sorted(mine) == sorted(other):
         taken = tuple(other.index(name) for name in mine)
-        return Order(None if taken == tuple(range(len(taken))) else taken)
+        return NameOrder(None if taken == tuple(range(len(taken))) else taken)
     if numbered(theirs) or numbered(ours):
-        return Order(None, f"has {_some(theirs)} for {_some(ours)}")
+        return NameOrder(None, f"has {_some(theirs)} for {_some(ours)}")
     moved = [name for i, name in enumerate(other) if name in mine and mine[i] != name]
     if stated:
-        return Order(None, wrong=difference(theirs, ours))
+        return NameOrder(None, wrong=difference(theirs, ours))
     if moved:
         at = other.index(moved[0])
         text = f"has {theirs[at]!r} as element {at}, the sim {ours[mine.index(moved[0])]!r} as {mine.index(moved[0])}"
-        return Order(None, wrong=f"{text}; {difference(theirs, ours)}", sure=False)
-    return Order(None, f"has {_some(theirs)} for {_some(ours)}")
+        return NameOrder(None, wrong=f"{text}; {difference(theirs, ours)}", sure=False)
+    return NameOrder(None, f"has {_some(theirs)} for {_some(ours)}")
 
 
 def difference(theirs: Sequence[str], ours: Sequence[str]) -> str:

@@ -30,14 +30,14 @@ TOLD = 3
 """Quantiles that a doubt names before it counts."""
 
 
-class Found(NamedTuple):
+class ColumnStats(NamedTuple):
     """The statistics of all columns."""
 
     stats: dict[str, Stats]
     doubts: tuple[Doubt, ...]
 
 
-def read_stats(root: Path, frames: Mapping[str, np.ndarray], pictures: Iterable[str]) -> Found:
+def read_stats(root: Path, frames: Mapping[str, np.ndarray], pictures: Iterable[str]) -> ColumnStats:
     """Statistics of the frames; those of compressed pictures as their writer left them.
 
     The file's must be those of the frames: min, max, mean and deviation are refused where they are not, quantiles are
@@ -48,7 +48,7 @@ def read_stats(root: Path, frames: Mapping[str, np.ndarray], pictures: Iterable[
     """
     stats = {name: {k: v.astype(np.float64) for k, v in describe(values).items()} for name, values in frames.items()}
     if not os.path.lexists(root / layout.STATS):
-        return Found(stats, ())
+        return ColumnStats(stats, ())
     content = read_json(root, layout.STATS)
     off: list[str] = []
     for name, values in frames.items():
@@ -70,10 +70,10 @@ def read_stats(root: Path, frames: Mapping[str, np.ndarray], pictures: Iterable[
                     )
             stats[name] = {k: v if k == "count" else 255 * v.reshape(-1) for k, v in share.items()}
     if not off:
-        return Found(stats, ())
+        return ColumnStats(stats, ())
     more = f" and {len(off) - TOLD} more" if len(off) > TOLD else ""
     text = f"quantiles of {layout.STATS} are not those of the frames, which are used: {', '.join(off[:TOLD])}{more}"
-    return Found(stats, (Doubt(text, False),))
+    return ColumnStats(stats, (Doubt(text, False),))
 
 
 def _parse(root: Path, name: str, entry: Any, width: int) -> Stats:

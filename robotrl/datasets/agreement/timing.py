@@ -25,7 +25,7 @@ PAUSE_S = 1.0
 """A gap of this length is a pause."""
 
 
-class Times(NamedTuple):
+class FrameTimes(NamedTuple):
     """What the time column says."""
 
     wrong: str
@@ -33,7 +33,7 @@ class Times(NamedTuple):
     doubts: tuple[Doubt, ...]
 
 
-def check_times(times: np.ndarray, offsets: np.ndarray, fps: float) -> Times:
+def check_times(times: np.ndarray, offsets: np.ndarray, fps: float) -> FrameTimes:
     """Hold the time of each frame against the rate.
 
     Args:
@@ -46,7 +46,7 @@ def check_times(times: np.ndarray, offsets: np.ndarray, fps: float) -> Times:
     frame = np.arange(len(t)) - np.repeat(offsets[:-1], lengths)
     tolerance = TOLERANCE_S + ROUNDING * np.abs(t)
     if (np.abs(t - frame / fps) <= tolerance).all():
-        return Times("", ())
+        return FrameTimes("", ())
     episode = np.repeat(np.arange(len(lengths)), lengths)
 
     def at(row: int) -> str:
@@ -56,18 +56,18 @@ def check_times(times: np.ndarray, offsets: np.ndarray, fps: float) -> Times:
     if abs(t[latest]) > CLOCK_S:
         wanted = f"expected seconds since the episode's start, {frame[latest] / fps:g} s"
         text = f"timestamp {at(latest)}, a clock's time: {wanted}"
-        return Times("", (Doubt(text, True),))
+        return FrameTimes("", (Doubt(text, True),))
     inside = frame[1:] > 0
     step = np.where(inside, np.diff(t), 1 / fps)
     slack = 2 * tolerance[1:]
     back = step < -slack
     moved = step[inside]
     if len(moved) and not (np.abs(moved) > slack[inside]).any():
-        return Times(f"timestamp stands still at {times[0]!s} s: expected {1 / fps:g} s from frame to frame", ())
+        return FrameTimes(f"timestamp stands still at {times[0]!s} s: expected {1 / fps:g} s from frame to frame", ())
     if back.any():
         row = int(np.argmax(back)) + 1
         text = f"timestamp steps back: it {at(row)}, after {times[row - 1]!s} s ({int(back.sum())} times in all)"
-        return Times(text, ())
+        return FrameTimes(text, ())
     factor = _factor(t, offsets, moved, fps)
     if factor != 1:
         row = int(np.argmax(frame > 0))
@@ -76,8 +76,8 @@ def check_times(times: np.ndarray, offsets: np.ndarray, fps: float) -> Times:
             f"timestamp {at(row)}, {factor:.4g} times what {fps:g} Hz give: frames are at {fps / factor:.4g} Hz{units},"
             f" meta/info.json says {fps:g} Hz"
         )
-        return Times(text, ())
-    return Times("", tuple(_small(times, t, frame, step, tolerance, at, fps)))
+        return FrameTimes(text, ())
+    return FrameTimes("", tuple(_small(times, t, frame, step, tolerance, at, fps)))
 
 
 def _factor(t: np.ndarray, offsets: np.ndarray, moved: np.ndarray, fps: float) -> float:

@@ -17,7 +17,7 @@ Frames = NDArray[np.int64]
 Kind = Literal["gripper", "still", "end"]
 
 
-class Limits(NamedTuple):
+class MilestoneThresholds(NamedTuple):
     """From when on a signal says something."""
 
     change: float
@@ -81,7 +81,7 @@ def rests(speed_mps: Real, still_mps: float, moving_mps: float) -> Frames:
     return np.asarray(found, np.int64)
 
 
-def milestones(opening: Real, speed_mps: Real, limits: Limits, success: bool) -> Milestones:
+def milestones(opening: Real, speed_mps: Real, limits: MilestoneThresholds, success: bool) -> Milestones:
     """The milestones of an episode of T frames.
 
     Where several lie nearer to each other than `limits.gap`, the gripper's stay before the hand's, the earlier ones
@@ -90,7 +90,7 @@ def milestones(opening: Real, speed_mps: Real, limits: Limits, success: bool) ->
     Args:
         opening: (T,) of the gripper.
         speed_mps: (T,) of the hand.
-        limits: see `Limits`.
+        limits: see `MilestoneThresholds`.
         success: whether the last action solved the task: that is a milestone, too, reached at frame T.
     """
     end = len(opening)

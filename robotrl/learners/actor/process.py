@@ -23,7 +23,7 @@ from torch import Tensor
 from robotrl.errors import RobotrlError
 from robotrl.learners.replay_collector import Acting, Watch, chunk
 from robotrl.replay.buffer import StepRecord
-from robotrl.replay.layout import Layout
+from robotrl.replay.layout import ReplayLayout
 from robotrl.rollout.collector import Collector, Decision
 from robotrl.run.policy_checkpoint import policy_from_tree
 from robotrl.spec import Arrays, VecSim
@@ -36,20 +36,20 @@ GRACE_S = 5.0
 # messages; arrays travel as numpy's
 
 
-class Recipe(NamedTuple):
+class ActorRecipe(NamedTuple):
     """What an actor is made from."""
 
     make_sim: Callable[[], VecSim]
     watch: Watch | None
     policy: dict[str, Any]
     """`policy_tree` of the policy, its arrays numpy's."""
-    layout: Layout
+    layout: ReplayLayout
     acting: Acting
     env_steps: int
     """Env steps taken before."""
 
 
-class Order(NamedTuple):
+class CollectRequest(NamedTuple):
     """Learner to actor: the newest policy, and how much to do."""
 
     weights: Mapping[str, np.ndarray]
@@ -60,7 +60,7 @@ class Order(NamedTuple):
     """Batches to make besides those that were ordered before."""
 
 
-class Batch(NamedTuple):
+class CollectedSteps(NamedTuple):
     """Actor to learner: what was done."""
 
     records: list[StepRecord]
@@ -105,7 +105,7 @@ def to_torch(value: Any) -> Any:
 class Outbox:
     """In the place of a replay: keeps the records of a batch until they are sent."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: ReplayLayout) -> None:
         self.layout = layout
         self._records: list[StepRecord] = []
 
@@ -150,7 +150,7 @@ def _end_with_learner() -> None:
     os._exit(1)
 
 
-def _act(connection: Connection, recipe: Recipe) -> None:
+def _act(connection: Connection, recipe: ActorRecipe) -> None:
     torch.set_num_threads(1)
     acting = recipe.acting
     sim = recipe.make_sim()
@@ -170,7 +170,7 @@ def _act(connection: Connection, recipe: Recipe) -> None:
     try:
         while True:
             while not due or connection.poll():
-                order: Order | None = connection.recv()
+                order: CollectRequest | None = connection.recv()
                 if order is None:
                     return
                 policy.load_state_dict(to_torch(dict(order.weights)))
@@ -178,7 +178,9 @@ def _act(connection: Connection, recipe: Recipe) -> None:
                 due.extend([order.steps] * order.batches)
             out = collector.collect_into(outbox, decide, due.popleft(), corrector=watcher)
             episodes, returns = to_numpy(out.episodes), to_numpy(out.returns)
-            connection.send(Batch(outbox.take(), episodes, returns, out.env_steps, out.corrected, collector.sim_s))
+            connection.send(
+                CollectedSteps(outbox.take(), episodes, returns, out.env_steps, out.corrected, collector.sim_s)
+            )
     finally:
         if watcher is not None:
             watcher.close()

@@ -34,10 +34,20 @@ from torch import Tensor
 
 from robotrl.config import ActorCfg
 from robotrl.errors import CapabilityError, ConfigError, DataError, NumericsError, RobotrlError
-from robotrl.learners.actor.process import GRACE_S, Batch, Failed, Order, Ready, Recipe, act, to_numpy, to_torch
+from robotrl.learners.actor.process import (
+    GRACE_S,
+    ActorRecipe,
+    CollectedSteps,
+    CollectRequest,
+    Failed,
+    Ready,
+    act,
+    to_numpy,
+    to_torch,
+)
 from robotrl.learners.learner import Setup
-from robotrl.learners.off_policy import Made
-from robotrl.learners.replay_collector import Acting, Experience, Memory, Watch, worth_logging
+from robotrl.learners.off_policy import PolicyBuilder
+from robotrl.learners.replay_collector import Acting, ReplayBuffers, ReplayCollector, Watch, worth_logging
 from robotrl.replay.buffer import SOURCES, StepRecord
 from robotrl.replay.corrections import add_corrections
 from robotrl.rollout.collector import Collected
@@ -54,14 +64,14 @@ STOP_S = 10.0
 OURS = {kind.__name__: kind for kind in (CapabilityError, ConfigError, DataError, NumericsError, RobotrlError)}
 
 
-class Actor:
+class ActorProcess:
     """An actor's process, from the learner's side; nothing here blocks for longer than it is told to.
 
     Args:
         recipe: what it is made from.
     """
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: ActorRecipe) -> None:
         # spawned, not forked: threads of torch and of the sims do not survive a fork
         context = multiprocessing.get_context("spawn")
         work = ForkingPickler.dumps(recipe)
@@ -114,11 +124,11 @@ class Actor:
             if message is None:
                 return
 
-    def send(self, order: Order) -> None:
+    def send(self, order: CollectRequest) -> None:
         """Order something; returns at once."""
         self._outbox.put(order)
 
-    def take(self, start_timeout_s: float, timeout_s: float) -> Batch | str:
+    def take(self, start_timeout_s: float, timeout_s: float) -> CollectedSteps | str:
         """The next batch, or, of an actor that is to be replaced, what became of it.
 
         Args:
@@ -206,8 +216,8 @@ def _start(process: BaseProcess) -> None:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-class RemoteExperience:
-    """What `Experience` is, with the sim stepped in a process of its own.
+class RemoteReplayCollector:
+    """What `ReplayCollector` is, with the sim stepped in a process of its own.
 
     A resumed run goes on from its memory with an actor that starts anew, so it does not end bit for bit where an
     uninterrupted one does.
@@ -224,8 +234,8 @@ class RemoteExperience:
     def __init__(
         self,
         make_sim: Callable[[], VecSim],
-        made: Made,
-        memory: Memory,
+        made: PolicyBuilder,
+        memory: ReplayBuffers,
         acting: Acting,
         budget: int,
         cfg: ActorCfg,
@@ -239,7 +249,7 @@ class RemoteExperience:
         """Seconds that the learner has waited for the actor."""
         self._make_sim, self._made, self._acting, self._budget, self._cfg = make_sim, made, acting, budget, cfg
         self._watch: Watch | None = None
-        self._actor: Actor | None = None
+        self._actor: ActorProcess | None = None
         self._ordered = 0
         self._sim_s = 0.0
 
@@ -259,7 +269,7 @@ class RemoteExperience:
         return None if self._actor is None else self._actor.pid
 
     def watch(self, make: Watch) -> None:
-        """See `Experience.watch`; whatever `make` refuses, it refuses when the actor starts."""
+        """See `ReplayCollector.watch`; whatever `make` refuses, it refuses when the actor starts."""
         self._watch = make
         self.memory.keep_corrections()
 
@@ -287,22 +297,22 @@ class RemoteExperience:
         scalars = worth_logging(Collected(batch.env_steps, episodes, returns, batch.corrected))
         return scalars | {"actor_restarts": float(self.restarts), "actor_wait_s": self.waited_s}
 
-    def _next(self, steps: int) -> Batch:
+    def _next(self, steps: int) -> CollectedSteps:
         """The next batch; an actor that cannot give it is replaced."""
         while True:
             if self._actor is None:
                 try:
-                    self._actor, self._ordered = Actor(self._recipe()), 0
+                    self._actor, self._ordered = ActorProcess(self._recipe()), 0
                 except OSError as error:
                     self._replace(f"could not be started ({error.strerror})")
                     continue
             left = math.ceil((self._budget - self.env_steps) / (steps * self.memory.layout.streams))
             batches = max(1, min(self._cfg.lead, left)) - self._ordered
             policy = self._made.policy
-            self._actor.send(Order(to_numpy(policy.state_dict()), policy.transforms, steps, batches))
+            self._actor.send(CollectRequest(to_numpy(policy.state_dict()), policy.transforms, steps, batches))
             self._ordered += batches
             found = self._actor.take(self._cfg.start_timeout_s, self._cfg.timeout_s)
-            if isinstance(found, Batch):
+            if isinstance(found, CollectedSteps):
                 self._ordered -= 1
                 return found
             self._replace(found)
@@ -321,12 +331,12 @@ class RemoteExperience:
         warnings.warn(f"the actor's process {what}: another one goes on", stacklevel=4)
         self.memory.cut()
 
-    def _recipe(self) -> Recipe:
+    def _recipe(self) -> ActorRecipe:
         # each actor has streams of its own: none repeats what one before it did
         sequence = np.random.SeedSequence((self._acting.seed, self.env_steps, self.restarts))
         acting = self._acting._replace(seed=int(sequence.generate_state(1)[0]) >> 1)
         tree = to_numpy(policy_tree(self._made.policy))
-        return Recipe(self._make_sim, self._watch, tree, self.memory.layout, acting, self.env_steps)
+        return ActorRecipe(self._make_sim, self._watch, tree, self.memory.layout, acting, self.env_steps)
 
     def close(self) -> None:
         """End the actor."""
@@ -353,8 +363,8 @@ class RemoteExperience:
 
 
 def experience_of(
-    cfg: Any, setup: Setup, sim: VecSim, made: Made, generator: torch.Generator, acting: Acting | None = None
-) -> Experience | RemoteExperience:
+    cfg: Any, setup: Setup, sim: VecSim, made: PolicyBuilder, generator: torch.Generator, acting: Acting | None = None
+) -> ReplayCollector | RemoteReplayCollector:
     """The experience of a learner, with the sim stepped where the run wants it.
 
     Args:
@@ -370,9 +380,9 @@ def experience_of(
     """
     if acting is None:
         acting = Acting(setup.seed, cfg.gamma, setup.init_policy is None, cfg.warmup)
-    memory = Memory(sim, cfg.capacity, cfg.replay, setup.run)
+    memory = ReplayBuffers(sim, cfg.capacity, cfg.replay, setup.run)
     if not setup.actor.process:
-        return Experience(sim, made, memory, acting, generator)
+        return ReplayCollector(sim, made, memory, acting, generator)
     sim.close()
     try:
         ForkingPickler.dumps(setup.make_sim)
@@ -381,4 +391,4 @@ def experience_of(
             f"actor.process is True, and make_sim cannot be sent to another process ({error}): expected a function of a"
             " module, or functools.partial of one"
         ) from error
-    return RemoteExperience(setup.make_sim, made, memory, acting, cfg.env_steps, setup.actor)
+    return RemoteReplayCollector(setup.make_sim, made, memory, acting, cfg.env_steps, setup.actor)

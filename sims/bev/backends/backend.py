@@ -17,7 +17,7 @@ Zeros = Callable[[Any, Any], NDArray[Any]]
 T = TypeVar("T", bound=tuple[Any, ...])
 
 
-class Machine(Protocol):
+class Backend(Protocol):
     """Memory that kernels and numpy both reach, and what runs kernels over many items at once."""
 
     def zeros(self, shape: tuple[int, ...] | int, dtype: Any) -> NDArray[Any]:
@@ -40,7 +40,7 @@ class Machine(Protocol):
         ...
 
 
-def put(machine: Machine, values: T) -> T:
+def put(machine: Backend, values: T) -> T:
     """A named tuple with its arrays in memory of the machine."""
 
     def there(value: Any) -> Any:

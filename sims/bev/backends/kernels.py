@@ -8,11 +8,11 @@ from robotrl.sims.bev import judge, tables
 from robotrl.sims.bev.backends.jit import kernel
 from robotrl.sims.bev.plan import follow
 from robotrl.sims.bev.render import raster
-from robotrl.sims.bev.render.raster import ChannelTable, Views
+from robotrl.sims.bev.render.raster import ChannelTable, RasterViews
 from robotrl.sims.bev.render.vectors import Vectors, observe
 from robotrl.sims.bev.rewards import Rules
 from robotrl.sims.bev.traffic import ego, following, right_of_way, scenarios, step
-from robotrl.sims.bev.world import Maps, World
+from robotrl.sims.bev.world import Maps, WorldState
 
 ARRIVED = tables.FINISHED
 RUNNING, TERMINATED, TRUNCATED = 0, 1, 2
@@ -25,7 +25,7 @@ draw, expand = raster.draw, raster.expand
 
 
 @kernel
-def settle(maps: Maps, world: World, e: int) -> None:
+def settle(maps: Maps, world: WorldState, e: int) -> None:
     """What follows from where everybody is: the order, claims at junctions, whom the ego follows."""
     sort(world, e)
     claim(maps, world, e)
@@ -33,7 +33,7 @@ def settle(maps: Maps, world: World, e: int) -> None:
 
 
 @kernel
-def step_env(maps: Maps, world: World, rules: Rules, e: int, steer: float, accel: float, terms: Any) -> float:
+def step_env(maps: Maps, world: WorldState, rules: Rules, e: int, steer: float, accel: float, terms: Any) -> float:
     """One control step of env `e`; gives the reward."""
     episode = world.episodes[e]
     act(maps, world, e)
@@ -49,7 +49,7 @@ def step_env(maps: Maps, world: World, rules: Rules, e: int, steer: float, accel
 
 
 @kernel
-def take(maps: Maps, world: World, rules: Rules, e: int, action: Any, terms: Any, last: Any) -> float:
+def take(maps: Maps, world: WorldState, rules: Rules, e: int, action: Any, terms: Any, last: Any) -> float:
     """Carry out an action of env `e`, for as many control steps as it lasts or until one ends the episode.
 
     Args:
@@ -86,7 +86,7 @@ def take(maps: Maps, world: World, rules: Rules, e: int, action: Any, terms: Any
 @kernel
 def step_range(
     maps: Maps,
-    world: World,
+    world: WorldState,
     rules: Rules,
     vectors: Vectors,
     actions: Any,
@@ -115,7 +115,7 @@ def step_range(
 @kernel
 def begin(
     maps: Maps,
-    world: World,
+    world: WorldState,
     env_ids: Any,
     map_numbers: Any,
     scenario_numbers: Any,
@@ -133,21 +133,25 @@ def begin(
 
 
 @kernel
-def settle_range(maps: Maps, world: World, low: int, high: int) -> None:
+def settle_range(maps: Maps, world: WorldState, low: int, high: int) -> None:
     """`settle` the envs from `low` to `high` (excluded)."""
     for e in range(low, high):
         settle(maps, world, e)
 
 
 @kernel
-def observe_envs(maps: Maps, world: World, rules: Rules, vectors: Vectors, env_ids: Any, low: int, high: int) -> None:
+def observe_envs(
+    maps: Maps, world: WorldState, rules: Rules, vectors: Vectors, env_ids: Any, low: int, high: int
+) -> None:
     """Write the vector observations of the envs `env_ids[low:high]`."""
     for i in range(low, high):
         observe(maps, world, rules, vectors, env_ids[i])
 
 
 @kernel
-def draw_envs(maps: Maps, world: World, views: Views, table: ChannelTable, env_ids: Any, low: int, high: int) -> None:
+def draw_envs(
+    maps: Maps, world: WorldState, views: RasterViews, table: ChannelTable, env_ids: Any, low: int, high: int
+) -> None:
     """Draw the envs `env_ids[low:high]`, and expand the views into channels where there is room for them."""
     for i in range(low, high):
         e = env_ids[i]

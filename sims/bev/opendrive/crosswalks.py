@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from robotrl.sims.bev.opendrive.geometry import Floats, poses
 from robotrl.sims.bev.opendrive.lanes import Network
-from robotrl.sims.bev.opendrive.roads import Road
+from robotrl.sims.bev.opendrive.roads import XodrRoad
 from robotrl.sims.bev.opendrive.xml import number, shown
 
 SMALLEST_M = 0.3
@@ -42,7 +42,7 @@ def add_crosswalks(net: Network) -> None:
             net.builder.crosswalk(ends[0], ends[1], float(sizes[1 - walked]))
 
 
-def outline(road: Road, element: Element) -> tuple[Floats, float]:
+def outline(road: XodrRoad, element: Element) -> tuple[Floats, float]:
     """(n, 2) the corners of an object, m, and the road's heading there.
 
     Raises:
@@ -71,7 +71,7 @@ def _outlines(element: Element) -> Iterator[Element]:
             yield shape
 
 
-def beside(road: Road, s: Floats, t: Floats) -> Floats:
+def beside(road: XodrRoad, s: Floats, t: Floats) -> Floats:
     """(n, 3) x, y and the road's heading at these places."""
     pose = poses(road.line, s)
     pose[:, 0] -= t * np.sin(pose[:, 2])

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from robotrl.errors import DataError
 from robotrl.sims.bev.opendrive.geometry import Floats, cubic_at, poses, stations
-from robotrl.sims.bev.opendrive.roads import DEFAULT_SPEED_MPS, LaneRecord, Road, Section, Timed, in_force
+from robotrl.sims.bev.opendrive.roads import DEFAULT_SPEED_MPS, LaneRecord, Section, Timed, XodrRoad, in_force
 from robotrl.sims.bev.opendrive.xml import Notes, shown, whole, word
 from robotrl.sims.bev.roads.lanes import NONE, RoadBuilder, Turn
 
@@ -46,7 +46,7 @@ Node = tuple[str, int, int]
 class Strip(NamedTuple):
     """A driving lane of a section, as the builder has it under the same number."""
 
-    road: Road
+    road: XodrRoad
     forward: bool
     """Whether traffic runs along s."""
     limited: bool
@@ -68,7 +68,7 @@ class Network:
 
     name: str
     root: Element
-    roads: dict[str, Road]
+    roads: dict[str, XodrRoad]
     left_hand: bool
     builder: RoadBuilder
     notes: Notes = field(default_factory=Notes)
@@ -112,7 +112,7 @@ def driving(sections: tuple[Section, ...]) -> Iterator[LaneRecord]:
     return (lane for section in sections for lane in section.lanes if lane.kind in DRIVING)
 
 
-def lateral(road: Road, section: Section, s: Floats) -> Iterator[tuple[LaneRecord, Floats, Floats]]:
+def lateral(road: XodrRoad, section: Section, s: Floats) -> Iterator[tuple[LaneRecord, Floats, Floats]]:
     """The driving lanes of a section, each with the t of its centre and its width at each `s`.
 
     Raises:
@@ -181,7 +181,7 @@ def limit_junctions(net: Network) -> None:
                 lanes[number].speed_mps = min(lanes[i].speed_mps for i in around)
 
 
-def _marks(road: Road) -> Iterator[float]:
+def _marks(road: XodrRoad) -> Iterator[float]:
     """Every s at which something begins."""
     yield from road.offset.starts
     for section in (section for sections in road.sides.values() for section in sections):
@@ -202,7 +202,7 @@ def _turn(net: Network, pose: Floats) -> tuple[Turn, Turn]:
 
 
 def _add_section(
-    net: Network, road: Road, k: int, section: Section, s: Floats, pose: Floats, turns: tuple[Turn, Turn]
+    net: Network, road: XodrRoad, k: int, section: Section, s: Floats, pose: Floats, turns: tuple[Turn, Turn]
 ) -> None:
     long = section.end - section.start
     normal = np.stack([-np.sin(pose[:, 2]), np.cos(pose[:, 2])], axis=1)
@@ -253,7 +253,7 @@ def unfolded(points: Floats, tangents: Floats) -> NDArray[np.intp]:
     return kept
 
 
-def _add_neighbours(net: Network, road: Road, k: int, section: Section) -> None:
+def _add_neighbours(net: Network, road: XodrRoad, k: int, section: Section) -> None:
     """Lanes side by side; traffic keeps to the right, so that the inner lane is the left one."""
     if road.junction is not None:
         return
@@ -310,7 +310,9 @@ def _followers(net: Network, edges: dict[Node, list[Node]], node: Node) -> Itera
                 yield number
 
 
-def _joined(net: Network, here: Node, at_end: bool, road: Road, k: int, lane: int, contact: bool) -> Iterator[Joined]:
+def _joined(
+    net: Network, here: Node, at_end: bool, road: XodrRoad, k: int, lane: int, contact: bool
+) -> Iterator[Joined]:
     """The joint, unless there is no such lane (counted) or cars do not drive on it."""
     sections = road.sides[1 if lane > 0 else -1]
     k = k if k >= 0 else len(sections) + k
@@ -339,7 +341,9 @@ def _road_joints(net: Network) -> Iterator[Joined]:
                         yield from _lane_joints(net, road, sections, k, lane)
 
 
-def _lane_joints(net: Network, road: Road, sections: tuple[Section, ...], k: int, lane: LaneRecord) -> Iterator[Joined]:
+def _lane_joints(
+    net: Network, road: XodrRoad, sections: tuple[Section, ...], k: int, lane: LaneRecord
+) -> Iterator[Joined]:
     here = (road.id, k, lane.id)
     for at_end, ids, joint, other in (
         (False, lane.predecessors, road.predecessor, k - 1),
@@ -387,7 +391,7 @@ def _junction_joints(net: Network) -> Iterator[Joined]:
                 yield from _joined(net, here, at_end, other, -1 if at_other_end else 0, target, at_other_end)
 
 
-def _named(net: Network, element: Element, key: str, where: str) -> Road:
+def _named(net: Network, element: Element, key: str, where: str) -> XodrRoad:
     """The road that a connection names.
 
     Raises:

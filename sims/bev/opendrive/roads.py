@@ -68,7 +68,7 @@ class Joint(NamedTuple):
     """start or end of a road; None where the file does not say."""
 
 
-class Road(NamedTuple):
+class XodrRoad(NamedTuple):
     """One <road>."""
 
     id: str
@@ -86,13 +86,13 @@ class Road(NamedTuple):
     element: Element
 
 
-def roads(root: Element, name: str) -> dict[str, Road]:
+def roads(root: Element, name: str) -> dict[str, XodrRoad]:
     """All roads by their id.
 
     Raises:
         DataError: what a road must have is missing or unusable, or two have one id.
     """
-    found: dict[str, Road] = {}
+    found: dict[str, XodrRoad] = {}
     for element in root.findall("road"):
         read = road(element, name)
         if read.id in found:
@@ -103,7 +103,7 @@ def roads(root: Element, name: str) -> dict[str, Road]:
     return found
 
 
-def road(element: Element, name: str) -> Road:
+def road(element: Element, name: str) -> XodrRoad:
     """One road.
 
     Raises:
@@ -118,7 +118,7 @@ def road(element: Element, name: str) -> Road:
     line = reference_line(element, where)
     lanes = element.find("lanes")
     offset = None if lanes is None else cubics(lanes.findall("laneOffset"), "s", where)
-    return Road(
+    return XodrRoad(
         own,
         where,
         None if junction in ("-1", "") else junction,

@@ -23,7 +23,7 @@ from xml.etree.ElementTree import Element
 import numpy as np
 
 from robotrl.sims.bev.opendrive.lanes import SHORTEST_M, Network
-from robotrl.sims.bev.opendrive.roads import Road
+from robotrl.sims.bev.opendrive.roads import XodrRoad
 from robotrl.sims.bev.opendrive.xml import number, shown, whole, word
 from robotrl.sims.bev.roads.lanes import NONE, Control, Turn
 
@@ -125,7 +125,7 @@ def _placed(net: Network) -> Iterator[tuple[int, Placed]]:
                 yield there, Placed(RANK[kind], aside, at, kind, own)
 
 
-def _valid_lanes(net: Network, road: Road, element: Element, s: float) -> list[int]:
+def _valid_lanes(net: Network, road: XodrRoad, element: Element, s: float) -> list[int]:
     """Numbers of the lanes beside `s` for which a signal is valid."""
     ranges = [
         sorted((whole(e, "fromLane", road.where), whole(e, "toLane", road.where))) for e in element.findall("validity")

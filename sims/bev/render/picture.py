@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from robotrl.errors import ConfigError, out_of_range
 from robotrl.sims.bev.backends.kernels import draw_envs
-from robotrl.sims.bev.core import Core
+from robotrl.sims.bev.core import DrivingCore
 from robotrl.sims.bev.render import raster
 
 SPAN_M = 70.0
@@ -46,7 +46,7 @@ def colours() -> NDArray[np.uint8]:
     return out
 
 
-def draw(core: Core, ids: Sequence[int], width: int, height: int) -> NDArray[np.uint8]:
+def draw(core: DrivingCore, ids: Sequence[int], width: int, height: int) -> NDArray[np.uint8]:
     """Pictures (n, height, width, 3) of some envs, the ego looking up; it is yellow."""
     envs = np.asarray(ids, np.int64)
     if envs.ndim != 1 or ((envs < 0) | (envs >= core.num_envs)).any():

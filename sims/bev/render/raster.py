@@ -19,7 +19,7 @@ from robotrl.sims.bev import tables
 from robotrl.sims.bev.backends.backend import Zeros
 from robotrl.sims.bev.backends.jit import kernel
 from robotrl.sims.bev.traffic.right_of_way import light
-from robotrl.sims.bev.world import Maps, World
+from robotrl.sims.bev.world import Maps, WorldState
 from robotrl.spec import Spec
 
 ROAD, SOLID, BROKEN, SHOULDER, WALK = (
@@ -114,7 +114,7 @@ def levels() -> NDArray[np.uint8]:
     return out
 
 
-class Views(NamedTuple):
+class RasterViews(NamedTuple):
     """The rasters of all envs; arrays share memory where they show the same."""
 
     packed: NDArray[np.uint16]
@@ -128,14 +128,14 @@ class Views(NamedTuple):
     """Share of the height that lies behind the ego's centre."""
 
 
-def make_views(zeros: Zeros, cfg: RasterCfg, num_envs: int, packed: bool) -> Views:
+def make_views(zeros: Zeros, cfg: RasterCfg, num_envs: int, packed: bool) -> RasterViews:
     """Empty views of `num_envs` envs; `packed` ones have no channels."""
     pixels = zeros((num_envs, cfg.height * cfg.width), np.uint16)
     words = zeros((0 if packed else num_envs, pixels.shape[1] // PIXELS * WORDS), np.uint64)
-    return Views(pixels.reshape(-1, cfg.height, cfg.width), pixels, words, cfg.pixels_per_m, cfg.behind)
+    return RasterViews(pixels.reshape(-1, cfg.height, cfg.width), pixels, words, cfg.pixels_per_m, cfg.behind)
 
 
-def shown(views: Views) -> NDArray[np.uint8]:
+def shown(views: RasterViews) -> NDArray[np.uint8]:
     """What is observed, sharing the views' memory: channels (N, height, width, 10), or bits (N, height, width, 2)."""
     shape = views.packed.shape
     if len(views.words):
@@ -233,7 +233,7 @@ def draw_box(
 
 
 @kernel
-def draw_agents(world: World, e: int, out: Any, ppm: float, ahead: float) -> None:
+def draw_agents(world: WorldState, e: int, out: Any, ppm: float, ahead: float) -> None:
     """Boxes of all road users, the ego's own too, and lines as long as they travel in a second."""
     ego, agents = world.egos[e], world.agents[e]
     height, width = out.shape
@@ -258,7 +258,7 @@ def draw_agents(world: World, e: int, out: Any, ppm: float, ahead: float) -> Non
 
 
 @kernel
-def draw_road_things(maps: Maps, world: World, e: int, out: Any, ppm: float, ahead: float) -> None:
+def draw_road_things(maps: Maps, world: WorldState, e: int, out: Any, ppm: float, ahead: float) -> None:
     """Route, changes of the speed limit on it, lights, stop signs and parked cars."""
     ego, episode = world.egos[e], world.episodes[e]
     row = maps.maps[episode.map]
@@ -301,7 +301,7 @@ def draw_road_things(maps: Maps, world: World, e: int, out: Any, ppm: float, ahe
 
 
 @kernel
-def draw(maps: Maps, world: World, e: int, out: Any, ppm: float, behind: float) -> None:
+def draw(maps: Maps, world: WorldState, e: int, out: Any, ppm: float, behind: float) -> None:
     """Draw env `e` into packed pixels (height, width) uint16.
 
     Args:

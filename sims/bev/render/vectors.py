@@ -15,7 +15,7 @@ from robotrl.sims.bev.rewards import Rules
 from robotrl.sims.bev.roads.maps import NEAREST
 from robotrl.sims.bev.traffic.following import KEY, first_after
 from robotrl.sims.bev.traffic.right_of_way import barrier, light
-from robotrl.sims.bev.world import Maps, World
+from robotrl.sims.bev.world import Maps, WorldState
 from robotrl.spec import Spec
 
 SPEED, LENGTH, SHORT = 15.0, 50.0, 10.0
@@ -159,7 +159,7 @@ def make_vectors(zeros: Zeros, num_envs: int, nearest: int, polylines: int, vect
 
 
 @kernel
-def beside_lane(maps: Maps, world: World, e: int, target: int, out: Any, at: int) -> None:
+def beside_lane(maps: Maps, world: WorldState, e: int, target: int, out: Any, at: int) -> None:
     """Five numbers of a neighbouring lane: whether it is there, and who drives ahead and behind on it."""
     for k in range(5):
         out[at + k] = 0.0
@@ -187,7 +187,7 @@ def beside_lane(maps: Maps, world: World, e: int, target: int, out: Any, at: int
 
 
 @kernel
-def observe_conflict(world: World, e: int, out: Any) -> None:
+def observe_conflict(world: WorldState, e: int, out: Any) -> None:
     """Write whom the ego meets first if all keep speed and course: when, how close, and where it is now."""
     ego, agents = world.egos[e], world.agents[e]
     first, slot, miss = CONFLICT_S, -1, CONFLICT_M
@@ -214,7 +214,7 @@ def observe_conflict(world: World, e: int, out: Any) -> None:
 
 
 @kernel
-def observe_scalars(maps: Maps, world: World, e: int, out: Any) -> None:
+def observe_scalars(maps: Maps, world: WorldState, e: int, out: Any) -> None:
     """Write the scalars."""
     ego, episode = world.egos[e], world.episodes[e]
     route = maps.routes[episode.route]
@@ -263,7 +263,7 @@ def observe_scalars(maps: Maps, world: World, e: int, out: Any) -> None:
 
 
 @kernel
-def observe_route(maps: Maps, world: World, e: int, out: Any) -> None:
+def observe_route(maps: Maps, world: WorldState, e: int, out: Any) -> None:
     """Write the route ahead."""
     ego = world.egos[e]
     route = maps.routes[world.episodes[e].route]
@@ -286,7 +286,7 @@ def soon(ego: Any, other: Any) -> float:
 
 
 @kernel
-def observe_agents(world: World, e: int, out: Any, mask: Any) -> None:
+def observe_agents(world: WorldState, e: int, out: Any, mask: Any) -> None:
     """Write the road users within sight who come nearest soon, nearest first."""
     ego, agents = world.egos[e], world.agents[e]
     most = len(mask)
@@ -330,7 +330,7 @@ def observe_agents(world: World, e: int, out: Any, mask: Any) -> None:
 
 
 @kernel
-def observe_lanes(maps: Maps, world: World, e: int, out: Any, mask: Any) -> None:
+def observe_lanes(maps: Maps, world: WorldState, e: int, out: Any, mask: Any) -> None:
     """Write segments of lanes near the ego, as the grid of its map lists them."""
     ego = world.egos[e]
     row = maps.maps[world.episodes[e].map]
@@ -355,7 +355,7 @@ def observe_lanes(maps: Maps, world: World, e: int, out: Any, mask: Any) -> None
 
 
 @kernel
-def observe_privileged(maps: Maps, world: World, rules: Rules, e: int, out: Any) -> None:
+def observe_privileged(maps: Maps, world: WorldState, rules: Rules, e: int, out: Any) -> None:
     """Write what only the critic sees."""
     ego, episode, judge = world.egos[e], world.episodes[e], world.judges[e]
     route = maps.routes[episode.route]
@@ -370,7 +370,7 @@ def observe_privileged(maps: Maps, world: World, rules: Rules, e: int, out: Any)
 
 
 @kernel
-def observe_ego(maps: Maps, world: World, e: int, out: Any) -> None:
+def observe_ego(maps: Maps, world: WorldState, e: int, out: Any) -> None:
     """Write the scalars beside a raster."""
     ego = world.egos[e]
     p = maps.route_points[maps.routes[world.episodes[e].route].first + ego.index]
@@ -385,7 +385,7 @@ def observe_ego(maps: Maps, world: World, e: int, out: Any) -> None:
 
 
 @kernel
-def observe(maps: Maps, world: World, rules: Rules, vectors: Vectors, e: int) -> None:
+def observe(maps: Maps, world: WorldState, rules: Rules, vectors: Vectors, e: int) -> None:
     """Write all vector observations of env `e`."""
     if len(vectors.scalars) > 0:
         observe_scalars(maps, world, e, vectors.scalars[e])

@@ -48,7 +48,7 @@ class Turn(IntEnum):
     LEFT = 2
 
 
-class Signal(NamedTuple):
+class LightTimes(NamedTuple):
     """One light's times within the cycle of its map: green from `start_s` for `green_s`, then yellow, then red."""
 
     start_s: float
@@ -141,7 +141,7 @@ class RoadBuilder:
     def __init__(self, name: str) -> None:
         self.name = name
         self.lanes: list[Lane] = []
-        self.signals: list[Signal] = []
+        self.signals: list[LightTimes] = []
         self.cycle_s = 1.0
         self.crosswalks: list[Crosswalk] = []
         self.parked: list[Parked] = []
@@ -199,7 +199,7 @@ class RoadBuilder:
 
     def signal(self, start_s: float, green_s: float) -> int:
         """Add a light with its times in the cycle; gives its number."""
-        self.signals.append(Signal(start_s, green_s))
+        self.signals.append(LightTimes(start_s, green_s))
         return len(self.signals) - 1
 
     def crosswalk(self, start: Sequence[float], end: Sequence[float], width_m: float = 3.0) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robotrl.sims.bev import tables
-from robotrl.sims.bev.backends.backend import Machine
+from robotrl.sims.bev.backends.backend import Backend
 from robotrl.sims.bev.roads.maps import CELL_M, GRID_M, RoadMap
 from robotrl.sims.bev.world import Maps
 
@@ -17,7 +17,7 @@ from robotrl.sims.bev.world import Maps
 class _Growing:
     """An array that is appended to, with room to spare."""
 
-    def __init__(self, machine: Machine, dtype: Any) -> None:
+    def __init__(self, machine: Backend, dtype: Any) -> None:
         self._machine = machine
         self._array = machine.zeros(64, dtype)
         self.count = 0
@@ -55,7 +55,7 @@ FIELDS = {
 }
 
 
-class Bank:
+class MapPool:
     """Maps by key, each built once.
 
     Args:
@@ -63,7 +63,7 @@ class Bank:
         build: makes the map of a key.
     """
 
-    def __init__(self, machine: Machine, build: Callable[[tuple[str, int]], RoadMap]) -> None:
+    def __init__(self, machine: Backend, build: Callable[[tuple[str, int]], RoadMap]) -> None:
         self._build = build
         self._numbers: dict[tuple[str, int], int] = {}
         self._parts = {name: _Growing(machine, dtype) for name, dtype in FIELDS.items()}

@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 from robotrl.errors import check_number, unknown
 from robotrl.sims.bev import tables
 from robotrl.sims.bev.backends.jit import kernel
-from robotrl.sims.bev.core import Core
+from robotrl.sims.bev.core import DrivingCore
 from robotrl.sims.bev.geometry import BRAKE_MPS2, pedal, pursuit
 from robotrl.sims.bev.judge import will_touch
 from robotrl.sims.bev.plan import SPACING_S
 from robotrl.sims.bev.traffic.following import GAP_M, KEY, first_after, idm
 from robotrl.sims.bev.traffic.lane_changes import PULL_OUT_M
 from robotrl.sims.bev.traffic.right_of_way import barrier
-from robotrl.sims.bev.world import Maps, World
+from robotrl.sims.bev.world import Maps, WorldState
 
 MODES = ("calm", "brisk")
 """Ways to drive: share of the limit and headway differ."""
@@ -32,7 +32,7 @@ COMFORT_MPS2 = 2.0
 
 
 @kernel
-def has_room(maps: Maps, world: World, e: int, target: int) -> bool:
+def has_room(maps: Maps, world: WorldState, e: int, target: int) -> bool:
     """Whether the ego can move over to a neighbouring lane now."""
     ego, agents, order = world.egos[e], world.agents[e], world.order[e]
     lane, there = maps.lanes[ego.lane], maps.lanes[target]
@@ -54,7 +54,7 @@ def has_room(maps: Maps, world: World, e: int, target: int) -> bool:
 
 
 @kernel
-def stands_ahead(maps: Maps, world: World, e: int, lane: int) -> bool:
+def stands_ahead(maps: Maps, world: WorldState, e: int, lane: int) -> bool:
     """Whether something that will not move is on a lane within the next 50 m."""
     ego, agents = world.egos[e], world.agents[e]
     here = maps.lanes[ego.lane]
@@ -87,7 +87,7 @@ def towards(maps: Maps, lane: int, goal: int) -> int:
 
 
 @kernel
-def aim_lane(maps: Maps, world: World, e: int, reach: int) -> int:
+def aim_lane(maps: Maps, world: WorldState, e: int, reach: int) -> int:
     """The lane to steer along now, -1 for the route itself: a change of lanes waits until there is room."""
     ego = world.egos[e]
     route = maps.routes[world.episodes[e].route]
@@ -114,7 +114,7 @@ def reach_of(v: float) -> float:
 
 
 @kernel
-def choose_accel(maps: Maps, world: World, e: int, pace: float, headway: float, lane_number: int) -> float:
+def choose_accel(maps: Maps, world: WorldState, e: int, pace: float, headway: float, lane_number: int) -> float:
     """Acceleration of the driver, m/s^2.
 
     Args:
@@ -156,7 +156,9 @@ def choose_accel(maps: Maps, world: World, e: int, pace: float, headway: float, 
 
 
 @kernel
-def line_ahead(maps: Maps, world: World, e: int, lane_number: int, ahead: float) -> tuple[float, float, float, float]:
+def line_ahead(
+    maps: Maps, world: WorldState, e: int, lane_number: int, ahead: float
+) -> tuple[float, float, float, float]:
     """A point of what is steered along, `ahead` m on, and its direction: x, y, cos, sin.
 
     Args:
@@ -184,7 +186,7 @@ def line_ahead(maps: Maps, world: World, e: int, lane_number: int, ahead: float)
 
 @kernel
 def drive_ego(
-    maps: Maps, world: World, e: int, pace: float, headway: float, throttle: float, aside: float
+    maps: Maps, world: WorldState, e: int, pace: float, headway: float, throttle: float, aside: float
 ) -> tuple[float, float]:
     """Steering and acceleration actions of the driver.
 
@@ -208,7 +210,7 @@ def drive_ego(
 
 
 @kernel
-def plan_ego(maps: Maps, world: World, e: int, pace: float, headway: float, aside: float, trajectory: Any) -> None:
+def plan_ego(maps: Maps, world: WorldState, e: int, pace: float, headway: float, aside: float, trajectory: Any) -> None:
     """Write the driver's trajectory (2 n,), in the ego's frame: along its line, which it joins over `MERGE_S`."""
     ego = world.egos[e]
     lane_number = aim_lane(maps, world, e, int(reach_of(ego.v)))
@@ -232,7 +234,7 @@ def plan_ego(maps: Maps, world: World, e: int, pace: float, headway: float, asid
 
 @kernel
 def drive_all(
-    maps: Maps, world: World, paces: Any, headways: Any, throttle: float, aside: Any, planned: int, actions: Any
+    maps: Maps, world: WorldState, paces: Any, headways: Any, throttle: float, aside: Any, planned: int, actions: Any
 ) -> None:
     """Actions (N, A) of the driver in all envs."""
     for e in range(len(actions)):
@@ -260,7 +262,7 @@ class RouteDriver:
     modes: tuple[str, ...] = MODES
 
     def __init__(
-        self, core: Core, noise: float = 0.0, clumsiness: float = 0.0, mode: str | None = None, seed: int = 0
+        self, core: DrivingCore, noise: float = 0.0, clumsiness: float = 0.0, mode: str | None = None, seed: int = 0
     ) -> None:
         check_number("noise", noise, 0.0, 1.0)
         check_number("clumsiness", clumsiness, 0.0, 1.0)

@@ -11,7 +11,7 @@ from robotrl.sims.bev import tables
 from robotrl.sims.bev.backends.jit import kernel
 from robotrl.sims.bev.geometry import BRAKE_MPS2, bicycle, boxes_overlap, wrap
 from robotrl.sims.bev.traffic.following import VIEW_M, leader
-from robotrl.sims.bev.world import Maps, World
+from robotrl.sims.bev.world import Maps, WorldState
 
 SUBSTEPS = 2
 """Parts of a control step after each of which collisions are looked for."""
@@ -27,7 +27,7 @@ def acceleration(action: float, throttle: float) -> float:
 
 
 @kernel
-def near(world: World, e: int, reach_m: float) -> bool:
+def near(world: WorldState, e: int, reach_m: float) -> bool:
     """Whether anybody's enclosing circle comes within `reach_m` of the ego's."""
     ego, agents = world.egos[e], world.agents[e]
     own = 0.5 * (agents[0].length + agents[0].width)
@@ -41,7 +41,7 @@ def near(world: World, e: int, reach_m: float) -> bool:
 
 
 @kernel
-def touching(world: World, e: int, back_s: float) -> tuple[int, int]:
+def touching(world: WorldState, e: int, back_s: float) -> tuple[int, int]:
     """Which road user the ego overlaps: a kind of `HIT_...` and the slot.
 
     Args:
@@ -79,7 +79,7 @@ def touching(world: World, e: int, back_s: float) -> tuple[int, int]:
 
 
 @kernel
-def touches_parked(maps: Maps, world: World, e: int) -> bool:
+def touches_parked(maps: Maps, world: WorldState, e: int) -> bool:
     """Whether the ego overlaps a parked car."""
     ego, me = world.egos[e], world.agents[e, 0]
     half_length, half_width = 0.5 * me.length, 0.5 * me.width
@@ -96,7 +96,9 @@ def touches_parked(maps: Maps, world: World, e: int) -> bool:
 
 
 @kernel
-def move(maps: Maps, world: World, e: int, steer: float, accel: float, throttle: float, dt: float) -> tuple[int, int]:
+def move(
+    maps: Maps, world: WorldState, e: int, steer: float, accel: float, throttle: float, dt: float
+) -> tuple[int, int]:
     """Move the ego by a control step; gives what it ran into, a `HIT_...`, and the slot, -1 for a parked car."""
     ego = world.egos[e]
     rate = acceleration(accel, throttle)
@@ -120,7 +122,7 @@ def move(maps: Maps, world: World, e: int, steer: float, accel: float, throttle:
 
 
 @kernel
-def locate(maps: Maps, world: World, e: int) -> None:
+def locate(maps: Maps, world: WorldState, e: int) -> None:
     """Find the ego on its route and on the lanes, and make it visible to the others as slot 0."""
     ego, me = world.egos[e], world.agents[e, 0]
     route = maps.routes[world.episodes[e].route]
@@ -171,7 +173,7 @@ def locate(maps: Maps, world: World, e: int) -> None:
 
 
 @kernel
-def wait_at_sign(maps: Maps, world: World, e: int, dt: float) -> None:
+def wait_at_sign(maps: Maps, world: WorldState, e: int, dt: float) -> None:
     """Count how long the ego has stood at a sign's line, as the others count for themselves."""
     me = world.agents[e, 0]
     lane = maps.lanes[me.lane]
@@ -193,7 +195,7 @@ def following(maps: Maps, route: Any, at: int, lane: Any) -> int:
 
 
 @kernel
-def look_ahead(maps: Maps, world: World, e: int) -> None:
+def look_ahead(maps: Maps, world: WorldState, e: int) -> None:
     """Find the road user ahead of the ego: on the lanes of its route, or on foot in its way."""
     ego, agents, order = world.egos[e], world.agents[e], world.order[e]
     me = agents[0]
@@ -221,7 +223,7 @@ def look_ahead(maps: Maps, world: World, e: int) -> None:
 
 
 @kernel
-def share_off_road(maps: Maps, world: World, e: int) -> float:
+def share_off_road(maps: Maps, world: WorldState, e: int) -> float:
     """Share of the ego's box that is off the drivable surface: of 3 by 5 points spread over it."""
     ego, me = world.egos[e], world.agents[e, 0]
     row = maps.maps[world.episodes[e].map]

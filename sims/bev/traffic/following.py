@@ -12,7 +12,7 @@ from typing import Any
 from robotrl.sims.bev import tables
 from robotrl.sims.bev.backends.jit import kernel
 from robotrl.sims.bev.geometry import uniform
-from robotrl.sims.bev.world import Maps, World
+from robotrl.sims.bev.world import Maps, WorldState
 
 ACCEL, BRAKE = 1.5, 2.0
 """Maximum acceleration and comfortable deceleration of IDM, m/s^2."""
@@ -66,7 +66,7 @@ def place(agent: Any) -> float:
 
 
 @kernel
-def sort(world: World, e: int) -> None:
+def sort(world: WorldState, e: int) -> None:
     """Bring the order of an env up to date: insertion, since hardly anyone overtakes in a step."""
     agents, order, places = world.agents[e], world.order[e], world.places[e]
     n = len(order)
@@ -83,7 +83,7 @@ def sort(world: World, e: int) -> None:
 
 
 @kernel
-def first_after(world: World, e: int, key: float) -> int:
+def first_after(world: WorldState, e: int, key: float) -> int:
     """Number in the order of the first slot whose place is above `key`; the count of slots where there is none."""
     order, places = world.order[e], world.places[e]
     low, high = 0, len(order)
@@ -103,7 +103,7 @@ def beside(one: Any, other: Any) -> bool:
 
 
 @kernel
-def leader(maps: Maps, world: World, e: int, slot: int, at: int) -> tuple[int, float]:
+def leader(maps: Maps, world: WorldState, e: int, slot: int, at: int) -> tuple[int, float]:
     """The road user ahead: its slot, -1 without, and the gap to it, m.
 
     Args:

@@ -6,7 +6,7 @@ from typing import Any
 
 from robotrl.sims.bev.backends.jit import kernel
 from robotrl.sims.bev.traffic.following import ACCEL, KEY, VIEW_M, choose_next, first_after, idm
-from robotrl.sims.bev.world import Maps, World
+from robotrl.sims.bev.world import Maps, WorldState
 
 POLITENESS, GAIN, SAFE_BRAKE = 0.2, 0.15, 2.5
 """MOBIL: share of the others' gain, threshold and largest deceleration forced on the follower, m/s^2."""
@@ -30,7 +30,7 @@ def can_pull_out(me: Any, ahead: Any, gap: float) -> bool:
 
 
 @kernel
-def consider_change(maps: Maps, world: World, e: int, slot: int, accel: float, side: int) -> bool:
+def consider_change(maps: Maps, world: WorldState, e: int, slot: int, accel: float, side: int) -> bool:
     """Change lanes if MOBIL says so; tells whether it did.
 
     Args:

@@ -9,14 +9,14 @@ from robotrl.sims.bev import tables
 from robotrl.sims.bev.backends.jit import kernel
 from robotrl.sims.bev.geometry import uniform
 from robotrl.sims.bev.traffic.right_of_way import NOTICE_M
-from robotrl.sims.bev.world import Maps, World
+from robotrl.sims.bev.world import Maps, WorldState
 
 OCCLUDED = 2
 """The event in which somebody runs into the street: `scenarios.Event.OCCLUDED_PEDESTRIAN`."""
 
 
 @kernel
-def runs_into_street(world: World, e: int, me: Any) -> float:
+def runs_into_street(world: WorldState, e: int, me: Any) -> float:
     """Distance, m, from the front bumper to somebody on foot whom the scenario has sent across; FAR without."""
     episode = world.episodes[e]
     if episode.event != OCCLUDED or episode.phase == 0:
@@ -31,7 +31,7 @@ def runs_into_street(world: World, e: int, me: Any) -> float:
 
 
 @kernel
-def is_crossed(world: World, e: int, me: Any) -> bool:
+def is_crossed(world: WorldState, e: int, me: Any) -> bool:
     """Whether somebody whom the scenario has sent across is still on the street near by, or waits between lanes."""
     episode = world.episodes[e]
     if episode.event != OCCLUDED or episode.phase == 0:
@@ -41,7 +41,7 @@ def is_crossed(world: World, e: int, me: Any) -> bool:
 
 
 @kernel
-def free_to_walk(world: World, e: int, walk: Any) -> bool:
+def free_to_walk(world: WorldState, e: int, walk: Any) -> bool:
     """Whether no one who drives would have to brake hard for somebody who sets out on a crosswalk now."""
     agents = world.agents[e]
     x, y = 0.5 * (walk.x0 + walk.x1), 0.5 * (walk.y0 + walk.y1)
@@ -58,7 +58,7 @@ def free_to_walk(world: World, e: int, walk: Any) -> bool:
 
 
 @kernel
-def stops_for(world: World, e: int, person: Any) -> bool:
+def stops_for(world: WorldState, e: int, person: Any) -> bool:
     """Whether somebody who runs across lets another than the ego pass, or anyone who stands in the way."""
     agents = world.agents[e]
     for slot in range(len(agents)):
@@ -77,7 +77,7 @@ def stops_for(world: World, e: int, person: Any) -> bool:
 
 
 @kernel
-def stroll(maps: Maps, world: World, e: int, slot: int, dt: float) -> None:
+def stroll(maps: Maps, world: WorldState, e: int, slot: int, dt: float) -> None:
     """One step of a person: wait at the kerb, cross, wait on the other side."""
     me = world.agents[e, slot]
     if me.walk < 0:

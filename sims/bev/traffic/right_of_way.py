@@ -7,7 +7,7 @@ import math
 from robotrl.sims.bev import tables
 from robotrl.sims.bev.backends.jit import kernel
 from robotrl.sims.bev.traffic.following import BRAKE
-from robotrl.sims.bev.world import Maps, World
+from robotrl.sims.bev.world import Maps, WorldState
 
 NOTICE_M = 30.0
 """Distance from a junction at which cars begin to watch it."""
@@ -21,7 +21,7 @@ GREEN, YELLOW, RED = 0, 1, 2
 
 
 @kernel
-def light(maps: Maps, world: World, e: int, group: int) -> tuple[int, float]:
+def light(maps: Maps, world: WorldState, e: int, group: int) -> tuple[int, float]:
     """State of a light now, and the seconds that it will last. Lights are numbered within the map."""
     episode = world.episodes[e]
     signal = maps.signals[maps.maps[episode.map].signal + group]
@@ -34,7 +34,7 @@ def light(maps: Maps, world: World, e: int, group: int) -> tuple[int, float]:
 
 
 @kernel
-def claim(maps: Maps, world: World, e: int) -> None:
+def claim(maps: Maps, world: WorldState, e: int) -> None:
     """Write down for each lane in a junction who is on it and who comes first, for those who must give way."""
     agents, claims, walking = world.agents[e], world.claims[e], world.walking[e]
     for j in range(len(claims)):
@@ -77,7 +77,7 @@ def claim(maps: Maps, world: World, e: int) -> None:
 
 
 @kernel
-def room(maps: Maps, world: World, e: int, slot: int, lane: int, before: float, s: float) -> float:
+def room(maps: Maps, world: WorldState, e: int, slot: int, lane: int, before: float, s: float) -> float:
     """Distance, m, to where a car must wait for others at a junction; FAR where its way is free.
 
     Args:
@@ -126,7 +126,7 @@ def room(maps: Maps, world: World, e: int, slot: int, lane: int, before: float, 
 
 
 @kernel
-def merging(maps: Maps, world: World, e: int, slot: int) -> tuple[float, float]:
+def merging(maps: Maps, world: WorldState, e: int, slot: int) -> tuple[float, float]:
     """Gap to and speed of a car on a lane that joins this one, and that is nearer to the joint; FAR without."""
     me = world.agents[e, slot]
     row = maps.lanes[me.lane]
@@ -153,7 +153,7 @@ def merging(maps: Maps, world: World, e: int, slot: int) -> tuple[float, float]:
 
 
 @kernel
-def parting(maps: Maps, world: World, e: int, slot: int) -> tuple[float, float]:
+def parting(maps: Maps, world: WorldState, e: int, slot: int) -> tuple[float, float]:
     """Gap to and speed of a car that turns off another way and still stands where the ways are one; FAR without."""
     me = world.agents[e, slot]
     lane = maps.lanes[me.lane]
@@ -178,7 +178,7 @@ def parting(maps: Maps, world: World, e: int, slot: int) -> tuple[float, float]:
 
 
 @kernel
-def barrier(maps: Maps, world: World, e: int, slot: int, dt: float) -> float:
+def barrier(maps: Maps, world: WorldState, e: int, slot: int, dt: float) -> float:
     """Distance, m, from the front bumper to where the road is closed now: by a light, a sign, people or traffic."""
     me = world.agents[e, slot]
     lane = maps.lanes[me.lane]

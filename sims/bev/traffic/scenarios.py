@@ -12,10 +12,10 @@ from robotrl.sims.bev.geometry import boxes_overlap, uniform
 from robotrl.sims.bev.traffic.ego import locate, on_road
 from robotrl.sims.bev.traffic.following import choose_next, pose
 from robotrl.sims.bev.traffic.lane_changes import HOLD_S
-from robotrl.sims.bev.world import Maps, World
+from robotrl.sims.bev.world import Maps, WorldState
 
 
-class Event(IntEnum):
+class ScenarioEvent(IntEnum):
     """What a scenario adds to the traffic of its family."""
 
     NONE = 0
@@ -31,26 +31,26 @@ class Scenario(NamedTuple):
 
     name: str
     family: str
-    event: Event
+    event: ScenarioEvent
 
 
 SCENARIOS = (
-    Scenario("straight", "straight", Event.NONE),
-    Scenario("curve", "curve", Event.NONE),
-    Scenario("lane-change", "lane-change", Event.NONE),
-    Scenario("merge", "merge", Event.NONE),
-    Scenario("roundabout", "roundabout", Event.NONE),
-    Scenario("signal", "signal", Event.NONE),
-    Scenario("crossing", "crossing", Event.NONE),
-    Scenario("cut-in", "lane-change", Event.CUT_IN),
-    Scenario("occluded-pedestrian", "straight", Event.OCCLUDED_PEDESTRIAN),
-    Scenario("unprotected-left", "signal", Event.UNPROTECTED_LEFT),
-    Scenario("stalled-car", "lane-change", Event.STALLED_CAR),
-    Scenario("red-light-runner", "signal", Event.RED_LIGHT_RUNNER),
+    Scenario("straight", "straight", ScenarioEvent.NONE),
+    Scenario("curve", "curve", ScenarioEvent.NONE),
+    Scenario("lane-change", "lane-change", ScenarioEvent.NONE),
+    Scenario("merge", "merge", ScenarioEvent.NONE),
+    Scenario("roundabout", "roundabout", ScenarioEvent.NONE),
+    Scenario("signal", "signal", ScenarioEvent.NONE),
+    Scenario("crossing", "crossing", ScenarioEvent.NONE),
+    Scenario("cut-in", "lane-change", ScenarioEvent.CUT_IN),
+    Scenario("occluded-pedestrian", "straight", ScenarioEvent.OCCLUDED_PEDESTRIAN),
+    Scenario("unprotected-left", "signal", ScenarioEvent.UNPROTECTED_LEFT),
+    Scenario("stalled-car", "lane-change", ScenarioEvent.STALLED_CAR),
+    Scenario("red-light-runner", "signal", ScenarioEvent.RED_LIGHT_RUNNER),
 )
 """All scenarios; the number of a start, modulo how many are in use, says which it is."""
 
-CUT_IN, OCCLUDED, LEFT, STALLED, RUNNER = (int(event) for event in list(Event)[1:])
+CUT_IN, OCCLUDED, LEFT, STALLED, RUNNER = (int(event) for event in list(ScenarioEvent)[1:])
 
 ROOM_M = 22.0
 """m of road outside junctions for each car at most dense."""
@@ -95,7 +95,7 @@ def choose_route(maps: Maps, e_map: int, event: int, seed: int) -> int:
 
 
 @kernel
-def clear(maps: Maps, world: World, e: int, slot: int, upto: int) -> bool:
+def clear(maps: Maps, world: WorldState, e: int, slot: int, upto: int) -> bool:
     """Whether a car just placed keeps clear of the ego, of the slots before `upto` and of parked cars."""
     agents = world.agents[e]
     me = agents[slot]
@@ -169,7 +169,7 @@ def make_cyclist(me: Any, seed: int, slot: int, limit: float) -> None:
 
 
 @kernel
-def populate(maps: Maps, world: World, e: int, first: int, people: int, seed: int) -> None:
+def populate(maps: Maps, world: WorldState, e: int, first: int, people: int, seed: int) -> None:
     """Place cars and cyclists in the slots from `first` on, and people at crosswalks in the last slots."""
     agents, episode = world.agents[e], world.episodes[e]
     row = maps.maps[episode.map]
@@ -234,7 +234,7 @@ def populate(maps: Maps, world: World, e: int, first: int, people: int, seed: in
 
 
 @kernel
-def place_cut_in(maps: Maps, world: World, e: int, seed: int) -> None:
+def place_cut_in(maps: Maps, world: WorldState, e: int, seed: int) -> None:
     """Slot 1 beside the ego, a little ahead."""
     ego, me = world.egos[e], world.agents[e, 1]
     lane = maps.lanes[ego.lane]
@@ -250,7 +250,7 @@ def place_cut_in(maps: Maps, world: World, e: int, seed: int) -> None:
 
 
 @kernel
-def across(maps: Maps, world: World, e: int, person: Any) -> float:
+def across(maps: Maps, world: WorldState, e: int, person: Any) -> float:
     """Way, m, straight ahead of somebody at the kerb to the footway on the other side, all carriageways crossed."""
     row = maps.maps[world.episodes[e].map]
     last = 0.0
@@ -262,7 +262,7 @@ def across(maps: Maps, world: World, e: int, person: Any) -> float:
 
 
 @kernel
-def place_occluded(maps: Maps, world: World, e: int, seed: int) -> None:
+def place_occluded(maps: Maps, world: WorldState, e: int, seed: int) -> None:
     """Slot 1 is somebody on foot behind a van (slot 2) at the kerb of the ego's side."""
     agents, episode = world.agents[e], world.episodes[e]
     route = maps.routes[episode.route]
@@ -290,7 +290,7 @@ def place_occluded(maps: Maps, world: World, e: int, seed: int) -> None:
 
 
 @kernel
-def place_stalled(maps: Maps, world: World, e: int, seed: int) -> None:
+def place_stalled(maps: Maps, world: WorldState, e: int, seed: int) -> None:
     """Slot 1 stands on the lane on which the route begins."""
     ego, me = world.egos[e], world.agents[e, 1]
     lane = maps.route_points[maps.routes[world.episodes[e].route].first].lane
@@ -303,7 +303,7 @@ def place_stalled(maps: Maps, world: World, e: int, seed: int) -> None:
 
 
 @kernel
-def place_runner(maps: Maps, world: World, e: int, seed: int) -> None:
+def place_runner(maps: Maps, world: WorldState, e: int, seed: int) -> None:
     """Slot 1 comes from the side and will not stop; the ego's light is green when it gets there."""
     ego, episode, me = world.egos[e], world.episodes[e], world.agents[e, 1]
     row = maps.maps[episode.map]
@@ -341,7 +341,7 @@ def place_runner(maps: Maps, world: World, e: int, seed: int) -> None:
 
 
 @kernel
-def start(maps: Maps, world: World, e: int, e_map: int, scenario: int, event: int, seed: int, limit: int) -> None:
+def start(maps: Maps, world: WorldState, e: int, e_map: int, scenario: int, event: int, seed: int, limit: int) -> None:
     """Begin an episode in env `e`: everything follows from the map, the scenario and the start id `seed`."""
     ego, episode, judge, agents = world.egos[e], world.episodes[e], world.judges[e], world.agents[e]
     for slot in range(len(agents)):
@@ -400,7 +400,7 @@ def start(maps: Maps, world: World, e: int, e_map: int, scenario: int, event: in
 
 
 @kernel
-def act(maps: Maps, world: World, e: int) -> None:
+def act(maps: Maps, world: WorldState, e: int) -> None:
     """The script of env `e`'s event, before everybody moves."""
     episode = world.episodes[e]
     if episode.target < 0:

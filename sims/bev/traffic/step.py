@@ -23,7 +23,7 @@ from robotrl.sims.bev.traffic.lane_changes import (
 )
 from robotrl.sims.bev.traffic.pedestrians import is_crossed, runs_into_street, stroll
 from robotrl.sims.bev.traffic.right_of_way import barrier, merging, parting
-from robotrl.sims.bev.world import Maps, World
+from robotrl.sims.bev.world import Maps, WorldState
 
 
 @kernel
@@ -34,7 +34,7 @@ def leave(me: Any) -> None:
 
 
 @kernel
-def enter(maps: Maps, world: World, e: int, slot: int) -> None:
+def enter(maps: Maps, world: WorldState, e: int, slot: int) -> None:
     """Let a car that has left the map come in again, if the entry that it draws has room."""
     row = maps.maps[world.episodes[e].map]
     if row.entries == 0:
@@ -61,7 +61,7 @@ def enter(maps: Maps, world: World, e: int, slot: int) -> None:
 
 
 @kernel
-def decide(maps: Maps, world: World, e: int, slot: int, at: int, dt: float) -> None:
+def decide(maps: Maps, world: WorldState, e: int, slot: int, at: int, dt: float) -> None:
     """Choose a car's or cyclist's acceleration for this step, and whether it changes lanes."""
     me = world.agents[e, slot]
     ahead, gap = leader(maps, world, e, slot, at)
@@ -101,7 +101,7 @@ def decide(maps: Maps, world: World, e: int, slot: int, at: int, dt: float) -> N
 
 
 @kernel
-def advance(maps: Maps, world: World, e: int, slot: int, dt: float) -> None:
+def advance(maps: Maps, world: WorldState, e: int, slot: int, dt: float) -> None:
     """Move a car or cyclist by the acceleration that it has chosen."""
     me = world.agents[e, slot]
     before = me.v
@@ -125,7 +125,7 @@ def advance(maps: Maps, world: World, e: int, slot: int, dt: float) -> None:
 
 
 @kernel
-def step_traffic(maps: Maps, world: World, e: int, dt: float) -> None:
+def step_traffic(maps: Maps, world: WorldState, e: int, dt: float) -> None:
     """One step of everybody but the ego in env `e`."""
     agents, order = world.agents[e], world.order[e]
     # all decide on what they see now, then all move: nobody sees half of a step

@@ -1,7 +1,7 @@
 """The numpy core of our MuJoCo sims: episodes, starts and parameters around a task, for all envs at once.
 
-A `Task` sees arrays of all envs only. `Core` counts steps, ends and restarts episodes, draws start ids, and saves and
-restores everything exactly. It knows no torch, so that a simulated robot can be driven from it too.
+A `Task` sees arrays of all envs only. `MujocoCore` counts steps, ends and restarts episodes, draws start ids, saves
+and restores everything exactly. It knows no torch, so that a simulated robot can be driven from it too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Block(NamedTuple):
     plans: NDArray[np.float64]
 
 
-class Result(NamedTuple):
+class CoreStep(NamedTuple):
     """One control step of all envs; arrays are buffers that the next step overwrites, except the final ones."""
 
     obs: dict[str, NDArray[Any]]
@@ -49,7 +49,7 @@ class Result(NamedTuple):
     state_id: Ids
 
 
-class Core:
+class MujocoCore:
     """Episodes of a task in N envs, with same-step reset.
 
     Args:
@@ -158,7 +158,7 @@ class Core:
             )
         return array
 
-    def step(self, actions: Real) -> Result:
+    def step(self, actions: Real) -> CoreStep:
         """Advance all envs by one control step; rows that end are restarted before this returns.
 
         Args:
@@ -196,7 +196,7 @@ class Core:
         final_obs = {key: value[chosen] for key, value in self.obs.items()}
         if len(final_ids):
             self._start(final_ids)
-        return Result(
+        return CoreStep(
             self.obs,
             self.reward,
             self.terminated,

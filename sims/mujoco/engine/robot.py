@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robotrl.errors import ConfigError, NumericsError
-from robotrl.sims.mujoco.engine.core import Core
+from robotrl.sims.mujoco.engine.core import MujocoCore
 from robotrl.spec import Split
 
 
@@ -17,7 +17,7 @@ class SimulatedRobot:
         core: a core with one env.
     """
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: MujocoCore) -> None:
         if core.num_envs != 1:
             raise ConfigError(f"num_envs is {core.num_envs}: expected 1 for a simulated robot")
         task = core.task

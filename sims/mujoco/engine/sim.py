@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from robotrl.sims.core_sim import CoreExpert, CoreSim, TensorExpert
-from robotrl.sims.mujoco.engine.core import Core
+from robotrl.sims.mujoco.engine.core import MujocoCore
 from robotrl.sims.mujoco.render.cameras import Cameras, Renderer
 from robotrl.sims.mujoco.render.images import Images
 
-ExpertFactory = Callable[[Core, float, float, str | None, int], CoreExpert]
+ExpertFactory = Callable[[MujocoCore, float, float, str | None, int], CoreExpert]
 """(core, noise, clumsiness, mode, seed) to an expert on that core."""
 
 
@@ -27,10 +27,10 @@ class MeasuredTask(Protocol):
         ...
 
 
-class MujocoSim(CoreSim[Core]):
+class MujocoSim(CoreSim[MujocoCore]):
     """A batch of envs of one MuJoCo task; satisfies `VecSim` with every capability of `robotrl.spec`."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: MujocoCore) -> None:
         super().__init__(core, core.observation_spec, core.task.action_spec, core.task.control_dt_s)
         self.threads = core.physics.threads
         """Physics threads."""
@@ -43,7 +43,7 @@ class MujocoSim(CoreSim[Core]):
         return self.core.get_params()
 
     def set_params(self, ids: Sequence[int] | NDArray[np.int64], values: dict[str, NDArray[np.float64]]) -> None:
-        """Set multipliers of some envs; see `Core.set_params`."""
+        """Set multipliers of some envs; see `MujocoCore.set_params`."""
         self.core.set_params(np.asarray(ids, np.int64), values)
 
     def see(self, image: Sequence[str], image_size: int = 64, image_renderer: Renderer = "auto") -> Self:
@@ -68,7 +68,7 @@ class MujocoSim(CoreSim[Core]):
 class ExpertSim(MujocoSim):
     """A `MujocoSim` whose task brings a scripted expert (`robotrl.spec.HasExpert`)."""
 
-    def __init__(self, core: Core, expert: ExpertFactory) -> None:
+    def __init__(self, core: MujocoCore, expert: ExpertFactory) -> None:
         super().__init__(core)
         self._expert = expert
         self._task = cast(MeasuredTask, core.task)

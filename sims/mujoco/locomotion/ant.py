@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from robotrl.sims.mujoco.engine.core import Core
+from robotrl.sims.mujoco.engine.core import MujocoCore
 from robotrl.sims.mujoco.engine.physics import Physics
 from robotrl.sims.mujoco.locomotion import columns
 from robotrl.sims.mujoco.locomotion.columns import Segment
-from robotrl.sims.mujoco.locomotion.contact import ContactScore, Terms
+from robotrl.sims.mujoco.locomotion.contact import ContactScore, RewardTerms
 from robotrl.sims.mujoco.locomotion.task import (
     LIMIT_STEPS,
     Array,
@@ -55,11 +55,11 @@ class AntScore(ContactScore):
     """Forward speed of the torso, less the cost of torques and contacts, and something for being well.
 
     Args:
-        terms: see `Terms`.
+        terms: see `RewardTerms`.
         force_range: range, in order, that contact torques and forces are cut to.
     """
 
-    def __init__(self, terms: Terms, force_range: Range) -> None:
+    def __init__(self, terms: RewardTerms, force_range: Range) -> None:
         super().__init__(terms)
         self._force_range = force_range
 
@@ -146,7 +146,7 @@ def make(
     from robotrl.sims.mujoco.engine.sim import MujocoSim
 
     force_range = checked_range("contact_force_range", contact_force_range)
-    terms = Terms(
+    terms = RewardTerms(
         forward_reward_weight,
         ctrl_cost_weight,
         contact_cost_weight,
@@ -158,4 +158,4 @@ def make(
     task = Locomotion(
         ROBOT, seen, AntScore(terms, force_range), "stepped", Common(reset_noise_scale, limit_steps, dtype)
     )
-    return MujocoSim(Core(task, num_envs, seed, threads, randomization, dump_dir))
+    return MujocoSim(MujocoCore(task, num_envs, seed, threads, randomization, dump_dir))

@@ -12,7 +12,7 @@ INERTIA = ("xx", "yy", "zz", "xy", "xz", "yz")
 """Order of the moments and products of inertia in MuJoCo's `cinert`."""
 
 
-class Column(NamedTuple):
+class ObsColumn(NamedTuple):
     """One number of an observation."""
 
     name: str
@@ -24,7 +24,7 @@ class Segment(NamedTuple):
 
     field: str
     """Of MjData; "coordinates" is qpos and qvel, one after the other."""
-    columns: tuple[Column, ...]
+    columns: tuple[ObsColumn, ...]
     """The field's last columns."""
     skip: int = 0
     """How many of these, from the first on, are not observed."""
@@ -45,69 +45,69 @@ def spec_of(segments: Sequence[Segment], dtype: str) -> Spec:
     )
 
 
-def joint_positions(joints: Sequence[str]) -> tuple[Column, ...]:
+def joint_positions(joints: Sequence[str]) -> tuple[ObsColumn, ...]:
     """Angles of hinges."""
-    return tuple(Column(f"{joint}_pos", "rad") for joint in joints)
+    return tuple(ObsColumn(f"{joint}_pos", "rad") for joint in joints)
 
 
-def joint_velocities(joints: Sequence[str]) -> tuple[Column, ...]:
+def joint_velocities(joints: Sequence[str]) -> tuple[ObsColumn, ...]:
     """Rates of hinges."""
-    return tuple(Column(f"{joint}_vel", "rad/s") for joint in joints)
+    return tuple(ObsColumn(f"{joint}_vel", "rad/s") for joint in joints)
 
 
-def free_positions(body: str) -> tuple[Column, ...]:
+def free_positions(body: str) -> tuple[ObsColumn, ...]:
     """Position and orientation of a body that moves freely."""
     return (
-        *(Column(f"{body}_pos_{axis}_w", "m") for axis in "xyz"),
-        *(Column(f"{body}_quat_{part}_w", "1") for part in "wxyz"),
+        *(ObsColumn(f"{body}_pos_{axis}_w", "m") for axis in "xyz"),
+        *(ObsColumn(f"{body}_quat_{part}_w", "1") for part in "wxyz"),
     )
 
 
-def free_velocities(body: str) -> tuple[Column, ...]:
+def free_velocities(body: str) -> tuple[ObsColumn, ...]:
     """Its velocity in the world frame and its rotation in its own, as in MuJoCo's qvel."""
     return (
-        *(Column(f"{body}_vel_{axis}_w", "m/s") for axis in "xyz"),
-        *(Column(f"{body}_ang_vel_{axis}_b", "rad/s") for axis in "xyz"),
+        *(ObsColumn(f"{body}_vel_{axis}_w", "m/s") for axis in "xyz"),
+        *(ObsColumn(f"{body}_ang_vel_{axis}_b", "rad/s") for axis in "xyz"),
     )
 
 
-def inertias(bodies: Sequence[str]) -> tuple[Column, ...]:
+def inertias(bodies: Sequence[str]) -> tuple[ObsColumn, ...]:
     """MuJoCo's `cinert`: each body's inertia and first moment about the whole robot's centre of mass, and its mass."""
     return tuple(
         column
         for body in bodies
         for column in (
-            *(Column(f"{body}_inertia_{axes}_w", "kg m^2") for axes in INERTIA),
-            *(Column(f"{body}_mass_moment_{axis}_w", "kg m") for axis in "xyz"),
-            Column(f"{body}_mass", "kg"),
+            *(ObsColumn(f"{body}_inertia_{axes}_w", "kg m^2") for axes in INERTIA),
+            *(ObsColumn(f"{body}_mass_moment_{axis}_w", "kg m") for axis in "xyz"),
+            ObsColumn(f"{body}_mass", "kg"),
         )
     )
 
 
-def spatial_velocities(bodies: Sequence[str]) -> tuple[Column, ...]:
+def spatial_velocities(bodies: Sequence[str]) -> tuple[ObsColumn, ...]:
     """MuJoCo's `cvel`: rotation of each body, and its velocity at the centre of mass of the whole robot."""
     return tuple(
         column
         for body in bodies
         for column in (
-            *(Column(f"{body}_com_ang_vel_{axis}_w", "rad/s") for axis in "xyz"),
-            *(Column(f"{body}_com_vel_{axis}_w", "m/s") for axis in "xyz"),
+            *(ObsColumn(f"{body}_com_ang_vel_{axis}_w", "rad/s") for axis in "xyz"),
+            *(ObsColumn(f"{body}_com_vel_{axis}_w", "m/s") for axis in "xyz"),
         )
     )
 
 
-def wrenches(bodies: Sequence[str]) -> tuple[Column, ...]:
+def wrenches(bodies: Sequence[str]) -> tuple[ObsColumn, ...]:
     """MuJoCo's `cfrc_ext`: torque, about the centre of mass of the whole robot, and force that act on each body."""
     return tuple(
         column
         for body in bodies
         for column in (
-            *(Column(f"{body}_contact_torque_{axis}_w", "N m") for axis in "xyz"),
-            *(Column(f"{body}_contact_force_{axis}_w", "N") for axis in "xyz"),
+            *(ObsColumn(f"{body}_contact_torque_{axis}_w", "N m") for axis in "xyz"),
+            *(ObsColumn(f"{body}_contact_force_{axis}_w", "N") for axis in "xyz"),
         )
     )
 
 
-def actuator_torques(joints: Sequence[str]) -> tuple[Column, ...]:
+def actuator_torques(joints: Sequence[str]) -> tuple[ObsColumn, ...]:
     """MuJoCo's `qfrc_actuator` at hinges."""
-    return tuple(Column(f"{joint}_actuator_torque", "N m") for joint in joints)
+    return tuple(ObsColumn(f"{joint}_actuator_torque", "N m") for joint in joints)

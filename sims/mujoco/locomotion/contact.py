@@ -10,7 +10,7 @@ from robotrl.sims.mujoco.engine.physics import Physics
 from robotrl.sims.mujoco.locomotion.task import Array, Range, check_weights, checked_range
 
 
-class Terms(NamedTuple):
+class RewardTerms(NamedTuple):
     """What both are rewarded for and pay for, and what keeps an episode going."""
 
     forward_reward_weight: float
@@ -31,13 +31,13 @@ class ContactScore:
     """The checked terms, and views of what both scores read.
 
     Args:
-        terms: see `Terms`.
+        terms: see `RewardTerms`.
 
     Raises:
         ConfigError: a weight is no number, or the range not in order.
     """
 
-    def __init__(self, terms: Terms) -> None:
+    def __init__(self, terms: RewardTerms) -> None:
         check_weights(
             forward_reward_weight=terms.forward_reward_weight,
             ctrl_cost_weight=terms.ctrl_cost_weight,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from robotrl.sims.mujoco.engine.core import Core
+from robotrl.sims.mujoco.engine.core import MujocoCore
 from robotrl.sims.mujoco.locomotion import planar
 from robotrl.sims.mujoco.locomotion.task import LIMIT_STEPS, Common, Dtype, Locomotion, Robot
 from robotrl.sims.mujoco.render.images import with_images
@@ -76,4 +76,4 @@ def make(
         "none",
         Common(reset_noise_scale, limit_steps, dtype),
     )
-    return MujocoSim(Core(task, num_envs, seed, threads, randomization, dump_dir))
+    return MujocoSim(MujocoCore(task, num_envs, seed, threads, randomization, dump_dir))

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from robotrl.sims.mujoco.engine.core import Core
+from robotrl.sims.mujoco.engine.core import MujocoCore
 from robotrl.sims.mujoco.engine.physics import Physics
 from robotrl.sims.mujoco.locomotion import columns
 from robotrl.sims.mujoco.locomotion.columns import INF, Segment
-from robotrl.sims.mujoco.locomotion.contact import ContactScore, Terms
+from robotrl.sims.mujoco.locomotion.contact import ContactScore, RewardTerms
 from robotrl.sims.mujoco.locomotion.task import (
     LIMIT_STEPS,
     Array,
@@ -61,14 +61,14 @@ class HumanoidScore(ContactScore):
     """Forward speed of the centre of mass, less the cost of torques and contacts, and something for standing.
 
     Args:
-        terms: see `Terms`.
+        terms: see `RewardTerms`.
         contact_cost_range: range that the cost of contacts is cut to.
 
     Raises:
         ConfigError: the range is not in order.
     """
 
-    def __init__(self, terms: Terms, contact_cost_range: Range) -> None:
+    def __init__(self, terms: RewardTerms, contact_cost_range: Range) -> None:
         super().__init__(terms)
         self._contact_cost_range = checked_range("contact_cost_range", contact_cost_range)
 
@@ -171,7 +171,7 @@ def make(
     """
     from robotrl.sims.mujoco.engine.sim import MujocoSim
 
-    terms = Terms(
+    terms = RewardTerms(
         forward_reward_weight,
         ctrl_cost_weight,
         contact_cost_weight,
@@ -188,4 +188,4 @@ def make(
     )
     score = HumanoidScore(terms, contact_cost_range)
     task = Locomotion(ROBOT, seen, score, "stepped", Common(reset_noise_scale, limit_steps, dtype))
-    return MujocoSim(Core(task, num_envs, seed, threads, randomization, dump_dir))
+    return MujocoSim(MujocoCore(task, num_envs, seed, threads, randomization, dump_dir))

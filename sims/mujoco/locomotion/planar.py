@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robotrl.sims.mujoco.engine.physics import Physics
-from robotrl.sims.mujoco.locomotion.columns import Column, Segment, joint_positions, joint_velocities
+from robotrl.sims.mujoco.locomotion.columns import ObsColumn, Segment, joint_positions, joint_velocities
 from robotrl.sims.mujoco.locomotion.task import Array, Range, check_weights, checked_range
 
 VELOCITY_CLIP: Range = (-10.0, 10.0)
@@ -37,15 +37,15 @@ def coordinates(joints: tuple[str, ...], height: str, clip: Range | None, hide_x
         hide_x: leave out the first coordinate.
     """
     positions = (
-        Column("torso_pos_x_w", "m"),
-        Column(height, "m"),
-        Column("torso_pitch_w", "rad"),
+        ObsColumn("torso_pos_x_w", "m"),
+        ObsColumn(height, "m"),
+        ObsColumn("torso_pitch_w", "rad"),
         *joint_positions(joints),
     )
     velocities = (
-        Column("torso_vel_x_w", "m/s"),
-        Column("torso_vel_z_w", "m/s"),
-        Column("torso_pitch_rate_w", "rad/s"),
+        ObsColumn("torso_vel_x_w", "m/s"),
+        ObsColumn("torso_vel_z_w", "m/s"),
+        ObsColumn("torso_pitch_rate_w", "rad/s"),
         *joint_velocities(joints),
     )
     if clip is None:

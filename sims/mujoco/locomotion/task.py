@@ -1,4 +1,4 @@
-"""The part that Gymnasium's locomotion tasks share: starts, controls, observations; a `Score` brings reward and end."""
+"""Shared part of Gymnasium's locomotion tasks: starts, controls, observations; a `RewardAndEnd` adds the rest."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Common(NamedTuple):
     dtype: Dtype
 
 
-class Score(Protocol):
+class RewardAndEnd(Protocol):
     """Reward and end of a task, for all envs at once."""
 
     def bind(self, physics: Physics, ctrl: Array) -> None:
@@ -90,7 +90,7 @@ class Locomotion:
     survival = True
 
     def __init__(
-        self, robot: Robot, segments: tuple[Segment, ...], score: Score, derived: Derived, options: Common
+        self, robot: Robot, segments: tuple[Segment, ...], score: RewardAndEnd, derived: Derived, options: Common
     ) -> None:
         check_number("reset_noise_scale", options.reset_noise_scale, 0, 10)
         if not 1 <= options.limit_steps <= 10_000_000:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robotrl.errors import out_of_range, unknown
-from robotrl.sims.mujoco.engine.core import Core
+from robotrl.sims.mujoco.engine.core import MujocoCore
 from robotrl.sims.mujoco.engine.task import Task
 
 Array = NDArray[np.float64]
@@ -32,7 +32,7 @@ class Handicap:
     """
 
     def __init__(
-        self, core: Core, modes: tuple[str, ...], noise: float, clumsiness: float, mode: str | None, seed: int
+        self, core: MujocoCore, modes: tuple[str, ...], noise: float, clumsiness: float, mode: str | None, seed: int
     ) -> None:
         for field, value in (("noise", noise), ("clumsiness", clumsiness)):
             if not 0 <= value <= 1:
@@ -99,7 +99,7 @@ class ArmExpert(Generic[T]):
     solves: ClassVar[type[Task]]
 
     def __init__(
-        self, core: Core, noise: float = 0.0, clumsiness: float = 0.0, mode: str | None = None, seed: int = 0
+        self, core: MujocoCore, noise: float = 0.0, clumsiness: float = 0.0, mode: str | None = None, seed: int = 0
     ) -> None:
         if not isinstance(core.task, self.solves):
             raise TypeError(f"{type(self).__name__} solves {self.solves.name}: got {core.task.name}")

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from robotrl.errors import check_number
 from robotrl.fn.random import counter_rng
-from robotrl.sims.mujoco.engine.core import Core
+from robotrl.sims.mujoco.engine.core import MujocoCore
 from robotrl.sims.mujoco.engine.physics import Physics
 from robotrl.sims.mujoco.engine.task import Ids, Param, Real
 from robotrl.sims.mujoco.manipulation.arm import ARM_RASTERS, arm_mjcf, pointing_down
@@ -236,7 +236,7 @@ def make(
     from robotrl.sims.mujoco.engine.sim import ExpertSim
     from robotrl.sims.mujoco.manipulation.peg_insert_expert import PegExpert
 
-    core = Core(PegInsert(reward, clearance_m, limit_s), num_envs, seed, threads, randomization, dump_dir)
+    core = MujocoCore(PegInsert(reward, clearance_m, limit_s), num_envs, seed, threads, randomization, dump_dir)
     return ExpertSim(core, PegExpert)
 
 
@@ -244,4 +244,4 @@ def make_robot(seed: int) -> SimulatedRobot:
     """One robot for the control loop to drive: the same task, stepped in real time by a driver process."""
     from robotrl.sims.mujoco.engine.robot import SimulatedRobot
 
-    return SimulatedRobot(Core(PegInsert("sparse", CLEARANCE_M, LIMIT_S), 1, seed, threads=1))
+    return SimulatedRobot(MujocoCore(PegInsert("sparse", CLEARANCE_M, LIMIT_S), 1, seed, threads=1))

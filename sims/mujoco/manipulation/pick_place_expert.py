@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from robotrl.sims.mujoco.engine.core import Core
+from robotrl.sims.mujoco.engine.core import MujocoCore
 from robotrl.sims.mujoco.manipulation.gripper import OPEN_M
 from robotrl.sims.mujoco.manipulation.hand import STEP_M, YAW_STEP_RAD
 from robotrl.sims.mujoco.manipulation.handicap import ArmExpert
@@ -47,7 +47,7 @@ class PickPlaceExpert(ArmExpert[PickPlace]):
     solves = PickPlace
 
     def __init__(
-        self, core: Core, noise: float = 0.0, clumsiness: float = 0.0, mode: str | None = None, seed: int = 0
+        self, core: MujocoCore, noise: float = 0.0, clumsiness: float = 0.0, mode: str | None = None, seed: int = 0
     ) -> None:
         super().__init__(core, noise, clumsiness, mode, seed)
         n = core.num_envs

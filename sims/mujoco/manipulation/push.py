@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robotrl.fn.random import counter_rng
-from robotrl.sims.mujoco.engine.core import Core
+from robotrl.sims.mujoco.engine.core import MujocoCore
 from robotrl.sims.mujoco.engine.physics import Physics
 from robotrl.sims.mujoco.engine.task import Ids, Real
 from robotrl.sims.mujoco.manipulation.arm import ARM_RASTERS, JOINTS, pointing_down
@@ -244,11 +244,11 @@ def make(
     from robotrl.sims.mujoco.engine.sim import ExpertSim
     from robotrl.sims.mujoco.manipulation.push_expert import PushExpert
 
-    return ExpertSim(Core(Push(reward, limit_s), num_envs, seed, threads, randomization, dump_dir), PushExpert)
+    return ExpertSim(MujocoCore(Push(reward, limit_s), num_envs, seed, threads, randomization, dump_dir), PushExpert)
 
 
 def make_robot(seed: int) -> SimulatedRobot:
     """One robot for the control loop to drive: the same task, stepped in real time by a driver process."""
     from robotrl.sims.mujoco.engine.robot import SimulatedRobot
 
-    return SimulatedRobot(Core(Push("sparse", LIMIT_S), 1, seed, threads=1))
+    return SimulatedRobot(MujocoCore(Push("sparse", LIMIT_S), 1, seed, threads=1))

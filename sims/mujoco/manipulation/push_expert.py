@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from robotrl.sims.mujoco.engine.core import Core
+from robotrl.sims.mujoco.engine.core import MujocoCore
 from robotrl.sims.mujoco.manipulation.arm import wrap
 from robotrl.sims.mujoco.manipulation.hand import STEP_M, YAW_STEP_RAD, fold
 from robotrl.sims.mujoco.manipulation.handicap import ArmExpert
@@ -61,7 +61,7 @@ class PushExpert(ArmExpert[Push]):
     solves = Push
 
     def __init__(
-        self, core: Core, noise: float = 0.0, clumsiness: float = 0.0, mode: str | None = None, seed: int = 0
+        self, core: MujocoCore, noise: float = 0.0, clumsiness: float = 0.0, mode: str | None = None, seed: int = 0
     ) -> None:
         super().__init__(core, noise, clumsiness, mode, seed)
         n = core.num_envs

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robotrl.fn.random import counter_rng
-from robotrl.sims.mujoco.engine.core import Core
+from robotrl.sims.mujoco.engine.core import MujocoCore
 from robotrl.sims.mujoco.engine.physics import Physics
 from robotrl.sims.mujoco.engine.task import Ids, Param, Real
 from robotrl.sims.mujoco.manipulation.arm import ARM_RASTERS, JOINTS, pointing_down
@@ -189,11 +189,11 @@ def make(
     from robotrl.sims.mujoco.engine.sim import ExpertSim
     from robotrl.sims.mujoco.manipulation.reach_expert import ReachExpert
 
-    return ExpertSim(Core(Reach(reward, limit_s), num_envs, seed, threads, randomization, dump_dir), ReachExpert)
+    return ExpertSim(MujocoCore(Reach(reward, limit_s), num_envs, seed, threads, randomization, dump_dir), ReachExpert)
 
 
 def make_robot(seed: int) -> SimulatedRobot:
     """One robot for the control loop to drive: the same task, stepped in real time by a driver process."""
     from robotrl.sims.mujoco.engine.robot import SimulatedRobot
 
-    return SimulatedRobot(Core(Reach("sparse", LIMIT_S), 1, seed, threads=1))
+    return SimulatedRobot(MujocoCore(Reach("sparse", LIMIT_S), 1, seed, threads=1))

@@ -96,12 +96,12 @@ class ArmTask(ABC, Generic[HandT]):
 class BlockTask(ArmTask[WorldHand]):
     """A task with a block, of the joint "block", that must not leave a part of the table."""
 
-    block: Block
+    block: FreeBlock
     """Bound by the task."""
 
     def bind(self, physics: Physics) -> None:
         """Take views of the simulations' arrays."""
-        self.block = Block(physics, "block")
+        self.block = FreeBlock(physics, "block")
         self._model = physics.model
 
     def params(self) -> dict[str, Param]:
@@ -154,7 +154,7 @@ def scene_mjcf(name: str, tool: str, things: str, actuators: str = "", defaults:
 </mujoco>"""
 
 
-class Block:
+class FreeBlock:
     """A free box whose four sides look alike, in every env.
 
     Args:

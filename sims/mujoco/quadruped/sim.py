@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from robotrl.sims.mujoco.engine.core import Core
+from robotrl.sims.mujoco.engine.core import MujocoCore
 from robotrl.sims.mujoco.engine.sim import MujocoSim
 from robotrl.sims.mujoco.quadruped.robot import RobotCard
 from robotrl.sims.mujoco.quadruped.task import TERMS, QuadrupedVelocity
@@ -26,7 +26,7 @@ class QuadrupedSim(MujocoSim):
         command_period_steps: control steps between two commands.
     """
 
-    def __init__(self, core: Core, task: QuadrupedVelocity) -> None:
+    def __init__(self, core: MujocoCore, task: QuadrupedVelocity) -> None:
         super().__init__(core)
         self.robot: RobotCard = task.robot
         self.privileged: tuple[str, ...] = task.privileged
@@ -37,6 +37,6 @@ class QuadrupedSim(MujocoSim):
         }
 
     def step(self, actions: Tensor) -> Step:
-        """Advance all envs by one control step; see `Core.step`."""
+        """Advance all envs by one control step; see `MujocoCore.step`."""
         out = super().step(actions)
         return out._replace(info=out.info | self._terms)

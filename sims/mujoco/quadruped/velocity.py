@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from robotrl.errors import ConfigError, check_number, unknown
-from robotrl.sims.mujoco.engine.core import Core
+from robotrl.sims.mujoco.engine.core import MujocoCore
 from robotrl.sims.mujoco.quadruped.rewards import RewardScales
 from robotrl.sims.mujoco.quadruped.schedule import CommandCfg, PushCfg
 from robotrl.sims.mujoco.quadruped.task import CONTROL_DT_S, RANDOMIZATION, QuadrupedVelocity
@@ -82,14 +82,14 @@ def make(
         end_on_fall=end_on_fall,
     )
     ranges = (RANDOMIZATION if randomize else {}) if randomization is None else randomization
-    return QuadrupedSim(Core(task, num_envs, seed, threads, ranges, dump_dir), task)
+    return QuadrupedSim(MujocoCore(task, num_envs, seed, threads, ranges, dump_dir), task)
 
 
 def make_robot(seed: int) -> SimulatedRobot:
     """One robot for the control loop to drive: on flat ground, with nominal parameters, without noise or pushes."""
     from robotrl.sims.mujoco.engine.robot import SimulatedRobot
 
-    return SimulatedRobot(Core(_task(push_mps=0.0, noise=0.0), 1, seed, threads=1))
+    return SimulatedRobot(MujocoCore(_task(push_mps=0.0, noise=0.0), 1, seed, threads=1))
 
 
 def _task(

@@ -9,14 +9,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from robotrl.sims.mujoco.engine.core import Core
+from robotrl.sims.mujoco.engine.core import MujocoCore
 from robotrl.sims.mujoco.manipulation.arm import wrap
 from robotrl.sims.mujoco.manipulation.gripper import OPEN_M
 from robotrl.sims.mujoco.manipulation.hand import STEP_M, YAW_STEP_RAD, fold
 from robotrl.sims.mujoco.manipulation.handicap import ArmExpert
 from robotrl.sims.mujoco.manipulation.scene import QUARTER_TURN_RAD
 from robotrl.sims.mujoco.tabletop import goals
-from robotrl.sims.mujoco.tabletop.language import PUSHES, Family, colour, is_block
+from robotrl.sims.mujoco.tabletop.language import PUSHES, InstructionFamily, colour, is_block
 from robotrl.sims.mujoco.tabletop.layout import HALF_M, MAT_HALF_M, MIDDLE_M, spot
 from robotrl.sims.mujoco.tabletop.task import Tabletop
 
@@ -59,7 +59,7 @@ class TabletopExpert(ArmExpert[Tabletop]):
     solves = Tabletop
 
     def __init__(
-        self, core: Core, noise: float = 0.0, clumsiness: float = 0.0, mode: str | None = None, seed: int = 0
+        self, core: MujocoCore, noise: float = 0.0, clumsiness: float = 0.0, mode: str | None = None, seed: int = 0
     ) -> None:
         super().__init__(core, noise, clumsiness, mode, seed)
         n = core.num_envs
@@ -99,7 +99,7 @@ class TabletopExpert(ArmExpert[Tabletop]):
         action = np.zeros((len(rows), 5))
         self._grasp(action, now, family, own, to_thing, to_goal, turn)
         self._push(action, pushes, own, now.tip)
-        self._point(action, family == Family.POINT, to_thing)
+        self._point(action, family == InstructionFamily.POINT, to_thing)
         action[:, :3] *= self._handicap.gain / STEP_M
         action[:, :3] /= np.maximum(np.abs(action[:, :3]).max(axis=1, keepdims=True), 1.0)
         return self._handicap.shake(action)
@@ -108,7 +108,7 @@ class TabletopExpert(ArmExpert[Tabletop]):
         """(N,) what is handled now: what the words name; when sorting, the second thing once the first one is there."""
         a, b = now.says[:, 1], now.says[:, 2]
         rows = self._rows
-        sorts = now.says[:, 0] == Family.SORT
+        sorts = now.says[:, 0] == InstructionFamily.SORT
         first, second = np.where(self.mode == 0, a, b), np.where(self.mode == 0, b, a)
         off = now.pos[rows, first, :2] - now.mats[rows, colour(first)]
         there = np.sqrt((off**2).sum(axis=1)) < goals.NEAR_M
@@ -123,16 +123,16 @@ class TabletopExpert(ArmExpert[Tabletop]):
         family, a, _, mat, _, _ = now.says.T
         goal = np.full((len(rows), 3), HALF_M)
         says = now.says.copy()
-        sorts = family == Family.SORT
+        sorts = family == InstructionFamily.SORT
         says[sorts, 1] = thing[sorts]
         goal[:, :2] = spot(says, now.pos[..., :2], now.mats, now.start[rows, a]) + self._goal_bias
-        goal[family == Family.STACK, 2] = 3 * HALF_M + 0.002
+        goal[family == InstructionFamily.STACK, 2] = 3 * HALF_M + 0.002
         # off the mat by the shortest way that leads to the middle of the table or along it
         flat = now.mats[rows, mat]
         clear = MAT_HALF_M + HALF_M + 0.03
         aside = np.where((flat[:, 0] < MIDDLE_M[0])[:, None], (clear, 0.0), (-clear, 0.0))
-        goal[:, :2] = np.where((family == Family.CLEAR)[:, None], flat + aside, goal[:, :2])
-        goal[:, :2] = np.where((family == Family.TURN)[:, None], now.pos[rows, a, :2], goal[:, :2])
+        goal[:, :2] = np.where((family == InstructionFamily.CLEAR)[:, None], flat + aside, goal[:, :2])
+        goal[:, :2] = np.where((family == InstructionFamily.TURN)[:, None], now.pos[rows, a, :2], goal[:, :2])
         return goal
 
     def _grasp(
@@ -154,7 +154,7 @@ class TabletopExpert(ArmExpert[Tabletop]):
         empty = fingers.max(axis=1) < HALF_M - 0.008
         far = (to_thing**2).sum(axis=1) > 0.06**2
         opened = fingers.min(axis=1) > OPEN_M - 0.008
-        turns = family == Family.TURN
+        turns = family == InstructionFamily.TURN
         spun = wrap(hand_yaw - self._turned)
         arrived = (np.abs(to_goal[:, :2]).max(axis=1) < 0.006) & (~turns | (np.abs(spun) > TURN_RAD - 0.05))
         high = now.tip[:, 2] > CARRY_M - 0.02
@@ -163,7 +163,7 @@ class TabletopExpert(ArmExpert[Tabletop]):
         phase[(phase == SET) & (np.abs(to_goal[:, 2]) < 0.003)] = LEAVE
         phase[(phase >= GRIP) & (phase < LEAVE) & (empty | far)] = ABOVE
         phase[(phase == CARRY) & arrived] = SET
-        lifts = family == Family.LIFT
+        lifts = family == InstructionFamily.LIFT
         phase[(phase == LIFT) & (own[:, 2] > CARRY_M - 0.01) & ~lifts] = CARRY
         gripped = (phase == GRIP) & held
         self._turned[gripped] = hand_yaw[gripped]

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from robotrl.sims.mujoco.manipulation.hand import fold
 from robotrl.sims.mujoco.manipulation.scene import QUARTER_TURN_RAD
-from robotrl.sims.mujoco.tabletop.language import Family, colour, is_block
+from robotrl.sims.mujoco.tabletop.language import InstructionFamily, colour, is_block
 from robotrl.sims.mujoco.tabletop.layout import (
     DIRECTIONS_M,
     HALF_M,
@@ -107,26 +107,28 @@ def done(now: Now) -> Flags:
     over = now.tip - own
     undisturbed = _length(gone) < 0.01
 
-    tests: dict[Family, Flags] = {
-        Family.POINT: (_length(over[:, :2]) < POINT_M)
+    tests: dict[InstructionFamily, Flags] = {
+        InstructionFamily.POINT: (_length(over[:, :2]) < POINT_M)
         & (over[:, 2] > HALF_M + POINT_LOW_M)
         & (over[:, 2] < HALF_M + POINT_HIGH_M)
         & (now.tip_speed < STILL_MPS)
         & undisturbed,
-        Family.LIFT: own[:, 2] - HALF_M > LIFT_M,
-        Family.PUSH_TO: pushed & near,
-        Family.PUSH: pushed & (along > PUSHED_M) & (across < DRIFT_M),
-        Family.PUT_ON: put & near,
-        Family.STACK: free & (distance < STACKED_M) & (np.abs(own[:, 2] - other[:, 2] - 2 * HALF_M) < LEVEL_M),
-        Family.NEXT_TO: put & (distance > NEAR_SIDE_M - 0.004) & (distance < FAR_SIDE_M),
-        Family.BESIDE: put & (side > NEAR_SIDE_M - 0.004) & (side < FAR_SIDE_M) & (aside < ASIDE_M),
-        Family.GATHER: pushed & (distance < reach + TOUCHING_M - 2 * HALF_M),
-        Family.SORT: put & near & _sorted(now.pos[every, b], now.mats[every, colour(b)]),
-        Family.CLEAR: put & (np.abs(own[:, :2] - flat).max(axis=1) > MAT_HALF_M + HALF_M),
-        Family.TURN: put
+        InstructionFamily.LIFT: own[:, 2] - HALF_M > LIFT_M,
+        InstructionFamily.PUSH_TO: pushed & near,
+        InstructionFamily.PUSH: pushed & (along > PUSHED_M) & (across < DRIFT_M),
+        InstructionFamily.PUT_ON: put & near,
+        InstructionFamily.STACK: free
+        & (distance < STACKED_M)
+        & (np.abs(own[:, 2] - other[:, 2] - 2 * HALF_M) < LEVEL_M),
+        InstructionFamily.NEXT_TO: put & (distance > NEAR_SIDE_M - 0.004) & (distance < FAR_SIDE_M),
+        InstructionFamily.BESIDE: put & (side > NEAR_SIDE_M - 0.004) & (side < FAR_SIDE_M) & (aside < ASIDE_M),
+        InstructionFamily.GATHER: pushed & (distance < reach + TOUCHING_M - 2 * HALF_M),
+        InstructionFamily.SORT: put & near & _sorted(now.pos[every, b], now.mats[every, colour(b)]),
+        InstructionFamily.CLEAR: put & (np.abs(own[:, :2] - flat).max(axis=1) > MAT_HALF_M + HALF_M),
+        InstructionFamily.TURN: put
         & (np.abs(fold(now.yaw[every, a] - now.start_yaw[every, a], QUARTER_TURN_RAD)) > TURNED_RAD)
         & (_length(gone) < TURN_DRIFT_M),
-        Family.CENTRE: put & near,
+        InstructionFamily.CENTRE: put & near,
     }
     out = np.zeros(len(family), bool)
     for kind, passed in tests.items():
@@ -142,15 +144,15 @@ def distance(now: Now) -> Array:
     goal = spot(now.says, now.pos[..., :2], now.mats, now.start[every, a])
     tip = _length(now.tip - own)
     left = _length(own[:, :2] - goal)
-    left = np.where(family == Family.POINT, 0.0, left)
-    left = np.where(family == Family.LIFT, np.maximum(LIFT_M + HALF_M - own[:, 2], 0.0), left)
-    left = np.where(family == Family.STACK, left + np.abs(own[:, 2] - 3 * HALF_M), left)
+    left = np.where(family == InstructionFamily.POINT, 0.0, left)
+    left = np.where(family == InstructionFamily.LIFT, np.maximum(LIFT_M + HALF_M - own[:, 2], 0.0), left)
+    left = np.where(family == InstructionFamily.STACK, left + np.abs(own[:, 2] - 3 * HALF_M), left)
     off_mat = MAT_HALF_M + HALF_M - np.abs(own[:, :2] - now.mats[every, mat]).max(axis=1)
-    left = np.where(family == Family.CLEAR, np.maximum(off_mat, 0.0), left)
+    left = np.where(family == InstructionFamily.CLEAR, np.maximum(off_mat, 0.0), left)
     turn = TURNED_RAD - np.abs(fold(now.yaw[every, a] - now.start_yaw[every, a], QUARTER_TURN_RAD))
-    left = np.where(family == Family.TURN, METRES_PER_RAD * np.maximum(turn, 0.0), left)
+    left = np.where(family == InstructionFamily.TURN, METRES_PER_RAD * np.maximum(turn, 0.0), left)
     second = _length(now.pos[every, b, :2] - now.mats[every, colour(b)])
-    left = np.where(family == Family.SORT, left + second, left)
+    left = np.where(family == InstructionFamily.SORT, left + second, left)
     return left + METRES_PER_TIP_M * tip
 
 

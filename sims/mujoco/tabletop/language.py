@@ -35,7 +35,7 @@ COMPOSITIONS: tuple[Compositions, ...] = ("seen", "held-out", "all")
 _DRAW = 0x7AB1E
 
 
-class Family(IntEnum):
+class InstructionFamily(IntEnum):
     """Kinds of instructions."""
 
     POINT = 0
@@ -58,24 +58,27 @@ class Family(IntEnum):
         return self.name.lower().replace("_", "-")
 
 
-FAMILIES = tuple(family.title for family in Family)
-PUSHES = (Family.PUSH, Family.PUSH_TO, Family.GATHER)
+FAMILIES = tuple(family.title for family in InstructionFamily)
+PUSHES = (InstructionFamily.PUSH, InstructionFamily.PUSH_TO, InstructionFamily.GATHER)
 """Families in which a thing is moved and never lifted."""
 
-SENTENCES: dict[Family, tuple[str, ...]] = {
-    Family.POINT: ("point at the {a}", "show me the {a}"),
-    Family.LIFT: ("pick up the {a}", "lift the {a}"),
-    Family.PUSH_TO: ("push the {a} to the {m}", "slide the {a} onto the {m}"),
-    Family.PUSH: ("push the {a} {d}", "slide the {a} {d}"),
-    Family.PUT_ON: ("put the {a} on the {m}", "place the {a} on the {m}"),
-    Family.STACK: ("stack the {a} on the {b}", "put the {a} on top of the {b}"),
-    Family.NEXT_TO: ("put the {a} next to the {b}", "place the {a} near the {b}"),
-    Family.BESIDE: ("put the {a} {s} the {b}", "place the {a} {s} the {b}"),
-    Family.GATHER: ("push the {a} against the {b}", "slide the {a} against the {b}"),
-    Family.SORT: ("sort the {a} and the {b} by colour", "put the {a} and the {b} on the mats of their colours"),
-    Family.CLEAR: ("take the {a} off the {m}", "remove the {a} from the {m}"),
-    Family.TURN: ("turn the {a}", "rotate the {a}"),
-    Family.CENTRE: ("put the {a} in the middle", "place the {a} in the middle"),
+SENTENCES: dict[InstructionFamily, tuple[str, ...]] = {
+    InstructionFamily.POINT: ("point at the {a}", "show me the {a}"),
+    InstructionFamily.LIFT: ("pick up the {a}", "lift the {a}"),
+    InstructionFamily.PUSH_TO: ("push the {a} to the {m}", "slide the {a} onto the {m}"),
+    InstructionFamily.PUSH: ("push the {a} {d}", "slide the {a} {d}"),
+    InstructionFamily.PUT_ON: ("put the {a} on the {m}", "place the {a} on the {m}"),
+    InstructionFamily.STACK: ("stack the {a} on the {b}", "put the {a} on top of the {b}"),
+    InstructionFamily.NEXT_TO: ("put the {a} next to the {b}", "place the {a} near the {b}"),
+    InstructionFamily.BESIDE: ("put the {a} {s} the {b}", "place the {a} {s} the {b}"),
+    InstructionFamily.GATHER: ("push the {a} against the {b}", "slide the {a} against the {b}"),
+    InstructionFamily.SORT: (
+        "sort the {a} and the {b} by colour",
+        "put the {a} and the {b} on the mats of their colours",
+    ),
+    InstructionFamily.CLEAR: ("take the {a} off the {m}", "remove the {a} from the {m}"),
+    InstructionFamily.TURN: ("turn the {a}", "rotate the {a}"),
+    InstructionFamily.CENTRE: ("put the {a} in the middle", "place the {a} in the middle"),
 }
 """Ways to say each; a start has one of them."""
 
@@ -83,7 +86,7 @@ SENTENCES: dict[Family, tuple[str, ...]] = {
 class Composition(NamedTuple):
     """An instruction but for its wording."""
 
-    family: Family
+    family: InstructionFamily
     a: int
     """The thing that is moved, or pointed at: a row of `MOVABLES`."""
     b: int = -1
@@ -106,20 +109,20 @@ class Composition(NamedTuple):
         return sentences[way % len(sentences)].format(**words)
 
 
-def _of_family(family: Family) -> list[Composition]:
+def _of_family(family: InstructionFamily) -> list[Composition]:
     things, pairs = range(len(MOVABLES)), list(itertools.permutations(range(len(MOVABLES)), 2))
-    if family in (Family.POINT, Family.LIFT, Family.CENTRE):
+    if family in (InstructionFamily.POINT, InstructionFamily.LIFT, InstructionFamily.CENTRE):
         return [Composition(family, a) for a in things]
-    if family == Family.TURN:
+    if family == InstructionFamily.TURN:
         # a turned can looks as before
         return [Composition(family, a) for a in things if MOVABLES[a].endswith("block")]
-    if family in (Family.PUSH_TO, Family.PUT_ON, Family.CLEAR):
+    if family in (InstructionFamily.PUSH_TO, InstructionFamily.PUT_ON, InstructionFamily.CLEAR):
         return [Composition(family, a, mat=mat) for a in things for mat in range(len(MATS))]
-    if family == Family.PUSH:
+    if family == InstructionFamily.PUSH:
         return [Composition(family, a, direction=d) for a in things for d in range(len(DIRECTIONS))]
-    if family == Family.BESIDE:
+    if family == InstructionFamily.BESIDE:
         return [Composition(family, a, b, direction=d) for a, b in pairs for d in range(len(DIRECTIONS))]
-    if family == Family.SORT:
+    if family == InstructionFamily.SORT:
         return [Composition(family, a, b) for a, b in pairs if colour(a) != colour(b)]
     return [Composition(family, a, b) for a, b in pairs]
 
@@ -138,7 +141,7 @@ def is_block(movable: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 
 @functools.cache
-def compositions(family: Family, which: Compositions = "all") -> tuple[Composition, ...]:
+def compositions(family: InstructionFamily, which: Compositions = "all") -> tuple[Composition, ...]:
     """The compositions of a family: those that are "seen", those "held-out", or "all".
 
     The held-out ones are the fifth of them, one at least, with the smallest numbers in a fixed draw.
@@ -157,14 +160,14 @@ def compositions(family: Family, which: Compositions = "all") -> tuple[Compositi
     return tuple(one for i, one in enumerate(every) if (i in held_out) == (which == "held-out"))
 
 
-def chosen(families: Sequence[str] | str | None) -> tuple[Family, ...]:
+def chosen(families: Sequence[str] | str | None) -> tuple[InstructionFamily, ...]:
     """Families by their names, or a text with commas between them; all of them without.
 
     Raises:
         ConfigError: an unknown name, one named twice, or none.
     """
     if families is None:
-        return tuple(Family)
+        return tuple(InstructionFamily)
     if isinstance(families, str):
         families = families.split(",")
     for name in families:
@@ -172,11 +175,16 @@ def chosen(families: Sequence[str] | str | None) -> tuple[Family, ...]:
             raise unknown("family", name, FAMILIES)
     if not families or len(set(families)) != len(families):
         raise ConfigError(f"families is {tuple(families)!r}: expected each name once, and one or more")
-    return tuple(Family(FAMILIES.index(name)) for name in families)
+    return tuple(InstructionFamily(FAMILIES.index(name)) for name in families)
 
 
 def _words() -> tuple[str, ...]:
-    said = (one.say(way) for family in Family for one in compositions(family) for way in range(len(SENTENCES[family])))
+    said = (
+        one.say(way)
+        for family in InstructionFamily
+        for one in compositions(family)
+        for way in range(len(SENTENCES[family]))
+    )
     return ("", *sorted({word for sentence in said for word in sentence.split()}))
 
 
@@ -184,7 +192,7 @@ VOCABULARY = _words()
 """Words by number; 0 stands for none."""
 MAX_WORDS = max(
     len(one.say(way).split())
-    for family in Family
+    for family in InstructionFamily
     for one in compositions(family)
     for way in range(len(SENTENCES[family]))
 )

@@ -20,7 +20,7 @@ from robotrl.sims.mujoco.tabletop.language import (
     PUSHES,
     Composition,
     Compositions,
-    Family,
+    InstructionFamily,
     colour,
     compositions,
 )
@@ -61,7 +61,7 @@ _SEED = 0x7AB1E70
 _STREAMS = 2 + 2 * len(MOVABLES) + len(MATS) + 4
 
 
-class Layout(NamedTuple):
+class TabletopStarts(NamedTuple):
     """Starts (n, ...)."""
 
     says: Rows
@@ -95,7 +95,9 @@ class Deck(NamedTuple):
     """On it."""
 
 
-def deck(families: tuple[Family, ...], which: Compositions, things: int = THINGS, mats: int = MATS_LAID) -> Deck:
+def deck(
+    families: tuple[InstructionFamily, ...], which: Compositions, things: int = THINGS, mats: int = MATS_LAID
+) -> Deck:
     """What starts draw from.
 
     Args:
@@ -111,7 +113,7 @@ def deck(families: tuple[Family, ...], which: Compositions, things: int = THINGS
     for family, part in zip(families, parts, strict=True):
         need = 2 if part[0].b >= 0 else 1
         check_count("things", things, need, len(MOVABLES), f"as many as {family.title!r} needs, a number")
-        need = 2 if family == Family.SORT else int(part[0].mat >= 0)
+        need = 2 if family == InstructionFamily.SORT else int(part[0].mat >= 0)
         check_count("mats", mats, need, len(MATS), f"as many as {family.title!r} needs, a number")
     if things + mats > len(PLACES_M):
         raise out_of_range("things and mats", things + mats, f"{len(PLACES_M)} together at most, one on each place")
@@ -120,7 +122,7 @@ def deck(families: tuple[Family, ...], which: Compositions, things: int = THINGS
     return Deck(rows, np.concatenate([[0], np.cumsum(count)[:-1]]), count, things, mats)
 
 
-def lay(ids: Ids, cards: Deck) -> Layout:
+def lay(ids: Ids, cards: Deck) -> TabletopStarts:
     """The starts `ids` (n,); families take turns with the ids."""
     u = counter_rng.uniform(_SEED, ids, _STREAMS)
     n, every = len(u), np.arange(len(u))
@@ -137,7 +139,7 @@ def lay(ids: Ids, cards: Deck) -> Layout:
     at += len(MOVABLES)
     asked = u[:, at : at + len(MATS)].copy()
     asked[mat >= 0, mat[mat >= 0]] = -2
-    sorts = family == Family.SORT
+    sorts = family == InstructionFamily.SORT
     for which in (a, b):
         asked[every[sorts], colour(which[sorts])] = -1
     flat = np.argsort(asked, axis=1, kind="stable")[:, : cards.mats]
@@ -153,13 +155,13 @@ def lay(ids: Ids, cards: Deck) -> Layout:
     pos, mats = np.zeros((n, len(MOVABLES), 2)), np.zeros((n, len(MATS), 2))
     pos[:, :, 0], pos[:, :, 1] = AWAY_M, 0.2 * np.arange(len(MOVABLES))
     mats[:, :, 0], mats[:, :, 1] = AWAY_M, -0.2 - 0.2 * np.arange(len(MATS))
-    found = Layout(says, pos, yaw, here, mats, mats_here, tip)
+    found = TabletopStarts(says, pos, yaw, here, mats, mats_here, tip)
     open_ = every
     for attempt in range(TRIES):
         places = _places(ids[open_], attempt, cards.things + cards.mats)
         pos[open_[:, None], things[open_]] = places[:, : cards.things]
         mats[open_[:, None], flat[open_]] = places[:, cards.things :]
-        on = open_[family[open_] == Family.CLEAR]
+        on = open_[family[open_] == InstructionFamily.CLEAR]
         pos[on, a[on]] = mats[on, mat[on]]
         open_ = open_[~is_free(found, open_)]
         if not len(open_):
@@ -179,7 +181,7 @@ def spot(says: Rows, pos: Array, mats: Array, start: Array) -> Array:
     """(n, 2) where the thing of an instruction is to end, as far as there is one place; else where it is.
 
     Args:
-        says: (n, 6), see `Layout`.
+        says: (n, 6), see `TabletopStarts`.
         pos: (n, 6, 2) of the movable things, now.
         mats: (n, 3, 2).
         start: (n, 2) of the thing itself at the start.
@@ -188,22 +190,22 @@ def spot(says: Rows, pos: Array, mats: Array, start: Array) -> Array:
     every = np.arange(len(says))
     own, other = pos[every, a], pos[every, b]
     goal = own.copy()
-    on_mat = (family == Family.PUSH_TO) | (family == Family.PUT_ON)
+    on_mat = (family == InstructionFamily.PUSH_TO) | (family == InstructionFamily.PUT_ON)
     goal[on_mat] = mats[every, mat][on_mat]
-    sort = family == Family.SORT
+    sort = family == InstructionFamily.SORT
     goal[sort] = mats[every, colour(a)][sort]
     way = DIRECTIONS_M[direction]
-    goal = np.where((family == Family.PUSH)[:, None], start + PUSH_M * way, goal)
-    goal = np.where((family == Family.BESIDE)[:, None], other + BESIDE_M * way, goal)
-    goal = np.where((family == Family.STACK)[:, None], other, goal)
-    goal = np.where((family == Family.CENTRE)[:, None], MIDDLE_M, goal)
+    goal = np.where((family == InstructionFamily.PUSH)[:, None], start + PUSH_M * way, goal)
+    goal = np.where((family == InstructionFamily.BESIDE)[:, None], other + BESIDE_M * way, goal)
+    goal = np.where((family == InstructionFamily.STACK)[:, None], other, goal)
+    goal = np.where((family == InstructionFamily.CENTRE)[:, None], MIDDLE_M, goal)
     apart = own - other
     away = apart / np.maximum(np.sqrt((apart**2).sum(axis=1, keepdims=True)), 1e-9)
-    goal = np.where((family == Family.NEXT_TO)[:, None], other + BESIDE_M * away, goal)
-    return np.where((family == Family.GATHER)[:, None], other + 2 * HALF_M * away, goal)
+    goal = np.where((family == InstructionFamily.NEXT_TO)[:, None], other + BESIDE_M * away, goal)
+    return np.where((family == InstructionFamily.GATHER)[:, None], other + 2 * HALF_M * away, goal)
 
 
-def is_free(layout: Layout, rows: Rows) -> NDArray[np.bool_]:
+def is_free(layout: TabletopStarts, rows: Rows) -> NDArray[np.bool_]:
     """(len(rows),) whether nobody stands in the way of a push, or on the spot where a thing is to be put."""
     says = layout.says[rows]
     family, a, b = says[:, 0], says[:, 1], says[:, 2]
@@ -223,5 +225,7 @@ def is_free(layout: Layout, rows: Rows) -> NDArray[np.bool_]:
     off = np.sqrt(((to - u[..., None] * along[:, None]) ** 2).sum(axis=2))
     off[every, a] = np.inf
     off[every[b >= 0], b[b >= 0]] = np.inf
-    settled = np.isin(family, (Family.POINT, Family.LIFT, Family.TURN, Family.CLEAR))
+    settled = np.isin(
+        family, (InstructionFamily.POINT, InstructionFamily.LIFT, InstructionFamily.TURN, InstructionFamily.CLEAR)
+    )
     return settled | (off > ROOM_M).all(axis=1)

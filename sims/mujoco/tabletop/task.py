@@ -10,7 +10,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from robotrl.sims.mujoco.engine.core import Core
+from robotrl.sims.mujoco.engine.core import MujocoCore
 from robotrl.sims.mujoco.engine.physics import Physics
 from robotrl.sims.mujoco.engine.sim import ExpertSim
 from robotrl.sims.mujoco.engine.task import Ids, Param, Real
@@ -30,7 +30,7 @@ from robotrl.sims.mujoco.manipulation.scene import (
     AREA_LOW_M,
     MAT,
     ArmTask,
-    Block,
+    FreeBlock,
     parameters,
     scene_mjcf,
     upright,
@@ -45,7 +45,7 @@ from robotrl.sims.mujoco.tabletop.language import (
     VOCABULARY,
     Composition,
     Compositions,
-    Family,
+    InstructionFamily,
     chosen,
     encode,
 )
@@ -95,7 +95,7 @@ class Tabletop(ArmTask[WorldHand]):
         limit_s: float,
     ) -> None:
         super().__init__(reward, limit_s)
-        self.families: tuple[Family, ...] = chosen(families)
+        self.families: tuple[InstructionFamily, ...] = chosen(families)
         self.deck = layout.deck(self.families, which, things, mats)
         self.observation_spec = {
             "state": spec_of((*HAND_COLUMNS, *FINGER_COLUMNS)),
@@ -127,7 +127,7 @@ class Tabletop(ArmTask[WorldHand]):
         self._model: mujoco.MjModel = physics.model
         self.hand = WorldHand(physics, TOOL_LENGTH_M, WORKSPACE_LOW_M, WORKSPACE_HIGH_M)
         self.gripper = Gripper(physics)
-        self.things = tuple(Block(physics, name) for name in MOVABLES)
+        self.things = tuple(FreeBlock(physics, name) for name in MOVABLES)
         self._mats_w: Array = physics.batch.bind("mocap_pos")
         n = physics.batch.nsim
         self.says: NDArray[np.int64] = np.zeros((n, _SAID), np.int64)
@@ -256,7 +256,7 @@ class Tabletop(ArmTask[WorldHand]):
 def said_in(row: NDArray[np.int64]) -> str:
     """The instruction of a row of `layout.Layout.says`, in words."""
     family, a, b, mat, direction, way = (int(x) for x in row)
-    return Composition(Family(family), a, b, mat, direction).say(way)
+    return Composition(InstructionFamily(family), a, b, mat, direction).say(way)
 
 
 def instruction_spec() -> Spec:
@@ -282,7 +282,7 @@ def _things_spec() -> Spec:
 
 
 class TabletopSim(ExpertSim):
-    """The sim of the task; satisfies `HasInstructions`, `HasMeaning`, `HasSymmetries`, and `HasScenarios` by family."""
+    """The sim: has instructions, grounding targets and symmetries, and scenarios by family."""
 
     privileged = Tabletop.privileged
     meant = ("meant",)
@@ -363,4 +363,4 @@ def make(
     from robotrl.sims.mujoco.tabletop.expert import TabletopExpert
 
     task = Tabletop(families, compositions, things, mats, reward, limit_s)
-    return TabletopSim(Core(task, num_envs, seed, threads, randomization, dump_dir), TabletopExpert)
+    return TabletopSim(MujocoCore(task, num_envs, seed, threads, randomization, dump_dir), TabletopExpert)

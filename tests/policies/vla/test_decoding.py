@@ -13,7 +13,7 @@ from transformers import LlamaConfig, LlamaModel
 from robotrl.engine.autocast import in_bf16
 from robotrl.policies.vla.decoding import cuda_graph
 from robotrl.policies.vla.decoding.cuda_graph import GraphReader
-from robotrl.policies.vla.decoding.decode import CachedReader, LlamaReader, Masks, PlainReader, Reader, reader
+from robotrl.policies.vla.decoding.decode import CachedReader, Decoder, LlamaReader, Masks, PlainReader, reader
 from robotrl.policies.vla.networks.autoregressive import Prefix, attention, hiding, last_of, places
 from robotrl.policies.vla.networks.openvla import OpenVla, OpenVlaCfg, TextCfg
 from robotrl.policies.vla.networks.vision import TowerCfg
@@ -51,7 +51,7 @@ def sentence(rows: int) -> tuple[Tensor, Tensor, Tensor]:
     return prefix, there, after
 
 
-def made(model: LlamaModel, there: Tensor, dtype: torch.dtype = torch.float32) -> Reader:
+def made(model: LlamaModel, there: Tensor, dtype: torch.dtype = torch.float32) -> Decoder:
     at = places(there)
     masks = Masks(attention(there, dtype, causal=True), hiding(there[:, None], dtype))
     return reader(model, masks, at, at[:, -1:] + 1 + torch.arange(AFTER, device=there.device))

@@ -30,7 +30,7 @@ from robotrl.learners.denoising_sampling import draw_chain
 from robotrl.learners.learner import Setup
 from robotrl.policies.steered import SteeredCfg
 from robotrl.policies.vla.flow import NETWORKS, FlowVlaCfg, FlowVlaPolicy
-from robotrl.policies.vla.networks.context import Memory, Sizes, pack, unpack
+from robotrl.policies.vla.networks.context import ContextSizes, SplitContext, pack, unpack
 from robotrl.policies.vla.networks.flow_time import time_features
 from robotrl.policies.vla.networks.pi0 import Pi0, Pi0Cfg
 from robotrl.policies.vla.networks.smolvla import SmolVla, SmolVlaCfg, expert_mlp, rotate, rotations
@@ -85,7 +85,7 @@ def test_a_context_is_taken_apart_as_it_was_put_together(
     layers: int, length: int, state: int, features: int, width: int
 ) -> None:
     shape = (2, layers, length, width)
-    memory = Memory(
+    memory = SplitContext(
         torch.randn(2, features),
         torch.randn(2, state),
         torch.randn(shape),
@@ -93,7 +93,7 @@ def test_a_context_is_taken_apart_as_it_was_put_together(
         torch.rand(2, length) < 0.5,
     )
     ctx = pack(memory)
-    again = unpack(ctx, Sizes(features, state, layers, width))
+    again = unpack(ctx, ContextSizes(features, state, layers, width))
     assert all(torch.equal(a, b) for a, b in zip(memory, again, strict=True))
     assert torch.equal(ctx[:, :features], memory.features)
 

@@ -19,7 +19,7 @@ import tests.rollout.test_compatibility as fit
 from robotrl.api.evaluation import actor_of
 from robotrl.deploy.bundle import manifest as schema
 from robotrl.deploy.bundle import strict
-from robotrl.deploy.bundle.bundle import Golden, open_bundle
+from robotrl.deploy.bundle.bundle import GoldenTicks, open_bundle
 from robotrl.deploy.bundle.match import RobotInfo, wire
 from robotrl.deploy.export import export
 from robotrl.deploy.runtime import Controller
@@ -342,7 +342,7 @@ def test_a_bundle_answers_bytes_and_a_robots_numbers_alike(bundle: Path) -> None
     rows = {key: x.numpy() for key, x in observed().items()}
     single = {key: np.ascontiguousarray(x, np.float32) for key, x in rows.items()}
     empty = np.zeros((ROWS, 2, 5), np.float32)
-    wanted, _ = run_ticks(controller._session, Golden(single, None, empty, empty.copy()), {"actions": "actions",
+    wanted, _ = run_ticks(controller._session, GoldenTicks(single, None, empty, empty.copy()), {"actions": "actions",
                           "raw_action": "raw_action"})  # fmt: skip
     for row in range(ROWS):
         for given in (rows, single, {**rows, "instruction": rows["instruction"].astype(np.uint16)},

@@ -33,7 +33,7 @@ from robotrl.policies.vla.roles import heeded
 from robotrl.policies.vla.token import TokenVlaCfg, TokenVlaPolicy
 from robotrl.run.policy_checkpoint import policy_from_tree, policy_tree
 from robotrl.run.token_fingerprint import TOLERANCE
-from robotrl.sims.mujoco.tabletop.language import FAMILIES, VOCABULARY, Family, compositions, encode
+from robotrl.sims.mujoco.tabletop.language import FAMILIES, VOCABULARY, InstructionFamily, compositions, encode
 from robotrl.spec import HasTokens, Policy, Spec, visible
 from robotrl.transforms import Clip, TransformGroup, bounds_to_unit, inverse
 from tests.kits.paths_kit import DATA
@@ -115,7 +115,7 @@ def read(prompt: Prompt, text: str) -> list[int]:
     return out.ids[0][out.there[0]].tolist()
 
 
-EVERY = [one.say(way) for family in Family for one in compositions(family) for way in range(2)]
+EVERY = [one.say(way) for family in InstructionFamily for one in compositions(family) for way in range(2)]
 
 
 def test_prompts_are_those_of_the_tokenizer() -> None:

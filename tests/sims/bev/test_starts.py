@@ -21,7 +21,7 @@ from robotrl.sims.bev.geometry import BRAKE_MPS2
 from robotrl.sims.bev.render import raster
 from robotrl.sims.bev.rewards import RewardCfg
 from robotrl.sims.bev.roads import procedural
-from robotrl.sims.bev.traffic.scenarios import SCENARIOS, Event
+from robotrl.sims.bev.traffic.scenarios import SCENARIOS, ScenarioEvent
 from tests.kits.bev_kit import Array, drivable, make, overlapping
 
 STARTS = 10_000
@@ -155,7 +155,7 @@ def test_routes_are_long_enough_and_end_on_the_map(facts: Facts) -> None:
 
 
 def test_starts_differ(facts: Facts) -> None:
-    free = facts.scenario != [scenario.event for scenario in SCENARIOS].index(Event.RED_LIGHT_RUNNER)
+    free = facts.scenario != [scenario.event for scenario in SCENARIOS].index(ScenarioEvent.RED_LIGHT_RUNNER)
     assert len(np.unique(facts.episodes["offset"][free])) > 0.99 * len(np.unique(facts.ids[free]))
     assert len(np.unique(facts.egos["v"])) > 0.9 * STARTS
 

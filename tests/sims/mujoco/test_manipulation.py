@@ -18,7 +18,7 @@ from robotrl.registry import PRESETS, ROBOT_SIMS
 from robotrl.sims.mujoco.engine.physics import Physics
 from robotrl.sims.mujoco.manipulation import arm, gripper, pick_place, push, reach, scene
 from robotrl.sims.mujoco.manipulation.hand import fold
-from robotrl.sims.mujoco.manipulation.scene import Block, upright
+from robotrl.sims.mujoco.manipulation.scene import FreeBlock, upright
 
 TASKS = ("reach", "push", "pick-place")
 
@@ -400,7 +400,7 @@ def test_the_yaw_of_a_block_that_lies_on_another_side(tip_over: tuple[int, int, 
         whole = np.zeros(4)
         mujoco.mju_mulQuat(whole, turned, tipped)
         rows[i, 3:] = whole
-    found = Block(physics, "block").yaw_w(slice(None))
+    found = FreeBlock(physics, "block").yaw_w(slice(None))
     np.testing.assert_allclose(fold(found - yaw, math.pi / 2), 0, atol=1e-9)
 
 

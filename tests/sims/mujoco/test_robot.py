@@ -11,7 +11,7 @@ import torch
 
 import robotrl
 from robotrl.errors import ConfigError, NumericsError
-from robotrl.sims.mujoco.engine.core import Core
+from robotrl.sims.mujoco.engine.core import MujocoCore
 from robotrl.sims.mujoco.engine.robot import SimulatedRobot
 from robotrl.sims.mujoco.manipulation.peg_insert import PegInsert, make_robot
 
@@ -112,7 +112,7 @@ def test_bad_input_is_refused() -> None:
     with pytest.raises(ConfigError, match="did you mean 'test'"):
         robot.state_ids("tst")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match="num_envs is 2: expected 1"):
-        SimulatedRobot(Core(PegInsert("sparse", 0.002, 4.0), 2, 0, threads=1))
+        SimulatedRobot(MujocoCore(PegInsert("sparse", 0.002, 4.0), 2, 0, threads=1))
 
 
 def test_where_success_means_to_last_it_comes_with_the_last_control_step_and_never_after_a_fall() -> None:

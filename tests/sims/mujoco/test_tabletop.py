@@ -23,7 +23,7 @@ from robotrl.sims.mujoco.tabletop.language import (
     SENTENCES,
     VOCABULARY,
     Composition,
-    Family,
+    InstructionFamily,
     chosen,
     compositions,
     decode,
@@ -31,7 +31,7 @@ from robotrl.sims.mujoco.tabletop.language import (
 )
 from robotrl.spec import HasExpert, HasInstructions, HasPrivileged, HasScenarios
 
-EVERY = tuple(Family)
+EVERY = tuple(InstructionFamily)
 H = layout.HALF_M
 
 
@@ -44,7 +44,7 @@ def test_there_are_ten_families_and_more() -> None:
 
 
 @pytest.mark.parametrize("family", EVERY, ids=lambda family: family.title)
-def test_held_out_compositions_are_new_combinations_of_known_words(family: Family) -> None:
+def test_held_out_compositions_are_new_combinations_of_known_words(family: InstructionFamily) -> None:
     seen, held_out, every = (set(compositions(family, which)) for which in COMPOSITIONS)
     assert seen | held_out == every and not seen & held_out
     assert held_out and len(held_out) == max(1, round(0.2 * len(every)))
@@ -115,7 +115,7 @@ def test_bad_options(options: dict[str, Any], message: str) -> None:
 _HERE = [f"{name.replace(' ', '_')}_here" for name in (*MOVABLES, *MATS)]
 
 
-def lay(count: int, which: Any = "all", first: int = 0) -> layout.Layout:
+def lay(count: int, which: Any = "all", first: int = 0) -> layout.TabletopStarts:
     return layout.lay(np.arange(first, first + count), layout.deck(EVERY, which))
 
 
@@ -133,7 +133,7 @@ def test_three_things_and_two_mats_stand_apart_and_what_is_named_is_there() -> N
     assert found.here[every, a].all()
     assert found.here[every[b >= 0], b[b >= 0]].all()
     assert found.mats_here[every[mat >= 0], mat[mat >= 0]].all()
-    sorts = family == Family.SORT
+    sorts = family == InstructionFamily.SORT
     for thing in (a, b):
         assert found.mats_here[every[sorts], thing[sorts] % 3].all()
     pos = np.where(found.here[..., None], found.pos, np.nan)
@@ -146,7 +146,7 @@ def test_three_things_and_two_mats_stand_apart_and_what_is_named_is_there() -> N
 
 @pytest.mark.parametrize(("things", "mats"), [(1, 0), (2, 0), (2, 3), (6, 2)])
 def test_the_table_is_as_full_as_asked_for(things: int, mats: int) -> None:
-    families = (Family.POINT, Family.LIFT, Family.PUSH)
+    families = (InstructionFamily.POINT, InstructionFamily.LIFT, InstructionFamily.PUSH)
     found = layout.lay(np.arange(300), layout.deck(families, "all", things, mats))
     every = np.arange(300)
     assert (found.here.sum(axis=1) == things).all() and (found.mats_here.sum(axis=1) == mats).all()
@@ -171,10 +171,10 @@ def test_a_sim_shows_as_many_things_as_asked_for() -> None:
 @pytest.mark.parametrize("which", ["seen", "held-out"])
 def test_starts_draw_from_the_wanted_compositions(which: Any) -> None:
     found = lay(650, which)
-    drawn = {Composition(Family(row[0]), *row[1:5]) for row in found.says.tolist()}
+    drawn = {Composition(InstructionFamily(row[0]), *row[1:5]) for row in found.says.tolist()}
     allowed = {one for family in EVERY for one in compositions(family, which)}
     assert drawn <= allowed and {one.family for one in drawn} == set(EVERY)
-    assert [Family(f) for f in found.says[:13, 0]] == list(EVERY)
+    assert [InstructionFamily(f) for f in found.says[:13, 0]] == list(EVERY)
 
 
 def test_pushes_have_a_free_way() -> None:
@@ -213,7 +213,7 @@ def now(one: Composition, **changes: Any) -> goals.Now:
     return goals.Now(**plain)
 
 
-F = Family
+F = InstructionFamily
 TABLE: list[tuple[Composition, dict[str, Any], bool]] = [
     (Composition(F.POINT, 0), {"tip": (0.41, 0.0, 0.06)}, True),
     (Composition(F.POINT, 0), {"tip": (0.42, 0.0, 0.06)}, False),  # aside
@@ -293,7 +293,7 @@ def test_distance_has_shrunk_where_it_is_done(one: Composition, changes: dict[st
         tip = np.linalg.norm(state.tip - state.pos[rows, state.says[:, 1]])
         return float(goals.distance(state)[0] - goals.METRES_PER_TIP_M * tip)
 
-    if one.family == Family.POINT:
+    if one.family == InstructionFamily.POINT:
         assert left(after) == left(before) == 0.0
     else:
         assert left(after) < left(before) - 0.01
@@ -412,7 +412,7 @@ def test_the_camera_sees_the_named_things() -> None:
 
 def test_families_of_an_option() -> None:
     assert chosen(None) == EVERY
-    assert chosen(["sort", "point"]) == (Family.SORT, Family.POINT)
+    assert chosen(["sort", "point"]) == (InstructionFamily.SORT, InstructionFamily.POINT)
 
 
 def test_it_says_what_is_meant() -> None:
@@ -428,14 +428,14 @@ def test_it_says_what_is_meant() -> None:
         own = torch.stack([obs["things"][env, names.index(f"{thing}_pos_{axis}_w")] for axis in "xy"])
         pos, goal = obs["meant"][env].split(2)
         assert torch.allclose(pos, own)
-        if family == Family.PUSH:
+        if family == InstructionFamily.PUSH:
             way = torch.tensor(layout.DIRECTIONS_M[direction], dtype=torch.float32)
             assert torch.allclose(goal - pos, layout.PUSH_M * way, atol=1e-4)
-        elif family == Family.PUSH_TO:
+        elif family == InstructionFamily.PUSH_TO:
             flat = MATS[mat].replace(" ", "_")
             there = [obs["things"][env, names.index(f"{flat}_pos_{axis}_w")] for axis in "xy"]
             assert torch.allclose(goal, torch.stack(there), atol=1e-6)
         else:
             assert torch.equal(goal, pos)
-        seen[Family(family).title] += 1
+        seen[InstructionFamily(family).title] += 1
     assert min(seen.values()) >= 10
