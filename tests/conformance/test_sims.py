@@ -133,9 +133,11 @@ ADAPTERS = (
         short_steps=6,
         long={"kwargs": {"terminate_when_unhealthy": False}},
     ),
-    Adapter(sim="gym/gym_toys:Toy-v0", short={"limit_steps": 10}, short_steps=10, long={"limit_steps": 10_000}),
     Adapter(
-        sim="gym/gym_told:Pointing-v0",
+        sim="gym/tests.kits.gym_toys:Toy-v0", short={"limit_steps": 10}, short_steps=10, long={"limit_steps": 10_000}
+    ),
+    Adapter(
+        sim="gym/tests.kits.gym_told:Pointing-v0",
         short={"limit_steps": 3},
         short_steps=3,
         options={

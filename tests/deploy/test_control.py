@@ -25,7 +25,7 @@ from robotrl.deploy.robots.link import RobotFault
 from robotrl.errors import ConfigError, DataError
 from tests.kits.deploy_cart import TOLD_SPEC
 
-CART = "sim:deploy_cart:make_cart"
+CART = "sim:tests.kits.deploy_cart:make_cart"
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def test_the_whole_way(bundle: Path, tmp_path: Path) -> None:
 
 
 def test_a_robot_that_lists_its_elements_in_another_order(bundle: Path, tmp_path: Path) -> None:
-    report = run_control(bundle, "sim:deploy_cart:make_swapped", episodes=2, log=tmp_path / "log.jsonl")
+    report = run_control(bundle, "sim:tests.kits.deploy_cart:make_swapped", episodes=2, log=tmp_path / "log.jsonl")
     assert report.successes == 2
     assert replay(tmp_path / "log.jsonl", bundle).sent_max_abs == 0.0
 
@@ -89,7 +89,7 @@ def test_starts_limit_and_failure(bundle: Path) -> None:
 
 def test_another_robot_is_refused_before_it_moves(bundle: Path) -> None:
     with pytest.raises(ConfigError, match="action of the robot lacks 'push': did you mean 'pull'"):
-        run_control(bundle, "sim:deploy_cart:make_other", episodes=1)
+        run_control(bundle, "sim:tests.kits.deploy_cart:make_other", episodes=1)
     assert no_children()
 
 
@@ -99,7 +99,7 @@ def test_another_robot_is_refused_before_it_moves(bundle: Path) -> None:
         ("sym:mujoco/peg-insert", "robot 'sym' is unknown: did you mean 'sim'?"),
         ("sim", "expected sim:ARGUMENT"),
         ("sim:mujoco/peg-insrt", "did you mean 'mujoco/peg-insert'?"),
-        ("sim:deploy_cart:make_crt", "did you mean 'tests.kits.deploy_cart:make_cart'"),
+        ("sim:tests.kits.deploy_cart:make_crt", "did you mean 'tests.kits.deploy_cart:make_cart'"),
         ("sim:no_such_module:x", "needs the module 'no_such_module', which is not installed"),
     ],
 )
@@ -148,7 +148,7 @@ class Told(kit.SteerToGoal):
 def test_a_word_that_is_none_holds_then_stops_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The controller refuses it: a bad tick like any other, not the end of the process."""
     export(Told(), tmp_path / "told", observations=kit.recorded())
-    told = "sim:deploy_cart:make_told"
+    told = "sim:tests.kits.deploy_cart:make_told"
     assert run_control(tmp_path / "told", told, episodes=1).successes == 1
     monkeypatch.setenv("CART_WORD_AT", "100")
     says = (

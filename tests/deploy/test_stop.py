@@ -25,7 +25,7 @@ from robotrl.errors import DataError
 from tests.kits.paths_kit import KITS
 
 HERE = KITS
-CART = "sim:deploy_cart:make_cart"
+CART = "sim:tests.kits.deploy_cart:make_cart"
 SLOW = "sim:slow_robot:make"
 SLOW_ROBOT = """
 import os, time

@@ -21,7 +21,7 @@ from robotrl.deploy.control.run import run_control
 from robotrl.deploy.control.safety import Mode, Reason
 from robotrl.deploy.robots.link import RobotFault
 
-CART, STAMPED = "sim:deploy_cart:make_cart", "sim:deploy_cart:make_stamped"
+CART, STAMPED = "sim:tests.kits.deploy_cart:make_cart", "sim:tests.kits.deploy_cart:make_stamped"
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ from robotrl.spec.checks import OtherWord, other_word
 from robotrl.training import train
 from robotrl.transforms import Clip, TransformGroup, bounds_to_unit, inverse
 
-POINTING = "gym/gym_told:Pointing-v0"
+POINTING = "gym/tests.kits.gym_told:Pointing-v0"
 SAID, OTHER, LONGER = (
     f"point at the {words} thing" for words in ("red green blue", "blue green red", "red green blue")
 )

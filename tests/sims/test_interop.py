@@ -200,7 +200,7 @@ def test_observations_for_stable_baselines_are_copies_and_seeds_repeat() -> None
 
 
 def test_several_arrays_become_a_dict_space() -> None:
-    env = as_sb3(robotrl.make_sim("gym/gym_toys:Toy-v0", num_envs=3, limit_steps=4))
+    env = as_sb3(robotrl.make_sim("gym/tests.kits.gym_toys:Toy-v0", num_envs=3, limit_steps=4))
     model = PPO("MultiInputPolicy", env, n_steps=8, batch_size=8, n_epochs=1, device="cpu")
     model.learn(24)
     env.reset()

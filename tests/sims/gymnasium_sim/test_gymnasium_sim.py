@@ -30,7 +30,7 @@ from robotrl.sims.gymnasium_sim.faults import EnvironmentFault
 from robotrl.sims.gymnasium_sim.spaces import leaves, one_hot, pick
 from robotrl.spec import HasCamera, HasState, HasStateIds, Spec, Step, lost
 
-TOY, FAULTY, COUNTING = "gym/gym_toys:Toy-v0", "gym/gym_toys:Faulty-v0", "gym/gym_toys:Counting-v0"
+TOY, FAULTY, COUNTING = (f"gym/tests.kits.gym_toys:{name}-v0" for name in ("Toy", "Faulty", "Counting"))
 
 
 def make(name: str, num_envs: int = 3, seed: int = 0, **options: Any) -> Any:
@@ -369,7 +369,7 @@ def test_faults_name_the_environment_the_step_and_the_field(
     with pytest.raises(kind) as error:
         sim.step(zeros(sim))
     text = one_line(error)
-    for word in ("gym/gym_toys:Faulty-v0", "env ", "episode step 7", *words):
+    for word in ("gym/tests.kits.gym_toys:Faulty-v0", "env ", "episode step 7", *words):
         assert word in text
     if vectorization == "sync":
         sim.reset()
@@ -509,7 +509,7 @@ def test_an_environment_that_always_dies_ends_the_run() -> None:
 def test_faults_of_a_vector_class_are_named(kwargs: dict[str, Any], words: str) -> None:
     sim = make(COUNTING, 2, vectorization="vector", kwargs=kwargs)
     sim.reset()
-    with pytest.raises(EnvironmentFault, match=f"gym/gym_toys:Counting-v0: step .*{words}"):
+    with pytest.raises(EnvironmentFault, match=f"gym/tests.kits.gym_toys:Counting-v0: step .*{words}"):
         for _ in range(3):
             sim.step(zeros(sim))
 

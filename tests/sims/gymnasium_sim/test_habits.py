@@ -26,9 +26,11 @@ from robotrl.sims.gymnasium_sim.spaces import leaves
 from robotrl.sims.gymnasium_sim.success import Judge, signal_of
 from robotrl.spec import HasCamera, HasStateIds
 
+NOISY = "gym/tests.kits.gym_habits:Noisy-v0"
+
 
 def make(name: str, num_envs: int = 2, **options: Any) -> Any:
-    return robotrl.make_sim(f"gym/gym_habits:{name}-v0", num_envs=num_envs, **options)
+    return robotrl.make_sim(f"gym/tests.kits.gym_habits:{name}-v0", num_envs=num_envs, **options)
 
 
 def still(sim: Any) -> torch.Tensor:
@@ -219,10 +221,10 @@ def test_training_on_such_an_environment_is_refused_with_what_was_seen(
 ) -> None:
     from robotrl.cli.main import main
 
-    command = ["train", "gym-ppo", "--sim.name", "gym/gym_habits:Noisy-v0", "--run-dir", str(tmp_path / "run")]
+    command = ["train", "gym-ppo", "--sim.name", NOISY, "--run-dir", str(tmp_path / "run")]
     assert main(command) == 2
     told = capsys.readouterr().err
-    assert "cannot be evaluated on held-out starts: gym/gym_habits:Noisy-v0 was run twice from one seed" in told
+    assert f"cannot be evaluated on held-out starts: {NOISY} was run twice from one seed" in told
     assert not (tmp_path / "run").exists()
 
 
@@ -275,7 +277,7 @@ def test_channels_in_front_are_turned_and_channels_behind_are_left(c: int, h: in
 )
 def test_an_observation_that_no_policy_reads_is_refused_by_name(shown: gym.Space[Any], words: str) -> None:
     text = refused(ConfigError, words, "Shaped", kwargs={"observation": shown})
-    assert text.startswith("sim 'gym/gym_habits:Shaped-v0': ") and len(text) < 400
+    assert text.startswith("sim 'gym/tests.kits.gym_habits:Shaped-v0': ") and len(text) < 400
 
 
 @pytest.mark.parametrize(
@@ -294,7 +296,7 @@ def test_an_observation_that_no_policy_reads_is_refused_by_name(shown: gym.Space
 )
 def test_an_action_that_no_policy_gives_is_refused_by_name(space: gym.Space[Any], words: str) -> None:
     assert refused(ConfigError, words, "Shaped", kwargs={"action": space}).startswith(
-        "sim 'gym/gym_habits:Shaped-v0': "
+        "sim 'gym/tests.kits.gym_habits:Shaped-v0': "
     )
 
 
@@ -502,7 +504,7 @@ def test_a_control_rate_that_nobody_stated_is_none(tmp_path: Path, capsys: pytes
     run = tmp_path / "run"
     tiny = ("--sim.num-envs", "4", "--algo.env-steps", "256", "--algo.num-steps", "16", "--algo.engine", "eager")
     ends = ("--evaluation.episodes", "4", "--evaluation.num-envs", "4", "--evaluation.every", "0")
-    name = ("--sim.name", "gym/gym_habits:Line-v0", "--run-dir", str(run))
+    name = ("--sim.name", "gym/tests.kits.gym_habits:Line-v0", "--run-dir", str(run))
     assert main(["train", "gym-ppo", *name, *tiny, *ends]) == 0
     policy = robotrl.load_policy(run)
     assert policy.control_dt_s is None

@@ -27,7 +27,7 @@ from robotrl.spec import HasInstructions, HasStateIds, Spec, measured, visible
 from robotrl.transforms import Clip, TransformGroup, bounds_to_unit, inverse
 from tests.kits.paths_kit import DATA, ROOT
 
-POINTING, PLAIN, ROWS = "gym/gym_told:Pointing-v0", "gym/gym_told:Plain-v0", "gym/gym_told:Rows-v0"
+POINTING, PLAIN, ROWS = (f"gym/tests.kits.gym_told:{name}-v0" for name in ("Pointing", "Plain", "Rows"))
 WORDS = "point at the red green blue thing"
 SOURCES = ("attribute:task_description", "attribute:get_language_instruction", "info:task")
 
@@ -331,7 +331,7 @@ def test_libero_is_shown_and_moved_as_published_policies_expect(libero_like: Pat
         (
             ROWS,
             {"wrapper": "tests.kits.gym_told:Singel"},
-            "gym_told has no 'Singel': did you mean 'tests.kits.gym_told:Single'",
+            "tests.kits.gym_told has no 'Singel': did you mean 'tests.kits.gym_told:Single'",
         ),
         (
             ROWS,
@@ -380,7 +380,7 @@ def test_libero_is_shown_and_moved_as_published_policies_expect(libero_like: Pat
         (
             POINTING,
             {"instruction": SOURCES[0], "vocabulary": WORDS, "kwargs": {"said": " theng"}},
-            "gym/gym_told:Pointing-v0: env 0, episode step 0: .* word 'theng' is unknown: did you mean 'thing'",
+            f"{POINTING}: env 0, episode step 0: .* word 'theng' is unknown: did you mean 'thing'",
         ),
         *(
             ("gym/CartPole-v1", {"vectorization": "vector", option: value}, f"{option} is .*: expected None with")
@@ -401,11 +401,12 @@ def test_mistakes_are_named(name: str, options: dict[str, Any], words: str) -> N
 
 def test_a_part_called_instruction_is_not_hidden() -> None:
     with pytest.raises(ConfigError, match="instruction is 'go': expected None, the observation has a part"):
-        make("gym/gym_told:Worded-v0", instruction="go")
+        make("gym/tests.kits.gym_told:Worded-v0", instruction="go")
 
 
 def test_faults_of_foreign_code_are_named() -> None:
-    with pytest.raises(EnvironmentFault, match=r"Rows-v0: wrapper gym_told:refuses.* raised AssertionError") as error:
+    named = r"Rows-v0: wrapper tests.kits.gym_told:refuses.* raised AssertionError"
+    with pytest.raises(EnvironmentFault, match=named) as error:
         make(ROWS, wrapper="tests.kits.gym_told:refuses")
     one_line(error)
     with pytest.raises(
