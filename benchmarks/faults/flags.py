@@ -553,7 +553,7 @@ def _memory(rng: Rng, folder: Path) -> Outcome:
     )
     argv = [*_pick(rng, lines), "--run-dir", str(folder / "out"), "--algo.engine", "eager"]
     # what is loaded at first use is no part of it
-    for name in ("train", "data.reader", "algos.ppo", "algos.sac", "sims.mujoco.peg_insert"):
+    for name in ("training", "datasets.reader", "algos.ppo", "algos.sac", "sims.mujoco.manipulation.peg_insert"):
         importlib.import_module(f"robotrl.{name}")
     with _little_memory(1 << 29):
         return refused(argv, folder)

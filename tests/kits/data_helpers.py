@@ -1,4 +1,4 @@
-"""Small datasets for the tests of robotrl.data."""
+"""Small datasets for the tests of `robotrl.datasets`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from robotrl.data.lerobot import Dataset, DatasetWriter
+from robotrl.datasets.lerobot import Dataset, DatasetWriter
 from robotrl.spec import Spec
 
 INF = float("inf")

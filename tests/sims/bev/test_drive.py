@@ -847,7 +847,8 @@ def test_pictures_of_envs_that_are_not_there_are_refused() -> None:
 def test_wide_lanes_are_drawn_whole() -> None:
     done = in_a_process_of_its_own(
         "import numpy as np\n"
-        "from robotrl.sims.bev import maps, tables\n"
+        "from robotrl.sims.bev import tables\n"
+        "from robotrl.sims.bev.roads import maps\n"
         "from robotrl.sims.bev.roads.lanes import RoadBuilder\n"
         "builder = RoadBuilder('wide')\n"
         "lane = builder.lane(np.array([[0.0, 0.0], [60.0, 0.0]]), 10.0, width_m=30.0)\n"
