@@ -1,12 +1,12 @@
-"""One module a bench: every number that the README claims comes from here.
+"""Benchmarks, one module each; every number in the README comes from here.
 
-A bench module has `DESCRIPTION` (one line), `PEERS` (module or program that it compares with, to what to install), and
+A bench module has `DESCRIPTION` (one line), `PEERS` (compared module or program, to its installation command), and
 
-- either `run(quick) -> {name: Figure}`, for what is measured in minutes,
-- or `cells(quick) -> [Cell]` and `aggregate(results) -> {name: Figure}`, for evidence that takes hours: each cell is a
-  process of its own, and the table can be filled piece by piece (see `benchmarks.kit.cells`).
+- either `run(quick) -> {name: Figure}`, for measurements of minutes,
+- or `cells(quick) -> [Cell]` and `aggregate(results) -> {name: Figure}`, for measurements of hours: each cell runs in
+  a separate process, and the table can be filled cell by cell (see `benchmarks.kit.cells`).
 
-`table(document) -> str`, where a bench has it, is what the README shows; without it, the README shows the figures.
+The README shows the optional `table(document) -> str`; without it, the figures.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ BENCHES = {
     "stepping": "stepping.bench",
     "vla": "vla.bench",
 }
-"""Names that `robotrl bench` knows, each with its module in this package."""
+"""Bench names of `robotrl bench`, with their modules in this package."""
 
 
 def load(name: str) -> ModuleType:
-    """The module of a bench.
+    """Import the module of a bench.
 
     Raises:
         ConfigError: there is no such bench; the nearest one is named.
@@ -47,5 +47,5 @@ def load(name: str) -> ModuleType:
 
 
 def descriptions() -> dict[str, str]:
-    """One line about each bench."""
+    """One-line descriptions of the benches."""
     return {name: str(load(name).DESCRIPTION) for name in BENCHES}

@@ -1,8 +1,8 @@
 """`python -m benchmarks.readme`: writes the committed results into the README and the pages.
 
-Pictures of results go to `docs/images`.
+Charts go to `docs/images`.
 
-A block looks like this, and its inside is replaced by the table made from `benchmarks/results/NAME.json`:
+The inside of such a block is replaced by the table made from `benchmarks/results/NAME.json`:
 
     <!-- bench:NAME -->
     ...
@@ -38,13 +38,13 @@ _BLOCK = re.compile(
 
 
 def filled(text: str, results: Path) -> str:
-    """`text` with every block rewritten from the results in the folder `results`.
+    """`text` with every block regenerated from the results in the folder `results`.
 
-    An empty block whose results do not exist stays empty: it claims nothing.
+    An empty block without results stays empty.
 
     Raises:
-        DataError: a block shows something without results, they were made with `--quick`, or a block is not closed.
-        ConfigError: a block names no bench, or no part of one.
+        DataError: a non-empty block has no results, results were made with `--quick`, or a block is not closed.
+        ConfigError: a block names an unknown bench or part.
     """
     if len(_OPEN.findall(text)) != len(_BLOCK.findall(text)):
         raise DataError("a block <!-- bench:NAME --> is not closed by <!-- /bench --> on a line of its own")
@@ -63,7 +63,7 @@ def filled(text: str, results: Path) -> str:
 
 
 def block_text(name: str, part: str | None, document: Mapping[str, Any]) -> str:
-    """Markdown of one bench: its own table or its figures, and a line about where it was measured; or a part alone."""
+    """Markdown of one bench: its table or figures with a line about the machine; or one part only."""
     module = benchmarks.load(name)
     if part is not None:
         parts: Mapping[str, Callable[[Mapping[str, Any]], str]] = getattr(module, "PARTS", {})
@@ -76,14 +76,14 @@ def block_text(name: str, part: str | None, document: Mapping[str, Any]) -> str:
 
 
 def _rules(document: Mapping[str, Any]) -> str:
-    """By which rules the cells were evaluated, and how many of them by each."""
+    """Evaluation rules of the cells, and the number of cells by each."""
     rules = Counter(cell["rule"] for cell in document.get("cells", {}).values() if cell.get("rule"))
     told = "; ".join(f"{rule} ({count} cells)" for rule, count in rules.most_common())
     return f" Evaluated by: {told}." if told else ""
 
 
 def _where(document: Mapping[str, Any]) -> str:
-    """The machine; of cells that several processors made, how many each of them made."""
+    """Machine of the results; for cells from several processors, the number of cells from each."""
     cpus = Counter(cell["machine"]["cpu"] for cell in document.get("cells", {}).values())
     if len(cpus) > 1:
         made = ", ".join(f"{count} on {cpu}" for cpu, count in cpus.most_common())
@@ -93,7 +93,7 @@ def _where(document: Mapping[str, Any]) -> str:
 
 
 def figures_table(document: Mapping[str, Any]) -> str:
-    """The figures as a Markdown table."""
+    """Figures as a Markdown table."""
     figures = {key: Figure.from_json(value) for key, value in document["figures"].items()}
     head = ("figure", "ours", "lowest to highest", "peer", "peer's", "ratio", "runs")
     lines = table_head(head)
@@ -102,7 +102,7 @@ def figures_table(document: Mapping[str, Any]) -> str:
 
 
 def write_pictures(results: Path, out: Path) -> list[Path]:
-    """Draw what the benches have pictures of, from the results in a folder; gives the files written."""
+    """Draw the benches' charts from the results in a folder; returns the written files."""
     written: list[Path] = []
     for name in benchmarks.BENCHES:
         path, module = results / f"{name}.json", benchmarks.load(name)
@@ -114,7 +114,7 @@ def write_pictures(results: Path, out: Path) -> list[Path]:
 
 
 def main(check: bool = False) -> int:
-    """Rewrite the pages; with `check` only say which of them differ. Returns the exit code."""
+    """Update the pages; with `check` only report which of them differ. Returns the exit code."""
     stale: list[str] = []
     results = ROOT / "benchmarks" / "results"
     if not check:

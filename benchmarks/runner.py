@@ -1,4 +1,4 @@
-"""`robotrl bench NAME`: runs a bench, shows its figures with their spread, and writes them as JSON."""
+"""`robotrl bench NAME`: runs a bench, prints its figures with their spread, and writes them as JSON."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from robotrl.utils.files import dump_json, read_json, replace_file
 
 SCHEMA_VERSION = 1
 NO_CELLS = "none"
-"""As `cells`: run nothing, show what is there."""
+"""Value of `cells` that runs nothing and shows existing results."""
 SHOWN = 6
-"""How many of the missing cells are named."""
+"""Number of missing cells that are named."""
 
 
 def main(
@@ -31,15 +31,15 @@ def main(
 
     Args:
         name: a row of `robotrl bench --list`.
-        json_path: where the figures go. A table of cells without it goes to `benchmarks/results/NAME.json` of a
-            checkout, else to the work folder; results that are there already count as done.
-        quick: a short version for a first look: fewer rounds or cells; not what the README shows.
-        cells: for a table of cells: comma-separated patterns of cells to fill ("quickstart--*--0"), "none" for none,
+        json_path: file for the figures. The default for a table of cells is `benchmarks/results/NAME.json` in a
+            checkout, else the work folder; its existing results count as done.
+        quick: short version with fewer rounds or cells; its figures are not those of the README.
+        cells: for a table of cells: comma-separated patterns of cells to run ("quickstart--*--0"), "none" for none,
             None for all.
         work: folder of a table's cells, by default `runs/bench/NAME`.
 
     Raises:
-        ConfigError: unknown bench, no such cell, `cells` for a bench that has none, or no folder for the JSON.
+        ConfigError: unknown bench or cell, `cells` for a bench without cells, or a missing folder of the JSON file.
     """
     module = benchmarks.load(name)
     if json_path is not None and not json_path.absolute().parent.is_dir():
@@ -69,7 +69,7 @@ def document(
     figures: Mapping[str, Figure],
     cells: Mapping[str, CellResult] | None = None,
 ) -> dict[str, Any]:
-    """What is written: the figures, and for a table every cell's result with its command, versions and wall time."""
+    """Content of the JSON file: the figures, and for a table every cell's result, command, versions and time."""
     out: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
         "bench": name,
@@ -86,7 +86,7 @@ def document(
 
 
 def missing_peers(module: ModuleType) -> list[str]:
-    """One line for each peer that is not here: its figures stay empty until it is installed."""
+    """One line for each peer that is not installed; its figures stay empty."""
     peers: Mapping[str, str] = module.PEERS
     return [
         f"{peer} is not installed, its figures are left empty: {install}"
@@ -143,13 +143,13 @@ def _table(
 
 
 def _results_path(name: str, work: Path) -> Path:
-    """`benchmarks/results` of a checkout (a folder beside the project file), else the work folder."""
+    """`benchmarks/results` of a checkout (a folder beside pyproject.toml), else the work folder."""
     here = Path(__file__).resolve().parent
     return (here / "results" if (here.parent / "pyproject.toml").is_file() else work) / f"{name}.json"
 
 
 def number(value: float | None) -> str:
-    """A number with three or four digits that count; a dash for one that was not measured."""
+    """A number with three or four significant digits; a dash if it was not measured."""
     if value is None:
         return "-"
     size = abs(value)
@@ -159,7 +159,7 @@ def number(value: float | None) -> str:
 
 
 def rows(figures: Mapping[str, Figure]) -> list[tuple[str, ...]]:
-    """The figures as text: name, value and unit, spread, peer, its value, ratio with its spread, runs."""
+    """Figures as text rows: name, value and unit, spread, peer, its value, ratio with its spread, runs."""
     out: list[tuple[str, ...]] = []
     for key, figure in figures.items():
         spread = "" if figure.low is None else f"{number(figure.low)} to {number(figure.high)}"

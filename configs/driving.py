@@ -1,4 +1,4 @@
-"""Presets of the driving world: CaRL's planner from scratch, on vectors or on a raster, and a clone of the driver."""
+"""Driving presets: CaRL's PPO planner on vectors or on a raster image, and behavior cloning of the scripted driver."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from robotrl.policies.gaussian import GaussianCfg
 
 SIM = "bev/drive"
 NO_LANES = "polylines=0"
-"""The route and what rules it are seen in any case."""
+"""Option without lane polylines; the route and its traffic rules are observed in any case."""
 HOLD = "hold=3"
-"""An action lasts 0.3 s, so that exploring goes somewhere."""
+"""Option to hold each action for 0.3 s, for consistent exploration."""
 
 
 def drive_ppo() -> TrainCfg[PpoCfg, BetaCfg]:
-    """Drive every scenario from vectors: Beta policy, a critic that knows the penalties' state, CaRL's reward.
+    """PPO on all driving scenarios from vectors: Beta policy, asymmetric critic, CaRL's reward.
 
-    Unlike CaRL, an action lasts 0.3 s, a collision costs 10 of the 100 of a route, the future counts for 100 s, and the
-    learning rate is three times as high: a few million samples have to do here, not hundreds. Road users are encoded as
-    a set besides, so that what is learned of one holds for all. The page of the sim has what each of these made of it.
+    The critic also observes the state of the penalties. Unlike in CaRL, an action lasts 0.3 s, a collision costs 10 of
+    a route's 100, the discount horizon is 100 s, and the learning rate is three times as high, because the budget is a
+    few million samples, not hundreds. Road users are encoded as a set (shared weights). The sim's page has ablations.
     """
     return TrainCfg(
         sim=SimCfg(SIM, num_envs=512, options=(NO_LANES, HOLD, "end_penalty=10")),
@@ -52,7 +52,7 @@ def drive_ppo() -> TrainCfg[PpoCfg, BetaCfg]:
 
 
 def drive_ppo_raster() -> TrainCfg[PpoCfg, BetaCfg]:
-    """The same from CaRL's ten-channel picture through a small CNN with LayerNorm; 48 m across, so that a CPU can."""
+    """`drive_ppo` on CaRL's ten-channel raster image: small CNN with LayerNorm; 48 m wide to run on a CPU."""
     vectors = drive_ppo()
     return replace(
         vectors,
@@ -69,7 +69,7 @@ def drive_ppo_raster() -> TrainCfg[PpoCfg, BetaCfg]:
 
 
 def drive_bc() -> TrainCfg[BcCfg, GaussianCfg]:
-    """Clone the rule-based driver at its 10 Hz; make the demonstrations with `--options polylines=0`."""
+    """Behavior cloning of the rule-based driver at 10 Hz; record demonstrations with `--options polylines=0`."""
     return TrainCfg(
         sim=SimCfg(SIM, num_envs=64, options=(NO_LANES,)),
         algo=BcCfg(updates=6000),

@@ -8,7 +8,7 @@ from robotrl.policies.by_action import ByActionCfg
 
 
 def ppo() -> TrainCfg[PpoCfg, ByActionCfg]:
-    """Train a policy from scratch, one action at a time: categorical where actions are choices, Gaussian elsewhere."""
+    """PPO from scratch, one action at a time: categorical for discrete actions, Gaussian otherwise."""
     return TrainCfg(
         sim=SimCfg("gym/Pendulum-v1", num_envs=16),
         algo=PpoCfg(env_steps=300_000, num_steps=128, epochs=10, minibatch=256, critic_warmup=0, normalize_reward=True),

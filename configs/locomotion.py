@@ -10,10 +10,10 @@ from robotrl.policies.gaussian import GaussianCfg
 
 
 def halfcheetah_ppo() -> TrainCfg[PpoCfg, GaussianCfg]:
-    """Run as fast as possible, 1,000,000 steps.
+    """PPO on HalfCheetah, 1,000,000 steps.
 
-    A narrow start (a deviation of 0.135), a short horizon and many small steps, as tuned for this family by others
-    (RL Baselines3 Zoo), on 32 envs and minibatches of 256 instead of one env and 64.
+    A small initial standard deviation (0.135), a short discount horizon and many small updates, as tuned in RL
+    Baselines3 Zoo, but with 32 envs and minibatches of 256 instead of one env and 64.
     """
     return TrainCfg(
         sim=SimCfg("mujoco/halfcheetah", num_envs=32),
@@ -42,10 +42,10 @@ def halfcheetah_ppo() -> TrainCfg[PpoCfg, GaussianCfg]:
 
 
 def hopper_ppo() -> TrainCfg[PpoCfg, GaussianCfg]:
-    """Hop as fast as possible without falling, 1,000,000 steps.
+    """PPO on Hopper, 1,000,000 steps.
 
-    Wider and longer than the cheetah's rollouts, with a learning rate that falls to 0: a hopper that has learned to hop
-    must not be lost to a late step.
+    Longer rollouts and a longer discount horizon than HalfCheetah's, and a learning rate that decays to 0, so that late
+    updates do not destroy a good gait.
     """
     cfg = halfcheetah_ppo()
     algo = replace(

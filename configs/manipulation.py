@@ -1,4 +1,4 @@
-"""Presets of the manipulation tasks: clones of the experts, and learners from scratch."""
+"""Presets of the manipulation tasks: behavior cloning of the experts, and PPO from scratch."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def reach_ppo() -> TrainCfg[PpoCfg, GaussianCfg]:
 
 
 def push_ppo() -> TrainCfg[PpoCfg, GaussianCfg]:
-    """Learn to push from scratch, on the shaped reward; or from a clone with `--init-from`."""
+    """Learn to push from scratch, on the shaped reward; or from a pretrained policy with `--init-from`."""
     return _from_scratch(PUSH)
 
 

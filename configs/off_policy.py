@@ -22,12 +22,12 @@ def gym_sac() -> TrainCfg[SacCfg, SquashedCfg]:
 
 
 def halfcheetah_sac() -> TrainCfg[SacCfg, SquashedCfg]:
-    """Run as fast as possible, 300,000 steps."""
+    """SAC on HalfCheetah, 300,000 steps."""
     return _locomotion("mujoco/halfcheetah")
 
 
 def hopper_sac() -> TrainCfg[SacCfg, SquashedCfg]:
-    """Hop as fast as possible without falling, 300,000 steps."""
+    """SAC on Hopper, 300,000 steps."""
     return _locomotion("mujoco/hopper")
 
 
@@ -42,7 +42,7 @@ def peg_insert_rlpd() -> TrainCfg[RlpdCfg, SquashedCfg]:
 
 
 def peg_insert_sac() -> TrainCfg[SacCfg, SquashedCfg]:
-    """Soft actor-critic on the sparse reward, without demonstrations: what RLPD is to be compared with."""
+    """SAC on the sparse reward, without demonstrations: the baseline of RLPD."""
     return TrainCfg(
         sim=SimCfg("mujoco/peg-insert", num_envs=8),
         algo=SacCfg(
@@ -63,7 +63,7 @@ def peg_insert_sac() -> TrainCfg[SacCfg, SquashedCfg]:
 
 
 def peg_insert_iql() -> TrainCfg[IqlCfg, GaussianCfg]:
-    """Learn to insert from recorded episodes alone, good and bad ones; `--algo.env-steps` goes on online."""
+    """Learn to insert offline from recorded episodes, good and bad ones; `--algo.env-steps` continues online."""
     return TrainCfg(
         sim=SimCfg("mujoco/peg-insert", num_envs=16),
         algo=IqlCfg(),
@@ -83,7 +83,7 @@ def _locomotion(sim: str) -> TrainCfg[SacCfg, SquashedCfg]:
 
 
 def _sparse(sim: str, env_steps: int) -> TrainCfg[RlpdCfg, SquashedCfg]:
-    """Small networks and few updates: what a state of some twenty numbers needs, and one core can pay for."""
+    """Small networks and few updates: enough for a state of some twenty numbers, and affordable on one core."""
     return TrainCfg(
         sim=SimCfg(sim, num_envs=8),
         algo=RlpdCfg(env_steps=env_steps, utd_ratio=2, batch=128, critic_hidden=(128, 128), target_entropy=-1.0),

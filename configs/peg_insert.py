@@ -1,4 +1,4 @@
-"""Presets of `mujoco/peg-insert`: the clone, and what fine-tunes it."""
+"""Presets of `mujoco/peg-insert`: behavior cloning, and fine-tuning of its policies."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def dppo() -> TrainCfg[DppoCfg, DiffusionCfg]:
 
 
 def flow_sde() -> TrainCfg[FlowSdeCfg, FlowCfg]:
-    """Fine-tune a cloned flow policy, run as a stochastic equation, on the sparse reward."""
+    """Fine-tune a cloned flow policy, sampled as a stochastic differential equation, on the sparse reward."""
     return _tune(FlowSdeCfg(), FlowCfg())
 
 

@@ -8,7 +8,7 @@ from robotrl.policies.gaussian import GaussianCfg
 
 
 def ppo() -> TrainCfg[PpoCfg, GaussianCfg]:
-    """Follow velocity commands on flat ground, under randomisation.
+    """Follow velocity commands on flat ground, under domain randomization.
 
     The settings are those in use for walking robots (Rudin et al. 2022), with fewer envs, as two cores have them.
     """

@@ -1,10 +1,10 @@
-"""Published recipes for vision-language-action policies of published size; where each differs is in docs/vla.md.
+"""Published recipes for vision-language-action policies of published size; docs/vla.md lists their differences.
 
-They fine-tune an imported policy (`robotrl import`), on one machine or with a profile on a card:
-`robotrl train simplevla-rl --profile card-80 --init-from POLICY`. The sim is the tabletop, whose pictures have the size
-that such policies see; `--sim.name` and `--sim.options` name another. What a recipe counts in episodes is counted in
-decisions here, of which an episode of their benchmark has 64 (512 control steps, chunks of eight). Small policies on a
-CPU learn by the presets of `robotrl.configs.tabletop`.
+They fine-tune an imported policy (`robotrl import`), on one machine or with a profile on a GPU:
+`robotrl train simplevla-rl --profile card-80 --init-from POLICY`. The sim is the tabletop, with images of the size that
+such policies use; `--sim.name` and `--sim.options` select another. Numbers of episodes in a recipe are converted to
+decisions here, at 64 per episode of their benchmark (512 control steps, chunks of eight). Small policies on a CPU use
+the presets of `robotrl.configs.tabletop`.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ P = TypeVar("P")
 
 ENVS = 64
 CHUNK = 8
-"""Env steps of a decision, as `robotrl.cli.profiles` has it."""
+"""Env steps per decision, as in `robotrl.cli.profiles`."""
 DECISIONS = 512 // CHUNK
-"""Of an episode."""
+"""Decisions per episode."""
 PI_RL: dict[str, Any] = {
     "env_steps": 10_000_000,
     # a rollout is one minibatch
@@ -41,20 +41,22 @@ PI_RL: dict[str, Any] = {
     "bf16": True,
     "engine": "eager",
 }
-"""What both ways of pi_RL have."""
+"""Settings shared by both variants of pi_RL."""
 
 
 def simplevla_rl() -> TrainCfg[GrpoCfg, TokenVlaCfg]:
-    """SimpleVLA-RL (Li et al. 2025, 2509.09674): 64 groups of eight, those kept that succeed now and then; four updates
-    of 128 episodes."""
+    """SimpleVLA-RL (Li et al. 2025, 2509.09674): GRPO with 64 groups of eight.
+
+    Groups in which all or no episodes succeed are dropped; four updates of 128 episodes each.
+    """
     algo = GrpoCfg(groups=64, tries=64, minibatch=128 * DECISIONS, lr=5e-6, warmup=0, bf16=True)
     return _published(algo, TokenVlaCfg(), "temperature=1.6")
 
 
 def srpo() -> TrainCfg[GrpoCfg, TokenVlaCfg]:
-    """SRPO (Fei et al. 2025, 2511.15605): the same with failures worth how near they came; updates of four groups.
+    """SRPO (Fei et al. 2025, 2511.15605): `simplevla_rl` with a progress reward for failures; updates of four groups.
 
-    `--algo.keep-by reward` lets groups in which all fail teach, which the published code drops before it looks.
+    `--algo.keep-by reward` lets groups of failures teach, which the published code drops before it computes the reward.
     """
     algo = GrpoCfg(
         groups=64, tries=64, minibatch=32 * DECISIONS, lr=5e-6, warmup=0, bf16=True, progress="sight", keep_by="success"
@@ -63,11 +65,11 @@ def srpo() -> TrainCfg[GrpoCfg, TokenVlaCfg]:
 
 
 def vla_rl() -> TrainCfg[VlaRlCfg, TokenVlaCfg]:
-    """VLA-RL (Lu et al. 2025, 2505.18719): PPO on single actions with a critic on a frozen reading.
+    """VLA-RL (Lu et al. 2025, 2505.18719): PPO on single actions, with a critic on frozen features.
 
-    Published with adapters of rank 32, which the profiles of single cards have. Tasks that fail are drawn more often;
-    on a sim without scenarios `--sim.curriculum None`. The paper's process reward is `--algo.process-reward DIR` with
-    `--algo.process-form raw`. It makes one pass over a rollout; here there are two, or nothing would ever be clipped.
+    Published with adapters of rank 32, as in the profiles of single GPUs. Tasks that fail are drawn more often; for a
+    sim without scenarios, use `--sim.curriculum None`. The paper's process reward is `--algo.process-reward DIR` with
+    `--algo.process-form raw`. The paper makes one pass over a rollout; here there are two, or nothing would be clipped.
     """
     algo = VlaRlCfg(env_steps=10_000_000, num_steps=128, lr=5e-6, critic_lr=5e-5, warmup=0, bf16=True)
     base = _published(algo, TokenVlaCfg(), "temperature=1.5")
@@ -75,21 +77,21 @@ def vla_rl() -> TrainCfg[VlaRlCfg, TokenVlaCfg]:
 
 
 def vla_opd() -> TrainCfg[OpdCfg, TokenVlaCfg]:
-    """VLA-OPD, distillation of a better policy on what the weaker one says: `--algo.teacher RUN`.
+    """VLA-OPD: on-policy distillation of a better policy, `--algo.teacher RUN`.
 
-    An iteration is an episode in each env, so a minibatch is a quarter of what these hold at most.
+    An iteration is one episode per env, and a minibatch is a quarter of their decisions at most.
     """
     algo = OpdCfg(iterations=200, minibatch=ENVS // 4 * DECISIONS, lr=2e-6, bf16=True)
     return _published(algo, TokenVlaCfg(), "temperature=1.6")
 
 
 def pi_rl() -> TrainCfg[FlowSdeCfg, FlowVlaCfg]:
-    """pi_RL by Flow-SDE (2510.25889): PPO through the chain run as a stochastic equation; the expert alone learns."""
+    """pi_RL by Flow-SDE (2510.25889): PPO through the stochastic denoising chain; only the action expert is trained."""
     return _published(FlowSdeCfg(**PI_RL, scale=0.5), FlowVlaCfg(), "trained=expert")
 
 
 def pi_rl_noise() -> TrainCfg[FlowNoiseCfg, FlowVlaCfg]:
-    """pi_RL by Flow-Noise (2510.25889): learned noise of 0.08 to 0.16 in each denoising step, its entropy a bonus."""
+    """pi_RL by Flow-Noise (2510.25889): learned noise of 0.08 to 0.16 per denoising step, and an entropy bonus."""
     algo = FlowNoiseCfg(**PI_RL, noise_low=0.08, noise_high=0.16, entropy_coef=0.005)
     return _published(algo, FlowVlaCfg(), "trained=expert")
 

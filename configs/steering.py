@@ -1,4 +1,4 @@
-"""Presets of latent-noise steering: a cloned policy stays as it is, an actor chooses the noise it starts from."""
+"""Presets of latent-noise steering (DSRL): an actor chooses the initial noise of a frozen, cloned policy."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from robotrl.config import EvalCfg, SimCfg, TrainCfg
 from robotrl.policies.steered import SteeredCfg
 
 ENVS = 16
-"""Few: an update is dear, and each decision of all envs is followed by some."""
+"""Number of envs; few, because an update is slow and some follow each decision of all envs."""
 
 
 def peg_insert_dsrl() -> TrainCfg[DsrlCfg, SteeredCfg]:
-    """Steer a cloned generative policy by soft actor-critic over its noise, on the sparse reward."""
+    """DSRL: steer a cloned generative policy by soft actor-critic over its noise, on the sparse reward."""
     return TrainCfg(
         sim=SimCfg("mujoco/peg-insert", num_envs=ENVS),
         algo=DsrlCfg(
@@ -32,7 +32,7 @@ def peg_insert_dsrl() -> TrainCfg[DsrlCfg, SteeredCfg]:
 
 
 def peg_insert_dsrl_na() -> TrainCfg[DsrlNaCfg, SteeredCfg]:
-    """Steer a cloned generative policy with noise aliasing, on the sparse reward; takes demonstrations as well."""
+    """DSRL with noise aliasing: steer a cloned generative policy on the sparse reward; can use demonstrations."""
     return TrainCfg(
         sim=SimCfg("mujoco/peg-insert", num_envs=ENVS),
         algo=DsrlNaCfg(

@@ -1,4 +1,4 @@
-"""Presets of the tabletop: a vision-language-action policy from nothing, cloned from the scripted expert."""
+"""Tabletop presets: small vision-language-action policies, pretrained, cloned from the expert and fine-tuned."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ P = TypeVar("P")
 
 SIM = "mujoco/tabletop"
 OPTIONS = ("image=flat_front", "image_size=64", "families=point,lift,push", "limit_s=2.5", "things=2", "mats=0")
-"""Three families of instructions, two things on the table; in 2.5 s the expert solves all but some 4 of 1,000."""
+"""Three families of instructions, two objects on the table; in 2.5 s the expert solves all but about 4 in 1,000."""
 TOKENS = TokenVlaCfg(horizon=4, queries=True, label_bins=3.0, deploy="median")
 FLOWS = FlowVlaCfg(deploy_noise=0.0)
 SYMMETRIES = ("mirror", "colours")
 
 
 def look() -> TrainCfg[PretrainCfg, TokenVlaCfg]:
-    """Train the eyes of a small policy that says tokens, which learns to read next: `tabletop-read --init-from RUN`.
+    """Pretrain the vision encoder of a small autoregressive VLA. Next: `tabletop-read --init-from RUN`.
 
     Demonstrations: as for `bc_token`.
     """
@@ -39,87 +39,89 @@ def look() -> TrainCfg[PretrainCfg, TokenVlaCfg]:
 
 
 def read() -> TrainCfg[PretrainCfg, TokenVlaCfg]:
-    """Bind words to what eyes see that `tabletop-look` trained: `--init-from RUN`; then `tabletop-bc-token`."""
+    """Pretrain language grounding after `tabletop-look`: `--init-from RUN`. Next: `tabletop-bc-token`."""
     return _read(TOKENS)
 
 
 def bc_token() -> TrainCfg[BcCfg, TokenVlaCfg]:
-    """Clone pointing, lifting and pushing into a small policy that says its actions as tokens: `--init-from RUN` of
-    `tabletop-read`.
+    """Behavior cloning of pointing, lifting and pushing with a small autoregressive VLA.
 
-    Demonstrations: `robotrl demos mujoco/tabletop --noise 0.05 --episodes 1000 --options image=flat_front image_size=64
-    families=point,lift,push limit_s=2.5 things=2 mats=0`.
+    Use `--init-from RUN` of `tabletop-read`. Demonstrations: `robotrl demos mujoco/tabletop --noise 0.05 --episodes
+    1000 --options image=flat_front image_size=64 families=point,lift,push limit_s=2.5 things=2 mats=0`.
     """
     return _clone(TOKENS)
 
 
 def bc_vlm() -> TrainCfg[BcCfg, TokenVlaCfg]:
-    """Clone actions into a vision-language model that says none yet: `--init-from` what `robotrl import vlm-oft` made.
-    For a large one `--lora.rank 32 --lora.heads action_queries`, and `proprio_projector` where it sees the state.
+    """Behavior cloning with a vision-language model without actions: `--init-from` a `robotrl import vlm-oft` result.
 
-    Demonstrations: as for `bc_token`, with pictures of a size that its eyes are used to.
+    For a large one, use `--lora.rank 32 --lora.heads action_queries`, and `proprio_projector` if it observes the state.
+    Demonstrations: as for `bc_token`, with images of the size of its vision encoder.
     """
     base = _clone(TOKENS)
     return replace(base, algo=replace(base.algo, lr=2e-4, muon=0.0, reading=0.0))
 
 
 def grpo() -> TrainCfg[GrpoCfg, TokenVlaCfg]:
-    """Fine-tune what `tabletop-bc-token` cloned by group-relative reinforcement learning: `--init-from RUN
-    --init-changes temperature=0.5`, colder since draws that last lead further. Matrices move by Muon."""
+    """Fine-tune a `tabletop-bc-token` policy by GRPO: `--init-from RUN --init-changes temperature=0.5`.
+
+    The temperature is lower because correlated noise leads further. Hidden weight matrices are trained with Muon.
+    """
     algo = GrpoCfg(iterations=35, groups=32, correlation=0.9, minibatch=512, lr=2e-4, muon=2.5, ema=0.98)
     return replace(_tune(algo, TokenVlaCfg()), checkpoint_every=5)
 
 
 def srpo() -> TrainCfg[GrpoCfg, TokenVlaCfg]:
-    """`grpo`, with failures worth how near they came to successes: for a policy that seldom succeeds."""
+    """`grpo` with SRPO's progress reward for failures: for a policy that seldom succeeds."""
     base = grpo()
     return replace(base, algo=replace(base.algo, progress="sight", keep_by="reward"))
 
 
 def srpo_places() -> TrainCfg[GrpoCfg, TokenVlaCfg]:
-    """`srpo`, with how near told by where the hand, the named thing and its goal are from each other at an episode's
-    end, which the sim knows. Rewards are success alone, still."""
+    """`srpo` with progress from relative positions of hand, named object and goal at an episode's end.
+
+    The sim knows these positions. The reward of the sim stays success only.
+    """
     base = srpo()
     return replace(base, algo=replace(base.algo, encoder="places:state,meant", embed="end"))
 
 
 def grpo_return() -> TrainCfg[GrpoCfg, TokenVlaCfg]:
-    """`grpo`, with episodes worth what the sim's shaped reward of them adds up to, so that every group teaches."""
+    """`grpo` on the sum of the sim's shaped reward, so that every group teaches."""
     base = grpo()
     return _shaped(replace(base, algo=replace(base.algo, iterations=80, progress="return", keep_by="reward")))
 
 
 def vla_rl() -> TrainCfg[VlaRlCfg, TokenVlaCfg]:
-    """Fine-tune what `tabletop-bc-token` cloned with a critic: `--init-from RUN --sim.curriculum 0.5`."""
+    """Fine-tune a `tabletop-bc-token` policy by PPO with a critic: `--init-from RUN --sim.curriculum 0.5`."""
     return _tune(VlaRlCfg(), TokenVlaCfg())
 
 
 def opd() -> TrainCfg[OpdCfg, TokenVlaCfg]:
-    """Distil a better policy into one that says the same tokens: `--init-from RUN --algo.teacher RUN`."""
+    """Distil a better policy into one with the same tokens: `--init-from RUN --algo.teacher RUN`."""
     return replace(_tune(OpdCfg(iterations=100, lr=2e-4, muon=2.5, ema=0.98), TokenVlaCfg()), checkpoint_every=5)
 
 
 def look_flow() -> TrainCfg[PretrainCfg, FlowVlaCfg]:
-    """Train the eyes of a small SmolVLA, which learns to read next: `tabletop-read-flow --init-from RUN`."""
+    """Pretrain the vision encoder of a small SmolVLA. Next: `tabletop-read-flow --init-from RUN`."""
     return _look(FLOWS)
 
 
 def read_flow() -> TrainCfg[PretrainCfg, FlowVlaCfg]:
-    """Bind words to what eyes see that `tabletop-look-flow` trained: `--init-from RUN`; then `tabletop-bc-flow`."""
+    """Pretrain language grounding after `tabletop-look-flow`: `--init-from RUN`. Next: `tabletop-bc-flow`."""
     return _read(FLOWS)
 
 
 def bc_flow() -> TrainCfg[BcCfg, FlowVlaCfg]:
-    """Clone pointing, lifting and pushing into a small SmolVLA; `--policy.network pi0 --policy.patch 16` for a pi0.
+    """Behavior cloning of pointing, lifting and pushing with a small SmolVLA.
 
-    Demonstrations: as for `bc_token`.
+    For a pi0, use `--policy.network pi0 --policy.patch 16`. Demonstrations: as for `bc_token`.
     """
     return _clone(FLOWS)
 
 
 def reinflow() -> TrainCfg[ReinFlowCfg, FlowVlaCfg]:
-    """Fine-tune what `tabletop-bc-flow` cloned through its denoising chain, on the sim's shaped reward: `--init-from
-    RUN`."""
+    """Fine-tune a `tabletop-bc-flow` policy by ReinFlow on the sim's shaped reward: `--init-from RUN`."""
     algo = ReinFlowCfg(
         env_steps=400_000,
         num_steps=160,
@@ -135,14 +137,15 @@ def reinflow() -> TrainCfg[ReinFlowCfg, FlowVlaCfg]:
 
 
 def flow_sde() -> TrainCfg[FlowSdeCfg, FlowVlaCfg]:
-    """Fine-tune what `tabletop-bc-flow` cloned, run as a stochastic equation: `--init-from RUN`. How much noise is as
-    in `flow_grpo`: from full noise such a policy, deployed from none, seldom succeeds."""
+    """Fine-tune a `tabletop-bc-flow` policy by Flow-SDE: `--init-from RUN`.
+
+    The noise scale is that of `flow_grpo`: with full noise, such a policy, deployed without noise, seldom succeeds.
+    """
     return _tune(FlowSdeCfg(minibatch=240, scale=0.2, start_noise=0.0, engine="eager"), FlowVlaCfg())
 
 
 def flow_grpo() -> TrainCfg[FlowGrpoCfg, FlowVlaCfg]:
-    """Fine-tune what `tabletop-bc-flow` cloned, run as a stochastic equation, by group-relative reinforcement learning
-    on the sim's shaped reward: `--init-from RUN`."""
+    """Fine-tune a `tabletop-bc-flow` policy by Flow-GRPO on the sim's shaped reward: `--init-from RUN`."""
     algo = FlowGrpoCfg(
         iterations=80,
         groups=32,
@@ -160,7 +163,7 @@ def flow_grpo() -> TrainCfg[FlowGrpoCfg, FlowVlaCfg]:
 
 
 def dsrl() -> TrainCfg[DsrlCfg, SteeredCfg]:
-    """Steer the noise of what `tabletop-bc-flow` cloned, which stays as it is: `--init-from RUN`."""
+    """Steer the noise of a frozen `tabletop-bc-flow` policy by DSRL: `--init-from RUN`."""
     return _tune(DsrlCfg(engine="eager"), SteeredCfg(), num_envs=16)
 
 
@@ -169,7 +172,7 @@ def _look(policy: P) -> TrainCfg[PretrainCfg, P]:
         sim=SimCfg(SIM, num_envs=64, options=OPTIONS),
         algo=PretrainCfg(updates=500, scenes=640, symmetries=SYMMETRIES, muon=3.0),
         policy=policy,
-        # it cannot act yet
+        # the policy cannot act yet
         evaluation=EvalCfg(every=0, episodes=1, num_envs=1, animation=0),
     )
 
@@ -209,5 +212,5 @@ def _tune(algo: A, policy: P, num_envs: int = 64) -> TrainCfg[A, P]:
 
 
 def _shaped(base: TrainCfg[A, P]) -> TrainCfg[A, P]:
-    """The same on the sim's shaped reward, saved every five of its long iterations."""
+    """Use the sim's shaped reward, and save every five of its long iterations."""
     return replace(base, sim=replace(base.sim, options=(*OPTIONS, "reward=shaped")), checkpoint_every=5)

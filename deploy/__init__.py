@@ -1,4 +1,4 @@
-"""From a trained policy to a robot: export (torch), and a runtime that needs no torch."""
+"""Deployment: export of trained policies (with torch), and a runtime for robots (without torch)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Controller", "run_control"]
 
 
 def __getattr__(name: str) -> Any:
-    # onnxruntime is imported when one of them is asked for, not with the package
+    # import onnxruntime only when one of them is needed, not with the package
     if name in _LAZY:
         return getattr(importlib.import_module(_LAZY[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Time and memory for a graph that nobody here has written: it may take long, hang, or ask for more than there is."""
+"""Time and memory limits for running an untrusted graph."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import TypeVar
 
 T = TypeVar("T")
 _SPARE_BYTES = 256 << 20
-"""Address space beyond the memory that is free; allocators reserve more than they use."""
+"""Address space allowed beyond the free memory, since allocators reserve more than they use."""
 
 
 def within(limit_s: float, call: Callable[[], T]) -> T:
-    """The result of a call that is waited for so long and no longer.
+    """Run a call in a thread and wait for its result with a time limit.
 
-    The call runs in a thread of its own, and goes on there when its time is over: code that does not return cannot be
-    stopped from outside. A signal reaches the caller at once.
+    After the limit the call continues in its thread, since it cannot be stopped from outside. Signals reach the caller
+    at once.
 
     Raises:
-        TimeoutError: the time is over.
+        TimeoutError: the time limit has passed.
     """
     results: list[T] = []
     errors: list[BaseException] = []
@@ -29,7 +29,7 @@ def within(limit_s: float, call: Callable[[], T]) -> T:
     def run() -> None:
         try:
             results.append(call())
-        except BaseException as error:  # raised again where it is waited for
+        except BaseException as error:  # raised again in the caller's thread
             errors.append(error)
 
     thread = threading.Thread(target=run, name="robotrl-bounded", daemon=True)
@@ -44,7 +44,7 @@ def within(limit_s: float, call: Callable[[], T]) -> T:
 
 @contextlib.contextmanager
 def bounded_memory() -> Generator[None, None, None]:
-    """Inside the block, whoever asks for more memory than is free now is refused, where Linux would end the process."""
+    """Context in which allocations beyond the free memory fail, instead of Linux killing the process."""
     free = _free_bytes()
     with contextlib.ExitStack() as undo:
         if free is not None:
@@ -59,7 +59,7 @@ def bounded_memory() -> Generator[None, None, None]:
 
 
 def _free_bytes() -> int | None:
-    """Memory that this process may still take; None where the system does not say."""
+    """Memory that this process may still allocate; None if unknown."""
     try:
         text = Path("/proc/meminfo").read_text()
     except OSError:
@@ -69,7 +69,7 @@ def _free_bytes() -> int | None:
     try:
         most, used = (group / name for name in ("memory.max", "memory.current"))
         room = int(most.read_text()) - int(used.read_text())
-    except (OSError, ValueError):  # no control group of the second kind, or one without a limit
+    except (OSError, ValueError):  # no cgroup v2, or one without a limit
         return free
     return room if free is None else min(free, max(room, 0))
 

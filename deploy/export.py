@@ -1,7 +1,7 @@
-"""From a trained policy to a bundle, with proof that the bundle computes the same. Needs torch.
+"""Export of a trained policy to a bundle, with a parity check against torch. Needs torch.
 
-The sampler is unrolled into one ONNX graph together with all normalisation; onnxruntime then answers for at least
-1,000 recorded observations, and where it leaves torch by more than 1e-5 of the action range no bundle is left behind.
+The sampler is unrolled into one ONNX graph together with all normalization. onnxruntime and torch are compared on at
+least 1,000 recorded observations; if they differ by more than 1e-5 of the action range, no bundle is written.
 """
 
 from __future__ import annotations
@@ -38,29 +38,29 @@ from robotrl.transforms import torch_backend
 
 MIN_SAMPLES = 1000
 SAMPLES = 1024
-"""Recorded observations that the parity check compares, unless told otherwise."""
+"""Default number of recorded observations in the parity check."""
 PARITY_LIMIT = 1e-5
 LEAST_LEAD = 1e-4
-"""Nats by which the likeliest choice must lead the second for its tick to be compared; rounding moves both by 1e-6."""
+"""Smallest margin of the most likely choice, in nats, for a tick to be compared; rounding errors are 1e-6."""
 OBSERVATIONS_FILE = "observations.safetensors"
-"""In a run directory: recorded observations, one array (n, ...) for each key, consecutive ticks in order."""
+"""File of recorded observations in a run directory: an array (n, ...) for each key, consecutive ticks in order."""
 
 
 @runtime_checkable
 class HasLead(Protocol):
-    """A policy that chooses."""
+    """A policy with discrete actions."""
 
     def lead(self, obs: dict[str, Tensor]) -> Tensor:
-        """(B,) by how many nats the likeliest choice leads the second, least over a chunk."""
+        """(B,) smallest margin, in nats, between the first and the second choice over a chunk."""
         ...
 
 
 @dataclass(frozen=True)
 class ExportReport:
-    """What an export showed.
+    """Report of an export.
 
     Args:
-        path: where the bundle is.
+        path: directory of the bundle.
         bundle_id: its identity.
         parity_max_abs: largest difference between torch and onnxruntime, in action units.
         parity_max_rel: the same as a fraction of each action element's range.
@@ -98,17 +98,17 @@ def export(
     training: schema.Training | None = None,
     overwrite: bool = False,
 ) -> ExportReport:
-    """Write a bundle.
+    """Export a policy to a bundle.
 
     Args:
         run_or_policy: a policy, or the path of a run directory or checkpoint.
-        path: the bundle's directory; made atomically.
+        path: the bundle's directory; created atomically.
         observations: recorded observations, one array (n, ...) for each key, n at least `samples`, consecutive ticks
             in order. Without it they are read from the run's `observations.safetensors`.
-        samples: how many of them the parity check compares; 1000 or more.
-        control_dt_s: seconds between two actions; without it, taken from the policy's `control_dt_s`.
-        action_kind: what the actions are; decides what "hold" means on the robot.
-        safety: limits beyond the action bounds.
+        samples: number of observations in the parity check; 1000 or more.
+        control_dt_s: seconds between two actions; by default the policy's `control_dt_s`.
+        action_kind: kind of the actions; determines how the robot holds.
+        safety: limits besides the action bounds.
         training: the run that made the policy.
         overwrite: replace an existing bundle at `path` (never anything that is not a bundle).
 
@@ -116,7 +116,7 @@ def export(
         ConfigError: an argument is out of range, the target exists, or observations are missing.
         CapabilityError: the policy cannot be exported.
         NumericsError: the exported graph differs from torch by more than 1e-5 of the action range, or gives numbers
-            that are not finite; nothing is left behind.
+            that are not finite; no bundle is written.
     """
     started = time.monotonic()
     source, run_dir = _load(run_or_policy)
@@ -144,7 +144,7 @@ def export(
         draft.write(schema.GRAPH_FILE, graph)
         draft.write(schema.GOLDEN_FILE, golden_bytes)
         draft.write(schema.MANIFEST_FILE, manifest.to_bytes())
-        # The bundle is opened as a robot would open it before it gets its name.
+        # Open the bundle as a robot would, before it gets its final name.
         check_golden(session, open_bundle(draft.path))
     return ExportReport(
         path=target,
@@ -160,10 +160,10 @@ def export(
 
 
 def parity_of(policy: HasDeploy, bundle: Bundle, observations: Mapping[str, Any]) -> schema.Parity:
-    """Compare a bundle with a policy on every recorded observation given (n, ...), whatever the difference.
+    """Compare a bundle with a policy on all given observations (n, ...), without a limit on the difference.
 
     Raises:
-        ConfigError: the observations do not fit the policy.
+        ConfigError: the observations do not match the policy.
     """
     count = len(next(iter(observations.values())))
     recorded = _recorded(policy, observations, None, count)
@@ -259,7 +259,7 @@ def _recorded(
 
 
 class _Graph(nn.Module):
-    """The policy's `deploy` with positional tensors, as the exporter wants it."""
+    """The policy's `deploy` with positional tensors, for the ONNX exporter."""
 
     def __init__(self, policy: HasDeploy) -> None:
         super().__init__()
@@ -312,7 +312,7 @@ def _to_onnx(policy: HasDeploy) -> bytes:
 
 
 def _forget_sources(model: Any) -> None:
-    """Take out where nodes come from: names and lines of files of this machine are nobody's business on another."""
+    """Remove source information from the nodes: file names and lines of this machine should not be published."""
     del model.metadata_props[:]
     for part in (model.graph, *model.functions):
         del part.metadata_props[:]
@@ -349,7 +349,7 @@ def _difference(
 
 
 def _inputs(policy: HasDeploy, observations: dict[str, np.ndarray], manifest: schema.Manifest) -> GoldenTicks:
-    """Ticks with the host's transforms applied, the noise of seed 0, and outputs still empty."""
+    """Ticks with the host transforms applied, the noise of seed 0, and empty outputs."""
     host = [t for t in policy.transforms.inputs if t.where == "host"]
     tensors = {key: torch.from_numpy(np.ascontiguousarray(array)) for key, array in observations.items()}
     arrays = {key: value.numpy() for key, value in torch_backend(host)(tensors).items()}
@@ -370,7 +370,7 @@ def _torch_ticks(policy: HasDeploy, ticks: GoldenTicks) -> tuple[np.ndarray, np.
 
 
 def _decided(policy: HasDeploy, ticks: GoldenTicks) -> np.ndarray:
-    """(n,) bool: ticks at which rounding does not decide between two choices; of actions that are numbers all."""
+    """(n,) bool: ticks whose choices do not depend on rounding errors; always True for continuous actions."""
     if not isinstance(policy, HasLead):
         return np.ones(len(ticks.actions), bool)
     obs = {key: torch.from_numpy(array) for key, array in ticks.observations.items()}
@@ -378,7 +378,7 @@ def _decided(policy: HasDeploy, ticks: GoldenTicks) -> np.ndarray:
 
 
 def _only_decided(policy: HasDeploy, ticks: GoldenTicks) -> GoldenTicks:
-    """Ticks whose answer is the same on every machine: others are replaced by those before them."""
+    """Replace ticks whose choices depend on rounding errors by ticks before them."""
     decided = _decided(policy, ticks)
     if decided.all():
         return ticks

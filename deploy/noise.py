@@ -1,8 +1,8 @@
-"""Noise that is a pure function of (seed, decision): the same on every machine, in any order, in any language.
+"""Counter-based noise: a pure function of (seed, decision), reproducible on every machine and in any language.
 
-The runtime, the exporter's golden ticks and the replay of a log all take it from here. Raw 64-bit words come from
-Philox4x64-10 (key = seed, counter words 2 and 3 = decision), pairs of them become normals by Box-Muller. NumPy's own
-normal sampler is not used because its stream may change between releases; Philox words may not.
+It is used by the runtime, the exporter's golden ticks and the replay of logs. Raw 64-bit words come from Philox4x64-10
+(key = seed, counter words 2 and 3 = decision); Box-Muller converts pairs of them to normals. NumPy's own normal sampler
+is not used because its stream may change between releases; Philox words do not.
 """
 
 from __future__ import annotations

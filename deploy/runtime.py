@@ -1,4 +1,4 @@
-"""The controller: a verified bundle that turns observations into actions, one control tick at a time.
+"""Controller of a robot: runs a verified bundle, from observations to actions, one control tick at a time.
 
 Needs numpy, onnxruntime and safetensors; no torch, no simulator.
 """
@@ -25,27 +25,27 @@ from robotrl.transforms import Transform, numpy_backend
 
 WARM_UP_RUNS = 20
 BUILD_LIMIT_S, FIRST_LIMIT_S = 60.0, 15.0
-"""Longest time in which onnxruntime must be ready with a graph, and with its first inference."""
+"""Time limits of onnxruntime for loading a graph, and for its first inference, in seconds."""
 SLOWER = 10.0
-"""Later inferences may take so many times as long as the first on average, until the bundle is refused."""
+"""The bundle is refused if its inferences take this many times as long as the first one, on average."""
 
 
 class Controller:
-    """Runs one bundle. Make it with `Controller.load`.
+    """Runs one bundle. Create it with `Controller.load`.
 
-    Every `execute` ticks it infers a chunk of actions and then plays it; `reset` starts a new episode. Inference `d`
-    (counted from 0 and never restarted) uses the noise of (seed, d), so that a log can be replayed exactly.
+    Every `execute` ticks it infers a chunk of actions and then returns them one by one; `reset` starts a new episode.
+    Inference `d` (counted from 0, never restarted) uses the noise of (seed, d), so that a log can be replayed exactly.
 
-    It answers with what the policy wants; limits, staleness and faults are the business of
-    `robotrl.deploy.control.safety.SafetyChain`, which `run_control` puts behind it.
+    It returns the policy's actions; limits, stale observations and faults are handled by
+    `robotrl.deploy.control.safety.SafetyChain`, which `run_control` applies afterwards.
 
     Attributes:
-        bundle: what was loaded.
+        bundle: the loaded bundle.
         manifest: its manifest.
         golden_error: largest difference on the golden ticks, as a fraction of the action range.
         decision: index of the inference that gave the current chunk; -1 before the first.
-        cursor: how many actions of the current chunk have been given out.
-        inference_s: median seconds of an inference while warming up, back to back.
+        cursor: number of actions of the current chunk already returned.
+        inference_s: median duration of an inference during warm-up, in seconds.
     """
 
     def __init__(self, bundle: Bundle, seed: int) -> None:
@@ -94,37 +94,37 @@ class Controller:
 
         Args:
             path: a bundle's directory.
-            seed: keys the sampler's noise; 0 or more.
+            seed: seed of the sampler's noise; 0 or more.
 
         Raises:
-            DataError: the bundle is damaged, altered, of a newer schema, or computes something else here; its graph
-                cannot be computed, takes too long, or asks for more memory than there is.
+            DataError: the bundle is damaged, altered, of a newer schema, or computes other actions on this machine; its
+                graph cannot be computed, takes too long, or needs more memory than there is.
             ConfigError: the seed is negative.
         """
         return cls(open_bundle(path), seed)
 
     @property
     def needs_inference(self) -> bool:
-        """Whether the next `step` infers (else it plays on)."""
+        """True if the next `step` runs an inference; otherwise it returns an action of the current chunk."""
         return self.cursor >= self._execute
 
     def reset(self) -> None:
-        """Start a new episode: the rest of the chunk is dropped. Decisions go on counting."""
+        """Start a new episode: the rest of the chunk is dropped. The decision index continues."""
         self.cursor = self._execute
 
     def step(self, obs: Mapping[str, np.ndarray]) -> np.ndarray:
-        """One control tick.
+        """Run one control tick.
 
         Args:
             obs: one array for each observation of the bundle, raw, in the units and order of its manifest.
 
         Returns:
-            (A,) float32 action in the robot's units; yours to keep.
+            (A,) float32 action in the robot's units; a copy.
 
         Raises:
-            ConfigError: an observation is missing, unknown, of another shape or no numbers; a picture is not of bytes;
-                a word number lies outside the vocabulary, or an instruction has no word. Nothing was inferred.
-            NumericsError: an observation is not finite; nothing was inferred and the chunk stands as it was.
+            ConfigError: an observation is missing, unknown, of another shape or not numeric; an image is not uint8; a
+                word number is outside the vocabulary, or an instruction has no word. No inference was run.
+            NumericsError: an observation is not finite; no inference was run and the chunk is unchanged.
             InferenceError: the graph cannot be computed for this observation, or `cancel` was called; the next step
                 infers again.
         """
@@ -141,7 +141,7 @@ class Controller:
         return action
 
     def infer(self, obs: Mapping[str, np.ndarray], decision: int) -> np.ndarray:
-        """The whole chunk of one decision, without touching the running episode: for replay and tests.
+        """Compute the whole chunk of one decision without changing the episode's state, for replay and tests.
 
         Args:
             obs: as for `step`.
@@ -154,20 +154,20 @@ class Controller:
         return self._run(None if self._noise is None else self._noise.draw(decision)).copy()
 
     def cancel(self) -> None:
-        """End the inference of another thread that is inside `step`, as soon as its present operator has ended."""
+        """Cancel the inference of another thread that is inside `step`, after its current operator."""
         self._session.cancel()
 
     def warm(self) -> None:
-        """One inference whose result is thrown away: brings code and weights back into the caches.
+        """Run a dummy inference, which loads code and weights into the caches.
 
-        It takes the same way through the code as `step`, on the last observation (zeros before the first, and the first
-        word of the vocabulary).
+        It runs the same code as `step`, on the last observation (before the first: zeros, and the first word of the
+        vocabulary).
         """
         self._take(self._raw)
         self._run(self._next_noise)
 
     def prepare(self) -> None:
-        """Draw the noise of the next decision, so that `step` need not. Call it when there is time."""
+        """Draw the noise of the next decision in advance, to save time in `step`."""
         if self._noise is not None and self._next_noise is None:
             self._next_noise = self._noise.draw(self.decision + 1)
 
@@ -183,7 +183,7 @@ class Controller:
         return statistics.median(spent)
 
     def _take(self, obs: Mapping[str, np.ndarray]) -> None:
-        """Check an observation, and copy it to where the graph (or the first host transform) reads it."""
+        """Check an observation and copy it to the input of the graph (or of the first host transform)."""
         if len(obs) != len(self._raw):
             raise _wrong_names(obs, self._raw)
         given: dict[str, np.ndarray] = {}
@@ -195,7 +195,7 @@ class Controller:
             wrong = misfit(name, given[name], spec, by_value=True)
             if wrong:
                 raise ConfigError(wrong)
-        # all of it or nothing: what is refused must not lie where `warm` reads
+        # copy all or nothing: `warm` must not read a refused observation
         for name, raw in self._raw.items():
             raw[...] = given[name]
         if not np.isfinite(self._flat, out=self._finite).all():
@@ -204,14 +204,14 @@ class Controller:
             raise error
 
     def _blank(self) -> None:
-        """Zeros for an observation, and one word where there are any: an instruction without is refused."""
+        """Reset the observation to zeros, with one word in each instruction, since empty ones are refused."""
         self._flat[:] = 0.0
         for name, spec in self._specs.items():
             if spec.words:
                 self._raw[name][..., 0] = 1.0
 
     def _run(self, noise: np.ndarray | None) -> np.ndarray:
-        """(H, A) for the observation taken last; the array is overwritten by the next run."""
+        """Infer the chunk (H, A) for the last observation; the next run overwrites the array."""
         if self._host_in is not None:
             for name, array in self._host_in(self._raw).items():
                 self._session.inputs[name][0] = array
@@ -231,10 +231,10 @@ class Controller:
 
 
 def _built(bundle: Bundle) -> GraphSession:
-    """The session of the policy graph.
+    """Create the session of the policy graph.
 
     Raises:
-        DataError: it cannot be made, or not in time.
+        DataError: it cannot be created, or not in time.
     """
     try:
         return within(BUILD_LIMIT_S, lambda: GraphSession(bundle.graph, bundle.manifest))
@@ -244,7 +244,7 @@ def _built(bundle: Bundle) -> GraphSession:
 
 
 def _proved(session: GraphSession, bundle: Bundle) -> float:
-    """The largest difference on the golden ticks, see `check_golden`.
+    """Run the golden ticks with a time limit; returns the largest difference, see `check_golden`.
 
     Raises:
         DataError: a tick differs, cannot be computed, or takes too long.
@@ -265,13 +265,13 @@ def _proved(session: GraphSession, bundle: Bundle) -> float:
 
 
 def _host(transforms: tuple[Transform, ...]) -> Any:
-    """A function that applies those marked `host`, or None when there are none."""
+    """A function that applies the transforms marked `host`, or None if there are none."""
     chosen = [t for t in transforms if t.where == "host"]
     return numpy_backend(chosen) if chosen else None
 
 
 def _views(flat: np.ndarray, manifest: Manifest) -> dict[str, np.ndarray]:
-    """Each observation's place in the flat array of all of them."""
+    """View of each observation in the flat array of all observations."""
     views: dict[str, np.ndarray] = {}
     at = 0
     for port in manifest.observations:

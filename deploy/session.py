@@ -1,4 +1,4 @@
-"""One onnxruntime session for a control process: one thread, no spinning, buffers bound once."""
+"""onnxruntime session for real-time control: one thread, no spinning, preallocated buffers."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ class GraphSession:
     """The policy graph with its input and output buffers.
 
     Fill `inputs[name]` (each with the batch axis of 1), call `run`, read `outputs[name]`. The arrays stay the same for
-    the life of the session; the next `run` overwrites the outputs. All observations lie side by side in `observation`,
-    so that one pass over it tells whether they are finite.
+    the life of the session; the next `run` overwrites the outputs. All observations are views of one array,
+    `observation`, so that one pass checks whether they are finite.
 
-    Default session options would take all cores and spin on them, which steals time from the servo process; one
-    thread without spinning has by far the tighter tail.
+    The default session options would use all cores with spinning, which takes time from the servo process; one thread
+    without spinning has much lower tail latency.
 
     Args:
         graph: a verified ONNX file.
         manifest: its description.
 
     Raises:
-        DataError: onnxruntime refuses the graph, or its inputs and outputs are not what the manifest says.
+        DataError: onnxruntime refuses the graph, or its inputs and outputs differ from the manifest.
     """
 
     def __init__(self, graph: bytes, manifest: Manifest) -> None:
@@ -41,13 +41,13 @@ class GraphSession:
         options.intra_op_num_threads = 1
         options.inter_op_num_threads = 1
         options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
-        options.log_severity_level = 4  # what goes wrong is raised, and told in one line
+        options.log_severity_level = 4  # errors are raised with a message of one line
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         options.add_session_config_entry("session.inter_op.allow_spinning", "0")
         options.add_session_config_entry("session.load_model_format", "ONNX")
         try:
             self._session = ort.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # onnxruntime raises a class of its own for each status code; all mean the same here
+        except Exception as error:  # onnxruntime has an exception class for each status code
             raise DataError(f"{manifest.graphs.policy}: onnxruntime refuses it: {_first_line(error)}") from error
         _compare("input", self._session.get_inputs(), manifest.io.inputs)
         _compare("output", self._session.get_outputs(), manifest.io.outputs)
@@ -57,7 +57,7 @@ class GraphSession:
         self._file = manifest.graphs.policy
         self._options = ort.RunOptions()
         self._options.log_severity_level = 4
-        # onnxruntime asks for this at each run, and takes half as long as a small policy to find that it is not there
+        # onnxruntime looks this up at each run; if it is missing, that takes half as long as a small policy
         self._options.add_run_config_entry("gpu_graph_id", "-1")
         self._binding = self._session.io_binding()
         for name, array in self.inputs.items():
@@ -86,11 +86,11 @@ class GraphSession:
         self._options.terminate = False
         try:
             self._session.run_with_iobinding(self._binding, self._options)
-        except Exception as error:  # RuntimeError, MemoryError and classes of its own: all mean the same here
+        except Exception as error:  # RuntimeError, MemoryError and onnxruntime's own classes
             raise InferenceError(f"{self._file}: onnxruntime cannot compute it: {_first_line(error)}") from error
 
     def cancel(self) -> None:
-        """End a `run` of another thread; it ends with the operator that it is at."""
+        """Cancel a `run` of another thread, after its current operator."""
         self._options.terminate = True
 
 
@@ -108,12 +108,12 @@ def _first_line(error: Exception) -> str:
 
 
 def run_ticks(session: GraphSession, ticks: GoldenTicks, output: dict[str, str]) -> tuple[np.ndarray, np.ndarray]:
-    """Replay recorded inputs, one inference each.
+    """Run the graph on recorded inputs, one inference for each tick.
 
     Args:
         session: the graph.
         ticks: recorded inputs; its `actions` and `raw_action` are not used.
-        output: role to the name of the graph output.
+        output: from roles to names of the graph's outputs.
 
     Returns:
         Actions and raw actions, (n, H, A) each.
@@ -132,7 +132,7 @@ def run_ticks(session: GraphSession, ticks: GoldenTicks, output: dict[str, str])
 
 
 def check_golden(session: GraphSession, bundle: Bundle) -> float:
-    """Replay the golden ticks and compare.
+    """Run the golden ticks and compare with the recorded outputs.
 
     Returns:
         The largest difference as a fraction of the action range.
@@ -163,5 +163,5 @@ def check_golden(session: GraphSession, bundle: Bundle) -> float:
 
 
 def output_names(manifest: Manifest) -> dict[str, str]:
-    """Role to name of each output."""
+    """Names of the outputs by role."""
     return {port.role: port.name for port in manifest.io.outputs}

@@ -1,4 +1,4 @@
-"""What our policies share: specs and transforms around a network, and how a policy describes itself."""
+"""Base classes of the policies: specs, transforms, the deployed forward pass and JSON descriptions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ACTION = "action"
 
 
 class Deployed(NamedTuple):
-    """What runs on the robot."""
+    """Output of `deploy`, the forward pass that runs on the robot."""
 
     actions: Tensor
     """(B, H, A) in the sim's units, clipped to the action bounds."""
@@ -30,7 +30,7 @@ class Deployed(NamedTuple):
 
 
 class SpecPolicy(nn.Module, ABC):
-    """Specs, transforms and a config around a network.
+    """Base class of the policies: a network with its specs, transforms and config.
 
     Subclasses set `kind` and `Cfg`, build their network, and implement `deploy`.
 
@@ -41,16 +41,16 @@ class SpecPolicy(nn.Module, ABC):
         cfg: the subclass's config, which has a field `horizon`.
 
     Raises:
-        CapabilityError: it cannot give such actions.
+        CapabilityError: the policy does not support this kind of action (see `acts`).
     """
 
     changeable: ClassVar[tuple[str, ...]] = ()
-    """Settings that a trained policy may have otherwise: its weights do not depend on them."""
+    """Config fields that may be changed after training, since no weight depends on them."""
     kind: ClassVar[str]
     Cfg: ClassVar[type]
     deploy_mode: ClassVar[Literal["sample", "mean"]]
     acts: ClassVar[Literal["numbers", "choices"]] = "numbers"
-    """Kind of action that it can give: numbers within bounds, or choices (`Spec.choices`)."""
+    """Supported kind of action: continuous within bounds ("numbers") or discrete ("choices", see `Spec.choices`)."""
 
     def __init__(
         self, observation_spec: dict[str, Spec], action_spec: Spec, transforms: TransformGroup, cfg: Any
@@ -63,9 +63,9 @@ class SpecPolicy(nn.Module, ABC):
         self.cfg = cfg
         self.horizon: int = cfg.horizon
         self.control_dt_s: float | None = None
-        """Seconds between two actions of the sim it was trained on; None until a learner says so."""
+        """Seconds between two actions of the sim it was trained on; None until a learner sets it."""
         self.reward_scale: float | None = None
-        """What a learner that normalises rewards divides them by, at present; None without such normalisation."""
+        """Current divisor of the learner's reward normalization; None without it."""
         self._inputs = Transforms([t for t in transforms.inputs if t.where == "graph"])
         self._outputs = Transforms([t for t in transforms.outputs if t.where == "graph"])
 
@@ -83,14 +83,14 @@ class SpecPolicy(nn.Module, ABC):
             )
 
     def set_transforms(self, transforms: TransformGroup) -> None:
-        """Take new constants for the same transforms, e.g. of a normalisation that goes on being measured."""
+        """Update the constants of the same transforms, e.g. running normalization statistics."""
         self._inputs.replace([t for t in transforms.inputs if t.where == "graph"])
         self._outputs.replace([t for t in transforms.outputs if t.where == "graph"])
         self.transforms = transforms
 
     @property
     def action_width(self) -> int:
-        """A, how many numbers an action holds."""
+        """A, the size of an action."""
         return self.action_spec.shape[0]
 
     @property
@@ -99,11 +99,11 @@ class SpecPolicy(nn.Module, ABC):
         return None
 
     def to_actions(self, raw_action: Tensor) -> Tensor:
-        """Normalised actions to the sim's units, clipped to the action bounds."""
+        """Convert normalised actions to the sim's units, clipped to the action bounds."""
         return self._outputs({ACTION: raw_action})[ACTION]
 
     def check_given(self, obs: dict[str, Tensor]) -> None:
-        """Refuse what `act` is handed where it would be misread; here all is taken as it is.
+        """Check the observations passed to `act`; the base class accepts all of them.
 
         Args:
             obs: (B, ...) by key.
@@ -111,11 +111,11 @@ class SpecPolicy(nn.Module, ABC):
 
     @abstractmethod
     def deploy(self, obs: dict[str, Tensor], noise: Tensor | None) -> Deployed:
-        """What the exported graph computes: raw observations (B, ...) and noise (B, H, A) to actions."""
+        """Forward pass of the exported graph: raw observations (B, ...) and noise (B, H, A) to actions."""
         ...
 
     def to_json(self) -> dict[str, Any]:
-        """All that is needed to build the same policy again, but for its weights."""
+        """Description from which `from_json` builds the same policy again, without its weights."""
         return {
             "kind": self.kind,
             "cfg": asdict(self.cfg),
@@ -128,12 +128,12 @@ class SpecPolicy(nn.Module, ABC):
 
     @classmethod
     def cfg_from_json(cls, data: dict[str, Any]) -> Any:
-        """The config that `to_json` described."""
+        """Build the config from the `cfg` entry of `to_json`."""
         return cls.Cfg(**settings_from_json(data))
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        """Build the policy that `to_json` described, with fresh weights."""
+        """Build the policy from `to_json`, with fresh weights."""
         policy = cls(
             {key: Spec.from_json(spec) for key, spec in data["observation_spec"].items()},
             Spec.from_json(data["action_spec"]),
@@ -146,22 +146,22 @@ class SpecPolicy(nn.Module, ABC):
 
 
 class NetworkPolicy(SpecPolicy):
-    """A policy on vectors and pictures, which become one context.
+    """A policy whose vectors and images are encoded into one context vector.
 
     Subclasses build their network from `self.context_width`.
 
     Args:
-        observation_spec: arrays of an observation: vectors (D,), lists of vectors (K, D), laid end to end, and pictures
-            (h, w, channels) of bytes, for which `cfg` has the fields `image_channels`, `image_features`, `image_pool`
-            and `image_norm` (see `ImageEncoder`). With its field `set_features` above 0, lists with a mask beside them
-            (KEY and KEY_mask) are encoded as sets besides.
+        observation_spec: arrays of an observation: vectors (D,), lists of vectors (K, D), which are flattened, and
+            uint8 images (h, w, channels), for which `cfg` has the fields `image_channels`, `image_features`,
+            `image_pool` and `image_norm` (see `ImageEncoder`). If its field `set_features` is above 0, a list with a
+            mask (keys KEY and KEY_mask) is also encoded by a `SetEncoder`.
         action_spec: one action.
         transforms: inputs by observation key, outputs for `ACTION`.
         cfg: the subclass's config.
 
     Raises:
-        ConfigError: sizes that a network cannot have.
-        ValueError: an array of the observation is neither a vector nor a picture.
+        ConfigError: invalid network sizes.
+        ValueError: an array of the observation is neither a vector nor an image.
     """
 
     def __init__(
@@ -186,12 +186,12 @@ class NetworkPolicy(SpecPolicy):
         vectors = flat_width({key: observation_spec[key] for key in self._vectors})
         features = len(pictures) * cfg.image_features + sum(cfg.set_features for _ in self.sets)
         self.context_width: int = vectors + features
-        """D of `encode`."""
+        """D, the width of the context that `encode` returns."""
 
     def encode(self, obs: dict[str, Tensor]) -> Tensor:
-        """Context (B, D): the normalised vectors side by side in the spec's order, then features of pictures and sets.
+        """Context (B, D): normalised vectors in the spec's order, then image features, then set features.
 
-        A list's rows are encoded as they come, not normalised: each row must mean the same wherever it stands.
+        The set encoder reads the rows without normalization, so that a row means the same at each index.
         """
         normalised = self._inputs(obs)
         features = [encoder(normalised[key]) for key, encoder in self.encoders.items()]

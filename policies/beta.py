@@ -1,4 +1,4 @@
-"""Beta policy: distributions that lie within the action's bounds (Chou et al. 2017), so nothing is ever clipped."""
+"""Beta policy: Beta distributions within the action bounds (Chou et al. 2017), so samples are never clipped."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from robotrl.transforms import TransformGroup
 
 @dataclass(frozen=True)
 class BetaCfg:
-    """Size of a `BetaPolicy`."""
+    """Config of a `BetaPolicy`."""
 
     horizon: int = 1
     """H, actions in a chunk; all are executed."""
     hidden: tuple[int, ...] = (256, 256)
     """Widths of the hidden layers."""
     activation: Activation = "silu"
-    """Between the layers."""
+    """Activation function between the layers."""
     set_features: int = 0
-    """Numbers that a list with a mask becomes besides its rows, e.g. road users; 0 leaves it at the rows."""
+    """Width of the set encoder for each list with a mask (e.g. road users), next to its raw rows; 0 for rows alone."""
     image_channels: tuple[int, ...] = (32, 64, 64)
-    """For pictures: channels of the convolutions, each of which halves height and width."""
+    """Image encoder: channels of the convolutions, each of which halves height and width."""
     image_features: int = 64
-    """Numbers that a picture becomes."""
+    """Image encoder: features per image."""
     image_pool: Pool = "flatten"
-    """Between convolutions and features: all they give, or where each channel is largest."""
+    """Image encoder, after the convolutions: "flatten" keeps all values, "softmax" each channel's expected position."""
     image_norm: ImageNorm = "none"
-    """After each convolution: nothing, or the picture's mean and deviation taken out."""
+    """Image encoder, after each convolution: no normalization, or "layer" (LayerNorm)."""
 
     def build(self, observation_spec: dict[str, Spec], action_spec: Spec, transforms: TransformGroup) -> BetaPolicy:
         """The policy with fresh weights."""
@@ -45,7 +45,7 @@ class BetaCfg:
 class BetaPolicy(ClosedFormPolicy):
     """Beta distributions with both parameters above 1: one peak, no density at the bounds themselves.
 
-    A fresh policy has both near 1.7 everywhere: the mean in the middle of the bounds, a deviation of 0.48 of half their
+    With fresh weights both are near 1.7: the mean is in the middle of the bounds, the std is 0.48 of half their
     distance.
     """
 

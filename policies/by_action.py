@@ -1,4 +1,4 @@
-"""Settings of a policy in closed form whose kind follows from the sim's actions: choices, or numbers within bounds."""
+"""Config that builds a categorical, Gaussian or Beta policy, by default according to the action space."""
 
 from __future__ import annotations
 
@@ -22,42 +22,42 @@ AUTO = "auto"
 
 @dataclass(frozen=True)
 class ByActionCfg:
-    """Size of a `CategoricalPolicy`, a `GaussianPolicy` or a `BetaPolicy`."""
+    """Config of a `CategoricalPolicy`, a `GaussianPolicy` or a `BetaPolicy`."""
 
     kind: Kind = "auto"
-    """"auto" is categorical where actions are choices (Discrete, MultiDiscrete, MultiBinary) and Gaussian elsewhere."""
+    """"auto": categorical for discrete actions (Discrete, MultiDiscrete, MultiBinary), Gaussian for continuous ones."""
     horizon: int = 1
     """H, actions in a chunk; all are executed."""
     hidden: tuple[int, ...] = (64, 64)
     """Widths of the hidden layers."""
     initial_std: float | None = None
-    """Of a Gaussian: standard deviation at the start, in normalised action units; none takes 0.6."""
+    """Gaussian only: standard deviation at the start, in normalised action units; none takes 0.6."""
     activation: Activation = "silu"
-    """Between the layers."""
+    """Activation function between the layers."""
     set_features: int = 0
-    """Numbers that a list with a mask becomes besides its rows, e.g. road users; 0 leaves it at the rows."""
+    """Width of the set encoder for each list with a mask (e.g. road users), next to its raw rows; 0 for rows alone."""
     image_channels: tuple[int, ...] = (32, 64, 64)
-    """For pictures: channels of the convolutions, each of which halves height and width."""
+    """Image encoder: channels of the convolutions, each of which halves height and width."""
     image_features: int = 64
-    """Numbers that a picture becomes."""
+    """Image encoder: features per image."""
     image_pool: Pool = "flatten"
-    """Between convolutions and features: all they give, or where each channel is largest."""
+    """Image encoder, after the convolutions: "flatten" keeps all values, "softmax" each channel's expected position."""
     image_norm: ImageNorm = "none"
-    """After each convolution: nothing, or the picture's mean and deviation taken out."""
+    """Image encoder, after each convolution: no normalization, or "layer" (LayerNorm)."""
 
     def build(
         self, observation_spec: dict[str, Spec], action_spec: Spec, transforms: TransformGroup
     ) -> ClosedFormPolicy:
-        """The policy with fresh weights.
+        """Build the policy with fresh weights.
 
         Raises:
-            ConfigError: an unknown kind, or a setting that the kind does not have.
-            CapabilityError: the kind that was asked for cannot give such actions.
+            ConfigError: an unknown kind, or a setting that this kind does not have.
+            CapabilityError: this kind does not support the action space.
         """
         return self.settled(action_spec).build(observation_spec, action_spec, transforms)
 
     def settled(self, action_spec: Spec) -> Any:
-        """The settings of the kind that is built for such actions."""
+        """Config of the concrete policy for this action space."""
         if self.kind != AUTO and self.kind not in CFGS:
             raise unknown("policy.kind", str(self.kind), (AUTO, *CFGS))
         kind = ("gaussian" if action_spec.choices is None else "categorical") if self.kind == AUTO else self.kind
@@ -74,4 +74,4 @@ class ByActionCfg:
 
 
 INITIAL_STD = 0.6
-"""Of a Gaussian policy from scratch, in normalised action units: wide enough to reach both bounds now and then."""
+"""Default of `initial_std`, in normalised action units: wide enough for samples at both bounds."""

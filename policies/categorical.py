@@ -1,4 +1,4 @@
-"""Categorical policy: for actions that are choices, one probability for each choice of each element of a chunk."""
+"""Categorical policy for discrete actions: independent probabilities for each element of a chunk."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from robotrl.transforms import TransformGroup
 
 @dataclass(frozen=True)
 class CategoricalCfg:
-    """Size of a `CategoricalPolicy`."""
+    """Config of a `CategoricalPolicy`."""
 
     horizon: int = 1
     """H, actions in a chunk; all are executed."""
     hidden: tuple[int, ...] = (64, 64)
     """Widths of the hidden layers."""
     activation: Activation = "silu"
-    """Between the layers."""
+    """Activation function between the layers."""
     set_features: int = 0
-    """Numbers that a list with a mask becomes besides its rows, e.g. road users; 0 leaves it at the rows."""
+    """Width of the set encoder for each list with a mask (e.g. road users), next to its raw rows; 0 for rows alone."""
     image_channels: tuple[int, ...] = (32, 64, 64)
-    """For pictures: channels of the convolutions, each of which halves height and width."""
+    """Image encoder: channels of the convolutions, each of which halves height and width."""
     image_features: int = 64
-    """Numbers that a picture becomes."""
+    """Image encoder: features per image."""
     image_pool: Pool = "flatten"
-    """Between convolutions and features: all they give, or where each channel is largest."""
+    """Image encoder, after the convolutions: "flatten" keeps all values, "softmax" each channel's expected position."""
     image_norm: ImageNorm = "none"
-    """After each convolution: nothing, or the picture's mean and deviation taken out."""
+    """Image encoder, after each convolution: no normalization, or "layer" (LayerNorm)."""
 
     def build(
         self, observation_spec: dict[str, Spec], action_spec: Spec, transforms: TransformGroup
@@ -46,14 +46,14 @@ class CategoricalCfg:
 
 
 class CategoricalPolicy(ClosedFormPolicy):
-    """Probabilities that are the softmax of scores; elements of an action are chosen each for itself.
+    """Softmax probabilities for each element of an action; the elements are independent.
 
-    An action is the numbers of what was chosen, as the sim takes them: nothing is normalised and nothing clipped. The
-    likeliest choices are deployed. A fresh policy gives nearly the same probability to every choice.
+    An action holds the indices of the choices, as the sim expects them: it is neither normalised nor clipped. The most
+    likely choices are deployed. With fresh weights all choices are nearly equally likely.
 
     Raises:
-        CapabilityError: the action is no choice.
-        ConfigError: `transforms` have outputs.
+        CapabilityError: the action is continuous.
+        ConfigError: `transforms` has outputs.
     """
 
     kind: ClassVar[str] = "categorical"
@@ -69,11 +69,11 @@ class CategoricalPolicy(ClosedFormPolicy):
                 f"transforms.outputs holds {len(transforms.outputs)} of them: expected none, a choice is the action"
             )
         self.choices: tuple[int, ...] = action_spec.choices or ()
-        """(A) how many choices each element of an action has."""
+        """Number of choices of each of the A elements of an action."""
         self.net = Mlp(self.context_width, cfg.hidden, cfg.horizon * sum(self.choices), 0.1, cfg.activation)
 
     def scores(self, ctx: Tensor) -> Tensor:
-        """(B, H, sum of choices) unnormalised log-probabilities, those of each element side by side."""
+        """Logits (B, H, sum of choices), those of each element side by side."""
         return self.net(ctx).view(-1, self.horizon, sum(self.choices))
 
     def density(self, ctx: Tensor) -> CategoricalDensity:
@@ -81,14 +81,14 @@ class CategoricalPolicy(ClosedFormPolicy):
         return CategoricalDensity.of_scores(self.scores(ctx), self.choices)
 
     def best(self, ctx: Tensor) -> Tensor:
-        """See `ClosedFormPolicy.best`: the likeliest choices."""
+        """See `ClosedFormPolicy.best`: the most likely choices."""
         return self.density(ctx).mode
 
     @torch.no_grad()
     def lead(self, obs: dict[str, Tensor]) -> Tensor:
-        """(B,) by how many nats the likeliest choice leads the second, least over a chunk's elements.
+        """(B,) smallest margin, in nats, between the first and the second choice over a chunk's elements.
 
-        Where it is within rounding, another library or machine may choose the other; infinite where there is no other.
+        If it is within rounding error, another library or machine may choose otherwise. Infinite for a single choice.
         """
         top = self.density(self.encode(obs)).log_probs.topk(min(2, max(self.choices)), dim=-1).values
         gaps = top[..., 0] - top[..., -1] if top.shape[-1] == 2 else torch.full_like(top[..., 0], torch.inf)

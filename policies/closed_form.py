@@ -1,4 +1,4 @@
-"""Base of policies with a density in closed form: the learner draws from it, the robot gets the best of it."""
+"""Base class of policies with a closed-form density: sampled in training, the mean or mode when deployed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from robotrl.spec import ActOut, Density, Mode
 
 
 class SampledAction(NamedTuple):
-    """A chunk and how probable it was."""
+    """A sampled chunk and its log-density."""
 
     raw: Tensor
     """(B, H, A) normalised actions."""
@@ -22,19 +22,19 @@ class SampledAction(NamedTuple):
 
 
 class ClosedFormPolicy(NetworkPolicy):
-    """Satisfies `Policy`, `HasLogProb` and `HasDensity`, given a `density` and what of it is deployed."""
+    """Implements `Policy`, `HasLogProb` and `HasDensity`; subclasses define `density` and `best`."""
 
     deploy_mode: ClassVar[Literal["sample", "mean"]] = "mean"
     keyed_noise: ClassVar[Literal[True]] = True
 
     @abstractmethod
     def density(self, ctx: Tensor) -> Density:
-        """What chunks are drawn from in contexts (B, D)."""
+        """Distribution of the chunks for contexts (B, D)."""
         ...
 
     @abstractmethod
     def best(self, ctx: Tensor) -> Tensor:
-        """The one normalised chunk (B, H, A) that is deployed: a mean, or the likeliest choices."""
+        """Normalised chunk (B, H, A) that is deployed: the mean, or the most likely choices."""
         ...
 
     def log_prob(self, obs: dict[str, Tensor], chunk: Tensor) -> Tensor:
@@ -42,13 +42,13 @@ class ClosedFormPolicy(NetworkPolicy):
         return self.density(self.encode(obs)).log_prob(chunk)
 
     def draw(self, obs: dict[str, Tensor], generator: Noise | None) -> SampledAction:
-        """A normalised chunk with noise, before any clipping, and its density."""
+        """Sample a normalised chunk, before any clipping, with its log-density."""
         density = self.density(self.encode(obs))
         raw = density.sample(generator)
         return SampledAction(raw, density.log_prob(raw))
 
     def deploy(self, obs: dict[str, Tensor], noise: Tensor | None) -> Deployed:
-        """The best action; takes no noise."""
+        """The `best` action; noise is ignored."""
         del noise
         raw = self.best(self.encode(obs))
         return Deployed(self.to_actions(raw), raw)
@@ -56,7 +56,7 @@ class ClosedFormPolicy(NetworkPolicy):
     def act(
         self, obs: dict[str, Tensor], state: Any = None, generator: Noise | None = None, mode: Mode = "sample"
     ) -> ActOut:
-        """A chunk for each row: drawn, or the best."""
+        """A chunk for each row: sampled, or `best`."""
         ctx = self.encode(obs)
         raw = self.density(ctx).sample(generator) if mode == "sample" else self.best(ctx)
         return ActOut(self.to_actions(raw), state)

@@ -1,11 +1,12 @@
-"""Diffusion: a network trained on the levels of a cosine schedule, deployed on some of them.
+"""Diffusion policy: trained on a cosine schedule of noise levels, deployed on a subset of them.
 
-It predicts the noise, the action, or v, a mixture of the two (Salimans & Ho 2022, app. D). At the noisiest level hardly
-anything of the action is left, so an action that is worked out from predicted noise is that noise's error magnified
-(400 times at N = 20) and then clipped; with the others it is not.
+The network predicts the noise, the action, or v, a mixture of the two (Salimans & Ho 2022, app. D). At the noisiest
+level almost nothing of the action is left: an action computed from predicted noise magnifies the prediction error (400
+times at N = 20) and is then clipped. The predictions "v" and "action" avoid this.
 
 The schedule is that of Nichol & Dhariwal (2021, eq. 17), its levels those of `diffusers` ("squaredcos_cap_v2"). A level
-with the cumulated signal abar is the time t of `robotrl.fn.chain` with t / (1 - t) = sqrt(abar / (1 - abar)).
+with the cumulative signal abar corresponds to the time t of `robotrl.fn.chain` that solves
+t / (1 - t) = sqrt(abar / (1 - abar)).
 """
 
 from __future__ import annotations
@@ -28,39 +29,39 @@ from robotrl.transforms import TransformGroup
 
 Prediction = Literal["noise", "v", "action"]
 OFFSET, LARGEST_BETA = 0.008, 0.999
-"""Of the schedule, as published."""
+"""Constants of the published schedule."""
 
 
 @dataclass(frozen=True)
 class DiffusionCfg:
-    """Size of a `DiffusionPolicy`."""
+    """Config of a `DiffusionPolicy`."""
 
     horizon: int = 4
     """H, actions in a chunk; all are executed."""
     levels: int = 20
     """N, noise levels in training."""
     denoising_steps: int = 4
-    """K, steps from noise to action: the evenly spaced levels on which it is deployed and fine-tuned, 1 to N."""
+    """K, denoising steps in deployment and fine-tuning, 1 to N: evenly spaced noise levels."""
     deploy_noise: float = 1.0
-    """Deviation of the noise that chains begin with when deployed: 1 as in training, 0 always says the same."""
+    """Std of the initial noise at deployment: 1 as in training, 0 for deterministic actions."""
     predicts: Prediction = "v"
-    """What the network says: "v" or the "action" for few steps, or the "noise", as the first diffusion policies do."""
+    """Prediction target: "v" or "action" for few steps, or "noise" as in the original Diffusion Policy."""
     network: NetworkName = "mlp"
-    """What predicts it."""
+    """Network that makes the prediction."""
     hidden: tuple[int, ...] = (256, 256, 256)
-    """Widths of its layers, blocks or levels."""
+    """Widths of the network's layers, blocks or levels."""
     time_features: int = 16
     """Width of the encoding of the noise level, even."""
     set_features: int = 0
-    """Numbers that a list with a mask becomes besides its rows, e.g. road users; 0 leaves it at the rows."""
+    """Width of the set encoder for each list with a mask (e.g. road users), next to its raw rows; 0 for rows alone."""
     image_channels: tuple[int, ...] = (32, 64, 64)
-    """For pictures: channels of the convolutions, each of which halves height and width."""
+    """Image encoder: channels of the convolutions, each of which halves height and width."""
     image_features: int = 64
-    """Numbers that a picture becomes."""
+    """Image encoder: features per image."""
     image_pool: Pool = "flatten"
-    """Between convolutions and features: all they give, or where each channel is largest."""
+    """Image encoder, after the convolutions: "flatten" keeps all values, "softmax" each channel's expected position."""
     image_norm: ImageNorm = "none"
-    """After each convolution: nothing, or the picture's mean and deviation taken out."""
+    """Image encoder, after each convolution: no normalization, or "layer" (LayerNorm)."""
 
     def build(
         self, observation_spec: dict[str, Spec], action_spec: Spec, transforms: TransformGroup
@@ -70,7 +71,7 @@ class DiffusionCfg:
 
 
 def cosine_levels(count: int) -> tuple[float, ...]:
-    """Cumulated signal abar of each of N levels, from almost 1 to almost 0 (Nichol & Dhariwal 2021, eq. 17)."""
+    """Cumulative signal abar of each of N levels, from almost 1 to almost 0 (Nichol & Dhariwal 2021, eq. 17)."""
 
     def signal(part: float) -> float:
         return math.cos((part + OFFSET) / (1 + OFFSET) * math.pi / 2) ** 2
@@ -84,17 +85,17 @@ def cosine_levels(count: int) -> tuple[float, ...]:
 
 
 def time_of(abar: float) -> float:
-    """The time on the straight path whose signal and noise have the proportions of this level."""
+    """Time t of the straight path with the same signal-to-noise ratio as a level with signal abar."""
     ratio = math.sqrt(abar / (1 - abar))
     return ratio / (1 + ratio)
 
 
 class DiffusionPolicy(GenerativePolicy):
-    """Satisfies `Policy`, `HasChain`, `HasDecode` and `robotrl.fn.bc_loss.HasNoiseLevels`.
+    """Implements `Policy`, `HasChain`, `HasDecode` and `robotrl.fn.bc_loss.HasNoiseLevels`.
 
-    The network sees the state in the coordinates of the diffusion, of unit variance, and the noise level as an angle,
-    in which the levels of the cosine schedule are evenly spaced. The chain starts from pure noise at t = 0, where the
-    network is asked what it would say at the noisiest level it was trained on.
+    The network's input has the unit variance of the diffusion process. The noise level is given as an angle, in which
+    the levels of the cosine schedule are evenly spaced. The chain starts from pure noise at t = 0, where the network is
+    evaluated at the noisiest level of the training.
     """
 
     kind: ClassVar[str] = "diffusion"
@@ -123,19 +124,19 @@ class DiffusionPolicy(GenerativePolicy):
         return (0.0, *(self.noise_levels[level] for level in levels), 1.0)
 
     def _parts(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        """How much action and noise (B, 1, 1) are in a state at t (B,): sqrt(abar) and sqrt(1 - abar)."""
+        """Coefficients (B, 1, 1) of action and noise at t (B,): sqrt(abar) and sqrt(1 - abar)."""
         known = t.clamp(min=self.noise_levels[-1])
         length = _length(known)
         return _column(known) / length, _column(1 - known) / length
 
     def predict(self, ctx: Tensor, x: Tensor, t: Tensor) -> Tensor:
-        """What the network says (B, H, A) of x (B, H, A), on the straight path at t (B,)."""
+        """Network output (B, H, A) for x (B, H, A) on the straight path at t (B,)."""
         known = t.clamp(min=self.noise_levels[-1])
         level = 1 - torch.atan((1 - known) / known) * (2 / math.pi)
         return self.net(ctx, x / _length(t), self.time(level))
 
     def wanted(self, chunk: Tensor, noise: Tensor, t: Tensor) -> Tensor:
-        """What it should have said of a chunk and noise (B, H, A) mixed at t (B,)."""
+        """Prediction target for a chunk and noise (B, H, A) mixed at t (B,)."""
         if self._predicts == "noise":
             return noise
         if self._predicts == "action":
@@ -144,7 +145,7 @@ class DiffusionPolicy(GenerativePolicy):
         return signal * noise - spread * chunk
 
     def predict_noise(self, ctx: Tensor, x: Tensor, t: Tensor) -> Tensor:
-        """Standard normal noise (B, H, A) that x (B, H, A), on the straight path at t (B,), is made of."""
+        """Predicted standard normal noise (B, H, A) in x (B, H, A), on the straight path at t (B,)."""
         said = self.predict(ctx, x, t)
         if self._predicts == "noise":
             return said
@@ -153,7 +154,7 @@ class DiffusionPolicy(GenerativePolicy):
         return (state - signal * said) / spread if self._predicts == "action" else spread * state + signal * said
 
     def predict_action(self, ctx: Tensor, x: Tensor, t: Tensor) -> Tensor:
-        """The chunk (B, H, A) that x is on its way to, clipped to [-1, 1] as in the published samplers."""
+        """Predicted clean chunk (B, H, A) for x at t, clipped to [-1, 1] as in the published samplers."""
         said = self.predict(ctx, x, t)
         if self._predicts == "action":
             return said.clamp(-1, 1)
@@ -163,9 +164,9 @@ class DiffusionPolicy(GenerativePolicy):
         return action.clamp(-1, 1)
 
     def velocity(self, ctx: Tensor, x: Tensor, t: Tensor, dt: Tensor) -> Tensor:
-        """dx/dt (B, H, A) straight towards the predicted chunk; `dt` does not matter."""
+        """dx/dt (B, H, A) straight towards the predicted chunk; `dt` is ignored."""
         del dt
-        # no time of the grid lies after that of the least noise, so this keeps only other callers from dividing by 0
+        # no step of the grid starts after the least noisy level: the clamp protects other callers from dividing by 0
         left = _column(1 - t).clamp(min=1 - self.noise_levels[0])
         return (self.predict_action(ctx, x, t) - x) / left
 
@@ -175,5 +176,5 @@ def _column(t: Tensor) -> Tensor:
 
 
 def _length(t: Tensor) -> Tensor:
-    """(B, 1, 1) deviation at t of the straight path between unit normal noise and an action of unit deviation."""
+    """(B, 1, 1) std at t of the straight path between standard normal noise and an action of unit std."""
     return _column((t**2 + (1 - t) ** 2).sqrt())

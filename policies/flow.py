@@ -1,4 +1,4 @@
-"""Rectified flow: a velocity field over an action chunk (Lipman et al. 2023; Liu et al. 2023)."""
+"""Rectified-flow policy: a velocity field over an action chunk (Lipman et al. 2023; Liu et al. 2023)."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from robotrl.transforms import TransformGroup
 
 @dataclass(frozen=True)
 class FlowCfg:
-    """Size of a `FlowPolicy`."""
+    """Config of a `FlowPolicy`."""
 
     horizon: int = 4
     """H, actions in a chunk; all are executed."""
     denoising_steps: int = 4
     """K, Euler steps from noise to action."""
     deploy_noise: float = 1.0
-    """Deviation of the noise that chains begin with when deployed: 1 as in training, 0 always says the same."""
+    """Std of the initial noise at deployment: 1 as in training, 0 for deterministic actions."""
     network: NetworkName = "mlp"
-    """What computes the velocity."""
+    """Network that predicts the velocity."""
     hidden: tuple[int, ...] = (256, 256, 256)
-    """Widths of its layers, blocks or levels."""
+    """Widths of the network's layers, blocks or levels."""
     time_features: int = 16
     """Width of the encoding of the denoising time, even."""
     set_features: int = 0
-    """Numbers that a list with a mask becomes besides its rows, e.g. road users; 0 leaves it at the rows."""
+    """Width of the set encoder for each list with a mask (e.g. road users), next to its raw rows; 0 for rows alone."""
     image_channels: tuple[int, ...] = (32, 64, 64)
-    """For pictures: channels of the convolutions, each of which halves height and width."""
+    """Image encoder: channels of the convolutions, each of which halves height and width."""
     image_features: int = 64
-    """Numbers that a picture becomes."""
+    """Image encoder: features per image."""
     image_pool: Pool = "flatten"
-    """Between convolutions and features: all they give, or where each channel is largest."""
+    """Image encoder, after the convolutions: "flatten" keeps all values, "softmax" each channel's expected position."""
     image_norm: ImageNorm = "none"
-    """After each convolution: nothing, or the picture's mean and deviation taken out."""
+    """Image encoder, after each convolution: no normalization, or "layer" (LayerNorm)."""
 
     def build(self, observation_spec: dict[str, Spec], action_spec: Spec, transforms: TransformGroup) -> FlowPolicy:
         """The policy with fresh weights."""
@@ -49,7 +49,7 @@ class FlowCfg:
 
 
 class FlowPolicy(GenerativePolicy):
-    """Satisfies `Policy`, `HasChain` and `HasDecode`."""
+    """Rectified-flow policy; implements `Policy`, `HasChain` and `HasDecode`."""
 
     kind: ClassVar[str] = "flow"
     Cfg: ClassVar[type] = FlowCfg
@@ -63,6 +63,6 @@ class FlowPolicy(GenerativePolicy):
         self.net = make_chunk_net(cfg.network, sizes)
 
     def velocity(self, ctx: Tensor, x: Tensor, t: Tensor, dt: Tensor) -> Tensor:
-        """dx/dt (B, H, A) at x, from noise (t = 0) to action (t = 1); `dt` does not matter to a rectified flow."""
+        """dx/dt (B, H, A) at x, from noise (t = 0) to action (t = 1); `dt` is ignored."""
         del dt
         return self.net(ctx, x, self.time(t))

@@ -1,4 +1,4 @@
-"""Gaussian policy: an MLP mean over an action chunk and one learned deviation for each of its elements."""
+"""Gaussian policy: an MLP mean over an action chunk and a learned, state-independent std for each element."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from robotrl.transforms import TransformGroup
 
 @dataclass(frozen=True)
 class GaussianCfg:
-    """Size of a `GaussianPolicy`."""
+    """Config of a `GaussianPolicy`."""
 
     horizon: int = 4
     """H, actions in a chunk; all are executed."""
@@ -28,17 +28,17 @@ class GaussianCfg:
     initial_std: float = 0.2
     """Standard deviation at the start, in normalised action units."""
     activation: Activation = "silu"
-    """Between the layers."""
+    """Activation function between the layers."""
     set_features: int = 0
-    """Numbers that a list with a mask becomes besides its rows, e.g. road users; 0 leaves it at the rows."""
+    """Width of the set encoder for each list with a mask (e.g. road users), next to its raw rows; 0 for rows alone."""
     image_channels: tuple[int, ...] = (32, 64, 64)
-    """For pictures: channels of the convolutions, each of which halves height and width."""
+    """Image encoder: channels of the convolutions, each of which halves height and width."""
     image_features: int = 64
-    """Numbers that a picture becomes."""
+    """Image encoder: features per image."""
     image_pool: Pool = "flatten"
-    """Between convolutions and features: all they give, or where each channel is largest."""
+    """Image encoder, after the convolutions: "flatten" keeps all values, "softmax" each channel's expected position."""
     image_norm: ImageNorm = "none"
-    """After each convolution: nothing, or the picture's mean and deviation taken out."""
+    """Image encoder, after each convolution: no normalization, or "layer" (LayerNorm)."""
 
     def build(self, observation_spec: dict[str, Spec], action_spec: Spec, transforms: TransformGroup) -> GaussianPolicy:
         """The policy with fresh weights."""
@@ -46,7 +46,7 @@ class GaussianCfg:
 
 
 class GaussianPolicy(ClosedFormPolicy):
-    """Normal distributions; samples may lie beyond the action's bounds, where they are clipped after the density."""
+    """Normal distributions; samples beyond the action bounds are clipped after their density is computed."""
 
     kind: ClassVar[str] = "gaussian"
     Cfg: ClassVar[type] = GaussianCfg

@@ -1,4 +1,4 @@
-"""What our generative policies share: noise in, an action chunk out, along the grid of times of a denoising chain."""
+"""Base classes of flow and diffusion policies: denoise an action chunk on a grid of times."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from robotrl.transforms import TransformGroup
 
 
 class ChainPolicy(SpecPolicy):
-    """Satisfies `Policy`, `HasChain` and `HasDecode`, given an `encode`, a `velocity` and a grid of times.
+    """Implements `Policy`, `HasChain` and `HasDecode`; subclasses define `encode`, `velocity` and `grid`.
 
-    The config has the fields `denoising_steps`, which chooses the grid, and `deploy_noise`, the deviation of the noise
-    that is deployed. No weight depends on either.
+    The config has the fields `denoising_steps`, which sets the grid, and `deploy_noise`, the std of the initial noise
+    at deployment. No weight depends on either.
     """
 
     changeable: ClassVar[tuple[str, ...]] = ("deploy_noise",)
     deploy_mode: ClassVar[Literal["sample", "mean"]] = "sample"
     keyed_noise: ClassVar[Literal[True]] = True
     sampler: ClassVar[tuple[str, str]] = ("flow", "euler")
-    """What a bundle calls the policy and its steps."""
+    """Kind and solver of the sampler, as written to a bundle."""
     context_width: int
 
     def __init__(
@@ -53,7 +53,7 @@ class ChainPolicy(SpecPolicy):
         ...
 
     def grid(self, steps: int) -> tuple[float, ...]:
-        """The K+1 times of a chain of K steps.
+        """K+1 times of a chain of K steps.
 
         Raises:
             ConfigError: the policy cannot run on so many steps.
@@ -62,7 +62,7 @@ class ChainPolicy(SpecPolicy):
         return chain.uniform_times(steps)
 
     def with_steps(self, steps: int) -> Self:
-        """A copy with the same weights that runs on `steps` denoising steps; its description says so.
+        """A copy with the same weights and another number of denoising steps, also in its config.
 
         Raises:
             ConfigError: the policy cannot run on so many steps.
@@ -75,29 +75,29 @@ class ChainPolicy(SpecPolicy):
 
     @property
     def denoising_steps(self) -> int:
-        """K."""
+        """K, the number of denoising steps."""
         return len(self.times) - 1
 
     @property
     def reading_width(self) -> int:
-        """F of `reading`."""
+        """F, the width of `reading`."""
         return self.context_width
 
     def reading(self, ctx: Tensor) -> Tensor:
-        """(B, 1, F) the features at the front of contexts, which critics read, too."""
+        """Features (B, 1, F) at the front of the context; critics use them, too."""
         return ctx[:, None, : self.context_width]
 
     @property
     def noise_shape(self) -> tuple[int, int]:
-        """(H, A) of the chain's points."""
+        """(H, A), shape of the noise and of all later states of the chain."""
         return self.horizon, self.action_width
 
     def decode(self, ctx: Tensor, noise: Tensor) -> Tensor:
-        """Normalised chunk (B, H, A) from noise (B, H, A), deterministic."""
+        """Denoise: normalised chunk (B, H, A) from noise (B, H, A), deterministic."""
         return chain.integrate(self, ctx, noise)
 
     def deploy(self, obs: dict[str, Tensor], noise: Tensor | None) -> Deployed:
-        """Raw observations and standard normal noise to actions; chains begin with `deploy_noise` of it.
+        """Actions from raw observations and standard normal noise, which is scaled by `deploy_noise`.
 
         Raises:
             ValueError: no noise was given.
@@ -110,7 +110,7 @@ class ChainPolicy(SpecPolicy):
     def act(
         self, obs: dict[str, Tensor], state: Any = None, generator: Noise | None = None, mode: Mode = "sample"
     ) -> ActOut:
-        """A chunk for each row, as deployed; `sample` starts from noise that is drawn, `mean` from zero noise."""
+        """A chunk for each row, as deployed; `sample` starts from random noise, `mean` from zero noise."""
         self.check_given(obs)
         first = next(iter(obs.values()))
         shape = (len(first), *self.noise_shape)
@@ -120,7 +120,7 @@ class ChainPolicy(SpecPolicy):
 
 
 class GenerativePolicy(ChainPolicy, NetworkPolicy):
-    """A `ChainPolicy` on vectors and pictures."""
+    """A `ChainPolicy` with the encoder of `NetworkPolicy`, for vectors and images."""
 
     def encode(self, obs: dict[str, Tensor]) -> Tensor:
         """See `NetworkPolicy.encode`."""

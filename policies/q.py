@@ -1,4 +1,4 @@
-"""Ensembles of action values: all members in one batched product, and how their answers become one."""
+"""Q ensembles: all critics in one batched product, and reductions of their values."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from robotrl.policies.networks.mlp import ACTIVATIONS, Activation
 
 
 class EnsembleLinear(nn.Module):
-    """As many linear layers as members, each with weights of its own.
+    """E linear layers with separate weights.
 
     Args:
-        members: E.
+        members: E, number of critics.
         inputs: width of the input.
         outputs: width of the output.
     """
 
     def __init__(self, members: int, inputs: int, outputs: int) -> None:
         super().__init__()
-        # the start of torch's own linear layer, for each member
+        # the initialization of `nn.Linear`, for each member
         bound = 1 / math.sqrt(inputs)
         self.weight = nn.Parameter(torch.empty(members, inputs, outputs).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.empty(members, 1, outputs).uniform_(-bound, bound))
@@ -37,7 +37,7 @@ class EnsembleLinear(nn.Module):
             wide = self.weight.transpose(0, 1).reshape(inputs, members * outputs)
             out = (x @ wide).view(-1, members, outputs).transpose(0, 1)
         elif outputs == 1:
-            # a compiler makes one loop of this and the activation before it; a product with one column is a slow call
+            # the compiler fuses this with the activation before it; a matrix product with one column is slow
             out = (x * self.weight.transpose(1, 2)).sum(-1, keepdim=True)
         else:
             out = torch.bmm(x, self.weight)
@@ -45,11 +45,11 @@ class EnsembleLinear(nn.Module):
 
 
 class EnsembleNorm(nn.Module):
-    """Layer normalisation (Ba et al. 2016) with a scale and an offset for each member.
+    """Layer normalization (Ba et al. 2016) with a scale and an offset for each member.
 
     Args:
-        members: E.
-        width: of what is normalised.
+        members: E, number of critics.
+        width: number of normalized features.
     """
 
     def __init__(self, members: int, width: int) -> None:
@@ -63,15 +63,15 @@ class EnsembleNorm(nn.Module):
 
 
 class QEnsemble(nn.Module):
-    """E networks from a context and a chunk of normalised actions to a value.
+    """E critics: Q(s, a) of a context and a chunk of normalised actions.
 
     Args:
-        context_width: D, how many numbers of a policy's context it reads; see `HasChain.context_width`.
+        context_width: D, the leading part of a policy's context that it reads; see `HasChain.context_width`.
         horizon: H of the chunks.
         action_width: A.
-        members: E, 1 or more.
+        members: E, number of critics, 1 or more.
         hidden: widths of the hidden layers.
-        layer_norm: normalise before each activation, which keeps values of unseen actions bounded (Ball et al. 2023).
+        layer_norm: normalize before each activation, which bounds values of unseen actions (Ball et al. 2023).
         activation: between the layers.
 
     Raises:
@@ -108,21 +108,21 @@ class QEnsemble(nn.Module):
 
 
 def smallest(values: Tensor) -> Tensor:
-    """The least of all members, (E, B) to (B,): clipped double Q-learning (Fujimoto et al. 2018)."""
+    """Minimum over the ensemble, (E, B) to (B,): clipped double Q-learning (Fujimoto et al. 2018)."""
     return values.amin(0)
 
 
 def average(values: Tensor) -> Tensor:
-    """The mean of all members, (E, B) to (B,)."""
+    """Mean over the ensemble, (E, B) to (B,)."""
     return values.mean(0)
 
 
 def smallest_of(values: Tensor, members: Tensor) -> Tensor:
-    """The least of a random subset of members (Chen et al. 2021, REDQ, eq. 2).
+    """Minimum over a random subset of the ensemble (Chen et al. 2021, REDQ, eq. 2).
 
     Args:
         values: (E, B).
-        members: (B, n) int64, which members count in each row.
+        members: (B, n) int64, the subset of each row.
 
     Returns:
         (B,).
@@ -131,14 +131,14 @@ def smallest_of(values: Tensor, members: Tensor) -> Tensor:
 
 
 def draw_members(members: int, count: int, updates: int, batch: int, generator: torch.Generator) -> Tensor:
-    """Subsets for `smallest_of`, one for each update.
+    """Draw random subsets for `smallest_of`, one for each update.
 
     Args:
-        members: E.
+        members: E, number of critics.
         count: n, distinct members in a subset, 1 to E.
         updates: U.
         batch: M rows of an update, which share their subset.
-        generator: of the draw.
+        generator: random generator.
 
     Returns:
         (U M, n) int64.

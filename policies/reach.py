@@ -1,4 +1,4 @@
-"""How far a policy's normalised actions go."""
+"""Largest normalised action of a policy."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from robotrl.policies.squashed import SquashedPolicy
 from robotrl.spec import HasTokens
 
 FAR = 3.0
-"""A normalised action of a policy that nothing bounds is hardly ever larger."""
+"""Practical limit of the normalised actions of unbounded policies, which rarely exceed it."""
 
 
 def reach_of(policy: object) -> float:
-    """The largest normalised action that a policy says: 1 where its bins, density or sampler end there."""
+    """Largest absolute normalised action: 1 if the policy's bins, density or sampler are bounded, else `FAR`."""
     return 1.0 if isinstance(policy, HasTokens | DiffusionPolicy | BetaPolicy | SquashedPolicy) else FAR

@@ -1,4 +1,4 @@
-"""Shortcut flow: a velocity that knows how long its step is, so that a few steps or one suffice (Frans et al. 2024)."""
+"""Shortcut flow policy: a velocity conditioned on the step size, for few denoising steps (Frans et al. 2024)."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ from robotrl.transforms import TransformGroup
 
 @dataclass(frozen=True)
 class ShortcutCfg:
-    """Size of a `ShortcutPolicy`."""
+    """Config of a `ShortcutPolicy`."""
 
     horizon: int = 4
     """H, actions in a chunk; all are executed."""
     denoising_steps: int = 4
-    """K, steps from noise to action, a power of two; the same weights run on any."""
+    """K, denoising steps, a power of two; the same weights work for any of them."""
     deploy_noise: float = 1.0
-    """Deviation of the noise that chains begin with when deployed: 1 as in training, 0 always says the same."""
+    """Std of the initial noise at deployment: 1 as in training, 0 for deterministic actions."""
     finest_steps: int = 2
-    """A power of two: 1, 1/2, ... down to 1 / this are the lengths that steps are learned for. On a finer grid the
-    policy is the plain flow."""
+    """A power of two N: the step sizes 1, 1/2, ... 1/N are trained as shortcuts. With more denoising steps the policy
+    is a plain flow."""
     network: NetworkName = "mlp"
-    """What computes the velocity."""
+    """Network that predicts the velocity."""
     hidden: tuple[int, ...] = (256, 256, 256)
-    """Widths of its layers, blocks or levels."""
+    """Widths of the network's layers, blocks or levels."""
     time_features: int = 16
-    """Width of the encoding of the denoising time, and of that of the step's length, even."""
+    """Width of the encodings of the denoising time and of the step size, even."""
     set_features: int = 0
-    """Numbers that a list with a mask becomes besides its rows, e.g. road users; 0 leaves it at the rows."""
+    """Width of the set encoder for each list with a mask (e.g. road users), next to its raw rows; 0 for rows alone."""
     image_channels: tuple[int, ...] = (32, 64, 64)
-    """For pictures: channels of the convolutions, each of which halves height and width."""
+    """Image encoder: channels of the convolutions, each of which halves height and width."""
     image_features: int = 64
-    """Numbers that a picture becomes."""
+    """Image encoder: features per image."""
     image_pool: Pool = "flatten"
-    """Between convolutions and features: all they give, or where each channel is largest."""
+    """Image encoder, after the convolutions: "flatten" keeps all values, "softmax" each channel's expected position."""
     image_norm: ImageNorm = "none"
-    """After each convolution: nothing, or the picture's mean and deviation taken out."""
+    """Image encoder, after each convolution: no normalization, or "layer" (LayerNorm)."""
 
     def build(self, observation_spec: dict[str, Spec], action_spec: Spec, transforms: TransformGroup) -> ShortcutPolicy:
         """The policy with fresh weights."""
@@ -54,7 +54,7 @@ class ShortcutCfg:
 
 
 class ShortcutPolicy(GenerativePolicy):
-    """Satisfies `Policy`, `HasChain`, `HasDecode` and `robotrl.fn.bc_loss.HasShortcuts`."""
+    """Shortcut flow; implements `Policy`, `HasChain`, `HasDecode` and `robotrl.fn.bc_loss.HasShortcuts`."""
 
     kind: ClassVar[str] = "shortcut"
     Cfg: ClassVar[type] = ShortcutCfg
@@ -71,13 +71,13 @@ class ShortcutPolicy(GenerativePolicy):
         self.net = make_chunk_net(cfg.network, sizes)
 
     def grid(self, steps: int) -> tuple[float, ...]:
-        """See `GenerativePolicy.grid`; a power of two, as steps of other lengths are not learned."""
+        """See `GenerativePolicy.grid`; `steps` is a power of two, since other step sizes are not trained."""
         if not _is_power_of_two(steps):
             raise out_of_range("policy.denoising_steps", steps, "a power of two for a shortcut policy")
         return super().grid(steps)
 
     def velocity(self, ctx: Tensor, x: Tensor, t: Tensor, dt: Tensor) -> Tensor:
-        """Mean velocity (B, H, A) over a step of length dt (B,); 0, or finer than learned, is that of the flow."""
+        """Mean velocity (B, H, A) over a step of size dt (B,); the plain flow's for sizes below the trained ones."""
         length = torch.where(dt * self.finest_steps > 0.75, dt, 0.0)
         return self.net(ctx, x, torch.cat([self.time(t), self.time(length)], dim=1))
 

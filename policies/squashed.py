@@ -1,4 +1,4 @@
-"""Tanh-Gaussian policy: a normal distribution that depends on the observation, squashed into the action's bounds."""
+"""Tanh-Gaussian policy of SAC: mean and std depend on the observation, tanh maps samples into the action bounds."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ from robotrl.spec import ActOut, Mode, Spec
 from robotrl.transforms import TransformGroup
 
 LOG_STD_RANGE = (-20.0, 2.0)
-"""Bounds of the log-deviation before squashing (Haarnoja et al. 2018b)."""
+"""Bounds of the log-std before tanh (Haarnoja et al. 2018b)."""
 EDGE = 1e-6
-"""Actions closer than this to their bounds are moved off them, where the density is infinite."""
+"""Minimum distance of actions to their bounds in `log_prob`, since the density is infinite there."""
 
 
 @dataclass(frozen=True)
 class SquashedCfg:
-    """Size of a `SquashedPolicy`."""
+    """Config of a `SquashedPolicy`."""
 
     horizon: int = 1
     """H, actions in a chunk; all are executed."""
     hidden: tuple[int, ...] = (256, 256)
     """Widths of the hidden layers."""
     activation: Activation = "relu"
-    """Between the layers."""
+    """Activation function between the layers."""
     set_features: int = 0
-    """Numbers that a list with a mask becomes besides its rows, e.g. road users; 0 leaves it at the rows."""
+    """Width of the set encoder for each list with a mask (e.g. road users), next to its raw rows; 0 for rows alone."""
     image_channels: tuple[int, ...] = (32, 64, 64)
-    """For pictures: channels of the convolutions, each of which halves height and width."""
+    """Image encoder: channels of the convolutions, each of which halves height and width."""
     image_features: int = 64
-    """Numbers that a picture becomes."""
+    """Image encoder: features per image."""
     image_pool: Pool = "flatten"
-    """Between convolutions and features: all they give, or where each channel is largest."""
+    """Image encoder, after the convolutions: "flatten" keeps all values, "softmax" each channel's expected position."""
     image_norm: ImageNorm = "none"
-    """After each convolution: nothing, or the picture's mean and deviation taken out."""
+    """Image encoder, after each convolution: no normalization, or "layer" (LayerNorm)."""
 
     def build(self, observation_spec: dict[str, Spec], action_spec: Spec, transforms: TransformGroup) -> SquashedPolicy:
         """The policy with fresh weights."""
@@ -51,7 +51,7 @@ class SquashedCfg:
 
 
 class SquashedPolicy(NetworkPolicy):
-    """Satisfies `Policy` and `HasLogProb`; its densities are of normalised actions within [-1, 1]."""
+    """Tanh-Gaussian policy; implements `Policy` and `HasLogProb`, for normalised actions within [-1, 1]."""
 
     kind: ClassVar[str] = "squashed"
     Cfg: ClassVar[type] = SquashedCfg
@@ -65,18 +65,18 @@ class SquashedPolicy(NetworkPolicy):
         self.net = Mlp(self.context_width, cfg.hidden, 2 * cfg.horizon * self.action_width, activation=cfg.activation)
 
     def moments(self, ctx: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and log-deviation (B, H, A) each, before squashing."""
-        # a network that computed in fewer bits hands its numbers back in the context's: densities need them
+        """Mean and log-std, (B, H, A) each, before tanh."""
+        # under autocast the network returns bf16: densities need the context's precision
         out = self.net(ctx).to(ctx.dtype).view(-1, 2, self.horizon, self.action_width)
         mean, log_std = out.unbind(1)
         return mean, log_std.clamp(*LOG_STD_RANGE)
 
     def mean(self, ctx: Tensor) -> Tensor:
-        """The squashed mean (B, H, A), which is what is deployed."""
+        """Deployed action (B, H, A): tanh of the mean."""
         return self.moments(ctx)[0].tanh()
 
     def draw_with(self, ctx: Tensor, noise: Tensor) -> SampledAction:
-        """Actions and their densities from given noise, differentiable in both (the reparametrisation of SAC).
+        """Reparametrized sample with its log-density from given noise, differentiable (as in SAC).
 
         Args:
             ctx: (B, D).
@@ -98,13 +98,13 @@ class SquashedPolicy(NetworkPolicy):
         return normal_log_prob(before, mean, log_std.exp()) - log_slope(before)
 
     def draw(self, obs: dict[str, Tensor], generator: Noise | None) -> SampledAction:
-        """A normalised chunk with noise, and its density."""
+        """Sample a normalised chunk with its log-density."""
         ctx = self.encode(obs)
         shape = (len(ctx), self.horizon, self.action_width)
         return self.draw_with(ctx, randn(shape, generator, ctx.device, ctx.dtype))
 
     def deploy(self, obs: dict[str, Tensor], noise: Tensor | None) -> Deployed:
-        """The squashed mean; takes no noise."""
+        """Tanh of the mean; noise is ignored."""
         del noise
         raw = self.mean(self.encode(obs))
         return Deployed(self.to_actions(raw), raw)
@@ -112,11 +112,11 @@ class SquashedPolicy(NetworkPolicy):
     def act(
         self, obs: dict[str, Tensor], state: Any = None, generator: Noise | None = None, mode: Mode = "sample"
     ) -> ActOut:
-        """A chunk for each row: drawn, or the squashed mean."""
+        """A chunk for each row: sampled, or tanh of the mean."""
         raw = self.draw(obs, generator).raw if mode == "sample" else self.mean(self.encode(obs))
         return ActOut(self.to_actions(raw), state)
 
 
 def log_slope(before: Tensor) -> Tensor:
-    """log(1 - tanh(u)^2) in a form that neither overflows nor loses digits: 2 (log 2 - u - softplus(-2 u))."""
+    """log(1 - tanh(u)^2), computed stably as 2 (log 2 - u - softplus(-2 u))."""
     return 2 * (math.log(2) - before - softplus(-2 * before))

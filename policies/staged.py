@@ -1,4 +1,4 @@
-"""Two generative policies in a row: one runs the first denoising steps, the other the rest, as DPPO leaves them."""
+"""DPPO's fine-tuned policy: one policy runs the first denoising steps, another (fine-tuned) one the last steps."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ KINDS: dict[str, type[GenerativePolicy]] = {kind.kind: kind for kind in (Diffusi
 
 
 class StagedPolicy(nn.Module):
-    """Satisfies `Policy`, `HasChain` and `HasDecode`; a step costs one network, as with either policy.
+    """Two policies in sequence; implements `Policy`, `HasChain` and `HasDecode`.
+
+    `decode` evaluates one network for each step, as either policy alone does.
 
     Args:
         early: runs the first steps.
-        late: a policy of the same kind, specs and grid, runs the others.
-        switch: how many steps are `early`'s, 1 to K - 1.
+        late: a policy with the same kind, specs and grid, runs the others.
+        switch: number of steps that `early` runs, 1 to K - 1.
 
     Raises:
-        ValueError: `switch` leaves one of the two nothing to do, or their grids differ.
+        ValueError: `switch` leaves no step to one of the two, or their grids differ.
     """
 
     kind: ClassVar[str] = "staged"
@@ -55,33 +57,32 @@ class StagedPolicy(nn.Module):
 
     @property
     def denoising_steps(self) -> int:
-        """K."""
+        """K, the number of denoising steps."""
         return len(self.times) - 1
 
     def encode(self, obs: dict[str, Tensor]) -> Tensor:
-        """Contexts of both, which are as wide, side by side."""
+        """Contexts of both policies side by side; both have the same width."""
         return torch.cat([self.early.encode(obs), self.late.encode(obs)], dim=-1)
 
     def velocity(self, ctx: Tensor, x: Tensor, t: Tensor, dt: Tensor) -> Tensor:
-        """That of whichever policy runs the step which begins at t; asks both, as rows may differ."""
+        """Velocity of the policy that runs the step at t; evaluates both, since rows may differ in t."""
         first, second = self._parts(ctx)
         begins = 0.5 * (self.times[self.switch - 1] + self.times[self.switch])
         early, late = self.early.velocity(first, x, t, dt), self.late.velocity(second, x, t, dt)
         return torch.where(t[:, None, None] < begins, early, late)
 
     def decode(self, ctx: Tensor, noise: Tensor) -> Tensor:
-        """Normalised chunk (B, H, A) from noise (B, H, A), deterministic."""
+        """Denoise: normalised chunk (B, H, A) from noise (B, H, A), deterministic."""
         first, second = self._parts(ctx)
         between = chain.integrate(self.early, first, noise, range(self.switch))
         return chain.integrate(self.late, second, between, range(self.switch, self.denoising_steps))
 
     def to_actions(self, raw_action: Tensor) -> Tensor:
-        """Normalised actions to the sim's units, clipped to the action bounds."""
+        """Convert normalised actions to the sim's units, clipped to the action bounds."""
         return self.late.to_actions(raw_action)
 
     def deploy(self, obs: dict[str, Tensor], noise: Tensor | None) -> Deployed:
-        """Raw observations and standard normal noise to actions; chains begin with `deploy_noise` of it, as the first
-        policy has it.
+        """Actions from raw observations and standard normal noise, scaled by the early policy's `deploy_noise`.
 
         Raises:
             ValueError: no noise was given.
@@ -103,16 +104,16 @@ class StagedPolicy(nn.Module):
         return ActOut(self.deploy(obs, noise).actions, state)
 
     def to_json(self) -> dict[str, Any]:
-        """All that is needed to build the same policy again, but for its weights."""
+        """Description from which `from_json` builds the same policy again, without its weights."""
         self.late.control_dt_s, self.late.reward_scale = self.control_dt_s, self.reward_scale
         return {"kind": self.kind, "switch": self.switch, "early": self.early.to_json(), "late": self.late.to_json()}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        """Build the policy that `to_json` described, with fresh weights.
+        """Build the policy from `to_json`, with fresh weights.
 
         Raises:
-            KeyError: a part is of a kind that cannot be one.
+            KeyError: a part has an unsupported kind.
         """
         early, late = (KINDS[data[part]["kind"]].from_json(data[part]) for part in ("early", "late"))
         return cls(early, late, data["switch"])

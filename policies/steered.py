@@ -1,4 +1,4 @@
-"""Steering: a frozen generative policy, and an actor that chooses the noise it starts from (DSRL, 2506.15799)."""
+"""DSRL's policy (2506.15799): a frozen generative policy and an actor that chooses its initial noise."""
 
 from __future__ import annotations
 
@@ -22,47 +22,47 @@ from robotrl.spec.json_fields import settings_from_json
 from robotrl.transforms import TransformGroup
 
 LOG_STD_RANGE = (-5.0, 2.0)
-"""Bounds of the log-deviation of the noise before tanh."""
+"""Bounds of the log-std of the noise before tanh."""
 MODES: tuple[Mode, ...] = ("sample", "mean")
 NEEDED = ("encode", "decode", "noise_shape", "to_actions", "to_json")
-"""What a policy must have besides the specs to be steered."""
+"""Attributes that a base policy needs, besides the specs."""
 
 
 @dataclass(frozen=True)
 class SteeredCfg:
-    """Size of the noise actor, and how far it may go."""
+    """Config of the noise actor and its bound."""
 
     bound: float = 1.5
-    """b: no element of the noise leaves [-b, b]. Far from 0 the base policy saw little in training."""
+    """b: each element of the noise is within [-b, b]. The base policy saw few values far from 0 in training."""
     hidden: tuple[int, ...] = (256, 256, 256)
     """Widths of the hidden layers."""
     activation: Activation = "tanh"
-    """Between the layers."""
+    """Activation function between the layers."""
     deploy: Mode = "sample"
-    """What runs on the robot: "sample" draws the noise as in training, "mean" takes the actor's mean, which needs no
-    noise and always does the same, but may lie between two good ways."""
+    """Deployed noise: "sample" draws it as in training; "mean" takes the actor's mean, which is deterministic but may
+    lie between two good modes."""
     horizon: int | None = None
-    """Length of the chunks that are expected of the base policy; None takes what it has."""
+    """Expected chunk length of the base policy; None accepts any."""
 
     def build(self, base: nn.Module) -> SteeredPolicy:
-        """The base policy, steered by an actor with fresh weights."""
+        """Steer the base policy by an actor with fresh weights."""
         return SteeredPolicy(base, self)
 
 
 class DrawnNoise(NamedTuple):
-    """What `NoiseActor.draw` returns."""
+    """Sampled noise and its log-density; result of `NoiseActor.draw`."""
 
     noise: Tensor
     """(B, H, A) in [-b, b]."""
     log_prob: Tensor
-    """(B,) log-density of noise / b, that is in [-1, 1]: entropies do not depend on the bound."""
+    """(B,) log-density of noise / b, within [-1, 1], so that entropies do not depend on the bound."""
 
 
 class NoiseActor(nn.Module):
-    """A Gaussian over all H A elements of a chunk's noise, squashed into [-b, b] by tanh.
+    """Tanh-Gaussian actor over all H A elements of a chunk's noise, within [-b, b].
 
     Args:
-        context_width: D, how many numbers of the base policy's context it reads; see `HasChain.context_width`.
+        context_width: D, the leading part of the base policy's context that it reads; see `HasChain.context_width`.
         horizon: H of the noise.
         action_width: A of the noise.
         cfg: sizes and bound.
@@ -76,42 +76,42 @@ class NoiseActor(nn.Module):
         self.net = Mlp(context_width, cfg.hidden, 2 * horizon * action_width, 0.1, cfg.activation)
 
     def forward(self, ctx: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and log-deviation (B, H, A) before tanh, from contexts (B, D)."""
+        """Mean and log-std (B, H, A) before tanh, from contexts (B, D)."""
         mean, log_std = self.net(ctx[:, : self.context_width]).view(-1, 2, *self._shape).unbind(1)
         low, high = LOG_STD_RANGE
-        # a smooth bound: a clamp would stop the gradient of a deviation that has reached it. Output 0 is deviation 1
+        # a smooth bound: a clamp would stop the gradient of a std at the bound. Output 0 gives std 1
         return mean, low + (high - low) * torch.sigmoid(log_std + math.log(-low / high))
 
     def mean(self, ctx: Tensor) -> Tensor:
-        """The noise (B, H, A) that is deployed."""
+        """Deterministic noise (B, H, A): tanh of the mean, times b."""
         return self.bound * torch.tanh(self(ctx)[0])
 
     def draw(self, ctx: Tensor, normal: Tensor) -> DrawnNoise:
-        """Noise drawn with standard normal numbers (B, H, A), and its density; differentiable."""
+        """Reparametrized sample from standard normal numbers (B, H, A), with its log-density; differentiable."""
         mean, log_std = self(ctx)
         u = mean + log_std.exp() * normal
         gaussian = -0.5 * normal**2 - log_std - 0.5 * math.log(2 * math.pi)
         return DrawnNoise(self.bound * torch.tanh(u), (gaussian - log_slope(u)).flatten(1).sum(1))
 
     def plain(self, uniform: Tensor) -> Tensor:
-        """Standard normal noise kept to [-b, b], what an unsteered policy starts from, from uniform numbers [0, 1)."""
+        """Standard normal noise truncated to [-b, b], as without steering, from uniform numbers in [0, 1)."""
         tail = 0.5 * math.erfc(self.bound / math.sqrt(2))
         noise = torch.special.ndtri(tail + uniform * (1 - 2 * tail))
         return noise.clamp(-self.bound, self.bound)
 
 
 class SteeredPolicy(nn.Module):
-    """Satisfies `Policy`. Nothing of the base policy is known but `encode`, `decode` and `to_actions`.
+    """A frozen base policy with a trainable noise actor; implements `Policy`.
 
-    Its own actor is all that learns. The exported graph holds both; it takes the standard normal numbers that the
-    actor draws with, or nothing where the actor's mean is deployed.
+    It uses only `encode`, `decode` and `to_actions` of the base policy. The exported graph holds both networks; its
+    noise input is the actor's standard normal numbers, or absent if the actor's mean is deployed.
 
     Args:
         base: any policy with `encode` and `decode`; it is frozen, in place.
         cfg: the actor's config.
 
     Raises:
-        CapabilityError: the base policy cannot be steered.
+        CapabilityError: the base policy lacks a needed attribute.
         ConfigError: a setting out of range, or a base policy with chunks of another length.
     """
 
@@ -133,28 +133,28 @@ class SteeredPolicy(nn.Module):
         self.base: Any = base.requires_grad_(False).eval()
         self.cfg = cfg
         self.base_sha256 = weights_sha256(base)
-        """Of the base policy's weights when the steering began."""
+        """SHA-256 of the base policy's weights at construction."""
         self.control_dt_s: float | None = base.control_dt_s
         """Seconds between two actions of the sim it was trained on."""
         self.reward_scale: float | None = None
-        """Rewards are not normalised."""
+        """None: rewards are not normalized."""
         self.base_noise: tuple[int, int] = base.noise_shape
         """(H, A) of the base policy's noise."""
         self.actor = NoiseActor(base.context_width, *self.base_noise, cfg)
 
     @property
     def deploy_mode(self) -> Mode:
-        """What runs on the robot."""
+        """Deployed noise: sampled or mean."""
         return self.cfg.deploy
 
     @property
     def noise_shape(self) -> tuple[int, int] | None:
-        """(H, A) of the numbers that `deploy` draws with, None where it takes the mean."""
+        """(H, A) of the normal numbers for `deploy`, None if the mean is deployed."""
         return self.base_noise if self.cfg.deploy == "sample" else None
 
     @property
     def denoising_steps(self) -> int:
-        """K of the base policy, 0 where it does not say."""
+        """K of the base policy, 0 if it has none."""
         return getattr(self.base, "denoising_steps", 0)
 
     @property
@@ -164,17 +164,17 @@ class SteeredPolicy(nn.Module):
 
     @property
     def observation_spec(self) -> dict[str, Spec]:
-        """Of the base policy."""
+        """Observation spec of the base policy."""
         return self.base.observation_spec
 
     @property
     def action_spec(self) -> Spec:
-        """Of the base policy."""
+        """Action spec of the base policy."""
         return self.base.action_spec
 
     @property
     def transforms(self) -> TransformGroup:
-        """Of the base policy."""
+        """Transforms of the base policy."""
         return self.base.transforms
 
     @property
@@ -184,7 +184,7 @@ class SteeredPolicy(nn.Module):
 
     @property
     def action_width(self) -> int:
-        """A, how many numbers an action holds."""
+        """A, the size of an action."""
         return self.action_spec.shape[0]
 
     @property
@@ -193,7 +193,7 @@ class SteeredPolicy(nn.Module):
         return self.base.context_width
 
     def train(self, mode: bool = True) -> Self:
-        """Like any module, but the base policy stays as it is deployed."""
+        """Set the training mode of the actor; the base policy stays in eval mode."""
         super().train(mode)
         self.base.eval()
         return self
@@ -203,11 +203,11 @@ class SteeredPolicy(nn.Module):
         return self.base.encode(obs)
 
     def steer(self, ctx: Tensor, noise: Tensor) -> Tensor:
-        """Normalised chunk (B, H, A) from noise (B, H, A): the one way to the base policy's sampler.
+        """Denoise: normalised chunk (B, H, A) from noise (B, H, A), clamped to the bound.
 
         Raises:
-            ConfigError: noise of another shape. One number for each element of the chunk is wanted: an action's noise
-                that is repeated over the chunk is not what the base policy was trained on.
+            ConfigError: noise of another shape. The base policy was trained with separate noise for each element of a
+                chunk, so one action's noise is not repeated over the chunk.
         """
         expected = (len(ctx), *self.base_noise)
         if tuple(noise.shape) != expected:
@@ -216,14 +216,14 @@ class SteeredPolicy(nn.Module):
         return self.base.decode(ctx, noise.clamp(-bound, bound))
 
     def to_actions(self, raw_action: Tensor) -> Tensor:
-        """Normalised actions to the sim's units, clipped to the action bounds."""
+        """Convert normalised actions to the sim's units, clipped to the action bounds."""
         return self.base.to_actions(raw_action)
 
     def deploy(self, obs: dict[str, Tensor], noise: Tensor | None) -> Deployed:
-        """The chunk from noise that the actor draws with `noise` (B, H, A), or from its mean, which takes none.
+        """Chunk from noise that the actor samples with `noise` (B, H, A), or from its mean, which ignores `noise`.
 
         Raises:
-            ConfigError: there is no noise to draw with.
+            ConfigError: `noise` is None, but sampled noise is deployed.
         """
         ctx = self.encode(obs)
         if self.cfg.deploy == "sample":
@@ -238,8 +238,8 @@ class SteeredPolicy(nn.Module):
     def act(
         self, obs: dict[str, Tensor], state: Any = None, generator: Noise | None = None, mode: Mode = "sample"
     ) -> ActOut:
-        """A chunk for each row, from noise that is drawn, or from the mean noise."""
-        # the base policy's own `act`, which looks at what it is handed, is not called; a package's may have none
+        """A chunk for each row, from sampled noise or from the mean noise."""
+        # the base policy's own `act`, which checks its input, is not called; a third-party policy may have no check
         if hasattr(self.base, "check_given"):
             self.base.check_given(obs)
         ctx = self.encode(obs)
@@ -251,17 +251,17 @@ class SteeredPolicy(nn.Module):
         return ActOut(self.to_actions(self.steer(ctx, noise)), state)
 
     def check_base(self) -> None:
-        """Make sure that the base policy is still the one that the steering began with.
+        """Check that the base policy's weights are unchanged since construction.
 
         Raises:
-            ConfigError: its weights have changed.
+            ConfigError: they have changed.
         """
         found = weights_sha256(self.base)
         if found != self.base_sha256:
             raise ConfigError(f"the base policy's weights have SHA-256 {found[:12]}: expected {self.base_sha256[:12]}")
 
     def to_json(self) -> dict[str, Any]:
-        """All that is needed to build the same policy again, but for its weights; the base policy is nested."""
+        """Description for `from_json`, without weights; the base policy's description is nested."""
         return {
             "kind": self.kind,
             "cfg": asdict(self.cfg),
@@ -272,7 +272,7 @@ class SteeredPolicy(nn.Module):
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """Build the policy that `to_json` described, base policy included, with fresh weights."""
+        """Build the policy and its base policy from `to_json`, with fresh weights."""
         base = POLICIES.load(data["base"]["kind"]).from_json(data["base"])
         policy = cls(base, SteeredCfg(**settings_from_json(data["cfg"])))
         policy.base_sha256 = data["base_sha256"]
@@ -281,7 +281,7 @@ class SteeredPolicy(nn.Module):
 
 
 def weights_sha256(module: nn.Module) -> str:
-    """A digest of a network's weights: names, types, shapes and bytes."""
+    """SHA-256 of a network's weights: names, dtypes, shapes and bytes."""
     digest = hashlib.sha256()
     for name, value in sorted(module.state_dict().items()):
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())

@@ -1,6 +1,6 @@
 """robotrl: train, fine-tune and deploy robot policies.
 
-Importing this package imports nothing heavy; the names below are resolved when first used.
+Importing this package is fast: the names below are imported when first used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The config of a training run: frozen, resolved and saved before anything is built, and never changed."""
+"""Config of a training run: frozen, resolved, and saved before anything is built."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ PolicyCfg = TypeVar("PolicyCfg")
 
 @dataclass(frozen=True)
 class SimCfg:
-    """Which sim, and how."""
+    """Sim of a run, and its options."""
 
     name: str
-    """A row of `robotrl list sims`."""
+    """Name from `robotrl list sims`."""
     num_envs: int = 64
-    """Envs that step together."""
+    """Number of parallel envs."""
     options: tuple[str, ...] = ()
     """Keyword arguments of the sim's `make`, as "name=value", e.g. "clearance_m=0.002"; listed on its docs page."""
     reward: str | None = field(default=None, metadata=reads("checkpoint"))
-    """Directory of a success classifier whose word is the reward in training; none takes the sim's own reward."""
+    """Directory of a success classifier whose output is the reward in training; none uses the sim's own reward."""
     reward_ends: bool = False
-    """Whether an episode of training ends where the classifier sees a success."""
+    """End a training episode when the classifier detects a success."""
     curriculum: float | None = None
-    """Draw training starts by how often their scenarios fail: the temperature, e.g. 0.3, smaller favours the worst
-    scenario more; none draws them evenly."""
+    """Curriculum: sample training starts by the failure rate of their scenarios. The value is the temperature, e.g.
+    0.3; smaller values favor the worst scenario more. None samples uniformly."""
 
 
 @dataclass(frozen=True)
@@ -54,116 +54,119 @@ class EvalCfg:
     every: int = 10
     """Iterations between two evaluations; 0 evaluates only at the end."""
     episodes: int = 128
-    """Starts for each, always the first of split `val`, each run exactly once."""
+    """Number of starts per evaluation: the first of split `val`, each run exactly once."""
     num_envs: int = 64
-    """Envs of the evaluation sim."""
+    """Number of parallel envs of the evaluation sim."""
     animation: int = 2
-    """How many of the starts each evaluation draws into `rollouts/step_N.gif`; 0 draws none."""
+    """Number of starts that each evaluation renders into `rollouts/step_N.gif`; 0 renders none."""
     score: Literal["success", "return"] = "success"
-    """What the best checkpoint is chosen by: the success rate, or the mean return where that says more."""
+    """Score by which the best checkpoint is chosen: the success rate, or the mean return."""
     second_look: int = 0
-    """At the end of a run: further starts of split `val` on which the kept checkpoints that cannot be told apart are
-    compared, each run on all of them; 0 takes the newest of those with the highest score."""
+    """Final selection at the end of a run: number of further starts of split `val` on which kept checkpoints with
+    overlapping success intervals are compared, each run on all of them; 0 takes the newest of those with the highest
+    score."""
 
 
 @dataclass(frozen=True)
 class ActorCfg:
-    """Where the sim is stepped, for algorithms that learn from a replay."""
+    """Actor process that steps the sim, for off-policy algorithms."""
 
     process: bool = False
-    """In a process of its own, at the same time as the updates; such a run does not resume bit for bit."""
+    """Step the sim in a separate process, in parallel with the updates; such a run does not resume bit for bit."""
     lead: int = 2
-    """How many iterations the actor may be ahead, that which is waited for included; 1 takes turns."""
+    """Number of iterations that the actor may be ahead, including the one being waited for; 1 alternates acting and
+    updates."""
     restarts: int = 3
-    """How often an actor that died or hangs is replaced before the run ends."""
+    """Number of times that a dead or hanging actor is restarted before the run ends."""
     start_timeout_s: float = 300.0
-    """How long the start of an actor may take, its sim's included."""
+    """Time limit for the start of an actor and its sim, s."""
     timeout_s: float = 60.0
-    """How long an iteration's env steps may take; an actor that sends nothing for so long hangs."""
+    """Time limit for the env steps of one iteration, s; an actor that sends nothing for so long counts as hanging."""
 
 
 SOLVED = "solved"
-"""As `stop_at_return`: the return that the sim states."""
+"""Value of `stop_at_return` that stands for the return stated by the sim."""
 ALL_LAYERS = "all"
-"""Target of adapters that stands for every layer."""
+"""Adapter target that stands for every layer."""
 
 
 @dataclass(frozen=True)
 class LoraCfg:
-    """Low-rank adapters on the policy that a run starts from; what it learns then is these alone."""
+    """LoRA adapters on the pretrained policy of a run; the rest of the policy is frozen."""
 
     rank: int = 0
-    """Of the adapters; 0 has none, and all that can learn does."""
+    """Rank of the adapters; 0 adds none, and the whole policy is trained (except what it always freezes)."""
     alpha: float = 16.0
-    """What adapters add is multiplied by this over the rank."""
+    """Scale: the adapter's output is multiplied by alpha / rank."""
     targets: tuple[str, ...] = (ALL_LAYERS,)
-    """Linear layers that get one: parts of their names, e.g. q_proj or language_model; "all" for each that learns."""
+    """Linear layers that get an adapter, by parts of their names, e.g. q_proj or language_model; "all" for every
+    trainable one."""
     heads: tuple[str, ...] = ()
-    """Parts of the names of layers that learn as a whole besides, e.g. action_out_proj."""
+    """Layers that are also trained in full, by parts of their names, e.g. action_out_proj."""
     bf16_base: bool = False
-    """Keep the frozen weights of linear layers in bfloat16: half their memory, for the rounding of the base."""
+    """Keep the frozen weights of linear layers in bfloat16: half their memory, but they are rounded."""
 
 
 @dataclass(frozen=True)
 class TrainCfg(Generic[Algo, PolicyCfg]):
-    """Everything that decides a run."""
+    """Complete config of a training run."""
 
     sim: SimCfg
     algo: Algo
     """Settings of the algorithm."""
     policy: PolicyCfg
-    """Size of the policy; unused when the run starts from another's policy, see `init_changes`."""
+    """Settings of a new policy; unused if the run starts from a stored policy, see `init_changes`."""
     seed: int = 0
     """Seeds every random stream."""
     init_from: str | None = field(default=None, metadata=reads("policy", kept=True))
-    """Run or checkpoint whose policy is fine-tuned; None starts from scratch."""
+    """Run or checkpoint whose policy is fine-tuned; None trains from scratch."""
     init_changes: tuple[str, ...] = ()
-    """Settings that this policy gets instead of its own, as "name=value": those that its weights do not depend on, e.g.
-    temperature=0.7 of one that says tokens, trained=expert of a flow VLA."""
+    """Changed settings of this policy, "name=value", limited to those on which its weights do not depend: e.g.
+    temperature=0.7 of a token policy, trained=expert of a flow VLA."""
     dataset: str | None = field(default=None, metadata=reads("dataset"))
     """Directory of demonstrations, for algorithms that learn from them."""
     accept_data: bool = False
-    """Whether what is doubtful about the dataset is known to be right: then it is neither told nor refused. What
-    contradicts the sim is refused in any case; see docs/datasets.md."""
+    """Accept a dataset with doubtful properties, without warnings. Contradictions to the sim are refused in any case;
+    see docs/datasets.md."""
     evaluation: EvalCfg = EvalCfg()
     checkpoint_every: int = 10
     """Iterations between two checkpoints; evaluations and the last iteration are saved as well."""
     keep: int = 3
-    """How many of the newest checkpoints to keep; the best is kept besides."""
+    """Number of newest checkpoints to keep; the best is kept in addition."""
     device: str = "cpu"
-    """Where networks act and learn: "cpu", "cuda", "cuda:1"; with torchrun "cuda" is the GPU of each process's number.
-    A sim that steps elsewhere stays there. Small networks are faster on a CPU."""
+    """Device of the networks: "cpu", "cuda", "cuda:1"; with torchrun "cuda" is the GPU with each process's local rank.
+    A sim that steps on another device stays there. Small networks are faster on a CPU."""
     torch_threads: int = 1
-    """Threads of torch; physics has the cores while envs step."""
+    """Torch threads; while envs step, the physics uses the cores."""
     update_threads: int | None = None
-    """Threads of torch while networks learn, None for as many as `torch_threads`. Results differ by rounding."""
+    """Torch threads during updates; None uses `torch_threads`. Results differ by rounding."""
     intervention: InterventionCfg = field(default_factory=InterventionCfg)
-    """Who takes over while the policy learns, for algorithms that learn from it."""
+    """Interventions by a person or expert during training, for algorithms that learn from them."""
     lora: LoraCfg = field(default_factory=LoraCfg)
-    """Adapters, for policies too large to learn as a whole."""
+    """LoRA adapters, for policies too large to train in full."""
     recompute: bool = False
-    """Whether blocks of the policy that a run starts from keep what goes in alone, and compute their inside again for
-    the gradient: less memory, a third more computing, the same gradients."""
+    """Activation checkpointing of the pretrained policy: blocks keep only their inputs and are recomputed in the
+    backward pass. Less memory, about a third more computation, the same gradients."""
     cache: Cache = "none"
-    """What is kept of each observation where that part of the policy that a run starts from is frozen: "sight", what
-    its eyes make of pictures, or "context", all that it makes of an observation before it acts; computed once instead
-    of in each epoch."""
+    """Feature cache for the frozen part of the pretrained policy: "sight" caches the image features of the vision
+    encoder, "context" all features from which actions are computed; they are computed once instead of in each epoch."""
     actor: ActorCfg = field(default_factory=ActorCfg)
-    """Where the sim is stepped."""
+    """Actor process that steps the sim."""
     stop_at_success: float | None = None
-    """Stop once two evaluations in a row reach this success rate; None runs the whole budget."""
+    """Stop when two evaluations in a row reach this success rate; None runs the whole budget."""
     stop_at_return: float | Literal["solved"] | None = None
-    """Stop once two evaluations in a row reach this mean return, the second no better than any before; "solved" takes
-    the return from which the sim counts as solved, if it states one. None runs the whole budget."""
+    """Stop when two evaluations in a row reach this mean return, the second no better than any before; "solved" takes
+    the return at which the sim counts as solved, if it states one. None runs the whole budget."""
     fsdp: bool = False
-    """Of several processes (torchrun): whether each keeps a part of the gradients and moments of what learns (FSDP2),
-    for policies that learn as a whole and whose moments do not fit beside their weights."""
+    """With torchrun: shard the gradients and optimizer states of the trained weights over the processes (FSDP2), for
+    policies that are trained in full and whose optimizer states do not fit into one GPU's memory."""
     dist_timeout_s: float = 1800.0
-    """Of several processes (torchrun): how long each waits for the others; an evaluation by the first must fit in."""
+    """With torchrun: time that a process waits for the others, s; an evaluation by the first process must be
+    shorter."""
 
 
 GIVEN = ("name", "num_envs", "seed")
-"""Arguments of every sim's factory, which are no options."""
+"""Arguments of every sim's factory that are not options."""
 
 
 def sim_options(options: Sequence[str], field: str = "sim.options") -> dict[str, Any]:
@@ -171,7 +174,7 @@ def sim_options(options: Sequence[str], field: str = "sim.options") -> dict[str,
 
     Args:
         options: the texts.
-        field: where they stand, for errors.
+        field: name of their config field, for errors.
 
     Raises:
         ConfigError: a text without "=", or a name given twice.
@@ -185,13 +188,13 @@ def sim_options(options: Sequence[str], field: str = "sim.options") -> dict[str,
             raise ConfigError(f'{field} holds {short(repr(text))}: expected "name=value", each name once')
         try:
             out[name] = json.loads(value)
-        except (ValueError, RecursionError):  # no JSON, or none that could be used: numbers of thousands of digits
+        except (ValueError, RecursionError):  # not JSON, or JSON that cannot be used: numbers with thousands of digits
             out[name] = value
     return out
 
 
 def to_json(cfg: TrainCfg[Any, Any]) -> dict[str, Any]:
-    """The resolved config as JSON values, with what is needed to read it back."""
+    """Resolved config as JSON values, with the class names needed to read it back."""
     return {
         **asdict(cfg),
         "revision": REVISION,
@@ -207,7 +210,7 @@ def from_json(data: Mapping[str, Any], types: Mapping[str, type]) -> TrainCfg[An
         types: the classes of "algo" and "policy".
 
     Raises:
-        ConfigError: a field is missing or unknown, so that the config is of another version.
+        ConfigError: a field is missing or unknown: the config is from another version.
     """
     given = {key: value for key, value in data.items() if key not in ("types", "revision")}
     try:
@@ -215,7 +218,7 @@ def from_json(data: Mapping[str, Any], types: Mapping[str, type]) -> TrainCfg[An
             "sim": SimCfg(**settings_from_json(given["sim"])),
             "init_changes": tuple(given.get("init_changes", ())),
             "evaluation": EvalCfg(**given["evaluation"]),
-            # absent where an older version wrote the config
+            # absent in configs of earlier versions
             "intervention": InterventionCfg(**given.get("intervention", {})),
             "actor": ActorCfg(**given.get("actor", {})),
             "lora": LoraCfg(**settings_from_json(given.get("lora", {}))),
@@ -228,7 +231,7 @@ def from_json(data: Mapping[str, Any], types: Mapping[str, type]) -> TrainCfg[An
 
 
 def check(cfg: TrainCfg[Any, Any]) -> None:
-    """Refuse what no run could use.
+    """Check values that are invalid in every run.
 
     Raises:
         ConfigError: the field, its value and what was expected.
@@ -323,21 +326,21 @@ def _check_lora(cfg: TrainCfg[Any, Any]) -> None:
 
 
 RENAMED = {"robotrl.algos.look:LookCfg": "robotrl.algos.pretrain:PretrainCfg"}
-"""Config classes that stored runs name, by the name that they were stored with."""
+"""Stored names of moved config classes to their present names."""
 
 
 def class_named(name: str) -> type:
-    """The config class that a stored run names ("module:Class").
+    """Config class named by a stored run ("module:Class").
 
     Raises:
-        ConfigError: there is no such class, or it is no config.
+        ConfigError: there is no such class, or it is not a config class.
     """
     module, _, attribute = RENAMED.get(name, name).partition(":")
     try:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError, TypeError, SyntaxError) as error:
         raise ConfigError(f"config class {short(repr(name))} is unknown here: {short(str(error))}") from error
-    # a run's directory may come from elsewhere: never call what is no config
+    # a run's directory may come from a stranger: never call anything but config classes
     if not (isinstance(found, type) and is_dataclass(found) and hasattr(found, "build")):
         raise ConfigError(f"config class {short(repr(name))} is no config: expected a dataclass with a method `build`")
     return found

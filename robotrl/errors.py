@@ -1,4 +1,4 @@
-"""The errors a user meets: one line that names the field, the value, what was expected and the nearest choice."""
+"""Error classes. A message names the field, the value, the expectation and the nearest valid choice."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Iterable
 
 
 class RobotrlError(Exception):
-    """A mistake or fault that the user can act on; the command line prints it as one line and exits with 2."""
+    """Base class of errors that the user can fix; the command line prints one line and exits with 2."""
 
 
 class ConfigError(RobotrlError):
-    """A field of a configuration, or an argument of a call, is unusable."""
+    """A config field or a call's argument is invalid."""
 
 
 class DataError(RobotrlError):
@@ -20,7 +20,7 @@ class DataError(RobotrlError):
 
 
 class NumericsError(RobotrlError):
-    """A number that must be finite is not."""
+    """A number that must be finite is NaN or infinite."""
 
 
 class CapabilityError(RobotrlError):
@@ -28,15 +28,15 @@ class CapabilityError(RobotrlError):
 
 
 SHOWN = 120
-"""Characters of a value that an error shows."""
+"""Maximum number of characters of a value in an error."""
 
 
 def short(value: object, most: int = SHOWN) -> str:
-    """A value as an error shows it: what is longer than a line has its middle left out.
+    """Text of a value in an error; the middle of a long text is left out.
 
     Args:
         value: text is taken as it is, anything else by its `repr`.
-        most: characters at most, 20 or more.
+        most: maximum number of characters, 20 or more.
     """
     text = value if isinstance(value, str) else repr(value)
     if len(text) <= most:
@@ -46,15 +46,15 @@ def short(value: object, most: int = SHOWN) -> str:
 
 
 def nearest(value: str, choices: Iterable[str]) -> str | None:
-    """The choice that looks most like `value`, or None when nothing does."""
-    if len(value) > SHOWN:  # the search takes time that grows with the product of both lengths
+    """The choice most similar to `value`; None if none is similar."""
+    if len(value) > SHOWN:  # the search time grows with the product of both lengths
         return None
     found = difflib.get_close_matches(value, list(choices), n=1, cutoff=0.4)
     return found[0] if found else None
 
 
 def unknown(field: str, value: str, choices: Iterable[str]) -> ConfigError:
-    """The error for a name that is not among `choices`: lists them and points at the nearest one."""
+    """Error for a name that is not among `choices`: lists them and suggests the nearest one."""
     names = sorted(choices)
     close = nearest(value, names)
     hint = f"did you mean {close!r}? " if close else ""
@@ -62,7 +62,7 @@ def unknown(field: str, value: str, choices: Iterable[str]) -> ConfigError:
 
 
 def check_number(field: str, value: object, low: float, high: float, unit: str = "") -> None:
-    """Refuse what is no number from `low` to `high`.
+    """Check that a value is a number from `low` to `high`.
 
     Raises:
         ConfigError: the field, its value and what was expected.
@@ -72,7 +72,7 @@ def check_number(field: str, value: object, low: float, high: float, unit: str =
 
 
 def check_count(field: str, value: object, low: int, high: int, what: str = "") -> None:
-    """Refuse what is no whole number from `low` to `high`.
+    """Check that a value is an integer from `low` to `high`.
 
     Raises:
         ConfigError: the field, its value and what was expected.
@@ -82,7 +82,7 @@ def check_count(field: str, value: object, low: int, high: int, what: str = "") 
 
 
 def check_at_least(field: str, value: int, least: int) -> None:
-    """Refuse less than `least`.
+    """Check that a value is at least `least`.
 
     Raises:
         ConfigError: the field, its value and what was expected.
@@ -92,7 +92,7 @@ def check_at_least(field: str, value: int, least: int) -> None:
 
 
 def check_positive(field: str, value: float) -> None:
-    """Refuse what is not above 0 and finite.
+    """Check that a value is positive and finite.
 
     Raises:
         ConfigError: the field, its value and what was expected.
@@ -102,7 +102,7 @@ def check_positive(field: str, value: float) -> None:
 
 
 def check_decay(field: str, value: float) -> None:
-    """Refuse what is no decay of an average: below 0, or 1 and above, which forgets nothing.
+    """Check that a value is a decay factor of a moving average, in [0, 1).
 
     Raises:
         ConfigError: the field, its value and what was expected.
@@ -112,5 +112,5 @@ def check_decay(field: str, value: float) -> None:
 
 
 def out_of_range(field: str, value: object, expected: str) -> ConfigError:
-    """The error for a value outside what `expected` describes."""
+    """Error for a value outside the range that `expected` describes."""
     return ConfigError(f"{field} is {short(repr(value))}: expected {expected}")

@@ -1,7 +1,7 @@
-"""Names to code, lazily: tables of "module:attribute" that import nothing until a name is asked for.
+"""Registries: lazy tables from names to "module:attribute", which import nothing until a name is used.
 
-A package of yours adds rows through the entry-point groups `robotrl.sims`, `robotrl.robots`, `robotrl.presets` and
-`robotrl.encoders` (name = "module:attribute"), without touching this file.
+Other packages add rows through the entry-point groups `robotrl.sims`, `robotrl.robots`, `robotrl.presets` and
+`robotrl.encoders` (name = "module:attribute"), without changing this file.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from robotrl.spec.json_fields import check_type
 
 
 class Family(NamedTuple):
-    """Names that begin alike and stand for what a function makes of the rest."""
+    """Names with a common prefix, for which one function makes the object from the rest of the name."""
 
     rest: str
-    """What the rest of such a name is, for people."""
+    """Description of the rest of the name, for messages."""
     target: str
-    """ "module:function", which is called with it."""
+    """ "module:function", which is called with the rest of the name."""
 
 
 class Table:
-    """A lazy table of one kind of thing.
+    """Lazy table from names to objects of one kind.
 
     Args:
-        kind: what the rows are, as an error should call them ("sim", "robot").
+        kind: name of the kind in errors ("sim", "robot").
         rows: name to "module:attribute".
         group: entry-point group through which other packages add rows.
-        families: by the start of their names; "gym/Hopper-v5" is what the function of "gym/" returns for "Hopper-v5".
+        families: prefix to family; for "gym/Hopper-v5" the function of the family "gym/" is called with "Hopper-v5".
     """
 
     def __init__(self, kind: str, rows: dict[str, str], group: str, families: dict[str, Family] | None = None) -> None:
@@ -44,7 +44,7 @@ class Table:
         self._rows = rows
 
     def rows(self) -> dict[str, str]:
-        """All rows, those of other packages included; ours win where names collide."""
+        """All rows, including those of other packages; robotrl's own rows take precedence."""
         found = {point.name: point.value for point in entry_points(group=self.group)}
         return {**found, **self._rows}
 
@@ -56,7 +56,7 @@ class Table:
         """Return `name` if it is known.
 
         Raises:
-            ConfigError: the name is unknown; the nearest known one is given.
+            ConfigError: the name is unknown; the nearest known one is suggested.
         """
         if name not in self.rows() and self._family(name) is None:
             families = (f"{start}{family.rest}" for start, family in self.families.items())
@@ -64,14 +64,14 @@ class Table:
         return name
 
     def _family(self, name: str) -> str | None:
-        """The start of `name` that stands for a family, if it has one."""
+        """Family prefix of `name`, if it has one."""
         return next((start for start in self.families if name.startswith(start) and name != start), None)
 
     def load(self, name: str) -> Any:
-        """Import and return what `name` stands for.
+        """Import and return the object named `name`.
 
         Raises:
-            ConfigError: the name is unknown, or what it needs is not installed.
+            ConfigError: the name is unknown, or a package that it needs is not installed.
         """
         rows, start = self.rows(), self._family(self.check(name))
         if start is not None and name not in rows:
@@ -104,7 +104,7 @@ EXTRA_OF_MODULE = {
     "peft": "vla",
     "huggingface_hub": "vla",
 }
-"""Which extra of ours brings a module that an import did not find."""
+"""Module name to the robotrl extra that installs it."""
 
 SIMS = Table(
     "sim",
@@ -128,7 +128,7 @@ SIMS = Table(
 """Factories `make(num_envs, seed, **options) -> VecSim`."""
 
 ROBOTS = Table("robot", {"sim": "robotrl.deploy.robots.sim_robot:main"}, "robotrl.robots")
-"""Robot drivers: `main(link, argument)` runs in a process of its own; named `--robot NAME:ARGUMENT`."""
+"""Robot drivers: `main(link, argument)` runs in a separate process; selected by `--robot NAME:ARGUMENT`."""
 
 ROBOT_SIMS = Table(
     "simulated robot",
@@ -141,7 +141,8 @@ ROBOT_SIMS = Table(
     },
     "robotrl.robot_sims",
 )
-"""Factories `make_robot(seed) -> RobotSim` (see `deploy/robots/driver.py`), without torch; named `--robot sim:NAME`."""
+"""Factories `make_robot(seed) -> RobotSim` (see `deploy/robots/driver.py`), without torch; selected by `--robot
+sim:NAME`."""
 
 POLICIES = Table(
     "policy",
@@ -244,7 +245,7 @@ PRESETS = Table(
 
 
 def _hints(factory: Any, names: Iterable[str]) -> dict[str, Any]:
-    """The types of some arguments of a factory, those that are known where it was written."""
+    """Types of a factory's arguments, as far as they can be resolved at run time."""
     made_by = inspect.unwrap(factory)
     if not inspect.isfunction(made_by):
         return {}
@@ -253,7 +254,7 @@ def _hints(factory: Any, names: Iterable[str]) -> dict[str, Any]:
         one = SimpleNamespace(__annotations__={name: made_by.__annotations__[name]})
         try:
             found |= get_type_hints(one, made_by.__globals__)
-        except NameError:  # imported for the type checker alone
+        except NameError:  # imported for the type checker only
             continue
     return found
 
@@ -264,11 +265,11 @@ def _check_types(factory: Any, options: Mapping[str, Any]) -> None:
 
 
 MOST_ENVS = 1 << 20
-"""Of one sim. More would ask for memory that no machine has, which systems that promise it would kill for."""
+"""Maximum number of envs of one sim. More would exhaust memory, and the system might kill the process."""
 
 
 def check_num_envs(field: str, value: int) -> None:
-    """Refuse a number of environments that no sim has.
+    """Check the number of environments.
 
     Raises:
         ConfigError: it is below 1, or above `MOST_ENVS`.
@@ -279,11 +280,11 @@ def check_num_envs(field: str, value: int) -> None:
 
 
 def make_sim(name: str, num_envs: int = 64, seed: int = 0, **options: Any) -> Any:
-    """Make the batched sim called `name`.
+    """Make the batched sim named `name`.
 
     Args:
         name: a row of `robotrl list sims`, e.g. "mujoco/peg-insert".
-        num_envs: how many environments step at once, 1 or more.
+        num_envs: number of parallel environments, 1 or more.
         seed: seeds every random stream of the sim.
         options: keyword arguments of that sim's own `make`, listed on its docs page.
 
@@ -301,10 +302,10 @@ def make_sim(name: str, num_envs: int = 64, seed: int = 0, **options: Any) -> An
             )
     try:
         sim = factory(num_envs, seed, **options)
-    except RobotrlError:  # in the sim's own words, which know more than a type
+    except RobotrlError:  # the sim's own message is more precise than a type check
         raise
     except Exception:
-        # a value of another type may fail anywhere
+        # a wrong type can fail anywhere
         _check_types(factory, options)
         raise
     try:
@@ -316,7 +317,7 @@ def make_sim(name: str, num_envs: int = 64, seed: int = 0, **options: Any) -> An
 
 
 def options_of(name: str) -> list[str]:
-    """Names of the options that the sim called `name` takes.
+    """Names of the options of the sim named `name`.
 
     Raises:
         ConfigError: the name is unknown.

@@ -1,4 +1,4 @@
-"""The runner: one loop for every algorithm. It iterates, logs, evaluates, saves, and stops when told to."""
+"""Training loop for all algorithms: iterate, log, evaluate, save, and stop on request."""
 
 from __future__ import annotations
 
@@ -52,23 +52,23 @@ from robotrl.utils.progress import track
 
 FRAME_SIZE = (128, 96)
 FRAME_EVERY, FRAMES = 4, 16
-"""Each evaluation draws every so many steps, so many times: enough to see what the policy does, and cheap."""
+"""Each evaluation renders a frame every `FRAME_EVERY` steps, at most `FRAMES` of them."""
 
 
 def train(cfg: TrainCfg[Any, Any], run_path: Path, callbacks: Sequence[Callback] = ()) -> Path:
-    """Train from the start. Of several processes (`torchrun`) the first writes the run, the others learn with it.
+    """Train a new run. With torchrun, the first process writes the run and all processes train together.
 
     Args:
         cfg: the config; saved in the run before anything is built.
         run_path: the run's directory, absent or empty.
-        callbacks: your own code at the run's seams.
+        callbacks: user callbacks, see `robotrl.run.callbacks`.
 
     Returns:
         The run's directory.
 
     Raises:
-        RobotrlError: what is wrong with the config, the data or the disk.
-        SystemExit: the run was interrupted; it is saved, and `resume` takes it up.
+        RobotrlError: a fault of the config, the data or the disk.
+        SystemExit: the run was interrupted; it is saved, and `resume` continues it.
     """
     configs.check(cfg)
     # before anything is written
@@ -86,17 +86,17 @@ def train(cfg: TrainCfg[Any, Any], run_path: Path, callbacks: Sequence[Callback]
 
 
 def resume(run_path: Path, callbacks: Sequence[Callback] = (), *, accept_changed_inputs: bool = False) -> Path:
-    """Go on with a run from its newest whole checkpoint, exactly: the end is as if it had never stopped.
+    """Resume a run exactly from its newest undamaged checkpoint; the result is as if it had never stopped.
 
-    Of several processes only the first goes on exactly; the others begin new episodes.
+    With several processes only the first one continues exactly; the others begin new episodes.
 
     Args:
         run_path: the run's directory.
-        callbacks: your own code at the run's seams.
-        accept_changed_inputs: go on where the config, or what the run reads from outside, is not what it began with.
+        callbacks: user callbacks, see `robotrl.run.callbacks`.
+        accept_changed_inputs: continue although the config or an input of the run has changed.
 
     Raises:
-        DataError: there is no run, none of its checkpoints is whole, or it began with other inputs.
+        DataError: there is no run, all its checkpoints are damaged, or inputs have changed.
     """
     run = Run.open(run_path)
     if not accept_changed_inputs:
@@ -105,7 +105,7 @@ def resume(run_path: Path, callbacks: Sequence[Callback] = (), *, accept_changed
     with distributed.joined(cfg.dist_timeout_s) as world:
         run.keep_newest(cfg.keep)
         if world.rank:
-            world.any(False)  # until the first process has tidied the run
+            world.any(False)  # until the first process has cleaned the run directory
             checkpoint = run.latest()
             _follow(cfg, None if checkpoint is None else checkpoint.tree, run_path, world)
             return run_path
@@ -120,11 +120,11 @@ def resume(run_path: Path, callbacks: Sequence[Callback] = (), *, accept_changed
 
 
 def config_of(run: Run) -> TrainCfg[Any, Any]:
-    """The config of a stored run.
+    """Config of a stored run.
 
     Raises:
         DataError: the run was not written by `train`.
-        ConfigError: its config is of another version, or holds what no run could use.
+        ConfigError: its config is from another version, or has invalid values.
     """
     try:
         types = {part: class_named(name) for part, name in run.config["types"].items()}
@@ -136,13 +136,13 @@ def config_of(run: Run) -> TrainCfg[Any, Any]:
 
 
 class _Prepared(NamedTuple):
-    """What a run is put together from; making it refuses what cannot work."""
+    """Learner and evaluation sim of a run; building them checks the whole setup."""
 
     learner: Learner
     eval_sim: VecSim
 
     def close(self) -> None:
-        """Give back sims and processes, however the run ended."""
+        """Close sims and processes."""
         self.learner.close()
         self.eval_sim.close()
 
@@ -150,13 +150,13 @@ class _Prepared(NamedTuple):
 def _prepare(
     cfg: TrainCfg[Any, Any], state: dict[str, Any] | None, run_path: Path, world: DistributedContext
 ) -> _Prepared:
-    """Put a run together.
+    """Build the learner and the evaluation sim.
 
     Args:
         cfg: the config.
-        state: of the checkpoint to go on from, None for a new run.
+        state: state of the checkpoint to resume from; None for a new run.
         run_path: the run's directory.
-        world: the processes that learn together.
+        world: distributed context of the processes.
     """
     return _Prepared(_make_learner(cfg, state, run_path, world), _make_eval_sim(cfg))
 
@@ -165,7 +165,7 @@ def _make_learner(
     cfg: TrainCfg[Any, Any], state: dict[str, Any] | None, run_path: Path, world: DistributedContext
 ) -> Learner:
     torch.set_num_threads(cfg.torch_threads)
-    # our code draws from generators of its own; sims and callbacks of others may use the global streams
+    # robotrl uses its own generators; third-party sims and callbacks may use the global ones
     seed = world.seed(cfg.seed)
     random.seed(seed)
     np.random.seed(seed)
@@ -195,7 +195,7 @@ def _make_learner(
 
 @contextmanager
 def _discarded_if_empty(run: Run) -> Generator[None]:
-    """Remove a run that ends by an exception before anything was saved or logged, so that its path is free again."""
+    """Remove a run that fails before anything was saved or logged, so that its path is free again."""
     try:
         yield
     except BaseException:
@@ -205,7 +205,7 @@ def _discarded_if_empty(run: Run) -> Generator[None]:
 
 
 def _follow(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None, run_path: Path, world: DistributedContext) -> None:
-    """Learn with the first process, which logs, evaluates, saves, and says when it ends."""
+    """Training loop of all processes but the first, which logs, evaluates, saves, and decides when to stop."""
     signals = StopSignals()
     signals.install()
     try:
@@ -219,7 +219,7 @@ def _follow(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None, run_path: Pat
                 iteration += 1
                 last = world.any(signals.received is not None) or iteration == learner.iterations
                 if cfg.fsdp and (last or _is_due(cfg, iteration)):
-                    # the first process saves, and every process has a part of it
+                    # the first process saves, and needs every process's shard
                     learner.state()
                 if last:
                     break
@@ -235,7 +235,7 @@ def _go(
     callbacks: Sequence[Callback],
     world: DistributedContext,
 ) -> None:
-    # no caller keeps what was prepared: what is spread must be gone when the processes part
+    # no caller may hold a reference: sharded tensors must be freed before the processes part
     with closing(prepared) as (learner, eval_sim):
         _iterate(cfg, run, learner, eval_sim, state, callbacks, world)
 
@@ -273,7 +273,7 @@ def _iterate(
             learn_s += time.monotonic() - began
             iteration += 1
             last = iteration == learner.iterations or run.stop_requested
-            # compiling is done once, however long the run: it is told apart, so that rates can be compared
+            # compiling happens once: it is excluded, so that rates are comparable
             compile_s: float = getattr(learner, "compile_s", 0.0)
             elapsed = max(time.monotonic() - started - compile_s, 1e-9)
             scalars["env_steps"] = float(learner.env_steps)
@@ -332,7 +332,7 @@ def _iterate(
 
 
 def _warn_if_unstated(cfg: TrainCfg[Any, Any], result: EvalResult) -> None:
-    """Say that the run goes by a success that nobody stated."""
+    """Warn if the run depends on a success rule that nobody stated."""
     if result.rule is None or result.rule.stated:
         return
     by = "stop_at_success" if cfg.stop_at_success is not None else "evaluation.score"
@@ -345,18 +345,18 @@ def _warn_if_unstated(cfg: TrainCfg[Any, Any], result: EvalResult) -> None:
 
 
 def _learned_s(run_path: Path) -> float:
-    """How long a run that is taken up had learned until then."""
+    """Training time of a resumed run before the resume, s."""
     rows = read_scalars(run_path / "scalars.jsonl")
     return rows[-1].get("learn_s", 0.0) if rows else 0.0
 
 
 def _is_evaluated(cfg: TrainCfg[Any, Any], iteration: int) -> bool:
-    """Whether an iteration is followed by an evaluation, wherever it ends."""
+    """True if an evaluation follows this iteration, apart from the one at the end."""
     return bool(cfg.evaluation.every) and iteration % cfg.evaluation.every == 0
 
 
 def _is_due(cfg: TrainCfg[Any, Any], iteration: int) -> bool:
-    """Whether an iteration is followed by a checkpoint, wherever it ends."""
+    """True if a checkpoint follows this iteration, apart from the one at the end."""
     return _is_evaluated(cfg, iteration) or iteration % cfg.checkpoint_every == 0
 
 
@@ -367,7 +367,7 @@ def _make_sim(cfg: TrainCfg[Any, Any], num_envs: int, seed: int) -> VecSim:
 
 
 def _make_training_sim(cfg: TrainCfg[Any, Any], seed: int) -> VecSim:
-    """The sim of training, with the reward and the curriculum that the config asks for; evaluations have neither."""
+    """Training sim with the configured reward and curriculum; evaluations use neither."""
     sim = _make_sim(cfg, cfg.sim.num_envs, seed)
     if cfg.sim.reward is not None:
         source = SuccessReward(load_classifier(cfg.sim.reward), sim)
@@ -376,10 +376,10 @@ def _make_training_sim(cfg: TrainCfg[Any, Any], seed: int) -> VecSim:
 
 
 def _watch(cfg: TrainCfg[Any, Any], learner: Any) -> None:
-    """Put somebody beside the policy, if the config says so.
+    """Attach the configured interventions to the learner.
 
     Raises:
-        CapabilityError: the algorithm learns from no interventions.
+        CapabilityError: the algorithm does not learn from interventions.
     """
     if cfg.intervention.by == "nobody":
         return
@@ -392,7 +392,7 @@ def _watch(cfg: TrainCfg[Any, Any], learner: Any) -> None:
 
 
 def _make_eval_sim(cfg: TrainCfg[Any, Any]) -> VecSim:
-    """The sim of evaluations; what it cannot do is found before training, not after."""
+    """Evaluation sim; checks its capabilities before training begins."""
     sim = _make_sim(cfg, cfg.evaluation.num_envs, cfg.seed)
     if not isinstance(sim, HasStateIds):
         raise CapabilityError(
@@ -411,10 +411,10 @@ def _make_eval_sim(cfg: TrainCfg[Any, Any]) -> VecSim:
 def _setup(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None, run_path: Path, world: DistributedContext) -> Setup:
     init_policy = None
     if state is not None:
-        # its own policy, normalisation included: the run that it started from may have moved or changed since
+        # use the run's own policy and normalization: the run that it started from may have moved or changed
         init_policy = policy_from_tree(state["policy"], "the checkpoint", run_path / BASE)
     elif cfg.init_from is not None:
-        # adapters of before become part of what is fine-tuned, with new ones or as a whole
+        # existing adapters are merged into the base before fine-tuning
         init_policy = changed(merged(load_policy(cfg.init_from)), configs.sim_options(cfg.init_changes, "init_changes"))
         if cfg.lora.rank:
             if world.rank == 0:
@@ -426,7 +426,7 @@ def _setup(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None, run_path: Path
     if cfg.recompute and init_policy is not None:
         recompute(init_policy)
     return Setup(
-        # an actor's process has its policy on the CPU, as a robot would
+        # an actor process keeps its policy on the CPU, as on a robot
         make_sim=partial(_make_training_sim, replace(cfg, device="cpu") if remote else cfg, world.seed(cfg.seed)),
         policy_cfg=cfg.policy,
         init_policy=init_policy,
@@ -446,13 +446,13 @@ def _setup(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None, run_path: Path
 
 
 def _name(run_path: Path) -> str:
-    """What tells this run from any other, one that was here before it included: where it is, and since when."""
+    """Identifier of this run, by path and creation time, which differs from earlier runs at the same path."""
     config = run_path / "config.json"
     return f"{run_path.resolve()} of {config.stat().st_mtime_ns}" if config.is_file() else ""
 
 
 def _evaluate(cfg: TrainCfg[Any, Any], run: Run, learner: Learner, sim: VecSim, iteration: int) -> EvalResult:
-    """Success on the first held-out `val` starts; the first few of them are drawn."""
+    """Evaluate on the first `val` starts, and render the first few of them."""
     frames: list[Any] = []
     count = min(cfg.evaluation.animation, cfg.evaluation.episodes, sim.num_envs)
     camera = sim if count and isinstance(sim, HasCamera) else None
@@ -461,7 +461,7 @@ def _evaluate(cfg: TrainCfg[Any, Any], run: Run, learner: Learner, sim: VecSim, 
         if camera is not None and step_index % FRAME_EVERY == 0 and len(frames) < FRAMES:
             frames.append(camera.render(range(count), camera.cameras[0], *FRAME_SIZE))
 
-    # the evaluation has streams of its own, so that training goes on the same with or without it
+    # evaluation does not change the global generators, so training is the same with or without it
     kept = rng_state()
     result = evaluate(learner.policy, sim, episodes=cfg.evaluation.episodes, split="val", seed=cfg.seed, on_step=draw)
     set_rng_state(kept)
@@ -473,7 +473,7 @@ def _evaluate(cfg: TrainCfg[Any, Any], run: Run, learner: Learner, sim: VecSim, 
 
 
 def threads_line(torch_threads: int, update_threads: int | None, sim: VecSim) -> str:
-    """How the cores are shared out; physics and torch take turns."""
+    """Text about the use of the cores; physics and torch take turns."""
     check_threads("torch_threads", torch_threads)
     check_threads("update_threads", update_threads or torch_threads)
     physics: int | None = getattr(sim, "threads", None)

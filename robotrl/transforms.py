@@ -1,9 +1,9 @@
-"""Frozen transforms: what happens to arrays between the sim's units and the network's, as declarative data.
+"""Frozen transforms of arrays between the sim's units and the network's, as declarative data.
 
-A `TransformGroup` holds what is applied to observations before the network (`inputs`, in order) and to actions after it
-(`outputs`, in order). New inputs are appended and new outputs prepended, so that the inverse order cannot be wrong.
-Each transform says `where` it runs once exported: inside the ONNX graph or on the host. The same data has a numpy and a
-torch backend, tested equal.
+A `TransformGroup` holds transforms of observations before the network (`inputs`, in order) and of actions after it
+(`outputs`, in order). New inputs are appended and new outputs prepended, so the inverse order cannot be wrong. Each
+transform says `where` it runs in an exported policy: inside the ONNX graph or on the host. The same data has a numpy
+and a torch backend, which tests compare.
 """
 
 from __future__ import annotations
@@ -80,9 +80,9 @@ def from_json(data: dict[str, Any]) -> Transform:
 
 
 def normalize(key: str, mean: Sequence[float], std: Sequence[float], floor: float = 1e-6) -> Affine:
-    """The `Affine` that maps data of this mean and standard deviation to zero mean and unit deviation.
+    """`Affine` that maps data with this mean and standard deviation to mean 0 and standard deviation 1.
 
-    An element whose deviation is below `floor` is constant in the data; it is centred and left unscaled.
+    An element with a standard deviation below `floor` is constant in the data; it is centered but not scaled.
     """
     m, s = np.asarray(mean, np.float64), np.asarray(std, np.float64)
     scale = 1.0 / np.where(s < floor, 1.0, s)
@@ -90,7 +90,7 @@ def normalize(key: str, mean: Sequence[float], std: Sequence[float], floor: floa
 
 
 def bounds_to_unit(key: str, low: Sequence[float], high: Sequence[float]) -> Affine:
-    """The `Affine` that maps [low, high] to [-1, 1].
+    """`Affine` that maps [low, high] to [-1, 1].
 
     Raises:
         ValueError: a bound is infinite, or low is not below high.
@@ -103,7 +103,7 @@ def bounds_to_unit(key: str, low: Sequence[float], high: Sequence[float]) -> Aff
 
 
 def inverse(affine: Affine) -> Affine:
-    """The `Affine` that undoes this one; an element that it makes constant comes back as 0."""
+    """`Affine` that undoes this one; an element with scale 0 is mapped to 0."""
     there = np.asarray(affine.scale, np.float64)
     scale = np.divide(1.0, there, out=np.zeros_like(there), where=there != 0)
     offset = -np.asarray(affine.offset, np.float64) * scale
@@ -112,13 +112,13 @@ def inverse(affine: Affine) -> Affine:
 
 @dataclass(frozen=True)
 class TransformGroup:
-    """What surrounds a network: `inputs` before it, `outputs` after it."""
+    """Transforms around a network: `inputs` before it, `outputs` after it."""
 
     inputs: tuple[Transform, ...] = ()
     outputs: tuple[Transform, ...] = ()
 
     def push(self, inputs: Sequence[Transform] = (), outputs: Sequence[Transform] = ()) -> TransformGroup:
-        """A group that lies closer to the network: inputs appended, outputs prepended."""
+        """Add transforms closer to the network: inputs appended, outputs prepended."""
         return TransformGroup(self.inputs + tuple(inputs), tuple(outputs) + self.outputs)
 
     def to_json(self) -> dict[str, Any]:
@@ -132,7 +132,7 @@ class TransformGroup:
 
 
 def numpy_backend(transforms: Sequence[Transform]) -> Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]:
-    """A function that applies `transforms` in order to a dict of float32 arrays; keys without a transform pass."""
+    """Function that applies `transforms` in order to a dict of float32 arrays; other keys are unchanged."""
     steps: list[tuple[Transform, np.ndarray, np.ndarray]] = [
         (t, np.asarray(a, np.float32), np.asarray(b, np.float32)) for t in transforms for a, b in [t.constants]
     ]

@@ -1,4 +1,4 @@
-"""Bounds of a sim's actions: what lies outside is clipped, and said once; what is no number is refused."""
+"""Checks a sim's actions: out-of-bounds values are clipped (with one warning), NaN and infinity are refused."""
 
 from __future__ import annotations
 
@@ -12,43 +12,43 @@ from robotrl.errors import ConfigError, NumericsError
 from robotrl.spec import Spec
 
 SLACK = 1e-5
-"""An action may leave its bounds by so much, through rounding, before a warning says so."""
+"""Tolerance for rounding: an action may exceed its bounds by this much without a warning."""
 
 
 class ActionBounds:
-    """Holds the actions of a batch to their spec.
+    """Validates and clips a batch of actions against their spec.
 
     Args:
-        spec: of one env's action.
-        num_envs: N.
-        sim: begins each message, "" where the messages need no name.
+        spec: spec of one env's action.
+        num_envs: number of envs N.
+        sim: sim name that prefixes each message; "" for no prefix.
     """
 
     def __init__(self, spec: Spec, num_envs: int, sim: str = "") -> None:
         self.shape = (num_envs, *spec.shape)
-        """What actions must have."""
+        """Expected shape of the actions, (N, *action shape)."""
         self._spec = spec
         self._who = f"{sim}: " if sim else ""
         self._low, self._high = np.asarray(spec.low, spec.dtype), np.asarray(spec.high, spec.dtype)
         self.always_inside = min(-self._low.max(), self._high.min())
-        """Actions of no larger magnitude need no clipping."""
+        """Actions up to this magnitude are inside all bounds and need no clipping."""
         self._warned = False
 
     def wrong_shape(self, actions: NDArray[Any]) -> ConfigError:
-        """The error for actions that do not have `shape`."""
+        """Error for actions with a shape other than `shape`."""
         return ConfigError(f"actions has shape {tuple(actions.shape)}: expected {self.shape} (envs, action)")
 
     def checked(self, actions: NDArray[Any], steps: NDArray[np.int64]) -> NDArray[Any]:
-        """Actions of the spec's dtype inside their bounds, the given array where nothing had to change.
+        """Actions in the spec's dtype, clipped to their bounds; the given array itself if nothing had to change.
 
         Args:
             actions: (N, A).
-            steps: (N,) the steps that each episode has made.
+            steps: (N,) steps made so far in each episode, for error messages.
 
         Raises:
             ConfigError: wrong shape.
-            NumericsError: an action is not finite, or of a categorical one no whole number within its bounds; env, step
-                and action are named.
+            NumericsError: an action is not finite, or a categorical action is not a whole number within its bounds; the
+                message names env, step and action.
         """
         if actions.shape != self.shape:
             raise self.wrong_shape(actions)
@@ -61,7 +61,7 @@ class ActionBounds:
         return self.clipped(actions, steps)
 
     def _chosen(self, actions: NDArray[Any], steps: NDArray[np.int64]) -> NDArray[Any]:
-        """Categorical actions as they are: the nearest value of a category would be another choice."""
+        """Categorical actions unchanged: rounding or clipping would select another choice."""
         # NaN is not equal to itself
         wrong = (actions != np.rint(actions)) | (actions < self._low) | (actions > self._high)
         if wrong.any():
@@ -74,14 +74,14 @@ class ActionBounds:
         return actions
 
     def clipped(self, actions: NDArray[Any], steps: NDArray[np.int64]) -> NDArray[Any]:
-        """Actions inside their bounds, a new array; the first time that one lay outside, a warning says so.
+        """Actions clipped to their bounds, as a new array; warns the first time that an action lies outside.
 
         Args:
             actions: (N, A), of the spec's dtype.
-            steps: (N,) the steps that each episode has made.
+            steps: (N,) steps made so far in each episode, for error messages.
 
         Raises:
-            NumericsError: an action is not finite; env, step and action are named.
+            NumericsError: an action is not finite; the message names env, step and action.
         """
         names = self._spec.names
         if not np.isfinite(actions).all():

@@ -1,4 +1,4 @@
-"""`CoreSim`: a numpy core of episodes as a `VecSim` of torch tensors that share its memory."""
+"""`CoreSim`: wraps a numpy episode core as a `VecSim` of torch tensors that share its memory."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ Ids = NDArray[np.int64]
 
 
 class CoreStep(Protocol):
-    """What a core's step gives beyond the buffers that it fills."""
+    """Result of a core's step: final observations; everything else is in the core's buffers."""
 
     @property
     def final_obs(self) -> dict[str, NDArray[Any]]:
-        """Last observations of the episodes that ended, arrays of their own."""
+        """Last observations of the episodes that ended in this step, one row per ended env; copies, not buffers."""
         ...
 
     @property
     def final_ids(self) -> Ids:
-        """Their envs."""
+        """Env ids of the episodes that ended, one per row of `final_obs`."""
         ...
 
 
 class EpisodeCore(Protocol):
-    """Episodes in N envs with same-step reset, in numpy; a step writes its buffers anew."""
+    """Interface of a numpy core: episodes in N envs with same-step reset; each step overwrites the buffers."""
 
     num_envs: int
     obs: dict[str, NDArray[Any]]
@@ -47,7 +47,7 @@ class EpisodeCore(Protocol):
     state_id: Ids
 
     def reset(self, seed: int | None = None, options: Mapping[str, Any] | None = None) -> Any:
-        """Start new episodes everywhere."""
+        """Start new episodes in all envs."""
         ...
 
     def step(self, actions: NDArray[Any]) -> CoreStep:
@@ -59,7 +59,7 @@ class EpisodeCore(Protocol):
         ...
 
     def get_state(self) -> State:
-        """Exact state."""
+        """Exact state as named arrays."""
         ...
 
     def set_state(self, state: State) -> Any:
@@ -67,12 +67,12 @@ class EpisodeCore(Protocol):
         ...
 
     def queue_states(self, ids: Sequence[int] | Ids) -> None:
-        """Start ids that the next restarts take."""
+        """Queue start ids for the next restarts."""
         ...
 
 
 class CoreExpert(Protocol):
-    """A demonstrator that acts on all envs of a core."""
+    """Scripted expert that acts on all envs of a core."""
 
     modes: tuple[str, ...]
     mode: NDArray[np.int64]
@@ -83,7 +83,7 @@ class CoreExpert(Protocol):
 
 
 class TensorExpert:
-    """A core's expert in torch clothes; satisfies `robotrl.spec.Expert`."""
+    """Torch adapter of a core's numpy expert; satisfies `robotrl.spec.Expert`."""
 
     def __init__(self, expert: CoreExpert) -> None:
         self._expert = expert
@@ -99,19 +99,19 @@ C = TypeVar("C", bound=EpisodeCore)
 
 
 class CoreSim(Generic[C]):
-    """A batch of envs around a core.
+    """Batched sim of torch tensors around a numpy core.
 
     Tensors are views of the core's memory: nothing is copied, and `Step` is overwritten by the next step
-    (`buffers_are_reused`). A core whose memory a GPU addresses shows it there: `device` and `tensor` are then its own.
+    (`buffers_are_reused`). A core whose memory is visible to a GPU passes its own `device` and `tensor`.
 
     Args:
-        core: the envs.
-        observation_spec: of one env's observations, by name.
-        action_spec: of one env's action.
-        control_dt_s: how long an action lasts.
-        info: (N,) buffers of the core that each step shows beside "success" and "state_id".
-        device: where the tensors are.
-        tensor: shows an array of the core as a tensor there.
+        core: the numpy core that steps the envs.
+        observation_spec: specs of one env's observations, by name.
+        action_spec: spec of one env's action.
+        control_dt_s: control period, s.
+        info: (N,) buffers of the core to add to `Step.info`, besides "success" and "state_id".
+        device: device of the tensors.
+        tensor: converts an array of the core to a tensor on that device without a copy.
     """
 
     buffers_are_reused = True
@@ -138,10 +138,10 @@ class CoreSim(Generic[C]):
         self._observe(observation_spec)
 
     def _observe(self, observation_spec: dict[str, Spec]) -> None:
-        """Show the core's observations, which are as `observation_spec` says."""
+        """Set the observation spec and create tensor views of the core's observations."""
         self.observation_spec = observation_spec
         self._obs = self._tensors(self.core.obs)
-        # what a step returns in which no episode ends
+        # final_obs of a step in which no episode ends
         self._no_obs = {key: value[:0] for key, value in self._obs.items()}
 
     def _tensors(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
@@ -167,7 +167,7 @@ class CoreSim(Generic[C]):
         )
 
     def restart(self, envs: Tensor) -> dict[str, Tensor]:
-        """Start new episodes in the envs `envs` (n,) between two steps; gives the observation of all."""
+        """Start new episodes in the envs `envs` (n,) between two steps; returns the observations of all envs."""
         self.core.restart(envs.cpu().numpy())
         return dict(self._obs)
 
@@ -185,7 +185,7 @@ class CoreSim(Generic[C]):
         return starts.ids_of(split)
 
     def queue_states(self, ids: Sequence[int] | Ids) -> None:
-        """Start ids that the next restarts take, in order; when none is left, training ids are drawn again.
+        """Queue start ids for the next restarts, in order; after the last one, training ids are drawn again.
 
         Raises:
             ConfigError: an id outside all splits.
@@ -193,10 +193,10 @@ class CoreSim(Generic[C]):
         self.core.queue_states(ids)
 
     def as_gymnasium(self) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
-        """The same sim as a numpy `gymnasium.vector.VectorEnv`; `robotrl.sims.interop` has more options."""
+        """Wrap the sim as a numpy `gymnasium.vector.VectorEnv`; `robotrl.sims.interop` has more options."""
         from robotrl.sims.interop import GymnasiumVectorEnv
 
         return GymnasiumVectorEnv(self)
 
     def close(self) -> None:
-        """Nothing to free: the envs go with the object."""
+        """Do nothing: there are no resources to free."""

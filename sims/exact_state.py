@@ -1,4 +1,4 @@
-"""Exact state of a core, as named arrays: what all cores hold a state to before they take it."""
+"""Validation of saved states before a core restores them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from robotrl.errors import ConfigError
 
 
 def check_state(state: Mapping[str, NDArray[Any]], present: Mapping[str, NDArray[Any]]) -> None:
-    """Hold a state that is to be restored to the one that a core is in.
+    """Check that a saved state has the same arrays and shapes as the core's present state.
 
     Args:
-        state: what is to be restored.
-        present: what the core's `get_state` gives; the length of its "queue" is free.
+        state: state to restore.
+        present: result of the core's `get_state`; the length of its "queue" may differ.
 
     Raises:
         ConfigError: an array is missing, or has another shape.

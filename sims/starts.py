@@ -1,4 +1,4 @@
-"""Start ids: how starts are numbered, split, queued and drawn, alike in every sim whose starts have numbers."""
+"""Start ids, shared by all sims with numbered start states: splits, queue and random draw."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SPLITS: dict[Split, range] = {
     "val": range(1 << 30, (1 << 30) + (1 << 20)),
     "test": range((1 << 30) + (1 << 20), (1 << 30) + (1 << 21)),
 }
-"""Training draws from the first; the other two are held out, `val` for choosing, `test` for the verdict."""
+"""Start ids of each split. Training draws from `train`; `val` (model selection) and `test` are held out."""
 
 
 def ids_of(split: Split) -> range:
@@ -34,7 +34,7 @@ def ids_of(split: Split) -> range:
 
 
 def queue_of(ids: Any) -> list[int]:
-    """Start ids to be taken in this order, checked.
+    """Validated queue of start ids, in the given order.
 
     Raises:
         ConfigError: an id outside all splits.
@@ -47,7 +47,7 @@ def queue_of(ids: Any) -> list[int]:
 
 
 def queue_for_all(ids: Any, num_envs: int) -> list[int]:
-    """The reset option "state_ids", one start id for each env, as a queue.
+    """Validated queue for the reset option "state_ids": one start id for each env.
 
     Raises:
         ConfigError: the wrong shape, or an id outside all splits.
@@ -59,39 +59,39 @@ def queue_for_all(ids: Any, num_envs: int) -> list[int]:
 
 
 def drawn(seed: int, first: int, count: int) -> Ids:
-    """Training starts (count,) number `first` and following of the endless draw that belongs to a seed."""
+    """Training start ids (count,) of a seed's random sequence, from index `first` on."""
     return counter_rng.among(seed, np.arange(first, first + count), SPLITS["train"])
 
 
 class StartQueue:
-    """The start ids that a sim takes next: those that were queued, then training starts of its seed's endless draw.
+    """Source of a sim's next start ids: queued ids first, then random training ids of its seed.
 
     Args:
-        seed: of the draw.
+        seed: seed of the random training ids.
     """
 
     def __init__(self, seed: int) -> None:
         self.seed, self.draws = seed, 0
-        """How many starts have been drawn."""
+        """Seed, and number of training ids drawn so far."""
         self._ids: list[int] = []
 
     def restart(self, seed: int | None) -> None:
-        """Begin the draw of a seed anew and drop what is queued; None lets both run on."""
+        """Restart the random sequence with a seed and clear the queue; None leaves both unchanged."""
         if seed is not None:
             self.seed, self.draws, self._ids = int(seed), 0, []
 
     def put(self, ids: list[int]) -> None:
-        """Queue start ids in place of those that are queued."""
+        """Replace the queue by these start ids."""
         self._ids = ids
 
     def queued(self, count: int) -> Ids:
-        """Take up to `count` ids out of the queue."""
+        """Remove up to `count` ids from the queue and return them."""
         taken = np.array(self._ids[:count], np.int64)
         del self._ids[:count]
         return taken
 
     def take(self, count: int) -> Ids:
-        """The next ids (count,)."""
+        """Next start ids (count,), removed from the queue or drawn."""
         queued = self.queued(count)
         fresh = count - len(queued)
         ids = np.concatenate([queued, drawn(self.seed, self.draws, fresh)])
@@ -99,10 +99,10 @@ class StartQueue:
         return ids
 
     def state(self) -> dict[str, NDArray[np.int64]]:
-        """What `load` takes, as named arrays."""
+        """State of queue and random sequence as named arrays, for `load`."""
         return {"queue": np.array(self._ids, np.int64), "draws": np.array([self.seed, self.draws], np.int64)}
 
     def load(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Go on where `state` was."""
+        """Restore a result of `state`."""
         self._ids = [int(i) for i in state["queue"]]
         self.seed, self.draws = int(state["draws"][0]), int(state["draws"][1])

@@ -15,13 +15,13 @@ SHOWN = 192
 
 
 def blown_up(pictures: np.ndarray) -> list[np.ndarray]:
-    """Each pixel as a square."""
+    """Enlarge an image: each pixel becomes a square."""
     times = SHOWN // pictures.shape[1]
     return [picture.repeat(times, 0).repeat(times, 1) for picture in pictures]
 
 
 def main() -> None:
-    """Above what a policy sees of peg-insert and of two robots that walk, below the same by rays."""
+    """Draw the observations of peg-insert and of two walking robots above, and the same scenes by ray casting below."""
     sim = robotrl.make_sim("mujoco/peg-insert", num_envs=1)
     sim.queue_states(sim.state_ids("val")[3:4])
     sim.reset()

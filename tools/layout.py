@@ -1,4 +1,4 @@
-"""The package as it is installed: pyproject's package-dir map, applied without building anything."""
+"""The package as installed: applies pyproject's package-dir map without building anything."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def folder_of(package: str) -> Path:
 
 
 def stage(target: Path) -> dict[Path, Path]:
-    """Copy every listed package to `target` as a wheel lays it out, and the benches beside it.
+    """Copy every listed package to `target` in the layout of a wheel, and the benchmarks beside it.
 
     Returns:
-        Staged file to its source, both relative, for every Python file.
+        Staged Python files to their sources, both as relative paths.
     """
     shutil.rmtree(target, ignore_errors=True)
     origin: dict[Path, Path] = {}

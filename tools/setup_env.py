@@ -1,8 +1,8 @@
-"""Set up `.venv`: torch first, at the tested version and in the build that suits the machine, then all else.
+"""Set up `.venv`: torch first, at the tested version and in the right build, then everything else.
 
-Run by the Makefile with any Python 3.11 or newer; needs nothing but the standard library. It does nothing when the
-environment already matches `pyproject.toml`, `constraints.txt` and this file, and it starts afresh when an earlier
-set-up was cut off in the middle, because pip leaves a half-unpacked package looking installed.
+Run by the Makefile with any Python 3.11 or newer; needs only the standard library. It does nothing if the environment
+already matches `pyproject.toml`, `constraints.txt` and this file, and it starts again if an earlier set-up was
+interrupted, because pip leaves a half-unpacked package looking installed.
 
 Usage: setup_env.py train | test
 """
@@ -49,7 +49,7 @@ def say(text: str) -> None:
 
 
 def has_gpu() -> bool:
-    """Whether an NVIDIA GPU is to be seen."""
+    """True if an NVIDIA GPU is visible."""
     if Path("/dev/nvidia0").exists():
         return True
     smi = shutil.which("nvidia-smi")
@@ -57,7 +57,7 @@ def has_gpu() -> bool:
 
 
 def wanted(level: str, gpu: bool) -> dict[str, object]:
-    """What the stamp of an up-to-date environment says."""
+    """Stamp of an up-to-date environment."""
     digest = hashlib.sha256()
     for path in (ROOT / "pyproject.toml", CONSTRAINTS, Path(__file__)):
         digest.update(path.read_bytes())
@@ -65,7 +65,7 @@ def wanted(level: str, gpu: bool) -> dict[str, object]:
 
 
 def is_current(want: dict[str, object]) -> bool:
-    """Whether the stamp matches; an environment for the tests serves for training too."""
+    """True if the stamp matches; an environment for tests also serves for training."""
     if RUNNING.exists() or not PYTHON.exists():
         return False
     try:
@@ -79,7 +79,7 @@ def is_current(want: dict[str, object]) -> bool:
 
 
 def index_answers(url: str, limit_s: float = PROBE_S) -> bool:
-    """Whether a package index answers within `limit_s`, name resolution included."""
+    """True if a package index answers within `limit_s`, name resolution included."""
     answered = threading.Event()
 
     def ask() -> None:
@@ -89,9 +89,9 @@ def index_answers(url: str, limit_s: float = PROBE_S) -> bool:
             with urllib.request.urlopen(request, timeout=limit_s, context=context):
                 answered.set()
         except (OSError, ValueError):
-            pass  # no answer is an answer: the default index takes over
+            pass  # no answer: use the default index
 
-    # A thread, because the time-out of urlopen does not cover a name server that stays silent.
+    # In a thread, because the timeout of urlopen does not cover an unresponsive name server.
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
     thread.join(limit_s + 1.0)
@@ -99,7 +99,7 @@ def index_answers(url: str, limit_s: float = PROBE_S) -> bool:
 
 
 def run(command: list[str], doing: str) -> None:
-    """Run a command that is silent unless it fails, with a sign of life every 20 s."""
+    """Run a command that is silent unless it fails, and print a sign of life every 20 s."""
     started = time.monotonic()
     process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL)
     while True:
@@ -127,7 +127,7 @@ def installed() -> dict[str, str]:
 
 
 def make_venv() -> None:
-    """Make the environment, anew if it is half-made, of too old a Python, or was left in the middle of set-up."""
+    """Make the environment; replace one that is incomplete or has too old a Python."""
     if VENV.exists():
         probe = [PYTHON, "-c", "import sys, pip; sys.exit(sys.version_info < (3, 11))"]
         works = PYTHON.exists() and subprocess.run(probe, capture_output=True, check=False).returncode == 0
@@ -136,13 +136,13 @@ def make_venv() -> None:
         say("starting .venv afresh: " + ("an earlier set-up was cut off" if works else "its Python does not run"))
     else:
         say(f"making .venv with Python {platform.python_version()}")
-    if VENV.is_symlink():  # `clear` would refuse a link; what it points at is not ours to empty
+    if VENV.is_symlink():  # `clear` refuses a symlink, whose target must not be emptied
         VENV.unlink()
     venv.create(VENV, clear=True, with_pip=True, symlinks=True)
 
 
 def torch_pin() -> str:
-    """The torch requirement, as constraints.txt has it."""
+    """Torch requirement from constraints.txt."""
     for line in CONSTRAINTS.read_text().splitlines():
         if line.startswith("torch=="):
             return line.strip()
@@ -178,11 +178,11 @@ def install_torch(gpu: bool) -> None:
 
 
 def clear_old_mujoco() -> None:
-    """MuJoCo 4 is three distributions; installed over an undivided MuJoCo 3 it leaves a mix that does not import."""
+    """Remove a single-package MuJoCo 3: MuJoCo 4 is three packages, and the two mixed do not import."""
     have = {name: version for name, version in installed().items() if name in MUJOCO}
     if not have:
         return
-    # The mix looks whole by its versions: only an import tells.
+    # The versions of such a mix look right: only an import reveals it.
     probe = subprocess.run([PYTHON, "-c", "import mujoco"], capture_output=True, check=False)
     if set(have) != set(MUJOCO) or len(set(have.values())) != 1 or probe.returncode != 0:
         say("removing an older or mixed MuJoCo first: " + ", ".join(f"{n} {v}" for n, v in sorted(have.items())))
@@ -195,7 +195,7 @@ def install_project(extras: list[str]) -> None:
 
 
 def install_level(level: str) -> None:
-    """Install what a level needs; an optional extra that does not install here is named and left out."""
+    """Install a level's requirements; an optional extra that does not install here is reported and left out."""
     if level == "train":
         say("installing robotrl[train] at the versions of constraints.txt")
         install_project(["train"])
@@ -218,8 +218,8 @@ def install_level(level: str) -> None:
 
 
 def main(level: str) -> None:
-    """Bring `.venv` to `level`, or find that it is there already."""
-    # One set-up at a time in a checkout; a lock on the folder itself leaves no file behind.
+    """Bring `.venv` to `level`, unless it is up to date."""
+    # One set-up at a time per checkout; a lock on the folder itself leaves no file behind.
     fcntl.flock(os.open(ROOT, os.O_RDONLY), fcntl.LOCK_EX)
     want = wanted(level, has_gpu())
     if is_current(want):
@@ -234,7 +234,7 @@ def main(level: str) -> None:
         install_level(level)
         STAMP.write_text(json.dumps(want, indent=1))
     except SetupError:
-        # pip ended by itself and left the environment whole: the next call may build on it.
+        # pip itself failed and left the environment whole: the next call may continue with it.
         RUNNING.unlink()
         raise
     RUNNING.unlink()

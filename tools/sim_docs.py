@@ -1,9 +1,9 @@
 """Writes the tables of the sims' pages from the code: `python tools/sim_docs.py [--check] [SIM ...]`.
 
-A page `docs/sims/NAME.md` belongs to the sim `FAMILY/NAME`. What stands between `<!-- BLOCK:begin -->` and
-`<!-- BLOCK:end -->` is generated; all else is prose. `BLOCKS` lists the blocks; words after a block's name are its
-arguments, and `name=value` words are options that the sim is made with. tests/docs/test_sim_pages.py fails when a page
-and the code part ways.
+A page `docs/sims/NAME.md` belongs to the sim `FAMILY/NAME`. The text between `<!-- BLOCK:begin -->` and
+`<!-- BLOCK:end -->` is generated; everything else is prose. `BLOCKS` lists the blocks; words after a block's name are
+its arguments, and `name=value` words are options of the sim. tests/docs/test_sim_pages.py fails if a page is out of
+date.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ BLOCK = re.compile(
     r"(<!-- (?P<block>\w+)(?P<words>[^\n]*?):begin -->\n)(?P<text>.*?)(<!-- (?P=block):end -->)", re.DOTALL
 )
 FOLD_ABOVE = 64
-"""Specs wider than this show runs of alike columns as one row."""
+"""Width above which a spec's similar columns are shown as one row."""
 EXAMPLE = "gym/Pendulum-v1"
-"""What the page about Gymnasium's environments shows."""
+"""Environment shown on the page about Gymnasium."""
 
 
 class Asked(NamedTuple):
-    """What a block is about."""
+    """Arguments of a block."""
 
     sim: str
     words: tuple[str, ...]
     options: dict[str, Any]
 
     def make(self) -> Any:
-        """The sim, with one env."""
+        """Make the sim with one env."""
         return robotrl.make_sim(self.sim, num_envs=1, **self.options)
 
 
@@ -53,7 +53,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def spec_table(key: str, spec: Spec) -> str:
-    """One row a column: place, name, unit and bounds; in wide specs, runs that differ only in numbers share a row."""
+    """One row per column: position, name, unit, bounds; in wide specs, columns that differ by number share a row."""
     columns = list(zip(spec.names, spec.units, spec.low, spec.high, strict=True))
     kinds = [(re.sub(r"\d+", "#", name), *rest) for name, *rest in columns]
     runs: list[list[int]] = []
@@ -74,7 +74,7 @@ def spec_table(key: str, spec: Spec) -> str:
 
 
 def meaning(factory: Any, name: str) -> str:
-    """What the "Args" section of a docstring says of an argument."""
+    """Description of an argument in the "Args" section of a docstring."""
     found = re.search(rf"^ +{name}: (.*?)(?=\n +\w+: |\n\s*\n|\Z)", factory.__doc__ or "", re.MULTILINE | re.DOTALL)
     if not found:
         raise KeyError(f"the docstring of {factory.__module__}.{factory.__qualname__} says nothing of {name!r}")
@@ -82,7 +82,7 @@ def meaning(factory: Any, name: str) -> str:
 
 
 def options(asked: Asked) -> str:
-    """Keyword arguments of the sim's `make`, their defaults, and what its docstring says of them."""
+    """Keyword arguments of the sim's `make`: defaults and docstring descriptions."""
     factory = SIMS.load(asked.sim)
     given = inspect.signature(factory).parameters.values()
     rows = [(f"`{p.name}`", f"`{p.default!r}`", meaning(factory, p.name)) for p in given if p.kind is p.KEYWORD_ONLY]
@@ -90,13 +90,13 @@ def options(asked: Asked) -> str:
 
 
 def observation(asked: Asked) -> str:
-    """The columns of each observation array, or of those that are named."""
+    """Columns of each observation array, or of the named ones."""
     spec = asked.make().observation_spec
     return "\n".join(spec_table(key, spec[key]) for key in asked.words or tuple(spec))
 
 
 def action(asked: Asked) -> str:
-    """The columns of the action."""
+    """Columns of the action."""
     return spec_table("action", asked.make().action_spec)
 
 
@@ -108,7 +108,7 @@ def starts(asked: Asked) -> str:
 
 
 def ends(asked: Asked) -> str:
-    """The time limit, and what counts as success."""
+    """Time limit and success criterion."""
     sim = asked.make()
     task = sim.core.task
     steps = f"{task.limit_steps} control steps ({task.limit_steps * sim.control_dt_s:g} s)"
@@ -118,7 +118,7 @@ def ends(asked: Asked) -> str:
 
 
 def randomisation(asked: Asked) -> str:
-    """Parameters of a MuJoCo task: the range of their multipliers and the model's fields."""
+    """Randomized parameters of a MuJoCo task: range of the multipliers, and the model's fields."""
     rows = [
         (f"`{name}`", p.low, p.high, ", ".join(f"`{field}`" for field in p.fields))
         for name, p in asked.make().core.task.params().items()
@@ -137,12 +137,12 @@ CAPABILITIES: dict[str, tuple[type, Callable[[Any], str]]] = {
 
 
 def ticked(names: Iterable[str]) -> str:
-    """Names as code."""
+    """Names in code format."""
     return ", ".join(f"`{name}`" for name in names) or "none"
 
 
 def summary(asked: Asked) -> str:
-    """The sim at a glance: rates, sizes and declared capabilities."""
+    """Summary of the sim: rates, sizes and declared capabilities."""
     sim = asked.make()
     rows = [
         ("name", f"`{asked.sim}`"),
@@ -155,17 +155,17 @@ def summary(asked: Asked) -> str:
 
 
 def width(spec: Spec) -> str:
-    """The shape of a spec, "18" or "64 x 64 x 3"."""
+    """Shape of a spec as text, "18" or "64 x 64 x 3"."""
     return " x ".join(str(length) for length in spec.shape)
 
 
 def widths(specs: dict[str, Spec]) -> str:
-    """The shapes of named arrays."""
+    """Shapes of named arrays."""
     return ", ".join(f"`{key}` {width(spec)}" for key, spec in specs.items())
 
 
 def documented(body: Sequence[ast.stmt]) -> dict[str, str]:
-    """Name to the string that stands below its assignment."""
+    """Name to the string below its assignment."""
     found: dict[str, str] = {}
     for here, below in zip(body, [*body[1:], ast.Pass()], strict=True):
         target = here.targets[0] if isinstance(here, ast.Assign) else getattr(here, "target", None)
@@ -176,7 +176,7 @@ def documented(body: Sequence[ast.stmt]) -> dict[str, str]:
 
 
 def constants(asked: Asked) -> str:
-    """`constants MODULE NAME ...`: values of a module, with the strings that stand below them."""
+    """`constants MODULE NAME ...`: values of a module's constants, with their docstrings."""
     module = importlib.import_module(asked.words[0])
     said = documented(ast.parse(inspect.getsource(module)).body)
     rows = [(f"`{name}`", shown(getattr(module, name)), said[name]) for name in asked.words[1:]]
@@ -186,7 +186,7 @@ def constants(asked: Asked) -> str:
 
 
 def fields(asked: Asked) -> str:
-    """`fields MODULE CLASS`: the fields of a dataclass or NamedTuple, their defaults and docstrings."""
+    """`fields MODULE CLASS`: fields of a dataclass or NamedTuple, with defaults and docstrings."""
     cls = getattr(importlib.import_module(asked.words[0]), asked.words[1])
     tree = ast.parse(inspect.cleandoc(inspect.getsource(cls))).body[0]
     said = documented(tree.body if isinstance(tree, ast.ClassDef) else [])
@@ -200,7 +200,7 @@ def fields(asked: Asked) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value as a reader wants it."""
+    """Readable text of a value."""
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, tuple | list):
@@ -211,7 +211,7 @@ def shown(value: Any) -> str:
 
 
 def sims(_: Asked) -> str:
-    """The index: one row a sim."""
+    """Index of the sims, one row per sim."""
     rows: list[Sequence[Any]] = []
     for name in SIMS.names():
         sim = robotrl.make_sim(name, num_envs=1)
@@ -224,7 +224,7 @@ def sims(_: Asked) -> str:
 
 
 def gist(page: Path) -> str:
-    """The first sentence of a page; empty where the page is still to be written."""
+    """First sentence of a page; empty if the page does not exist yet."""
     if not page.exists():
         return ""
     prose = [part for part in page.read_text().split("\n\n") if not part.startswith(("#", "!", "<", "|"))]
@@ -237,20 +237,20 @@ BLOCKS: dict[str, Callable[[Asked], str]] = {
 
 
 def page_of(sim: str) -> Path:
-    """The page of a sim."""
+    """Path of a sim's page."""
     return FOLDER / f"{sim.rpartition('/')[2]}.md"
 
 
 def pages() -> dict[Path, str]:
-    """Every page with generated blocks, and the sim it belongs to ("" for the index)."""
+    """All pages with generated blocks, and the sim of each ("" for the index)."""
     return {**{page_of(name): name for name in SIMS.names()}, FOLDER / "gymnasium.md": EXAMPLE, INDEX: ""}
 
 
 def filled(page: Path, sim: str) -> str:
-    """The text of a page with its blocks made anew.
+    """Text of a page with regenerated blocks.
 
     Raises:
-        KeyError: a block that is unknown, or an option without a line in the docstring of `make`.
+        KeyError: an unknown block, or an option that the docstring of `make` does not describe.
     """
 
     def fill(found: re.Match[str]) -> str:
@@ -263,7 +263,7 @@ def filled(page: Path, sim: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write, or with `--check` compare, the pages of the named sims or of all of them and the index."""
+    """Write the pages of the named sims, or all pages and the index; with `--check`, compare them."""
     names = [word for word in arguments if not word.startswith("-")]
     stale = 0
     for page, sim in pages().items():

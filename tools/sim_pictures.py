@@ -1,6 +1,6 @@
-"""Draws the pictures of the sims' pages: `python tools/sim_pictures.py`.
+"""Draws the images of the sims' pages: `python tools/sim_pictures.py`.
 
-`python tools/sim_pictures.py QUADRUPED_RUN` draws the one that needs a trained policy, and nothing else.
+`python tools/sim_pictures.py QUADRUPED_RUN` draws only the one that needs a trained policy.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ WIDTH, HEIGHT = 352, 264
 
 
 def episode(sim_name: str, mode: str, moments: dict[int, str], last: str) -> None:
-    """One episode of the expert as a strip of pictures: at some steps, and just before the end.
+    """An expert's episode as a strip of images: at some steps, and just before the end.
 
     Args:
         sim_name: a row of `robotrl list sims`.
-        mode: the expert's.
+        mode: mode of the expert.
         moments: step to camera.
-        last: camera of the last picture.
+        last: camera of the last image.
     """
     sim = robotrl.make_sim(sim_name, num_envs=1)
     sim.queue_states(sim.state_ids("val")[:1])
@@ -46,13 +46,13 @@ def episode(sim_name: str, mode: str, moments: dict[int, str], last: str) -> Non
             sim.set_state(before)
             pictures.append(sim.render([0], last, WIDTH, HEIGHT, samples=4)[0])
             break
-    # in full colour: a palette gives small things the colours of large ones
+    # full color: a palette would give small objects the colors of large ones
     picture = Image.fromarray(np.concatenate(pictures, axis=1))
     picture.save(IMAGES / f"{sim_name.rpartition('/')[2]}.png", optimize=True)
 
 
 def tabletop() -> None:
-    """Four tables in the midst of what they were told: obliquely, and as the flat camera shows them."""
+    """Four tabletop scenes during their instructions: in perspective, and through the flat camera."""
     columns = []
     for start, (family, step) in enumerate((("push-to", 40), ("stack", 34), ("sort", 75), ("turn", 36)), 5):
         sim = robotrl.make_sim("mujoco/tabletop", num_envs=1, families=[family])
@@ -85,7 +85,7 @@ def locomotion(name: str) -> None:
 
 
 def beside(sim: Any, width: int, height: int) -> np.ndarray:
-    """The quadruped in env 0, seen from the side and a little from the front."""
+    """The quadruped of env 0, seen from the side and slightly from the front."""
     x, y, z, w, _, _, turn = sim.core.physics.batch.bind("qpos")[0, :7]
     ahead = 2 * np.arctan2(turn, w)
     angle = ahead - 1.2
@@ -95,7 +95,7 @@ def beside(sim: Any, width: int, height: int) -> np.ndarray:
 
 
 def grounds() -> None:
-    """The quadruped at rest on each ground, at its hardest."""
+    """The quadruped at rest on each terrain, at its hardest level."""
     pictures = []
     for ground in ("flat", "rough", "slopes", "steps"):
         options = {"terrain": ground, "levels": 1, "randomize": False, "end_on_fall": False}
@@ -103,7 +103,7 @@ def grounds() -> None:
         sim.queue_states(sim.state_ids("val")[:1])
         sim.reset()
         if ground in ("slopes", "steps"):
-            # from the level middle of the tile to its flank, looking uphill
+            # from the flat middle of the tile to its flank, looking uphill
             place = np.array([0.0]), np.array([2.4])
             above = 0.42 + sim.core.task.terrain.height(*place)[0]
             sim.core.physics.batch.bind("qpos")[0, :7] = 0.0, 2.4, above, 0.7071, 0.0, 0.0, -0.7071
@@ -115,12 +115,12 @@ def grounds() -> None:
 
 
 def trot(run: str) -> None:
-    """A trained quadruped following a command, a picture every 60 ms."""
+    """A trained quadruped that follows a command, one image every 60 ms."""
     policy = load_policy(run, "latest")
     sim = robotrl.make_sim("mujoco/quadruped-velocity", num_envs=64)
     sim.queue_states(sim.state_ids("val")[:64])
     obs = sim.reset()
-    # the start whose first command is nearest to straight ahead at full speed, with little turning
+    # the start whose first command is nearest to full speed straight ahead, with little turning
     best = int(np.argmax(sim.commands[:, 0] - np.abs(sim.commands[:, 1]) - 0.5 * np.abs(sim.commands[:, 2])))
     first = sim.state_ids("val").start + best
     sim = robotrl.make_sim("mujoco/quadruped-velocity", num_envs=1)

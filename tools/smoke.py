@@ -1,6 +1,6 @@
-"""Use the built wheel as a user would: outside the checkout, in empty environments, once without torch.
+"""Smoke test of the built wheel: outside the checkout, in empty environments, once without torch.
 
-The wheel is built through the source distribution, so that what the source distribution forgets is missing here too.
+The wheel is built from the source distribution, so that files missing there are missing here too.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Environment:
         venv.create(folder / "venv", with_pip=True, symlinks=True)
 
     def run(self, *command: str) -> str:
-        """Run a program of the environment in its folder; its output, also shown where it fails."""
+        """Run a program of the environment in its folder; returns its output, and prints it on failure."""
         line = [str(self.bin / command[0]), *command[1:]]
         done = subprocess.run(line, cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False)
         if done.returncode != 0:
@@ -51,12 +51,12 @@ class Environment:
         return done.stdout
 
     def pip(self, *arguments: str) -> None:
-        """Install under the tested versions."""
+        """Install packages at the tested versions."""
         self.run("python", "-m", "pip", "--disable-pip-version-check", "-qq", "install", *arguments)
 
 
 def build(target: Path) -> Path:
-    """The wheel, built from the source distribution."""
+    """Build the wheel from the source distribution."""
     command = [sys.executable, "-m", "build", "--outdir", str(target), str(ROOT)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -65,7 +65,7 @@ def build(target: Path) -> Path:
 
 
 def base_install(wheel: Path, folder: Path) -> None:
-    """The base install: command line and runtime, no torch."""
+    """Test the base install: command line and runtime, without torch."""
     env = Environment(folder)
     env.pip("-c", str(CONSTRAINTS), str(wheel))
     assert "torch" not in env.run("python", "-m", "pip", "list").split(), "the base install brought torch"
@@ -76,7 +76,7 @@ def base_install(wheel: Path, folder: Path) -> None:
 
 
 def train_install(wheel: Path, folder: Path) -> None:
-    """The install for training: a sim steps."""
+    """Test the install for training: a sim steps."""
     env = Environment(folder)
     index = [] if has_gpu() or not index_answers(CPU_INDEX) else ["--index-url", CPU_INDEX]
     env.pip("--no-deps", *index, torch_pin())
@@ -89,7 +89,7 @@ def train_install(wheel: Path, folder: Path) -> None:
 
 
 def main() -> None:
-    """Build, install twice, use."""
+    """Build the wheel, install it twice, and test it."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="robotrl-smoke-") as name:
         folder = Path(name)

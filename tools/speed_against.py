@@ -1,8 +1,8 @@
 """Speed of this checkout against an earlier commit: `python tools/speed_against.py COMMIT [--json FILE]`.
 
-Each unit of work runs in two processes, one of each checkout, which take turns (A B A B ...), so that a busy machine
-slows both alike. The ratio is this checkout's rate over the commit's, pair by pair: its median, and the median's 95 %
-interval by the sign test. Benches that compare with other people's code are in `robotrl bench`.
+Each workload runs in two processes, one per checkout, which alternate (A B A B ...), so that a busy machine slows both
+alike. The ratio is this checkout's rate over the commit's, pair by pair: its median, and the median's 95 %
+interval by the sign test. Comparisons with other libraries are in `robotrl bench`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TARGET = 0.97
 
 
 class Row(NamedTuple):
-    """One unit of work."""
+    """One workload."""
 
     bench: str
     methods: str
@@ -42,7 +42,7 @@ class Row(NamedTuple):
     task: str
     threads: int
     count: int
-    """Repetitions of one run, about a second."""
+    """Repetitions per run, about a second."""
 
 
 ROWS = (
@@ -61,7 +61,7 @@ ROWS = (
 
 
 def link_layout(checkout: Path, folder: Path) -> Path:
-    """A folder of links laid out as the installed package, for the path of a worker."""
+    """Folder of symlinks in the layout of the installed package, for the path of a worker."""
     package = folder / "robotrl"
     package.mkdir(parents=True)
     for entry in (checkout / "robotrl").iterdir():
@@ -74,11 +74,12 @@ def link_layout(checkout: Path, folder: Path) -> Path:
 
 
 def median_interval(values: list[float]) -> tuple[float, float, float]:
-    """Median with the order statistics that enclose it with 95 % (sign test)."""
+    """Median and the order statistics that enclose it with 95 % confidence (sign test)."""
     found = sorted(values)
     n = len(found)
     total, below, chance = 0.5**n, 0, 0.5**n
-    # the k-th smallest and k-th largest enclose the median but for twice the chance of fewer than k on one side
+    # the k-th smallest and k-th largest value enclose the median, except with twice the chance of fewer than k on one
+    # side
     while below + 1 < (n + 1) // 2:
         chance = chance * (n - below) / (below + 1)
         if 2 * (total + chance) > 0.05:
@@ -89,11 +90,11 @@ def median_interval(values: list[float]) -> tuple[float, float, float]:
 
 
 def measure(row: Row, layouts: dict[str, Path], rounds: int, stack: ExitStack) -> dict[str, object]:
-    """Time one unit in both checkouts, turn by turn."""
+    """Time one workload in both checkouts, alternating."""
     routes = {}
     for name, layout in layouts.items():
         cache = stack.enter_context(tempfile.TemporaryDirectory())
-        # the worker takes this process's environment
+        # the worker inherits this process's environment
         os.environ["PYTHONPATH"] = os.pathsep.join([str(layout), str(ROOT / "tools")])
         worker = Worker(row.method, row.setting, row.threads, row.task, cache, row.methods)
         stack.callback(worker.close)
@@ -105,7 +106,7 @@ def measure(row: Row, layouts: dict[str, Path], rounds: int, stack: ExitStack) -
 
 
 def main() -> int:
-    """Run every unit; exit code 1 where a median ratio is below the target."""
+    """Run every workload; exit code 1 if a median ratio is below the target."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("commit")
     parser.add_argument("--rounds", type=int, default=15)

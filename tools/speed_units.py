@@ -1,7 +1,7 @@
-"""Pieces of work that `tools/speed_against.py` times in two checkouts; imported by a worker process of each.
+"""Workloads that `tools/speed_against.py` times in two checkouts; imported by a worker process of each.
 
-Only names that both checkouts have may be used here. `make(method, setting, task)` gives a unit with `run(count)`,
-which returns the amount of work done, and `compile_s`; see `benchmarks.ppo.worker`.
+Only names that exist in both checkouts may be used here. `make(method, setting, task)` returns a workload with
+`run(count)`, which returns the amount of work done, and `compile_s`; see `benchmarks.ppo.worker`.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ import torch
 
 
 class Unit:
-    """Work that is done `count` times when told to."""
+    """A workload that can be repeated."""
 
     def __init__(self, once: Callable[[], int], compile_s: float | None = None) -> None:
         self._once = once
         self.compile_s = compile_s
 
     def run(self, count: int) -> int:
-        """Do it `count` times; the work done, in units of the method."""
+        """Repeat it `count` times; returns the amount of work, in units of the method."""
         return sum(self._once() for _ in range(count))
 
 
 def make(method: str, setting: str, task: str) -> Unit:
-    """A unit, ready to run: "stepping", "chain" or "evaluation"."""
+    """Make a workload, ready to run: "stepping", "chain" or "evaluation"."""
     return MADE[method](setting, task)
 
 
 def stepping(setting: str, task: str) -> Unit:
-    """Ten control steps of `setting` envs under random actions, restarts included; work is env steps."""
+    """Control steps of `setting` envs under random actions, including resets; the unit is an env step."""
     from robotrl.registry import make_sim
 
     sim = make_sim(task, num_envs=int(setting), seed=0, threads=2)
@@ -48,7 +48,7 @@ def stepping(setting: str, task: str) -> Unit:
 
 
 def chain(setting: str, task: str) -> Unit:
-    """The updates of one iteration of a method of bench `chain` ("reinflow", "dppo") on one rollout."""
+    """Updates of one iteration of a method of bench `chain` ("reinflow", "dppo") on one rollout."""
     from benchmarks.chain import bench
 
     assert task == bench.TASK
@@ -64,7 +64,7 @@ def chain(setting: str, task: str) -> Unit:
 
 
 def evaluation(setting: str, task: str) -> Unit:
-    """The quickstart's evaluation: 256 starts of split test on 128 envs. `setting` is a run; work is evaluations."""
+    """The quickstart's evaluation: 256 starts of split test, 128 envs; `setting` is a run, the unit an evaluation."""
     from robotrl.registry import make_sim
     from robotrl.rollout.evaluate import evaluate
     from robotrl.run.policy_checkpoint import load_policy

@@ -1,7 +1,7 @@
-"""Run pyright in strict mode over robotrl, laid out as it is installed.
+"""Run pyright in strict mode over robotrl, in the installed layout.
 
-An editable install hides the package-dir map behind an import hook that no type checker sees; so the packages are
-copied to `build/typecheck` as a wheel would lay them out, checked there, and the messages name the source files.
+An editable install hides the package-dir map behind an import hook that type checkers do not see. The packages are
+therefore copied to `build/typecheck` in the layout of a wheel and checked there; messages name the source files.
 
 Usage: typecheck.py [text that a file's path must contain ...]
 """
@@ -20,7 +20,7 @@ TARGET = ROOT / "build" / "typecheck"
 
 
 def main(only: list[str]) -> int:
-    """Check the types; print each finding at its source; return the exit code."""
+    """Check the types and print each finding at its source; returns the exit code."""
     origin = stage(TARGET)
     config = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pyright"]
     config |= {"include": ["robotrl", "benchmarks"], "stubPath": str(ROOT / config["stubPath"])}

@@ -1,4 +1,4 @@
-"""Compile the driving world's kernels once, before tests that run side by side would each do it in their own time."""
+"""Compile the driving sim's kernels once, so that parallel tests do not each do it in their own time limit."""
 
 import torch
 

@@ -1,8 +1,8 @@
-"""The driving world alone: env steps, rasters, a loaded machine, how the cost scales, other simulators, first call.
+"""Driving sim: env steps and rasters per second, a loaded machine, scaling, other simulators, start-up time.
 
-Every route plays the same recorded control steps of the rule-based driver in full swing, restarts included, and must
-end in the recorded state, bit for bit, whatever it observes and however many threads it has. Sims share their maps, so
-that building them is in the first call and nowhere else.
+Every route replays the same recorded control steps of the rule-based driver, with episodes at all stages and restarts,
+and must end in the recorded state, bit for bit, with any observations and any number of threads. Sims share their maps,
+so that building maps is measured in the first call only.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ TARGETS = {
 
 
 class Scale(NamedTuple):
-    """How much is measured."""
+    """Sizes of the measurements."""
 
     envs: int
-    """Of the sims whose speed is told."""
+    """Number of envs of the speed measurements."""
     sweep_envs: tuple[int, ...]
     sweep_agents: tuple[int, ...]
     before: int
-    """Control steps that are driven before the recorded ones."""
+    """Control steps before the recorded ones."""
     env_steps: int
-    """Of one run, all envs counted."""
+    """Env steps of one run, summed over envs."""
     frames: int
     rounds: int
 
@@ -56,16 +56,16 @@ QUICK = Scale(16, (8, 16), (8, 16, 32), 20, 320, 64, 2)
 
 
 class Line(NamedTuple):
-    """A straight line through points, by least squares."""
+    """Least-squares line through points."""
 
     slope: float
     at_zero: float
     worst: float
-    """Largest distance of a point from the line, as a share of the line there."""
+    """Largest relative distance of a point from the line."""
 
 
 def run(quick: bool) -> dict[str, Figure]:
-    """Measure everything; each group of routes takes turns."""
+    """Run all measurements; the routes of each group alternate."""
     scale = QUICK if quick else FULL
     bank: Any = None
     figures: dict[str, Figure] = {}
@@ -77,7 +77,7 @@ def run(quick: bool) -> dict[str, Figure]:
 
 
 class Sims:
-    """Sims on one tape each, made as they are asked for and closed together; all share the bank of maps."""
+    """Sims with recorded tapes, made on demand and closed together; all share the map pool."""
 
     def __init__(self, stack: ExitStack, bank: Any) -> None:
         self.bank = bank
@@ -95,7 +95,7 @@ class Sims:
         kind: str = "expert",
         packed: bool = False,
     ) -> Route:
-        """The route of a new sim over `steps` env steps."""
+        """Route of a new sim over `steps` env steps."""
         sim = make(num_envs, agents, threads, obs, self.bank, packed)
         self._stack.callback(sim.close)
         self.bank = sim.core.bank
@@ -105,12 +105,12 @@ class Sims:
         return route(sim, self._tapes[key])
 
     def tape(self, num_envs: int, agents: int = AGENTS, kind: str = "expert") -> Tape:
-        """What was recorded for such sims."""
+        """Tape recorded for such sims."""
         return self._tapes[num_envs, agents, kind]
 
 
 def speed(scale: Scale, bank: Any) -> tuple[dict[str, Figure], Any]:
-    """Env steps per second, with and without observations, on one and two threads; and who is on the roads."""
+    """Env steps per second, with and without observations, on one and two threads; and number of road users."""
     with ExitStack() as stack:
         sims = Sims(stack, bank)
         routes: dict[str, Route] = {}
@@ -133,7 +133,7 @@ def speed(scale: Scale, bank: Any) -> tuple[dict[str, Figure], Any]:
 
 
 def rasters(scale: Scale, bank: Any) -> tuple[dict[str, Figure], Any]:
-    """Rasters per second beside the physics, one an env step, on two threads: as bytes and as bits."""
+    """Rasters per second with physics, one per env step, on two threads: as uint8 and as packed bits."""
     with ExitStack() as stack:
         sims = Sims(stack, bank)
         routes = {
@@ -150,7 +150,7 @@ def rasters(scale: Scale, bank: Any) -> tuple[dict[str, Figure], Any]:
 
 
 def loaded(scale: Scale, bank: Any) -> tuple[dict[str, Figure], Any]:
-    """What is left of the speed while another process keeps one core busy."""
+    """Remaining speed while another process keeps one core busy."""
     with ExitStack() as stack:
         sims = Sims(stack, bank)
         routes: dict[str, Route] = {}
@@ -172,10 +172,10 @@ def loaded(scale: Scale, bank: Any) -> tuple[dict[str, Figure], Any]:
 
 
 def over_envs(scale: Scale, bank: Any) -> tuple[dict[str, Figure], Any]:
-    """Cost of an env step for some numbers of envs, and how far from equal it is."""
+    """Cost of an env step by number of envs, and the ratio of the largest to the smallest cost."""
     with ExitStack() as stack:
         sims = Sims(stack, bank)
-        # small batches get more steps, so that each run takes about as long
+        # small batches get more steps, so that all runs take about equally long
         routes = {_envs(n): _cost(sims.route(scale.env_steps, scale, n)) for n in scale.sweep_envs}
         measured = paired(routes, scale.rounds)
     note = f"one thread, vector observations, {AGENTS} slots for road users"
@@ -186,7 +186,7 @@ def over_envs(scale: Scale, bank: Any) -> tuple[dict[str, Figure], Any]:
 
 
 def highest_to_lowest(measured: Paired, routes: Sequence[str], note: str) -> Figure:
-    """Ratio of the costliest of some routes to the cheapest, as their medians say, round by round."""
+    """Ratio of the most to the least expensive route, by their medians, round by round."""
     ranked = sorted(routes, key=lambda name: measured.spread(name).median)
     ratio = measured.ratio(ranked[0], ranked[-1], "lower")
     runs = len(measured.samples[ranked[0]])
@@ -194,7 +194,7 @@ def highest_to_lowest(measured: Paired, routes: Sequence[str], note: str) -> Fig
 
 
 def over_agents(scale: Scale, bank: Any) -> tuple[dict[str, Figure], Any]:
-    """Cost of an env step for some numbers of slots, and the lines through it."""
+    """Cost of an env step by number of slots for road users, with least-squares lines."""
     with ExitStack() as stack:
         sims = Sims(stack, bank)
         routes = {
@@ -212,13 +212,13 @@ def over_agents(scale: Scale, bank: Any) -> tuple[dict[str, Figure], Any]:
 
 
 def line_figures(measured: Paired, routes: Sequence[str], xs: Sequence[float], what: str) -> dict[str, Figure]:
-    """Cost of one more, and how far the cost is from a line.
+    """Slope of the cost, and its largest distance from the line.
 
     Args:
         measured: costs of the routes.
-        routes: those along the line.
-        xs: what each is at.
-        what: what `xs` counts.
+        routes: names of the routes along the line.
+        xs: position of each route.
+        what: unit of `xs`.
     """
     rounds = zip(*(measured.samples[name] for name in routes), strict=True)
     slopes = spread([line(xs, costs).slope for costs in rounds])
@@ -241,7 +241,7 @@ def line(xs: Sequence[float], ys: Sequence[float]) -> Line:
 
 
 def peers(scale: Scale, bank: Any, quick: bool) -> dict[str, Figure]:
-    """Other simulators beside ours."""
+    """Comparison with other simulators."""
     from robotrl.sims.bev.sim import DT_S
 
     with ExitStack() as stack:
@@ -252,7 +252,7 @@ def peers(scale: Scale, bank: Any, quick: bool) -> dict[str, Figure]:
 
 
 def starting(scale: Scale, quick: bool) -> dict[str, Figure]:
-    """Seconds to the first step: compiling in a fresh cache (not when quick), and with what is in the cache."""
+    """Seconds to the first step: with an empty compile cache (not if quick), and with a filled one."""
     if quick:
         return start_figures([], [start(scale.envs, None)], scale.envs)
     cold: list[Start] = []
@@ -265,7 +265,7 @@ def starting(scale: Scale, quick: bool) -> dict[str, Figure]:
 
 
 def start_figures(cold: Sequence[Start], warm: Sequence[Start], num_envs: int) -> dict[str, Figure]:
-    """Figures of starts with an empty cache, which may be none, and with a full one."""
+    """Figures of starts with an empty cache, possibly none, and with a filled one."""
     figures: dict[str, Figure] = {}
     scene = f"{num_envs} envs, vectors and rasters, one thread"
     for key, starts, how in (("empty", cold, "compiling"), ("warm", warm, "loading")):
@@ -292,7 +292,7 @@ def start_figures(cold: Sequence[Start], warm: Sequence[Start], num_envs: int) -
 
 
 def table(document: Mapping[str, Any]) -> str:
-    """Markdown: one row a figure, targets beside it."""
+    """Markdown table: one row per figure, with targets."""
     figures = {key: Figure.from_json(value) for key, value in document["figures"].items()}
     head = ("", "ours", "lowest to highest", "target", "beside it", "its", "ratio")
     lines = table_head(head)
@@ -336,11 +336,11 @@ LABELS = {
     "first_step_s_warm_cache": "first step, from then on",
     "map_ms": "a map",
 }
-"""Names of figures as a reader sees them; those of sweeps ("us_per_env_step_64_envs") are made."""
+"""Display names of figures; those of sweeps ("us_per_env_step_64_envs") are generated."""
 
 
 def label(key: str) -> str:
-    """Name of a figure as a reader sees it; the unit stands beside the number."""
+    """Display name of a figure; the unit is shown beside the number."""
     return LABELS.get(key, key.removeprefix("us_per_env_step_").replace("_", " "))
 
 
@@ -357,7 +357,7 @@ def _lengths(tape: Tape) -> str:
 
 
 def _cost(one: Route) -> Route:
-    """Microseconds of an env step, from a route that gives env steps per second."""
+    """Microseconds per env step, from a route that measures env steps per second."""
     return lambda: 1e6 / one()
 
 

@@ -1,4 +1,4 @@
-"""Other driving simulators beside ours, each a process of its own; they take turns, so one works while others wait."""
+"""Comparison with other driving simulators, each in a separate process; they alternate, and the others wait."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from benchmarks.kit.served import Served
 from benchmarks.stepping.tape import Route
 
 METADRIVE_PYTHON = "ROBOTRL_METADRIVE_PYTHON"
-"""Names a Python that has MetaDrive; its pygame and highway-env's pygame-ce are the same module."""
+"""Environment variable with a Python interpreter that has MetaDrive, whose pygame conflicts with highway-env's
+pygame-ce."""
 OURS = "robotrl, 1 thread"
 HIGHWAY_10HZ, HIGHWAY_DEFAULT = "highway-env, 32 cars at 10 Hz", "highway-env as it comes"
 METADRIVE = "MetaDrive"
@@ -23,7 +24,8 @@ SETTINGS = {
     HIGHWAY_DEFAULT: ("highway_env", "default", 15),
     METADRIVE: ("metadrive", "default", 30),
 }
-"""By name in the figures: the module, its setting in `bev_worker`, and how many steps make about a second."""
+"""Settings by figure name: the module, its setting in `bev_worker`, and the number of steps that take about a
+second."""
 UNIT = "vehicle-seconds/s"
 TARGET = 1000
 HIGHWAY_WORK = (
@@ -35,12 +37,12 @@ METADRIVE_WORK = "rigid bodies in Bullet at 50 Hz, seven blocks of road, no rays
 
 
 class Worker:
-    """A peer in a process of its own; made and warmed up when this returns.
+    """A peer in a separate process; the constructor returns after its warm-up.
 
     Args:
         name: a key of `bev_worker.PEERS`.
         setting: a key of its settings.
-        python: the interpreter, which needs the peer and nothing of ours.
+        python: the interpreter, which needs the peer but not robotrl.
 
     Raises:
         RobotrlError: the peer cannot be made, with the last line that its process wrote.
@@ -48,18 +50,18 @@ class Worker:
 
     def __init__(self, name: str, setting: str, python: str = sys.executable) -> None:
         script = Path(__file__).with_name("worker.py")
-        # its graphics libraries need no screen, and say hello without this
+        # no display for its graphics libraries, and no greeting
         env = {**os.environ, "SDL_VIDEODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
         self._served = Served([python, "-P", str(script), name, setting], env, f"bench bev: {name}")
         ready = self._served.ready
         self.dt_s: float = ready["dt_s"]
-        """Simulated seconds in a step."""
+        """Simulated seconds per step."""
         self.version: str = ready["version"]
         self.vehicles = 0.0
         """Mean number of vehicles in the last run."""
 
     def run(self, steps: int) -> float:
-        """Step so many times; simulated seconds of vehicles per second."""
+        """Run a number of steps; returns simulated seconds of vehicles per second."""
         answer = self._served.ask(str(steps))
         self.vehicles = answer["vehicles"] / steps
         return answer["vehicles"] * self.dt_s / answer["seconds"]
@@ -70,18 +72,18 @@ class Worker:
 
 
 class Ours(NamedTuple):
-    """What of ours stands beside the peers."""
+    """Our measurement, for comparison with the peers."""
 
     route: Route
     """Env steps per second, one thread."""
     cars: float
-    """Mean number of cars in an env, the ego among them."""
+    """Mean number of cars in an env, including the ego."""
     dt_s: float
     note: str
 
 
 class Met(NamedTuple):
-    """A peer that was measured."""
+    """A measured peer."""
 
     vehicles: float
     dt_s: float
@@ -89,14 +91,14 @@ class Met(NamedTuple):
 
 
 def python_of(name: str) -> str | None:
-    """The interpreter that a peer runs in: this one, or the one named for it; None where it is nowhere."""
+    """Interpreter of a peer: this one, or the one named for it; None if there is none."""
     if name == "metadrive" and os.environ.get(METADRIVE_PYTHON):
         return os.environ[METADRIVE_PYTHON]
     return sys.executable if have(name) else None
 
 
 def figures(ours: Ours, quick: bool) -> dict[str, Figure]:
-    """Vehicle-seconds per second of ours and of every peer that is here, interleaved."""
+    """Vehicle-seconds per second of ours and of every installed peer, interleaved."""
     per_step = ours.cars * ours.dt_s
     routes: dict[str, Route] = {OURS: lambda: ours.route() * per_step}
     workers: dict[str, Worker] = {}
@@ -142,5 +144,5 @@ def figures_of(measured: Paired, ours: Ours, met: Mapping[str, Met]) -> dict[str
 
 
 def scaled(samples: tuple[float, ...], per: float) -> tuple[float, ...]:
-    """Samples divided by `per`: vehicle-seconds per second by those of a step are steps per second."""
+    """Samples divided by `per`, e.g. vehicle-seconds per second to steps per second."""
     return tuple(sample / per for sample in samples)

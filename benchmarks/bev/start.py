@@ -1,6 +1,6 @@
-"""From a fresh interpreter to the first steps of the driving world, with compiled kernels in the cache or without.
+"""Start-up time of the driving sim from a fresh interpreter, with compiled kernels in the cache or without.
 
-A process for each, since a kernel is compiled or loaded once in a process.
+Each start is a separate process, because a kernel is compiled or loaded once per process.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ CACHE = "ROBOTRL_CACHE"
 
 
 class Start(NamedTuple):
-    """What one process found, seconds."""
+    """Times of one process, seconds."""
 
     imports: float
-    """To import torch and us."""
+    """Import of torch and robotrl."""
     first: float
-    """To make a sim, start its episodes, and make one step."""
+    """Making a sim, starting its episodes, and one step."""
     again: float
-    """The same once more in the same process: only maps have to be built again."""
+    """The same a second time in the same process, which only builds maps again."""
     maps: int
-    """How many they are."""
+    """Number of these maps."""
 
     @property
     def kernels(self) -> float:
-        """Seconds that kernels took, to compile or to load."""
+        """Seconds for compiling or loading the kernels."""
         return self.first - self.again
 
 
 def start(num_envs: int, cache: str | None) -> Start:
-    """Start in a process of its own.
+    """Measure a start in a separate process.
 
     Args:
         num_envs: N.
@@ -56,7 +56,7 @@ def start(num_envs: int, cache: str | None) -> Start:
 
 
 def main(num_envs: int) -> None:
-    """Start, twice, and say how long each part took."""
+    """Start twice and report the time of each part."""
     begun = time.perf_counter()
     import torch
 
@@ -65,7 +65,7 @@ def main(num_envs: int) -> None:
     imported = time.perf_counter()
 
     def once() -> int:
-        # one thread: threads compile one after another, whichever comes first
+        # one thread, so that the order of compilation does not matter
         sim = make_sim(TASK, num_envs=num_envs, seed=0, obs="both", threads=1)
         sim.reset(seed=0)
         sim.step(torch.zeros(num_envs, 2))

@@ -1,4 +1,4 @@
-"""One pass through the driving world, recorded, so that each way to run it does exactly the same work."""
+"""Tape of the driving sim: recorded control steps, so that all routes do exactly the same work."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ State = Mapping[str, NDArray[Any]]
 
 
 class Tape(NamedTuple):
-    """T control steps of N envs in full swing, and what was on the roads meanwhile."""
+    """T control steps of N envs at all stages of their episodes, and the number of road users."""
 
     actions: NDArray[np.float32]
     """(T, N, 2)."""
     first: State
     """Exact state before the first step."""
     last: State
-    """And after the last."""
+    """Exact state after the last step."""
     users: float
-    """Mean number of road users in an env, the ego among them; those that have left the map do not count."""
+    """Mean number of road users in an env, including the ego; those that have left the map do not count."""
     cars: float
-    """The same of cars alone, the ego among them."""
+    """Mean number of cars in an env, including the ego."""
     ended: float
-    """Share of env steps that ended an episode."""
+    """Fraction of env steps that ended an episode."""
 
 
 def make(num_envs: int, agents: int, threads: int, obs: str, bank: Any = None, packed: bool = False) -> Any:
-    """The driving world, with the maps of a bank that it shares with others; building maps takes no time then."""
+    """Make the driving sim with a shared map pool, so that building maps takes no time."""
     from robotrl.registry import make_sim
 
     sim = make_sim(TASK, num_envs=num_envs, seed=SEED, agents=agents, threads=threads, obs=obs, packed=packed)
@@ -44,12 +44,12 @@ def make(num_envs: int, agents: int, threads: int, obs: str, bank: Any = None, p
 
 
 def record(sim: Any, kind: str, before: int, steps: int) -> Tape:
-    """Play `steps` control steps and keep what another needs to do the same work.
+    """Record `steps` control steps for replay.
 
     Args:
-        sim: the driving world.
-        kind: "expert" or "random", whose actions are played; an untrained policy is as short-lived as the random one.
-        before: steps that are driven first, so that episodes are at all their stages.
+        sim: the driving sim.
+        kind: source of the actions, "expert" or "random"; episodes of an untrained policy are as short as random ones.
+        before: steps before the recording, so that episodes are at all stages.
         steps: T.
     """
     import torch
@@ -78,7 +78,7 @@ def record(sim: Any, kind: str, before: int, steps: int) -> Tape:
 
 
 def present(agents: NDArray[Any]) -> tuple[float, float]:
-    """Mean number of road users, and of cars among them, in an env; who waits to enter the map is not on the road.
+    """Mean number of road users, and of cars, in an env; those waiting to enter the map are not counted.
 
     Args:
         agents: (N, A) records of the sim.
@@ -86,7 +86,7 @@ def present(agents: NDArray[Any]) -> tuple[float, float]:
     from robotrl.sims.bev import tables
 
     kind = agents["kind"]
-    # the ego, in slot 0, is on the road whatever its lane
+    # the ego, in slot 0, always counts, whatever its lane
     here = (agents["lane"] >= 0) | (kind == tables.PEDESTRIAN)
     here[:, 0] = True
     cars = here & (kind == tables.CAR)
@@ -95,9 +95,9 @@ def present(agents: NDArray[Any]) -> tuple[float, float]:
 
 
 def route(sim: Any, tape: Tape) -> Route:
-    """Env steps per second of the sim on the tape, one call a control step, restarts included.
+    """Env steps per second of the sim on the tape, one call per control step, including restarts.
 
-    The route raises `RobotrlError` when it does not end where the tape ends.
+    The route raises `RobotrlError` if its final state is not that of the tape.
     """
     import torch
 
@@ -116,7 +116,7 @@ def route(sim: Any, tape: Tape) -> Route:
 
 
 def check_end(found: State, expected: State) -> None:
-    """Refuse a measurement of other work than was recorded.
+    """Check that a measurement did the recorded work.
 
     Raises:
         RobotrlError: an array of the states differs.

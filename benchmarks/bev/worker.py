@@ -1,10 +1,10 @@
-"""One of the peers of the driving world in a process of its own, which steps when told to.
+"""Worker process with one peer of the driving sim, controlled over stdin and stdout.
 
-A script that needs the peer alone and nothing of ours, so that a peer may live in another Python environment:
+The script needs only the peer and nothing of robotrl, so that a peer may live in another Python environment:
 
     python -P worker.py highway_env 10hz
 
-It answers with a line of JSON when it is ready, and to each line with a number of steps with one about those.
+It prints a line of JSON when it is ready, and answers each line with a number of steps by a line of results.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ HIGHWAY: dict[str, dict[str, Any]] = {
     "10hz": {"simulation_frequency": 10, "policy_frequency": 10, "vehicles_count": 31},
     "default": {},
 }
-"""Settings of `highway-fast-v0`: 32 vehicles at our control rate, and as it comes (21 vehicles, 5 steps an action)."""
+"""Settings of `highway-fast-v0`: 32 vehicles at our control rate, and the defaults (21 vehicles, 5 steps per
+action)."""
 IDLE = 1
 """Its action 'keep lane and speed'."""
 NO_RAYS = {"num_lasers": 0}
@@ -45,12 +46,12 @@ METADRIVE: dict[str, dict[str, Any]] = {
 
 
 class Peer(NamedTuple):
-    """A simulator that is ready."""
+    """A simulator that is ready to run."""
 
     run: Callable[[int], int]
-    """Steps so many times; vehicles on the road, summed over the steps."""
+    """Run a number of steps; returns vehicles on the road, summed over the steps."""
     dt_s: float
-    """Simulated seconds in a step."""
+    """Simulated seconds per step."""
     version: str
 
 
@@ -75,7 +76,7 @@ def highway_env(config: dict[str, Any]) -> Peer:
 
 def metadrive(config: dict[str, Any]) -> Peer:
     """MetaDrive, the ego driven by its own IDM policy."""
-    # Without graphics nothing is ever read from the textures and models that it would fetch from the internet first.
+    # Without graphics the textures and models, which it would first download from the internet, are never read.
     engine = importlib.import_module("metadrive.engine.base_engine").BaseEngine
     engine.try_pull_asset = staticmethod(lambda: None)
     policy = importlib.import_module("metadrive.policy.idm_policy").IDMPolicy
@@ -102,8 +103,8 @@ PEERS: dict[str, tuple[Callable[[dict[str, Any]], Peer], dict[str, dict[str, Any
 
 
 def main(name: str, setting: str) -> None:
-    """Serve: a line with a number of steps in, a line with what came of them out, until the input ends."""
-    # libraries print: answers get the real standard output, everything else goes to the log
+    """Serve until the input ends: read a line with a number of steps, answer with a line of results."""
+    # libraries print: answers use the real standard output, everything else goes to the log
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     make, settings = PEERS[name]

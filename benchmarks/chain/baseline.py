@@ -1,9 +1,9 @@
-"""The updates of ReinFlow and DPPO, written straightforwardly in eager torch: what ours are compared with.
+"""Straightforward eager torch implementations of the updates of ReinFlow and DPPO, as baselines.
 
-Same networks, losses, minibatches and optimiser settings, so that an iteration ends at the same weights (a test holds
-both to that). What is straightforward follows the published code: ReinFlow asks the networks for one denoising step
-after another and adds up log-probabilities; DPPO's rows are pairs of a decision and a denoising step, so its critic
-values a decision once for each of its steps; `torch.distributions`, `torch.optim.Adam` and torch's own clipping.
+They use the same networks, losses, minibatches and optimizer settings, so that an iteration ends at the same weights
+(checked by a test). They follow the published code: ReinFlow evaluates one denoising step after another and adds up
+log-probabilities; DPPO's rows are pairs of a decision and a denoising step, so its critic evaluates a decision once for
+each of its steps; both use `torch.distributions`, `torch.optim.Adam` and torch's own gradient clipping.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from robotrl.learners.on_policy import OnPolicyBatch
 
 
 class Baseline:
-    """What both updates share.
+    """Shared parts of both updates.
 
     Args:
-        actor: "policy" and what explores with it.
-        critic: of the policy's contexts.
-        lr: of the actor.
-        critic_lr: of the critic.
-        max_grad_norm: of each.
+        actor: networks with the "policy" and its exploration.
+        critic: critic on the policy's contexts.
+        lr: learning rate of the actor.
+        critic_lr: learning rate of the critic.
+        max_grad_norm: gradient norm limit of each.
     """
 
     def __init__(self, actor: nn.ModuleDict, critic: Any, lr: float, critic_lr: float, max_grad_norm: float) -> None:
@@ -51,14 +51,14 @@ class Baseline:
 
 
 class ReinFlowBaseline(Baseline):
-    """ReinFlow's iteration; see the module."""
+    """ReinFlow's iteration; see the module docstring."""
 
     def __init__(self, actor: nn.ModuleDict, critic: Any, cfg: ReinFlowCfg) -> None:
         super().__init__(actor, critic, cfg.lr, cfg.critic_lr, cfg.max_grad_norm)
         self._cfg = cfg
 
     def update(self, batch: OnPolicyBatch, order: Tensor) -> float:
-        """One gradient step for each minibatch of the order; the mean of the approximate KL."""
+        """One gradient step for each minibatch of the order; returns the mean approximate KL."""
         cfg, policy = self._cfg, self.policy
         kls: list[float] = []
         for rows in order.view(-1, cfg.minibatch):
@@ -83,7 +83,7 @@ class ReinFlowBaseline(Baseline):
 
 
 class DppoBaseline(Baseline):
-    """DPPO's iteration, with DDPM steps; see the module."""
+    """DPPO's iteration with DDPM steps; see the module docstring."""
 
     def __init__(self, actor: nn.ModuleDict, critic: Any, cfg: DppoCfg) -> None:
         super().__init__(actor, critic, cfg.lr, cfg.critic_lr, cfg.max_grad_norm)
@@ -92,12 +92,12 @@ class DppoBaseline(Baseline):
         self._steps, self._skipped = steps, self.policy.denoising_steps - steps
 
     def update(self, batch: OnPolicyBatch, order: Tensor) -> float:
-        """One gradient step for each minibatch of the order; the mean of the approximate KL."""
+        """One gradient step for each minibatch of the order; returns the mean approximate KL."""
         cfg, policy = self._cfg, self.policy
         times = torch.tensor(policy.times)
         kls: list[float] = []
         for rows in order.view(-1, cfg.minibatch):
-            # pairs: every fine-tuned step of every decision is a row of its own
+            # one row for each fine-tuned denoising step of each decision
             decision = rows.repeat_interleave(self._steps)
             k = torch.arange(self._steps).repeat(len(rows))
             obs = {key: x[decision] for key, x in batch.obs.items()}
@@ -120,7 +120,7 @@ class DppoBaseline(Baseline):
         return sum(kls) / len(kls)
 
     def _law(self, ctx: Tensor, x: Tensor, t: Tensor, after: Tensor) -> Normal:
-        """The DDPM step from t to `after`, written for the straight paths of `robotrl.fn.chain`."""
+        """Distribution of the DDPM step from t to `after`, for the straight paths of `robotrl.fn.chain`."""
         velocity = self.policy.velocity(ctx, x, t, after - t)
         t, after = t[:, None, None], after[:, None, None]
         action, noise = x + (1 - t) * velocity, x - t * velocity

@@ -1,8 +1,7 @@
-"""Updates of policy gradient through the chain, against the same updates in straightforward eager torch.
+"""Speed of ReinFlow's and DPPO's updates, compared with straightforward eager torch implementations.
 
-Both learn from one recorded rollout of `mujoco/peg-insert`, with the networks and sizes of the presets, and take turns.
-Both are measured with one torch thread and with torch's own default, and the better counts for each; ours in bfloat16
-as well.
+Both train on one recorded rollout of `mujoco/peg-insert`, with the networks and sizes of the presets, and alternate.
+Both are measured with one torch thread and with torch's default, and the faster counts for each; ours also in bfloat16.
 """
 
 from __future__ import annotations
@@ -39,13 +38,13 @@ UNIT = "iterations/s"
 
 
 class Method(NamedTuple):
-    """What is compared."""
+    """A compared algorithm."""
 
     cfg: ChainCfg
     policy: Any
-    """Config of the policy."""
+    """Policy config."""
     baseline: Callable[[Any, Any, Any], ReinFlowBaseline | DppoBaseline]
-    """(actor, critic, cfg) to the plain implementation."""
+    """Factory of the baseline: (actor, critic, cfg) to the implementation."""
 
 
 METHODS: Mapping[str, Method] = {
@@ -55,38 +54,39 @@ METHODS: Mapping[str, Method] = {
 
 
 class Shares(NamedTuple):
-    """Where an iteration of ours goes."""
+    """Time and compute shares of one of our iterations."""
 
     simulator: float
-    """Share of the iteration's seconds that physics takes."""
+    """Fraction of the iteration's time spent in physics."""
     evaluations: int
-    """Passes of a policy network on one row: the rollout's, and those of the updates, which are differentiated."""
+    """Forward passes of a policy network per row: those of the rollout, and those of the updates, which are
+    differentiated."""
 
 
 class Measured(NamedTuple):
-    """What was found of one method."""
+    """Measurements of one algorithm."""
 
     rates: Paired
-    """Iterations' updates per second, by route."""
+    """Updates per second by route."""
     shares: Shares
     compile_s: float
-    """Of one thread, in float32."""
+    """Compile time with one thread in float32, s."""
 
 
 class Setting(NamedTuple):
-    """How ours is run."""
+    """Settings of our implementation."""
 
     bf16: bool
     threads: int
 
     @property
     def route(self) -> str:
-        """Its name among what takes turns."""
+        """Name of its route."""
         return _threads(OURS_BF16 if self.bf16 else OURS, self.threads)
 
 
 def run(quick: bool) -> dict[str, Figure]:
-    """Measure both methods."""
+    """Measure both algorithms."""
     figures: dict[str, Figure] = {}
     for name, method in METHODS.items():
         figures |= figures_of(name, measure(method, quick))
@@ -94,7 +94,7 @@ def run(quick: bool) -> dict[str, Figure]:
 
 
 def make_learner(method: Method, engine: EngineMode, num_envs: int = NUM_ENVS, bf16: bool = False) -> ChainLearner:
-    """Our learner on a policy with random weights: what it costs does not depend on them."""
+    """Our learner on a policy with random weights, which do not affect speed."""
     sim = make_sim(TASK, num_envs=num_envs, seed=SEED)
     to_unit = bounds_to_unit(ACTION, sim.action_spec.low, sim.action_spec.high)
     outputs = inverse(to_unit), Clip(ACTION, sim.action_spec.low, sim.action_spec.high)
@@ -105,12 +105,12 @@ def make_learner(method: Method, engine: EngineMode, num_envs: int = NUM_ENVS, b
 
 
 def make_baseline(method: Method, learner: ChainLearner) -> ReinFlowBaseline | DppoBaseline:
-    """The plain implementation, with copies of the learner's networks."""
+    """The baseline, with copies of the learner's networks."""
     return method.baseline(copy.deepcopy(learner.loss.actor), copy.deepcopy(learner.loss.critic), method.cfg)
 
 
 def measure(method: Method, quick: bool, num_envs: int = NUM_ENVS, engine: EngineMode = "compiled") -> Measured:
-    """Updates on one rollout, interleaved; then one whole iteration of ours, taken apart."""
+    """Measure updates on one rollout, interleaved; then profile one complete iteration of ours."""
     default = torch.get_num_threads()
     counts = sorted({1, default})[: 1 if quick else 2]
     learners = {
@@ -150,10 +150,10 @@ def measure(method: Method, quick: bool, num_envs: int = NUM_ENVS, engine: Engin
     routes: dict[str, Callable[[], float]] = {}
     for setting, learner in learners.items():
         if learner is not first:
-            # until its first rollout a learner trains its critic alone
+            # before its first rollout a learner trains its critic only
             learner.collect()
         routes[setting.route] = on(setting.threads, functools.partial(ours, learner))
-        # compiling, for this number of threads, is no part of an iteration
+        # exclude compiling for this number of threads
         routes[setting.route]()
     routes |= {_threads(PLAIN, threads): on(threads, plain) for threads in counts}
     rates = paired(routes, 1 if quick else 9)
@@ -163,7 +163,7 @@ def measure(method: Method, quick: bool, num_envs: int = NUM_ENVS, engine: Engin
 
 
 def figures_of(name: str, measured: Measured) -> dict[str, Figure]:
-    """Ours against the plain implementation, each at its better number of threads, and where an iteration goes."""
+    """Ours against the baseline, each at its better number of threads, and the shares of an iteration."""
     cfg = METHODS[name].cfg
     what = f"{NUM_ENVS} envs x {cfg.num_steps} steps, minibatch {cfg.minibatch}, {cfg.epochs} epochs"
     rates, shares = measured.rates, measured.shares
@@ -194,7 +194,7 @@ def _threads(kind: str, threads: int) -> str:
 
 
 def _shares(learner: ChainLearner) -> Shares:
-    """One iteration, with a clock around the sim's steps."""
+    """Profile one iteration by timing the sim's steps."""
     step, spent = learner.sim.step, 0.0
 
     def timed(actions: torch.Tensor) -> Any:

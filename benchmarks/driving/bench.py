@@ -1,9 +1,9 @@
-"""Driving planners side by side, and CaRL's finding on minibatches: cells of training, judged on unseen maps.
+"""Comparison of driving planners, and CaRL's study of minibatch sizes, evaluated on unseen maps.
 
-A planner is trained with a seed and judged on starts of the split `test`, whose road layouts no training and no choice
-has seen, by the formulas of the CARLA leaderboard; the rule-based driver and a clone of it stand in the same table. The
-study trains with CaRL's simple reward and with Roach's shaped one at three sizes of minibatch (Jaeger et al. 2025,
-section 4: the larger, the better the simple reward and the worse the shaped one).
+A planner is trained with a seed and evaluated on starts of the split `test`, whose road layouts are used neither in
+training nor in selection, by the formulas of the CARLA leaderboard; the table includes the rule-based driver and a
+clone of it. The study trains with CaRL's simple reward and with Roach's shaped one at three minibatch sizes (Jaeger et
+al. 2025, section 4: larger ones favor the simple reward and harm the shaped one).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Planner(NamedTuple):
 
     label: str
     preset: str | None
-    """What it is trained with; None for the rule-based driver, which is not."""
+    """Preset for training; None for the rule-based driver, which is not trained."""
 
 
 PLANNERS = {
@@ -46,12 +46,12 @@ PLANNERS = {
 
 
 def study_name(reward: str, minibatch: int) -> str:
-    """Method of a cell of the study."""
+    """Method name of a cell of the study."""
     return f"{reward}_{minibatch}"
 
 
 def cells(quick: bool) -> list[Cell]:
-    """The table, planners first; `quick` is seed 0 of the planner and of the rule-based driver."""
+    """Cells of the table, planners first; `quick` is seed 0 of the planner and of the rule-based driver."""
     names = [*PLANNERS, *(study_name(reward, size) for size in MINIBATCHES for reward in REWARDS)]
     if quick:
         names = ["planner", "driver"]
@@ -65,7 +65,7 @@ def cells(quick: bool) -> list[Cell]:
         )
         for seed in (SEEDS[:1] if quick else SEEDS)
         for name in names
-        # what is not trained has no seed
+        # without training there is no seed
         if seed == SEEDS[0] or name not in PLANNERS or PLANNERS[name].preset is not None
     ]
 
@@ -84,7 +84,7 @@ MEASURES = (
 
 
 def aggregate(results: Sequence[CellResult]) -> dict[str, Figure]:
-    """For each method its scores over the seeds, with intervals."""
+    """Scores of each method over the seeds, with intervals."""
     figures: dict[str, Figure] = {}
     for name in dict.fromkeys(cell["method"] for cell in results):
         for measure, unit, note in MEASURES:
@@ -103,7 +103,7 @@ def aggregate(results: Sequence[CellResult]) -> dict[str, Figure]:
 
 
 def table(document: Mapping[str, Any]) -> str:
-    """Markdown: the planners, then the study."""
+    """Markdown tables: the planners, then the study."""
     figures = {key: Figure.from_json(value) for key, value in document["figures"].items()}
     lines = [
         "| planner | route completion | driving score (2.0) | score (2.1) | success | strict | trained in | seeds |",
@@ -150,14 +150,14 @@ def _study_row(
 
 def _span(figure: Figure, scale: float, digits: int) -> str:
     value = f"{(figure.value or 0.0) * scale:.{digits}f}"
-    # one run has no spread to show
+    # one run has no spread
     if figure.low is None or figure.high is None or figure.runs < 2:
         return value
     return f"{value} ({figure.low * scale:.{digits}f} to {figure.high * scale:.{digits}f})"
 
 
 def trend(results: Sequence[CellResult], reward: str, measure: str) -> float | None:
-    """Mean of a measure at the largest minibatch less that at the smallest; None where cells are missing."""
+    """Mean of a measure at the largest minibatch minus that at the smallest; None if cells are missing."""
     ends = [
         [float(c["result"][measure]) for c in results if c["method"] == study_name(reward, size)]
         for size in (MINIBATCHES[0], MINIBATCHES[-1])

@@ -1,6 +1,6 @@
 """One cell of the driving table: train, then drive every listed start of the split `test` once, as deployed.
 
-`python -m benchmarks.driving.cell METHOD SEED OUT` leaves OUT/result.json.
+`python -m benchmarks.driving.cell METHOD SEED OUT` writes OUT/result.json.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from robotrl.training import train
 from robotrl.utils.files import dump_json, replace_file
 
 EPISODES = 384
-"""32 starts of each scenario."""
+"""Test episodes: 32 starts of each scenario."""
 NUM_ENVS = 64
 DEMOS = 400
-"""Episodes of the rule-based driver that its clone learns from."""
+"""Demonstrations of the rule-based driver for its clone."""
 
 REWARDED = ("reward=", "end_penalty=")
-"""Options that say what is rewarded."""
+"""Sim options that set the reward."""
 
 Act = Callable[[dict[str, Tensor], Tensor], Tensor]
-"""(observations, which envs have just begun) to actions (N, 2)."""
+"""Policy function: (observations, which envs have just begun) to actions (N, 2)."""
 
 
 def main(method: str, seed: int, out: Path) -> None:
@@ -57,13 +57,13 @@ def main(method: str, seed: int, out: Path) -> None:
 
 
 def planner_cfg(method: str, seed: int, out: Path, episodes: int = DEMOS) -> TrainCfg[Any, Any] | None:
-    """How a planner of the table is trained, None for the one that is not; a clone's demonstrations go to `out`."""
+    """Training config of a planner, None for the rule-based driver; a clone's demonstrations go to `out`."""
     preset = PLANNERS[method].preset
     if preset is None:
         return None
     cfg: TrainCfg[Any, Any] = PRESETS.load(preset)()
     if isinstance(cfg.algo, PpoCfg):
-        # two thirds more samples a second, on a processor with units for it
+        # bf16: about 1.7 times as many samples per second, on processors that support it
         cfg = replace(cfg, algo=replace(cfg.algo, bf16=pays_in_bf16()))
     if method == "clone":
         options = sim_options(cfg.sim.options)
@@ -73,7 +73,7 @@ def planner_cfg(method: str, seed: int, out: Path, episodes: int = DEMOS) -> Tra
 
 
 def study_cfg(reward: str, minibatch: int) -> TrainCfg[Any, Any]:
-    """The planner's preset with a reward as published and a minibatch, everything else alike."""
+    """The planner's preset with a published reward and a minibatch size, everything else equal."""
     cfg: TrainCfg[Any, Any] = PRESETS.load("drive-ppo")()
     kept = tuple(option for option in cfg.sim.options if not option.startswith(REWARDED))
     return replace(
@@ -84,7 +84,7 @@ def study_cfg(reward: str, minibatch: int) -> TrainCfg[Any, Any]:
 
 
 def run_cell(cfg: TrainCfg[Any, Any] | None, seed: int, out: Path, episodes: int = EPISODES) -> dict[str, Any]:
-    """The result of one cell; without a config it is the rule-based driver's."""
+    """Result of one cell; without a config that of the rule-based driver."""
     began = time.perf_counter()
     if cfg is None:
         sim: DriveSim = make_sim(SIM, num_envs=NUM_ENVS, seed=seed)
@@ -92,7 +92,7 @@ def run_cell(cfg: TrainCfg[Any, Any] | None, seed: int, out: Path, episodes: int
         return judged(drive(sim, lambda obs, started: expert.act(started), episodes))
     train(replace(cfg, seed=seed, evaluation=EvalCfg(every=0, episodes=NUM_ENVS, animation=0)), out / "run")
     train_s = time.perf_counter() - began
-    # a clone takes none
+    # a clone uses none
     env_steps = read_scalars(out / "run" / "scalars.jsonl")[-1].get("env_steps") or None
     options = sim_options([option for option in cfg.sim.options if not option.startswith(REWARDED)])
     sim: DriveSim = make_sim(SIM, num_envs=NUM_ENVS, seed=seed, **options)
@@ -100,7 +100,7 @@ def run_cell(cfg: TrainCfg[Any, Any] | None, seed: int, out: Path, episodes: int
 
     @torch.no_grad()
     def act(obs: dict[str, Tensor], started: Tensor) -> Tensor:
-        del started  # the planner has no memory
+        del started  # the planner has no recurrent state
         return policy.act({key: obs[key] for key in policy.observation_spec}, mode="mean").chunk[:, 0]
 
     return {
@@ -113,7 +113,7 @@ def run_cell(cfg: TrainCfg[Any, Any] | None, seed: int, out: Path, episodes: int
 
 
 def drive(sim: DriveSim, act: Act, episodes: int) -> dict[str, list[Route]]:
-    """Drive the first starts of the split `test`, each once; gives what happened, by scenario."""
+    """Drive the first starts of the split `test`, each once; returns outcomes by scenario."""
     ids = list(sim.state_ids("test")[:episodes])
     sim.queue_states(ids)
     obs = sim.reset()

@@ -1,8 +1,8 @@
-"""Faulty inputs, kind by kind, given to the code that users call: `robotrl bench faults`.
+"""Fault injection: faulty inputs of many kinds, given to the public interface: `robotrl bench faults`.
 
-A module of this package holds the kinds of one area in `KINDS`. A kind makes an input that is wrong in one way, gives
-it to the real code, and says the outcome. Each area is a cell of the table: one process that tries all of its kinds on
-inputs that are drawn from fixed seeds.
+A module of this package lists the kinds of one area in `KINDS`. A kind makes an input with one fault, passes it to the
+real code, and returns the outcome. Each area is a cell of the table: one process that tries all of its kinds on inputs
+drawn from fixed seeds.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from benchmarks.kit.markdown import table_head, table_row
 DESCRIPTION = "faulty inputs by the thousand: what was refused, corrected, warned of or contained, and what was silent"
 PEERS: dict[str, str] = {}
 AREAS = ("eval", "data", "run", "files", "flags", "gym", "categorical", "deploy", "replay", "view")
-"""Modules of this package that hold kinds, in the order of the table."""
+"""Modules of this package with kinds, in the order of the table."""
 RESULT = "faults.json"
 QUICK_INPUTS = 3
-"""Of each kind, where the bench is asked for a first look."""
+"""Inputs per kind in a quick run."""
 
 
 def areas() -> list[str]:
-    """The areas whose module is there."""
+    """Areas whose module exists."""
     here = {path.stem for path in Path(__file__).parent.glob("*.py")}
     return [area for area in AREAS if area in here]
 
 
 def cells(quick: bool) -> list[Cell]:
-    """One process an area."""
+    """One cell per area."""
     limit = ("--most", str(QUICK_INPUTS)) if quick else ()
     return [
         Cell(
@@ -48,7 +48,7 @@ def cells(quick: bool) -> list[Cell]:
 
 
 def aggregate(results: Sequence[CellResult]) -> dict[str, Figure]:
-    """Kinds, inputs and each outcome over all areas, and the inputs that came out as none of what their kind wants."""
+    """Numbers of kinds, inputs and outcomes over all areas, and of inputs with an unwanted outcome."""
     rows = [row for cell in results for row in cell["result"]["kinds"]]
     inputs = sum(row["inputs"] for row in rows)
     figures = {
@@ -65,7 +65,7 @@ def aggregate(results: Sequence[CellResult]) -> dict[str, Figure]:
 
 
 def table(document: Mapping[str, Any]) -> str:
-    """Markdown: a row a kind, a last row for all of them, and the first input of each that came out wrong."""
+    """Markdown table: one row per kind and a total, and the first input of each kind with an unwanted outcome."""
     lines = table_head(("area", "kind", "inputs", *(outcome.value for outcome in Outcome)))
     everything: list[Mapping[str, Any]] = []
     wrong: list[str] = []
@@ -85,7 +85,7 @@ def table(document: Mapping[str, Any]) -> str:
 
 
 def _counts(outcomes: Mapping[str, int]) -> list[str]:
-    """A number for each outcome; the failures are shown where there are none, too."""
+    """Count of each outcome; failures are shown even if there are none."""
     return [
         f"{outcomes.get(outcome.value, 0):,}" if outcomes.get(outcome.value, 0) or outcome in FAILURES else ""
         for outcome in Outcome

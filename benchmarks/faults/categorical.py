@@ -1,5 +1,4 @@
-"""Faults around actions that are choices: who may give them, what they may be, what a bundle states of them; and around
-what a run chooses by itself: to compile, and to stop."""
+"""Faults around categorical actions (algorithms, values, bundles), and around automatic compiling and stopping."""
 
 from __future__ import annotations
 
@@ -52,18 +51,18 @@ from robotrl.transforms import Clip, TransformGroup, bounds_to_unit, inverse
 Rng = np.random.Generator
 OBSERVED = {"state": Spec((3,), ("a", "b", "c"), ("1",) * 3, (-math.inf,) * 3, (math.inf,) * 3)}
 NUMBERS: tuple[Any, ...] = (GaussianCfg, BetaCfg, SquashedCfg, FlowCfg, DiffusionCfg, ShortcutCfg)
-"""Configs of policies that give numbers within bounds."""
+"""Configs of policies with continuous actions."""
 CONTINUOUS: tuple[Any, ...] = (
     SacCfg, RlpdCfg, DsrlCfg, DsrlNaCfg, DppoCfg, ReinFlowCfg, FlowSdeCfg, FlowNoiseCfg
 )  # fmt: skip
-"""Configs of algorithms that learn them alone."""
+"""Configs of algorithms for continuous actions only."""
 CHOOSING_SIMS = ("gym/CartPole-v1", "gym/Acrobot-v1", "gym/MountainCar-v0")
 NO_NUMBERS = (math.nan, math.inf, -math.inf)
 ROWS, PERIOD_S = 1000, 0.05
 
 
 def _choices(rng: Rng, width: int | None = None) -> Spec:
-    """An action of one to four elements, of two to six choices each."""
+    """A categorical action of one to four elements, of two to six choices each."""
     counts = tuple(int(n) for n in rng.integers(2, 7, size=int(rng.integers(1, 5)) if width is None else width))
     size = len(counts)
     high = tuple(n - 1.0 for n in counts)
@@ -115,7 +114,7 @@ def _setting_of_another_kind(rng: Rng, folder: Path) -> Outcome:
 
 
 def _algorithm_of_numbers(rng: Rng, folder: Path) -> Outcome:
-    """The whole way of `robotrl train`; nothing may be left of it."""
+    """A continuous-action algorithm on a categorical sim, through `robotrl train`; nothing may be left behind."""
     sim = CHOOSING_SIMS[int(rng.integers(len(CHOOSING_SIMS)))]
     algo = CONTINUOUS[int(rng.integers(len(CONTINUOUS)))]()
     policy: Any = (SquashedCfg(hidden=(8,)), FlowCfg(hidden=(8,)), CategoricalCfg(hidden=(8,)))[int(rng.integers(3))]
@@ -131,7 +130,7 @@ def _sim(name: str) -> Any:
 
 
 def _no_choice(rng: Rng, folder: Path) -> Outcome:
-    """An action of a sim that is no choice of it: a fraction, a number of none, no number."""
+    """An invalid categorical action of a sim: fractional, out of range, or not a number."""
     del folder
     sim = _sim(CHOOSING_SIMS[int(rng.integers(len(CHOOSING_SIMS)))])
     sim.reset(seed=0)
@@ -148,7 +147,7 @@ def _no_choice(rng: Rng, folder: Path) -> Outcome:
 
 
 def _spoilt_scores(rng: Rng, folder: Path) -> Outcome:
-    """A weight that is no number: no draw, no action on a sim, and no checkpoint comes of it."""
+    """A NaN or infinite weight: nothing may be sampled, executed in a sim or saved in a checkpoint."""
     del folder
     policy = _policy(rng)
     with torch.no_grad():
@@ -160,13 +159,13 @@ def _spoilt_scores(rng: Rng, folder: Path) -> Outcome:
         return outcome_of(lambda: policy.act(obs, None, torch.Generator().manual_seed(0)))
     if way == 1:
         return outcome_of(lambda: policy_tree(policy))
-    # what is deployed is no number, and no robot is sent it
+    # the deployed action is not a number, and must not be sent to a robot
     gone = not torch.isfinite(policy.deploy(obs, None).actions).all()
     return Outcome.CONTAINED if gone else Outcome.SILENT
 
 
 def _other_choices(rng: Rng, folder: Path) -> Outcome:
-    """A stored policy on a sim whose action has other choices, or as many numbers."""
+    """A stored policy on a sim with other choices, or with continuous actions."""
     del folder
     sim = _Told(_choices(rng, 2))
     other = sim.action_spec
@@ -190,7 +189,7 @@ class _Told:
 
 
 def _altered_description(rng: Rng, folder: Path) -> Outcome:
-    """A checkpoint's description with other choices, its check sum missing as in those of before."""
+    """A checkpoint's description with other choices and without its checksum, as in earlier versions."""
     del folder
     tree = policy_tree(_policy(rng))
     description = copy.deepcopy(tree["description"])
@@ -214,7 +213,7 @@ def _altered_description(rng: Rng, folder: Path) -> Outcome:
 
 
 def _moved_weights(rng: Rng, folder: Path) -> Outcome:
-    """Weights that were moved by a few hundredths, by which hardly a choice changes."""
+    """Weights changed by a few percent, which hardly changes any choice."""
     del folder
     tree = policy_tree(_policy(rng))
     share = 1 + float(rng.uniform(0.02, 0.2)) * (1 if rng.random() < 0.5 else -1)
@@ -224,7 +223,7 @@ def _moved_weights(rng: Rng, folder: Path) -> Outcome:
 
 @functools.cache
 def _bundle() -> Path:
-    """A bundle of a policy that chooses among 4 and 2, exported once in this process."""
+    """A bundle of a policy that chooses among 4 and 2, exported once per process."""
     torch.manual_seed(0)
     spec = Spec((2,), ("gear", "lamp"), ("1",) * 2, (0.0, 0.0), (3.0, 1.0), choices=(4, 2))
     policy = CategoricalCfg(hidden=(8,)).build(OBSERVED, spec, TransformGroup())
@@ -239,7 +238,7 @@ def _bundle() -> Path:
 
 
 def _tampered_bundle(rng: Rng, folder: Path) -> Outcome:
-    """A bundle whose manifest states other choices, and is sealed again."""
+    """A bundle whose manifest states other choices, with a valid digest."""
     del folder
     data = json.loads((_bundle() / schema.MANIFEST_FILE).read_bytes())
     action, safety = data["action"], data["safety"]
@@ -265,7 +264,7 @@ def _tampered_bundle(rng: Rng, folder: Path) -> Outcome:
 
 
 def _other_robot(rng: Rng, folder: Path) -> Outcome:
-    """A robot that takes numbers where the bundle chooses, or has other choices."""
+    """A robot with continuous actions for a bundle with choices, or with other choices."""
     del folder
     manifest = open_bundle(_bundle()).manifest
     counts = (4, 2)
@@ -280,7 +279,7 @@ def _other_robot(rng: Rng, folder: Path) -> Outcome:
 
 
 def _no_choice_on_a_robot(rng: Rng, folder: Path) -> Outcome:
-    """A graph that gives what is no choice: the tick is bad, and the neutral choice is sent."""
+    """A graph that outputs an invalid choice: the tick is bad, and the neutral choice is sent."""
     del folder
     limits = limits_of(open_bundle(_bundle()).manifest)
     chain = SafetyChain(limits)
@@ -292,7 +291,7 @@ def _no_choice_on_a_robot(rng: Rng, folder: Path) -> Outcome:
 
 
 def _damaged_record(rng: Rng, folder: Path) -> Outcome:
-    """A record of compile times that was truncated, altered or filled by another."""
+    """A file of recorded compile times that is truncated, altered or written by another program."""
     key = compile_record.shape_key(int(rng.integers(1000)))
     good = json.dumps({key: [40.0, None]}).encode()
     odd = [
@@ -317,12 +316,12 @@ def _damaged_record(rng: Rng, folder: Path) -> Outcome:
             del os.environ["TORCHINDUCTOR_CACHE_DIR"]
         else:
             os.environ["TORCHINDUCTOR_CACHE_DIR"] = before
-    # nothing is believed of it: an update is as if none had been compiled
+    # the file is ignored: updates behave as if nothing had been compiled
     return Outcome.CONTAINED if expected == compile_record.USUAL_S else Outcome.SILENT
 
 
 def _stop_rule(rng: Rng, folder: Path) -> Outcome:
-    """A return to stop at that no evaluation has, or that the run does not choose by."""
+    """A target return that no evaluation reaches, or that the run does not use."""
     del folder
     cfg: Any = PRESETS.load("gym-ppo")()
     number = float(rng.normal() * 100)

@@ -1,7 +1,7 @@
-"""One area's kinds of faults, tried one after another: the process of a cell of `robotrl bench faults`.
+"""One area's fault kinds, tried in sequence: the process of a cell of `robotrl bench faults`.
 
 python -m benchmarks.faults.cell AREA OUT.json
-python -m benchmarks.faults.cell AREA --kind NAME --input 17     # one input again, with what was raised
+python -m benchmarks.faults.cell AREA --kind NAME --input 17     # repeat one input, and show the exception
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ from robotrl.utils.files import dump_json
 from robotrl.utils.progress import track
 
 LONGEST_S = 120
-"""Of one input; a process that takes longer counts as one that hangs."""
+"""Time limit of one input, s; longer counts as hanging."""
 
 
 class Hangs(BaseException):
-    """An input took too long. No `except Exception` of the code under test may swallow it."""
+    """An input took too long. Derived so that no `except Exception` of the tested code catches it."""
 
 
 def kinds_of(area: str) -> tuple[Kind, ...]:
-    """The kinds of an area."""
+    """Kinds of an area."""
     return importlib.import_module(f"benchmarks.faults.{area}").KINDS
 
 
 def generator(kind: Kind, number: int) -> np.random.Generator:
-    """The stream that draws one input; that of another kind or number differs."""
+    """Random generator of one input; each kind and number has its own."""
     return np.random.default_rng([zlib.crc32(kind.name.encode()), number])
 
 
 def attempt(kind: Kind, number: int, longest_s: float = LONGEST_S) -> tuple[Outcome, str]:
-    """Try one input in an empty folder of its own.
+    """Try one input in an empty folder.
 
     Args:
         kind: the kind of fault.
-        number: of the input.
-        longest_s: after so long the input is given up.
+        number: number of the input.
+        longest_s: time limit, s.
 
     Returns:
-        The outcome, and what an exception said that the kind itself let through.
+        The outcome, and the text of an exception that the kind did not catch.
     """
     folder = Path(tempfile.mkdtemp(prefix="fault-"))
     here = Path.cwd()
@@ -79,7 +79,7 @@ def attempt(kind: Kind, number: int, longest_s: float = LONGEST_S) -> tuple[Outc
 
 
 def tried(kind: Kind, most: int | None = None) -> dict[str, Any]:
-    """Try the inputs of a kind; gives the counts of their outcomes and the first that came out as not wanted."""
+    """Try the inputs of a kind; returns counts of the outcomes and the first unwanted one."""
     inputs = kind.inputs if most is None else min(kind.inputs, most)
     counts = Counter[str]()
     failure: dict[str, Any] | None = None
@@ -100,7 +100,7 @@ def tried(kind: Kind, most: int | None = None) -> dict[str, Any]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Try an area and write what came out, or try one input and show it."""
+    """Try an area and write the outcomes, or try one input and show it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("area")
     parser.add_argument("out", nargs="?", type=Path)

@@ -1,4 +1,4 @@
-"""Faulty datasets and statistics: what contradicts a sim, its own tables, or the frames that it belongs to."""
+"""Faulty datasets and statistics: contradictions to a sim, to their own tables, or to their frames."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ REFUSED, WARNED, CORRECTED, HARMLESS = Outcome.REFUSED, Outcome.WARNED, Outcome.
 
 
 def episodes(rng: Rng) -> list[Rows]:
-    """Two or three episodes of a robot that does nothing in particular, within its bounds."""
+    """Two or three episodes of random states and actions within the bounds."""
     found: list[Rows] = []
     for _ in range(int(rng.integers(2, 4))):
         length = int(rng.integers(8, 16))
@@ -54,7 +54,7 @@ def episodes(rng: Rng) -> list[Rows]:
 
 
 def write(root: Path, rows: list[Rows], state: Spec = STATE, action: Spec = ACTION, verified: bool = True) -> Path:
-    """A dataset of ours; `verified` False leaves out our manifest, as other programs do."""
+    """Write a dataset; with `verified` False without our manifest, as other programs do."""
     with DatasetWriter(root, fps=RATE_HZ, observation_spec={"state": state, "eye": EYE}, action_spec=action) as writer:
         for one in rows:
             obs, count = {"state": one["state"], "eye": one["eye"]}, len(one["action"])
@@ -66,12 +66,12 @@ def write(root: Path, rows: list[Rows], state: Spec = STATE, action: Spec = ACTI
 
 
 def learned(dataset: Dataset, **options: Any) -> Dataset:
-    """A dataset as every learner takes it."""
+    """A dataset after the checks that every learner applies."""
     return agree(dataset, SPECS, ACTION, 1 / RATE_HZ, **options)
 
 
 def same(dataset: Dataset, rows: list[Rows]) -> bool:
-    """True where the learned actions are the recorded ones."""
+    """True if the learned arrays are the recorded ones."""
     names = {"observation.state": "state", "observation.eye": "eye", "action": "action"}
     return all(
         np.array_equal(dataset.frames(name), np.concatenate([one[key] for one in rows])) for name, key in names.items()
@@ -79,14 +79,14 @@ def same(dataset: Dataset, rows: list[Rows]) -> bool:
 
 
 def corrected(root: Path, rows: list[Rows], used: Outcome = CORRECTED, **options: Any) -> Outcome:
-    """The outcome of a dataset that can be put right: `used` where the learned actions are the recorded ones."""
+    """Outcome of a dataset that can be corrected: `used` if the learned arrays are the recorded ones."""
     found: list[Dataset] = []
     out = outcome_of(lambda: found.append(learned(read_dataset(root), **options)), used)
     return out if not found or same(found[0], rows) else Outcome.SILENT
 
 
 def taken(spec: Spec, order: np.ndarray) -> Spec:
-    """A spec with its elements in another order."""
+    """A spec with its elements reordered."""
     names, units, low, high = (tuple(of[i] for i in order) for of in (spec.names, spec.units, spec.low, spec.high))
     return replace(spec, names=names, units=units, low=low, high=high)
 
@@ -99,7 +99,7 @@ def edit_json(root: Path, name: str, change: Callable[[Any], None]) -> None:
 
 
 def edit_column(root: Path, name: str, values: pa.Array, dtype: str | None = None) -> None:
-    """Put other values in a column of the frames; the statistics, which would differ, are left out."""
+    """Replace a column of the frames, and remove the statistics, which would differ."""
     table = pq.read_table(root / FRAMES)
     pq.write_table(table.set_column(table.column_names.index(name), name, values), root / FRAMES)
     (root / "meta/stats.json").unlink(missing_ok=True)
@@ -108,12 +108,12 @@ def edit_column(root: Path, name: str, values: pa.Array, dtype: str | None = Non
 
 
 def column(root: Path, name: str) -> np.ndarray:
-    """A column of numbers of the frames."""
+    """A numeric column of the frames."""
     return pq.read_table(root / FRAMES)[name].to_numpy().copy()
 
 
 def permuted(key: str, rng: Rng, folder: Path) -> Outcome:
-    """Elements in another order, named so, by us or by another program."""
+    """Reordered elements with matching names, written by us or by another program."""
     rows, spec = episodes(rng), ACTION if key == "action" else STATE
     order = rng.permutation(len(spec.names))
     moved = [{**one, key: one[key][:, order]} for one in rows]
@@ -123,7 +123,7 @@ def permuted(key: str, rng: Rng, folder: Path) -> Outcome:
 
 
 def renamed(rng: Rng, folder: Path) -> Outcome:
-    """A dataset of ours that names another element."""
+    """A robotrl dataset with another element name."""
     names = list(ACTION.names)
     names[rng.integers(4)] = str(rng.choice(["jaw", "roll", "yaw_w", "X2", "speed"]))
     root = write(folder / "d", episodes(rng), action=replace(ACTION, names=tuple(names)))
@@ -131,7 +131,7 @@ def renamed(rng: Rng, folder: Path) -> Outcome:
 
 
 def elsewhere(rng: Rng, folder: Path) -> Outcome:
-    """Another writer's names, some of them the sim's in other places, among others that the sim does not have."""
+    """Another writer's names, some of them the sim's at other positions, others unknown to the sim."""
     names = ["grip", *(str(name) for name in rng.permutation(ACTION.names)[:3])]
     while any(a == b for a, b in zip(names[1:], ACTION.names[1:], strict=True)):
         names = ["grip", *(str(name) for name in rng.permutation(ACTION.names)[:3])]
@@ -142,7 +142,7 @@ def elsewhere(rng: Rng, folder: Path) -> Outcome:
 
 
 def nameless(rng: Rng, folder: Path) -> Outcome:
-    """Names of another writer that say nothing, or none."""
+    """Another writer's names that carry no information, or no names."""
     said = [[f"action_{i}" for i in range(4)], None, list("abcd"), {"axes": ["0", "1", "2", "3"]}][rng.integers(4)]
     rows = episodes(rng)
     root = write(folder / "d", rows, verified=False)
@@ -151,7 +151,7 @@ def nameless(rng: Rng, folder: Path) -> Outcome:
 
 
 def other_numbers(change: Callable[[Rng, np.ndarray, int], np.ndarray], rng: Rng, folder: Path) -> Outcome:
-    """Actions of one element in other units or with another zero."""
+    """Actions with one element in other units or with another zero point."""
     rows, j = episodes(rng), int(rng.integers(4))
     for one in rows:
         one["action"][:, j] = change(rng, one["action"][:, j], j)
@@ -161,14 +161,14 @@ def other_numbers(change: Callable[[Rng, np.ndarray, int], np.ndarray], rng: Rng
 
 
 def at_the_writer(rng: Rng, folder: Path) -> Outcome:
-    """Actions of other units than those of the spec that is written beside them."""
+    """Actions in other units than those of the spec that is written with them."""
     rows = episodes(rng)
     rows[-1]["action"] = rows[-1]["action"] * float(rng.choice([10.0, 57.3, 100.0, 1000.0]))
     return outcome_of(lambda: write(folder / "d", rows))
 
 
 def other_unit(rng: Rng, folder: Path) -> Outcome:
-    """Another unit stated by a dataset of ours, of the action or of what was measured."""
+    """Another unit stated by a robotrl dataset, for the action or a measured element."""
     spec = (STATE, ACTION)[rng.integers(2)]
     units = list(spec.units)
     units[rng.integers(len(units))] = str(rng.choice(["deg", "mm", "m/s", "1", "%"]))
@@ -179,7 +179,7 @@ def other_unit(rng: Rng, folder: Path) -> Outcome:
 
 
 def other_times(change: Callable[[Rng, np.ndarray, np.ndarray], np.ndarray], rng: Rng, folder: Path) -> Outcome:
-    """Frames at other times than the rate says."""
+    """Frame times that contradict the rate."""
     root = write(folder / "d", episodes(rng), verified=False)
     values = change(rng, column(root, "timestamp").astype(np.float64), column(root, "frame_index"))
     edit_column(root, "timestamp", pa.array(values, pa.float32()))
@@ -187,7 +187,7 @@ def other_times(change: Callable[[Rng, np.ndarray, np.ndarray], np.ndarray], rng
 
 
 def other_statistics(keys: tuple[str, ...], rng: Rng, folder: Path) -> Outcome:
-    """Statistics of other data."""
+    """Statistics of another dataset."""
     rows = episodes(rng)
     root = write(folder / "d", rows, verified=False)
     name, key = str(rng.choice(["action", "observation.state"])), str(rng.choice(keys))
@@ -201,7 +201,7 @@ def other_statistics(keys: tuple[str, ...], rng: Rng, folder: Path) -> Outcome:
 
 
 def less_statistics(rng: Rng, folder: Path) -> Outcome:
-    """Statistics of before quantiles came."""
+    """Statistics without quantiles, as in earlier versions."""
     rows = episodes(rng)
     root = write(folder / "d", rows, verified=False)
     gone = [str(key) for key in rng.permutation(["q01", "q10", "q50", "q90", "q99", "count"])[: rng.integers(1, 7)]]
@@ -216,7 +216,7 @@ def less_statistics(rng: Rng, folder: Path) -> Outcome:
 
 
 def no_flags(rng: Rng, folder: Path) -> Outcome:
-    """Successes that are neither 0 nor 1, for a success classifier."""
+    """Success flags that are neither 0 nor 1, for a success classifier."""
     root = write(folder / "d", episodes(rng), verified=False)
     values = column(root, "next.success").astype(np.float32)
     values[rng.integers(len(values))] = rng.choice([0.5, -1.0, 2.0, 255.0, 1e-3])
@@ -225,7 +225,7 @@ def no_flags(rng: Rng, folder: Path) -> Outcome:
 
 
 def not_finite(rng: Rng, folder: Path) -> Outcome:
-    """A reward that is no number."""
+    """A reward that is NaN or infinite."""
     root = write(folder / "d", episodes(rng), verified=False)
     values = column(root, "next.reward")
     values[rng.integers(len(values))] = rng.choice([np.nan, np.inf, -np.inf])
@@ -234,7 +234,7 @@ def not_finite(rng: Rng, folder: Path) -> Outcome:
 
 
 def pointer(rng: Rng, folder: Path) -> Outcome:
-    """A file that git-LFS did not fetch."""
+    """A git-LFS pointer in place of a file."""
     root = write(folder / "d", episodes(rng), verified=bool(rng.integers(2)))
     digest = "".join(str(x) for x in rng.integers(0, 10, 64))
     text = f"version https://git-lfs.github.com/spec/v1\noid sha256:{digest}\nsize {rng.integers(1000, 10**9)}\n"
@@ -243,7 +243,7 @@ def pointer(rng: Rng, folder: Path) -> Outcome:
 
 
 def channels_first(rng: Rng, folder: Path) -> Outcome:
-    """Pictures with their channels as the first axis."""
+    """Images with their channels as first axis."""
     rows = episodes(rng)
     root = write(folder / "d", rows, verified=False)
     first = np.moveaxis(np.concatenate([one["eye"] for one in rows]), -1, 1)
@@ -257,7 +257,7 @@ def channels_first(rng: Rng, folder: Path) -> Outcome:
 
 
 def other_columns(rng: Rng, folder: Path) -> Outcome:
-    """Columns by the names of other programs, found or asked for, and then told."""
+    """Columns with names of other programs, found automatically or by `columns`."""
     rows = episodes(rng)
     root = write(folder / "d", rows, verified=False)
     known = {"action": ("actions",), "observation.state": ("state",), "observation.eye": ("eye", "image")}
@@ -277,7 +277,7 @@ def other_columns(rng: Rng, folder: Path) -> Outcome:
 
 
 def too_narrow(rng: Rng, folder: Path) -> Outcome:
-    """A policy that cannot say what was recorded, or only in steps that are too large to tell it apart."""
+    """A policy whose action range is too small for the recorded actions, or so large that its bins are too wide."""
     root = write(folder / "d", episodes(rng))
     low, high = np.array(ACTION.low), np.array(ACTION.high)
     j = int(rng.integers(4))
@@ -288,7 +288,7 @@ def too_narrow(rng: Rng, folder: Path) -> Outcome:
 
 
 def imported(rng: Rng, folder: Path) -> Outcome:
-    """Statistics of another robot in a published policy: of its actions, or of what it measures."""
+    """A published policy with another robot's statistics, of actions or of measurements."""
     del folder
     scale, offset = np.array(ACTION.high) * 0.8, np.zeros(4)
     seen, about = 1 / np.array([0.5, 0.5, 0.5, 1.0, 1.0]), np.zeros(5)
@@ -307,7 +307,7 @@ def imported(rng: Rng, folder: Path) -> Outcome:
 
 
 def flipped(rng: Rng, folder: Path) -> Outcome:
-    """One changed byte of any file of a dataset of ours."""
+    """One changed byte in any file of a robotrl dataset."""
     root = write(folder / "d", episodes(rng))
     path = root / str(rng.choice([*FILES, "meta/robotrl.json"]))
     data = bytearray(path.read_bytes())
@@ -320,7 +320,7 @@ ODD: tuple[Any, ...] = (None, -1, 0, 3.5, 10**30, "", "x" * 40, [], {}, [[1, [2]
 
 
 def odd_json(name: str, rng: Rng, folder: Path) -> Outcome:
-    """A JSON file of another writer with another value at a random place."""
+    """A JSON file of another writer with one random value replaced."""
     rows = episodes(rng)
     root = write(folder / "d", rows, verified=False)
     content = json.loads((root / name).read_text())
@@ -341,7 +341,7 @@ def odd_json(name: str, rng: Rng, folder: Path) -> Outcome:
 
 
 def odd_column(rng: Rng, folder: Path) -> Outcome:
-    """A column of another type, with gaps, or of lists of several lengths."""
+    """A column of another type, with nulls, or with lists of unequal lengths."""
     root = write(folder / "d", episodes(rng), verified=False)
     name = str(rng.choice(["action", "observation.state", "timestamp", "index", "next.reward", "task_index"]))
     count = len(column(root, "index"))

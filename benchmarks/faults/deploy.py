@@ -1,4 +1,4 @@
-"""Faults of bundles, robots, sensors and places to write: what a runtime on a robot is handed."""
+"""Faults of bundles, robots, sensors and output paths, as a robot's runtime may meet them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ REFUSED, CONTAINED = (Outcome.REFUSED,), (Outcome.CONTAINED,)
 
 @functools.cache
 def sound() -> Path:
-    """A bundle without a fault, made once a process."""
+    """A bundle without a fault, made once per process."""
     from benchmarks.latency.bench import make_policy
     from robotrl.deploy.export import export
 
@@ -61,7 +61,7 @@ def _controller() -> Controller:
 
 
 def _sealed(data: dict[str, Any]) -> bytes:
-    """The text of an edited manifest whose identity is right again."""
+    """Text of an edited manifest with a valid digest."""
     data = {name: value for name, value in data.items() if name != "bundle_id"}
     data["bundle_id"] = hashlib.sha256(strict.canonical(data)).hexdigest()
     return json.dumps(data).encode()
@@ -89,7 +89,7 @@ def _pick(rng: Rng, choices: Any) -> Any:
 
 
 def _contradiction(rng: Rng, folder: Path) -> Outcome:
-    """One of two fields that state the same, changed."""
+    """One of two redundant fields, changed."""
     del folder
     data = json.loads(_text())
     action, outputs, safety = data["action"], data["io"]["outputs"], data["safety"]
@@ -133,7 +133,7 @@ def _other_type(rng: Rng, folder: Path) -> Outcome:
 
 
 def _beyond_measure(rng: Rng, folder: Path) -> Outcome:
-    """A number of the manifest that nothing can be computed with: refused, or what is sent stays within the limits."""
+    """An absurd number in the manifest: refused, or the sent actions stay within the limits."""
     del folder
     data = json.loads(_text())
     numbers = [p for p in _leaves(data) if isinstance(_get(data, p), float | int)]
@@ -256,7 +256,7 @@ def _no_plain_file(rng: Rng, folder: Path) -> Outcome:
 
 
 def _foreign_operator(rng: Rng, folder: Path) -> Outcome:
-    """A node that may run other code, read other files or never end, put into the graph."""
+    """A node in the graph that could run other code, read other files or never end."""
     del folder
 
     def field(number: int, content: bytes) -> bytes:
@@ -293,7 +293,7 @@ def _seen(rng: Rng) -> dict[str, np.ndarray]:
 
 
 def _held(chain: SafetyChain, obs: dict[str, np.ndarray], age_s: float, now_s: float) -> Outcome:
-    """Contained where the tick is bad, and what is sent is good."""
+    """Contained if the tick is bad and the sent action is good."""
     observed = chain.check(obs, age_s, now_s)
     verdict = chain.decide(observed, np.full(len(chain.limits.low), 0.5, np.float32))
     answered = verdict.mode != Mode.ACTIVE and bool(verdict.reason & BAD) and _sent_is_good(chain.limits, verdict)
@@ -319,7 +319,7 @@ def _impossible_time(rng: Rng, folder: Path) -> Outcome:
 
 
 def _frozen(rng: Rng, folder: Path) -> Outcome:
-    """A sensor that repeats itself, with fresh time stamps, while the robot is told to move."""
+    """A sensor that repeats its values with fresh time stamps, while the robot is told to move."""
     del folder
     chain = SafetyChain(_limits())
     for tick in range(int(rng.integers(2, 10))):
@@ -387,10 +387,10 @@ def _unwritable(rng: Rng, folder: Path) -> Outcome:
 
 
 def _other_robot(rng: Rng, folder: Path) -> Outcome:
-    """A robot that is not the one of the bundle, or lists its elements in another order."""
+    """A robot that does not match the bundle, or lists its elements in another order."""
     del folder
     manifest = schema.parse(_text())
-    # through JSON, as it comes over the link
+    # through JSON, as over the link
     data = json.loads(
         json.dumps(
             {
@@ -430,7 +430,7 @@ def _other_robot(rng: Rng, folder: Path) -> Outcome:
 
 
 def _torn_message(rng: Rng, folder: Path) -> Outcome:
-    """Bytes of shared memory that somebody else has written to."""
+    """Bytes of shared memory overwritten by another process."""
     del folder
     memory = bytearray(channel_bytes(19))
     channel = Channel(memoryview(memory), 0, 19)

@@ -1,4 +1,4 @@
-"""Faults of evaluations: other numbers of envs and orders of starts, broken policies and actors, results of before."""
+"""Faults of evaluations: changed numbers of envs and orders of starts, broken policies and actors, old results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from robotrl.transforms import TransformGroup
 SIM = "mujoco/hopper"
 LIMIT = {"limit_steps": 6}
 STARTS, MOST = 6, 12
-"""The number of starts that are run, and of those they are taken from."""
+"""Number of starts that are run, and number of starts to choose from."""
 Rng = np.random.Generator
 
 
@@ -33,7 +33,7 @@ def _sim(num_envs: int) -> Any:
 
 
 def _policy(rng: Rng, action_spec: Spec | None = None) -> tuple[Any, Any]:
-    """A small policy with weights of its own, and a mode in which it draws."""
+    """A small policy with random weights, and a sampling mode."""
     cfg = (FlowCfg, GaussianCfg, SquashedCfg)[rng.integers(3)](horizon=int(rng.integers(1, 4)), hidden=(16,))
     sim = _sim(1)
     torch.manual_seed(int(rng.integers(2**31)))
@@ -73,7 +73,7 @@ def another_order(rng: Rng, folder: Path) -> Outcome:
 
 
 def other_starts_beside(rng: Rng, folder: Path) -> Outcome:
-    """More starts than before: those of before must come out as they were."""
+    """More starts than before: earlier ones must have the same results."""
     del folder
     (policy, mode), ids = _policy(rng), _ids(rng)
     fewer = ids[: int(rng.integers(1, STARTS))]
@@ -95,7 +95,7 @@ def sim_used_before(rng: Rng, folder: Path) -> Outcome:
 
 
 def repeated_ids(rng: Rng, folder: Path) -> Outcome:
-    """A start that is listed twice, or no start at all."""
+    """A repeated start id, or no start at all."""
     del folder
     (policy, mode), ids = _policy(rng), _ids(rng)
     wrong = [] if rng.random() < 0.2 else [*ids, ids[int(rng.integers(STARTS))]]
@@ -103,7 +103,7 @@ def repeated_ids(rng: Rng, folder: Path) -> Outcome:
 
 
 def ids_that_are_none(rng: Rng, folder: Path) -> Outcome:
-    """Ids outside all splits, parts of numbers, NaN, texts."""
+    """Invalid start ids: outside all splits, fractions, NaN, text."""
     del folder
     (policy, mode), ids = _policy(rng), _ids(rng)
     bad: Any = (-1 - int(rng.integers(9)), 2**40, ids[0] + 0.5, float("nan"), "7", None)[rng.integers(6)]
@@ -112,7 +112,7 @@ def ids_that_are_none(rng: Rng, folder: Path) -> Outcome:
 
 
 def beyond_the_split(rng: Rng, folder: Path) -> Outcome:
-    """More episodes than the split has, or none, or a split or seed that does not exist."""
+    """An invalid number of episodes, split or seed."""
     del folder
     (policy, mode), size = _policy(rng), len(_sim(1).state_ids("test"))
     wrong: dict[str, Any] = (
@@ -125,7 +125,7 @@ def beyond_the_split(rng: Rng, folder: Path) -> Outcome:
 
 
 def another_action_width(rng: Rng, folder: Path) -> Outcome:
-    """A policy whose actions have another number of elements than the sim's."""
+    """A policy with another number of action elements than the sim."""
     del folder
     width = int(rng.choice([1, 2, 4, 5, 9]))
     names = tuple(f"a{i}" for i in range(width))
@@ -135,7 +135,7 @@ def another_action_width(rng: Rng, folder: Path) -> Outcome:
 
 
 def weights_that_are_none(rng: Rng, folder: Path) -> Outcome:
-    """One weight is NaN or infinite."""
+    """A NaN or infinite weight."""
     del folder
     policy, mode = _policy(rng)
     weights = list(policy.parameters())
@@ -146,7 +146,7 @@ def weights_that_are_none(rng: Rng, folder: Path) -> Outcome:
 
 
 def actions_of_an_actor(rng: Rng, folder: Path) -> Outcome:
-    """An actor that at some step gives actions of another shape, or some that are not finite."""
+    """An actor that at some step returns actions of another shape, or non-finite ones."""
     del folder
     width = _sim(1).action_spec.shape[0]
     sound = torch.zeros(3, width)
@@ -168,7 +168,7 @@ def actions_of_an_actor(rng: Rng, folder: Path) -> Outcome:
 
 
 def chunks_of_a_policy(rng: Rng, folder: Path) -> Outcome:
-    """A policy of somebody else's whose chunk is too short, too wide, of too few rows, or not finite."""
+    """A third-party policy whose chunk is too short, too wide, has too few rows, or is not finite."""
     del folder
     sim = _sim(3)
     width = sim.action_spec.shape[0]
@@ -188,7 +188,7 @@ def chunks_of_a_policy(rng: Rng, folder: Path) -> Outcome:
 
 
 def starts_in_an_order_of_its_own(rng: Rng, folder: Path) -> Outcome:
-    """A sim that takes queued starts in another order than it says, as one of another package may."""
+    """A third-party sim that takes queued starts in another order than it reports."""
     del folder
     policy, mode = _policy(rng)
     sim: Any = _sim(3)
@@ -201,7 +201,7 @@ def starts_in_an_order_of_its_own(rng: Rng, folder: Path) -> Outcome:
 
 
 def damaged_choice(rng: Rng, folder: Path) -> Outcome:
-    """A run whose `choice.json` is cut, altered, or names a checkpoint that is not there."""
+    """A run whose `choice.json` is cut, altered, or names a missing checkpoint."""
     run = Run.create(folder / "run", {}, seed=0, command=[])
     for step, score in ((1, 0.5), (2, 1.0), (3, 1.0)):
         run.save({"step": step}, step=step, score=score)

@@ -1,4 +1,4 @@
-"""Faulty files, one after another, in the place of each file that we read: mutated text, and what is no file at all."""
+"""Faulty files in place of each file that robotrl reads: mutated text, and other things than regular files."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ WORDS = "put the red block on the blue mat and push the green can to the left"
 
 
 class Reader(NamedTuple):
-    """A file and those who read it."""
+    """A file and its readers."""
 
     source: Callable[[], Path]
-    """The folder that it is in, sound."""
+    """Sound folder that contains the file."""
     name: str
     read: Callable[[Path], object]
-    """Called with the folder."""
+    """Reader, called with the folder."""
 
 
 def _inspected(folder: Path) -> None:
@@ -130,7 +130,7 @@ READERS: dict[str, Reader] = {
 
 
 def _try(reader: Reader, folder: Path, change: Callable[[Path], bool]) -> Outcome:
-    """Change the file in a copy and read it; `change` says whether the file still means the same."""
+    """Mutate the file in a copy and read it; `change` returns whether the file still means the same."""
     place = linked(reader.source(), folder / "thing")
     same = change(place / reader.name)
     return heard(lambda: reader.read(place), Outcome.HARMLESS if same else Outcome.SILENT)
@@ -166,8 +166,8 @@ def _not_plain(names: tuple[str, ...]) -> Any:
 
 
 def _gone(rng: Rng, folder: Path) -> Outcome:
-    """Any file of a run, checkpoint or dataset is missing."""
-    # without our manifest, or statistics, a dataset is as other programs write them
+    """A missing file of a run, checkpoint or dataset."""
+    # without our manifest or statistics, a dataset is valid, like those of other programs
     names = (*OF_RUN, *OF_CHECKPOINT, "meta/info.json")
     reader = READERS[names[int(rng.integers(len(names)))]]
 
@@ -179,7 +179,7 @@ def _gone(rng: Rng, folder: Path) -> Outcome:
 
 
 def _crafted(rng: Rng, folder: Path) -> Outcome:
-    """A checkpoint that a stranger wrote: whole by its hashes, and holding anything at all in the place of a policy."""
+    """A checkpoint from a stranger: valid hashes, with arbitrary content in place of the policy."""
     trees: tuple[Any, ...] = (
         {},
         [],
@@ -201,14 +201,13 @@ def _crafted(rng: Rng, folder: Path) -> Outcome:
 
 
 def _sized(path: Path) -> None:
-    """As `robotrl memory` does."""
     stored = describe_policy(path).description
     with without_memory(stored["kind"]):
         described(stored)
 
 
 def _policy_changed(rng: Rng, folder: Path) -> Outcome:
-    """A policy's own description is mutated and its checkpoint sealed again: its fields or fingerprint say so."""
+    """A mutated policy description in a checkpoint with valid hashes: its fields or fingerprint must reveal it."""
     tree = _tree()
     description: dict[str, Any] = json.loads(json.dumps(tree["policy"]["description"]))
     text = json.dumps(description).encode()
@@ -226,7 +225,7 @@ def _tree() -> Any:
 
 
 def _text_mutated(source: Callable[[], Path], name: str, read: Callable[[Path], object], used: Outcome) -> Any:
-    """A file that is no JSON: bits, cuts, nesting, bytes that are no text, and what is no file."""
+    """A corrupted non-JSON file: bits, cuts, nesting, invalid UTF-8, or not a regular file."""
 
     def attempt(rng: Rng, folder: Path) -> Outcome:
         place = shutil.copytree(source(), folder / "thing")
@@ -251,7 +250,7 @@ def _text_mutated(source: Callable[[], Path], name: str, read: Callable[[Path], 
 
 
 def _odd_number(rng: Rng, data: bytes) -> bytes:
-    """One number of the text is none, is endless, or is beyond all bounds."""
+    """One number of the text is replaced by NaN, infinity, or a huge value."""
     import re
 
     found = list(re.finditer(rb'"-?\d+(?:\.\d+)?"', data))

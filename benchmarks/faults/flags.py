@@ -1,7 +1,7 @@
-"""Values that nobody should type: each flag of each command with what it cannot have, through the command line.
+"""Invalid command-line values: each flag of each command with values that it cannot have.
 
-Nothing is started as a process: `robotrl.cli.main.main` is called. A refusal is exit code 2 and one line; and what was
-refused has left nothing in the folder that it was to write to.
+`robotrl.cli.main.main` is called in this process. A refusal is exit code 2 and one line, and leaves nothing in the
+output folder.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ ODD_TEXT = (
 
 
 class Command(NamedTuple):
-    """A command and its arguments."""
+    """A command and its argument class."""
 
     words: tuple[str, ...]
     args: type
@@ -111,23 +111,23 @@ COMMANDS = (
 
 
 class Flag(NamedTuple):
-    """A flag and the types that its value may have."""
+    """A flag and the types of its values."""
 
     command: Command
     name: str
     types: frozenset[Any]
     choices: tuple[str, ...]
     many: bool
-    """True where it takes any number of values, none included."""
+    """True if it takes any number of values, including none."""
 
 
 def refused(argv: list[str], untouched: Path | None = None, used: Outcome = Outcome.SILENT) -> Outcome:
-    """The outcome of a command line that must be refused.
+    """Run a command line that must be refused; returns the outcome.
 
     Args:
-        argv: without the program's name.
-        untouched: a folder in which nothing may be there afterwards that was not before.
-        used: the outcome where it is not refused.
+        argv: arguments without the program's name.
+        untouched: a folder whose content must not change.
+        used: the outcome if it is not refused.
     """
     before = _tree(untouched)
     code, said = answered(argv)
@@ -148,7 +148,7 @@ def _tree(folder: Path | None) -> list[str]:
 
 @cache
 def flags() -> tuple[Flag, ...]:
-    """All flags of all commands, but those of presets."""
+    """All flags of all commands, except those of presets."""
     return tuple(flag for command in COMMANDS for flag in _flags_of(command, command.args))
 
 
@@ -166,7 +166,7 @@ def _flags_of(command: Command, cls: type) -> Iterator[Flag]:
 
 
 def _leaves(hint: Any) -> Iterator[Any]:
-    """The types, and for literals the values, that stand at the ends of a type."""
+    """The leaf types of a type, and the values of its literals."""
     if get_origin(hint) is Literal:
         yield from get_args(hint)
     elif get_args(hint):
@@ -230,7 +230,7 @@ def _no_command(rng: Rng, folder: Path) -> Outcome:
 
 
 def _needed(command: Command, folder: Path, without: str = "") -> list[str]:
-    """Arguments without which a command is refused for their lack; nothing that could be begun with them is there."""
+    """Required arguments of a command, chosen so that it cannot start any work."""
     out = str(folder / "out")
     missing = str(folder / "missing")
     needs: dict[tuple[str, ...], list[str]] = {
@@ -258,7 +258,7 @@ def _needed(command: Command, folder: Path, without: str = "") -> list[str]:
 
 
 def odd_path(rng: Rng, folder: Path) -> str:
-    """A path at which nothing is that a command could read."""
+    """A path without anything that a command could read."""
     ways: tuple[Callable[[], Any], ...] = (
         lambda: folder / "missing",
         lambda: folder / ("x" * 300),
@@ -303,7 +303,7 @@ def _folder_of(path: Path, name: str) -> None:
 
 
 def _odd_input(rng: Rng, folder: Path) -> Outcome:
-    """A path that is read, of any command."""
+    """An invalid input path for any command."""
     work, out = folder / "odd", folder / "out"
     work.mkdir()
     path = odd_path(rng, work)
@@ -337,14 +337,14 @@ def _odd_input(rng: Rng, folder: Path) -> Outcome:
         ],
     )
     argv = lines[int(rng.integers(len(lines)))]()
-    # an option that is empty is none
+    # an empty option counts as not given
     if not path and argv[0] == "train" and "--resume" not in argv:
         argv = ["inspect", path]
     return refused(argv, folder)
 
 
 def _odd_output(rng: Rng, folder: Path) -> Outcome:
-    """A place that cannot be written, or that is a part of what is read."""
+    """An output path that cannot be written, or that is part of an input."""
     (folder / "file").write_text("kept")
     (folder / "full").mkdir()
     (folder / "full" / "mine").write_text("kept")
@@ -381,7 +381,7 @@ def _odd_output(rng: Rng, folder: Path) -> Outcome:
 
 
 def _out_of_range(rng: Rng, folder: Path) -> Outcome:
-    """A number that is one, and that nothing can be done with."""
+    """A valid number outside the allowed range."""
     run, data, out = str(sound.run()), str(sound.dataset()), str(folder / "out")
     low = str(int(rng.integers(-(10**6), 0)))
     huge = str(_pick(rng, HUGE))
@@ -448,7 +448,7 @@ def _leaves_in(settings: Any, prefix: str) -> Iterator[Leaf]:
 
 
 def _field(rng: Rng, folder: Path) -> Outcome:
-    """A field of a preset with something else than a number, or with a number that no run can have."""
+    """A preset field with a value that is not a number, or out of range."""
     preset = str(_pick(rng, _presets()))
     leaf: Leaf = _pick(rng, leaves_of(preset))
     bad = _pick(rng, (*(NO_NUMBER if float in leaf.types else NO_WHOLE), *map(str, HUGE), "nan", "inf", "-inf"))
@@ -459,12 +459,12 @@ def _field(rng: Rng, folder: Path) -> Outcome:
 
 @cache
 def _presets() -> tuple[str, ...]:
-    """Presets that start from nothing that must be there first."""
+    """Presets that need no dataset or checkpoint."""
     return ("gym-ppo", "gym-sac", "reach-ppo", "peg-insert-ppo", "peg-insert-sac", "drive-ppo", "hopper-ppo")
 
 
 def _option(rng: Rng, folder: Path) -> Outcome:
-    """Options of a sim: unknown, doubled, without a value, or of another type."""
+    """Sim options that are unknown, repeated, without a value, or of another type."""
     bad: tuple[str, ...] = (
         "",
         "=",
@@ -503,7 +503,7 @@ def _option(rng: Rng, folder: Path) -> Outcome:
 
 
 def _environment(rng: Rng, folder: Path) -> Outcome:
-    """Names and arguments of Gymnasium's environments that are none."""
+    """Invalid names and arguments of Gymnasium environments."""
     names = ("", ":", "No-v0", "CartPole-v99", "cartpole-v1", "no_module:X-v0", "../x:Y-v0", "os:X-v0", "\udcff", "a b")
     options = (
         "kwargs=1",
@@ -542,7 +542,7 @@ def _environment(rng: Rng, folder: Path) -> Outcome:
 
 
 def _memory(rng: Rng, folder: Path) -> Outcome:
-    """A network or a batch that does not fit into the memory that the process may have."""
+    """A network or batch that exceeds the memory limit of the process."""
     width = str(int(rng.integers(10**6, 10**9)))
     lines = (
         ["train", "reach-ppo", "--policy.hidden", width, width],
@@ -552,7 +552,7 @@ def _memory(rng: Rng, folder: Path) -> Outcome:
         ["train", "peg-insert-sac", "--algo.capacity", str(10**13)],
     )
     argv = [*_pick(rng, lines), "--run-dir", str(folder / "out"), "--algo.engine", "eager"]
-    # what is loaded at first use is no part of it
+    # loading modules at first use does not count
     for name in ("training", "datasets.reader", "algos.ppo", "algos.sac", "sims.mujoco.manipulation.peg_insert"):
         importlib.import_module(f"robotrl.{name}")
     with _little_memory(1 << 29):
@@ -561,7 +561,7 @@ def _memory(rng: Rng, folder: Path) -> Outcome:
 
 @contextlib.contextmanager
 def _little_memory(more: int) -> Generator[None]:
-    """Let the process have so many bytes more than it has now."""
+    """Limit the process to so many bytes more than it uses now."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + more, hard))
@@ -572,7 +572,7 @@ def _little_memory(more: int) -> Generator[None]:
 
 
 def _words_of_help(rng: Rng, folder: Path) -> Outcome:
-    """Too many arguments, or one where none is taken."""
+    """Too many arguments, or one for a command that takes none."""
     command: Command = _pick(rng, COMMANDS[5:6] + COMMANDS[6:7] + COMMANDS[8:9])
     extra = [str(_pick(rng, ODD_TEXT)) or "x" for _ in range(int(rng.integers(2, 50)))]
     extra = [re.sub("^-", "x", word) for word in extra]

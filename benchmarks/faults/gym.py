@@ -1,4 +1,4 @@
-"""Gymnasium environments with faults and habits: spaces, probes, actions, success, options, modules."""
+"""Gymnasium environments with faults and oddities: spaces, probes, actions, success, options, modules."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ LIMIT = 6
 
 
 class Given(gymnasium.Env[Any, Any]):
-    """A point on a line with any spaces, and with faults.
+    """A point on a line with configurable spaces and faults.
 
     Args:
         observation: its observation space; None is the point's.
         action: its action space; None is the point's.
-        change: of the step's number and what `step` would return, what it returns.
+        change: maps the step's number and regular result to the result that `step` returns.
         start: called at each reset with the number of resets and the environment.
     """
 
@@ -48,7 +48,7 @@ class Given(gymnasium.Env[Any, Any]):
         return self.shown(), {}
 
     def step(self, action: Any) -> Any:
-        """Take an action, which must be in the space."""
+        """Take an action, which must be in the action space."""
         if not self.action_space.contains(action):
             raise ValueError(f"{action!r} is not in {self.action_space}")
         self.t += 1
@@ -56,7 +56,7 @@ class Given(gymnasium.Env[Any, Any]):
         return out if self.change is None else self.change(self.t, out)
 
     def shown(self) -> Any:
-        """The point, or a sample of the space."""
+        """The point, or a sample of the observation space."""
         if not self.free:
             return self.x.copy()
         self.observation_space.seed(int(self.np_random.integers(2**31)))
@@ -64,7 +64,7 @@ class Given(gymnasium.Env[Any, Any]):
 
 
 def make(num_envs: int = 1, **options: Any) -> Any:
-    """The sim of a `Given`."""
+    """Make the sim of a `Given`."""
     if "RobotrlFault-v0" not in gymnasium.registry:
         kind: Any = Given
         gymnasium.register("RobotrlFault-v0", entry_point=kind, max_episode_steps=LIMIT)
@@ -72,7 +72,7 @@ def make(num_envs: int = 1, **options: Any) -> Any:
 
 
 class Idle:
-    """An actor that does nothing."""
+    """An actor with a constant action."""
 
     def __init__(self, sim: Any) -> None:
         self._action = torch.zeros(sim.num_envs, *sim.action_spec.shape)
@@ -83,13 +83,13 @@ class Idle:
 
 
 def played(episodes: int = 2, **options: Any) -> Any:
-    """The result of an evaluation of a `Given`."""
+    """Evaluation result of a `Given`."""
     sim = make(**options)
     return evaluate(Idle(sim), sim, episodes=episodes)
 
 
 def wrapped(rng: Rng, space: Any) -> Any:
-    """A space, or a Dict or Tuple that has it beside others at some depth."""
+    """A space, or a Dict or Tuple that contains it at some depth."""
     for _ in range(int(rng.integers(0, 3))):
         other = spaces.Discrete(int(rng.integers(2, 5)))
         space = spaces.Dict({"one": other, "two": space}) if rng.random() < 0.5 else spaces.Tuple((other, space))
@@ -120,12 +120,12 @@ def _unread(rng: Rng) -> Any:
 
 
 def unread_observation(rng: Rng, path: Path) -> Outcome:
-    """An observation of a kind or size that no policy reads, alone or in parts."""
+    """An observation of an unsupported kind or size, alone or as a part."""
     return outcome_of(lambda: make(kwargs={"observation": wrapped(rng, _unread(rng))}))
 
 
 def channels_in_front(rng: Rng, path: Path) -> Outcome:
-    """A picture whose channels stand in front."""
+    """An image with its channels as first axis."""
     shape = (int(rng.integers(1, 13)), *_sizes(rng, 2, 17, 40))
     space = spaces.Box(0, 255, shape, np.uint8)
     sims: list[Any] = []
@@ -140,7 +140,7 @@ def channels_in_front(rng: Rng, path: Path) -> Outcome:
 
 
 def no_channels(rng: Rng, path: Path) -> Outcome:
-    """Bytes of three axes of which none, or more than one, can be the channels."""
+    """A uint8 array of three axes of which none, or more than one, can be the channels."""
     shape = _sizes(rng, 3, 17, 40)
     if rng.random() < 0.5:
         shape = (int(rng.choice((1, 3, 4))), int(rng.integers(8, 40)), int(rng.integers(5, 17)))
@@ -148,7 +148,7 @@ def no_channels(rng: Rng, path: Path) -> Outcome:
 
 
 def ungiven_action(rng: Rng, path: Path) -> Outcome:
-    """An action of a kind or size that no policy gives."""
+    """An action of an unsupported kind or size."""
     value, far = float(np.float32(rng.normal())), int(rng.integers(2**25, 2**50))
     ends = np.where(rng.random(3) < 0.5, 1.0, np.inf)
     ends[int(rng.integers(3))] = np.inf
@@ -169,7 +169,7 @@ def ungiven_action(rng: Rng, path: Path) -> Outcome:
 
 
 def still_element(rng: Rng, path: Path) -> Outcome:
-    """An action some of whose elements cannot move; the environment takes nothing but its own space."""
+    """An action with constant elements; the environment accepts only actions of its own space."""
     low = rng.normal(size=4)
     high = low + np.where(rng.random(4) < 0.4, 0.0, rng.uniform(0.1, 2, 4))
     high[0], high[1] = low[0], low[1] + 1
@@ -187,7 +187,7 @@ def still_element(rng: Rng, path: Path) -> Outcome:
 
 
 def restless(rng: Rng, path: Path) -> Outcome:
-    """An environment whose episodes differ from run to run in one number, from one step on."""
+    """An environment that is not reproducible in one number, from some step on."""
     since, element, size = int(rng.integers(1, 6)), int(rng.integers(3)), float(10.0 ** rng.integers(-4, 2))
     seen, fresh = int(rng.integers(2)), np.random.default_rng()
 
@@ -206,7 +206,7 @@ def restless(rng: Rng, path: Path) -> Outcome:
 
 
 def changing_actions(rng: Rng, path: Path) -> Outcome:
-    """An environment whose reset exchanges the action space in a later episode."""
+    """An environment that changes its action space at a later reset."""
     when, wide = int(rng.integers(3, 6)), bool(rng.integers(2))
 
     def start(resets: int, env: Given) -> None:
@@ -224,7 +224,7 @@ def _saying(value: Any, key: str, at: int) -> Callable[[int, Any], Any]:
 
 
 def no_flag(rng: Rng, path: Path) -> Outcome:
-    """A success in `info` that is no flag."""
+    """A success in `info` that is not a flag."""
     drawn = (
         float(rng.uniform(0.01, 0.99)),
         math.nan,
@@ -244,7 +244,7 @@ def no_flag(rng: Rng, path: Path) -> Outcome:
 
 
 def missing_key(rng: Rng, path: Path) -> Outcome:
-    """A rule that goes by a key that `info` never has."""
+    """A success rule on a key that `info` never has."""
     key = "".join(rng.choice(list("abcdefgh"), int(rng.integers(1, 8))))
     change = _saying(True, "success", int(rng.integers(1, LIMIT)))
     over = str(rng.choice(("last", "ever")))
@@ -252,7 +252,7 @@ def missing_key(rng: Rng, path: Path) -> Outcome:
 
 
 def unstated(rng: Rng, path: Path) -> Outcome:
-    """An environment that states no success: a rate must not be shown as if it did."""
+    """An environment without a success rule: a rate must not be shown as if it had one."""
     length = int(rng.integers(1, LIMIT + 1))
 
     def change(t: int, out: Any) -> Any:
@@ -266,7 +266,7 @@ def unstated(rng: Rng, path: Path) -> Outcome:
 
 
 def moment_of_success(rng: Rng, path: Path) -> Outcome:
-    """Success at some steps of an episode: either rule must give what its definition says, and name itself."""
+    """Success at some steps of an episode: each rule must follow its definition, and name itself."""
     says = [bool(x) for x in rng.random(LIMIT) < 0.3]
     over = str(rng.choice(("last", "ever")))
     wanted = any(says) if over == "ever" else says[-1]
@@ -280,7 +280,7 @@ def moment_of_success(rng: Rng, path: Path) -> Outcome:
 
 
 def wrong_option(rng: Rng, path: Path) -> Outcome:
-    """An option of another kind, or out of range."""
+    """An option of the wrong type, or out of range."""
     names = ("limit_steps", "control_dt_s", "action_bound", "success", "success_over", "reward", "end_at_success")
     names = (*names, "kwargs", "wrapper", "vectorization", "processes", "actions")
     values = (
@@ -300,7 +300,7 @@ def wrong_option(rng: Rng, path: Path) -> Outcome:
         -1e9,
     )
     name, value = str(rng.choice(names)), values[int(rng.integers(len(values)))]
-    # what is a value of that option after all
+    # a valid value of that option after all
     sound = {"control_dt_s": (2.5,), "action_bound": (2.5,), "kwargs": ({"a": {1: 2}},)}.get(name, ())
     if any(value is x or value == x for x in sound):
         value = "wrong"
@@ -309,7 +309,7 @@ def wrong_option(rng: Rng, path: Path) -> Outcome:
 
 
 def wrong_results(rng: Rng, path: Path) -> Outcome:
-    """A step that returns what it may not."""
+    """A step with an invalid return value."""
     at, wide = int(rng.integers(1, LIMIT)), np.zeros(4, np.float32)
     drawn: tuple[Callable[[Any], Any], ...] = (
         lambda out: out[:4],
@@ -335,7 +335,7 @@ def wrong_results(rng: Rng, path: Path) -> Outcome:
 
 
 def wrong_choice(rng: Rng, path: Path) -> Outcome:
-    """An action that names a choice that does not exist."""
+    """An invalid categorical action."""
     counts = rng.integers(2, 6, int(rng.integers(1, 4)))
     sim = make(kwargs={"action": spaces.MultiDiscrete(counts)})
     sim.reset()
@@ -347,7 +347,7 @@ def wrong_choice(rng: Rng, path: Path) -> Outcome:
 
 
 def wrong_arguments(rng: Rng, path: Path) -> Outcome:
-    """Arguments that the environment does not take, or that are not its own."""
+    """Arguments that the environment does not accept."""
     name = str(
         rng.choice(("sise", "render_mode", "id", "max_episode_steps", "disable_env_checker", "observations", ""))
     )
@@ -356,7 +356,7 @@ def wrong_arguments(rng: Rng, path: Path) -> Outcome:
 
 
 def wrong_module(rng: Rng, path: Path) -> Outcome:
-    """A module beside the user that is missing, fails, or has not what is named."""
+    """A user module that is missing, raises, or lacks the named attribute."""
     name = "beside_" + "".join(rng.choice(list("abcdefgh"), 8))
     texts = (
         "def (",

@@ -14,35 +14,35 @@ import numpy as np
 from robotrl.errors import RobotrlError
 
 LOGGER = logging.getLogger("robotrl.faults")
-"""Debug lines show what was raised, for one input that is looked at again."""
+"""Debug lines show exceptions when one input is repeated."""
 LONGEST = 600
-"""Characters of an error that a user still reads as one line."""
+"""Maximum length of an error that still counts as one line."""
 
 
 class Outcome(StrEnum):
     """The result of one faulty input."""
 
     REFUSED = "refused"
-    """A `RobotrlError` of one line, and nothing of the input was used."""
+    """A one-line `RobotrlError`, and nothing of the input was used."""
     CORRECTED = "corrected"
-    """Mended without loss: the result equals that of the sound input."""
+    """Corrected without loss: the result equals that of the sound input."""
     WARNED = "warned"
     """Used, and a warning named the fault."""
     CONTAINED = "contained"
-    """Used in part or answered safely: a held or damped tick, one lost line or episode, and the log says so."""
+    """Used in part or handled safely (a held or damped tick, one lost line or episode), and logged."""
     HARMLESS = "harmless"
-    """The change has no meaning (a space in JSON): the result equals that of the sound input."""
+    """The change is meaningless (a space in JSON): the result equals that of the sound input."""
     SILENT = "silent"
-    """Used as it stands, wrong, without a word."""
+    """Used although wrong, without a message."""
     CRASHED = "crashed"
-    """Another exception than a `RobotrlError`, an error of many lines, or a process that hung."""
+    """Another exception than a `RobotrlError`, a multi-line error, or a hanging process."""
 
 
 FAILURES = (Outcome.SILENT, Outcome.CRASHED)
 """Outcomes that must not occur."""
 
 Attempt = Callable[[np.random.Generator, Path], Outcome]
-"""One try: a generator that draws the input, and an empty folder that it may write to."""
+"""One try: takes a random generator for the input, and an empty folder for its files."""
 
 
 class Kind(NamedTuple):
@@ -51,19 +51,19 @@ class Kind(NamedTuple):
     name: str
     """Short, unique in its area: "action columns in another order"."""
     wanted: tuple[Outcome, ...]
-    """Outcomes that are right for this kind."""
+    """Correct outcomes for this kind."""
     inputs: int
     """Number of inputs that the bench tries."""
     attempt: Attempt
-    """Makes one input from the generator, gives it to the code and tells the outcome."""
+    """Makes one input from the generator, passes it to the code and returns the outcome."""
 
 
 def outcome_of(call: Callable[[], object], used: Outcome = Outcome.SILENT) -> Outcome:
-    """Run a call on a faulty input and tell the outcome.
+    """Run a call on a faulty input and return the outcome.
 
     Args:
         call: the code under test.
-        used: the outcome where the call returns without a warning.
+        used: the outcome if the call returns without a warning.
     """
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")

@@ -1,4 +1,4 @@
-"""Sound files made faulty: JSON and text changed in ways that no writer of ours has, and things that are no files."""
+"""Mutations of sound files: changed JSON and text, and objects that are not regular files."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ HOSTILE_JSON: tuple[bytes, ...] = (
     b'{"schema_version": 1, "a": ' + b"[" * 300 + b"]" * 300 + b"}",
     b"version https://git-lfs.github.com/spec/v1\n",
 )
-"""Texts that no reader may take for one of its files."""
+"""Texts that no reader may accept as one of its files."""
 OTHER_VALUES: tuple[Any, ...] = (
     None,
     True,
@@ -65,13 +65,13 @@ OTHER_VALUES: tuple[Any, ...] = (
 
 
 def replaced(path: Path, data: bytes) -> None:
-    """Write a file anew, so that others that share its bytes by a link keep theirs."""
+    """Replace a file, so that hard links to the old one are unchanged."""
     path.unlink()
     path.write_bytes(data)
 
 
 def linked(source: Path, target: Path) -> Path:
-    """A copy of a folder whose files share their bytes with it until they are `replaced`."""
+    """A copy of a folder by hard links; change its files with `replaced`."""
 
     def link(old: Path, new: Path) -> None:
         new.mkdir(parents=True)
@@ -86,13 +86,13 @@ def linked(source: Path, target: Path) -> Path:
 
 
 def turned_bit(rng: Rng, data: bytes) -> bytes:
-    """One bit turned."""
+    """Flip one bit."""
     place = int(rng.integers(len(data)))
     return data[:place] + bytes([data[place] ^ (1 << int(rng.integers(8)))]) + data[place + 1 :]
 
 
 def changed_digit(rng: Rng, data: bytes) -> bytes:
-    """One digit changed into another."""
+    """Change one digit."""
     places = [i for i, byte in enumerate(data) if 48 <= byte < 58]
     place = places[int(rng.integers(len(places)))]
     other = 48 + (data[place] - 48 + int(rng.integers(1, 10))) % 10
@@ -100,12 +100,12 @@ def changed_digit(rng: Rng, data: bytes) -> bytes:
 
 
 def truncated(rng: Rng, data: bytes) -> bytes:
-    """The beginning alone, never all of it but its last line break."""
+    """Truncate the text, but not only by its last line break."""
     return data[: int(rng.integers(len(data) - 1))]
 
 
 def other_type(rng: Rng, data: bytes) -> bytes:
-    """One value, or a whole branch, of another type."""
+    """Replace one value, or a whole branch, by another type."""
     tree = json.loads(data)
     places = list(_places(tree))
     holder, key = places[int(rng.integers(len(places)))]
@@ -116,7 +116,7 @@ def other_type(rng: Rng, data: bytes) -> bytes:
 
 
 def without_key(rng: Rng, data: bytes) -> bytes:
-    """One key less."""
+    """Remove one key."""
     tree = json.loads(data)
     places = [(holder, key) for holder, key in _places(tree) if isinstance(holder, dict)]
     holder, key = places[int(rng.integers(len(places)))]
@@ -125,13 +125,13 @@ def without_key(rng: Rng, data: bytes) -> bytes:
 
 
 def hostile(rng: Rng, data: bytes) -> bytes:
-    """Something else altogether."""
+    """Replace everything by a hostile text."""
     del data
     return HOSTILE_JSON[int(rng.integers(len(HOSTILE_JSON)))]
 
 
 def doubled_key(rng: Rng, data: bytes) -> bytes:
-    """The first key of the outermost object once more, with another value."""
+    """Repeat the first key of the outermost object with another value."""
     tree = json.loads(data)
     key = list(tree)[int(rng.integers(len(tree)))]
     return data.rstrip()[:-1] + f", {json.dumps(key)}: {int(rng.integers(100))}}}".encode()
@@ -148,7 +148,7 @@ MUTATIONS: tuple[Callable[[Rng, bytes], bytes], ...] = (
 
 
 def no_file(rng: Rng, path: Path) -> None:
-    """Put something that is no plain file in the place of a file."""
+    """Replace a file by something that is not a regular file."""
     path.unlink(missing_ok=True)
     kind = int(rng.integers(7))
     if kind == 0:
@@ -169,7 +169,7 @@ def no_file(rng: Rng, path: Path) -> None:
 
 
 def heard(call: Callable[[], object], used: Outcome = Outcome.SILENT) -> Outcome:
-    """The outcome of a call whose warnings may also stand in the log, and whose words are kept to itself."""
+    """Outcome of a call whose warnings may also be in the log; its output is suppressed."""
     lines: list[str] = []
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: lines.append(record.getMessage())
@@ -184,7 +184,7 @@ def heard(call: Callable[[], object], used: Outcome = Outcome.SILENT) -> Outcome
 
 
 def answered(argv: list[str]) -> tuple[int | None, str]:
-    """Exit code and errors of a command, run in this process; None is a defect, or an exception that came through."""
+    """Run a command in this process; returns exit code and errors. None means a bug, or an uncaught exception."""
     from robotrl.cli.main import DEFECT, main
 
     said = io.StringIO()

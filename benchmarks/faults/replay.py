@@ -1,4 +1,4 @@
-"""Faults of what off-policy learning stands on: replays on disk, numbers from a sim, actors' processes."""
+"""Faults of off-policy learning: replay buffers on disk, numbers from a sim, actor processes."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ NUMBERS = {"state": OBS["state"]}
 ACTION = Spec((1,), ("push",), ("N",), (-1.0,), (1.0,))
 STREAMS, CAPACITY, SLACK = 2, 40, 12
 SHARD_ROWS = 4096
-"""Rows of these replays' shards, the fewest that are whole pages."""
+"""Rows per shard of these buffers, the smallest number of whole pages."""
 ABSURD = (6.0, 37.0)
-"""Absurd numbers are between these powers of ten."""
+"""Range of exponents (powers of ten) of absurd numbers."""
 
 Content = dict[int, bytes]
-"""Everything that can be sampled of a replay, by the number of its first step."""
+"""All samplable content of a replay buffer, by start index."""
 
 
 def record(numbers: np.ndarray, ended: np.ndarray) -> StepRecord:
-    """A step of M streams whose every number follows from `numbers` (M,)."""
+    """A step of M streams whose values are functions of `numbers` (M,)."""
     ids = torch.from_numpy(np.flatnonzero(ended))
 
     def seen(x: Tensor) -> Arrays:
@@ -61,14 +61,14 @@ def record(numbers: np.ndarray, ended: np.ndarray) -> StepRecord:
 
 
 def walk(replay: Replay, first: int, steps: int) -> None:
-    """Add the steps from `first` on; which ones end an episode follows from their number."""
+    """Add steps from `first` on; their number decides which ones end an episode."""
     for step in range(first, first + steps):
         numbers = np.arange(STREAMS) + step * STREAMS
         replay.add(record(numbers, numbers * 7919 % 10 < 4))
 
 
 def make(path: Path) -> Replay:
-    """A new replay."""
+    """Make a new replay buffer."""
     return Replay.create(path, OBS, ACTION, streams=STREAMS, capacity=CAPACITY, slack=SLACK, shard_bytes=1)
 
 
@@ -82,7 +82,7 @@ def content(replay: Replay) -> Content:
 
 @functools.cache
 def sound() -> tuple[Path, Content, dict[str, Any]]:
-    """A replay whose ring has gone round, on disk: where, what is in it, the state of its checkpoint."""
+    """A sound buffer on disk whose ring has wrapped around: path, content, and the state in its checkpoint."""
     folder = Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     replay = make(folder / "replay")
@@ -94,7 +94,7 @@ def sound() -> tuple[Path, Content, dict[str, Any]]:
 
 
 def reopened(path: Path, expected: Content, alike: Outcome = Outcome.HARMLESS) -> Outcome:
-    """Open a replay and read everything; `alike` where it is as expected."""
+    """Open a buffer and read everything; returns `alike` if the content is as expected."""
     found: list[Content] = []
 
     def work() -> None:
@@ -113,7 +113,7 @@ def reopened(path: Path, expected: Content, alike: Outcome = Outcome.HARMLESS) -
 
 
 def damaged(pattern: str, damage: Callable[[np.random.Generator, Path], None], alike: Outcome) -> Any:
-    """An attempt: damage one of the files of a sound replay, and open it."""
+    """Attempt that damages one file of a sound buffer, and opens it."""
 
     def attempt(draw: np.random.Generator, folder: Path) -> Outcome:
         origin, expected, _ = sound()
@@ -126,13 +126,13 @@ def damaged(pattern: str, damage: Callable[[np.random.Generator, Path], None], a
 
 
 def used(file: Path) -> int:
-    """Bytes of a file from its beginning that may hold something; most rows of the only shard were never written."""
+    """Number of leading bytes of a file that may be in use; most rows of the only shard were never written."""
     size = file.stat().st_size
     return size // SHARD_ROWS * (CAPACITY + SLACK) if file.suffix == ".bin" else size
 
 
 def flip(draw: np.random.Generator, file: Path) -> None:
-    """One bit of a file becomes another."""
+    """Flip one bit of a file."""
     data = bytearray(file.read_bytes())
     if data:
         data[draw.integers(used(file))] ^= 1 << int(draw.integers(8))
@@ -140,7 +140,7 @@ def flip(draw: np.random.Generator, file: Path) -> None:
 
 
 def scramble(draw: np.random.Generator, file: Path) -> None:
-    """Some bytes in a row become others, as of a sector that was lost."""
+    """Change some adjacent bytes, as in a lost sector."""
     data = bytearray(file.read_bytes())
     at, size = int(draw.integers(used(file))), int(draw.integers(2, 600))
     data[at : at + size] = draw.bytes(size) if draw.integers(2) else bytes(size)
@@ -148,7 +148,7 @@ def scramble(draw: np.random.Generator, file: Path) -> None:
 
 
 def resize(draw: np.random.Generator, file: Path) -> None:
-    """A file becomes shorter or longer, or goes."""
+    """Truncate, extend or delete a file."""
     size = file.stat().st_size
     if draw.integers(5) == 0 and file.name not in ("lock", "replay.json"):
         file.unlink()
@@ -158,7 +158,7 @@ def resize(draw: np.random.Generator, file: Path) -> None:
 
 
 def replace_file(draw: np.random.Generator, file: Path) -> None:
-    """Something that is no such file lies in its place: a folder, a pipe, a link to nowhere."""
+    """Replace a file by a folder, a pipe or a broken link."""
     file.unlink()
     how = draw.integers(3)
     if how == 0:
@@ -170,11 +170,11 @@ def replace_file(draw: np.random.Generator, file: Path) -> None:
 
 
 class Killed(BaseException):
-    """Stands for the end of the process."""
+    """Stands for the kill of the process."""
 
 
 def killed_before(line: int, work: Callable[[], None]) -> None:
-    """Do some work, and stop before so many lines of the ring's code."""
+    """Run some work, and stop before the n-th executed line of the ring's code."""
     left = line
 
     def trace(frame: FrameType, event: str, arg: Any) -> Any:
@@ -197,7 +197,7 @@ def killed_before(line: int, work: Callable[[], None]) -> None:
 
 
 def kill_and_resume(draw: np.random.Generator, folder: Path) -> Outcome:
-    """A run goes on after its checkpoint, is killed in the middle of a step, resumes, and does the same steps again."""
+    """A run continues after its checkpoint, is killed in the middle of a step, resumes, and repeats the same steps."""
     before, ahead, after = (int(draw.integers(low, high)) for low, high in ((1, 40), (0, 6), (6, 30)))
     whole, cut = make(folder / "whole"), make(folder / "cut")
     walk(whole, 0, before + after)
@@ -222,14 +222,14 @@ def kill_and_resume(draw: np.random.Generator, folder: Path) -> Outcome:
 
 
 def release(replay: Replay) -> None:
-    """As the system does when a process was killed: the lock is free, nothing else was done."""
+    """Release the lock without any other cleanup, as the system does after a kill."""
     directory = replay._directory  # pyright: ignore[reportPrivateUsage]
     assert directory is not None
     directory.close()
 
 
 def another_timeline(draw: np.random.Generator, folder: Path) -> Outcome:
-    """Back to an earlier checkpoint, on with other steps, then back to a later checkpoint that they replaced."""
+    """Resume an earlier checkpoint, take other steps, then resume the later checkpoint whose steps they overwrote."""
     replay = make(folder / "replay")
     steps = int(draw.integers(1, 30))
     walk(replay, 0, steps)
@@ -245,7 +245,7 @@ def another_timeline(draw: np.random.Generator, folder: Path) -> Outcome:
 
 
 def beyond_the_slack(draw: np.random.Generator, folder: Path) -> Outcome:
-    """A run goes on for longer after its checkpoint than its replay can go back."""
+    """A run continues after its checkpoint for longer than its buffer can roll back."""
     replay = make(folder / "replay")
     steps = int(draw.integers(30, 60))
     walk(replay, 0, steps)
@@ -257,7 +257,7 @@ def beyond_the_slack(draw: np.random.Generator, folder: Path) -> Outcome:
 
 
 def foreign_state(draw: np.random.Generator, folder: Path) -> Outcome:
-    """A checkpoint of another replay: another directory, another number of streams, another size."""
+    """A checkpoint of another buffer: another directory, number of streams or size."""
     del folder
     streams = int(draw.integers(1, 4))
     capacity = streams * int(draw.integers(3, 30))
@@ -270,7 +270,7 @@ def foreign_state(draw: np.random.Generator, folder: Path) -> Outcome:
 
 
 def twice_opened(draw: np.random.Generator, folder: Path) -> Outcome:
-    """A replay that somebody uses is opened, or made, once more."""
+    """Open or create a buffer that is already in use."""
     one = make(folder / "replay")
     walk(one, 0, int(draw.integers(9)))
     outcome = outcome_of(lambda: (Replay.open if draw.integers(2) else make)(folder / "replay"))
@@ -279,7 +279,7 @@ def twice_opened(draw: np.random.Generator, folder: Path) -> Outcome:
 
 
 def wrong_steps(draw: np.random.Generator, folder: Path) -> Outcome:
-    """A step whose arrays contradict each other or the replay; nothing of it may be left."""
+    """A step with arrays that contradict each other or the buffer; nothing of it may be stored."""
     replay = make(folder / "replay")
     walk(replay, 0, 5)
     before = content(replay)
@@ -305,10 +305,10 @@ def wrong_steps(draw: np.random.Generator, folder: Path) -> Outcome:
 
 
 class Sim:
-    """Four points that drift; one number of one step is replaced.
+    """Four drifting points; one number of one step is replaced.
 
     Args:
-        at: the step; -1: none.
+        at: index of that step; -1: none.
         change: changes observations and rewards of that step in place.
     """
 
@@ -340,12 +340,12 @@ class Sim:
 
 
 def setup(sim: Sim) -> Setup:
-    """The specs and transforms that a policy of the sim is made from."""
+    """Specs and transforms for a policy of this sim."""
     return Setup(lambda: sim, SquashedCfg(horizon=1, hidden=(8,)), None, None, 0)  # pyright: ignore[reportArgumentType]
 
 
 def scale_after(sim: Any, iterations: int) -> Tensor:
-    """(D,) what a learner's running normalisation multiplies observations by after some iterations of eight steps."""
+    """(D,) factors of a learner's running observation normalization after some iterations of eight steps."""
     made = PolicyBuilder(setup(sim), sim, True)
     experience = ReplayCollector(
         sim, made, ReplayBuffers(sim, 400, None), Acting(0, 0.9, True, 10_000), torch.Generator()
@@ -356,12 +356,12 @@ def scale_after(sim: Any, iterations: int) -> Tensor:
 
 
 def absurd(draw: np.random.Generator) -> float:
-    """A number of an absurd size."""
+    """A number of absurd size."""
     return float(draw.choice([-1.0, 1.0]) * 10.0 ** draw.uniform(*ABSURD))
 
 
 def absurd_observation(draw: np.random.Generator, folder: Path) -> Outcome:
-    """One element of one observation is finite and cannot be; the normalisation must not be blind for it after that."""
+    """One observation element is finite but absurd; the normalization must still resolve normal values afterwards."""
     del folder
     env, element, at, value = int(draw.integers(4)), int(draw.integers(3)), int(draw.integers(24)), absurd(draw)
 
@@ -377,7 +377,7 @@ def absurd_observation(draw: np.random.Generator, folder: Path) -> Outcome:
 
 
 def absurd_reward(draw: np.random.Generator, folder: Path) -> Outcome:
-    """One reward is finite and cannot be; later rewards must still count."""
+    """One reward is finite but absurd; later rewards must still matter."""
     del folder
     env, at, value = int(draw.integers(4)), int(draw.integers(24)), absurd(draw)
 
@@ -397,7 +397,7 @@ def absurd_reward(draw: np.random.Generator, folder: Path) -> Outcome:
 
 
 def decide(obs: Arrays) -> Decision:
-    """Stand still."""
+    """Decider that stands still."""
     return Decision(torch.zeros(len(obs["state"]), 1, 1), {})
 
 
@@ -416,7 +416,7 @@ def not_finite(draw: np.random.Generator, folder: Path) -> Outcome:
 
 
 def wrong_rewards(draw: np.random.Generator, folder: Path) -> Outcome:
-    """New rewards that are not finite, too few, or of steps that are not there any more."""
+    """New rewards that are not finite, too few, or for steps that are no longer stored."""
     del folder
     replay = Replay.create(None, OBS, ACTION, streams=STREAMS, capacity=CAPACITY)
     walk(replay, 0, 33)
@@ -435,7 +435,7 @@ def wrong_rewards(draw: np.random.Generator, folder: Path) -> Outcome:
 
 
 def early_death(draw: np.random.Generator, folder: Path) -> Outcome:
-    """An actor's process ends before it has begun, at once or while it reads what it is to do."""
+    """An actor process that ends before it begins: at once, or while it reads its work."""
     ends = ("os._exit({})", "os.kill(os.getpid(), 9)", "sys.modules['pickle'] = None", READS_IN_PART)
     how = ends[draw.integers(len(ends))].format(int(draw.integers(1, 99)))
     (folder / "sitecustomize.py").write_text(
@@ -467,7 +467,7 @@ READS_IN_PART = (
     " c.Connection._recv = lambda self, *_: os.read(self._handle, 999) and os._exit(5)"
 )
 TOLD = (Outcome.REFUSED, Outcome.WARNED, Outcome.HARMLESS)
-"""Of damaged files: a bit may lie where there is nothing."""
+"""Correct outcomes for damaged files; a flipped bit may be in an unused place."""
 
 KINDS = (
     Kind("replay: a bit of a row flips", TOLD, 300, damaged("*s/*/*.bin", flip, Outcome.HARMLESS)),

@@ -1,4 +1,4 @@
-"""Faults around the directory of a run: its files, what it reads from outside, and what is left of a refused one."""
+"""Faults of a run directory: its files, its inputs from outside, and leftovers of a refused run."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ RAISED = (
 
 
 def resumed(path: Path, opened: Path | None = None) -> None:
-    """Take up a run as `robotrl train --resume` does before it builds anything."""
+    """Resume a run as `robotrl train --resume` does before it builds anything."""
     run = Run.open(path)
     run.refuse_changed(run.altered)
     cfg = config_of(run)
@@ -85,7 +85,7 @@ def resumed(path: Path, opened: Path | None = None) -> None:
 
 
 def _file_changed(name: str, how: tuple[Mutation, ...], source: Callable[[], Path] = sound.run) -> Any:
-    """A file of a run is changed, and the run taken up."""
+    """Change a file of a run, and resume it."""
 
     def attempt(rng: Rng, folder: Path) -> Outcome:
         run = linked(source(), folder / "run")
@@ -105,7 +105,7 @@ def _same_json(before: bytes, after: bytes) -> bool:
 
 
 def _pointer_changed(rng: Rng, folder: Path) -> Outcome:
-    """Pointers are for people: the run goes on from the same checkpoint, and they are set right."""
+    """Change a pointer file: the run resumes from the same checkpoint, and the pointer is corrected."""
     run = linked(sound.run(), folder / "run")
     file = run / "checkpoints" / str(rng.choice(["latest.json", "best.json"]))
     before = file.read_bytes() if file.exists() else b"{}"
@@ -118,7 +118,7 @@ def _pointer_changed(rng: Rng, folder: Path) -> Outcome:
 
 
 def _checkpoint_damaged(rng: Rng, folder: Path) -> Outcome:
-    """A byte of the newest checkpoint, or one file of it: the one before is taken, and that is said."""
+    """Damage a byte of the newest checkpoint, or delete one of its files: the previous one is used and reported."""
     run = linked(sound.run(), folder / "run")
     newest = Run.open(run).entries()[-1].path
     file = newest / str(rng.choice(["weights.safetensors", "state.json", "manifest.json"]))
@@ -140,14 +140,14 @@ def _lines() -> list[bytes]:
 
 
 def _line_damaged(rng: Rng, folder: Path) -> Outcome:
-    """Some lines of scalars.jsonl become unreadable: they alone are lost, kept aside and named."""
+    """Corrupt some lines of scalars.jsonl: only they are lost, set aside and reported."""
     run = linked(sound.run(), folder / "run")
     lines = _lines()
     bad = sorted(rng.choice(LINES - 1, int(rng.integers(1, 4)), replace=False).tolist())
     for number in bad:
         lines[number] = _damaged(rng, lines[number])
     replaced(run / "scalars.jsonl", b"".join(lines))
-    # the run's checkpoint is of step 3: keep all lines by their steps
+    # the run's checkpoint is at step 3: all lines are kept
     kept: list[dict[str, float]] = []
 
     def call() -> None:
@@ -165,14 +165,14 @@ def _line_damaged(rng: Rng, folder: Path) -> Outcome:
 
 
 def _damaged(rng: Rng, line: bytes) -> bytes:
-    """A line that is none any more, of the same number of line breaks."""
+    """A corrupted line with the same number of line breaks."""
     ways: tuple[Callable[[], bytes], ...] = (
         lambda: line[:1].replace(b"{", b"z") + line[1:],
         lambda: line[: int(rng.integers(1, len(line) - 2))] + b"\n",
         lambda: line[:9] + bytes([int(rng.integers(128, 256))]) + line[9:],
         lambda: line.replace(b'"wall_s"', b'"walls"'),
         lambda: line.replace(b'"loss": ', b'"loss": [') + b"",
-        # of step 0, a sign alone would change nothing
+        # at step 0, a sign alone would change nothing
         lambda: line.replace(b'"step": ', b'"step": -1'),
         lambda: b"\x00" * (len(line) - 1) + b"\n",
         lambda: b"[" * int(rng.integers(200, 5000)) + b"\n",
@@ -183,7 +183,7 @@ def _damaged(rng: Rng, line: bytes) -> bytes:
 
 
 def _torn_line(rng: Rng, folder: Path) -> Outcome:
-    """The last line is cut anywhere: it goes, the others stay."""
+    """Cut the last line anywhere: it is dropped, the others stay."""
     run = linked(sound.run(), folder / "run")
     whole = b"".join(_lines())
     last = len(_lines()[-1])
@@ -193,7 +193,7 @@ def _torn_line(rng: Rng, folder: Path) -> Outcome:
 
 
 def _events_damaged(rng: Rng, folder: Path) -> Outcome:
-    """Bytes of the events for TensorBoard: a resume goes on, and says what it left out."""
+    """Damage bytes of the TensorBoard events: a resume continues, and reports what it dropped."""
     run = linked(sound.run(), folder / "run")
     file = next((run / "tb").iterdir())
     data = file.read_bytes()
@@ -202,12 +202,12 @@ def _events_damaged(rng: Rng, folder: Path) -> Outcome:
     replaced(file, data)
     outcome = heard(lambda: resumed(run), Outcome.HARMLESS)
     whole = [int(row["step"]) for row in read_scalars(run / "scalars.jsonl")] == [1, 2, 3]
-    # a turned bit inside a number stays: the numbers that count are in scalars.jsonl
+    # a flipped bit inside a number is kept: the reliable numbers are in scalars.jsonl
     return Outcome.CONTAINED if whole and outcome is not Outcome.CRASHED else outcome
 
 
 def _other_dataset(rng: Rng, folder: Path) -> Outcome:
-    """The recording under the run's path is another one, or was touched, when the run is taken up."""
+    """The dataset of a run is replaced, or only touched, before the resume."""
     ours = bool(rng.integers(2))
     data = linked(sound.dataset() if ours else sound.foreign_dataset(), folder / "demos")
     run = folder / "run"
@@ -226,14 +226,14 @@ def _other_dataset(rng: Rng, folder: Path) -> Outcome:
 
 
 def _created(path: Path, cfg: TrainCfg[Any, Any]) -> None:
-    """A run as `train` begins it."""
+    """Create a run as `train` does."""
     from robotrl.config import to_json
 
     Run.create(path, to_json(cfg), seed=cfg.seed, command=[], inputs=input_digests.begun(cfg)).close()
 
 
 def _input_changed(kind: InputKind, make: Callable[[Rng, Path], Path]) -> Any:
-    """Something of a kind is not what it was when the run began."""
+    """Change an input of a run after its beginning."""
 
     def attempt(rng: Rng, folder: Path) -> Outcome:
         thing = make(rng, folder)
@@ -290,7 +290,7 @@ def _policy_run(rng: Rng, folder: Path) -> Path:
 
 
 def _refused(rng: Rng, folder: Path) -> Outcome:
-    """A config that no run can use: one line, and nothing is left."""
+    """A config that is invalid in every run: one line, and nothing is left."""
     cfg = sound.cloning(sound.dataset())
     wrong = _WRONG[int(rng.integers(len(_WRONG)))](rng, cfg)
     path = folder / str(rng.choice(["run", "runs/a", "a/b/c/run"]))
@@ -321,7 +321,7 @@ _WRONG: tuple[Callable[[Rng, Any], Any], ...] = (
 
 
 def _sim_raises(where: str) -> Any:
-    """A module of the user raises while the run is put together: nothing is left."""
+    """A user module raises while the run is set up: nothing is left."""
 
     def attempt(rng: Rng, folder: Path) -> Outcome:
         name = f"faulty_{where}_{rng.integers(10**12)}"
@@ -346,7 +346,7 @@ def _gym_preset() -> Any:
 
 
 def _only_ours(call: Callable[[], object]) -> None:
-    """Errors that the command line turns into one line: those of ours, and memory that was refused."""
+    """Pass only errors that the command line reports in one line: robotrl's own, and failed allocation."""
     from robotrl.cli.main import USER_CAN_MEND, lacks_memory
 
     try:
@@ -364,7 +364,7 @@ def _only_ours(call: Callable[[], object]) -> None:
 
 
 def _killed_create(rng: Rng, folder: Path) -> Outcome:
-    """The disk refuses while a run is created: one line, and nothing is left."""
+    """Disk errors while a run is created: one line, and nothing is left."""
     place = folder / "runs"
     place.mkdir()
     way = int(rng.integers(4))

@@ -1,4 +1,4 @@
-"""Sound things that kinds of faults begin with, each made once in a process."""
+"""Sound inputs from which faulty ones are made, each built once per process."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from robotrl.registry import PRESETS
 
 SIM = "mujoco/reach"
 OF_BEFORE = ("inputs.json",)
-"""Files of a run that those before had not."""
+"""Files of a run that earlier versions did not write."""
 
 
 @cache
 def place() -> Path:
-    """A folder that lasts as long as the process."""
+    """A temporary folder that lasts as long as the process."""
     path = Path(tempfile.mkdtemp(prefix="sound-"))
     atexit.register(shutil.rmtree, path, ignore_errors=True)
     return path
@@ -31,7 +31,7 @@ def place() -> Path:
 
 @contextlib.contextmanager
 def quiet() -> Any:
-    """Nothing is printed."""
+    """Suppress output."""
     with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
         yield
 
@@ -49,14 +49,14 @@ def dataset() -> Path:
 
 @cache
 def foreign_dataset() -> Path:
-    """The same as another program would have written it, without our manifest."""
+    """The same dataset as another program would write it, without our manifest."""
     path = shutil.copytree(dataset(), place() / "foreign")
     (path / "meta" / "robotrl.json").unlink()
     return path
 
 
 def cloning(data: Path) -> TrainCfg[Any, Any]:
-    """A clone that is made in a second."""
+    """Config of a clone that trains in a second."""
     cfg = PRESETS.load("reach-bc-flow")()
     return replace(
         cfg,
@@ -82,7 +82,7 @@ def run() -> Path:
 
 @cache
 def run_of_before() -> Path:
-    """The same run, as it was written before runs knew their inputs."""
+    """The same run as an earlier version wrote it, without digests of its inputs."""
     path = shutil.copytree(run(), place() / "run-of-before")
     for name in OF_BEFORE:
         (path / name).unlink()

@@ -1,4 +1,4 @@
-"""Episodes that cannot be drawn, written or run, given to `robotrl view` and to the page of `robotrl eval`."""
+"""Episodes that cannot be rendered, written or run, given to `robotrl view` and to the page of `robotrl eval`."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ HEIGHT, WIDTH = 24, 32
 
 
 class Hooks(NamedTuple):
-    """Pictures and episodes of the dot, for tests."""
+    """Test hooks for the images and episodes of `Dot`."""
 
     drawn: Callable[[int, np.ndarray], Any] = lambda step, picture: picture
-    """What `render` gives, of the step's number and the picture."""
+    """Result of `render`, from the step's number and the regular image."""
     length: Callable[[int], int] = lambda born: STEPS
-    """Steps of an episode, of how many environments there were when this one was made."""
+    """Episode length, from the number of environments at the time when this one was made."""
 
 
 class Dot(gymnasium.Env[Any, Any]):
-    """A dot on a line that draws itself, with what a test makes of its pictures and episodes.
+    """A dot on a line that renders itself, with hooks for its images and episodes.
 
     Args:
         render_mode: "rgb_array" or None.
@@ -56,7 +56,7 @@ class Dot(gymnasium.Env[Any, Any]):
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012  # as Gymnasium has it
     hooks = Hooks()
-    """In force for all of them."""
+    """Hooks of all instances."""
     made = 0
 
     def __init__(self, render_mode: str | None = None, size: int = 2) -> None:
@@ -66,20 +66,20 @@ class Dot(gymnasium.Env[Any, Any]):
         self.action_space = gymnasium.spaces.Box(-1, 1, (size - 1,), np.float32)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin anywhere."""
+        """Start at a random position."""
         super().reset(seed=seed)
         self.step_number, self.last = 0, Dot.hooks.length(self.born)
         self.x = self.np_random.uniform(-1, 1, self.observation_space.shape).astype(np.float32)
         return self.x, {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Move on."""
+        """Move the dot."""
         self.step_number += 1
         self.x = np.clip(self.x + 0.2, -1, 1)
         return self.x, 1.0, self.step_number >= self.last, False, {"success": bool(self.x[0] > 0)}
 
     def render(self) -> Any:
-        """A grey picture that grows lighter."""
+        """A gray image that grows lighter."""
         shade = 40 + 30 * min(self.step_number, 6)
         return Dot.hooks.drawn(self.step_number, np.full((HEIGHT, WIDTH, 3), shade, np.uint8))
 
@@ -93,7 +93,7 @@ def _register() -> None:
 
 @functools.cache
 def _run() -> Path:
-    """A run whose policy nobody has trained, on the dot."""
+    """A run with an untrained policy on the dot."""
     _register()
     sim = make_sim(DOT, num_envs=1, camera=False)
     spec = sim.action_spec
@@ -109,7 +109,7 @@ def _run() -> Path:
 
 @contextlib.contextmanager
 def _dot(**hooks: Any) -> Generator[None]:
-    """The dot with other hooks."""
+    """Set other hooks for the dot."""
     Dot.made, Dot.hooks = 0, Hooks(**hooks)
     try:
         yield
@@ -118,7 +118,7 @@ def _dot(**hooks: Any) -> Generator[None]:
 
 
 def _quietly(main: Callable[[list[str]], int], *argv: object) -> str:
-    """What a command prints."""
+    """Capture the output of a command."""
     said = io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(io.StringIO()):
         main([str(part) for part in argv])
@@ -133,11 +133,11 @@ def _one_of(rng: Rng, *choices: Any) -> Any:
     return choices[int(rng.integers(len(choices)))]
 
 
-# what is typed
+# command-line values
 
 
 def output(rng: Rng, folder: Path) -> Outcome:
-    """A place that takes no file."""
+    """An output path that cannot be written."""
     (folder / "folder.gif").mkdir()
     (folder / "folder.html").mkdir()
     (folder / "file").write_text("")
@@ -157,14 +157,14 @@ def output(rng: Rng, folder: Path) -> Outcome:
 
 
 def ending(rng: Rng, folder: Path) -> Outcome:
-    """A moving picture of a kind that is not written."""
+    """A video of an unsupported format."""
     name = "".join(chr(int(c)) for c in rng.integers(97, 123, int(rng.integers(1, 5))))
     wrong = _one_of(rng, f".{name}x", "", f".gif.{name}q", ".", f"gif{name}", ".mp", ".webm", ".avi", ".png")
     return outcome_of(lambda: _view(_run(), "--episodes", 1, "--video", folder / f"film{wrong}"))
 
 
 def camera(rng: Rng, folder: Path) -> Outcome:
-    """A camera that the sim lacks."""
+    """A camera that the sim does not have."""
     letters = list("rgb_array")
     letters[int(rng.integers(9))] = chr(int(rng.integers(65, 91)))
     name = _one_of(rng, "".join(letters), "".join(letters[: int(rng.integers(1, 8))]), "front", "0")
@@ -172,7 +172,7 @@ def camera(rng: Rng, folder: Path) -> Outcome:
 
 
 def wishes(rng: Rng, folder: Path) -> Outcome:
-    """Starts that there are not, or arguments that contradict each other."""
+    """Starts that do not exist, or contradictory arguments."""
     number = int(rng.integers(1, 10**6))
     given = _one_of(
         rng,
@@ -197,7 +197,7 @@ def wishes(rng: Rng, folder: Path) -> Outcome:
     return outcome_of(lambda: _view(_run(), "--video", folder / "a.gif", *given))
 
 
-# what is looked at
+# objects to view
 
 
 def other_sim(rng: Rng, folder: Path) -> Outcome:
@@ -216,7 +216,7 @@ def _sound() -> str:
 
 
 def broken_run(rng: Rng, folder: Path) -> Outcome:
-    """A run of which a file is cut, altered or gone."""
+    """A run with a file that is cut, altered or missing."""
     path = folder / "run"
     shutil.copytree(_run(), path)
     files = [file for file in sorted(path.rglob("*")) if file.is_file() and file.suffix in (".json", ".safetensors")]
@@ -240,11 +240,11 @@ def broken_run(rng: Rng, folder: Path) -> Outcome:
 
     outcome = outcome_of(look)
     if outcome is Outcome.SILENT and said.splitlines()[0] == _sound():
-        return Outcome.HARMLESS  # a file that is not read for this, or a byte in a time
+        return Outcome.HARMLESS  # a file that is not needed here, or a byte of a time stamp
     return outcome
 
 
-# what is drawn
+# rendered images
 
 
 def _no_picture(rng: Rng) -> Any:
@@ -266,14 +266,14 @@ def _no_picture(rng: Rng) -> Any:
 
 
 def undrawn(rng: Rng, folder: Path) -> Outcome:
-    """Pictures that are none, from the first one or from a later one on."""
+    """Invalid images, from the first one or from a later one on."""
     wrong, first = _no_picture(rng), int(rng.integers(STEPS))
     with _dot(drawn=lambda step, picture: wrong if step >= first else picture):
         return outcome_of(lambda: _view(_run(), "--episodes", 1, "--video", folder / "a.gif"))
 
 
 def undrawn_report(rng: Rng, folder: Path) -> Outcome:
-    """The same on the page of an evaluation, which is written all the same and says so."""
+    """The same on the page of an evaluation, which must still be written and report it."""
     wrong, first, page = _no_picture(rng), int(rng.integers(STEPS)), folder / "a.html"
     with _dot(drawn=lambda step, picture: wrong if step >= first else picture):
         outcome = outcome_of(
@@ -285,7 +285,7 @@ def undrawn_report(rng: Rng, folder: Path) -> Outcome:
 
 
 def raises(rng: Rng, folder: Path) -> Outcome:
-    """Drawing that raises."""
+    """A renderer that raises."""
     first = int(rng.integers(STEPS))
     kinds = (RuntimeError, ValueError, OSError, KeyError, AssertionError, ZeroDivisionError, TypeError, MemoryError)
     error = _one_of(rng, *kinds)("no\ncontext " * int(rng.integers(1, 40)))
@@ -300,7 +300,7 @@ def raises(rng: Rng, folder: Path) -> Outcome:
 
 
 def sizes(rng: Rng, folder: Path) -> Outcome:
-    """Pictures of another size each time are scaled to the first one's."""
+    """Images of varying sizes, which are scaled to the first one's."""
     sizes = rng.integers(1, 90, (STEPS + 1, 2))
     shade = int(rng.integers(256))
 
@@ -324,24 +324,24 @@ def sizes(rng: Rng, folder: Path) -> Outcome:
 
 
 def motionless(rng: Rng, folder: Path) -> Outcome:
-    """A camera that shows the same always."""
+    """A camera with a constant image."""
     same = rng.integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8)
     with _dot(drawn=lambda step, picture: same):
         return outcome_of(lambda: _view(_run(), "--episodes", int(rng.integers(1, 4)), "--video", folder / "a.gif"))
 
 
 def other_each_time(rng: Rng, folder: Path) -> Outcome:
-    """Episodes that are longer or shorter when they are run again for their pictures."""
+    """Episodes that are longer or shorter when they are run again for rendering."""
     shift = int(_one_of(rng, -2, -1, 1, 2, 5))
     episodes = int(rng.integers(1, 4))
-    # a sim is probed by two environments; the first sim runs the episodes, the second one is drawn
+    # a sim probes two environments; the first sim runs the episodes, the second one renders
     first = 2 + episodes
     with _dot(length=lambda born: STEPS if born <= first else STEPS + shift):
         return outcome_of(lambda: _view(_run(), "--episodes", episodes, "--video", folder / "a.gif"))
 
 
 class Foreign:
-    """A sim of somebody else's whose camera gives what it likes."""
+    """A third-party sim with arbitrary camera output."""
 
     cameras = ("any",)
 
@@ -349,12 +349,12 @@ class Foreign:
         self.gives = gives
 
     def render(self, ids: list[int], camera: str, width: int, height: int) -> Any:
-        """Whatever was given."""
+        """Return the given value."""
         return self.gives
 
 
 def foreign(rng: Rng, folder: Path) -> Outcome:
-    """Another sim's pictures of the wrong shape, type or number."""
+    """Third-party images of the wrong shape, type or number."""
     count, height, width = (int(x) for x in rng.integers(1, 6, 3))
     shape = [count, height, width, 3]
     shape[int(rng.integers(4))] += int(rng.integers(1, 4))
@@ -364,7 +364,7 @@ def foreign(rng: Rng, folder: Path) -> Outcome:
     return outcome_of(lambda: pictures(sim, "own/sim", list(range(count)), "any", (width, height)))
 
 
-# what is written
+# written pages
 
 
 class _Tags(HTMLParser):
@@ -401,7 +401,7 @@ def _page(name: str, command: str, values: np.ndarray) -> str:
 
 
 def markup(rng: Rng, folder: Path) -> Outcome:
-    """Names of runs, sims and options that would be markup."""
+    """Names of runs, sims and options that contain HTML markup."""
     parts = (
         "<script>alert(1)</script>",
         '" onload="x',
@@ -426,7 +426,7 @@ def markup(rng: Rng, folder: Path) -> Outcome:
 
 
 def extremes(rng: Rng, folder: Path) -> Outcome:
-    """Returns of any size, all alike, or few of them: the chart keeps its shape."""
+    """Returns of any size, all equal, or few: the chart must keep its shape."""
     count = int(rng.integers(1, 40))
     scale = 10.0 ** rng.uniform(-300, 300)
     values = _one_of(rng, rng.normal(size=count), np.full(count, rng.normal()), rng.integers(0, 2, count) * 1.0) * scale
@@ -449,7 +449,7 @@ def extremes(rng: Rng, folder: Path) -> Outcome:
 
 
 def rates(rng: Rng, folder: Path) -> Outcome:
-    """Episodes of any length and rate: the first and the last step are drawn, and no more than can be shown."""
+    """Episodes of any length and control rate: first and last steps are rendered, and no more than can be shown."""
     lengths = [int(n) for n in 10 ** rng.uniform(0, 5, int(rng.integers(1, 9)))]
     dt_s, rate = float(10 ** rng.uniform(-5, 2)), _one_of(rng, FOR_PAGE, FOR_VIDEO)
 

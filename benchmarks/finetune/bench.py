@@ -1,8 +1,8 @@
-"""Fine-tuning methods side by side: the same demonstrations, the same budget of env steps, several seeds.
+"""Comparison of fine-tuning algorithms: the same demonstrations, the same budget of env steps, several seeds.
 
-A cell clones a base policy, fine-tunes it with one method, and judges both on 256 starts that neither training nor the
-choice of the best checkpoint saw (split `test`). Two methods of the table ask how far an approach goes: steering a base
-that hardly ever succeeds, and a critic without demonstrations.
+A cell clones a base policy, fine-tunes it with one method, and evaluates both on 256 starts that neither training nor
+the choice of the best checkpoint used (split `test`). Two methods test limits: steering a base policy that hardly ever
+succeeds, and a critic without demonstrations.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ DESCRIPTION = (
 PEERS: dict[str, str] = {}
 SEEDS = (0, 1, 2)
 VAL = 128
-"""Held-out starts of each evaluation on the way."""
+"""Number of held-out starts of each evaluation during training."""
 LEVEL = 0.9
-"""Times and steps are told up to this share of the best policy-gradient success of the task."""
+"""Times and steps are reported up to this fraction of the best policy-gradient success on the task."""
 
 
 class Task(NamedTuple):
-    """How much of everything on one task."""
+    """Sizes and settings of one task."""
 
     sim: str
     demos: int
     noise: float
-    """Of the demonstrator's actions; see the sim's page."""
+    """Noise of the demonstrator's actions; see the sim's page."""
     clumsiness: float
-    """Of the demonstrator's episodes."""
+    """Scale of the demonstrator's errors drawn once per episode."""
     env_steps: int
-    """The budget of fine-tuning."""
+    """Budget of fine-tuning."""
     updates: int | None
-    """Gradient steps of the clones, such that those of all kinds succeed about equally often; None: the preset's."""
+    """Gradient steps of the clones, chosen so that all kinds succeed about equally often; None: the preset's."""
     options: tuple[str, ...] = ()
-    """Of the sim, in demonstrations and training alike, as `--sim.options` takes them."""
+    """Sim options of demonstrations and training, as `--sim.options` takes them."""
 
 
 TASKS = {
     "peg-insert": Task("mujoco/peg-insert", 40, 0.25, 1.0, 460_800, None),
     "pick-place": Task("mujoco/pick-place", 40, 0.15, 0.5, 768_000, 1_500),
-    # on the sparse reward alone policy gradients stay where the clone is; see docs/benchmarks.md
+    # with the sparse reward only, policy gradients do not improve on the clone; see docs/benchmarks.md
     "push": Task("mujoco/push", 300, 0.1, 0.0, 1_152_000, 6_000, ("reward=shaped",)),
 }
 
@@ -58,24 +58,25 @@ class Method(NamedTuple):
 
     label: str
     base: str | None
-    """What the base policy is cloned with: the end of a preset's name ("bc-flow"); None learns from scratch."""
+    """Cloning preset of the base policy: the end of its name ("bc-flow"); None trains from scratch."""
     tune: str
-    """What it is fine-tuned with: the end of a preset's name ("reinflow")."""
+    """Fine-tuning preset: the end of its name ("reinflow")."""
     family: str
-    """"policy gradient", "steering" or "off-policy"."""
+    """Family of the method: "policy gradient", "steering" or "off-policy"."""
     denoising_steps: int | None = None
-    """Of the base policy, where that is not its preset's."""
+    """Denoising steps of the base policy, if not the preset's."""
     edge: bool = False
-    """Whether it is in the table to show how far the approach goes."""
+    """True if the method is in the table only to show the limits of an approach."""
     clip_coef: float | None = None
-    """Clip range of the ratio, where that is not the preset's. ReinFlow's ratio is a mean over the chain: of one step
-    it has two fifths of the terms that one of four steps has, and the same range is two fifths of the nats."""
+    """Clip range of the ratio, if not the preset's. ReinFlow's ratio is a mean over the chain; a chain of one step has
+    two fifths of the terms of one with four steps, so the same range would be two fifths of the nats."""
     budget: float = 1.0
-    """Its share of the task's env steps: less for what makes many updates for each of them, or a cell takes hours."""
+    """Fraction of the task's env steps; smaller for methods with many updates per step, whose cells would take
+    hours."""
 
 
 SHARE = 0.3
-"""Budget of methods that learn from every step many times."""
+"""Budget fraction of methods that reuse each step many times."""
 
 METHODS = {
     "reinflow": Method("ReinFlow, flow, 4 steps", "bc-flow", "reinflow", "policy gradient"),
@@ -97,7 +98,7 @@ METHODS = {
     ),
 }
 EDGE_TASK = "peg-insert"
-"""Where they are shown."""
+"""Task on which these methods are shown."""
 
 PAGES = {
     "reinflow": ("reinflow", "reinflow_shortcut", "reinflow_one_step"),
@@ -111,7 +112,7 @@ PAGES = {
 
 
 def cells(quick: bool) -> list[Cell]:
-    """The table: every method on every task and seed; `quick` is seed 0 of the first task."""
+    """Cells of the table: every method on every task and seed; `quick` is seed 0 of the first task."""
     tasks = list(TASKS)[:1] if quick else list(TASKS)
     return [
         _cell(name, task, seed)
@@ -131,7 +132,7 @@ def _cell(method: str, task: str, seed: int) -> Cell:
 
 
 def aggregate(results: Sequence[CellResult]) -> dict[str, Figure]:
-    """For each task and method: success, gain, what it took, and where it got to the level of the best."""
+    """For each task and method: success, gain, costs, and the costs up to the reference level."""
     figures: dict[str, Figure] = {}
     for task, setting in TASKS.items():
         best = max(
@@ -183,8 +184,11 @@ def _method_figures(results: Sequence[CellResult], name: str, task: str, best: f
 
 
 def pictures(document: Mapping[str, Any]) -> dict[str, bytes]:
-    """Success against env steps and against training time, a row of two panels a task, and for the page of each method
-    against env steps, a panel a task: file name to SVG."""
+    """Learning curves as SVG by file name.
+
+    Success against env steps and against training time, a row of two panels per task; and for the page of each method
+    against env steps, a panel per task.
+    """
     results = list(document["cells"].values())
     rows = [row for task in TASKS if (row := _panels(results, task))]
     drawn = {"finetune.svg": svg(rows)} if rows else {}
@@ -216,7 +220,7 @@ def _panels(results: Sequence[CellResult], task: str) -> list[Panel]:
 
 
 def _apart(panel: Panel, names: Collection[str]) -> Panel:
-    """The methods `names` of a panel, the others beside them."""
+    """Curves of the methods `names` of a panel, and the others as background."""
     labels = {METHODS[name].label for name in names}
     return panel._replace(
         lines={label: curves for label, curves in panel.lines.items() if label in labels},
@@ -225,7 +229,7 @@ def _apart(panel: Panel, names: Collection[str]) -> Panel:
 
 
 def table(document: Mapping[str, Any]) -> str:
-    """Markdown: one table a task, one row a method."""
+    """Markdown: one table per task, one row per method."""
     figures = {key: Figure.from_json(value) for key, value in document["figures"].items()}
     parts: list[str] = []
     for task, setting in TASKS.items():

@@ -1,6 +1,6 @@
-"""One cell of the fine-tuning table: demonstrations, base, fine-tuning, and what came of it.
+"""One cell of the fine-tuning table: demonstrations, base policy, fine-tuning, and the results.
 
-`python -m benchmarks.finetune.cell METHOD TASK SEED OUT` leaves OUT/result.json.
+`python -m benchmarks.finetune.cell METHOD TASK SEED OUT` writes OUT/result.json.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from robotrl.utils.files import dump_json, replace_file
 from robotrl.utils.peak_memory import PeakMemory
 
 PRESET_TASK = "peg-insert"
-"""Presets are named for this task; a cell gives them the sim and the budget of its own."""
+"""Task in the presets' names; a cell sets its own sim and budget."""
 WEAK_UPDATES = 60
 """Gradient steps of the clone that hardly ever succeeds."""
 EPISODES = 256
 POINTS = 32
-"""About how many evaluations a curve has."""
+"""Approximate number of evaluations of a curve."""
 ENOUGH = 0.99
-"""A method that reaches it in two evaluations in a row is done; what is left of its budget would show nothing."""
+"""Success rate that ends a run when two evaluations in a row reach it."""
 EVALUATIONS = ("acting_evaluations", "update_evaluations")
-"""Scalars that count rows of the policy's network; methods that evaluate other networks have none."""
+"""Logged counts of rows through the policy's network; methods that use other networks have none."""
 
 
 def main(method: str, task: str, seed: int, out: Path) -> None:
@@ -50,14 +50,14 @@ def main(method: str, task: str, seed: int, out: Path) -> None:
 
 
 def run_cell(method: Method, task: Task, seed: int, out: Path, episodes: int = EPISODES) -> dict[str, Any]:
-    """The result of one cell.
+    """Result of one cell.
 
     Args:
         method: a row of the table.
-        task: how much of everything.
-        seed: of demonstrations, clone and fine-tuning alike.
+        task: sizes and settings of the task.
+        seed: seed of demonstrations, clone and fine-tuning.
         out: an empty folder for demonstrations and runs.
-        episodes: held-out starts of the last judgement.
+        episodes: held-out starts of the final evaluation.
     """
     began = time.perf_counter()
     demos = collect_demos(
@@ -92,7 +92,7 @@ def run_cell(method: Method, task: Task, seed: int, out: Path, episodes: int = E
 
 
 def base_cfg(method: Method, task: Task, seed: int, dataset: Path) -> TrainCfg[Any, Any]:
-    """How the base is cloned."""
+    """Cloning config of the base policy."""
     cfg = PRESETS.load(f"{PRESET_TASK}-{method.base}")()
     updates = WEAK_UPDATES if method.edge else task.updates
     if updates is not None:
@@ -103,7 +103,7 @@ def base_cfg(method: Method, task: Task, seed: int, dataset: Path) -> TrainCfg[A
 
 
 def tune_cfg(method: Method, task: Task, seed: int, out: Path) -> TrainCfg[Any, Any]:
-    """How it is fine-tuned: the preset with the cell's sim, budget and evaluations."""
+    """Fine-tuning config: the preset with the cell's sim, budget and evaluations."""
     cfg = PRESETS.load(f"{PRESET_TASK}-{method.tune}")()
     alone = method.base is None
     if method.clip_coef is not None:
@@ -113,7 +113,7 @@ def tune_cfg(method: Method, task: Task, seed: int, out: Path) -> TrainCfg[Any, 
         sim=sim_of(cfg, task),
         algo=replace(cfg.algo, env_steps=round(method.budget * task.env_steps)),
         init_from=None if alone else str(out / "base"),
-        # what has no base learns from the same demonstrations, unless it is there to show that it needs them
+        # off-policy methods without a base learn from the same demonstrations, unless they test learning without
         dataset=str(out / "demos") if alone and not method.edge else None,
         seed=seed,
         stop_at_success=ENOUGH,
@@ -122,12 +122,12 @@ def tune_cfg(method: Method, task: Task, seed: int, out: Path) -> TrainCfg[Any, 
 
 
 def sim_of(cfg: TrainCfg[Any, Any], task: Task) -> SimCfg:
-    """A preset's sim, of the task instead of its own."""
+    """A preset's sim config, with the task's sim."""
     return replace(cfg.sim, name=task.sim, options=(*cfg.sim.options, *task.options))
 
 
 def every(cfg: TrainCfg[Any, Any], task: Task) -> int:
-    """Iterations between two evaluations, so that a curve over the whole budget of a task has about `POINTS`."""
+    """Iterations between two evaluations, so that a curve over a task's whole budget has about `POINTS`."""
     return max(1, round(task.env_steps / (cfg.algo.num_steps * cfg.sim.num_envs) / POINTS))
 
 

@@ -1,6 +1,6 @@
-"""On a GPU: how fast tokens are said, and whether memory is what its estimate says.
+"""GPU measurements: decoding speed of action tokens, and accuracy of the memory estimate.
 
-Each measurement is a cell, so that one that a card is too small for leaves the others alone; all need a CUDA GPU.
+Each measurement is a cell, so that one that needs a larger GPU does not affect the others; all need CUDA.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ DESCRIPTION = "on a CUDA GPU: tokens per second against transformers.generate, m
 PEERS: dict[str, str] = {}
 REVISION = 1
 DECODE, MEMORY = "decode", "memory_"
-"""How the figures' names begin."""
+"""Prefixes of the figures' names."""
 
 
 class Held(NamedTuple):
-    """A policy of published size, and how it learns."""
+    """A policy of published size with fine-tuning settings."""
 
     policy: str
-    """As `robotrl memory` knows it."""
+    """Name in `robotrl memory`."""
     rows: int
-    """Whose gradient is taken at once."""
+    """Rows per backward pass."""
     rank: int
-    """Of adapters on a base in 16 bits; 0 lets all learn."""
+    """Rank of adapters on a bf16 base; 0 trains all weights."""
 
 
 HELD = {
@@ -38,13 +38,13 @@ HELD = {
     "pi0_card_24": Held("pi0", 4, 32),
     "smolvla_whole": Held("smolvla", 16, 0),
 }
-"""The first three as profiles have it."""
+"""The first three are as in the profiles."""
 NAMES = (DECODE, *(MEMORY + name for name in HELD))
-"""Of the measurements."""
+"""Names of the measurements."""
 
 
 def cells(quick: bool) -> list[Cell]:
-    """The table: every measurement once; `quick` leaves out the policies of published size."""
+    """Cells of the table: every measurement once; `quick` leaves out the policies of published size."""
     return [
         Cell(name, "cuda", 0, ("python", "-m", "benchmarks.gpu.cell", name, OUT), "result.json", REVISION)
         for name in (NAMES[:1] if quick else NAMES)
@@ -52,17 +52,17 @@ def cells(quick: bool) -> list[Cell]:
 
 
 def aggregate(results: Sequence[CellResult]) -> dict[str, Figure]:
-    """The figures of all cells."""
+    """Figures of all cells."""
     return {key: Figure.from_json(value) for cell in results for key, value in cell["result"].items()}
 
 
 def speeds(document: Mapping[str, Any]) -> str:
-    """Markdown: how fast tokens are said, and where that was."""
+    """Markdown table: decoding speed, and the GPU."""
     return "\n".join([*speed_rows(_figures(document, DECODE)), "", _where(document, DECODE)])
 
 
 def memories(document: Mapping[str, Any]) -> str:
-    """Markdown: what updates were seen to need, what was estimated, and where that was."""
+    """Markdown table: measured and estimated memory of updates, and the GPU."""
     lines = table_head(("an update of", "GiB at its peak", "estimated"))
     for figure in _figures(document, MEMORY):
         lines.append(table_row((figure.note, number(figure.value), number(figure.peer_value))))
@@ -74,7 +74,7 @@ def _figures(document: Mapping[str, Any], begin: str) -> list[Figure]:
 
 
 def _where(document: Mapping[str, Any], begin: str) -> str:
-    """The cards and versions of torch that cells were made with."""
+    """GPUs and torch versions of the cells."""
     made = [cell for cell in document["cells"].values() if cell["method"].startswith(begin)]
     cards = sorted({gpu for cell in made for gpu in cell["machine"]["gpus"]})
     torches = sorted({cell["versions"]["torch"] for cell in made})
@@ -82,4 +82,4 @@ def _where(document: Mapping[str, Any], begin: str) -> str:
 
 
 PARTS = {"decode": speeds, "memory": memories}
-"""Tables of the results; see `readme`."""
+"""Tables by part name; see `benchmarks.readme`."""

@@ -1,6 +1,6 @@
-"""One of the measurements on a GPU.
+"""One of the GPU measurements.
 
-`python -m benchmarks.gpu.cell NAME OUT` leaves OUT/result.json.
+`python -m benchmarks.gpu.cell NAME OUT` writes OUT/result.json.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def decode(device: torch.device) -> dict[str, Figure]:
 
 
 def memory(name: str, held: Held, device: torch.device) -> dict[str, Figure]:
-    """What an update is seen to need at its peak, and what was estimated without loading anything."""
+    """Peak memory of an update, measured and estimated (without loading anything)."""
     seen = interface(held.policy)
     load = Load(held.rows, bf16=True)
     with without_memory():
@@ -74,12 +74,12 @@ def memory(name: str, held: Held, device: torch.device) -> dict[str, Figure]:
 
 
 def lora(held: Held) -> LoraCfg:
-    """Adapters on all layers."""
+    """Config of adapters on all layers."""
     return LoraCfg(held.rank, bf16_base=True)
 
 
 def real(held: Held, seen: Interface, device: torch.device) -> Any:
-    """The policy of published size with random weights, adapted, on a device."""
+    """A policy of published size with random weights and adapters, on a device."""
     from transformers.initialization import no_init_weights
 
     with no_init_weights():
@@ -91,7 +91,7 @@ def real(held: Held, seen: Interface, device: torch.device) -> Any:
     if held.rank:
         cfg = lora(held)
         where = places(policy, cfg, lambda: probe(policy))
-        # nobody goes on from these weights, so that their sum is not asked for
+        # these weights are never resumed, so their checksum is not needed
         insert(policy, Adaptation(cfg.rank, cfg.alpha, where.layers, where.heads, "", where.halved))
     recompute(policy)
     return policy

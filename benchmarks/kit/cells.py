@@ -1,8 +1,7 @@
-"""Long evidence as a table of cells (method, task, seed), filled piece by piece, and taken up again after a stop.
+"""Tables of long experiments: cells (method, task, seed) that are run one by one and resumed after a stop.
 
-Each cell is one process. Its result is a file, written whole or not at all, so that a kill at any moment loses at most
-the cell that was running, and of one that says that it goes on not even that. A cell that has a result with the same
-config hash is not run again.
+Each cell is one process. Its result is a file that is written atomically, so a kill loses at most the running cell, or
+nothing of a cell with `goes_on`. A cell that has a result with the same config hash is not run again.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ from robotrl.utils.progress import track
 
 SCHEMA_VERSION = 1
 GRACE_S = 20.0
-"""How long a cell's process may take to stop when asked to, before it is killed."""
+"""Time that a cell's process gets to stop before it is killed, s."""
 NOTE = "attempt.json"
-"""In the folder of a cell that is not finished: when it began, and how long it ran."""
+"""File in the folder of an unfinished cell: when it began, and how long it ran."""
 EVALUATED = f"{RULE}, newest of equals"
-"""`Cell.rule` of what chooses the best checkpoint by evaluations with noise."""
+"""`Cell.rule` of cells that select the best checkpoint by evaluations with noise."""
 OUT = "{out}"
-"""In a cell's command: the folder that its process may write to; empty when it starts, but see `Cell.goes_on`."""
+"""Placeholder in a cell's command for its output folder, which is empty at the start; but see `Cell.goes_on`."""
 
 
 @dataclass(frozen=True)
@@ -43,16 +42,15 @@ class Cell:
     """One entry of a table.
 
     Args:
-        method: what is measured ("quickstart", "clone_converged").
-        task: on which task.
-        seed: with which seed.
+        method: name of the method ("quickstart", "clone_converged").
+        task: name of the task.
+        seed: random seed.
         command: argument list; "robotrl" and "python" as the first word mean this installation's, `{out}` its folder.
-        result_file: JSON object that the process leaves in `{out}`.
+        result_file: JSON file that the process writes in `{out}`.
         revision: raise it when the meaning of the result changes, so that old results are run again.
-        goes_on: its process goes on from what one that was stopped, was killed or failed left in `{out}`, which is kept
-            for it.
-        rule: how policies are evaluated and the best checkpoint is chosen; "" where that is of no consequence. It is
-            written beside the result and is no part of the hash: results by an earlier rule stay, and say so.
+        goes_on: whether the process continues from files that a stopped or failed one left in `{out}`.
+        rule: how policies are evaluated and the best checkpoint is chosen; "" if irrelevant. It is stored with the
+            result but not in the hash: results by an earlier rule are kept, and are labeled with that rule.
     """
 
     method: str
@@ -66,35 +64,35 @@ class Cell:
 
     @property
     def key(self) -> str:
-        """Name of the cell, and of its files: "quickstart--mujoco-peg-insert--0"."""
+        """Name of the cell and of its files: "quickstart--mujoco-peg-insert--0"."""
         return f"{self.method}--{self.task.replace('/', '-')}--{self.seed}"
 
     @property
     def config_hash(self) -> str:
-        """Hash over everything that decides what the cell measures."""
+        """Hash of everything that determines the measurement."""
         config = [self.method, self.task, self.seed, list(self.command), self.result_file, self.revision]
         return hashlib.sha256(json.dumps(config).encode()).hexdigest()[:16]
 
 
 CellResult = dict[str, Any]
-"""A finished cell: `method`, `task`, `seed`, `config_hash`, `command`, `machine`, `versions`, `started`, `wall_s`,
-`result` (what the process left), and `rule` where the cell has one. `started` is when its first process was; `wall_s`
-is the time of all that were not killed."""
+"""Result of a finished cell: `method`, `task`, `seed`, `config_hash`, `command`, `machine`, `versions`, `started`,
+`wall_s`, `result` (the process's JSON), and `rule` if the cell has one. `started` is the start of the first process;
+`wall_s` is the total time of all processes that were not killed."""
 
 
 class Outcome(NamedTuple):
-    """What `fill` did."""
+    """Result of `fill`."""
 
     results: dict[str, CellResult]
     """All finished cells of the table, by key, in the table's order."""
     failed: tuple[str, ...]
-    """Keys of cells whose process failed this time."""
+    """Keys of cells whose process failed in this call."""
     stopped: bool
-    """Whether a signal ended the filling early."""
+    """True if a signal stopped the filling."""
 
 
 def select(cells: Sequence[Cell], patterns: str | None) -> list[Cell]:
-    """The cells whose key matches one of the comma-separated patterns ("quickstart--*--0,clone*"); None is all.
+    """Cells whose key matches one of the comma-separated patterns ("quickstart--*--0,clone*"); None selects all.
 
     Raises:
         ConfigError: a pattern matches no cell.
@@ -115,12 +113,12 @@ def select(cells: Sequence[Cell], patterns: str | None) -> list[Cell]:
 
 
 def finished(cells: Sequence[Cell], work: Path, known: Mapping[str, CellResult]) -> dict[str, CellResult]:
-    """Results that are there already, in the table's order: from the work folder, else from `known`.
+    """Existing results in the table's order: from the work folder, else from `known`.
 
     Args:
         cells: the table.
         work: the work folder; need not exist.
-        known: results by key from elsewhere (the committed file); those of another config hash are left out.
+        known: other results by key (the committed file); those with another config hash are left out.
     """
     results: dict[str, CellResult] = {}
     for cell in cells:
@@ -140,16 +138,15 @@ def fill(
     known: Mapping[str, CellResult],
     on_done: Callable[[dict[str, CellResult]], None],
 ) -> Outcome:
-    """Run the cells that are chosen and have no result yet, one after another.
+    """Run the chosen cells without results, in sequence.
 
-    A failing cell is reported and the next one goes on. SIGINT and SIGTERM stop the running cell, and the table stays
-    as it is.
+    A failing cell is reported, and the next one is run. SIGINT and SIGTERM stop the running cell and the table.
 
     Args:
         cells: the whole table.
-        chosen: those to fill.
-        work: folder for results, logs and what the processes write; made if absent.
-        known: results from elsewhere, see `finished`.
+        chosen: the cells to fill.
+        work: folder for results, logs and files of the processes; made if absent.
+        known: other results, see `finished`.
         on_done: called with all results so far after each cell.
 
     Raises:
@@ -183,7 +180,7 @@ def fill(
 
 
 class _Attempt(NamedTuple):
-    """What the processes of a cell have left until now."""
+    """Folder and progress of a cell's processes."""
 
     path: Path
     started: str
@@ -191,12 +188,12 @@ class _Attempt(NamedTuple):
 
     @property
     def out(self) -> Path:
-        """Where the processes write."""
+        """Output folder of the processes."""
         return self.path / "out"
 
     @property
     def log(self) -> Path:
-        """What they print."""
+        """Log file of the processes."""
         return self.path / "log.txt"
 
 
@@ -205,7 +202,7 @@ def _attempt_path(cell: Cell, work: Path) -> Path:
 
 
 def _attempt(cell: Cell, work: Path) -> _Attempt:
-    """What is there of a cell that goes on, else a new beginning."""
+    """Continue the attempt of a cell with `goes_on`, or begin a new one."""
     path = _attempt_path(cell, work)
     note = path / NOTE
     if cell.goes_on and note.is_file():
@@ -225,7 +222,7 @@ def _keep(cell: Cell, attempt: _Attempt) -> None:
 
 
 def _run(cell: Cell, work: Path, signals: StopSignals) -> bool:
-    """Run one cell and store its result; False when it failed or was stopped."""
+    """Run one cell and store its result; False if it failed or was stopped."""
     attempt = _attempt(cell, work)
     own = {"robotrl": [sys.executable, "-m", "robotrl.cli"], "python": [sys.executable]}
     words = (word.replace(OUT, str(attempt.out)) for word in cell.command[1:])
@@ -251,7 +248,7 @@ def _run(cell: Cell, work: Path, signals: StopSignals) -> bool:
     except (DataError, OSError, ValueError) as error:
         kept = work / f"{cell.key}.failed.txt"
         shutil.copyfile(attempt.log, kept)
-        # what failed for a full disk, or beside a process that outlived its table, is hours of work
+        # after a full disk, or beside a process that outlived its table, hours of work can still be used
         again = f"; what it left is kept, to begin anew remove {attempt.path}" if cell.goes_on else ""
         if cell.goes_on:
             _keep(cell, attempt)
@@ -282,7 +279,7 @@ def _run(cell: Cell, work: Path, signals: StopSignals) -> bool:
 
 
 def _wait(process: subprocess.Popen[bytes], signals: StopSignals) -> int:
-    """Wait for the process; when a signal comes, ask it to stop and give it `GRACE_S`."""
+    """Wait for the process; on a signal, ask it to stop and give it `GRACE_S`."""
     asked: float | None = None
     while True:
         try:

@@ -1,4 +1,4 @@
-"""What tables of cells share: numbers by seed, what is concluded from them, and how the table says it."""
+"""Shared parts of result tables: values by seed, their statistics, and their text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SPREAD = "interquartile mean over seeds with its 95 % bootstrap interval"
 
 
 def column(results: Sequence[CellResult], method: str, task: str, *path: str) -> dict[int, float]:
-    """Seed to the number at `path` of a method's results on a task; results without it are left out."""
+    """Seed to the value at `path` of a method's results on a task; results without it are left out."""
     found: dict[int, float] = {}
     for cell in results:
         if cell["method"] != method or cell["task"] != task:
@@ -29,12 +29,12 @@ def column(results: Sequence[CellResult], method: str, task: str, *path: str) ->
 
 
 def steps_to(curve: Sequence[Mapping[str, float]], success: float, axis: str) -> float | None:
-    """Where a curve first reaches a success rate, on its axis "env_steps" or "train_s"; None if it never does."""
+    """First point of a curve at or above a success rate, on axis "env_steps" or "train_s"; None without one."""
     return next((float(point[axis]) for point in curve if point["success"] >= success), None)
 
 
 def spread(values: Mapping[int, float], unit: str, note: str) -> Figure:
-    """The figure of a column."""
+    """Figure of a column."""
     numbers = list(values.values())
     span = bootstrap(np.array(numbers))
     told = SPREAD + (f"; {note}" if note else "")
@@ -42,7 +42,7 @@ def spread(values: Mapping[int, float], unit: str, note: str) -> Figure:
 
 
 def percent(figure: Figure | None, spread: bool = True) -> str:
-    """A share, with its interval unless told otherwise; empty where there is none."""
+    """A fraction as percentage, by default with its interval; empty if there is none."""
     if figure is None or figure.value is None:
         return ""
     value = f"{100 * figure.value:.1f} %"
@@ -59,5 +59,5 @@ def count(figure: Figure | None) -> str:
 
 
 def seconds(figure: Figure | None) -> str:
-    """A time."""
+    """A duration as text."""
     return "" if figure is None or figure.value is None else f"{figure.value:.0f} s"

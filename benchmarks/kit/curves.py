@@ -1,4 +1,4 @@
-"""Learning curves as a picture: success against what it cost, a bold line a method and a thin one for each seed."""
+"""Learning curves as SVG: success against cost, a bold line per method and a thin one per seed."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c6bb1", "#7f7f7f")
-"""Told apart by the colour-blind as well (Okabe and Ito 2008, and two more)."""
+"""Color-blind-safe colors (Okabe and Ito 2008, and two more)."""
 MARKERS = "os^vDPX*h"
 PANEL_IN = (4.6, 3.4)
-"""Width and height of a panel, in inches."""
+"""Width and height of a panel, inches."""
 
 LEGEND_ROW_IN, LEGEND_COLUMNS = 0.22, 3
 LETTER_IN, HANDLE_IN = 0.056, 0.55
-"""Width of a letter of the legend, and of the line beside a label with the gaps around."""
+"""Widths of a legend letter, and of a legend line with its gaps, inches."""
 BESIDE = "the other methods"
 
 Curve = Sequence[tuple[float, float]]
-"""(cost, success from 0 to 1), in order of cost."""
+"""Points (cost, success from 0 to 1), in order of cost."""
 
 
 class Panel(NamedTuple):
@@ -30,15 +30,15 @@ class Panel(NamedTuple):
 
     title: str
     cost: str
-    """Label of the axis, with its unit."""
+    """Label of the cost axis, with its unit."""
     lines: Mapping[str, Sequence[Curve]]
-    """Label of a method to its curves, one a seed."""
+    """Method label to its curves, one per seed."""
     starts: int
     """Held-out starts of each evaluation."""
     base: float | None
-    """Success that the methods started from: a dotted line."""
+    """Initial success of the methods, drawn as a dotted line."""
     beside: Sequence[Sequence[Curve]] = ()
-    """Curves of other methods, for comparison: a faint grey line each, of their mean."""
+    """Background curves of other methods: a faint gray line with the mean of each."""
 
 
 def by_cost(
@@ -48,12 +48,12 @@ def by_cost(
     starts: int,
     base: float | None = None,
 ) -> list[Panel]:
-    """Two panels of the same runs: success against env steps, and against the time that learning took.
+    """Two panels of the same runs: success against env steps, and against training time.
 
     Args:
-        title: of both.
-        curves: label of a method to its runs' evaluations, each with "env_steps", "train_s" and "success".
-        time: label of the axis of time.
+        title: title of both panels.
+        curves: method label to its runs' evaluations, each with "env_steps", "train_s" and "success".
+        time: label of the time axis.
         starts: see `Panel`.
         base: see `Panel`.
     """
@@ -70,7 +70,7 @@ def by_cost(
 
 
 def mean_curve(curves: Sequence[Curve]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The mean of several curves where all of them are known, each interpolated linearly.
+    """Mean of several curves over their common range, with linear interpolation.
 
     Args:
         curves: one or more, none empty.
@@ -83,10 +83,10 @@ def mean_curve(curves: Sequence[Curve]) -> tuple[NDArray[np.float64], NDArray[np
 
 
 def svg(panels: Sequence[Sequence[Panel]]) -> bytes:
-    """Rows of panels as an SVG file, the same bytes for the same numbers.
+    """Rows of panels as an SVG file; the same numbers give the same bytes.
 
     Args:
-        panels: rows, each of as many panels as the first.
+        panels: rows of equal length.
     """
     import matplotlib as mpl
     from matplotlib.figure import Figure
@@ -94,7 +94,7 @@ def svg(panels: Sequence[Sequence[Panel]]) -> bytes:
     every = [panel for row in panels for panel in row]
     labels = list(dict.fromkeys(label for panel in every for label in panel.lines))
     told = [*labels, BESIDE] if any(panel.beside for panel in every) else labels
-    # without a fixed salt the file's identifiers are random
+    # without a fixed salt the file's ids are random
     with mpl.rc_context({"svg.hashsalt": "robotrl", "svg.fonttype": "none", "font.family": "sans-serif"}):
         width, height = PANEL_IN
         columns = len(panels[0])
@@ -123,7 +123,7 @@ def svg(panels: Sequence[Sequence[Panel]]) -> bytes:
 
 
 def legend_columns(labels: Sequence[str], width_in: float) -> int:
-    """How many labels of a legend fit beside each other, the longest one deciding; one at least."""
+    """Number of legend labels per row, by the longest label; at least one."""
     widest = HANDLE_IN + LETTER_IN * max(map(len, labels), default=0)
     return max(1, min(LEGEND_COLUMNS, int(width_in / widest)))
 

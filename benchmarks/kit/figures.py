@@ -1,4 +1,4 @@
-"""The record of one measured number, and the paired measurement that most of them come from."""
+"""Record of one measured number, and interleaved measurement of several routes."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ Better = Literal["higher", "lower"]
 
 @dataclass(frozen=True)
 class Figure:
-    """One number that a bench reports, with the peer's number from the same run beside it.
+    """One number of a bench, with the peer's number from the same run.
 
-    Numbers that could not be measured (the peer is not installed, say) are None, never guessed.
+    Numbers that could not be measured (for example, the peer is not installed) are None, never guessed.
 
     Args:
-        value: ours; the median where there were several runs.
+        value: our number; the median of several runs.
         unit: its unit ("us", "env steps/s", "success").
-        peer: what we were compared with, None where there is no comparison.
+        peer: name of the compared software; None without a comparison.
         peer_value: the peer's number in the same unit.
-        ratio: how many times better ours is, above 1 being better whichever way the unit runs; the median over pairs.
-        runs: how many runs (or episodes, for a success rate) stand behind `value`.
+        ratio: factor by which ours is better, above 1 for better in any unit; the median over pairs.
+        runs: number of runs (or episodes, for a success rate) behind `value`.
         low: lowest of the runs, or the lower end of the interval of a success rate.
         high: highest of the runs, or the upper end.
         ratio_low: lowest ratio of any one pair.
         ratio_high: highest ratio of any one pair.
-        note: what a reader must know to read the number, one line.
+        note: one-line remark needed to interpret the number.
     """
 
     value: float | None
@@ -82,7 +82,7 @@ def spread(samples: Sequence[float]) -> Spread:
 
 @dataclass(frozen=True)
 class Paired:
-    """What `paired` measured: one sample for each route and round, in the order in which they ran."""
+    """Result of `paired`: one sample for each route and round, in measurement order."""
 
     samples: dict[str, tuple[float, ...]]
 
@@ -91,12 +91,12 @@ class Paired:
         return spread(self.samples[route])
 
     def ratio(self, ours: str, peer: str, better: Better) -> Spread:
-        """How many times better `ours` is than `peer`, round by round: a pair shares the machine's mood."""
+        """Factor by which `ours` is better than `peer`, pair by pair: a pair shares the machine's load."""
         top, bottom = (ours, peer) if better == "higher" else (peer, ours)
         return spread([a / b for a, b in zip(self.samples[top], self.samples[bottom], strict=True)])
 
     def figure(self, ours: str, peer: str | None, unit: str, better: Better, note: str = "") -> Figure:
-        """The figure of route `ours` against route `peer`, which may be absent (not installed) or None."""
+        """Figure of route `ours` against route `peer`, which may be absent (not installed) or None."""
         mine = self.spread(ours)
         runs = len(self.samples[ours])
         if peer is None or peer not in self.samples:
@@ -118,12 +118,12 @@ class Paired:
 
 
 def paired(routes: Mapping[str, Callable[[], float]], rounds: int, warmup: int = 1) -> Paired:
-    """Measure all routes in one run, interleaved A B A B, so that a busy machine slows them alike.
+    """Measure all routes, interleaved A B A B, so that a busy machine slows them alike.
 
     Args:
         routes: name to a function that does one run and returns its measurement (a rate, a time).
-        rounds: how many samples of each route, 1 or more.
-        warmup: how many rounds run first and are thrown away.
+        rounds: number of samples of each route, 1 or more.
+        warmup: number of initial rounds that are discarded.
 
     Returns:
         The samples, `rounds` of each route.
@@ -140,5 +140,5 @@ def paired(routes: Mapping[str, Callable[[], float]], rounds: int, warmup: int =
 
 
 def have(peer: str) -> bool:
-    """Whether a peer is here: a Python module that can be imported, or a program on the path."""
+    """True if a peer is installed: an importable Python module, or a program on the path."""
     return importlib.util.find_spec(peer) is not None or shutil.which(peer) is not None

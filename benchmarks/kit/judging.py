@@ -1,4 +1,4 @@
-"""What a cell of fine-tuning says of its runs: success on held-out starts, and the curve on the way."""
+"""Evaluation of fine-tuning runs in cells: success on held-out starts, and the learning curve."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ def judge(
         run: its directory.
         which: "best" or "latest" of its checkpoints.
         sim: name of the sim.
-        seed: of what is drawn.
-        episodes: starts.
-        options: of the sim.
+        seed: seed of the sampling.
+        episodes: number of starts.
+        options: options of the sim.
     """
     envs = make_sim(sim, num_envs=min(64, episodes), seed=seed, **(options or {}))
     return evaluate(load_policy(run, which), envs, episodes=episodes, split="test", seed=seed).rate
 
 
 def curve(log: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
-    """Success of each evaluation in a run's scalars, with the env steps and the seconds of learning up to it."""
+    """Success of each evaluation in a run's scalars, with env steps and training seconds up to it."""
     return [
         {"env_steps": row["env_steps"], "train_s": row["learn_s"], "success": row["eval_success"]}
         for row in log

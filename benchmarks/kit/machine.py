@@ -1,4 +1,4 @@
-"""What a bench ran on, and whether the machine was quiet enough to believe a timing."""
+"""Machine information of a bench, and a check that the machine was idle enough for timings."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ PACKAGES = (
     *("robotrl", "numpy", "torch", "mujoco", "gymnasium", "onnxruntime", "numba"),
     *("stable-baselines3", "rsl-rl-lib", "envpool", "highway-env"),
 )
-"""Packages whose version a reader of a figure wants; those that are not installed are left out."""
+"""Packages whose versions are reported; those that are not installed are left out."""
 
 BUSY_SHARE = 0.25
-"""Load above this share of the cores at the start is said aloud."""
+"""Initial load, as a fraction of the cores, above which a warning is given."""
 
 
 def machine_info() -> dict[str, Any]:
-    """Processor, cores that this process may use, memory, kernel, accelerators, and the load before we began."""
+    """Processor, usable cores, memory, kernel, accelerators, and the load before the bench."""
     if have("torch"):
-        # which alone knows the GPUs
+        # torch reports the GPUs
         importlib.import_module("torch")
     found = versions()
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -39,7 +39,7 @@ def machine_info() -> dict[str, Any]:
 
 
 def package_versions() -> dict[str, str]:
-    """Python and the packages of `PACKAGES` that are installed, and the git commit of this code where it has one."""
+    """Versions of Python and the installed packages of `PACKAGES`, and the git commit of this code if there is one."""
     found = versions()
     git = git_state(Path(__file__).parent)
     out = {"python": str(found["python"])}
@@ -50,7 +50,7 @@ def package_versions() -> dict[str, str]:
 
 
 def busy(machine: dict[str, Any]) -> str | None:
-    """A warning when something else was running, None when the machine was quiet."""
+    """A warning if other processes were running; None if the machine was idle."""
     load, cores = machine["load_at_start"], machine["cores"]
     if load <= BUSY_SHARE * cores:
         return None

@@ -1,4 +1,4 @@
-"""Tables in Markdown, as the benches write them into the pages."""
+"""Markdown tables for the pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Peers that load their own copy of a MuJoCo model, without MuJoCo's remarks on its deprecated attributes."""
+"""Suppresses MuJoCo's deprecation messages for peers that load their own copy of a model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def quiet_mujoco() -> Generator[None]:
-    """Drops what MuJoCo would print, and append to a file in the working directory, while models load."""
+    """Suppress what MuJoCo would print, and append to a file in the working directory, while models load."""
     import mujoco
 
     before = mujoco.get_mju_user_warning()

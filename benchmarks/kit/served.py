@@ -1,4 +1,4 @@
-"""A process that works when told to: a line in, a line of JSON out; in between it waits in a read and uses nothing."""
+"""A worker process that answers each input line with a line of JSON; in between it blocks in a read."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from robotrl.errors import RobotrlError
 
 
 class Served:
-    """The process; it is ready for work when this returns.
+    """The worker process; the constructor returns when it is ready.
 
     Args:
-        argv: its command. It writes one line when it is ready, and one for each line that it is sent.
+        argv: its command. It prints one line when it is ready, and one for each input line.
         env: its environment.
-        who: names it in errors.
+        who: its name in errors.
 
     Raises:
         RobotrlError: it ended before it was ready, with the last line that it wrote to standard error.
@@ -30,10 +30,10 @@ class Served:
             argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, env=dict(env)
         )
         self.ready = self._read()
-        """What it said when it was."""
+        """Its first line."""
 
     def ask(self, line: str) -> dict[str, Any]:
-        """Send a line, wait for the answer.
+        """Send a line and wait for the answer.
 
         Raises:
             RobotrlError: it ended, with the last line that it wrote to standard error.

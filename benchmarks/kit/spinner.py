@@ -1,4 +1,4 @@
-"""A process that keeps one core busy, to see what speed is left beside it."""
+"""A process that keeps one core busy, to measure speed on a loaded machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ while os.getppid() == parent:
 
 @contextmanager
 def busy_core() -> Generator[subprocess.Popen[str]]:
-    """One core is busy inside: the last that this process may use, where a process can be pinned to a core."""
+    """Keep one core busy inside the block: the last usable one, if processes can be pinned."""
     core = max(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else -1
     argv = [sys.executable, "-c", _SCRIPT, str(core), str(os.getpid())]
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
@@ -37,7 +37,7 @@ def busy_core() -> Generator[subprocess.Popen[str]]:
 
 
 def beside_busy_core(route: Callable[[], float]) -> Callable[[], float]:
-    """The route, run while another process keeps one core busy."""
+    """The route, measured while another process keeps one core busy."""
 
     def run() -> float:
         with busy_core():

@@ -1,4 +1,4 @@
-"""Folders that a long cell makes one from another, each made once and gone on with after a stop."""
+"""Cached stages of a long cell: folders made from each other, each once, and resumed after a stop."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ SCHEMA_VERSION = 1
 
 
 def have(path: Path, settings: dict[str, Any], before: str, make: Callable[[], Any]) -> str:
-    """Have a folder that was made with these settings from what bears this mark; the mark that it bears itself.
+    """Make a folder from these settings and predecessor, unless it exists; returns its mark.
 
-    A file beside it says so. While it is made, that file has another name; what a stop cut short with the same
-    settings, from the same, is left where it is for `make` to go on with. All else that is there is removed.
+    A file beside the folder records settings and mark, under another name while the folder is being made. An
+    interrupted folder with the same settings and predecessor is kept, so that `make` can continue it; any other folder
+    is removed.
 
     Args:
-        path: of the folder.
+        path: path of the folder.
         settings: JSON values.
-        before: mark of what it is made from.
-        make: makes the folder, or what it lacks.
+        before: mark of the predecessor.
+        make: makes or completes the folder.
     """
     whole, begun = path.with_suffix(".json"), path.with_suffix(".begun.json")
     wanted = {"schema_version": SCHEMA_VERSION, "settings": json.loads(dump_json(settings)), "before": before}
@@ -48,9 +49,9 @@ def have(path: Path, settings: dict[str, Any], before: str, make: Callable[[], A
 
 
 def have_run(path: Path, cfg: TrainCfg[Any, Any], before: str) -> str:
-    """Have a run of this config, started from what bears this mark, that is trained to its end; see `have`.
+    """Train a run of this config to its end, unless it exists; see `have`.
 
-    It is saved after every iteration, and goes on from there.
+    It is saved after every iteration, and resumes from there.
     """
     return have(path, to_json(cfg), before, lambda: _train(replace(cfg, checkpoint_every=1), path))
 

@@ -1,9 +1,8 @@
-"""One inference tick, paced as a robot paces it: our controller, eager torch, and plain C++ loops of the same network.
+"""Inference latency at a robot's control rate: our controller, eager torch, and plain C++ loops of the same network.
 
-A loop without pauses flatters everybody: at 20 Hz the processor has slept and the caches hold something else when the
-tick comes. So each tick here waits for its deadline, as in control; the routes take turns in one run, on one thread.
-All take a raw observation and given noise and give clipped actions; drawing the noise is left out for all. The C++
-time is taken inside C++.
+A loop without pauses underestimates latency: at 20 Hz the processor has slept and its caches are cold at each tick.
+Therefore each tick waits for its deadline, as in control; the routes alternate in one run, on one thread. All map an
+observation and given noise to clipped actions; drawing the noise is not measured. The C++ time is measured inside C++.
 """
 
 from __future__ import annotations
@@ -37,20 +36,20 @@ _FLAGS = ("-O3", "-march=native", "-std=c++17", "-shared", "-fPIC")
 
 
 class Way(NamedTuple):
-    """A way to compute a tick."""
+    """An implementation of inference."""
 
     tick: Callable[[], int]
-    """Does one inference and returns its nanoseconds."""
+    """Runs one inference and returns its nanoseconds."""
     warm: Callable[[], object]
-    """Does one for nothing."""
+    """Runs one inference for warm-up."""
 
 
 class Route(NamedTuple):
-    """A way to compute a tick, with or without warming before the deadline."""
+    """An implementation with or without warm-up before the deadline."""
 
     way: Way
     leads_ns: tuple[int, ...]
-    """How long before each deadline it infers for nothing; empty: not at all."""
+    """Times of warm-up inferences before each deadline; empty: none."""
 
 
 def run(quick: bool = False) -> dict[str, Figure]:
@@ -65,7 +64,7 @@ def run(quick: bool = False) -> dict[str, Figure]:
 
 
 def _with_cold(ways: dict[str, Way]) -> dict[str, Route]:
-    """Each way to compute a tick twice: warmed before the deadline as the control loop does, and not."""
+    """Each implementation twice: warmed up before the deadline as in the control loop, and cold."""
     routes: dict[str, Route] = {}
     for name, way in ways.items():
         back_to_back = statistics.median(way.tick() for _ in range(100))
@@ -97,7 +96,7 @@ def _at_rate(routes: dict[str, Route], rate_hz: int, seconds: float, rounds: int
         f"tick_cold_us_{rate_hz}hz_vs_cpp": found.figure(OURS + _COLD, CPP + _COLD, "us", "lower", cold),
         f"tick_warming_us_{rate_hz}hz": found.figure(OURS, OURS + _COLD, "us", "lower", f"what warming gives; {size}"),
     }
-    # The round that `paired` throws away is thrown away here too.
+    # Also discards the round that `paired` discards.
     kept = {name: samples[ticks:] for name, samples in every.items()}
     figures[f"tick_p99_us_{rate_hz}hz_vs_torch"] = _p99(kept, TORCH, rounds)
     figures[f"tick_p99_us_{rate_hz}hz_vs_cpp"] = _p99(kept, CPP, rounds)
@@ -114,7 +113,7 @@ def _p99(kept: dict[str, list[float]], peer: str, rounds: int) -> Figure:
 
 
 def pace(route: Route, rate_hz: int, ticks: int) -> list[float]:
-    """Microseconds of `ticks` ticks on absolute deadlines; the first few of each call are not counted."""
+    """Microseconds of `ticks` ticks at absolute deadlines; the first few of each call are not counted."""
     period = round(1e9 / rate_hz)
     start = time.monotonic_ns() + period
     samples: list[float] = []
@@ -181,7 +180,7 @@ def _ways(folder: Path) -> dict[str, Way]:
 
 
 def make_policy() -> Any:
-    """A flow policy of the size that the quickstart trains, untrained: speed does not depend on what it learnt."""
+    """Make an untrained flow policy of the quickstart's size; training does not affect speed."""
     import torch
 
     from robotrl.policies.flow import FlowCfg, FlowPolicy
@@ -204,8 +203,8 @@ def build_cpp(policy: Any, folder: Path) -> Callable[[np.ndarray, np.ndarray], t
     """Compile the plain loops and load the policy's weights into them.
 
     Args:
-        policy: what `make_policy` gives.
-        folder: for the library and the weights.
+        policy: result of `make_policy`.
+        folder: folder for the library and the weights.
 
     Returns:
         A function of observation (D,) and noise (H, A) that gives actions (H, A) and nanoseconds.
@@ -238,7 +237,7 @@ def build_cpp(policy: Any, folder: Path) -> Callable[[np.ndarray, np.ndarray], t
 
 
 def flat_weights(policy: Any) -> bytes:
-    """The file that `plain_flow.cpp` reads: sizes, transforms, features of each step's time, then the layers."""
+    """Weights file for `plain_flow.cpp`: sizes, transforms, time features of each step, then the layers."""
     import torch
 
     from robotrl.transforms import Affine
@@ -266,7 +265,7 @@ def flat_weights(policy: Any) -> bytes:
 
 
 def table(document: Mapping[str, Any]) -> str:
-    """Markdown: one row for each rate, warmed and not."""
+    """Markdown table: one row per rate, warm and cold."""
     figures = document["figures"]
     lines = [
         "| rate | caches | ours | eager torch | plain C++ loop | faster than torch | time of the C++ loop | our p99 |",

@@ -1,7 +1,7 @@
-"""Learning at equal steps: our PPO beside Stable-Baselines3's with its own published settings; and the quadruped.
+"""PPO at equal env steps: ours against Stable-Baselines3 with its published settings; and the quadruped.
 
-A run is judged by its last weights, with the mean action, in Gymnasium's own environments, on starts that no training
-saw (`benchmarks.locomotion.referee`); both methods by the same referee.
+A run is evaluated with its last weights and the mean action in Gymnasium's own environments, on starts not used in
+training (`benchmarks.locomotion.referee`); both methods by the same code.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ PRESETS = {"mujoco/hopper": "hopper-ppo", "mujoco/halfcheetah": "halfcheetah-ppo
 SEEDS = tuple(range(8))
 STEPS = 1_000_000
 EPISODES = 32
-"""Of the referee, for each run."""
+"""Episodes of the evaluation of each run."""
 OURS, PEER = "robotrl", "sb3"
 LABELS = {OURS: "robotrl", PEER: "Stable-Baselines3"}
 FEWEST = 3
-"""With fewer seeds on either side nothing is compared."""
+"""Minimum number of seeds on both sides for a comparison."""
 
 QUADRUPED = "mujoco/quadruped-velocity"
 QUADRUPED_SEEDS = (0, 1, 2)
@@ -47,11 +47,11 @@ QUADRUPED_UNITS = {
     "wall_s": "s",
     "env_steps_per_s": "env steps/s",
 }
-"""Results of a quadruped cell, see `benchmarks.locomotion.quadruped`."""
+"""Results of a quadruped cell and their units, see `benchmarks.locomotion.quadruped`."""
 
 
 def cells(quick: bool) -> list[Cell]:
-    """The table: each method on each task and seed, and the quadruped; `quick` is seed 0 alone."""
+    """Cells of the table: each method on each task and seed, and the quadruped; `quick` is seed 0 only."""
     seeds = SEEDS[:1] if quick else SEEDS
     table = [make(task, seed) for make in (_sb3, _ours) for seed in seeds for task in TASKS]
     return [*table, *(_quadruped(seed) for seed in (QUADRUPED_SEEDS[:1] if quick else QUADRUPED_SEEDS))]
@@ -76,7 +76,7 @@ def _quadruped(seed: int) -> Cell:
 
 
 def _values(results: Sequence[CellResult], method: str, task: str, name: str) -> list[float]:
-    """A number of each finished seed, by seed; an interval stands for its value."""
+    """A value of each finished seed, by seed; for an interval its center value."""
     found: dict[int, float] = {}
     for cell in results:
         if cell["method"] == method and cell["task"] == task:
@@ -86,9 +86,9 @@ def _values(results: Sequence[CellResult], method: str, task: str, name: str) ->
 
 
 def aggregate(results: Sequence[CellResult]) -> dict[str, Figure]:
-    """Interquartile means with their intervals, whether ours reaches Stable-Baselines3's, and the quadruped's means.
+    """Interquartile means with intervals, the comparison with Stable-Baselines3, and the quadruped's means.
 
-    A table that is filled in part gives the figures that it can, and says how many seeds stand behind each.
+    An incomplete table gives the available figures, with the number of seeds behind each.
     """
     figures: dict[str, Figure] = {}
     for task in TASKS:
@@ -116,11 +116,11 @@ def aggregate(results: Sequence[CellResult]) -> dict[str, Figure]:
 
 
 def compare(ours: Interval, peer: Interval | None) -> Figure:
-    """Our interquartile mean against the lower end of the peer's 95 % interval, where both have seeds enough.
+    """Our interquartile mean against the lower end of the peer's 95 % interval, if both have enough seeds.
 
     Args:
-        ours: over our seeds.
-        peer: over the peer's, None when it has none.
+        ours: results of our seeds.
+        peer: results of the peer's seeds; None if it has none.
     """
     theirs = 0 if peer is None else peer.episodes
     counts = f"{ours.episodes} seeds of ours, {theirs} of {LABELS[PEER]}"
@@ -130,7 +130,7 @@ def compare(ours: Interval, peer: Interval | None) -> Figure:
         return figure
     verdict = "at least" if ours.value >= peer.low else "below"
     note = f"{counts}; our interquartile mean is {verdict} the lower end of theirs"
-    # a ratio of returns means something only where both are above zero
+    # a ratio of returns is meaningful only if both are positive
     ratio = ours.value / peer.low if min(ours.value, peer.low) > 0 else None
     return replace(figure, peer_value=peer.low, ratio=ratio, note=note)
 
@@ -145,7 +145,7 @@ def _over_seeds(values: Sequence[float], value: float, unit: str, note: str) -> 
 
 
 def table(document: Mapping[str, Any]) -> str:
-    """Markdown: a row for each task that has results, then one for the quadruped."""
+    """Markdown table: one row for each task with results, then one for the quadruped."""
     figures = {key: Figure.from_json(value) for key, value in document["figures"].items()}
     head = (f"{STEPS:,} steps", *LABELS.values(), "ours at least its lower bound", "seeds", "training, one seed")
     lines = table_head(head)
@@ -206,11 +206,11 @@ def _percent(share: float | None) -> str:
     return f"{100 * (share or 0):.1f}"
 
 
-# one cell of ours
+# one of our cells
 
 
 def main(task: str, seed: int, out: Path) -> None:
-    """Train one seed of our preset and let the referee judge it; leaves `result.json` in `out`.
+    """Train one seed of our preset and evaluate it; writes `result.json` in `out`.
 
     Raises:
         ConfigError: there is no preset for the task.
@@ -225,12 +225,12 @@ def main(task: str, seed: int, out: Path) -> None:
 
 
 def train_and_judge(cfg: Any, run: Path, episodes: int = EPISODES) -> dict[str, Any]:
-    """The result of one run: what the referee says of its last weights, and what the training took.
+    """Train and evaluate one run; returns the evaluation of its last weights, and the training cost.
 
     Args:
-        cfg: a `TrainCfg` on a task that the referee knows.
+        cfg: a `TrainCfg` on a task of `benchmarks.locomotion.referee`.
         run: the run's directory, absent or empty.
-        episodes: of the referee.
+        episodes: number of evaluation episodes.
     """
     import torch
 

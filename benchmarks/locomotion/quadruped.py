@@ -1,4 +1,4 @@
-"""One run of the quadruped for the locomotion table: train the preset with a seed, then measure how it tracks.
+"""One quadruped run of the locomotion table: train the preset with a seed, then measure command tracking.
 
 `python -m benchmarks.locomotion.quadruped SEED OUT` trains into OUT/run and writes OUT/result.json.
 """
@@ -25,7 +25,7 @@ from robotrl.utils.files import dump_json, replace_file
 
 SIM = "mujoco/quadruped-velocity"
 SETTLE_S = 1.0
-"""After each new command, errors do not count for so long."""
+"""Time after each new command during which errors do not count."""
 EPISODES = 256
 NUM_ENVS = 64
 
@@ -33,28 +33,28 @@ Array = NDArray[np.float64]
 
 
 class Tracking(NamedTuple):
-    """How a policy follows commands, on held-out starts under randomisation.
+    """Command tracking of a policy, on held-out starts under domain randomization.
 
-    The error at an instant is between the command and the trunk's true velocity in the trunk's own frame, not filtered.
+    The error is the difference of the command and the trunk's true velocity in the trunk's frame, without filtering.
     """
 
     error_mps: float
-    """Mean length of the horizontal velocity's error: over an episode's instants after settling, then over episodes."""
+    """Mean length of the horizontal velocity error: over an episode's time steps after settling, then over episodes."""
     yaw_error_rad_s: float
     """Likewise, mean absolute error of the yaw rate."""
     mean_error_mps: float
-    """Like `error_mps`, but of the velocity averaged over each command's settled seconds: without the gait's sway."""
+    """Like `error_mps`, for the velocity averaged over each command's settled time: without the gait's oscillation."""
     no_fall: Interval
-    """Share of episodes that reach the time limit, with its Wilson interval."""
+    """Fraction of episodes that reach the time limit, with its Wilson interval."""
     episodes: int
 
 
 class Meter:
-    """Sums up errors of listed starts while a sim steps.
+    """Accumulates errors over listed starts while a sim steps.
 
     Args:
-        sim: what is watched.
-        ids: the starts that count; envs that run others are not looked at.
+        sim: the sim.
+        ids: start ids that count; envs with other starts are ignored.
     """
 
     def __init__(self, sim: QuadrupedSim, ids: NDArray[np.int64]) -> None:
@@ -73,7 +73,7 @@ class Meter:
         self._yaw: Array = np.zeros((len(ids), segments))
 
     def __call__(self, step_index: int) -> None:
-        """Look at the present instant; to be called before each step."""
+        """Read the present state; call it before each step."""
         core = self._core
         place = np.searchsorted(self._ids, core.state_ids, sorter=self._order).clip(0, len(self._ids) - 1)
         row = self._order[place]
@@ -88,7 +88,7 @@ class Meter:
         self._yaw[at] += np.abs(command[:, 2] - seen[:, self._yaw_rate])
 
     def result(self, no_fall: Interval) -> Tracking:
-        """The figures of the episodes seen."""
+        """Tracking figures of the measured episodes."""
         counts = self._count.sum(axis=1)
         lasted = counts > 0
         mean = np.linalg.norm(self._vector, axis=2).sum(axis=1)
@@ -107,10 +107,10 @@ def evaluate_policy(
     """Measure a policy on starts of the test split, each run once, with the mean action.
 
     Args:
-        policy: a policy, or the path of a run or checkpoint (of a run: its last weights).
-        episodes: how many starts.
-        seed: which: seed k takes the k-th lot of `episodes` starts.
-        options: of the sim; by default the sim as it is, randomised, with pushes and noise, 20 s.
+        policy: a policy, or the path of a run (its last weights) or checkpoint.
+        episodes: number of starts.
+        seed: selects the starts: seed k takes the k-th block of `episodes` starts.
+        options: sim options; the default is randomized, with pushes and noise, 20 s.
     """
     if isinstance(policy, str | Path):
         policy = load_policy(policy, "latest")
@@ -124,7 +124,7 @@ def main(seed: int, out: Path) -> None:
     """Train the preset and write `result.json`.
 
     Args:
-        seed: of the run.
+        seed: seed of the run.
         out: an empty folder.
     """
     from robotrl.training import train

@@ -1,4 +1,4 @@
-"""A neutral referee for locomotion: Gymnasium's own environments, the same seeds for whoever is judged."""
+"""Common evaluation for locomotion: Gymnasium's own environments, the same seeds for all methods."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ IDS = {
     "mujoco/ant": "Ant-v5",
     "mujoco/humanoid": "Humanoid-v5",
 }
-"""Our names of Gymnasium's tasks."""
+"""Our task names to Gymnasium's ids."""
 
 FIRST_SEED = 1_000_000
-"""Far from every seed that training uses."""
+"""First evaluation seed, far from all training seeds."""
 
 
 def returns(
     task: str, act: Callable[[NDArray[np.float64]], NDArray[np.floating]], episodes: int = 32
 ) -> NDArray[np.float64]:
-    """Undiscounted returns (episodes,) of a policy in Gymnasium's environment, one episode for each seed.
+    """Undiscounted returns (episodes,) of a policy in Gymnasium's environment, one episode per seed.
 
     Args:
-        task: our name of it.
+        task: our name of the task.
         act: observations (n, D) to actions (n, A); actions are clipped to the bounds.
-        episodes: how many, started with the seeds `FIRST_SEED` and up.
+        episodes: number of episodes, with the seeds from `FIRST_SEED` on.
     """
     import gymnasium
 

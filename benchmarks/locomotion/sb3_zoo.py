@@ -1,6 +1,6 @@
-"""Stable-Baselines3's PPO with the settings that its own project publishes for MuJoCo (RL Baselines3 Zoo, ppo.yml).
+"""Stable-Baselines3's PPO with its project's published settings for MuJoCo (RL Baselines3 Zoo, ppo.yml).
 
-Nothing is changed but speed: one torch thread, and the fused kernel of the same Adam.
+Only speed settings are changed: one torch thread, and Adam's fused kernel.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ ZOO: dict[str, dict[str, Any]] = {
         "vf_coef": 0.835671,
     },
 }
-"""Published for the v4 tasks; one env, observations and rewards normalised, 1,000,000 steps, two layers of 256."""
+"""Published for the v4 tasks: one env, observations and rewards normalized, 1,000,000 steps, two layers of 256."""
 
 STEPS = 1_000_000
 
 
 def main(task: str, seed: int, out: Path, steps: int = STEPS) -> None:
-    """Train one seed and let the referee judge it; leaves `result.json` in `out`."""
+    """Train one seed and evaluate it; writes `result.json` in `out`."""
     import torch
     from stable_baselines3 import PPO
     from stable_baselines3.common.env_util import make_vec_env
@@ -61,7 +61,7 @@ def main(task: str, seed: int, out: Path, steps: int = STEPS) -> None:
         "ortho_init": False,
         "activation_fn": torch.nn.ReLU,
         "net_arch": {"pi": [256, 256], "vf": [256, 256]},
-        # the optimiser's settings are SB3's own; only the kernel is asked for
+        # the optimizer's settings are SB3's; only the kernel is changed
         "optimizer_kwargs": {"eps": 1e-5, "fused": True},
     }
     model = PPO("MlpPolicy", env, seed=seed, device="cpu", policy_kwargs=policy_kwargs, **settings)

@@ -1,7 +1,7 @@
-"""Off-policy learning beside Stable-Baselines3's SAC: updates per second, and returns at equal updates.
+"""Off-policy learning against Stable-Baselines3's SAC: updates per second, and returns at equal updates.
 
-A table of cells: one measures speed (`benchmarks.offpolicy.speed`), the others train a seed each and are judged
-by the referee of bench `locomotion` (`benchmarks.offpolicy.learn`).
+One cell measures speed (`benchmarks.offpolicy.speed`); the others train one seed each (`benchmarks.offpolicy.learn`),
+evaluated as in bench `locomotion`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SEEDS = tuple(range(5))
 
 
 def cells(quick: bool) -> list[Cell]:
-    """The speed, and each method on each seed; `quick` is seed 0 alone."""
+    """Cells of the table: the speed, and each method on each seed; `quick` is seed 0 only."""
     command = ("python", "-m", "benchmarks.offpolicy.speed", OUT)
     table = [Cell(SPEED, TASK, 0, command, "result.json")]
     for method in (PEER, OURS):
@@ -40,7 +40,7 @@ def cells(quick: bool) -> list[Cell]:
 
 
 def aggregate(results: Sequence[CellResult]) -> dict[str, Figure]:
-    """The speed cell's figures, and interquartile means of the returns with their intervals."""
+    """Figures of the speed cell, and interquartile means of the returns with their intervals."""
     figures: dict[str, Figure] = {}
     for cell in results:
         if cell["method"] == SPEED:
@@ -70,7 +70,7 @@ def _with_updates(figure: Figure) -> Figure:
 
 
 def table(document: Mapping[str, Any]) -> str:
-    """Markdown: a row for each of our trainers, then the returns."""
+    """Markdown table: one row for each of our trainers, then the returns."""
     figures = {key: Figure.from_json(value) for key, value in document["figures"].items()}
     lines: list[str] = []
     speeds = {key: figure for key, figure in figures.items() if key.startswith("updates_per_s_")}

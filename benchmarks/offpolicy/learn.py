@@ -1,4 +1,4 @@
-"""One learning cell of bench `offpolicy`: SAC, ours or Stable-Baselines3's, the same settings and number of updates."""
+"""One learning cell of bench `offpolicy`: our SAC or Stable-Baselines3's, with equal settings and updates."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from robotrl.utils.files import dump_json, replace_file
 
 OURS, PEER = "robotrl", "sb3"
 WARMUP = 1_000
-"""Env steps at random before the first update."""
+"""Random env steps before the first update."""
 UPDATES = 30_000
-"""One for each env step after the warm-up."""
+"""Number of updates, one for each env step after the warm-up."""
 
 
 def ours(task: str, seed: int, out: Path, updates: int) -> dict[str, Any]:
-    """Our SAC through our runner."""
+    """Train our SAC with our training loop."""
     from benchmarks.locomotion.bench import train_and_judge
     from robotrl.algos.sac import SacCfg
     from robotrl.config import EvalCfg, SimCfg, TrainCfg
@@ -53,7 +53,7 @@ def ours(task: str, seed: int, out: Path, updates: int) -> dict[str, Any]:
 
 
 def sb3(task: str, seed: int, updates: int) -> dict[str, Any]:
-    """Stable-Baselines3's SAC, its own defaults but for what both have equal."""
+    """Train Stable-Baselines3's SAC: its own defaults except for the equalized settings."""
     import gymnasium
     import numpy as np
     import torch
@@ -90,7 +90,7 @@ def sb3(task: str, seed: int, updates: int) -> dict[str, Any]:
 
 
 def main(method: str, task: str, seed: int, out: Path, updates: int = UPDATES) -> None:
-    """Train one seed and let the referee judge it; leaves `result.json` in `out`.
+    """Train one seed and evaluate it; writes `result.json` in `out`.
 
     Raises:
         ConfigError: there is no such method.

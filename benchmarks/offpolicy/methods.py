@@ -1,9 +1,9 @@
 """Off-policy updates on halfcheetah with the same networks and batch: our SAC and RLPD, and Stable-Baselines3's SAC.
 
 Equal for all: two critics and an actor of two layers of 256 with ReLU, batches of 256 drawn from a replay, Adam at a
-learning rate of 3e-4, discount 0.99, target rate 0.005, a learned temperature. Our RLPD has layer normalisation
-besides, updates its actor in one of four updates, and draws half of each batch from a dataset. What is timed is
-sampling and updating, no env steps.
+learning rate of 3e-4, discount 0.99, target rate 0.005, a learned temperature. Our RLPD additionally has layer
+normalization, updates its actor in every fourth update, and draws half of each batch from a dataset. Only sampling and
+updating are timed, no env steps.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ HIDDEN = (256, 256)
 BATCH = 256
 LR, GAMMA, TAU = 3e-4, 0.99, 0.005
 RATIO = 4
-"""Updates of RLPD's critics for each of its actor."""
+"""Critic updates of RLPD per actor update."""
 FILLED = 10_000
-"""Env steps in the replay."""
+"""Env steps in the replay buffer."""
 SEED = 0
 
 
 class Setting(NamedTuple):
-    """How it is computed."""
+    """Numeric settings of the computation."""
 
     bf16: bool
 
@@ -40,15 +40,15 @@ SETTINGS = {"float32": Setting(False), "bfloat16": Setting(True)}
 
 
 class Method(Protocol):
-    """A trainer that is ready to go on."""
+    """A trainer that is ready to run."""
 
     @property
     def compile_s(self) -> float | None:
-        """Seconds spent in a compiler so far; None where nothing is compiled."""
+        """Seconds spent compiling so far; None if nothing is compiled."""
         ...
 
     def run(self, updates: int) -> int:
-        """Make so many updates; how many were made."""
+        """Run a number of updates; returns the number of updates made."""
         ...
 
 
@@ -127,7 +127,7 @@ class OurRlpd:
 
 
 def _filled(cfg: Any, task: str, dataset: Path | None) -> Any:
-    """A learner whose replay holds its warm-up."""
+    """A learner whose replay buffer holds its warm-up."""
     from robotrl.learners.learner import Setup
     from robotrl.policies.squashed import SquashedCfg
     from robotrl.registry import make_sim
@@ -140,7 +140,7 @@ def _filled(cfg: Any, task: str, dataset: Path | None) -> Any:
 
 
 def write_random(task: str, path: Path, episodes: int = 4, length: int = 500) -> Path:
-    """A dataset of random actions, which costs a batch as much as any."""
+    """Write a dataset of random actions, which costs as much per batch as any other."""
     import torch
 
     from robotrl.datasets.writer import DatasetWriter
@@ -182,8 +182,8 @@ class StableBaselines3:
     """Stable-Baselines3's SAC on Gymnasium's task.
 
     Args:
-        setting: float32 alone.
-        task: our name of it.
+        setting: float32 only.
+        task: our name of the task.
         fused: Adam's fused kernel, which Stable-Baselines3 does not use by itself.
     """
 
@@ -230,7 +230,7 @@ METHODS: Mapping[str, Callable[[Setting, str], Method]] = {
 
 
 def make(method: str, setting: str, task: str = TASK) -> Method:
-    """A trainer, ready to run.
+    """Make a trainer, ready to run.
 
     Raises:
         ConfigError: there is no such method or setting.

@@ -1,6 +1,7 @@
-"""The cell of bench `offpolicy` that measures updates per second: each trainer a process, turn by turn.
+"""The cell of bench `offpolicy` that measures updates per second: each trainer in a process, alternating.
 
-All have one torch thread. Stable-Baselines3 is measured as it is and with Adam's fused kernel, and the better counts.
+All use one torch thread. Stable-Baselines3 is measured with its defaults and with Adam's fused kernel; the faster
+counts.
 """
 
 from __future__ import annotations
@@ -25,26 +26,26 @@ LABELS = {
     "stable_baselines3_fused": "the same with Adam's fused kernel",
 }
 UPDATES = 64
-"""Of one run: about a second of each."""
+"""Updates per run, about a second."""
 ROUNDS = 15
 UNIT = "updates/s"
 
 
 class Measured(NamedTuple):
-    """What was found."""
+    """Measurements of the trainers."""
 
     rates: Paired
-    """By trainer: "sac float32"."""
+    """Updates per second by trainer: "sac float32"."""
     compile_s: dict[str, float]
-    """Seconds that ours spent compiling, nothing being in the compiler's cache, by trainer."""
+    """Compile time of our trainers with an empty cache, s."""
 
 
 def measure(rounds: int = ROUNDS, updates: int = UPDATES, settings: Sequence[str] = tuple(SETTINGS)) -> Measured:
-    """Ours in every setting and the peer, if it is installed, interleaved.
+    """Measure ours in every setting, and the peer if it is installed, interleaved.
 
     Args:
-        rounds: samples of each.
-        updates: of one sample.
+        rounds: number of samples of each trainer.
+        updates: updates per sample.
         settings: keys of `offpolicy_methods.SETTINGS`.
 
     Raises:
@@ -72,7 +73,7 @@ def _segment(worker: Worker, updates: int) -> Any:
 
 
 def figures_of(measured: Measured) -> dict[str, Figure]:
-    """Ours against the better of the peers, and the compile times."""
+    """Ours against the faster peer variant, and the compile times."""
     rates = measured.rates
     what = f"networks {' x '.join(map(str, HIDDEN))}, batch {BATCH}, one torch thread each"
     found = [f"{peer} float32" for peer in PEERS if f"{peer} float32" in rates.samples]
@@ -95,7 +96,7 @@ def figures_of(measured: Measured) -> dict[str, Figure]:
 
 
 def main(out: Path) -> None:
-    """Measure, and leave `result.json` in `out`."""
+    """Run the measurement and write `result.json` in `out`."""
     figures = figures_of(measure())
     replace_file(out / "result.json", dump_json({key: figure.to_json() for key, figure in figures.items()}))
 

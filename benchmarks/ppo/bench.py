@@ -1,7 +1,7 @@
 """PPO end to end, collecting and learning: ours, Stable-Baselines3 on its own vector env, rsl_rl on our sim.
 
-Each trainer is a process of its own and they take turns, a few iterations each. Settings are equal (see `ppo_methods`).
-Peers are measured with the torch threads that they take by default and with one, and the better counts.
+Each trainer is a separate process, and they alternate every few iterations. Settings are equal (see `ppo_methods`).
+Peers are measured with their default number of torch threads and with one; the faster counts.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ THREADS: Mapping[str, Sequence[int | None]] = {
     "stable_baselines3": (None, 1),
     "rsl_rl": (None, 1),
 }
-"""Torch threads that each is measured with; None is torch's own default, ours is the default of a training run."""
+"""Torch threads of each measurement; None is torch's default, ours is the default of a training run."""
 ITERATIONS = {OURS: 10, "stable_baselines3": 2, "rsl_rl": 2}
-"""Of one run: about a second of each."""
+"""Iterations per run, about a second."""
 UNIT = "env steps/s"
 
 
 class Measured(NamedTuple):
-    """What was found with one setting."""
+    """Measurements with one setting."""
 
     rates: Paired
-    """By method and threads: "rsl_rl, 1 thread"."""
+    """Env steps per second by method and threads: "rsl_rl, 1 thread"."""
     compile_s: float | None
-    """Seconds that ours spent compiling, nothing being in the compiler's cache."""
+    """Compile time of ours with an empty compiler cache, s."""
     compile_again_s: float | None
-    """The same in a second process, which finds the cache."""
+    """The same in a second process, with a filled cache."""
 
 
 def run(quick: bool) -> dict[str, Figure]:
@@ -53,11 +53,11 @@ def run(quick: bool) -> dict[str, Figure]:
 
 
 def measure(name: str, quick: bool, task: str = TASK) -> Measured:
-    """Ours and the peers that are installed, interleaved.
+    """Measure ours and the installed peers, interleaved.
 
     Args:
         name: a key of `ppo_methods.SETTINGS`.
-        quick: one iteration a run, one run; the user's own compiler cache, so that no compile time is told.
+        quick: one run of one iteration, with the user's own compiler cache, so that compile times are not reported.
         task: name of the sim.
 
     Raises:
@@ -95,7 +95,7 @@ def label(method: str, threads: int) -> str:
 
 
 def figures_of(name: str, measured: Measured) -> dict[str, Figure]:
-    """Ours against each peer at its better number of threads, and the compile times."""
+    """Ours against each peer at its faster number of threads, and the compile times."""
     setting = SETTINGS[name]
     what = f"{setting.num_envs} envs x {setting.num_steps} steps, minibatch {setting.minibatch}"
     what += f", {setting.epochs} epochs"
@@ -122,7 +122,7 @@ def figures_of(name: str, measured: Measured) -> dict[str, Figure]:
 
 
 def table(document: Mapping[str, Any]) -> str:
-    """Markdown: one row a setting, both peers, and compile time beside them."""
+    """Markdown table: one row per setting, with both peers and the compile time."""
     figures = {key: Figure.from_json(value) for key, value in document["figures"].items()}
     head = ("envs x steps", "minibatch", "ours", "Stable-Baselines3", "times", "rsl_rl on our sim", "times", "compile")
     lines = table_head(head)

@@ -1,8 +1,8 @@
-"""PPO three times on halfcheetah with the same settings: ours, Stable-Baselines3's, and rsl_rl's on our sim.
+"""PPO on halfcheetah with equal settings: ours, Stable-Baselines3's, and rsl_rl's on our sim.
 
 Equal for all: nets (two layers of 64, tanh, actor and critic apart), Adam at one learning rate, discount, lambda, clip
-range, no entropy bonus, no early stop, gradient norm 0.5, no normalisation of observations or rewards. All else is each
-library's own default.
+range, no entropy bonus, no early stop, gradient norm 0.5, no normalization of observations or rewards. Everything else
+is each library's default.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SEED = 0
 
 
 class Setting(NamedTuple):
-    """How much is collected and how it is learnt from."""
+    """Rollout and update sizes."""
 
     num_envs: int
     num_steps: int
@@ -43,15 +43,15 @@ SETTINGS = {
 
 
 class Method(Protocol):
-    """A trainer that is ready to go on."""
+    """A trainer that is ready to run."""
 
     @property
     def compile_s(self) -> float | None:
-        """Seconds spent in a compiler so far; None where nothing is compiled."""
+        """Seconds spent compiling so far; None if nothing is compiled."""
         ...
 
     def run(self, iterations: int) -> int:
-        """Train so many iterations; the env steps that this took."""
+        """Train for a number of iterations; returns the env steps."""
         ...
 
 
@@ -186,14 +186,14 @@ METHODS: Mapping[str, Callable[[Setting, str], Method]] = {
     "stable_baselines3": StableBaselines3,
     "rsl_rl": RslRl,
 }
-"""By the module that each comes from."""
+"""Trainers by the module that each comes from."""
 
 
 def make(method: str, setting: str, task: str = TASK) -> Method:
-    """A trainer, ready to run.
+    """Make a trainer, ready to run.
 
     Raises:
-        ConfigError: the minibatches do not fill the rollout, so that the three would do different work.
+        ConfigError: minibatches do not fill the rollout, so the three trainers would do different work.
     """
     chosen = SETTINGS[setting]
     if chosen.rollout % chosen.minibatch:

@@ -12,10 +12,10 @@ GROUP = "policy"
 
 
 def rsl_rl_env(sim: Any, limit_steps: int) -> Any:
-    """Wrap a sim whose observation is one array.
+    """Wrap a sim with a single observation array.
 
-    rsl_rl keeps an observation until after the next step, and our buffers are reused, so each is copied. Time-outs are
-    told apart from failures, from which rsl_rl bootstraps in its own way.
+    rsl_rl keeps an observation until after the next step, and our buffers are reused, so observations are copied.
+    Time-outs are reported separately from failures, and rsl_rl bootstraps from them in its own way.
 
     Args:
         sim: a `VecSim` on the CPU.

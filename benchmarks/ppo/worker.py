@@ -1,7 +1,7 @@
-"""One trainer in a process of its own, which trains when told to and says how long it took.
+"""Worker process with one trainer, which trains on request and reports the time.
 
-A process each keeps the trainers apart: threads, allocator, imports. They take turns, so one works while the others
-wait in a read and use nothing.
+Separate processes isolate the trainers' threads, allocators and imports. They alternate: one works while the others
+block in a read.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class Worker:
-    """A trainer in a process of its own; made, warmed up and compiled when this returns.
+    """A trainer in a separate process; the constructor returns after warm-up and compilation.
 
     Args:
         method: a key of the module's `METHODS`.
         setting: a key of its `SETTINGS`.
-        threads: of torch; None leaves it the default that torch takes by itself.
+        threads: number of torch threads; None is torch's default.
         task: name of the sim.
-        cache: folder for what a compiler keeps; a fresh one makes compile time that of a first run.
-        methods: module whose `make(method, setting, task)` gives the trainer, and says what its work is counted in.
-        first: iterations that warm it up.
+        cache: compiler cache; with an empty one the compile time is that of a first run.
+        methods: module whose `make(method, setting, task)` makes the trainer, and which names its unit of work.
+        first: number of warm-up iterations.
 
     Raises:
         RobotrlError: the trainer cannot be made, with the last line that its process wrote.
@@ -50,12 +50,12 @@ class Worker:
         argv = [sys.executable, "-m", "benchmarks.ppo.worker", method, setting, str(threads or 0), task]
         self._served = Served([*argv, methods, str(first)], env, f"the trainer {method} {setting}")
         self.threads: int = self._served.ready["threads"]
-        """Threads of torch in force."""
+        """Number of torch threads in use."""
         self.compile_s: float | None = self._served.ready["compile_s"]
-        """Seconds spent compiling; None where nothing is compiled."""
+        """Compile time, s; None if nothing is compiled."""
 
     def run(self, iterations: int) -> float:
-        """Train so many iterations; work per second: env steps, or what the methods count."""
+        """Train for a number of iterations; returns work per second: env steps, or the unit of the methods."""
         answer = self._served.ask(str(iterations))
         return answer["work"] / answer["seconds"]
 
@@ -65,8 +65,8 @@ class Worker:
 
 
 def main(method: str, setting: str, threads: int, task: str, methods: str, first: int) -> None:
-    """Serve: a line with a number of iterations in, a line with what they took out, until the input ends."""
-    # libraries print: answers get the real standard output, everything else goes to the log
+    """Serve until the input ends: read a line with a number of iterations, answer with a line of results."""
+    # libraries print: answers use the real standard output, everything else goes to the log
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     import torch

@@ -1,8 +1,8 @@
-"""The main job on ten seeds, five of them beside the clones that reinforcement learning has to beat.
+"""The quickstart on ten seeds, and on five of them the clones that reinforcement learning has to beat.
 
 Methods, all on `mujoco/peg-insert`: `quickstart` is `robotrl quickstart` as a user runs it; `clone_converged` clones
-the same demonstrations for as long as helps (3000 gradient steps, the best of six evaluations on other starts is
-taken); `clone_10x_demos` does the same with ten times as many.
+the same demonstrations to convergence (3000 gradient steps, the best of six evaluations on other starts counts);
+`clone_10x_demos` does the same with ten times as many demonstrations.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PEERS: dict[str, str] = {}
 TASK = "mujoco/peg-insert"
 SEEDS = tuple(range(10))
 BASELINE_SEEDS = SEEDS[:5]
-"""Of the clones that the quickstart is compared with."""
+"""Seeds of the comparison clones."""
 BASELINES = ("clone_converged", "clone_10x_demos")
 METHODS = ("quickstart", *BASELINES)
 BASELINE_LABELS = {
@@ -34,7 +34,7 @@ BASELINE_LABELS = {
 
 
 def cells(quick: bool) -> list[Cell]:
-    """The table: the quickstart on every seed, the baselines on some; `quick` is seed 0 alone."""
+    """Cells of the table: the quickstart on every seed, the baselines on some; `quick` is seed 0 only."""
     seeds = {method: BASELINE_SEEDS if method in BASELINES else SEEDS for method in METHODS}
     return [_cell(method, seed) for method in METHODS for seed in seeds[method][: 1 if quick else None]]
 
@@ -42,14 +42,14 @@ def cells(quick: bool) -> list[Cell]:
 def _cell(method: str, seed: int) -> Cell:
     if method == "quickstart":
         command = ("robotrl", "quickstart", "--out", f"{OUT}/quickstart", "--seed", str(seed))
-        # it trains until 99 % twice in a row, and looks twice at checkpoints that cannot be told apart
+        # it trains until two evaluations in a row reach 99 %, and makes a final selection among similar checkpoints
         return Cell(method, TASK, seed, command, "quickstart/summary.json", revision=2, rule=EVALUATED)
     command = ("python", "-m", "benchmarks.quickstart.bench", method, str(seed), OUT)
     return Cell(method, TASK, seed, command, "result.json", rule=EVALUATED)
 
 
 def _by_seed(results: Sequence[CellResult], method: str, *path: str) -> dict[int, float]:
-    """Seed to the number at `path` in each result of a method; results without it are left out."""
+    """Seed to the value at `path` in each result of a method; results without it are left out."""
     found: dict[int, float] = {}
     for cell in results:
         value: Any = cell["result"]
@@ -61,7 +61,7 @@ def _by_seed(results: Sequence[CellResult], method: str, *path: str) -> dict[int
 
 
 def aggregate(results: Sequence[CellResult]) -> dict[str, Figure]:
-    """Means over the seeds with their range, the worst seed, and the gain over each clone, seed by seed."""
+    """Means over the seeds with their range, the worst seed, and the gain over each clone, by seed."""
     figures: dict[str, Figure] = {}
     tuned = _by_seed(results, "quickstart", "rl", "success", "value")
     clone = _by_seed(results, "quickstart", "bc", "success", "value")
@@ -118,7 +118,7 @@ def _percent(success: Mapping[str, float] | None) -> str:
 
 
 def table(document: Mapping[str, Any]) -> str:
-    """Markdown: one row a seed, then the mean over seeds."""
+    """Markdown table: one row per seed, then the mean over seeds."""
     done = {(cell["method"], int(cell["seed"])): cell["result"] for cell in document["cells"].values()}
     seeds = sorted({seed for _, seed in done})
     lines = [
@@ -156,7 +156,7 @@ def table(document: Mapping[str, Any]) -> str:
 
 
 def main(method: str, seed: int, out: Path) -> None:
-    """Run one baseline cell in this process and leave `result.json` in `out`."""
+    """Run one baseline cell in this process and write `result.json` in `out`."""
     from robotrl.cli.quickstart import baseline
 
     if method not in BASELINES:

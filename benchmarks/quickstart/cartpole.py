@@ -1,8 +1,8 @@
-"""A first run as a newcomer makes it: `robotrl train gym-ppo --sim.name gym/CartPole-v1`, with nothing compiled before.
+"""A newcomer's first run: `robotrl train gym-ppo --sim.name gym/CartPole-v1`, with an empty compile cache.
 
-Each cell runs the whole command in a process of its own with an empty compile cache, and times it from outside: until
-the first output, until the end, and the processor's time. Then `robotrl eval` runs the run's best checkpoint on starts
-that no training saw. Times are of a machine that has nothing else to do.
+Each cell runs the whole command in a separate process, and measures from outside: time to the first output, time to the
+end, and processor time. Then `robotrl eval` runs the run's best checkpoint on starts not used in training. The machine
+must be idle.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _LEFT = re.compile(r"(?:(\d+):)?(\d+):(\d\d) left")
 
 
 def cells(quick: bool) -> list[Cell]:
-    """The table: one run for each seed; `quick` is seed 0 alone."""
+    """Cells of the table: one run per seed; `quick` is seed 0 only."""
     return [_cell(seed) for seed in (SEEDS[:1] if quick else SEEDS)]
 
 
@@ -53,7 +53,7 @@ def _cell(seed: int) -> Cell:
 
 
 def aggregate(results: Sequence[CellResult]) -> dict[str, Figure]:
-    """Means over the seeds with the lowest and highest, and the worst seed's return."""
+    """Means over the seeds with the range, and the worst seed's return."""
     figures: dict[str, Figure] = {}
     for name, (unit, note) in UNITS.items():
         values = [float(cell["result"][name]) for cell in results if name in cell["result"]]
@@ -64,7 +64,7 @@ def aggregate(results: Sequence[CellResult]) -> dict[str, Figure]:
 
 
 def table(document: Mapping[str, Any]) -> str:
-    """Markdown: one row a seed."""
+    """Markdown table: one row per seed."""
     lines = table_head(("seed", "return", "whole command", "first output", "processor's time", "env steps"))
     for cell in sorted(document["cells"].values(), key=lambda cell: int(cell["seed"])):
         found = cell["result"]
@@ -74,21 +74,21 @@ def table(document: Mapping[str, Any]) -> str:
 
 
 class Line(NamedTuple):
-    """A line that the command printed."""
+    """An output line of the command."""
 
     at_s: float
-    """Seconds after the start of its process."""
+    """Seconds since the start of its process."""
     text: str
 
 
 def main(seed: int, out: Path) -> None:
-    """Run one cell, and leave `result.json` in `out`.
+    """Run one cell and write `result.json` in `out`.
 
     Raises:
         DataError: a command failed.
     """
     run = out / "run"
-    # an empty one: nothing was ever compiled here
+    # an empty cache
     env = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(out / "cache"), "PYTHONUNBUFFERED": "1"}
     (out / "cache").mkdir()
     argv = ["train", "gym-ppo", "--sim.name", TASK, "--seed", str(seed), "--run-dir", str(run)]
@@ -112,18 +112,18 @@ def main(seed: int, out: Path) -> None:
 
 
 def left_ratio(lines: Sequence[Line], end_s: float) -> float:
-    """The largest ratio of a time left that was printed to what was left in truth; 0 where none was printed."""
+    """Largest ratio of a printed remaining time to the true one; 0 if none was printed."""
     ratios = [0.0]
     for line in lines:
         for hours, minutes, seconds in _LEFT.findall(line.text):
             said = 3600 * int(hours or 0) + 60 * int(minutes) + int(seconds)
-            # what is said is rounded to a second
+            # printed times are rounded to a second
             ratios.append(max(0.0, said - 0.5) / max(end_s - line.at_s, 0.5))
     return max(ratios)
 
 
 def _timed(argv: list[str], env: Mapping[str, str]) -> tuple[list[Line], float]:
-    """Run a command of ours: what it printed and when, and how long it took."""
+    """Run one of our commands; returns its timed output and its duration."""
     began = time.monotonic()
     process = subprocess.Popen(
         [sys.executable, "-m", "robotrl.cli", *argv],

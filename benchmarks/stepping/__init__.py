@@ -1,1 +1,1 @@
-"""Benches `stepping` and the raster camera."""
+"""Bench `stepping`, which includes the raster camera."""

@@ -1,9 +1,8 @@
-"""Whole env against the bare native batch, and against what else there is to step the same robot.
+"""Speed of the complete env against a bare MuJoCo batch, and against other ways to step the same robot.
 
-Ours and the bare batch take the same control steps through the same states with the same number of threads: the
-controls that the env wrote are recorded once, with the states that restarts wrote, and the bare batch of the same model
-gets them back. MuJoCo is deterministic, so at the end both must stand in the same state, bit for bit; that is checked,
-as it is for the C loop and for Gymnasium.
+Ours and the bare batch take the same control steps through the same states with the same number of threads: the env's
+controls and the states written by restarts are recorded once and replayed in a bare batch of the same model. MuJoCo is
+deterministic, so both must end in the same state, bit for bit; this is checked, also for the C loop and Gymnasium.
 """
 
 from __future__ import annotations
@@ -26,21 +25,22 @@ PEG, CHEETAH = "mujoco/peg-insert", "mujoco/halfcheetah"
 THREADS = 2
 PEG_SIZES = (64, 256)
 PEG_ACTIONS = ("random", "expert")
-"""Random actions stay mostly in the air; a noisy expert's are as rich in contacts as training is."""
+"""Action sources of peg-insert: random actions stay mostly in free space; a noisy expert has as many contacts as
+training."""
 CHEETAH_SIZES = (16, 64, 256)
 PEER_SIZE = 64
-"""Envs of ours beside the peers."""
+"""Number of our envs in the comparison with peers."""
 Others = Callable[[Any, Tape], dict[str, Route]]
 OURS, BARE = "env", "bare mujoco.batch"
 UNIT = "env steps/s"
 
 
 def run(quick: bool) -> dict[str, Figure]:
-    """Measure every route, those of a figure in turns; and the raster camera beside the physics."""
+    """Measure every route, those of a figure alternating; and the raster camera with physics."""
     steps, rounds = (40, 2) if quick else (200, 9)
     figures: dict[str, Figure] = {}
     for size in CHEETAH_SIZES:
-        # small batches get more steps, so that each run takes about as long
+        # small batches get more steps, so that all runs take about equally long
         length = steps * max(1, PEER_SIZE // size)
         routes = bare_and_peers if size == PEER_SIZE else bare
         measured = measure(CHEETAH, size, "random", length, rounds, routes)
@@ -53,12 +53,12 @@ def run(quick: bool) -> dict[str, Figure]:
 
 
 def bare(sim: Any, tape: Tape) -> dict[str, Route]:
-    """The bare batch alone."""
+    """Only the bare batch."""
     return {BARE: batch_route(sim, tape, THREADS)}
 
 
 def bare_and_peers(sim: Any, tape: Tape) -> dict[str, Route]:
-    """The bare batch, the C loop, and the peers that are installed."""
+    """The bare batch, the C loop, and the installed peers."""
     routes = {**bare(sim, tape), C_LOOP: c_loop(sim, tape)}
     if have("gymnasium"):
         routes[SYNC] = sync_vector_env(sim, tape)
@@ -68,18 +68,18 @@ def bare_and_peers(sim: Any, tape: Tape) -> dict[str, Route]:
 
 
 def measure(task: str, num_envs: int, kind: str, steps: int, rounds: int, others: Others) -> Paired:
-    """Ours and the others, interleaved.
+    """Measure ours and the other routes, interleaved.
 
     Args:
         task: name of one of our MuJoCo sims.
         num_envs: N.
-        kind: "random" or "expert", whose actions are played.
-        steps: control steps of one run.
-        rounds: runs of each route.
+        kind: source of the actions, "random" or "expert".
+        steps: control steps per run.
+        rounds: number of runs of each route.
         others: makes the other routes from the sim and the tape.
 
     Raises:
-        RobotrlError: a route did not end in the same state, so that it is not comparable.
+        RobotrlError: a route did not end in the same state, so it is not comparable.
     """
     from robotrl.registry import make_sim
 
@@ -91,13 +91,13 @@ def measure(task: str, num_envs: int, kind: str, steps: int, rounds: int, others
 
 
 def against_bare(measured: Paired) -> Figure:
-    """The whole env beside the bare batch."""
+    """The complete env against the bare batch."""
     note = f"{THREADS} threads; env and bare batch pass through the same states, bit for bit"
     return measured.figure(OURS, BARE, UNIT, "higher", note)
 
 
 def cheetah_figures(num_envs: int, measured: Paired) -> dict[str, Figure]:
-    """Figures of one number of envs; those of peers only where peers were asked for."""
+    """Figures for one number of envs; those of peers only if requested."""
     figures = {f"halfcheetah_env_steps_per_s_{num_envs}_envs": against_bare(measured)}
     if C_LOOP not in measured.samples:
         return figures
@@ -114,6 +114,6 @@ def cheetah_figures(num_envs: int, measured: Paired) -> dict[str, Figure]:
 
 
 def best_envpool(measured: Paired) -> str:
-    """The fastest of EnvPool's routes by its median, "EnvPool" where there is none."""
+    """EnvPool's fastest route by its median; "EnvPool" if there is none."""
     found = [name for name in measured.samples if name.startswith("EnvPool")]
     return max(found, key=lambda name: measured.spread(name).median, default="EnvPool")

@@ -1,6 +1,6 @@
-"""The others that step halfcheetah: a single-threaded C loop, Gymnasium's own vector env, and EnvPool.
+"""Peers that step halfcheetah: a single-threaded C loop, Gymnasium's vector env, and EnvPool.
 
-Each takes random actions, five physics steps an action, and each is first shown to move as ours does.
+Each takes random actions with five physics steps per action, and is first checked to move as ours does.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ SYNC = "SyncVectorEnv(16)"
 SYNC_ENVS = 16
 ENVPOOL_SIZES = (16, 64, 256)
 ENVPOOL_VERSIONS = ("v4", "v5")
-"""The same task; EnvPool's v5 computes contact forces besides. The faster one counts."""
+"""EnvPool versions of the same task; its v5 additionally computes contact forces. The faster one counts."""
 ENVPOOL_SLACK = 1e-4
-"""EnvPool brings its own build of MuJoCo, and ours gives float32 observations."""
+"""Tolerance, because EnvPool has its own build of MuJoCo, and our observations are float32."""
 PARITY_STEPS = 20
 
 
@@ -101,12 +101,12 @@ def envpool_routes(task: str, env_steps: int, threads: int) -> dict[str, Route]:
     """EnvPool with its Gymnasium interface, by name, at each count and version.
 
     Args:
-        task: our name of it.
-        env_steps: of one run, all envs counted.
-        threads: of EnvPool's pool.
+        task: our name of the task.
+        env_steps: env steps per run, summed over envs.
+        threads: number of threads of EnvPool's pool.
 
     Raises:
-        RobotrlError: EnvPool does not move as ours does, so that it is not the same work.
+        RobotrlError: EnvPool does not move as ours does, so it is not comparable.
     """
     import envpool
 
@@ -145,7 +145,7 @@ def _check_envpool(task: str, name: str) -> None:
     ours = make_sim(task, num_envs=envs, seed=SEED, threads=1)
     obs = theirs.reset()[0]
     nq = ours.core.physics.model.nq
-    # the observation lacks the distance run, on which nothing depends
+    # the observation lacks the x position, on which nothing depends
     qpos = np.concatenate([np.zeros((envs, 1)), obs[:, : nq - 1]], axis=1)
     ours.reset(SEED, {"qpos": qpos, "qvel": obs[:, nq - 1 :]})
     rng = np.random.default_rng(SEED)
@@ -161,7 +161,7 @@ def _check_envpool(task: str, name: str) -> None:
 
 
 def _coordinates(sim: Any, states: NDArray[np.float64], name: str) -> NDArray[np.float64]:
-    """`qpos` or `qvel` (N, n) out of integration states, whose first entries are time, qpos, qvel."""
+    """`qpos` or `qvel` (N, n) from integration states, which begin with time, qpos, qvel."""
     model = sim.core.physics.model
     begin, size = {"qpos": (1, model.nq), "qvel": (1 + model.nq, model.nv)}[name]
     return states[:, begin : begin + size]

@@ -1,4 +1,4 @@
-"""The raster camera: pictures of all envs a second, alone, beside the physics, and against the other renderers.
+"""Raster camera: images per second of all envs, alone, with physics, and against other renderers.
 
 `robotrl bench stepping` reports these figures.
 """
@@ -19,7 +19,7 @@ UNIT = f"frames/s of {SIZE}x{SIZE}x3"
 BESIDE, ALONE, BLIND = "pictures and physics", "raster camera alone", "physics without pictures"
 RAY, NUMPY, MUJOCO = "ray camera", "the same in numpy", "mujoco.Renderer"
 FEW = 4
-"""Envs that the slow renderers draw a run."""
+"""Number of envs that the slow renderers draw per run."""
 
 
 def figures(quick: bool) -> dict[str, Figure]:
@@ -41,7 +41,7 @@ def figures(quick: bool) -> dict[str, Figure]:
 
 
 def _stepping(image: tuple[str, ...], steps: int) -> Any:
-    """A route that steps the sim, with or without pictures in its observations."""
+    """A route that steps the sim, with or without image observations."""
     import torch
 
     from robotrl.registry import make_sim
@@ -61,7 +61,7 @@ def _stepping(image: tuple[str, ...], steps: int) -> Any:
 
 
 def _drawing(steps: int) -> dict[str, Any]:
-    """Routes that draw the same envs again and again; only those that can be used here."""
+    """Routes that render the same envs repeatedly; only those available here."""
     from robotrl.registry import make_sim
     from robotrl.sims.mujoco.render.raster import BACKGROUND_RGB, RasterCamera
     from robotrl.sims.mujoco.render.raster_pixels import draw

@@ -1,4 +1,4 @@
-"""One pass through a sim, recorded, so that others can be made to do exactly the same physics."""
+"""Tape of a sim: recorded steps, so that other implementations can do exactly the same physics."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from numpy.typing import NDArray
 from robotrl.errors import RobotrlError
 
 Route = Callable[[], float]
-"""Does one run and returns env steps per second."""
+"""Runs once and returns env steps per second."""
 
 SEED = 0
 STAGGER = {"stagger": True}
-"""Episodes begin spread over the time limit, so that restarts come at the rate at which they come in training."""
+"""Reset options: episodes begin staggered over the time limit, so that restarts are as frequent as in training."""
 
 
 class Tape(NamedTuple):
-    """What one pass through the env wrote, T control steps of N envs."""
+    """Recorded pass through the env: T control steps of N envs."""
 
     actions: NDArray[np.floating[Any]]
     """(T, N, A)."""
     ctrl: NDArray[np.float64]
-    """(T, N, U) controls that the env computed from them."""
+    """(T, N, U) controls that the env computed from the actions."""
     restarts: list[tuple[NDArray[np.int64], NDArray[np.float64]]]
     """For each step: the envs that restarted after it, and their new state rows."""
     first: NDArray[np.float64]
@@ -48,11 +48,11 @@ def random_actions(sim: Any, steps: int) -> NDArray[np.float32]:
 
 
 def record(sim: Any, kind: str, steps: int) -> Tape:
-    """Play `steps` control steps in the sim and keep what another needs to do the same work.
+    """Record `steps` control steps for replay.
 
     Args:
         sim: one of our MuJoCo sims.
-        kind: "random" or "expert", whose actions are played.
+        kind: source of the actions, "random" or "expert".
         steps: T.
     """
     import torch
@@ -71,7 +71,7 @@ def record(sim: Any, kind: str, steps: int) -> Tape:
         action = drawn[t] if expert is None else expert.act(started).numpy().copy()
         step = sim.step(torch.from_numpy(action))
         ids = step.final_ids.numpy().copy()
-        # A restart overwrites the controls of the episode's last step: the step before it stands in for that row.
+        # A restart overwrites the controls of the episode's last step: use those of the step before for that row.
         targets = sim.core.physics.ctrl.copy()
         targets[ids] = before[ids]
         actions.append(action)
@@ -83,7 +83,7 @@ def record(sim: Any, kind: str, steps: int) -> Tape:
 
 
 def env_route(sim: Any, tape: Tape) -> Route:
-    """The whole env, closed loop: one call a control step.
+    """The complete env, closed loop: one call per control step.
 
     The route raises `RobotrlError` when it does not end where the tape ends.
     """
@@ -104,7 +104,7 @@ def env_route(sim: Any, tape: Tape) -> Route:
 
 
 def batch_route(sim: Any, tape: Tape, threads: int) -> Route:
-    """The bare batch of the same model: it gets the recorded controls, and the states that restarts wrote.
+    """The bare batch of the same model, with the recorded controls and the states written by restarts.
 
     The route raises `RobotrlError` when it does not end where the tape ends.
     """
@@ -130,7 +130,7 @@ def batch_route(sim: Any, tape: Tape, threads: int) -> Route:
 
 
 def check_same(found: NDArray[np.float64], expected: NDArray[np.float64], who: str, within: float = 0.0) -> None:
-    """Refuse a measurement of other work than ours.
+    """Check that a measurement did the same work as ours.
 
     Raises:
         RobotrlError: the states differ by more than `within`.

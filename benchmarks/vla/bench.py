@@ -1,12 +1,12 @@
-"""Vision-language-action policies on the tabletop: cloned, fine-tuned, and judged as deployed.
+"""Vision-language-action policies on the tabletop: cloned, fine-tuned, and evaluated as deployed.
 
-A cell lets a small policy look and read in the frames of 1,000 demonstrations of three families of instructions and in
-scenes of its own, clones some of the demonstrations, fine-tunes the clone, and judges both on 256 starts that nothing
-else saw (split `test`), once with compositions of words that training said, once with those that it never said. Five
-ways to fine-tune start from the same weak clone of 150 demonstrations, of which a clone of all 1,000 teaches one; two
-from a clone that seldom succeeds; one from a clone of 300. Two are for policies that flow, from clones of their own.
-What comes before fine-tuning is made once for each seed, and kept beside the cells. Another cell measures how fast
-tokens are said.
+A cell pretrains the vision encoder and the grounding of a small policy on the frames of 1,000 demonstrations of three
+instruction families and on its own scenes, clones some of the demonstrations, fine-tunes the clone, and evaluates both
+on 256 starts that nothing else used (split `test`): once with instructions that occurred in training, once with new
+compositions of words. Five fine-tuning methods start from the same weak clone of 150 demonstrations, one of them with a
+clone of all 1,000 as teacher; two from a clone that rarely succeeds; one from a clone of 300. Two are for flow
+policies, from their own clones. The stages before fine-tuning are made once per seed and shared by the cells. Another
+cell measures decoding speed.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ PEERS: dict[str, str] = {}
 SIM = "mujoco/tabletop"
 SEEDS = (0, 1, 2)
 DEMOS, FEW = 1000, 150
-"""Demonstrations: all, and what a weak policy clones; what it gets wrong, it then gets wrong in all scenes alike."""
+"""Number of demonstrations: all, and those of a weak policy, whose errors are then the same in all scenes."""
 VAL = 192
-"""Starts of each evaluation on the way, all at once."""
+"""Number of parallel starts of each evaluation during training."""
 NOISE = 0.05
-"""Of the demonstrator's actions."""
+"""Noise of the demonstrator's actions."""
 DECODE = "decode"
 RECIPE = 2
-"""Raised where a preset of several methods or of what comes before them changes."""
+"""Revision of the cells; raise it when a preset of several methods or of the stages changes."""
 
 
 class Stages(NamedTuple):
-    """What is trained before fine-tuning, one from the other: ends of presets' names."""
+    """Training stages before fine-tuning, each from the one before: ends of preset names."""
 
     label: str
-    """Of the kind of policy, in names of folders."""
+    """Kind of policy, for folder names."""
     look: str
     read: str
     clone: str
     bf16: bool
-    """Whether all this learns in bfloat16 where the processor has units for it: no success lost (docs/vla-study.md).
-    Fine-tuning does not: by reward it then gains less."""
+    """True if these stages use bfloat16 on processors that support it, which costs no success (docs/vla-study.md).
+    Fine-tuning does not: with it, reinforcement learning gains less."""
 
 
 class Clone(NamedTuple):
-    """How a policy is cloned."""
+    """Cloning settings."""
 
     demos: int
-    """Demonstrations."""
+    """Number of demonstrations."""
     updates: int
     """Gradient steps."""
 
@@ -64,30 +64,30 @@ class Method(NamedTuple):
 
     label: str
     stages: Stages
-    """What comes before."""
+    """Stages before fine-tuning."""
     clone: Clone
     tune: str
-    """What it is fine-tuned with: the end of a preset's name."""
+    """Fine-tuning preset: the end of its name."""
     teacher: Clone | None = None
-    """The clone that teaches."""
+    """Clone that serves as teacher."""
     changes: tuple[str, ...] = ()
-    """Settings of the clone that fine-tuning changes."""
+    """Policy settings changed for fine-tuning."""
     lr_end: float = 1.0
-    """The part of its learning rate that fine-tuning ends with."""
+    """Final learning rate as a fraction of the initial one."""
     recipe: int = RECIPE
-    """Raised where its preset changes alone."""
+    """Revision; raise it when only this method's preset changes."""
 
 
 TOKEN = Stages("token", "look", "read", "bc-token", bf16=False)
 FLOW = Stages("flow", "look-flow", "read-flow", "bc-flow", bf16=True)
 COLD = ("temperature=0.5",)
-"""For draws that last, which lead further."""
+"""Lower sampling temperature, for fine-tuning presets whose sampling noise is correlated over time."""
 WEAK = Clone(FEW, 600)
 RARE = Clone(FEW, 400)
-"""Seldom succeeds."""
+"""A clone that rarely succeeds."""
 BETTER = Clone(300, 800)
 FLOWN = Clone(DEMOS, 1000)
-"""As weak as `WEAK`, of all demonstrations."""
+"""A flow clone as weak as `WEAK`, trained on all demonstrations."""
 FLOWN_BETTER = Clone(DEMOS, 1250)
 METHODS = {
     "grpo": Method("token VLA, GRPO", TOKEN, WEAK, "grpo", changes=COLD),
@@ -118,13 +118,14 @@ METHODS = {
     "reinflow": Method("flow VLA, ReinFlow", FLOW, FLOWN, "reinflow"),
 }
 BINARY = {WEAK: "grpo", RARE: "grpo-rare"}
-"""What learns from success alone from a clone; the steps of all that start from the same clone are compared."""
+"""Reference method of each clone, which learns from binary success; methods from the same clone are compared by
+steps."""
 LEVEL = 0.9
-"""Steps are told up to this share of the success that GRPO from the same clone ends with."""
+"""Steps are reported up to this fraction of the final success of GRPO from the same clone."""
 
 
 def cells(quick: bool) -> list[Cell]:
-    """The table: every method on every seed, and the decoding; `quick` is seed 0."""
+    """Cells of the table: every method on every seed, and decoding; `quick` is seed 0 only."""
     table = [_cell(name, seed) for seed in (SEEDS[:1] if quick else SEEDS) for name in METHODS]
     return [*table, Cell(DECODE, SIM, 0, ("python", "-m", "benchmarks.vla.decode", OUT), "result.json", 5)]
 
@@ -140,8 +141,7 @@ def _cell(method: str, seed: int) -> Cell:
 
 
 def aggregate(results: Sequence[CellResult]) -> dict[str, Figure]:
-    """For each method: success before and after, on instructions that were said in training and on others, and what it
-    took; and how fast tokens are said."""
+    """For each method: success before and after, on seen and unseen instructions, and costs; and decoding speed."""
     figures: dict[str, Figure] = {}
     for cell in results:
         if cell["method"] == DECODE:
@@ -152,7 +152,7 @@ def aggregate(results: Sequence[CellResult]) -> dict[str, Figure]:
 
 
 def _level(results: Sequence[CellResult], clone: Clone) -> float | None:
-    """The success that counts as reached by what starts from a clone; None where nothing is raced from it."""
+    """Success level that counts as reached for methods from a clone; None if the clone has no reference method."""
     found = column(results, BINARY[clone], SIM, "success", "value") if clone in BINARY else {}
     return LEVEL * sum(found.values()) / len(found) if found else None
 
@@ -191,7 +191,7 @@ def _method_figures(results: Sequence[CellResult], name: str, level: float | Non
 
 
 def pictures(document: Mapping[str, Any]) -> dict[str, bytes]:
-    """Success against env steps and against training time: file name to SVG."""
+    """Learning curves as SVG by file name: success against env steps and against training time."""
     results = list(document["cells"].values())
     rows = []
     for title, rare in ((SIM, False), (f"{SIM}, clones that seldom succeed", True)):
@@ -207,7 +207,7 @@ def pictures(document: Mapping[str, Any]) -> dict[str, bytes]:
 
 
 def table(document: Mapping[str, Any]) -> str:
-    """Markdown: a row a method; then how fast tokens are said."""
+    """Markdown tables: one row per method; then decoding speed."""
     figures = {key: Figure.from_json(value) for key, value in document["figures"].items()}
     head = (
         "method",
@@ -243,14 +243,14 @@ def table(document: Mapping[str, Any]) -> str:
 
 
 def _reached(steps: Figure | None, seeds: int, raced: bool) -> str:
-    """Steps to the level, and how many seeds got there where not all of them did."""
+    """Steps to the level, and the number of seeds that reached it if not all did."""
     if steps is None:
         return "not reached" if raced else ""
     return count(steps) if steps.runs == seeds else f"{count(steps)} ({steps.runs} of {seeds} seeds)"
 
 
 def speed_rows(figures: Sequence[Figure]) -> list[str]:
-    """Lines of the table of decoding."""
+    """Rows of the decoding table."""
     lines = table_head(("tokens one after the other", "ours", "`transformers.generate`", "times"))
     for figure in figures:
         ratio = f"{number(figure.ratio)} ({number(figure.ratio_low)} to {number(figure.ratio_high)})"
@@ -260,7 +260,7 @@ def speed_rows(figures: Sequence[Figure]) -> list[str]:
 
 
 def seeds(document: Mapping[str, Any]) -> str:
-    """Markdown: a row a cell, with the intervals of its judgements and its success on the way."""
+    """Markdown table: one row per cell, with the intervals of its evaluations and its success during training."""
     head = ("method", "seed", "clone", "fine-tuned", "held-out words", "env steps", "time", f"on {VAL} `val` starts")
     lines = table_head(head)
     found = sorted(document["cells"].values(), key=lambda cell: int(cell["seed"]))
@@ -282,15 +282,15 @@ def seeds(document: Mapping[str, Any]) -> str:
 
 
 def _whole(share: Mapping[str, float]) -> str:
-    """A share with its interval, in whole percent."""
+    """A fraction with its interval, in whole percent."""
     value, low, high = (_percent(share[name]) for name in ("value", "low", "high"))
     return f"{value} ({low} to {high}) %"
 
 
 def _percent(share: float) -> int:
-    """Halves are rounded up."""
+    """Percentage, with halves rounded up."""
     return math.floor(100 * share + 0.5)
 
 
 PARTS = {"seeds": seeds}
-"""Other tables of the results; see `readme`."""
+"""Other tables of the results; see `benchmarks.readme`."""

@@ -1,6 +1,6 @@
-"""One cell of the table of vision-language-action policies: a clone, its fine-tuning, and what came of it.
+"""One cell of the VLA table: a clone, its fine-tuning, and the results.
 
-`python -m benchmarks.vla.cell METHOD SEED OUT` leaves OUT/result.json.
+`python -m benchmarks.vla.cell METHOD SEED OUT` writes OUT/result.json.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ def main(method: str, seed: int, out: Path) -> None:
 def run_cell(
     method: Method, seed: int, out: Path, kept: Path, frames: int = DEMOS, episodes: int = EPISODES
 ) -> dict[str, Any]:
-    """The result of one cell.
+    """Result of one cell.
 
     Args:
         method: a row of the table.
-        seed: of demonstrations, clone and fine-tuning alike.
-        out: a folder for the run, empty or with what a stop cut short.
-        kept: where what comes before fine-tuning is, or will be, for all cells.
-        frames: demonstrations to look at and to read in.
-        episodes: held-out starts of each judgement.
+        seed: seed of demonstrations, clone and fine-tuning.
+        out: a folder for the run, empty or with an interrupted run.
+        kept: folder of the stages before fine-tuning, shared by all cells.
+        frames: number of demonstrations for the pretraining stages.
+        episodes: held-out starts of each evaluation.
     """
     began = time.perf_counter()
     folder = kept / f"{method.stages.label}-{seed}"
@@ -79,7 +79,7 @@ def run_cell(
 
 
 def tune_cfg(method: Method, seed: int, base: Path, teaches: Path | None) -> TrainCfg[Any, Any]:
-    """How a clone is fine-tuned: the preset, evaluated as deployed."""
+    """Fine-tuning config of a clone: the preset, evaluated as deployed."""
     cfg = preset(method.tune)
     cfg = replace(cfg, algo=replace(cfg.algo, lr_end=method.lr_end))
     if teaches is not None:

@@ -1,9 +1,9 @@
-"""Action tokens per second, one after the other: ours beside `transformers.generate` with its cache.
+"""Action tokens per second, autoregressive: ours against `transformers.generate` with its cache.
 
-Both have the same Llama, the same prefix of embeddings and the same batch, and say the likeliest token each time; ours
-looks for it among the actions' bins alone, the peer, as published code does, in the whole vocabulary.
+Both use the same Llama, the same prefix of embeddings and the same batch, with greedy decoding; ours takes the argmax
+over the action bins only, the peer, like published code, over the whole vocabulary.
 
-`python -m benchmarks.vla.decode OUT` leaves OUT/result.json.
+`python -m benchmarks.vla.decode OUT` writes OUT/result.json.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from robotrl.utils.files import dump_json, replace_file
 
 ROUNDS = 9
 TOKENS = 28
-"""Four actions of seven numbers."""
+"""Number of tokens: four actions of seven numbers."""
 PREFIX = 48
-"""Patches and words."""
+"""Prefix length: image patches and words."""
 PEER = "transformers.generate"
 
 
 class Size(NamedTuple):
-    """Of the language model, and of the batch."""
+    """Sizes of the language model, and of the batch."""
 
     text: TextCfg
     batch: int
@@ -42,12 +42,12 @@ SMALL, LARGE = TextCfg(256, 5, 8, 8, 704, 1024, 64, 256), TextCfg(768, 12, 12, 1
 SIZES = {
     "5m": Size(SMALL, 64),
     "100m": Size(LARGE, 16),
-    # as one robot asks
+    # batch size 1, as on one robot
     "5m_alone": Size(SMALL, 1),
     "100m_alone": Size(LARGE, 1),
 }
 TOY = TowerCfg(32, 2, 2, 64, 16, 32)
-"""Towers are there because the network has some; nothing is seen here."""
+"""Smallest vision towers, because the network needs some; no images are used."""
 
 
 def measure(size: Size, rounds: int = ROUNDS, tokens: int = TOKENS, device: torch.device = CPU) -> Figure:
@@ -87,9 +87,9 @@ def measure(size: Size, rounds: int = ROUNDS, tokens: int = TOKENS, device: torc
 
         return once
 
-    # on a GPU the second sentence of a shape is captured, which is no part of saying it
+    # on a GPU the second call with a shape captures a CUDA graph, which is not part of decoding
     found = paired({"ours": rate(ours), PEER: rate(peer)}, rounds, warmup=2)
-    # a GPU's first sentence is read layer by layer, the others are replayed
+    # on a GPU the first call runs layer by layer, later ones replay the graph
     if not all(torch.equal(said[0], again) for again in said):
         raise RuntimeError(f"of {len(said)} times the same was not said: expected one sentence a row")
     rows = f"{size.batch} row{'s' if size.batch > 1 else ''}"

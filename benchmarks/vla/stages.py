@@ -1,7 +1,7 @@
-"""What comes before fine-tuning on the tabletop, made once for each kind of policy and seed.
+"""Stages before fine-tuning on the tabletop, made once per kind of policy and seed.
 
-Cells that start from the same clone find it in one folder, which has the demonstrations and a run for each stage. A
-run that a stop cut short goes on; what was made with other settings is made again, and so is what follows from it.
+Cells that start from the same clone share one folder with the demonstrations and a run per stage. An interrupted run is
+resumed; a stage with changed settings is made again, with all later stages.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ Cfg = TrainCfg[Any, Any]
 
 
 class Made(NamedTuple):
-    """A clone that is there."""
+    """A finished clone."""
 
     path: Path
-    """Of its run."""
+    """Directory of its run."""
     mark: str
-    """Another one if it is ever made again; see `kept.have`."""
+    """Mark that changes if the clone is made again; see `benchmarks.kit.stages.have`."""
 
 
 def prepare(stages: Stages, wanted: Clone, seed: int, folder: Path, frames: int = DEMOS) -> Made:
-    """The run of a clone, and all before it, made where it is not there.
+    """Make a clone and all stages before it, unless they exist; returns its run.
 
     Args:
-        stages: which.
+        stages: the stages.
         wanted: the clone.
-        seed: of demonstrations and of every stage.
-        folder: where all of it is.
-        frames: demonstrations to look at and to read in.
+        seed: seed of demonstrations and of every stage.
+        folder: folder of all stages.
+        frames: number of demonstrations for the pretraining stages.
     """
     look, read, clone = configs(stages, wanted, seed, folder, frames)
     seen, shown = (_demos(folder, count, seed, clone) for count in (frames, wanted.demos))
@@ -51,7 +51,7 @@ def prepare(stages: Stages, wanted: Clone, seed: int, folder: Path, frames: int 
 
 
 def configs(stages: Stages, wanted: Clone, seed: int, folder: Path, frames: int = DEMOS) -> tuple[Cfg, Cfg, Cfg]:
-    """How a policy looks, reads and is cloned; see `prepare`."""
+    """Configs of the stages: vision pretraining, grounding, cloning; see `prepare`."""
     common: dict[str, Any] = {"dataset": str(folder / demos_name(frames)), "seed": seed}
     look, read, clone = (preset(name, stages.bf16) for name in (stages.look, stages.read, stages.clone))
     look = replace(look, **common)
@@ -62,35 +62,35 @@ def configs(stages: Stages, wanted: Clone, seed: int, folder: Path, frames: int 
 
 
 def preset(name: str, bf16: bool = False) -> Cfg:
-    """A preset of the tabletop by the end of its name, learning in bfloat16 or not; never where that is slow."""
+    """A tabletop preset by the end of its name, with or without bfloat16; never with it where it is slow."""
     cfg: Cfg = PRESETS.load(f"tabletop-{name}")()
     return replace(cfg, algo=replace(cfg.algo, bf16=bf16 and pays_in_bf16()))
 
 
 def clone_name(wanted: Clone) -> str:
-    """Of a clone's run."""
+    """Folder name of a clone's run."""
     return f"clone-{wanted.demos}-{wanted.updates}"
 
 
 def demos_name(episodes: int) -> str:
-    """Of a set of demonstrations."""
+    """Folder name of a set of demonstrations."""
     return f"demos-{episodes}"
 
 
 def spent_s(clone: Path) -> float:
-    """Seconds that a clone and all before it learned."""
+    """Training time of a clone and all stages before it, s."""
     runs = (clone.parent / LOOK, clone.parent / READ, clone)
     return sum(read_scalars(run / "scalars.jsonl")[-1]["learn_s"] for run in runs)
 
 
 def _demos(folder: Path, episodes: int, seed: int, cfg: Cfg) -> str:
-    """The mark of recorded demonstrations."""
+    """Record demonstrations unless they exist; returns their mark."""
     data = {"episodes": episodes, "noise": NOISE, "seed": seed, "options": sim_options(cfg.sim.options)}
     path = folder / demos_name(episodes)
     return have(path, data, "", lambda: _record(path, data))
 
 
 def _record(path: Path, data: dict[str, Any]) -> None:
-    shutil.rmtree(path, ignore_errors=True)  # of episodes there is no going on
+    shutil.rmtree(path, ignore_errors=True)  # recording cannot be resumed
     options = data["options"]
     collect_demos(SIM, path, episodes=data["episodes"], noise=data["noise"], seed=data["seed"], sim_options=options)

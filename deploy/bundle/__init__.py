@@ -1,1 +1,1 @@
-"""Bundles on disk: manifest, verification, description."""
+"""Bundles on disk: manifest, verification and creation."""

@@ -1,7 +1,7 @@
-"""Opening a bundle: a directory is read once, verified, and only then handed on.
+"""Reading and verification of bundles.
 
-Nothing in a bundle is code, nothing is unpickled, and no file is read that the manifest does not list. The bytes that
-were hashed are the bytes that run: files are read once, into memory.
+A bundle contains no code, nothing is unpickled, and no file is read that the manifest does not list. Files are read
+once, into memory, so that the hashed bytes are those that run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Fields of a manifest against each other: what is stated twice must be stated alike, and numbers must be usable.
+"""Consistency checks of a manifest: fields must agree with each other, and numbers must be usable.
 
-A bundle may have been edited by a careless tool and sealed again, so that its hashes are right. Where two fields
-contradict each other nobody can tell which of them is meant, so the bundle is refused and the field is named.
+A bundle may have been edited by a careless tool and sealed again, so that its hashes are right. If two fields
+contradict each other, the right one is unknown, so the bundle is refused and the field is named.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ MIN_GOLDEN_TICKS = 64
 MAX_GOLDEN_TICKS = 100_000
 INPUT_ROLES = ("observation", "noise", "state_in", "prefix")
 MAX_ACTIONS = 1024
-"""Elements of an action; the link to a robot takes no more."""
+"""Most elements of an action; the limit of the link to a robot."""
 MAX_CHUNK = 4096
 LARGEST = 1e12
 """Largest magnitude of a limit or a transform's constant; float32 holds it, its square, and sums of many."""
 LONGEST_S = 3600.0
-"""Longest time that a field may state."""
+"""Longest time in a field, in seconds."""
 MAX_BAD_TICKS = 100_000
 _FLOAT32 = float(np.finfo(np.float32).max)
 _SAME = 1e-9
@@ -39,10 +39,10 @@ _SOLVERS = {"none": "none", "flow": "euler", "diffusion": "ddim"}
 
 
 def check(manifest: Manifest) -> None:
-    """Hold the fields against each other.
+    """Check all fields of a manifest against each other.
 
     Raises:
-        DataError: names the first field that cannot be.
+        DataError: names the first inconsistent field.
     """
     _check_timing(manifest)
     _check_ports(manifest)
@@ -57,7 +57,7 @@ def check(manifest: Manifest) -> None:
 
 
 def composed_affine(transforms: TransformGroup, key: str, width: int) -> Affine:
-    """The single affine map that the `Affine`s among `transforms.outputs` of `key` amount to (clips left out)."""
+    """Composition of the `Affine`s of `key` in `transforms.outputs`, without the clips."""
     scale, offset = np.ones(width), np.zeros(width)
     for transform in transforms.outputs:
         if isinstance(transform, Affine) and transform.key == key:
@@ -67,7 +67,7 @@ def composed_affine(transforms: TransformGroup, key: str, width: int) -> Affine:
 
 
 def require(holds: bool, field: str, value: object, expected: str) -> None:
-    """Refuse a field of the manifest.
+    """Refuse a field of the manifest unless a condition holds.
 
     Raises:
         DataError: `holds` is false.
@@ -129,7 +129,7 @@ def _check_port(port: Port) -> None:
 def _check_timing(manifest: Manifest) -> None:
     timing = manifest.timing
     require(0.0 < timing.control_period_s <= 10.0, "timing.control_period_s", timing.control_period_s, "0 to 10 s")
-    # a rate beyond this is no control rate, and its period vanishes beside the clock's resolution
+    # a shorter period is no control period and near the clock's resolution
     require(timing.control_period_s >= 1e-5, "timing.control_period_s", timing.control_period_s, "1e-5 s or more")
     length, execute = timing.chunk_length, timing.execute
     require(1 <= length <= MAX_CHUNK, "timing.chunk_length", length, f"1 to {MAX_CHUNK}")
@@ -184,7 +184,7 @@ def _check_action(manifest: Manifest) -> None:
 
 
 def _check_choices(manifest: Manifest) -> None:
-    """An action that chooses is sent as it is: nothing may scale, blend or bound it to what is no choice."""
+    """Check that discrete actions are sent unchanged: no scaling, blending or limits that give an invalid choice."""
     action, safety = manifest.action, manifest.safety
     require(
         (action.choices is None) == (action.kind != "choice"),
@@ -212,7 +212,7 @@ def _check_choices(manifest: Manifest) -> None:
 
 
 def _check_transforms(manifest: Manifest) -> None:
-    """Transforms against the ports that they act on, and the action's scale and offset against them."""
+    """Check transforms against their ports, and the action's scale and offset against the transforms."""
     widths = {port.name: port.shape[-1] for port in manifest.observations}
     width = len(manifest.action.names)
     for side, known in (("inputs", widths), ("outputs", {"action": width})):
@@ -239,7 +239,7 @@ def _check_transforms(manifest: Manifest) -> None:
 
 
 def _check_safety(manifest: Manifest) -> None:
-    """Limits against each other and against the bounds of the action, as float32, which is what is sent."""
+    """Check limits against each other and against the action bounds, in float32, as they are sent."""
     action, safety, width = manifest.action, manifest.safety, len(manifest.action.names)
     for field in ("low", "high", "neutral", "max_step"):
         values = getattr(safety, field)

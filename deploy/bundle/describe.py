@@ -1,4 +1,4 @@
-"""The manifest of a policy: what its specs, transforms and sampler say, put into schema 1. Needs no torch."""
+"""Creation of a manifest (schema 1) from a policy's specs, transforms and sampler. Needs no torch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GOLDEN_TOLERANCE = 1e-4
 
 
 class DeployOutput(Protocol):
-    """What a policy's `deploy` returns."""
+    """Output of a policy's `deploy`."""
 
     @property
     def actions(self) -> Tensor:
@@ -43,7 +43,7 @@ class DeployOutput(Protocol):
 class HasDeploy(Protocol):
     """A policy that can be exported: a torch module whose `deploy` is deterministic given its noise.
 
-    `deploy` applies the transforms that say `where: graph`; those that say `host` are left to the runtime.
+    `deploy` applies the transforms with `where: graph`; the runtime applies those with `host`.
     """
 
     observation_spec: dict[str, Spec]
@@ -53,21 +53,22 @@ class HasDeploy(Protocol):
     noise_shape: tuple[int, int] | None
 
     def deploy(self, obs: dict[str, Tensor], noise: Tensor | None) -> DeployOutput:
-        """Observations (B, ...) and noise (B, H, A) to actions."""
+        """Actions from observations (B, ...) and noise (B, H, A)."""
         ...
 
 
 @dataclass(frozen=True)
 class SafetyOptions:
-    """What the exporter writes into the bundle's safety section beyond the action bounds.
+    """Settings of the bundle's safety section, besides the action bounds.
 
     Args:
         max_step: largest change between two sent actions, per element; None means no rate limit.
         ramp_in_s: blend-in time from neutral at the start of an episode.
-        bad_ticks_to_damp: bad ticks in a row that are held before the controller damps.
-        neutral: the action that asks for no motion; None means zeros (deltas, velocities, torques).
-        limits: ranges under which the policy was trained; of the elements of observations that they do not name, the
-            exporter states plausible ranges, see `robotrl.deploy.bundle.plausible`.
+        bad_ticks_to_damp: number of consecutive bad ticks at which the controller damps.
+        neutral: the action for no motion; None means zeros (deltas, velocities, torques) or the middle of the bounds
+            (positions).
+        limits: ranges under which the policy was trained; for observation elements that they do not name, the exporter
+            adds plausible ranges, see `robotrl.deploy.bundle.plausible`.
     """
 
     max_step: tuple[float, ...] | None = None
@@ -79,15 +80,15 @@ class SafetyOptions:
 
 @dataclass(frozen=True)
 class ExportPlan:
-    """What a manifest is made from.
+    """Inputs for the creation of a manifest.
 
     Args:
         policy: the policy to describe.
         period: seconds between two actions.
-        action_kind: what its actions are.
+        action_kind: kind of its actions.
         safety: limits beyond the action bounds.
         training: the run that made it.
-        recorded: (n, ...) for each observation, consecutive ticks: what is plausible is told by it.
+        recorded: (n, ...) for each observation, consecutive ticks, from which plausible ranges are computed.
     """
 
     policy: HasDeploy
@@ -98,13 +99,13 @@ class ExportPlan:
     recorded: Mapping[str, np.ndarray]
 
     def manifest(self, graph: bytes, golden: bytes | None, parity: schema.Parity, ticks: int) -> schema.Manifest:
-        """The manifest, not yet sealed.
+        """Create the manifest, not yet sealed.
 
         Args:
             graph: content of the policy graph.
             golden: content of the golden ticks, or None while they are not recorded.
-            parity: what the parity check found.
-            ticks: how many golden ticks there are.
+            parity: result of the parity check.
+            ticks: number of golden ticks.
         """
         policy = self.policy
         files = {schema.GRAPH_FILE: entry(graph)}
@@ -198,7 +199,7 @@ class ExportPlan:
 
 
 def _check_choices(options: SafetyOptions, neutral: tuple[float, ...]) -> None:
-    """Refuse what would make a number of a choice that is none, or is another."""
+    """Refuse safety settings that would turn a discrete action into an invalid or another choice."""
     for name, value in (("max_step", options.max_step), ("ramp_in_s", options.ramp_in_s or None)):
         if value is not None:
             raise ConfigError(f"safety.{name} is {value!r}: expected none, between two choices there is no third")
@@ -228,7 +229,7 @@ def _io(policy: HasDeploy, still_s: Mapping[str, float | None]) -> schema.Io:
 def _port(key: str, spec: Spec, still_s: float | None) -> schema.Port:
     low = tuple(float(v) if np.isfinite(v) else None for v in spec.low)
     high = tuple(float(v) if np.isfinite(v) else None for v in spec.high)
-    # every input of the graph is float32: the runtime converts the bytes of a picture, 0 to 255, as it copies them in
+    # every input of the graph is float32: the runtime converts images from uint8, 0 to 255, when it copies them
     given = (spec.dtype, spec.words, still_s)
     return schema.Port(
         key, "observation", "float32", spec.shape, spec.names, spec.units, low, high, "", "robot", 1, None, *given
@@ -236,7 +237,7 @@ def _port(key: str, spec: Spec, still_s: float | None) -> schema.Port:
 
 
 def entry(data: bytes) -> schema.FileEntry:
-    """Size and hash of a file of this content."""
+    """Size and hash of a file with this content."""
     return schema.FileEntry(len(data), hashlib.sha256(data).hexdigest())
 
 
@@ -246,5 +247,5 @@ def _versions() -> dict[str, str]:
 
 
 def unknown_run(policy: HasDeploy) -> schema.Training:
-    """The training section of a policy whose run is not known."""
+    """Training section of a policy whose run is unknown."""
     return schema.Training(type(policy).__name__, None, None, None, None, None, None)

@@ -1,4 +1,4 @@
-"""Which ticks a bundle records: edge cases first, then a stretch of a real episode."""
+"""Golden ticks of a bundle: edge cases first, then consecutive recorded observations."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _LOUD_NOISE = 3.0
 
 
 def golden_inputs(manifest: Manifest, recorded: Mapping[str, np.ndarray]) -> GoldenTicks:
-    """Inputs of the golden ticks; outputs are still zero.
+    """Create the inputs of the golden ticks; outputs are still zero.
 
     The first 64 are edge cases: all elements at zero, at the lower bound, at the upper bound, then random mixtures of
-    bounds, zeros and recorded values; their noise is zero, the counter's, or three times the counter's, in turn. Then
-    come up to 200 consecutive recorded observations with the counter's noise.
+    bounds, zeros and recorded values; their noise is zero, the counter's, or three times the counter's, in turn. Up to
+    200 consecutive recorded observations with the counter's noise follow.
 
     Args:
         manifest: the bundle's description; its noise shape and observation ports are used.
-        recorded: (n, ...) for each observation key, as the graph takes them.
+        recorded: (n, ...) for each observation key, as inputs of the graph.
     """
     rng = np.random.Generator(np.random.Philox(key=_SEED))
     length = min(SEQUENCE_TICKS, len(next(iter(recorded.values()))))
@@ -47,7 +47,7 @@ def golden_inputs(manifest: Manifest, recorded: Mapping[str, np.ndarray]) -> Gol
 
 
 def _edges(port: Port, recorded: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """(64, *shape) edge cases; where an element has no bound, the extreme of the record stands for it."""
+    """Edge cases (64, *shape); recorded extremes replace missing bounds."""
     flat = recorded.reshape(-1, port.shape[-1])
     low = np.array([f if b is None else b for b, f in zip(port.low, flat.min(axis=0), strict=True)], np.float32)
     high = np.array([f if b is None else b for b, f in zip(port.high, flat.max(axis=0), strict=True)], np.float32)

@@ -1,4 +1,4 @@
-"""Putting a directory in its place in one step: whoever looks sees the old one, or the new one, never half of one."""
+"""Atomic creation and replacement of a bundle's directory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from robotrl.errors import ConfigError, DataError
 
 
 class Draft:
-    """A directory that has no name yet."""
+    """A temporary directory that becomes the bundle."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -29,14 +29,14 @@ class Draft:
 
 @contextmanager
 def installed(target: Path, *, overwrite: bool) -> Generator[Draft, None, None]:
-    """A draft that becomes `target` when the block ends well, and vanishes when it does not.
+    """Context with a draft that is renamed to `target` on success and deleted on an error.
 
-    With `overwrite` an existing bundle is moved aside first and deleted last; a crash between the two leaves it beside
-    the target under a name that ends in `.old`.
+    With `overwrite` an existing bundle is moved aside first and deleted last; after a crash between the two it remains
+    next to the target under a name that ends in `.old`.
 
     Args:
-        target: the directory to make.
-        overwrite: whether a bundle may be replaced. Anything else that exists at `target` is never touched.
+        target: the directory to create.
+        overwrite: replace an existing bundle. Anything else that exists at `target` is never touched.
 
     Raises:
         ConfigError: `target` exists and may not be replaced.

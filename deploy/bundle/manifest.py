@@ -1,7 +1,7 @@
-"""What a bundle says about itself: `manifest.json`, schema 1, as frozen dataclasses.
+"""Manifest of a bundle: `manifest.json`, schema 1, as frozen dataclasses.
 
-Everything that a robot must know to run the policy stands here in SI units and at full precision; nothing is left to
-a convention. Reading is strict (`robotrl.deploy.bundle.strict`). `docs/bundle.md` explains each field to users.
+It contains everything that a robot must know to run the policy, in SI units and at full precision. Reading is strict
+(`robotrl.deploy.bundle.strict`). `docs/bundle.md` explains each field to users.
 """
 
 from __future__ import annotations
@@ -34,23 +34,24 @@ class Port:
     """One input or output of the policy graph.
 
     Args:
-        name: tensor name in the graph; for an observation also the key under which the robot supplies it.
-        role: what it carries.
+        name: tensor name in the graph; for an observation also the robot's key.
+        role: kind of data, e.g. "observation", "noise", "actions".
         dtype: numpy dtype name.
         shape: static shape without the batch axis, which is always 1.
         names: one name for each element of the last axis, in order ("peg_pos_x_w"): joint order is checked by these.
         units: one SI unit for each name.
-        low: lower bound of each element; None where there is none.
-        high: upper bound, likewise.
-        frame: coordinate frame, where one frame holds for all elements; else "" and the names carry it.
-        source: where it comes from or goes to ("robot", "sampler", "policy").
-        stack: how many past ticks are stacked along the first axis; 1 means none.
+        low: lower bound of each element; None for no bound.
+        high: upper bound of each element; None for no bound.
+        frame: coordinate frame, if it is the same for all elements; else "", and the names contain it.
+        source: origin or destination ("robot", "sampler", "policy").
+        stack: number of ticks stacked along the first axis; 1 means none.
         feeds: for an output, the input that receives it at the next inference; None otherwise.
-        source_dtype: numpy dtype name that the robot has it in; the runtime converts. "uint8" of three axes is a
-            picture. Manifests of before say nothing of it, and neither do others where it is float32.
-        words: of word numbers, the words by number, "" standing for none; empty, and not written, for everything else.
-        max_still_s: of an observation, how long all of its numbers may stay the same, bit for bit, while the robot is
-            told to move; longer, its sensor counts as frozen. None, and not written, where it may stand still.
+        source_dtype: the robot's numpy dtype name; the runtime converts. "uint8" with three axes is an image. Not
+            written for float32 (and absent in older manifests).
+        words: vocabulary of an observation of word numbers, by number, "" for no word; empty, and not written, for all
+            others.
+        max_still_s: for an observation, the longest time in which all of its values may stay identical while the robot
+            is commanded to move; after it the sensor counts as frozen. None, and not written, for no such limit.
     """
 
     name: str
@@ -71,7 +72,7 @@ class Port:
 
     @property
     def spec(self) -> Spec:
-        """What the robot supplies."""
+        """Spec of the array in the robot's dtype."""
         low = tuple(-math.inf if value is None else value for value in self.low)
         high = tuple(math.inf if value is None else value for value in self.high)
         return Spec(self.shape, self.names, self.units, low, high, self.source_dtype, self.words)
@@ -79,7 +80,7 @@ class Port:
 
 @dataclass(frozen=True)
 class Io:
-    """Every input and output of the policy graph, in the graph's order."""
+    """Inputs and outputs of the policy graph, in the graph's order."""
 
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
@@ -87,17 +88,17 @@ class Io:
 
 @dataclass(frozen=True)
 class Timing:
-    """When things happen.
+    """Control rate, chunk execution and time limits.
 
     Args:
         control_period_s: seconds between two actions.
         chunk_length: actions in a chunk (H).
-        execute: how many of them run before the next inference, 1 to H.
-        latency_budget_s: how long an inference may take; later, its tick counts as missed.
+        execute: number of them that run before the next inference, 1 to H.
+        latency_budget_s: longest inference; a longer one counts as over budget.
         max_observation_age_s: an older observation is stale: the controller holds.
-        rtc_mode: how a chunk is joined to the running one ("none": the next starts when the last one ends).
+        rtc_mode: real-time chunking, how a chunk joins the running one ("none": it starts when the last one ends).
         rtc_max_delay_steps: the largest inference delay that the policy was trained for, in control steps.
-        interpolation: how a robot fills the time between two actions ("hold": the last action stands).
+        interpolation: the robot's interpolation between two actions ("hold": repeat the last action).
     """
 
     control_period_s: float
@@ -112,13 +113,13 @@ class Timing:
 
 @dataclass(frozen=True)
 class Action:
-    """What an action means.
+    """Meaning of an action: kind, names, units, scaling and gains.
 
-    `actions = raw_action * scale + offset`, then clipped to the bounds: the graph does this; the numbers are here so
-    that a person, or a driver, can check them. Gains and default pose are None where the action has none.
+    The graph computes `actions = raw_action * scale + offset`, clipped to the bounds; the numbers are repeated here for
+    checks by a person or a driver. Gains and default pose are None if the action has none.
 
-    Of an action of kind "choice" `choices` says how many choices each element has; it is sent as whole numbers from 0
-    to choices - 1. None, and not written, for every other kind.
+    For an action of kind "choice", `choices` is the number of choices of each element; it is sent as whole numbers from
+    0 to choices - 1. None, and not written, for every other kind.
     """
 
     kind: ActionKind
@@ -137,7 +138,7 @@ class Limit:
     """A range under which the policy was trained.
 
     The controller enforces a limit whose names are elements of an observation (outside it, an observation counts as
-    implausible); any other is a statement to the robot's driver. The exporter writes one of quantity "observation".
+    implausible); any other is information for the robot's driver. The exporter writes one of quantity "observation".
     """
 
     quantity: Literal["position", "velocity", "acceleration", "torque", "workspace", "observation"]
@@ -149,18 +150,18 @@ class Limit:
 
 @dataclass(frozen=True)
 class Safety:
-    """What the safety chain enforces on every tick; see `robotrl.deploy.control.safety`.
+    """Settings of the safety chain, enforced on every tick; see `robotrl.deploy.control.safety`.
 
     Args:
         low: lowest action that may be sent, per element.
-        high: highest, likewise.
+        high: highest action that may be sent, per element.
         max_step: largest change between two sent actions, per element; None means no rate limit.
-        ramp_in_s: over this time from the start, actions are blended in from neutral; 0 means at once.
+        ramp_in_s: blend-in time from neutral at the start; 0 for none.
         bad_ticks_to_damp: after this many bad ticks in a row the controller stops holding and damps; 1 or more.
-        hold: what is sent on a bad tick: "last" repeats the last good action (right for position targets only),
-            "neutral" sends `neutral` (right for deltas, velocities and torques, which would go on moving).
-        neutral: the action that asks for no motion.
-        limits: ranges of training, see `Limit`.
+        hold: action on a bad tick: "last" repeats the last good action (right for position targets only), "neutral"
+            sends `neutral` (right for deltas, velocities and torques, which would go on moving).
+        neutral: the action for no motion.
+        limits: training ranges, see `Limit`.
     """
 
     low: tuple[float, ...]
@@ -175,15 +176,15 @@ class Safety:
 
 @dataclass(frozen=True)
 class ManifestSampler:
-    """How the graph turns noise into an action chunk; the steps are unrolled inside it.
+    """Sampler from noise to an action chunk; its steps are unrolled in the graph.
 
     Args:
-        kind: "flow", or "none" for a policy that draws nothing.
-        solver: "euler", or "none".
+        kind: "flow", "diffusion", or "none" for a policy without noise.
+        solver: "euler" for flow, "ddim" for diffusion, or "none".
         steps: denoising steps (K); 0 for "none".
         noise_shape: (H, A), or None.
-        distribution: of each element of the noise.
-        noise_policy: where the runtime takes it from: "counter" (standard normal from Philox4x64-10, key = seed,
+        distribution: distribution of each element of the noise.
+        noise_policy: source of the noise in the runtime: "counter" (standard normal from Philox4x64-10, key = seed,
             counter = index of the decision), "zero", or "steer" (from the steering graph); None without noise.
     """
 
@@ -197,7 +198,7 @@ class ManifestSampler:
 
 @dataclass(frozen=True)
 class Graphs:
-    """Which file holds which graph. Optional graphs are None where the bundle has none."""
+    """File names of the graphs; None for optional graphs that the bundle lacks."""
 
     policy: str
     steer: str | None
@@ -206,7 +207,7 @@ class Graphs:
 
 @dataclass(frozen=True)
 class Golden:
-    """Recorded ticks that the runtime replays before it agrees to control anything.
+    """Recorded ticks that the runtime replays and compares before it controls anything.
 
     `tolerance` is the largest accepted difference as a fraction of each action element's range. It is wider than the
     parity bound because another processor or onnxruntime build rounds differently.
@@ -220,7 +221,7 @@ class Golden:
 
 @dataclass(frozen=True)
 class Parity:
-    """How closely onnxruntime followed torch when the bundle was made; `max_rel` is relative to the action range."""
+    """Differences between onnxruntime and torch at export; `max_rel` is relative to the action range."""
 
     samples: int
     max_abs: float
@@ -238,8 +239,8 @@ class Training:
     git_revision: str | None
     config_sha256: str | None
     reward_scale: float | None
-    """What rewards were divided by when the policy was saved, None where they were taken as they are: with it, values
-    and advantages of its critic can be read in the sim's own rewards."""
+    """Divisor of the reward normalization when the policy was saved, None without normalization: it converts the
+    critic's values to the sim's own rewards."""
 
 
 @dataclass(frozen=True)
@@ -252,7 +253,7 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """All of `manifest.json`. `bundle_id` is the SHA-256 of all other fields, so that an edit shows."""
+    """Contents of `manifest.json`. `bundle_id` is the SHA-256 of all other fields, which reveals edits."""
 
     schema_version: int
     bundle_id: str
@@ -281,7 +282,7 @@ class Manifest:
         return np.asarray(self.safety.high, np.float64) - np.asarray(self.safety.low, np.float64)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values; what a port need not say is left out, so that manifests of before keep their identity."""
+        """Plain JSON values; optional fields at their defaults are left out, to keep the identity of old manifests."""
         data = strict.to_json(self)
         for port in (*data["io"]["inputs"], *data["io"]["outputs"]):
             if port["source_dtype"] == "float32":
@@ -300,14 +301,14 @@ class Manifest:
 
 
 def identity(manifest: Manifest) -> str:
-    """SHA-256 (hex) over the canonical JSON of every field but `bundle_id`."""
+    """SHA-256 (hex) of the canonical JSON of all fields except `bundle_id`."""
     data = manifest.to_json()
     del data["bundle_id"]
     return hashlib.sha256(strict.canonical(data)).hexdigest()
 
 
 def sealed(manifest: Manifest) -> Manifest:
-    """The manifest with its `bundle_id` filled in, checked.
+    """Check the manifest and fill in its `bundle_id`.
 
     Raises:
         DataError: its fields contradict each other.

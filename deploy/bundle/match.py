@@ -1,7 +1,7 @@
-"""Whether a robot is the one that a bundle was made for: compared by name, never by position.
+"""Comparison of a robot with a bundle: by names, never by positions.
 
-Elements are compared as sets and permuted by name, so that a driver that lists its joints in another order works, and
-one that lacks a joint, or has another unit for it, is refused before anything moves.
+Elements are matched and permuted by name. A driver that lists its joints in another order works; one that lacks a
+joint, or has another unit for it, is refused before anything moves.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PERIOD_TOLERANCE = 1e-6
 
 @dataclass(frozen=True)
 class RobotInfo:
-    """How a robot introduced itself."""
+    """A robot's description of itself: specs, periods and start states."""
 
     observation_spec: dict[str, Spec]
     action_spec: Spec
@@ -34,10 +34,10 @@ class RobotInfo:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> RobotInfo:
-        """Read an introduction.
+        """Parse a robot's introduction.
 
         Raises:
-            RobotFault: it reports a fault, or is not an introduction.
+            RobotFault: it reports a fault, or is invalid.
         """
         if "fault" in data:
             raise RobotFault(str(data["fault"]))
@@ -55,23 +55,23 @@ class RobotInfo:
 
 
 class Wiring(NamedTuple):
-    """How a bundle and a robot are joined."""
+    """Index maps and limits that connect a bundle and a robot."""
 
     observations: dict[str, np.ndarray]
     """For each observation of the bundle: indices (of the port's shape) into the robot's flat observation."""
     observation_size: int
-    """Length of that flat observation."""
+    """Length of the robot's flat observation."""
     action: np.ndarray
-    """(A,) for each action element of the robot, its index in the bundle's action."""
+    """(A,) index into the bundle's action for each action element of the robot."""
     limits: SafetyLimits
-    """The bundle's, tightened by the robot's own bounds."""
+    """Limits of the bundle, tightened by the robot's own bounds."""
 
 
 def wire(manifest: Manifest, robot: RobotInfo) -> Wiring:
-    """Join a bundle and a robot.
+    """Connect a bundle and a robot.
 
     Raises:
-        ConfigError: the robot is not the one of the bundle; the first difference is named.
+        ConfigError: the robot does not match the bundle; the first difference is named.
     """
     offsets: dict[str, int] = {}
     size = 0
@@ -93,7 +93,7 @@ def wire(manifest: Manifest, robot: RobotInfo) -> Wiring:
         _same_numbers(what, port.spec, spec)
         flat = offsets[port.name] + np.arange(int(np.prod(spec.shape))).reshape(spec.shape)
         observations[port.name] = flat[..., order]
-    # The robot's element i is the bundle's element action[i]: the inverse of the order in which the bundle reads.
+    # The robot's element i is the bundle's element action[i]: the inverse of `order`.
     order = _order("action", manifest.action.names, manifest.action.units, robot.action_spec)
     _same_choices(manifest, robot.action_spec, order)
     period = manifest.timing.control_period_s
@@ -103,7 +103,7 @@ def wire(manifest: Manifest, robot: RobotInfo) -> Wiring:
 
 
 def _order(what: str, names: tuple[str, ...], units: tuple[str, ...], spec: Spec) -> np.ndarray:
-    """For each of the bundle's elements, its index among the robot's."""
+    """Index of each of the bundle's elements among the robot's."""
     for name in names:
         if name not in spec.names:
             close = nearest(name, spec.names)
@@ -120,7 +120,7 @@ def _order(what: str, names: tuple[str, ...], units: tuple[str, ...], spec: Spec
 
 
 def _same_numbers(what: str, wanted: Spec, spec: Spec) -> None:
-    """Refuse a robot whose pictures are not of bytes where the bundle's are, or whose word numbers mean other words."""
+    """Refuse a robot whose images are not uint8 where the bundle's are, or whose vocabulary differs."""
     if is_picture(wanted) and not is_picture(spec):
         raise ConfigError(f"{what} of the robot is {spec.dtype}: the bundle expects uint8, a picture's bytes")
     differs = other_word(wanted.words, spec.words) if wanted.words else None
@@ -132,7 +132,7 @@ def _same_numbers(what: str, wanted: Spec, spec: Spec) -> None:
 
 
 def _same_choices(manifest: Manifest, spec: Spec, order: np.ndarray) -> None:
-    """Refuse a robot that chooses among others than the bundle, or takes numbers where the bundle chooses."""
+    """Refuse a robot whose discrete choices differ from the bundle's."""
     wanted = manifest.action.choices
     found = None if spec.choices is None else tuple(spec.choices[i] for i in order)
     if found != wanted:

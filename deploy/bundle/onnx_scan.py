@@ -1,8 +1,8 @@
-"""A look inside an ONNX file before anything executes it, without the onnx package.
+"""Security scan of an ONNX file before it is executed, without the onnx package.
 
-An ONNX file can name other files (external data), ask for operators of other domains and carry sparse tensors; each
-has been a way to read what is not ours. This scan walks the protobuf fields of the model and refuses those, and
-anything that does not parse. It accepts a subset of protobuf on purpose: no groups, no unexpected wire types.
+An ONNX file can refer to other files (external data), use operators of other domains and contain sparse tensors; each
+has been used in attacks. The scan walks the protobuf fields of the model and refuses these, and anything that does not
+parse. It deliberately accepts a subset of protobuf: no groups, no unexpected wire types.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from robotrl.errors import DataError, short
 
 MAX_DEPTH = 16
 MAX_FIELDS = 3_000_000
-"""Fields of the file; a graph of ours has thousands. This bounds the time of the scan."""
+"""Most fields in a file, which bounds the time of the scan; our graphs have thousands."""
 ENDLESS = ("Loop", "Scan", "SequenceMap")
-"""Operators that repeat a graph as often as a number says that only the run shows; an exported policy has none."""
+"""Operators that repeat a graph an unknown number of times; an exported policy has none."""
 STANDARD_DOMAINS = ("", "ai.onnx")
 
 # Wire types of protobuf.
@@ -25,7 +25,7 @@ _ORT_FORMAT_MARK = b"ORTM"
 
 
 class Facts(NamedTuple):
-    """What the scan saw."""
+    """Results of the scan."""
 
     ir_version: int
     opset: int
@@ -38,9 +38,9 @@ class _Field(NamedTuple):
     number: int
     wire: int
     value: int
-    """The number of a varint field; else 0."""
+    """Value of a varint field; else 0."""
     data: memoryview
-    """The content of a length-delimited field; else empty."""
+    """Content of a length-delimited field; else empty."""
 
 
 def scan(data: bytes, name: str) -> Facts:
@@ -67,7 +67,7 @@ def scan(data: bytes, name: str) -> Facts:
 
 
 class _Walker:
-    """Walks one model; counts what it passes and raises at what is refused."""
+    """Walks the fields of a model, counts them, and raises on refused contents."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -177,7 +177,7 @@ class _Walker:
             raise self.damaged(f"field {what} is not text") from error
 
     def fields(self, data: memoryview) -> Iterator[_Field]:
-        """The fields of one message, in order."""
+        """Iterate over the fields of a message."""
         at, empty = 0, data[:0]
         while at < len(data):
             self.walked += 1
@@ -203,7 +203,7 @@ class _Walker:
             at += size
 
     def read_varint(self, data: memoryview, at: int) -> tuple[int, int]:
-        """A base-128 number at `at`, and where it ends."""
+        """Read the base-128 number at `at`; returns it and the offset after it."""
         value = 0
         for shift in range(0, 70, 7):
             if at >= len(data):

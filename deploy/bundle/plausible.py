@@ -1,7 +1,7 @@
-"""Plausible observations, from what a policy has seen: ranges of elements, and how long a port may stand still.
+"""Plausible observations, from training data: ranges of elements, and the longest time without a change.
 
-The exporter writes both into the bundle, so that the controller can tell a sensor that is broken, in another unit, or
-frozen. The ranges are wide on purpose: they are there for what cannot be, and a robot in an unusual place is not that.
+The exporter writes both into the bundle, so that the controller can detect a sensor that is broken, in another unit, or
+frozen. The ranges are deliberately wide: they exclude impossible values, not a robot in an unusual place.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from robotrl.spec import Spec, is_picture
 from robotrl.transforms import Affine, TransformGroup
 
 MARGIN = 2.0
-"""A range is widened on each side by so many times its own width."""
+"""Margin on each side of a range, as a multiple of its width."""
 DEVIATIONS = 4.0
-"""Standard deviations around the mean of a normaliser that count as seen."""
+"""Standard deviations around a normalizer's mean that count as training data."""
 LONGEST_STILL_S = 0.5
-"""A port that stood still for longer while the policy was exported is never called frozen."""
+"""A port that was constant for longer in the recorded data is never considered frozen."""
 _CONSTANT = 100.0
-"""An element that never changed may come to so many times its magnitude (that of 1 where it is less)."""
+"""A constant element may deviate by this many times its magnitude (at least 1)."""
 _LARGEST = 1e30
 
 
@@ -35,17 +35,17 @@ class _Range(NamedTuple):
 def plausible(
     specs: Mapping[str, Spec], transforms: TransformGroup, recorded: Mapping[str, np.ndarray], known: tuple[Limit, ...]
 ) -> tuple[Limit, ...]:
-    """Limits of the observations, one entry for each name of an element that `known` does not name.
+    """Plausible limits of the observations, for each element name that `known` does not contain.
 
-    An element's range is what was recorded, what its normaliser was made from (mean plus and minus 4 deviations) and
-    what its spec allows, all together, widened on each side by twice its width. Elements of one name share one range.
-    Pictures and word numbers are left out: what they may hold is known exactly, and always checked.
+    An element's range is the union of its recorded values, its normalizer's data (mean plus and minus 4 stds) and its
+    spec's bounds, widened on each side by twice its width. Elements with the same name share one range. Images and word
+    numbers are left out: their values are always checked exactly.
 
     Args:
-        specs: of the observations.
-        transforms: of the policy; its normalisers tell of the data that it learnt from.
+        specs: specs of the observations.
+        transforms: transforms of the policy; its normalizers describe the training data.
         recorded: (n, ...) for each key.
-        known: limits that somebody has stated.
+        known: limits given by the user.
     """
     stated = {name for limit in known for name in limit.names}
     found: dict[str, _Range] = {}
@@ -63,7 +63,7 @@ def plausible(
 
 
 def max_still_s(recorded: np.ndarray, period_s: float) -> float | None:
-    """How long a port may stand still: twice as long as it did; None where it stood still for long.
+    """Longest plausible time without a change: twice the recorded one, or None if that was above `LONGEST_STILL_S`.
 
     Args:
         recorded: (n, ...) consecutive ticks.
@@ -71,7 +71,7 @@ def max_still_s(recorded: np.ndarray, period_s: float) -> float | None:
     """
     flat = recorded.reshape(len(recorded), -1)
     changes = np.flatnonzero((flat[1:] != flat[:-1]).any(axis=1))
-    # places of the first and last tick stand for changes there
+    # the first and last tick count as changes
     longest = int(np.diff(np.concatenate(([-1], changes, [len(flat) - 1]))).max(initial=0))
     return None if longest * period_s > LONGEST_STILL_S else 2 * longest * period_s
 
@@ -84,12 +84,12 @@ def _ranges(spec: Spec, normalizer: Affine | None, recorded: np.ndarray) -> Iter
         usable = scale != 0
         scale = np.where(usable, scale, 1.0)
         mean, reach = -np.asarray(normalizer.offset) / scale, DEVIATIONS / np.abs(scale)
-        # an element that was constant is scaled by 1, which says nothing about it
+        # a constant element has scale 1, which carries no information
         usable &= scale != 1.0
         low = np.where(usable, np.minimum(low, mean - reach), low)
         high = np.where(usable, np.maximum(high, mean + reach), high)
     for i, unit in enumerate(spec.units):
-        # a bound beyond what anything measures is none
+        # a bound beyond any measurable value counts as no bound
         bounds = [bound for bound in (spec.low[i], spec.high[i]) if abs(bound) < _LARGEST]
         least, most = min(float(low[i]), *bounds, float(high[i])), max(float(high[i]), *bounds, float(low[i]))
         if least == most:

@@ -1,4 +1,4 @@
-"""JSON to frozen dataclasses and back, strictly: an unknown, missing or mistyped field is an error that names it.
+"""Strict conversion between JSON and frozen dataclasses; errors name an unknown, missing or mistyped field.
 
 Supported field types: str, int, float, bool, `X | None`, `Literal[...]`, `tuple[X, ...]`, `dict[str, X]`, nested
 dataclasses and `TransformGroup`. Numbers keep full precision (Python writes the shortest text that reads back equal).
@@ -19,7 +19,7 @@ from robotrl.transforms import TransformGroup
 T = TypeVar("T")
 MAX_DEPTH = 32
 _REPR = reprlib.Repr()
-"""Looks at the begin of a value and at a few levels of it: what a file holds may be long, and deep."""
+"""Shortens values in errors: their start and a few levels, since a file's values may be long or deep."""
 _REPR.maxstring = _REPR.maxother = _REPR.maxlong = 60
 
 
@@ -28,7 +28,7 @@ def loads(text: bytes, what: str) -> dict[str, Any]:
 
     Args:
         text: UTF-8 JSON.
-        what: what an error should call the document ("manifest.json").
+        what: name of the document in errors ("manifest.json").
 
     Raises:
         DataError: not JSON, not an object, a repeated key, or a NaN or infinite number.
@@ -55,17 +55,17 @@ def loads(text: bytes, what: str) -> dict[str, Any]:
 
 
 def dumps(value: Any) -> bytes:
-    """A dataclass as indented UTF-8 JSON, keys in the order of its fields, ending in a newline."""
+    """Write a dataclass as indented UTF-8 JSON, keys in the order of its fields, ending in a newline."""
     return (json.dumps(to_json(value), indent=1, allow_nan=False) + "\n").encode()
 
 
 def canonical(data: dict[str, Any]) -> bytes:
-    """The one text of a JSON object: sorted keys, no spaces. What identities are computed over."""
+    """Canonical text of a JSON object, for hashing: sorted keys, no spaces."""
     return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
 def to_json(value: Any) -> Any:
-    """Plain JSON values of a dataclass, or of anything that may stand in its fields."""
+    """Plain JSON values of a dataclass, or of any supported field value."""
     if isinstance(value, TransformGroup):
         return to_json(value.to_json())
     if is_dataclass(value) and not isinstance(value, type):
@@ -78,11 +78,11 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(cls: type[T], data: Any, where: str) -> T:
-    """An instance of dataclass `cls` from plain JSON values.
+    """Build an instance of dataclass `cls` from plain JSON values.
 
     Args:
         cls: a dataclass whose fields are of the supported types.
-        data: what `loads` gave.
+        data: result of `loads`.
         where: dotted path of this value, for errors.
 
     Raises:
@@ -143,7 +143,7 @@ def _value(kind: Any, data: Any, where: str, depth: int) -> Any:
 
 
 def _scalar(kind: Any, data: Any, where: str) -> Any:
-    # bool is an int to Python, and 1 a float to people: neither may pass for the other by accident.
+    # bool is a subclass of int, and people write 1 for 1.0: convert neither by accident.
     if kind is float and isinstance(data, int | float) and not isinstance(data, bool):
         try:
             number = float(data)

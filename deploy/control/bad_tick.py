@@ -1,4 +1,4 @@
-"""Why a tick was bad, in words for whoever reads the end of a run."""
+"""Messages that explain a bad tick to the user."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from robotrl.deploy.control.safety import Reason, SafetyChain
 
 
 def why_bad(tick: Tick, manifest: Manifest, wiring: Wiring, chain: SafetyChain, refused: str) -> str:
-    """The reason of the last tick, with names and numbers.
+    """Explain the reason of the last tick, with names and numbers.
 
     Args:
-        tick: what happened.
-        manifest: of the bundle.
-        wiring: how the robot's observation is read.
-        chain: which judged it.
-        refused: why the controller gave no action; "" where it did.
+        tick: the bad tick.
+        manifest: the bundle's manifest.
+        wiring: index maps of the robot's observation.
+        chain: the safety chain that checked it.
+        refused: reason why the controller gave no action; "" if it gave one.
     """
     limits = chain.limits
     count = f"{limits.bad_ticks_to_damp} ticks in a row"
@@ -52,7 +52,7 @@ def _values(tick: Tick, wiring: Wiring, key: str) -> np.ndarray:
 
 
 def _first(manifest: Manifest, wrong: dict[str, np.ndarray], values: dict[str, np.ndarray]) -> str:
-    """The first wrong element with its value; "" where there is none."""
+    """Description of the first wrong element with its value; "" if there is none."""
     for port in manifest.observations:
         places = np.argwhere(wrong.get(port.name, np.zeros(0, np.bool_)))
         if len(places):

@@ -1,7 +1,7 @@
-"""The log of a control run: one JSON object a line, enough to replay any tick offline.
+"""Log of a control run as JSON lines, with all data to replay any tick offline.
 
-Ticks are kept in memory while an episode runs and written when it is over, so that the disk is never waited for inside
-a tick; the time limit of an episode bounds the memory. A disk that fails ends the log, not the control.
+Ticks are kept in memory during an episode and written at its end, so that no tick waits for the disk; the time limit of
+an episode bounds the memory. A failing disk ends the log, not the control.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ LOG_BEGINS = re.compile(rb'\{"kind": "header"')
 
 
 class Tick(NamedTuple):
-    """What happened at one control tick."""
+    """Record of one control tick."""
 
     tick: int
     deadline_ns: int
-    """After the start of the episode."""
+    """Deadline of the tick, from the start of the episode."""
     lateness_ns: int
     """From the deadline to the wake-up."""
     age_ns: int
-    """Age of the observation when it was read; negative where its stamp lies ahead."""
+    """Age of the observation when it was read; negative if its time stamp is in the future."""
     read_ns: int
     """From the wake-up until the observation was read."""
     busy_ns: int
     """From the wake-up until the command was sent."""
     inference_ns: int
-    """Of that, the controller; 0 when it was not asked."""
+    """Part of `busy_ns` spent in the controller; 0 if it was not called."""
     decision: int
     cursor: int
-    """Actions of the chunk given out, this one included."""
+    """Number of actions of the chunk that were used, this one included."""
     observation: np.ndarray
     """The robot's flat observation."""
     policy: np.ndarray | None
-    """(A,) what the policy asked for, in the bundle's order."""
+    """(A,) action of the policy, in the bundle's order."""
     sent: np.ndarray
-    """(A,) what was sent, in the bundle's order."""
+    """(A,) action that was sent, in the bundle's order."""
     mode: int
     reason: int
 
@@ -57,7 +57,7 @@ class ControlLog:
     """Writes the log; `path` None writes nothing.
 
     Attributes:
-        error: why writing ended early; None while all is well.
+        error: reason why writing ended early; None if it did not.
     """
 
     path: Path | None
@@ -94,18 +94,18 @@ class ControlLog:
     def close(self) -> None:
         """Close the file."""
         if self._file is not None:
-            # What a full disk refused once it refuses again when the buffer is flushed; `error` says so already.
+            # On a full disk the flush fails again; `error` holds the reason already.
             with contextlib.suppress(OSError):
                 self._file.close()
             self._file = None
 
 
 def tick_record(episode: int, tick: Tick, observations: dict[str, np.ndarray]) -> dict[str, Any]:
-    """The line of one tick.
+    """Log record of one tick.
 
     Args:
         episode: serial number.
-        tick: what happened.
+        tick: the tick.
         observations: for each observation of the bundle, its indices into the robot's flat observation.
     """
     complete = len(tick.observation) > 0
@@ -130,7 +130,7 @@ def tick_record(episode: int, tick: Tick, observations: dict[str, np.ndarray]) -
 
 
 def numbers(array: np.ndarray) -> Any:
-    """Nested lists of floats at full precision; what JSON cannot hold becomes "nan", "inf" or "-inf"."""
+    """Nested lists of floats at full precision; non-finite values become "nan", "inf" or "-inf"."""
 
     def one(value: Any) -> Any:
         if isinstance(value, list):
@@ -146,10 +146,10 @@ def array_of(values: Any) -> np.ndarray:
 
 
 def read_log(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The header and the other records of a log.
+    """Read the header and the other records of a log; an incomplete last line is ignored.
 
     Raises:
-        DataError: not a log, or of a newer schema; the line is named. A last line cut short by a kill is left out.
+        DataError: not a log, or of a newer schema; the line is named.
     """
     try:
         lines = path.read_bytes().split(b"\n")

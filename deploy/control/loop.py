@@ -1,8 +1,8 @@
-"""The loop of a control run: observe, infer, check and send on absolute deadlines, watched over by its caller.
+"""Real-time control loop: observe, infer, check and send on absolute deadlines, supervised by the caller's thread.
 
-The ticks of an episode run in a thread of their own. An inference that does not return holds that thread alone: the
-caller, who waits for the episode, sees it, cancels the inference, and meanwhile holds the robot and damps it. Signals
-reach the caller at once for the same reason.
+The ticks of an episode run in a separate thread. If an inference hangs, only that thread is blocked: the caller, which
+waits for the episode, cancels the inference and meanwhile sends hold and damp commands. Signals reach the caller at
+once for the same reason.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ from robotrl.errors import ConfigError, NumericsError
 
 _FIRST_DEADLINE_NS = 5_000_000
 _LOOK_S = 0.01
-"""The caller looks after the loop once a period, and not more often than this."""
+"""Shortest interval of the caller's supervision, which runs once a period."""
 _LEAVE_S = 0.2
-"""How long a loop that was told to end is waited for, beyond its period."""
+"""Time to wait for the loop to end, beyond its period."""
 _SETTLE_S = 0.1
-"""How long the robot gets to take the last command of a run that was stopped."""
+"""Time for the robot to receive the last command of a stopped run."""
 
 
 class _Inference(NamedTuple):
-    """An inference that is going on, as the caller sees it."""
+    """A running inference, for the caller's supervision."""
 
     tick: int
     stamp_ns: int
-    """When its observation was taken."""
+    """Time stamp of its observation."""
 
 
 class ControlLoop:
-    """The state of a run: one `episode` after another.
+    """A control run, which executes one `episode` after another.
 
     Attributes:
-        chain: what stands between the policy and the robot.
-        times: of all ticks.
+        chain: the safety chain between the policy and the robot.
+        times: timing of all ticks.
         misses: control periods in which no command was sent.
         over_budget: inferences that took longer than the bundle's budget.
-        expired: chunks that were dropped because the next action's moment had passed.
-        episodes: those that have ended.
+        expired: chunks that were dropped because their next action was too late.
+        episodes: reports of the finished episodes.
         last: the latest observation.
     """
 
@@ -86,23 +86,23 @@ class ControlLoop:
         self.episodes: list[EpisodeReport] = []
         self.last: Message | None = None
         self._why_refused = ""
-        """Why the controller gave no action at the last tick; "" where it did."""
+        """Reason why the controller gave no action at the last tick; "" if it gave one."""
         self._chunk_stamp_ns = 0
-        """When the observation was taken that the present chunk was inferred from."""
+        """Time stamp of the observation from which the current chunk was inferred."""
         self._serial, self._state_id, self._start = 0, -1, 0
         self._ticks: list[Tick] = []
         self._lock = threading.Lock()
-        """Held by whoever decides and sends: the loop, or the caller while an inference hangs."""
+        """Protects deciding and sending: by the loop, or by the caller while an inference hangs."""
         self._inference: _Inference | None = None
         self._sent = -1
-        """Index of the tick that was sent last."""
+        """Index of the last tick sent."""
         self._answered = 0
-        """Ticks that the caller has sent in place of the loop."""
+        """Number of ticks that the caller has sent in place of the loop."""
         self._ended = False
-        """Whether the caller has taken the robot away from the loop for good."""
+        """The caller has taken control of the robot for good."""
 
     def episode(self, serial: int, state_id: int) -> EpisodeReport:
-        """Run one episode to success or to the limit.
+        """Run one episode until success or the time limit.
 
         Raises:
             RobotFault: see `run_control`.
@@ -126,7 +126,7 @@ class ControlLoop:
         return report
 
     def _watched(self) -> bool:
-        """Run the ticks in a thread and look after it; whether the episode succeeded."""
+        """Run and supervise the ticks in a thread; returns the episode's success."""
         results: list[bool] = []
         errors: list[BaseException] = []
         done = threading.Event()
@@ -139,7 +139,7 @@ class ControlLoop:
             finally:
                 done.set()
 
-        # not waited for at the end of the process: it may never return from an inference
+        # a daemon, since it may never return from an inference
         threading.Thread(target=run, name="robotrl-control", daemon=True).start()
         try:
             while not done.wait(max(self.period_s, _LOOK_S)):
@@ -152,10 +152,10 @@ class ControlLoop:
         return results[0]
 
     def _look_after(self) -> None:
-        """Cancel an inference whose action would be too late, and answer in its place while it goes on.
+        """Cancel an inference that is too late, and send hold commands while it hangs.
 
         Raises:
-            RobotFault: it went on until the robot was damped.
+            RobotFault: it hung until the robot was damped.
         """
         now, going = now_ns(), self._inference
         if going is None or now - going.stamp_ns <= self.max_age_ns:
@@ -176,7 +176,7 @@ class ControlLoop:
                 )
 
     def _answer(self, index: int, now: int, reason: Reason) -> Mode:
-        """Send a tick without the policy, in the caller's thread."""
+        """Send a command without the policy, in the caller's thread."""
         deadline = self._start + index * self.period_ns
         self._answered += 1
         latest = self.link.observations.read() or self.last
@@ -206,8 +206,8 @@ class ControlLoop:
         return verdict.mode
 
     def _end(self, done: threading.Event) -> None:
-        """Take the robot away from the loop and damp it, whatever the loop is at."""
-        # not `with`: the error may be a signal that came just when this thread had taken it
+        """Take control of the robot from the loop and damp it."""
+        # not `with`: the error may be a signal that came when this thread held the lock
         held = self._lock.acquire(timeout=_LEAVE_S)
         damped, self._ended = self._ended, True
         if not damped:
@@ -221,7 +221,7 @@ class ControlLoop:
         self._settle()
 
     def _settle(self) -> None:
-        """Give the robot the time to take the last command."""
+        """Wait until the robot has received the last command, with a time limit."""
         deadline = time.monotonic() + _SETTLE_S
         while time.monotonic() < deadline:
             latest = self.link.observations.read()
@@ -230,7 +230,7 @@ class ControlLoop:
             time.sleep(1e-3)
 
     def _run_ticks(self) -> bool:
-        """The ticks of an episode; whether it succeeded."""
+        """Run the ticks of an episode; returns its success."""
         start, index = self._start, 0
         while True:
             deadline = start + index * self.period_ns
@@ -263,21 +263,21 @@ class ControlLoop:
             index = finished + 1
 
     def _wake_early(self, index: int, deadline: int) -> None:
-        """Warm the caches before a tick that infers, as far as there is time."""
+        """Warm the caches before a tick with an inference, if there is time."""
         for lead in self.leads_ns:
             if now_ns() < deadline - lead:
                 sleep_until(deadline - lead)
-                # it is late as soon as it runs into its tick
+                # too late as soon as it overlaps with its tick
                 self._inference = _Inference(index, deadline - self.max_age_ns)
                 try:
                     self.controller.warm()
                 except InferenceError:
-                    return  # the tick will find out as well, and answer it
+                    return  # the tick meets the same error and handles it
                 finally:
                     self._inference = None
 
     def _tick(self, index: int, deadline: int, woke: int) -> Tick | None:
-        """Observe, infer, check, send; None where the caller has sent something meanwhile."""
+        """Observe, infer, check, send; None if the caller has sent a command meanwhile."""
         controller, latest = self.controller, self.last
         flat = latest.values if latest is not None else np.zeros(0, np.float32)
         stamp = latest.stamp_ns if latest is not None else woke
@@ -319,18 +319,18 @@ class ControlLoop:
             )
             self._account(tick)
         if verdict.mode != Mode.ACTIVE:
-            # What is left of the chunk was meant for a moment that has passed.
+            # The rest of the chunk is outdated.
             controller.reset()
         return tick
 
     def _infer(self, obs: dict[str, np.ndarray], index: int, stamp: int) -> tuple[Reason, np.ndarray | None]:
-        """The policy's action, and what speaks against it."""
+        """The policy's action, and reasons not to use it."""
         controller, limits = self.controller, self.wiring.limits
         if not controller.needs_inference:
             age_s = (now_ns() - self._chunk_stamp_ns) * 1e-9
             if in_time(limits, age_s, controller.cursor, self.period_s):
                 return NONE, controller.step(obs)
-            # its moment has passed: decide anew on what is seen now
+            # too late for this action: infer again from the current observation
             self.expired += 1
             controller.reset()
         self._chunk_stamp_ns = stamp
@@ -338,7 +338,7 @@ class ControlLoop:
         try:
             action = controller.step(obs)
         except (ConfigError, NumericsError) as error:
-            # a picture or an instruction that is none is answered like any observation that cannot be
+            # an invalid image or instruction is handled like any implausible observation
             self._why_refused = str(error)
             return Reason.OBS_IMPLAUSIBLE, None
         except InferenceError as error:
@@ -377,5 +377,5 @@ class ControlLoop:
 
 
 def stopped_line(error: BaseException) -> dict[str, str]:
-    """The log's line of a run that somebody stopped."""
+    """Log record of a run that was stopped by a signal."""
     return {"kind": "stopped", "text": words(error)}

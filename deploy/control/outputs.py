@@ -1,4 +1,4 @@
-"""Files that a command is told to write, looked at before anything moves."""
+"""Checks of output files before the robot moves."""
 
 from __future__ import annotations
 
@@ -13,20 +13,19 @@ _LOOKED_AT = 256
 
 
 def check_output(path: Path, what: str, begins: re.Pattern[bytes], *, outside: Path, stream: bool = False) -> None:
-    """Refuse a file that could not be written, or whose loss somebody would regret; makes nothing.
+    """Check that a file can be written without overwriting another kind of file; writes nothing.
 
-    An existing file may be replaced when it is empty, or of the same kind. A folder that is not there yet is made when
-    the file is.
+    An existing file may be replaced if it is empty or of the same kind. Missing folders are created with the file.
 
     Args:
-        path: where to write.
-        what: what it will be, as an error should call it ("log").
-        begins: how a file of this kind begins.
-        outside: a folder that nothing may be written into, the bundle's.
-        stream: whether it is written from its begin on, so that a character device will do as well.
+        path: path of the file.
+        what: its name in errors ("log").
+        begins: pattern of the first bytes of a file of this kind.
+        outside: folder that must not contain the file (the bundle's).
+        stream: written sequentially, so that a character device is allowed, too.
 
     Raises:
-        DataError: says why.
+        DataError: the file must not or cannot be written; names the reason.
     """
     name = f"{what} {str(path)!r}"
     try:
@@ -44,7 +43,7 @@ def check_output(path: Path, what: str, begins: re.Pattern[bytes], *, outside: P
                 found = file.read(_LOOKED_AT)
             if found and not begins.match(found):
                 raise DataError(f"{name} exists and is no {what}: expected a new name, it will not be replaced")
-    except (OSError, ValueError, RuntimeError) as error:  # names that cannot be, links in a circle
+    except (OSError, ValueError, RuntimeError) as error:  # invalid names, circular links
         reason = error.strerror if isinstance(error, OSError) else error
         raise DataError(f"{name} cannot be written: {reason}") from error
 

@@ -1,4 +1,4 @@
-"""What a fixed-rate process asks of the operating system, and sleeping until an absolute time."""
+"""Real-time settings of a fixed-rate process, and sleeping until an absolute time."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _WORTH_WARMING_S = 0.002
 
 @contextmanager
 def steady(*, fifo: bool = False) -> Generator[str, None, None]:
-    """Make this process keep time for the length of the block, then put everything back.
+    """Context with precise timers and without garbage collection; all settings are restored at its end.
 
-    Timer slack of 1 ns (Linux lets sleeps end up to 50 us late to save power), and no garbage collection: what exists
-    is collected once and then frozen.
+    Sets a timer slack of 1 ns (by default Linux ends sleeps up to 50 us late to save power). Garbage is collected once
+    at the start; then all objects are frozen and the collector is disabled.
 
     Args:
-        fifo: also ask for the real-time scheduler (SCHED_FIFO), which needs a privilege.
+        fifo: also request the real-time scheduler (SCHED_FIFO), which needs a privilege.
 
     Yields:
-        The scheduling in force, in words: "normal", "fifo 80", or "normal (fifo refused: ...)".
+        The active scheduling: "normal", "fifo 80", or "normal (fifo refused: ...)".
     """
     slack = _timer_slack(1)
     scheduling, normal = _fifo() if fifo else ("normal", None)
@@ -47,22 +47,22 @@ def steady(*, fifo: bool = False) -> Generator[str, None, None]:
 
 
 def sleep_until(deadline_ns: int) -> None:
-    """Sleep until an absolute time on the monotonic clock; returns at once when it has passed."""
+    """Sleep until an absolute time on the monotonic clock; returns at once if it has passed."""
     remaining = deadline_ns - time.monotonic_ns()
     if remaining > 0:
-        # time.sleep waits for an absolute time on the monotonic clock (Python 3.11 and newer): a signal or a late
-        # start does not add up.
+        # time.sleep waits for an absolute time on the monotonic clock (Python 3.11 and newer), so that signals and
+        # late starts do not accumulate.
         time.sleep(remaining * 1e-9)
 
 
 def warm_leads_ns(inference_s: float) -> tuple[int, ...]:
-    """How long before a deadline to run an inference for nothing, so that the one that counts finds warm caches.
+    """Times before a deadline, in ns, at which to run a dummy inference that warms the caches.
 
-    Twice: the first brings code and weights back and is slow itself; the second, right before the deadline, undoes
-    what other processes did in between. None for an inference of more than 2 ms, which warms its own caches.
+    There are two: the first loads code and weights and is slow itself; the second, right before the deadline, undoes
+    the effect of other processes in between. None for an inference of more than 2 ms, which warms its own caches.
 
     Args:
-        inference_s: what an inference takes back to back.
+        inference_s: duration of an inference with warm caches.
     """
     if inference_s > _WORTH_WARMING_S:
         return ()
@@ -70,7 +70,7 @@ def warm_leads_ns(inference_s: float) -> tuple[int, ...]:
 
 
 def _timer_slack(slack_ns: int) -> int | None:
-    """Set the timer slack; returns the value before, or None where there is no such thing."""
+    """Set the timer slack; returns the previous value, or None if not supported."""
     if sys.platform != "linux":
         return None
     libc = ctypes.CDLL(None, use_errno=True)
@@ -80,7 +80,7 @@ def _timer_slack(slack_ns: int) -> int | None:
 
 
 def _fifo() -> tuple[str, int | None]:
-    """Ask for SCHED_FIFO; the outcome in words, and the policy to return to (None when nothing changed)."""
+    """Request SCHED_FIFO; returns the outcome as text, and the scheduling policy to restore (None if unchanged)."""
     if not hasattr(os, "sched_setscheduler"):
         return "normal (fifo refused: not on this system)", None
     before = os.sched_getscheduler(0)

@@ -1,4 +1,4 @@
-"""Replaying a control log offline: the same observations, decisions and safety chain give the same actions."""
+"""Offline replay of a control log: recompute policy and safety chain, and compare the actions."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from robotrl.errors import DataError
 
 
 class ReplayReport(NamedTuple):
-    """What a replay showed."""
+    """Results of a replay."""
 
     ticks: int
     decisions: int
     policy_max_abs: float
     """Largest difference between a logged action of the policy and the one computed now; 0 on the same machine."""
     sent_max_abs: float
-    """The same for what the safety chain let through."""
+    """The same for the actions sent by the safety chain."""
 
 
 def replay(log: str | os.PathLike[str], bundle: str | os.PathLike[str]) -> ReplayReport:
-    """Compute every tick of a log again.
+    """Recompute every tick of a log.
 
     Args:
-        log: what `run_control` wrote.
-        bundle: the bundle that was in command.
+        log: a log of `run_control`.
+        bundle: the bundle that was used.
 
     Raises:
         DataError: not a log, or the log is of another bundle.
@@ -62,10 +62,10 @@ def replay(log: str | os.PathLike[str], bundle: str | os.PathLike[str]) -> Repla
             action = chunk[int(record["cursor"]) - 1]
             policy_error = max(policy_error, float(np.abs(action - array_of(record["policy"])).max()))
         observation = _observation(record)
-        # logs of before do not say when it was read
+        # older logs have no `read_ns`
         now_s = (record["deadline_ns"] + record["lateness_ns"] + record.get("read_ns", 0)) * 1e-9
         told = Reason(record["reason"]) & OUTSIDE
-        # a tick that was sent while an inference hung was not checked
+        # a tick sent while an inference hung was not checked
         asked = not told or record["inference_ns"]
         observed = (chain.check(observation, record["age_ns"] * 1e-9, now_s) if asked else NONE) | told
         verdict = chain.decide(observed, action)

@@ -1,4 +1,4 @@
-"""What a control run reports."""
+"""Report of a control run: episodes, timing and safety statistics."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from robotrl.deploy.bundle import strict
 from robotrl.deploy.control.safety import Counters
 
 REPORT_BEGINS = re.compile(rb'\{\s*"schema_version": 1,\s*"bundle_id": "[0-9a-f]{64}",\s*"robot": ')
-"""How the file of a report begins, see `robotrl deploy --json`."""
+"""Pattern of the first bytes of a report file, see `robotrl deploy --json`."""
 
 
 @dataclass(frozen=True)
 class Percentiles:
-    """Of some measured times, in microseconds."""
+    """Percentiles of measured times, in microseconds."""
 
     p50: float
     p99: float
@@ -27,7 +27,7 @@ class Percentiles:
 
 @dataclass(frozen=True)
 class Histogram:
-    """Counts between edges, `len(edges) - 1` of them; the last one also holds what lies beyond."""
+    """Counts between edges, `len(edges) - 1` of them; the last one includes larger values."""
 
     edges: tuple[float, ...]
     counts: tuple[int, ...]
@@ -35,7 +35,7 @@ class Histogram:
 
 @dataclass(frozen=True)
 class EpisodeReport:
-    """One episode."""
+    """Result of one episode."""
 
     state_id: int
     success: bool
@@ -45,32 +45,32 @@ class EpisodeReport:
 
 @dataclass(frozen=True)
 class ControlReport:
-    """One control run.
+    """Report of a control run.
 
     Args:
-        bundle_id: which bundle.
-        robot: which robot.
-        seed: of the sampler's noise.
+        bundle_id: identity of the bundle.
+        robot: name of the robot.
+        seed: seed of the sampler's noise.
         rate_hz: control rate, from the bundle.
-        episodes: each start once, in order.
-        successes: how many episodes ended with the task done.
+        episodes: results of the episodes, in order.
+        successes: number of successful episodes.
         ticks: control ticks run.
-        lateness_us: from a tick's deadline to the wake-up, all ticks.
-        inference_us: the controller on ticks that infer.
-        busy_us: from the wake-up until the command is sent, all ticks.
+        lateness_us: time from a tick's deadline to the wake-up, all ticks.
+        inference_us: time in the controller, on ticks with an inference.
+        busy_us: time from the wake-up until the command is sent, all ticks.
         observation_age_us: age of the observation when it is read.
         deadline_misses: control periods in which no command was sent.
         over_budget: ticks whose inference took longer than the bundle's latency budget.
-        chunks_expired: chunks that were dropped before their end, because the moment of the next action had passed.
-        lateness_histogram_us: for plots.
-        safety: what the safety chain did.
-        robot_steps_made_up: inner steps that the robot's process made up for after it woke late.
-        robot_time_lost_s: simulated time that it could not make up for.
+        chunks_expired: chunks that were dropped before their end, because their next action was too late.
+        lateness_histogram_us: histogram of the lateness, for plots.
+        safety: counters of the safety chain.
+        robot_steps_made_up: inner steps that the robot's process caught up after late wake-ups.
+        robot_time_lost_s: simulated time that it could not catch up.
         torn_reads: messages that were being written while they were read, and were read again.
         golden_error: largest difference on the golden ticks, as a fraction of the action range.
-        scheduling: in words.
-        log: where the log is, if there is one.
-        log_error: why it ended early, if it did.
+        scheduling: active scheduling, as text.
+        log: path of the log, if there is one.
+        log_error: reason why the log ended early, if it did.
     """
 
     bundle_id: str
@@ -99,7 +99,7 @@ class ControlReport:
 
     @property
     def success_rate(self) -> float:
-        """Fraction of the episodes."""
+        """Fraction of successful episodes."""
         return self.successes / len(self.episodes)
 
     def to_json(self) -> dict[str, Any]:
@@ -108,7 +108,7 @@ class ControlReport:
 
 
 class TickTimes(NamedTuple):
-    """Nanoseconds of every tick of a run."""
+    """Measured times of a run's ticks, in nanoseconds."""
 
     lateness: list[int]
     inference: list[int]
@@ -117,7 +117,7 @@ class TickTimes(NamedTuple):
 
 
 def percentiles(times_ns: list[int]) -> Percentiles:
-    """Percentiles in microseconds; zeros for no times."""
+    """Compute percentiles in microseconds; zeros for no times."""
     if not times_ns:
         return Percentiles(0.0, 0.0, 0.0, 0.0)
     p50, p99, p999 = np.percentile(np.asarray(times_ns, np.float64) / 1e3, (50, 99, 99.9)).tolist()
@@ -125,7 +125,7 @@ def percentiles(times_ns: list[int]) -> Percentiles:
 
 
 def histogram(times_ns: list[int]) -> Histogram:
-    """Counts in bins that grow by a constant factor from 1 us to 100 ms, the first one from 0."""
+    """Compute a histogram with logarithmic bins from 1 us to 100 ms; the first bin begins at 0."""
     edges = np.concatenate(([0.0], np.geomspace(1.0, 1e5, 41)))
     micro = np.minimum(np.asarray(times_ns, np.float64) / 1e3, edges[-1])
     counts, _ = np.histogram(micro, edges)

@@ -1,7 +1,7 @@
-"""`run_control`: a bundle in command of a robot, at a fixed rate, with a safety chain between them.
+"""`run_control`: real-time control of a robot by a bundle, at a fixed rate, through the safety chain.
 
-The loop runs on absolute deadlines: a late tick never shifts the next one, missed periods are skipped and counted, and
-nothing is sent in a burst. Inference and servo are separate processes; this is the inference side.
+The loop runs on absolute deadlines: a late tick never shifts the next one; missed periods are skipped and counted, not
+sent in a burst. Inference and servo are separate processes; this is the inference side.
 """
 
 from __future__ import annotations
@@ -42,34 +42,34 @@ def run_control(
     wake_early: bool = True,
     progress: Callable[[EpisodeReport], None] | None = None,
 ) -> ControlReport:
-    """Let a bundle control a robot for some episodes, in real time.
+    """Control a robot by a bundle for some episodes, in real time.
 
     Args:
         bundle: the bundle's directory.
-        robot: "NAME:ARGUMENT"; NAME is a row of the table of drivers.
-        episodes: how many, 1 or more; they start from the first ids of the robot's held-out test split.
-        seed: keys the sampler's noise.
-        state_ids: start from these instead; `episodes` is then their number.
-        limit_s: an episode that has not succeeded by then has failed; None takes the robot's own limit, else 5 s.
-        log: where to write the log (JSON lines); None writes none. A file that is no log of ours is not replaced.
-        fifo: ask for the real-time scheduler.
-        wake_early: run inferences for nothing shortly before each tick that infers, so that the one that counts
-            finds code and weights in the caches (see `warm_leads_ns`).
+        robot: "NAME:ARGUMENT"; NAME is a registered driver.
+        episodes: number of episodes, 1 or more; they start from the first ids of the robot's held-out test split.
+        seed: seed of the sampler's noise.
+        state_ids: start states to use instead; `episodes` is then ignored.
+        limit_s: time limit of an episode, after which it counts as failed; None takes the robot's own limit, else 5 s.
+        log: path of the log (JSON lines); None writes none. A file that is not a control log is not replaced.
+        fifo: request the real-time scheduler.
+        wake_early: run a dummy inference shortly before each tick with an inference, to warm the caches (see
+            `warm_leads_ns`).
         progress: called after each episode.
 
     Raises:
-        ConfigError: an argument is out of range, or the robot is not the one of the bundle.
-        DataError: the bundle is refused, or the log cannot be made.
-        RobotFault: the robot's process ended or fell silent, or too many ticks in a row were bad. The log holds all
-            ticks up to there.
-        Stopped: SIGTERM or SIGHUP came; as after Ctrl-C, the robot was damped and the log holds all ticks.
+        ConfigError: an argument is out of range, or the robot does not match the bundle.
+        DataError: the bundle is refused, or the log cannot be created.
+        RobotFault: the robot's process ended or stopped answering, or too many ticks in a row were bad. The log holds
+            all ticks so far.
+        Stopped: on SIGTERM or SIGHUP; as after Ctrl-C, the robot was damped and the log holds all ticks.
     """
     place = None if log is None else Path(log)
     if place is not None:
         check_log(place, Path(bundle))
     with ended_by_signals():
         controller = Controller.load(bundle, seed=seed)
-        # what a graph asks for while it runs is bounded as well
+        # also bound the memory that the graph allocates while it runs
         with bounded_memory(), RobotProcess(robot) as process, steady(fifo=fifo) as scheduling:
             info = process.introduction()
             ids = _state_ids(info, state_ids, episodes)
@@ -96,16 +96,16 @@ def run_control(
 
 
 def check_log(log: Path, bundle: Path) -> None:
-    """Refuse a place for a log before anything is begun, see `check_output`.
+    """Check the path of a log before the run starts, see `check_output`.
 
     Raises:
-        DataError: says why.
+        DataError: the log must not or cannot be written there.
     """
     check_output(log, "control log", LOG_BEGINS, outside=bundle, stream=True)
 
 
 def _tell_unchecked(manifest: Manifest, wiring: Wiring) -> None:
-    """A word about a bundle that says nothing of what is plausible."""
+    """Warn about a bundle without plausible ranges."""
     if not wiring.limits.plausible and not wiring.limits.max_still_s:
         known = all(is_picture(port.spec) or port.words for port in manifest.observations)
         if not known:
@@ -150,7 +150,7 @@ def _header(controller: Controller, robot: str, scheduling: str, wiring: Wiring)
 
 
 def _report(loop: ControlLoop, robot: str, scheduling: str) -> ControlReport:
-    """What the run showed."""
+    """Create the report of a run."""
     controller, last = loop.controller, loop.last
     return ControlReport(
         bundle_id=controller.manifest.bundle_id,

@@ -1,11 +1,11 @@
-"""The safety chain: what stands between a policy and a robot on every tick, in a fixed order.
+"""Safety chain between a policy and a robot: checks and limits on every tick, in a fixed order.
 
-    observation finite -> fresh -> plausible -> of a sensor that works -> action present, in time and finite
+    observation finite -> fresh -> plausible -> sensor not frozen -> action present, in time and finite
       -> clamp to limits -> blend in -> rate limit -> send, hold or damp
 
-A finite test comes before every comparison, because clamping is no protection from NaN: some minimum and maximum
-functions turn a NaN into a limit, which is a full-speed command. A bad tick never reaches the clamp: it is answered by
-holding, and after `bad_ticks_to_damp` of them in a row by damping, which is latched until `reset`.
+Finiteness is tested before every comparison, because clamping does not protect from NaN: some minimum and maximum
+functions turn a NaN into a limit, which is a full-speed command. A bad tick never reaches the clamp: the robot holds,
+and after `bad_ticks_to_damp` bad ticks in a row it damps, which is latched until `reset`.
 
 This is not functional safety. A robot that can hurt someone needs an emergency stop and limits in hardware.
 
@@ -28,18 +28,18 @@ from robotrl.deploy.control.sensors import SensorWatch
 
 
 class Mode(IntEnum):
-    """What the robot is asked to do with the action of a tick."""
+    """Command mode of a tick: execute the action, hold, or damp."""
 
     ACTIVE = 0
-    """Execute it: the policy is in command."""
+    """Execute the policy's action."""
     HOLD = 1
-    """Stay: the last tick was bad."""
+    """Hold: the tick was bad."""
     DAMP = 2
-    """Come to rest: too many ticks in a row were bad. Latched."""
+    """Come to rest: too many ticks in a row were bad. Latched until a reset."""
 
 
 class Reason(IntFlag):
-    """Why an action is not what the policy asked for. Several may apply to one tick; 0 means none."""
+    """Reasons for a deviation from the policy's action. Several may apply to one tick; 0 means none."""
 
     OBS_NOT_FINITE = 1
     OBS_STALE = 2
@@ -51,19 +51,19 @@ class Reason(IntFlag):
     RATE_LIMITED = 128
     DAMPED = 256
     OBS_TIME = 512
-    """Its time stamp lies ahead, or before that of the observation before."""
+    """The observation's time stamp is in the future, or before that of the previous observation."""
     OBS_FROZEN = 1024
-    """A sensor repeats its numbers while the robot is told to move."""
+    """A sensor repeats its values while the robot is commanded to move."""
     INFERENCE_FAILED = 2048
     """The policy graph could not be computed."""
     ACTION_LATE = 4096
-    """The inference took so long that its observation was stale before the action could be sent."""
+    """The observation became stale before the inference ended."""
     STOPPED = 8192
-    """Somebody asked control to end."""
+    """The run was stopped by the user."""
 
 
 OUTSIDE = Reason.INFERENCE_FAILED | Reason.ACTION_LATE | Reason.STOPPED
-"""Reasons that the chain is told; it finds all others by itself."""
+"""Reasons that the control loop reports; the chain finds all others itself."""
 BAD = (
     Reason.OBS_NOT_FINITE
     | Reason.OBS_STALE
@@ -74,12 +74,12 @@ BAD = (
     | Reason.ACTION_NOT_FINITE
     | OUTSIDE
 )
-"""Reasons for which the policy's action is not used at all."""
+"""Reasons for which the policy's action is not used (a bad tick)."""
 NONE = Reason(0)
 
 
 class SafetyLimits(NamedTuple):
-    """What the chain enforces. Arrays are (A,) float32."""
+    """Limits that the chain enforces. Arrays are (A,) float32."""
 
     low: np.ndarray
     high: np.ndarray
@@ -90,37 +90,37 @@ class SafetyLimits(NamedTuple):
     ramp_ticks: int
     max_observation_age_s: float
     plausible: dict[str, tuple[np.ndarray, np.ndarray]]
-    """For some observation keys: lowest and highest plausible value of each element; infinite where none is stated."""
+    """Lowest and highest plausible value of each element, for some observation keys; infinite for no limit."""
     chooses: bool = False
-    """Whether actions are choices: what is no whole number within the limits is no action."""
+    """Actions are discrete choices: only whole numbers within the limits are valid."""
     max_still_s: Mapping[str, float] = MappingProxyType({})
-    """For some observation keys: how long its numbers may stay the same while the robot is told to move."""
+    """Longest time without a change while the robot is commanded to move, for some observation keys."""
 
 
 class SafetyState(NamedTuple):
-    """What the chain remembers between ticks."""
+    """State of the chain between ticks."""
 
     last: np.ndarray
-    """(A,) the action sent last."""
+    """(A,) last action sent."""
     good_ticks: int
-    """Ticks since the start on which the policy was in command; the blend-in counts these."""
+    """Number of ticks with the policy's action since the start; the blend-in depends on it."""
     bad_ticks: int
-    """Bad ticks in a row up to now."""
+    """Current number of bad ticks in a row."""
     damped: bool
 
 
 class SafetyVerdict(NamedTuple):
-    """The answer of one tick."""
+    """Result of one tick of the chain."""
 
     action: np.ndarray
-    """(A,) float32, always finite and within the limits: send this."""
+    """(A,) float32 action to send, always finite and within the limits."""
     mode: Mode
     reason: Reason
     state: SafetyState
 
 
 def limits_of(manifest: Manifest) -> SafetyLimits:
-    """The limits that a bundle states."""
+    """Safety limits from a bundle's manifest."""
     safety = manifest.safety
     plausible: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     for port in manifest.observations:
@@ -151,22 +151,22 @@ def limits_of(manifest: Manifest) -> SafetyLimits:
 
 
 def start(limits: SafetyLimits) -> SafetyState:
-    """The state at the start of an episode: neutral was sent last."""
+    """State at the start of an episode, with neutral as the last action."""
     return SafetyState(last=limits.neutral.copy(), good_ticks=0, bad_ticks=0, damped=False)
 
 
 def check_observation(limits: SafetyLimits, obs: Mapping[str, np.ndarray], age_s: float) -> Reason:
-    """Whether an observation may be acted on; the first reason found, or none.
+    """Check a single observation; returns the first reason to refuse it, or `NONE`.
 
     Args:
-        limits: what is enforced.
+        limits: the safety limits.
         obs: (...,) arrays by key.
         age_s: seconds since it was taken, on the monotonic clock.
     """
     for array in obs.values():
         if not np.isfinite(array).all():
             return Reason.OBS_NOT_FINITE
-    # Not `age_s > limit`: an age that is NaN is stale.
+    # Not `age_s > limit`: a NaN age counts as stale.
     if not age_s <= limits.max_observation_age_s:
         return Reason.OBS_STALE
     for key, (low, high) in limits.plausible.items():
@@ -176,25 +176,25 @@ def check_observation(limits: SafetyLimits, obs: Mapping[str, np.ndarray], age_s
 
 
 def in_time(limits: SafetyLimits, age_s: float, periods: int = 0, control_period_s: float = 0.0) -> bool:
-    """Whether an action may still be sent: its observation is not stale, counted from the moment it was meant for.
+    """Tell whether an action may still be sent: its observation is not stale, allowing for its position in the chunk.
 
     Args:
-        limits: what is enforced.
-        age_s: seconds since the observation was taken that the action's chunk was inferred from.
-        periods: place of the action in its chunk; 0 for the first.
+        limits: the safety limits.
+        age_s: age of the observation from which the action's chunk was inferred, in seconds.
+        periods: index of the action in its chunk, from 0.
         control_period_s: seconds between two actions of the chunk.
     """
     return age_s - periods * control_period_s <= limits.max_observation_age_s
 
 
 def decide(limits: SafetyLimits, state: SafetyState, observed: Reason, action: np.ndarray | None) -> SafetyVerdict:
-    """One tick of the chain.
+    """Run one tick of the chain.
 
     Args:
-        limits: what is enforced.
-        state: what the last tick left.
-        observed: what `check_observation` said, and reasons of `OUTSIDE`.
-        action: (A,) what the policy asks for; None when it gave nothing.
+        limits: the safety limits.
+        state: state after the last tick.
+        observed: result of `check_observation`, and reasons of `OUTSIDE`.
+        action: (A,) action of the policy; None if it gave none.
     """
     reason = observed
     if not reason & BAD:
@@ -203,7 +203,7 @@ def decide(limits: SafetyLimits, state: SafetyState, observed: Reason, action: n
         elif not np.isfinite(action).all():
             reason |= Reason.ACTION_NOT_FINITE
         elif limits.chooses and not _is_choice(limits, action):
-            # the nearest number would be another choice
+            # rounding would select another choice
             reason |= Reason.ACTION_MISSING
     if state.damped or reason & BAD or action is None:
         return _hold(limits, state, reason)
@@ -213,7 +213,7 @@ def decide(limits: SafetyLimits, state: SafetyState, observed: Reason, action: n
     if state.good_ticks < limits.ramp_ticks:
         part = np.float32((state.good_ticks + 1) / (limits.ramp_ticks + 1))
         blended = limits.neutral + part * (wanted - limits.neutral)
-        # Once more, against rounding: the last step before sending never leaves the limits.
+        # Clamp again, against rounding errors of the blend.
         wanted = np.minimum(np.maximum(blended, limits.low), limits.high)
         reason |= Reason.RAMPED
     if limits.max_step is not None:
@@ -232,7 +232,7 @@ def _is_choice(limits: SafetyLimits, action: np.ndarray) -> bool:
 def _hold(limits: SafetyLimits, state: SafetyState, reason: Reason) -> SafetyVerdict:
     bad = state.bad_ticks + 1
     damped = state.damped or bad >= limits.bad_ticks_to_damp or bool(reason & Reason.STOPPED)
-    # Repeating a delta, a velocity or a torque would be to go on moving; only a position target is held that way.
+    # Repeating a delta, velocity or torque would continue the motion; only position targets can be repeated.
     sent = state.last if limits.hold == "last" else limits.neutral
     if damped:
         reason |= Reason.DAMPED
@@ -243,7 +243,7 @@ def _hold(limits: SafetyLimits, state: SafetyState, reason: Reason) -> SafetyVer
 
 @dataclass(frozen=True)
 class Counters:
-    """How many ticks each reason touched."""
+    """Numbers of ticks in total, held, damped, and by reason."""
 
     ticks: int
     held: int
@@ -252,24 +252,24 @@ class Counters:
 
 
 class SafetyChain:
-    """The chain with its state and counters, for one controller.
+    """The safety chain of one controller, with its state and counters.
 
     Args:
-        limits: what is enforced; `limits_of(manifest)` gives those of a bundle.
+        limits: the safety limits; `limits_of(manifest)` returns those of a bundle.
     """
 
     def __init__(self, limits: SafetyLimits) -> None:
         self.limits = limits
         self.state = start(limits)
         self.frozen = ""
-        """The observation that stands still, as the last `check` found; "" where none does."""
+        """Key of the frozen observation in the last `check`; "" for none."""
         self._watch = SensorWatch(limits)
         self._ticks = 0
         self._modes = {mode: 0 for mode in Mode}
         self._reasons = {reason: 0 for reason in Reason}
 
     def reset(self) -> None:
-        """Start of an episode: releases a latched DAMP. Counters go on counting."""
+        """Start an episode: releases a latched DAMP. The counters continue."""
         self.state = start(self.limits)
         self._watch.reset()
         self.frozen = ""
@@ -280,7 +280,7 @@ class SafetyChain:
         Args:
             obs: (...,) arrays by key.
             age_s: seconds since it was taken, on the monotonic clock.
-            now_s: that clock; None asks it.
+            now_s: current time of that clock; None reads it.
         """
         reason = check_observation(self.limits, obs, age_s)
         self.frozen = ""
@@ -291,7 +291,7 @@ class SafetyChain:
         return reason
 
     def decide(self, observed: Reason, action: np.ndarray | None) -> SafetyVerdict:
-        """One tick; see the function `decide`."""
+        """Run one tick; see the function `decide`."""
         verdict = decide(self.limits, self.state, observed, action)
         self.state = verdict.state
         self._ticks += 1
@@ -303,6 +303,6 @@ class SafetyChain:
 
     @property
     def counters(self) -> Counters:
-        """What happened so far."""
+        """Counters since construction."""
         reasons = {reason.name.lower(): count for reason, count in self._reasons.items() if reason.name is not None}
         return Counters(self._ticks, self._modes[Mode.HOLD], self._modes[Mode.DAMP], reasons)

@@ -1,8 +1,8 @@
-"""Sensors whose clock is wrong, and sensors that stand still: what one observation does not show, and several do.
+"""Detection of sensors with a wrong clock and of frozen sensors, over several observations.
 
-A frozen sensor repeats its numbers bit for bit, with a fresh time stamp from a driver that knows no better. A robot
-that rests does so as well; so only the time counts in which it was told to move, and only a port that never stood still
-for long when the policy was exported (`Port.max_still_s`).
+A frozen sensor repeats its values bit for bit, with a fresh time stamp from an unaware driver. A robot at rest repeats
+them, too. So only time with a motion command counts, and only for ports that were never constant for long in the
+recorded data (`Port.max_still_s`).
 """
 
 from __future__ import annotations
@@ -18,41 +18,41 @@ if TYPE_CHECKING:
     from robotrl.deploy.control.safety import SafetyLimits
 
 AHEAD_S = 1e-3
-"""An observation may be taken so much after it is looked at: the two clocks are one, read one after the other."""
+"""Tolerance for time stamps in the future; both times come from the same clock, read one after the other."""
 _BACK_S = 1e-6
 START_S = 0.5
-"""From the start of an episode a robot may take so much longer before anything of it moves."""
+"""Additional time before the first change of any sensor in an episode."""
 _MOVES = 0.02
-"""A command asks for motion from this fraction of the action's range on."""
+"""A command counts as motion from this fraction of the action's range."""
 
 
 class SensorDoubt(NamedTuple):
-    """What is wrong with an observation that is finite, fresh and plausible by itself."""
+    """Problems of an observation that is finite, fresh and plausible by itself."""
 
     clock: bool
-    """Its time lies ahead, or before that of the one before."""
+    """Its time stamp is in the future, or before that of the previous observation."""
     frozen: str
-    """The port that stands still; "" where none does."""
+    """The frozen port; "" for none."""
 
 
 @dataclass
 class _Port:
-    """A port's numbers as they were last seen to change."""
+    """State of a port since its values last changed."""
 
     numbers: bytes | None = None
     command: np.ndarray | None = None
-    """What was sent last at that time."""
+    """Last action sent at that time."""
     told_s: float = 0.0
-    """Since then, the seconds in which the robot was told to move."""
+    """Time with motion commands since then, in seconds."""
     alive: bool = False
-    """Whether they have changed since the episode began."""
+    """The values have changed since the episode began."""
 
 
 class SensorWatch:
-    """Remembers what the sensors said in this episode.
+    """Detector of frozen sensors and wrong clocks, with the state of an episode.
 
     Args:
-        limits: what is enforced; `max_still_s` names the ports that are watched.
+        limits: the safety limits; `max_still_s` selects the observed ports.
     """
 
     def __init__(self, limits: SafetyLimits) -> None:
@@ -61,22 +61,22 @@ class SensorWatch:
         self.reset()
 
     def reset(self) -> None:
-        """Start of an episode."""
+        """Start an episode."""
         self._ports = {key: _Port() for key in self._limits.max_still_s}
         self._stamp_s = -math.inf
         self._now_s = -math.inf
 
     def look(self, obs: Mapping[str, np.ndarray], age_s: float, now_s: float, sent: np.ndarray) -> SensorDoubt:
-        """Take one observation.
+        """Check the next observation.
 
         Args:
             obs: (...,) arrays by key, finite.
             age_s: seconds since it was taken.
-            now_s: the same clock, now.
-            sent: (A,) the action sent last.
+            now_s: current time of the same clock.
+            sent: (A,) last action sent.
         """
         stamp_s = now_s - age_s
-        # written so that NaN counts
+        # written so that NaN counts as a wrong clock
         if not (age_s >= -AHEAD_S and stamp_s >= self._stamp_s - _BACK_S):
             return SensorDoubt(True, "")
         passed_s = now_s - self._now_s if math.isfinite(self._now_s) else 0.0
@@ -92,7 +92,7 @@ class SensorWatch:
                 continue
             if self._told_to_move(sent, port.command):
                 port.told_s += passed_s
-            # what has not moved yet in this episode may be a part that nothing has touched
+            # a port without any change in this episode may belong to an untouched object
             if port.alive and port.told_s > self._limits.max_still_s[key]:
                 frozen = key
         longest_s = max(self._limits.max_still_s.values(), default=math.inf)

@@ -1,4 +1,4 @@
-"""Signals that end control in order: Ctrl-C, SIGTERM (of a service manager) and SIGHUP (the terminal is gone)."""
+"""Orderly shutdown on signals: Ctrl-C, SIGTERM (service manager) and SIGHUP (closed terminal)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Stopped(SystemExit):
-    """A signal asked the process to end; the exit code is 128 plus its number, as of a process that it ended."""
+    """Exit on a signal; the exit code is 128 plus its number, as for a process killed by it."""
 
     def __init__(self, number: int) -> None:
         super().__init__(128 + number)
@@ -22,10 +22,10 @@ class Stopped(SystemExit):
 
 @contextmanager
 def ended_by_signals() -> Generator[None, None, None]:
-    """Inside the block, the first of these signals raises (`KeyboardInterrupt`, `Stopped`); a second ends at once.
+    """Context in which the first signal raises (`KeyboardInterrupt`, `Stopped`) and a second one ends the process.
 
-    A signal that is ignored, as of a background job, or that has a handler of somebody else's, is left alone. Only the
-    main thread can take signals: elsewhere the block does nothing.
+    Signals that are ignored (e.g. in a background job) or have a custom handler are left unchanged. Only the main
+    thread can handle signals: in other threads the context does nothing.
     """
     received: list[int] = []
 
@@ -51,5 +51,5 @@ def ended_by_signals() -> Generator[None, None, None]:
 
 
 def words(error: BaseException) -> str:
-    """What asked control to end."""
+    """Name of the signal that stopped the run."""
     return error.name if isinstance(error, Stopped) else "Ctrl-C"

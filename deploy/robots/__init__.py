@@ -1,1 +1,1 @@
-"""Robot drivers; each runs in a process of its own."""
+"""Robot drivers; each runs in a separate process."""

@@ -1,4 +1,4 @@
-"""`python -m robotrl.deploy.robots DRIVER LINK ARGUMENT`: how the controller starts a robot's process."""
+"""Entry point of a robot's process: `python -m robotrl.deploy.robots DRIVER LINK ARGUMENT`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""One writer, one reader, the latest message: a sequence lock over shared memory.
+"""Channel for the latest message from one writer to one reader: a sequence lock in shared memory.
 
 The writer makes the sequence number odd, writes, and makes it even; the reader copies and accepts the copy only if the
-number was even, is unchanged, and the checksum over number and content is right. The checksum is what makes this safe
-where memory may be written out of order, and against whatever else scribbles there. Nobody ever waits for a lock.
+number was even, is unchanged, and the checksum over number and content is right. The checksum protects against
+reordered memory writes and other corruption. Neither side ever waits for a lock.
 """
 
 from __future__ import annotations
@@ -21,42 +21,41 @@ RETRIES = 50
 
 
 class Message(NamedTuple):
-    """What travels both ways; each side documents how it uses the fields."""
+    """A command to the robot, or an observation from it; some fields differ by direction."""
 
     stamp_ns: int
-    """Monotonic clock (shared by the processes of one machine) when the message was made; of an observation, when it
-    was measured."""
+    """Time of the message, or of an observation's measurement, on the machine's monotonic clock."""
     tick: int
-    """Counts what the sender does: control ticks, or inner steps."""
+    """Counter of the sender: control ticks, or the robot's inner steps."""
     episode: int
     """Serial number of the episode, counted by the controller; 0 before the first."""
     state_id: int
     """Start state of that episode."""
     kind: int
-    """A `Command` from the controller, a `Status` from the robot."""
+    """A `RobotCommand` from the controller, a `Status` from the robot."""
     mode: int
     """A `safety.Mode` from the controller; from the robot, 1 when the task is done."""
     reason: int
-    """A `safety.Reason` from the controller; from the robot, inner steps it had to make up for."""
+    """A `safety.Reason` from the controller; from the robot, number of inner steps that it caught up."""
     echo: int
-    """From the robot: `tick` of the last command it took. From the controller: unused, 0."""
+    """From the robot: `tick` of the last command it received. From the controller: unused, 0."""
     lost_ns: int
-    """From the robot: simulated time that could not be made up for. From the controller: unused, 0."""
+    """From the robot: simulated time that it could not catch up. From the controller: unused, 0."""
     values: np.ndarray
-    """(n,) float32."""
+    """(n,) float32 action or observation."""
 
 
 def channel_bytes(max_values: int) -> int:
-    """Shared memory that a channel takes, a multiple of 64."""
+    """Size of a channel in shared memory, in bytes, a multiple of 64."""
     return -(-(_HEAD.size + _BODY.size + 4 * max_values) // 64) * 64
 
 
 class Channel:
-    """A place in shared memory for the latest message.
+    """A channel in shared memory that holds the latest message.
 
     Args:
         memory: the mapped memory.
-        offset: where the channel begins, a multiple of 8.
+        offset: start of the channel, a multiple of 8.
         max_values: the longest message, in floats.
     """
 
@@ -66,7 +65,7 @@ class Channel:
         self._body = offset + _HEAD.size
         self._max_values = max_values
         self.torn = 0
-        """Copies that the reader threw away."""
+        """Number of inconsistent copies that the reader discarded."""
 
     def write(self, message: Message) -> None:
         """Replace the latest message."""
@@ -75,7 +74,7 @@ class Channel:
             raise ValueError(f"message has {len(values)} values: the channel takes {self._max_values}")
         memory, at = self._memory, self._offset
         (sequence,) = _SEQUENCE.unpack_from(memory, at)
-        # A writer that died in the middle left an odd number; the next even one is ours.
+        # A writer that died while writing left an odd number: continue from it.
         begun = sequence + 1 if sequence % 2 == 0 else sequence
         body = _BODY.pack(*message[:-1]) + values.tobytes()
         _SEQUENCE.pack_into(memory, at, begun)
@@ -86,7 +85,7 @@ class Channel:
         _SEQUENCE.pack_into(memory, at, done)
 
     def read(self) -> Message | None:
-        """The latest message, or None when there is none yet, or none that is whole after some tries."""
+        """Read the latest message; None if there is none yet, or no consistent copy after `RETRIES` tries."""
         for _ in range(RETRIES):
             memory, at = self._memory, self._offset
             sequence, checksum, count = _HEAD.unpack_from(memory, at)

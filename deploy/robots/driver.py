@@ -1,12 +1,11 @@
-"""The driver loop of a simulated robot: real time, one process, nothing but the link between it and the controller.
+"""Driver loop of a simulated robot: real time, in a separate process that communicates through the link only.
 
-The loop runs at the simulation's inner period on absolute deadlines. At each it takes the latest command, advances the
+The loop runs at the simulation's inner period on absolute deadlines. At each it reads the latest command, advances the
 simulation, and publishes an observation.
 
-Time is honest: simulated time follows the wall clock, because a real robot does not wait for its computer. When the
-process woke late, the missed inner steps are made up for in one advance under the command then in force, and one
-observation is published; nothing is sent in a burst. Up to `MAX_CATCH_UP_S` are made up for; beyond that the time is
-dropped, and reported as lost.
+Simulated time follows the wall clock, because a real robot does not wait for its computer. After a late wake-up the
+missed inner steps are caught up in one advance with the current command, and one observation is published. Up to
+`MAX_CATCH_UP_S` are caught up; time beyond that is dropped and reported as lost.
 """
 
 from __future__ import annotations
@@ -34,16 +33,16 @@ LEFT, FAULT, ORPHANED = 0, 2, 3
 
 
 class TimedObservation(NamedTuple):
-    """Observations with the sensor's own time.
+    """Observations with the time of the measurement.
 
-    A driver that hands on a sensor's last message stamps it with the time of the measurement, so that a sensor that
-    has fallen silent is seen to be stale.
+    A driver that forwards a sensor's last message stamps it with the time of the measurement, so that a silent sensor
+    is detected as stale.
     """
 
     observations: dict[str, np.ndarray]
     """(D,) float32 for each key."""
     stamp_ns: int
-    """When they were measured, on this machine's monotonic clock (`time.monotonic_ns`)."""
+    """Time of the measurement on this machine's monotonic clock (`time.monotonic_ns`)."""
 
 
 class RobotSim(Protocol):
@@ -55,27 +54,27 @@ class RobotSim(Protocol):
     inner_dt_s: float
 
     def reset(self, state_id: int) -> dict[str, np.ndarray]:
-        """Start at a numbered state; observations (D,) float32."""
+        """Start at a numbered state; returns observations (D,) float32."""
         ...
 
     def command(self, action: np.ndarray) -> None:
-        """Take an action (A,) float32; it stands until the next."""
+        """Set the action (A,) float32, which applies until the next one."""
         ...
 
     def advance(self, inner_steps: int) -> None:
-        """Let `inner_steps * inner_dt_s` seconds pass."""
+        """Simulate `inner_steps * inner_dt_s` seconds."""
         ...
 
     def observe(self) -> dict[str, np.ndarray] | TimedObservation:
-        """Observations (D,) float32 of now, or `TimedObservation` where the sensor says when it measured them."""
+        """Current observations (D,) float32, or a `TimedObservation` with the sensor's own time."""
         ...
 
     def success(self) -> bool:
-        """Whether the task is done now."""
+        """Tell whether the task is solved in the current state."""
         ...
 
     def state_ids(self, split: Literal["train", "val", "test"]) -> range:
-        """Start states of a split."""
+        """Ids of the start states of a split."""
         ...
 
 
@@ -84,7 +83,7 @@ def drive(link: Link, robot: RobotSim) -> int:
 
     Args:
         link: the robot's end.
-        robot: what to run. A `limit_s` attribute (length of an episode), if it has one, is told to the controller.
+        robot: the robot to run. An optional `limit_s` attribute (length of an episode) is reported to the controller.
 
     Returns:
         The exit code of the process.
@@ -106,13 +105,13 @@ def drive(link: Link, robot: RobotSim) -> int:
 
 
 def orphaned(link: Link, command: Message | None, started_ns: int) -> bool:
-    """Whether the controller is gone: no longer our parent, or silent for too long."""
+    """Tell whether the controller is gone: no longer the parent process, or silent for too long."""
     heard = started_ns if command is None else command.stamp_ns
     return os.getppid() != link.controller_pid or now_ns() - heard > CONTROLLER_TIMEOUT_S * 1e9
 
 
 class _Driver:
-    """The loop's state."""
+    """State of the driver loop."""
 
     def __init__(self, link: Link, robot: RobotSim) -> None:
         self.link = link
@@ -157,7 +156,7 @@ class _Driver:
             sleep_until(self.start_ns + (self.steps + 1) * self.inner_ns)
 
     def reset(self, command: Message) -> None:
-        """Start an episode. The command's values are neutral, or nothing where holding means to keep the last one."""
+        """Start an episode. The command's values are the neutral action; empty if holding repeats the last action."""
         self.robot.reset(command.state_id)
         self.neutral = command.values if len(command.values) else None
         self.episode, self.state_id = command.episode, command.state_id
@@ -167,7 +166,7 @@ class _Driver:
         self.start_ns = now_ns()
 
     def take(self, command: Message) -> None:
-        """Hand a new action to the robot, once."""
+        """Execute a new command, once."""
         if command.tick == self.taken:
             return
         self.taken = command.tick
@@ -179,13 +178,13 @@ class _Driver:
             self.hold()
 
     def hold(self) -> None:
-        """Ask for no motion, once until the next action; without a neutral action the last one stands."""
+        """Command the neutral action, once until the next action; without one, the last action stays active."""
         if not self.holding and self.neutral is not None:
             self.robot.command(self.neutral)
         self.holding = True
 
     def advance(self) -> None:
-        """Bring simulated time up to the wall clock; at least one step."""
+        """Advance simulated time to the wall clock, by at least one step."""
         due = max(1, (now_ns() - self.start_ns) // self.inner_ns - self.steps)
         most = max(1, round(MAX_CATCH_UP_S / self.robot.inner_dt_s))
         if due > most:
@@ -197,14 +196,14 @@ class _Driver:
         self.steps += due
 
     def observation(self) -> tuple[np.ndarray, int]:
-        """All observations in the order of the spec, flat, and when they were measured."""
+        """All observations as one flat array in the spec's order, and the time of their measurement."""
         found = self.robot.observe()
         obs, stamp_ns = found if isinstance(found, TimedObservation) else (found, now_ns())
         flat = np.concatenate([np.ravel(obs[key]) for key in self.robot.observation_spec])
         return flat.astype(np.float32), stamp_ns
 
     def publish(self, status: Status, values: np.ndarray, stamp_ns: int | None = None) -> None:
-        """Make an observation the latest one, measured at `stamp_ns` or now."""
+        """Publish an observation that was measured at `stamp_ns`, or now."""
         done = int(self.robot.success()) if status == Status.READY else 0
         self.link.observations.write(
             message(
@@ -223,6 +222,6 @@ class _Driver:
 
 
 def fault(link: Link, error: RobotrlError) -> int:
-    """Leave the reason of a fault where the controller finds it; returns the exit code."""
+    """Report a fault to the controller; returns the exit code."""
     link.introduce("robot", {"fault": str(error)})
     return FAULT

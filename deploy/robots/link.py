@@ -1,8 +1,8 @@
-"""The link between a controller and a robot's process: shared memory without a name.
+"""Link between a controller and a robot's process: anonymous shared memory.
 
-The controller makes it and hands it to the robot's process as an open file, so that nothing is left behind however
-either of them dies. It holds two introductions (JSON, written once) and two channels (the latest command, the latest
-observation). Both sides stamp what they send with the monotonic clock; a side that stops stamping is dead.
+The controller creates it and passes it to the robot's process as an open file, so that nothing remains however either
+of them ends. It contains two introductions (JSON, written once) and two channels (the latest command, the latest
+observation). Both sides stamp their messages with the monotonic clock; a side that stops sending counts as dead.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _TEXT = struct.Struct("<II")
 
 
 class RobotFault(RobotrlError):
-    """The robot's process died, fell silent, reported a fault, or is not the robot of the bundle."""
+    """The robot's process died, stopped answering or reported a fault, or too many ticks in a row were bad."""
 
 
 class RobotCommand(IntEnum):
-    """What the controller asks for."""
+    """Kind of a command from the controller."""
 
     ACT = 1
-    """Execute `values` as `mode` says."""
+    """Execute the action `values` according to `mode`."""
     RESET = 2
     """Start episode `episode` from `state_id`; hold until the first ACT."""
     STOP = 3
@@ -48,12 +48,12 @@ class RobotCommand(IntEnum):
 
 
 class Status(IntEnum):
-    """What the robot says."""
+    """Kind of a message from the robot."""
 
     READY = 1
     """`values` is the observation of inner step `tick` of `episode`."""
     LEFT = 2
-    """The process ends as asked."""
+    """The process ends as commanded."""
 
 
 _OFFSETS = {"controller": 64, "robot": 64 + _INTRODUCTION_BYTES}
@@ -63,12 +63,12 @@ LINK_BYTES = _OBSERVATION_AT + channel_bytes(MAX_OBSERVATION)
 
 
 class Link:
-    """One end of the link. Make it with `create` (controller) or `attach` (robot).
+    """One end of the link. Create it with `create` (controller) or `attach` (robot).
 
     Attributes:
-        commands: the latest command.
-        observations: the latest observation.
-        controller_pid: process that made the link.
+        commands: channel of the latest command.
+        observations: channel of the latest observation.
+        controller_pid: id of the process that created the link.
     """
 
     def __init__(self, handle: int) -> None:
@@ -81,7 +81,7 @@ class Link:
 
     @classmethod
     def create(cls) -> Link:
-        """New shared memory; `handle` is to be inherited by the robot's process."""
+        """Create the shared memory; the robot's process must inherit `handle`."""
         if sys.platform == "linux":
             handle = os.memfd_create("robotrl-link", os.MFD_CLOEXEC)
         else:
@@ -95,13 +95,13 @@ class Link:
 
     @classmethod
     def attach(cls, name: str) -> Link:
-        """The robot's end.
+        """Attach the robot's end.
 
         Args:
             name: "fd:N", the inherited file.
 
         Raises:
-            DataError: that is no link.
+            DataError: the file is no link.
         """
         kind, _, number = name.partition(":")
         if kind != "fd" or not number.isdigit():
@@ -120,7 +120,7 @@ class Link:
 
     @property
     def name(self) -> str:
-        """How the robot's process attaches."""
+        """Name for `attach` in the robot's process."""
         return f"fd:{self.handle}"
 
     def introduce(self, side: str, data: dict[str, Any]) -> None:
@@ -133,7 +133,7 @@ class Link:
         _TEXT.pack_into(self._memory, at, len(text), zlib.crc32(text))
 
     def introduction(self, side: str) -> dict[str, Any] | None:
-        """The introduction of a side, or None while there is none (or it is being written)."""
+        """Read the introduction of a side; None if there is none yet (or it is being written)."""
         at = _OFFSETS[side]
         length, checksum = _TEXT.unpack_from(self._memory, at)
         if not 0 < length <= _INTRODUCTION_BYTES - _TEXT.size:
@@ -150,7 +150,7 @@ class Link:
 
 
 def now_ns() -> int:
-    """The monotonic clock, the same in all processes of this machine."""
+    """Time of the monotonic clock, which all processes of this machine share."""
     return time.monotonic_ns()
 
 
@@ -167,6 +167,6 @@ def message(
     lost_ns: int = 0,
     stamp_ns: int | None = None,
 ) -> Message:
-    """A message stamped with the time of a measurement, or with now."""
+    """Create a message, stamped with the time of a measurement or the current time."""
     stamp = time.monotonic_ns() if stamp_ns is None else stamp_ns
     return Message(stamp, tick, episode, state_id, int(kind), mode, reason, echo, lost_ns, values)

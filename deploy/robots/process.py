@@ -1,4 +1,4 @@
-"""The robot's process as the controller sees it: started, introduced, watched, and ended whatever happens."""
+"""The robot's process in the controller: start, introduction, supervision and reliable termination."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _POLL_S = 0.002
 
 
 class RobotProcess:
-    """Starts the driver of `robot` and holds the controller's end of the link. Use it as a context manager.
+    """A running driver process with the controller's end of the link. Use it as a context manager.
 
     Args:
         robot: "NAME:ARGUMENT", e.g. "sim:mujoco/peg-insert".
@@ -40,7 +40,7 @@ class RobotProcess:
             raise ConfigError(f"robot {short(repr(robot))} names no robot of this kind: expected {name}:ARGUMENT")
         self.robot = robot
         self.link = Link.create()
-        # A session of its own, so that Ctrl-C reaches the controller alone, which then stops the robot in order.
+        # A separate session, so that Ctrl-C reaches only the controller, which then stops the robot in order.
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "robotrl.deploy.robots", driver, self.link.name, argument],
             env=safe_environment(),
@@ -59,14 +59,14 @@ class RobotProcess:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """Id of the process."""
         return self._process.pid
 
     def introduction(self) -> RobotInfo:
-        """Wait until the robot says what it is.
+        """Wait for the robot's introduction.
 
         Raises:
-            RobotFault: it ended, reported a fault, or said nothing for `START_TIMEOUT_S`.
+            RobotFault: it ended, reported a fault, or sent nothing for `START_TIMEOUT_S`.
         """
         deadline = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline:
@@ -82,8 +82,8 @@ class RobotProcess:
 
         Args:
             episode: serial number, 1 or more, never used before.
-            state_id: where to start.
-            neutral: (A,) in the robot's order, what to do without commands; empty: keep the last action.
+            state_id: start state.
+            neutral: (A,) action without commands, in the robot's order; empty to repeat the last action.
 
         Raises:
             RobotFault: the robot ended, or did not answer within `RESET_TIMEOUT_S`.
@@ -101,10 +101,10 @@ class RobotProcess:
         raise RobotFault(f"robot {self.robot!r} did not start episode {episode} within {RESET_TIMEOUT_S:g} s")
 
     def check(self, when: str) -> None:
-        """Raise if the process is gone.
+        """Check that the process is still running.
 
         Raises:
-            RobotFault: says how it ended, and when.
+            RobotFault: it has ended; the message says how and when.
         """
         code = self._process.poll()
         if code is None:
@@ -116,7 +116,7 @@ class RobotProcess:
         raise RobotFault(f"robot {self.robot!r} {how} {when}")
 
     def close(self) -> None:
-        """Ask it to stop, wait a little, then end it. Safe to call twice."""
+        """Stop the robot; kill the process if it does not end in time. Safe to call twice."""
         if self.link.handle < 0:
             return
         if self._process.poll() is None:

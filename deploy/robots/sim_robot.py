@@ -1,4 +1,4 @@
-"""`--robot sim:NAME`: a simulated robot in a process of its own, in real time."""
+"""Driver of simulated robots (`--robot sim:NAME`), in real time and in a separate process."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def main(link_name: str, argument: str) -> int:
 
     Args:
         link_name: the link, as `Link.attach` takes it.
-        argument: a row of the table of simulated robots ("mujoco/peg-insert"), or "module:function" of yours, a
-            function that takes a seed and returns a `RobotSim`.
+        argument: name of a registered simulated robot ("mujoco/peg-insert"), or your "module:function" that takes a
+            seed and returns a `RobotSim`.
 
     Returns:
         The exit code of the process.
@@ -31,10 +31,10 @@ def main(link_name: str, argument: str) -> int:
 
 
 def factory(argument: str) -> Callable[[int], RobotSim]:
-    """The function that makes the simulated robot.
+    """Find the function that creates the simulated robot.
 
     Raises:
-        ConfigError: there is no such row, module or function.
+        ConfigError: there is no such name, module or function.
     """
     if ":" not in argument:
         return ROBOT_SIMS.load(argument)

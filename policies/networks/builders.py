@@ -1,4 +1,4 @@
-"""The network of a generative policy, by the name that its config gives; all take the same list of widths."""
+"""Registry of the networks of generative policies: from a config's network name and widths to a module."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ NETWORKS: dict[str, Callable[[ChunkSizes], nn.Module]] = {
 
 
 def make_chunk_net(name: str, sizes: ChunkSizes) -> nn.Module:
-    """The network called `name`.
+    """Build the network called `name`.
 
     Raises:
-        ConfigError: unknown name, or widths that it cannot have.
+        ConfigError: unknown name, or widths that this network does not support.
     """
     if name not in NETWORKS:
         raise unknown("policy.network", name, NETWORKS)

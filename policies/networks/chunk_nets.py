@@ -1,4 +1,4 @@
-"""The plainer networks over an action chunk: from a context, a noisy chunk and time features to a chunk."""
+"""MLP networks over an action chunk: from a context, a noisy chunk and time features to a chunk."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from robotrl.policies.networks.mlp import Mlp
 
 
 class ChunkSizes(NamedTuple):
-    """What a network over chunks is made for."""
+    """Sizes of a network over action chunks."""
 
     context: int
-    """D."""
+    """D, width of the context."""
     time: int
     """Width of the time features."""
     horizon: int
-    """H."""
+    """H, actions in a chunk."""
     action: int
-    """A."""
+    """A, size of an action."""
     hidden: tuple[int, ...]
-    """Widths; each network says what of."""
+    """Widths; their meaning is described by each network."""
 
 
 class ChunkMlp(nn.Module):
-    """An MLP on everything side by side; `hidden` are its layers."""
+    """An MLP on the concatenated inputs; `hidden` holds the widths of its layers."""
 
     def __init__(self, sizes: ChunkSizes) -> None:
         super().__init__()
@@ -36,14 +36,14 @@ class ChunkMlp(nn.Module):
         self.layers = Mlp(sizes.context + chunk + sizes.time, sizes.hidden, chunk).layers
 
     def forward(self, ctx: Tensor, x: Tensor, time: Tensor) -> Tensor:
-        """Ctx (B, D), x (B, H, A), time (B, F) to (B, H, A)."""
+        """Output chunk (B, H, A) for contexts (B, D), noisy chunks x (B, H, A) and time features (B, F)."""
         return self.layers(torch.cat([ctx, x.flatten(1), time], dim=1)).view_as(x).to(x.dtype)
 
 
 class ChunkResidualMlp(nn.Module):
-    """DPPO's residual MLP (2409.00588): a layer in, blocks of two layers with a bypass, a layer out.
+    """DPPO's residual MLP (2409.00588): an input layer, residual blocks of two layers, an output layer.
 
-    `hidden` is the width, once for the layer in and twice for each block: (512, 512, 512) is one block.
+    `hidden` repeats the width, once for the input layer and twice for each block: (512, 512, 512) is one block.
 
     Raises:
         ConfigError: the widths differ, or their number is even.
@@ -66,7 +66,7 @@ class ChunkResidualMlp(nn.Module):
         self.last = nn.Linear(width, chunk)
 
     def forward(self, ctx: Tensor, x: Tensor, time: Tensor) -> Tensor:
-        """Ctx (B, D), x (B, H, A), time (B, F) to (B, H, A)."""
+        """Output chunk (B, H, A) for contexts (B, D), noisy chunks x (B, H, A) and time features (B, F)."""
         h = self.first(torch.cat([ctx, x.flatten(1), time], dim=1))
         for block in self.blocks:
             h = h + block(h)
@@ -74,10 +74,10 @@ class ChunkResidualMlp(nn.Module):
 
 
 def equal_widths(network: str, hidden: Sequence[int]) -> int:
-    """The one width of a network all of whose layers have the same.
+    """The common width of all layers.
 
     Raises:
-        ConfigError: they differ.
+        ConfigError: the widths differ.
     """
     if len(set(hidden)) != 1:
         raise ConfigError(f"policy.hidden is {tuple(hidden)}: expected equal widths for network {network!r}")

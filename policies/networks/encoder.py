@@ -1,4 +1,4 @@
-"""From pictures and lists to features: a small convolutional network for each camera, shared layers for rows."""
+"""Encoders of observations: a small convolutional network for images, Deep Sets for masked lists."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ NORMS = ("none", "layer")
 
 
 class ImageEncoder(nn.Module):
-    """Convolutions of stride 2 over one camera's pictures, then a layer, LayerNorm and tanh (as DrQ-v2, 2107.09645).
+    """Image encoder: convolutions of stride 2, then a linear layer, LayerNorm and tanh (as DrQ-v2, 2107.09645).
 
     Args:
-        shape: (h, w, channels) of a picture: three colours, or as many layers as a map has.
+        shape: (h, w, channels) of an image: three colors, or the layers of a map.
         channels: of the convolutions; each halves height and width.
-        features: width of what comes out.
-        pool: "flatten" takes all that the last convolution gives, "softmax" the expected place of each of its channels
-            (Finn et al. 2016), which is far less and says where, not what.
-        norm: "layer" takes out the mean and the deviation of all that a convolution gives of a picture, and learns a
-            gain and an offset for each channel (LayerNorm, Ba et al. 2016, over channels, height and width).
+        features: width of the output.
+        pool: "flatten" keeps all outputs of the last convolution; "softmax" keeps the expected position of each channel
+            (spatial softmax, Finn et al. 2016), which is far smaller and holds positions only.
+        norm: "layer" normalizes each convolution's output over channels, height and width (LayerNorm, Ba et al. 2016),
+            with a learned gain and offset for each channel.
 
     Raises:
-        ConfigError: no convolution, a width below 1, more convolutions than the picture can be halved, or unknown pool
+        ConfigError: no convolution, a width below 1, more convolutions than the image can be halved, or an unknown pool
             or norm.
     """
 
@@ -71,7 +71,7 @@ class ImageEncoder(nn.Module):
         self.head = nn.Sequential(nn.Linear(flat, features), nn.LayerNorm(features), nn.Tanh())
 
     def forward(self, pictures: Tensor) -> Tensor:
-        """(B, h, w, channels), 0 to 255, bytes or floats, to (B, features)."""
+        """Features (B, features) of images (B, h, w, channels), 0 to 255, uint8 or float."""
         x = pictures.permute(0, 3, 1, 2).to(self.grid.dtype) / 255 - 0.5
         x = self.layers(x).flatten(2)
         if self._pool == "softmax":
@@ -80,18 +80,18 @@ class ImageEncoder(nn.Module):
 
 
 def mask_of(key: str) -> str:
-    """Key of the array that says which rows of a list are there."""
+    """Key of the mask that marks the valid rows of a list."""
     return f"{key}_mask"
 
 
 class SetEncoder(nn.Module):
-    """The same two layers over each row of a list, then the largest of each feature (Zaheer et al. 2017, Deep Sets).
+    """Set encoder: two shared layers on each row of a list, then max pooling (Deep Sets, Zaheer et al. 2017).
 
-    What is learned of one row holds for all of them; a plain layer over rows laid end to end learns each apart.
+    All rows share their weights; a layer on the flattened list would learn each row separately.
 
     Args:
-        width: D of a row.
-        features: of each row, and of the list.
+        width: D, width of a row.
+        features: width of each layer and of the output.
     """
 
     def __init__(self, width: int, features: int) -> None:
@@ -99,5 +99,5 @@ class SetEncoder(nn.Module):
         self.layers = nn.Sequential(nn.Linear(width, features), nn.ReLU(), nn.Linear(features, features), nn.ReLU())
 
     def forward(self, rows: Tensor, mask: Tensor) -> Tensor:
-        """(B, features) of rows (B, K, D), of which those count where `mask` (B, K) is not 0; zeros of none."""
+        """(B, features) of the rows (B, K, D) whose `mask` (B, K) is not 0; zeros if there is none."""
         return (self.layers(rows) * (mask != 0)[..., None]).amax(dim=1).to(rows.dtype)

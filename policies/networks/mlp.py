@@ -55,12 +55,12 @@ class Mlp(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, inputs) to (B, outputs)."""
-        # whatever precision it computes in, what comes out is as what went in
+        # under autocast the layers return bf16: give the output the input's dtype
         return self.layers(x).to(x.dtype)
 
 
 def in_full(x: Tensor) -> Tensor:
-    """Numbers of 16 bits in float32, others as they are: probabilities are made of these."""
+    """Convert 16-bit floats to float32, for the computation of probabilities; other dtypes are unchanged."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
 
@@ -68,7 +68,7 @@ class TimeFeatures(nn.Module):
     """Sines and cosines of the denoising time, frequencies 1 to `highest` in geometric steps.
 
     Args:
-        width: how many features, even.
+        width: number of features, even.
         highest: highest frequency in radians for each unit of t.
     """
 
@@ -86,7 +86,7 @@ class TimeFeatures(nn.Module):
 
 
 class Transforms(nn.Module):
-    """A sequence of `robotrl.transforms`, its constants being buffers, so that they move with the policy and export."""
+    """A sequence of `robotrl.transforms` as a module: its constants are buffers, so they move and export with it."""
 
     def __init__(self, transforms: Sequence[Transform]) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class Transforms(nn.Module):
             self._kinds.append((transform.key, affine))
 
     def replace(self, transforms: Sequence[Transform]) -> None:
-        """Take the constants of other transforms of the same kinds, in place.
+        """Replace the constants by those of other transforms of the same kinds, in place.
 
         Raises:
             ValueError: the kinds or keys differ.
@@ -113,7 +113,7 @@ class Transforms(nn.Module):
                 buffer.copy_(torch.tensor(constants, dtype=buffer.dtype))
 
     def forward(self, arrays: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Apply all, in order."""
+        """Apply all transforms in order."""
         out = dict(arrays)
         for index, (key, affine) in enumerate(self._kinds):
             a, b = self.get_buffer(f"a{index}"), self.get_buffer(f"b{index}")
@@ -123,7 +123,7 @@ class Transforms(nn.Module):
 
 
 def flat_width(observation_spec: dict[str, Spec]) -> int:
-    """How many numbers an observation of vectors and lists of vectors holds.
+    """Total size of an observation's vectors and lists of vectors.
 
     Raises:
         ValueError: an array of the observation is neither.

@@ -1,4 +1,4 @@
-"""ReinFlow's noise network: how much noise each denoising step gets while the policy learns."""
+"""ReinFlow's noise network: the std of the noise added at each denoising step in training."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from robotrl.policies.networks.mlp import Mlp, TimeFeatures
 class NoiseNet(nn.Module):
     """Bounded standard deviation of each element of a chunk, from context and denoising time (ReinFlow 2505.22094).
 
-    A tanh output interpolates the log-deviation between the logarithms of two bounds, so that the noise can neither
-    vanish nor grow beyond what the policy survives. It is thrown away at deployment.
+    A tanh output interpolates the log-std between the logarithms of two bounds, so that the noise can neither vanish
+    nor grow without limit. The network is not used at deployment.
 
     Args:
-        context_width: D', how many numbers of a context it reads; see `HasChain.context_width`.
+        context_width: D', the leading part of the context that it reads; see `HasChain.context_width`.
         horizon: H.
         action_width: A.
         low: smallest standard deviation, above 0, in normalised action units.
@@ -44,7 +44,7 @@ class NoiseNet(nn.Module):
         self.set_bounds(low, high)
 
     def set_bounds(self, low: float, high: float) -> None:
-        """Take other bounds, in place.
+        """Set other bounds, in place.
 
         Raises:
             ValueError: not 0 < low < high.
@@ -54,7 +54,7 @@ class NoiseNet(nn.Module):
         self.log_bounds.copy_(torch.tensor([low, high], dtype=torch.float64).log())
 
     def forward(self, ctx: Tensor, t: Tensor) -> Tensor:
-        """Ctx (B, D), t (B,) to standard deviations (B, H, A)."""
+        """Standard deviations (B, H, A) for contexts (B, D) and times t (B,)."""
         out = self.net(torch.cat([ctx[:, : self.context_width], self.time(t)], dim=1)).tanh()
         low, high = self.log_bounds.unbind()
         return (0.5 * (low + high) + out * (0.5 * (high - low))).exp().view(-1, self.horizon, self.action_width)

@@ -1,7 +1,8 @@
-"""Blocks that keep what goes in and compute their inside once more in the backward pass (Chen et al. 2016, 1604.06174).
+"""Activation checkpointing of a network's blocks (Chen et al. 2016, 1604.06174).
 
-A network then holds the activations of one block at a time, for a third more computing; gradients are the same. Nothing
-is drawn inside our networks, so the second time gives what the first gave.
+Each block stores only its input and is computed again in the backward pass, so that a network holds the activations of
+one block at a time, for a third more computing; gradients are the same. Our networks contain no random operation, so
+both passes give the same values.
 """
 
 from __future__ import annotations
@@ -23,23 +24,23 @@ _around: ContextVar[Make] = ContextVar("what blocks are computed again in", defa
 
 
 class Recomputed(nn.Module):
-    """What `recompute` puts before a block's own class."""
+    """Mixin that `recompute` adds to a block's class to checkpoint its forward pass."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The block's own forward."""
-        # what a block puts into a cache must not be put there twice
+        """The block's own forward pass, checkpointed."""
+        # a second pass would append to the key-value cache again
         if kwargs.get("past_key_values") is not None:
             return super().forward(*args, **kwargs)
         return through(self, super().forward, *args, **kwargs)
 
 
 def recompute(network: nn.Module) -> int:
-    """Let each block of a network's stacks (members of a `ModuleList`) compute its inside again, in place.
+    """Enable activation checkpointing for each block of a network (each member of a `ModuleList`), in place.
 
-    Names and weights are as before; copies of the network do as it does. Where no gradient is taken nothing changes.
+    Names and weights stay the same, and copies of the network are checkpointed, too. Without gradients nothing changes.
 
     Returns:
-        How many blocks there are.
+        The number of blocks.
     """
     stacks = [module for module in network.modules() if isinstance(module, nn.ModuleList)]
     blocks = {block for stack in stacks for block in stack if not isinstance(block, Recomputed)}
@@ -49,13 +50,13 @@ def recompute(network: nn.Module) -> int:
 
 
 def through(block: nn.Module, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """`function` of the arguments, computed again in the backward pass if `recompute` was told so of the block.
+    """Call `function`, with activation checkpointing if `recompute` has enabled it for the block.
 
     Args:
-        block: whose inside it is.
-        function: the same each time that it is called.
-        args: its arguments.
-        kwargs: likewise.
+        block: the block that the function is part of.
+        function: a deterministic function.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
     """
     if not (isinstance(block, Recomputed) and torch.is_grad_enabled()):
         return function(*args, **kwargs)
@@ -68,10 +69,10 @@ def through(block: nn.Module, function: Callable[P, R], *args: P.args, **kwargs:
 
 @contextmanager
 def again_in(make: Make) -> Generator[None]:
-    """Let what is computed inside be computed in such a context again, too, by when this one has been left.
+    """Make the second computation of checkpointed blocks run inside a context, too, after this one has ended.
 
     Args:
-        make: a new context, of a kind that torch does not restore by itself (as it does autocast).
+        make: creates the context; for kinds that torch does not restore by itself (it restores autocast).
     """
     token = _around.set(make)
     try:
@@ -82,5 +83,5 @@ def again_in(make: Make) -> Generator[None]:
 
 @cache
 def _recomputed(cls: type[nn.Module]) -> type[nn.Module]:
-    """A class like `cls` whose blocks are recomputed."""
+    """Subclass of `cls` with the `Recomputed` mixin."""
     return type(cls.__name__, (Recomputed, cls), {"__module__": cls.__module__})

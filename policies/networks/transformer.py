@@ -14,10 +14,10 @@ HEADS = 4
 
 
 class TransformerBlock(nn.Module):
-    """Attention among all tokens, then a layer for each (Vaswani et al. 2017), normalised before each of the two.
+    """Pre-norm transformer block: attention among all tokens, then an MLP (Vaswani et al. 2017).
 
     Args:
-        width: of a token, a multiple of `HEADS`.
+        width: width of a token, a multiple of `HEADS`.
     """
 
     def __init__(self, width: int) -> None:
@@ -41,9 +41,9 @@ class TransformerBlock(nn.Module):
 
 
 class ChunkTransformer(nn.Module):
-    """All actions of a chunk see each other, the context and the time.
+    """Transformer in which a chunk's actions attend to each other, to the context and to the time.
 
-    `hidden` is the width, once for each block.
+    `hidden` repeats the width, once for each block.
 
     Raises:
         ConfigError: the widths differ or are no multiple of 4, the number of heads.
@@ -64,6 +64,6 @@ class ChunkTransformer(nn.Module):
         self.last = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, sizes.action))
 
     def forward(self, ctx: Tensor, x: Tensor, time: Tensor) -> Tensor:
-        """Ctx (B, D), x (B, H, A), time (B, F) to (B, H, A)."""
+        """Output chunk (B, H, A) for contexts (B, D), noisy chunks x (B, H, A) and time features (B, F)."""
         tokens = torch.cat([self.context(ctx)[:, None], self.time(time)[:, None], self.action(x)], dim=1)
         return self.last(self.blocks(tokens + self.place)[:, 2:]).to(x.dtype)

@@ -12,11 +12,11 @@ from robotrl.errors import ConfigError
 from robotrl.policies.networks.chunk_nets import ChunkSizes
 
 GROUPS = 8
-"""Of the group normalisation, as published."""
+"""Groups of the group normalization, as published."""
 
 
 class FilmBlock(nn.Module):
-    """Two convolutions with a bypass; context and time scale and shift what lies between (Perez et al. 2018).
+    """Residual block of two convolutions; context and time scale and shift the features (FiLM, Perez et al. 2018).
 
     Args:
         before: channels in.
@@ -32,17 +32,17 @@ class FilmBlock(nn.Module):
         self.bypass = nn.Conv1d(before, after, 1) if before != after else nn.Identity()
 
     def forward(self, x: Tensor, condition: Tensor) -> Tensor:
-        """X (B, before, H), condition (B, C) to (B, after, H)."""
+        """Features (B, after, H) from x (B, before, H) and the condition (B, C)."""
         scale, shift = self.film(condition).unsqueeze(-1).chunk(2, dim=1)
         return self.second(self.first(x) * (1 + scale) + shift) + self.bypass(x)
 
 
 class ChunkUnet(nn.Module):
-    """Convolutions along the chunk, coarser and coarser and back.
+    """U-Net of 1D convolutions along the chunk.
 
-    `hidden` are the channels of the levels; each next level has half the length. A chunk whose length is no multiple of
-    2^(levels - 1) is continued by its last column and cut again. One block a level where the published network has
-    two: our chunks are some 4 to 16 actions.
+    `hidden` holds the channels of the levels; each level has half the length of the one before. A chunk whose length is
+    no multiple of 2^(levels - 1) is padded with its last action and cropped at the end. Each level has one block, where
+    the published network has two, since our chunks are short (4 to 16 actions).
 
     Raises:
         ConfigError: channels that are no multiple of 8, the number of groups of the normalisation.
@@ -66,7 +66,7 @@ class ChunkUnet(nn.Module):
         self.last = nn.Sequential(_convolution(levels[0], levels[0]), nn.Conv1d(levels[0], sizes.action, 1))
 
     def forward(self, ctx: Tensor, x: Tensor, time: Tensor) -> Tensor:
-        """Ctx (B, D), x (B, H, A), time (B, F) to (B, H, A)."""
+        """Output chunk (B, H, A) for contexts (B, D), noisy chunks x (B, H, A) and time features (B, F)."""
         condition = torch.cat([ctx, time], dim=1)
         length = x.shape[1]
         h = functional.pad(x.transpose(1, 2), (0, -length % self._multiple), mode="replicate")

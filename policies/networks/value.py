@@ -1,4 +1,4 @@
-"""State value network."""
+"""State value networks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from robotrl.transforms import Transform
 
 
 class ValueNet(nn.Module):
-    """An MLP from a context to a value.
+    """An MLP from a context to a state value.
 
     Args:
         context_width: D of the context, a normalised observation.
@@ -26,16 +26,16 @@ class ValueNet(nn.Module):
         self.net = Mlp(context_width, hidden, 1, 0.1, activation)
 
     def forward(self, ctx: Tensor) -> Tensor:
-        """(B, D) to (B,)."""
+        """Values (B,) of contexts (B, D)."""
         return self.net(ctx).squeeze(-1)
 
 
 class Critic(nn.Module):
-    """A value network that may see more than the policy: arrays that only a simulator can measure.
+    """A value network with optional privileged observations, which only a simulator can measure.
 
     Args:
-        context_width: D, how many numbers of the policy's context it reads; see `HasChain.context_width`.
-        privileged: those arrays, by key.
+        context_width: D, the leading part of the policy's context that it reads; see `HasChain.context_width`.
+        privileged: specs of the privileged observations by key.
         transforms: their normalisation.
         hidden: widths of the hidden layers.
         activation: between the layers.
@@ -56,7 +56,7 @@ class Critic(nn.Module):
         self.net = ValueNet(context_width + flat_width(dict(privileged)), hidden, activation)
 
     def encode(self, obs: dict[str, Tensor], ctx: Tensor) -> Tensor:
-        """(B, D') what it reads of the policy's context, and the privileged arrays, normalised, if there are any."""
+        """Input (B, D'): the leading part of the policy's context and the normalised privileged observations."""
         ctx = ctx[:, : self.context_width]
         if not self._keys:
             return ctx
@@ -64,9 +64,9 @@ class Critic(nn.Module):
         return torch.cat([ctx, *(more[key].flatten(1) for key in self._keys)], dim=-1)
 
     def set_transforms(self, transforms: Sequence[Transform]) -> None:
-        """Take new constants for the same transforms."""
+        """Update the constants of the same transforms."""
         self._transforms.replace(transforms)
 
     def forward(self, ctx: Tensor) -> Tensor:
-        """(B, D') to (B,)."""
+        """Values (B,) of inputs (B, D') from `encode`."""
         return self.net(ctx)

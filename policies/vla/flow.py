@@ -1,7 +1,7 @@
-"""Vision-language-action policies that say actions by a flow: SmolVLA's and pi0's networks at any size.
+"""Flow VLAs: vision-language-action policies with a flow-matching action expert (SmolVLA, pi0), at any size.
 
-They are generative policies like any other (`HasChain`, `HasDecode`): what was seen and read is encoded once, each
-denoising step reads it, and every method that fine-tunes or steers a flow works on them as it is.
+They implement `HasChain` and `HasDecode` like other generative policies: images and instruction are encoded once, each
+denoising step attends to this context, and all algorithms that fine-tune or steer a flow policy apply to them.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ NETWORKS: tuple[Network, ...] = ("smolvla", "pi0")
 Trained = Literal["all", "expert"]
 TRAINED: tuple[Trained, ...] = ("all", "expert")
 CONTEXT = "context"
-"""The key under which a context is kept."""
+"""Observation key of a cached context."""
 
 
 class FlowNet(Protocol):
-    """A vision-language model with an action expert. Times are ours: 0 is noise, 1 the action."""
+    """A vision-language model with an action expert. Denoising time: 0 is noise, 1 the action."""
 
     sizes: ContextSizes
 
     @property
     def image(self) -> int:
-        """Pixels of a picture's side."""
+        """Side of an input image, in pixels."""
         ...
 
     @property
     def tokens(self) -> int:
-        """P, what a camera's picture becomes."""
+        """P, tokens per camera image."""
         ...
 
     @property
@@ -58,17 +58,17 @@ class FlowNet(Protocol):
         ...
 
     def sight(self, pictures: Tensor) -> Tensor:
-        """Tokens (B, P, D) of a camera's pictures (B, S, S, 3), bytes."""
+        """Image features: tokens (B, P, D) of a camera's images (B, S, S, 3), uint8."""
         ...
 
     def see(self, shown: Sequence[Tensor | None], ids: Tensor, there: Tensor, state: Tensor) -> SplitContext:
-        """What the expert reads at each denoising step.
+        """Context that the expert attends to at each denoising step.
 
         Args:
-            shown: (B, P, D) tokens of each camera in its order, from `sight`; None for one that is missing.
-            ids: (B, L) tokens of the prompts.
-            there: (B, L) bool, False in their gaps.
-            state: (B, S) normalised and padded.
+            shown: (B, P, D) image tokens of each camera in the network's order, from `sight`; None for a missing one.
+            ids: (B, L) token ids of the prompts.
+            there: (B, L) bool, False for padding.
+            state: (B, S) measured state, normalised and padded.
         """
         ...
 
@@ -82,16 +82,16 @@ class FlowNet(Protocol):
 
 
 class FlowVla(ChainPolicy):
-    """What policies around such networks share.
+    """Base class of the flow VLA policies.
 
     Args:
-        observation_spec: has square pictures, an instruction and measured vectors.
+        observation_spec: has square images, an instruction and measured vectors.
         action_spec: one action.
         transforms: inputs by observation key, outputs for the action.
         cfg: has `horizon`, `denoising_steps`, `deploy_noise`, `cameras` and `trained`.
 
     Raises:
-        CapabilityError: no picture or no instruction among the observations.
+        CapabilityError: no image or no instruction among the observations.
         ConfigError: settings out of range, or observations that do not fit the network.
     """
 
@@ -106,17 +106,17 @@ class FlowVla(ChainPolicy):
         if cfg.trained not in TRAINED:
             raise unknown("policy.trained", str(cfg.trained), TRAINED)
         self.seen = roles(self.observation_spec, cfg.cameras)
-        """Which arrays of an observation are what."""
+        """Keys of the images, the instruction and the measured vectors."""
         self.words: tuple[str, ...] = observation_spec[self.seen.words].words
         self.state_width: int = flat_width({key: observation_spec[key] for key in self.seen.vectors})
 
     @abstractmethod
     def padded(self) -> tuple[int, int]:
-        """Width of the measured state and of an action as the network has them."""
+        """Widths of the measured state and of an action in the network, padding included."""
         ...
 
     def finish(self, net: nn.Module) -> None:
-        """Take the network; called at the end of a constructor."""
+        """Set the network and freeze its vision-language model if configured; called at the end of a constructor."""
         self.net = net
         sizes = self.net.sizes
         self.context_width = sizes.features + sizes.state
@@ -125,19 +125,19 @@ class FlowVla(ChainPolicy):
 
     @property
     def chunk(self) -> int:
-        """Actions that the network says at once; the first `horizon` are executed."""
+        """Actions in the network's chunk; the first `horizon` are executed."""
         return self.horizon
 
     @property
     def noise_shape(self) -> tuple[int, int]:
-        """(H, A) of the chain's points, padding included."""
+        """(H, A) of the noise and all states of the chain, padding included."""
         return self.chunk, self.padded()[1]
 
     def encode(self, obs: dict[str, Tensor]) -> Tensor:
         """Context (B, D) from raw observations; see `robotrl.policies.vla.networks.context`.
 
         Raises:
-            ConfigError: a measured state of another width.
+            ConfigError: the measured state has another width.
         """
         if CONTEXT in obs:
             return obs[CONTEXT]
@@ -148,19 +148,19 @@ class FlowVla(ChainPolicy):
             raise ConfigError(
                 f"observations {', '.join(seen.vectors)} have {state.shape[1]} numbers: expected {self.state_width}"
             )
-        # zeros up to the network's own width; a constructor sees to it that there is no number too many
+        # pad with zeros to the network's width; the constructor checks that the state is not wider
         state = nn.functional.pad(state, (0, self.padded()[0] - self.state_width))
         ids, there = self.prompt(obs[seen.words])
         shown = [self._shown(obs, key) if key else None for key in seen.pictures]
         return pack(self.net.see(shown, ids, there, state))
 
     def _shown(self, obs: dict[str, Tensor], picture: str) -> Tensor:
-        """A camera's tokens, or what was kept of them."""
+        """Image tokens of a camera, from the feature cache if present."""
         kept = sight_of(picture)
         return obs[kept] if kept in obs else self.net.sight(self.look(obs[picture]))
 
     def cached(self, obs: dict[str, Tensor], what: Cache) -> dict[str, Tensor]:
-        """Observations in which tokens stand for pictures ("sight"), or a context for all of it; see `HasCache`."""
+        """Replace images by their features ("sight"), or the observation by its context ("context"); see `HasCache`."""
         if what == "context":
             rest = {key: x for key, x in obs.items() if key not in self.observation_spec}
             return {**rest, CONTEXT: self.encode(obs)}
@@ -169,20 +169,20 @@ class FlowVla(ChainPolicy):
         return {**rest, **{sight_of(key): self._shown(obs, key) for key in cameras}}
 
     def look(self, picture: Tensor) -> Tensor:
-        """A camera's pictures (B, h, w, 3) as the network sees them, (B, S, S, 3)."""
+        """Resize a camera's images (B, h, w, 3) to the network's (B, S, S, 3)."""
         return picture
 
     @property
     def looking_width(self) -> int:
-        """F of `looking`."""
+        """F, the width of `looking`."""
         return len([key for key in self.seen.pictures if key]) * self.net.tokens * self.net.cfg.width
 
     def looking(self, obs: dict[str, Tensor]) -> Tensor:
-        """(B, F) the tokens of all cameras' pictures as the language model gets them."""
+        """Image features (B, F): the tokens of all cameras as the language model gets them."""
         return torch.cat([self._shown(obs, key).flatten(1) for key in self.seen.pictures if key], dim=1)
 
     def check_given(self, obs: dict[str, Tensor]) -> None:
-        """Refuse observations that are not what the policy was made for, unless a context stands for them.
+        """Check observations against the policy's spec, unless they hold a cached context.
 
         Raises:
             ConfigError: see `robotrl.policies.vla.input_checks.check_given`.
@@ -192,59 +192,59 @@ class FlowVla(ChainPolicy):
             check_given(obs, self.observation_spec)
 
     def velocity(self, ctx: Tensor, x: Tensor, t: Tensor, dt: Tensor) -> Tensor:
-        """dx/dt (B, H, A) at x, from noise (t = 0) to action (t = 1); `dt` does not matter."""
+        """dx/dt (B, H, A) at x, from noise (t = 0) to action (t = 1); `dt` is ignored."""
         del dt
         return self.net.velocity(unpack(ctx, self.net.sizes), x, t).to(x.dtype)
 
     @property
     def reading_width(self) -> int:
-        """F of `reading`."""
+        """F, the width of `reading`."""
         return self.net.cfg.expert_width
 
     def reading(self, ctx: Tensor) -> Tensor:
-        """(B, H, F) what the expert makes of it before it moves, amid all noise.
+        """Features (B, H, F) for auxiliary losses: the expert's hidden states at zero noise and t = 0.
 
-        What the language model knows behind its last layer comes too late for the expert, which reads the layers.
+        The language model's last output would not do: the expert attends to the keys and values of its layers.
         """
         amid = ctx.new_zeros((len(ctx), *self.noise_shape))
         return self.net.moving(unpack(ctx, self.net.sizes), amid, ctx.new_zeros(len(ctx))).to(ctx.dtype)
 
     def to_actions(self, raw_action: Tensor) -> Tensor:
-        """What is executed of a normalised chunk, in the sim's units, clipped to the action bounds."""
+        """Executed part of a normalised chunk, in the sim's units, clipped to the action bounds."""
         return super().to_actions(executed(self, raw_action))
 
 
 @dataclass(frozen=True)
 class FlowVlaCfg:
-    """Size of a `FlowVlaPolicy` that is trained from nothing; 1.2 to 1.5 million parameters."""
+    """Config of a small `FlowVlaPolicy` trained from scratch; the defaults have 1.2 to 1.5 million parameters."""
 
     network: Network = "smolvla"
-    """Whose architecture."""
+    """Architecture: "smolvla" or "pi0"."""
     horizon: int = 4
     """H, actions in a chunk; all are executed."""
     denoising_steps: int = 4
     """K, Euler steps from noise to action."""
     deploy_noise: float = 1.0
-    """Deviation of the noise that chains begin with when deployed: 1 as in training, 0 always says the same."""
+    """Std of the initial noise at deployment: 1 as in training, 0 for deterministic actions."""
     cameras: tuple[str, ...] = ()
-    """Keys of the pictures in the network's order; may be left out where there is one."""
+    """Keys of the images in the network's order; optional if there is one image."""
     trained: Trained = "all"
-    """What learns: everything, or the action expert beside a frozen vision-language model."""
+    """Trained parameters: "all", or the action "expert" with a frozen vision-language model."""
     vision_width: int = 96
     vision_layers: int = 3
     vision_heads: int = 4
     patch: int = 8
-    """Pixels of a patch's side."""
+    """Side of a patch, in pixels."""
     shuffle: int = 2
-    """SmolVLA: so many patches a side become one token."""
+    """SmolVLA: `shuffle` x `shuffle` patches are merged into one token."""
     width: int = 128
-    """Of the language model."""
+    """Width of the language model."""
     layers: int = 4
-    """Of the language model and of the expert."""
+    """Layers of the language model and of the expert."""
     heads: int = 4
     kv_heads: int = 2
     mlp: int = 256
-    """Between the layers of its MLPs."""
+    """Hidden width of the language model's MLPs."""
     expert_width: int = 96
 
     def build(self, observation_spec: dict[str, Spec], action_spec: Spec, transforms: TransformGroup) -> FlowVlaPolicy:
@@ -253,7 +253,7 @@ class FlowVlaCfg:
 
 
 class FlowVlaPolicy(FlowVla):
-    """A network of any size, trained from nothing on the words of a sim."""
+    """A flow VLA of any size, trained from scratch with the vocabulary of a sim."""
 
     kind: ClassVar[str] = "flow-vla"
     Cfg: ClassVar[type] = FlowVlaCfg
@@ -273,12 +273,12 @@ class FlowVlaPolicy(FlowVla):
         self.finish(make(cfg, sides.pop(), len(tokenizer), *self.padded()))
 
     def padded(self) -> tuple[int, int]:
-        """Widths of state and action: nothing is padded."""
+        """Widths of state and action, without padding."""
         return self.state_width, self.action_width
 
 
 def _shared(cfg: FlowVlaCfg, image: int, state: int, action: int) -> dict[str, Any]:
-    """The sizes that both networks have."""
+    """Sizes that both networks have."""
     return {
         "width": cfg.width,
         "layers": cfg.layers,
@@ -298,10 +298,10 @@ def _shared(cfg: FlowVlaCfg, image: int, state: int, action: int) -> dict[str, A
 
 
 def smolvla_sizes(cfg: FlowVlaCfg, image: int, words: int, state: int, action: int) -> SmolVla:
-    """SmolVLA's network at the size of a config.
+    """Build SmolVLA's network with the sizes of a config.
 
     Raises:
-        ConfigError: sizes that do not fit each other.
+        ConfigError: inconsistent sizes.
     """
     share = cfg.expert_width / cfg.width
     shared = _shared(cfg, image, state, action)
@@ -311,12 +311,12 @@ def smolvla_sizes(cfg: FlowVlaCfg, image: int, words: int, state: int, action: i
 
 
 def pi0_sizes(cfg: FlowVlaCfg, image: int, words: int, state: int, action: int) -> Pi0:
-    """pi0's network at the size of a config; a patch is a token.
+    """Build pi0's network with the sizes of a config; each patch is a token.
 
     Raises:
-        ConfigError: sizes that do not fit each other.
+        ConfigError: inconsistent sizes.
     """
-    # one word more, which stands for pictures and is never read
+    # one more id, which marks images and is never embedded
     expert = {"expert_width": cfg.expert_width, "expert_mlp": cfg.mlp}
     net = Pi0(Pi0Cfg(**_shared(cfg, image, state, action), **expert, vocabulary=words + 1, chunk=cfg.horizon))
     begin(net, cfg.layers, words=math.sqrt(cfg.width))

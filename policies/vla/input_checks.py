@@ -1,4 +1,4 @@
-"""Raw observations at the border of a vision-language-action policy, where somebody hands them in."""
+"""Checks of the raw observations passed to a vision-language-action policy."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from robotrl.spec.checks import misfit
 
 
 def check_given(obs: Mapping[str, Tensor], observation_spec: Mapping[str, Spec]) -> None:
-    """Refuse observations that are not what a policy was made for.
+    """Check observations against a policy's spec.
 
-    For `act` alone: `encode` and `deploy` are what is trained, compiled and exported, on arrays of sims and datasets
-    whose specs were compared before. Numbers are looked at on a CPU only; elsewhere that would wait for the device.
-    What is kept of a picture stands for it, and arrays that the policy does not see may be there.
+    Only `act` calls it: `encode` and `deploy` are trained, compiled and exported, on arrays of sims and datasets whose
+    specs were compared before. Values are checked on the CPU only, since on a GPU that would synchronize. Cached image
+    features may replace an image, and additional arrays are allowed.
 
     Args:
         obs: (B, ...) by key.
-        observation_spec: of the policy.
+        observation_spec: the policy's spec.
 
     Raises:
-        ConfigError: an array is missing or has another shape, number of rows or type; a picture is not of bytes; a word
+        ConfigError: an array is missing or has another shape, number of rows or type; an image is not uint8; a word
             number lies outside the vocabulary, or an instruction has no word.
         NumericsError: a measured number is not finite.
     """
@@ -42,7 +42,7 @@ def check_given(obs: Mapping[str, Tensor], observation_spec: Mapping[str, Spec])
         array = obs[key]
         if not isinstance(array, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"observation {key!r} is a {type(array).__name__}: expected a tensor")
-        # other classes may hold no numbers, as where memory is estimated
+        # other tensor classes may hold no values, as the fake tensors of the memory estimate
         read = array.device.type == "cpu" and type(array) is Tensor
         wrong = misfit(key, array, spec, batched=True, read=read)
         if wrong:

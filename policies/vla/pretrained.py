@@ -1,4 +1,4 @@
-"""An OpenVLA with weights from elsewhere, on the observations of a sim."""
+"""Policy with OpenVLA's pretrained network, on the observations of a sim."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ from robotrl.transforms import TransformGroup
 TEMPLATE = f"In: What action should the robot take to {TASK}?\nOut:"
 """The published prompt."""
 BLANK = "\u2581"
-"""The token that stands for a space; a published prompt ends with it."""
+"""The token of a space; a published prompt ends with it."""
 BEGINNING, UNKNOWN = "<s>", "<unk>"
-"""Llama's tokens at the front of a text, and in the place of what has none."""
+"""Llama's begin-of-text and unknown tokens."""
 
 
 @dataclass(frozen=True)
 class OpenVlaPolicyCfg:
-    """What an `OpenVlaPolicy` is made from, weights apart."""
+    """Config of an `OpenVlaPolicy`."""
 
     net: OpenVlaCfg
     tokenizer: str
-    """The contents of `tokenizer.json`."""
+    """Contents of `tokenizer.json`."""
     horizon: int = 1
     """H, actions in a chunk; all are executed."""
     camera: str = ""
-    """Key of the picture; may be left out where there is one."""
+    """Key of the image; optional if there is one image."""
     template: str = TEMPLATE
     temperature: float = 1.0
     deploy: Deployment = "likeliest"
-    """What is said when deployed; see `TokenVlaCfg`."""
+    """Choice of tokens at deployment; see `TokenVlaCfg`."""
     label_bins: float = 0.0
     """See `TokenVlaCfg`."""
 
 
 class OpenVlaPolicy(TokenPolicy):
-    """The published network; `robotrl.importers.openvla.directory` makes one from a directory.
+    """Policy with OpenVLA's published network; `robotrl.importers.openvla.directory` loads one from a directory.
 
     Raises:
-        ConfigError: pictures, states or a tokenizer that are not the network's.
+        ConfigError: images, states or a tokenizer that do not match the network.
     """
 
     kind: ClassVar[str] = "openvla"
@@ -72,7 +72,7 @@ class OpenVlaPolicy(TokenPolicy):
 
     @classmethod
     def cfg_from_json(cls, data: dict[str, Any]) -> OpenVlaPolicyCfg:
-        """The config that `to_json` described."""
+        """Build the config from the `cfg` entry of `to_json`."""
         net = dict(data["net"])
         first, second = (TowerCfg(**settings_from_json(tower)) for tower in net.pop("towers"))
         text = TextCfg(**net.pop("text"))
@@ -81,10 +81,10 @@ class OpenVlaPolicy(TokenPolicy):
 
 
 def tokenize_with(tokenizer: str) -> Any:
-    """Ids of a text, its first one the beginning of a text and its last one the blank, from a `tokenizer.json`.
+    """Tokenize function from the contents of a `tokenizer.json`; ids start with begin-of-text and end with the blank.
 
     Raises:
-        ConfigError: it is not readable, has no blank, or gives no beginning.
+        ConfigError: it is not readable, has no blank token, or adds no begin-of-text token.
     """
     loaded = read_tokenizer(tokenizer)
     blank = loaded.token_to_id(BLANK)
@@ -105,10 +105,10 @@ def tokenize_with(tokenizer: str) -> Any:
 
 
 def read_tokenizer(text: str) -> Tokenizer:
-    """A tokenizer from the contents of its `tokenizer.json`.
+    """Build a tokenizer from the contents of its `tokenizer.json`.
 
     Raises:
-        ConfigError: they are none.
+        ConfigError: they cannot be read.
     """
     try:
         return Tokenizer.from_str(text)

@@ -1,4 +1,4 @@
-"""SmolVLA and pi0 with weights from elsewhere, on the observations of a sim."""
+"""Policies with SmolVLA's and pi0's pretrained networks, on the observations of a sim."""
 
 from __future__ import annotations
 
@@ -24,39 +24,39 @@ TEMPLATE = f"{TASK}\n"
 
 @dataclass(frozen=True)
 class PretrainedFlowCfg:
-    """What a `SmolVlaPolicy` or a `Pi0Policy` is made from, weights apart."""
+    """Config of a `SmolVlaPolicy` or a `Pi0Policy`."""
 
     net: SmolVlaCfg | Pi0Cfg
     tokenizer: str
-    """The contents of `tokenizer.json`."""
+    """Contents of `tokenizer.json`."""
     chunk: int
-    """Actions that the network says at once."""
+    """Actions in the network's chunk."""
     horizon: int
-    """H, of which so many are executed."""
+    """H, number of the chunk's actions that are executed."""
     denoising_steps: int = 10
     """K, Euler steps from noise to action."""
     deploy_noise: float = 1.0
-    """Deviation of the noise that chains begin with when deployed: 1 as in training, 0 always says the same."""
+    """Std of the initial noise at deployment: 1 as in training, 0 for deterministic actions."""
     cameras: tuple[str, ...] = ()
-    """Keys of the pictures in the network's order, "" for one that is missing."""
+    """Keys of the images in the network's order, "" for a missing one."""
     trained: Trained = "expert"
-    """What learns: everything, or the action expert beside a frozen vision-language model."""
+    """Trained parameters: "all", or the action "expert" with a frozen vision-language model."""
 
 
 class PretrainedFlow(FlowVla):
-    """What both share; `robotrl.importers` makes them from directories.
+    """Base class of pretrained flow VLAs; `robotrl.importers` loads them from directories.
 
     Raises:
-        ConfigError: observations, actions or a tokenizer that are not the network's.
+        ConfigError: observations, actions or a tokenizer that do not match the network.
     """
 
     Cfg: ClassVar[type] = PretrainedFlowCfg
     Net: ClassVar[type]
-    """The network ..."""
+    """Class of the network."""
     Sizes: ClassVar[type]
-    """... and its config."""
+    """Class of the network's config."""
     centred: ClassVar[bool]
-    """Where black goes beside pictures that are not square."""
+    """Padding of images that are not square: on both sides, or on the left and the top."""
 
     def __init__(
         self, observation_spec: dict[str, Spec], action_spec: Spec, transforms: TransformGroup, cfg: PretrainedFlowCfg
@@ -75,26 +75,26 @@ class PretrainedFlow(FlowVla):
 
     @classmethod
     def cfg_from_json(cls, data: dict[str, Any]) -> PretrainedFlowCfg:
-        """The config that `to_json` described."""
+        """Build the config from the `cfg` entry of `to_json`."""
         rest: dict[str, Any] = {key: value for key, value in data.items() if key not in ("net", "cameras")}
         return PretrainedFlowCfg(cls.Sizes(**data["net"]), cameras=tuple(data["cameras"]), **rest)
 
     def padded(self) -> tuple[int, int]:
-        """Widths of state and action in the network."""
+        """Widths of state and action in the network, padding included."""
         return self.cfg.net.state, self.cfg.net.action
 
     @property
     def chunk(self) -> int:
-        """Actions that the network says at once; the first `horizon` are executed."""
+        """Actions in the network's chunk; the first `horizon` are executed."""
         return self.cfg.chunk
 
     def look(self, picture: Tensor) -> Tensor:
-        """A camera's pictures as the network sees them."""
+        """Resize and pad a camera's images to the network's size."""
         return fit(picture, self.net.image, self.centred)
 
 
 class SmolVlaPolicy(PretrainedFlow):
-    """lerobot's SmolVLA."""
+    """Policy with lerobot's pretrained SmolVLA."""
 
     kind: ClassVar[str] = "smolvla"
     Net: ClassVar[type] = SmolVla
@@ -103,7 +103,7 @@ class SmolVlaPolicy(PretrainedFlow):
 
 
 class Pi0Policy(PretrainedFlow):
-    """pi0, from lerobot's or openpi's directories."""
+    """Policy with pretrained pi0, from lerobot's or openpi's directories."""
 
     kind: ClassVar[str] = "pi0"
     Net: ClassVar[type] = Pi0
@@ -112,7 +112,7 @@ class Pi0Policy(PretrainedFlow):
 
 
 def tokenize_with(tokenizer: str) -> Callable[[str], list[int]]:
-    """Ids of a text from a `tokenizer.json`, with the special tokens that it puts around one.
+    """Tokenize function from the contents of a `tokenizer.json`, with its special tokens.
 
     Raises:
         ConfigError: it is not readable.

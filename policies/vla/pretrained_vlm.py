@@ -1,4 +1,4 @@
-"""A vision-language model of `transformers` that says actions, on the observations of a sim."""
+"""Autoregressive VLA policy on a vision-language model of `transformers`, on the observations of a sim."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from robotrl.transforms import TransformGroup
 
 @dataclass(frozen=True)
 class VlmPolicyCfg:
-    """What a `VlmPolicy` is made from, weights apart."""
+    """Config of a `VlmPolicy`."""
 
     net: VlmCfg
     tokenizer: str
-    """The contents of `tokenizer.json`."""
+    """Contents of `tokenizer.json`."""
     horizon: int = 1
     """H, actions in a chunk; all are executed."""
     camera: str = ""
-    """Key of the picture; may be left out where there is one."""
+    """Key of the image; optional if there is one image."""
     template: str = ""
-    """The prompt around {picture} and {task}; that of the family if left out."""
+    """Prompt with {picture} and {task}; empty for the family's default."""
     temperature: float = 1.0
     deploy: Deployment = "likeliest"
-    """What is said when deployed; see `TokenVlaCfg`."""
+    """Choice of tokens at deployment; see `TokenVlaCfg`."""
     label_bins: float = 0.0
     """See `TokenVlaCfg`."""
 
 
 class VlmPolicy(TokenPolicy):
-    """Any model of `robotrl.policies.vla.networks.families`; `robotrl.importers.vlm` reads its directory.
+    """Policy on any model of `robotrl.policies.vla.networks.families`; `robotrl.importers.vlm` reads its directory.
 
     Raises:
-        ConfigError: a prompt, pictures, states or a tokenizer that are not the network's.
+        ConfigError: a prompt, images, states or a tokenizer that do not match the network.
     """
 
     kind: ClassVar[str] = "vlm"
@@ -60,16 +60,16 @@ class VlmPolicy(TokenPolicy):
 
     @property
     def no_graph(self) -> str:
-        """Why it cannot leave as a graph; empty where it can."""
+        """Reason why it cannot be exported as a graph; empty if it can."""
         if self._graph:
             return ""
         return f"the eyes of {self._kind} take pictures apart by numbers that `transformers` reads while they see"
 
     def _before(self, template: str, picture: int) -> int:
-        """Tokens of the prompt before the picture.
+        """Number of the prompt's tokens before the image.
 
         Raises:
-            ConfigError: the picture does not stand before the words, once; or the prompt uses ids that mean actions.
+            ConfigError: the image is not exactly once before the words, or the prompt uses ids of actions.
         """
         pieces = self.prompt.pieces
         if pieces.before.count(picture) != 1 or picture in pieces.after:
@@ -86,22 +86,22 @@ class VlmPolicy(TokenPolicy):
 
     @classmethod
     def cfg_from_json(cls, data: dict[str, Any]) -> VlmPolicyCfg:
-        """The config that `to_json` described."""
+        """Build the config from the `cfg` entry of `to_json`."""
         net = dict(data["net"])
-        # as it stands in its file, lists and all
+        # unchanged, with lists, as in its file
         config = net.pop("config")
         rest = {key: value for key, value in data.items() if key != "net"}
         return VlmPolicyCfg(VlmCfg(config=config, **settings_from_json(net)), **rest)
 
 
 def asked(template: str, tokenizer: str, picture: int, specials: bool) -> tuple[str, Tokenize]:
-    """A template with the tokenizer's own text for a picture in it, and what makes ids of such a text.
+    """Template with the tokenizer's image token inserted, and the tokenize function.
 
     Args:
-        template: around {picture} and {task}.
-        tokenizer: the contents of `tokenizer.json`.
-        picture: id of the token that stands for a picture.
-        specials: whether the tokenizer adds its own beginning.
+        template: prompt with {picture} and {task}.
+        tokenizer: contents of `tokenizer.json`.
+        picture: id of the image token.
+        specials: the tokenizer adds its own begin token.
 
     Raises:
         ConfigError: the tokenizer cannot be read, or has no such token.

@@ -1,9 +1,9 @@
-"""From word numbers to a prompt's token ids, as arithmetic on tensors.
+"""Tokenization of instructions as tensor operations: from word numbers to a prompt's token ids.
 
-Each word of the sim's vocabulary is tokenised twice: as the first of an instruction, and with the space before it that
-it has elsewhere; a prompt is put together from these. Words have different numbers of tokens, so there are gaps, which
-`there` marks and the network's masks leave out. That a prompt put together so is the one that the tokenizer makes of
-the whole text is checked.
+Each word of the sim's vocabulary is tokenized twice, as the first word of an instruction and with a space before it; a
+prompt is composed from these ids. Words have different numbers of tokens, so there is padding between them, which
+`there` marks and the network masks. The constructor checks that composed prompts equal the tokenizer's ids of the whole
+text.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ TASK = "{task}"
 
 
 class Ids(NamedTuple):
-    """Prompts."""
+    """Token ids of prompts and their mask."""
 
     ids: Tensor
-    """(B, L) int64; anything in the gaps."""
+    """(B, L) int64; arbitrary for padding."""
     there: Tensor
-    """(B, L) bool, False in the gaps."""
+    """(B, L) bool, False for padding."""
 
 
 class Pieces(NamedTuple):
-    """What prompts are put together from."""
+    """Token ids from which prompts are composed."""
 
     before: list[int]
     first: dict[str, list[int]]
-    """Ids of each word where an instruction begins with it."""
+    """Ids of each word at the start of an instruction."""
     later: dict[str, list[int]]
     """Ids of each word elsewhere."""
     after: list[int]
 
 
 def unread(pieces: Pieces, unknown: int | None) -> str | None:
-    """What a tokenizer makes of words that would leave instructions not understood, None where it reads all of them.
+    """Message about the first word that the tokenizer cannot represent; None if it represents all of them.
 
-    Two words that differ in capitals alone may be the same to it.
+    Two words may have the same ids only if they differ in capitalization alone.
 
     Args:
-        pieces: what prompts are put together from.
-        unknown: id of what has no token of its own, if there is one.
+        pieces: token ids of the words.
+        unknown: id of the unknown token, if there is one.
     """
     for rows in (pieces.first, pieces.later):
         by_ids: dict[tuple[int, ...], str] = {}
@@ -62,15 +62,15 @@ def unread(pieces: Pieces, unknown: int | None) -> str | None:
 
 
 class Prompt(nn.Module):
-    """Prompts around instructions.
+    """Module that converts instructions to prompts.
 
     Args:
-        words: the vocabulary, "" standing for none.
-        template: with "{task}" where the words go.
-        tokenize: of a whole text.
+        words: the vocabulary, "" for no word.
+        template: prompt with "{task}" for the instruction.
+        tokenize: tokenizes a whole text.
 
     Raises:
-        ConfigError: the template has no "{task}", or words cannot be tokenised apart.
+        ConfigError: the template has no "{task}", or words cannot be tokenized separately.
     """
 
     before: Tensor
@@ -84,7 +84,7 @@ class Prompt(nn.Module):
             raise ConfigError(f"prompt is {template!r}: expected {TASK} in it, once")
         pieces = _apart([word for word in words if word], template, tokenize)
         self.pieces = pieces
-        """What prompts are put together from."""
+        """Token ids from which prompts are composed."""
         longest = max(len(row) for rows in (pieces.first, pieces.later) for row in rows.values())
         table = torch.zeros((2, len(words), longest), dtype=torch.int64)
         whole = torch.zeros((2, len(words), longest), dtype=torch.bool)
@@ -99,7 +99,7 @@ class Prompt(nn.Module):
             self.register_buffer(name, torch.tensor(ids, dtype=torch.int64), persistent=False)
 
     def forward(self, words: Tensor) -> Ids:
-        """Prompts of instructions (B, W), word numbers; numbers outside the vocabulary are an error of the device."""
+        """Prompts of instructions (B, W), as word numbers; numbers outside the vocabulary are a device-side error."""
         batch = len(words)
         number = words.long()
         ids, there = (
@@ -111,14 +111,14 @@ class Prompt(nn.Module):
 
 
 def _apart(said: list[str], template: str, tokenize: Tokenize) -> Pieces:
-    """Ids of each word, of what stands before the words and of what stands behind them."""
+    """Ids of each word, and of the template before and after the words."""
     if not said:
         raise ConfigError("the vocabulary has no word: expected one at least")
 
     def prompt(some: Sequence[str]) -> list[int]:
         return tokenize(template.replace(TASK, " ".join(some)))
 
-    # what two words' prompts have in common stands before and behind the words
+    # the common start and end of all prompts are those of the template
     alone = {word: prompt([word]) for word in said}
     marker = prompt([said[0], said[-1]])
     rows = [*alone.values(), marker]
@@ -141,7 +141,7 @@ def _apart(said: list[str], template: str, tokenize: Tokenize) -> Pieces:
 
 
 def _common(rows: list[list[int]]) -> list[int]:
-    """What all rows begin with."""
+    """Longest common prefix of all rows."""
     shortest = min(rows, key=len)
     for at, value in enumerate(shortest):
         if any(row[at] != value for row in rows):
@@ -154,13 +154,13 @@ def _between(row: list[int], start: int, behind: int) -> list[int]:
 
 
 class WordTokenizer:
-    """A tokenizer made in code: a number for each word; for small models that are trained from nothing.
+    """Word-level tokenizer with an id for each word, for small models trained from scratch.
 
     Args:
-        words: what can be said, "" left out.
+        words: the vocabulary; "" is ignored.
 
     Raises:
-        ConfigError: when called, a word that it does not know.
+        ConfigError: when called with an unknown word.
     """
 
     BOS, STOP = 1, 2
@@ -169,7 +169,7 @@ class WordTokenizer:
         self._number = {word: self.STOP + 1 + i for i, word in enumerate(dict.fromkeys(word for word in words if word))}
 
     def __len__(self) -> int:
-        """Ids in use."""
+        """Number of ids in use."""
         return self.STOP + 1 + len(self._number)
 
     def __call__(self, text: str) -> list[int]:

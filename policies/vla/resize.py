@@ -1,4 +1,4 @@
-"""Pictures of any size to the square that a network sees, as the published policies do it."""
+"""Resizing of images to a network's square input, as in the published policies."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from torch.nn.functional import interpolate, pad
 
 
 def fit(pictures: Tensor, side: int, centred: bool) -> Tensor:
-    """Pictures (B, side, side, 3), 0 to 255, with the shape of things kept and black beside them.
+    """Resize with the aspect ratio kept and pad with black: images (B, side, side, 3), 0 to 255.
 
-    Bilinear, without smoothing beforehand, as published.
+    Bilinear without antialiasing, as published.
 
     Args:
-        pictures: (B, h, w, 3) bytes; of the right size already they are left as they are.
-        side: pixels.
-        centred: black on both sides (openpi); else on the left and above (lerobot's SmolVLA).
+        pictures: (B, h, w, 3) uint8; returned unchanged if they have the right size.
+        side: side of the output, in pixels.
+        centred: pad on both sides (openpi), not on the left and the top (lerobot's SmolVLA).
     """
     height, width = pictures.shape[1:3]
     if height == width == side:

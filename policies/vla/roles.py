@@ -1,4 +1,4 @@
-"""What a vision-language-action policy makes of an observation's arrays: pictures, words, measurements."""
+"""Roles of an observation's arrays in a vision-language-action policy: images, instruction, measured vectors."""
 
 from __future__ import annotations
 
@@ -14,25 +14,24 @@ from robotrl.spec import Spec, is_picture
 
 
 class ObservationRoles(NamedTuple):
-    """Which arrays of an observation are what."""
+    """Keys of an observation's images, instruction and measured vectors."""
 
     pictures: tuple[str, ...]
-    """In the order in which the network sees them; "" where a camera is missing."""
+    """In the network's order; "" for a missing camera."""
     words: str
     vectors: tuple[str, ...]
 
 
 def roles(observation_spec: dict[str, Spec], cameras: Sequence[str] = ()) -> ObservationRoles:
-    """What a policy sees, reads and measures.
+    """Assign an observation's arrays to their roles.
 
     Args:
         observation_spec: arrays of an observation.
-        cameras: keys of the pictures in the network's order, "" for one that is missing; may be left out where there is
-            one picture.
+        cameras: keys of the images in the network's order, "" for a missing one; optional if there is one image.
 
     Raises:
-        CapabilityError: no picture or no instruction among the observations.
-        ConfigError: an unknown camera, one twice, or several and none named.
+        CapabilityError: no image or no instruction among the observations.
+        ConfigError: an unknown or repeated camera, or several images and no `cameras`.
     """
     pictures = [key for key, spec in observation_spec.items() if is_picture(spec)]
     words = [key for key, spec in observation_spec.items() if spec.words]
@@ -55,15 +54,15 @@ def roles(observation_spec: dict[str, Spec], cameras: Sequence[str] = ()) -> Obs
 
 
 def heeded(observation_spec: dict[str, Spec], vectors: Sequence[str], ignored: Sequence[str]) -> Tensor:
-    """(S,) what each measured number, side by side, is multiplied with: 0 where a policy ignores it, 1 elsewhere.
+    """Mask (S,) of the measured state, multiplied with it: 0 for ignored columns, 1 for the others.
 
-    A clone that sees how fast the robot moves learns to go on as it goes, whatever the pictures show and the words ask
-    for (de Haan et al. 2019, causal confusion), and cannot begin from rest.
+    A cloned policy that observes the robot's velocity learns to continue its motion, whatever the images and the
+    instruction say (causal confusion, de Haan et al. 2019), and cannot start from rest.
 
     Args:
         observation_spec: arrays of an observation.
-        vectors: those that are measured.
-        ignored: names of their columns.
+        vectors: keys of the measured vectors.
+        ignored: names of ignored columns.
 
     Raises:
         ConfigError: an unknown column.
@@ -78,15 +77,15 @@ def heeded(observation_spec: dict[str, Spec], vectors: Sequence[str], ignored: S
 
 
 def sight_of(picture: str) -> str:
-    """The key under which what eyes made of the picture `picture` is kept."""
+    """Observation key of an image's cached features."""
     return f"{picture}.sight"
 
 
 def check_square(observation_spec: dict[str, Spec], picture: str) -> int:
-    """Pixels of a picture's side.
+    """Side of a square image, in pixels.
 
     Raises:
-        ConfigError: it is not square, or has not three colours.
+        ConfigError: it is not square, or has not three colors.
     """
     height, width, colours = observation_spec[picture].shape
     if height != width or colours != 3:

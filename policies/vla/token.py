@@ -1,4 +1,4 @@
-"""A vision-language-action policy that says tokens: OpenVLA's network at any size, on a sim that speaks."""
+"""Autoregressive VLA policies: action tokens from OpenVLA's network at any size."""
 
 from __future__ import annotations
 
@@ -29,45 +29,45 @@ from robotrl.transforms import TransformGroup
 Deployment = Literal["likeliest", "median"]
 DEPLOYMENTS: tuple[Deployment, ...] = ("likeliest", "median")
 PADDING = 64
-"""The embedding's rows are rounded up to a multiple of this, as published models have them."""
+"""The embedding's rows are rounded up to a multiple of this, as in published models."""
 
 
 @dataclass(frozen=True)
 class TokenVlaCfg:
-    """Size of a `TokenVlaPolicy` that is trained from nothing; some 1.8 million parameters."""
+    """Config of a small `TokenVlaPolicy` trained from scratch; the defaults have 1.8 million parameters."""
 
     horizon: int = 4
     """H, actions in a chunk; all are executed."""
     decoding: Decoding = "parallel"
-    """One token after the other, or all of a chunk at once."""
+    """"autoregressive": one token at a time; "parallel": all tokens of a chunk at once."""
     queries: bool = False
-    """Whether the tokens of parallel decoding are said from learned embeddings, each its own, and not from zeros."""
+    """Parallel decoding: learned query embeddings, one per token, instead of zeros."""
     bins: int = 256
-    """Of each element of an action."""
+    """Bins for each element of an action."""
     temperature: float = 1.0
-    """Of drawing."""
+    """Softmax temperature of sampling."""
     deploy: Deployment = "likeliest"
-    """What is said when deployed: the likeliest bin of each element, or the median one of what would be drawn. The
-    likeliest jumps between bins that are nearly as likely, the median does not."""
+    """Deployed tokens: the "likeliest" bin of each element, or the "median" of the sampling distribution. The likeliest
+    may jump between bins that are nearly as likely, the median does not."""
     camera: str = ""
-    """Key of the picture; may be left out where there is one."""
+    """Key of the image; optional if there is one image."""
     vision_width: int = 96
     vision_depth: int = 3
-    """Blocks of each tower; the last one is not computed with."""
+    """Blocks of each vision tower; the last one is not used."""
     vision_heads: int = 4
     patch: int = 16
-    """Pixels of a patch's side."""
+    """Side of a patch, in pixels."""
     width: int = 128
-    """Of the language model."""
+    """Width of the language model."""
     depth: int = 4
-    """In parallel decoding, what stands in the actions' places sees all alike in the first layer."""
+    """Layers of the language model. In parallel decoding, all action tokens attend alike in the first layer."""
     heads: int = 4
     mlp: int = 256
-    """Between the layers of its MLPs."""
+    """Hidden width of the language model's MLPs."""
     ignored: tuple[str, ...] = ()
-    """Columns of the measured state that are not looked at; see `heeded`."""
+    """Columns of the measured state that the policy ignores; see `heeded`."""
     label_bins: float = 0.0
-    """Cloning: standard deviation, in bins, over which the wanted token is spread; 0 wants one bin alone."""
+    """Behavior cloning: label smoothing by a Gaussian of this standard deviation, in bins; 0 for one-hot labels."""
 
     def build(self, observation_spec: dict[str, Spec], action_spec: Spec, transforms: TransformGroup) -> TokenVlaPolicy:
         """The policy with fresh weights."""
@@ -75,17 +75,17 @@ class TokenVlaCfg:
 
 
 class TokenPolicy(SpecPolicy):
-    """What policies share whose network says tokens; satisfies `Policy` and `HasTokens`.
+    """Base class of autoregressive VLA policies; implements `Policy` and `HasTokens`.
 
     Args:
-        observation_spec: has a square picture, an instruction and, where the network takes one, a measured state.
+        observation_spec: has a square image, an instruction and, if the network needs one, a measured state.
         action_spec: one action.
         transforms: inputs by observation key, outputs for the action.
         cfg: has `horizon`, `camera`, `temperature`, `deploy`, `label_bins`.
-        ignored: columns of the measured state that are not looked at; see `TokenVlaCfg`.
+        ignored: columns of the measured state that the policy ignores; see `TokenVlaCfg`.
 
     Raises:
-        CapabilityError: no picture or no instruction among the observations.
+        CapabilityError: no image or no instruction among the observations.
         ConfigError: settings out of range, or observations that do not fit the network.
     """
 
@@ -107,24 +107,24 @@ class TokenPolicy(SpecPolicy):
         check_number("policy.temperature", cfg.temperature, 0.01, 100.0)
         check_number("policy.label_bins", cfg.label_bins, 0.0, 64.0)
         self.seen = roles(self.observation_spec, (cfg.camera,) if cfg.camera else ())
-        """Which arrays of an observation are what."""
+        """Keys of the images, the instruction and the measured vectors."""
         self._picture: str = self.seen.pictures[0]
         if cfg.deploy not in DEPLOYMENTS:
             raise unknown("policy.deploy", str(cfg.deploy), DEPLOYMENTS)
         self.temperature, self.label_bins = cfg.temperature, cfg.label_bins
         self._deployed: Deployment = cfg.deploy
         self.pixels: int = check_square(observation_spec, self._picture)
-        """Of the picture's side."""
+        """Side of the image, in pixels."""
         self.words: tuple[str, ...] = observation_spec[self.seen.words].words
         self.state_width: int = flat_width({key: observation_spec[key] for key in self.seen.vectors})
         self.heeded: Tensor
         self.register_buffer("heeded", heeded(observation_spec, self.seen.vectors, ignored), persistent=False)
 
     def check_state(self, wanted: int) -> None:
-        """Hold the measured state against the width that a network was made for; 0 sees none.
+        """Check the width of the measured state against the network's; 0 for a network without one.
 
         Raises:
-            ConfigError: it has another.
+            ConfigError: they differ.
         """
         if wanted and self.state_width != wanted:
             raise ConfigError(
@@ -134,7 +134,7 @@ class TokenPolicy(SpecPolicy):
 
     @property
     def bins(self) -> int:
-        """Of each element of an action."""
+        """Bins for each element of an action."""
         return self.net.speech.bins
 
     @property
@@ -142,7 +142,7 @@ class TokenPolicy(SpecPolicy):
         return self.horizon * self.action_width if self.net.speech.decoding == "parallel" else 1
 
     def encode(self, obs: dict[str, Tensor]) -> Prefix:
-        """Picture, prompt and state as embeddings, from raw observations."""
+        """Embeddings of image, prompt and state, from raw observations."""
         seen = self.seen
         normalised = self._inputs(obs)
         state = None
@@ -152,51 +152,51 @@ class TokenPolicy(SpecPolicy):
         return self.net.prefix(self._patches(obs), ids, there, state)
 
     def _patches(self, obs: dict[str, Tensor]) -> Tensor:
-        """Of the picture, or what was kept of them."""
+        """Image features, from the feature cache if present."""
         kept = sight_of(self._picture)
         return obs[kept] if kept in obs else self.net.sight(obs[self._picture])
 
     def cached(self, obs: dict[str, Tensor], what: Cache) -> dict[str, Tensor]:
-        """Observations in which patches stand for the picture ("sight"); see `HasCache`."""
+        """Replace the image by its features ("sight"); see `HasCache`."""
         if what == "context":
             raise CapabilityError(f"policy {type(self).__name__} reads while it speaks: cache can be none or sight")
         rest = {key: x for key, x in obs.items() if key != self._picture}
         return {**rest, sight_of(self._picture): self.net.sight(obs[self._picture])}
 
     def eye(self) -> nn.Module:
-        """A frozen copy of what sees: pictures (B, S, S, 3), bytes, to features (B, F), the mean over patches."""
+        """A frozen copy of the vision encoder: from observations to image features (B, F), the mean over patches."""
         return VisionTowers(self.net.eye(), self._picture).requires_grad_(False).eval()
 
     def reader(self) -> nn.Module:
-        """A frozen copy that makes observations to the hidden state (B, `width`) at the prompt's last token."""
+        """A frozen copy that maps observations to the hidden state (B, `width`) at the prompt's last token."""
         return TokenVlaFeatures(copy.deepcopy(self)).requires_grad_(False).eval()
 
     @property
     def reading_width(self) -> int:
-        """F of `reading`."""
+        """F, the width of `reading`."""
         return self.net.width
 
     def reading(self, ctx: Prefix) -> Tensor:
-        """(B, n, F) the hidden states from which actions are said; what is known elsewhere comes too late for them."""
+        """Features (B, n, F) for auxiliary losses: the hidden states that predict action tokens."""
         return self.net.speaking(ctx, self.horizon * self.action_width)
 
     @property
     def looking_width(self) -> int:
-        """F of `looking`."""
+        """F, the width of `looking`."""
         return self.net.patches * self.net.width
 
     def looking(self, obs: dict[str, Tensor]) -> Tensor:
-        """(B, F) the picture's patches as the language model gets them."""
+        """Image features (B, F): the image's tokens as the language model gets them."""
         return self.net.seen(self._patches(obs)).flatten(1)
 
     def token_logits(self, ctx: Prefix, tokens: Tensor) -> Tensor:
-        """(B, H, A, bins) logits of each token of (B, H, A), given those before it where it is one after the other."""
+        """Logits (B, H, A, bins) of tokens (B, H, A), each given those before it in autoregressive decoding."""
         logits = self.net.logits(ctx, tokens.flatten(1)).unflatten(1, (self.horizon, self.action_width))
         return in_full(logits)
 
     def sample_tokens(self, ctx: Prefix, generator: noise.Noise | None, mode: Mode, at: Tensor | None = None) -> Tensor:
-        """(B, H, A) bins: drawn at the temperature, taken from where `at` says, or as deployed."""
-        # (B, T) in the order in which they are said: all at once, or one after the other
+        """Bins (B, H, A): sampled at the temperature, by the uniform numbers `at` if given, or as deployed."""
+        # (B, T) in the order of decoding: all at once, or one at a time
         places = None if at is None else iter(at.flatten(1).split(self._said_at_once, dim=1))
 
         def choose(logits: Tensor) -> Tensor:
@@ -214,19 +214,19 @@ class TokenPolicy(SpecPolicy):
         return said.unflatten(1, (self.horizon, self.action_width))
 
     def to_tokens(self, chunk: Tensor) -> Tensor:
-        """(B, H, A) bins of normalised chunks."""
+        """Bins (B, H, A) of normalised chunks."""
         return bins.to_bins(chunk, self.bins)
 
     def from_tokens(self, tokens: Tensor) -> Tensor:
-        """(B, H, A) normalised chunks of bins."""
+        """Normalised chunks (B, H, A) of bins."""
         return bins.to_action(tokens, self.bins)
 
     def deploy(self, obs: dict[str, Tensor], noise: Tensor | None) -> Deployed:
-        """Raw observations to actions, as `cfg.deploy` has them; `noise` must be None."""
+        """Actions from raw observations, chosen by `cfg.deploy`; `noise` is ignored."""
         return self._said(obs, None, "mean")
 
     def check_given(self, obs: dict[str, Tensor]) -> None:
-        """Refuse observations that are not what the policy was made for.
+        """Check observations against the policy's spec.
 
         Raises:
             ConfigError: see `robotrl.policies.vla.input_checks.check_given`.
@@ -237,7 +237,7 @@ class TokenPolicy(SpecPolicy):
     def act(
         self, obs: dict[str, Tensor], state: Any = None, generator: noise.Noise | None = None, mode: Mode = "sample"
     ) -> ActOut:
-        """A chunk for each row: drawn at the temperature, or as deployed.
+        """A chunk for each row: sampled at the temperature, or as deployed.
 
         Raises:
             ConfigError: see `check_given`.
@@ -252,11 +252,11 @@ class TokenPolicy(SpecPolicy):
 
 
 class VisionTowers(nn.Module):
-    """Vision towers alone.
+    """Vision encoder alone, with mean pooling over the patches.
 
     Args:
-        towers: (B, S, S, 3) to (B, P, F).
-        picture: key of the observation that they see.
+        towers: maps images (B, S, S, 3) to (B, P, F).
+        picture: observation key of the image.
     """
 
     def __init__(self, towers: nn.Module, picture: str) -> None:
@@ -269,17 +269,17 @@ class VisionTowers(nn.Module):
 
 
 class TokenVlaFeatures(nn.Module):
-    """What a policy makes of picture, words and state, before it says anything.
+    """Features of image, instruction and state: the hidden state before the first action token.
 
     Args:
-        policy: of which this is.
+        policy: the policy whose features these are.
     """
 
     def __init__(self, policy: TokenPolicy) -> None:
         super().__init__()
         self.policy = policy
         self.width: int = policy.reading_width
-        """Of the features."""
+        """Width of the features."""
 
     def forward(self, obs: dict[str, Tensor]) -> Tensor:
         """Features (B, width) of observations."""
@@ -287,7 +287,7 @@ class TokenVlaFeatures(nn.Module):
 
 
 class TokenVlaPolicy(TokenPolicy):
-    """A network of any size, trained from nothing on the words of a sim."""
+    """An autoregressive VLA of any size, trained from scratch with the vocabulary of a sim."""
 
     kind: ClassVar[str] = "token-vla"
     Cfg: ClassVar[type] = TokenVlaCfg

@@ -1,1 +1,1 @@
-"""One file an algorithm, the same order in each: Cfg, losses, update, train."""
+"""Algorithms, one file each, in the same order: config, losses, update, learner."""

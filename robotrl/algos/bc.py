@@ -1,4 +1,4 @@
-"""Behaviour cloning: what the policy is cloned with is chosen by what it can do (see `robotrl.fn.bc_loss`)."""
+"""Behavior cloning; the loss depends on the policy's capabilities (see `robotrl.fn.bc_loss`)."""
 
 from __future__ import annotations
 
@@ -37,61 +37,63 @@ from robotrl.transforms import Affine, TransformGroup, inverse
 
 @dataclass(frozen=True)
 class BcCfg:
-    """Settings of behaviour cloning."""
+    """Settings of behavior cloning."""
 
     updates: int = 1000
-    """Gradient steps in all."""
+    """Total number of gradient steps."""
     updates_per_iteration: int = 100
     """Gradient steps between two log lines."""
     batch: int = 512
-    """Chunks for each gradient step, drawn with replacement; of several processes all together."""
+    """Chunks per gradient step, drawn with replacement; summed over processes."""
     microbatch: int | None = None
-    """Chunks whose gradient is taken at once, where those of a batch do not fit into memory; a divisor of it."""
+    """Chunks per forward and backward pass, to save memory; must divide the batch. None: the whole batch."""
     lr: float = 1e-3
-    """Peak learning rate of Adam; decays with half a cosine."""
+    """Peak learning rate of Adam; it decays along a half cosine."""
     lr_end: float = 0.1
-    """What is left of it at the end, 0 to 1. A clone that must be precise gains from little: steps of 1e-4 blur it."""
+    """Final learning rate as a fraction of the peak, 0 to 1. Precise policies gain from a small one: steps of 1e-4 blur
+    them."""
     warmup: int = 0
-    """Updates over which the learning rate rises to its curve; transformers that begin at its peak may never learn to
-    look where they are told to."""
+    """Updates of linear learning-rate warmup; without it, transformers may never learn to attend to the instruction."""
     muon: float = 0.0
-    """Matrices between hidden states move by Muon, with so many times the learning rate; see docs/engine.md. 0 moves
-    them by Adam, as all else."""
+    """Train hidden weight matrices with Muon, at this multiple of the learning rate; see docs/engine.md. 0: Adam for
+    all parameters."""
     ema: float = 0.99
-    """Decay of the averaged weights, which are what is evaluated and fine-tuned; 0 turns averaging off."""
+    """Decay of the averaged (EMA) weights, which are evaluated and fine-tuned. 0: no averaging."""
     max_grad_norm: float = 1.0
-    """Gradients are clipped to this norm."""
+    """Maximum gradient norm."""
     action_range: ActionRange = "bounds"
-    """Of a policy that begins with this run: what its [-1, 1] is, all that the robot can do, or with "quantiles" what
-    it did in the dataset, from 1 to 99 %. It is kept with the policy; one from `--init-from` has its own."""
+    """Action range of a new policy that is normalized to [-1, 1]: "bounds", the robot's limits; or "quantiles", the 1
+    to 99 % quantiles of the dataset's actions. It is saved with the policy; a policy from `--init-from` keeps its own.
+    """
     dataset_keys: tuple[str, ...] = ()
-    """Columns of the dataset that have other names than the policy's observations, "action" or "next.reward", as
-    "key=column", e.g. "image_flat_near=observation.images.front"; "action=arm+gripper" puts two side by side. One
-    picture for one camera need not be said; see docs/datasets.md."""
+    """Dataset columns with other names than the policy's observations, "action" or "next.reward", as "key=column", e.g.
+    "image_flat_near=observation.images.front"; "action=arm+gripper" concatenates two columns. The only image column is
+    matched to the only camera without this setting; see docs/datasets.md."""
     image_shift: int = PAD
-    """Pictures are shifted by up to so many pixels at random; 0 leaves them."""
+    """Largest random shift of images, pixels (augmentation). 0: none."""
     symmetries: tuple[str, ...] = ()
-    """Kinds of the sim's symmetries: each chunk is cloned as it is, or as it would be in a mirror, with colours
-    exchanged, whatever the sim declares (`HasSymmetries`). Instructions that no demonstration has stay unsaid."""
+    """Kinds of the sim's symmetries (`HasSymmetries`) for augmentation: each chunk is cloned as it is or changed, e.g.
+    mirrored or with colors exchanged. Changes to instructions that no demonstration has are left out."""
     reading: float = 0.0
-    """Weight of a second task: to tell, as in learning to look, what the words mean in scenes that nobody acted in. A
-    small policy that learned it before it was cloned soon forgets it otherwise: in most frames of a demonstration
-    the robot's own motion tells how it goes on. Nothing of it stays in the policy."""
+    """Weight of an auxiliary grounding task, as in `robotrl.algos.pretrain`: predict targets of instructions in new
+    scenes. A small policy pretrained on it soon forgets it otherwise, because in most frames of a demonstration the
+    robot's own motion predicts the action. The prediction head is not part of the policy. 0: off."""
     scenes: int = 640
-    """Of the second task: training starts of the sim that are drawn anew for each iteration; see learning to look.
-    As many of their frames as chunks are in each gradient step."""
+    """Training starts of the sim drawn anew in each iteration for the auxiliary task. Each gradient
+    step uses as many of their frames as chunks."""
     bf16: bool = False
-    """Networks compute in bfloat16, densities, losses and parameters stay in float32; see docs/engine.md."""
+    """Networks compute in bfloat16; densities, losses and parameters stay in float32; see docs/engine.md."""
     engine: EngineMode = "eager"
-    """"compiled" is faster per update and takes some 10 to 60 s to begin: for clones of many thousand updates."""
+    """Execution mode of updates: "compiled" is faster per update and compiles for 10 to 60 s first: for many thousand
+    updates; see docs/engine.md."""
 
     @property
     def frames_per_row(self) -> int:
-        """A chunk's own, and one of a scene where words are told; for the estimate of memory."""
+        """Frames per row, for the memory estimate: the chunk's own, and one of the auxiliary task if it is on."""
         return 2 if self.reading else 1
 
     def build(self, setup: Setup) -> BcLearner:
-        """The learner."""
+        """Build the learner."""
         return BcLearner(self, setup)
 
 
@@ -99,13 +101,13 @@ class BcCfg:
 
 
 class BcLoss(LossModule):
-    """The policy's own cloning loss, with a learning rate that falls by half a cosine.
+    """The policy's own cloning loss, plus the auxiliary grounding loss; the learning rate decays along a half cosine.
 
     Args:
-        policy: what learns.
+        policy: the policy in training.
         loss: from `clone_loss_of`.
         cfg: settings.
-        meant: numbers that say what words mean; 0 where nothing is read.
+        meant: number of grounding targets; 0 without the auxiliary task.
     """
 
     def __init__(self, policy: nn.Module, loss: CloneLoss, cfg: BcCfg, meant: int) -> None:
@@ -127,7 +129,7 @@ class BcLoss(LossModule):
             if self.head is not None:
                 told = self.head(self.policy.reading(self.policy.encode(part(batch, "scene/"))))
         if "share" in batch:
-            # of a part of a batch, the mean over what is valid in it: it counts as much as it has of that
+            # the loss of a microbatch is a mean over its valid actions: weight it by their fraction of the batch
             loss = loss * batch["valid"].float().mean() / batch["share"].mean()
         lr = self._cfg.lr * warmed_cosine(context.carry[0], self._cfg.updates, self._cfg.warmup, self._cfg.lr_end)
         info, rates = {"lr": lr}, (lr,)
@@ -141,11 +143,11 @@ class BcLoss(LossModule):
 
 
 class BcLearner:
-    """Clones a dataset; see `BcCfg`.
+    """Trains a policy on a dataset by behavior cloning; see `BcCfg`.
 
     Raises:
         ConfigError: no dataset, one of another rate or shape, or settings out of range.
-        CapabilityError: there is no loss for what the policy can do.
+        CapabilityError: no cloning loss fits the policy.
     """
 
     env_steps = 0
@@ -189,7 +191,7 @@ class BcLearner:
         self._demonstrated = self._keep(Frames.of(data, symmetric))
         self._scenes: Scenes | None = None
         self._fresh: Frames | None = None
-        """Frames of this iteration's scenes."""
+        """Frames of this iteration's new scenes."""
         if cfg.reading:
             check_reads(self.model, sim, "algo.reading", cfg.reading)
             self._meant = hidden_numbers(dataset, tuple(sim.meant))
@@ -218,7 +220,7 @@ class BcLearner:
 
     @property
     def sharded(self) -> bool:
-        """Whether what it learns is spread over the processes."""
+        """True if the trained weights are sharded over the processes."""
         return self._engine.sharded
 
     @property
@@ -232,7 +234,7 @@ class BcLearner:
             self._scenes.close()
 
     def iterate(self) -> dict[str, float]:
-        """`updates_per_iteration` gradient steps."""
+        """Run `updates_per_iteration` gradient steps; returns scalars to log."""
         cfg = self.cfg
         if self._scenes is not None:
             self._fresh = self._keep(self._scenes.draw(self._generator))
@@ -246,13 +248,13 @@ class BcLearner:
         return {name: scalars[name] for name in ("loss", "lr", "updates", *(["reading"] if cfg.reading else []))}
 
     def _keep(self, frames: Frames) -> Frames:
-        """The same with what is kept of their observations."""
+        """Replace the observations of frames by their cached features, if there is a feature cache."""
         kept = {f"obs/{key}": x for key, x in self.kept(part(frames.arrays, "obs/")).items()}
         rest = {name: x for name, x in frames.arrays.items() if not name.startswith("obs/")}
         return frames._replace(arrays=kept | rest)
 
     def _draw(self, updates: int) -> dict[str, Tensor]:
-        """Rows for so many updates, and all that is random about them."""
+        """Sample rows for some updates, with all random numbers of the loss."""
         count = updates * self._batch
         data = self._demonstrated.draw(count, self._generator)
         data["chunk"] = self._normalised(data["chunk"])
@@ -263,7 +265,7 @@ class BcLearner:
         shape = DrawShape(updates, self._batch, *self._chunk)
         data |= {f"drawn/{name}": x for name, x in self._clone.draw(self.model, shape, self._generator).items()}
         if self.cfg.microbatch is not None:
-            # how much of its whole batch is valid, beside each row
+            # valid fraction of the whole batch, stored with each row
             valid = data["valid"].float().view(updates, -1).mean(dim=1)
             data["share"] = valid.repeat_interleave(self._batch)
         for key in self._pictures:
@@ -271,7 +273,7 @@ class BcLearner:
         return data
 
     def _normalised(self, chunks: Tensor) -> Tensor:
-        """Chunks as the network has them: zeros where the dataset's actions are narrower."""
+        """Normalize chunks, and pad them with zeros to the network's action width."""
         unit = chunks * torch.tensor(self._to_unit.scale) + torch.tensor(self._to_unit.offset)
         return nn.functional.pad(unit, (0, self._chunk[1] - unit.shape[-1]))
 
@@ -288,10 +290,10 @@ class BcLearner:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """See `Learner.load`; the state is that of process 0, the others draw from streams of their own.
+        """See `Learner.load`; process 0 resumes exactly, the others draw from new random streams.
 
         Raises:
-            ConfigError: the state is that of another number of processes.
+            ConfigError: the state was saved by another number of processes.
         """
         check_processes(self.world, state)
         self.model.load_state_dict(state["model"])
@@ -329,10 +331,10 @@ def _check(cfg: BcCfg, cache: Cache) -> None:
 
 
 def _normalisation(transforms: TransformGroup) -> Affine:
-    """From the sim's units to the network's: what undoes the policy's own way back, whatever that is.
+    """Return the action normalization: the inverse of the policy's output transform.
 
     Raises:
-        ConfigError: the policy has no such way, or more than one.
+        ConfigError: the policy does not have exactly one affine transform of its actions.
     """
     found = [t for t in transforms.outputs if isinstance(t, Affine) and t.key == ACTION]
     if len(found) != 1:

@@ -1,8 +1,9 @@
 """DPPO: PPO over the denoising steps of a diffusion policy (Ren et al. 2024, arXiv 2409.00588).
 
-A frozen copy of the clone runs the first K - K' steps, a trainable one the last K', and each of these is an action of a
-Gaussian policy, with a ratio of its own. Two floors keep its deviation up: one for exploration, one for the numerics of
-the likelihood. As all kernels are, its steps are functions of a velocity, so that flow policies can be trained as well.
+A frozen copy of the pretrained policy runs the first K - K' steps, a trainable one the last K'. Each of the last K'
+steps is an action of a Gaussian policy, with a ratio of its own. Two lower bounds keep its standard deviation up: one
+for exploration, one for the numerics of the likelihood. As in all kernels, the steps are functions of a velocity, so
+that flow policies can be trained as well.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from robotrl.policies.staged import StagedPolicy
 from robotrl.rollout.collector import Decision
 
 LOG_PROB_RANGE = (-5.0, 2.0)
-"""Log-densities of single numbers are held to this."""
+"""Clip range of log-densities, per element."""
 CLIP_GROWTH = 3.0
-"""Rate of the exponential by which the clip range grows over the denoising steps."""
+"""Rate of the exponential growth of the clip range over the denoising steps."""
 
 
 @dataclass(frozen=True)
@@ -36,32 +37,33 @@ class DppoCfg(ChainCfg):
     """Settings of DPPO."""
 
     lr: float = 1e-4
-    """Of the policy."""
+    """Learning rate of the policy."""
     tuned_steps: int | None = None
-    """K', the last denoising steps, which are fine-tuned; a frozen copy runs those before. None tunes all K."""
+    """K', the number of last denoising steps to fine-tune; a frozen copy runs the ones before. None: all K."""
     eta: float = 1.0
-    """Noise of the steps: 1 is DDPM, 0 is DDIM, with the floor alone."""
+    """Noise of the steps: 1 is DDPM, 0 is DDIM with only the minimum noise."""
     sample_std: float = 0.1
-    """Least deviation of a step when acting, in normalised action units: exploration."""
+    """Minimum standard deviation of a step when acting, in normalized action units, for exploration."""
     likelihood_std: float = 0.1
-    """Least deviation of a step in the likelihood: numerics."""
+    """Minimum standard deviation of a step in the likelihood, for numerics."""
     noise_bound: float = 3.0
-    """Draws of a step's noise are clipped to so many deviations."""
+    """Clip range of a step's noise, in standard deviations."""
     denoising_gamma: float = 0.99
-    """The advantage counts gamma^n at n steps before the last one: early, noisy steps weigh less."""
+    """Discount of the advantage over denoising steps: gamma^n at n steps before the last one, so that early, noisy
+    steps weigh less."""
     clip_coef: float = 0.01
-    """Clip range of the ratio at the last denoising step."""
+    """PPO clip range of the ratio at the last denoising step."""
     clip_first: float = 0.001
-    """Clip range at the noisiest fine-tuned step; it grows exponentially in between."""
+    """PPO clip range at the noisiest fine-tuned step; it grows exponentially in between."""
     target_kl: float | None = 1.0
-    """The actor's updates of an iteration end once a minibatch's approximate KL passes this; None never ends them."""
+    """Stop the actor's updates of an iteration once the approximate KL of a minibatch exceeds this. None: no limit."""
     bc_coef: float = 0.0
-    """Weight of a cloning term: minus the log-density of chains that the frozen copy draws."""
+    """Weight of a behavior-cloning loss: the negative log-density of chains sampled from the frozen copy."""
     normalize_reward: bool = True
-    """Divide rewards by the running deviation of the discounted return."""
+    """Divide rewards by the running standard deviation of the discounted return."""
 
     def build(self, setup: Setup) -> ChainLearner:
-        """The learner."""
+        """Build the learner."""
         _check(self)
         return ChainLearner(self, setup, "DPPO", lambda policy, make_critic: DppoLoss(policy, make_critic, self))
 
@@ -70,17 +72,17 @@ class DppoCfg(ChainCfg):
 
 
 def bounded_log_prob(log_prob: Tensor) -> Tensor:
-    """Log-densities (B, K', H, A), held to `LOG_PROB_RANGE`, as means over chunk and action: (B, K')."""
+    """Clip log-densities (B, K', H, A) to `LOG_PROB_RANGE`, and average over chunk and action: (B, K')."""
     return log_prob.clamp(*LOG_PROB_RANGE).flatten(2).mean(2)
 
 
 def step_weights(gamma: float, steps: int) -> list[float]:
-    """How much the advantage counts at each of the steps, noisiest first; 1 at the last."""
+    """Weights of the advantage at each step, noisiest first; 1 at the last."""
     return [gamma ** (steps - 1 - k) for k in range(steps)]
 
 
 def clip_ranges(first: float, last: float, steps: int) -> list[float]:
-    """Clip range of each of the steps, noisiest first, growing exponentially; `last` where there is one step."""
+    """Clip range of each step, noisiest first, growing exponentially; `last` if there is one step."""
     if steps == 1:
         return [last]
     grown = [math.expm1(CLIP_GROWTH * k / (steps - 1)) / math.expm1(CLIP_GROWTH) for k in range(steps)]
@@ -88,10 +90,10 @@ def clip_ranges(first: float, last: float, steps: int) -> list[float]:
 
 
 def policy_loss(log_prob: Tensor, rows: dict[str, Tensor], cfg: DppoCfg) -> PolicyLoss:
-    """PPO's clipped surrogate, one ratio for each decision and fine-tuned step.
+    """PPO's clipped surrogate, one ratio per decision and fine-tuned step.
 
     Args:
-        log_prob: (M, K') from `bounded_log_prob`, under the policy that learns.
+        log_prob: (M, K') from `bounded_log_prob`, under the policy in training.
         rows: "log_prob" (M, K') and "advantage" (M,).
         cfg: settings.
     """
@@ -105,12 +107,12 @@ def policy_loss(log_prob: Tensor, rows: dict[str, Tensor], cfg: DppoCfg) -> Poli
 
 
 class DppoLoss(ChainLoss):
-    """See `ChainLoss`; `frozen` is the copy that does not learn.
+    """`ChainLoss` of DPPO; `frozen` is the frozen copy of the policy.
 
-    A `StagedPolicy`, as an earlier run or its checkpoint has it, is taken apart again.
+    A `StagedPolicy` of an earlier run or its checkpoint is split into its two parts again.
 
     Raises:
-        ConfigError: more steps to tune than there are, or others than an earlier run tuned.
+        ConfigError: more steps to tune than the policy has, or others than an earlier run tuned.
     """
 
     def __init__(self, policy: Any, make_critic: MakeCritic, cfg: DppoCfg) -> None:
@@ -135,7 +137,7 @@ class DppoLoss(ChainLoss):
 
     @property
     def learned_steps(self) -> int:
-        """K'."""
+        """K', the number of fine-tuned steps."""
         return len(self._steps)
 
     def deployed(self, policy: Any) -> Any:
@@ -173,7 +175,7 @@ class DppoLoss(ChainLoss):
 
     @torch.no_grad()
     def draw(self, batch: OnPolicyBatch, generator: torch.Generator) -> dict[str, Tensor]:
-        """See `ChainLoss.draw`: what the frozen copy would have done, if that is to be cloned."""
+        """See `ChainLoss.draw`: chains sampled from the frozen copy, for the cloning loss."""
         if not self._cfg.bc_coef:
             return {}
         ctx = self.frozen.encode(batch.obs)
@@ -183,7 +185,7 @@ class DppoLoss(ChainLoss):
         return {"frozen_chain": chain.sample(self.frozen, ctx, kernel, start, generator, self._steps, bound).x}
 
     def _first_steps(self, obs: dict[str, Tensor], noise: Tensor, generator: torch.Generator) -> Tensor:
-        """The point to which the frozen copy takes the noise."""
+        """Run the frozen copy's denoising steps from the initial noise; returns the point that they end at."""
         if not self._steps.start:
             return noise
         ctx, steps = self.frozen.encode(obs), range(self._steps.start)

@@ -1,7 +1,7 @@
-"""DSRL: soft actor-critic over the noise that a frozen policy starts from (Wagenmaker et al. 2025, 2506.15799).
+"""DSRL: soft actor-critic over the initial noise of a frozen policy (Wagenmaker et al. 2025, 2506.15799).
 
-The noise is the action, and the frozen policy a part of the environment. The variant that learns from executed actions
-instead, `dsrl_na`, needs fewer env steps; this one decodes nothing while it learns.
+The noise is the action, and the frozen policy a part of the environment. The variant `dsrl_na` learns from executed
+actions and needs fewer env steps; this one runs no denoising during updates.
 """
 
 from __future__ import annotations
@@ -30,41 +30,42 @@ class DsrlCfg:
     """Settings of DSRL."""
 
     env_steps: int = 100_000
-    """Budget of env steps, all envs counted; rounded up to whole iterations."""
+    """Budget of env steps, summed over all envs; rounded up to whole iterations."""
     num_steps: int = 80
-    """Env steps of an iteration in each env."""
+    """Env steps per env in an iteration."""
     warmup: int = 8_000
     """Env steps with the base policy's own noise before the first update."""
     updates: int = 20
     """Updates after each decision of all envs."""
     batch: int = 256
-    """Decisions of an update."""
+    """Decisions per update."""
     capacity: int = 1_000_000
-    """Env steps that are remembered."""
+    """Capacity of the replay, env steps."""
     lr: float = 3e-4
-    """Of everything."""
+    """Learning rate of actor, critics and temperature."""
     gamma: float = 0.99
-    """Discount of one env step."""
+    """Discount per env step."""
     tau: float = 0.005
-    """How far the target critics move towards the critics in an update."""
+    """Step of the target critics towards the critics per update, 0 to 1 (Polyak averaging)."""
     num_critics: int = 2
-    """Critics; targets and the actor take the least of their values."""
+    """Number of critics; targets and the actor use their minimum."""
     critic_hidden: tuple[int, ...] = (256, 256, 256)
     """Widths of the critics' hidden layers."""
     initial_alpha: float = 0.1
-    """Temperature at the start: the worth of one nat of entropy in rewards."""
+    """Initial temperature: the reward equivalent of one nat of entropy."""
     target_entropy: float = 0.0
-    """What the entropy is held at, in nats for each element of the noise divided by its bound."""
+    """Target entropy, nats per element of the noise divided by its bound."""
     reward_shift: float = -1.0
-    """Added to the reward of each env step; -1 makes 0 and 1 into -1 and 0: each step until success costs."""
+    """Number added to the reward of each env step; -1 turns rewards 0 and 1 into -1 and 0, so that each step before
+    success costs."""
     max_grad_norm: float = 10.0
-    """Gradients are clipped to this norm, each network for itself."""
+    """Maximum gradient norm, for each network separately."""
     engine: EngineMode = "auto"
-    """"compiled" needs a C++ compiler and takes a minute once; "eager" runs the same function uncompiled;
-    "auto" times the first updates and compiles where that costs less than it saves in this run."""
+    """"compiled" needs a C++ compiler and compiles once for about a minute; "eager" runs the same function uncompiled;
+    "auto" times the first updates and compiles if that saves time in this run."""
 
     def build(self, setup: Setup) -> DsrlLearner:
-        """The learner."""
+        """Build the learner."""
         return DsrlLearner(self, setup)
 
 
@@ -72,10 +73,10 @@ class DsrlCfg:
 
 
 class DsrlLoss(LossModule):
-    """Critics of noise, actor and temperature in one update.
+    """Losses of the noise critics, the actor and the temperature, in one update.
 
     Args:
-        policy: steered; its base policy's parameters are constants.
+        policy: steered policy; its base policy's parameters are constants.
         cfg: settings.
     """
 
@@ -127,7 +128,7 @@ class DsrlLoss(LossModule):
 
 
 class DsrlLearner(SimLearner):
-    """Steers a frozen policy; see `DsrlCfg`.
+    """Trains the noise actor of a frozen policy; see `DsrlCfg`.
 
     Raises:
         ConfigError: settings out of range, or a base policy that does not fit the sim.
@@ -139,7 +140,7 @@ class DsrlLearner(SimLearner):
         self._stepper = self._steering = Steering(cfg, setup)
         self.policy = self._steering.policy
         self.iterations = self._steering.iterations
-        # only where a chunk began is there noise
+        # only steps at which a chunk began have noise
         self._decisions: Sampler = Uniform(self._steering.replay, decisions=True)
         self._loss = DsrlLoss(self.policy, cfg).to(setup.device)
         self._engine = Engine(
@@ -159,7 +160,7 @@ class DsrlLearner(SimLearner):
         self._iteration = 0
 
     def iterate(self) -> dict[str, float]:
-        """Decisions of all envs, each followed by its updates."""
+        """Run one iteration: decisions of all envs, each followed by its updates."""
         self._iteration += 1
         return self._steering.iterate(self._learn)
 
@@ -167,7 +168,7 @@ class DsrlLearner(SimLearner):
         cfg, steering = self.cfg, self._steering
         count = cfg.updates * cfg.batch
         rows = steering.rows(self._decisions, cfg.updates)
-        # the noise stands for the chunk
+        # the noise is the action here
         del rows["chunk"]
         rows |= {"normal": steering.normal(count), "next_normal": steering.normal(count)}
         return self._engine.run(rows, torch.arange(count), count, f"iteration {self._iteration}").mean()

@@ -1,12 +1,11 @@
-"""DSRL with noise aliasing: two critics, one of actions, one of noise (Wagenmaker et al. 2025, 2506.15799, sec. 4.3).
+"""DSRL with noise aliasing: an action critic and a noise critic (Wagenmaker et al. 2025, 2506.15799, sec. 4.3).
 
-The critic of actions learns from whatever chunk was executed, whoever chose it, demonstrations included. The critic of
-noise is distilled from it through the frozen policy, and the actor climbs the critic of noise: no gradient passes
-through the denoiser.
+The action critic learns from executed chunks of any source, including demonstrations. The noise critic is distilled
+from it through the frozen policy, and the actor maximizes the noise critic: no gradient passes through the denoiser.
 
-Other than published, the critic of noise learns how much better a noise is than others in the same state. How good the
-state is cancels in the actor's gradient, but it is most of what the values differ by (ten times the rest on
-peg-insert), so a critic of whole values spends its updates on it.
+Unlike in the paper, the noise critic learns the advantage of a noise over others in the same state. The state's own
+value cancels in the actor's gradient, but it dominates the variance of the values (ten times the rest on peg-insert),
+so a critic of whole values would spend its updates on it.
 """
 
 from __future__ import annotations
@@ -44,56 +43,57 @@ class DsrlNaCfg:
     """Settings of DSRL with noise aliasing."""
 
     env_steps: int = 100_000
-    """Budget of env steps, all envs counted; rounded up to whole iterations."""
+    """Budget of env steps, summed over all envs; rounded up to whole iterations."""
     num_steps: int = 80
-    """Env steps of an iteration in each env."""
+    """Env steps per env in an iteration."""
     warmup: int = 8_000
     """Env steps with the base policy's own noise before the first update."""
     updates: int = 20
     """Updates of action critic, actor and temperature after each decision of all envs."""
     distill_updates: int = 10
-    """Updates of the noise critic after those."""
+    """Updates of the noise critic after those of the action critic."""
     decoded: int = 2_560
-    """Pairs of noise and chunk that are decoded anew for the noise critic after each decision of all envs."""
+    """Number of new (noise, decoded chunk) pairs for the noise critic after each decision of all envs."""
     group: int = 8
-    """Pairs of each state, 2 or more; the noise critic learns their values less the mean of the group."""
+    """Pairs per state, 2 or more; the noise critic learns their values minus the group's mean."""
     own_share: float = 0.5
-    """Of a state's pairs, the share whose noise is the actor's own; the rest is plain noise, as published. Without any,
-    the actor climbs to noise that the noise critic was never asked about."""
+    """Fraction of a state's pairs whose noise is sampled from the actor; the rest is the base policy's noise, as
+    published. At 0, the actor may exploit noise that the noise critic was never trained on."""
     pairs: int = 50_000
-    """Such pairs that are remembered and learned from again; the base policy is frozen, so none grows old."""
+    """Number of pairs that are kept and reused; they stay valid because the base policy is frozen."""
     batch: int = 256
-    """Chunks of an update, or pairs of one of the noise critic."""
+    """Chunks per update, or pairs per update of the noise critic."""
     capacity: int = 1_000_000
-    """Env steps that are remembered."""
+    """Capacity of the replay, env steps."""
     demo_share: float = 0.0
-    """Share of demonstrations in each batch of the action critic, below 1; above 0 needs a dataset."""
+    """Fraction of demonstrations in each batch of the action critic, below 1; above 0 needs a dataset."""
     lr: float = 3e-4
-    """Of everything."""
+    """Learning rate of actor, critics and temperature."""
     gamma: float = 0.99
-    """Discount of one env step."""
+    """Discount per env step."""
     tau: float = 0.005
-    """How far the target critics move towards the critics in an update."""
+    """Step of the target critics towards the critics per update, 0 to 1 (Polyak averaging)."""
     num_critics: int = 2
-    """Action critics; targets and the noise critic take the least of their values."""
+    """Number of action critics; targets and the noise critic use their minimum."""
     critic_hidden: tuple[int, ...] = (256, 256, 256)
     """Widths of the critics' hidden layers."""
     initial_alpha: float = 0.1
-    """Temperature at the start: the worth of one nat of entropy in rewards."""
+    """Initial temperature: the reward equivalent of one nat of entropy."""
     target_entropy: float = 0.0
-    """What the entropy is held at, in nats for each element of the noise divided by its bound."""
+    """Target entropy, nats per element of the noise divided by its bound."""
     reward_shift: float = -1.0
-    """Added to the reward of each env step; -1 makes 0 and 1 into -1 and 0: each step until success costs."""
+    """Number added to the reward of each env step; -1 turns rewards 0 and 1 into -1 and 0, so that each step before
+    success costs."""
     max_grad_norm: float = 10.0
-    """Gradients are clipped to this norm, each network for itself."""
+    """Maximum gradient norm, for each network separately."""
     dataset_keys: tuple[str, ...] = ()
-    """Columns of the dataset that have other names than the sim's, as "key=column"; see docs/datasets.md."""
+    """Dataset columns with other names than the sim's, as "key=column"; see docs/datasets.md."""
     engine: EngineMode = "auto"
-    """"compiled" needs a C++ compiler and takes a minute once; "eager" runs the same function uncompiled;
-    "auto" times the first updates and compiles where that costs less than it saves in this run."""
+    """"compiled" needs a C++ compiler and compiles once for about a minute; "eager" runs the same function uncompiled;
+    "auto" times the first updates and compiles if that saves time in this run."""
 
     def build(self, setup: Setup) -> DsrlNaLearner:
-        """The learner."""
+        """Build the learner."""
         return DsrlNaLearner(self, setup)
 
 
@@ -101,11 +101,11 @@ class DsrlNaCfg:
 
 
 class DsrlNaLoss(LossModule):
-    """Phase "learn": action critics, actor and temperature. Phase "distill": noise critic.
+    """Losses of two phases. "learn": action critics, actor and temperature; "distill": noise critic.
 
     Args:
-        policy: steered; its base policy's parameters are constants.
-        unit: of the executed actions.
+        policy: steered policy; its base policy's parameters are constants.
+        unit: normalizer of the executed actions.
         cfg: settings.
     """
 
@@ -115,12 +115,12 @@ class DsrlNaLoss(LossModule):
         self.critic = critics(policy, (policy.horizon, policy.action_width), cfg, cfg.num_critics)
         self.noise_critic = critics(policy, policy.base_noise, cfg, 1)
         self.log_alpha = nn.Parameter(torch.tensor(math.log(cfg.initial_alpha)))
-        # one of its own, which goes where the networks go: the replay's chunks stay with the sim
+        # a copy, which moves to the networks' device: the replay's chunks stay with the sim
         self._unit, self._cfg = copy.deepcopy(unit), cfg
         self._target_entropy = cfg.target_entropy * math.prod(policy.base_noise)
 
     def executed(self, ctx: Tensor, noise: Tensor) -> Tensor:
-        """The chunk (B, H, A) that this noise would make the sim execute, in [-1, 1] as the replay's chunks are."""
+        """Decode noise to the chunk (B, H, A) that the sim would execute, in [-1, 1] like the replay's chunks."""
         return self._unit(self.policy.to_actions(self.policy.steer(ctx, noise)))
 
     def forward(self, batch: dict[str, Tensor], context: Context) -> LossOut:
@@ -162,7 +162,7 @@ class DsrlNaLoss(LossModule):
         return bootstrap(batch["reward"], batch["discount"], value)
 
     def _distill(self, batch: dict[str, Tensor], context: Context) -> LossOut:
-        """The noise critic (1, B) follows the action critics at the chunks that its noise decodes to, in each state."""
+        """Loss of the noise critic (1, B); its targets are the action critics' values of the decoded chunks."""
         with torch.no_grad():
             ctx = self.policy.encode(part(batch, "obs/"))
             target = relative(smallest(self.critic(ctx, batch["chunk"])), self._cfg.group)
@@ -173,7 +173,7 @@ class DsrlNaLoss(LossModule):
 
 
 def relative(values: Tensor, group: int) -> Tensor:
-    """Values (B,) less the mean of their group, where each `group` rows in a row are one."""
+    """Subtract the group's mean from values (B,); each `group` consecutive rows are one group."""
     rows = values.view(-1, group)
     return (rows - rows.mean(1, keepdim=True)).flatten()
 
@@ -182,11 +182,11 @@ def relative(values: Tensor, group: int) -> Tensor:
 
 
 class Pairs:
-    """A ring of what noise decodes to in remembered states.
+    """Ring buffer of (state, noise, decoded chunk) rows.
 
     Args:
-        capacity: rows that are kept; a multiple of `group`.
-        group: how many rows in a row are of one state, and are drawn together.
+        capacity: number of rows; a multiple of `group`.
+        group: number of consecutive rows of one state, which are sampled together.
     """
 
     def __init__(self, capacity: int, group: int) -> None:
@@ -195,7 +195,7 @@ class Pairs:
         self._added = 0
 
     def add(self, rows: Mapping[str, Tensor]) -> None:
-        """Keep rows (n, ...) of each name, whole groups, in place of the oldest; n at most the capacity."""
+        """Add rows (n, ...) of each name, in whole groups, over the oldest; n at most the capacity."""
         if not self._rows:
             self._rows = {name: x.new_zeros((self._capacity, *x.shape[1:])) for name, x in rows.items()}
         count = len(next(iter(rows.values())))
@@ -205,18 +205,18 @@ class Pairs:
         self._added += count
 
     def sample(self, count: int, generator: torch.Generator) -> dict[str, Tensor]:
-        """Rows (count, ...), whole groups, drawn with equal chance, with replacement."""
+        """Sample rows (count, ...) uniformly, in whole groups, with replacement."""
         kept = min(self._added, self._capacity) // self._group
         first = torch.randint(kept, (count // self._group, 1), generator=generator) * self._group
         places = (first + torch.arange(self._group)).flatten()
         return {name: x[places] for name, x in self._rows.items()}
 
     def state(self) -> dict[str, Any]:
-        """For an exact resume."""
+        """State for an exact resume."""
         return {"rows": {name: x[: self._added] for name, x in self._rows.items()}, "added": self._added}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state` gave."""
+        """Restore the result of `state`."""
         self._rows, self._added = {}, 0
         if state["rows"]:
             self.add(state["rows"])
@@ -224,10 +224,10 @@ class Pairs:
 
 
 class DsrlNaLearner(SimLearner):
-    """Steers a frozen policy; see `DsrlNaCfg`.
+    """Trains the noise actor of a frozen policy by noise aliasing; see `DsrlNaCfg`.
 
     Raises:
-        ConfigError: settings out of range, a base policy that does not fit the sim, or demonstrations that do not.
+        ConfigError: settings out of range, or a base policy or demonstrations that do not fit the sim.
         CapabilityError: the policy cannot be steered.
     """
 
@@ -272,7 +272,7 @@ class DsrlNaLearner(SimLearner):
         self._iteration = 0
 
     def _demos(self, setup: Setup) -> Replay:
-        """The demonstrations, remembered apart: no rollout takes their place."""
+        """Load the demonstrations into a replay of their own, which rollouts never overwrite."""
         if setup.dataset is None:
             raise ConfigError(f"dataset is not given: algo.demo_share is {self.cfg.demo_share}, which needs one")
         sim, layout = self._steering.sim, self._steering.replay.layout
@@ -283,7 +283,7 @@ class DsrlNaLearner(SimLearner):
         )
 
     def iterate(self) -> dict[str, float]:
-        """Decisions of all envs, each followed by its updates."""
+        """Run one iteration: decisions of all envs, each followed by its updates."""
         self._iteration += 1
         return self._steering.iterate(lambda: self._learn() | self._distill())
 
@@ -291,7 +291,7 @@ class DsrlNaLearner(SimLearner):
         cfg, steering = self.cfg, self._steering
         count = cfg.updates * cfg.batch
         rows = steering.rows(self._chunks, cfg.updates)
-        # whatever noise a chunk came from, if any, is of no account to the critic of actions
+        # the action critic does not need the noise that a chunk was decoded from
         del rows[NOISE]
         rows |= {"normal": steering.normal(count), "next_normal": steering.normal(count)}
         return self._run(rows, count, LEARN)
@@ -304,7 +304,7 @@ class DsrlNaLearner(SimLearner):
 
     @torch.no_grad()
     def _decode(self, count: int) -> dict[str, Tensor]:
-        """Remembered states, noise in each, and the chunk that it would make the sim execute."""
+        """Sample states from the replay and noise for each, and decode the noise to chunks."""
         steering, cfg = self._steering, self.cfg
         drawn = self._states.sample(count // cfg.group, self.policy.horizon, cfg.gamma, steering.generator)
         device = self._engine.device

@@ -1,8 +1,8 @@
-"""Flow-Noise: the joint density of a chain with learned noise, in the ratio of a whole chunk (pi_RL, arXiv 2510.25889).
+"""Flow-Noise: PPO on the joint density of a flow's chain with learned noise (pi_RL, arXiv 2510.25889).
 
-The chain is ReinFlow's, and so is all of the code but the power of the density: 1 / (K+1), the mean over the denoising
-steps of the sum over chunk and action. So the ratio is that of PPO on chunks, with PPO's clip range, where ReinFlow
-divides by chunk and action as well and clips to a hundredth; and entropy has a bonus.
+The chain and the code are ReinFlow's, except for the power of the density in the ratio: 1 / (K+1), the mean over the
+denoising steps of the sum over chunk and action. So the ratio is that of PPO on chunks, with PPO's clip range, while
+ReinFlow also divides by chunk and action and clips to a hundredth. There is an entropy bonus, too.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ class FlowNoiseCfg(NoisyCfg):
     """Settings of Flow-Noise."""
 
     clip_coef: float = 0.2
-    """Clip range of the ratio."""
+    """PPO clip range of the ratio."""
     noise_high: float = 0.16
-    """Largest."""
+    """Largest standard deviation of a denoising step, in normalized action units."""
     entropy_coef: float = 0.005
-    """Weight of the chain's mean entropy rate as a bonus."""
+    """Weight of the entropy bonus: the chain's mean entropy rate."""
 
     def build(self, setup: Setup) -> ChainLearner:
-        """The learner."""
+        """Build the learner."""
         return noisy_learner(self, setup, "Flow-Noise", chunk_log_prob)
 
 
@@ -36,8 +36,8 @@ class FlowNoiseCfg(NoisyCfg):
 
 
 def chunk_log_prob(log_prob: Tensor) -> Tensor:
-    """One number for each chain: (B, K, H, A) summed and divided by K+1.
+    """Log-density of each chain for the ratio: (B, K, H, A) summed and divided by K+1, (B,).
 
-    The K+1 counts the start of the chain, whose density is constant and cancels in the ratio.
+    The K+1 counts the initial noise, whose density is constant and cancels in the ratio.
     """
     return log_prob.flatten(1).sum(1) / (log_prob.shape[1] + 1)

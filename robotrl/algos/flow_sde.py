@@ -1,8 +1,8 @@
-"""Flow-SDE: the flow run as a stochastic equation of the same marginals, one ratio for each denoising step.
+"""Flow-SDE: the flow sampled as a stochastic differential equation, with one ratio per denoising step.
 
-The steps are those of Flow-GRPO (arXiv 2505.05470), `chain.flow_sde`; that each of them is an action of its own, which
-shares its decision's advantage, is the two-layer decision process of pi_RL (arXiv 2510.25889). Nothing is learned
-besides the flow: how much noise there is follows from the time and one number. Deployed is the plain ODE.
+The steps are those of Flow-GRPO (arXiv 2505.05470), `chain.flow_sde`, with the same marginals as the flow. Each step is
+an action with its decision's advantage: the two-layer decision process of pi_RL (arXiv 2510.25889). Nothing is learned
+besides the flow: the noise depends on the time and one constant. At deployment, the plain ODE runs.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class FlowSdeCfg(ChainCfg):
     """Settings of Flow-SDE."""
 
     scale: float = 0.5
-    """How much noise: sigma(t) = scale * sqrt((1 - t) / t). Flow-GRPO has 0.7 for pictures, pi_RL 0.5 for robots."""
+    """Scale of the noise, sigma(t) = scale * sqrt((1 - t) / t). Flow-GRPO uses 0.7 for images, pi_RL 0.5 for robots."""
 
     def build(self, setup: Setup) -> ChainLearner:
-        """The learner."""
+        """Build the learner."""
         check_positive("algo.scale", self.scale)
         return ChainLearner(self, setup, "Flow-SDE", lambda policy, make_critic: FlowSdeLoss(policy, make_critic, self))
 
@@ -42,12 +42,12 @@ class FlowSdeCfg(ChainCfg):
 def policy_loss(
     policy: HasChain, kernel: chain.Kernel, ctx: Tensor, rows: dict[str, Tensor], clip_coef: float
 ) -> PolicyLoss:
-    """PPO's clipped surrogate, one ratio for each decision and denoising step.
+    """PPO's clipped surrogate, one ratio per decision and denoising step.
 
     Args:
-        policy: the flow.
-        kernel: law of its noisy steps.
-        ctx: (M, D).
+        policy: the flow policy.
+        kernel: transition kernel of its noisy steps.
+        ctx: (M, D) the policy's contexts.
         rows: "chain" (M, K+1, H, A), "log_prob" (M, K) and "advantage" (M,).
         clip_coef: clip range.
     """
@@ -59,7 +59,7 @@ def policy_loss(
 
 
 class FlowSdeLoss(ChainLoss):
-    """See `ChainLoss`."""
+    """`ChainLoss` of Flow-SDE."""
 
     def __init__(self, policy: Any, make_critic: MakeCritic, cfg: FlowSdeCfg) -> None:
         super().__init__(policy, make_critic, cfg)

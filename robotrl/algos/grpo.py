@@ -1,9 +1,9 @@
-"""Group-relative policy optimisation, as SimpleVLA-RL has it of policies that say tokens (Li et al. 2025, 2509.09674).
+"""Group-relative policy optimization of autoregressive policies, as in SimpleVLA-RL (Li et al. 2025, 2509.09674).
 
-Episodes come in groups from one start. What an episode is worth is how much better it went than the others of its
-group; all that was done up to its end shares that. Groups in which nearly all or nearly none succeed teach little:
-others are drawn in their place. There is no critic, no reference policy and no entropy bonus. Policies that flow learn
-by it, too: `robotrl.algos.flow_grpo`.
+Episodes come in groups with the same initial state. The advantage of an episode is its reward relative to its group,
+and all its decisions share it. Groups in which nearly all or nearly no episodes succeed teach little and are replaced
+by new ones. There is no critic, no reference policy and no entropy bonus. `robotrl.algos.flow_grpo` is the variant for
+flow policies.
 """
 
 from __future__ import annotations
@@ -50,48 +50,47 @@ EMBED: tuple[Embed, ...] = ("mean", "end")
 
 @dataclass(frozen=True)
 class GrpoCfg(EpisodeCfg):
-    """Settings of GRPO; clip range, limits of success and group size are SimpleVLA-RL's."""
+    """Settings of GRPO; clip range, success limits and group size are SimpleVLA-RL's."""
 
     group_size: int = 8
-    """G, episodes from one start; divides the sim's envs."""
+    """G, episodes per group, from the same initial state; divides the sim's envs."""
     groups: int = 16
-    """Rollouts are repeated until so many groups are kept."""
+    """Number of groups per iteration; rollouts are repeated until this many are kept."""
     tries: int = 6
-    """Rollouts of one iteration at most; then it learns from the groups that it has."""
+    """Maximum number of rollouts per iteration; then it learns from the groups that it has."""
     keep_low: float = 0.1
-    """Kept by success, a group's success rate is not below this ..."""
+    """Lowest success rate of a kept group, with `keep_by` "success"."""
     keep_high: float = 0.9
-    """... nor above this."""
+    """Highest success rate of a kept group, with `keep_by` "success"."""
     keep_by: Keep = "success"
-    """Whether groups are dropped by their success, or, with progress, only where all succeed or all rewards are the
-    same: then groups in which all fail teach, too."""
+    """Criterion of kept groups: "success" keeps those between `keep_low` and `keep_high`; "reward" (with progress)
+    drops only those in which all succeed or all rewards are equal, so that groups of failures teach, too."""
     progress: Progress = "none"
-    """What a failure is worth: nothing; how near it came by sight to successes of its task (SRPO); or, as any episode
-    then, what the sim's rewards of it add up to."""
+    """Reward of episodes: "none", 0 for a failure and 1 for a success; "sight", for a failure its similarity to
+    successes of its task (SRPO); "return", the sum of the sim's rewards for all episodes."""
     encoder: str = field(default="policy", metadata=reads("policy", prefix=OF_RUN))
-    """Whose sight tells how near: the policy's own at the start of the run, or a row of `robotrl list encoders`, for
-    example "run:PATH" for that of another policy."""
+    """Encoder of episodes for `progress` "sight": "policy", the policy's own vision encoder at the start of the run; or
+    a row of `robotrl list encoders`, e.g. "run:PATH" for another policy's."""
     embed: Embed = "mean"
-    """What of an episode is compared: the mean over all that its decisions saw, as published, or what the last saw."""
+    """Features of an episode: "mean" over its decisions, as published, or "end", the last decision's."""
     progress_cap: float = 0.6
-    """What a failure is worth at most."""
+    """Maximum reward of a failure, with `progress` "sight"."""
     progress_steepness: float = 10.0
-    """Of the sigmoid that its distance goes through."""
+    """Steepness of the sigmoid from an episode's distance to its reward, with `progress` "sight"."""
     correlation: float = 0.0
-    """How much draws of an episode are alike from one control step to the next: the places in their distributions that
-    tokens are taken from correlate by so much, as normal scores. Each is still drawn from its own distribution; noise
-    that lasts leads somewhere before the policy corrects it (coloured noise, Hollenstein et al. 2024, 2312.11091, there
-    of Gaussian policies). 0 draws each token for itself, as published."""
+    """Correlation of an episode's action noise from one control step to the next, as normal scores. Each action still
+    has its own distribution; correlated noise leads somewhere before the policy corrects it (colored noise, Hollenstein
+    et al. 2024, 2312.11091, for Gaussian policies). 0: independent noise, as published."""
     clip_low: float = 0.2
-    """The ratio of a token is clipped to 1 less this ..."""
+    """Lower clip range: the ratio of a token is clipped to at least 1 minus this."""
     clip_high: float = 0.28
-    """... and to 1 and this."""
+    """Upper clip range: the ratio of a token is clipped to at most 1 plus this."""
     warmup: int = 20
-    """Updates over which the learning rate rises, lest Adam's first steps, of noise, undo what was cloned."""
+    """Updates of linear learning-rate warmup, so that Adam's noisy first steps do not undo the pretraining."""
 
     @property
     def reads_rewards(self) -> bool:
-        """Whether it learns from the sim's rewards, and not from success alone."""
+        """True if it learns from the sim's rewards, not only from success."""
         return self.progress == "return"
 
     def beside(self, policy: Any) -> list[Any]:
@@ -101,7 +100,7 @@ class GrpoCfg(EpisodeCfg):
         return [policy.eye() if self.encoder == "policy" else self.encoder.removeprefix(OF_RUN)]
 
     def build(self, setup: Setup) -> GrpoLearner:
-        """The learner."""
+        """Build the learner."""
         return GrpoLearner(self, setup, "GRPO", TokenActing())
 
 
@@ -109,11 +108,11 @@ class GrpoCfg(EpisodeCfg):
 
 
 class GrpoLoss(LossModule):
-    """The clipped surrogate, each episode counting as much as any other. The carry is that of `EpisodeLearner`.
+    """Clipped surrogate loss; each episode has the same weight. The carry is that of `EpisodeLearner`.
 
     Args:
-        policy: what learns.
-        acting: how it acts.
+        policy: the policy in training.
+        acting: interface of the policy kind.
         cfg: settings.
     """
 
@@ -141,7 +140,7 @@ class GrpoLoss(LossModule):
 def likelihood(
     acting: EpisodeActing, policy: Any, obs: dict[str, Tensor], rows: dict[str, Tensor], bf16: bool
 ) -> Likelihood:
-    """How likely decisions are, computed the same by rollouts' ends and by losses; see `EpisodeActing.likelihood`."""
+    """Log-probabilities of decisions, computed identically after rollouts and in the loss; see `EpisodeActing`."""
     with in_bf16(bf16, next(iter(obs.values())).device):
         return acting.likelihood(policy, obs, rows)
 
@@ -150,7 +149,7 @@ def likelihood(
 
 
 class GrpoLearner(EpisodeLearner):
-    """Fine-tunes a policy relative to groups; see `GrpoCfg` and `EpisodeLearner`."""
+    """Fine-tunes a policy by GRPO; see `GrpoCfg` and `EpisodeLearner`."""
 
     def __init__(self, cfg: GrpoCfg, setup: Setup, method: str, acting: EpisodeActing) -> None:
         _check(cfg)
@@ -170,7 +169,7 @@ class GrpoLearner(EpisodeLearner):
             self._eye = make(self.model, self.sim.observation_spec).to(setup.device).requires_grad_(False).eval()
 
     def improve(self) -> dict[str, float]:
-        """Rollouts until enough groups are kept, then the updates."""
+        """Run rollouts until enough groups are kept, then the updates; returns scalars to log."""
         cfg = self.cfg
         parts: list[Trajectories] = []
         rates: list[Tensor] = []
@@ -182,7 +181,7 @@ class GrpoLearner(EpisodeLearner):
             worth = self._worth(rate)
             rates.append(rate)
             kept, tries = kept + int(worth.sum()), tries + 1
-            # what has succeeded as a whole teaches nothing, and shows what success looks like
+            # groups of successes have no gradient, but serve as reference successes for the progress reward
             shown = worth | (rate == 1) if self._eye is not None and cfg.keep_by == "reward" else worth
             parts.append(chosen(found, torch.nonzero(shown)[:, 0], cfg.group_size))
         self.count_steps()
@@ -203,24 +202,24 @@ class GrpoLearner(EpisodeLearner):
             return None
         length, _ = self.acting.series(self.model)
         scores = noise.lasting(self._scores[rows], length, self.cfg.correlation, self._generator)
-        # the next decision follows what was carried out, which may be less than what was decided
+        # the next decision follows the executed part of the chunk, which may be shorter than the chunk
         self._scores[rows] = scores[:, self.model.horizon - 1]
         return scores
 
     def _begin(self) -> None:
-        """Draws of new episodes have nothing to do with those of the last."""
+        """Draw new noise at the start of episodes, independent of the last ones."""
         if self.cfg.correlation:
             shape = (self.sim.num_envs, self.acting.series(self.model)[1])
             self._scores = noise.randn(shape, self._generator, self._engine.device, torch.float64)
 
     def _worth(self, rate: Tensor) -> Tensor:
-        """Which groups (P,) are worth keeping by their success rates; where rewards decide, all but full successes."""
+        """Return which groups (P,) to keep by their success rates; with `keep_by` "reward", all but full successes."""
         if self.cfg.keep_by == "reward":
             return rate < 1
         return (rate >= self.cfg.keep_low) & (rate <= self.cfg.keep_high)
 
     def _rewarded(self, found: Trajectories) -> tuple[Trajectories, Tensor]:
-        """The groups that teach something, and their rewards (P, G)."""
+        """Return the groups with unequal rewards, and their rewards (P, G)."""
         cfg = self.cfg
         reward = found.returned if cfg.progress == "return" else found.success.float()
         if self._eye is not None and len(reward):
@@ -232,7 +231,7 @@ class GrpoLearner(EpisodeLearner):
         return (chosen(found, good, cfg.group_size) if len(good) < len(reward) else found), reward[good]
 
     def _tasks(self, start: Tensor) -> Tensor:
-        """(N,) numbers of the scenarios that starts belong to; 0 where the sim has none."""
+        """Return (N,) indices of the initial states' scenarios; 0 if the sim has none."""
         if not isinstance(self.sim, HasScenarios):
             return torch.zeros_like(start)
         numbers = [self.sim.scenarios.index(self.sim.scenario_of(int(i))) for i in start]
@@ -240,7 +239,7 @@ class GrpoLearner(EpisodeLearner):
 
     @torch.no_grad()
     def _sight(self, found: Trajectories) -> Tensor:
-        """(N, F) what the encoder makes of each episode's last decision, or the mean over its decisions."""
+        """Encode episodes to (N, F) features: of the last decision, or the mean over decisions."""
         if self.cfg.embed == "end":
             decisions = torch.arange(len(found.episode), device=found.episode.device)
             last = decisions.new_zeros(len(found.success)).scatter_reduce_(0, found.episode, decisions, "amax")
@@ -252,7 +251,7 @@ class GrpoLearner(EpisodeLearner):
     def _update(self, found: Trajectories, reward: Tensor) -> dict[str, float]:
         decisions, episodes = len(found.valid), len(found.success)
         everywhere = self.world.total(decisions), self.world.total(episodes)
-        # an episode of any process counts as much as any other
+        # an episode of any process has the same weight
         share = (everywhere[0] * episodes) / (everywhere[1] * max(decisions, 1))
         weight = self.acting.weights(self.model, found.valid, found.episode, episodes) * share
         obs, record = self.kept(self.seen(found)), self.acting.record(found)
@@ -267,7 +266,7 @@ class GrpoLearner(EpisodeLearner):
         )
 
     def state(self) -> dict[str, Any]:
-        """See `Learner.state`; the eye is that of the start, whatever the policy's has become."""
+        """See `Learner.state`; the encoder is that of the start of the run, not the policy's current one."""
         eye = {} if self._eye is None else {"eye": self._eye.state_dict()}
         return {**super().state(), **eye}
 
@@ -279,7 +278,7 @@ class GrpoLearner(EpisodeLearner):
 
     @torch.no_grad()
     def _log_prob(self, obs: dict[str, Tensor], record: dict[str, Tensor]) -> Tensor:
-        """(D, ...) of what was done, under the policy that acted, computed as the loss computes it."""
+        """Log-probabilities (D, ...) of the decisions under the policy that acted, computed as in the loss."""
         cfg = self.cfg
 
         def log_prob(some: dict[str, Tensor]) -> Tensor:

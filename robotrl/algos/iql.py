@@ -1,8 +1,8 @@
-"""IQL: offline learning that never asks for the value of an action outside the data (Kostrikov et al. 2022).
+"""IQL: offline learning that evaluates only actions in the data (Kostrikov et al. 2022).
 
-A state value is the upper expectile of the values of the actions in the data; critics learn from it; and the policy
-clones the data's actions, those more that turned out better than expected. Any policy that can be cloned can be
-trained: a Gaussian one by its density, a generative one by its own cloning loss. The same learner may go on online.
+The state value is an upper expectile of the values of the data's actions; critics bootstrap from it; and the policy
+clones the data's actions, weighted by their advantage. Any policy with a cloning loss can be trained: a Gaussian one by
+its density, a generative one by its own cloning loss. The same learner may continue online.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from robotrl.spec import HasLogProb, visible
 Rewards = Literal["stored", "minus_one", "scaled"]
 REWARDS: tuple[Rewards, ...] = ("stored", "minus_one", "scaled")
 SCALED_RETURN = 1000.0
-"""What "scaled" makes of the difference between the best and the worst return (Kostrikov et al. 2022, appendix)."""
+"""Range of returns after "scaled": best minus worst return of the dataset (Kostrikov et al. 2022, appendix)."""
 
 
 @dataclass(frozen=True)
@@ -59,62 +59,63 @@ class IqlCfg:
     """Settings of IQL."""
 
     updates: int = 20_000
-    """Updates on the dataset alone."""
+    """Number of offline updates, on the dataset only."""
     updates_per_iteration: int = 500
     """Updates between two log lines."""
     env_steps: int = 0
-    """Budget of env steps after that, all envs counted; 0 stays offline."""
+    """Budget of online env steps after that, summed over all envs; 0 stays offline."""
     num_steps: int = 8
-    """Online: env steps of an iteration in each env, an update for each of them."""
+    """Online: env steps per env in an iteration; one update follows for each env step."""
     online_share: float = 0.5
-    """Online: share of a batch that is the policy's own experience."""
+    """Online: fraction of a batch from the policy's own experience."""
     batch: int = 256
-    """Chunks of an update."""
+    """Chunks per update."""
     capacity: int = 200_000
-    """Online: env steps that the replay keeps."""
+    """Online: capacity of the replay, env steps."""
     replay: str | None = None
-    """Online: new directory of a replay on disk; none keeps it in RAM and in the checkpoints."""
+    """Online: new directory of a replay on disk. None: in RAM and in the checkpoints."""
     rewards: Rewards = "stored"
-    """"stored" as the dataset has them; "minus_one" less one in each step, which turns a sparse 1 into an urge to
-    hurry; "scaled" so that the returns of the dataset's episodes span 1000."""
+    """Rewards of the dataset: "stored" as they are; "minus_one" less one per step, so that an episode with a sparse
+    reward of 1 gains from being short; "scaled" so that the returns of its episodes span 1000."""
     lr: float = 3e-4
-    """Of the policy."""
+    """Learning rate of the policy."""
     critic_lr: float = 3e-4
-    """Of the critics."""
+    """Learning rate of the critics."""
     value_lr: float = 3e-4
-    """Of the state value."""
+    """Learning rate of the state value."""
     gamma: float = 0.99
-    """Discount of one env step."""
+    """Discount per env step."""
     tau: float = 0.005
-    """How far the target critics move towards the critics in an update."""
+    """Step of the target critics towards the critics per update, 0 to 1 (Polyak averaging)."""
     expectile: float = 0.7
-    """Of the state value; 0.5 is the mean of the data's actions, towards 1 the best of them."""
+    """Expectile of the state value, 0 to 1; 0.5 is the mean over the data's actions, towards 1 their best."""
     beta: float = 3.0
-    """How much more a better action is cloned; 0 is plain cloning."""
+    """Inverse temperature of the advantage weights; 0 is plain behavior cloning."""
     max_weight: float = 100.0
-    """Bound of an action's weight."""
+    """Maximum weight of an action."""
     num_critics: int = 2
-    """Critics; the least of their values counts."""
+    """Number of critics; their minimum is used."""
     critic_hidden: tuple[int, ...] = (256, 256)
     """Widths of the hidden layers of critics and state value."""
     critic_activation: Activation = "relu"
-    """Between these layers."""
+    """Activation of critics and state value."""
     layer_norm: bool = False
-    """Layer normalisation in the critics."""
+    """Layer normalization in the critics."""
     ema: float = 0.99
-    """Decay of the policy's averaged weights, which are what acts and is evaluated; 0 turns averaging off."""
+    """Decay of the policy's averaged (EMA) weights, which act online and are evaluated. 0: no averaging."""
     max_grad_norm: float | None = None
-    """Gradients are clipped to this norm, each network for itself; none does not clip."""
+    """Maximum gradient norm, for each network separately. None: no clipping."""
     dataset_keys: tuple[str, ...] = ()
-    """Columns of the dataset that have other names than the sim's, as "key=column"; see docs/datasets.md."""
+    """Dataset columns with other names than the sim's, as "key=column"; see docs/datasets.md."""
     bf16: bool = False
-    """Critics compute in bfloat16, losses and parameters stay in float32; faster only on hardware made for it."""
+    """Critics compute in bfloat16; losses and parameters stay in float32; faster only on hardware with bfloat16
+    units."""
     engine: EngineMode = "auto"
-    """"compiled" needs a C++ compiler and takes some 10 to 60 s once; "eager" runs the same function uncompiled;
-    "auto" times the first updates and compiles where that costs less than it saves in this run."""
+    """"compiled" needs a C++ compiler and compiles once for 10 to 60 s; "eager" runs the same function uncompiled;
+    "auto" times the first updates and compiles if that saves time in this run."""
 
     def build(self, setup: Setup) -> IqlLearner:
-        """The learner."""
+        """Build the learner."""
         return IqlLearner(self, setup)
 
 
@@ -122,31 +123,31 @@ class IqlCfg:
 
 
 def clone_loss(policy: Any, loss: CloneLoss | None, batch: dict[str, Tensor], ctx: Tensor, weight: Tensor) -> Tensor:
-    """Advantage-weighted cloning (Kostrikov et al. 2022, eq. 7).
+    """Advantage-weighted cloning loss (Kostrikov et al. 2022, eq. 7).
 
     Args:
-        policy: what learns.
-        loss: the cloning loss of a generative policy; None uses the density.
-        batch: rows with "obs/KEY", "chunk", "valid" and what the cloning loss drew.
-        ctx: (B, D) of "obs".
-        weight: (B,).
+        policy: the policy in training.
+        loss: cloning loss of a generative policy; None uses the density.
+        batch: rows with "obs/KEY", "chunk", "valid" and the cloning loss's random numbers.
+        ctx: (B, D) contexts of the observations.
+        weight: (B,) weights of the chunks.
     """
     valid = batch["valid"].to(weight.dtype)
     if loss is None:
         log_prob = policy.log_prob(part(batch, "obs/"), batch["chunk"]).sum(2)
         return -(weight[:, None] * valid * log_prob).sum(1).mean()
-    # a cloning loss is a mean over valid elements, in which a weight may stand for an element's validity
+    # the cloning loss is a mean over valid elements: multiplying `valid` by the weight weights the elements
     return loss.loss(policy, ctx, batch["chunk"], valid * weight[:, None], **part(batch, "drawn/"))
 
 
 class IqlLoss(LossModule):
-    """State value, critics and policy in one update.
+    """Losses of state value, critics and policy, in one update.
 
     Args:
-        policy: what learns.
+        policy: the policy in training.
         critic: critics on its context.
         value: state value on its context.
-        clone: the policy's cloning loss, None for its density.
+        clone: the policy's cloning loss; None uses its density.
         cfg: settings.
     """
 
@@ -194,21 +195,21 @@ class IqlLoss(LossModule):
 
 
 class Relabelling(NamedTuple):
-    """Rewards r become scale * r + shift."""
+    """Linear change of rewards: r becomes scale * r + shift."""
 
     scale: float
     shift: float
 
     def __call__(self, drawn: Transitions, gamma: float) -> Tensor:
-        """(B,) rewards of chunks: each of their steps is relabelled, then discounted."""
+        """Change the rewards of chunks, (B,): each of their steps, then discounted."""
         return self.scale * drawn.reward + self.shift * discounted_ones(drawn.steps, gamma).to(drawn.reward.dtype)
 
 
 def relabelling(kind: Rewards, replay: Replay) -> Relabelling:
-    """How `IqlCfg.rewards` changes rewards, given the dataset's.
+    """Return the change of rewards for `IqlCfg.rewards`, given the dataset.
 
     Raises:
-        ConfigError: the kind is unknown, or returns are to be scaled that are all the same.
+        ConfigError: the kind is unknown, or returns to be scaled are all the same.
     """
     if kind not in REWARDS:
         raise unknown("algo.rewards", str(kind), REWARDS)
@@ -224,14 +225,14 @@ def relabelling(kind: Rewards, replay: Replay) -> Relabelling:
 
 
 Reward = Callable[[Transitions], Tensor]
-"""Steps (chunks of one) to rewards (B,)."""
+"""Function from steps (chunks of one) to rewards (B,)."""
 
 
 # update
 
 
 class IqlLearner:
-    """Trains a policy on a dataset, then online if asked to; see `IqlCfg`.
+    """Trains a policy on a dataset, then optionally online; see `IqlCfg`.
 
     Raises:
         ConfigError: no dataset, one of other arrays or another rate, or settings out of range.
@@ -248,7 +249,7 @@ class IqlLearner:
         specs = visible(sim)
         model: Any = setup.init_policy
         if model is not None:
-            # what cannot learn is told of before the dataset is looked at
+            # reject a policy that cannot learn before the dataset is read
             check_fit(model, sim)
             _clone_loss(model)
         inputs = () if model is None else model.transforms.inputs
@@ -284,10 +285,10 @@ class IqlLearner:
         self._offline = math.ceil(cfg.updates / cfg.updates_per_iteration)
         self._iteration = 0
         self.updates = 0
-        """Updates made so far."""
+        """Number of updates so far."""
         self.iterations = self._offline + math.ceil(cfg.env_steps / self._steps)
         self.experience: ReplayCollector | RemoteReplayCollector | None = None
-        """What the policy does online; None offline."""
+        """Collector of online experience; None offline."""
         if cfg.env_steps:
             online = PolicyBuilder(setup._replace(init_policy=self.policy), sim, False)
             acting = Acting(setup.seed, cfg.gamma, random=False, warmup=0)
@@ -316,18 +317,19 @@ class IqlLearner:
             self.experience.close()
 
     def relabel(self, reward: Reward) -> None:
-        """Replace the dataset's rewards, e.g. by a success classifier's. To be called before the first iteration, in a
-        resumed run again: the dataset is read anew.
+        """Replace the dataset's rewards, e.g. by a success classifier's, before the first iteration.
+
+        A resumed run must call it again, because the dataset is read again.
 
         Raises:
-            ConfigError: a reward is not finite, or they are not one for each step.
+            ConfigError: a reward is not finite, or there is not one per step.
         """
         index = self._data.indices()
         self._data.set_reward(index, reward(self._data.view(index, 1, 1.0)))
         self._relabelling = relabelling(self.cfg.rewards, self._data)
 
     def iterate(self) -> dict[str, float]:
-        """Updates on the dataset; after these, env steps and as many updates on both."""
+        """Run offline updates on the dataset, or, after these, env steps and as many updates on both."""
         cfg = self.cfg
         self._iteration += 1
         scalars: dict[str, float] = {}
@@ -342,7 +344,7 @@ class IqlLearner:
         return scalars
 
     def learn(self, updates: int) -> dict[str, float]:
-        """So many updates."""
+        """Run this many updates; returns means of the loss's scalars."""
         cfg = self.cfg
         most = UPDATES_PER_CALL * math.ceil(max(cfg.updates_per_iteration, self._steps) / UPDATES_PER_CALL)
         most = at_once(most, cfg.batch, self.model.observation_spec)
@@ -353,7 +355,7 @@ class IqlLearner:
         return means(info)
 
     def _draw(self, updates: int) -> dict[str, Tensor]:
-        """Rows of so many updates, and what the cloning loss draws."""
+        """Sample the rows of some updates, with the cloning loss's random numbers."""
         cfg, model = self.cfg, self.model
         sampler: Sampler = Uniform(self._data)
         replay = None if self.experience is None else self.experience.memory.replay
@@ -368,7 +370,7 @@ class IqlLearner:
         return rows
 
     def state(self) -> dict[str, Any]:
-        """See `Learner.state`. The dataset is read again."""
+        """See `Learner.state`. The dataset is not saved; it is read again."""
         return {
             "networks": self._loss.state_dict(),
             "policy": self.policy.state_dict(),
@@ -391,7 +393,7 @@ class IqlLearner:
 
 
 def _clone_loss(policy: Any) -> CloneLoss | None:
-    """What a generative policy is cloned with; None for one with a density."""
+    """Cloning loss of a generative policy; None for a policy with a density."""
     return None if isinstance(policy, HasLogProb) else clone_loss_of(policy)
 
 

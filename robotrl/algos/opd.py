@@ -1,6 +1,6 @@
-"""On-policy distillation of policies that say tokens (VLA-OPD): a frozen teacher scores what the student itself said.
+"""On-policy distillation of autoregressive policies (VLA-OPD): a frozen teacher scores the student's own actions.
 
-No reward is needed, and no exploration: where the student goes, the teacher says how likely it would have been.
+It needs neither rewards nor exploration: the teacher scores tokens in the states that the student visits.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DIVERGENCES: dict[Divergence, Callable[[Tensor, Tensor, Tensor, Tensor, float], 
     "labels": distill.labels,
 }
 SAME = ("bins", "horizon", "words", "action_spec")
-"""What teacher and student must have in common, with the way from tokens to actions."""
+"""Attributes in which teacher and student must agree, besides the mapping from tokens to actions."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class OpdCfg(EpisodeCfg):
     teacher: str = field(default="", metadata=reads("policy"))
     """Run or checkpoint of the teacher."""
     divergence: Divergence = "reverse"
-    """What is made smaller; "forward" and "labels" are the ablations of the paper."""
+    """Divergence to minimize: "reverse" KL, or the ablations of the paper, "forward" KL and "labels"."""
 
     reads_rewards: ClassVar[bool] = False
 
@@ -53,7 +53,7 @@ class OpdCfg(EpisodeCfg):
         return [self.teacher] if self.teacher else []
 
     def build(self, setup: Setup) -> OpdLearner:
-        """The learner."""
+        """Build the learner."""
         return OpdLearner(self, setup)
 
 
@@ -61,11 +61,11 @@ class OpdCfg(EpisodeCfg):
 
 
 class OpdLoss(LossModule):
-    """The divergence on minibatches of what the student said.
+    """Divergence between student and teacher on minibatches of the student's tokens.
 
     Args:
-        policy: what learns.
-        teacher: frozen.
+        policy: the student.
+        teacher: the teacher; it is frozen here.
         cfg: settings.
     """
 
@@ -96,10 +96,10 @@ class OpdLoss(LossModule):
 
 
 class OpdLearner(EpisodeLearner):
-    """Distils a teacher into a policy that says tokens; see `OpdCfg` and `EpisodeLearner`.
+    """Distils a teacher into an autoregressive policy; see `OpdCfg` and `EpisodeLearner`.
 
     Raises:
-        ConfigError: no teacher, an unknown divergence, or a teacher that says other tokens.
+        ConfigError: no teacher, an unknown divergence, or a teacher with other tokens.
     """
 
     def __init__(self, cfg: OpdCfg, setup: Setup) -> None:
@@ -116,7 +116,7 @@ class OpdLearner(EpisodeLearner):
         self._teacher = weights_sha256(teacher)
 
     def improve(self) -> dict[str, float]:
-        """An episode in each env, then the updates."""
+        """Run an episode in each env, then the updates; returns scalars to log."""
         found = self._collector.collect(self.decide, self._collector.draw())
         self.count_steps()
         width = self.model.action_width
@@ -131,16 +131,16 @@ class OpdLearner(EpisodeLearner):
         return finite(self.world.means(scalars))
 
     def state(self) -> dict[str, Any]:
-        """See `Learner.state`; of the teacher only which it is."""
+        """See `Learner.state`; of the teacher, only the hash of its weights."""
         return {**super().state(), "teacher": self._teacher}
 
     def load(self, state: dict[str, Any]) -> None:
         """See `Learner.load`.
 
         Raises:
-            ConfigError: the teacher is another one, or the state is that of another number of processes.
+            ConfigError: the teacher is another one, or the state was saved by another number of processes.
         """
-        found = state.get("teacher", self._teacher)  # states of before do not say
+        found = state.get("teacher", self._teacher)  # older states have no teacher
         if found != self._teacher:
             raise ConfigError(
                 f"algo.teacher {self.cfg.teacher!r} has weights of SHA-256 {self._teacher[:12]}: expected {found[:12]},"
@@ -150,10 +150,10 @@ class OpdLearner(EpisodeLearner):
 
 
 def check_teacher(teacher: Any, student: Any) -> None:
-    """Make sure that both mean the same by a token, and that the teacher sees no more than what the student is shown.
+    """Check that teacher and student use the same tokens, and that the student has all observations of the teacher.
 
     Raises:
-        ConfigError: what differs, with both values.
+        ConfigError: they differ; names both values.
     """
     for name in SAME:
         theirs, ours = getattr(teacher, name, None), getattr(student, name)

@@ -1,4 +1,4 @@
-"""PPO (Schulman et al. 2017) on policies with a density in closed form, from scratch or from a clone."""
+"""PPO (Schulman et al. 2017) for policies with a closed-form density, from scratch or from a pretrained policy."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SCHEDULES = ("constant", "linear", "adaptive")
 LR_RANGE = (1e-5, 1e-2)
 """Bounds of an adaptive learning rate."""
 SPREAD_ROWS = 256
-"""The logged deviation is that on the first so many observations of a rollout."""
+"""Number of first observations of a rollout over which the logged std is averaged."""
 
 
 @dataclass(frozen=True)
@@ -49,62 +49,63 @@ class PpoCfg:
     """Settings of PPO."""
 
     chooses: ClassVar[bool] = True
-    """Learns actions that are choices as well."""
+    """Support of discrete (categorical) actions."""
     env_steps: int = 1_000_000
-    """Budget of env steps, all envs counted; rounded up to whole iterations."""
+    """Budget of env steps, summed over all envs; rounded up to whole iterations."""
     num_steps: int = 80
-    """Env steps of a rollout in each env."""
+    """Env steps per env in a rollout."""
     epochs: int = 5
     """Passes over a rollout's decisions."""
     minibatch: int = 480
-    """Decisions for each gradient step, those of all processes together."""
+    """Decisions per gradient step, summed over processes."""
     microbatch: int | None = None
-    """Decisions whose gradient is taken at once, a divisor of a process's minibatch, so that pictures fit into memory;
-    the result is that of the whole minibatch up to rounding. None takes it whole."""
+    """Decisions per forward and backward pass, to save memory; must divide a process's minibatch. The result is that of
+    the whole minibatch up to rounding. None: the whole minibatch."""
     lr: float = 3e-4
-    """Of the policy."""
+    """Learning rate of the policy."""
     critic_lr: float = 1e-3
-    """Of the critic."""
+    """Learning rate of the critic."""
     lr_schedule: Literal["constant", "linear", "adaptive"] = "constant"
-    """"linear" falls to 0 over the budget; "adaptive" follows the KL: by 1.5 down above twice `desired_kl`, up below
-    half of it, minibatch by minibatch (Rudin et al. 2022). The critic's moves in proportion."""
+    """Schedule of both learning rates: "linear" decays to 0 over the budget; "adaptive" divides them by 1.5 after a
+    minibatch with an approximate KL above twice `desired_kl`, and multiplies them by 1.5 below half of it (Rudin et al.
+    2022)."""
     desired_kl: float = 0.01
-    """What an adaptive learning rate aims at."""
+    """Target KL of an adaptive learning rate."""
     gamma: float = 0.99
-    """Discount of one env step."""
+    """Discount per env step."""
     gae_lambda: float = 0.95
-    """Lambda of generalised advantage estimation, for each decision."""
+    """Lambda of generalized advantage estimation (GAE), per decision."""
     clip_coef: float = 0.2
-    """Clip range of the ratio of a whole chunk's probability."""
+    """PPO clip range of the ratio of a whole chunk."""
     value_clip: float | None = None
-    """How far a value may move from what it was before the iteration and still be improved further, in units of the
-    normalised return; None does not limit it."""
+    """Value clip range: largest change of a value from its estimate before the iteration, in units of the
+    normalized return. None: no clipping."""
     entropy_coef: float = 0.0
     """Weight of the entropy bonus."""
     target_kl: float | None = 0.03
-    """The actor's updates of an iteration end once the approximate KL passes this; None never ends them."""
+    """Stop the actor's updates of an iteration once the approximate KL of a minibatch exceeds this. None: no limit."""
     critic_warmup: int = 2
-    """First iterations that train the critic alone; useful from a clone."""
+    """Number of first iterations that train the critic only; useful when fine-tuning."""
     max_grad_norm: float = 1.0
-    """Gradients are clipped to this norm, actor and critic each for itself."""
+    """Maximum gradient norm, for actor and critic separately."""
     adam_eps: float = 1e-5
     """Adam's epsilon."""
     critic_hidden: tuple[int, ...] = (256, 256)
     """Widths of the critic's hidden layers."""
     critic_activation: Activation = "silu"
-    """Between the critic's layers."""
+    """Activation of the critic."""
     normalize_obs: bool = True
-    """From scratch: running normalisation of observations, part of the policy; a clone keeps the one it has."""
+    """Running normalization of observations, part of a new policy; a pretrained policy keeps its own."""
     normalize_reward: bool = False
-    """Divide rewards by the running deviation of the discounted return."""
+    """Divide rewards by the running standard deviation of the discounted return."""
     bf16: bool = False
-    """Networks compute in bfloat16, densities, losses and parameters stay in float32; see docs/engine.md."""
+    """Networks compute in bfloat16; densities, losses and parameters stay in float32; see docs/engine.md."""
     engine: EngineMode = "auto"
-    """"compiled" needs a C++ compiler and takes some 10 to 60 s once; "eager" runs the same function uncompiled;
-    "auto" times the first updates and compiles where that costs less than it saves in this run."""
+    """"compiled" needs a C++ compiler and compiles once for 10 to 60 s; "eager" runs the same function uncompiled;
+    "auto" times the first updates and compiles if that saves time in this run."""
 
     def build(self, setup: Setup) -> PpoLearner:
-        """The learner."""
+        """Build the learner."""
         return PpoLearner(self, setup)
 
 
@@ -112,10 +113,10 @@ class PpoCfg:
 
 
 def policy_loss(density: Density, batch: dict[str, Tensor], clip_coef: float) -> PolicyLoss:
-    """PPO's clipped surrogate; one ratio for each chunk.
+    """PPO's clipped surrogate, one ratio per chunk.
 
     Args:
-        density: of the policy, on M observations.
+        density: density of the policy on M observations.
         batch: rows (M, ...) of "raw", "log_prob" and "advantage".
         clip_coef: clip range.
     """
@@ -123,12 +124,12 @@ def policy_loss(density: Density, batch: dict[str, Tensor], clip_coef: float) ->
 
 
 def chunk_log_prob(density: Density, raw: Tensor) -> Tensor:
-    """(B,) log-density of whole chunks (B, H, A)."""
+    """Return (B,) log-densities of whole chunks (B, H, A)."""
     return density.log_prob(raw).flatten(1).sum(1)
 
 
 class PpoLoss(LossModule):
-    """Actor and critic together. The carry is (whether the actor still learns, learning rate of the actor)."""
+    """Loss of actor and critic. The carry is (1 while the actor still learns, learning rate of the actor)."""
 
     largest: ClassVar[frozenset[str]] = frozenset({"ratio_error"})
 
@@ -188,14 +189,14 @@ class PpoLoss(LossModule):
 
 
 class PpoLearner(SimLearner):
-    """Trains a policy with a density in closed form; see `PpoCfg`.
+    """Trains a policy with a closed-form density; see `PpoCfg`.
 
-    Several processes (`Setup.world`) learn as one: each has a sim and streams of its own and takes its share of every
-    minibatch; gradients, advantages, normalisations and the KL limit are those of all.
+    Several processes (`Setup.world`) learn as one: each has its own sim and random streams and computes its share of
+    every minibatch; gradients, advantages, normalizations and the KL limit are computed over all.
 
     Raises:
         ConfigError: settings out of range.
-        CapabilityError: the policy does not hand out its density.
+        CapabilityError: the policy has no closed-form density.
     """
 
     def __init__(self, cfg: PpoCfg, setup: Setup) -> None:
@@ -253,7 +254,7 @@ class PpoLearner(SimLearner):
         self._iteration = 0
 
     def iterate(self) -> dict[str, float]:
-        """One rollout and its epochs."""
+        """Run one rollout and its epochs of updates."""
         cfg = self.cfg
         rollout = self.world.with_episodes(self._collector.collect(self._decide, cfg.num_steps))
         reward = rollout.reward
@@ -281,7 +282,7 @@ class PpoLearner(SimLearner):
 
     @torch.no_grad()
     def _spread(self, batch: OnPolicyBatch) -> float:
-        """The policy's mean deviation on some of the observations."""
+        """Mean standard deviation of the policy on some of the observations."""
         obs = {key: x[:SPREAD_ROWS] for key, x in batch.obs.items()}
         return float(self.policy.density(self.policy.encode(obs)).std.mean())
 
@@ -293,12 +294,12 @@ class PpoLearner(SimLearner):
         rows, size = {**batch.rows(), "value": batch.value}, len(batch.advantage)
         most = self.world.most(size)
         order = epoch_order(size, self._engine.minibatch, cfg.epochs, self._generator, keep_all=True, most=most)
-        # a decision takes a step or more, so no rollout holds more of them than it has steps
+        # a decision takes at least one step, so a rollout holds no more decisions than steps
         capacity = cfg.num_steps * self.sim.num_envs
         return update_scalars(self._engine.run(rows, order, capacity, f"iteration {self._iteration}"))
 
     def _measure(self, obs: dict[str, Tensor]) -> None:
-        """Take a rollout's observations into the normalisations; the next rollout is made and learned with these."""
+        """Add a rollout's observations to the running normalizations, which the next rollout and its updates use."""
         if self._normalizer is not None:
             self._normalizer.update(obs)
         self._privileged.update(obs)
@@ -325,16 +326,16 @@ class PpoLearner(SimLearner):
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """See `Learner.load`; the state is that of process 0, the others begin new episodes with streams of their own.
+        """See `Learner.load`; process 0 resumes exactly, the others start new episodes with new random streams.
 
         Raises:
-            ConfigError: the state is that of another number of processes.
+            ConfigError: the state was saved by another number of processes.
         """
         check_processes(self.world, state)
         self.policy.load_state_dict(state["policy"])
         self.critic.load_state_dict(state["critic"])
         self._engine.load(state["engine"])
-        # whether it runs is a matter of where the run began, which this learner, made to resume, cannot know
+        # a learner made to resume does not know whether the run began with a new policy; the state does
         self._normalizer = None
         if state["obs_normalizer"] is not None:
             self._normalizer = ObsNormalizer(self.policy.observation_spec, self.world)

@@ -1,11 +1,11 @@
-"""Learning to look and to read: a policy is trained to tell what a robot could not measure, before it acts.
+"""Auxiliary pretraining of vision and language: predict privileged quantities before the policy acts.
 
-A vision-language-action policy that is trained from nothing has to find out at once what pictures show and which of it
-the words mean, and may never leave the start. Published models have seen before; this is how a small one gets to see:
-a linear head tells from the patches what the sim's privileged arrays say, where things are for example. With `reading`
-another tells, from what was seen and read together, what the words mean in this scene: where the thing is that they
-name. With `scenes` half of all frames are of scenes in which nobody has demonstrated anything, always new ones. Heads
-are thrown away. The policy acts no better for it; clone it (`--init-from`).
+A vision-language-action policy trained from scratch has to find out at once what images show and what the words refer
+to, and may never make progress. Published models start from pretrained encoders; this algorithm pretrains a small one.
+A linear head on the image patches predicts the sim's privileged arrays, e.g. object positions. With `reading`, a second
+head predicts from image and text together what the instruction refers to in this scene (grounding targets), e.g. the
+position of the named object. With `scenes`, half of all frames come from new scenes without demonstrations. The heads
+are discarded afterwards. This does not improve actions by itself; continue with behavior cloning (`--init-from`).
 """
 
 from __future__ import annotations
@@ -35,54 +35,55 @@ from robotrl.spec import HasGroundingTargets, HasImageFeatures, is_picture, priv
 from robotrl.utils.batched import arrays_in_parts
 
 JUDGED = 1024
-"""Frames that are held out and looked at after each iteration, at most; they are spread over all that are held out."""
+"""Maximum number of held-out frames evaluated after each iteration; they are spread over all held-out frames."""
 LOOKING, READING = "looking", "reading"
-"""What is told: what there is to be seen, from pictures alone; what words mean, from all that is seen and read."""
+"""Heads: "looking" predicts privileged quantities from images; "reading" predicts grounding targets from images and
+text."""
 TOLD = {"hidden/": LOOKING, "meant/": READING}
-"""By prefix of the rows that hold it."""
+"""Head by the prefix of the rows that hold its targets."""
 
 
 @dataclass(frozen=True)
 class PretrainCfg:
-    """Settings of learning to look."""
+    """Settings of auxiliary pretraining."""
 
     updates: int = 1000
-    """Gradient steps in all."""
+    """Total number of gradient steps."""
     updates_per_iteration: int = 100
     """Gradient steps between two log lines."""
     batch: int = 64
-    """Frames for each gradient step, drawn with replacement."""
+    """Frames per gradient step, drawn with replacement."""
     lr: float = 1e-3
-    """Peak learning rate of Adam; decays with a half cosine to a tenth."""
+    """Peak learning rate of Adam; it decays along a half cosine to a tenth."""
     warmup: int = 100
-    """Updates over which the learning rate rises to its curve."""
+    """Updates of linear learning-rate warmup."""
     muon: float = 0.0
-    """Matrices between hidden states move by Muon, with so many times the learning rate; see docs/engine.md. 0 moves
-    them by Adam, as all else."""
+    """Train hidden weight matrices with Muon, at this multiple of the learning rate; see docs/engine.md. 0: Adam for
+    all parameters."""
     max_grad_norm: float = 1.0
-    """Gradients are clipped to this norm."""
+    """Maximum gradient norm."""
     action_range: ActionRange = "bounds"
-    """See cloning, which goes on with it."""
+    """Action range of a new policy; see behavior cloning (`bc`), which continues with it."""
     symmetries: tuple[str, ...] = ()
-    """Kinds of the sim's symmetries under which frames are looked at, too; see cloning."""
+    """Kinds of the sim's symmetries for augmentation of frames; see behavior cloning (`bc`)."""
     reading: float = 0.0
-    """Weight of telling from what was seen and read what the words mean. 0 reads nothing, at a third of the cost: let
-    eyes see first, and words be bound to what they see in a second run (`--init-from`)."""
+    """Weight of the loss of grounding targets, predicted from image and text. 0: images only, at a third of the cost.
+    Train the vision encoder first, and ground words in a second run (`--init-from`)."""
     scenes: int = 0
-    """Training starts of the sim that are drawn anew for each iteration, rounded up to whole batches of envs; half of
-    the frames are then of these, at their start and after a random motion, and hardly one comes twice in a run. Words
-    are bound to things by many scenes, not by a thousand demonstrations seen often."""
+    """Number of training starts of the sim drawn anew in each iteration, rounded up to whole batches of envs. Half of
+    the frames then come from them, at the start and after a random motion, so frames hardly repeat in a run. Grounding
+    needs many scenes, more than a thousand demonstrations seen often. 0: none."""
     held_out: float = 0.05
-    """Part of the episodes, the last ones, that is not learned from: how well it is told is logged."""
+    """Fraction of the episodes, the last ones, that is held out; the prediction error on them is logged."""
     dataset_keys: tuple[str, ...] = ()
-    """Columns of the dataset that have other names than the sim's, as "key=column"; see docs/datasets.md."""
+    """Dataset columns with other names than the sim's, as "key=column"; see docs/datasets.md."""
     bf16: bool = False
     """Networks compute in bfloat16; see docs/engine.md."""
     engine: EngineMode = "eager"
-    """How updates are computed; see docs/engine.md."""
+    """Execution mode of updates: "eager", "compiled" or "auto"; see docs/engine.md."""
 
     def build(self, setup: Setup) -> PretrainLearner:
-        """The learner."""
+        """Build the learner."""
         return PretrainLearner(self, setup)
 
 
@@ -90,13 +91,13 @@ class PretrainCfg:
 
 
 class PretrainLoss(LossModule):
-    """How far linear heads are off. The carry counts updates.
+    """Prediction error of the linear heads. The carry counts updates.
 
     Args:
-        policy: whose eyes learn; where nothing is read, nothing else of it gets a gradient.
+        policy: the policy in training; with `reading` 0, only its vision encoder gets a gradient.
         cfg: settings.
-        hidden: privileged numbers that are told.
-        meant: numbers that say what words mean; 0 where nothing is read.
+        hidden: number of privileged targets.
+        meant: number of grounding targets; 0 without them.
     """
 
     def __init__(self, policy: nn.Module, cfg: PretrainCfg, hidden: int, meant: int) -> None:
@@ -108,8 +109,8 @@ class PretrainLoss(LossModule):
             self.heads[READING] = nn.Linear(self.policy.reading_width, meant)
 
     def told(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
-        """(B, n, S) what each head says of observations, at each of its n places."""
-        # pictures are looked at once for both
+        """Predictions (B, n, S) of each head for observations, at each of its n places."""
+        # encode the images once for both heads
         obs = self.policy.cached(obs, "sight")
         out = {LOOKING: self.heads[LOOKING](self.policy.looking(obs))[:, None]}
         if READING in self.heads:
@@ -130,11 +131,11 @@ class PretrainLoss(LossModule):
 
 
 class PretrainLearner:
-    """Trains a policy's eyes on a dataset and on scenes of the sim; see `PretrainCfg`.
+    """Pretrains a policy's encoders on a dataset and on scenes of the sim; see `PretrainCfg`.
 
     Raises:
-        ConfigError: no dataset, one of another rate or shape, nothing privileged in it, or settings out of range.
-        CapabilityError: the policy has no eyes that can be trained apart, or the sim does not say what words mean.
+        ConfigError: no dataset, one of another rate or shape, no privileged arrays in it, or settings out of range.
+        CapabilityError: the policy has no separate image features, or the sim has no grounding targets.
     """
 
     env_steps = 0
@@ -168,7 +169,7 @@ class PretrainLearner:
         policy: Any = model
         self.policy = policy
         self.policy.control_dt_s = control_dt_s
-        # where no words are read, every change may be made to every frame
+        # without text, every symmetry may be applied to every frame
         seen = [key for key, spec in specs.items() if cfg.reading or is_picture(spec)]
         self._targets = {"hidden/": hidden_numbers(dataset, hidden)}
         if cfg.reading:
@@ -184,10 +185,10 @@ class PretrainLearner:
             sim.close()
         episodes = max(1, round((1 - cfg.held_out) * dataset.num_episodes))
         self._learned = int(dataset.offsets[episodes])
-        """Frames that are learned from; those behind them are not."""
+        """Number of training frames; the frames after them are held out."""
         self._demonstrated = Frames.of(self._data, symmetric, self._learned)
         self._fresh: Frames | None = None
-        """Those of this iteration's scenes."""
+        """Frames of this iteration's new scenes."""
         self._judged = torch.arange(self._learned, dataset.num_frames)
         if len(self._judged) > JUDGED:
             self._judged = self._judged[torch.linspace(0, len(self._judged) - 1, JUDGED).long()]
@@ -217,7 +218,7 @@ class PretrainLearner:
             self._scenes.close()
 
     def iterate(self) -> dict[str, float]:
-        """`updates_per_iteration` gradient steps, then a look at what was held out."""
+        """Run `updates_per_iteration` gradient steps, then evaluate on the held-out frames."""
         cfg = self.cfg
         if self._scenes is not None:
             self._fresh = self._scenes.draw(self._generator)
@@ -235,28 +236,28 @@ class PretrainLearner:
         return len(self._targets[prefix].mean) if prefix in self._targets else 0
 
     def _draw(self, updates: int) -> dict[str, Tensor]:
-        """Rows for so many updates."""
+        """Sample the rows of some updates."""
         batch = self.cfg.batch
         share = batch // 2 if self._fresh is not None else 0
         halves = [self._rows(self._demonstrated, updates, batch - share)]
         if self._fresh is not None and share:
             halves.append(self._rows(self._fresh, updates, share))
-        # each update has its share of both
+        # each update has the same fraction of both
         data = {name: torch.cat([half[name] for half in halves], dim=1).flatten(0, 1) for name in self._data}
         return {**{name: x for name, x in data.items() if name.startswith("obs/")}, **self._wanted(data)}
 
     def _rows(self, frames: Frames, updates: int, batch: int) -> dict[str, Tensor]:
-        """(updates, batch, ...)."""
+        """Sample rows (updates, batch, ...)."""
         rows = frames.draw(updates * batch, self._generator)
         return {name: x.unflatten(0, (updates, batch)) for name, x in rows.items()}
 
     def _wanted(self, rows: dict[str, Tensor]) -> dict[str, Tensor]:
-        """(B, S) what each head should say of rows."""
+        """Targets (B, S) of each head."""
         return {TOLD[prefix]: targets.standard(part(rows, prefix)) for prefix, targets in self._targets.items()}
 
     @torch.no_grad()
     def _judge(self) -> dict[str, float]:
-        """How far each head is off on frames that are not learned from; 0 is perfect, 1 is guessing the mean."""
+        """Mean squared error of each head on held-out frames; 0 is perfect, 1 is that of predicting the mean."""
         rows = {name: x[self._judged] for name, x in self._data.items()}
         device = self._engine.device
 

@@ -1,8 +1,8 @@
-"""RLPD: SAC with demonstrations in every batch (Ball et al. 2023), in the practice of SERL (Luo et al. 2024).
+"""RLPD: SAC with demonstrations in every batch (Ball et al. 2023), with the practices of SERL (Luo et al. 2024).
 
-What differs from `sac`: half of each batch is prior data, demonstrations and whatever a human did who took over; the
-critics are an ensemble with layer normalisation, whose targets take the least of a random subset; no entropy is in
-the targets; and the critics learn several times for each update of the policy.
+Differences from `sac`: half of each batch is prior data (demonstrations and human interventions); the critics are an
+ensemble with layer normalization, and targets use the minimum of a random subset; the targets have no entropy term; and
+the critics make several updates per update of the policy.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from robotrl.replay.buffer import Mixed, Sampler, Uniform
 from robotrl.run.checkpoint import generator_state, set_generator_state
 
 CRITIC, BOTH = "critic", "both"
-"""Phases of an update: the critics alone, and all networks."""
+"""Phases of an update: the critics only, or all networks."""
 
 
 @dataclass(frozen=True)
@@ -52,59 +52,62 @@ class RlpdCfg:
     """Settings of RLPD."""
 
     env_steps: int = 100_000
-    """Budget of env steps, all envs counted; rounded up to whole iterations."""
+    """Budget of env steps, summed over all envs; rounded up to whole iterations."""
     num_steps: int = 4
-    """Env steps of an iteration in each env; the updates that they are worth follow."""
+    """Env steps per env in an iteration; the updates due for them follow."""
     warmup: int = 1_000
-    """Env steps before the first update; taken at random by a fresh policy."""
+    """Env steps before the first update; a new policy acts at random in them."""
     utd_ratio: int = 4
-    """Updates of the critics for each env step; the policy and the temperature take part in one of them."""
+    """Update-to-data ratio: updates of the critics per env step; the policy and the temperature are updated in one of
+    them."""
     batch: int = 256
-    """Chunks of an update."""
+    """Chunks per update."""
     demo_share: float = 0.5
-    """Share of a batch that is prior data."""
+    """Fraction of a batch that is prior data."""
     capacity: int = 200_000
-    """Env steps that the replay keeps; demonstrations have a place of their own."""
+    """Capacity of the replay, env steps; demonstrations are kept separately."""
     replay: str | None = None
-    """New directory of a replay on disk, which may exceed the memory; none keeps it in RAM and in the checkpoints."""
+    """New directory of a replay on disk, which may be larger than RAM. None: in RAM and in the checkpoints."""
     lr: float = 3e-4
-    """Of the policy."""
+    """Learning rate of the policy."""
     critic_lr: float = 3e-4
-    """Of the critics."""
+    """Learning rate of the critics."""
     alpha_lr: float = 3e-4
-    """Of the temperature."""
+    """Learning rate of the temperature."""
     gamma: float = 0.99
-    """Discount of one env step."""
+    """Discount per env step."""
     tau: float = 0.005
-    """How far the target critics move towards the critics in an update."""
+    """Step of the target critics towards the critics per update, 0 to 1 (Polyak averaging)."""
     initial_alpha: float = 0.01
-    """Temperature at the start: the worth of one nat of entropy in rewards."""
+    """Initial temperature: the reward equivalent of one nat of entropy."""
     target_entropy: float = -0.5
-    """What the entropy is held at, in nats for each element of a chunk, normalised to [-1, 1]."""
+    """Target entropy, nats per element of a chunk normalized to [-1, 1]."""
     num_critics: int = 4
-    """Critics, 2 to 10."""
+    """Number of critics, 2 to 10."""
     subset: int = 2
-    """How many of the critics, drawn anew for each update, a target takes the least of."""
+    """Number of critics, drawn anew in each update, whose minimum is a target."""
     critic_hidden: tuple[int, ...] = (256, 256)
     """Widths of the critics' hidden layers."""
     critic_activation: Activation = "relu"
-    """Between the critics' layers."""
+    """Activation of the critics."""
     layer_norm: bool = True
-    """Layer normalisation in the critics."""
+    """Layer normalization in the critics."""
     max_grad_norm: float | None = None
-    """Gradients are clipped to this norm, each network for itself; none does not clip."""
+    """Maximum gradient norm, for each network separately. None: no clipping."""
     normalize_obs: bool = True
-    """From scratch: normalisation by the demonstrations' statistics and what is seen since, part of the policy."""
+    """Observation normalization of a new policy, by the demonstrations and all later observations; part of the
+    policy."""
     dataset_keys: tuple[str, ...] = ()
-    """Columns of the dataset that have other names than the sim's, as "key=column"; see docs/datasets.md."""
+    """Dataset columns with other names than the sim's, as "key=column"; see docs/datasets.md."""
     bf16: bool = False
-    """Networks compute in bfloat16, losses and parameters stay in float32; faster only on hardware made for it."""
+    """Networks compute in bfloat16; losses and parameters stay in float32; faster only on hardware with bfloat16
+    units."""
     engine: EngineMode = "auto"
-    """"compiled" needs a C++ compiler and takes some 20 to 120 s once; "eager" runs the same function uncompiled;
-    "auto" times the first updates and compiles where that costs less than it saves in this run."""
+    """"compiled" needs a C++ compiler and compiles once for 20 to 120 s; "eager" runs the same function uncompiled;
+    "auto" times the first updates and compiles if that saves time in this run."""
 
     def build(self, setup: Setup) -> RlpdLearner:
-        """The learner."""
+        """Build the learner."""
         return RlpdLearner(self, setup)
 
 
@@ -112,10 +115,10 @@ class RlpdCfg:
 
 
 class RlpdLoss(LossModule):
-    """Critics alone, or critics, policy and temperature, by the phase.
+    """Losses of the critics, and in phase "both" of policy and temperature, too.
 
     Args:
-        policy: tanh-Gaussian.
+        policy: tanh-Gaussian policy.
         critic: its critics.
         cfg: settings.
     """
@@ -149,7 +152,7 @@ class RlpdLoss(LossModule):
         return LossOut(loss, info, tuple(rates), context.carry)
 
     def _actor(self, ctx: Tensor, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Losses of the policy, judged by the mean of all critics, and of the temperature."""
+        """Losses of the policy, from the mean of all critics, and of the temperature."""
         with in_bf16(self._cfg.bf16, ctx.device):
             drawn = self.policy.draw_with(ctx, noise)
             judged = functional_call(self.critic, detached(self.critic), (ctx, drawn.raw))
@@ -161,7 +164,7 @@ class RlpdLoss(LossModule):
 
     @torch.no_grad()
     def _target(self, batch: dict[str, Tensor], context: Context) -> Tensor:
-        """What the values are pulled to (B,); without the entropy."""
+        """Bootstrap targets of the critics (B,), without an entropy term."""
         ctx = self.policy.encode(part(batch, "next_obs/"))
         drawn = self.policy.draw_with(ctx, batch["next_noise"])
         values = functional_call(self.critic, part(context.average, "critic."), (ctx, drawn.raw))
@@ -210,19 +213,19 @@ class RlpdLearner(SimLearner):
         self._iteration = 0
         self._steps = cfg.num_steps * sim.num_envs
         self.updates = 0
-        """Updates of the critics made so far."""
+        """Number of updates of the critics so far."""
         self.iterations = math.ceil(cfg.env_steps / self._steps)
 
     def watch(self, make: Watch) -> None:
-        """Let somebody take over while the policy acts; what is corrected counts as prior data as well.
+        """Let a person or program take over while the policy acts; corrections are used as prior data, too.
 
         Args:
-            make: makes whoever it is, for the training sim.
+            make: factory of the intervention for the training sim.
         """
         self.experience.watch(make)
 
     def iterate(self) -> dict[str, float]:
-        """Some env steps, and the updates that they are worth."""
+        """Run some env steps and the updates due for them."""
         self._iteration += 1
         warm = self.experience.warm
         scalars = self.experience.collect(self.cfg.num_steps)
@@ -232,7 +235,7 @@ class RlpdLearner(SimLearner):
         return scalars
 
     def learn(self, env_steps: int) -> dict[str, float]:
-        """The updates that so many env steps are worth: those of the critics alone first, then those of all."""
+        """Run the updates due for some env steps: first those of the critics only, then those of all networks."""
         critics = (self.cfg.utd_ratio - 1) * env_steps
         most = UPDATES_PER_CALL * math.ceil(max(critics, env_steps) / UPDATES_PER_CALL)
         most = at_once(most, self.cfg.batch, self.policy.observation_spec)
@@ -244,7 +247,7 @@ class RlpdLearner(SimLearner):
         return means(info)
 
     def _draw(self, updates: int) -> dict[str, Tensor]:
-        """Rows of so many updates, their noise, and the critics that count in their targets."""
+        """Sample the rows of some updates, with noise and the subset of critics for the targets."""
         cfg, policy = self.cfg, self.policy
         drawn = self._sampler().sample(cfg.batch, policy.horizon, cfg.gamma, self._generator, updates)
         rows = rows_of(drawn, policy.observation_spec, self._unit)
@@ -254,7 +257,7 @@ class RlpdLearner(SimLearner):
         return rows
 
     def _sampler(self) -> Sampler:
-        """Prior data in its share; corrections count in it as many times as there are of them."""
+        """Build the sampler of prior data and replay; corrections and demonstrations are weighted by their size."""
         share, corrections = self.cfg.demo_share, self.experience.memory.corrections
         prior: list[tuple[Sampler, float]] = [(Uniform(self._demos), share)]
         if corrections is not None:
@@ -265,7 +268,7 @@ class RlpdLearner(SimLearner):
         return Mixed([*prior, (Uniform(self.experience.memory.replay), 1 - share)])
 
     def state(self) -> dict[str, Any]:
-        """See `Learner.state`. Demonstrations are read again from their dataset."""
+        """See `Learner.state`. Demonstrations are not saved; their dataset is read again."""
         return {
             "networks": self._loss.state_dict(),
             "engine": self._engine.state(),

@@ -40,53 +40,54 @@ class SacCfg:
     """Settings of SAC."""
 
     env_steps: int = 1_000_000
-    """Budget of env steps, all envs counted; rounded up to whole iterations."""
+    """Budget of env steps, summed over all envs; rounded up to whole iterations."""
     num_steps: int = 8
-    """Env steps of an iteration in each env; the updates that they are worth follow."""
+    """Env steps per env in an iteration; the updates due for them follow."""
     warmup: int = 5_000
-    """Env steps before the first update; taken at random by a fresh policy."""
+    """Env steps before the first update; a new policy acts at random in them."""
     utd_ratio: float = 1.0
-    """Updates for each env step after the warm-up."""
+    """Update-to-data ratio: updates per env step after the warmup."""
     batch: int = 256
-    """Chunks of an update."""
+    """Chunks per update."""
     capacity: int = 1_000_000
-    """Env steps that the replay keeps."""
+    """Capacity of the replay, env steps."""
     replay: str | None = None
-    """New directory of a replay on disk, which may exceed the memory; none keeps it in RAM and in the checkpoints."""
+    """New directory of a replay on disk, which may be larger than RAM. None: in RAM and in the checkpoints."""
     lr: float = 3e-4
-    """Of the policy."""
+    """Learning rate of the policy."""
     critic_lr: float = 3e-4
-    """Of the critics."""
+    """Learning rate of the critics."""
     alpha_lr: float = 3e-4
-    """Of the temperature."""
+    """Learning rate of the temperature."""
     gamma: float = 0.99
-    """Discount of one env step."""
+    """Discount per env step."""
     tau: float = 0.005
-    """How far the target critics move towards the critics in an update."""
+    """Step of the target critics towards the critics per update, 0 to 1 (Polyak averaging)."""
     initial_alpha: float = 1.0
-    """Temperature at the start: the worth of one nat of entropy in rewards."""
+    """Initial temperature: the reward equivalent of one nat of entropy."""
     target_entropy: float = -1.0
-    """What the entropy is held at, in nats for each element of a chunk, normalised to [-1, 1]."""
+    """Target entropy, nats per element of a chunk normalized to [-1, 1]."""
     num_critics: int = 2
-    """Critics; targets and the policy take the least of their values."""
+    """Number of critics; targets and the policy use their minimum."""
     critic_hidden: tuple[int, ...] = (256, 256)
     """Widths of the critics' hidden layers."""
     critic_activation: Activation = "relu"
-    """Between the critics' layers."""
+    """Activation of the critics."""
     layer_norm: bool = False
-    """Layer normalisation in the critics."""
+    """Layer normalization in the critics."""
     max_grad_norm: float | None = None
-    """Gradients are clipped to this norm, each network for itself; none does not clip."""
+    """Maximum gradient norm, for each network separately. None: no clipping."""
     normalize_obs: bool = True
-    """From scratch: running normalisation of observations, part of the policy; a policy to start from keeps its own."""
+    """Running normalization of observations, part of a new policy; a policy to start from keeps its own."""
     bf16: bool = False
-    """Networks compute in bfloat16, losses and parameters stay in float32; faster only on hardware made for it."""
+    """Networks compute in bfloat16; losses and parameters stay in float32; faster only on hardware with bfloat16
+    units."""
     engine: EngineMode = "auto"
-    """"compiled" needs a C++ compiler and takes some 10 to 60 s once; "eager" runs the same function uncompiled;
-    "auto" times the first updates and compiles where that costs less than it saves in this run."""
+    """"compiled" needs a C++ compiler and compiles once for 10 to 60 s; "eager" runs the same function uncompiled;
+    "auto" times the first updates and compiles if that saves time in this run."""
 
     def build(self, setup: Setup) -> SacLearner:
-        """The learner."""
+        """Build the learner."""
         return SacLearner(self, setup)
 
 
@@ -94,13 +95,13 @@ class SacCfg:
 
 
 class SacLoss(LossModule):
-    """Critics, policy and temperature in one update.
+    """Losses of critics, policy and temperature, in one update.
 
-    The policy is judged by the critics as they were before the update. Pictures are encoded by the policy's encoders,
-    which learn from the critics' error (Yarats et al. 2021); the policy's own loss leaves them.
+    The policy loss uses the critics as they were before the update. Images are encoded by the policy's encoders, which
+    learn from the critic loss only (Yarats et al. 2021).
 
     Args:
-        policy: tanh-Gaussian.
+        policy: tanh-Gaussian policy.
         critic: its critics.
         cfg: settings.
     """
@@ -144,7 +145,7 @@ class SacLoss(LossModule):
 
     @torch.no_grad()
     def _target(self, batch: dict[str, Tensor], context: Context) -> tuple[Tensor, Tensor]:
-        """What the values are pulled to (B,), and the log-density of the actions that follow."""
+        """Bootstrap targets of the critics (B,), and the log-density of the next actions."""
         ctx = self.policy.encode(part(batch, "next_obs/"))
         drawn = self.policy.draw_with(ctx, batch["next_noise"])
         log_prob = drawn.log_prob.flatten(1).sum(1)
@@ -190,11 +191,11 @@ class SacLearner(SimLearner):
         self._iteration = 0
         self._steps = cfg.num_steps * sim.num_envs
         self.updates = 0
-        """Updates made so far."""
+        """Number of updates so far."""
         self.iterations = math.ceil(cfg.env_steps / self._steps)
 
     def iterate(self) -> dict[str, float]:
-        """Some env steps, and the updates that they are worth."""
+        """Run some env steps and the updates due for them."""
         self._iteration += 1
         warm = self.experience.warm
         scalars = self.experience.collect(self.cfg.num_steps)
@@ -204,7 +205,7 @@ class SacLearner(SimLearner):
         return scalars
 
     def learn(self, updates: int) -> dict[str, float]:
-        """So many updates on what was collected."""
+        """Run this many updates on the replay."""
         most = math.ceil(self._steps * self.cfg.utd_ratio) + 1
         most = UPDATES_PER_CALL * math.ceil(most / UPDATES_PER_CALL)
         most = at_once(most, self.cfg.batch, self.policy.observation_spec)
@@ -213,7 +214,7 @@ class SacLearner(SimLearner):
         return means(info)
 
     def _draw(self, updates: int) -> dict[str, Tensor]:
-        """Rows of so many updates, and their noise."""
+        """Sample the rows of some updates, with their noise."""
         cfg, policy = self.cfg, self.policy
         sampler = Uniform(self.experience.memory.replay)
         drawn = sampler.sample(cfg.batch, policy.horizon, cfg.gamma, self._generator, updates)
@@ -247,7 +248,7 @@ class SacLearner(SimLearner):
 
 
 def squashed(policy: Any, method: str) -> SquashedPolicy:
-    """The policy, if it is tanh-Gaussian.
+    """Check that a policy is tanh-Gaussian, and return it.
 
     Raises:
         CapabilityError: it is not.
@@ -261,7 +262,7 @@ def squashed(policy: Any, method: str) -> SquashedPolicy:
 
 
 def groups(policy: SquashedPolicy, largest: float | None, tau: float) -> tuple[ParameterGroup, ...]:
-    """Policy, critics with their target average, temperature, and the encoders of pictures where there are any."""
+    """Parameter groups: policy, critics with their target average, temperature, and image encoders if there are any."""
     max_grad_norm = no_clip(largest)
     found = [
         ParameterGroup("policy.net.", max_grad_norm),

@@ -1,8 +1,8 @@
-"""PPO with a critic on policies that say tokens, as VLA-RL has it (Lu et al. 2025, 2505.18719).
+"""PPO with a critic for autoregressive policies, as in VLA-RL (Lu et al. 2025, 2505.18719).
 
-Each decision is one action of the policy, however many tokens it takes to say it: there is one ratio for all of them,
-and generalised advantages over env steps. The critic reads what a frozen copy of the policy makes of picture and words,
-so that it costs the policy nothing, and is trained alone at first. A learned process reward may be added to the sim's.
+Each decision is one action with one ratio for all its tokens, and with generalized advantages over env steps. The
+critic reads features from a frozen copy of the policy, so it does not affect the policy's encoder, and is trained alone
+at first. A learned process reward may be added to the sim's.
 """
 
 from __future__ import annotations
@@ -44,67 +44,68 @@ from robotrl.spec import HasObservationEncoder, measured, privileged, reads
 from robotrl.utils.batched import in_parts
 
 CRITIC, BOTH = "critic", "both"
-"""The engine's phases."""
+"""Phases of the engine: critic only, or actor and critic."""
 READ = "read"
-"""What the frozen copy makes of an observation, beside its own arrays."""
+"""Key of the frozen copy's features among the observations."""
 
 
 @dataclass(frozen=True)
 class VlaRlCfg:
-    """Settings of VLA-RL; discount, clip ranges, the critic's size and its head start are the published ones."""
+    """Settings of VLA-RL; discount, clip ranges, the critic's size and its warmup are the published ones."""
 
     env_steps: int = 400_000
-    """Budget of env steps, all envs counted; rounded up to whole iterations."""
+    """Budget of env steps, summed over all envs; rounded up to whole iterations."""
     num_steps: int = 40
-    """Env steps of a rollout in each env."""
+    """Env steps per env in a rollout."""
     epochs: int = 2
-    """Passes over a rollout's decisions; with one, the ratio is 1 throughout and nothing is ever clipped."""
+    """Passes over a rollout's decisions; with 1, the ratio is always 1 and nothing is clipped."""
     minibatch: int = 128
-    """Decisions for each gradient step."""
+    """Decisions per gradient step."""
     microbatch: int | None = None
-    """Decisions whose gradient is taken at once, where those of a minibatch do not fit into memory; a divisor of it."""
+    """Decisions per forward and backward pass, to save memory; must divide the minibatch. None: the whole minibatch."""
     lr: float = 1e-4
-    """Of the policy."""
+    """Learning rate of the policy."""
     warmup: int = 20
-    """Updates of the policy over which its learning rate rises, lest Adam's first steps, of noise, undo what was
-    cloned."""
+    """Updates of linear learning-rate warmup of the policy, so that Adam's noisy first steps do not undo the
+    pretraining."""
     critic_lr: float = 1e-3
-    """Of the critic."""
+    """Learning rate of the critic."""
     gamma: float = 0.99
-    """Discount of one env step."""
+    """Discount per env step."""
     gae_lambda: float = 0.95
-    """Lambda of generalised advantage estimation, for each decision."""
+    """Lambda of generalized advantage estimation (GAE), per decision."""
     clip_coef: float = 0.2
-    """Clip range of a decision's ratio."""
+    """PPO clip range of a decision's ratio."""
     value_clip: float = 0.2
-    """How far a value may move from what it was before the iteration and still be improved further."""
+    """Value clip range: largest change of a value from its estimate before the iteration."""
     normalize_advantage: bool = False
-    """Advantages of a rollout to zero mean and unit deviation."""
+    """Normalize a rollout's advantages to mean 0 and standard deviation 1."""
     target_kl: float | None = None
-    """The actor's updates of an iteration end once the approximate KL passes this; None never ends them."""
+    """Stop the actor's updates of an iteration once the approximate KL of a minibatch exceeds this. None: no limit."""
     critic_warmup: int = 5
-    """First iterations that train the critic alone."""
+    """Number of first iterations that train the critic only."""
     max_grad_norm: float = 1.0
-    """Gradients are clipped to this norm, actor and critic each for itself."""
+    """Maximum gradient norm, for actor and critic separately."""
     critic_hidden: tuple[int, ...] = (1024, 512)
     """Widths of the critic's hidden layers."""
     process_reward: str | None = field(default=None, metadata=reads("checkpoint", kept=True))
     """Directory of a process reward (`robotrl reward process`) whose term is added to the sim's reward in training."""
     process_form: Form = "potential"
-    """What of it is added: its gain, as a potential, which keeps the optimum, or the progress itself, as published."""
+    """Form of the added reward: "potential", the discounted change of the progress, which keeps the optimal policy; or
+    the progress itself, as published."""
     process_scale: float = 1.0
-    """Of what is added."""
+    """Factor of the added reward."""
     bf16: bool = False
-    """Networks compute in bfloat16, densities, losses and parameters stay in float32; see docs/engine.md."""
+    """Networks compute in bfloat16; densities, losses and parameters stay in float32; see docs/engine.md."""
     engine: EngineMode = "eager"
-    """How updates are computed; see docs/engine.md."""
+    """Execution mode of updates: "eager", "compiled" or "auto"; see docs/engine.md."""
 
     def beside(self, policy: Any) -> list[Any]:
-        """See `robotrl.memory_estimate.check.beside`: what the critic reads by is a copy."""
+        """See `robotrl.memory_estimate.check.beside`: the critic's frozen encoder is a copy of the policy."""
         return [policy]
 
     def build(self, setup: Setup) -> VlaRlLearner:
-        """The learner."""
+        """Build the learner."""
         return VlaRlLearner(self, setup)
 
 
@@ -112,16 +113,16 @@ class VlaRlCfg:
 
 
 def decision_log_prob(logits: Tensor, said: Tensor, temperature: float) -> Tensor:
-    """(B,) log-probability of all tokens (B, H, A) of a decision together."""
+    """Return (B,) log-probabilities of all tokens (B, H, A) of a decision together."""
     return tokens.log_prob(logits, said, temperature).flatten(1).sum(dim=1)
 
 
 class VlaRlLoss(LossModule):
-    """Actor and critic together. The carry is whether the actor still learns, and how often it has learned.
+    """Loss of actor and critic. The carry is (1 while the actor still learns, number of the actor's updates).
 
     Args:
-        policy: what learns.
-        critic: on what the frozen copy reads, on measured numbers, and on the sim's privileged arrays.
+        policy: the policy in training.
+        critic: critic on the frozen copy's features, on measured numbers, and on the sim's privileged arrays.
         cfg: settings.
     """
 
@@ -173,13 +174,13 @@ class VlaRlLoss(LossModule):
 
 
 class VlaRlLearner(SimLearner):
-    """Fine-tunes a policy that says tokens with a critic; see `VlaRlCfg`.
+    """Fine-tunes an autoregressive policy with a critic; see `VlaRlCfg`.
 
     Raises:
-        ConfigError: settings out of range, no policy to start from, a sim that it is not for, or a process reward that
-            may not be used or is not for the sim.
-        CapabilityError: the policy says no tokens, or cannot be read from.
-        DataError: the process reward is not whole.
+        ConfigError: settings out of range, no policy to start from, a sim that it was not trained for, or a process
+            reward that may not be used or is not for the sim.
+        CapabilityError: the policy is not autoregressive over tokens, or has no observation encoder.
+        DataError: the process reward's files are damaged.
     """
 
     def __init__(self, cfg: VlaRlCfg, setup: Setup) -> None:
@@ -199,12 +200,12 @@ class VlaRlLearner(SimLearner):
         check_fit(policy, self.sim)
         self.policy: Any = policy
         self.policy.control_dt_s = self.sim.control_dt_s
-        # a run that is taken up again has it in its state
+        # a resumed run has it in its state
         wanted = None if setup.resumed else cfg.process_reward
         self._process = None if wanted is None else self._added(load_process(wanted))
         self.kept = setup.kept(policy, cfg.microbatch or cfg.minibatch, cfg.bf16)
         self._reader: Any = policy.reader()
-        # numbers as they are, too: what is read of a measured one is not exact
+        # measured numbers as they are, too: the features do not hold them exactly
         seen = policy.observation_spec
         numbers = {key: seen[key] for key in measured(seen)}
         numbers |= {key: self.sim.observation_spec[key] for key in privileged(self.sim)}
@@ -228,7 +229,7 @@ class VlaRlLearner(SimLearner):
         self.iterations = math.ceil(cfg.env_steps / (cfg.num_steps * self.sim.num_envs * self.world.size))
 
     def iterate(self) -> dict[str, float]:
-        """One rollout and its epochs."""
+        """Run one rollout and its epochs of updates."""
         cfg = self.cfg
         rollout = self._collector.collect(self._decide, cfg.num_steps)
         sim_reward, scalars = rollout.reward, dict[str, float]()
@@ -237,18 +238,18 @@ class VlaRlLearner(SimLearner):
             rollout = rollout._replace(reward=sim_reward + added.reward)
             scalars["process_reward"] = float(added.reward[rollout.valid].mean())
             scalars["process_progress"] = float(added.progress[rollout.valid].mean())
-        # read once, for the values now and for those of all epochs
+        # encode once, for the values now and in all epochs
         rollout = rollout._replace(
             obs=self._read(rollout.obs, rollout.valid), next_obs=self._read(rollout.next_obs, rollout.valid)
         )
-        # the first rollout is valued by its own mean and deviation already
+        # even the first rollout's values use its own mean and standard deviation
         self._normaliser.update({key: rollout.obs[key][rollout.valid] for key in self._numbers})
         self.critic.set_transforms(self._normaliser.transforms())
         rollout = self.world.with_episodes(rollout)
         batch = make_batch(
             rollout, self._value, cfg.gamma, cfg.gae_lambda, world=self.world, normalised=cfg.normalize_advantage
         )
-        # the critic has its own reading: what is kept is for the policy's epochs alone
+        # the critic has its own features: the cache is for the policy's epochs
         batch = batch._replace(obs=self.kept(batch.obs))
         scalars |= rollout_scalars(rollout, batch, sim_reward)
         self._iteration += 1
@@ -269,7 +270,7 @@ class VlaRlLearner(SimLearner):
 
     @torch.no_grad()
     def _read(self, obs: dict[str, Tensor], valid: Tensor) -> dict[str, Tensor]:
-        """Observations (M, N, ...) of policy and critic, and what the frozen copy makes of the valid ones of them."""
+        """Add the frozen copy's features of the valid rows to the observations (M, N, ...) of policy and critic."""
         shown = {key: obs[key] for key in self._keys}
         rows = {key: shown[key][valid] for key in self.policy.observation_spec}
         read = torch.zeros(*valid.shape, self._reader.width, device=valid.device)
@@ -287,7 +288,7 @@ class VlaRlLearner(SimLearner):
         return update_scalars(self._engine.run(rows, order, capacity, f"iteration {self._iteration}", phase))
 
     def state(self) -> dict[str, Any]:
-        """See `Learner.state`; the reader is that of the start, whatever the policy has become."""
+        """See `Learner.state`; the critic's frozen encoder is that of the start of the run."""
         process = {} if self._process is None else {"process": process_tree(self._process.reward)}
         return {
             **process,
@@ -303,10 +304,10 @@ class VlaRlLearner(SimLearner):
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """See `Learner.load`; the state is that of process 0, the others begin new episodes with streams of their own.
+        """See `Learner.load`; process 0 resumes exactly, the others start new episodes with new random streams.
 
         Raises:
-            ConfigError: the state is that of another number of processes.
+            ConfigError: the state was saved by another number of processes.
         """
         check_processes(self.world, state)
         self.policy.load_state_dict(state["policy"])

@@ -1,1 +1,1 @@
-"""Evaluation, export, inspection and viewing of a path: a run, checkpoint, dataset or bundle."""
+"""Evaluate, export, inspect and view what lies at a path: a run, checkpoint, dataset or bundle."""

@@ -1,4 +1,4 @@
-"""Drives that were recorded, as lines, as a page and as a moving picture."""
+"""Recorded drives as text lines, as an HTML page and as a video."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from robotrl.utils.media import write_video
 
 
 class Drives(NamedTuple):
-    """What was driven."""
+    """Evaluated and recorded drives of one driver."""
 
     driver: str
-    """Who drove, in words."""
+    """Name of the driver for display."""
     sim: str
     dt_s: float
     actions: tuple[str, ...]
-    """Names of an action's numbers."""
+    """Names of the elements of an action."""
     split: str
     result: EvalResult
     scenarios: tuple[str, ...]
-    """Of each start; empty where the sim has none."""
+    """Scenario of each start; empty if the sim has no scenarios."""
     traces: list[DriveTrace]
 
     def page(self, whole: bool = False) -> str:
-        """The page on which the drives are looked at.
+        """HTML page that shows the drives.
 
         Args:
-            whole: as the report of an evaluation: its interval, success by scenario and a table of all episodes.
+            whole: full evaluation report: confidence interval, success by scenario and a table of all episodes.
         """
         result, scores = self.result, [trace.steps[-1].score for trace in self.traces]
         total, won = len(result.ids), int(result.success.sum())
@@ -60,7 +60,7 @@ class Drives(NamedTuple):
         )
 
     def lines(self) -> list[str]:
-        """A line for each recorded drive."""
+        """One text line for each recorded drive."""
         out: list[str] = []
         for trace in self.traces:
             last = trace.steps[-1]
@@ -71,7 +71,7 @@ class Drives(NamedTuple):
         return out
 
     def write_video(self, path: Path) -> int:
-        """Write all drives one after another; gives the number of frames."""
+        """Write all drives to one video, in sequence; returns the number of frames."""
         frames, count = video_frames(self.traces, self.dt_s), frame_count(self.traces, self.dt_s)
         return write_video(frames, count, palette(), path)
 

@@ -1,4 +1,4 @@
-"""Success of whatever lies at a path: a run, a checkpoint, or a bundle."""
+"""Success rate of the policy at a path: a run, a checkpoint, or a bundle."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 
 
 Infer = Callable[[dict[str, np.ndarray], int], np.ndarray]
-"""(observation without env axis, decision) to a chunk (H, A) in the sim's units."""
+"""Inference function: (observation without env axis, decision) to a chunk (H, A) in the sim's units."""
 
 
 class OneByOneActor:
-    """A batch of envs, each of which plays its own chunk, inferred one at a time as on the robot.
+    """An actor that infers one env at a time, as on the robot; each env executes its own chunk.
 
-    The noise of a decision depends on nothing but the seed, the start and how many decisions the episode has made; see
-    `decision_key`. Envs whose episodes do not count rest.
+    The noise of a decision depends only on the seed, the start and the number of decisions in the episode; see
+    `decision_key`. Envs whose episodes do not count stay at rest.
 
     Args:
-        infer: the policy.
-        keys: the observation arrays that it reads; a sim may have more, for a critic alone.
-        execute: how many actions of a chunk are executed.
-        action_spec: of the sim.
+        infer: the policy's inference function.
+        keys: keys of the observations that it reads; a sim may have more, for the critic only.
+        execute: number of actions of a chunk that are executed.
+        action_spec: the sim's action spec.
         num_envs: N.
     """
 
@@ -75,15 +75,15 @@ class OneByOneActor:
         return torch.from_numpy(actions)
 
     def planned(self, env: int) -> Tensor:
-        """(h, A) what is left to execute of an env's chunk: the action just given, and those that follow."""
+        """(h, A) rest of an env's chunk: the action just given, and those that follow."""
         return torch.from_numpy(self._chunk[env, self._cursor[env] - 1 :])
 
 
 def bundle_actor(path: Path, sim: VecSim, seed: int) -> OneByOneActor:
-    """A bundle as an actor in all envs of a sim.
+    """Make an actor that runs a bundle in all envs of a sim.
 
     Raises:
-        ConfigError: the sim's numbers of words mean others to it.
+        ConfigError: the bundle and the sim have different vocabularies.
     """
     controller = Controller.load(path, seed=seed)
     manifest = controller.manifest
@@ -93,12 +93,12 @@ def bundle_actor(path: Path, sim: VecSim, seed: int) -> OneByOneActor:
 
 
 class Comparison(NamedTuple):
-    """A bundle beside the policy that it was made from, on the same starts with the same noise."""
+    """A bundle and the policy that it was exported from, evaluated on the same starts with the same noise."""
 
     policy: EvalResult
     bundle: EvalResult
     flipped: list[int]
-    """Starts where one succeeded and the other failed."""
+    """Starts on which exactly one of the two succeeded."""
 
 
 def compare(
@@ -111,21 +111,21 @@ def compare(
     num_envs: int = 64,
     options: Sequence[str] = (),
 ) -> Comparison:
-    """Success of a bundle and of its policy over the first held-out starts of split test.
+    """Evaluate a bundle and its policy on the first held-out starts of split test.
 
-    Each is what `evaluate_path` gives: their noise is the same, start by start and decision by decision.
+    Both are evaluated by `evaluate_path` with the same noise for each start and decision.
 
     Args:
         policy_path: the run or checkpoint that the bundle was exported from.
         bundle_path: the bundle.
         sim: name of the sim; None takes the one that the run was trained on.
-        episodes: how many starts.
-        seed: keys the noise of both.
-        num_envs: envs that step at once.
-        options: of the sim, "name=value", over those that the run had.
+        episodes: number of starts.
+        seed: seed of the noise of both.
+        num_envs: number of parallel envs.
+        options: sim options "name=value", which override those of the run.
 
     Raises:
-        ConfigError: the sim is unknown or cannot be told.
+        ConfigError: the sim is unknown or cannot be inferred from the path.
         DataError: nothing readable is at a path.
     """
     check_num_envs("num_envs", num_envs)
@@ -151,21 +151,21 @@ def evaluate_path(
     options: Sequence[str] = (),
     device: str = "cpu",
 ) -> EvalResult:
-    """Run each of the first starts of a split exactly once.
+    """Evaluate the policy at a path on the first starts of a split, each run exactly once.
 
     Args:
         path: a run (its best checkpoint is taken), a checkpoint, or a bundle.
-        sim: name of the sim; None takes the one that the run was trained on, with the options it had.
-        episodes: how many starts.
-        split: "test" for the verdict, "val" for choosing.
-        seed: of the policy's noise.
-        num_envs: envs that step at once.
-        options: of the sim, "name=value", over those that the run had.
-        device: where the policy acts; a bundle is for the CPU.
+        sim: name of the sim; None takes the one that the run was trained on, with its options.
+        episodes: number of starts.
+        split: "test" for final results, "val" for model selection.
+        seed: seed of the policy's noise.
+        num_envs: number of parallel envs.
+        options: sim options "name=value", which override those of the run.
+        device: device of the policy; a bundle runs on the CPU only.
 
     Raises:
-        ConfigError: the sim is unknown, cannot be told from the path, or is not what the policy was trained for, or
-            there are fewer starts, or the device is not there or not for this.
+        ConfigError: the sim is unknown, cannot be inferred from the path, or does not match the policy; there are
+            fewer starts; or the device is not available or not supported.
         DataError: nothing readable is at the path.
     """
     check_num_envs("num_envs", num_envs)
@@ -178,7 +178,7 @@ def evaluate_path(
 
 
 def refuse_dataset(path: Path) -> None:
-    """Check that something at `path` can act.
+    """Check that the object at `path` can act.
 
     Raises:
         ConfigError: it is a dataset.
@@ -189,7 +189,7 @@ def refuse_dataset(path: Path) -> None:
 
 
 def actor_of(path: Path, sim: VecSim, seed: int) -> Actor:
-    """Whatever acts at `path`, a run, a checkpoint or a bundle, in all envs of a sim."""
+    """Make the actor for a sim from `path`: a run, a checkpoint or a bundle."""
     if kind_of(path) == "bundle":
         if sim.device != CPU:
             raise ConfigError(f"device is {sim.device.type!r}: {path} is a bundle, expected cpu")
@@ -200,7 +200,7 @@ def actor_of(path: Path, sim: VecSim, seed: int) -> Actor:
 
 
 def to_json(result: EvalResult) -> dict[str, Any]:
-    """The result with every episode, as JSON values."""
+    """Result as JSON values, with every episode."""
     return {
         "success": result.rate._asdict(),
         **({} if result.rule is None else {"success_rule": result.rule._asdict()}),
@@ -214,7 +214,7 @@ def to_json(result: EvalResult) -> dict[str, Any]:
 
 
 def run_of(path: Path) -> Run | None:
-    """The run that `path` is, or that a checkpoint at `path` lies in; None where there is none."""
+    """The run at `path`, or the run of the checkpoint at `path`; None if there is none."""
     for folder in (path, *path.resolve().parents[:2]):
         if (folder / "run.json").exists():
             return Run.open(folder)
@@ -224,18 +224,18 @@ def run_of(path: Path) -> Run | None:
 def make_sim_of(
     path: Path, sim: str | None, *, num_envs: int, seed: int, options: Sequence[str] = (), device: str = "cpu"
 ) -> VecSim:
-    """The sim that a run was trained on, with the options that it had, or another one by name.
+    """Make the sim that a run was trained on, with its options, or another sim by name.
 
     Args:
-        path: of the run, or of a checkpoint in it.
-        sim: the other one.
+        path: path of the run, or of a checkpoint in it.
+        sim: name of another sim; None takes the run's.
         num_envs: N.
-        seed: of the sim.
-        options: "name=value", over those that the run had.
-        device: where its observations are wanted.
+        seed: seed of the sim.
+        options: sim options "name=value", which override those of the run.
+        device: device of its observations.
 
     Raises:
-        ConfigError: no name was given, and `path` lies in no run that has one; the device is not there.
+        ConfigError: no name was given, and `path` lies in no run that has one; the device is not available.
     """
     name, had = sim_of(path, sim)
     there = device_of(device)
@@ -243,7 +243,7 @@ def make_sim_of(
 
 
 def sim_of(path: Path, sim: str | None) -> tuple[str, dict[str, Any]]:
-    """Name and options of the sim that a run was trained on; of another one the name alone.
+    """Name and options of the sim that a run was trained on; for another sim only the name.
 
     Raises:
         ConfigError: no name was given, and `path` lies in no run that has one.
@@ -259,7 +259,7 @@ def sim_of(path: Path, sim: str | None) -> tuple[str, dict[str, Any]]:
 
 
 def _acts_by_scores(path: Path) -> bool:
-    """Whether what lies at a path, outside of any run, gives a score for each value of a categorical action."""
+    """True if the policy at a path outside any run outputs one score per value of a categorical action."""
     kind = kind_of(path)
     if kind == "bundle":
         names: Sequence[str] = open_bundle(path).manifest.action.names

@@ -1,4 +1,4 @@
-"""From a run on the disk to a bundle: what the exporter must be told is taken from the run and from its sim."""
+"""Exports a run to a bundle; the exporter's arguments are taken from the run and its sim."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from robotrl.utils.files import read_json
 
 
 def export(run_or_policy: Any, path: str | os.PathLike[str], **options: Any) -> ExportReport:
-    """Write a bundle from a policy, or from a run or checkpoint on the disk.
+    """Export a policy, or a run or checkpoint on the disk, to a bundle.
 
-    With a run, what is not given is found: the control period from its sim, the observations for the proof of parity
-    from its `observations.safetensors` or by letting the policy act on validation starts, and the run's identity.
+    For a run, missing arguments are filled in: the control period from its sim; the observations for the parity check
+    from its `observations.safetensors`, or by running the policy on validation starts; and the run's identity.
 
     Args:
         run_or_policy: a policy, or the path of a run (its best checkpoint is taken) or checkpoint.
         path: the bundle's directory; made atomically.
-        options: keyword arguments of `robotrl.deploy.export.export`, and `sim`, the name of the sim where the run
-            does not say it.
+        options: keyword arguments of `robotrl.deploy.export.export`, and `sim`, the name of the sim if the run has
+            none.
 
     Raises:
-        ConfigError: an argument is out of range, the target exists, or the sim cannot be told.
+        ConfigError: an argument is out of range, the target exists, or the sim is unknown.
         DataError: the run or checkpoint is damaged, or holds no policy.
         NumericsError: the graph does not compute what the policy does; nothing is left behind.
     """
@@ -60,12 +60,12 @@ def export(run_or_policy: Any, path: str | os.PathLike[str], **options: Any) -> 
 
 
 def record(policy: Policy, sim: VecSim, samples: int) -> dict[str, np.ndarray]:
-    """Observations that the policy itself meets, episode after episode, on validation starts.
+    """Record observations from the policy's own episodes on validation starts.
 
     Args:
-        policy: who acts.
+        policy: the policy that acts.
         sim: a sim with numbered starts.
-        samples: how many at least.
+        samples: minimum number of observations.
 
     Returns:
         One array (n, ...) for each key that the policy reads, n at least `samples`.
@@ -92,7 +92,7 @@ def record(policy: Policy, sim: VecSim, samples: int) -> dict[str, np.ndarray]:
 
 
 def identity(source: Path, policy: Any) -> Training:
-    """What the bundle says about the run that made the policy."""
+    """Identity of the run behind a policy, for the bundle's manifest."""
     run = run_of(source)
     config = None if run is None else hashlib.sha256(json.dumps(run.config, sort_keys=True).encode()).hexdigest()
     return Training(

@@ -1,4 +1,4 @@
-"""Episodes of any sim with a camera in pictures: which ones, at which steps, how large, and what came of them."""
+"""Renders episodes of any sim with a camera: choice of episodes, time steps and image size."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from robotrl.utils.media import MAX_FPS, write_video
 from robotrl.utils.progress import track
 
 MOST_FILMED = 16
-"""Episodes that are seen side by side."""
+"""Largest number of episodes shown side by side."""
 LARGE, SMALL = 320, 240
-"""Pixels of the longer side of a picture, of few episodes and of many."""
+"""Longer side of an image in pixels, for few episodes and for many."""
 FEW = 4
 PROPORTIONS = (4, 3)
-"""Width and height of a picture of a camera that takes any."""
+"""Aspect ratio (width, height) of cameras that accept any."""
 
 
 class Rate(NamedTuple):
-    """How often pictures are taken."""
+    """Frame rate of the recording."""
 
     frame_s: float
-    """Seconds between two, at least."""
+    """Minimum seconds between two frames."""
     most: int
-    """Of one episode."""
+    """Maximum number of frames of one episode."""
     together: bool
-    """At the same steps of all episodes, which are then seen side by side."""
+    """True if all episodes are rendered at the same steps, to be shown side by side."""
 
 
 FOR_PAGE = Rate(0.1, PAGE_FRAMES, False)
@@ -47,7 +47,7 @@ FOR_VIDEO = Rate(0.1, 240, True)
 
 
 def picked(result: EvalResult, pick: Pick, count: int) -> list[int]:
-    """Places of up to `count` episodes with an outcome, in the order of their starts, or from the worst or best on."""
+    """Indices of up to `count` episodes: by outcome in the order of starts, or from the worst or best return on."""
     if pick == "failures":
         places = np.flatnonzero(~result.success)
     elif pick == "successes":
@@ -60,10 +60,9 @@ def picked(result: EvalResult, pick: Pick, count: int) -> list[int]:
 
 
 def spread(result: EvalResult, score: Score, count: int) -> list[int]:
-    """Places of `count` episodes that show what there was.
+    """Indices of `count` representative episodes.
 
-    Failures first, and as many successes where there are both; from the lowest return to the highest where episodes
-    are told apart by their returns.
+    By success: failures first, and about as many successes. By return: evenly spaced from the lowest to the highest.
     """
     if score == "return":
         order = np.argsort(result.returns, kind="stable")
@@ -74,12 +73,12 @@ def spread(result: EvalResult, score: Score, count: int) -> list[int]:
 
 
 def steps_shown(lengths: Sequence[int], dt_s: float, rate: Rate) -> list[tuple[int, ...]]:
-    """Steps before which a picture of each episode is taken; the first and the last of each are among them."""
+    """Steps at which each episode is rendered; its first and last step are included."""
     longest = max(lengths)
     least = max(round(rate.frame_s / dt_s), 1)
 
     def every(length: int) -> int:
-        # one place is kept for the last step
+        # one frame is reserved for the last step
         return max(least, math.ceil(length / (rate.most - 1)))
 
     return [
@@ -89,7 +88,7 @@ def steps_shown(lengths: Sequence[int], dt_s: float, rate: Rate) -> list[tuple[i
 
 
 def size_of(sim: VecSim, camera: str, count: int) -> tuple[int, int]:
-    """Width and height of a picture, both even, of so many episodes side by side; the sim has been reset."""
+    """Width and height of an image, both even, for this number of episodes side by side; call after the sim's reset."""
     longer = LARGE if count <= FEW else SMALL
     width, height = sim.picture_size(camera) if isinstance(sim, HasPictureSize) else PROPORTIONS
     scale = longer / max(width, height)
@@ -97,7 +96,7 @@ def size_of(sim: VecSim, camera: str, count: int) -> tuple[int, int]:
 
 
 def camera_of(sim: VecSim, name: str, camera: str | None) -> str:
-    """The camera that is asked for, or the sim's first.
+    """Name of the requested camera, or of the sim's first.
 
     Raises:
         CapabilityError: the sim has none.
@@ -113,10 +112,10 @@ def camera_of(sim: VecSim, name: str, camera: str | None) -> str:
 
 
 def pictures(sim: VecSim, name: str, envs: list[int], camera: str, size: tuple[int, int]) -> Frames:
-    """(n, height, width, 3) of some envs, checked.
+    """Images (n, height, width, 3) of some envs, checked.
 
     Raises:
-        CapabilityError: the sim could not draw them, or gave something else.
+        CapabilityError: rendering failed, or returned something else.
     """
     width, height = size
     renderer: Any = sim
@@ -124,7 +123,7 @@ def pictures(sim: VecSim, name: str, envs: list[int], camera: str, size: tuple[i
         drawn: Any = renderer.render(envs, camera, width, height)
     except RobotrlError:
         raise
-    except Exception as error:  # drawing is foreign code
+    except Exception as error:  # rendering may be third-party code
         said = " ".join(str(error).split())
         raise CapabilityError(
             f"sim {name!r} could not draw with camera {camera!r}: {type(error).__name__}: {said}"
@@ -142,11 +141,11 @@ def pictures(sim: VecSim, name: str, envs: list[int], camera: str, size: tuple[i
 
 
 class FilmedEpisodes(NamedTuple):
-    """What was filmed."""
+    """Filmed episodes: frames, returns and outcomes."""
 
     replays: list[EpisodePictures]
     result: EvalResult
-    """Of the episodes that were filmed."""
+    """Result of the filmed episodes."""
 
 
 def film(
@@ -160,23 +159,23 @@ def film(
     seed: int,
     rate: Rate,
 ) -> FilmedEpisodes:
-    """Run each start once more, and take pictures.
+    """Run each start once more and render it.
 
-    A picture shows the state before a step: a sim has gone on to another start when it says that an episode ended.
+    Frames are taken before a step, because a sim has already reset when it reports the end of an episode.
 
     Args:
         sim: with exactly as many envs as starts.
-        actor: who acts in it.
-        name: of the sim.
+        actor: the actor.
+        name: name of the sim.
         camera: one of its cameras.
-        ids: starts.
-        names: of the starts, for people.
-        lengths: steps of each of these episodes, as known from having run them.
-        seed: of the evaluation.
-        rate: how often pictures are taken.
+        ids: start ids.
+        names: display names of the starts.
+        lengths: lengths of these episodes, from an earlier run.
+        seed: seed of the evaluation.
+        rate: frame rate.
 
     Raises:
-        CapabilityError: the sim could not draw, or gave something else.
+        CapabilityError: rendering failed, or returned something else.
         NumericsError: the sim or the actor gave a number that is not finite.
     """
     plans = steps_shown(lengths, shown_dt_s(sim), rate)
@@ -200,7 +199,7 @@ def film(
     replays: list[EpisodePictures] = []
     for env, plan in enumerate(plans):
         length = int(result.length[env])
-        # an episode that was shorter this time: what followed was another one
+        # if the episode was shorter this time, later frames belong to the next one
         kept = [k for k, step in enumerate(plan[: len(taken[env])]) if step < length]
         frames = np.stack([taken[env][k] for k in kept])
         steps = tuple(plan[k] for k in kept)
@@ -211,27 +210,27 @@ def film(
 
 
 def stand_still(replays: Sequence[EpisodePictures]) -> bool:
-    """Whether no picture differs from the first one of its episode, though there are several."""
+    """True if all frames of each episode are equal, for episodes with several frames."""
     several = [replay for replay in replays if len(replay.frames) > 1]
     return bool(several) and all((replay.frames == replay.frames[:1]).all() for replay in several)
 
 
 @dataclass(frozen=True)
 class Replays:
-    """Episodes that were run in a sim with a camera, and some of them in pictures.
+    """Evaluated episodes of a sim with a camera, some of them filmed.
 
     Args:
-        actor: who acted, in words.
-        sim: its name.
-        dt_s: seconds of a step.
-        split: of the starts.
-        score: what episodes are told apart by.
-        result: of every episode.
-        names: of every start: the split and the number within it.
-        replays: episodes in pictures.
-        chosen: a sentence on how they were chosen, or on why there are none.
-        command: what makes the page again.
-        settings: what the figures depend on, by name.
+        actor: display name of the actor.
+        sim: name of the sim.
+        dt_s: duration of a step, s.
+        split: split of the starts.
+        score: criterion of the episodes, success or return.
+        result: result of all episodes.
+        names: name of each start: the split and its number within it.
+        replays: filmed episodes.
+        chosen: sentence on how they were chosen, or why there are none.
+        command: command that makes the page again.
+        settings: settings that the results depend on, by name.
     """
 
     actor: str
@@ -247,7 +246,7 @@ class Replays:
     settings: dict[str, str] = field(default_factory=dict[str, str])
 
     def lines(self) -> list[str]:
-        """A line for each episode in pictures."""
+        """One text line for each filmed episode."""
         return [self._line(replay) for replay in self.replays]
 
     def _line(self, replay: EpisodePictures) -> str:
@@ -255,16 +254,16 @@ class Replays:
         return f"start {replay.name}: {judged}return {number(replay.ret)}, {replay.length} steps"
 
     def write_video(self, path: Path) -> int:
-        """Write the episodes side by side; gives the number of frames."""
+        """Write the episodes side by side as a video; returns the number of frames."""
         mosaic = Mosaic(self.replays, self.dt_s, self.score == "success")
         fps = min(max(round(mosaic.fps), 1), MAX_FPS)
         return write_video(mosaic.frames(), len(mosaic), mosaic.sample(), path, fps)
 
     def page(self, whole: bool = False) -> str:
-        """The page on which the episodes are looked at.
+        """HTML page that shows the episodes.
 
         Args:
-            whole: as the report of an evaluation: with intervals, histograms and a table of all episodes.
+            whole: full evaluation report: with intervals, histograms and a table of all episodes.
         """
         result, judged = self.result, self.score == "success"
         total, won = len(result.ids), int(result.success.sum())
@@ -305,6 +304,6 @@ class Replays:
 
 
 def ended_alike(before: EvalResult, places: list[int], after: EvalResult) -> NDArray[np.bool_]:
-    """(n,) which episodes came to the same when they were run again."""
+    """(n,) whether each episode had the same length, success and return when it was run again."""
     same = (before.length[places] == after.length) & (before.success[places] == after.success)
     return same & np.isclose(before.returns[places], after.returns, rtol=1e-4, atol=1e-6)

@@ -1,6 +1,6 @@
-"""What a path holds (bundle, run, checkpoint, dataset), verified, as lines for a person.
+"""Describes the content of a path (bundle, run, checkpoint, dataset), after verification, as text lines.
 
-A bundle is described without torch, so that it can be looked at on the robot.
+A bundle is described without torch, so that this works on the robot.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ _MARKS: dict[Kind, tuple[str, ...]] = {
     "bundle": ("policy.onnx", "golden.safetensors"),
     "checkpoint": ("weights.safetensors", "state.json"),
 }
-"""Entries of which one is enough to tell the kind, so that a damaged one is still called by its name."""
+"""Files that identify each kind; one is enough, so that a damaged object is still recognized."""
 
 TASKS = 12
-"""Of a dataset, which are shown; where each episode was told what to do there may be hundreds."""
+"""Number of task texts shown of a dataset; it may have hundreds."""
 _SHOWN_PACKAGES = ("robotrl", "torch", "mujoco", "numpy", "onnx", "onnxruntime")
 
 
 @dataclass
 class Description:
-    """What was found."""
+    """Description of a path's content."""
 
     kind: Kind
     path: Path
     rows: dict[str, str] = field(default_factory=dict[str, str])
-    """Title to text, in the order of showing."""
+    """Titles and texts, in display order."""
     damaged: list[str] = field(default_factory=list[str])
-    """What is wrong, one line each; an object that is damaged as a whole is refused instead."""
+    """Faults, one line each; a completely damaged object raises an error instead."""
 
 
 def kind_of(path: Path) -> Kind:
-    """What `path` holds, from the names of the files in it.
+    """Kind of object at `path`, by the names of its files.
 
     Raises:
-        DataError: nothing is there, or nothing that robotrl wrote.
+        DataError: the path does not exist, or robotrl did not write it.
     """
     if not _exists(path):
         siblings = [name for name in _names_in(path.parent) if not name.startswith(".")]
@@ -66,7 +66,7 @@ def kind_of(path: Path) -> Kind:
 def _exists(path: Path) -> bool:
     try:
         return path.exists()
-    except (OSError, ValueError) as error:  # a name that nothing can have
+    except (OSError, ValueError) as error:  # a name that no file can have
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise DataError(f"{short(str(path))} cannot be looked at: {why}") from error
 
@@ -76,7 +76,7 @@ def _names_in(path: Path) -> set[str]:
 
 
 def describe(path: Path) -> Description:
-    """Read, verify and describe what `path` holds.
+    """Read, verify and describe the content of `path`.
 
     Raises:
         DataError: it is missing, damaged or altered, or of another schema.
@@ -146,7 +146,7 @@ def _run(found: Description) -> None:
 
 
 def _inputs(run: Run) -> Iterator[tuple[str, str]]:
-    """A row for each input of a run: where it is, what it was, and whether it still is."""
+    """One row for each input of a run: path, original digest, and whether it changed."""
     from robotrl.run.input_digests import looked_at
 
     for before, now in zip(run.inputs, looked_at(run.inputs), strict=True):
@@ -247,7 +247,7 @@ def _size(count: int) -> str:
 
 
 def _compared(origin: Mapping[str, Any]) -> str:
-    """How near an imported policy came to recorded actions."""
+    """Error of an imported policy on recorded actions, as text."""
     labels = origin["labels"]
     if labels is not None:
         return f"missed by {labels['error']:.2%} of the action range in {labels['frames']} frames"

@@ -1,4 +1,4 @@
-"""Rollouts of two policies from the same starts, recorded as poses of the scene for the report's animation."""
+"""Rollouts of two policies from the same starts, recorded as geometry poses for the report's animation."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from robotrl.rollout.evaluate import PolicyActor, run_episodes
 
 CAMERA = Camera((0.50, 0.0, 0.11), 0.78, 140.0, -24.0)
 SHOWN = 6
-"""How many starts are shown: what a reader looks at."""
+"""Number of starts shown."""
 
 
 def telling_starts(before: NDArray[np.bool_], after: NDArray[np.bool_], count: int = SHOWN) -> list[int]:
-    """Places of the starts to show: the first on which two policies differ, then the first on which they do not.
+    """Indices of the starts to show: first those on which the two policies differ, then the others.
 
     Args:
-        before: (n,) success of one policy.
-        after: (n,) success of the other one from the same starts.
-        count: how many.
+        before: (n,) success of the first policy.
+        after: (n,) success of the second policy on the same starts.
+        count: number of starts.
     """
     differ = before != after
     order = [*np.flatnonzero(differ), *np.flatnonzero(~differ)]
@@ -39,8 +39,8 @@ def record_animation(
         before: policy shown on the left.
         after: policy shown on the right.
         starts: start ids.
-        seed: of both policies' noise.
-        numbers: what the starts are called, their places within the split.
+        seed: seed of both policies' noise.
+        numbers: numbers of the starts within the split.
         note: how the starts were chosen.
     """
     model = sim.core.physics.model
@@ -59,9 +59,9 @@ def record_animation(
 
 
 class _Poses:
-    """Writes down where the scene's geoms are whenever a sim observes: after each step, before ended envs restart.
+    """Records the poses of the scene's geometries at each observation: after each step, before ended envs reset.
 
-    Takes the place of pictures among observations, and adds none.
+    It is installed as the sim's image renderer, and adds no observations.
     """
 
     specs: Mapping[str, Any] = {}
@@ -76,7 +76,7 @@ class _Poses:
         """(N, G, 9)."""
 
     def before_step(self, step_index: int) -> None:
-        """The next observation of all envs is the state after a step; the first step begins a new record."""
+        """Record the next observation of all envs, the state after a step; step 0 begins a new recording."""
         if step_index == 0:
             self.pos.clear()
             self.rot.clear()
@@ -84,7 +84,7 @@ class _Poses:
         self._wanted = True
 
     def observe(self, out: Mapping[str, NDArray[Any]], env_ids: NDArray[np.int64]) -> None:
-        """Called by the sim; the first time after a step, with all envs."""
+        """Called by the sim for each observation; the first call after a step covers all envs."""
         del out, env_ids
         if self._wanted:
             self._write()
@@ -99,7 +99,7 @@ class _Poses:
 def _record(sim: Any, poses: _Poses, policy: Any, starts: Sequence[int], seed: int) -> list[RecordedEpisode]:
     actor = PolicyActor(policy, sim.num_envs, sim.device, None, seed)
     episodes = run_episodes(actor, sim, starts, on_step=poses.before_step, description="record rollouts")
-    # env i starts with the i-th start; frame k is the state after k steps, so an episode of length T has frames 0..T
+    # env i begins with the i-th start; frame k is the state after k steps, so an episode of length T has frames 0..T
     return [
         RecordedEpisode(
             episode.success,

@@ -1,4 +1,4 @@
-"""An evaluation in words: which figure comes first, and its interval."""
+"""Text summaries of an evaluation: the main figure and its confidence interval."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ Score = Literal["success", "return"]
 
 
 def score_of(path: Path | None, result: EvalResult) -> Score:
-    """The figure that comes first.
+    """Main figure of an evaluation: success or return.
 
-    That is the success where the sim says by what rule it judges and somebody stated that rule; the return where nobody
-    did; what a run chooses its best checkpoint by where the task itself says what success is.
+    If the sim states its success rule: success if somebody defined that rule, else the return. If the task itself
+    defines
+    success: the score by which the run chooses its best checkpoint.
     """
     if result.rule is not None:
         return "success" if result.rule.stated else "return"
@@ -27,7 +28,7 @@ def score_of(path: Path | None, result: EvalResult) -> Score:
 
 
 def rule_words(result: EvalResult) -> str:
-    """What counted as success, in words."""
+    """Success rule as text."""
     if result.rule is None:
         return "as the sim counts it"
     return (
@@ -36,19 +37,19 @@ def rule_words(result: EvalResult) -> str:
 
 
 def rate_words(result: EvalResult) -> tuple[str, str]:
-    """The success rate and its interval: "96.9 %" and "95 % interval 84.3 to 99.4 %"."""
+    """Success rate and interval as text: "96.9 %" and "95 % interval 84.3 to 99.4 %"."""
     rate = result.rate
     return f"{100 * rate.value:.1f} %", f"95 % interval {100 * rate.low:.1f} to {100 * rate.high:.1f} %"
 
 
 def return_words(result: EvalResult) -> tuple[str, str]:
-    """The mean return and its bootstrap interval over the episodes: "493.2" and "95 % interval 480.1 to 500.0"."""
+    """Mean return and bootstrap interval over episodes as text: "493.2" and "95 % interval 480.1 to 500.0"."""
     ret = bootstrap(result.returns, middle=mean)
     return number(ret.value), f"95 % interval {number(ret.low)} to {number(ret.high)}"
 
 
 def told(result: EvalResult, split: str, seed: int, score: Score) -> str:
-    """The evaluation in one line."""
+    """Evaluation result in one line."""
     over = f"over {len(result.ids)} starts of split {split}, seed {seed}"
     length = f"mean length {result.length.mean():.1f} steps"
     if score == "return":

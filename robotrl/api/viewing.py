@@ -1,4 +1,4 @@
-"""Episodes to look at: runs whatever acts, and records it as the sim allows, by its trace or by its camera."""
+"""Episode viewer: runs a policy or expert, and records driving sims by their trace and other sims by their camera."""
 
 from __future__ import annotations
 
@@ -40,33 +40,32 @@ from robotrl.spec import HasExpert, HasScenarios, HasStateIds, HasTrace, Split, 
 from robotrl.utils.devices import device_of
 
 VIDEOS = (".gif", ".mp4")
-"""Endings of the videos that can be written; mp4 needs PyAV, whose wheels carry an encoder under the GPL."""
+"""Supported video formats; mp4 needs PyAV, whose wheels contain a GPL encoder."""
 MOST_ENVS = 64
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
 PICTURES = "camera"
-"""Option of a sim that draws only when it is asked to."""
+"""Sim option that enables rendering in sims that do not render by default."""
 
 
 @dataclass(frozen=True)
 class Wish:
-    """What is to be looked at.
+    """Request to view episodes.
 
     Args:
-        path: a run, a checkpoint or a bundle; None lets the sim's scripted expert act.
+        path: a run, a checkpoint or a bundle; None takes the sim's scripted expert.
         sim: name of the sim; None takes the one that the run was trained on.
-        options: of the sim, as "name=value".
-        device: where the policy acts.
-        episodes: how many starts, the first of the split.
-        split: which starts.
-        ids: starts to run instead.
-        scenario: the starts of this scenario alone.
-        pick: which of the starts by what came of them: "first" takes all `episodes`; otherwise up to `episodes` of
-            the first `among`.
-        among: see `pick`.
-        seed: of the policy's noise.
-        num_envs: envs that step at once, at most.
-        camera: that draws; None takes the sim's first.
-        rate: how often pictures are taken.
+        options: sim options "name=value".
+        device: device of the policy.
+        episodes: number of starts, the first of the split.
+        split: split of the starts.
+        ids: start ids to run instead.
+        scenario: only starts of this scenario.
+        pick: selection by outcome: "first" takes all `episodes`; otherwise up to `episodes` of the first `among`.
+        among: number of starts tried for `pick`.
+        seed: seed of the policy's noise.
+        num_envs: maximum number of parallel envs.
+        camera: name of the camera; None takes the sim's first.
+        rate: frame rate.
     """
 
     path: Path | None = None
@@ -89,7 +88,7 @@ class Wish:
         """Name of the sim.
 
         Raises:
-            ConfigError: it is not told; something that cannot act lies at the path.
+            ConfigError: it is not given, or the object at the path cannot act.
             DataError: nothing readable is at the path.
         """
         if self.path is not None:
@@ -100,14 +99,14 @@ class Wish:
         return self.sim
 
     def open(self, num_envs: int, pictures: bool = False) -> VecSim:
-        """The sim.
+        """Make the sim.
 
         Args:
             num_envs: N.
-            pictures: it is to draw itself; one that does so only when asked is asked.
+            pictures: enable rendering, in sims that need an option for it.
 
         Raises:
-            ConfigError: the sim is unknown or does not take an option, or cannot draw here.
+            ConfigError: the sim is unknown, rejects an option, or cannot render here.
         """
         options = tuple(self.options)
         typed = {option.partition("=")[0] for option in options}
@@ -119,10 +118,10 @@ class Wish:
         return make_sim_of(self.path, self.sim, num_envs=num_envs, seed=self.seed, options=options, device=self.device)
 
     def actor(self, sim: VecSim) -> Actor:
-        """Who acts in a sim.
+        """Make the actor for a sim.
 
         Raises:
-            CapabilityError: the expert is to act and the sim brings none.
+            CapabilityError: the expert is requested and the sim has none.
             ConfigError: the policy is not for this sim.
         """
         if self.path is not None:
@@ -133,12 +132,12 @@ class Wish:
 
     @property
     def actor_name(self) -> str:
-        """Who acts, in words."""
+        """Display name of the actor."""
         return "Scripted expert" if self.path is None else str(self.path)
 
 
 def look(wish: Wish) -> Drives | Replays:
-    """Run each start, and record it: by its trace where the sim tells it, otherwise in pictures.
+    """Run each start and record it: by the sim's trace if it has one, else by a camera.
 
     Raises:
         CapabilityError: the sim lacks what is needed; sim and capability are named.
@@ -169,17 +168,17 @@ def look(wish: Wish) -> Drives | Replays:
 
 
 def report(wish: Wish, count: int, command: str) -> Drives | Replays:
-    """Evaluate on the first starts of a split, and record some of the episodes, failures among them.
+    """Evaluate on the first starts of a split, and record some of the episodes, including failures.
 
-    What cannot be drawn is said on the page: it costs the replays, and not the evaluation.
+    If rendering fails, the page states the reason, without replays; the evaluation is still reported.
 
     Args:
-        wish: what is evaluated; `pick` and `ids` do not count.
-        count: how many episodes are recorded, at most.
-        command: what makes the page again.
+        wish: the request; `pick` and `ids` are ignored.
+        count: maximum number of recorded episodes.
+        command: command that makes the page again.
 
     Raises:
-        As `look`, but for what concerns pictures.
+        As `look`, except errors of rendering.
     """
     name = wish.sim_name
     with closing(wish.open(min(wish.num_envs, wish.episodes))) as sim:
@@ -200,16 +199,16 @@ def report(wish: Wish, count: int, command: str) -> Drives | Replays:
 
 
 class _Seen(NamedTuple):
-    """Episodes that were run."""
+    """Results of the episodes."""
 
     result: EvalResult
     names: tuple[str, ...]
-    """Of the starts."""
+    """Names of the starts."""
     dt_s: float
 
 
 def _with_outcome(wish: Wish, sim: VecSim, ids: list[int]) -> list[int]:
-    """Starts of those that came to what is wished for."""
+    """Starts whose episodes had the requested outcome."""
     result = evaluate(wish.actor(sim), sim, ids=ids, seed=wish.seed)
     places = picked(result, wish.pick, wish.episodes)
     if not places:
@@ -219,15 +218,15 @@ def _with_outcome(wish: Wish, sim: VecSim, ids: list[int]) -> list[int]:
 
 
 class _Filmed(NamedTuple):
-    """Episodes in pictures."""
+    """Filmed episodes."""
 
     replays: list[EpisodePictures]
     remark: str
-    """What is to be known of them, a sentence with a space before it; mostly empty."""
+    """Remark for the page, a sentence with a leading space; usually empty."""
 
 
 def _filmed(wish: Wish, seen: _Seen, places: list[int]) -> _Filmed:
-    """Pictures of some of the episodes, which are run once more."""
+    """Film some of the episodes, which are run once more."""
     name, result = wish.sim_name, seen.result
     with closing(wish.open(len(places), pictures=True)) as sim:
         camera = camera_of(sim, name, wish.camera)
@@ -248,7 +247,7 @@ def _filmed(wish: Wish, seen: _Seen, places: list[int]) -> _Filmed:
 
 
 def _drives(wish: Wish, sim: VecSim, ids: list[int], keep: int | None) -> Drives:
-    """Drive the starts; `keep` of them are recorded at most, failures first, and all where it is None."""
+    """Drive from the starts; records at most `keep` drives, failures first, or all if it is None."""
     assert isinstance(sim, HasTrace)
     actor = wish.actor(sim)
     recorder = None if keep == 0 else Recorder(actor, sim, ids, keep)
@@ -293,7 +292,7 @@ def _replays(wish: Wish, seen: _Seen, replays: list[EpisodePictures], chosen: st
 
 
 def _checkpoint(path: Path | None) -> str:
-    """Which checkpoint acts, in words; empty for what has none."""
+    """Name of the evaluated checkpoint; empty for a bundle or expert."""
     if path is None or kind_of(path) == "bundle":
         return ""
     found = find_checkpoint(path)
@@ -313,7 +312,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def names_of(sim: VecSim, ids: Sequence[int]) -> tuple[str, ...]:
-    """What starts are called: the split, and the number within it, from 0: "test 12".
+    """Display names of starts: the split and the number within it, from 0: "test 12".
 
     Raises:
         CapabilityError: the sim has no numbered starts.
@@ -327,7 +326,7 @@ def names_of(sim: VecSim, ids: Sequence[int]) -> tuple[str, ...]:
 def starts_of(
     sim: VecSim, name: str, episodes: int, split: Split, ids: Sequence[int] = (), scenario: str | None = None
 ) -> list[int]:
-    """The starts that were asked for.
+    """Requested start ids.
 
     Raises:
         CapabilityError: the sim has no numbered starts, or no scenarios and one was asked for.
@@ -354,10 +353,10 @@ def starts_of(
 
 
 def check_video(path: Path) -> None:
-    """Refuse a video that cannot be written.
+    """Check that a video of this format can be written.
 
     Raises:
-        ConfigError: the ending is none of `VIDEOS`, or it is mp4 and PyAV is not installed.
+        ConfigError: the file extension is not in `VIDEOS`, or it is mp4 and PyAV is not installed.
     """
     ending = path.suffix.lower()
     if ending not in VIDEOS:

@@ -1,6 +1,6 @@
-"""What works on this machine, and what to install for the rest.
+"""Checks of the installation: what works on this machine, and what to install for the rest.
 
-Each extra is tried in a process of its own: a broken compiled module can then not take the report down with it.
+Each extra is imported in a separate process, so that a broken compiled module cannot crash the report.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ EXTRAS = {
     "sb3": ("stable_baselines3",),
     "peers": ("stable_baselines3", "rsl_rl", "envpool", "highway_env"),
 }
-"""What must import for an extra to be usable. `mujoco.batch` came with MuJoCo 3.17."""
+"""Modules that must import for an extra to be usable. `mujoco.batch` needs MuJoCo 3.17 or newer."""
 CARLA_HERE = sys.version_info < (3, 13) and sys.platform == "linux" and platform.machine() == "x86_64"
-"""Whether CARLA's client library exists for this machine: `pyproject.toml` asks for it nowhere else."""
+"""True if CARLA's client library exists for this machine, by the same conditions as in `pyproject.toml`."""
 MUJOCO_PARTS = ("mujoco", "mujoco-core", "mujoco-studio")
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
@@ -55,37 +55,37 @@ class Extra:
     name: str
     usable: bool
     detail: str
-    """The versions found, or what is wrong."""
+    """Installed versions, or the fault."""
     advice: str
-    """The command that mends it; empty when it is usable."""
+    """Command that fixes it; empty if it is usable."""
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What `robotrl doctor` found."""
+    """Result of `robotrl doctor`."""
 
     robotrl: str
     python: str
     executable: str
     platform: str
     cores: int
-    """Cores that this process may use."""
+    """Number of cores that this process may use."""
     gpus: tuple[str, ...]
     versions: dict[str, str]
-    """Of the base install."""
+    """Package versions of the base install."""
     torch: dict[str, str | int | bool | None] | None
-    """Version, CUDA version it was built for, whether it sees a GPU, its threads; None where it does not import."""
+    """Torch version, its CUDA version, whether it finds a GPU, its threads; None if it does not import."""
     threads: dict[str, str | None]
     """Environment variables that set thread counts."""
     compiler: str | None
-    """The C++ compiler that `torch.compile` would use on a CPU."""
+    """C++ compiler that `torch.compile` would use on a CPU."""
     extras: tuple[Extra, ...]
     problems: tuple[str, ...]
-    """Faults, one line each with what to do; an extra that is only absent is none."""
+    """Faults and their fixes, one line each; an extra that is only absent is not a fault."""
 
 
 def diagnose(wanted: Mapping[str, Sequence[str]] = EXTRAS) -> Diagnosis:
-    """Look at this machine; takes a few seconds, because it imports what it reports on.
+    """Examine this machine; takes a few seconds, because the packages are imported.
 
     Args:
         wanted: extras to try, each with the modules that must import.
@@ -139,13 +139,13 @@ def _judge(name: str, probe: ImportProbe) -> Extra:
 
 
 def _mujoco_fault(probe: ImportProbe) -> tuple[str, str]:
-    """What is wrong with an installed MuJoCo that does not import, and how to mend it."""
+    """Fault of an installed MuJoCo that does not import, and its fix."""
     parts = {part: version for part in MUJOCO_PARTS if (version := _version(part))}
     found = ", ".join(f"{part} {version}" for part, version in parts.items())
     if "mujoco" not in probe.failed:
         return f"{found} is too old: mujoco.batch came with 3.17", "pip install --upgrade 'mujoco>=3.17'"
     if "mujoco-core" in parts:
-        # MuJoCo 4 installed over the undivided MuJoCo 3: removing the old one took files of the new one along.
+        # MuJoCo 4 was installed over the single-package MuJoCo 3, whose removal then deleted files of the new packages.
         detail = f"a mix of MuJoCo 3 and 4 ({found}) that does not import"
         return detail, f"pip uninstall -y {' '.join(MUJOCO_PARTS)} && pip install 'robotrl[mujoco]'"
     return f"{found} does not import: {probe.failed['mujoco']}", "pip install --force-reinstall mujoco"

@@ -1,4 +1,4 @@
-"""Tries to import modules in processes of their own, and says what came of it."""
+"""Tries to import modules in separate processes, and reports the results."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ print("\\n" + json.dumps(out))
 
 @dataclass(frozen=True)
 class ImportProbe:
-    """What importing some modules showed."""
+    """Result of importing some modules."""
 
     versions: dict[str, str] = field(default_factory=dict[str, str])
-    """Of the modules that imported (submodules left out)."""
+    """Versions of the imported modules, without submodules."""
     absent: tuple[str, ...] = ()
     """Modules that are not installed."""
     failed: dict[str, str] = field(default_factory=dict[str, str])
-    """Modules that are installed and do not import, with the first line of the reason."""
+    """Installed modules that do not import, with the first line of the reason."""
     torch: dict[str, str | int | bool | None] | None = None
-    """Facts about torch, where it was among them."""
+    """Facts about torch, if it was among them."""
     crash: str | None = None
-    """How the process died, where it did."""
+    """Cause of death of the process, if it crashed."""
 
 
 def probe_modules(groups: Mapping[str, Sequence[str]], limit_s: float = 120.0) -> dict[str, ImportProbe]:

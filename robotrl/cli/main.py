@@ -1,7 +1,7 @@
-"""The command line `robotrl`: finds the command, runs it, and turns what went wrong into one line and an exit code.
+"""The command line `robotrl`: runs a command, and turns errors into one line and an exit code.
 
-Exit codes: 0 done, 1 the command found a fault in what it looked at, 2 the user can mend it, 130 interrupted. An
-exception that is none of those is a defect of robotrl: it shows its traceback, asks for a report, and exits with 70.
+Exit codes: 0 done, 1 the command found a fault in its input, 2 an error that the user can fix, 130 interrupted. Any
+other exception is a bug of robotrl: it prints its traceback and a request to report it, and exits with 70.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class CommandRow(NamedTuple):
     """A row of the table of commands."""
 
     module: str
-    """Module under `robotrl.cli.commands` whose `main(argv)` runs it."""
+    """Module under `robotrl.cli.commands` whose `main(argv)` runs the command."""
     summary: str
 
 
@@ -73,7 +73,7 @@ USER_CAN_MEND = {
     errno.EADDRINUSE,
     errno.EADDRNOTAVAIL,
 }
-"""Faults of the system, its files and its ports that are no defect of ours."""
+"""System errors of files and ports that are not bugs of robotrl."""
 NO_MEMORY = (
     "can't allocate memory",
     "out of memory",
@@ -82,9 +82,9 @@ NO_MEMORY = (
     "bad_alloc",
     "failed to map segment",
 )
-"""What libraries say when they were refused memory, in exceptions of classes of their own."""
+"""Phrases by which libraries report failed memory allocation in their own exceptions."""
 LONGEST = 600
-"""Characters of an error; what was typed or read may be longer than anyone would read."""
+"""Maximum number of characters of an error message, which may quote long input."""
 DEFECT = 70
 """Exit code after a traceback (`EX_SOFTWARE`)."""
 
@@ -126,9 +126,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     warnings.formatwarning = _warning
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # names of files and texts of strangers may hold what the terminal cannot show
+            # file names and foreign texts may hold characters that the terminal cannot show
             stream.reconfigure(errors="backslashreplace")
-    if argv is None:  # as a command of its own, not called by a program of the user's
+    if argv is None:  # only as the console script, not when called from a user's program
         leave_working_directory()
     try:
         return dispatch(sys.argv[1:] if argv is None else argv)
@@ -143,7 +143,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # Whoever read our output has left (`robotrl list | head`). Python would complain once more on exit.
+        # The reader of our output is closed (`robotrl list | head`). Python would print another error on exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
@@ -158,12 +158,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def lacks_memory(error: BaseException) -> bool:
-    """Whether an exception says that memory was refused: Python's, numpy's, and those of C++ by their words."""
+    """True if an exception reports failed memory allocation: Python's, numpy's, or C++ ones by their text."""
     return isinstance(error, MemoryError) or any(words in str(error) for words in NO_MEMORY)
 
 
 def _defect() -> int:
-    """Show the exception that is being handled, and ask for a report."""
+    """Print the traceback of the present exception, and a request to report it."""
     traceback.print_exc()
     print(
         "this is a defect of robotrl, not of what you typed: please report it with the command and the lines above",
@@ -175,7 +175,7 @@ def _defect() -> int:
 def _warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
-    """What a warning looks like to whoever runs a command; those that are for programmers also say where it was."""
+    """Format of a warning for users of a command; warnings for programmers also name the code line."""
     if category is UserWarning:
         return f"warning: {message}\n"
     return _IN_CODE(message, category, filename, lineno, line)

@@ -1,7 +1,7 @@
-"""Profiles: what to change in a preset for a kind of machine, so that a published policy fits there.
+"""Profiles: changes of a preset by which a published policy fits a kind of machine.
 
-A profile says nothing about a method. Its settings come before those of the command line, which may change them again.
-The sizes were chosen by `robotrl memory`, for OpenVLA, pi0 and SmolVLA at published size.
+A profile does not change the method. Command-line settings override it. The sizes were chosen with `robotrl memory`,
+for OpenVLA, pi0 and SmolVLA at published size.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ PROFILES: dict[str, Mapping[str, Any]] = {
     },
 }
 OPTIONAL = {"algo.ema", "algo.muon"}
-"""Settings that are left out where an algorithm has no such thing."""
+"""Settings that are skipped if the algorithm does not have them."""
 CHUNK = 8
-"""Env steps of a decision, as recipes count them, for which rollouts are made long enough."""
+"""Env steps per decision that rollout lengths assume."""
 ABOUT = {
     "cpu": "as the preset is: small policies",
     "card-24": "one card of 24 GB: adapters on a frozen base in 16 bits, blocks recomputed, 4 rows at once, 8 envs",
@@ -47,7 +47,7 @@ ABOUT = {
 
 
 def with_profile(cfg: Any, name: str) -> Any:
-    """A preset's config for a kind of machine, whose iterations still fill a minibatch where there are fewer envs.
+    """Apply a profile to a preset's config; with fewer envs, iterations still fill a minibatch.
 
     Args:
         cfg: the config.
@@ -67,15 +67,15 @@ def with_profile(cfg: Any, name: str) -> Any:
 
 
 def _filled(algo: Any, before: int, now: int) -> Any:
-    """An algorithm's settings for another number of envs, so that no minibatch is filled up by rows that repeat.
+    """Algorithm settings for another number of envs, so that no minibatch is padded with repeated rows.
 
-    Groups of episodes are drawn as often as it takes; rollouts of a number of steps are longer, as far as a minibatch
-    needs; where an iteration is one episode in each env, minibatches are smaller or larger.
+    Groups of episodes are drawn more often; rollouts with a number of steps become longer, as far as a minibatch needs;
+    if an iteration is one episode in each env, the minibatch is scaled.
 
     Args:
         algo: the settings.
-        before: envs that they were made for.
-        now: envs that there are.
+        before: number of envs that they were made for.
+        now: actual number of envs.
     """
     if before == now:
         return algo

@@ -1,7 +1,7 @@
-"""The main job from end to end on `mujoco/peg-insert`: demonstrations, clone, fine-tuning, export, real-time control.
+"""The complete workflow on `mujoco/peg-insert`: demonstrations, clone, fine-tuning, export, real-time control.
 
-Everything here calls what a user would call; the figures of `summary.json` are on held-out starts (split `test`) that
-neither training nor stopping saw.
+It uses the public interface only. The figures of `summary.json` are on held-out starts (split `test`) that neither
+training nor early stopping used.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from robotrl.utils.provenance import versions
 
 SIM = presets.SIM
 NOISE, CLUMSINESS = 0.25, 1.0
-"""How badly the demonstrator does it; see docs/sims/peg-insert.md."""
+"""Expert noise of the demonstrations; see docs/sims/peg-insert.md."""
 MARKER = "quickstart.json"
 
 TASK = (
@@ -53,16 +53,16 @@ TASK = (
 
 @dataclass(frozen=True)
 class QuickstartSizes:
-    """How much of everything; the defaults are the quickstart, smaller ones are for tests."""
+    """Sizes of the job; the defaults are the quickstart, smaller ones are for tests."""
 
     demos: int = 40
-    """Demonstrations, few on purpose."""
+    """Number of demonstrations, few on purpose."""
     episodes: int = 256
-    """Held-out starts behind every success rate."""
+    """Number of held-out starts behind every success rate."""
     control_episodes: int = 16
-    """Real-time episodes of the deployed bundle."""
+    """Number of real-time episodes of the deployed bundle."""
     converged_updates: int = 3000
-    """Gradient steps of the clone that is trained until more do not help; the best of its evaluations counts."""
+    """Gradient steps of the clone trained to convergence; its best evaluation counts."""
     clone: TrainCfg[Any, Any] = field(default_factory=presets.bc_flow)
     tune: TrainCfg[Any, Any] = field(default_factory=presets.quickstart)
 
@@ -83,18 +83,18 @@ class Stages:
 
 
 def run_quickstart(out: Path, seed: int = 0, sizes: QuickstartSizes | None = None) -> dict[str, Any]:
-    """Do it all, and write `out/report.html` and `out/summary.json`.
+    """Run the complete workflow, and write `out/report.html` and `out/summary.json`.
 
     Args:
         out: a directory that is absent, empty, or an earlier quickstart's (which is replaced).
         seed: seeds every random stream.
-        sizes: how much of everything; None is the real thing.
+        sizes: sizes of the job; None takes the defaults.
 
     Returns:
         The summary.
 
     Raises:
-        ConfigError: `out` holds something else.
+        ConfigError: `out` holds other files.
     """
     much = sizes or QuickstartSizes()
     _claim(out, seed)
@@ -157,12 +157,12 @@ def run_quickstart(out: Path, seed: int = 0, sizes: QuickstartSizes | None = Non
 
 
 def converged(run: Path, demos: Path, seed: int, sizes: QuickstartSizes) -> Interval:
-    """The best clone of a dataset: trained until more does not help, its best evaluation chosen on split val.
+    """Success of the best clone of a dataset: trained to convergence, best evaluation chosen on split val.
 
     Args:
-        run: where the run goes.
+        run: directory of the run.
         demos: the dataset.
-        seed: of the training.
+        seed: seed of the training.
         sizes: gradient steps and episodes.
 
     Returns:
@@ -181,12 +181,12 @@ def converged(run: Path, demos: Path, seed: int, sizes: QuickstartSizes) -> Inte
 
 
 def baseline(kind: str, seed: int, out: Path) -> dict[str, Any]:
-    """The comparisons of the README's table, for `robotrl bench quickstart`.
+    """Run a comparison of the README's table, for `robotrl bench quickstart`.
 
     Args:
         kind: "clone_converged" (the quickstart's own demonstrations) or "clone_10x_demos" (ten times as many).
-        seed: as of the quickstart.
-        out: where demonstrations and the run go.
+        seed: the quickstart's seed.
+        out: directory for demonstrations and the run.
 
     Raises:
         ConfigError: unknown kind.
@@ -229,7 +229,7 @@ def _clone(out: Path, seed: int, sizes: QuickstartSizes) -> tuple[Any, EvalResul
 
 
 def _at_first(clone: Any, seed: int, sizes: QuickstartSizes) -> Interval:
-    """Success of the clone as the evaluations of fine-tuning measure it."""
+    """Success of the clone, as measured by the first evaluation of fine-tuning."""
     return _result(clone, seed, sizes.tune.evaluation.episodes, "val").rate
 
 
@@ -292,7 +292,7 @@ def _summary(
 
 
 def _commands(out: Path, seed: int, episodes: int) -> tuple[str, str]:
-    """What makes everything again, and what gives the headline's number back."""
+    """Commands that reproduce the report and its headline number."""
     return (
         f"robotrl quickstart --out {shlex.quote(str(out))} --seed {seed}",
         f"robotrl eval {shlex.quote(str(out / 'finetune'))} --episodes {episodes} --seed {seed}",
@@ -327,7 +327,7 @@ def _latencies(log: Path) -> tuple[list[float], list[float]]:
         row = json.loads(line)
         if "lateness_ns" in row:
             lateness.append(row["lateness_ns"] / 1e3)
-            # the first tick of each chunk is the one that infers
+            # the first tick of each chunk runs inference
             if row["cursor"] == 1:
                 inference.append(row["inference_ns"] / 1e3)
     return lateness, inference

@@ -1,4 +1,4 @@
-"""Action chunks for behaviour cloning: what was seen at t, and the actions t to t + H - 1 of the same episode."""
+"""Action chunks for behavior cloning: the observation at t, and the actions t to t + H - 1 of the same episode."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from robotrl.errors import ConfigError, unknown
 
 
 class ChunkIndices(NamedTuple):
-    """Which frames make the chunk that starts at each frame."""
+    """Frame indices of the chunk that starts at each frame."""
 
     frame: np.ndarray
-    """(F, H) int64 frame numbers; past an episode's end its last frame, again and again."""
+    """(F, H) int64 frame indices; past an episode's end, its last frame is repeated."""
     valid: np.ndarray
     """(F, H) bool: False past the episode's end."""
 
 
 class ChunkData(NamedTuple):
-    """Observations and action chunks of all frames; a minibatch is one fancy-index of the first axis."""
+    """Observations and action chunks of all frames; index the first axis to get a minibatch."""
 
     obs: dict[str, np.ndarray]
-    """By the sim's keys: (F, D) float32 each, and pictures (F, h, w, channels) uint8."""
+    """Observations by the sim's keys: (F, D) float32 each, and images (F, h, w, channels) uint8."""
     chunks: np.ndarray
-    """(F, H, A) float32; the last action repeats where not valid."""
+    """(F, H, A) float32; the last action is repeated where not valid."""
     valid: np.ndarray
-    """(F, H) bool: False past the episode's end; keep such elements out of the loss."""
+    """(F, H) bool: False past the episode's end; mask such elements out of the loss."""
 
 
 def chunk_indices(offsets: np.ndarray, horizon: int) -> ChunkIndices:
-    """Chunks of `horizon` frames from every frame, none across an episode's end.
+    """Indices of chunks of `horizon` frames that start at every frame; none crosses an episode's end.
 
     Args:
         offsets: (E + 1,) first frame of each episode, and the number of frames.
@@ -54,10 +54,10 @@ def chunk_indices(offsets: np.ndarray, horizon: int) -> ChunkIndices:
 
 
 def load_chunks(dataset: Dataset, obs_keys: Sequence[str], horizon: int) -> ChunkData:
-    """Observations and action chunks of a dataset.
+    """Load observations and action chunks of a dataset.
 
     Args:
-        dataset: what `read_dataset` returned.
+        dataset: a dataset from `read_dataset`.
         obs_keys: the sim's observation keys, e.g. ["state"].
         horizon: H, 1 or more.
 

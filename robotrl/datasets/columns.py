@@ -1,7 +1,7 @@
-"""A dataset as a policy sees it: columns by the policy's keys, and what was to be done as numbers of its words.
+"""Maps dataset columns to a policy's observations and action, and task texts to word ids.
 
-Other writers have names of their own for cameras, and say what was to be done as a text, the frame's task; ours have
-the sim's keys, and word numbers among the observations.
+Other writers choose their own camera names and give the instruction as a text, the frame's task; datasets written by
+robotrl use the sim's keys and store word ids among the observations.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from robotrl.fn.text.words import encode
 from robotrl.spec import Spec, is_picture
 
 ACTIONS = (ACTION, "actions")
-"""Names of the action's column, ours and openpi's."""
+"""Names of the action column: robotrl's and openpi's."""
 CHANNELS = (1, 2, 3, 4)
-"""How many channels a picture usually has."""
+"""Usual numbers of image channels."""
 
 
 def as_seen(
@@ -31,24 +31,24 @@ def as_seen(
     field: str = "columns",
     action_spec: Spec | None = None,
 ) -> Dataset:
-    """The dataset with a column for each of a policy's observations and the action, as far as it has what belongs.
+    """The dataset with one column for each of a policy's observations and the action, where a match exists.
 
-    A column that `columns` names has that key, several joined by "+" are put side by side, one with the policy's own
-    name keeps it, with `observation.` in front or without. Where an instruction has no column, the frames' tasks are
-    said in the policy's words. Where another writer's dataset has one picture and the policy sees one, they are the
-    same; likewise with vectors of numbers. Nothing else is guessed.
+    Columns are matched by `columns` ("a+b" concatenates two columns), then by the policy's own name, with or without
+    the prefix `observation.`. An instruction without a column is encoded from the frames' task texts. If another
+    writer's dataset has exactly one image column and the policy reads exactly one image, they are matched; likewise
+    vectors. Nothing else is guessed.
 
     Args:
-        dataset: what `read_dataset` returned.
-        observation_spec: what the policy reads.
+        dataset: a dataset from `read_dataset`.
+        observation_spec: the policy's observations.
         columns: the policy's keys, "action", and the frame's outcome ("next.reward", ...) to names of columns, e.g.
             "image" to "observation.images.front".
         field: the setting that `columns` comes from, for errors.
-        action_spec: the action; None where it is not needed.
+        action_spec: the action; None if it is not needed.
 
     Raises:
-        ConfigError: an unknown key or column; an observation without a column, or that one of several may be; a column
-            that is not as the policy's; a task that its words cannot say.
+        ConfigError: an unknown key or column; an observation with no column or several candidates; a column that does
+            not match the policy's spec; a task with words outside its vocabulary.
     """
     specs = {observation_key(key): spec for key, spec in observation_spec.items()}
     if action_spec is not None:
@@ -82,9 +82,9 @@ def as_seen(
 
 
 def misfit(feature: Feature, spec: Spec) -> str:
-    """What about a column is not as a policy's array, "" where all is: its shape, or no bytes for a picture.
+    """Mismatch between a column and a policy's array, as text: shape, or image dtype; "" if they match.
 
-    Numbers of any type are taken for measured ones. Pictures with their channels first are the same pictures.
+    Any numeric dtype is accepted for measured numbers. Images may have their channels first.
     """
     if feature.shape != spec.shape and not channels_first(feature, spec):
         return f"has shape {feature.shape}: expected {spec.shape}{_asked(feature, spec)}"
@@ -94,14 +94,14 @@ def misfit(feature: Feature, spec: Spec) -> str:
 
 
 def channels_first(feature: Feature, spec: Spec) -> bool:
-    """Whether a column has the pictures of a spec with the channels as the first axis."""
+    """True if a column holds the spec's images with the channels as first axis."""
     if not is_picture(spec) or not feature.is_array or feature.shape == spec.shape:
         return False
     return (*feature.shape[1:], feature.shape[0]) == spec.shape
 
 
 def _asked(feature: Feature, spec: Spec) -> str:
-    """The question behind a wrong shape; "" where there is none."""
+    """Hint about a wrong shape, for an error; "" if there is none."""
     shape, names = feature.shape, names_of(feature)
     if len(shape) == 3 and shape[0] in CHANNELS and shape[2] not in CHANNELS:
         return " (are its channels the first axis?)"
@@ -112,15 +112,15 @@ def _asked(feature: Feature, spec: Spec) -> str:
 
 
 def said(dataset: Dataset, key: str, spec: Spec) -> np.ndarray:
-    """(F, W) the word numbers of each frame's task, as a sim gives them.
+    """(F, W) word ids of each frame's task text, as a sim gives them.
 
     Args:
-        dataset: whose.
-        key: of the policy's instruction, for errors.
-        spec: of it, with its W words at most and its vocabulary.
+        dataset: the dataset.
+        key: key of the policy's instruction, for errors.
+        spec: spec of the instruction, with its length W and its vocabulary.
 
     Raises:
-        ConfigError: a task of a frame has no word, more than W, or one outside the vocabulary.
+        ConfigError: a task text is empty, has more than W words, or a word outside the vocabulary.
     """
     index = dataset.frames("task_index")
     number = {word: i for i, word in enumerate(spec.words) if word}
@@ -138,10 +138,10 @@ def said(dataset: Dataset, key: str, spec: Spec) -> np.ndarray:
 
 
 def _only_one(dataset: Dataset, specs: Mapping[str, Spec], name: str, field: str) -> str:
-    """The one column of a dataset that the policy's one picture, its one vector of numbers, or its action can be.
+    """The only column that can match the policy's single image, single vector, or action.
 
     Raises:
-        ConfigError: there is none, there are several, or the dataset is ours and has the keys of its sim.
+        ConfigError: there is no such column, there are several, or robotrl wrote the dataset, with its sim's keys.
     """
     key = _key(name)
     if name == ACTION:
@@ -175,19 +175,18 @@ def _only_one(dataset: Dataset, specs: Mapping[str, Spec], name: str, field: str
 
 
 def _key(name: str) -> str:
-    """The policy's key of a column: "state" of "observation.state"."""
     return name.removeprefix(observation_key(""))
 
 
 def _observed(dataset: Dataset) -> list[str]:
-    """Columns that may be observations: those that say so, or, where none does, all that are nothing else."""
+    """Candidate observation columns: those with the prefix `observation.`, or else all that have no other role."""
     said = [name for name in dataset.features if name.startswith(observation_key(""))]
     other = (*ACTIONS, *COUNTERS, *OUTCOME)
     return said or [name for name in dataset.features if name not in other and not name.startswith("next.")]
 
 
 def _columns(dataset: Dataset) -> str:
-    """Names of the columns that a user may name."""
+    """Names of the columns that a user may choose."""
     return ", ".join(name for name in dataset.features if name not in COUNTERS)
 
 

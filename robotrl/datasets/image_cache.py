@@ -1,7 +1,7 @@
-"""Decoded pictures in the user's cache folder: made once, then an ordinary array that the system reads from the disk.
+"""Cache of decoded images: decoded once into a file of the user's cache folder, then memory-mapped as an array.
 
-A file holds one column, (F, height, width, 3) bytes in numpy's own format, and is named by what it was decoded from, so
-an old one can never stand for a changed dataset. Nothing in it is needed: it may be deleted at any time.
+A file holds one column, (F, height, width, 3) bytes in npy format. Its name is a hash of the encoded source, so a stale
+file is never used for a changed dataset. The cache may be deleted at any time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MIB = 2**20
 
 
 class PictureRow(NamedTuple):
-    """One decoded picture and the row that it belongs to."""
+    """A decoded image and its row."""
 
     row: int
     picture: np.ndarray
@@ -31,26 +31,26 @@ class PictureRow(NamedTuple):
 
 
 def cache_folder() -> Path:
-    """Where decoded pictures are kept: `ROBOTRL_CACHE`, or the user's cache folder. Not made here."""
+    """Cache folder for decoded images: `ROBOTRL_CACHE`, or the user's cache folder. It is not created here."""
     home = os.environ.get("ROBOTRL_CACHE") or os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(home).expanduser() / "robotrl" / "pictures"
 
 
 def cached(key: str, shape: tuple[int, ...], decode: Callable[[], Iterable[PictureRow]], what: str) -> np.ndarray:
-    """The pictures of a key, decoded on the first call anywhere; a second process waits for the first.
+    """Images of a cache key; the first call decodes them, and other processes wait for it.
 
-    Memory holds one picture while they are decoded, and what is looked at afterwards. Writes to the array stay in this
+    Decoding holds one image in memory; afterwards only the pages that are read. Writes to the array stay in this
     process.
 
     Args:
-        key: a digest of everything that the pictures follow from.
+        key: digest of everything that determines the images.
         shape: (F, height, width, 3).
         decode: gives each of the F rows once, in any order.
-        what: whose pictures these are, for an error.
+        what: name of the images' source, for errors.
 
     Raises:
-        DataError: the folder cannot be written or is full; how much room is needed is said. What `decode` raises goes
-            through, and leaves no file.
+        DataError: the folder cannot be written or is full; the required space is named. Exceptions of `decode`
+            propagate, and leave no file.
     """
     folder = cache_folder()
     path = folder / f"{key}.npy"
@@ -69,7 +69,7 @@ def cached(key: str, shape: tuple[int, ...], decode: Callable[[], Iterable[Pictu
 
 
 def _mapped(path: Path, shape: tuple[int, ...]) -> np.ndarray | None:
-    """The file as an array; None where it is absent, or not whole because somebody cut it."""
+    """The cached file as an array; None if it is absent or truncated."""
     try:
         array: Any = np.load(path, mmap_mode="c", allow_pickle=False)
     except (FileNotFoundError, ValueError, EOFError):
@@ -78,7 +78,7 @@ def _mapped(path: Path, shape: tuple[int, ...]) -> np.ndarray | None:
 
 
 def _write(path: Path, shape: tuple[int, ...], rows: Iterable[PictureRow]) -> None:
-    # Written, not mapped: a full disk is then an error that can be reported, not a signal that ends the process.
+    # Written, not mapped: a full disk is then an error that can be reported, not a SIGBUS that kills the process.
     partial = path.with_suffix(".partial")
     try:
         with partial.open("wb") as file:
@@ -98,7 +98,7 @@ def _write(path: Path, shape: tuple[int, ...], rows: Iterable[PictureRow]) -> No
 
 @contextmanager
 def _locked(path: Path) -> Generator[None]:
-    """Hold the lock; the system frees it however the process ends."""
+    """Hold the lock; the operating system frees it when the process ends."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -1,7 +1,7 @@
-"""Compressed pictures of a dataset: PNG files in the frames, or videos, decoded when they are first asked for.
+"""Compressed images of a dataset: PNG files in the frames, or videos, decoded on first use.
 
-A column is decoded as a whole into the user's cache folder and read from there as an array (see `image_cache.py`), so
-memory holds what is looked at and not the dataset. A video is checked before (see `video.py` and `video_table.py`).
+A column is decoded as a whole into the user's cache folder and memory-mapped from there (see `image_cache.py`), so
+memory holds only the pages that are read. Videos are checked first (see `video.py` and `video_table.py`).
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from robotrl.utils.atomic_directory import sha256_file
 from robotrl.utils.progress import ProgressBar, track
 
 VERSION = 1
-"""Of what is decoded from the same files: a new number makes new cache files."""
+"""Version of the decoded files; raise it to invalidate caches."""
 ROWS_AT_ONCE = 64
-"""Encoded pictures of the frames files that are in memory at a time."""
+"""Number of encoded images read from the frame files at a time."""
 
 
 @dataclass(frozen=True, eq=False)
 class PictureColumn:
-    """A column of compressed pictures.
+    """A column of compressed images.
 
     Args:
-        root: of the dataset.
-        name: of the column.
+        root: the dataset's directory.
+        name: name of the column.
         feature: its height, width and storage.
         fps: control rate in Hz.
-        total: F frames of the dataset.
-        videos: where they lie; empty for PNG files in the frames.
+        total: number of frames F of the dataset.
+        videos: its videos; empty for PNG files in the frames.
     """
 
     root: Path
@@ -56,12 +56,12 @@ class PictureColumn:
 
     @cached_property
     def frames(self) -> np.ndarray:
-        """All pictures, (F, height, width, 3) uint8, mapped into memory; decoded where this was never done here.
+        """All images, (F, height, width, 3) uint8, memory-mapped; decoded first if they are not in the cache.
 
         Raises:
             ConfigError: the column is a video, and PyAV is not installed.
-            DataError: a file is missing, truncated or altered, or is not what the dataset's tables say; or there is no
-                room for the decoded pictures.
+            DataError: a file is missing, truncated, altered or contradicts the dataset's tables; or there is no space
+                for the decoded images.
         """
         if self.videos:
             check_installed(f"column {self.name!r} of dataset {self.root}")
@@ -121,17 +121,17 @@ class PictureColumn:
 def picture_columns(
     root: Path, features: Mapping[str, Feature], fps: float, episodes: Mapping[str, np.ndarray], offsets: np.ndarray
 ) -> dict[str, PictureColumn]:
-    """The columns of compressed pictures, their files there and their place in the episodes table checked.
+    """Columns of compressed images; checks that their files exist and that the episodes table locates each episode.
 
     Args:
-        root: of the dataset.
+        root: the dataset's directory.
         features: all columns.
         fps: control rate in Hz.
         episodes: the episodes table, (E,) each.
         offsets: (E + 1,) first row of each episode, and the number of rows.
 
     Raises:
-        DataError: a video is missing, or the table does not say where in it an episode lies.
+        DataError: a video is missing, or the table does not say where an episode lies in it.
     """
     found: dict[str, PictureColumn] = {}
     for name, feature in features.items():
@@ -142,14 +142,14 @@ def picture_columns(
 
 
 def decode_png(value: Any, shape: tuple[int, ...]) -> np.ndarray:
-    """A picture of the frames, (height, width, 3) uint8.
+    """Decode one image of the frames, (height, width, 3) uint8.
 
     Args:
         value: the bytes of a PNG or JPEG file, or {"bytes": ...} as LeRobot writes it.
         shape: (height, width, 3).
 
     Raises:
-        ValueError: it is none, or of another size or kind of colours.
+        ValueError: it is not an image, or has another size or color mode.
     """
     from PIL import Image
 

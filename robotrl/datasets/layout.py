@@ -2,10 +2,10 @@
 
 Frames lie in `data/chunk-000/file-000.parquet`, one row a frame and one row group an episode; `meta/episodes/...` holds
 one row an episode, `meta/tasks.parquet` the task texts, `meta/info.json` the features and counts, `meta/stats.json` the
-statistics that normalise them. `meta/robotrl.json` is ours: units, provenance and hashes (see `manifest.py`).
+statistics for normalization. `meta/robotrl.json` is ours: units, provenance and hashes (see `manifest.py`).
 
-Pictures lie as numbers in the frames (what `DatasetWriter` does by default), as PNG files in the frames (dtype
-"image"), or in videos, `videos/KEY/chunk-000/file-000.mp4`, of one episode after the other (dtype "video").
+Images are stored as raw arrays in the frames (the default of `DatasetWriter`), as PNG files in the frames (dtype
+"image"), or in videos, `videos/KEY/chunk-000/file-000.mp4`, one episode after the other (dtype "video").
 """
 
 from __future__ import annotations
@@ -37,32 +37,32 @@ VIDEO_FILE_MIB = 200
 
 ACTION = "action"
 ARRAY_DTYPES = ("float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool")
-"""Feature dtypes that are numbers."""
+"""Numeric feature dtypes."""
 PICTURE_DTYPES = ("image", "video")
-"""Feature dtypes of compressed pictures, decoded when they are asked for; "string" features are listed and not read."""
+"""Feature dtypes of compressed images, decoded on first use; "string" features are listed but not read."""
 
 
 @dataclass(frozen=True)
 class Feature:
-    """One frame column, as `meta/info.json` declares it."""
+    """One frame column, as declared in `meta/info.json`."""
 
     dtype: str
     """A numpy dtype name, or "image", "video", "string"."""
     shape: tuple[int, ...]
-    """Trailing shape; (1,) is stored as a plain number, not as a list of one."""
+    """Trailing shape; (1,) is stored as a scalar, not as a list of one."""
     names: Any = None
-    """Names of the last axis, or of the axes of a picture; other writers put a dict or None here."""
+    """Names of the last axis, or of an image's axes; other writers put a dict or None here."""
     info: Mapping[str, Any] | None = None
-    """What a video is encoded with, under LeRobot's names ("video.codec", ...); None for everything else."""
+    """Video encoding, under LeRobot's names ("video.codec", ...); None for all other features."""
 
     @property
     def is_array(self) -> bool:
-        """Whether the column holds numbers that `read_dataset` loads."""
+        """True if the column holds numbers that `read_dataset` loads."""
         return self.dtype in ARRAY_DTYPES
 
     @property
     def is_picture(self) -> bool:
-        """Whether the column holds compressed colour pictures; depth maps, which are none, are listed and not read."""
+        """True if the column holds compressed color images; depth maps are listed but not read."""
         depth = self.info is not None and bool(self.info.get("video.is_depth_map"))
         return self.dtype in PICTURE_DTYPES and self.shape[-1] == 3 and not depth
 
@@ -84,7 +84,7 @@ OUTCOME: dict[str, Feature] = {
     "next.truncated": Feature("bool", (1,)),
     "next.success": Feature("bool", (1,)),
 }
-"""What the frame's action led to: reward, the episode's end for whatever reason, its end by a time limit, success."""
+"""Outcome columns of a frame's action: reward, end of the episode for any reason, end by a time limit, success."""
 
 COUNTERS: dict[str, Feature] = {
     "timestamp": Feature("float32", (1,)),
@@ -93,17 +93,17 @@ COUNTERS: dict[str, Feature] = {
     "index": Feature("int64", (1,)),
     "task_index": Feature("int64", (1,)),
 }
-"""Columns that every dataset has: seconds since the episode's start, and the frame's place."""
+"""Columns that every dataset has: seconds since the episode's start, and the frame's indices."""
 
 
 PICTURE_AXES = ("height", "width", "channels")
 
 
 def channels_last(feature: Feature) -> Feature:
-    """A feature of compressed pictures with its channels as the last axis: some writers declare them first.
+    """Move the channel axis of a compressed image feature to the end: some writers declare it first.
 
     Raises:
-        ValueError: it has not three axes.
+        ValueError: it does not have three axes.
     """
     if len(feature.shape) != 3:
         raise ValueError(f"has shape {list(feature.shape)}: expected a picture's, (height, width, channels)")
@@ -121,7 +121,7 @@ def observation_key(key: str) -> str:
 
 
 def feature_of(field: str, spec: Spec) -> Feature:
-    """The feature that stores arrays of this spec.
+    """Feature that stores arrays of this spec.
 
     Raises:
         ConfigError: the spec is neither a vector of numbers, a list of such, nor a picture of bytes, or its key holds a
@@ -156,7 +156,7 @@ def to_arrow(values: np.ndarray, feature: Feature) -> pa.Array:
 
 
 def to_numpy(column: pa.ChunkedArray, feature: Feature) -> np.ndarray:
-    """The array (T, *trailing) of a column, whichever kind of list its writer chose; floats become float32.
+    """Column as an array (T, *trailing), for any kind of list that a writer used; floats become float32.
 
     Raises:
         ValueError: nulls, ragged lists, another length or another kind of number than the feature declares.
@@ -191,5 +191,5 @@ def to_numpy(column: pa.ChunkedArray, feature: Feature) -> np.ndarray:
 
 
 def refuse(root: Path, file: str, what: str) -> DataError:
-    """The error for a dataset that cannot be trusted: which file of which dataset, and what is wrong with it."""
+    """Error for a dataset that cannot be trusted: the dataset, the file, and the fault."""
     return DataError(f"dataset {root}: {file}: {what}")

@@ -1,7 +1,7 @@
-"""`meta/robotrl.json`: what the LeRobot layout has no place for, and the hashes that make a dataset trustworthy.
+"""`meta/robotrl.json`: what the LeRobot layout does not store, and hashes of all files.
 
-It holds the array specs with their units and bounds, where the data came from (sim, expert settings, seed), and size
-and SHA-256 of every other file; its own content is covered by `digest`.
+It holds the array specs with units and bounds, the provenance of the data (sim, expert settings, seed), and size and
+SHA-256 of every other file; its own content is covered by `digest`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from robotrl.utils.files import check_schema, not_fetched, parse_json, read_plai
 
 SCHEMA_VERSION = 1
 POINTER_BYTES = 1024
-"""A git-LFS pointer is smaller than this."""
+"""Upper limit of the size of a git-LFS pointer file."""
 
 
 def write_manifest(
@@ -68,7 +68,7 @@ def read_manifest(root: Path) -> dict[str, Any] | None:
 
 
 def check_fetched(root: Path) -> None:
-    """Refuse a dataset of which git-LFS left pointers in the place of files.
+    """Check that no file is an unfetched git-LFS pointer.
 
     Raises:
         DataError: the first such file.
@@ -80,10 +80,10 @@ def check_fetched(root: Path) -> None:
 
 
 def dataset_digest(root: Path | str) -> str:
-    """SHA-256 of a dataset, 64 hexadecimal digits: equal where the data, tables and statistics are equal.
+    """SHA-256 of a dataset, 64 hexadecimal digits: equal if data, tables and statistics are equal.
 
-    A dataset of ours has it in its manifest, which lists the hash of every file; reading the dataset verifies those,
-    so this reads the manifest alone. Of another writer's every file is read. Files beside the data do not count.
+    For a dataset written by robotrl only the manifest is read, which lists the hash of every file; reading the dataset
+    verifies those. For other datasets every file is read. Other files in the directory do not count.
 
     Args:
         root: the dataset's directory.
@@ -103,7 +103,7 @@ def dataset_digest(root: Path | str) -> str:
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write strict JSON (no NaN), parents made."""
+    """Write strict JSON (no NaN); parent folders are made."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content, indent=4, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
 
@@ -126,7 +126,7 @@ def read_json(root: Path, name: str) -> dict[str, Any]:
 
 
 def _manifest(root: Path) -> dict[str, Any]:
-    """The manifest, held against its own digest; the files that it lists are not looked at."""
+    """Read the manifest and check its own digest, but not the files that it lists."""
     content = check_schema(read_json(root, MANIFEST), f"dataset {root}: {MANIFEST}", SCHEMA_VERSION)
     if content.get("digest") != _digest({key: value for key, value in content.items() if key != "digest"}):
         raise refuse(root, MANIFEST, "was altered: its content does not give its digest")
@@ -134,7 +134,7 @@ def _manifest(root: Path) -> dict[str, Any]:
 
 
 def _files(root: Path) -> list[str]:
-    """Data files of the dataset; what lies beside them (a README, a licence) is not ours to judge."""
+    """Data files of the dataset; other files (a README, a license) are ignored."""
     folders = (root / "data", root / "meta", root / "videos")
     paths = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
     return sorted(name for name in (path.relative_to(root).as_posix() for path in paths) if name != MANIFEST)

@@ -1,4 +1,4 @@
-"""How a policy that is new to a dataset normalises: by the dataset's statistics, kept with the policy ever after."""
+"""Normalization of a new policy by the dataset's statistics, which are then stored with the policy."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from robotrl.transforms import Affine, Clip, Transform, TransformGroup, bounds_t
 ActionRange = Literal["bounds", "quantiles"]
 ACTION_RANGES: tuple[ActionRange, ...] = get_args(ActionRange)
 FLOOR = 1e-3
-"""A deviation below this is none, and so is a range of quantiles below this part of the bounds."""
+"""Standard deviation below which an element is constant; likewise the quantile range, as a fraction of the bounds."""
 
 
 def transforms_for(
     dataset: Dataset, specs: Mapping[str, Spec], action_spec: Spec, actions: ActionRange = "bounds"
 ) -> TransformGroup:
-    """Normalisation from a dataset's statistics. Pictures and words are left to the policy.
+    """Normalization transforms from a dataset's statistics. Images and words are left to the policy.
 
     Args:
-        dataset: whose.
-        specs: of an observation; what is measured gets mean 0 and deviation 1.
-        action_spec: of an action.
-        actions: what [-1, 1] of the policy is: all that the robot can do, or from the 1 % to the 99 % quantile of what
-            it did in the dataset (OpenVLA), by which bins and noise are finer where a robot uses little of its range.
+        dataset: the dataset.
+        specs: observation specs; measured arrays get mean 0 and standard deviation 1.
+        action_spec: the action's spec.
+        actions: range that is mapped to [-1, 1]: the action's bounds, or the 1 % to 99 % quantiles of the dataset's
+            actions (OpenVLA), which makes bins and noise finer where the robot uses little of its range.
 
     Raises:
         ConfigError: an unknown range of actions.
@@ -40,7 +40,7 @@ def transforms_for(
 
 
 def check_new(field: str, actions: ActionRange) -> None:
-    """Refuse a range of actions for a policy that was trained before, which keeps its own.
+    """Check that no action range is set for a pretrained policy, which keeps its own normalization.
 
     Raises:
         ConfigError: it is not the default.
@@ -50,7 +50,7 @@ def check_new(field: str, actions: ActionRange) -> None:
 
 
 def actions_for(dataset: Dataset, action_spec: Spec, actions: ActionRange) -> tuple[Transform, ...]:
-    """The way from a policy's [-1, 1] to the robot's actions; see `transforms_for`."""
+    """Transform from a policy's [-1, 1] to the robot's actions; see `transforms_for`."""
     if actions not in ACTION_RANGES:
         raise unknown("algo.action_range", str(actions), ACTION_RANGES)
     if actions == "bounds":
@@ -58,14 +58,14 @@ def actions_for(dataset: Dataset, action_spec: Spec, actions: ActionRange) -> tu
     stats = dataset.stats[ACTION]
     low, high = (np.asarray(stats[name], np.float64).reshape(-1) for name in ("q01", "q99"))
     least, most = (np.asarray(bound, np.float64) for bound in (action_spec.low, action_spec.high))
-    # what the robot never moved keeps its bounds
+    # an element that never moved keeps its bounds
     still = high - low < FLOOR * (most - least)
     unit: Affine = bounds_to_unit(ACTION, np.where(still, least, low).tolist(), np.where(still, most, high).tolist())
     return inverse(unit), Clip(ACTION, action_spec.low, action_spec.high)
 
 
 def within_bounds(action_spec: Spec) -> tuple[Transform, ...]:
-    """The way from a policy's [-1, 1] to all that the robot can do; none for choices, which are actions as they are."""
+    """Transform from a policy's [-1, 1] to the action's bounds; none for categorical actions."""
     if action_spec.choices is not None:
         return ()
     unit = bounds_to_unit(ACTION, action_spec.low, action_spec.high)

@@ -1,4 +1,4 @@
-"""Reads a dataset in the LeRobot v3.0 layout, strictly: what is returned was checked, what is wrong is named."""
+"""Reads and checks a dataset in the LeRobot v3.0 layout; every fault is named."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
-    """A checked dataset; the numbers of all frames lie in memory, compressed pictures are decoded when asked for.
+    """A checked dataset; numeric columns are in memory, compressed images are decoded on first use.
 
-    F frames of all episodes stand one after the other; episode e is the rows `offsets[e]:offsets[e + 1]`.
+    The F frames of all episodes are concatenated; episode e is the rows `offsets[e]:offsets[e + 1]`.
     """
 
     root: Path
@@ -38,29 +38,30 @@ class Dataset:
     """Control rate in Hz."""
     robot_type: str | None
     features: dict[str, Feature]
-    """All frame columns, those that are not loaded included."""
+    """All frame columns, including those that are not loaded."""
     tasks: tuple[str, ...]
-    """Task texts; `frames("task_index")` points at them."""
+    """Task texts; `frames("task_index")` holds indices into them."""
     offsets: np.ndarray
-    """(E + 1,) int64."""
+    """(E + 1,) int64: first frame of each episode, and the number of frames."""
     episodes: dict[str, np.ndarray]
-    """The episodes table, (E,) each: `length`, `success`, `state_id`, `mode` and whatever else the writer added."""
+    """Episodes table, (E,) each: `length`, `success`, `state_id`, `mode` and any columns that the writer added."""
     stats: dict[str, Stats]
     """For each column min, max, mean, std, q01, q10, q50, q90, q99 as float64 (D,) and count (1,), from the frames.
 
-    Of compressed pictures as written, in levels from 0 to 255: what was given to the video, not what it became, in
-    LeRobot's case of some frames only. Missing where the writer left none.
+    For compressed images these are the stored statistics, in levels from 0 to 255, of the frames before video encoding
+    (LeRobot uses some of the frames only); absent if the writer stored none.
     """
     verified: bool
-    """Whether every file has the hash written in `meta/robotrl.json`; False where another writer left no such file."""
+    """True if all files match the hashes in `meta/robotrl.json`; False if another writer made the dataset without that
+    file."""
     provenance: dict[str, Any]
-    """What the writer told about where the data comes from; empty when not verified."""
+    """Provenance stated by the writer; empty if not verified."""
     observation_spec: dict[str, Spec] | None
-    """Observations with units and bounds, by the sim's keys; None when not verified."""
+    """Observation specs with units and bounds, by the sim's keys; None if not verified."""
     action_spec: Spec | None
-    """The action with units and bounds; None when not verified."""
+    """Action spec with units and bounds; None if not verified."""
     doubts: tuple[Doubt, ...]
-    """Doubts about the dataset by itself, settled by its reader (`robotrl.datasets.agreement.agree`)."""
+    """Doubts about the dataset itself, reported when it is used (`robotrl.datasets.agreement.agree`)."""
     _frames: dict[str, np.ndarray]
     _pictures: dict[str, PictureColumn]
 
@@ -81,12 +82,12 @@ class Dataset:
     def frames(self, column: str) -> np.ndarray:
         """A column over all frames, contiguous: (F, D), or (F,) for a feature of shape (1,). Floats are float32.
 
-        Compressed pictures are (F, height, width, 3) uint8, mapped into memory; the first time they are decoded.
+        Compressed images are (F, height, width, 3) uint8, memory-mapped, and decoded on the first call.
 
         Raises:
             ConfigError: no such column, or it holds text or depth maps, which are not read; or it is a video, and PyAV
                 is not installed.
-            DataError: a picture file is truncated, altered, or not what the tables say.
+            DataError: an image file is truncated, altered, or contradicts the tables.
         """
         if column in self._frames:
             return self._frames[column]
@@ -102,7 +103,7 @@ class Dataset:
         raise unknown("column", column, known)
 
     def episode(self, index: int) -> dict[str, np.ndarray]:
-        """The columns of numbers of one episode, (T, ...) views; for compressed pictures, index `frames`.
+        """Numeric columns of one episode, (T, ...) views; for compressed images, index `frames`.
 
         Raises:
             ConfigError: there is no such episode.
@@ -113,7 +114,7 @@ class Dataset:
         return {name: values[rows] for name, values in self._frames.items()}
 
     def also_named(self, columns: Mapping[str, str]) -> Dataset:
-        """The same dataset with columns under further names, new to old; what had a new name before is left out."""
+        """The same dataset with aliases for columns, new name to old; an existing column of a new name is hidden."""
 
         def named(table: Mapping[str, T]) -> dict[str, T]:
             kept = {name: x for name, x in table.items() if name not in columns}
@@ -131,7 +132,7 @@ class Dataset:
     def with_column(
         self, name: str, feature: Feature, values: np.ndarray, stats: Stats | None = None, spec: Spec | None = None
     ) -> Dataset:
-        """The same dataset with a further column of numbers (F, ...), or another one in the place of that name."""
+        """The same dataset with a numeric column (F, ...) added or replaced."""
         specs = None
         if self.observation_spec is not None:
             specs = {**{key: x for key, x in self.specs.items() if key != name}, **({name: spec} if spec else {})}
@@ -145,7 +146,7 @@ class Dataset:
 
     @property
     def specs(self) -> dict[str, Spec]:
-        """What is known of columns besides their features; nothing where another writer left no `meta/robotrl.json`."""
+        """Array specs of the columns; empty if another writer left no `meta/robotrl.json`."""
         observed = {layout.observation_key(key): spec for key, spec in (self.observation_spec or {}).items()}
         return observed if self.action_spec is None else {**observed, ACTION: self.action_spec}
 
@@ -158,11 +159,11 @@ class Dataset:
 
 
 def read_dataset(root: Path | str) -> Dataset:
-    """Read and check a dataset, ours or one that LeRobot wrote.
+    """Read and check a dataset, written by robotrl or by LeRobot.
 
     With `meta/robotrl.json` every file must have the hash it had when written. Without it (`Dataset.verified` False)
     the checks are those that the format allows: version, files, columns, counts, indices, finite numbers, and
-    statistics that belong to these frames.
+    statistics that match the frames.
 
     Raises:
         DataError: the dataset is missing, incomplete, truncated, altered or inconsistent; file and reason are named.
@@ -269,7 +270,7 @@ def _read_info(root: Path) -> tuple[dict[str, Any], dict[str, Feature]]:
 
 
 def _picture_feature(root: Path, name: str, feature: Feature, info: dict[str, Any]) -> Feature:
-    """Check what is declared of compressed pictures; the channels become the last axis."""
+    """Check the declaration of a compressed image column; the channels become the last axis."""
     if "/" in name:
         raise refuse(root, layout.INFO, f"feature {name!r} holds a slash: expected none, it names a folder of videos")
     try:
@@ -279,7 +280,7 @@ def _picture_feature(root: Path, name: str, feature: Feature, info: dict[str, An
     if feature.dtype == "video" and info.get("video_path") != layout.VIDEO_FILE:
         raise refuse(root, layout.INFO, f"video_path is {info.get('video_path')!r}: expected {layout.VIDEO_FILE!r}")
     rate_hz = (feature.info or {}).get("video.fps")
-    # LeRobot writes the whole part of a rate
+    # LeRobot writes only the integer part of a rate
     if isinstance(rate_hz, int | float) and abs(rate_hz - info["fps"]) >= 1:
         raise refuse(
             root, layout.INFO, f"video.fps of {name!r} is {rate_hz:g}: expected {info['fps']:g}, the dataset's"
@@ -298,7 +299,7 @@ def _check_count(root: Path, key: str, info: dict[str, Any], found: int, where: 
 
 
 def _offsets(root: Path, info: dict[str, Any], episodes: dict[str, np.ndarray]) -> np.ndarray:
-    """Check the episodes table against itself, the counts and the files; return the (E + 1,) offsets."""
+    """Check the episodes table against the counts and the files; returns the (E + 1,) offsets."""
     table = "meta/episodes"
     index, length = episodes["episode_index"], episodes["length"]
     _check_count(root, "total_episodes", info, len(index), table)

@@ -11,14 +11,14 @@ import numpy as np
 QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
 
 COUNTED = 2**18
-"""Pixels that are counted at once."""
+"""Number of pixels counted at a time."""
 
 Stats = dict[str, np.ndarray]
-"""min, max, mean, std and quantiles (D,) each, and count (1,); of a picture, over its pixels, for each channel."""
+"""min, max, mean, std and quantiles (D,) each, and count (1,); for an image, per channel over its pixels."""
 
 
 def describe(values: np.ndarray) -> Stats:
-    """Statistics over the first axis of (T,) or (T, D), or of each channel of pictures (T, h, w, D); T is 1 or more."""
+    """Statistics over the first axis of (T,) or (T, D), or per channel of images (T, h, w, D); T is 1 or more."""
     x = rows_of(values)
     if x.dtype == np.uint8 and values.ndim > 2:
         return describe_levels(count_levels(values))
@@ -35,25 +35,25 @@ def describe(values: np.ndarray) -> Stats:
 
 
 def rows_of(values: np.ndarray) -> np.ndarray:
-    """What statistics are taken over: (T, D) from (T,) or (T, D), the pixels (T h w, D) of pictures (T, h, w, D)."""
+    """Rows for statistics: (T, D) from (T,) or (T, D), the pixels (T h w, D) from images (T, h, w, D)."""
     return values.reshape(-1, values.shape[-1]) if values.ndim > 2 else values.reshape(len(values), -1)
 
 
 def count_levels(pictures: np.ndarray) -> np.ndarray:
-    """How often each level occurs in each channel of pictures (T, h, w, D) of bytes: (D, 256) int64.
+    """Histogram of the levels of each channel of uint8 images (T, h, w, D): (D, 256) int64 counts.
 
-    Counts of several parts add up to those of all, so that statistics over more than fits into memory are exact.
+    Counts of several parts add up to those of the whole, so statistics over more data than fits into memory are exact.
     """
     rows = rows_of(pictures)
     counts = np.zeros((rows.shape[1], 256), np.int64)
-    # counting takes eight bytes for each that is counted
+    # counting takes eight bytes for each byte counted
     for start in range(0, len(rows), COUNTED):
         counts += [np.bincount(column, minlength=256) for column in rows[start : start + COUNTED].T]
     return counts
 
 
 def describe_levels(counts: np.ndarray) -> Stats:
-    """Statistics of bytes from how often each level occurs: millions of pixels need neither floats nor sorting.
+    """Statistics of uint8 data from its histogram, without converting or sorting millions of pixels.
 
     Args:
         counts: (D, 256) from `count_levels`, the same number of bytes in each row.

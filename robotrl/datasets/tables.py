@@ -16,11 +16,11 @@ from robotrl.datasets.layout import Feature, refuse
 from robotrl.errors import nearest
 
 INDEX_COLUMN = "__index_level_0__"
-"""What pandas calls an unnamed index; the task texts are one."""
+"""Name that pandas gives an unnamed index; the task texts are stored as one."""
 
 
 def write_tasks(root: Path, tasks: Sequence[str]) -> None:
-    """Write `meta/tasks.parquet`: the index of a pandas table holds the texts, which takes pandas' own metadata."""
+    """Write `meta/tasks.parquet` as a pandas table whose index holds the texts, with pandas' metadata."""
     column = {"pandas_type": "int64", "numpy_type": "int64", "metadata": None}
     index = {"pandas_type": "unicode", "numpy_type": "object", "metadata": None}
     described = {
@@ -73,7 +73,7 @@ def write_episodes(root: Path, rows: Sequence[Mapping[str, Any]], limit_bytes: f
 
 
 def read_episodes(root: Path) -> dict[str, np.ndarray]:
-    """Columns of the episodes table in the order of `episode_index`, without the statistics of each episode."""
+    """Columns of the episodes table in the order of `episode_index`, without the per-episode statistics."""
     names = parquet_files(root, "meta/episodes")
     parts = [read_table(root, name, lambda column: not column.startswith("stats/")) for name in names]
     try:
@@ -101,7 +101,7 @@ def read_episodes(root: Path) -> dict[str, np.ndarray]:
 
 
 def read_columns(root: Path, features: Mapping[str, Feature], frames: int) -> dict[str, np.ndarray]:
-    """Frame columns as contiguous arrays (F, ...) over all files; `frames` is how many rows there must be.
+    """Frame columns as contiguous arrays (F, ...) over all files; `frames` is the expected number of rows.
 
     Raises:
         DataError: a file or column is missing, unreadable, of another type or holds a non-finite number.
@@ -148,7 +148,7 @@ def parquet_files(root: Path, folder: str) -> list[str]:
 
 
 def read_table(root: Path, name: str, wanted: Any = None) -> pa.Table:
-    """Read a parquet file, page checksums verified; `wanted` says of each column name whether to read it.
+    """Read a parquet file and verify its page checksums; `wanted` selects columns by name.
 
     Raises:
         DataError: missing, truncated or altered.
@@ -164,7 +164,7 @@ def read_table(root: Path, name: str, wanted: Any = None) -> pa.Table:
 
 
 def one_line(error: BaseException) -> str:
-    """The first line of an error's text."""
+    """First line of an error's text."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 

@@ -1,7 +1,7 @@
-"""Videos through PyAV (the extra `video`): frames to a clip, clips one after the other in a file, a file to frames.
+"""Video with PyAV (the extra `video`): encode frames as a clip, join clips in a file, decode a file.
 
-Reading trusts nothing that a header says: the size, the number of frames and the time of each come from the frames
-themselves. A `ValueError` says what is wrong with a video; whoever knows the file's name adds it.
+Reading does not trust headers: size, number and times of the frames come from the frames themselves. A `ValueError`
+names the fault of a video; the caller adds the file's name.
 """
 
 from __future__ import annotations
@@ -23,40 +23,40 @@ if TYPE_CHECKING:
     from av.video.stream import VideoStream
 
 TOLERANCE_S = 1e-4
-"""How far a frame may be from its place in time, as in LeRobot."""
+"""Largest deviation of a frame's time, s; LeRobot's tolerance."""
 
 _COMMON = {
-    # Every second frame stands for itself, which makes one drawn at random quick to find (LeRobot's choice, too).
+    # Every second frame is a key frame, so that a random frame is found quickly (also LeRobot's choice).
     "g": "2",
-    # Frames are stored in the order in which they are shown, so that clips can be joined without touching them.
+    # No reordering of frames, so that clips can be joined without re-encoding.
     "bf": "0",
-    # x264 gives the same bytes for the same frames only at the same number of threads.
+    # x264 gives the same bytes for the same frames only with a fixed number of threads.
     "threads": "1",
 }
 
 
 class Encoding(NamedTuple):
-    """How frames become a video."""
+    """Settings of a video encoder."""
 
     encoder: str
     pix_fmt: str
     options: dict[str, str]
     tolerance: float
-    """Largest mean difference between a frame that was given and the same one decoded, in levels of 255."""
+    """Largest mean difference between a frame before and after encoding, in levels of 255."""
     even: bool
-    """Whether width and height have to be even numbers."""
+    """True if width and height must be even."""
 
 
 ENCODINGS = {
     "video": Encoding("libx264", "yuv420p", {"crf": "18", **_COMMON}, tolerance=8.0, even=True),
     "video-exact": Encoding("libx264rgb", "rgb24", {"qp": "0", **_COMMON}, tolerance=0.0, even=False),
 }
-"""By the name that a user gives: H.264 with colour at half resolution, which everything plays; H.264 of the very bytes,
-which FFmpeg decodes, and so LeRobot, and browsers do not."""
+"""Encodings by user-facing name: H.264 with chroma at half resolution, which everything plays; lossless H.264, which
+FFmpeg and LeRobot decode but browsers do not."""
 
 
 class VideoShape(NamedTuple):
-    """What a video has to be."""
+    """Expected size, rate and number of frames of a video."""
 
     height: int
     width: int
@@ -65,10 +65,10 @@ class VideoShape(NamedTuple):
 
 
 def check_installed(what: str) -> None:
-    """Refuse to go on without PyAV.
+    """Check that PyAV is installed.
 
     Args:
-        what: what needs it, as an error should call it.
+        what: name of the feature that needs it, for the error.
 
     Raises:
         ConfigError: PyAV is not installed; the command that installs it is named.
@@ -78,19 +78,19 @@ def check_installed(what: str) -> None:
 
 
 def encode(frames: np.ndarray, fps: int, encoding: Encoding) -> bytes:
-    """A clip: an mp4 file of these frames, frame k at k / fps seconds. The same frames give the same bytes.
+    """Encode frames as an mp4 clip, frame k at k / fps seconds. The same frames give the same bytes.
 
     Args:
         frames: (T, height, width, 3) uint8.
         fps: frames a second.
-        encoding: of `ENCODINGS`.
+        encoding: an entry of `ENCODINGS`.
     """
     import av
     from av.video.reformatter import Interpolation, VideoReformatter
 
     buffer = io.BytesIO()
-    # Left to the encoder, colours are converted in as many slices as there are processors, by the instructions that
-    # this processor happens to have.
+    # By default the color conversion uses as many slices as there are processors, and the instructions of
+    # this processor, so its result would differ between machines.
     converter = VideoReformatter()
     exact = Interpolation.BILINEAR | Interpolation.ACCURATE_RND | Interpolation.BITEXACT
     with av.open(buffer, "w", format="mp4") as file:
@@ -105,7 +105,7 @@ def encode(frames: np.ndarray, fps: int, encoding: Encoding) -> bytes:
 
 
 class ClipFile:
-    """An mp4 file that takes clips of one encoding, size and rate, one after the other, without encoding them again.
+    """An mp4 file to which clips of one encoding, size and rate are appended without re-encoding.
 
     Args:
         path: the file; its folder exists.
@@ -118,14 +118,14 @@ class ClipFile:
         self.path = path
         self.frames = 0
         self.bytes = 0
-        """Of the clips; the file's own tables come on top."""
+        """Total size of the clips; the file's own tables are extra."""
         self._fps = fps
-        # the table of frames at the file's start: a reader over a network needs no second look at its end
+        # put the frame table at the file's start, so that a reader over a network needs no second request at its end
         self._file: OutputContainer = av.open(str(path), "w", format="mp4", options={"movflags": "faststart"})
         self._stream: VideoStream | None = None
 
     def append(self, clip: bytes) -> None:
-        """Add the frames of a clip behind those that are there."""
+        """Append the frames of a clip."""
         import av
 
         count = 0
@@ -146,15 +146,15 @@ class ClipFile:
         self.bytes += len(clip)
 
     def close(self) -> None:
-        """Write the file's tables; without this it cannot be read."""
+        """Write the file's tables; without them it cannot be read."""
         self._file.close()
 
 
 def describe_video(source: Path | bytes) -> dict[str, Any]:
-    """What LeRobot writes about a video, under its names: size, codec, pixel format, rate.
+    """LeRobot's metadata of a video, under its names: size, codec, pixel format, rate.
 
     Raises:
-        ValueError: it is no video that can be read.
+        ValueError: it is not a readable video.
     """
     with _opened(source) as (_, stream):
         return {
@@ -170,10 +170,10 @@ def describe_video(source: Path | bytes) -> dict[str, Any]:
 
 
 def check_video(path: Path, shape: VideoShape) -> None:
-    """Refuse an mp4 file that is not of this shape, without decoding it.
+    """Check that an mp4 file has this shape, without decoding it.
 
     Raises:
-        ValueError: it is truncated or no video; or size, rate, number of frames or the time of a frame differ.
+        ValueError: it is truncated or not a video; or size, rate, number of frames or the time of a frame differ.
     """
     _check_whole(path)
     with _opened(path) as (file, stream):
@@ -190,7 +190,7 @@ def check_video(path: Path, shape: VideoShape) -> None:
 
 
 def decode(source: Path | bytes, shape: VideoShape) -> Generator[np.ndarray]:
-    """The frames of a video that `check_video` found good, (height, width, 3) uint8 each, in order.
+    """Decode a video that passed `check_video`: frames (height, width, 3) uint8, in order.
 
     Raises:
         ValueError: a frame cannot be decoded, or there are more or fewer than the video lists.
@@ -200,7 +200,7 @@ def decode(source: Path | bytes, shape: VideoShape) -> Generator[np.ndarray]:
     count = 0
     with _opened(source) as (file, stream):
         stream.thread_type = "AUTO"
-        # by default a broken frame is patched up from its neighbours in silence
+        # by default a broken frame is silently patched from its neighbors
         stream.codec_context.options = {"err_detect": "explode"}
         frames = file.decode(stream)
         while True:
@@ -229,7 +229,7 @@ def _opened(source: Path | bytes) -> Generator[tuple[InputContainer, VideoStream
             if len(file.streams.video) != 1:
                 raise ValueError(f"holds {len(file.streams.video)} video streams: expected 1")
             stream = file.streams.video[0]
-            # what FFmpeg has no decoder for, a damaged name of a codec for example, comes without one
+            # FFmpeg reports a missing decoder, for example for a damaged codec name, without a message
             if getattr(stream, "codec_context", None) is None:
                 raise ValueError("cannot be read as a video, truncated or altered: its codec is unknown")
             yield file, stream
@@ -238,7 +238,7 @@ def _opened(source: Path | bytes) -> Generator[tuple[InputContainer, VideoStream
 
 
 def _check_whole(path: Path) -> None:
-    """Refuse an mp4 file that ends before its last box does: FFmpeg reads what is there of one.
+    """Check that an mp4 file is not cut before the end of its last box: FFmpeg reads truncated files without an error.
 
     Boxes follow one another: 4 bytes of size, 4 of name; a size of 1 means that 8 bytes after the name have it, 0 that
     the box is the last (ISO/IEC 14496-12, 4.2).
@@ -273,7 +273,7 @@ def _check_size(height: int, width: int, shape: VideoShape) -> None:
 
 
 def _check_times(times: np.ndarray, fps: float) -> None:
-    """Refuse frames (T,) in seconds that do not lie at k / fps."""
+    """Check that the frame times (T,), in seconds, are k / fps."""
     expected = np.arange(len(times)) / fps
     off = np.abs(times - expected) > TOLERANCE_S
     if not off.any():

@@ -1,4 +1,4 @@
-"""Where in the videos of a dataset its episodes lie: columns `videos/KEY/...` of the episodes table."""
+"""Location of episodes within a dataset's videos: the columns `videos/KEY/...` of the episodes table."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ _TIMES = ("from_timestamp", "to_timestamp")
 
 
 class VideoRows(NamedTuple):
-    """A video, and what its frames are."""
+    """A video file and the dataset rows of its frames."""
 
     file: str
     rows: np.ndarray
-    """(T,) int64: the dataset's row of each frame."""
+    """(T,) int64: dataset row of each frame."""
 
 
 def video_rows(
     root: Path, name: str, fps: float, episodes: Mapping[str, np.ndarray], offsets: np.ndarray
 ) -> tuple[VideoRows, ...]:
-    """Which rows of the dataset the frames of each video of a column are.
+    """Dataset rows of the frames of each video of a column.
 
     Args:
-        root: of the dataset.
-        name: of the column.
+        root: the dataset's directory.
+        name: name of the column.
         fps: control rate in Hz.
         episodes: the episodes table, (E,) each.
         offsets: (E + 1,) first row of each episode, and the number of rows.
 
     Raises:
-        DataError: a video is missing, or the table does not say where in it an episode lies, or says so of times that
-            are not whole frames, or of episodes that do not follow one another.
+        DataError: a video is missing, or the table does not locate an episode in it, or its times are not whole frames,
+            or its episodes are not consecutive.
     """
     columns = {column: f"videos/{name}/{column}" for column in ("chunk_index", "file_index", *_TIMES)}
     for column in columns.values():
@@ -66,7 +66,7 @@ def video_rows(
 
 
 def _whole_frames(root: Path, column: str, times: np.ndarray, fps: float) -> np.ndarray:
-    """Times (E,) in seconds as numbers of frames, which they have to be."""
+    """Times (E,) in seconds as frame counts; they must be whole."""
     frames = np.round(times * fps)
     off = np.abs(times - frames / fps) > TOLERANCE_S
     if off.any():
@@ -89,7 +89,7 @@ def _check_places(
     lengths: np.ndarray,
     fps: float,
 ) -> None:
-    """Refuse episodes that do not follow one another in their video, each as long as its length says."""
+    """Check that the episodes of a video are consecutive and as long as their lengths say."""
     begin = 0
     for episode in inside:
         end = begin + int(lengths[episode])

@@ -1,7 +1,7 @@
-"""Pictures of a dataset that is being written, as videos in LeRobot's layout, each frame looked at again.
+"""Writes image observations of a new dataset as videos in LeRobot's layout, and verifies each frame.
 
-An episode becomes a clip, which is decoded and compared with what was given before it is added to a file of many. A
-file is closed before it would pass its size, so no episode lies in two.
+Each episode is encoded as a clip, decoded and compared with the original before it is appended to a video file. A new
+file is begun before one would pass its size limit, so no episode spans two files.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from robotrl.errors import ConfigError
 
 
 class Loss(NamedTuple):
-    """How far decoded frames are from what was given, in levels of 255."""
+    """Difference between decoded and original frames, in levels of 255."""
 
     mean: float
-    """The largest mean difference of a frame."""
+    """Largest mean difference of a frame."""
     largest: int
-    """The largest difference of a byte."""
+    """Largest difference of a single value."""
 
 
 class CameraFiles:
-    """The videos of one picture observation.
+    """The video files of one image observation.
 
     Args:
-        root: the dataset, as an error should call it.
-        folder: where it is being written.
+        root: the dataset's name in errors.
+        folder: directory in which it is being written.
         name: the column, e.g. "observation.image_top".
         shape: (height, width, 3).
         fps: control rate in Hz.
-        encoding: how frames become a video.
-        limit_bytes: a file is closed before it would pass this size.
-        files_per_chunk: files in one `chunk-NNN` directory.
+        encoding: video encoding.
+        limit_bytes: size limit of a video file.
+        files_per_chunk: number of files in one `chunk-NNN` directory.
 
     Raises:
         ConfigError: the encoding cannot hold pictures of this shape.
@@ -76,7 +76,7 @@ class CameraFiles:
         self._info: Mapping[str, Any] = {}
 
     def clip(self, frames: np.ndarray) -> bytes:
-        """An episode encoded, decoded again and found good; nothing is written yet.
+        """Encode an episode, decode it again and compare; nothing is written yet.
 
         Args:
             frames: (T, height, width, 3) uint8.
@@ -100,14 +100,14 @@ class CameraFiles:
         return clip
 
     def append(self, clip: bytes, frames: np.ndarray) -> dict[str, Any]:
-        """Write the next episode.
+        """Append the next episode to the current file.
 
         Args:
-            clip: of these frames.
+            clip: the encoded frames, from `clip`.
             frames: (T, height, width, 3) uint8.
 
         Returns:
-            Its columns of the episodes table: the file, where in it the episode lies, and statistics.
+            The episode's columns of the episodes table: file, position in the file, and statistics.
 
         Raises:
             OSError: the disk is full or failing.
@@ -135,10 +135,10 @@ class CameraFiles:
         }
 
     def close(self) -> None:
-        """Write the last file's tables, and look whether the file holds all frames at their times.
+        """Write the last file's tables, and check that it holds all frames at their times.
 
         Raises:
-            DataError: it does not.
+            DataError: the check fails.
             OSError: the disk is full or failing.
         """
         if self._file is None:
@@ -151,11 +151,11 @@ class CameraFiles:
             raise refuse(self._root, done.path.relative_to(self._folder).as_posix(), str(error)) from error
 
     def feature(self) -> Feature:
-        """The entry of `meta/info.json`, after an episode was added."""
+        """Entry of `meta/info.json`, available after the first episode."""
         return Feature("video", (*self._size, 3), layout.PICTURE_AXES, self._info)
 
     def stats(self) -> Stats:
-        """Statistics over all frames as they were given, in LeRobot's shape: (3, 1, 1) from 0 to 1."""
+        """Statistics over all original frames, in LeRobot's shape: (3, 1, 1) from 0 to 1."""
         return _lerobot(self._levels, self._frames)
 
     def _next_file(self) -> ClipFile:
@@ -174,6 +174,6 @@ def _told(encoding: Encoding) -> dict[str, Any]:
 
 
 def _lerobot(levels: np.ndarray, frames: int) -> Stats:
-    """Statistics of bytes as LeRobot writes those of pictures: from 0 to 1, and counted in frames."""
+    """Image statistics as LeRobot writes them: from 0 to 1, counted in frames."""
     stats = {key: value.reshape(3, 1, 1) / 255 for key, value in describe_levels(levels).items() if key != "count"}
     return {**stats, "count": np.array([frames], np.int64)}

@@ -1,4 +1,4 @@
-"""Writes a dataset in the LeRobot v3.0 layout, all or nothing."""
+"""Writes a dataset in the LeRobot v3.0 layout, atomically."""
 
 from __future__ import annotations
 
@@ -28,33 +28,33 @@ from robotrl.spec import Spec, is_picture
 from robotrl.utils.atomic_directory import publish
 
 Extra = Mapping[str, bool | int | float | str]
-"""Columns of one's own in the episodes table, such as `state_id` or `mode`."""
+"""User-defined columns of the episodes table, such as `state_id` or `mode`."""
 
 PictureStorage = Literal["numbers", "video", "video-exact"]
-"""How picture observations are stored: as they are, as videos that lose a little, as videos that lose nothing."""
+"""Storage of image observations: raw arrays, lossy videos, or lossless videos."""
 
 
 class DatasetWriter:
-    """Writes episodes into a hidden sibling of `root`, which `finish` renames to `root` when all is on the disk.
+    """Writes episodes into a hidden sibling of `root`, which `finish` renames to `root` when everything is on the disk.
 
-    Leaving the `with` block without `finish`, by an error too, removes what was written. The same episodes give the
-    same bytes.
+    Leaving the `with` block without `finish`, also by an exception, removes the files. The same episodes give the same
+    bytes.
 
     Args:
         root: the dataset's directory; absent or empty.
         fps: control rate in Hz, a whole number as the format has it.
         observation_spec: the sim's observations; "state" becomes the column "observation.state".
         action_spec: the sim's action, the column "action".
-        robot_type: what LeRobot tools show as the robot.
-        provenance: JSON values about where the data comes from (sim, expert settings, seed), for `meta/robotrl.json`.
-        pictures: how picture observations, (height, width, 3) bytes, are stored; see `robotrl.datasets.video.ENCODINGS`
-            for what a video may change. Videos need the extra `video`.
-        data_file_mib: a frames file is closed before it would pass this size.
-        video_file_mib: likewise a video.
-        files_per_chunk: files in one `chunk-NNN` directory.
+        robot_type: robot name that LeRobot tools show.
+        provenance: JSON values on the data's origin (sim, expert settings, seed), for `meta/robotrl.json`.
+        pictures: storage of image observations, (height, width, 3) uint8; see `robotrl.datasets.video.ENCODINGS` for
+            the losses of a video. Videos need the extra `video`.
+        data_file_mib: size limit of a frames file, MiB.
+        video_file_mib: size limit of a video file, MiB.
+        files_per_chunk: number of files in one `chunk-NNN` directory.
 
     Raises:
-        ConfigError: `root` holds something already, an argument is out of range, or videos were asked for without
+        ConfigError: `root` is not empty, an argument is out of range, or videos were asked for without
             PyAV, without pictures, or for pictures that they cannot hold.
     """
 
@@ -103,7 +103,7 @@ class DatasetWriter:
         self._cameras = self._make_cameras(pictures)
         features = {**self._arrays, **OUTCOME, **COUNTERS}
         self._columns: dict[str, Feature] = {name: f for name, f in features.items() if name not in self._cameras}
-        """Those that lie in the frames files."""
+        """Columns that are stored in the frames files."""
         self._schema = pa.schema([(name, layout.arrow_type(feature)) for name, feature in self._columns.items()])
         with self._disk():
             self._partial.mkdir(parents=True)
@@ -135,12 +135,12 @@ class DatasetWriter:
         """Append one episode of T frames.
 
         Args:
-            obs: (T, D) for each key of `observation_spec`: what was seen before each action.
+            obs: (T, D) for each key of `observation_spec`: the observation before each action.
             actions: (T, A) in the units of `action_spec`.
             rewards: (T,) reward that each action led to.
             success: whether the episode's last action solved the task.
-            truncated: whether a time limit cut the episode, so that something would have followed.
-            task: what was to be done, in words.
+            truncated: whether a time limit cut the episode.
+            task: the instruction as text.
             extra: further columns of the episodes table; the same names and kinds in every episode.
 
         Returns:
@@ -150,8 +150,8 @@ class DatasetWriter:
             ConfigError: an array is missing, unknown or of the wrong shape, or `extra` is not like the first episode's.
             ConfigError: an action is beyond its bounds by more than their range: it is in other units.
             NumericsError: a number is not finite.
-            DataError: a picture changed by more than its video may, and the episode was not added; or the disk is full
-                or failing, and nothing is left of the dataset.
+            DataError: an image changed by more than its encoding allows, and the episode was not added; or the disk is
+                full or failing, and nothing is left of the dataset.
         """
         length = len(actions)
         episode = len(self._episodes)
@@ -199,9 +199,9 @@ class DatasetWriter:
         return episode
 
     def finish(self) -> Path:
-        """Write statistics, tables and hashes, force all to the disk, and give the dataset its name.
+        """Write statistics, tables and hashes, sync all files to the disk, and rename the dataset to its final name.
 
-        One warning tells of numbers that are beyond the bounds of their specs.
+        One warning reports numbers outside the bounds of their specs.
 
         Raises:
             ConfigError: no episode was added.
@@ -224,9 +224,9 @@ class DatasetWriter:
         return self.root
 
     def abort(self) -> None:
-        """Remove what was written; without effect after `finish`."""
+        """Remove the unfinished dataset; no effect after `finish`."""
         if self._parquet is not None:
-            # A full disk fails a second time when the file's footer is written: the file is removed in any case.
+            # A full disk fails a second time when the file's footer is written: remove the file in any case.
             with contextlib.suppress(OSError):
                 self._parquet.close()
             self._parquet = None
@@ -247,7 +247,7 @@ class DatasetWriter:
             ) from error
 
     def _write(self, table: pa.Table) -> None:
-        """One row group for the episode; a new file when this one would pass the limit, so no episode spans two."""
+        """Write the episode as one row group; begins a new file before the size limit, so none spans two files."""
         parquet = self._parquet
         if parquet is None or (self._file_bytes and self._file_bytes + table.nbytes > self._limit_bytes):
             if parquet is not None:
@@ -263,7 +263,7 @@ class DatasetWriter:
         self._file_bytes += table.nbytes
 
     def _make_cameras(self, pictures: PictureStorage) -> dict[str, CameraFiles]:
-        """What writes the pictures, by column; nothing where they are stored as numbers."""
+        """Video writers by image column; empty if images are stored as raw arrays."""
         if pictures == "numbers":
             return {}
         if pictures not in ENCODINGS:
@@ -290,7 +290,7 @@ class DatasetWriter:
         }
 
     def _losses(self) -> dict[str, Any]:
-        """What the videos changed, for the manifest."""
+        """Encoding losses of the videos, for the manifest."""
         if not self._cameras:
             return {}
         losses = {name: camera.loss._asdict() for name, camera in self._cameras.items()}
@@ -381,7 +381,7 @@ class DatasetWriter:
         return {name: {key: value.tolist() for key, value in stats.items()} for name, stats in out.items()}
 
     def _beyond(self, name: str, values: np.ndarray) -> list[str]:
-        """What of a column is beyond the bounds of its spec."""
+        """Out-of-bounds values of a column against its spec."""
         specs = {layout.observation_key(key): spec for key, spec in self._observation_spec.items()}
         spec = {**specs, ACTION: self._action_spec}.get(name)
         if spec is None or spec.words or is_picture(spec):

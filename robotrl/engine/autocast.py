@@ -1,11 +1,11 @@
-"""Networks in bfloat16: what is multiplied has 8 bits of precision, what is kept and added up has 24.
+"""Autocast of networks to bfloat16: products have 8 bits of precision, parameters and sums 24.
 
-Parameters, moments, densities and losses stay in float32; a network gives back the precision that it was given. A
-method whose ratios compare acting with learning acts in bfloat16 as well, so that its first ratio is 1 but for
-products whose rounding depends on how many rows are multiplied at once.
+Parameters, moments, densities and losses stay in float32; a network returns the precision that it was given. A method
+whose ratios compare acting with learning acts in bfloat16 as well, so that its first ratio is 1, except for products
+whose rounding depends on the batch size.
 
-On a CPU attention stays in float32, too: torch's kernel for its gradient takes five times as long in bfloat16, where
-products of matrices are twice as fast. A CPU without units for bfloat16 takes 60 to 105 times as long for those.
+On a CPU, attention stays in float32: torch's backward kernel for it takes five times as long in bfloat16, while matrix
+products are twice as fast. On a CPU without bfloat16 units, those take 60 to 105 times as long.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from torch.overrides import TorchFunctionMode
 from robotrl.policies.networks.recompute import again_in
 
 SLOW = 1.5
-"""Products that take more than so many times as long are slow; less may be noise of the measurement."""
+"""Slowdown above which products in bfloat16 count as slow; less may be measurement noise."""
 _SIDE, _TRIES = 256, 3
 
 
 @cache
 def slowdown_in_bf16() -> float:
-    """How many times as long as in float32 a product of matrices takes in bfloat16 on this CPU; measured once."""
+    """Duration of a matrix product in bfloat16 relative to float32 on this CPU; measured once."""
     square = torch.ones(_SIDE, _SIDE)
     return _seconds(square.to(torch.bfloat16)) / _seconds(square)
 
 
 def pays_in_bf16() -> bool:
-    """Whether this CPU has units for bfloat16, so that learning in it costs no more than in float32."""
+    """Return whether this CPU has bfloat16 units, so that training in bfloat16 is not slower than in float32."""
     return slowdown_in_bf16() <= SLOW
 
 
 def warn_if_slow(device: torch.device) -> None:
-    """A word where networks are to compute in bfloat16 on a CPU that has no units for it."""
+    """Warn if networks are to compute in bfloat16 on a CPU without units for it."""
     if device.type == "cpu" and (times := slowdown_in_bf16()) > SLOW:
         warnings.warn(
             f"algo.bf16 is True: a product of matrices takes {times:.0f} times as long in bfloat16 as in float32 on"
@@ -51,7 +51,7 @@ def warn_if_slow(device: torch.device) -> None:
 
 
 def _seconds(square: torch.Tensor) -> float:
-    """Of a product, at best; the first one prepares others."""
+    """Shortest duration of a product in seconds; the first product is a warmup."""
     seconds: list[float] = []
     for _ in range(1 + _TRIES):
         began = time.perf_counter()
@@ -61,10 +61,10 @@ def _seconds(square: torch.Tensor) -> float:
 
 
 def in_bf16(on: bool, device: torch.device) -> AbstractContextManager[Any]:
-    """A context in which networks compute in bfloat16, if that is `on`."""
-    # weights are arguments of the update: what was cast of one update's must not serve the next
+    """Return a context in which networks compute in bfloat16, if `on`."""
+    # weights are arguments of the update: casts cached in one update must not be reused in the next
     cast = torch.autocast(device.type, torch.bfloat16, enabled=on, cache_enabled=False)
-    # a compiler that looks at this makes its own of attention
+    # a compiler that traces this has its own attention kernel
     return _but_attention(cast) if on and device.type == "cpu" and not torch.compiler.is_compiling() else cast
 
 
@@ -75,7 +75,7 @@ def _but_attention(cast: torch.autocast) -> Generator[None]:
 
 
 class _AttentionInFull(TorchFunctionMode):
-    """Attention of whatever precision is computed in float32 and given back as it came."""
+    """Computes attention in float32 for any input precision, and returns the input's precision."""
 
     def __torch_function__(
         self,
@@ -94,5 +94,5 @@ class _AttentionInFull(TorchFunctionMode):
 
 
 def _full(x: Any) -> Any:
-    """A tensor of numbers in float32; masks of truths and all else as they are."""
+    """Cast a floating-point tensor to float32; boolean masks and all else stay as they are."""
     return x.float() if isinstance(x, torch.Tensor) and x.is_floating_point() else x

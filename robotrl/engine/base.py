@@ -1,4 +1,4 @@
-"""What learners ask of an engine, and what every engine does alike: minibatches, members of groups, checks."""
+"""Interface of update engines, and code that all of them share: minibatches, group members, checks."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ ENGINE_MODES: tuple[EngineMode, ...] = get_args(EngineMode)
 
 @contextmanager
 def torch_threads(count: int | None) -> Generator[None]:
-    """Compute with so many threads of torch, and with as many as before afterwards; None changes nothing.
+    """Set torch's number of threads in this context; None changes nothing.
 
-    A second thread pays in updates, whose products are large. In rollouts, whose are small, it would spin between
-    them while the physics wants its core.
+    A second thread helps in updates, whose products are large. In rollouts, whose products are small, it would only
+    spin and take a core from the physics.
     """
     before = torch.get_num_threads()
     if count is None or count == before:
@@ -36,56 +36,56 @@ def torch_threads(count: int | None) -> Generator[None]:
 
 
 class Updates(NamedTuple):
-    """What `Engine.run` did, one entry for each minibatch."""
+    """Log of `Engine.run`, one entry per minibatch."""
 
     info: dict[str, Tensor]
-    """(n,) each: what the loss logs, "loss", and "grad_norm/PREFIX" of each trained group before clipping."""
+    """(n,) per name: the loss's scalars, "loss", and "grad_norm/PREFIX" of each trained group before clipping."""
 
     def mean(self) -> dict[str, float]:
-        """Means over the minibatches."""
+        """Return the means over the minibatches."""
         return {name: float(values.mean()) for name, values in self.info.items()}
 
 
 class Updater(Protocol):
-    """What learners ask of an engine; see `Engine`."""
+    """Interface that learners use of an engine; see `Engine`."""
 
     minibatch: int
     carry: Tensor
     compile_s: float
     sharded: bool
-    """Whether what learns is spread over the processes."""
+    """True if the trained weights are sharded over the processes."""
 
     @property
     def device(self) -> torch.device:
-        """Where the networks are."""
+        """Device of the networks."""
         ...
 
     def run(self, data: Mapping[str, Tensor], order: Tensor, capacity: int, what: str, phase: str = "") -> Updates:
-        """Update once for each minibatch."""
+        """Make one update per minibatch."""
         ...
 
     def averages(self, prefix: str) -> dict[str, Tensor]:
-        """The averaged parameters of a network."""
+        """Return the averaged parameters of a network."""
         ...
 
     def write_average(self, prefix: str, module: nn.Module) -> None:
-        """Copy them into another."""
+        """Copy the averaged parameters of a network into another network."""
         ...
 
     def state(self) -> dict[str, Any]:
-        """What an exact resume needs besides the networks' own parameters."""
+        """State for an exact resume, except the networks' own parameters."""
         ...
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state` gave."""
+        """Restore the result of `state`."""
         ...
 
 
 def members_of(loss: LossModule, groups: Sequence[ParameterGroup]) -> list[list[tuple[str, nn.Parameter]]]:
-    """The parameters of each group that require a gradient, with their names.
+    """Return the trainable parameters of each group, with their names.
 
     Raises:
-        ConfigError: one is in no group or in two.
+        ConfigError: a parameter is in no group or in two.
     """
     named = [(name, p) for name, p in loss.named_parameters() if p.requires_grad]
     members = [[(name, p) for name, p in named if name.startswith(group.prefix)] for group in groups]
@@ -98,10 +98,10 @@ def members_of(loss: LossModule, groups: Sequence[ParameterGroup]) -> list[list[
 
 
 def check_rows(minibatch: int, microbatch: int | None) -> None:
-    """Refuse sizes that no minibatch, or no part of one, can have.
+    """Check the sizes of minibatch and microbatch.
 
     Raises:
-        ConfigError: a minibatch of no row, or one that parts of `microbatch` rows do not make up.
+        ConfigError: a minibatch is below 1, or not a multiple of the microbatch.
     """
     check_at_least("algo.minibatch", minibatch, 1)
     if microbatch is not None and not (microbatch > 0 and minibatch % microbatch == 0):
@@ -109,20 +109,20 @@ def check_rows(minibatch: int, microbatch: int | None) -> None:
 
 
 def minibatches(order: Tensor, minibatch: int) -> Tensor:
-    """(n, M) row numbers; the last minibatch is filled up from the beginning of the order."""
+    """Return (n, M) row indices; the last minibatch is filled up from the beginning of the order."""
     count = math.ceil(len(order) / minibatch)
     return order.repeat(math.ceil(count * minibatch / len(order)))[: count * minibatch].view(count, minibatch)
 
 
 def check_updates(info: Mapping[str, Tensor], what: str) -> None:
-    """Refuse to go on from an update that could not be made.
+    """Check that losses and gradients of updates are finite.
 
     Args:
-        info: (n,) each, what was logged of the updates.
-        what: where this is in training.
+        info: (n,) each, the log of the updates.
+        what: position in training, for the error, e.g. "iteration 3".
 
     Raises:
-        NumericsError: a loss or a gradient is not finite; the minibatch and what else is not finite are named.
+        NumericsError: a loss or a gradient is not finite; names the minibatch and other values that are not finite.
     """
     for name in ("loss", *(name for name in info if name.startswith("grad_norm/"))):
         bad = torch.nonzero(~torch.isfinite(info[name]))

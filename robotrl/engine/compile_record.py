@@ -1,7 +1,7 @@
-"""Cost of compiling an update, remembered for each shape, and the number of updates from which it pays.
+"""Compile times of updates, recorded per shape, to decide whether compiling saves time.
 
-The record lies beside what torch's compiler keeps of each shape, so both are there or both are gone: a shape that was
-compiled before costs a fraction the next time.
+The record lies beside the cache of torch's compiler, so that both exist or neither does: a shape that was compiled
+before takes a fraction of the time.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from robotrl.utils.files import dump_json, replace_file
 
 RECORD = "robotrl_compile_s.json"
 USUAL_S = 45.0
-"""Of a shape, where this machine has compiled none yet: what small policies took on two cores."""
+"""Default compile time of a shape, seconds, if this machine has no record: that of small policies on two cores."""
 AGAIN = 0.25
-"""Share of that time that a shape takes whose kernels are in the compiler's cache, until it was measured."""
+"""Estimated fraction of that time for a shape whose kernels are in the compiler's cache, until it is measured."""
 SAVED = 0.5
-"""Share of an uncompiled update's time that compiling saves: 0.7 to 0.9 of small networks, 0.4 of large products."""
+"""Fraction of an uncompiled update's time that compiling saves: 0.7 to 0.9 for small networks, 0.4 for large
+products."""
 LONGEST_S = 3600.0
-"""A record of more is none."""
+"""Longest plausible compile time, seconds; longer records are ignored."""
 MOST_SHAPES = 1000
 
 
@@ -37,12 +38,12 @@ def cache_dir() -> Path:
 
 
 def shape_key(*parts: object) -> str:
-    """A short name of all that decides what is compiled."""
+    """Hash of everything that affects compilation."""
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
 def expected_s(key: str) -> float:
-    """Seconds that compiling a shape will take."""
+    """Estimate the compile time of a shape, seconds."""
     record = _read()
     if key in record:
         first, again = record[key]
@@ -51,7 +52,7 @@ def expected_s(key: str) -> float:
 
 
 def remember(key: str, seconds: float) -> None:
-    """Keep how long it took; where the folder cannot be written, nothing is kept."""
+    """Record a compile time; nothing is recorded if the folder is not writable."""
     if not 0 < seconds < LONGEST_S:
         return
     record = _read()
@@ -65,18 +66,18 @@ def remember(key: str, seconds: float) -> None:
 
 
 def pays(update_s: float, updates: int, key: str) -> bool:
-    """Whether compiling costs less than it saves.
+    """Return whether compiling costs less time than it saves.
 
     Args:
         update_s: seconds of an uncompiled update.
-        updates: how many are still to come.
-        key: of the shape.
+        updates: number of remaining updates.
+        key: `shape_key` of the update.
     """
     return updates * update_s * SAVED > expected_s(key)
 
 
 def _read() -> dict[str, tuple[float, float | None]]:
-    """Seconds of the first time and of the last by shape; nothing where the file is damaged."""
+    """Read the first and the last compile time of each shape, seconds; empty if the file is damaged."""
     try:
         found: Any = json.loads((cache_dir() / RECORD).read_bytes())
         return {

@@ -1,4 +1,4 @@
-"""A function of tensors, traced and compiled for the shapes that it is given."""
+"""Tracing and compiling of a tensor function for fixed shapes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def compiled(
     inputs: tuple[int, ...],
     device: torch.device,
 ) -> Callable[..., Tensor]:
-    """The function compiled for the shapes of its arguments; see `Engine._ready`.
+    """Compile a function for the shapes of its arguments; see `Engine._ready`.
 
     Raises:
         RuntimeError: there is no compiler, or it failed.
@@ -26,7 +26,7 @@ def compiled(
     from torch.fx.experimental.proxy_tensor import make_fx
 
     def example() -> tuple[Tensor, ...]:
-        # data may be large: only what is written into is copied
+        # data may be large: only the arguments that are written are copied
         return *(x.clone() for x in arguments[:written]), *arguments[written:]
 
     with torch.no_grad():
@@ -34,7 +34,7 @@ def compiled(
         graph: Any = make_fx(function)(*example())
         options: dict[str, str | int | bool | Callable[..., Any]] = {}
         if device.type == "cpu":
-            # the glue between kernels in C++ as well: a third faster at small minibatches
+            # compile the code between kernels to C++ as well: a third faster at small minibatches
             options["cpp_wrapper"] = True
         out: Callable[..., Tensor] = torch.compile(graph, fullgraph=True, dynamic=False, options=options)
         out(*example())

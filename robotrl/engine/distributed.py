@@ -1,7 +1,7 @@
-"""Learning in several processes (data parallel): each steps a sim of its own, every gradient is the mean over all.
+"""Data-parallel training in several processes: each steps its own sim, and gradients are averaged over all.
 
-`torchrun` starts the processes and says to each which one it is; `joined` brings them together. What is averaged or
-gathered goes through a `DistributedContext`, which does nothing where a process is alone.
+`torchrun` starts the processes and sets their ranks; `joined` connects them. Averages and gathers go through a
+`DistributedContext`, which does nothing for a single process.
 All processes must call the same methods in the same order.
 """
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 SEED_STRIDE, SEEDS = 1_000_003, 2**31
-"""Between the seeds of two processes, so that they are not those of another run's; and how many seeds there are."""
+"""Difference of seeds between two processes, large so that they do not meet another run's; and the number of seeds."""
 
 
 @dataclass(frozen=True)
@@ -36,26 +36,26 @@ class DistributedContext:
     """The processes that learn together.
 
     Args:
-        rank: number of this process, from 0; 0 alone writes the run.
-        size: how many there are.
+        rank: number of this process, from 0; only 0 writes the run's files.
+        size: number of processes.
     """
 
     rank: int = 0
     size: int = 1
 
     def seed(self, seed: int) -> int:
-        """The seed of this process in a run with the seed `seed`; that of process 0 is the run's."""
+        """Return the seed of this process in a run with the seed `seed`; process 0 has the run's."""
         return (seed + self.rank * SEED_STRIDE) % SEEDS
 
     def mean_(self, x: Tensor) -> None:
-        """Replace `x`, of one shape everywhere, by its mean over the processes, in place."""
+        """Replace `x` by its mean over the processes, in place; its shape is the same everywhere."""
         if self.size > 1:
             with self._reaching("averaged a gradient"):
                 dist.all_reduce(x)
             x /= self.size
 
     def stacked(self, x: Tensor) -> Tensor:
-        """(R, ...) the `x` of every process in order, of one shape everywhere."""
+        """Return (R, ...) the `x` of all processes in order; its shape is the same everywhere."""
         if self.size == 1:
             return x[None]
         parts = [torch.empty_like(x) for _ in range(self.size)]
@@ -64,7 +64,7 @@ class DistributedContext:
         return torch.stack(parts)
 
     def rows(self, x: Tensor) -> Tensor:
-        """All rows of every process's `x` (n, ...) in order; n may differ."""
+        """Concatenate the rows of every process's `x` (n, ...) in order; n may differ."""
         if self.size == 1:
             return x
         counts = self.stacked(torch.tensor([len(x)], device=x.device)).flatten().tolist()
@@ -81,9 +81,10 @@ class DistributedContext:
         return int(self.stacked(torch.tensor(count)).sum())
 
     def dealt(self, rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The rows of all processes, (n, ...) of each name, n may differ and be 0, dealt out evenly: this one's share.
+        """Distribute the rows of all processes evenly, and return this process's share.
 
-        Where there are fewer rows than processes, those that would go without get the first one.
+        Rows are (n, ...) of each name; n may differ between processes and be 0. With fewer rows than processes, those
+        that would get none get the first row.
         """
         if self.size == 1:
             return dict(rows)
@@ -91,15 +92,15 @@ class DistributedContext:
         return {name: x[self.rank % len(x) :: self.size] for name, x in everything.items()}
 
     def with_episodes(self, rollout: Rollout) -> Rollout:
-        """A rollout that tells of the episodes of all processes."""
+        """Return the rollout with the episodes of all processes."""
         return rollout._replace(episodes=self.rows(rollout.episodes), returns=self.rows(rollout.returns))
 
     def any(self, flag: bool) -> bool:
-        """Whether `flag` is true in any process; all wait for each other."""
+        """Return whether `flag` is true in any process; all processes wait for each other."""
         return bool(self.stacked(torch.tensor(int(flag))).any())
 
     def means(self, scalars: Mapping[str, float]) -> dict[str, float]:
-        """The mean of each scalar over the processes that have a number for it; the names are the same everywhere."""
+        """Return the mean of each scalar over the processes, without NaN; the names are the same everywhere."""
         if self.size == 1:
             return dict(scalars)
         table = self.stacked(torch.tensor(list(scalars.values()), dtype=torch.float64))
@@ -113,7 +114,7 @@ class DistributedContext:
 
     @contextmanager
     def _reaching(self, what: str) -> Generator[None]:
-        """Say what it means that the others cannot be reached.
+        """Explain errors of communication with the other processes.
 
         Raises:
             RobotrlError: another process ended, or did not answer in time.
@@ -133,7 +134,7 @@ ALONE = DistributedContext()
 
 
 def share(field: str, rows: int, world: DistributedContext) -> int:
-    """How many of `rows` fall to each process.
+    """Return the number of `rows` per process.
 
     Raises:
         ConfigError: they cannot be divided evenly.
@@ -144,26 +145,26 @@ def share(field: str, rows: int, world: DistributedContext) -> int:
 
 
 class Collects(Protocol):
-    """What steps a sim for a learner, as far as a resume is concerned."""
+    """Interface to resume an object that steps a sim for a learner."""
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on exactly."""
+        """Resume exactly."""
         ...
 
     def follow(self, state: dict[str, Any], seed: int) -> None:
-        """Go on from what another process's did, with new episodes."""
+        """Resume from another process's state, with new episodes."""
         ...
 
 
 def check_processes(world: DistributedContext, state: Mapping[str, Any]) -> None:
-    """Refuse to go on with a state of another number of processes.
+    """Check that a state was saved by the same number of processes.
 
     Args:
-        world: the processes that go on.
-        state: of a learner, which has their number before under "processes"; one process where it has none.
+        world: the processes that resume.
+        state: state of a learner, with their former number under "processes"; 1 if it has none.
 
     Raises:
-        ConfigError: the number is another.
+        ConfigError: the number differs.
     """
     before = state.get("processes", 1)
     if before != world.size:
@@ -177,17 +178,17 @@ def take_up(
     generator: torch.Generator,
     collector: Collects | None = None,
 ) -> bool:
-    """Random streams and episodes after a resume: those of process 0 go on exactly, the others begin new ones.
+    """Resume random streams and episodes: process 0 exactly, the others with new streams and episodes.
 
     Args:
         world: the processes.
-        state: of process 0's learner: its "generator", its "collector".
-        seed: of this process's new streams; not the one that the run began with.
-        generator: of the learner.
-        collector: of the learner, if it has one.
+        state: state of process 0's learner, with "generator" and "collector".
+        seed: seed of this process's new streams; different from the seed at the start of the run.
+        generator: the learner's random generator.
+        collector: the learner's collector, if it has one.
 
     Returns:
-        Whether they go on exactly.
+        Whether this process resumes exactly.
     """
     if world.rank == 0:
         set_generator_state(generator, state["generator"])
@@ -201,15 +202,15 @@ def take_up(
 
 
 _meshes: list[DeviceMesh] = []
-"""What `mesh` made since the processes were joined."""
+"""Meshes made by `mesh` since the processes were joined."""
 
 
 def mesh(device: torch.device, world: DistributedContext) -> DeviceMesh:
-    """The processes in a row, as `torch` wants them where tensors are spread over them.
+    """Build the one-dimensional device mesh of the processes, as FSDP needs it.
 
-    torch keeps each mesh for ever in its caches, and a mesh its process group. A group that is never destroyed keeps
-    threads that may hold the last tensors that were sent; they then wait for an interpreter that ends, and the
-    process aborts after its work is done. So `joined` takes the groups out of the meshes that were made here.
+    torch keeps each mesh in its caches forever, and with it the process group. A group that is never destroyed keeps
+    threads that may hold the last sent tensors; at the end of the interpreter they wait for it, and the process aborts
+    after its work is done. So `joined` removes the groups from the meshes made here.
     """
     from torch.distributed.device_mesh import init_device_mesh
 
@@ -219,19 +220,18 @@ def mesh(device: torch.device, world: DistributedContext) -> DeviceMesh:
 
 @contextmanager
 def joined(timeout_s: float) -> Generator[DistributedContext]:
-    """The processes that torchrun started together, or this one alone; they part at the end of the block.
+    """Connect the processes started by torchrun, or return this one alone; disconnect at the end of the block.
 
-    After an error torchrun, which ends the others within a tenth of a second, has to ask this one twice: it ends by
-    itself and says why.
+    After an error, torchrun ends the other processes within a tenth of a second. This process ignores its first
+    SIGTERM, so that it ends by itself and reports the error.
 
-    CPU tensors are exchanged through gloo, CUDA tensors through nccl, for which each process takes the GPU of its
-    number on this machine.
+    CPU tensors are exchanged through gloo, CUDA tensors through nccl; each process uses the GPU of its local rank.
 
     Args:
-        timeout_s: how long a process waits for the others before it gives up.
+        timeout_s: seconds that a process waits for the others before it raises an error.
 
     Raises:
-        ConfigError: the environment names several processes and not which one this is.
+        ConfigError: the environment names several processes but not this one's rank.
         RobotrlError: the others did not appear in time.
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
@@ -255,9 +255,9 @@ def joined(timeout_s: float) -> Generator[DistributedContext]:
     except BaseException:
         finish_despite_sigterm()
         raise
-    # not after an error: the others may be gone, and parting waits for them
+    # not after an error: the others may be gone, and disconnecting waits for them
     world.any(False)
     dist.destroy_process_group()
     while _meshes:
         vars(_meshes.pop()).get("_pg_registry", {}).clear()
-    gc.collect()  # what is spread refers to itself, and to the group
+    gc.collect()  # sharded modules refer to themselves, and to the process group

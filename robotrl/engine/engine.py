@@ -1,14 +1,14 @@
-"""The update engine: loss, gradient, clip and Adam on one flat parameter vector, as one compiled function.
+"""The update engine: loss, gradient, clipping and Adam on one flat parameter vector, as one compiled function.
 
-For small networks on a CPU an update costs what its hundred small operations cost to call, not what they compute. The
-engine traces a few updates in a row into one graph of fixed shapes, and compiles that. Without a compiler the same
-function runs as it is, operation by operation, and gives the same numbers up to rounding; on CUDA the compiled function
-is captured as a graph, which replays without any launch cost on the host.
+For small networks on a CPU, the cost of an update is the overhead of its hundred small operations. The engine traces a
+few consecutive updates into one graph of fixed shapes and compiles it. Without a compiler, the same function runs
+eagerly, with the same numbers up to rounding. On CUDA, the compiled function is captured as a CUDA graph, which has no
+launch overhead on the host.
 
-A loss is a module that holds the networks it trains (`LossModule`). Whatever varies from one minibatch to the next is
-an input or travels in its `carry`, so a learner never recompiles: learning-rate schedules, early stops by KL. Averages
-of the parameters, as target networks and evaluated policies need them, are kept by the engine. An update that trains
-fewer networks than another, such as a critic's alone, is a *phase*, compiled for itself.
+A loss is a module that holds the networks it trains (`LossModule`). Values that vary from one minibatch to the next are
+inputs or part of its `carry`, so a learner never recompiles: learning-rate schedules, early stops by KL. The engine
+keeps averages of the parameters for target networks and evaluated policies. An update that trains only some networks,
+such as the critic, is a *phase*, compiled separately.
 """
 
 from __future__ import annotations
@@ -44,44 +44,44 @@ __all__ = [
 ]
 
 TRIALS = 4
-"""Updates that "auto" times before it chooses."""
+"""Number of updates that "auto" times before it chooses."""
 UPDATES_PER_CALL = 4
-"""Updates traced into one graph: halves the cost of calling at minibatches of 64; more only lengthen compilation."""
+"""Updates per traced graph: 4 halves the overhead at minibatches of 64; more only lengthen compilation."""
 
 
 class _Phase(NamedTuple):
-    """What is prepared for one phase: the function and the buffers that it reads."""
+    """Function and buffers of one phase."""
 
     data: dict[str, Tensor]
     call: Callable[[Tensor, Tensor], Tensor]
-    """(live (U,), row numbers (U, M)) to the statistics (U, S) of so many updates."""
+    """Function from (live (U,), row indices (U, M)) to the statistics (U, S) of U updates."""
     info_names: list[str]
     per_call: int
-    """U, updates that a call makes."""
+    """U, updates per call."""
 
 
 class Engine:
     """Trains the parameters of a loss module with Adam (Kingma & Ba 2015).
 
     The parameters become views of one flat vector, which the engine updates in place: the networks can be used and
-    saved as ever, but a parameter must not be replaced by another tensor.
+    saved as before, but a parameter must not be replaced by another tensor.
 
     Args:
         loss: the loss module.
-        groups: every parameter of the loss that requires a gradient belongs to exactly one.
-        minibatch: M, rows of a minibatch; of several processes, those of this one.
-        carry: (C,) what the first minibatch is handed.
+        groups: parameter groups; every trainable parameter of the loss belongs to exactly one.
+        minibatch: M, rows of a minibatch; with several processes, of this one.
+        carry: (C,) initial carry of the loss.
         mode: "compiled", "eager" to run without a compiler, or "auto": the first updates run eagerly and are timed,
-            then all are compiled if that costs less than it saves. See `mode`.
+            then all are compiled if that saves time. See `mode`.
         betas: decay of Adam's moments.
         eps: Adam's epsilon.
-        updates_per_call: U, updates compiled into one graph; for a learner that makes fewer in a row, that many.
-        updates: how many the whole run will make, which "auto" goes by; None compiles.
-        microbatch: m, rows whose gradient is taken at once, where those of a whole minibatch do not fit into memory; a
-            divisor of M. The gradient of a minibatch is then the mean over its parts.
-        threads: of torch, while it updates; None for as many as there are.
-        world: the processes over which every gradient is averaged; all begin with the parameters of the first, and make
-            the same updates.
+        updates_per_call: U, updates compiled into one graph; fewer for a learner that makes fewer in a row.
+        updates: number of updates of the whole run, on which "auto" bases its choice; None compiles.
+        microbatch: m, rows per forward and backward pass, to save memory; must divide M. The gradient of a minibatch is
+            then the mean over its microbatches.
+        threads: torch threads during updates; None: unchanged.
+        world: the processes over which gradients are averaged; all start with the parameters of the first, and make the
+            same updates.
 
     Raises:
         ConfigError: a setting out of range, or a parameter in no group or in two.
@@ -110,8 +110,8 @@ class Engine:
             if group.average is not None:
                 check_decay(f"the average of {group.prefix!r}", group.average)
         self.mode: EngineMode = "compiled" if mode == "auto" and updates is None else mode
-        """What updates are made by; "auto" until enough were timed. What was chosen is part of the state: compiled
-        updates and others differ by rounding."""
+        """Current mode; "auto" until enough updates were timed. The choice is part of the state, because compiled and
+        eager updates differ by rounding."""
         self._asked, self._to_come = mode, updates or 0
         self._timed: list[float] = []
         self.compile_s = 0.0
@@ -133,7 +133,7 @@ class Engine:
         world.copy_first_(self.flat)
         self._update = Update(loss, self._groups, views, self._average_views, self._spans, betas, eps)
         self.carry = carry.detach().clone().to(self.flat.device)
-        """(C,) what the next minibatch is handed; a learner may write into it between calls of `run`."""
+        """(C,) carry of the next minibatch; a learner may write into it between calls of `run`."""
         self._now = UpdateState(
             self.flat,
             torch.zeros_like(self.flat),
@@ -151,18 +151,18 @@ class Engine:
         return self.flat.device
 
     def run(self, data: Mapping[str, Tensor], order: Tensor, capacity: int, what: str, phase: str = "") -> Updates:
-        """Update once for each minibatch.
+        """Make one update per minibatch.
 
         Args:
             data: (B, ...) each, the rows that minibatches are made of.
-            order: (B',) row numbers, cut into minibatches of M in turn; the last one is filled up from the beginning
+            order: (B',) row indices, cut into minibatches of M in order; the last one is filled up from the beginning
                 of the order, so that all have one shape and no row is left out.
-            capacity: largest B that will come; data of another size than before does not recompile up to this.
-            what: where this is in training, e.g. "iteration 3", for errors.
-            phase: which losses are wanted, see `Context`.
+            capacity: largest B of later calls; up to this, data of another size does not recompile.
+            what: position in training, for errors, e.g. "iteration 3".
+            phase: losses to compute, see `Context`.
 
         Raises:
-            NumericsError: a loss or gradient is not finite; that update was left out, those before it were made.
+            NumericsError: a loss or gradient is not finite; that update was skipped, those before it were made.
         """
         with torch_threads(self._threads):
             return self._run(data, order, capacity, what, phase)
@@ -181,7 +181,7 @@ class Engine:
         return Updates(info)
 
     def _made(self, ready: _Phase, rows: Tensor) -> Tensor:
-        """Make the updates of minibatches (n, M); their statistics (n, S)."""
+        """Make the updates of minibatches (n, M); returns their statistics (n, S)."""
         count = len(rows)
         per_call = ready.per_call
         padded = torch.zeros(math.ceil(count / per_call) * per_call, self.minibatch, dtype=torch.int64).to(rows)
@@ -195,20 +195,20 @@ class Engine:
         return torch.cat(stats)[:count] if stats else self.flat.new_zeros(0, len(ready.info_names))
 
     def _timed_update(self, row: Tensor, data: Mapping[str, Tensor], capacity: int, phase: str) -> Tensor:
-        """Make the update of a minibatch (M,) and note how long it took; its statistics (1, S)."""
+        """Make and time the update of a minibatch (M,); returns its statistics (1, S)."""
         ready = self._fill(data, capacity, phase)
         began, busy = time.perf_counter(), time.process_time()
-        # read, so that a GPU has finished
+        # reading the result waits for the GPU
         stats = self._made(ready, row[None]).cpu().to(self.flat.device)
         took = time.perf_counter() - began
-        # of a machine that has much else to do, this process's share alone: compiling would wait as well
+        # on a busy machine, count only this process's CPU time: compiling would wait as well
         self._timed.append(took if self.flat.is_cuda else min(took, time.process_time() - busy))
         return stats
 
     def _choose(self, data: Mapping[str, Tensor], capacity: int, phase: str) -> None:
-        """Settle on a mode; of several processes all on the same."""
+        """Choose the mode; the same one in all processes."""
         key = self._shape_key(self._fill(data, capacity, phase).data, phase)
-        # the first one loads what all need
+        # the first update includes one-time initialization
         if self._world.any(pays(min(self._timed[1:]), self._to_come, key)):
             self.mode = "compiled"
             self._phases.clear()
@@ -216,10 +216,10 @@ class Engine:
             self.mode = "eager"
 
     def averages(self, prefix: str) -> dict[str, Tensor]:
-        """The averaged parameters of a network, by their names in it; views, which later updates change.
+        """Return the averaged parameters of a network by name, as views that later updates change.
 
         Args:
-            prefix: of the network's names in the loss module, e.g. "policy.".
+            prefix: prefix of the network's names in the loss module, e.g. "policy.".
         """
         named = self._average_views(self._now.average)
         return {name.removeprefix(prefix): value for name, value in named.items() if name.startswith(prefix)}
@@ -232,15 +232,15 @@ class Engine:
                 own[name].copy_(value)
 
     def state(self) -> dict[str, Any]:
-        """What an exact resume needs besides the networks' own parameters."""
+        """State for an exact resume, except the networks' own parameters."""
         chosen = {"mode": self.mode, "to_come": self._to_come} if self._asked == "auto" else {}
         return {**self._vectors(), **chosen}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state` gave, in place."""
+        """Restore the result of `state`, in place."""
         for name, tensor in self._vectors().items():
             tensor.copy_(state[name])
-        # states of before were made by what was asked for
+        # older states were made in the requested mode
         if self._asked == "auto" and "mode" in state:
             self.mode, self._to_come = state["mode"], int(state["to_come"])
             self._phases.clear()
@@ -249,7 +249,7 @@ class Engine:
         return {name: tensor for name, tensor in self._now._asdict().items() if name != "flat"}
 
     def _averaged(self, flat: Tensor) -> Tensor:
-        """The part of a flat vector (P,) that belongs to groups with an average (Q,), copied."""
+        """Copy the part (Q,) of a flat vector (P,) that belongs to groups with an average."""
         parts = [
             flat[a:b] for group, (a, b) in zip(self._groups, self._spans, strict=True) if group.average is not None
         ]
@@ -288,7 +288,7 @@ class Engine:
         return ready
 
     def _shape_key(self, data: Mapping[str, Tensor], phase: str) -> str:
-        """Of what decides how long compiling takes."""
+        """Hash of everything that affects the compile time."""
         shapes = [(name, tuple(x.shape), str(x.dtype)) for name, x in data.items()]
         sizes = self.minibatch, self._microbatch, self._per_call, len(self.flat), self._world.size > 1
         loss = self._update.loss
@@ -298,11 +298,11 @@ class Engine:
         )
 
     def _in_one(self, data: dict[str, Tensor], phase: str) -> _Phase:
-        """U updates in a row as one function, the gathering of their minibatches included."""
+        """Compile U consecutive updates as one function, including the gathering of their minibatches."""
         info_names: list[str] = []
 
         def updates(*arguments: Tensor) -> Tensor:
-            """State, live (U,), rows (U, M), data; writes the state that follows, gives statistics (U, S)."""
+            """Update from state, live (U,), rows (U, M), data; writes the next state, returns stats (U, S)."""
             now, (live, rows, *arrays) = UpdateState(*arguments[:STATE]), arguments[STATE:]
             new, stats = now, list[Tensor]()
             for index in range(len(rows)):
@@ -321,21 +321,21 @@ class Engine:
         live = self.flat.new_zeros(self._per_call)
         rows = torch.zeros(self._per_call, self.minibatch, dtype=torch.int64, device=self.flat.device)
         run = self._ready(updates, (*self._now, live, rows, *data.values()), STATE, inputs=(STATE, STATE + 1))
-        # a phase that was compiled before another one failed to stays compiled, and its graph of a fixed length
+        # a phase compiled before another one failed stays compiled, with its graph of fixed length
         per_call = self._per_call if self.mode == "compiled" else 1
         return _Phase(data, lambda live, rows: run(*self._now, live, rows, *data.values()), info_names, per_call)
 
     def _in_parts(self, data: dict[str, Tensor], phase: str) -> _Phase:
-        """The gradient of m rows and the step as two functions, between which gradients are averaged."""
+        """Compile the gradient of m rows and the step as two functions, between which gradients are averaged."""
         names, info_names = Names(), list[str]()
 
         def measure(flat: Tensor, average: Tensor, carry: Tensor, rows: Tensor, *arrays: Tensor) -> Tensor:
-            """Parameters, averages, carry, rows (m,), data; gives the gradient and what goes with it (P + S,)."""
+            """Compute gradient and scalars (P + S,) from parameters, averages, carry, rows (m,) and data."""
             batch = {name: x[rows] for name, x in zip(data, arrays, strict=True)}
             return names.pack(self._update.measure(flat, average, carry, batch, phase))
 
         def step(*arguments: Tensor) -> Tensor:
-            """State, live (), gradient (P,), table (n, S); writes the state that follows, gives statistics (S',)."""
+            """Step from state, live (), gradient (P,), table (n, S); writes the next state, returns stats (S',)."""
             now, (live, gradient, table) = UpdateState(*arguments[:STATE]), arguments[STATE:]
             found = names.unpack(gradient, table, self._update.loss.largest)
             if self.mode != "compiled":
@@ -372,12 +372,12 @@ class Engine:
     def _ready(
         self, function: Callable[..., Tensor], arguments: tuple[Tensor, ...], written: int, inputs: tuple[int, ...]
     ) -> Callable[..., Tensor]:
-        """The function compiled for the shapes of `arguments`, or as it is.
+        """Compile a function for the shapes of `arguments`, or return it as it is.
 
         Args:
-            function: of tensors.
-            arguments: those that it will be called with, always the same tensors but for `inputs`.
-            written: into so many of them, the first ones, it writes.
+            function: function of tensors.
+            arguments: its arguments, always the same tensors except for `inputs`.
+            written: number of first arguments that it writes into.
             inputs: positions of arguments that are new in each call.
         """
         if self.mode != "compiled":
@@ -401,10 +401,10 @@ class Engine:
 
 
 STATE = len(UpdateState._fields)
-"""How many of a function's arguments are the state."""
+"""Number of a function's arguments that are the state."""
 
 
 def _write(now: UpdateState, new: UpdateState) -> None:
-    """Put what follows into the tensors of `now`."""
+    """Copy the next state into the tensors of `now`."""
     for target, value in zip(now, new, strict=True):
         target.copy_(value)

@@ -1,4 +1,4 @@
-"""Parameters of many networks as one vector, and the networks' own tensors as views of it."""
+"""Parameters of many networks as one flat vector, and the networks' tensors as views of it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from robotrl.errors import ConfigError
 
 
 class FlatViews:
-    """Names and shapes of parameters that lie one after another in a flat vector.
+    """Names and shapes of parameters that are stored consecutively in a flat vector.
 
     Args:
-        names: of the parameters, in their order.
-        shapes: likewise.
+        names: names of the parameters, in order.
+        shapes: their shapes.
     """
 
     def __init__(self, names: list[str], shapes: list[torch.Size]) -> None:
@@ -24,22 +24,22 @@ class FlatViews:
         self._sizes = [shape.numel() for shape in shapes]
 
     def __call__(self, flat: Tensor) -> dict[str, Tensor]:
-        """The parameters in a vector (P,), as views of it."""
+        """Return the parameters in a vector (P,), as views of it."""
         parts = zip(self._names, flat.split(self._sizes) if self._sizes else (), self._shapes, strict=True)
         return {name: part.view(shape) for name, part, shape in parts}
 
     def places(self) -> Iterator[tuple[str, tuple[int, int], torch.Size]]:
-        """Of each parameter its name, where it begins and ends in the vector, and its shape."""
+        """Iterate over the parameters: name, first and last position in the vector, shape."""
         return zip(self._names, in_turn(self._sizes), self._shapes, strict=True)
 
 
 def in_turn(sizes: Iterable[int]) -> list[tuple[int, int]]:
-    """Where parts of these sizes begin and end that lie one after another."""
+    """Return (begin, end) of consecutive parts of these sizes."""
     return list(itertools.pairwise(itertools.accumulate(sizes, initial=0)))
 
 
 def flatten(parameters: Sequence[nn.Parameter]) -> Tensor:
-    """One vector of all parameters, of which each parameter becomes a view.
+    """Concatenate all parameters to one vector, and make each parameter a view of it.
 
     Raises:
         ConfigError: parameters of several types or devices.

@@ -1,10 +1,10 @@
-"""The update engine for weights that are too large to learn in one process: each has a part of them (FSDP2).
+"""The update engine with sharded weights (FSDP2), for models too large to train in one process.
 
-Parameters, gradients and Adam's moments are spread over the processes of a `DistributedContext`; a block's parameters
-come together while the block is computed (Zhao et al. 2023, 2304.11277, in torch's `fully_shard`). The update is the
-one of `robotrl.engine.update`, on the part that a process has. The networks of the loss that was given stay whole: they
-act, are evaluated and saved, and get the new weights after each run of updates. So a process holds the weights once,
-but no gradient and no moment of more than its part.
+Parameters, gradients and Adam's moments are sharded over the processes of a `DistributedContext`; a block's parameters
+are gathered while the block is computed (Zhao et al. 2023, 2304.11277, in torch's `fully_shard`). The update is the one
+of `robotrl.engine.update`, on the process's shard. The networks of the given loss stay whole: they act, are evaluated
+and saved, and get the new weights after each run of updates. So a process holds the whole weights once, but only its
+shard of gradients and moments.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from robotrl.errors import CapabilityError, ConfigError
 
 
 class ShardedEngine:
-    """Trains the parameters of a loss module with Adam, each process a part of them; the interface is `Engine`'s.
+    """Trains the parameters of a loss module with Adam, sharded over the processes; the interface is `Engine`'s.
 
     Args:
         loss: the loss module; its networks get the new weights at the end of each run.
-        groups: every parameter of the loss that requires a gradient belongs to exactly one; none has an average, and
-            none is moved by Muon.
+        groups: parameter groups; every trainable parameter belongs to exactly one; without averages and Muon.
         minibatch: M, rows of a minibatch of this process.
-        carry: (C,) what the first minibatch is handed.
-        mode: must be "eager": what comes together and parts again cannot be one compiled function.
+        carry: (C,) initial carry of the loss.
+        mode: must not be "compiled": gathering and resharding cannot be one compiled function.
         betas: decay of Adam's moments.
         eps: Adam's epsilon.
-        updates_per_call: of no account here.
-        microbatch: m, rows whose gradient is taken at once, a divisor of M.
-        threads: of torch, while it updates; None for as many as there are.
+        updates_per_call: ignored.
+        updates: ignored.
+        microbatch: m, rows per forward and backward pass; must divide M.
+        threads: torch threads during updates; None: unchanged.
         world: the processes; two or more.
 
     Raises:
@@ -47,7 +47,7 @@ class ShardedEngine:
 
     sharded = True
     compile_s = 0.0
-    """Nothing is compiled."""
+    """Always 0: nothing is compiled."""
 
     def __init__(
         self,
@@ -82,11 +82,11 @@ class ShardedEngine:
         self.device = self._whole[0].device
         for parameter in self._whole:
             world.copy_first_(parameter.data)
-        # a copy learns, the networks that were given act
+        # a copy is trained, the given networks act
         self._loss = copy.deepcopy(loss)
         spread(self._loss, self.device, world)
         self._constants = list(zip(self._loss.buffers(), loss.buffers(), strict=True))
-        """Those of the copy, e.g. of a normalisation that goes on being measured, and those that they follow."""
+        """Pairs (buffer of the copy, given buffer that it follows), e.g. of a running normalization."""
         self._parts: list[Any] = [p for pairs in members_of(self._loss, groups) for _, p in pairs]
         sizes = [sum(self._local(p).numel() for p in self._parts[a:b]) for a, b in in_turn(map(len, members))]
         self._update = Update(
@@ -101,7 +101,7 @@ class ShardedEngine:
         )
         flat = torch.cat([self._local(p).detach().flatten() for p in self._parts])
         self.carry = carry.detach().clone().to(self.device)
-        """(C,) what the next minibatch is handed; a learner may write into it between calls of `run`."""
+        """(C,) carry of the next minibatch; a learner may write into it between calls of `run`."""
         self._now = UpdateState(
             flat,
             torch.zeros_like(flat),
@@ -113,10 +113,10 @@ class ShardedEngine:
         )
 
     def run(self, data: Mapping[str, Tensor], order: Tensor, capacity: int, what: str, phase: str = "") -> Updates:
-        """Update once for each minibatch; see `Engine.run`. All processes call it with as many minibatches.
+        """Make one update per minibatch; see `Engine.run`. All processes call it with the same number of minibatches.
 
         Raises:
-            NumericsError: a loss or gradient is not finite; that update was left out, those before it were made.
+            NumericsError: a loss or gradient is not finite; that update was skipped, those before it were made.
         """
         del capacity
         stats: list[dict[str, Tensor]] = []
@@ -134,13 +134,13 @@ class ShardedEngine:
         return Updates(table)
 
     def state(self) -> dict[str, Any]:
-        """What an exact resume needs besides the networks' own parameters, whole; all processes call it together."""
+        """State for an exact resume, gathered, without the networks' parameters; all processes call it together."""
         flat = {name: self._gathered(getattr(self._now, name)) for name in ("first", "second")}
         rest = {name: getattr(self._now, name) for name in ("steps", "powers", "average", "carry")}
         return {**flat, **rest}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state` gave, which is that of `Engine` too; the weights are those of the networks."""
+        """Restore the result of `state`, which may be `Engine`'s; the weights are those of the networks."""
         for name in ("first", "second"):
             getattr(self._now, name).copy_(self._divided(state[name]))
         for name in ("steps", "powers", "average", "carry"):
@@ -150,15 +150,15 @@ class ShardedEngine:
         self._take(self._now.flat)
 
     def averages(self, prefix: str) -> dict[str, Tensor]:
-        """None, see `groups`."""
+        """Return nothing: there are no averages, see `groups`."""
         del prefix
         return {}
 
     def write_average(self, prefix: str, module: nn.Module) -> None:
-        """There is none to write, see `groups`."""
+        """Do nothing: there are no averages, see `groups`."""
 
     def _measure(self, data: Mapping[str, Tensor], rows: Tensor, phase: str) -> LossAndGradient:
-        """The loss on a minibatch in all processes, and this process's part of the mean gradient."""
+        """Compute the loss on a minibatch in all processes, and this process's shard of the mean gradient."""
         names, table = Names(), list[Tensor]()
         parts = rows.split(self._microbatch)
         self._loss.zero_grad(set_to_none=True)
@@ -180,19 +180,19 @@ class ShardedEngine:
         return self._local(parameter.grad)
 
     def _take(self, flat: Tensor) -> None:
-        """Put the numbers of a vector into this process's parts of the parameters."""
+        """Copy the numbers of a vector into this process's shards of the parameters."""
         with torch.no_grad():
             for parameter, values in zip(self._parts, self._pieces(flat), strict=True):
                 self._local(parameter).copy_(values)
 
     def _publish(self) -> None:
-        """Give the networks that act the weights that were learned."""
+        """Copy the trained weights to the networks that act."""
         with torch.no_grad():
             for whole, part in zip(self._whole, self._parts, strict=True):
                 whole.copy_(part.full_tensor())
 
     def _gathered(self, flat: Tensor) -> Tensor:
-        """(P,) of all processes' parts, in the order of the whole parameters."""
+        """Gather (P,) the shards of all processes, in the order of the whole parameters."""
         from torch.distributed.tensor import DTensor
 
         whole: list[Tensor] = []
@@ -204,7 +204,7 @@ class ShardedEngine:
         return torch.cat(whole)
 
     def _divided(self, flat: Tensor) -> Tensor:
-        """This process's part of a vector (P,) in the order of the whole parameters."""
+        """Return this process's shard of a vector (P,) in the order of the whole parameters."""
         from torch.distributed.tensor import distribute_tensor
 
         whole = flat.to(self.device).split([p.numel() for p in self._whole])
@@ -215,7 +215,7 @@ class ShardedEngine:
         return torch.cat(parts)
 
     def _pieces(self, flat: Tensor) -> list[Tensor]:
-        """This process's parts of the parameters in a vector, as views of it."""
+        """Return this process's shards of the parameters in a vector, as views of it."""
         locals_ = [self._local(p) for p in self._parts]
         pieces = flat.split([x.numel() for x in locals_])
         return [piece.view(x.shape) for piece, x in zip(pieces, locals_, strict=True)]
@@ -225,12 +225,12 @@ class ShardedEngine:
         return parameter.to_local()
 
     def _across(self, number: Tensor) -> Tensor:
-        """The sum of a number over all processes."""
+        """Sum a number over all processes."""
         return self._world.stacked(number).sum(0)
 
 
 def spread(loss: nn.Module, device: torch.device, world: DistributedContext) -> None:
-    """Spread a module's parameters over the processes, in place: each of its `units` for itself, and the rest."""
+    """Shard a module's parameters over the processes, in place: each of its `units` separately, then the rest."""
     from torch.distributed.fsdp import fully_shard
 
     row = mesh(device, world)
@@ -240,9 +240,9 @@ def spread(loss: nn.Module, device: torch.device, world: DistributedContext) -> 
 
 
 def units(network: nn.Module) -> list[nn.Module]:
-    """Blocks of a network's stacks whose parameters come together while the block is computed.
+    """Return the blocks of a network's stacks, whose parameters are gathered while the block is computed.
 
-    A stack whose blocks are computed from outside, as the network around it then says, goes with the rest.
+    Stacks whose blocks are called from outside, as the network around them declares, are sharded with the rest.
     """
     outside = {
         module

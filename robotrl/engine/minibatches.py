@@ -1,7 +1,7 @@
-"""Rows of many updates, drawn before they are made: how learners that draw their minibatches feed the engine.
+"""Sampling of minibatches for many updates at once, for learners that sample from data or a replay.
 
-A learner that samples draws rows for as many updates as fit into a bounded memory, all randomness included, and hands
-them to the engine at once.
+Such a learner samples the rows of as many updates as fit into a bounded memory, including all random numbers, and
+passes them to the engine together.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from torch import Tensor
 from robotrl.engine.base import Updater
 
 ROWS_BYTES = 64 << 20
-"""Rows drawn at once for the next updates take about this much memory at most."""
+"""Approximate limit of the memory for rows sampled at once, bytes."""
 Draw = Callable[[int], dict[str, Tensor]]
-"""Rows for so many updates, one after the other."""
+"""Function from a number of updates to their rows, one update after the other."""
 
 
 def part(batch: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The entries whose names begin with `prefix`, without it."""
+    """Return the entries whose names begin with `prefix`, without it."""
     return {name.removeprefix(prefix): value for name, value in batch.items() if name.startswith(prefix)}
 
 
 def fitting(updates: int, update_bytes: int) -> int:
-    """How many of the updates get their rows drawn at once, 1 or more.
+    """Return the number of updates whose rows are sampled at once, 1 or more.
 
     Args:
-        updates: the most that will ever be made in a row.
-        update_bytes: what the rows of one take.
+        updates: largest number of consecutive updates.
+        update_bytes: size of the rows of one update, bytes.
     """
     return max(1, min(updates, ROWS_BYTES // update_bytes))
 
@@ -37,18 +37,18 @@ def fitting(updates: int, update_bytes: int) -> int:
 def run_updates(
     engine: Updater, draw: Draw, updates: int, most: int, what: str, phase: str = ""
 ) -> dict[str, list[Tensor]]:
-    """Make so many updates, the rows of up to `most` of them drawn at once.
+    """Make some updates; the rows of up to `most` of them are sampled at once.
 
     Args:
-        engine: of the loss.
-        draw: rows for a number of updates.
-        updates: how many.
+        engine: engine of the loss.
+        draw: function that samples the rows of some updates.
+        updates: number of updates.
         most: from `fitting`; the same in every call, since buffers are made for it.
-        what: where this is in training, for errors.
+        what: position in training, for errors.
         phase: see `Engine.run`.
 
     Returns:
-        What the loss logs, parts of one entry for each update.
+        The loss's scalars by name, as a list of parts with one entry per update.
     """
     info: dict[str, list[Tensor]] = {}
     for begin in range(0, updates, most):
@@ -61,5 +61,5 @@ def run_updates(
 
 
 def means(info: Mapping[str, list[Tensor]]) -> dict[str, float]:
-    """Means over the updates, each over those that logged the name."""
+    """Return means over the updates, each over those that logged the name."""
     return {name: float(torch.cat(parts).mean()) for name, parts in info.items()}

@@ -1,10 +1,10 @@
-"""Muon: the matrices inside a network move by their momentum made orthogonal (Jordan et al. 2024).
+"""Muon: matrices move along their orthogonalized momentum (Jordan et al. 2024).
 
-Adam scales each number of a gradient for itself. Where a matrix maps one hidden state to another, what counts is the
-map: its gradient is nearly of low rank, and a few directions drown the others. Muon moves all directions that the
-gradient has by as much. It is for matrices between hidden states; embeddings, what says tokens, biases and scales have
-another geometry, and stay with Adam. Scaled as in Liu et al. 2025 (2502.16982), a step's numbers have the root mean
-square that Adam's typically have, so one learning rate does for both.
+Adam scales each element of a gradient separately. For a matrix between hidden states, the gradient is nearly of low
+rank, and a few directions dominate the others. Muon moves equally far in all directions of the gradient. It is meant
+for matrices between hidden states; embeddings, output layers of language models, biases and scales stay with Adam. With
+the scale of Liu et al. 2025 (2502.16982), a step's elements have the root mean square that Adam's typically have, so
+that one learning rate fits both.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ MOMENTUM = 0.95
 STEPS = 5
 """Newton-Schulz iterations."""
 QUINTIC = (3.4445, -4.7750, 2.0315)
-"""Coefficients a, b, c of the iteration X -> a X + (b X Xt + c (X Xt)^2) X, Jordan's: of greatest slope at 0, so that
-singular values of any size come near 1 (0.7 to 1.2) in few steps; they do not converge to it."""
+"""Coefficients a, b, c of the iteration X -> a X + (b X Xt + c (X Xt)^2) X, Jordan's: with the greatest slope at 0, so
+that singular values of any size come near 1 (0.7 to 1.2) in few steps; they do not converge to it."""
 RMS = 0.2
-"""Root mean square of the numbers of a step, for each unit of the learning rate."""
+"""Root mean square of a step's elements, per unit of the learning rate."""
 
 
 def orthogonal(matrix: Tensor) -> Tensor:
-    """(m, n) nearly the orthogonal matrix nearest to a matrix: its singular values, but for the smallest, about 1.
+    """Return (m, n) approximately the nearest orthogonal matrix: nearly all singular values are about 1.
 
     Args:
-        matrix: (m, n); of zeros, the result is of zeros, too. The products are made in bfloat16.
+        matrix: (m, n); zeros give zeros. The products are computed in bfloat16.
     """
     a, b, c = QUINTIC
     x = matrix.to(torch.bfloat16)
@@ -45,20 +45,20 @@ def orthogonal(matrix: Tensor) -> Tensor:
 
 
 def direction(momentum: Tensor, gradient: Tensor) -> Tensor:
-    """(m, n) what a matrix moves against, for each unit of the learning rate.
+    """Return (m, n) the step direction of a matrix (to be subtracted), per unit of the learning rate.
 
     Args:
-        momentum: (m, n) mean of the gradients, this one's included.
-        gradient: (m, n) that of now; the mean is looked ahead from by it (Nesterov).
+        momentum: (m, n) mean of the gradients, including the current one.
+        gradient: (m, n) current gradient, for Nesterov's look-ahead.
     """
     return RMS * math.sqrt(max(gradient.shape)) * orthogonal(gradient.lerp(momentum, MOMENTUM))
 
 
 def hidden_matrices(network: nn.Module) -> frozenset[str]:
-    """Names of the parameters of a network that Muon is for: weights of linear layers, but what says tokens.
+    """Return the names of a network's parameters for Muon: weights of linear layers, except language-model outputs.
 
     Args:
-        network: parts of it that are language models name their own last layer (`get_output_embeddings`).
+        network: its language models name their own output layer (`get_output_embeddings`).
     """
     named: list[Any] = [part for part in network.modules() if hasattr(part, "get_output_embeddings")]
     last = {id(part.get_output_embeddings()) for part in named}

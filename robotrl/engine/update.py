@@ -1,7 +1,7 @@
-"""One update as arithmetic on flat vectors: the gradient of a loss, clipping, Adam or Muon, averages of the parameters.
+"""One update as arithmetic on flat vectors: gradient, clipping, Adam or Muon, averages of the parameters.
 
-`Update.measure` takes the gradient on rows, `Update.step` moves the parameters by it. The engine runs both in one
-compiled function, or apart where a gradient is the mean over parts of a minibatch or over processes.
+`Update.measure` computes the gradient on rows, `Update.step` moves the parameters along it. The engine runs both in one
+compiled function, or separately if a gradient is the mean over microbatches or processes.
 """
 
 from __future__ import annotations
@@ -19,93 +19,94 @@ from robotrl.engine.flat_params import FlatViews, in_turn
 from robotrl.engine.muon import MOMENTUM, direction, hidden_matrices
 
 AT_ONCE = 1 << 20
-"""Elements that are moved at a time where nothing is compiled."""
+"""Elements updated at a time without compilation."""
 
 
 class Context(NamedTuple):
-    """What a loss is told besides its minibatch."""
+    """Inputs of a loss besides its minibatch."""
 
     carry: Tensor
-    """(C,) what the last minibatch's loss handed on."""
+    """(C,) carry of the last minibatch's loss."""
     average: dict[str, Tensor]
-    """Averaged parameters of the groups that have an average, by their names in the loss module."""
+    """Averaged parameters of the groups with an average, by their names in the loss module."""
     phase: str
-    """Which losses are wanted; fixed when the update is traced."""
+    """Losses to compute; fixed when the update is traced."""
 
 
 class LossOut(NamedTuple):
-    """What a loss says of one minibatch."""
+    """Outputs of a loss on one minibatch."""
 
     loss: Tensor
-    """Scalar, to be minimised: a mean over rows."""
+    """Scalar loss to minimize: a mean over rows."""
     info: dict[str, Tensor]
     """Scalars to log; the same names every time in a phase."""
     lr: tuple[Tensor | None, ...]
-    """Learning rate of each group for this very update, a scalar. 0 leaves a group as it is, its moments and average
-    included; None does so for the whole phase, at no cost."""
+    """Scalar learning rate of each group for this update. 0 leaves a group, its moments and its average unchanged; None
+    does so for the whole phase, at no cost."""
     carry: Tensor
-    """(C,) handed to the next minibatch, unless `LossModule.next_carry` makes another of it."""
+    """(C,) carry of the next minibatch, unless `LossModule.next_carry` changes it."""
 
 
 class LossModule(nn.Module, ABC):
     """A loss with the networks that it trains as submodules.
 
-    A parameter that requires no gradient is a constant of the loss. The carry may hold what a schedule needs.
+    Parameters without `requires_grad` are constants of the loss. The carry may hold the state of schedules.
     """
 
     largest: ClassVar[frozenset[str]] = frozenset()
-    """Names in `info` of what is the largest over rows; all others are means over them."""
+    """Names in `info` of maxima over rows; all others are means over rows."""
 
     @abstractmethod
     def forward(self, batch: dict[str, Tensor], context: Context) -> LossOut:
-        """The loss of a minibatch, or of a part of one: the rows (M, ...) of each array of the data.
+        """Compute the loss of a minibatch or microbatch: the rows (M, ...) of each array of the data.
 
-        Learning rates and carry must be the same whatever the rows; what depends on them belongs in `next_carry`.
+        Learning rates and carry must not depend on the rows; carries that depend on them belong in `next_carry`.
         """
         ...
 
     def next_carry(self, carry: Tensor, info: Mapping[str, Tensor]) -> Tensor:
-        """(C,) handed to the next minibatch.
+        """Return (C,) the carry of the next minibatch.
 
         Args:
-            carry: (C,) what `forward` said.
-            info: what `forward` said to log, of the whole minibatch: all its parts, in all processes.
+            carry: (C,) carry from `forward`.
+            info: scalars from `forward`, over the whole minibatch: all its parts, in all processes.
         """
         del info
         return carry
 
 
 class ParameterGroup(NamedTuple):
-    """Parameters that share a learning rate and a largest gradient norm."""
+    """Parameters that share a learning rate and a maximum gradient norm."""
 
     prefix: str
-    """What the names of its parameters in the loss module begin with, e.g. "policy."."""
+    """Prefix of its parameters' names in the loss module, e.g. "policy."."""
     max_grad_norm: float
-    """The group's gradient is clipped to this norm; infinity does not clip."""
+    """Maximum gradient norm of the group; infinity: no clipping."""
     average: float | None = None
-    """Decay of the parameters' exponential average for each update of the group; None keeps none. A target network
-    with the rate tau is a decay of 1 - tau."""
+    """Decay of the parameters' exponential moving average per update of the group; None: no average. A target network
+    with rate tau has a decay of 1 - tau."""
     ramp: bool = False
-    """Whether the decay of update n is at most (1 + n) / (10 + n), so that the random start leaves the mean early."""
+    """Limit the decay of update n to (1 + n) / (10 + n), so that the average forgets the random initialization
+    early."""
     muon: float = 0.0
-    """The matrices inside its networks move by Muon, with so many times the learning rate; see `robotrl.engine.muon`. 0
-    moves them by Adam, as all else."""
+    """Train the hidden weight matrices with Muon, at this multiple of the learning rate; see `robotrl.engine.muon`. 0:
+    Adam for all parameters."""
 
 
 class UpdateState(NamedTuple):
-    """What an update changes; P parameters, G groups, Q parameters in groups with an average."""
+    """State that an update changes; P parameters, G groups, Q parameters in groups with an average."""
 
     flat: Tensor
     """(P,) the parameters."""
     first: Tensor
     """(P,) Adam's first moments, or the momentum of Muon."""
     second: Tensor
-    """(P,) Adam's second moments; 0 where Muon moves."""
+    """(P,) Adam's second moments; 0 for parameters with Muon."""
     steps: Tensor
-    """(G,) updates that each group took part in."""
+    """(G,) number of updates of each group."""
     powers: Tensor
-    """(2, G) Adam's betas to the power of `steps`. They are carried: a compiled update that computed powers would do so
-    for every few parameters again."""
+    """(2, G) Adam's betas to the power of `steps`. They are stored because a compiled update would compute the powers
+    again for every few parameters."""
     average: Tensor
     """(Q,) averaged parameters."""
     carry: Tensor
@@ -113,7 +114,7 @@ class UpdateState(NamedTuple):
 
 
 class LossAndGradient(NamedTuple):
-    """What a loss and its gradient are on some rows."""
+    """Loss and gradient on some rows."""
 
     gradient: Tensor
     """(P,)."""
@@ -126,15 +127,15 @@ class LossAndGradient(NamedTuple):
 
 
 class Names:
-    """Names of the values of `LossAndGradient` beside the gradient, which travel as one vector."""
+    """Names of the scalars in `LossAndGradient`, which are packed into one vector with the gradient."""
 
     def __init__(self) -> None:
         self.info: list[str] = []
         self.trained: list[bool] = []
-        """Whether each group has a learning rate."""
+        """True for each group with a learning rate."""
 
     def pack(self, found: LossAndGradient) -> Tensor:
-        """(P + S,) gradient, info, learning rates, carry."""
+        """Concatenate gradient, info, learning rates and carry to (P + S,)."""
         self.info[:] = found.info
         self.trained[:] = [lr is not None for lr in found.lr]
         numbers = [*found.info.values(), *(lr for lr in found.lr if lr is not None)]
@@ -142,11 +143,11 @@ class Names:
         return torch.cat([found.gradient, scalars, found.carry.detach()])
 
     def unpack(self, gradient: Tensor, table: Tensor, largest: frozenset[str]) -> LossAndGradient:
-        """What was measured on all parts together.
+        """Combine the results of all parts.
 
         Args:
-            gradient: (P,) their mean.
-            table: (n, S) of each part, what `pack` put behind its gradient.
+            gradient: (P,) mean of their gradients.
+            table: (n, S) scalars of each part, as `pack` put them behind its gradient.
             largest: see `LossModule.largest`.
         """
         columns = table.unbind(1)[: len(self.info)]
@@ -159,47 +160,47 @@ class Names:
 
 
 class _Vectors(NamedTuple):
-    """What an update changes of some elements (n,)."""
+    """State of some elements (n,) that an update changes."""
 
     flat: Tensor
     first: Tensor
     second: Tensor
     average: Tensor | None
-    """Of a group that has one."""
+    """None for groups without an average."""
 
 
 class _Move(NamedTuple):
-    """The numbers of a group's update."""
+    """Scalars of a group's update."""
 
     on: Tensor
-    """Whether it is made."""
+    """Bool scalar: True if the update is made."""
     scale: Tensor | None
-    """Of the gradient, clipped to its norm."""
+    """Factor of the gradient from clipping; None: no clipping."""
     lr: Tensor
     """Learning rate."""
     rate: Tensor
-    """The same, corrected for the start of the first moment."""
+    """Learning rate with the bias correction of the first moment."""
     root: Tensor
-    """What the second moment's root is multiplied by, for its start."""
+    """Factor of the second moment's root, its bias correction."""
     decay: Tensor | None
-    """Of the average."""
+    """Decay of the average; None without one."""
 
 
 class _Piece(NamedTuple):
-    """Elements of a group that move alike, side by side."""
+    """Consecutive elements of a group with the same update rule."""
 
     a: int
     b: int
-    """Where they begin and end in the flat vector."""
+    """Begin and end in the flat vector."""
     matrix: torch.Size | None
-    """The matrix that they are, which Muon moves; None moves each of them by Adam."""
+    """Shape of the matrix that Muon moves; None: Adam, element by element."""
 
 
 class _Plan(NamedTuple):
-    """All single numbers of an update."""
+    """All scalars of an update."""
 
     moves: list[_Move | None]
-    """Of each group; None leaves it as it is."""
+    """Scalars of each group; None leaves it unchanged."""
     steps: Tensor
     powers: Tensor
     carry: Tensor
@@ -207,17 +208,17 @@ class _Plan(NamedTuple):
 
 
 class Update:
-    """The arithmetic of an update, without anything that changes.
+    """The arithmetic of an update, without mutable state.
 
     Args:
         loss: the loss module.
-        groups: its parameters, in the order in which they lie in the flat vector.
-        views: of the flat vector; of a vector that is one part of several, of nothing.
-        average_views: of the vector of averages.
-        spans: where each group begins and ends in the flat vector.
+        groups: its parameter groups, in the order of the flat vector.
+        views: views of the flat vector; empty for a sharded vector.
+        average_views: views of the vector of averages.
+        spans: begin and end of each group in the flat vector.
         betas: decay of Adam's moments.
         eps: Adam's epsilon.
-        across: of a vector that is one part of several, the sum of a number over all parts; None: the vector is whole.
+        across: function that sums a number over all shards of a sharded vector; None: the vector is whole.
     """
 
     def __init__(
@@ -242,17 +243,17 @@ class Update:
         matrices = hidden_matrices(loss)
         found = [(a, b, shape) for name, (a, b), shape in views.places() if name in matrices]
         self._pieces = [_cut(span, found if group.muon else []) for group, span in zip(groups, spans, strict=True)]
-        """Of each group, in turn."""
+        """Pieces of each group, in order."""
 
     def measure(
         self, flat: Tensor, average: Tensor, carry: Tensor, batch: dict[str, Tensor], phase: str
     ) -> LossAndGradient:
-        """The loss and its gradient.
+        """Compute the loss and its gradient.
 
         Args:
             flat: (P,) see `UpdateState`.
-            average: (Q,) likewise.
-            carry: (C,) likewise.
+            average: (Q,) see `UpdateState`.
+            carry: (C,) see `UpdateState`.
             batch: rows (M, ...) of each array.
             phase: see `Context`.
         """
@@ -265,20 +266,20 @@ class Update:
         return LossAndGradient(gradient, info, out.lr, out.carry.detach())
 
     def step(self, now: UpdateState, live: Tensor, found: LossAndGradient) -> tuple[UpdateState, dict[str, Tensor]]:
-        """Clip the gradient, move the parameters and their averages.
+        """Clip the gradient, and move the parameters and their averages.
 
         Args:
-            now: before.
-            live: a number; where it is 0, nothing changes.
-            found: the gradient; one that is not finite changes nothing.
+            now: state before.
+            live: a number; 0 changes nothing.
+            found: loss and gradient; a gradient that is not finite changes nothing.
 
         Returns:
-            What follows `now`, and what to log.
+            The next state, and the scalars to log.
         """
         plan = self._plan(now, live, found)
         parts, averages = list[_Vectors](), list[Tensor]()
         for index, move in enumerate(plan.moves):
-            # a group that stays as it is stays so as a whole
+            # an unchanged group is one piece
             pieces = self._pieces[index] if move is not None else [_Piece(*self._spans[index], None)]
             for piece in pieces:
                 old = self._at(now, index, piece)
@@ -291,18 +292,18 @@ class Update:
         return UpdateState(flat, first, second, plan.steps, plan.powers, average, plan.carry), plan.info
 
     def step_(self, now: UpdateState, live: Tensor, found: LossAndGradient) -> dict[str, Tensor]:
-        """`step` in place, some elements at a time, so that it takes next to no memory; the same numbers.
+        """`step` in place, a limited number of elements at a time, with little memory; the same numbers.
 
         Args:
-            now: before, and after.
+            now: state before, and after.
             live: see `step`.
             found: see `step`.
 
         Returns:
-            What to log.
+            The scalars to log.
         """
         plan = self._plan(now, live, found)
-        # a loss may log what it was handed, which changes now
+        # a loss may log one of its inputs, which changes now
         info = {name: value.clone() for name, value in plan.info.items()}
         for index, move in enumerate(plan.moves):
             if move is None:
@@ -318,7 +319,7 @@ class Update:
         return info
 
     def _plan(self, now: UpdateState, live: Tensor, found: LossAndGradient) -> _Plan:
-        """All single numbers of an update: what is the same for every parameter of a group."""
+        """Compute all scalars of an update: those that are the same for every parameter of a group."""
         info = {"loss": found.info["loss"]}
         size = found.gradient.abs().sum()
         size = size if self._across is None else self._across(size)
@@ -343,7 +344,7 @@ class Update:
                 decay = torch.full_like(t, group.average)
                 if group.ramp:
                     decay = torch.minimum(decay, t / (9 + t))
-            # the bias corrections of both moments as numbers, so that one division an element is left
+            # bias corrections of both moments as scalars, so that one division per element is left
             moves.append(_Move(on, scale, lr, lr / (1 - power1), (1 - power2).rsqrt(), decay))
             counts.append(
                 tuple(torch.where(on, after, before) for after, before in zip((t, power1, power2), old, strict=True))
@@ -354,14 +355,14 @@ class Update:
         return _Plan(moves, steps, torch.stack(powers), carry, info)
 
     def _at(self, now: UpdateState, index: int, piece: _Piece) -> _Vectors:
-        """What an update changes of a piece of a group, as views."""
+        """Return the state of a piece of a group, as views."""
         begin, (c, d) = self._spans[index][0], self._average_spans[index]
         kept = now.average[piece.a - begin + c : piece.b - begin + c] if d > c else None
         some = slice(piece.a, piece.b)
         return _Vectors(now.flat[some], now.first[some], now.second[some], kept)
 
     def _moved(self, index: int, piece: _Piece, old: _Vectors, gradient: Tensor, move: _Move) -> _Vectors:
-        """What follows a piece of a group, given the gradient (P,)."""
+        """Return the next state of a piece of a group, given the gradient (P,)."""
         g = gradient[piece.a : piece.b]
         if move.scale is not None:
             g = g * move.scale
@@ -385,7 +386,7 @@ class Update:
 
 
 def _cut(span: tuple[int, int], matrices: Sequence[tuple[int, int, torch.Size]]) -> list[_Piece]:
-    """A group's elements in pieces, in turn: each matrix within it, and what lies between them."""
+    """Cut a group's elements into pieces, in order: each matrix within it, and the elements between them."""
     pieces, done = list[_Piece](), span[0]
     for a, b, shape in matrices:
         if span[0] <= a and b <= span[1]:
@@ -395,7 +396,7 @@ def _cut(span: tuple[int, int], matrices: Sequence[tuple[int, int, torch.Size]])
 
 
 def _short(pieces: Sequence[_Piece]) -> Iterator[_Piece]:
-    """The same, what is no matrix in pieces of at most `AT_ONCE` elements."""
+    """Split pieces without a matrix into pieces of at most `AT_ONCE` elements."""
     for piece in pieces:
         size = piece.b - piece.a if piece.matrix is not None else AT_ONCE
         for begin in range(piece.a, piece.b, size):

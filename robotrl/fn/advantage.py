@@ -1,4 +1,4 @@
-"""Advantages: how much better an action was than the critic expected."""
+"""Advantage estimators: GAE, normalization, group-relative advantages."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from torch import Tensor
 
 
 class Gae(NamedTuple):
-    """What `gae` returns."""
+    """Result of `gae`."""
 
     advantage: Tensor
-    """(T, N); 0 where not valid."""
+    """(T, N) advantages; 0 where not valid."""
     value_target: Tensor
     """(T, N) advantage plus value."""
 
@@ -20,18 +20,17 @@ class Gae(NamedTuple):
 def gae(
     reward: Tensor, value: Tensor, next_value: Tensor, discount: Tensor, ended: Tensor, valid: Tensor, gae_lambda: float
 ) -> Gae:
-    """Generalised advantage estimation (Schulman et al. 2016), chunk-aware.
+    """Generalized advantage estimation (Schulman et al. 2016), chunk-aware.
 
-    A row is a decision. `next_value` decides what follows it: the caller puts 0 after a termination, the value of
-    the final observation after a time-out, and else the value of the next decision's observation; `ended` only cuts
-    the sum.
+    A row is a decision. `next_value` must be 0 after a termination, the value of the final observation after a
+    time-out, and otherwise the value of the next decision's observation; `ended` only cuts the sum.
 
     Args:
         reward: (T, N) reward of the decision, discounted inside its chunk.
         value: (T, N) critic before the decision.
         next_value: (T, N) critic after it, see above.
-        discount: (T, N) gamma to the power of the steps that the decision took.
-        ended: (T, N) bool, the episode ended with this decision, in whichever way.
+        discount: (T, N) gamma to the power of the decision's number of steps.
+        ended: (T, N) bool, the episode ended with this decision, by termination or time-out.
         valid: (T, N) bool; rows that are not valid are padding and change nothing.
         gae_lambda: lambda of the exponential average, 0 to 1.
 
@@ -49,19 +48,19 @@ def gae(
 
 
 def normalise(advantage: Tensor, valid: Tensor, among: Tensor | None = None) -> Tensor:
-    """Zero mean and unit deviation over the valid entries; equal advantages give exactly 0.
+    """Normalize to mean 0 and standard deviation 1 over the valid entries; equal advantages give exactly 0.
 
     Args:
         advantage: any shape.
         valid: bool of the same shape.
-        among: (n,) the advantages whose mean and deviation count, if these are only some of them.
+        among: (n,) the advantages that define mean and standard deviation, if `advantage` is only a part of them.
     """
     chosen = advantage[valid] if among is None else among
     if not len(chosen):
         return torch.zeros_like(advantage)
     centred = advantage - chosen.mean()
     deviation = chosen.std(unbiased=False)
-    # an advantage that is the same everywhere says nothing; the rounding of its mean must not be blown up to unit scale
+    # equal advantages have no information; the rounding error of their mean must not be scaled up
     rounding = 16 * torch.finfo(chosen.dtype).eps * chosen.abs().max()
     if deviation <= rounding:
         return torch.zeros_like(advantage)
@@ -69,9 +68,9 @@ def normalise(advantage: Tensor, valid: Tensor, among: Tensor | None = None) -> 
 
 
 def group_relative(reward: Tensor) -> Tensor:
-    """Advantages (P, G) of P groups of G episodes: how far a reward is from its group's mean, over their deviation.
+    """Group-relative advantages (P, G) of P groups of G episodes: (reward - group mean) / group std.
 
-    Equal rewards give exactly zero (Shao et al. 2024, 2402.03300, with the unbiased deviation of SimpleVLA-RL).
+    Equal rewards give exactly zero (Shao et al. 2024, 2402.03300, with the unbiased std of SimpleVLA-RL).
 
     Args:
         reward: (P, G), G 2 or more.

@@ -1,8 +1,8 @@
-"""What a policy is cloned with: losses on demonstrated chunks, chosen by what the policy can do.
+"""Behavior-cloning losses on demonstrated chunks, chosen by the policy's capabilities.
 
-Noise and times are drawn apart from the loss (`CloneLoss.draw`), so that a compiled learner and one that resumes see
-the same ones. A policy declares nothing but its capability: it says tokens, has noise levels, knows the length of its
-steps, has a velocity, or has a mean, and is cloned with the first of these.
+Noise and times are sampled separately from the loss (`CloneLoss.draw`), so that compiled and resumed learners use the
+same ones. A policy has a capability: tokens, noise levels, step lengths (shortcuts), a velocity, or a mean. The loss of
+the first one in this order is used.
 """
 
 from __future__ import annotations
@@ -19,31 +19,32 @@ from robotrl.fn.text import tokens
 from robotrl.spec import HasChain, HasTokens
 
 CONSISTENT_SHARE = 4
-"""One in so many rows of a shortcut policy's minibatch learns to agree with itself (Frans et al. 2024)."""
+"""One in this many rows of a shortcut policy's minibatch trains self-consistency (Frans et al. 2024)."""
 
 
 @runtime_checkable
 class HasNoiseLevels(Protocol):
-    """A diffusion policy."""
+    """A diffusion policy with discrete noise levels."""
 
     noise_levels: tuple[float, ...]
-    """(N,) times of the noise levels it is trained on, rising noise."""
+    """(N,) times of the noise levels that it is trained on, in the order of rising noise."""
 
     def predict(self, ctx: Tensor, x: Tensor, t: Tensor) -> Tensor:
-        """What the network says (B, H, A) of x (B, H, A) on the straight path at t (B,)."""
+        """Network output (B, H, A) for x (B, H, A) on the straight path at t (B,)."""
         ...
 
     def wanted(self, chunk: Tensor, noise: Tensor, t: Tensor) -> Tensor:
-        """What it should say (B, H, A) of this chunk and noise (B, H, A) at t (B,): the noise, or a mixture of both."""
+        """Target (B, H, A) of the network for a chunk and noise (B, H, A) at t (B,): the noise, or a mixture."""
         ...
 
 
 @runtime_checkable
 class HasShortcuts(Protocol):
-    """A velocity that depends on the length of its step."""
+    """A shortcut policy: its velocity depends on the length of its step."""
 
     finest_steps: int
-    """A power of two, S: steps of length 1, 1/2, ... 1/S are learned, and 0, the flow."""
+    """Number of steps S of the finest grid, a power of two: steps of length 1, 1/2, ... 1/S are trained, and 0, the
+    flow."""
 
     def velocity(self, ctx: Tensor, x: Tensor, t: Tensor, dt: Tensor) -> Tensor:
         """Mean velocity (B, H, A) over the next step of length dt (B,)."""
@@ -52,54 +53,54 @@ class HasShortcuts(Protocol):
 
 @runtime_checkable
 class HasMean(Protocol):
-    """A policy with one best chunk."""
+    """A policy with a mean chunk."""
 
     def mean(self, ctx: Tensor) -> Tensor:
-        """Normalised chunk (B, H, A)."""
+        """Return the normalized mean chunk (B, H, A)."""
         ...
 
 
 class DrawShape(NamedTuple):
-    """How much to draw."""
+    """Sizes of the random numbers to sample."""
 
     updates: int
-    """U."""
+    """U, updates."""
     batch: int
     """M, rows of an update."""
     horizon: int
-    """H."""
+    """H, control steps of a chunk."""
     action: int
-    """A."""
+    """A, width of an action."""
 
     @property
     def chunks(self) -> tuple[int, int, int]:
-        """(U M, H, A)."""
+        """Shape of all chunks, (U M, H, A)."""
         return self.updates * self.batch, self.horizon, self.action
 
 
 Drawn = dict[str, Tensor]
-"""(U M, ...) each: rows of the updates, one after the other."""
+"""(U M, ...) each: rows of consecutive updates."""
 
 
 class CloneLoss(NamedTuple):
-    """One way to clone."""
+    """A cloning loss with the sampling of its random numbers."""
 
     draw: Callable[[Any, DrawShape, torch.Generator | None], Drawn]
-    """(policy, shape, generator) to what the loss needs by chance."""
+    """Function from (policy, shape, generator) to the loss's random numbers."""
     loss: Callable[..., Tensor]
-    """(policy, ctx (M, D), chunk (M, H, A), valid (M, H), **drawn rows (M, ...)) to a scalar."""
+    """Function from (policy, ctx (M, D), chunk (M, H, A), valid (M, H), **drawn rows (M, ...)) to a scalar."""
 
 
 def chunk_shape(policy: Any) -> tuple[int, int]:
-    """(H, A) of the chunks that a policy learns: what it executes, or, of a pretrained one, all that it says."""
+    """Shape (H, A) of the chunks that a policy learns: those it executes, or a pretrained policy's full output."""
     return getattr(policy, "noise_shape", None) or (policy.horizon, policy.action_spec.shape[0])
 
 
 def clone_loss_of(policy: object) -> CloneLoss:
-    """The loss that a policy is cloned with.
+    """Return the cloning loss of a policy.
 
     Raises:
-        CapabilityError: it can do nothing that a loss could use.
+        CapabilityError: no loss fits the policy's capabilities.
     """
     for capability, loss in LOSSES:
         if isinstance(policy, capability):
@@ -114,9 +115,9 @@ def mean_loss(policy: HasMean, ctx: Tensor, chunk: Tensor, valid: Tensor) -> Ten
     """Mean squared error of a Gaussian policy's mean.
 
     Args:
-        policy: mean to train.
+        policy: the policy in training.
         ctx: (B, D).
-        chunk: (B, H, A) normalised actions.
+        chunk: (B, H, A) normalized actions.
         valid: (B, H) bool, padding excluded.
     """
     return masked_mse(policy.mean(ctx), chunk, valid)
@@ -126,9 +127,9 @@ def flow_matching_loss(policy: HasChain, ctx: Tensor, chunk: Tensor, valid: Tens
     """Conditional flow matching on straight paths (Lipman et al. 2023, eq. 23): regress the velocity action - noise.
 
     Args:
-        policy: velocity field to train.
+        policy: velocity field in training.
         ctx: (B, D).
-        chunk: (B, H, A) normalised actions.
+        chunk: (B, H, A) normalized actions.
         valid: (B, H) bool, padding excluded.
         noise: (B, H, A) standard normal.
         t: (B,) in [0, 1].
@@ -140,12 +141,12 @@ def flow_matching_loss(policy: HasChain, ctx: Tensor, chunk: Tensor, valid: Tens
 def denoising_loss(
     policy: HasNoiseLevels, ctx: Tensor, chunk: Tensor, valid: Tensor, noise: Tensor, t: Tensor
 ) -> Tensor:
-    """Squared error of the prediction, of the noise (Ho et al. 2020, eq. 14) or of v (Salimans & Ho 2022).
+    """Squared error of the predicted noise (Ho et al. 2020, eq. 14) or v (Salimans & Ho 2022).
 
     Args:
-        policy: prediction to train.
+        policy: prediction in training.
         ctx: (B, D).
-        chunk: (B, H, A) normalised actions.
+        chunk: (B, H, A) normalized actions.
         valid: (B, H) bool, padding excluded.
         noise: (B, H, A) standard normal.
         t: (B,) times of noise levels, out of `policy.noise_levels`.
@@ -157,18 +158,18 @@ def denoising_loss(
 def shortcut_loss(
     policy: HasShortcuts, ctx: Tensor, chunk: Tensor, valid: Tensor, noise: Tensor, t: Tensor, dt: Tensor
 ) -> Tensor:
-    """Flow matching and self-consistency (Frans et al. 2024, eq. 5).
+    """Flow matching and self-consistency of a shortcut policy (Frans et al. 2024, eq. 5).
 
-    A quarter of the rows, the first ones, learn that a step of length dt goes where two steps of half that length go;
-    the others match the flow, which is the step of length 0.
+    A quarter of the rows, the first ones, learn that one step of length dt equals two steps of half that length; the
+    others match the flow, which is the step of length 0.
 
     Args:
-        policy: velocity to train.
+        policy: velocity in training.
         ctx: (B, D).
-        chunk: (B, H, A) normalised actions.
+        chunk: (B, H, A) normalized actions.
         valid: (B, H) bool, padding excluded.
         noise: (B, H, A) standard normal.
-        t: (B,) in [0, 1]; of the first rows, where a step of length dt begins.
+        t: (B,) in [0, 1]; in the first rows, the begin of a step of length dt.
         dt: (B,) length of the step; 0 in all but the first B // 4 rows.
     """
     count = len(t) // CONSISTENT_SHARE
@@ -183,12 +184,12 @@ def shortcut_loss(
 
 
 def token_loss(policy: HasTokens, ctx: Any, chunk: Tensor, valid: Tensor) -> Tensor:
-    """Cross-entropy of a chunk's tokens, each given those before it.
+    """Cross-entropy of a chunk's tokens, each given the tokens before it.
 
     Args:
-        policy: logits to train.
-        ctx: of `policy.encode`.
-        chunk: (B, H, A) normalised actions.
+        policy: logits in training.
+        ctx: result of `policy.encode`.
+        chunk: (B, H, A) normalized actions.
         valid: (B, H) bool, padding excluded.
     """
     wanted = policy.to_tokens(chunk)
@@ -197,7 +198,7 @@ def token_loss(policy: HasTokens, ctx: Any, chunk: Tensor, valid: Tensor) -> Ten
 
 
 def straight_path(noise: Tensor, chunk: Tensor, t: Tensor) -> Tensor:
-    """The point (B, H, A) at t (B,) of the way from noise (t = 0) to a chunk (t = 1)."""
+    """Return the points (B, H, A) at t (B,) on the straight line from noise (t = 0) to a chunk (t = 1)."""
     time = t[:, None, None]
     return (1 - time) * noise + time * chunk
 
@@ -239,4 +240,4 @@ LOSSES: tuple[tuple[type, CloneLoss], ...] = (
     (HasChain, CloneLoss(_draw_flow, flow_matching_loss)),
     (HasMean, CloneLoss(_draw_nothing, mean_loss)),
 )
-"""Capability to loss; the first that a policy has counts."""
+"""Pairs of capability and loss; the first one that fits a policy is used."""

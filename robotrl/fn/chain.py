@@ -1,4 +1,4 @@
-"""Denoising chains: one sampler and one likelihood for every generative policy and every noise rule.
+"""Denoising chains: one sampler and one likelihood for all generative policies and noise rules.
 
 A policy supplies `encode` and `velocity` (`robotrl.spec.HasChain`). A *kernel* turns them into one step of the chain,
 `kernel(policy, ctx, x, t, dt) -> Transition(mean, std)`; `sample` and `chain_log_prob` call the same kernel on the same
@@ -6,7 +6,7 @@ time grid, the policy's `times`, so that the ratio of new to old probability is 
 
 t = 0 is noise, t = 1 the action, and every policy's points lie on straight paths, x_t = (1 - t) noise + t action. The
 state sqrt(abar) action + sqrt(1 - abar) noise of a variance-preserving diffusion is the same point, scaled,
-with t / (1 - t) = sqrt(abar / (1 - abar)); so every kernel works on every policy.
+with t / (1 - t) = sqrt(abar / (1 - abar)); so every kernel works with every policy.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ class Kernel(Protocol):
     """One step of a chain from x at time t over dt."""
 
     def __call__(self, policy: HasChain, ctx: Tensor, x: Tensor, t: Tensor, dt: Tensor) -> Transition:
-        """The law of the next point; x (B, H, A), t and dt (B,)."""
+        """Distribution of the next point; x (B, H, A), t and dt (B,)."""
         ...
 
 
 def ode(policy: HasChain, ctx: Tensor, x: Tensor, t: Tensor, dt: Tensor) -> Transition:
-    """The deterministic Euler step of the flow; what runs on the robot."""
+    """Deterministic Euler step of the flow, as on the robot."""
     return Transition(x + policy.velocity(ctx, x, t, dt) * _column(dt), None)
 
 
 def noise_net(std_of: Callable[[Tensor, Tensor], Tensor]) -> Kernel:
-    """ReinFlow's step: the Euler step plus noise of a learned, bounded scale (ReinFlow 2505.22094, eq. 5).
+    """ReinFlow's step: the Euler step plus noise with a learned, bounded scale (ReinFlow 2505.22094, eq. 5).
 
     Args:
-        std_of: (ctx (B, D), t (B,)) to a standard deviation (B, H, A); usually `NoiseNet`.
+        std_of: function from (ctx (B, D), t (B,)) to a standard deviation (B, H, A); usually `NoiseNet`.
     """
 
     def kernel(policy: HasChain, ctx: Tensor, x: Tensor, t: Tensor, dt: Tensor) -> Transition:
@@ -61,16 +61,16 @@ def noise_net(std_of: Callable[[Tensor, Tensor], Tensor]) -> Kernel:
 
 
 def ddim(eta: float, std_floor: float) -> Kernel:
-    """The steps of DDIM (Song et al. 2021, eq. 12 and 16) and DDPM (Ho et al. 2020, eq. 7), on straight paths.
+    """Steps of DDIM (Song et al. 2021, eq. 12 and 16) and DDPM (Ho et al. 2020, eq. 7), on straight paths.
 
     With the action and the noise that the velocity v points at, a = x + (1 - t) v and e = x - t v, the next point is
-    t' a + sqrt((1 - t')^2 - s^2) e + s z. The published deviation sigma, written for x_t, is
-    s = eta (1 - t') sqrt(1 - (t (1 - t') / (t' (1 - t)))^2). Without noise (eta 0) this is the Euler step, `ode`.
+    t' a + sqrt((1 - t')^2 - s^2) e + s z. The published standard deviation sigma, written for x_t, is
+    s = eta (1 - t') sqrt(1 - (t (1 - t') / (t' (1 - t)))^2). Without noise (eta 0), this is the Euler step, `ode`.
 
     Args:
         eta: 0 is deterministic DDIM, 1 is DDPM with the smaller of its two variances.
-        std_floor: least standard deviation of a step, as in DPPO (2409.00588); the mean does not depend on it. Without
-            a floor the last step would have no density.
+        std_floor: minimum standard deviation of a step, as in DPPO (2409.00588); the mean does not depend on it.
+            Without it, the last step would have no density.
 
     Raises:
         ValueError: a number out of range, or noise without a floor.
@@ -96,12 +96,12 @@ def ddim(eta: float, std_floor: float) -> Kernel:
 
 
 def flow_sde(scale: float) -> Kernel:
-    """The flow turned into an SDE with the same marginals (Flow-GRPO 2505.05470, time reversed to ours).
+    """Steps of the SDE with the flow's marginals (Flow-GRPO 2505.05470, with time reversed).
 
-    In our convention (x_t = (1 - t) noise + t action) the score is (t v - x) / (1 - t), and with
-    sigma(t) = scale * sqrt((1 - t) / t) the step is dx = [v + sigma^2 / 2 * score] dt + sigma dW. The factor
-    1 / (1 - t) of the score cancels against sigma^2, so nothing diverges at the action's end. sigma diverges at pure
-    noise, so the first step divides by its length instead of by t = 0.
+    In our convention (x_t = (1 - t) noise + t action) the score is (t v - x) / (1 - t), and with sigma(t) = scale *
+    sqrt((1 - t) / t) the step is dx = [v + sigma^2 / 2 * score] dt + sigma dW. The factor 1 / (1 - t) of the score
+    cancels against sigma^2, so nothing diverges at t = 1. sigma diverges at t = 0, so the first step divides by its
+    length instead of by t.
 
     Args:
         scale: `a` of the formula; 0 gives `ode`.
@@ -130,17 +130,17 @@ def sample(
     noise_bound: float | None = None,
     draws: Tensor | None = None,
 ) -> Chain:
-    """Draw a chain, or a part of one.
+    """Sample a chain, or a part of one.
 
     Args:
         policy: the generative policy.
         ctx: (B, D) from `policy.encode`.
-        kernel: the law of each step.
-        noise: (B, H, A) where it starts: standard normal noise, or the point before the first of `steps`.
+        kernel: transition kernel of each step.
+        noise: (B, H, A) first point: standard normal noise, or the point before the first of `steps`.
         generator: source of the steps' noise.
-        steps: consecutive steps out of 0..K-1; by default all.
-        noise_bound: the standard normal draws are clipped to this many deviations; the log-density takes no notice.
-        draws: (B, n, H, A) the steps' standard normal draws, made elsewhere; by default they are made here.
+        steps: consecutive steps out of 0..K-1; default: all.
+        noise_bound: clip range of the standard normal noise; the log-density ignores the clipping.
+        draws: (B, n, H, A) standard normal noise of the steps; default: sampled here.
 
     Returns:
         The n+1 points of the n steps, and the log-density of each transition under `kernel`.
@@ -163,7 +163,7 @@ def sample(
 
 
 def integrate(policy: HasChain, ctx: Tensor, noise: Tensor, steps: range | None = None) -> Tensor:
-    """The end (B, H, A) of the deterministic chain: `sample` with `ode`, without the record."""
+    """Return the end (B, H, A) of the deterministic chain: `sample` with `ode`, without the record."""
     x = noise
     times, lengths = _grid(policy, noise)
     for k in steps or range(policy.denoising_steps):
@@ -172,22 +172,22 @@ def integrate(policy: HasChain, ctx: Tensor, noise: Tensor, steps: range | None 
 
 
 def chain_log_prob(policy: HasChain, ctx: Tensor, kernel: Kernel, points: Tensor, steps: range | None = None) -> Tensor:
-    """Log-density of each transition of given chains under `kernel`; the start's density is left out (it is constant).
+    """Log-density of each transition of given chains; the first point's constant density is left out.
 
     All steps go through the network as one batch.
 
     Args:
         policy: the generative policy.
         ctx: (B, D).
-        kernel: the law of each step; must be stochastic.
-        points: (B, n+1, H, A) as `sample` gave them.
-        steps: which n consecutive steps out of 0..K-1 these are; by default all.
+        kernel: transition kernel of each step; must be stochastic.
+        points: (B, n+1, H, A) as `sample` returned them.
+        steps: the n consecutive steps out of 0..K-1 of these points; default: all.
 
     Returns:
         (B, n, H, A).
 
     Raises:
-        ValueError: the kernel is deterministic, or the points are not n+1.
+        ValueError: the kernel is deterministic, or there are not n+1 points.
     """
     steps = steps or range(policy.denoising_steps)
     batch, count = len(points), len(steps)
@@ -208,9 +208,9 @@ def chain_log_prob(policy: HasChain, ctx: Tensor, kernel: Kernel, points: Tensor
 
 
 def executed(policy: HasChain, x: Tensor) -> Tensor:
-    """The part (..., H, A) of points or densities (..., H', A') that reaches the robot: its first actions, their width.
+    """Return the executed part (..., H, A) of points or densities (..., H', A').
 
-    What a pretrained policy says beyond that is of no consequence, and must not count in a ratio.
+    A pretrained policy may output more steps and a wider action; those have no effect and must not count in a ratio.
     """
     return x[..., : policy.horizon, : policy.action_spec.shape[0]]
 
@@ -230,7 +230,7 @@ def _column(t: Tensor) -> Tensor:
 
 
 def _grid(policy: HasChain, like: Tensor) -> tuple[Tensor, Tensor]:
-    """(K,) times before each step and (K,) lengths of the steps, one computation for all users."""
+    """Times (K,) before each step, and lengths (K,) of the steps."""
     times = policy.times
     lengths = [after - before for before, after in itertools.pairwise(times)]
 

@@ -1,4 +1,4 @@
-"""The choice among checkpoints that evaluations can hardly tell apart."""
+"""Selection among checkpoints whose evaluations hardly differ."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from robotrl.fn.stats import wilson
 
 
 def newest_best(scores: Mapping[int, float]) -> int:
-    """The step with the highest score, the newest of equals: of a saturated evaluation the one that was trained most.
+    """Return the step with the highest score; among equals, the newest, because it was trained longest.
 
     Args:
         scores: step to score, 1 or more of them.
@@ -17,11 +17,11 @@ def newest_best(scores: Mapping[int, float]) -> int:
 
 
 def undecided(rates: Mapping[int, float], episodes: int) -> list[int]:
-    """Steps whose success rate does not differ from the best one's, oldest first: their 95 % intervals overlap.
+    """Return the steps whose 95 % success interval overlaps that of the best one, oldest first.
 
     Args:
         rates: step to success rate, 1 or more of them.
-        episodes: how many episodes each rate is of.
+        episodes: number of episodes of each rate.
     """
     intervals = {step: wilson(round(rate * episodes), episodes) for step, rate in rates.items()}
     low = intervals[newest_best(rates)].low

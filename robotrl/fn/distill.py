@@ -1,4 +1,4 @@
-"""Distillation on a student's own tokens: three divergences between a teacher's and a student's distributions."""
+"""Distillation losses on a student's own tokens: reverse KL, forward KL and label cross-entropy."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from robotrl.fn.text import tokens
 
 
 def reverse_kl(logits: Tensor, taught: Tensor, said: Tensor, weight: Tensor, temperature: float) -> Tensor:
-    """A policy-gradient estimate of KL(student || teacher) on tokens that the student drew (VLA-OPD).
+    """Policy-gradient estimate of KL(student || teacher) on tokens sampled from the student (VLA-OPD).
 
-    Each token is worth how much likelier the teacher finds it, d = log t - log s; the loss is -mean(d log s) with d
-    held fixed. Where teacher and student agree, the gradient is exactly zero.
+    The advantage of a token is d = log t - log s; the loss is -mean(d log s) with d held fixed. If teacher and student
+    agree, the gradient is exactly zero.
 
     Args:
         logits: (B, ..., bins) of the student, through which gradients flow.
-        taught: the same of the teacher.
-        said: (B, ...) tokens.
-        weight: (B, ...) of each token in the sum that is averaged over B.
+        taught: logits of the teacher, of the same shape.
+        said: (B, ...) tokens of the student.
+        weight: (B, ...) weight of each token in the sum that is averaged over B.
         temperature: of both.
     """
     ours = tokens.log_prob(logits, said, temperature)
@@ -28,14 +28,14 @@ def reverse_kl(logits: Tensor, taught: Tensor, said: Tensor, weight: Tensor, tem
 
 
 def forward_kl(logits: Tensor, taught: Tensor, said: Tensor, weight: Tensor, temperature: float) -> Tensor:
-    """KL(teacher || student) over all bins, but for the teacher's entropy, which is constant; covers all it may say."""
+    """KL(teacher || student) over all bins, without the teacher's constant entropy; mode-covering."""
     del said
     wanted = (taught / temperature).softmax(dim=-1)
     return _mean(-(wanted * (logits / temperature).log_softmax(dim=-1)).sum(dim=-1), weight)
 
 
 def labels(logits: Tensor, taught: Tensor, said: Tensor, weight: Tensor, temperature: float) -> Tensor:
-    """Cross-entropy of the teacher's likeliest tokens, as DAgger has it."""
+    """Cross-entropy of the teacher's most likely tokens, as in DAgger."""
     del said
     return _mean(-tokens.log_prob(logits, taught.argmax(dim=-1), temperature), weight)
 

@@ -1,4 +1,4 @@
-"""Losses: pure functions of tensors, each returning a scalar and what is worth logging."""
+"""Losses as pure functions of tensors, with scalars to log."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from torch import Tensor
 
 
 class PolicyLoss(NamedTuple):
-    """What `ppo_clip` returns."""
+    """Result of `ppo_clip`."""
 
     loss: Tensor
     approx_kl: Tensor
     """Mean of (ratio - 1) - log ratio (Schulman's estimator), 0 or more."""
     clip_fraction: Tensor
-    """Share of ratios outside the clip range."""
+    """Fraction of ratios outside the clip range."""
     ratio_error: Tensor
     """Largest |ratio - 1|; 0 before the first update."""
 
 
 def ppo_clip(log_prob: Tensor, old_log_prob: Tensor, advantage: Tensor, clip_coef: float | Tensor) -> PolicyLoss:
-    """The clipped surrogate of PPO (Schulman et al. 2017, eq. 7), to be minimised.
+    """Clipped surrogate loss of PPO (Schulman et al. 2017, eq. 7), to be minimized.
 
     Args:
-        log_prob: (B,) log-probability under the policy that learns, or (B, K) where each denoising step has a ratio.
+        log_prob: (B,) log-probability under the policy in training, or (B, K) with one ratio per denoising step.
         old_log_prob: the same under the policy that acted.
         advantage: (B,) or (B, K).
-        clip_coef: the ratio is clipped to [1 - clip_coef, 1 + clip_coef]; a number, or (K,) one for each step.
+        clip_coef: the ratio is clipped to [1 - clip_coef, 1 + clip_coef]; a number, or (K,) one per step.
     """
     log_ratio = log_prob - old_log_prob
     ratio = log_ratio.exp()
@@ -45,15 +45,15 @@ def ppo_clip(log_prob: Tensor, old_log_prob: Tensor, advantage: Tensor, clip_coe
 def weighted_clip(
     log_prob: Tensor, old_log_prob: Tensor, advantage: Tensor, weight: Tensor, low: float, high: float
 ) -> PolicyLoss:
-    """The clipped surrogate with weights and a clip range that need not be symmetric (Yu et al. 2025), to be minimised.
+    """Weighted clipped surrogate loss with an asymmetric clip range (Yu et al. 2025), to be minimized.
 
     Args:
-        log_prob: (B, ...) under the policy that learns.
+        log_prob: (B, ...) under the policy in training.
         old_log_prob: the same under the policy that acted.
         advantage: (B, ...).
-        weight: (B, ...) of each term in the sum that is averaged over B; 0 leaves it out, of what is logged, too.
-        low: the ratio is clipped to 1 - low ...
-        high: ... and to 1 + high.
+        weight: (B, ...) weight of each term in the sum that is averaged over B; terms with 0 are not logged either.
+        low: the ratio is clipped to at least 1 - low.
+        high: the ratio is clipped to at most 1 + high.
     """
     log_ratio = log_prob - old_log_prob
     ratio = log_ratio.exp()
@@ -74,13 +74,13 @@ def value_mse(value: Tensor, target: Tensor) -> Tensor:
 
 
 def value_clipped_mse(value: Tensor, old_value: Tensor, target: Tensor, clip: float) -> Tensor:
-    """Half the mean squared error of a critic that may not move far at once (PPO2 of OpenAI Baselines, 2017).
+    """Half the mean squared error of the critic, with value clipping (PPO2 of OpenAI Baselines, 2017).
 
-    Each row counts with the larger of two squared errors: that of its value, and that of its value held to `clip`
-    around what it was. So a row that has moved further towards its target than that has no gradient.
+    Each row counts with the larger of two squared errors: of its value, and of its value clipped to `clip` around the
+    old value. So a row that has moved further than `clip` towards its target has no gradient.
 
     Args:
-        value: (B,) of the critic that learns.
+        value: (B,) of the critic in training.
         old_value: (B,) of the critic before the iteration's updates.
         target: (B,).
         clip: largest change, in units of the value.
@@ -102,7 +102,7 @@ def masked_mse(prediction: Tensor, target: Tensor, valid: Tensor) -> Tensor:
     Args:
         prediction: (B, H, A).
         target: (B, H, A).
-        valid: (B, H) bool; padding of a chunk beyond the end of its episode is not.
+        valid: (B, H) bool; False for padding beyond the end of the episode.
     """
     weight = valid.unsqueeze(-1).to(prediction.dtype)
     return (((prediction - target) ** 2) * weight).sum() / (weight.sum() * prediction.shape[-1]).clamp(min=1)

@@ -1,4 +1,4 @@
-"""Targets and losses of off-policy learning: pure functions of tensors, checked against numbers worked by hand."""
+"""Targets and losses of off-policy learning, as pure functions of tensors."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torch import Tensor
 
 
 def bootstrap(reward: Tensor, discount: Tensor, next_value: Tensor) -> Tensor:
-    """The one-step target of a chunk, reward + discount * value.
+    """One-step bootstrap target of a chunk, reward + discount * value.
 
-    `discount` is gamma to the number of steps, and 0 where the task ended the episode; a time limit leaves it as it is,
-    so that a value beyond the limit counts. Bootstrapping itself carries no gradient.
+    `discount` is gamma to the number of steps, and 0 if the task terminated the episode; a time limit does not change
+    it, so that the value beyond the limit counts. No gradient flows through the next value.
 
     Args:
         reward: (B,) discounted within the chunk.
@@ -24,21 +24,21 @@ def bootstrap(reward: Tensor, discount: Tensor, next_value: Tensor) -> Tensor:
 
 
 def discounted_ones(steps: Tensor, gamma: float) -> Tensor:
-    """Sum of gamma^k over k = 0 ... steps - 1, (B,) float64: what a reward of 1 at each step of a chunk is worth."""
-    # in float64: 1 - gamma loses digits. A gamma of 1 has no closed form but the count
+    """Return of a reward of 1 at each step of a chunk: sum of gamma^k over k = 0 ... steps - 1, (B,) float64."""
+    # in float64, because 1 - gamma loses digits; for gamma = 1 the sum is the count
     count = steps.double()
     return count if gamma == 1 else (1 - gamma**count) / (1 - gamma)
 
 
 def soft_value(value: Tensor, log_prob: Tensor, alpha: Tensor) -> Tensor:
-    """Value with the entropy that follows (Haarnoja et al. 2018b, eq. 3): value - alpha * log_prob, (B,) each."""
+    """Soft value (Haarnoja et al. 2018b, eq. 3): value - alpha * log_prob, (B,) each."""
     return value - alpha * log_prob
 
 
 def ensemble_mse(values: Tensor, target: Tensor) -> Tensor:
-    """Half the squared error, a mean over rows and a sum over members.
+    """Half the squared error, mean over rows and sum over critics.
 
-    Every member learns as if alone, so the learning rate does not depend on their number.
+    The sum keeps each critic's gradient, and so the learning rate, independent of their number.
 
     Args:
         values: (E, B).
@@ -48,18 +48,18 @@ def ensemble_mse(values: Tensor, target: Tensor) -> Tensor:
 
 
 class ActorLoss(NamedTuple):
-    """What `soft_actor` returns."""
+    """Result of `soft_actor`."""
 
     loss: Tensor
     entropy: Tensor
-    """Estimate of the policy's entropy, of a chunk."""
+    """Estimate of the policy's entropy per chunk."""
 
 
 def soft_actor(value: Tensor, log_prob: Tensor, alpha: Tensor) -> ActorLoss:
     """SAC's policy loss (Haarnoja et al. 2018b, eq. 7), the mean of alpha * log_prob - value.
 
     Args:
-        value: (B,) of reparametrised actions.
+        value: (B,) of reparametrized actions.
         log_prob: (B,) of these.
         alpha: temperature; no gradient flows into it.
     """
@@ -67,19 +67,19 @@ def soft_actor(value: Tensor, log_prob: Tensor, alpha: Tensor) -> ActorLoss:
 
 
 def temperature_loss(log_alpha: Tensor, log_prob: Tensor, target_entropy: float) -> Tensor:
-    """Raises the temperature while the entropy is below its target, else lowers it (Haarnoja et al. 2018b, eq. 17).
+    """Temperature loss (Haarnoja et al. 2018b, eq. 17): raises alpha while the entropy is below its target.
 
-    The logarithm takes the place of the temperature, as in the authors' code: it cannot leave its range.
+    As in the authors' code, the loss uses log alpha instead of alpha, so that alpha stays positive.
     """
     return -(log_alpha * (log_prob.detach() + target_entropy)).mean()
 
 
 def expectile_loss(value: Tensor, target: Tensor, expectile: float) -> Tensor:
-    """Asymmetric squared error (Kostrikov et al. 2022, eq. 5): 0.5 is half the mean, towards 1 it nears the maximum.
+    """Expectile loss (Kostrikov et al. 2022, eq. 5): 0.5 gives half the squared error, towards 1 the maximum.
 
     Args:
         value: (B,).
-        target: (B,) what is above the value counts `expectile`, what is below the rest.
+        target: (B,) errors of targets above the value are weighted by `expectile`, those below by 1 - `expectile`.
         expectile: above 0 and below 1.
     """
     error = target - value
@@ -89,5 +89,5 @@ def expectile_loss(value: Tensor, target: Tensor, expectile: float) -> Tensor:
 
 def advantage_weight(advantage: Tensor, beta: float, largest: float) -> Tensor:
     """exp(beta * advantage), at most `largest` (Kostrikov et al. 2022, eq. 7), (B,)."""
-    # the exponent is bounded first: exp of a large one is infinite, and its gradient is not a number
+    # the exponent is clamped first: exp of a large number is infinite, and its gradient NaN
     return (beta * advantage).clamp(max=math.log(largest)).exp()

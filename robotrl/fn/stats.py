@@ -1,4 +1,4 @@
-"""Statistics of evaluations: intervals that may be put in print."""
+"""Statistics of evaluations: success rates and means with confidence intervals."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from numpy.typing import NDArray
 
 
 class Interval(NamedTuple):
-    """An estimate with its 95 % interval."""
+    """An estimate with its 95 % confidence interval."""
 
     value: float
     low: float
     high: float
     episodes: int
-    """How many episodes (or runs) stand behind it."""
+    """Number of episodes (or runs) behind it."""
 
 
 def wilson(successes: int, episodes: int, z: float = 1.959964) -> Interval:
-    """Success rate with Wilson's score interval (Wilson 1927), which stays inside [0, 1] and is fair near its ends.
+    """Success rate with Wilson's score interval (Wilson 1927), which stays inside [0, 1] and is accurate near its ends.
 
     Raises:
         ValueError: no episodes, or more successes than episodes.
@@ -48,7 +48,7 @@ def iqm(values: NDArray[np.float64]) -> float:
 
 
 def mean(values: NDArray[np.float64]) -> float:
-    """The mean as a number."""
+    """Return the mean as a float."""
     return float(np.mean(values))
 
 
@@ -61,10 +61,10 @@ def bootstrap(
     """Interquartile mean over runs, or their `mean`, with a percentile bootstrap interval.
 
     Args:
-        values: (R,) one figure for each run.
-        samples: how many resamples.
+        values: (R,) one number per run.
+        samples: number of resamples.
         seed: of the resampling.
-        middle: what is estimated.
+        middle: function that computes the estimate.
     """
     data = np.asarray(values, np.float64)
     rng = np.random.default_rng(seed)

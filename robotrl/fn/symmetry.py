@@ -1,4 +1,4 @@
-"""What the symmetries of a sim (`robotrl.spec.symmetry`) make of arrays, as pure functions."""
+"""Application of a sim's symmetries (`robotrl.spec.symmetry`) to arrays, as pure functions."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from robotrl.spec.symmetry import Look, Signed, Symmetry
 
 
 def signed(x: Tensor, change: Signed) -> Tensor:
-    """Numbers (..., D), changed."""
+    """Permute and negate numbers (..., D)."""
     return x[..., list(change.order)] * x.new_tensor(change.signs)
 
 
 def looked(pictures: Tensor, change: Look) -> Tensor:
-    """Pictures (B, h, w, 3), changed."""
+    """Flip images (B, h, w, 3) and exchange their color channels."""
     out = pictures[..., list(change.channels)]
     return out.flip(2) if change.flipped else out
 
 
 def told(words: Tensor, change: tuple[int, ...]) -> Tensor:
-    """Word numbers (..., L), changed."""
+    """Replace word indices (..., L)."""
     return words.new_tensor(change)[words.long()]
 
 
 def changed(obs: Mapping[str, Tensor], symmetry: Symmetry) -> dict[str, Tensor]:
-    """Observations (B, ...), each changed.
+    """Apply a symmetry to observations (B, ...).
 
     Raises:
         KeyError: the symmetry does not know one of them.
@@ -46,7 +46,7 @@ def changed(obs: Mapping[str, Tensor], symmetry: Symmetry) -> dict[str, Tensor]:
 
 
 def composed(first: Symmetry, then: Symmetry) -> Symmetry:
-    """The one change that two make, one after the other."""
+    """Compose two symmetries, applied one after the other."""
     return Symmetry(
         {key: _both(change, then.numbers[key]) for key, change in first.numbers.items()},
         {key: _looks(change, then.pictures[key]) for key, change in first.pictures.items()},
@@ -56,7 +56,7 @@ def composed(first: Symmetry, then: Symmetry) -> Symmetry:
 
 
 def combinations(kinds: Sequence[Sequence[Symmetry]]) -> tuple[Symmetry | None, ...]:
-    """Every way to make at most one change of each kind; the first is None, which changes nothing."""
+    """Return all combinations of at most one change per kind; the first is None, the identity."""
     out: list[Symmetry | None] = []
     for picked in itertools.product(*((None, *kind) for kind in kinds)):
         made = [one for one in picked if one is not None]
@@ -65,14 +65,14 @@ def combinations(kinds: Sequence[Sequence[Symmetry]]) -> tuple[Symmetry | None, 
 
 
 def sayable(sentences: Tensor, changes: Sequence[Symmetry | None], key: str) -> Tensor:
-    """(W, C) bool: whether each of the sentences becomes one of them under each change.
+    """Return (W, C) bool: whether each sentence becomes one of the given sentences under each change.
 
-    What demonstrations never say, since it is left out to be composed of what they say, stays unsaid so.
+    Sentences that demonstrations leave out, to test compositional generalization, are so never produced.
 
     Args:
-        sentences: (W, L) word numbers, each row once.
+        sentences: (W, L) word indices, each row once.
         changes: C of them, from `combinations`.
-        key: of the words.
+        key: observation key of the words.
     """
     new = [sentences if change is None else told(sentences, change.words[key]) for change in changes]
     return torch.stack([(x[:, None] == sentences).all(dim=2).any(dim=1) for x in new], dim=1)

@@ -1,1 +1,1 @@
-"""Readers of the directories in which others publish policies: strict, and nothing that they hold is ever run."""
+"""Importers of published policies (OpenVLA, lerobot, openpi, `transformers`): strict, and without running any code."""

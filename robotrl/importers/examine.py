@@ -1,4 +1,4 @@
-"""Is it the model that it should be: does it look, does it read, does it say what its dataset's robot did?"""
+"""Checks of an imported policy: sensitivity to images and instruction, and error against recorded actions."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ from robotrl.spec import HasTokens
 from robotrl.utils.batched import in_parts
 
 DRAWS = 4
-"""Chunks drawn of a generative policy, whose mean is compared."""
+"""Chunks sampled from a generative policy; their mean is compared."""
 BATCH = 32
 LEAST_EFFECT = 1e-6
-"""Below this share of what a policy says, another picture or instruction changes nothing."""
+"""Smallest relative change of the output that counts as an effect of an image or instruction."""
 BETTER = 0.5
-"""An error must be below this part of the one with labels of other frames."""
+"""An error must be below this fraction of the error with labels of other frames."""
 
 
 class Effects(NamedTuple):
-    """How much a change moves what a policy says, as a share of it; logits of one that says tokens."""
+    """Relative change of a policy's output (logits or actions) after a change of an input."""
 
     pictures: dict[str, float]
-    """By the picture's key."""
+    """By image key."""
     words: float
 
 
 class ActionErrors(NamedTuple):
-    """How near a policy comes to recorded actions, as shares of the action range."""
+    """Errors of a policy against recorded actions, as fractions of the action range."""
 
     error: float
-    """Mean absolute difference of what would be executed."""
+    """Mean absolute difference of the executed actions."""
     shuffled: float
-    """The same with labels of other frames: what a policy reaches that does not look."""
+    """The same with labels of other frames: the error of a policy that ignores its observations."""
     frames: int
 
 
 @torch.no_grad()
 def effects(policy: Any) -> Effects:
-    """Change each picture, then the instruction, of fixed observations of a vision-language-action policy.
+    """Measure the effect of each image and of the instruction on a VLA policy's output, on fixed observations.
 
     Raises:
-        DataError: a picture or the instruction changes nothing: weights, names or versions that do not fit.
+        DataError: an image or the instruction has no effect, e.g. because weights, names or versions do not match.
     """
     obs = probe_observations(policy.observation_spec, policy.transforms.inputs)
     before = _said(policy, obs)
@@ -64,7 +64,7 @@ def effects(policy: Any) -> Effects:
 
     seen: ObservationRoles = policy.seen
     pictures = {key: effect(key, 255 - obs[key]) for key in seen.pictures if key}
-    # each word becomes another one, so that only what is said changes, not how much
+    # replace each word by another one: the instruction changes, its length does not
     said, count = obs[seen.words], len(policy.observation_spec[seen.words].words)
     return Effects(pictures, effect(seen.words, torch.where(said > 0, said % (count - 1) + 1, said)))
 
@@ -88,19 +88,19 @@ def labels(
     columns: Mapping[str, str] | None = None,
     accept: bool = False,
 ) -> ActionErrors:
-    """Compare with recorded actions of frames drawn at random.
+    """Compare a policy's actions with recorded actions of random frames.
 
     Args:
-        policy: what was imported.
-        dataset: what it was trained on, on the sim's observations and actions, or as its own robot recorded it.
-        frames: how many.
-        seed: of the frames, and of the noise of a generative policy.
-        columns: the policy's keys to the dataset's columns, where these have other names; see `as_seen`.
-        accept: whether what is doubtful about the dataset is known to be right.
+        policy: the imported policy.
+        dataset: its training data, with the sim's observations and actions or as its own robot recorded them.
+        frames: number of frames.
+        seed: seed of the choice of frames and of a generative policy's noise.
+        columns: from the policy's keys to the dataset's columns, where their names differ; see `as_seen`.
+        accept: accept a dataset with doubtful values.
 
     Raises:
-        ConfigError: the dataset contradicts the policy, holds what it cannot say, or has too few frames.
-        DataError: it is doubtful; see `agree`.
+        ConfigError: the dataset contradicts the policy, has actions out of its range, or has too few frames.
+        DataError: the dataset has doubtful values; see `agree`.
     """
     specs = policy.observation_spec
     dataset = agree(
@@ -133,10 +133,10 @@ def labels(
 
 
 def check_labels(found: ActionErrors, tolerance: float) -> None:
-    """Refuse a policy that does not say what was recorded.
+    """Check a policy's errors against recorded actions.
 
     Raises:
-        DataError: the error is above the tolerance, or hardly below that with labels of other frames.
+        DataError: the error is above the tolerance, or not clearly below that with labels of other frames.
     """
     if not found.error <= tolerance or not found.error <= BETTER * found.shuffled:
         raise DataError(

@@ -1,7 +1,7 @@
-"""Fields of JSON that others wrote, by their kind: what is missing or of another kind is refused by file and name.
+"""Typed access to fields of third-party JSON; errors name the file and the field.
 
-`where` is what to call the object in errors, e.g. "DIR/config.json". A field that is absent has its default, where it
-has one; one that is null is refused like any other value.
+`where` is the object's name in errors, e.g. "DIR/config.json". An absent field takes its default, if there is one; null
+is refused like any other invalid value.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ LONGEST = 100
 def whole(
     where: Path | str, data: Mapping[str, Any], name: str, default: int | None = None, least: int | None = 1
 ) -> int:
-    """A whole number, `least` or more.
+    """An integer field, `least` or more.
 
     Raises:
-        DataError: it is none, or smaller.
+        DataError: it is no integer, or smaller.
     """
     value = _found(where, data, name, default, kind := "a whole number")
     if isinstance(value, bool) or not isinstance(value, int):
@@ -34,10 +34,10 @@ def whole(
 
 
 def positive(where: Path | str, data: Mapping[str, Any], name: str, default: float | None = None) -> float:
-    """A finite number above 0.
+    """A field with a finite number above 0.
 
     Raises:
-        DataError: it is none.
+        DataError: it is something else.
     """
     value = _found(where, data, name, default, kind := "a number above 0")
     if not is_number(value) or value <= 0:
@@ -46,19 +46,19 @@ def positive(where: Path | str, data: Mapping[str, Any], name: str, default: flo
 
 
 def text(where: Path | str, data: Mapping[str, Any], name: str, default: str | None = None) -> str:
-    """A text.
+    """A string field.
 
     Raises:
-        DataError: it is none.
+        DataError: it is no string.
     """
     return _of_kind(where, data, name, default, str, "a text")
 
 
 def listed(where: Path | str, data: Mapping[str, Any], name: str) -> list[Any]:
-    """A list.
+    """A list field.
 
     Raises:
-        DataError: it is none.
+        DataError: it is no list.
     """
     return _of_kind(where, data, name, None, list, "a list")
 
@@ -66,19 +66,19 @@ def listed(where: Path | str, data: Mapping[str, Any], name: str) -> list[Any]:
 def mapped(
     where: Path | str, data: Mapping[str, Any], name: str, default: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """An object.
+    """An object field.
 
     Raises:
-        DataError: it is none.
+        DataError: it is no object.
     """
     return _of_kind(where, data, name, default, dict, "an object")
 
 
 def fixed(where: Path | str, data: Mapping[str, Any], table: Mapping[str, Any]) -> None:
-    """Refuse fields that say anything else than a table; those that are absent say the same.
+    """Check that fields are absent or have the only supported value.
 
     Raises:
-        DataError: one does.
+        DataError: a field has another value.
     """
     for name, wanted in table.items():
         if data.get(name, wanted) != wanted:
@@ -86,10 +86,10 @@ def fixed(where: Path | str, data: Mapping[str, Any], table: Mapping[str, Any]) 
 
 
 def known(where: Path | str, data: Mapping[str, Any], names: Iterable[str]) -> None:
-    """Refuse fields of other names: what they ask for would be missing.
+    """Refuse unknown fields, since their settings would be ignored.
 
     Raises:
-        DataError: there is one.
+        DataError: there is an unknown field.
     """
     names = sorted(names)
     for name in data:
@@ -100,10 +100,10 @@ def known(where: Path | str, data: Mapping[str, Any], names: Iterable[str]) -> N
 
 
 def numbers(where: Path | str, data: Mapping[str, Any], name: str) -> tuple[float, ...]:
-    """A list of finite numbers.
+    """A field with a list of finite numbers.
 
     Raises:
-        DataError: it is none.
+        DataError: it is something else.
     """
     found = listed(where, data, name)
     for column, value in enumerate(found):
@@ -113,12 +113,12 @@ def numbers(where: Path | str, data: Mapping[str, Any], name: str) -> tuple[floa
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Whether a value of JSON is a finite number, which true is not."""
+    """Tell whether a JSON value is a finite number; booleans are not."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def wrong(where: Path | str, name: str, value: object, expected: str) -> DataError:
-    """The error for a field's value, shortened to what a line can hold."""
+    """The error for an invalid field, with its value shortened."""
     said = repr(value)
     short = said if len(said) < LONGEST else f"{said[: LONGEST - 3]}..."
     return DataError(f"{where}: {name} is {short}: expected {expected}")

@@ -1,4 +1,4 @@
-"""Reading what others publish: JSON, safetensors and tokenizers, each fault named with its file."""
+"""Readers of published files: JSON, safetensors and tokenizers; errors name the file."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from robotrl.policies.vla.pretrained import read_tokenizer
 from robotrl.utils.files import not_fetched, read_plain
 
 PRECISIONS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-"""Of weights that mean what they say; others need scales."""
+"""Supported dtypes of weights; others are quantized and need scales."""
 NAMED = 3
-"""Tensors that a message names before it counts."""
+"""Number of tensors that a message names; the others are counted."""
 
 
 def unreadable(path: Path, why: str, error: Exception | None = None) -> DataError:
-    """The error for a file that is not what it should be; one that git-LFS left in its place is named as that.
+    """The error for an invalid file; a git-LFS pointer gets a message of its own.
 
     Args:
         path: the file.
-        why: what is wrong, behind its name.
-        error: what reading it said.
+        why: the problem, after the file's name.
+        error: the error of reading it.
     """
     return not_fetched(path) or DataError(f"{path} {why}: {error}" if error else f"{path} {why}")
 
 
 def read_json(path: Path, name: str) -> dict[str, Any]:
-    """The object in a file of a directory.
+    """Read the object in a directory's JSON file.
 
     Raises:
-        DataError: it is missing, cannot be read, or holds no object.
+        DataError: the file is missing, cannot be read, or holds no object.
     """
     try:
         found = json.loads(read_plain(path / name, str(path / name)))
@@ -50,10 +50,10 @@ def read_json(path: Path, name: str) -> dict[str, Any]:
 
 
 def require(path: Path | str, data: Mapping[str, Any], name: str, kind: type) -> Any:
-    """A field that must be there, of a kind.
+    """A required field of a type.
 
     Raises:
-        DataError: it is missing or of another kind.
+        DataError: it is missing or of another type.
     """
     if not isinstance(data.get(name), kind):
         raise wrong(path, name, data.get(name), kind.__name__)
@@ -61,10 +61,10 @@ def require(path: Path | str, data: Mapping[str, Any], name: str, kind: type) ->
 
 
 def check_merged(path: Path) -> None:
-    """Refuse adapters that are not merged into the weights beside them; warn of those that a merged directory keeps.
+    """Refuse directories with unmerged adapters; warn about a kept `lora_adapter` folder.
 
     Raises:
-        DataError: `adapter_config.json` or `adapter_model.*` lies in the directory.
+        DataError: the directory contains `adapter_config.json` or `adapter_model.*`.
     """
     if found := sorted([*path.glob("adapter_config.json"), *path.glob("adapter_model.*")]):
         raise DataError(
@@ -79,10 +79,10 @@ def check_merged(path: Path) -> None:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """All tensors of a safetensors file; of a network's weights, which have a matrix among them, checked ones.
+    """Read all tensors of a safetensors file; checked by `check_weights` if there is a matrix among them.
 
     Raises:
-        DataError: it is missing, cut short, or no such file; or weights that are not finite or need scales.
+        DataError: the file is missing, truncated, or no safetensors; or weights are not finite or quantized.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
@@ -97,10 +97,10 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def check_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
-    """Refuse weights that are no finite numbers or need scales; warn of matrices of zeros. One pass over each tensor.
+    """Refuse weights that are not finite or quantized; warn about matrices of zeros. One pass over each tensor.
 
     Raises:
-        DataError: the first such tensor.
+        DataError: names the first invalid tensor.
     """
     empty: list[str] = []
     for name, value in weights.items():
@@ -122,7 +122,7 @@ def check_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
 
 
 def warn_of_zeros(path: Path, empty: Sequence[str]) -> None:
-    """Tell of matrices that are all zeros, if there are any."""
+    """Warn about matrices that are all zeros, if there are any."""
     if empty:
         more = f" and {len(empty) - NAMED} more" if len(empty) > NAMED else ""
         warnings.warn(
@@ -132,15 +132,15 @@ def warn_of_zeros(path: Path, empty: Sequence[str]) -> None:
 
 
 def _is_matrix(value: Tensor) -> bool:
-    """Whether more than one of its sizes is above 1: statistics of a picture's channels, (3, 1, 1), are none."""
+    """Tell whether two or more axes are longer than 1; image statistics of shape (3, 1, 1) are no matrix."""
     return sum(size > 1 for size in value.shape) > 1
 
 
 def read_tokenizer_file(path: Path) -> tuple[str, int, int]:
-    """A directory's `tokenizer.json`: its contents, its tokens without those added later, and with them.
+    """Read a directory's `tokenizer.json`: its contents, and the vocabulary's size without and with added tokens.
 
     Raises:
-        DataError: it is missing or none.
+        DataError: it is missing or invalid.
     """
     file = path / "tokenizer.json"
     try:

@@ -1,4 +1,4 @@
-"""What a published policy becomes on a sim: its cameras, its units, its tokenizer, its weights."""
+"""Adaptation of a published policy to a sim: cameras, normalization, tokenizer and weights."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from robotrl.transforms import Affine, Clip, TransformGroup
 ROWS = 64
 """Embeddings are padded to a multiple of this."""
 RANGES = {"MIN_MAX": ("min", "max"), "QUANTILES": ("q01", "q99"), "QUANTILE10": ("q10", "q90")}
-"""The statistics that become -1 and 1, by lerobot's names of its modes."""
+"""Statistics that are mapped to -1 and 1, by lerobot's normalization mode."""
 SAID = "go"
-"""A text, to see what a tokenizer puts around one."""
+"""Sample text, to find the special tokens that a tokenizer adds."""
 
 
 def camera_order(
     wanted: tuple[str, ...], observation_spec: Mapping[str, Spec], cameras: Mapping[str, str] | None
 ) -> tuple[str, ...]:
-    """The sim's pictures in the network's order.
+    """The sim's image keys in the network's order.
 
     Args:
-        wanted: the policy's picture features, in its order.
-        observation_spec: of the sim.
-        cameras: feature to picture; see `load_lerobot`.
+        wanted: the policy's image features, in its order.
+        observation_spec: the sim's spec.
+        cameras: from the policy's features to the sim's images; see `load_lerobot`.
 
     Raises:
-        ConfigError: a feature is not named, or one that is not the policy's.
+        ConfigError: `cameras` lacks a feature or has an unknown one.
     """
     pictures = [key for key, spec in observation_spec.items() if is_picture(spec)]
     if cameras is None:
@@ -62,11 +62,11 @@ def camera_order(
 def transforms_on(
     where: str, observation_spec: Mapping[str, Spec], action_spec: Spec, state: Affine, action: Affine
 ) -> TransformGroup:
-    """Normalisation of the sim's one measured vector, and the way back to its actions.
+    """Transforms of a policy on a sim: normalization of the measured state, un-normalization and clipping of actions.
 
     Raises:
-        ConfigError: there are several vectors, or one of another width; actions of another width.
-        DataError: statistics that leave no range to any action; see `check_ranges`.
+        ConfigError: there are several measured vectors, or the state or the action has another width.
+        DataError: the statistics leave no range to any action; see `check_ranges`.
     """
     vectors = measured(observation_spec)
     width = len(state.scale)
@@ -84,19 +84,19 @@ def transforms_on(
 
 
 def from_stats(key: str, stats: Mapping[str, Any], mode: str, width: int, eps: float, where: str) -> Affine:
-    """The `Affine` from a feature's units to the network's.
+    """Normalization of a feature, as an `Affine` from its units to the network's.
 
     Args:
-        key: whose. An action that its statistics hold still is refused: the network could not move it.
+        key: the feature. An action element without any range is refused, since the network could not move it.
         stats: statistics by name, (width,) each.
         mode: lerobot's `NormalizationMode`.
-        width: numbers that are expected.
-        eps: added to deviations, and put in the place of ranges that are 0.
-        where: what to call them in errors.
+        width: expected width of the feature.
+        eps: added to stds, and replaces ranges of 0.
+        where: name of the statistics in errors.
 
     Raises:
-        DataError: an unknown mode, or statistics that are missing, of another width, no numbers, or none that numbers
-            can have: deviations below 0, a lower bound above the upper one.
+        DataError: an unknown mode, or statistics that are missing, of another width, no numbers, or impossible: a std
+            below 0, a lower bound above the upper one.
     """
     if mode != "MEAN_STD" and mode not in RANGES:
         raise DataError(f"{where}: {unknown('mode', mode, ['MEAN_STD', *RANGES, 'IDENTITY'])}")
@@ -120,7 +120,7 @@ def from_stats(key: str, stats: Mapping[str, Any], mode: str, width: int, eps: f
 
 
 def _row(said: Any, name: str, width: int, where: str) -> NDArray[np.float64]:
-    """A statistic's numbers."""
+    """Check and convert the numbers of a statistic."""
     row = said.tolist() if isinstance(said, Tensor) else said
     if not isinstance(row, list):
         raise wrong(where, name, row, f"a list of {width} numbers")
@@ -133,10 +133,10 @@ def _row(said: Any, name: str, width: int, where: str) -> NDArray[np.float64]:
 
 
 def renamed(weights: Mapping[str, Tensor], rename: Callable[[str], str], where: str) -> dict[str, Tensor]:
-    """Weights by other names.
+    """Rename weights.
 
     Raises:
-        DataError: two of them are one: which of the two the network learned with, nobody knows.
+        DataError: two weights get the same name, so that the right one is unknown.
     """
     out: dict[str, Tensor] = {}
     came: dict[str, str] = {}
@@ -149,15 +149,15 @@ def renamed(weights: Mapping[str, Tensor], rename: Callable[[str], str], where: 
 
 
 def tokenizer_of(vlm: Path, rows: int, begin: str | None) -> str:
-    """The `tokenizer.json` of a directory, held against the rows of an embedding.
+    """Read a directory's `tokenizer.json` and check it against the embedding.
 
     Args:
         vlm: the directory.
-        rows: of the embedding.
-        begin: the token that it puts before a text, or None: it puts nothing around one.
+        rows: rows of the embedding.
+        begin: expected token before a text, or None for no special tokens.
 
     Raises:
-        DataError: it is missing, has not as many tokens, or puts others around a text.
+        DataError: it is missing, has a different number of tokens, or adds other special tokens.
     """
     stored, _, every = read_tokenizer_file(vlm)
     where = f"{vlm}/tokenizer.json"
@@ -172,7 +172,7 @@ def tokenizer_of(vlm: Path, rows: int, begin: str | None) -> str:
 
 
 def load_into(policy: PretrainedFlow, weights: Mapping[str, Tensor], where: str, dtype: torch.dtype) -> None:
-    """Put weights into a policy's network, strictly.
+    """Load weights into a policy's network, strictly.
 
     Raises:
         DataError: weights are missing, left over or of another shape.

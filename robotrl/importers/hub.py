@@ -1,4 +1,4 @@
-"""Published directories by their name on a model hub: fetched once, at one commit, without any code."""
+"""Download of published directories from a model hub: cached, at one commit, without any code."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from typing import NamedTuple
 from robotrl.errors import ConfigError, DataError
 
 HUB_ID = re.compile(r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<revision>[\w./-]+))?")
-"""ORGANISATION/NAME, with @ and a branch, tag or commit behind it or without."""
+"""ORGANISATION/NAME, optionally followed by @ and a branch, tag or commit."""
 WANTED = ("*.safetensors", "*.json", "*.pt", "*.model", "*.txt")
-"""What importers read. Code is not fetched: nothing of it would be run."""
+"""File patterns that importers read. Code is not downloaded, since it is never run."""
 
 
 class Fetched(NamedTuple):
-    """A directory, and where it came from."""
+    """A local directory and its origin."""
 
     path: Path
     origin: str
-    """As it was given, or of a hub's the name with the commit: it fetches the same again."""
+    """The given path, or the name on the hub with the commit, which downloads the same files again."""
 
 
 def fetch(source: str | Path) -> Fetched:
-    """A directory that is there, or that of a name on the hub.
+    """A local directory, or the download of a name on the hub.
 
-    What was fetched lies in the hub's own cache (`HF_HOME`) and is not fetched again; `HF_ENDPOINT` names another
-    server, `HF_HUB_OFFLINE=1` takes what is in the cache alone.
+    Downloads are stored in the hub's own cache (`HF_HOME`) and reused; `HF_ENDPOINT` sets another server,
+    `HF_HUB_OFFLINE=1` uses the cache alone.
 
     Args:
         source: a path, or "ORGANISATION/NAME", or "ORGANISATION/NAME@REVISION".
 
     Raises:
-        DataError: there is neither, or the hub refuses it or cannot be reached.
-        ConfigError: no directory, and no name that a hub can have.
+        DataError: neither exists, or the hub refuses access or cannot be reached.
+        ConfigError: no directory, and no valid name on a hub.
     """
     given, path = str(source), Path(source)
     found = HUB_ID.fullmatch(given)

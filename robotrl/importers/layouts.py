@@ -1,4 +1,4 @@
-"""Layouts in which others publish policies."""
+"""Supported directory layouts of published policies."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ from typing import Literal, get_args
 Layout = Literal["openvla", "openvla-oft", "lerobot", "openpi", "vlm", "vlm-oft"]
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 BACKBONES: tuple[Layout, ...] = ("vlm", "vlm-oft")
-"""Those of models that say no actions yet."""
+"""Layouts of vision-language models that are not yet trained on actions."""

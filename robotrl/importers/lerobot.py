@@ -1,8 +1,8 @@
-"""Directories of lerobot's SmolVLA and pi0 as they are published, read strictly.
+"""Importer of lerobot's published SmolVLA and pi0 directories; reads them strictly.
 
 A directory has `config.json`, one `model.safetensors`, and `policy_preprocessor.json` and `policy_postprocessor.json`
-with a file of statistics each. What it does not have is the vision-language model's config and tokenizer, which lerobot
-fetches by name; they are read from a directory of their own. `lerobot_steps` reads the processors.
+with a file of statistics each. The vision-language model's config and tokenizer, which lerobot downloads by name, are
+read from another directory. `lerobot_steps` reads the processors.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from robotrl.spec import Spec
 from robotrl.transforms import Affine
 
 POLICIES: dict[str, type[PretrainedFlow]] = {"smolvla": SmolVlaPolicy, "pi0": Pi0Policy}
-"""By the config's `type`."""
+"""Policy classes by the config's `type`."""
 FIXED: dict[str, dict[str, Any]] = {
     "smolvla": {
         "attention_mode": "cross_attn",
@@ -43,33 +43,33 @@ FIXED: dict[str, dict[str, Any]] = {
         "n_obs_steps": 1,
     },
 }
-"""Settings of which nothing else is supported."""
+"""Settings with only one supported value."""
 FAMILIES = ("smolvlm", "idefics3")
-"""SmolVLM's second version and its first, by the `model_type` of its config."""
+"""`model_type` of SmolVLM2 and of SmolVLM."""
 TEXT = {"model_type": "llama", "hidden_act": "silu"}
 VISION = {"hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6, "num_channels": 3}
-"""Settings of its two parts of which nothing else is supported."""
+"""Settings of the model's two parts with only one supported value."""
 
 
 class LeRobotDir(NamedTuple):
-    """What a directory holds, weights apart."""
+    """Contents of a directory, without the weights."""
 
     path: Path
     kind: str
     config: dict[str, Any]
     cameras: tuple[str, ...]
-    """Features of the pictures, in the network's order."""
+    """Image features, in the network's order."""
     state: Affine
-    """From measured states to what the network sees."""
+    """Normalization of measured states."""
     action: Affine
-    """From what it says to actions."""
+    """Un-normalization of actions."""
 
 
 def read_directory(path: str | Path) -> LeRobotDir:
-    """Everything but the weights.
+    """Read a directory, without the weights.
 
     Raises:
-        DataError: a file is missing, cannot be read, or says what the others do not.
+        DataError: a file is missing, cannot be read, or contradicts another file.
     """
     path = Path(path)
     check_merged(path)
@@ -104,25 +104,25 @@ def load_lerobot(
     horizon: int | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> PretrainedFlow:
-    """The policy of a directory, on the observations and actions of a sim.
+    """Load a directory's policy for the observations and actions of a sim.
 
-    It is unverified: that its weights are those of somebody's results, only labelled actions of its dataset can show.
+    The policy is unverified: only a comparison with labeled actions of its dataset shows that its weights are right.
 
     Args:
         path: the directory.
-        observation_spec: of the sim; pictures, an instruction, and one vector as wide as the policy's state.
-        action_spec: of the sim; as wide as the policy's actions, whose units it must have.
+        observation_spec: the sim's spec: images, an instruction, and one vector as wide as the policy's state.
+        action_spec: the sim's action, with the width and the units of the policy's actions.
         vlm: directory of the vision-language model that it was trained from: its `tokenizer.json`, and for SmolVLA its
             `config.json`.
-        cameras: the policy's picture features, e.g. "observation.images.top", to the sim's pictures; "" where a camera
-            is missing. May be left out where there is one of each.
-        horizon: how many of a chunk's actions are executed; by default what the config says (`n_action_steps`).
-        dtype: of the weights.
+        cameras: from the policy's image features, e.g. "observation.images.top", to the sim's images; "" for a missing
+            camera. Optional if there is one of each.
+        horizon: number of a chunk's actions that are executed; the default is the config's `n_action_steps`.
+        dtype: dtype of the weights.
 
     Raises:
-        DataError: what the directory holds does not fit together, or not the architecture.
-        ConfigError: it does not fit the sim: cameras, state, action, words.
-        CapabilityError: the sim has no picture or no instruction.
+        DataError: the directory's files contradict each other or do not match the architecture.
+        ConfigError: the policy does not match the sim: cameras, state, action, words.
+        CapabilityError: the sim has no image or no instruction.
     """
     found = read_directory(path)
     config, vlm, where = found.config, Path(vlm), f"{found.path}/config.json"
@@ -148,16 +148,16 @@ def load_lerobot(
 
 
 def smolvla_sizes(found: LeRobotDir, vlm: Path) -> SmolVlaCfg:
-    """The network's sizes, from the policy's config and the vision-language model's.
+    """Sizes of SmolVLA's network, from the policy's config and the vision-language model's.
 
     Raises:
-        DataError: they do not say them, or ask for what is not supported.
+        DataError: sizes are missing, or a setting is not supported.
     """
     config, where, whose = found.config, f"{found.path}/config.json", f"{vlm}/config.json"
     said = read_json(vlm, "config.json")
     if (family := text(whose, said, "model_type", FAMILIES[0])) not in FAMILIES:
         raise wrong(whose, "model_type", family, " or ".join(FAMILIES))
-    # transformers says null where it has its default
+    # in transformers' configs null means the default
     text_said, vision = (
         {name: x for name, x in mapped(whose, said, part).items() if x is not None}
         for part in ("text_config", "vision_config")
@@ -204,10 +204,10 @@ def smolvla_sizes(found: LeRobotDir, vlm: Path) -> SmolVlaCfg:
 
 
 def pi0_sizes(found: LeRobotDir) -> Pi0Cfg:
-    """The network's sizes by the names of its variants.
+    """Sizes of pi0's network, by the names of its variants.
 
     Raises:
-        DataError: variants that are not known.
+        DataError: unknown variants.
     """
     where = f"{found.path}/config.json"
     fixed(where, found.config, {"empty_cameras": 0})
@@ -218,7 +218,7 @@ def pi0_sizes(found: LeRobotDir) -> Pi0Cfg:
 
 
 def _check_pixels(where: str, config: Mapping[str, Any], name: str, side: int, default: int) -> None:
-    """Pictures are fitted to what the vision tower was made for."""
+    """Check that images are resized to the vision tower's size."""
     if (pixels := config.get(name, [default, default])) != [side, side]:
         raise wrong(where, name, pixels, str([side, side]))
 

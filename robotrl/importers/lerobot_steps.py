@@ -1,8 +1,8 @@
-"""lerobot's processors, which stand before and behind a policy, read strictly.
+"""Reader of lerobot's pre- and postprocessors, which hold a policy's normalization; strict.
 
-lerobot runs what they say, whatever the policy's config says; so both are held against each other. A step that is not
-known, not there, or not where lerobot puts it is refused, since what it does would be missing; so are settings of a
-step that are not followed here, and statistics that are not there, which lerobot passes over in silence.
+lerobot follows the processors, whatever the policy's config says, so both are compared. A step that is unknown, missing
+or out of lerobot's order is refused, since its effect would be missing; so are unsupported settings of a step, and
+missing statistics, which lerobot ignores silently.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ RENAME, BATCH, TOKENIZER, DEVICE, NORMALIZER, UNNORMALIZER = (
     "unnormalizer_processor",
 )
 NEW_LINE = "{}_new_line_processor"
-"""Of a policy's type."""
+"""Name pattern; the placeholder is the policy's type."""
 STEPS = {
     BEFORE: ((RENAME, BATCH, NEW_LINE, TOKENIZER, DEVICE, NORMALIZER),),
     # the second order is that of before 0.4; policies on the hub have it
     AFTER: ((UNNORMALIZER, DEVICE), (DEVICE, UNNORMALIZER)),
 }
-"""What lerobot writes, in its orders."""
+"""Steps that lerobot writes, in each of its orders."""
 STATISTICS = ("eps", "features", "norm_map", "normalize_observation_keys")
 SETTINGS: dict[str, tuple[str, ...]] = {
     RENAME: ("rename_map",),
@@ -48,41 +48,41 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     NORMALIZER: STATISTICS,
     UNNORMALIZER: STATISTICS,
 }
-"""Fields of a step's config; none of the others."""
+"""Allowed fields of each step's config; steps not listed have none."""
 FIXED: dict[str, dict[str, Any]] = {
     TOKENIZER: {"task_key": "task", "padding_side": "right", "truncation": True},
     DEVICE: {"float_dtype": None},
 }
-"""Of which nothing else is supported. How prompts are padded is not among them: nothing attends to padding."""
+"""Settings with only one supported value. The prompt's padding is free, since nothing attends to it."""
 LONGEST = 48
-"""Tokens of a prompt, by default."""
+"""Default length of a prompt, in tokens."""
 EPS = 1e-8
 TOLERANCE = 1e-6
-"""Between statistics that were stored twice."""
+"""Tolerance between the two stored copies of a statistic."""
 
 
 class PolicyFeature(NamedTuple):
-    """What a policy sees or says."""
+    """An input or output of a policy."""
 
     kind: str
-    """"VISUAL", "STATE", "ACTION" ..."""
+    """lerobot's feature type: "VISUAL", "STATE", "ACTION" ..."""
     shape: tuple[int, ...]
 
 
 class Units(NamedTuple):
-    """Between a robot's units and the network's."""
+    """Conversions between a robot's units and the network's."""
 
     state: Affine
-    """From measured states to what the network sees."""
+    """Normalization of measured states."""
     action: Affine
-    """From what it says to actions."""
+    """Un-normalization of actions."""
 
 
 def features(where: str, data: Mapping[str, Any], name: str) -> dict[str, PolicyFeature]:
-    """The features in a field.
+    """Parse the features in a config's field.
 
     Raises:
-        DataError: it has none, or one without type or shape.
+        DataError: the field is missing, or a feature has no type or shape.
     """
     found: dict[str, PolicyFeature] = {}
     said = mapped(where, data, name)
@@ -97,16 +97,16 @@ def features(where: str, data: Mapping[str, Any], name: str) -> dict[str, Policy
 
 
 def read_units(path: Path, kind: str, config: Mapping[str, Any], every: Mapping[str, PolicyFeature]) -> Units:
-    """What a directory's two processors do to states and actions.
+    """Normalization of states and actions from a directory's two processors.
 
     Args:
         path: the directory.
         kind: the policy's type.
-        config: the policy's.
-        every: what the policy sees and says.
+        config: the policy's config.
+        every: inputs and outputs of the policy.
 
     Raises:
-        DataError: a file is missing, cannot be read, or says what the others do not.
+        DataError: a file is missing, cannot be read, or contradicts another file.
     """
     if not (path / BEFORE).exists():
         raise DataError(
@@ -126,7 +126,7 @@ def read_units(path: Path, kind: str, config: Mapping[str, Any], every: Mapping[
         _check_normalizer(step, every, modes, keys)
     state_mode, action_mode = (modes.get(name, IDENTITY) for name in ("STATE", "ACTION"))
     state = _affine(path, before[NORMALIZER], STATE, state_mode, every[STATE], _eps(before[NORMALIZER]))
-    # on the way back lerobot adds nothing to deviations
+    # lerobot's un-normalization adds no eps to stds
     action = inverse(_affine(path, after[UNNORMALIZER], LABEL, action_mode, every[LABEL], 0.0))
     if action_mode != IDENTITY:
         _check_same(path, before[NORMALIZER], after[UNNORMALIZER])
@@ -138,11 +138,11 @@ class _Step(NamedTuple):
     """File and name, for errors."""
     config: dict[str, Any]
     said: dict[str, Any]
-    """Its entry as a whole."""
+    """The whole entry of the step."""
 
 
 def _steps(path: Path, file: str, kind: str) -> dict[str, _Step]:
-    """A processor's steps by name, each there once and known in all that it says."""
+    """Read and check a processor's steps, by name."""
     orders = [tuple(name.format(kind) for name in order) for order in STEPS[file]]
     out: list[tuple[str, _Step]] = []
     for index, step in enumerate(listed(f"{path}/{file}", read_json(path, file), "steps")):
@@ -166,7 +166,7 @@ def _steps(path: Path, file: str, kind: str) -> dict[str, _Step]:
 
 
 def _check_tokenizer(step: _Step, config_file: str, config: Mapping[str, Any]) -> None:
-    """Prompts are not cut here; where the two lengths differ, lerobot cuts sooner than the policy's config says."""
+    """Check that both files have the same prompt length, since lerobot truncates to the processor's."""
     longest = whole(config_file, config, "tokenizer_max_length", LONGEST)
     if (found := whole(step.where, step.config, "max_length")) != longest:
         raise wrong(step.where, "max_length", found, f"{longest}, as {config_file} says (tokenizer_max_length)")
@@ -175,7 +175,7 @@ def _check_tokenizer(step: _Step, config_file: str, config: Mapping[str, Any]) -
 def _check_normalizer(
     step: _Step, every: Mapping[str, PolicyFeature], modes: Mapping[str, str], keys: tuple[str, ...]
 ) -> None:
-    """Hold a normaliser against the policy's config: what it normalises, and how."""
+    """Compare a normalizer with the policy's config: its features and modes."""
     said = mapped(step.where, step.config, "norm_map")
     for kind in sorted({*said, *modes}):
         found, wanted = said.get(kind, IDENTITY), modes.get(kind, IDENTITY)
@@ -187,7 +187,7 @@ def _check_normalizer(
             raise DataError(f"{step.where}: features lack {key!r}: expected it, or it is not normalised")
     for key, feature in theirs.items():
         wanted = every.get(key, feature)
-        # pictures come in any size
+        # images may have any size
         if feature.kind != wanted.kind or (key in keys and feature.shape != wanted.shape):
             raise DataError(
                 f"{step.where}: {key} is {feature.kind} {feature.shape}: expected {wanted.kind} {wanted.shape}, as"
@@ -206,13 +206,13 @@ def _eps(step: _Step) -> float:
 
 
 def _statistics(path: Path, step: _Step, key: str) -> dict[str, Tensor]:
-    """A feature's statistics in the file beside a step."""
+    """Read a feature's statistics from a step's file."""
     found = read_tensors(path / text(step.where, step.said, "state_file"))
     return {name.removeprefix(f"{key}."): x for name, x in found.items() if name.startswith(f"{key}.")}
 
 
 def _affine(path: Path, step: _Step, key: str, mode: str, feature: PolicyFeature, eps: float) -> Affine:
-    """From a feature's units to the network's."""
+    """Normalization of a feature, from its units to the network's."""
     name, width = ACTION if key == LABEL else key, feature.shape[0]
     if mode == IDENTITY:
         return Affine(name, (1.0,) * width, (0.0,) * width)
@@ -220,7 +220,7 @@ def _affine(path: Path, step: _Step, key: str, mode: str, feature: PolicyFeature
 
 
 def _check_same(path: Path, before: _Step, after: _Step) -> None:
-    """An action's statistics are stored twice: those that the policy learned with, and those that undo them."""
+    """Compare the action's statistics of both processors: those used in training, and those that undo them."""
     first, second = (_statistics(path, step, LABEL) for step in (before, after))
     for name in sorted({*first, *second}):
         if name not in first or name not in second:

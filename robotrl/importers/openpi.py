@@ -1,9 +1,9 @@
-"""Directories of openpi's pi0 for PyTorch, read strictly.
+"""Importer of openpi's pi0 directories for PyTorch; reads them strictly.
 
-A directory has `config.json`, one `model.safetensors`, and `assets/NAME/norm_stats.json` for each dataset or robot.
-What it does not say: which of a robot's own transforms openpi's training config put between the dataset and the network
-(actions as differences from the state, grippers of another range). A policy whose config has such transforms needs
-them in the sim's actions; labelled actions of its dataset show whether they are there.
+A directory has `config.json`, one `model.safetensors`, and `assets/NAME/norm_stats.json` for each dataset or robot. It
+does not contain the robot-specific transforms of openpi's training config (delta actions, another gripper range). A
+policy trained with such transforms needs them in the sim's actions; a comparison with labeled actions of its dataset
+shows whether they are missing.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from robotrl.spec import Spec, measured
 from robotrl.transforms import inverse
 
 CAMERAS = ("base_0_rgb", "left_wrist_0_rgb", "right_wrist_0_rgb")
-"""In the network's order."""
+"""openpi's camera names, in the network's order."""
 STATS = "norm_stats.json"
 EPS = 1e-6
-"""openpi adds it to deviations."""
+"""Added to stds by openpi."""
 PADDING = {"mean": (0.0,), "std": (0.0, 1.0)}
-"""What statistics say of padding: zeros, or what leaves it as it is."""
+"""Values of statistics for padding: zeros, or a std of 1."""
 FIXED = {"pi05": False, "discrete_state_input": False}
-"""Settings of which nothing else is supported."""
+"""Settings with only one supported value."""
 
 
 def load_openpi(
@@ -47,24 +47,24 @@ def load_openpi(
     horizon: int | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> Pi0Policy:
-    """The policy of a directory, on the observations and actions of a sim.
+    """Load a directory's policy for the observations and actions of a sim.
 
-    It is unverified: that its weights are those of somebody's results, only labelled actions of its dataset can show.
+    The policy is unverified: only a comparison with labeled actions of its dataset shows that its weights are right.
 
     Args:
         path: the directory.
-        observation_spec: of the sim; pictures, an instruction, and one measured vector.
-        action_spec: of the sim, in whose units the statistics must be.
+        observation_spec: the sim's spec: images, an instruction, and one measured vector.
+        action_spec: the sim's action, in the units of the statistics.
         tokenizer: directory with PaliGemma's `tokenizer.json`.
-        key: whose statistics, a folder of `assets`; may be left out where there is one.
-        cameras: openpi's names (`CAMERAS`) to the sim's pictures; "" where a camera is missing.
-        horizon: how many of a chunk's actions are executed; by default all.
-        dtype: of the weights.
+        key: folder of `assets` whose statistics are used; optional if there is one.
+        cameras: from openpi's names (`CAMERAS`) to the sim's images; "" for a missing camera.
+        horizon: number of a chunk's actions that are executed; by default all.
+        dtype: dtype of the weights.
 
     Raises:
-        DataError: what the directory holds does not fit together, or not the architecture.
-        ConfigError: it does not fit the sim: cameras, state, action, words.
-        CapabilityError: the sim has no picture or no instruction.
+        DataError: the directory's files contradict each other or do not match the architecture.
+        ConfigError: the policy does not match the sim: cameras, state, action, words.
+        CapabilityError: the sim has no image or no instruction.
     """
     path = Path(path)
     check_merged(path)
@@ -93,10 +93,10 @@ def load_openpi(
 
 
 def sizes(path: Path, config: Mapping[str, Any]) -> Pi0Cfg:
-    """The network's sizes.
+    """Sizes of the network from its config.
 
     Raises:
-        DataError: variants that are not known, or a config without sizes.
+        DataError: unknown variants, or a config without sizes.
     """
     where = f"{path}/config.json"
     fixed(where, config, FIXED)
@@ -106,20 +106,20 @@ def sizes(path: Path, config: Mapping[str, Any]) -> Pi0Cfg:
 
 
 class Statistics(NamedTuple):
-    """Those of one dataset or robot."""
+    """Normalization statistics of one dataset or robot."""
 
     where: str
     """The file, for errors."""
     said: dict[str, Any]
-    """By what they are of."""
+    """By "state" and "actions"."""
 
 
 def statistics(path: Path, key: str | None) -> Statistics:
-    """The statistics of one dataset or robot.
+    """Read the statistics of one dataset or robot.
 
     Raises:
         DataError: there are none.
-        ConfigError: there are several and none is named, or an unknown one is.
+        ConfigError: there are several and no key is given, or the key is unknown.
     """
     names = sorted(found.parent.name for found in (path / "assets").glob(f"*/{STATS}"))
     if not names:
@@ -136,15 +136,15 @@ def statistics(path: Path, key: str | None) -> Statistics:
 
 
 def columns(found: Statistics, what: str, width: int) -> dict[str, list[Any]]:
-    """Means and deviations of a robot's own numbers, without the padding that openpi may have behind them.
+    """Means and stds of a robot's state or actions, without openpi's padding.
 
     Args:
         found: the statistics.
         what: "state" or "actions".
-        width: the robot's numbers.
+        width: the robot's width.
 
     Raises:
-        DataError: there are more than the robot has, or fewer, whose place padding has.
+        DataError: there are more elements than the robot has, or fewer, filled up with padding.
     """
     said = mapped(found.where, found.said, what)
     where = f"{found.where}: statistics of {what}"
@@ -152,7 +152,7 @@ def columns(found: Statistics, what: str, width: int) -> dict[str, list[Any]]:
     longest = max(len(row) for row in rows.values())
     said_of = [i for i in range(longest) if any(x not in PADDING[n] for n, row in rows.items() for x in row[i : i + 1])]
     own = said_of[-1] + 1 if said_of else 0
-    # a deviation of 0 would make noise of what a robot does measure there
+    # a padded std of 0 would amplify the noise of an element that the robot does measure
     if own > width or (own < width and rows["std"][width - 1 : width] == [0.0]):
         raise DataError(f"{where} have {own} numbers, but for padding: expected {width}, as the sim has")
     return {name: row[:width] for name, row in rows.items()}

@@ -1,4 +1,4 @@
-"""Published pi0s: sizes by the names of their variants, and openpi's parameter names, which lerobot has too."""
+"""Shared parts of the pi0 importers: sizes by variant, and openpi's parameter names (also used by lerobot)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from robotrl.importers.fitting import renamed
 from robotrl.policies.vla.networks.pi0 import Pi0Cfg
 
 SIZES = {("gemma_2b", "gemma_300m"): Pi0Cfg()}
-"""By the config's variants of the language model and of the expert."""
+"""Sizes by the config's variants of the language model and of the expert."""
 PREFIXES = {
     "paligemma_with_expert.paligemma.model.vision_tower.vision_model.": "model.vlm.vision_tower.",
     "paligemma_with_expert.paligemma.model.": "model.vlm.",
@@ -26,25 +26,25 @@ PREFIXES = {
     "action_time_mlp_out.": "embed_action_time.action_time_mlp_out.",
     "state_proj.": "embed_action_time.state_proj.",
 }
-"""The first that fits counts."""
+"""From openpi's name prefixes to those of `transformers`; the first match applies."""
 HEAD = "paligemma_with_expert.paligemma.lm_head.weight"
-"""The same tensor as the embedding; safetensors stores one of the two."""
+"""Head tied to the embedding; safetensors stores one of the two."""
 EMBEDDING = "model.vlm.language_model.embed_tokens.weight"
 UNUSED = "paligemma_with_expert.gemma_expert.lm_head.weight"
-"""The expert says no words."""
+"""Unused head: the expert predicts no words."""
 BEGIN = "<bos>"
-"""The token that its tokenizer puts before a prompt."""
+"""Token that the tokenizer adds before a prompt."""
 
 
 def from_openpi(weights: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
-    """Weights by the names of `transformers`' `PI0ForConditionalGeneration`.
+    """Rename openpi's weights to the names of `transformers`' `PI0ForConditionalGeneration`.
 
     Args:
-        weights: by openpi's names.
-        where: whose they are, for errors.
+        weights: weights by openpi's names.
+        where: their source, for errors.
 
     Raises:
-        DataError: a name that is not openpi's, two of one weight, or an embedding that is not that of its head.
+        DataError: an unknown name, two names of one weight, or an embedding that differs from its tied head.
     """
 
     def ours(name: str) -> str:
@@ -63,10 +63,10 @@ def from_openpi(weights: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
 
 
 def variant(path: Path, config: Mapping[str, Any], **changes: Any) -> Pi0Cfg:
-    """The sizes that a config's `paligemma_variant` and `action_expert_variant` stand for, with these changes.
+    """Sizes for a config's `paligemma_variant` and `action_expert_variant`, with changed fields.
 
     Raises:
-        DataError: variants that are not known.
+        DataError: unknown variants.
     """
     names = tuple(str(config.get(f"{part}_variant")) for part in ("paligemma", "action_expert"))
     base = SIZES.get((names[0], names[1]))

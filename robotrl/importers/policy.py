@@ -1,4 +1,4 @@
-"""A published directory becomes a policy of ours: read strictly, looked at, stored with its fingerprint."""
+"""Import of a published policy: read its directory, check the policy, and store it as a checkpoint."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from robotrl.run.policy_checkpoint import policy_tree
 from robotrl.spec import Spec, VecSim, visible
 
 STAGE = "import"
-"""A checkpoint's kind."""
+"""Kind of the checkpoint."""
 SETTINGS: dict[str, tuple[Layout, ...]] = {
     "vlm": ("lerobot", "openpi"),
     "key": ("openvla", "openvla-oft", "openpi"),
@@ -26,53 +26,53 @@ SETTINGS: dict[str, tuple[Layout, ...]] = {
     "stats": BACKBONES,
     "template": BACKBONES,
 }
-"""Settings that not every layout has, by the layouts that have them."""
+"""Layouts that support each layout-specific setting."""
 ONE_PICTURE: tuple[Layout, ...] = ("openvla", "openvla-oft", *BACKBONES)
-"""Layouts of models that see one picture."""
+"""Layouts of models with one image."""
 
 
 @dataclass(frozen=True)
 class ImportCfg:
-    """What a directory does not say itself."""
+    """Import settings that the directory does not contain."""
 
     vlm: str = ""
     """Directory, or name on the hub, of the vision-language model's tokenizer (lerobot, openpi) and config (lerobot's
     SmolVLA)."""
     key: str = ""
-    """Whose statistics; may be left out where there is one."""
+    """Dataset or robot whose statistics are used; may be left out where there is one."""
     cameras: Mapping[str, str] = field(default_factory=dict)
-    """The policy's pictures to the sim's; "" where one is missing. May be left out where there is one of each."""
+    """From the policy's images to the sim's; "" for a missing one. May be left out where there is one of each."""
     horizon: int = 0
-    """Actions of a chunk that are executed; 0 is what the directory says, or 1. OFT: those of its training, needed."""
+    """Executed actions of a chunk; 0 takes the directory's value, or 1. OFT: required, as in its training."""
     state: int = 0
-    """OFT: width of the measured state."""
+    """openvla-oft, vlm, vlm-oft: width of the measured state; 0 for none."""
     stats: str = ""
-    """vlm, vlm-oft: a dataset whose statistics normalise actions and state."""
+    """vlm, vlm-oft: path of a dataset whose statistics normalise actions and state."""
     template: str = ""
-    """vlm, vlm-oft: the prompt around {picture} and {task}; the family's if left out."""
+    """vlm, vlm-oft: prompt with {picture} and {task}; the family's if left out."""
 
 
 class Imported(NamedTuple):
-    """What was found."""
+    """Result of an import."""
 
     path: Path
     source: str
-    """Where it came from; of a hub's the name with the commit."""
+    """Origin: the path, or the name on the hub with the commit."""
     parameters: int
     effects: Effects
     fingerprint: str
-    """Of the actions on a fixed input, 12 characters of their SHA-256."""
+    """First 12 characters of the SHA-256 of the actions on a fixed input."""
     labels: ActionErrors | None
-    """None is unverified: nobody showed recorded actions."""
+    """Errors against recorded actions; None if unverified."""
     key: str = ""
-    """Whose statistics, where a directory may have several."""
+    """Key of the statistics used, for layouts that may have several."""
 
 
 def check_settings(layout: Layout, cfg: ImportCfg) -> None:
-    """Refuse settings that would be passed over.
+    """Refuse settings that would be ignored.
 
     Raises:
-        ConfigError: an unknown layout, or a setting that it does not have.
+        ConfigError: an unknown layout, or a setting that it does not support.
     """
     if layout not in LAYOUTS:
         raise unknown("layout", str(layout), LAYOUTS)
@@ -88,10 +88,10 @@ def check_settings(layout: Layout, cfg: ImportCfg) -> None:
 
 
 def statistics_key(layout: Layout, path: str | Path, cfg: ImportCfg) -> str:
-    """Whose statistics are used of a directory that was read; "" of layouts that know one alone.
+    """Key of the statistics used; "" for layouts that have only one set.
 
     Raises:
-        ConfigError: there are several and none is named, or an unknown one is.
+        ConfigError: there are several and no key is given, or the key is unknown.
         DataError: they cannot be read.
     """
     if layout in ("openvla", "openvla-oft"):
@@ -106,11 +106,11 @@ def statistics_key(layout: Layout, path: str | Path, cfg: ImportCfg) -> str:
 
 
 def read_layout(layout: Layout, path: str | Path, specs: Mapping[str, Spec], action: Spec, cfg: ImportCfg) -> Any:
-    """The policy of a directory.
+    """Load a directory's policy with the importer of its layout.
 
     Raises:
-        ConfigError: an unknown layout, or a setting that it needs or does not have.
-        DataError: the directory is not what it should be; see the importers.
+        ConfigError: an unknown layout, or a missing or unsupported setting.
+        DataError: the directory is invalid; see the importers.
     """
     check_settings(layout, cfg)
     key, horizon = cfg.key or None, cfg.horizon or None
@@ -166,22 +166,22 @@ def import_policy(
     frames: int = 256,
     accept_data: bool = False,
 ) -> Imported:
-    """Read a published directory, look whether the policy sees and reads, and store it as a checkpoint.
+    """Import a published policy: check its sensitivity to its inputs and store it as a checkpoint.
 
     Args:
-        layout: how the directory is laid out.
+        layout: layout of the directory.
         path: the directory, or its name on the hub; see `robotrl.importers.hub.fetch`.
-        sim: on whose observations and actions.
+        sim: sim whose observations and actions the policy gets.
         out: the checkpoint's directory, which must not exist yet; `init_from` and `robotrl eval` take it.
-        cfg: what the directory does not say itself.
+        cfg: settings that the directory does not contain.
         dataset: recorded actions to compare with; without, the policy stays unverified.
-        tolerance: mean error at most, as a share of the action range.
-        frames: of the dataset, drawn at random.
-        accept_data: whether what is doubtful about the dataset is known to be right.
+        tolerance: largest accepted mean error, as a fraction of the action range.
+        frames: number of random frames of the dataset.
+        accept_data: accept a dataset with doubtful values.
 
     Raises:
-        ConfigError: settings, sim or dataset do not fit.
-        DataError: the directory, or what the policy says, is not what it should be.
+        ConfigError: settings, sim or dataset do not match.
+        DataError: the directory is invalid, or the policy fails a check.
     """
     out = Path(out)
     if out.exists():

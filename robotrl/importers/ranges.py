@@ -1,7 +1,7 @@
-"""The ranges that a policy's statistics stand for, held against the bounds of the sim that it is put on.
+"""Comparison of a policy's normalization ranges with the bounds of the sim.
 
-Statistics may be right in themselves and of another robot: what the policy says is then cut off nearly always, or
-hardly moves anything, and what it sees lies a thousand deviations away.
+Statistics may be valid but belong to another robot: then nearly all actions are clipped or hardly move the robot, and
+normalised observations are off by thousands of stds.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from robotrl.spec import Spec
 from robotrl.transforms import Affine, TransformGroup, inverse
 
 OUTSIDE = 0.5
-"""Share of a policy's range that may lie outside the sim's."""
+"""Fraction of a policy's range that may lie outside the sim's."""
 THIN = 1e-5
-"""A range of measured numbers below this makes thousands of deviations of any noise."""
+"""A measured range below this would amplify sensor noise to thousands of stds."""
 TOLD = 3
-"""Elements that a warning names before it counts."""
+"""Number of elements that a warning names; the others are counted."""
 
 
 def check_ranges(
     where: str, transforms: TransformGroup, observation_spec: Mapping[str, Spec], action_spec: Spec
 ) -> None:
-    """Warn of statistics that are not of the sim's robot, element by element, with both ranges and the unit.
+    """Warn about statistics that do not match the sim's robot, by element, with both ranges and the unit.
 
     Args:
-        where: whose statistics, for messages.
-        transforms: of the policy: what is -1 and 1 to it, or a deviation below and above the mean.
-        observation_spec: of the sim.
-        action_spec: of the sim.
+        where: source of the statistics, for messages.
+        transforms: the policy's; they define the ranges from -1 to 1, or one std around the mean.
+        observation_spec: the sim's spec.
+        action_spec: the sim's action.
 
     Raises:
-        DataError: no element of the action has a range to speak of, so that the policy could say one action alone.
+        DataError: no element of the action has a range, so that the policy could give only one action.
     """
     odd: list[str] = []
     actions = [transform for transform in transforms.outputs if isinstance(transform, Affine)]
@@ -70,7 +70,7 @@ def _range(unit: Affine) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _beyond(name: str, low: np.ndarray, high: np.ndarray, spec: Spec) -> list[str]:
-    """Elements of which more than half of the policy's range is outside the sim's."""
+    """Messages for elements with more than half of the policy's range outside the sim's."""
     out: list[str] = []
     for j in range(len(low)):
         inside = min(high[j], spec.high[j]) - max(low[j], spec.low[j])

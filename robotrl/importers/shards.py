@@ -1,4 +1,4 @@
-"""Which files of a published directory hold its weights: one, or those that an index names, held against it."""
+"""Weight files of a published directory: a single file, or the shards of an index, checked against it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 
 
 def weight_files(path: Path) -> list[Path]:
-    """The files, each tensor in one of them and where the index has it; of several, their headers are read.
+    """Find the weight files; the headers of shards are compared with the index.
 
     Raises:
-        DataError: it is open which files count; one is missing or cannot be read; or the index says otherwise than the
-            files.
+        DataError: both a single file and an index exist; a file is missing or cannot be read; or the index contradicts
+            the files.
     """
     if not (path / INDEX).exists():
         return [path / SINGLE]
@@ -45,7 +45,7 @@ def weight_files(path: Path) -> list[Path]:
 
 
 def _names(file: Path) -> list[str]:
-    """Names of a file's tensors, by its header."""
+    """Names of a file's tensors, from its header."""
     try:
         with safe_open(file, framework="pt") as opened:
             return list(opened.keys())

@@ -1,4 +1,4 @@
-"""Interventions: somebody who watches a policy takes over where it fails: a human with a device in hand, or a script.
+"""Interventions: a human with a device, or a script, takes over from a policy that fails.
 
-What they do is collected as human steps, into the learner's own replay and into that of its demonstrations.
+The corrected steps are collected as human steps, into the learner's own replay and into that of its demonstrations.
 """

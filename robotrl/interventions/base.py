@@ -1,4 +1,4 @@
-"""What an intervention promises."""
+"""Interface of interventions."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from robotrl.spec import Arrays
 
 
 class Intervention(Protocol):
-    """Says at each step which envs it takes over, and with which actions; a `Corrector` of `Collector.collect_into`.
+    """Chooses in each step the envs to take over, and their actions; a `Corrector` of `Collector.collect_into`.
 
-    While an env is taken over, each of its steps is a decision of its own, and what was left of the policy's chunk is
-    dropped: handed back, the policy decides afresh on what it sees.
+    While an env is taken over, each of its steps is a decision of its own, and the rest of the policy's chunk is
+    dropped: afterwards, the policy decides anew on the current observation.
     """
 
     def __call__(self, obs: Arrays, action: Tensor, started: Tensor) -> Correction:
-        """Who takes over now.
+        """Return the taken-over envs and the corrected actions.
 
         Args:
-            obs: (N, ...) each, what the step begins with.
-            action: (N, A) what the policy would do, in the sim's units.
+            obs: (N, ...) each, observations before the step.
+            action: (N, A) actions of the policy, in the sim's units.
             started: (N,) bool, envs at the first step of an episode.
         """
         ...
 
     def close(self) -> None:
-        """Give back what it holds: the terminal, the device."""
+        """Release the terminal or the device."""
         ...

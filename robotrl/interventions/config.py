@@ -1,4 +1,4 @@
-"""Who takes over, as a part of a config."""
+"""Config of interventions."""
 
 from __future__ import annotations
 
@@ -17,35 +17,36 @@ WHO = ("nobody", "script", "keyboard", "gamepad")
 
 @dataclass(frozen=True)
 class InterventionCfg:
-    """Who watches the policy while it learns, and takes over where it fails."""
+    """Settings of the intervention that watches the policy in training and takes over when it fails."""
 
     by: Who = "nobody"
-    """The sim's scripted expert ("script"), or a human with a "keyboard" or "gamepad"."""
+    """Source of interventions: "nobody", the sim's scripted expert ("script"), or a human with a "keyboard" or
+    "gamepad"."""
     stall_steps: int = 20
-    """A script takes over after so many steps without progress."""
+    """A script takes over after this many steps without progress."""
     stall_gain_m: float = 0.005
-    """How much nearer to success counts as progress for a script, in metres."""
+    """Decrease of the distance to success that counts as progress for a script, m."""
     steps: int = 20
-    """How many steps a script stays in command."""
+    """Number of steps for which a script stays in command."""
     noise: float = 0.0
     """Noise on each of a script's actions, 0 to 1."""
     device: str = "/dev/input/js0"
-    """The gamepad."""
+    """Device file of the gamepad."""
     env: int = 0
-    """Which env a human watches."""
+    """Index of the env that a human watches."""
     scale: float = 0.5
-    """How far towards the bounds of an action a human can go, above 0, at most 1."""
+    """Largest action of a human, as a fraction of the bounds, above 0, at most 1."""
     dead_zone: float = 0.15
-    """Deflections of a gamepad's sticks up to this count as none."""
+    """Dead zone of a gamepad's sticks, as a fraction of full deflection."""
     release_s: float = 0.5
-    """How long after the last movement a human stays in command, in seconds."""
+    """Seconds that a human stays in command after the last movement."""
 
     def build(self, sim: VecSim, seed: int) -> Intervention | None:
-        """Whoever it is, ready to watch `sim`; None for nobody.
+        """Build the intervention for `sim`; None for "nobody".
 
         Raises:
-            ConfigError: a setting out of range, or the device is not there.
-            CapabilityError: the sim has no expert, or does not know how far it is from success.
+            ConfigError: a setting out of range, or the device does not exist.
+            CapabilityError: the sim has no expert, or no distance to success.
         """
         if self.by not in WHO:
             raise unknown("by", str(self.by), WHO)

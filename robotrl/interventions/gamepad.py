@@ -1,4 +1,4 @@
-"""A gamepad, space mouse or joystick through Linux' joystick interface, read without any library."""
+"""Gamepad, space mouse or joystick through Linux' joystick interface, read without any library."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from robotrl.spec import Spec
 EVENT = struct.Struct("=IhBB")
 """`struct js_event` of <linux/joystick.h>: time in ms, value, type, number of the axis or button."""
 BUTTON, AXIS, INIT = 0x01, 0x02, 0x80
-"""Types; INIT is added to those that tell the state on opening."""
+"""Event types; INIT is added to events that report the initial state."""
 FULL = 32767
 STICKS = ((1, -1.0), (0, -1.0), (4, -1.0), (3, -1.0))
-"""Axis and sign for the first, second, ... moving axis of an action, on a pad with the layout of Xbox controllers: left
-stick up and left, right stick up and left. A stick says -1 when pushed up."""
+"""(axis, sign) for the first, second, ... moving axis of an action, on a pad with the Xbox layout: left stick up and
+left, right stick up and left. A stick reports -1 when pushed up."""
 OPEN_BUTTON, CLOSE_BUTTON, TOGGLE_BUTTON = 1, 0, 7
-"""B, A and start of the same layout."""
+"""Buttons B, A and start of the Xbox layout."""
 
 
 class JoystickEvent(NamedTuple):
@@ -37,37 +37,37 @@ class JoystickEvent(NamedTuple):
 
 
 def read_events(data: bytes) -> tuple[list[JoystickEvent], bytes]:
-    """Events from bytes, and the bytes of an event that has not arrived whole."""
+    """Parse events from bytes; returns them and the bytes of an incomplete event."""
     whole = len(data) - len(data) % EVENT.size
     return [JoystickEvent(*fields) for fields in EVENT.iter_unpack(data[:whole])], data[whole:]
 
 
 def default_axes(action_spec: Spec) -> dict[int, Binding]:
-    """The two sticks for the first four axes of an action that are no gripper."""
+    """Bindings of the two sticks to the first four axes of an action that are no gripper."""
     hands = grippers(action_spec)
     moving = [name for name in action_spec.names if name not in hands]
     return {axis: Binding(name, value) for name, (axis, value) in zip(moving, STICKS, strict=False)}
 
 
 def default_buttons(action_spec: Spec) -> dict[int, Binding]:
-    """Two buttons for a gripper, if there is one."""
+    """Bindings of two buttons to a gripper, if there is one."""
     pair = ((OPEN_BUTTON, 1.0), (CLOSE_BUTTON, -1.0))
     return {button: Binding(name, value) for name in grippers(action_spec)[:1] for button, value in pair}
 
 
 class Gamepad:
-    """Sticks deflect axes, buttons do so while they are pressed, and one button takes over and hands back.
+    """Gamepad device: sticks and pressed buttons deflect axes, and one button takes over and hands back.
 
     Args:
         action_spec: of the sim.
-        path: the device.
-        axes: number of the device's axis to what it does; None takes `default_axes`.
-        buttons: number of the button, likewise.
+        path: the device file.
+        axes: bindings by the number of the device's axis; None uses `default_axes`.
+        buttons: bindings by the number of the button; None uses `default_buttons`.
         toggle: number of the button that takes over and hands back.
         dead_zone: deflections up to this count as none, 0 or more and below 1.
 
     Raises:
-        ConfigError: the device is not there or cannot be opened, or a setting does not fit.
+        ConfigError: the device does not exist or cannot be opened, or a setting does not fit.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Gamepad:
             if kind == AXIS:
                 self._deflected[event.number] = past_dead_zone(event.value / FULL, self._dead_zone)
             elif kind == BUTTON and event.number == self._toggle:
-                # a button that is down when the device is opened was not pressed to take over
+                # a button that is already down when the device is opened does not take over
                 toggled ^= bool(event.value) and not event.kind & INIT
             elif kind == BUTTON:
                 (self._pressed.add if event.value else self._pressed.discard)(event.number)
@@ -144,7 +144,7 @@ class Gamepad:
             os.close(device)
 
     def _read(self) -> bytes:
-        """All that has arrived; nothing after `close`."""
+        """Read all available bytes; nothing after `close`."""
         data = b""
         while self._device is not None:
             try:

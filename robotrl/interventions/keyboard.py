@@ -18,16 +18,16 @@ from robotrl.spec import Spec
 
 TOGGLE = " "
 ARROWS = {"A": "up", "B": "down", "C": "right", "D": "left"}
-"""Last byte of the escape sequence of an arrow key, to its name."""
+"""Name of an arrow key by the last byte of its escape sequence."""
 ESCAPE = "\x1b"
 PAIRS = (("w", "s"), ("a", "d"), ("r", "f"), ("q", "e"), ("t", "g"), ("y", "h"))
-"""Keys that move the first, second, ... axis that is no gripper up and down."""
+"""Keys that move the first, second, ... axis (without grippers) up and down."""
 GRIPPER_KEYS = ("o", "c")
-"""Open and close."""
+"""Keys that open and close the gripper."""
 
 
 def default_keys(action_spec: Spec) -> dict[str, Binding]:
-    """Bindings for an action: letters in pairs for its axes in order, and open and close for a gripper."""
+    """Default bindings: letters in pairs for an action's axes in order, and open and close for a gripper."""
     hands = grippers(action_spec)
     moving = [name for name in action_spec.names if name not in hands]
     pairs = [*zip(moving, PAIRS, strict=False), *((name, GRIPPER_KEYS) for name in hands[:1])]
@@ -35,23 +35,23 @@ def default_keys(action_spec: Spec) -> dict[str, Binding]:
 
 
 class Keyboard:
-    """Keys of a terminal: a pressed key deflects its axis for `hold_s`, the space bar takes over and hands back.
+    """Keyboard device: a pressed key deflects its axis for `hold_s`, the space bar takes over and hands back.
 
-    A terminal tells of presses, not of releases: a key that is held down repeats, after a pause of a quarter to half a
+    A terminal reports presses, not releases: a key that is held down repeats, after a pause of a quarter to half a
     second. `hold_s` bridges the repeats; the pause is the terminal's (on X11: `xset r rate 200 30`).
 
-    The terminal is switched to deliver each key at once and not to show it; `close`, or the end of the program, puts it
-    back. Ctrl-C works as ever.
+    The terminal is switched to deliver each key at once without echo; `close`, or the end of the program, restores it.
+    Ctrl-C works as usual.
 
     Args:
         action_spec: of the sim.
-        keys: character, or "up", "down", "left", "right", to what it does; None takes `default_keys`.
-        hold_s: how long a press lasts.
-        terminal: file descriptor of a terminal; None: standard input, or, where that is redirected as an actor's is,
+        keys: bindings by character, or "up", "down", "left", "right"; None uses `default_keys`.
+        hold_s: duration of a press in seconds.
+        terminal: file descriptor of a terminal; None: standard input, or, if that is redirected as in an actor process,
             the terminal that the process belongs to.
 
     Raises:
-        ConfigError: no terminal is there, or a key is bound to an axis that the action does not have.
+        ConfigError: there is no terminal, or a key is bound to an axis that the action does not have.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Keyboard:
         self._settings: list[int | list[bytes | int]] | None = termios.tcgetattr(self._terminal)
         self._until: dict[str, float] = {}
         self._begun = ""
-        # cbreak, not raw: Ctrl-C must go on to interrupt the run
+        # cbreak, not raw: Ctrl-C must still interrupt the run
         tty.setcbreak(self._terminal, termios.TCSANOW)
         atexit.register(self.close)
 
@@ -101,7 +101,7 @@ class Keyboard:
         return DeviceState(np.clip(deflection, -1.0, 1.0), bool(self._until), toggled)
 
     def close(self) -> None:
-        """Put the terminal back as it was."""
+        """Restore the terminal's settings."""
         settings, self._settings = self._settings, None
         if settings is None:
             return
@@ -113,7 +113,7 @@ class Keyboard:
             os.close(self._terminal)
 
     def _pressed(self) -> list[str]:
-        """Keys pressed since the last call; the beginning of an escape sequence is kept for the next."""
+        """Keys pressed since the last call; the start of an incomplete escape sequence is kept for the next call."""
         text = self._begun
         while select.select([self._terminal], [], [], 0)[0]:
             try:
@@ -128,7 +128,7 @@ class Keyboard:
 
 
 def _terminal() -> tuple[int, bool]:
-    """A terminal, if there is one, and whether it was opened here."""
+    """Return a terminal's file descriptor, and whether it was opened here."""
     standard = sys.stdin.fileno()
     if not os.isatty(standard):
         try:
@@ -139,9 +139,9 @@ def _terminal() -> tuple[int, bool]:
 
 
 def split_keys(text: str) -> tuple[list[str], str]:
-    """What a terminal sent, as keys; and the beginning of an escape sequence at its end, to be put before what follows.
+    """Split a terminal's text into keys; returns them and an incomplete escape sequence at the end.
 
-    Sequences other than the arrows' are left out.
+    Sequences other than the arrow keys' are dropped.
     """
     keys: list[str] = []
     at = 0

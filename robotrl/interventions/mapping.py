@@ -1,4 +1,4 @@
-"""From the deflection of a stick or key to an action: dead zone, scale, bounds, and axes that keep their value."""
+"""Mapping from a stick's or key's deflection to an action: dead zone, scale, bounds, and held axes."""
 
 from __future__ import annotations
 
@@ -16,42 +16,42 @@ Real = NDArray[np.float64]
 
 
 class Binding(NamedTuple):
-    """What a key, button or stick does."""
+    """Effect of a key, button or stick."""
 
     axis: str
     """Name of an element of the action."""
     value: float
-    """Deflection in [-1, 1]; of a stick, what its own deflection is multiplied by."""
+    """Deflection in [-1, 1]; for a stick, the factor of its own deflection."""
 
 
 class DeviceState(NamedTuple):
-    """What a device says at one moment."""
+    """State of a device at one moment."""
 
     deflection: Real
     """(A,) in [-1, 1], 0 at rest."""
     touched: bool
-    """Whether a hand is on it: something is deflected or pressed."""
+    """True if anything is deflected or pressed."""
     toggled: bool
-    """Whether the human asked to take over for good, or to hand back."""
+    """True if the human pressed the button that takes over until it is pressed again."""
 
 
 class Device(Protocol):
-    """Something that a human moves."""
+    """Interface of devices for teleoperation."""
 
     def poll(self, now_s: float) -> DeviceState:
-        """What it says now, without waiting; `now_s` in seconds of any clock that only goes forward."""
+        """Return the current state, without waiting; `now_s` in seconds of any monotonic clock."""
         ...
 
     def close(self) -> None:
-        """Give it back."""
+        """Release the device."""
         ...
 
 
 def past_dead_zone(deflection: float, dead_zone: float) -> float:
-    """A stick's deflection in [-1, 1] with its dead zone cut out: 0 inside, and rising from 0 at its edge to 1.
+    """Apply a dead zone to a deflection in [-1, 1]: 0 inside, and rising from 0 at its edge to 1.
 
     Args:
-        deflection: as the device says, cut to [-1, 1].
+        deflection: of the device; clipped to [-1, 1].
         dead_zone: 0 or more, below 1.
     """
     x = max(-1.0, min(1.0, deflection))
@@ -60,7 +60,7 @@ def past_dead_zone(deflection: float, dead_zone: float) -> float:
 
 @dataclass(frozen=True)
 class VelocityMap:
-    """Deflections to actions: 0 to the middle of the bounds, full deflection to `scale` of the way to a bound.
+    """Maps deflections to actions: 0 to the middle of the bounds, full deflection to `scale` of the way to a bound.
 
     Raises:
         ConfigError: a bound is infinite, `scale` is out of range, or a held axis is unknown.
@@ -68,9 +68,9 @@ class VelocityMap:
 
     action_spec: Spec
     scale: float = 1.0
-    """Above 0, at most 1: a human who can only go at half the policy's speed is more precise."""
+    """Fraction of the bounds, above 0, at most 1: at half the policy's speed, a human is more precise."""
     held: tuple[str, ...] = ()
-    """Axes that keep their last value, such as a gripper: they begin with the policy's own when a human takes over."""
+    """Axes that keep their last value, such as a gripper; initially the policy's, when a human takes over."""
 
     def __post_init__(self) -> None:
         spec = self.action_spec
@@ -84,22 +84,22 @@ class VelocityMap:
                 raise unknown("held axis", name, spec.names)
 
     def action(self, deflection: Real) -> Real:
-        """(A,) deflections in [-1, 1] to an action in the sim's units; held axes take the whole of their bounds."""
+        """Map (A,) deflections in [-1, 1] to an action in the sim's units; held axes use their full bounds."""
         low, high = np.asarray(self.action_spec.low), np.asarray(self.action_spec.high)
         whole = np.array([name in self.held for name in self.action_spec.names])
         share = np.where(whole, 1.0, self.scale) * np.clip(deflection, -1.0, 1.0)
         return (low + high) / 2 + share * (high - low) / 2
 
     def is_held(self) -> NDArray[np.bool_]:
-        """(A,) which axes keep their value."""
+        """Return (A,) True for held axes."""
         return np.array([name in self.held for name in self.action_spec.names])
 
 
 def check_bindings(what: str, bindings: Mapping[str, Binding] | Mapping[int, Binding], action_spec: Spec) -> None:
-    """Refuse bindings to axes that the action does not have, and values that are no deflection.
+    """Check that bindings use axes of the action, and values in [-1, 1] other than 0.
 
     Raises:
-        ConfigError: the binding, its value and what was expected.
+        ConfigError: a binding is invalid; names it, its value and the expectation.
     """
     for name, binding in bindings.items():
         if binding.axis not in action_spec.names:
@@ -109,5 +109,5 @@ def check_bindings(what: str, bindings: Mapping[str, Binding] | Mapping[int, Bin
 
 
 def grippers(action_spec: Spec) -> tuple[str, ...]:
-    """The axes that open and close something, by their names."""
+    """Return the names of axes that open and close a gripper."""
     return tuple(name for name in action_spec.names if "grip" in name or "finger" in name)

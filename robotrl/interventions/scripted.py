@@ -1,4 +1,4 @@
-"""A sim's scripted expert as the one who watches and corrects: what a human does on a robot, for tests and studies."""
+"""Interventions by a sim's scripted expert, in place of a human, for tests and studies."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from robotrl.replay.corrections import Correction
 from robotrl.spec import Arrays, HasDistance, HasExpert, VecSim
 
 Distance = Callable[[], Tensor]
-"""(N,) how far each env is from success now."""
+"""Function that returns (N,) the current distance of each env from success, m."""
 
 
 class Criterion(Protocol):
-    """When to take over."""
+    """Criterion to take over from the policy."""
 
     def __call__(self, started: Tensor, watched: Tensor) -> Tensor:
-        """Envs (N,) bool to take over now.
+        """Return envs (N,) bool to take over now.
 
         Args:
             started: (N,) bool, envs at the first step of an episode.
-            watched: (N,) bool, envs in which the policy made the last step; in the others it begins anew.
+            watched: (N,) bool, envs in which the policy made the last step; in the others, the criterion starts again.
         """
         ...
 
 
 class Stalled:
-    """The policy gets nowhere: for `steps` steps the distance to success did not fall by `gain_m`.
+    """Criterion of a stalled policy: for `steps` steps, the distance to success did not fall by `gain_m`.
 
     Args:
         distance: to success.
-        steps: so many steps without progress, 1 or more.
-        gain_m: how much nearer than ever before counts as progress, above 0.
+        steps: number of steps without progress, 1 or more.
+        gain_m: decrease of the smallest distance so far that counts as progress, above 0.
 
     Raises:
         ConfigError: a setting out of range.
@@ -61,11 +61,11 @@ class Stalled:
 
 
 class Drifted:
-    """The policy goes astray: it is farther from success, by `by_m`, than it was before in this episode.
+    """Criterion of a diverging policy: by `by_m` farther from success than the nearest point of this episode.
 
     Args:
         distance: to success.
-        by_m: how much farther, above 0.
+        by_m: increase of the distance, above 0.
 
     Raises:
         ConfigError: a setting out of range.
@@ -86,10 +86,10 @@ class Drifted:
 
 
 class AtRandom:
-    """Take over at any step with the same probability, whatever the policy does.
+    """Criterion that takes over at any step with the same probability.
 
     Args:
-        probability: of each step, 0 to 1.
+        probability: per step, 0 to 1.
         seed: of the draw.
 
     Raises:
@@ -109,12 +109,12 @@ class AtRandom:
 
 
 class ScriptedCorrector:
-    """The sim's expert takes over where a criterion says so, and hands back after some steps; an `Intervention`.
+    """The sim's expert takes over by a criterion, and hands back after some steps; an `Intervention`.
 
     Args:
         sim: with a scripted expert.
-        criteria: any one of them suffices.
-        steps: how long it stays in command; None until the episode ends.
+        criteria: criteria to take over; any one of them suffices.
+        steps: number of steps in command; None: until the episode ends.
         noise: of the expert.
         clumsiness: of the expert.
         seed: of the expert.
@@ -156,18 +156,18 @@ class ScriptedCorrector:
         begun = wanted & (self._left == 0)
         # no time limit: more steps than any episode has
         self._left[begun] = torch.iinfo(torch.int64).max if self._steps is None else self._steps
-        # an expert may be half way through a plan of its own, which the policy did not follow
+        # an expert may be in the middle of its own plan, which the policy did not follow
         corrected = self._expert.act(started | begun)
         taken = self._taken = self._left > 0
         self._left[taken] -= 1
         return Correction(torch.where(taken[:, None], corrected.to(action), action), taken)
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there is nothing to release."""
 
 
 def distance_of(sim: Any) -> Distance:
-    """How far each env of a sim is from success.
+    """Return the function that measures each env's distance from success.
 
     Raises:
         CapabilityError: the sim does not know.

@@ -1,4 +1,4 @@
-"""A human with a device in hand, as an intervention."""
+"""Teleoperation: a human takes over with a keyboard or gamepad."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ Sleep = Callable[[float], None]
 class Teleoperation:
     """A human takes over one env by moving a device, and hands back by letting go.
 
-    As with HIL-SERL's space mouse: whoever moves the device is in command, and remains so for `release_s` after, so
+    As with HIL-SERL's space mouse: a human who moves the device is in command, and remains so for `release_s` after, so
     that a moment without movement does not hand back. The toggle (space bar, start button) takes over until it is
     pressed again, also to hold still.
 
     Args:
         device: keyboard or gamepad.
-        mapping: deflections to actions.
-        sim: that the policy acts on.
-        env: which of its envs is watched.
-        release_s: how long after the last movement the human stays in command.
-        pace: whether to wait so that steps come at the sim's control rate, which a human needs; a robot paces itself.
-        clock: seconds, only going forward.
-        sleep: waits for so many seconds.
+        mapping: mapping from deflections to actions.
+        sim: the sim that the policy acts on.
+        env: index of the watched env.
+        release_s: seconds that the human stays in command after the last movement.
+        pace: whether to wait so that steps run at the sim's control rate, as a human needs; a robot paces itself.
+        clock: monotonic clock, seconds.
+        sleep: function that waits for some seconds.
 
     Raises:
         ConfigError: an env that the sim does not have, or a negative time.
@@ -96,5 +96,5 @@ class Teleoperation:
         return Correction(corrected, taken)
 
     def close(self) -> None:
-        """Give the device back."""
+        """Release the device."""
         self._device.close()

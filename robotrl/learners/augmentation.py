@@ -1,4 +1,4 @@
-"""Rows of demonstrations as they would have been in a mirror, or under another of a sim's symmetries."""
+"""Symmetry augmentation: change demonstrations by a mirror or another symmetry of the sim."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from robotrl.spec import HasSymmetries, Spec, VecSim
 from robotrl.spec.symmetry import Symmetry
 
 PREFIXES = ("obs/", "hidden/", "meant/")
-"""Of rows that hold arrays of the sim's observation."""
+"""Prefixes of rows that hold arrays of the sim's observation."""
 Changes = Sequence[Symmetry | None]
 
 
 def changes_of(kinds: Sequence[str], sim: VecSim) -> Changes:
-    """Every combination of a sim's symmetries of these kinds; the first changes nothing.
+    """Return all combinations of a sim's symmetries of these kinds; the first one is the identity.
 
     Raises:
         CapabilityError: the sim declares no symmetries.
-        ConfigError: it has none of that kind.
+        ConfigError: the sim has no symmetry of that kind.
     """
     if not kinds:
         return (None,)
@@ -38,33 +38,33 @@ def changes_of(kinds: Sequence[str], sim: VecSim) -> Changes:
 
 
 class Symmetric:
-    """Changes rows of a dataset at random, each as often as any other that its instruction allows.
+    """Random symmetry augmentation: each change that a frame's instruction allows is equally likely.
 
     Args:
         changes: from `changes_of`.
         obs: (F, ...) all observations of the dataset.
-        specs: of these.
+        specs: their specs.
     """
 
     def __init__(self, changes: Changes, obs: Mapping[str, Tensor], specs: Mapping[str, Spec]) -> None:
         self._changes = changes
         frames = len(next(iter(obs.values())))
         self._sentence = torch.zeros(frames, dtype=torch.int64)
-        """(F,) the number of each frame's instruction."""
+        """(F,) index of each frame's instruction."""
         self._allowed = torch.ones(1, len(changes))
-        """(W, C) 1 where an instruction may be changed so."""
+        """(W, C) 1 where instruction w allows change c."""
         for key in (key for key in obs if specs[key].words):
             sentences, self._sentence = torch.unique(obs[key], dim=0, return_inverse=True)
             self._allowed = sayable(sentences, changes, key).float()
 
     def change(self, rows: dict[str, Tensor], frames: Tensor, generator: torch.Generator) -> None:
-        """Change rows in place, each by one change drawn for it, or by none.
+        """Change rows in place, each by one randomly drawn change, which may be the identity.
 
         Args:
             rows: (B, ...) observations "obs/KEY", privileged ones "hidden/KEY" and "meant/KEY", and
                 "chunk" (B, H, A) in the sim's units; any of them may be missing.
-            frames: (B,) which frames of the dataset they are.
-            generator: of the draw.
+            frames: (B,) indices of the dataset's frames that the rows come from.
+            generator: random generator of the draw.
         """
         drawn = torch.multinomial(self._allowed[self._sentence[frames]], 1, generator=generator)[:, 0]
         for number, symmetry in enumerate(self._changes):

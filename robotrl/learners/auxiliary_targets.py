@@ -1,4 +1,4 @@
-"""Numbers that a second task tells, taken from a dataset beside its chunks."""
+"""Regression targets of auxiliary tasks, taken from a dataset's privileged arrays."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from robotrl.errors import ConfigError
 
 
 def frames_of(dataset: Dataset, key: str) -> Tensor:
-    """(F, ...) an array of the observation in all frames."""
+    """Return (F, ...) one observation array of all frames."""
     return torch.from_numpy(dataset.frames(observation_key(key)))
 
 
 class Targets(NamedTuple):
-    """Numbers that a second task tells."""
+    """Targets of an auxiliary regression task, with their mean and standard deviation."""
 
     arrays: dict[str, Tensor]
-    """(F, ...) by key, for each frame."""
+    """(F, ...) arrays by key, one row per frame."""
     mean: Tensor
-    """(S,) of all numbers side by side ..."""
+    """(S,) mean of all targets, concatenated."""
     std: Tensor
-    """... and their deviation; of a number that is always the same a small one instead."""
+    """(S,) standard deviation, at least 1e-4."""
 
     @classmethod
     def of(cls, arrays: dict[str, Tensor]) -> Targets:
-        """Arrays, and their own mean and deviation."""
+        """Build targets from arrays, with the arrays' own mean and standard deviation."""
         rows = torch.cat([x.flatten(1) for x in arrays.values()], dim=1)
         return cls(arrays, rows.mean(dim=0), rows.std(dim=0, correction=0).clamp(min=1e-4))
 
     def standard(self, arrays: Mapping[str, Tensor]) -> Tensor:
-        """(B, S) such arrays (B, ...) side by side, with mean 0 and deviation 1."""
+        """Return (B, S) the arrays (B, ...), concatenated and standardized to mean 0 and std 1."""
         return (torch.cat([arrays[key].flatten(1) for key in self.arrays], dim=1) - self.mean) / self.std
 
 
 def hidden_numbers(dataset: Dataset, hidden: tuple[str, ...]) -> Targets:
-    """The privileged arrays of all frames.
+    """Return the privileged arrays of all frames as targets.
 
     Raises:
-        ConfigError: the sim has none, or the dataset was recorded without them.
+        ConfigError: the sim has no privileged arrays, or the dataset was recorded without them.
     """
     known = [key for key in hidden if observation_key(key) in dataset.features]
     if not known:

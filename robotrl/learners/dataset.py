@@ -1,4 +1,4 @@
-"""The dataset that a learner learns from, in the terms of its sim and policy."""
+"""Read a run's dataset and check it against the sim and the policy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from robotrl.spec import Spec, VecSim, privileged
 from robotrl.transforms import Transform
 
 KEYS = "algo.dataset_keys"
-"""The setting that names columns."""
+"""Name of the setting that renames columns."""
 
 
 def read_for(
@@ -25,14 +25,14 @@ def read_for(
     sim: VecSim,
     inputs: Sequence[Transform] = (),
 ) -> Dataset:
-    """Read the dataset of a run, and hold it against the sim and the policy.
+    """Read the dataset of a run, and check it against the sim and the policy.
 
     Args:
-        setup: with a dataset.
+        setup: setup with a dataset.
         keys: `dataset_keys` of the algorithm, "key=column" each.
-        specs: the observations that are read.
-        sim: that the policy is for; its privileged arrays have to agree as well, where the dataset has them.
-        inputs: how a policy of before normalises what it sees.
+        specs: specs of the observations to read.
+        sim: sim of the policy; its privileged arrays have to agree as well, where the dataset has them.
+        inputs: input transforms (normalization) of a policy that was trained before.
 
     Raises:
         ConfigError: there is no dataset, or it contradicts the sim; see `agree`.

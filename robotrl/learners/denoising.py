@@ -1,8 +1,8 @@
-"""Policy gradient through a denoising chain: what ReinFlow, DPPO, Flow-SDE, Flow-Noise and their like share.
+"""Policy gradient through a denoising chain: shared base of ReinFlow, DPPO, Flow-SDE and Flow-Noise.
 
-A method is a `ChainLoss`: how it decides (and what it records), and the loss of its actor. `ChainLearner` does the
-rest, the same for all: rollouts, advantages, epochs on the engine, averaged weights, checkpoints. A method that does
-not use the chain's density at all (likelihood-free ratios) is one, too: see docs/add-an-algorithm.md.
+A method is a `ChainLoss`: it samples actions, records what the loss needs, and computes the actor loss. `ChainLearner`
+does the rest, the same for all methods: rollouts, advantages, epochs on the engine, averaged weights, checkpoints. A
+method without the chain's density (likelihood-free ratios) is a `ChainLoss`, too: see docs/add-an-algorithm.md.
 """
 
 from __future__ import annotations
@@ -44,85 +44,85 @@ from robotrl.spec import HasChain, privileged
 
 ADAM_EPS = 1e-8
 CRITIC, BOTH = "critic", "both"
-"""The engine's phases."""
+"""Phases of the engine: critic only, or actor and critic."""
 
 
 @dataclass(frozen=True)
 class ChainCfg:
-    """Settings that all methods of the family have."""
+    """Settings shared by all methods of the family."""
 
     env_steps: int = 800_000
-    """Budget of env steps, all envs counted; rounded up to whole iterations."""
+    """Budget of env steps, summed over all envs; rounded up to whole iterations."""
     num_steps: int = 80
-    """Env steps of a rollout in each env."""
+    """Env steps per env in a rollout."""
     epochs: int = 5
     """Passes over a rollout's decisions."""
     minibatch: int = 480
-    """Decisions for each gradient step, all their denoising steps included."""
+    """Decisions per gradient step; each includes all its denoising steps."""
     microbatch: int | None = None
-    """Decisions whose gradient is taken at once, where those of a minibatch do not fit into memory; a divisor of it."""
+    """Decisions per forward and backward pass, to save memory; must divide the minibatch. None: the whole minibatch."""
     lr: float = 3e-4
-    """Of the policy, and of what explores with it."""
+    """Learning rate of the policy, and of its exploration noise network if it has one."""
     critic_lr: float = 1e-3
-    """Of the critic."""
+    """Learning rate of the critic."""
     lr_end: float = 1.0
-    """Both learning rates at the end of the budget, as a part of those at its start; they fall along a line."""
+    """Final learning rates as a fraction of the initial ones, 0 to 1; they decay linearly. 1: constant."""
     muon: float = 0.0
-    """The actor's matrices between hidden states move by Muon, with so many times the learning rate; see
-    docs/engine.md. 0 moves them by Adam, as all else."""
+    """Train the actor's hidden weight matrices with Muon, at this multiple of the learning rate; see docs/engine.md. 0:
+    Adam for all parameters."""
     start_noise: float = 1.0
-    """Deviation of the noise that chains begin with while they learn: 1 as published; less is nearer to a policy that
-    is deployed with less (`policy.deploy_noise`). What chains begin with has no part in a ratio."""
+    """Standard deviation of the initial noise of chains in training: 1 as published; a smaller value is closer to a
+    policy deployed with less noise (`policy.deploy_noise`). The initial noise does not enter the ratio."""
     gamma: float = 0.99
-    """Discount of one env step."""
+    """Discount per env step."""
     gae_lambda: float = 0.95
-    """Lambda of generalised advantage estimation, for each decision."""
+    """Lambda of generalized advantage estimation (GAE), per decision."""
     clip_coef: float = 0.01
-    """Clip range of the ratio."""
+    """PPO clip range of the ratio."""
     target_kl: float | None = None
-    """The actor's updates of an iteration end once a minibatch's approximate KL passes this; None never ends them."""
+    """Stop the actor's updates of an iteration once the approximate KL of a minibatch exceeds this. None: no limit."""
     critic_warmup: int = 2
-    """First iterations that train the critic alone."""
+    """Number of first iterations that train the critic only."""
     max_grad_norm: float = 1.0
-    """Gradients are clipped to this norm, actor and critic each for itself."""
+    """Maximum gradient norm, for actor and critic separately."""
     ema: float = 0.0
-    """Decay for each gradient step of the averaged weights that are evaluated; 0 evaluates the weights themselves."""
+    """Decay per gradient step of the averaged (EMA) weights that are evaluated. 0: no averaging."""
     normalize_reward: bool = False
-    """Divide rewards by the running deviation of the discounted return."""
+    """Divide rewards by the running standard deviation of the discounted return."""
     critic_hidden: tuple[int, ...] = (256, 256)
     """Widths of the critic's hidden layers."""
     bf16: bool = False
-    """Networks compute in bfloat16, densities, losses and parameters stay in float32; see docs/engine.md."""
+    """Networks compute in bfloat16; densities, losses and parameters stay in float32; see docs/engine.md."""
     engine: EngineMode = "auto"
-    """"compiled" needs a C++ compiler and takes some 10 to 60 s once; "eager" runs the same function uncompiled;
-    "auto" times the first updates and compiles where that costs less than it saves in this run."""
+    """"compiled" needs a C++ compiler and compiles once for 10 to 60 s; "eager" runs the same function uncompiled;
+    "auto" times the first updates and compiles if that saves time in this run."""
 
 
 MakeCritic = Callable[[Any], Critic]
-"""(policy that is fine-tuned) to a critic of its contexts."""
+"""Function from the policy that is fine-tuned to a critic of its contexts."""
 
 
 class ActorTerms(NamedTuple):
-    """What a method says of its actor on a minibatch."""
+    """Actor loss of a method on a minibatch."""
 
     surrogate: PolicyLoss
-    """The clipped surrogate, and how far the policy has moved."""
+    """Clipped surrogate loss, approximate KL and clip fraction."""
     more: Tensor | None = None
-    """A scalar to be minimised besides: bonuses, regularisers."""
+    """Additional scalar loss: bonuses, regularizers."""
     info: dict[str, Tensor] | None = None
     """Scalars to log."""
 
 
 class ChainLoss(LossModule):
-    """The networks and the loss of one method. The carry is (whether the actor still learns, learning rate).
+    """Networks and loss of one method. The carry is (1 while the actor still learns, learning rate).
 
-    Subclasses put what explores with the policy into `actor` under a name of its own, and may add frozen networks as
-    other attributes. They implement `decide` and `terms`.
+    Subclasses add exploration networks to `actor` under a name of their own, and may add frozen networks as other
+    attributes. They implement `decide` and `terms`.
 
     Args:
-        policy: what is fine-tuned.
-        make_critic: makes its critic.
-        cfg: the settings that all methods have.
+        policy: the policy to fine-tune.
+        make_critic: function that makes its critic.
+        cfg: settings shared by all methods.
     """
 
     largest: ClassVar[frozenset[str]] = frozenset({"ratio_error"})
@@ -135,7 +135,7 @@ class ChainLoss(LossModule):
 
     @property
     def policy(self) -> Any:
-        """What is fine-tuned."""
+        """The policy that is fine-tuned."""
         return self.actor["policy"]
 
     @abstractmethod
@@ -145,38 +145,38 @@ class ChainLoss(LossModule):
 
     @abstractmethod
     def terms(self, rows: dict[str, Tensor], obs: dict[str, Tensor], ctx: Tensor) -> ActorTerms:
-        """The actor's loss.
+        """Compute the actor's loss.
 
         Args:
-            rows: minibatch (M, ...) of the record, "advantage", and what `draw` gave.
+            rows: minibatch (M, ...) of the record, "advantage", and the rows that `draw` gave.
             obs: raw observations (M, ...).
             ctx: (M, D) `policy.encode(obs)`, through which gradients flow.
         """
         ...
 
     def draw(self, batch: OnPolicyBatch, generator: torch.Generator) -> dict[str, Tensor]:
-        """More rows (B, ...) for an iteration's minibatches: what the loss needs by chance, for example."""
+        """Return additional rows (B, ...) for an iteration's minibatches, e.g. random numbers that the loss needs."""
         del batch, generator
         return {}
 
     def schedule(self, progress: float) -> None:
-        """Set what changes over the budget; called before each rollout with the part of it that is used up."""
+        """Update scheduled settings; called before each rollout with the used part of the budget, 0 to 1."""
         del progress
 
     def deployed(self, policy: Any) -> Any:
-        """What runs on the robot, made of the fine-tuned policy or of a copy with averaged weights."""
+        """Return the policy that runs on the robot, from the fine-tuned policy or its copy with averaged weights."""
         return policy
 
     @property
     def learned_steps(self) -> int:
-        """Rows of the policy's network that a decision is in an update; of most methods the denoising steps that learn.
+        """Policy evaluations per decision in an update; in most methods, the number of trained denoising steps.
 
-        With those of acting, which are all denoising steps, they are logged: methods differ in this above all.
+        It is logged beside the evaluations of acting (all denoising steps), because methods differ in this cost.
         """
         return self.policy.denoising_steps
 
     def value(self, obs: dict[str, Tensor]) -> Tensor:
-        """The critic on raw observations (B, ...)."""
+        """Evaluate the critic on raw observations (B, ...)."""
         return self.critic(self.critic.encode(obs, self.policy.encode(obs)))
 
     def forward(self, batch: dict[str, Tensor], context: Context) -> LossOut:
@@ -226,11 +226,11 @@ class ChainLoss(LossModule):
 
 
 def start_from(setup: Setup, method: str) -> Any:
-    """The policy that is fine-tuned.
+    """Return the policy to fine-tune.
 
     Raises:
-        ConfigError: there is none.
-        CapabilityError: it has no denoising chain.
+        ConfigError: no policy is given.
+        CapabilityError: the policy has no denoising chain.
     """
     policy: Any = setup.init_policy
     if policy is None:
@@ -246,13 +246,13 @@ def start_from(setup: Setup, method: str) -> Any:
 
 
 class ChainLearner(SimLearner):
-    """Fine-tunes a generative policy on line, with whatever method `make_loss` makes.
+    """Online fine-tuning of a flow or diffusion policy, with the loss that `make_loss` makes.
 
     Args:
         cfg: settings.
         setup: see `Setup`; a policy to start from is required.
-        method: what to call the method in errors.
-        make_loss: (policy, maker of its critic) to the method's loss module.
+        method: name of the method in errors.
+        make_loss: function from (policy, critic factory) to the method's loss module.
 
     Raises:
         ConfigError: no policy to start from, settings out of range, or a sim that it was not trained for.
@@ -310,16 +310,16 @@ class ChainLearner(SimLearner):
         self._iteration = 0
 
     def iterate(self) -> dict[str, float]:
-        """One rollout and its epochs."""
+        """Run one rollout and its epochs of updates."""
         batch, scalars = self.collect()
         scalars |= self.update(batch)
-        # what the critic alone sees is normalised by all that was seen; the next rollout is valued with this
+        # the critic's privileged observations are normalized with all data so far; the next rollout's values use it
         self._privileged.update(batch.obs)
         self.loss.critic.set_transforms(self._privileged.transforms())
         return finite(self.world.means(scalars))
 
     def collect(self) -> tuple[OnPolicyBatch, dict[str, float]]:
-        """A rollout under the policy as it is: its decisions with their advantages, and what to log of it."""
+        """Collect a rollout with the current policy; returns its decisions with advantages, and scalars to log."""
         cfg = self.cfg
         self.loss.schedule(self._iteration / self.iterations)
         rollout = self.world.with_episodes(self._collector.collect(self._decide, cfg.num_steps))
@@ -334,11 +334,11 @@ class ChainLearner(SimLearner):
         return batch, scalars
 
     def _keep(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
-        """What is looked at again; a sim may show more, pictures for example."""
+        """Keep the observations that updates read (or their cached features); the sim may give more, e.g. images."""
         return self.kept({key: x for key, x in obs.items() if key in self._keys})
 
     def update(self, batch: OnPolicyBatch) -> dict[str, float]:
-        """The epochs over a rollout's decisions; gives what to log of them."""
+        """Run the update epochs over a rollout's decisions; returns scalars to log."""
         cfg = self.cfg
         self._engine.carry[0] = 1.0
         self._engine.carry[1] = cfg.lr * line((self._iteration - 1) / self.iterations, cfg.lr_end)
@@ -346,12 +346,12 @@ class ChainLearner(SimLearner):
         size, minibatch = len(batch.advantage), self._engine.minibatch
         most = self.world.most(size)
         order = epoch_order(size, minibatch, cfg.epochs, self._generator, keep_all=False, most=most)
-        # a decision takes a step or more, so no rollout holds more of them than it has steps
+        # a decision takes at least one step, so a rollout holds no more decisions than steps
         capacity = cfg.num_steps * self.sim.num_envs
         warm_up = self._iteration <= cfg.critic_warmup
         epochs, evaluations = list[Updates](), 0
         for part in order.chunk(cfg.epochs):
-            # once the KL limit has stopped the actor, the rest of the iteration is the critic's, at its own cost
+            # once the KL limit has stopped the actor, the remaining epochs train the critic only, at lower cost
             phase = CRITIC if warm_up or self._engine.carry[0] == 0 else BOTH
             evaluations += len(part) * self.loss.learned_steps * (phase == BOTH)
             epochs.append(self._engine.run(rows, part, capacity, f"iteration {self._iteration}", phase))
@@ -362,7 +362,7 @@ class ChainLearner(SimLearner):
     def _decide(self, obs: dict[str, Tensor]) -> Decision:
         with torch.no_grad(), in_bf16(self.cfg.bf16, self._engine.device):
             decision = self.loss.decide(obs, self._generator)
-        # sims take float32, whatever the networks are of
+        # sims take float32, whatever the dtype of the networks
         return decision._replace(chunk=decision.chunk.float())
 
     def state(self) -> dict[str, Any]:
@@ -379,10 +379,10 @@ class ChainLearner(SimLearner):
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """See `Learner.load`; the state is that of process 0, the others begin new episodes with streams of their own.
+        """See `Learner.load`; process 0 resumes exactly, the others start new episodes with new random streams.
 
         Raises:
-            ConfigError: the state is that of another number of processes.
+            ConfigError: the state was saved by another number of processes.
         """
         check_processes(self.world, state)
         self.loss.load_state_dict(state["networks"])

@@ -1,4 +1,4 @@
-"""Chains as a policy draws them while it learns, and how likely they are now: what methods through the chain share."""
+"""Sampling of noisy denoising chains and their log-densities, shared by methods through the chain."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from robotrl.spec import Chain, HasChain
 
 
 class SampledChain(NamedTuple):
-    """What `draw_chain` gives."""
+    """Result of `draw_chain`."""
 
     ctx: Tensor
     """(n, D) the policy's contexts."""
     chain: Chain
-    """The steps that were drawn with noise; densities of what is executed."""
+    """Chain of the steps sampled with noise, with log-densities of the executed actions."""
 
 
 @torch.no_grad()
@@ -34,16 +34,16 @@ def draw_chain(
     before: Callable[[Tensor], Tensor] | None = None,
     noise_bound: float | None = None,
 ) -> SampledChain:
-    """Run the noisy chain on observations (n, ...).
+    """Sample the noisy chain on observations (n, ...).
 
     Args:
         policy: the generative policy.
-        kernel: the law of the steps.
+        kernel: transition kernel of the denoising steps.
         obs: raw observations.
-        generator: of all noise.
-        steps: the last steps of the chain, which are recorded; by default all.
-        start_noise: deviation of the initial noise.
-        before: takes the initial noise (n, H, A) to the point where `steps` begin.
+        generator: random generator of all noise.
+        steps: the last steps of the chain, which are recorded; default: all.
+        start_noise: standard deviation of the initial noise.
+        before: function from the initial noise (n, H, A) to the point where `steps` begin.
         noise_bound: see `chain.sample`.
     """
     ctx = policy.encode(obs)
@@ -57,16 +57,16 @@ def draw_chain(
 def chain_log_prob(
     policy: HasChain, ctx: Tensor, kernel: chain.Kernel, points: Tensor, steps: range | None = None
 ) -> Tensor:
-    """Log-densities (B, n, H, A) of what is executed; see `chain.chain_log_prob`."""
+    """Log-densities (B, n, H, A) of the executed part of the chunk; see `chain.chain_log_prob`."""
     return chain.executed(policy, chain.chain_log_prob(policy, ctx, kernel, points, steps))
 
 
 def initial_noise(policy: Any, ctx: Tensor, generator: torch.Generator, deviation: float = 1.0) -> Tensor:
-    """Normal noise (n, H, A) for contexts (n, D)."""
+    """Sample Gaussian noise (n, H, A) for contexts (n, D)."""
     shape = (len(ctx), *policy.noise_shape)
     return deviation * randn(shape, generator, ctx.device, ctx.dtype)
 
 
 def step_log_prob(log_prob: Tensor) -> Tensor:
-    """One number for each denoising step: the mean of (B, K, H, A) over chunk and action, (B, K)."""
+    """Mean log-density of each denoising step: (B, K, H, A) averaged over chunk and action to (B, K)."""
     return log_prob.flatten(2).mean(2)

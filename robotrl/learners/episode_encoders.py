@@ -1,6 +1,6 @@
-"""What episodes are embedded by where failures are worth how near they came to successes (SRPO).
+"""Encoders that embed episodes for SRPO's progress reward.
 
-An encoder is a frozen module from raw observations (B, ...), all that the sim gives, to features (B, F). It is made by
+An encoder is a frozen module from raw observations (B, ...) of the sim to features (B, F). It is made by
 `make(policy, observation_spec)`; packages add theirs through the entry-point group `robotrl.encoders`.
 """
 
@@ -19,20 +19,20 @@ from robotrl.run.policy_checkpoint import load_policy
 from robotrl.spec import HasVisionEncoder, Spec
 
 OF_RUN = "run:"
-"""Begins the names of encoders that are the sight of a stored policy."""
+"""Prefix of encoder names that use the vision encoder of a stored policy."""
 Make = Callable[[Any, dict[str, Spec]], Any]
 _COORDINATE = re.compile(r"(?P<place>.+)_(?P<axis>[xyz])_(?P<frame>[^_]+)")
-"""Of a place: "peg_pos_x_w" is where a peg is, along x of the frame w."""
+"""Pattern of a coordinate's name: "peg_pos_x_w" is the x coordinate of "peg_pos" in frame w."""
 
 
 def own(policy: Any, observation_spec: dict[str, Spec]) -> Any:
-    """The sight of the policy that learns, as it is at the start of a run."""
+    """Vision encoder of the policy in training, as it is at the start of the run."""
     del observation_spec
     return _eye(policy, "policy")
 
 
 def of_run(path: str) -> Make:
-    """The sight of another policy: that of a run or a checkpoint."""
+    """Vision encoder of another policy: that of a run or a checkpoint."""
 
     def make(policy: Any, observation_spec: dict[str, Spec]) -> Any:
         del policy
@@ -50,7 +50,7 @@ def of_run(path: str) -> Make:
 
 
 class Pair(NamedTuple):
-    """A coordinate of one place less the same of another: key and column of each."""
+    """One coordinate of a place minus the same coordinate of another place: key and column of each."""
 
     key: str
     column: int
@@ -59,9 +59,9 @@ class Pair(NamedTuple):
 
 
 def of_places(keys: str) -> Make:
-    """Where places are from each other, m: those that some of the sim's arrays tell, which may be privileged ones.
+    """Encoder of relative positions, m, between the places in some of the sim's arrays (privileged ones included).
 
-    A place is told by columns NAME_x_FRAME, NAME_y_FRAME, ... in metres. Each two of one frame are compared along all
+    A place has columns NAME_x_FRAME, NAME_y_FRAME, ... in metres. Every two places of one frame are compared along all
     axes that both have.
     """
     wanted = keys.split(",")
@@ -83,7 +83,7 @@ def of_places(keys: str) -> Make:
 
 
 def pairs_of(specs: dict[str, Spec]) -> list[Pair]:
-    """What places that arrays tell differ by: each two of one frame, along all axes that both have."""
+    """Return the coordinate pairs of all two places of one frame, along all axes that both have."""
     places: dict[tuple[str, str, str], dict[str, int]] = {}
     for key, spec in specs.items():
         for column, (name, unit) in enumerate(zip(spec.names, spec.units, strict=True)):
@@ -99,7 +99,7 @@ def pairs_of(specs: dict[str, Spec]) -> list[Pair]:
 
 
 class PlacesEncoder(nn.Module):
-    """From observations (B, ...) to differences (B, F) of coordinates, m."""
+    """Encoder from observations (B, ...) to differences (B, F) of coordinates, m."""
 
     def __init__(self, pairs: list[Pair]) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""What methods that learn from whole episodes share: rollouts in groups, updates, checkpoints, resume.
+"""Shared base of methods that learn from whole episodes: grouped rollouts, updates, checkpoints, resume.
 
-How a policy acts, and how likely what it did was, is its `EpisodeActing`: by tokens, or through a denoising chain.
+`EpisodeActing` says how a policy acts and computes its log-probabilities: by tokens, or through a denoising chain.
 """
 
 from __future__ import annotations
@@ -27,103 +27,103 @@ from robotrl.rollout.groups import GroupCollector, Trajectories
 from robotrl.run.checkpoint import generator_state
 
 POLICY = "policy."
-"""Prefix of what learns in a loss."""
+"""Prefix of the trained parameters in a loss."""
 
 
 @dataclass(frozen=True)
 class EpisodeCfg:
-    """Settings that all methods have that learn from whole episodes."""
+    """Settings shared by all methods that learn from whole episodes."""
 
     iterations: int = 60
-    """Rollouts, each with its updates."""
+    """Number of iterations; each is a rollout and its updates."""
     minibatch: int = 128
-    """Decisions for each update."""
+    """Decisions per update."""
     microbatch: int | None = None
-    """Decisions whose gradient is taken at once, where those of a minibatch do not fit into memory; a divisor of it."""
+    """Decisions per forward and backward pass, to save memory; must divide the minibatch. None: the whole minibatch."""
     epochs: int = 1
-    """Passes over an iteration's decisions; in all but the first the policy has moved on from what it did."""
+    """Passes over an iteration's decisions; all but the first are off-policy."""
     lr: float = 1e-4
-    """Of Adam."""
+    """Learning rate of Adam."""
     lr_end: float = 1.0
-    """The learning rate at the end of the iterations, as a part of that at their start; it falls along a line."""
+    """Final learning rate as a fraction of the initial one, 0 to 1; it decays linearly. 1: constant."""
     muon: float = 0.0
-    """Matrices between hidden states move by Muon, with so many times the learning rate; see docs/engine.md. 0 moves
-    them by Adam, as all else."""
+    """Train the policy's hidden weight matrices with Muon, at this multiple of the learning rate; see docs/engine.md.
+    0: Adam for all parameters."""
     ema: float = 0.0
-    """Decay for each update of the averaged weights that are evaluated and deployed, in which the noise of updates is
-    gone; precise motions suffer from little. 0 evaluates the weights themselves."""
+    """Decay per update of the averaged (EMA) weights that are evaluated and deployed; averaging removes the noise of
+    updates, which matters for precise motions. 0: no averaging."""
     max_grad_norm: float = 1.0
-    """Gradients are clipped to this norm."""
+    """Maximum gradient norm."""
     bf16: bool = False
-    """Networks compute in bfloat16, densities, losses and parameters stay in float32; see docs/engine.md."""
+    """Networks compute in bfloat16; densities, losses and parameters stay in float32; see docs/engine.md."""
     engine: EngineMode = "eager"
-    """How updates are computed; see docs/engine.md."""
+    """Execution mode of updates: "eager", "compiled" or "auto"; see docs/engine.md."""
 
 
 class Likelihood(NamedTuple):
-    """How likely decisions were."""
+    """Log-probabilities of decisions."""
 
     log_prob: Tensor
-    """(D, ...) one for each part of a decision that has a ratio of its own."""
+    """(D, ...) one number for each part of a decision that has a ratio of its own."""
     entropy: Tensor | None = None
-    """Mean over the parts, a scalar to log."""
+    """Mean entropy over the parts, a scalar to log."""
 
 
 class EpisodeActing(Protocol):
-    """How a kind of policy acts while it learns, and how likely what it did was."""
+    """Interface of a policy kind: sampling actions in training, and their log-probabilities."""
 
     def start(self, setup: Setup, method: str) -> Any:
-        """The policy that is fine-tuned.
+        """Return the policy to fine-tune.
 
         Raises:
-            ConfigError: there is none.
-            CapabilityError: it does not act this way.
+            ConfigError: no policy is given.
+            CapabilityError: the policy does not act this way.
         """
         ...
 
     def series(self, policy: Any) -> tuple[int, int]:
-        """(H, W): how many control steps a decision of the policy covers, and the numbers that each is drawn from."""
+        """Return (H, W): control steps of a decision, and random numbers that each control step is sampled from."""
         ...
 
     def decide(
         self, policy: Any, obs: dict[str, Tensor], generator: torch.Generator, scores: Tensor | None
     ) -> Decision:
-        """Act on observations (n, ...), from normal scores (n, H, W), or from such as are drawn here."""
+        """Sample actions on observations (n, ...), from given standard normal numbers (n, H, W) or from new ones."""
         ...
 
     def record(self, found: Trajectories) -> dict[str, Tensor]:
-        """What `likelihood` needs of decisions, besides what was observed."""
+        """Return the recorded arrays that `likelihood` needs, besides the observations."""
         ...
 
     def likelihood(self, policy: Any, obs: dict[str, Tensor], rows: dict[str, Tensor]) -> Likelihood:
-        """How likely decisions are now; gradients flow.
+        """Compute the current log-probabilities of decisions; gradients flow.
 
         Args:
-            policy: what learns.
-            obs: (D, ...) what it saw.
-            rows: (D, ...) what `record` gave, and more.
+            policy: the policy in training.
+            obs: (D, ...) its observations.
+            rows: (D, ...) the arrays that `record` gave, and more.
         """
         ...
 
     def weights(self, policy: Any, valid: Tensor, episode: Tensor, episodes: int) -> Tensor:
-        """(D, ...) weights of a decision's parts, whose weighted sum, averaged over D, is a mean over episodes.
+        """Return weights (D, ...) of a decision's parts; the weighted sum, averaged over D, is a mean over episodes.
 
         Args:
-            policy: what learns.
-            valid: (D, H) actions that were carried out.
-            episode: (D,) whose they are.
-            episodes: N.
+            policy: the policy in training.
+            valid: (D, H) True for executed actions.
+            episode: (D,) index of each decision's episode.
+            episodes: N, number of episodes.
         """
         ...
 
 
 def step_weights(valid: Tensor, episode: Tensor, episodes: int) -> Tensor:
-    """(D, H) weights whose weighted sum, averaged over D, is the mean over episodes of the mean over their steps.
+    """Return weights (D, H); the weighted sum, averaged over D, is the mean over episodes of the mean over steps.
 
     Args:
-        valid: (D, H) actions that were carried out.
-        episode: (D,) whose they are.
-        episodes: N.
+        valid: (D, H) True for executed actions.
+        episode: (D,) index of each decision's episode.
+        episodes: N, number of episodes.
     """
     steps = valid.float().sum(dim=1)
     count = steps.new_zeros(episodes).index_add_(0, episode, steps)
@@ -131,21 +131,21 @@ def step_weights(valid: Tensor, episode: Tensor, episodes: int) -> Tensor:
 
 
 class EpisodeLearner(SimLearner):
-    """Fine-tunes a policy on line, by whole episodes.
+    """Online fine-tuning of a policy on whole episodes.
 
     Args:
         cfg: settings.
         setup: see `Setup`; a policy to start from is required.
-        method: what to call the method in errors.
-        acting: how the policy acts.
-        make_loss: (policy) to the method's loss, which has the policy as `policy`. Its carry is how many updates there
-            were, which the loss counts, and what share of `lr` the iteration learns with.
-        group_size: episodes from one start; divides the sim's envs.
+        method: name of the method in errors.
+        acting: interface of the policy kind.
+        make_loss: function from the policy to the method's loss, which has the policy as `policy`. Its carry is (number
+            of updates so far, which the loss counts; current fraction of `lr`).
+        group_size: episodes that begin in the same state; divides the sim's envs.
 
     Raises:
-        ConfigError: settings out of range, no policy to start from, a sim that it is not for, or envs that make no
-            whole groups.
-        CapabilityError: the policy does not act this way, or the sim's starts are not numbered.
+        ConfigError: settings out of range, no policy to start from, a sim that it was not trained for, or a number of
+            envs that makes no whole groups.
+        CapabilityError: the policy does not act this way, or the sim's initial states have no IDs.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class EpisodeLearner(SimLearner):
         torch.manual_seed(setup.seed)
         self.acting = acting
         self.model = acting.start(setup, method)
-        """What learns, and acts while it does."""
+        """The policy that learns, and that acts in training."""
         self.policy: Any = copy.deepcopy(self.model) if cfg.ema else self.model
         self.sim = setup.make_sim()
         check_fit(self.model, self.sim)
@@ -191,43 +191,43 @@ class EpisodeLearner(SimLearner):
 
     @property
     def env_steps(self) -> int:
-        """Env steps taken up to the last `count_steps`, each env's of each process counted."""
+        """Env steps taken up to the last `count_steps`, summed over envs and processes."""
         return self._env_steps
 
     def count_steps(self) -> None:
-        """Count what all processes have stepped since the last time; episodes differ in length and in number."""
+        """Add up the steps of all processes since the last call; episodes differ in length and number."""
         here = self._collector.env_steps
         self._env_steps += self.world.total(here - self._counted)
         self._counted = here
 
     @torch.no_grad()
     def decide(self, obs: dict[str, Tensor], rows: Tensor) -> Decision:
-        """Chunks of envs `rows`, drawn as the policy acts while it learns."""
+        """Sample chunks for envs `rows` with the training policy."""
         with in_bf16(self._shared.bf16, self._engine.device):
             return self.acting.decide(self.model, obs, self._generator, self.scores(rows))
 
     def scores(self, rows: Tensor) -> Tensor | None:
-        """Normal scores (n, H, W) that envs `rows` act from, see `EpisodeActing.series`; None draws each for itself."""
+        """Return standard normal numbers (n, H, W) for envs `rows`, see `EpisodeActing.series`; None: draw new ones."""
         return None
 
     def seen(self, found: Trajectories) -> dict[str, Tensor]:
-        """The observations of decisions that the policy sees."""
+        """Return the decisions' observations that the policy reads."""
         return {key: found.obs[key] for key in self.model.observation_spec}
 
     def iterate(self) -> dict[str, float]:
-        """One iteration; the learning rate falls from one to the next along a line."""
+        """Run one iteration; the learning rate decays linearly from one to the next."""
         self._engine.carry[1] = line(self._iteration / self.iterations, self._shared.lr_end)
         self._iteration += 1
         return self.improve()
 
     @abstractmethod
     def improve(self) -> dict[str, float]:
-        """Rollouts and updates of one iteration; gives what to log."""
+        """Run the rollouts and updates of one iteration; returns scalars to log."""
 
     def learn(self, rows: dict[str, Tensor]) -> dict[str, float]:
-        """The epochs over some decisions; gives the means of what the loss logs, the first of `ratio_error`.
+        """Run the epochs over some decisions; returns means of the loss's scalars, and the first `ratio_error`.
 
-        Of several processes each learns from an even share of all decisions, wherever they were made.
+        With several processes, each one learns from an even share of all decisions, wherever they were made.
         """
         cfg = self._shared
         everywhere = self.world.total(len(rows["weight"]))
@@ -259,17 +259,17 @@ class EpisodeLearner(SimLearner):
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """See `Learner.load`; the state is that of process 0, the others begin new episodes with streams of their own.
+        """See `Learner.load`; process 0 resumes exactly, the others start new episodes with new random streams.
 
         Raises:
-            ConfigError: the state is that of another number of processes.
+            ConfigError: the state was saved by another number of processes.
         """
         check_processes(self.world, state)
         self.model.load_state_dict(state["policy"])
         self._engine.load(state["engine"])
         self._write_average()
         self._env_steps = int(state["env_steps"])
-        # states of before do not say, and their rates did not fall
+        # older states have no iteration, and their learning rates did not decay
         self._iteration = int(state.get("iteration", 0))
         take_up(self.world, state, self._seed + self._env_steps, self._generator, self._collector)
         self._counted = self._collector.env_steps

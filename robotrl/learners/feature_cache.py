@@ -1,7 +1,7 @@
-"""What frozen parts of a policy make of observations, kept instead of these: computed once, read in every epoch.
+"""Feature cache: outputs of a policy's frozen parts, computed once per observation and read in every epoch.
 
-A policy whose eyes do not learn (adapters elsewhere) looks at each picture once and not once in each epoch; one of
-which all that reads is frozen (pi0 beside a learning expert) reads once, too. It costs the memory of what is kept.
+A policy with a frozen vision encoder (LoRA adapters elsewhere) encodes each image once instead of once per epoch; one
+with a frozen vision-language model (pi0 with a trained action expert) caches its whole context. The cache needs memory.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from robotrl.utils.devices import CPU
 
 
 class FeatureCache:
-    """Makes observations into what is kept of them.
+    """Function from observations to their cached features.
 
     Args:
-        policy: what learns.
-        what: is kept; "none" leaves observations as they are.
-        rows: observations that are looked at at once.
+        policy: the policy in training.
+        what: part to cache; "none" leaves observations as they are.
+        rows: observations encoded per batch.
         bf16: whether networks compute in bfloat16.
 
     Raises:
-        CapabilityError: the policy cannot do without its observations.
-        ConfigError: what would be kept learns.
+        CapabilityError: the policy cannot work from cached features.
+        ConfigError: the part to cache is trainable.
     """
 
     def __init__(self, policy: Any, what: Cache, rows: int, bf16: bool) -> None:
@@ -39,9 +39,9 @@ class FeatureCache:
             check_frozen(policy, what)
 
     def __call__(self, obs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What is kept of observations (B, ...), on their device; arrays that the policy does not know stay.
+        """Return the cached features of observations (B, ...), on their device; arrays unknown to the policy stay.
 
-        B may be 0: one of several processes may have nothing to learn from, and must have it under the same keys.
+        B may be 0: one of several processes may have no data, and still needs the same keys.
         """
         if self._what == "none":
             return dict(obs)
@@ -59,11 +59,11 @@ class FeatureCache:
 
 
 def check_frozen(policy: Any, what: Cache) -> None:
-    """Refuse to keep what changes from update to update.
+    """Raise an error if the part to cache is trainable.
 
     Raises:
-        CapabilityError: the policy cannot do without its observations.
-        ConfigError: what would be kept learns.
+        CapabilityError: the policy cannot work from cached features.
+        ConfigError: the part to cache is trainable.
     """
     if not isinstance(policy, HasCache):
         raise CapabilityError(f"policy {type(policy).__name__} lacks HasCache: cache is {what!r}, expected none")
@@ -80,7 +80,7 @@ def check_frozen(policy: Any, what: Cache) -> None:
 
 
 def blank(specs: Mapping[str, Spec], rows: int, device: torch.device = CPU) -> dict[str, Tensor]:
-    """Observations (B, ...) of zeros."""
+    """Return observations (B, ...) of zeros."""
     return {
         key: torch.zeros((rows, *spec.shape), dtype=getattr(torch, spec.dtype), device=device)
         for key, spec in specs.items()

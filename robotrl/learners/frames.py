@@ -1,4 +1,4 @@
-"""Frames that a learner draws its rows from: those of a dataset, and those of scenes in which nobody acted."""
+"""Training frames: those of a dataset, and those of new sim scenes without demonstrations."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from robotrl.learners.augmentation import Symmetric
 from robotrl.spec import HasGroundingTargets, HasStateIds, HasTextFeatures, VecSim
 
 MOTION_STEPS = 8
-"""Control steps that a scene's random action lasts."""
+"""Control steps for which a scene's random action is held."""
 MakeSymmetric = Callable[[Mapping[str, Tensor]], Symmetric]
-"""What changes frames, of all their observations."""
+"""Function from all observations of some frames to their augmentation."""
 
 
 class Frames(NamedTuple):
-    """What rows are drawn from."""
+    """Frames to sample training rows from."""
 
     arrays: dict[str, Tensor]
     """(F, ...) each."""
     drawn: int
-    """So many of the F, the first ones, are drawn."""
+    """Only the first `drawn` of the F frames are sampled."""
     symmetric: Symmetric | None
-    """What changes them, None for nothing."""
+    """Symmetry augmentation; None: none."""
 
     @classmethod
     def of(cls, arrays: dict[str, Tensor], symmetric: MakeSymmetric | None, drawn: int | None = None) -> Frames:
-        """Frames whose observations are "obs/KEY"; all of them are drawn where it is not said how many."""
+        """Build frames whose observations are "obs/KEY"; by default, all of them are sampled."""
         count = len(next(iter(arrays.values()))) if drawn is None else drawn
         return cls(arrays, count, None if symmetric is None else symmetric(part(arrays, "obs/")))
 
     def draw(self, count: int, generator: torch.Generator) -> dict[str, Tensor]:
-        """(count, ...) rows, drawn and changed at random."""
+        """Sample (count, ...) rows with replacement, and augment them."""
         rows = torch.randint(self.drawn, (count,), generator=generator)
         data = {name: values[rows] for name, values in self.arrays.items()}
         if self.symmetric is not None:
@@ -46,13 +46,13 @@ class Frames(NamedTuple):
 
 
 class Scenes:
-    """Frames of a sim in which nobody has demonstrated anything.
+    """Source of frames from sim scenes without demonstrations.
 
     Args:
-        sim: where they are drawn.
-        count: scenes at a time, 1 or more; rounded up to whole batches of its envs.
-        keys: of the observation, by the name that its frames get.
-        symmetric: what changes them, None for nothing.
+        sim: sim to draw the scenes from.
+        count: scenes per draw, 1 or more; rounded up to whole batches of its envs.
+        keys: observation keys, by the name that the frames get.
+        symmetric: symmetry augmentation; None: none.
     """
 
     def __init__(self, sim: VecSim, count: int, keys: Mapping[str, str], symmetric: MakeSymmetric | None) -> None:
@@ -63,7 +63,7 @@ class Scenes:
         self._ids = sim.state_ids("train")
 
     def draw(self, generator: torch.Generator) -> Frames:
-        """Two frames of each of S new scenes: at the start, and after a random action has lasted."""
+        """Draw two frames of each of S new scenes: the initial one, and one after a random action was held."""
         sim: Any = self._sim
         spec = sim.action_spec
         low, high = (torch.tensor(bound, dtype=torch.float32) for bound in (spec.low, spec.high))
@@ -90,13 +90,13 @@ class Scenes:
 
 
 def check_reads(policy: object, sim: object, field: str, value: float) -> None:
-    """Refuse to tell what words mean where nothing is read, or where nobody says what they mean.
+    """Check that the policy has text features and the sim grounding targets.
 
     Args:
-        policy: what is to learn it.
-        sim: what is to say it.
-        field: that asks for it, and its ...
-        value: ... both for the error.
+        policy: policy that is to learn the grounding task.
+        sim: sim that is to give its targets.
+        field: setting that asks for it, for the error.
+        value: its value, for the error.
 
     Raises:
         CapabilityError: the policy lacks `HasTextFeatures`, or the sim `HasGroundingTargets`.

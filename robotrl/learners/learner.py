@@ -1,4 +1,4 @@
-"""What the runner and an algorithm agree on."""
+"""Interface between the training loop and an algorithm: `Setup`, `Learner`, `LearnerCfg`."""
 
 from __future__ import annotations
 
@@ -20,70 +20,70 @@ from robotrl.spec import Cache, VecSim
 from robotrl.utils.devices import CPU
 
 USED = 0.25
-"""Part of its budget that a run uses which ends where it is good enough: as a rule a small one."""
+"""Expected used part of the budget of a run that may stop early."""
 
 
 class Setup(NamedTuple):
-    """What an algorithm is made from."""
+    """Everything an algorithm needs to build its learner."""
 
     make_sim: Callable[[], VecSim]
-    """Makes the training sim; algorithms that learn from data alone do not call it but for its specs."""
+    """Factory of the training sim; offline algorithms call it only for its specs."""
     policy_cfg: Any
-    """Config of the policy to build, when there is none to start from."""
+    """Config of the policy to build when `init_policy` is None."""
     init_policy: nn.Module | None
     """The policy to fine-tune, or None to start from scratch."""
     dataset: Path | None
     """Demonstrations, for algorithms that learn from them."""
     seed: int
-    """Of this process."""
+    """Random seed of this process."""
     actor: ActorCfg = ActorCfg()
-    """Where the training sim is stepped, for algorithms that leave the choice."""
+    """Settings of the actor process, for algorithms that support one."""
     world: DistributedContext = ALONE
-    """The processes that learn together, for algorithms that can; their learner has it as `world`."""
+    """Distributed context, for algorithms that support several processes; their learner has it as `world`."""
     device: torch.device = CPU
-    """Where networks act and learn; `init_policy` is there, and so is what the sim of `make_sim` gives."""
+    """Device of the networks; `init_policy` and the tensors of `make_sim`'s sim are on it, too."""
     fsdp: bool = False
-    """Whether each process has a part of what learns, for algorithms that ask `engine` for theirs."""
+    """Shard the trained weights over the processes (FSDP), for algorithms that get their engine from `engine`."""
     update_threads: int | None = None
-    """Threads of torch while networks learn, None for as many as otherwise."""
+    """Torch threads during updates; None: unchanged."""
     cache: Cache = "none"
-    """What is kept of observations, for algorithms that ask `kept` for it; their learner has it as `kept`."""
+    """Part of the policy whose outputs are cached, for algorithms that call `kept`; their learner has it as `kept`."""
     may_stop: bool = False
-    """Whether the run ends before its budget where it is good enough."""
+    """True if the run may stop early, once it is good enough."""
     resumed: bool = False
-    """Whether `Learner.load` follows: files that the config names may be gone, and are in the state that is loaded."""
+    """True if `Learner.load` follows: files that the config names may be gone; their contents are in the state."""
     accept_data: bool = False
-    """Whether what is doubtful about the dataset is right, as its user says."""
+    """True if the user accepts the dataset's doubtful properties as correct."""
     run: str = ""
-    """Name of the run, by which what it left outside its directory is known as its own; empty: it is not."""
+    """Name of the run, by which it recognizes its own files outside its directory; empty: it has none."""
 
     def expected(self, updates: float) -> int:
-        """How many updates the run will make, as far as one can tell.
+        """Estimate the number of updates that the run will make.
 
         Args:
-            updates: of its whole budget.
+            updates: number of updates of its whole budget.
         """
         return round(updates * (USED if self.may_stop else 1.0))
 
     def fresh(self, *parts: Any) -> Any:
-        """A policy that its config builds of `parts`, on the device."""
+        """Build a new policy from its config and `parts`, on the device."""
         return self.policy_cfg.build(*parts).to(self.device)
 
     def kept(self, policy: Any, rows: int, bf16: bool) -> FeatureCache:
-        """What of observations is kept; see `FeatureCache`.
+        """Build the feature cache; see `FeatureCache`.
 
         Raises:
-            CapabilityError: as of `FeatureCache`.
-            ConfigError: as of `FeatureCache`.
+            CapabilityError: see `FeatureCache`.
+            ConfigError: see `FeatureCache`.
         """
         return FeatureCache(policy, self.cache, rows, bf16)
 
     def engine(self, loss: LossModule, groups: Sequence[ParameterGroup], **options: Any) -> Updater:
-        """The update engine of a learner that can learn together; see `Engine` for the options.
+        """Build the update engine, sharded with `fsdp`; see `Engine` for the options.
 
         Raises:
-            ConfigError: as of `Engine` or `ShardedEngine`.
-            CapabilityError: weights are to be spread over one process.
+            ConfigError: see `Engine` and `ShardedEngine`.
+            CapabilityError: weights are to be sharded over one process.
         """
         return (ShardedEngine if self.fsdp else Engine)(
             loss, groups, world=self.world, threads=self.update_threads, **options
@@ -91,33 +91,33 @@ class Setup(NamedTuple):
 
 
 class Learner(Protocol):
-    """One algorithm at work. The runner calls `iterate` until `iterations` are done, and saves `state`."""
+    """One algorithm in training. The training loop calls `iterate` until `iterations` are done, and saves `state`."""
 
     iterations: int
     env_steps: int
     """Env steps taken in training so far."""
     policy: Any
-    """The policy to evaluate and export (EMA weights where the algorithm keeps them)."""
+    """Policy to evaluate and export (EMA weights if the algorithm averages)."""
 
     def iterate(self) -> dict[str, float]:
-        """One iteration; gives the scalars to log."""
+        """Run one iteration; returns the scalars to log."""
         ...
 
     def state(self) -> dict[str, Any]:
-        """Everything an exact resume needs, the sim and random streams of its own included."""
+        """Return everything that an exact resume needs, including the state of the sim and its random streams."""
         ...
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore what `state` gave."""
+        """Restore the result of `state`."""
         ...
 
     def close(self) -> None:
-        """Give back the sim and whatever else it holds; it is not used again."""
+        """Close the sim and release everything else; the learner is not used again."""
         ...
 
 
 class Stepper(Protocol):
-    """Whatever steps the sim for a learner."""
+    """Interface of an object that steps the sim for a learner."""
 
     @property
     def env_steps(self) -> int:
@@ -130,21 +130,21 @@ class Stepper(Protocol):
         ...
 
     def close(self) -> None:
-        """Give back the sim."""
+        """Close the sim."""
         ...
 
 
 class SimLearner:
-    """What the runner reads of a learner that steps a sim, besides `Learner`."""
+    """Base class of learners that step a sim: the attributes that the training loop reads besides `Learner`'s."""
 
     world: DistributedContext = ALONE
-    """The processes that learn together; of a learner that can only learn alone, none but this one."""
+    """Distributed context; learners without support for several processes have only this one."""
     _stepper: Stepper
     _engine: Updater
 
     @property
     def env_steps(self) -> int:
-        """Env steps taken so far, each env's of each process counted."""
+        """Env steps taken so far, summed over envs and processes."""
         return self._stepper.env_steps * self.world.size
 
     @property
@@ -154,7 +154,7 @@ class SimLearner:
 
     @property
     def sharded(self) -> bool:
-        """Whether what it learns is spread over the processes."""
+        """True if the trained weights are sharded over the processes."""
         return self._engine.sharded
 
     @property
@@ -168,8 +168,8 @@ class SimLearner:
 
 
 class LearnerCfg(Protocol):
-    """Config of an algorithm; knows how to build its learner."""
+    """Config of an algorithm, which builds its learner."""
 
     def build(self, setup: Setup) -> Learner:
-        """The learner, ready for its first iteration."""
+        """Build the learner, ready for its first iteration."""
         ...

@@ -1,7 +1,7 @@
-"""Chains with learned noise and an exact joint density, one ratio for each: what ReinFlow and Flow-Noise share.
+"""Denoising chains with learned noise and one ratio per chain: shared base of ReinFlow and Flow-Noise.
 
-While the policy learns, each Euler step gets Gaussian noise from a small network whose deviations are bounded. The
-network is gone at deployment, where the plain ODE runs.
+In training, each Euler step gets Gaussian noise from a small network with bounded standard deviations, so that the
+chain has an exact joint density. At deployment, the network is removed and the plain ODE runs.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from robotrl.rollout.collector import Decision
 from robotrl.spec import HasChain
 
 Reduce = Callable[[Tensor], Tensor]
-"""Log-densities (B, K, H, A) of a chain's steps to one number (B,) for each chain."""
+"""Function from log-densities (B, K, H, A) of a chain's steps to one number (B,) per chain."""
 
 
 @dataclass(frozen=True)
 class NoisyCfg(ChainCfg):
-    """Settings of methods with learned noise."""
+    """Settings shared by methods with learned noise."""
 
     noise_low: float = 0.08
-    """Smallest standard deviation of a denoising step, in normalised action units."""
+    """Smallest standard deviation of a denoising step, in normalized action units."""
     noise_high: float = 0.20
-    """Largest."""
+    """Largest standard deviation of a denoising step, in normalized action units."""
     noise_hold: float = 0.35
-    """Part of the budget for which the largest deviation stays as it is."""
+    """Fraction of the budget for which the largest standard deviation stays constant."""
     noise_end: float = 1.0
-    """Where the largest deviation falls to by the end, along half a cosine: 0 is `noise_low`, 1 is `noise_high`, that
-    is no fall. ReinFlow's published schedule has 0.7."""
+    """Largest standard deviation at the end of the budget, after a half-cosine decay: 0 is `noise_low`, 1 is
+    `noise_high` (no decay). ReinFlow's published schedule has 0.7."""
     entropy_coef: float = 0.0
-    """Weight of the chain's mean entropy rate as a bonus."""
+    """Weight of the entropy bonus: the chain's mean entropy rate."""
 
 
 # losses
@@ -56,13 +56,13 @@ def policy_loss(
     rows: dict[str, Tensor],
     clip_coef: float,
 ) -> PolicyLoss:
-    """PPO's clipped surrogate on the joint density of whole chains, one ratio for each.
+    """PPO's clipped surrogate on the joint density of whole chains, one ratio per chain.
 
     Args:
-        policy: the flow.
-        kernel: law of its noisy steps.
-        reduce: (M, K, H, A) log-densities to one number (M,) for each chain.
-        ctx: (M, D).
+        policy: the flow policy.
+        kernel: transition kernel of its noisy steps.
+        reduce: function from log-densities (M, K, H, A) to one number (M,) per chain.
+        ctx: (M, D) the policy's contexts.
         rows: "chain" (M, K+1, H, A), "log_prob" (M,) and "advantage" (M,).
         clip_coef: clip range.
     """
@@ -71,19 +71,19 @@ def policy_loss(
 
 
 def upper_bound(low: float, high: float, hold: float, end: float, progress: float) -> float:
-    """Largest deviation at a part of the budget: held, then along half a cosine to low + end (high - low)."""
+    """Largest std at a fraction of the budget: constant at first, then a half cosine to low + end (high - low)."""
     past = 0.0 if hold >= 1 else max(0.0, (progress - hold) / (1 - hold))
     last = low + end * (high - low)
     return last + (high - last) * 0.5 * (1 + math.cos(math.pi * min(1.0, past)))
 
 
 def entropy_rate(std_of: Callable[[Tensor, Tensor], Tensor], ctx: Tensor, times: tuple[float, ...]) -> Tensor:
-    """Mean entropy of a chain element, that of its Gaussian steps.
+    """Mean entropy per element of the chain's Gaussian steps.
 
     Args:
-        std_of: (ctx, t) to standard deviations, see `chain.noise_net`.
-        ctx: (B, D).
-        times: K+1, the policy's.
+        std_of: function from (ctx, t) to standard deviations, see `chain.noise_net`.
+        ctx: (B, D) the policy's contexts.
+        times: K+1 times of the policy's chain.
     """
     t = torch.tensor(times[:-1], dtype=ctx.dtype, device=ctx.device)
     std = std_of(ctx.repeat_interleave(len(t), 0), t.repeat(len(ctx)))
@@ -94,13 +94,13 @@ def entropy_rate(std_of: Callable[[Tensor, Tensor], Tensor], ctx: Tensor, times:
 
 
 class NoisyChainLoss(ChainLoss):
-    """See `ChainLoss`; `actor["noise"]` is the noise network.
+    """`ChainLoss` with a noise network, `actor["noise"]`.
 
     Args:
-        policy: what is fine-tuned.
+        policy: the policy to fine-tune.
         make_critic: see `ChainLoss`.
         cfg: settings.
-        reduce: what the ratio is of.
+        reduce: function from the steps' log-densities to the one of the ratio.
     """
 
     def __init__(self, policy: Any, make_critic: MakeCritic, cfg: NoisyCfg, reduce: Reduce) -> None:
@@ -110,7 +110,7 @@ class NoisyChainLoss(ChainLoss):
         self._cfg, self._reduce = cfg, reduce
 
     def std(self, ctx: Tensor, t: Tensor) -> Tensor:
-        """(B, H, A) noise; it does not teach the encoder."""
+        """Return (B, H, A) standard deviations of the noise; no gradients flow to the encoder."""
         return self.actor["noise"](ctx.detach(), t)
 
     def decide(self, obs: dict[str, Tensor], generator: torch.Generator) -> Decision:
@@ -130,25 +130,25 @@ class NoisyChainLoss(ChainLoss):
         return ActorTerms(out, -cfg.entropy_coef * entropy, {"entropy_rate": entropy})
 
     def schedule(self, progress: float) -> None:
-        """See `ChainLoss.schedule`: the noise's upper bound."""
+        """See `ChainLoss.schedule`: sets the upper bound of the noise."""
         cfg = self._cfg
         high = upper_bound(cfg.noise_low, cfg.noise_high, cfg.noise_hold, cfg.noise_end, progress)
-        # the bounds must differ; at their closest the network has no say any more
+        # the bounds must differ; when they are this close, the network's output hardly matters
         noise: Any = self.actor["noise"]
         noise.set_bounds(cfg.noise_low, max(high, cfg.noise_low * 1.001))
 
 
 def noisy_learner(cfg: NoisyCfg, setup: Setup, method: str, reduce: Reduce) -> ChainLearner:
-    """The learner of a method with learned noise.
+    """Build the learner of a method with learned noise.
 
     Args:
         cfg: settings.
         setup: see `Setup`.
-        method: what to call it in errors.
-        reduce: what the ratio is of.
+        method: name of the method in errors.
+        reduce: function from the steps' log-densities to the one of the ratio.
 
     Raises:
-        ConfigError: settings out of range, or what `ChainLearner` refuses.
+        ConfigError: settings out of range; see also `ChainLearner`.
     """
     if not 0 < cfg.noise_low < cfg.noise_high < math.inf:
         bounds = cfg.noise_low, cfg.noise_high

@@ -1,11 +1,11 @@
-"""Running normalisation: what observations and returns look like, measured while training goes on.
+"""Running normalization of observations and returns during training.
 
-Observation statistics become constants of the policy's transforms, so they travel with its checkpoint and lie inside
-the exported graph. They change only between iterations: within one, the policy that learns is the one that acted.
-Processes that learn together measure together: each takes in what all have seen.
+Observation statistics become constants of the policy's transforms, so they are saved with its checkpoint and are part
+of the exported graph. They change only between iterations: within one, the policy that learns is the one that acted.
+Processes that learn together share their statistics.
 
-A value that is far out of what its column was seen to be counts as the most that was seen; see
-`robotrl.replay.outliers`. One absurd number does not hide what comes after it.
+A value far outside its column's usual range is clipped to the largest value seen so far, so that one absurd number does
+not spoil the statistics; see `robotrl.replay.outliers`.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from robotrl.spec import Spec, measured
 from robotrl.transforms import Affine, Clip, Transform, normalize
 
 OBS_CLIP = 10.0
-"""Normalised observations are clipped to this many deviations."""
+"""Normalized observations are clipped to this many standard deviations."""
 REWARD_CLIP = 10.0
 FLOOR = 1e-4
-"""A column whose deviation is below this is constant; it is centred and left unscaled."""
+"""A column with a standard deviation below this is constant; it is centered and not scaled."""
 
 
 class RunningMoments:
-    """Mean and variance of all rows ever seen (Chan et al. 1979, pairwise update), in float64.
+    """Running mean and variance of all rows (Chan et al. 1979, pairwise update), in float64.
 
     Args:
-        width: columns.
-        world: whose rows count.
+        width: number of columns.
+        world: the processes whose rows are included.
     """
 
     def __init__(self, width: int, world: DistributedContext = ALONE) -> None:
@@ -44,7 +44,7 @@ class RunningMoments:
         self.count = torch.zeros((), dtype=torch.float64)
 
     def update(self, rows: Tensor) -> None:
-        """Take in rows (B, width), B of 1 or more."""
+        """Add rows (B, width), B of 1 or more."""
         rows = rows.detach().cpu().double()
         own = torch.stack([torch.full_like(self.mean, len(rows)), rows.mean(0), rows.var(0, unbiased=False)])
         for (n, *_), mean, var in self._world.stacked(own):
@@ -54,20 +54,20 @@ class RunningMoments:
             self.mean, self.var, self.count = self.mean + delta * n / total, spread / total, total
 
     def state(self) -> dict[str, Tensor]:
-        """For an exact resume."""
+        """State for an exact resume."""
         return {"mean": self.mean, "var": self.var, "count": self.count}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state` gave."""
+        """Restore the result of `state`."""
         self.mean, self.var, self.count = (torch.as_tensor(state[k], dtype=torch.float64) for k in self.state())
 
 
 class ObsNormalizer:
-    """Running statistics of each observation array as transforms of a policy.
+    """Running observation statistics, as transforms of a policy.
 
     Args:
-        specs: the arrays; pictures are left to the policy's encoder.
-        world: whose observations count.
+        specs: specs of the arrays; images are left to the policy's encoder.
+        world: the processes whose observations are included.
     """
 
     def __init__(self, specs: Mapping[str, Spec], world: DistributedContext = ALONE) -> None:
@@ -75,12 +75,12 @@ class ObsNormalizer:
         self._ranges = {key: range_of(specs[key]) for key in self._moments}
 
     def update(self, obs: Mapping[str, Tensor]) -> None:
-        """Take in observations (..., D)."""
+        """Add observations (..., D)."""
         for key, moments in self._moments.items():
             moments.update(self._ranges[key].usual(obs[key].detach().reshape(-1, obs[key].shape[-1])))
 
     def transforms(self) -> tuple[Transform, ...]:
-        """Centre, scale and clip, for each array."""
+        """Return transforms that center, scale and clip each array."""
         out: list[Affine | Clip] = []
         for key, moments in self._moments.items():
             width = len(moments.mean)
@@ -89,25 +89,25 @@ class ObsNormalizer:
         return tuple(out)
 
     def state(self) -> dict[str, Any]:
-        """For an exact resume."""
+        """State for an exact resume."""
         return {key: {**x.state(), "range": self._ranges[key].state()} for key, x in self._moments.items()}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state` gave."""
+        """Restore the result of `state`."""
         for key, moments in self._moments.items():
             moments.load(state[key])
-            # checkpoints from before have no ranges: these begin with what comes next
+            # older checkpoints have no ranges: new ones start with the next observations
             if "range" in state[key]:
                 self._ranges[key].load(state[key]["range"])
 
 
 class RewardNormalizer:
-    """Divides rewards by the running deviation of the discounted return (Engstrom et al. 2020), and clips them.
+    """Divides rewards by the running std of the discounted return (Engstrom et al. 2020), and clips them.
 
     Args:
         num_envs: N.
-        gamma: discount of an env step.
-        world: whose returns count.
+        gamma: discount per env step.
+        world: the processes whose returns are included.
     """
 
     def __init__(self, num_envs: int, gamma: float, world: DistributedContext = ALONE) -> None:
@@ -118,11 +118,11 @@ class RewardNormalizer:
 
     @property
     def scale(self) -> float:
-        """What rewards are divided by."""
+        """The number that rewards are divided by."""
         return float((self._moments.var[0] + 1e-8).sqrt())
 
     def normalise(self, rollout: Rollout) -> Rollout:
-        """The rollout with normalised rewards, after their returns have been taken into account.
+        """Return the rollout with normalized rewards, after adding its returns to the statistics.
 
         A decision's reward is that of its whole chunk; the return is discounted by all steps of the chunk.
         """
@@ -139,15 +139,15 @@ class RewardNormalizer:
         return rollout._replace(reward=(rollout.reward / self.scale).clamp(-REWARD_CLIP, REWARD_CLIP))
 
     def restart(self) -> None:
-        """New episodes begin in all envs."""
+        """Start the returns at zero, because new episodes begin in all envs."""
         self._running.zero_()
 
     def state(self) -> dict[str, Any]:
-        """For an exact resume."""
+        """State for an exact resume."""
         return {"running": self._running, "moments": self._moments.state(), "range": self._range.state()}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state` gave."""
+        """Restore the result of `state`."""
         self._running = torch.as_tensor(state["running"], dtype=torch.float64).clone()
         self._moments.load(state["moments"])
         if "range" in state:

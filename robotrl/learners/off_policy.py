@@ -1,4 +1,4 @@
-"""What the off-policy learners share: the policy that they make, and what a batch of chunks is to a loss."""
+"""Shared parts of SAC, RLPD and IQL: policy construction, batches, checks of settings."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from robotrl.transforms import TransformGroup, bounds_to_unit
 
 
 def check_settings(cfg: Any, offline: bool = False) -> None:
-    """Refuse settings that no off-policy learner could use; only the fields that `cfg` has are looked at.
+    """Check the settings that off-policy learners share; fields that `cfg` lacks are skipped.
 
     Args:
         cfg: the algorithm's settings.
-        offline: whether the learner may do without env steps.
+        offline: whether the learner may run without env steps.
 
     Raises:
-        ConfigError: the field, its value and what was expected.
+        ConfigError: a setting is out of range; names the field, its value and the expectation.
     """
     for name, least in (
         ("env_steps", 0 if offline else 1),
@@ -59,18 +59,18 @@ def check_settings(cfg: Any, offline: bool = False) -> None:
 
 
 def no_clip(largest: float | None) -> float:
-    """A gradient norm as the engine has it, where infinity does not clip."""
+    """Return the maximum gradient norm for the engine: infinity (no clipping) for None."""
     return math.inf if largest is None else largest
 
 
 class PolicyBuilder:
-    """A policy to train, and the running normalisation that is part of it, if there is one.
+    """The policy to train, and its running observation normalization if it has one.
 
     Args:
-        setup: with a policy to start from, or the config of a fresh one.
-        sim: whose observations and actions it is for.
-        normalize_obs: whether a fresh policy gets a running normalisation of its vectors; one to start from keeps its
-            own.
+        setup: setup with a policy to start from, or the config of a new one.
+        sim: sim of the policy.
+        normalize_obs: whether a new policy gets a running normalization of its vector observations; a policy to
+            start from keeps its own.
     """
 
     def __init__(self, setup: Setup, sim: VecSim, normalize_obs: bool) -> None:
@@ -86,30 +86,31 @@ class PolicyBuilder:
         self.policy.control_dt_s = sim.control_dt_s
 
     def measure(self, replay: Replay) -> None:
-        """Take all observations of a replay into the normalisation, if there is one."""
+        """Add all observations of a replay to the running normalization, if there is one."""
         if self.normalizer is not None:
             every = replay.view(replay.indices(), 1, 1.0).obs
             self.take(every)
 
     def take(self, obs: Arrays) -> None:
-        """Take in observations (B, ...), and give the policy the constants measured so far."""
+        """Add observations (B, ...) to the statistics, and update the policy's normalization."""
         if self.normalizer is not None:
             self.normalizer.update(obs)
             self.apply()
 
     def apply(self) -> None:
-        """Give the policy the constants measured so far."""
+        """Set the current statistics as constants of the policy's transforms."""
         if self.normalizer is not None:
             self.policy.set_transforms(TransformGroup(self.normalizer.transforms(), self.policy.transforms.outputs))
 
     def state(self) -> dict[str, Any] | None:
-        """For an exact resume: of the normalisation; the weights are the learner's."""
+        """State of the normalization for an exact resume; the learner saves the weights."""
         return None if self.normalizer is None else self.normalizer.state()
 
     def load(self, state: Mapping[str, Any] | None) -> None:
-        """Restore what `state` gave.
+        """Restore the result of `state`.
 
-        Whether a normalisation runs is a matter of where the run began, which a learner made to resume cannot know.
+        A learner made to resume does not know whether the run began with a new policy: the state decides whether a
+        running normalization exists.
         """
         self.normalizer = None
         if state is not None:
@@ -119,17 +120,17 @@ class PolicyBuilder:
 
 
 def critics_of(policy: Any, cfg: Any) -> QEnsemble:
-    """Critics on a policy's context, from a learner's config."""
+    """Build the critics on a policy's context, from a learner's config."""
     width, horizon, action = policy.context_width, policy.horizon, policy.action_width
     hidden, activation = cfg.critic_hidden, cfg.critic_activation
     return QEnsemble(width, horizon, action, cfg.num_critics, hidden, cfg.layer_norm, activation)
 
 
 class ActionNormalizer(nn.Module):
-    """Actions of the sim to [-1, 1], where learners and critics have them.
+    """Maps the sim's actions to [-1, 1], the range that learners and critics use.
 
     Args:
-        action_spec: the sim's.
+        action_spec: the sim's action spec.
     """
 
     def __init__(self, action_spec: Spec) -> None:
@@ -141,20 +142,20 @@ class ActionNormalizer(nn.Module):
         self.register_buffer("offset", torch.tensor(affine.offset), persistent=False)
 
     def forward(self, chunk: Tensor) -> Tensor:
-        """(..., A)."""
+        """Normalize chunks (..., A)."""
         return chunk * self.scale + self.offset
 
 
 def rows_of(drawn: Transitions, keys: Mapping[str, Spec], unit: ActionNormalizer) -> dict[str, Tensor]:
-    """What a loss sees of a batch of chunks.
+    """Convert a batch of chunks to the rows of a loss.
 
     Args:
-        drawn: from a sampler.
+        drawn: batch from a sampler.
         keys: the policy's observations.
-        unit: of the actions.
+        unit: normalizer of the actions.
 
     Returns:
-        "obs/KEY" and "next_obs/KEY" (B, ...) as stored, "chunk" (B, H, A) normalised, "reward" and "discount" (B,).
+        "obs/KEY" and "next_obs/KEY" (B, ...) as stored, "chunk" (B, H, A) normalized, "reward" and "discount" (B,).
     """
     return {
         **{f"obs/{key}": drawn.obs[key] for key in keys},
@@ -166,18 +167,18 @@ def rows_of(drawn: Transitions, keys: Mapping[str, Spec], unit: ActionNormalizer
 
 
 def detached(module: torch.nn.Module) -> dict[str, Tensor]:
-    """A module's parameters as constants, for `torch.func.functional_call`: gradients pass through, none arrive."""
+    """Detach a module's parameters, for `torch.func.functional_call`: gradients flow to its inputs only."""
     return {name: parameter.detach() for name, parameter in module.named_parameters()}
 
 
 class UpdateToDataRatio:
-    """Updates owed for env steps at a ratio that need not be whole."""
+    """Number of updates due for env steps, for a ratio that need not be an integer."""
 
     def __init__(self, ratio: float) -> None:
         self._ratio, self.owed = ratio, 0.0
 
     def take(self, env_steps: int) -> int:
-        """Whole updates due after so many more env steps."""
+        """Return the whole updates due after this many more env steps."""
         self.owed += env_steps * self._ratio
         due = int(self.owed + 1e-9)
         self.owed -= due
@@ -185,12 +186,12 @@ class UpdateToDataRatio:
 
 
 def at_once(updates: int, batch: int, keys: Mapping[str, Spec]) -> int:
-    """How many of the updates get their rows drawn at once, so that the rows take a bounded memory.
+    """Number of updates whose rows are sampled at once, so that the rows take bounded memory.
 
     Args:
-        updates: the most that will ever be made in a row.
-        batch: M rows of each.
-        keys: observations of a row, of which it holds two each; the rest is small.
+        updates: largest number of updates in one call.
+        batch: M rows per update.
+        keys: observations of a row, which holds two of each; its other arrays are small.
     """
     each = 2 * sum(math.prod(spec.shape) * np.dtype(spec.dtype).itemsize for spec in keys.values())
     return fitting(updates, each * batch)
@@ -204,15 +205,15 @@ def demonstrations(
     extras: Mapping[str, tuple[int, ...]] | None = None,
     accept: bool = False,
 ) -> Replay:
-    """A dataset as a replay of its own, in RAM: no rollout takes its place.
+    """Load a dataset into a replay of its own, in RAM, so that rollouts never overwrite it.
 
     Args:
-        dataset: what `read_dataset` returned.
+        dataset: result of `read_dataset`.
         observation_spec: the arrays to keep.
         action_spec: the sim's action.
-        control_dt_s: seconds between two of the sim's steps; None where nobody stated it.
+        control_dt_s: seconds between two of the sim's steps; None if unknown.
         extras: see `Replay.create`.
-        accept: whether what is doubtful about the dataset is known to be right, or was told already.
+        accept: whether the dataset's doubtful properties are accepted, or were reported already.
 
     Raises:
         ConfigError: the dataset contradicts the specs or the rate; see `robotrl.datasets.agreement.agree`.

@@ -1,4 +1,4 @@
-"""What PPO and its relatives share: from a rollout to a batch, from a batch to the order of its minibatches."""
+"""Shared parts of PPO and its relatives: batches from rollouts, order of minibatches, log scalars."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from robotrl.rollout.storage import Rollout
 from robotrl.utils.batched import in_parts
 
 Keep = Callable[[dict[str, Tensor]], dict[str, Tensor]]
-"""Raw observations (B, ...) to what is kept of them."""
+"""Function from raw observations (B, ...) to the arrays that are kept of them."""
 Value = Callable[[dict[str, Tensor]], Tensor]
-"""Raw observations (B, ...) to values (B,)."""
+"""Function from raw observations (B, ...) to values (B,)."""
 OBS = "obs/"
-"""What the names of raw observations begin with among a batch's rows."""
+"""Prefix of raw observations among a batch's rows."""
 ROWS = 4096
-"""Observations that the critic values at once; pictures of a whole rollout would not fit."""
+"""Observations per batch of the critic; images of a whole rollout would not fit into memory."""
 
 
 def check_settings(cfg: Any, horizon: int) -> None:
-    """Refuse settings that no run of PPO or a relative could use.
+    """Check the settings that PPO and its relatives share.
 
     Args:
         cfg: the algorithm's settings.
         horizon: H of the policy's chunks; a rollout must hold a whole one.
 
     Raises:
-        ConfigError: the field, its value and what was expected.
+        ConfigError: a setting is out of range; names the field, its value and the expectation.
     """
     for name, value in (("env_steps", cfg.env_steps), ("epochs", cfg.epochs), ("minibatch", cfg.minibatch)):
         check_at_least(f"algo.{name}", value, 1)
@@ -58,23 +58,23 @@ def check_settings(cfg: Any, horizon: int) -> None:
 
 
 class OnPolicyBatch(NamedTuple):
-    """B complete decisions, flat."""
+    """B complete decisions, flattened over time and envs."""
 
     obs: dict[str, Tensor]
-    """(B, ...) raw observations, or what is kept of them: encoders may learn, so each loss encodes for itself."""
+    """(B, ...) raw observations, or their cached features; encoders may learn, so each loss encodes for itself."""
     record: dict[str, Tensor]
-    """(B, ...) what the decider kept; holds `log_prob` under the policy that acted."""
+    """(B, ...) arrays recorded at the decisions; holds `log_prob` under the policy that acted."""
     advantage: Tensor
-    """(B,) normalised, unless otherwise asked for."""
+    """(B,) advantages, normalized by default."""
     value_target: Tensor
-    """(B,)."""
+    """(B,) targets of the critic."""
     value: Tensor
-    """(B,) of the critic, before its update."""
+    """(B,) values of the critic before its update."""
     explained_variance: float
-    """Of the critic, on this batch, before its update."""
+    """Explained variance of the critic on this batch, before its update."""
 
     def rows(self) -> dict[str, Tensor]:
-        """(B, ...) each, as the engine takes them; observations are named "obs/KEY"."""
+        """Return the arrays (B, ...) as rows for the engine; observations are named "obs/KEY"."""
         return {
             **{OBS + key: x for key, x in self.obs.items()},
             **self.record,
@@ -84,7 +84,7 @@ class OnPolicyBatch(NamedTuple):
 
 
 def observations(rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The raw observations among the rows of a minibatch, by their own keys."""
+    """Return the raw observations among the rows of a minibatch, by their own keys."""
     return part(rows, OBS)
 
 
@@ -99,17 +99,17 @@ def make_batch(
     normalised: bool = True,
     keep: Keep = dict,
 ) -> OnPolicyBatch:
-    """Advantages of a rollout's decisions, and the decisions flattened.
+    """Compute the advantages of a rollout's decisions, and flatten the decisions to a batch.
 
     Args:
-        rollout: from `Collector.collect`.
+        rollout: result of `Collector.collect`.
         value: the critic.
-        gamma: discount of an env step.
-        gae_lambda: lambda of GAE, for each decision.
-        at_once: how many observations the critic may value at once; None is `ROWS`.
-        world: the processes whose advantages are normalised together.
-        normalised: whether they are.
-        keep: what the critic, and every epoch, sees of observations; of each it is asked once.
+        gamma: discount per env step.
+        gae_lambda: lambda of GAE, per decision.
+        at_once: observations per batch of the critic; None is `ROWS`.
+        world: the processes whose advantages are normalized together.
+        normalised: whether to normalize the advantages.
+        keep: function from observations to those that the critic and every epoch read; called once per array.
     """
     valid = rollout.valid
     obs = keep({key: array[valid] for key, array in rollout.obs.items()})
@@ -145,17 +145,17 @@ def make_batch(
 def epoch_order(
     size: int, minibatch: int, epochs: int, generator: torch.Generator, keep_all: bool, most: int = 0
 ) -> Tensor:
-    """Row numbers of all minibatches of all epochs, each epoch shuffled and cut into whole minibatches for itself.
+    """Return the row indices of all minibatches of all epochs; each epoch is shuffled and cut separately.
 
     Args:
         size: B, rows.
         minibatch: M.
         epochs: passes over the rows.
-        generator: of the shuffles.
-        keep_all: every row is in every epoch, and rows of the epoch's beginning fill up its last minibatch; or else the
-            number of minibatches is B / M rounded, and up to half a minibatch of rows is left out of an epoch, by lot,
-            so that B a little above n M does not cost n + 1 updates.
-        most: rows of the process that has the most of those that learn together: all make as many updates as it does.
+        generator: random generator of the shuffles.
+        keep_all: True: every row is in every epoch, and rows from the epoch's beginning fill up its last minibatch.
+            False: the number of minibatches is B / M rounded, and an epoch leaves out up to half a minibatch of random
+            rows, so that B a little above n M does not cost n + 1 updates.
+        most: largest number of rows of any process; all processes make as many updates as that one.
     """
     rows = max(size, most)
     count = math.ceil(rows / minibatch) if keep_all else max(1, round(rows / minibatch))
@@ -165,12 +165,12 @@ def epoch_order(
 
 
 def rollout_scalars(rollout: Rollout, batch: OnPolicyBatch, reward: Tensor) -> dict[str, float]:
-    """What to log of a rollout.
+    """Return the scalars to log of a rollout.
 
     Args:
-        rollout: as collected.
-        batch: made from it.
-        reward: (M, N) the sim's rewards, before any normalisation.
+        rollout: the rollout as collected.
+        batch: its batch.
+        reward: (M, N) the sim's rewards, before any normalization.
     """
     return {
         "rollout_success": float(rollout.episodes.float().mean()) if len(rollout.episodes) else math.nan,
@@ -183,7 +183,7 @@ def rollout_scalars(rollout: Rollout, batch: OnPolicyBatch, reward: Tensor) -> d
 
 
 def joined(parts: Sequence[Updates]) -> Updates:
-    """Updates in a row as one; NaN where a part, of another phase, has nothing of a name."""
+    """Concatenate consecutive updates; NaN where a part of another phase lacks a name."""
     names = dict.fromkeys(name for part in parts for name in part.info)
     blank = [torch.full_like(part.info["loss"], math.nan) for part in parts]
     columns = {
@@ -194,9 +194,9 @@ def joined(parts: Sequence[Updates]) -> Updates:
 
 
 def update_scalars(updates: Updates) -> dict[str, float]:
-    """What to log of an iteration's updates: means, those of the actor over the updates in which it learned.
+    """Return the scalars to log of an iteration's updates: means; the actor's over the updates in which it learned.
 
-    The engine's info must hold "actor_on"; updates of a critic alone have none of the actor's names, or NaN.
+    The engine's info must hold "actor_on"; updates of the critic alone lack the actor's names, or have NaN there.
     """
     on = updates.info["actor_on"] > 0
     kept = {name: values for name, values in updates.info.items() if name not in ("loss", "actor_on")}
@@ -206,12 +206,12 @@ def update_scalars(updates: Updates) -> dict[str, float]:
         if name in updates.info:
             scalars[name] = float(updates.info[name][on].mean())
     if "ratio_error" in updates.info:
-        # before the first update the policy that learns is the one that acted: 0 but for rounding, and but for
-        # decisions that were begun before the last iteration's update and completed after it
+        # before the first update, the policy that learns is the one that acted: the error is 0 but for rounding, and
+        # for decisions begun before the last iteration's update and completed after it
         scalars["ratio_error"] = float(updates.info["ratio_error"][0]) if on.any() else math.nan
     return scalars
 
 
 def finite(scalars: Mapping[str, float]) -> dict[str, float]:
-    """The scalars that are numbers: no episode may have ended in a rollout."""
+    """Drop NaN and infinite scalars, e.g. the success rate of a rollout in which no episode ended."""
     return {name: value for name, value in scalars.items() if math.isfinite(value)}

@@ -1,4 +1,4 @@
-"""A policy at work in a sim, and the replay of what it did: how the off-policy learners come by their experience.
+"""Replay collector: steps the policy in a sim and fills the replay buffers of off-policy learners.
 
 `ReplayCollector` steps the sim in the learner's process, `RemoteReplayCollector` in another.
 """
@@ -22,31 +22,32 @@ from robotrl.rollout.collector import Collected, Collector, Decision
 from robotrl.spec import Arrays, VecSim
 
 Watch = Callable[[VecSim], Intervention]
-"""Makes whoever watches a sim and may take over; picklable where the sim is to be stepped in another process."""
+"""Factory of the person or program that watches a sim and may take over; picklable if an actor process steps the
+sim."""
 
 
 class Acting(NamedTuple):
-    """How a learner's policy acts."""
+    """Settings of how a learner's policy acts."""
 
     seed: int
-    """Of the sim's first reset."""
+    """Seed of the sim's first reset."""
     gamma: float
-    """Discount of an env step."""
+    """Discount per env step."""
     random: bool
-    """Whether actions are drawn evenly from their bounds until `warmup` env steps are taken, as a fresh policy needs
-    it; else the policy acts from the start."""
+    """True: actions are uniformly random during the first `warmup` env steps, as a new policy needs it. False: the
+    policy acts from the start."""
     warmup: int
-    """Env steps before anything is to be learned."""
+    """Env steps before the first update."""
 
 
 class ReplayBuffers:
-    """The replay of what was experienced, and that of the steps of whoever took over.
+    """Replay buffers of a learner: all collected steps, and the steps of interventions.
 
     Args:
-        sim: for its specs.
-        capacity: env steps that each of them keeps.
-        path: directory of the replay on disk; None: in RAM, the checkpoints hold it.
-        owner: the run that it is for; empty: none that goes on later.
+        sim: sim whose specs the buffers use.
+        capacity: env steps that each buffer keeps.
+        path: directory of the replay on disk; None: in RAM and in the checkpoints.
+        owner: name of the run; empty for a run that is not resumed.
     """
 
     def __init__(self, sim: VecSim, capacity: int, path: str | None, owner: str = "") -> None:
@@ -54,25 +55,25 @@ class ReplayBuffers:
             dict(sim.observation_spec), sim.action_spec, sim.num_envs, capacity, 0, {}, sim.control_dt_s
         )
         self.corrections: Replay | None = None
-        """The steps of whoever took over; None while nobody watches."""
+        """Steps of interventions; None while nobody watches."""
         self._path, self._owner = None if path is None else Path(path), owner
         self._replay: Replay | None = None
 
     @property
     def replay(self) -> Replay:
-        """What was collected; made when it is first asked for.
+        """The replay of collected steps; created on first access.
 
         Raises:
-            ConfigError: there is something at its path, and not of this run.
+            ConfigError: its path exists and does not belong to this run.
         """
-        # not in the constructor: a learner that is made to resume opens the one that is there
+        # not in the constructor: a learner made to resume opens the existing replay
         if self._replay is None:
             left = self._left()
             self._replay = self._create(self._path) if left is None else left
         return self._replay
 
     def _left(self) -> Replay | None:
-        """The replay that this run left when it was killed before any checkpoint told of it, emptied."""
+        """Return the emptied replay that this run left when it was killed before its first checkpoint, or None."""
         if self._path is None or not self._owner or not (self._path / HEADER).is_file():
             return None
         if read_header(self._path).get("owner") != self._owner:
@@ -82,12 +83,12 @@ class ReplayBuffers:
         return replay
 
     def keep_corrections(self) -> None:
-        """Keep the steps of whoever takes over from now on."""
+        """Start to keep the steps of interventions."""
         if self.corrections is None:
             self.corrections = self._create(None)
 
     def cut(self) -> None:
-        """What comes next does not follow what came last."""
+        """Mark a gap: the next steps do not follow the last ones."""
         self.replay.cut()
         if self.corrections is not None:
             self.corrections.cut()
@@ -105,17 +106,17 @@ class ReplayBuffers:
         )
 
     def state(self) -> dict[str, Any]:
-        """For a resume."""
+        """State to resume from."""
         return {
             "replay": None if self._replay is None else self._replay.state(),
             "corrections": None if self.corrections is None else self.corrections.state(),
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state` gave.
+        """Restore the result of `state`.
 
         Raises:
-            DataError: the replay's directory is gone or not the one of that run.
+            DataError: the replay's directory is gone or belongs to another run.
             ConfigError: it stores other arrays than this run.
         """
         if state["replay"] is not None:
@@ -123,21 +124,21 @@ class ReplayBuffers:
                 self._replay = open_replay(self._path, self.layout)
             self.replay.load(state["replay"])
         if state["corrections"] is not None:
-            # they count as prior data also where nobody watches any more
+            # corrections count as prior data even if nobody watches any more
             self.keep_corrections()
             assert self.corrections is not None
             self.corrections.load(state["corrections"])
 
 
 class ReplayCollector:
-    """The sim, stepped here, who acts in it, and the memory that it fills.
+    """Steps the sim in this process with the learner's policy, and fills the replay buffers.
 
     Args:
-        sim: made for training; it is reset here.
-        made: the policy.
-        memory: what is filled.
-        acting: how the policy acts.
-        generator: of the learner.
+        sim: the training sim; it is reset here.
+        made: builder of the policy.
+        memory: replay buffers to fill.
+        acting: settings of how the policy acts.
+        generator: the learner's random generator.
     """
 
     def __init__(
@@ -163,20 +164,20 @@ class ReplayCollector:
 
     @property
     def warm(self) -> bool:
-        """Whether there is enough to learn from."""
+        """True once `warmup` env steps are taken, so that updates may begin."""
         return self.env_steps >= self._acting.warmup
 
     def watch(self, make: Watch) -> None:
-        """Let somebody take over while the policy acts; the memory's `corrections` get the corrected steps besides.
+        """Let a person or program take over while the policy acts; `memory.corrections` gets the corrected steps, too.
 
         Raises:
-            RobotrlError: whatever `make` refuses.
+            RobotrlError: `make` failed.
         """
         self._watcher = make(self._sim)
         self.memory.keep_corrections()
 
     def collect(self, steps: int) -> dict[str, float]:
-        """Take `steps` steps in every env into the memory; gives what is worth logging."""
+        """Take `steps` steps in every env and add them to the replay buffers; returns scalars to log."""
         memory = self.memory
         out = self._collector.collect_into(
             memory.replay, self._decide, steps, corrector=self._watcher, corrections=memory.corrections
@@ -192,20 +193,20 @@ class ReplayCollector:
         return Decision(chunk(self._made.policy, obs, self._generator, self._random and not self.warm), {})
 
     def close(self) -> None:
-        """Give back the sim and whoever watches it."""
+        """Close the sim and the intervention."""
         if self._watcher is not None:
             self._watcher.close()
         self._sim.close()
 
     def state(self) -> dict[str, Any]:
-        """For an exact resume: the sim, the memory, who acts."""
+        """State for an exact resume: sim, replay buffers and whether actions are random at first."""
         return {"collector": self._collector.state(), "random": self._random, **self.memory.state()}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state` gave.
+        """Restore the result of `state`.
 
         Raises:
-            DataError: the replay's directory is gone or not the one of that run.
+            DataError: the replay's directory is gone or belongs to another run.
             ConfigError: it stores other arrays than this run.
         """
         self._random = bool(state["random"])
@@ -215,13 +216,13 @@ class ReplayCollector:
 
 @torch.no_grad()
 def chunk(policy: Any, obs: Arrays, generator: torch.Generator, random: bool) -> Tensor:
-    """What to do: chunks (n, H, A) in the sim's units, the policy's or drawn evenly from the bounds.
+    """Sample chunks (n, H, A) in the sim's units, from the policy or uniformly from the action bounds.
 
     Args:
-        policy: whose chunks have the right shape.
+        policy: the policy.
         obs: (n, ...) each.
-        generator: of whoever acts.
-        random: whether to draw.
+        generator: random generator.
+        random: True samples uniformly, False from the policy.
     """
     if not random:
         return policy.act(obs, None, generator, "sample").chunk
@@ -231,11 +232,11 @@ def chunk(policy: Any, obs: Arrays, generator: torch.Generator, random: bool) ->
 
 
 def open_replay(path: Path, expected: ReplayLayout) -> Replay:
-    """The replay in a directory, which must store what this run stores.
+    """Open the replay in a directory, and check that it stores the arrays of this run.
 
     Raises:
-        DataError: there is none.
-        ConfigError: it stores other arrays, for another number of envs or another rate; both values are named.
+        DataError: there is no replay.
+        ConfigError: it stores other arrays, or has another number of envs or another rate; both values are named.
     """
     replay = Replay.open(path)
     found, wanted = replay.layout.to_json(), expected.to_json()
@@ -249,7 +250,7 @@ def open_replay(path: Path, expected: ReplayLayout) -> Replay:
 
 
 def worth_logging(out: Collected) -> dict[str, float]:
-    """Scalars of what was collected."""
+    """Return the scalars to log of collected steps."""
     scalars = {"rollout_episodes": float(len(out.episodes))}
     if len(out.episodes):
         scalars["rollout_success"] = float(out.episodes.float().mean())
@@ -260,7 +261,7 @@ def worth_logging(out: Collected) -> dict[str, float]:
 
 
 def _brief(value: Any) -> Any:
-    """A spec as the shapes it holds: an error is one line."""
+    """Shorten a spec to its shape, so that an error fits on one line."""
     if isinstance(value, dict):
         table: dict[str, Any] = value
         return tuple(table["shape"]) if "shape" in table else {key: _brief(part) for key, part in table.items()}

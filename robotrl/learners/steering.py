@@ -1,7 +1,7 @@
-"""What the two DSRL learners share: the steered policy at work in a sim, and what its experience is to a loss.
+"""Shared parts of DSRL and DSRL-NA: the steered policy in a sim, its replay and the rows of a loss.
 
 Wagenmaker et al. 2025, 2506.15799. Time is counted in env steps everywhere: a decision is a chunk of H of them, fewer
-where its episode ends, and what follows it is discounted by gamma to that number.
+where its episode ends, and the next value is discounted by gamma to that number.
 """
 
 from __future__ import annotations
@@ -27,37 +27,37 @@ from robotrl.run.checkpoint import generator_state, set_generator_state
 from robotrl.spec import Arrays, VecSim
 
 NOISE = "noise"
-"""The replay's column of the noise (H, A) that a chunk was decoded from; NaN at steps where none began."""
+"""Replay column of the noise (H, A) that a chunk was decoded from; NaN at steps where no chunk began."""
 UPDATES_PER_CALL = 1
-"""Updates traced into one graph: decoding makes it long, and next to it the cost of a call is small."""
+"""Updates per traced graph: decoding makes the graph long, so the cost of one call is small in comparison."""
 SATURATED = 0.95
-"""Noise beyond this part of the bound counts as saturated."""
+"""Noise beyond this fraction of the bound counts as saturated."""
 
 
 def shifted(reward: Tensor, steps: Tensor, gamma: float, shift: float) -> Tensor:
-    """Rewards of chunks (B,) as if each of their env steps (B,) had been rewarded by `shift` more."""
+    """Add `shift` to the reward of each env step of chunks: rewards (B,) of chunks with (B,) steps."""
     return reward if shift == 0 else reward + shift * discounted_ones(steps, gamma).to(reward.dtype)
 
 
 def critics(policy: SteeredPolicy, shape: tuple[int, int], cfg: Any, members: int) -> QEnsemble:
-    """Critics with LayerNorm and tanh, as published, of chunks or of noise (H, A)."""
+    """Build critics with LayerNorm and tanh, as published, of chunks or of noise (H, A)."""
     return QEnsemble(policy.context_width, *shape, members, cfg.critic_hidden, layer_norm=True, activation="tanh")
 
 
 def saturated(noise: Tensor, bound: float) -> Tensor:
-    """The share of the noise's elements that are close to the bound."""
+    """Fraction of the noise's elements that are close to the bound."""
     return (noise.abs() > SATURATED * bound).to(noise.dtype).mean()
 
 
 class Steering:
-    """A steered policy at work in a sim: who acts, what is remembered, how many env steps were taken.
+    """Steered policy in a sim, with its replay buffer, collector and random generator.
 
     Args:
         cfg: `DsrlCfg` or `DsrlNaCfg`.
-        setup: what the learner is made from.
+        setup: the learner's setup.
 
     Raises:
-        ConfigError: a setting out of range, or a base policy that does not fit the sim.
+        ConfigError: a setting is out of range, or the base policy does not fit the sim.
         CapabilityError: the policy cannot be steered.
     """
 
@@ -85,12 +85,12 @@ class Steering:
 
     @property
     def learned(self) -> int:
-        """How often a whole run learns, what it does before it is warm counted as well."""
+        """Number of rounds of updates of a whole run, including those skipped during the warmup."""
         return self.iterations * len(self.rounds())
 
     @property
     def env_steps(self) -> int:
-        """Env steps taken so far, each env's counted, whatever the chunk."""
+        """Env steps taken so far, summed over envs."""
         return self._collector.env_steps
 
     @property
@@ -100,25 +100,25 @@ class Steering:
 
     @property
     def warm(self) -> bool:
-        """Whether the plain noise of the beginning is over."""
+        """True once `warmup` env steps are taken, so that the actor acts and updates may begin."""
         return self.env_steps >= self._cfg.warmup
 
     def close(self) -> None:
-        """Give back the sim."""
+        """Close the sim."""
         self._collector.close()
 
     def rounds(self) -> list[int]:
-        """An iteration's env steps in each env, in parts of a chunk's length, after each of which there are updates."""
+        """Env steps per env of an iteration, split into chunks of the policy's horizon; updates follow each of them."""
         whole, rest = divmod(self._cfg.num_steps, self.policy.horizon)
         return [self.policy.horizon] * whole + [rest] * (rest > 0)
 
     def collect(self, steps: int) -> tuple[Tensor, Tensor]:
-        """Take so many steps in every env; success and return of the episodes that ended."""
+        """Take this many steps in every env; returns success and return of the episodes that ended."""
         out = self._collector.collect_into(self.replay, self.decide, steps)
         return out.episodes, out.returns
 
     def iterate(self, learn: Callable[[], dict[str, float]]) -> dict[str, float]:
-        """Decisions of all envs, each followed by `learn` once it is warm; gives what an iteration logs."""
+        """Run one iteration: decisions of all envs, each followed by `learn` after the warmup; returns log scalars."""
         episodes, returns, updates = list[Tensor](), list[Tensor](), list[dict[str, float]]()
         for steps in self.rounds():
             ended, gained = self.collect(steps)
@@ -130,9 +130,9 @@ class Steering:
 
     @torch.no_grad()
     def decide(self, obs: Arrays) -> Decision:
-        """Chunks from the actor's noise, or, during the warm-up, from noise as an unsteered policy draws it.
+        """Sample chunks from the actor's noise, or, during the warmup, from noise as the base policy samples it.
 
-        What is remembered is the noise itself and the actions that came of it: nothing is decoded a second time.
+        The replay keeps the noise itself and the resulting actions, so nothing is decoded twice.
         """
         ctx = self.policy.encode({key: obs[key] for key in self.policy.observation_spec})
         if self.warm:
@@ -142,7 +142,7 @@ class Steering:
         return Decision(self.policy.to_actions(self.policy.steer(ctx, noise)), {NOISE: noise})
 
     def rows(self, sampler: Sampler, updates: int) -> dict[str, Tensor]:
-        """Rows of so many updates: those of `off_policy.rows_of` with the reward shifted, and "noise" (B, H, A)."""
+        """Sample rows for updates: those of `off_policy.rows_of` with the shifted reward, and "noise" (B, H, A)."""
         cfg = self._cfg
         drawn = sampler.sample(cfg.batch, self.policy.horizon, cfg.gamma, self.generator, updates)
         rows = rows_of(drawn, self.policy.observation_spec, self.unit)
@@ -150,18 +150,18 @@ class Steering:
         return rows | {NOISE: drawn.extras[NOISE]}
 
     def normal(self, count: int) -> Tensor:
-        """Standard normal numbers (count, H, A)."""
+        """Sample standard normal numbers (count, H, A)."""
         return torch.randn((count, *self._shape), generator=self.generator)
 
     def uniform(self, count: int) -> Tensor:
-        """Uniform numbers (count, H, A) in [0, 1)."""
+        """Sample uniform numbers (count, H, A) in [0, 1)."""
         return torch.rand((count, *self._shape), generator=self.generator)
 
     def state(self) -> dict[str, Any]:
-        """For an exact resume: everything but the networks.
+        """State for an exact resume, except the networks.
 
         Raises:
-            ConfigError: the base policy is not what it was, so that the run is not worth storing.
+            ConfigError: the base policy's weights have changed, so that the state would be wrong.
         """
         self.policy.check_base()
         return {
@@ -171,10 +171,10 @@ class Steering:
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state` gave, after the networks.
+        """Restore the result of `state`, after the networks.
 
         Raises:
-            ConfigError: the base policy is another.
+            ConfigError: the base policy is another one.
         """
         self.policy.check_base()
         self.replay.load(state["replay"])
@@ -183,10 +183,11 @@ class Steering:
 
 
 def steered(setup: Setup, sim: VecSim) -> SteeredPolicy:
-    """The policy to train: the one given, steered; one that is steered already goes on as it is.
+    """Return the policy to train: the given policy with a noise actor; a policy that is steered already is kept.
 
     Raises:
-        ConfigError: there is none, or it was trained for other observations, actions or another rate than the sim's.
+        ConfigError: no policy is given, or it was trained for other observations, actions or another rate than the
+            sim's.
         CapabilityError: it cannot be steered.
     """
     given: Any = setup.init_policy
@@ -204,12 +205,12 @@ def steered(setup: Setup, sim: VecSim) -> SteeredPolicy:
 
 
 def summary(episodes: list[Tensor], returns: list[Tensor], updates: list[dict[str, float]]) -> dict[str, float]:
-    """What an iteration logs.
+    """Return the scalars to log of an iteration.
 
     Args:
-        episodes: success of the episodes that ended, part by part.
+        episodes: success of the episodes that ended, per round.
         returns: their returns, without discount and shift.
-        updates: means over the updates of each part.
+        updates: means over the updates of each round.
     """
     success, gained = torch.cat(episodes).float(), torch.cat(returns)
     out = {"rollout_episodes": float(len(success))}

@@ -1,4 +1,4 @@
-"""How policies that say tokens act while they learn, and how likely what they said was."""
+"""Token sampling and log-probabilities of autoregressive policies in training."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from robotrl.spec import HasTokens
 
 
 def start_from(setup: Setup, method: str) -> Any:
-    """The policy that is fine-tuned.
+    """Return the policy to fine-tune.
 
     Raises:
-        ConfigError: there is none.
-        CapabilityError: it says no tokens.
+        ConfigError: no policy is given.
+        CapabilityError: it is not autoregressive over tokens.
     """
     if setup.init_policy is None:
         raise ConfigError(
@@ -36,44 +36,44 @@ def start_from(setup: Setup, method: str) -> Any:
 
 
 class SampledTokens(NamedTuple):
-    """What a policy said."""
+    """Sampled action tokens of a policy, with their context."""
 
     ctx: Any
-    """What came before it."""
+    """Context that the tokens were sampled from."""
     decision: Decision
-    """Its actions; remembered are their tokens (n, H, A)."""
+    """Decision with the actions; its record holds their tokens (n, H, A)."""
 
 
 def say(policy: Any, obs: dict[str, Tensor], generator: torch.Generator, at: Tensor | None = None) -> SampledTokens:
-    """Chunks drawn at a policy's temperature, on observations (n, ...), or said from where `at` (n, H, A) has them."""
+    """Sample chunks at the policy's temperature on observations (n, ...), or at given quantiles `at` (n, H, A)."""
     ctx = policy.encode({key: obs[key] for key in policy.observation_spec})
     tokens = policy.sample_tokens(ctx, generator, "sample", at)
     return SampledTokens(ctx, Decision(policy.to_actions(policy.from_tokens(tokens)), {"tokens": tokens}))
 
 
 class TokenActing:
-    """See `Acting`; each token has a ratio of its own."""
+    """`EpisodeActing` of autoregressive policies; each token has a ratio of its own."""
 
     def start(self, setup: Setup, method: str) -> Any:
-        """See `Acting.start`."""
+        """See `EpisodeActing.start`."""
         return start_from(setup, method)
 
     def series(self, policy: Any) -> tuple[int, int]:
-        """See `Acting.series`."""
+        """See `EpisodeActing.series`."""
         return policy.horizon, policy.action_width
 
     def decide(
         self, policy: Any, obs: dict[str, Tensor], generator: torch.Generator, scores: Tensor | None
     ) -> Decision:
-        """Chunks drawn at the policy's temperature; scores are the places in their distributions that tokens have."""
+        """Sample chunks at the policy's temperature; `scores` (normal) give the quantiles of the sampled tokens."""
         return say(policy, obs, generator, None if scores is None else torch.special.ndtr(scores)).decision
 
     def record(self, found: Trajectories) -> dict[str, Tensor]:
-        """See `Acting.record`."""
+        """See `EpisodeActing.record`."""
         return {"tokens": found.record["tokens"]}
 
     def likelihood(self, policy: Any, obs: dict[str, Tensor], rows: dict[str, Tensor]) -> Likelihood:
-        """Of tokens (D, H, A); see `Acting.likelihood`."""
+        """Log-probabilities of tokens (D, H, A); see `EpisodeActing.likelihood`."""
         said = rows["tokens"]
         logits = policy.token_logits(policy.encode(obs), said)
         with torch.no_grad():
@@ -81,6 +81,6 @@ class TokenActing:
         return Likelihood(tokens.log_prob(logits, said, policy.temperature), entropy)
 
     def weights(self, policy: Any, valid: Tensor, episode: Tensor, episodes: int) -> Tensor:
-        """(D, H, A), for the mean over episodes of the mean over their tokens; see `Acting.weights`."""
+        """Weights (D, H, A) of a mean over episodes of the mean over their tokens; see `EpisodeActing.weights`."""
         width: int = policy.action_width
         return (step_weights(valid, episode, episodes) / width)[..., None].expand(-1, -1, width)

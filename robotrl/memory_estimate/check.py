@@ -1,4 +1,4 @@
-"""Whether a run fits into memory: said before anything is built, and refused where it cannot fit."""
+"""Memory check of a run: estimates its memory before anything is built, and rejects a run that cannot fit."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from robotrl.utils.devices import device_of
 from robotrl.utils.files import parse_json, read_plain
 
 SMALL_BYTES = 8 << 20
-"""Of stored weights, below which a run is not limited by memory and nothing is estimated: that takes some seconds."""
+"""Size of stored weights below which nothing is estimated, because the estimate takes some seconds."""
 COPIES = 4
-"""Of a rollout's observations: those before and after a decision, those of valid decisions, and the engine's rows."""
+"""Copies of a rollout's observations: before and after a decision, those of valid decisions, and the engine's rows."""
 
 
 def announce(cfg: TrainCfg[Any, Any]) -> Footprint | None:
-    """Say on stderr what memory a run will need, if it starts from a policy that is not small.
+    """Print the estimated memory of a run to stderr, if it starts from a policy that is not small.
 
     Args:
         cfg: the config.
 
     Returns:
-        What was said; None if nothing was, or that it cannot be known.
+        The estimate; None if there is none.
 
     Raises:
-        ConfigError: there is not as much memory; what to change is named.
+        ConfigError: there is not enough memory; the error says what to change.
         DataError: the policy that it starts from cannot be read.
     """
     rows = gradient_rows(cfg.algo, processes())
@@ -69,34 +69,34 @@ def announce(cfg: TrainCfg[Any, Any]) -> Footprint | None:
 
 
 def processes() -> int:
-    """How many learn together, as torchrun says it."""
+    """Number of training processes, as set by torchrun."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def gradient_rows(algo: Any, among: int = 1) -> int | None:
-    """How many rows an algorithm takes the gradient of at once in each process; None if it does not say.
+    """Return the rows per forward and backward pass in each process; None if unknown.
 
     Args:
-        algo: its settings.
-        among: processes that learn together: a minibatch is shared out among them, its parts (`microbatch`) are not.
+        algo: the algorithm's settings.
+        among: number of training processes: a minibatch is divided among them, a microbatch is not.
     """
     rows: int | None = getattr(algo, "microbatch", None)
     return _minibatch(algo, among) if rows is None else rows
 
 
 def _minibatch(algo: Any, among: int) -> int | None:
-    """Rows of a minibatch that fall to each process."""
+    """Rows of a minibatch per process."""
     given = (getattr(algo, name, None) for name in ("minibatch", "batch"))
     return next((math.ceil(rows / among) for rows in given if rows is not None), None)
 
 
 def load_of(cfg: TrainCfg[Any, Any], policy: Any, rows: int) -> Load:
-    """What a run asks of memory.
+    """Return the quantities of a run that determine its memory.
 
     Args:
         cfg: the config.
-        policy: which it starts from.
-        rows: of a gradient, see `gradient_rows`.
+        policy: the policy that it starts from.
+        rows: rows per backward pass, see `gradient_rows`.
     """
     algo, among = cfg.algo, processes()
     steps: int | None = getattr(algo, "num_steps", None)
@@ -115,10 +115,10 @@ def load_of(cfg: TrainCfg[Any, Any], policy: Any, rows: int) -> Load:
 
 
 def beside(cfg: TrainCfg[Any, Any], policy: Any) -> int:
-    """Bytes of networks that a run holds beside what learns: the averaged policy, and what the method's settings name.
+    """Bytes of a run's additional networks: the averaged policy, and those that the algorithm's settings name.
 
-    `cfg.algo.beside(policy)`, where there is such a method, gives networks that are copied from the policy, and paths
-    of stored ones. Copies of an adapted policy share its frozen weights.
+    `cfg.algo.beside(policy)`, if there is such a method, returns networks that are copied from the policy, and paths of
+    stored ones. Copies of an adapted policy share its frozen weights.
     """
     copies = [policy] if getattr(cfg.algo, "ema", 0) else []
     named = cfg.algo.beside(policy) if hasattr(cfg.algo, "beside") else []
@@ -129,12 +129,12 @@ def beside(cfg: TrainCfg[Any, Any], policy: Any) -> int:
 
 
 def own_bytes(network: Any, shared: bool) -> int:
-    """Bytes of a copy's weights; of those that learn alone where it shares the others."""
+    """Bytes of a copy's weights; with `shared`, only of the trainable ones."""
     return sum(p.numel() * p.element_size() for p in network.parameters() if p.requires_grad or not shared)
 
 
 def advice(cfg: TrainCfg[Any, Any], need: Footprint) -> str:
-    """What to change in a config that needs too much, the most effective change first."""
+    """Advice on a config that needs too much memory, the most effective change first."""
     fixed = need.weights + need.optimiser
     fewer = "a smaller algo.microbatch" if hasattr(cfg.algo, "microbatch") else "smaller minibatches"
     if need.update < fixed and not cfg.lora.rank:
@@ -150,7 +150,7 @@ def advice(cfg: TrainCfg[Any, Any], need: Footprint) -> str:
 
 
 def _frames(dataset: Path) -> int:
-    """How many a dataset has; 0 where it does not say, which its reader will refuse."""
+    """Number of a dataset's frames; 0 if unknown, which its reader will reject."""
     try:
         return int(parse_json(read_plain(dataset / INFO, INFO), INFO)["total_frames"])
     except (OSError, DataError, ValueError, KeyError, TypeError):

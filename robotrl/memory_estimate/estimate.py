@@ -1,8 +1,8 @@
-"""How much memory a run will need, found by letting an update run on tensors without memory before anything is built.
+"""Memory estimate of a run, from an update on fake tensors (without memory) before anything is built.
 
-The update is the engine's own (`robotrl.engine.update`) and the network is the policy's own; only what the tensors hold
-is left out. Each tensor that comes into being is counted until nobody holds it, so that what autograd keeps, what a
-recomputed block saves, and what Adam needs for a moment are all in the sum, and nothing has to be known of any network.
+The update is the engine's own (`robotrl.engine.update`) and the network is the policy's own; only the tensors' data is
+missing. Each tensor is counted from its creation until it is freed, so that autograd's saved tensors, recomputation
+and Adam's temporaries are all included, without knowledge of any network.
 """
 
 from __future__ import annotations
@@ -39,70 +39,70 @@ from robotrl.utils.devices import CPU
 
 GIB = 2**30
 ADAM = 2
-"""Vectors that Adam keeps beside the weights that learn."""
+"""Number of Adam's vectors per trainable weight."""
 
 
 class Load(NamedTuple):
-    """What a run asks of memory."""
+    """Quantities of a run that determine its memory."""
 
     rows: int
-    """Whose gradient is taken at once."""
+    """Rows per forward and backward pass."""
     evaluations: int = 1
-    """Denoising steps of each row that learn at once; of a policy that says tokens 1."""
+    """Denoising steps of each row in one pass; 1 for an autoregressive policy."""
     stored: int = 0
-    """Observations that are kept at a time, of a rollout or a dataset."""
+    """Observations stored at a time, of a rollout or a dataset."""
     average: bool = False
-    """Whether averaged weights are kept."""
+    """True if averaged (EMA) weights are kept."""
     parts: bool = False
-    """Whether the gradient of a minibatch is put together from those of its parts."""
+    """True if a minibatch is split into microbatches."""
     bf16: bool = False
-    """Whether networks compute in bfloat16."""
+    """True if networks compute in bfloat16."""
     processes: int = 1
-    """Over which gradients and moments are spread; the figures are those of each."""
+    """Number of processes over which gradients and moments are sharded; the estimate is per process."""
     cache: Cache = "none"
-    """What is kept of stored observations."""
+    """Part of the policy whose outputs are cached instead of stored observations."""
     beside: int = 0
-    """Bytes of networks that are held beside the policy: averaged, frozen, a teacher."""
+    """Bytes of additional networks: averaged, frozen, a teacher."""
 
 
 class Footprint(NamedTuple):
-    """Memory by purpose, in bytes."""
+    """Estimated memory by purpose, in bytes."""
 
     parameters: int
-    """How many weights there are (a number, not bytes) ..."""
+    """Number of weights (not bytes)."""
     learning: int
-    """... and how many of them learn."""
+    """Number of trainable weights."""
     weights: int
-    """Of the policy, and of networks beside it."""
+    """Weights of the policy and of additional networks."""
     optimiser: int
     """Adam's moments and averaged weights."""
     update: int
-    """Activations, gradients, and what an update needs for a moment, at their peak."""
+    """Peak of activations, gradients and temporaries of an update."""
     stored: int
-    """Observations."""
+    """Stored observations."""
 
     @property
     def total(self) -> int:
-        """Bytes in all."""
+        """Total bytes."""
         return self.weights + self.optimiser + self.update + self.stored
 
     def line(self) -> str:
-        """One line for a person."""
+        """Return the estimate as one readable line."""
         parts = (f"{name} {_gib(getattr(self, name))}" for name in ("weights", "optimiser", "update", "stored"))
         share = f"{self.learning / 1e6:,.3g} of {self.parameters / 1e6:,.3g} million weights learn"
         return f"memory, estimated: {_gib(self.total)} GiB ({', '.join(parts)}); {share}"
 
 
 def footprint(policy: nn.Module, load: Load, observation_spec: dict[str, Spec]) -> Footprint:
-    """What a policy needs to learn from minibatches.
+    """Estimate the memory that a policy needs to learn from minibatches.
 
     Args:
-        policy: says tokens, has a chain or a density; made inside `without_memory`, in which this is called, too.
-        load: what is asked of it.
-        observation_spec: of the policy.
+        policy: policy with tokens, a chain or a density; made inside `without_memory`, in which this is called, too.
+        load: quantities of the run.
+        observation_spec: the policy's.
 
     Raises:
-        CapabilityError: what the policy does depends on numbers, which are not there.
+        CapabilityError: the policy's computation depends on tensor data, which fake tensors do not have.
     """
     _check_alike(policy)
     named = list(policy.named_parameters())
@@ -113,7 +113,7 @@ def footprint(policy: nn.Module, load: Load, observation_spec: dict[str, Spec]) 
     if load.processes == 1:
         optimiser, update = moments * (ADAM + load.average), update_peak(policy, load, observation_spec)
     else:
-        # beside moments, a process has its part of the weights twice: as parameters, and as a vector
+        # besides moments, a process has its shard of the weights twice: as parameters, and as a vector
         optimiser, update = moments * (ADAM + 2) // load.processes, _spread_peak(policy, load, observation_spec)
     return Footprint(
         sum(p.numel() for _, p in named),
@@ -126,7 +126,7 @@ def footprint(policy: nn.Module, load: Load, observation_spec: dict[str, Spec]) 
 
 
 def update_peak(policy: nn.Module, load: Load, observation_spec: dict[str, Spec]) -> int:
-    """Bytes that one update holds at its peak, besides weights and moments; see `footprint`."""
+    """Peak bytes of one update, without weights and moments; see `footprint`."""
     loss = _Pass(policy, load.evaluations)
     named = [(f"policy.{name}", p) for name, p in policy.named_parameters() if p.requires_grad]
     if not named:
@@ -148,18 +148,20 @@ def update_peak(policy: nn.Module, load: Load, observation_spec: dict[str, Spec]
     )
     batch = {f"obs/{key}": x for key, x in blank(observation_spec, load.rows, flat.device).items()}
     with Live() as live:
-        # parts of a minibatch are added to what was found so far
+        # gradients of microbatches are accumulated
         total = torch.zeros_like(flat) if load.parts else None
         with in_bf16(load.bf16, flat.device):
             found = update.measure(now.flat, now.average, now.carry, batch, "")
-        # a loss holds what it was measured on until its update is made
+        # a loss keeps its inputs until the update is made
         _ = update.step_(now, flat.new_ones(()), found), total
     return live.peak
 
 
 def _spread_peak(policy: nn.Module, load: Load, observation_spec: dict[str, Spec]) -> int:
-    """Bytes besides weights and moments where gradients are spread: activations, parts of gradients, and the largest
-    unit's parameters and gradient, which come together."""
+    """Peak bytes of one sharded update, without weights and moments; see `footprint`.
+
+    They are activations, shards of gradients, and the gathered parameters and gradient of the largest unit.
+    """
     loss = _Pass(policy, load.evaluations)
     batch = {f"obs/{key}": x for key, x in blank(observation_spec, load.rows).items()}
     with Live() as live, in_bf16(load.bf16, CPU):
@@ -172,7 +174,7 @@ def _spread_peak(policy: nn.Module, load: Load, observation_spec: dict[str, Spec
 
 @torch.no_grad()
 def _kept(policy: Any, cache: Cache, observation_spec: dict[str, Spec]) -> dict[str, Tensor]:
-    """One observation as it is stored."""
+    """Return one observation as it is stored."""
     shown = blank(observation_spec, 1)
     if cache == "none":
         return shown
@@ -182,7 +184,7 @@ def _kept(policy: Any, cache: Cache, observation_spec: dict[str, Spec]) -> dict[
 
 @contextmanager
 def without_memory(needs: str = "") -> Generator[None]:
-    """Inside, tensors have shapes and types and no memory, and networks are made without drawing their weights.
+    """Context in which tensors have shapes and dtypes but no memory, and networks get no initial weights.
 
     Args:
         needs: kind of policy that will be made inside.
@@ -195,14 +197,14 @@ def without_memory(needs: str = "") -> Generator[None]:
         if "transformers" in sys.modules:
             from transformers.initialization import no_init_weights
 
-            # some ways of drawing weights look at what was drawn
+            # some initializations read the values that they sampled
             stack.enter_context(no_init_weights())
         yield
 
 
 @contextmanager
 def _copied_alike() -> Generator[None]:
-    """Inside, networks can be copied: torch's own way copies memory, and crashes where there is none."""
+    """Context in which fake networks can be copied: torch's own copy reads memory, and crashes without it."""
     kinds: tuple[Any, ...] = (Tensor, nn.Parameter)
     kept = [kind.__deepcopy__ for kind in kinds]
     for kind in kinds:
@@ -221,7 +223,7 @@ def _alike(tensor: Tensor, memo: Any) -> Tensor:
 
 
 def described(description: dict[str, Any]) -> Any:
-    """The policy of a description, for `footprint`; made inside `without_memory`.
+    """Build the policy of a description, for `footprint`, inside `without_memory`.
 
     Raises:
         DataError: it is of another version.
@@ -235,7 +237,7 @@ def described(description: dict[str, Any]) -> Any:
 
 
 def adapt_alike(policy: Any, cfg: LoraCfg) -> None:
-    """Let a policy without memory need what an adapted one needs: `peft` cannot adapt such a policy itself.
+    """Replace layers of a policy without memory by ones with the memory use of adapters, as `peft` cannot adapt it.
 
     Raises:
         ConfigError: a target or head that the policy does not have.
@@ -255,37 +257,35 @@ def adapt_alike(policy: Any, cfg: LoraCfg) -> None:
 
 
 def _check_alike(policy: Any) -> None:
-    """Raises:
-    CapabilityError: what a policy does is not the same for all that it sees, and here it sees nothing.
-    """
+    """Raise CapabilityError for a policy whose computation depends on tensor data, which fake tensors do not have."""
     if why := getattr(policy, "no_graph", ""):
         raise CapabilityError(f"memory cannot be estimated: {why}")
 
 
 def available(device: torch.device) -> int:
-    """Bytes that are free for a run: of a GPU's memory, or of the main memory."""
+    """Return the free bytes: of a GPU's memory, or of the main memory."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     return int(psutil.virtual_memory().available)
 
 
 def check_room(found: Footprint, free: int, advice: Callable[[Footprint], str]) -> None:
-    """Refuse a run that cannot fit.
+    """Check that an estimate fits into the free memory.
 
     Args:
-        found: what it needs.
-        free: bytes that there are.
-        advice: says what to change.
+        found: the estimate.
+        free: free bytes.
+        advice: function that says what to change.
 
     Raises:
-        ConfigError: it needs more than there is.
+        ConfigError: it does not fit.
     """
     if found.total > free:
         raise ConfigError(f"{found.line()}: expected at most the {_gib(free)} GiB that are free; {advice(found)}")
 
 
 class Live(TorchDispatchMode):
-    """Counts the bytes of tensors that were made inside it and still exist; `peak` is the largest sum seen."""
+    """Counts the bytes of tensors created inside that still exist; `peak` is the largest sum."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -295,7 +295,7 @@ class Live(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """See `TorchDispatchMode`."""
         del types
-        # a view of what was there before is no new memory
+        # a view of an existing tensor is no new memory
         before: set[Any] = {x.untyped_storage() for x in args if isinstance(x, Tensor)}
         out = func(*args, **(kwargs or {}))
 
@@ -316,7 +316,7 @@ class Live(TorchDispatchMode):
 
 
 class _Adapted(nn.Module):
-    """A layer with an adapter, as `peft` computes it."""
+    """A layer with an adapter, computed as in `peft`."""
 
     def __init__(self, layer: Any, rank: int) -> None:
         super().__init__()
@@ -325,13 +325,13 @@ class _Adapted(nn.Module):
         self.up = nn.Linear(rank, layer.out_features, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., in) to (..., out)."""
-        # the factor is a number to `peft`, too
+        """Map (..., in) to (..., out)."""
+        # `peft` multiplies by a factor, too
         return self.base_layer(x) + self.up(self.down(x)) * 2.0
 
 
 class _Pass(LossModule):
-    """A loss that asks of a policy what cloning and policy gradients ask of it."""
+    """Loss with the memory use of cloning and of policy gradients."""
 
     def __init__(self, policy: nn.Module, evaluations: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The published vision-language-action networks at full size, without memory and without weights, for estimates."""
+"""Published vision-language-action networks at full size, without weights, for memory estimates."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from robotrl.spec import Spec, visible
 from robotrl.transforms import TransformGroup
 
 PIXELS = {"openvla": 224, "smolvla": 512, "pi0": 224}
-"""Of the pictures that each sees."""
+"""Side of the input images of each network, pixels."""
 CHUNK = 50
-"""Actions that SmolVLA and pi0 say at once."""
+"""Actions per chunk of SmolVLA and pi0."""
 
 
 class Interface(NamedTuple):
-    """What a policy sees and does."""
+    """Observation and action specs of a policy."""
 
     observation_spec: dict[str, Spec]
     action_spec: Spec
 
 
 def interface(name: str) -> Interface:
-    """That of the tabletop, with pictures of the size that a published network sees.
+    """Return the specs of the tabletop, with images of a published network's input size.
 
     Raises:
         ConfigError: no such network.
@@ -43,11 +43,11 @@ def interface(name: str) -> Interface:
 
 
 def published(name: str, seen: Interface) -> Any:
-    """A policy around a published network; made inside `footprint.without_memory`, or it takes gigabytes.
+    """Build a policy around a published network; inside `without_memory`, because it takes gigabytes otherwise.
 
     Args:
         name: "openvla", "smolvla" or "pi0".
-        seen: from `interface`.
+        seen: specs from `interface`.
     """
     group = TransformGroup((), ())
     if name == "openvla":

@@ -1,7 +1,6 @@
-"""Linear layers whose weights are kept in bfloat16: half the memory of those that stay as they are.
+"""Frozen linear layers with bfloat16 weights, at half the memory of float32.
 
-Such a layer multiplies in bfloat16, adds up in float32, and gives what it is given: whoever calls it, an update, a
-rollout or an evaluation, need not know.
+Such a layer multiplies in bfloat16, accumulates in float32, and returns the input's dtype, so callers need not know.
 """
 
 from __future__ import annotations
@@ -19,23 +18,23 @@ L = TypeVar("L", bound=nn.Linear)
 
 
 class HalfLinear(nn.Linear):
-    """A linear layer with frozen weights in bfloat16; made by `halve`."""
+    """Linear layer with frozen bfloat16 weights; made by `halve`."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """(..., in) to (..., out), of the input's type."""
+        """Map (..., in) to (..., out), in the input's dtype."""
         out = F.linear(input.to(torch.bfloat16), self.weight).to(input.dtype)
         bias = self._parameters["bias"]
         return out if bias is None else out + bias.to(input.dtype)
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)
-        # a network that is made float32 as a whole means those weights that compute in it
+        # casting a whole network to float32 is meant for the weights that compute in it
         self.weight.data = self.weight.data.to(torch.bfloat16)
         return self
 
 
 def halve(policy: nn.Module, names: Iterable[str]) -> None:
-    """Keep the weights of some frozen linear layers in bfloat16, in place; their biases stay as they are."""
+    """Convert the weights of some frozen linear layers to bfloat16, in place; their biases stay unchanged."""
     for name in names:
         layer = policy.get_submodule(name)
         assert type(layer) is nn.Linear, name
@@ -43,12 +42,12 @@ def halve(policy: nn.Module, names: Iterable[str]) -> None:
 
 
 def half_of(layer: nn.Linear, weight: nn.Parameter) -> HalfLinear:
-    """A layer with another's bias and the given weight in bfloat16."""
+    """Build a bf16 linear layer with the given bfloat16 weight and another layer's bias."""
     return _with(layer, HalfLinear, weight)
 
 
 def whole(policy: nn.Module, names: Iterable[str]) -> None:
-    """Ordinary layers again, in place, with the rounded weights in float32."""
+    """Convert bf16 linear layers back to float32, in place; the weights stay rounded."""
     for name in names:
         policy.set_submodule(name, _like(policy.get_submodule(name), nn.Linear, torch.float32))
 

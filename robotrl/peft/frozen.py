@@ -1,8 +1,8 @@
-"""Weights that stay as they are: copies of a network share them, and what a learner stores leaves them out.
+"""Frozen weights, which copies of a network share and `state_dict` leaves out.
 
-An adapted policy of seven billion weights learns some ten million. Its averaged copy, its frozen reference, and each
-checkpoint of its learner then cost those ten million, and nobody who copies a network or asks for its `state_dict` has
-to know.
+A LoRA-adapted policy of seven billion weights trains some ten million. Its averaged copy, its frozen reference and each
+checkpoint of its learner then take only those ten million, and code that copies a network or calls `state_dict` does
+not need to know.
 """
 
 from __future__ import annotations
@@ -15,37 +15,37 @@ from torch import Tensor, nn
 
 
 class Frozen(nn.Parameter):
-    """A weight that no learner changes; made by `freeze`."""
+    """A frozen weight; made by `freeze`."""
 
     learns: bool
-    """Whether it required a gradient before."""
+    """True if it required a gradient before."""
 
     def __new__(cls, weight: Tensor) -> Self:  # pyright: ignore[reportInconsistentConstructor]
-        """Of the same memory as `weight`."""
+        """Create it on the memory of `weight`."""
         made = torch.Tensor._make_subclass(cls, weight.detach(), False)
         made.learns = weight.requires_grad
         return made
 
     def __deepcopy__(self, memo: Any) -> Self:
-        """Itself: a copy of its network shares it."""
+        """Return itself: copies of the network share it."""
         return self
 
 
 def freeze(module: nn.Module, learning: Collection[str]) -> None:
-    """Freeze all parameters of a network but some, in place.
+    """Freeze all parameters of a network except some, in place.
 
-    Their names do not change. `state_dict` leaves them out; `load_state_dict` does not miss them.
+    Their names do not change. `state_dict` leaves them out; `load_state_dict` does not expect them.
 
     Args:
         module: the network.
-        learning: names of the parameters that go on learning.
+        learning: names of the parameters that stay trainable.
     """
     made: dict[int, Frozen] = {}
     for path, part in module.named_modules():
         start = f"{path}." if path else ""
         own = {k: p for k, p in part.named_parameters(recurse=False) if start + k not in learning}
         for name, parameter in own.items():
-            # one that two layers share stays shared
+            # a weight shared by two layers stays shared
             frozen = made.setdefault(id(parameter), Frozen(parameter))
             setattr(part, name, frozen)
         if own:
@@ -53,13 +53,13 @@ def freeze(module: nn.Module, learning: Collection[str]) -> None:
 
 
 def keep_out(part: nn.Module) -> None:
-    """Let a module's `state_dict` leave out its frozen weights, and `load_state_dict` not miss them."""
+    """Exclude frozen weights from a module's `state_dict` and `load_state_dict`."""
     part.register_state_dict_post_hook(_leave_out)
     part.register_load_state_dict_pre_hook(_put_in)
 
 
 def thaw(module: nn.Module) -> None:
-    """Give a network weights of its own instead of frozen ones, in place; they learn if they did before."""
+    """Replace frozen weights by independent parameters, in place; they are trainable if they were before."""
     made: dict[int, nn.Parameter] = {}
     for part in module.modules():
         for name, parameter in list(part.named_parameters(recurse=False)):
@@ -73,7 +73,7 @@ def _leave_out(module: nn.Module, state: dict[str, Any], prefix: str, metadata: 
     del metadata
     for name, parameter in module.named_parameters(recurse=False):
         if isinstance(parameter, Frozen):
-            # gone already where a network was frozen, thawed and frozen again
+            # removed already if a network was frozen, thawed and frozen again
             state.pop(prefix + name, None)
 
 

@@ -1,8 +1,8 @@
-"""Low-rank adapters (LoRA, Hu et al. 2021, 2106.09685) on any policy, by `peft`.
+"""Low-rank adapters (LoRA, Hu et al. 2021, 2106.09685) for any policy, by `peft`.
 
-An adapted policy is the same object with the same capabilities: beside each adapted layer's weight W, which is frozen,
-stands a product of two narrow matrices, (alpha / rank) B A. B is zero at first, so that the policy begins as its base,
-exactly. Learners see a policy few of whose parameters require a gradient, and need not know why.
+An adapted policy is the same object with the same capabilities. Each adapted layer's weight W is frozen, and a product
+of two narrow matrices, (alpha / rank) B A, is added to it. B starts at zero, so that the policy starts as its base,
+exactly. Learners see a policy with few trainable parameters, and need not know why.
 
 There is no dropout: rollouts and updates must compute the same, or the first ratio would not be 1.
 """
@@ -27,47 +27,47 @@ from robotrl.peft.frozen import freeze, thaw
 from robotrl.spec.json_fields import settings_from_json
 
 ADAPTER = "default"
-"""What `peft` calls the only adapter of a layer."""
+"""Name of a layer's only adapter in `peft`."""
 
 
 @dataclass(frozen=True)
 class Adaptation:
-    """How a policy is adapted; enough to adapt its base again in the same way."""
+    """Description of a policy's adapters, sufficient to adapt its base again in the same way."""
 
     rank: int
     alpha: float
     layers: tuple[str, ...]
     """Names of the layers that have adapters."""
     heads: tuple[str, ...]
-    """Names of the parameters that learn as a whole."""
+    """Names of the fully trained parameters."""
     base_sha256: str
-    """Of the policy's weights before."""
+    """SHA-256 of the base policy's weights."""
     halved: tuple[str, ...] = ()
-    """Names of the frozen layers whose weights are kept in bfloat16."""
+    """Names of the frozen layers with bfloat16 weights."""
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return it as JSON values."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Adaptation:
-        """What `to_json` gave."""
+        """Inverse of `to_json`."""
         return cls(**settings_from_json(data))
 
 
 def adaptation_of(policy: Any) -> Adaptation | None:
-    """How a policy is adapted; None if it is not."""
+    """Return the description of a policy's adapters; None without adapters."""
     return getattr(policy, "adaptation", None)
 
 
 def adapt(policy: nn.Module, cfg: LoraCfg, run: Callable[[], object]) -> None:
-    """Put fresh adapters into a policy, in place, and freeze the rest but for the heads.
+    """Insert new adapters into a policy, in place, and freeze all other parameters except the heads.
 
     Args:
         policy: not adapted yet.
         cfg: settings, `rank` above 0.
-        run: lets the policy act once. Only layers that are called then can be adapted: a layer whose weight is read
-            past it, as a restricted vocabulary's head is, would go on without its adapter.
+        run: function that lets the policy act once. Only layers called then can be adapted: the adapter of a layer
+            whose weight is used directly, such as the head of a restricted vocabulary, would have no effect.
 
     Raises:
         ConfigError: a target or head that the policy does not have, or `peft` is not installed.
@@ -77,18 +77,18 @@ def adapt(policy: nn.Module, cfg: LoraCfg, run: Callable[[], object]) -> None:
 
 
 class AdaptedLayers(NamedTuple):
-    """Where a policy is adapted."""
+    """Layers and parameters that LoRA settings select."""
 
     layers: tuple[str, ...]
     """Names of the layers that get adapters."""
     heads: tuple[str, ...]
-    """Names of the parameters that learn as a whole."""
+    """Names of the fully trained parameters."""
     halved: tuple[str, ...]
-    """Names of the frozen layers whose weights are to be kept in bfloat16."""
+    """Names of the frozen layers to convert to bfloat16."""
 
 
 def places(policy: nn.Module, cfg: LoraCfg, run: Callable[[], object]) -> AdaptedLayers:
-    """Where the settings put adapters; see `adapt`."""
+    """Return the layers and parameters that the settings select; see `adapt`."""
     parameters = [name for name, _ in policy.named_parameters()]
     heads = tuple(_chosen("lora.heads", cfg.heads, parameters)) if cfg.heads else ()
     frozen = [name for name in called_layers(policy, run) if f"{name}.weight" not in heads]
@@ -98,15 +98,15 @@ def places(policy: nn.Module, cfg: LoraCfg, run: Callable[[], object]) -> Adapte
 
 
 def attach(policy: nn.Module, adaptation: Adaptation) -> None:
-    """Put fresh adapters where a description says, in place.
+    """Insert new adapters as described, in place.
 
     Args:
-        policy: with the weights of the base.
+        policy: policy with the weights of the base.
         adaptation: the description.
 
     Raises:
         ConfigError: `peft` is not installed.
-        DataError: the policy is another base than that which was adapted.
+        DataError: the policy is another base than the one that was adapted.
     """
     found = weights_sha256(policy)
     if found != adaptation.base_sha256:
@@ -118,15 +118,15 @@ def attach(policy: nn.Module, adaptation: Adaptation) -> None:
 
 
 def merged(policy: Any) -> Any:
-    """A policy that computes the same without adapters, up to rounding: each product is added to its weight.
+    """Merge adapters into the weights: a policy with the same outputs up to rounding.
 
-    Weights that were kept in bfloat16 are those, in float32.
+    Weights in bfloat16 are converted to float32, with their rounding.
 
     Args:
         policy: any policy.
 
     Returns:
-        A copy that shares no weight with it; the policy itself where it is not adapted.
+        A copy that shares no weight with it; the policy itself if it has no adapters.
     """
     adaptation = adaptation_of(policy)
     if adaptation is None:
@@ -148,14 +148,14 @@ def merged(policy: Any) -> Any:
 
 
 def called_layers(module: nn.Module, run: Callable[[], object]) -> list[str]:
-    """Names of the linear layers that are called while `run` runs, in the network's order."""
+    """Return the names of the linear layers called during `run`, in the network's order."""
     called: set[nn.Module] = set()
 
     def note(layer: nn.Module, *rest: object) -> None:
         del rest
         called.add(layer)
 
-    # subclasses of nn.Linear stand for layers whose weights are read past them
+    # subclasses of nn.Linear mark layers whose weights are used directly
     linear = {name: layer for name, layer in module.named_modules() if type(layer) is nn.Linear}
     hooks = [layer.register_forward_hook(note) for layer in linear.values()]
     try:
@@ -167,7 +167,7 @@ def called_layers(module: nn.Module, run: Callable[[], object]) -> list[str]:
 
 
 def weights_sha256(module: nn.Module) -> str:
-    """A digest of a network's parameters: names, types, shapes and bytes."""
+    """Hash of a network's parameters: names, dtypes, shapes and bytes."""
     digest = hashlib.sha256()
     for name, weight in sorted(module.named_parameters()):
         digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}\n".encode())
@@ -176,7 +176,7 @@ def weights_sha256(module: nn.Module) -> str:
 
 
 def insert(policy: nn.Module, adaptation: Adaptation) -> None:
-    """Put fresh adapters where a description says, in place, whatever the base is; see `attach`.
+    """Insert new adapters as described, in place, without a check of the base; see `attach`.
 
     Raises:
         ConfigError: `peft` is not installed.
@@ -189,21 +189,21 @@ def insert(policy: nn.Module, adaptation: Adaptation) -> None:
         ) from error
     names = "|".join(re.escape(name) for name in adaptation.layers)
     config: Any = LoraConfig(r=adaptation.rank, lora_alpha=adaptation.alpha, target_modules=names)  # pyright: ignore[reportArgumentType]
-    # before `peft`, which lets nothing but adapters learn, so that who learned is still known
+    # before `peft`, which freezes everything but adapters, so that `learns` is still known
     freeze(policy, adaptation.heads)
     inject_adapter_in_model(config, policy, ADAPTER)
     for name in adaptation.heads:
         policy.get_parameter(name).requires_grad_(True)
-    # after `peft`, which gives adapters the type of their base
+    # after `peft`, which gives adapters the dtype of their base
     halve(policy, (f"{name}.base_layer" if name in adaptation.layers else name for name in adaptation.halved))
     vars(policy)["adaptation"] = adaptation
 
 
 def _chosen(field: str, names: tuple[str, ...], paths: list[str]) -> list[str]:
-    """Those of the dotted paths in which one of the names stands, as one of its parts or some in a row.
+    """Return the dotted paths that contain one of the names, as one or several consecutive parts.
 
     Raises:
-        ConfigError: a name that stands in none.
+        ConfigError: a name that is in no path.
     """
     for name in names:
         if name != ALL_LAYERS and not any(_stands_in(name, path) for path in paths):
@@ -213,7 +213,7 @@ def _chosen(field: str, names: tuple[str, ...], paths: list[str]) -> list[str]:
 
 
 def _alone(policy: nn.Module, names: list[str]) -> tuple[str, ...]:
-    """Those of the layers whose weight nobody else has: one that is shared is read past its layer."""
+    """Return the layers with unshared weights, because shared ones are used outside their layer."""
     owners = Counter(id(p) for part in policy.modules() for p in part.parameters(recurse=False))
     return tuple(name for name in names if owners[id(policy.get_submodule(name).weight)] == 1)
 

@@ -1,7 +1,7 @@
-"""`Replay`: env steps of N streams, kept in rings, read back as action chunks.
+"""Replay buffer: env steps of N streams, stored in ring buffers and sampled as action chunks.
 
-A stream is whatever steps on its own: an env, a pile of demonstrations. Everything of a step is stored once; the
-observation after it is the one before the next, and only the last observation of an episode has a place of its own.
+A stream is one sequence of steps: those of an env, or of a set of demonstrations. Each step is stored once; the next
+observation is that of the following step, and only the last observation of an episode is stored separately.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ __all__ = [
 
 
 class Replay:
-    """Env steps in a ring a stream; made by `create` and `open`.
+    """Replay buffer with one ring of env steps per stream; made by `create` and `open`.
 
-    A step is named by its index, (number of the step in its stream) * N + stream, which is never used twice.
+    A step is named by its index, (number of the step in its stream) * N + stream, which is never reused.
 
     Args:
-        layout: what is stored.
+        layout: shapes and sizes of the buffer.
         ring: storage of the steps.
-        side: storage of the last observations.
-        directory: where they lie; None in RAM.
+        side: storage of the episodes' last observations.
+        directory: directory on disk; None in RAM.
     """
 
     def __init__(
@@ -63,13 +63,14 @@ class Replay:
     ) -> None:
         self.layout = layout
         self.changes = 0
-        """Rises with whatever changes which steps can be sampled; for samplers."""
+        """Counter for samplers: increases whenever the set of steps that can be sampled changes."""
         self.dropped: tuple[str, ...] = ()
-        """One line for each shard that was damaged and each whose rows were, which were dropped in opening it."""
+        """One line for each damaged shard and each shard with damaged rows that was dropped when the buffer was
+        opened."""
         self.rollbacks = 0
-        """Rises whenever steps are forgotten, after which their numbers are used again; for samplers."""
+        """Counter for samplers: increases whenever steps are rolled back, after which their indices are reused."""
         self.ring = Ring(layout, ring, side, directory is not None and directory.checked)
-        """What samplers look into."""
+        """The ring buffers, for samplers."""
         self._directory = directory
         self._relabelled = directory.relabelled if directory else np.zeros(1, np.int64)
 
@@ -88,24 +89,24 @@ class Replay:
         shard_bytes: int = SHARD_BYTES,
         owner: str = "",
     ) -> Replay:
-        """An empty replay.
+        """Make an empty replay buffer.
 
         Args:
-            path: a new directory to keep it in, or None: in RAM.
+            path: a new directory for it; None keeps it in RAM.
             observation_spec: the sim's observations.
             action_spec: the sim's action.
             streams: N, e.g. the sim's envs.
             capacity: env steps that can be sampled, of all streams together; each stream keeps capacity // N.
             extras: shapes of one row of further float32 columns, e.g. {"noise": (H, A)}.
             control_dt_s: seconds between two steps, to refuse data of another rate; None: not checked.
-            slack: on disk, further steps that are kept so that an exact resume can roll back as many; None: an eighth
-                of the capacity.
+            slack: on disk, additional steps that are kept so that an exact resume can roll back; None: an eighth of the
+                capacity.
             shard_bytes: size of a shard on disk, rounded to whole pages.
-            owner: whoever it is made for, if anybody should be able to tell later.
+            owner: optional name of the buffer's owner, stored in the header.
 
         Raises:
-            ConfigError: a setting out of range, or there is something at `path`.
-            RobotrlError: the disk refused.
+            ConfigError: a setting is out of range, or `path` exists.
+            RobotrlError: writing failed.
         """
         kept = 0 if path is None else capacity // 8 if slack is None else slack
         layout = ReplayLayout(
@@ -119,13 +120,13 @@ class Replay:
 
     @classmethod
     def open(cls, path: Path | str) -> Replay:
-        """A replay that was written before, however its process ended.
+        """Open a replay buffer on disk, however the process that wrote it ended.
 
-        What a kill left half-written does not count; damaged shards and damaged rows are dropped, listed in `dropped`
-        and warned of, the rest is used. Streams go on after their newest step: call `cut`, unless `load` follows.
+        Half-written steps are ignored; damaged shards and rows are dropped, listed in `dropped` and reported in a
+        warning. Streams continue after their newest step: call `cut`, unless `load` follows.
 
         Raises:
-            DataError: there is none, or its header cannot be read.
+            DataError: there is no buffer, or its header cannot be read.
             RobotrlError: another process has it open.
         """
         directory = ReplayDirectory(Path(path))
@@ -139,7 +140,7 @@ class Replay:
         return replay
 
     def __len__(self) -> int:
-        """Env steps that are stored, those whose chunk is not complete included."""
+        """Number of stored env steps, including those whose chunk is not complete."""
         return len(self.ring)
 
     @property
@@ -166,7 +167,7 @@ class Replay:
 
         Args:
             record: rows in the order of time.
-            stream: which.
+            stream: index of the stream.
 
         Raises:
             ConfigError: as for `add`, or the steps are more than the stream keeps.
@@ -175,31 +176,31 @@ class Replay:
         self.changes += 1
 
     def add_demos(self, dataset: Dataset, stream: int = 0, accept: bool = False) -> int:
-        """Store all episodes of a dataset in one stream, as "demo" steps at each of which a chunk may begin.
+        """Store all episodes of a dataset in one stream, as "demo" steps; a chunk may begin at each of them.
 
-        Gives the number of steps; see `robotrl.replay.demos`.
+        Returns the number of steps; see `robotrl.replay.demos`.
 
         Raises:
             ConfigError: its observations, action, rate or size do not fit; both values are named.
-            DataError: something about it is doubtful and not accepted; see `robotrl.datasets.agreement.agree`.
+            DataError: the dataset is doubtful and not accepted; see `robotrl.datasets.agreement.agree`.
         """
-        from robotrl.replay.demos import read_demos  # datasets need pyarrow, which nothing else here does
+        from robotrl.replay.demos import read_demos  # datasets need pyarrow, which nothing else here needs
 
         record = read_demos(dataset, self.layout, accept)
         self.add_run(record, stream)
         return len(record.reward)
 
     def cut(self, streams: Sequence[int] | None = None) -> None:
-        """Say that what is added next to these streams (None: all) does not follow on what is there.
+        """Mark that the next steps of these streams (None: all) do not follow the stored ones.
 
-        Needed where an episode was abandoned without an end, e.g. by a reset. Starts whose chunk would reach over it
+        Needed when an episode was abandoned without an end, e.g. by a reset. Starts whose chunk would cross the mark
         are not sampled.
         """
         self.ring.cut(streams)
         self.changes += 1
 
     def close_episode(self, streams: Sequence[int], last_obs: Arrays) -> None:
-        """End the episodes under way in these streams as a time limit would; others are left as they are.
+        """End the running episodes of these streams as truncated; streams without a running episode are unchanged.
 
         Args:
             streams: (M,).
@@ -209,7 +210,7 @@ class Replay:
         self.changes += 1
 
     def view(self, index: Tensor, horizon: int, gamma: float) -> Transitions:
-        """The chunks of `horizon` steps that begin at `index`.
+        """Chunks of `horizon` steps that begin at `index`.
 
         Args:
             index: (B,) int64 start steps.
@@ -226,7 +227,7 @@ class Replay:
         return self.gather(found, gamma)
 
     def set_reward(self, index: Tensor, values: Tensor) -> None:
-        """Replace the rewards of steps, e.g. by a classifier's.
+        """Replace the rewards of steps, e.g. by those of a classifier.
 
         Args:
             index: (M,) int64 steps.
@@ -252,7 +253,7 @@ class Replay:
 
         Args:
             horizon: H.
-            decisions: only steps at which a chunk began.
+            decisions: only steps at which the policy began a chunk.
         """
         low, high = self.ring.window()
         ids = np.concatenate([np.arange(low[n], high[n]) * self.streams + n for n in range(self.streams)])
@@ -261,22 +262,22 @@ class Replay:
         return torch.from_numpy(np.concatenate([ids[:0], *(found.starts for found in parts)]))
 
     def sync(self) -> None:
-        """Wait until everything is on the disk, so that it outlives a power cut; a kill needs none of it.
+        """Wait until everything is on the disk, to survive a power cut; surviving a kill of the process needs no sync.
 
         Raises:
-            RobotrlError: the disk refused.
+            RobotrlError: writing failed.
         """
         self.ring.storage.sync()
         self.ring.side.sync()
 
     def close(self) -> None:
-        """Free the memory, let go of the files; what is on the disk stays."""
+        """Free the memory and close the files; files on disk stay."""
         self.ring.close()
         if self._directory:
             self._directory.close()
 
     def state(self) -> dict[str, Any]:
-        """For an exact resume: in RAM the content, not copied; on disk, only how far it had come (it is synced)."""
+        """State for an exact resume: in RAM the content, not copied; on disk only the position, after a sync."""
         ring = self.ring
         state: dict[str, Any] = {
             "heads": ring.heads.copy(),
@@ -294,14 +295,14 @@ class Replay:
         return {**state, "columns": columns, "side": {k: x[: ring.side_used] for k, x in ring.side.arrays.items()}}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go back to where `state` was taken.
+        """Return to the moment at which `state` was taken.
 
-        On disk, steps that were added since are dropped. Exact as long as no more than the slack were added; else the
-        steps that they replaced are gone, and a warning says how many. Rewards that `set_reward` changed since stay
-        changed, with a warning; so do steps that others have replaced, where the replay has checksums.
+        On disk, steps added since are dropped. This is exact if at most `slack` steps were added; otherwise the steps
+        that they overwrote are lost, and a warning gives their number. Rewards changed since by `set_reward` stay
+        changed, with a warning; so do overwritten steps, if the buffer has checksums.
 
         Raises:
-            DataError: the state is of another replay, or of one of another size.
+            DataError: the state belongs to another buffer, or to one of another size.
         """
         heads = np.array(state["heads"], np.int64)
         if len(heads) != self.streams:
@@ -309,7 +310,7 @@ class Replay:
         identity = self._directory.identity if self._directory else None
         if state.get("identity") != identity:
             raise DataError(f"the state is of replay {state.get('identity')}: this one is {identity}")
-        # states from before have no size
+        # states from earlier versions have no size
         if state.get("rows", self.ring.rows) != self.ring.rows:
             raise DataError(f"the replay's state is of {state['rows']} rows: the replay has {self.ring.rows}")
         if not self._directory:
@@ -343,24 +344,24 @@ class Replay:
         self.changes += 1
         self.rollbacks += 1
 
-    # What samplers use.
+    # Interface for samplers.
 
     def reach(self, index: np.ndarray, horizon: int) -> ChunkReach:
-        """How far chunks get from start steps (B,) int64."""
+        """Extent of the chunks that start at the steps (B,) int64."""
         check_at_least("replay horizon", horizon, 1)
         if not len(self.ring.meta):
             raise ConfigError("the replay is closed: expected an open one")
         return reach(self.ring.meta, index, horizon, self.streams)
 
     def sampleable(self, index: np.ndarray, horizon: int, decisions: bool) -> ChunkReach:
-        """Those of the start steps (B,) whose chunk is complete, and at which one began if `decisions`; in order."""
+        """Start steps among (B,) whose chunk is complete, in order; with `decisions`, only where a chunk began."""
         if decisions and self.ring.fields:
             index = index[(self.ring.fields["flags"][index % self.ring.rows] & DECISION) != 0]
         found = self.reach(index, horizon)
         return found if found.complete.all() else found.of(np.flatnonzero(found.complete))
 
     def draw(self, count: int, generator: torch.Generator) -> np.ndarray:
-        """(count,) steps drawn with equal chance from the window, those that are not complete included.
+        """Draw (count,) steps uniformly from the window, including those whose chunk is not complete.
 
         Raises:
             ConfigError: the replay is empty.
@@ -378,7 +379,7 @@ class Replay:
         return (low[stream] + numbers - (ends - size)[stream]) * self.streams + stream
 
     def gather(self, found: ChunkReach, gamma: float, weight: Tensor | None = None) -> Transitions:
-        """Everything about chunks that are all complete; `weight` is (B,), None: ones."""
+        """Transitions of complete chunks; `weight` is (B,), None means ones."""
         parts = chunks(found, gamma)
         obs, following = observations(self.ring.obs, self.ring.side.arrays, found, parts)
         start = found.rows[:, 0]

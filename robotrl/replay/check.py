@@ -1,4 +1,4 @@
-"""Refuses what does not fit a replay, before anything of it is written."""
+"""Checks that steps, sims and datasets match a replay buffer, before anything is written."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from robotrl.spec import VecSim
 
 
 def host(values: Tensor) -> np.ndarray:
-    """The numbers of a tensor, on the CPU."""
+    """A tensor as numpy array on the CPU."""
     return values.detach().cpu().numpy()
 
 
 def check_record(layout: ReplayLayout, record: StepRecord, count: int) -> np.ndarray:
-    """Check the arrays of `count` rows; gives the rows that ended, (n,) int64.
+    """Check the arrays of `count` rows; returns the rows that ended, (n,) int64.
 
     Raises:
         ConfigError: an array of the wrong shape, a missing or undeclared one, or ended rows without `final_obs`.
@@ -62,7 +62,7 @@ def _check_finals(layout: ReplayLayout, record: StepRecord) -> np.ndarray:
 
 
 def source_numbers(source: Source | Tensor) -> int | np.ndarray:
-    """Places in `SOURCES`.
+    """Indices of sources in `SOURCES`.
 
     Raises:
         ConfigError: there is no such source.
@@ -75,7 +75,7 @@ def source_numbers(source: Source | Tensor) -> int | np.ndarray:
 
 
 def check_sim(layout: ReplayLayout, sim: VecSim) -> None:
-    """Whether the steps of a sim can be stored, env n in stream n.
+    """Check that the steps of a sim can be stored, env n in stream n.
 
     Raises:
         ConfigError: number of envs, action, observations or rate differ; both values are named.
@@ -89,7 +89,7 @@ def check_sim(layout: ReplayLayout, sim: VecSim) -> None:
 def check_specs(
     layout: ReplayLayout, observations: Mapping[str, tuple[int, ...]], action: tuple[int, ...], what: str
 ) -> None:
-    """Whether arrays of these shapes can be stored; `what` has them.
+    """Check that arrays of these specs can be stored; `what` names their owner in errors.
 
     Raises:
         ConfigError: they differ; both values are named.
@@ -102,7 +102,7 @@ def check_specs(
 
 
 def check_rate(layout: ReplayLayout, control_dt_s: float | None, what: str) -> None:
-    """Whether steps last as long as the replay's, where that is known.
+    """Check that the control period matches the buffer's, if both are known.
 
     Raises:
         ConfigError: they do not; both values are named.

@@ -1,4 +1,4 @@
-"""Steps in which a person took over, as a replay of their own."""
+"""Human corrections (steps in which a person took over) as a separate replay buffer."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from robotrl.spec import Arrays
 
 
 class Correction(NamedTuple):
-    """What somebody who watches says of the actions about to be executed."""
+    """A supervisor's replacement of actions about to be executed."""
 
     action: Tensor
-    """(N, A) in the sim's units; only the rows taken over count."""
+    """(N, A) in the sim's units; only rows with `taken` count."""
     taken: Tensor
-    """(N,) bool: this env's action is replaced, and the rest of its chunk is dropped."""
+    """(N,) bool: envs whose action is replaced; the rest of their chunk is dropped."""
 
 
 Corrector = Callable[[Arrays, Tensor, Tensor], Correction]
-"""Called at every step with the observations (N, ...), the actions (N, A) that the policy would take, and which envs
-(N,) bool are at the first step of an episode. `robotrl.interventions` has some."""
+"""Function called at every step with the observations (N, ...), the policy's actions (N, A), and whether each env (N,)
+bool is at the first step of an episode. Implementations are in `robotrl.interventions`."""
 
 
 def add_corrections(replay: Replay, record: StepRecord, taken: Tensor) -> None:
-    """Add the corrected rows of a step, each to its env's stream.
+    """Store the corrected rows of a step, each in its env's stream.
 
-    Where a correction stopped before this step, its last one ends there as by a time limit: the episode went on, under
-    another hand, so the value of what follows is bootstrapped.
+    If a correction stopped before this step, its last step is stored as truncated: the episode went on under the
+    policy, so the value of the next state is bootstrapped.
 
     Args:
-        replay: of as many streams as the record has rows.
+        replay: buffer with as many streams as the record has rows.
         record: the step of all envs.
         taken: (N,) bool: rows whose action was replaced.
     """

@@ -20,18 +20,18 @@ REWARD, DONE, TRUNCATED = "next.reward", "next.done", "next.truncated"
 def read_demos(dataset: Dataset, layout: ReplayLayout, accept: bool = False) -> StepRecord:
     """All frames of a dataset, in order, as "demo" steps.
 
-    An episode's last frame ends it: by a time limit where `next.truncated` says so or `next.done` does not say that it
-    was done; else for good. The observation after that frame is not in a dataset. Where it matters, after a time
-    limit, the frame's own observation stands in for it, and a warning says how often.
+    An episode's last frame is truncated if `next.truncated` is set or `next.done` is not; otherwise it is terminated. A
+    dataset does not hold the observation after the last frame. After a truncation, where it is needed for
+    bootstrapping, the frame's own observation is used, and a warning says how often.
 
     Args:
         dataset: with `next.reward` and `next.done`.
-        layout: of the replay.
-        accept: whether what is doubtful about the dataset is known to be right, or was told already.
+        layout: layout of the replay buffer.
+        accept: whether the user has accepted doubtful data, or was already warned.
 
     Raises:
         ConfigError: a column is missing, or the dataset contradicts the replay's specs; see `agree`.
-        DataError: it is doubtful, or a flag is none.
+        DataError: the dataset is doubtful, or a flag is neither 0 nor 1.
     """
     dataset = agree(dataset, layout.observation_spec, layout.action_spec, layout.control_dt_s, accept=accept)
     last = dataset.offsets[1:] - 1

@@ -1,4 +1,4 @@
-"""A replay as a directory: `replay.json` says what it holds, `lock` who writes, `shards/`, `finals/` hold the steps."""
+"""Directory of a replay buffer: `replay.json` (header), `lock` (of the writer), `shards/` and `finals/` (steps)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from robotrl.replay.storage import StoredColumn
 from robotrl.utils.files import dump_json, read_json, replace_file
 
 SCHEMA_VERSION = 2
-"""Version 1 has no checksums, neither of rows nor of the header; it is read and written as it is."""
+"""Version of the header. Version 1 has no checksums, neither of rows nor of the header; it is still read and
+written."""
 HEADER = "replay.json"
 SHARD_ROWS = "shard_rows", "side_shard_rows"
 SHARD_BYTES = 64 << 20
@@ -28,14 +29,14 @@ SIDE_SHARD_BYTES = 4 << 20
 
 
 class ReplayDirectory:
-    """An opened directory, locked for this process.
+    """An open directory, locked for this process.
 
     Args:
-        path: it holds a header.
+        path: directory with a header.
 
     Raises:
-        DataError: no header, or one that cannot be read or was altered.
-        RobotrlError: another process has it open, or the disk refused.
+        DataError: the header is missing, unreadable or altered.
+        RobotrlError: another process has it open, or reading failed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -51,7 +52,7 @@ class ReplayDirectory:
     def _read(self, header: dict[str, Any]) -> None:
         path = self.path
         self.checked = header["schema_version"] > 1
-        """Whether rows have checksums."""
+        """True if rows have checksums."""
         try:
             self.identity = str(header["id"])
             self.layout = ReplayLayout.from_json(header["layout"])
@@ -64,19 +65,19 @@ class ReplayDirectory:
         self.relabelled = _counter(path / "relabelled.npy")
 
     def close(self) -> None:
-        """Let others open it."""
+        """Release the lock."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
     def __del__(self) -> None:
-        # of one that was never locked there is nothing to close
+        # nothing to release if it was never locked
         if "_descriptor" in vars(self):
             self.close()
 
 
 def read_header(path: Path) -> dict[str, Any]:
-    """What the directory's header says.
+    """Content of the directory's header.
 
     Raises:
         DataError: no header, or one that cannot be read or was altered.
@@ -90,11 +91,11 @@ def read_header(path: Path) -> dict[str, Any]:
 def make_directory(
     path: Path, layout: ReplayLayout, shard_bytes: int = SHARD_BYTES, owner: str = ""
 ) -> ReplayDirectory:
-    """A new, empty directory for a replay; one whose making was cut short counts as empty.
+    """Make a new, empty directory for a replay buffer; one whose creation was interrupted counts as empty.
 
     Raises:
-        ConfigError: `shard_bytes` is below 1, or there is something at `path`.
-        RobotrlError: the disk refused.
+        ConfigError: `shard_bytes` is below 1, or `path` exists.
+        RobotrlError: writing failed.
     """
     check_at_least("replay shard_bytes", shard_bytes, 1)
     taken = ConfigError(f"replay {path} exists: expected a new directory; Replay.open goes on with an old one")
@@ -111,7 +112,7 @@ def make_directory(
     }
     try:
         path.mkdir(parents=True, exist_ok=True)
-        # of two that begin at the same moment, one gets the directory
+        # if two processes begin at the same moment, only one gets the directory
         lock = _lock(path)
         try:
             if (path / HEADER).exists():
@@ -125,20 +126,20 @@ def make_directory(
 
 
 def _begun(file: Path) -> bool:
-    """Whether a directory may hold this file before it has its header."""
+    """True if this file may be in a directory that does not have its header yet."""
     return file.name == "lock" or file.name.startswith(f".tmp-{HEADER}-")
 
 
 def _digest(header: Mapping[str, Any]) -> str:
-    """SHA-256 of what a header says."""
+    """SHA-256 of a header's content."""
     return hashlib.sha256(dump_json({k: v for k, v in header.items() if k != "digest"})).hexdigest()
 
 
 def _shard_rows(value: Any, columns: Mapping[str, StoredColumn]) -> int:
-    """Rows of a shard as a header has them.
+    """Rows per shard as stated in the header.
 
     Raises:
-        ValueError: no such shard can have been written: a column is not whole pages.
+        ValueError: the number is impossible: a column would not be a whole number of pages.
     """
     rows = int(value)
     if rows < 1 or any(rows * column.row_bytes % PAGE_BYTES for column in columns.values()):
@@ -147,9 +148,9 @@ def _shard_rows(value: Any, columns: Mapping[str, StoredColumn]) -> int:
 
 
 def _lock(path: Path) -> int:
-    """A descriptor that holds the lock until it is closed."""
+    """Acquire the lock; returns the descriptor that holds it until it is closed."""
     try:
-        # not blocking: whatever lies there in the file's place is not waited for
+        # non-blocking: do not wait if something else, such as a pipe, has the file's name
         descriptor = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_NONBLOCK, 0o644)
     except OSError as error:
         raise RobotrlError(f"replay {path} cannot be locked: {error.strerror}") from error
@@ -165,12 +166,12 @@ def _lock(path: Path) -> int:
 
 
 def _counter(path: Path) -> np.ndarray:
-    """One int64 in a mapped file that numpy can read as well; made anew where it is not whole.
+    """One int64 in a memory-mapped npy file; made anew if the file is not whole.
 
-    Its first part, numpy's header, is known beforehand: it is not read, and written again where it was altered.
+    The npy header is known in advance: it is not parsed, and is rewritten if it was altered.
 
     Raises:
-        RobotrlError: the disk refused.
+        RobotrlError: writing failed.
     """
     file = io.BytesIO()
     np.save(file, np.zeros(1, np.int64))

@@ -1,4 +1,4 @@
-"""What a replay stores, and how large it is: the part that its directory's header keeps."""
+"""Shapes and sizes of a replay buffer, as stored in its directory's header."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from robotrl.replay.storage import META, StoredColumn
 from robotrl.spec import Spec
 
 MAX_ROWS = 2**31 - 1
-"""Rows of the side table are numbered in 32 bits."""
+"""Limit on rows of the table of last observations, which are numbered in 32 bits."""
 
 
 @dataclass(frozen=True)
 class ReplayLayout:
-    """The shape of a replay.
+    """Shapes and sizes of a replay buffer.
 
     Args:
         observation_spec: observations, by key.
         action_spec: the action, a vector.
         streams: N.
         capacity: env steps that can be sampled, of all streams together; each stream keeps capacity // N.
-        slack: further steps kept on disk, of all streams together, so that a replay which ran ahead of a checkpoint
-            can go back to it.
+        slack: additional steps kept on disk, of all streams together, so that a buffer can be rolled back to an
+            earlier checkpoint.
         extras: shapes of one row of the extra float32 columns.
-        control_dt_s: seconds between two steps; None: not said, so not checked.
+        control_dt_s: seconds between two steps; None: unknown, so not checked.
     """
 
     observation_spec: dict[str, Spec]
@@ -53,12 +53,12 @@ class ReplayLayout:
 
     @property
     def length(self) -> int:
-        """Steps of one stream that can be sampled."""
+        """Number of steps of one stream that can be sampled."""
         return self.capacity // self.streams
 
     @property
     def rows(self) -> int:
-        """R: steps that are kept, of all streams, slack included."""
+        """R: number of stored steps of all streams, slack included."""
         return (self.length + math.ceil(self.slack / self.streams)) * self.streams
 
     def ring_columns(self) -> dict[str, StoredColumn]:
@@ -72,7 +72,7 @@ class ReplayLayout:
         }
 
     def side_columns(self) -> dict[str, StoredColumn]:
-        """Columns of the last observations, by the observations' keys."""
+        """Columns of the last observations, by observation key."""
         return {key: StoredColumn(np.dtype(spec.dtype), spec.shape) for key, spec in self.observation_spec.items()}
 
     def to_json(self) -> dict[str, Any]:

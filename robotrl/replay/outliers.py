@@ -1,7 +1,7 @@
-"""Numbers that are finite and yet cannot be: told apart from what a column was seen to be.
+"""Outlier detection: finite but impossible numbers, judged by the range of earlier values of the same column.
 
-A sensor that fails, a bit that flips in a driver or a solver that diverges give values such as 1e30. One of them in a
-running mean and variance would hide every other value of its column for the rest of the run.
+A failing sensor, a flipped bit in a driver or a diverging solver give values such as 1e30. One of them in a running
+mean and variance would hide all other values of its column for the rest of the run.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from torch import Tensor
 from robotrl.spec import Spec, measured
 
 FAR = 100.0
-"""An observation this many times further from the middle of its range than the range is wide is far out."""
+"""Distance from the middle of the range, in half-widths of the range, beyond which an observation is an outlier."""
 FAR_REWARD = 10_000.0
-"""The same of a reward, which may be rare and large."""
+"""The same for rewards, which may be rare and large."""
 NEVER = 1e6
-"""What is this many times beyond, counted in ranges or in units, is never believed."""
+"""Distance, in half-widths or absolute units, beyond which a value is always an outlier."""
 BELIEVED, SHARE = 16, 1e-3
-"""Values of a column that are far out are believed once there are so many, and so large a share of all rows."""
+"""Outliers of a column are accepted as normal once there are so many, and so large a fraction of all rows."""
 ENOUGH = 1000
-"""Rows after which a range, however narrow, is taken for what the column is; before, it counts as one unit wide."""
+"""Rows after which a narrow range is trusted; before, its half-width counts as at least max(|middle|, 1)."""
 CONSTANT = 1e-4
-"""A column whose range is narrower counts as one unit wide, however many rows were seen."""
+"""Half-width that is never trusted, however many rows were seen: it counts as max(|middle|, 1)."""
 SIDE_BY_SIDE = 64
-"""Rows that are compared with as many others in one go."""
+"""Number of rows compared side by side in one operation."""
 SAMPLE = 4096
-"""Rows of the first batch that its middle is taken from."""
+"""Maximum number of rows of the first batch from which its median is computed."""
 
 
 class Range:
-    """Between what and what the columns of rows lie, as far as was seen, and which values are far out of it.
+    """Running range (minimum and maximum) of the columns of rows, and detection of outliers against it.
 
     Args:
-        width: D, columns.
-        low: D numbers: values from here to `high` are never far out, e.g. a sensor's bounds; infinite ones say nothing.
+        width: number of columns D.
+        low: D numbers: values from here to `high` are never far out, e.g. a sensor's bounds; infinite ones are ignored.
         high: D numbers.
-        far: how far is far.
+        far: outlier distance, see `FAR`.
     """
 
     def __init__(
@@ -59,16 +59,16 @@ class Range:
         self._reach: tuple[np.ndarray, np.ndarray] | None = None
 
     def take(self, rows: Tensor) -> Tensor | None:
-        """Widen the range by rows (B, D) of finite numbers, B of 1 or more; gives where they are far out.
+        """Widen the range by rows (B, D) of finite numbers, B of 1 or more; returns which elements are outliers.
 
         Args:
-            rows: of a floating type.
+            rows: floating-point rows.
 
         Returns:
-            (B, D) bool, None where nothing is.
+            (B, D) bool; None if there are no outliers.
         """
         low, high = _ends(rows)
-        # nearly all rows are within what others were
+        # fast path: nearly all batches lie within the present range
         if self._reach is not None and (low >= self.low).all() and (high <= self.high).all():
             self._passed(len(rows))
             return None
@@ -90,7 +90,7 @@ class Range:
         return mask if mask is not None and mask.any() else None
 
     def usual(self, rows: Tensor) -> Tensor:
-        """Take rows (B, D) and give them with what is far out moved to the end of the range."""
+        """Widen the range by rows (B, D) and return them with outliers clamped to the range."""
         rows = rows if rows.is_floating_point() else rows.double()
         mask = self.take(rows)
         if mask is None:
@@ -104,7 +104,7 @@ class Range:
         self.count += rows
 
     def _middle(self, rows: Tensor, low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(D,) each: the middle of the range and how wide half of it counts; of the first rows, without a tenth."""
+        """Middle and half-width of the range, (D,) each; for widely spread first rows median and 90 % quantile."""
         if self.count:
             low, high = self.low, self.high
         middle, half = (low + high) / 2, (high - low) / 2
@@ -125,7 +125,7 @@ class Range:
         return torch.from_numpy(mask & (never | ~believed)).to(rows.device)
 
     def state(self) -> dict[str, Any]:
-        """For an exact resume."""
+        """State for an exact resume."""
         return {"low": self.low, "high": self.high, "far": self.far, "count": self.count}
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -135,7 +135,7 @@ class Range:
 
 
 def _ends(rows: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """(D,) float64 each: the least and the largest of each column."""
+    """Minimum and maximum of each column, (D,) float64 each."""
     if rows.device.type == "cpu" and rows.dtype in (torch.float32, torch.float64):
         values = rows.numpy()
         return _over_rows(np.minimum, values).astype(np.float64), _over_rows(np.maximum, values).astype(np.float64)
@@ -144,7 +144,7 @@ def _ends(rows: Tensor) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _over_rows(least: np.ufunc, values: np.ndarray) -> np.ndarray:
-    """(D,) `least.reduce(values, 0)`, ten times faster: over rows that are side by side, then over these."""
+    """(D,) `least.reduce(values, 0)`, ten times faster: reduces blocks of rows side by side, then the blocks."""
     whole = len(values) // SIDE_BY_SIDE * SIDE_BY_SIDE
     if whole < 2 * SIDE_BY_SIDE:
         return least.reduce(values, 0)
@@ -153,10 +153,10 @@ def _over_rows(least: np.ufunc, values: np.ndarray) -> np.ndarray:
 
 
 class Watch:
-    """Warns of observations and rewards of a sim that are finite and far out, once for each element.
+    """Warns of outliers among a sim's observations and rewards, once for each element.
 
     Args:
-        specs: the sim's observations; pictures and words are not looked at.
+        specs: the sim's observations; images and words are not checked.
     """
 
     def __init__(self, specs: Mapping[str, Spec]) -> None:
@@ -167,7 +167,7 @@ class Watch:
         self._told: set[tuple[str, int]] = set()
 
     def look(self, obs: Mapping[str, Tensor], reward: Tensor) -> None:
-        """Look at the steps (T, N) of a rollout.
+        """Check the steps (T, N) of a rollout.
 
         Args:
             obs: (T, N, ..., D) each.
@@ -201,5 +201,5 @@ class Watch:
 
 
 def range_of(spec: Spec) -> Range:
-    """The range of the last axis of an array, empty yet."""
+    """Empty range for the last axis of an array."""
     return Range(len(spec.low), spec.low, spec.high)

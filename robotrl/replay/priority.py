@@ -1,4 +1,4 @@
-"""Sampling in proportion to priorities (Schaul et al. 2016, "Prioritized Experience Replay", section 3.3)."""
+"""Prioritized sampling (Schaul et al. 2016, "Prioritized Experience Replay", section 3.3)."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 LAST = ENDED | CUT
 FANOUT = 16
-"""Children of a node: a million leaves are five levels, each a handful of array operations for a whole batch."""
+"""Children per node: a million leaves are five levels, each a handful of array operations for a whole batch."""
 
 
 class SumTree:
-    """Sums over `size` leaves (float64), searched and changed many at a time.
+    """Sum tree over `size` float64 leaves, searched and updated in batches.
 
-    A node is always the sum of its children as they are, so it does not drift, and follows from the leaves alone.
+    Each node is recomputed as the sum of its children, so rounding errors do not accumulate.
     """
 
     def __init__(self, size: int) -> None:
@@ -34,7 +34,7 @@ class SumTree:
         while sizes[-1] > FANOUT:
             sizes.append(-(-sizes[-1] // FANOUT // FANOUT) * FANOUT if sizes[-1] // FANOUT > FANOUT else FANOUT)
         self.levels = [np.zeros((n // FANOUT, FANOUT)) for n in sizes]
-        """Leaves first, the children of the root last; a row holds the children of one node."""
+        """Tree levels, from the leaves to the children of the root; a row holds the children of one node."""
 
     @property
     def total(self) -> float:
@@ -42,22 +42,22 @@ class SumTree:
         return float(self.levels[-1].sum())
 
     def leaves(self, index: np.ndarray) -> np.ndarray:
-        """Values (M,) of leaves (M,)."""
+        """Values (M,) of the leaves `index` (M,)."""
         return self.levels[0].reshape(-1)[index]
 
     def assign(self, index: np.ndarray, values: np.ndarray | float) -> None:
-        """Set leaves (M,) int64; of a leaf named twice, the last value counts."""
+        """Set leaves (M,) int64; if a leaf occurs twice, the last value counts."""
         self.levels[0].reshape(-1)[index] = values
         for lower, upper in zip(self.levels, self.levels[1:], strict=False):
             index = np.unique(index // FANOUT)
             upper.reshape(-1)[index] = lower[index].sum(axis=1)
 
     def find(self, mass: np.ndarray) -> np.ndarray:
-        """(M,) int64: the leaves at which the running sum of all leaves passes `mass` (M,), from 0 to `total`."""
+        """(M,) int64: leaves at which the cumulative sum passes `mass` (M,), from 0 to `total`."""
         node = np.zeros(len(mass), np.int64)
         for level in reversed(self.levels):
             sums = np.cumsum(level[node], axis=1)
-            # rounding may leave a mass as large as the node: its last child that is not empty takes it
+            # if rounding leaves the mass as large as the node, take its last non-empty child
             mass = np.minimum(mass, np.nextafter(sums[:, -1], 0.0))
             child = (sums <= mass[:, None]).sum(axis=1)
             before = np.where(child > 0, np.take_along_axis(sums, np.maximum(child - 1, 0)[:, None], axis=1)[:, 0], 0.0)
@@ -67,18 +67,18 @@ class SumTree:
 
 
 class Prioritised:
-    """Start steps drawn in proportion to priority**alpha, one from each of `batch` equal parts of the whole.
+    """Draws start steps in proportion to priority**alpha, stratified over `batch` equal parts of the total.
 
-    A step that is new has the largest priority so far, and so has every step once the replay has forgotten some.
+    New steps get the largest priority so far; so do all steps after a rollback.
     Weights are (1 / P(i))**beta, divided by the largest of the minibatch (the number of steps in the formula's
     1 / (n P(i)) cancels there).
 
     Args:
         replay: to sample from.
-        alpha: how much priorities count, 0 to 1; 0 is uniform.
-        beta: how much of the bias the weights take back, 0 to 1; may be changed at any time.
-        decisions: only steps at which a chunk began.
-        floor: added to every priority, so that each step keeps a chance.
+        alpha: exponent of the priorities, 0 to 1; 0 is uniform.
+        beta: exponent of the importance weights, 0 to 1; 1 corrects the bias fully; may be changed at any time.
+        decisions: only steps at which the policy began a chunk.
+        floor: added to every priority, so that each step can be drawn.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Prioritised:
         return self.replay.gather(self.replay.reach(index, horizon), gamma, tensor)
 
     def update_priorities(self, index: Tensor, priorities: Tensor) -> None:
-        """Give steps new priorities, e.g. the size of their TD errors; steps that are gone by now are passed over.
+        """Set priorities of steps, e.g. the size of their TD errors; steps no longer stored are skipped.
 
         Args:
             index: (M,) int64, `Transitions.starts`.
@@ -132,28 +132,28 @@ class Prioritised:
         if len(rows):
             self._largest = max(self._largest, float(values.max()))
             self._value[rows] = values
-            # a step that cannot be sampled yet has an empty leaf, and gets its value when it can
+            # a step that cannot be sampled yet has a zero leaf, and gets its value when its chunk is complete
             ready = self._tree.leaves(rows) > 0
             self._tree.assign(rows[ready], self._value[rows[ready]] ** self.alpha)
 
     def state(self) -> dict[str, Any]:
-        """For an exact resume; the replay is saved on its own."""
+        """State for an exact resume; the buffer is saved separately."""
         return {"value": self._value, "largest": self._largest, "seen": self._seen, "beta": self.beta}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state` gave; the replay must have been loaded before."""
+        """Restore what `state` gave; load the buffer first."""
         self._value[:] = state["value"]
         self._largest, self.beta = float(state["largest"]), float(state["beta"])
         self._seen = np.array(state["seen"], np.int64)
         self._horizon, self._rollbacks = 0, self.replay.rollbacks
 
     def _refresh(self, horizon: int) -> None:
-        """Take in what was added to the replay and let go of what left it."""
+        """Update the tree for steps that were added to the buffer or left it."""
         ring = self.replay.ring
         if self._changes == self.replay.changes and self._horizon == horizon:
             return
         if self._rollbacks != self.replay.rollbacks:
-            # which of the steps that it knows are still the same, it cannot tell
+            # after a rollback it is unknown which steps are unchanged
             self._seen, self._horizon, self._rollbacks = self._seen * 0, 0, self.replay.rollbacks
         low, high = ring.window()
         n, rows = ring.streams, ring.rows
@@ -161,7 +161,7 @@ class Prioritised:
         if horizon != self._horizon or (fresh > high).any():
             self._tree, start = SumTree(rows), low
         else:
-            # the window moved on by as much as was added, and what ends a chunk may be new
+            # the window moved on by the number of added steps, and chunks that were cut may now be complete
             moved = np.maximum(self._seen - ring.layout.length, 0)
             gone = _spans(moved, np.minimum(low, self._seen), n)
             self._tree.assign(gone % rows, 0.0)
@@ -175,9 +175,9 @@ class Prioritised:
 
 
 def episode_returns(replay: Replay) -> tuple[Tensor, Tensor]:
-    """The undiscounted return of the episode that each step belongs to, as far as it is stored.
+    """Undiscounted return of the episode of each step, as far as it is stored.
 
-    Gives indices (M,) of all stored steps and returns (M,) float32; episodes under way count with what they have.
+    Returns the indices (M,) of all stored steps and the returns (M,) float32; running episodes count up to now.
     """
     ring = replay.ring
     low, high = ring.window()
@@ -194,7 +194,7 @@ def episode_returns(replay: Replay) -> tuple[Tensor, Tensor]:
 
 
 def by_return(returns: Tensor, least: float = 0.1) -> Tensor:
-    """Priorities (M,) that rise with returns (M,), from `least` for the lowest to 1 for the highest."""
+    """Priorities (M,) that are linear in the returns (M,): `least` for the lowest return, 1 for the highest."""
     check_number("replay least priority", least, 0.0, 1.0)
     low, high = returns.min(), returns.max()
     return least + (1 - least) * (returns - low) / (high - low).clamp_min(1e-12) if high > low else returns * 0 + 1

@@ -1,4 +1,4 @@
-"""What the rows of a replay say about themselves: found again after a kill, or rolled back to an earlier moment."""
+"""Recovery of a replay buffer from the stamps of its rows, after a kill or for a rollback."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from robotrl.errors import DataError
 from robotrl.replay.storage import FINAL, META, Storage
 
 NAMED = 4
-"""Damaged places of a kind that a warning names; all are in `Replay.dropped`."""
+"""Number of damaged places of each kind that a warning names; all are in `Replay.dropped`."""
 
 
 class Recovered(NamedTuple):
-    """What follows from the stamps."""
+    """State of the buffer derived from the stamps."""
 
     heads: np.ndarray
-    """(N,) int64, the step that each stream takes next."""
+    """(N,) int64: number of the next step of each stream."""
     free: list[int]
-    """Places of the side table that nobody owns, below `side_used`."""
+    """Unused rows of the table of last observations, below `side_used`."""
     side_used: int
-    """Places of the side table that were ever used."""
+    """Number of rows of the table of last observations that were ever used."""
 
 
 def recover(meta: np.ndarray, streams: int, side: Storage, heads: np.ndarray | None = None) -> Recovered:
-    """Find out what is stored, and clear the rows that are not whole or not wanted.
+    """Find the stored steps, and clear rows that are incomplete or to be rolled back.
 
     Args:
         meta: (R,) `META` records, changed in place.
         streams: N.
-        side: the last observations; a step whose own one was lost is dropped.
-        heads: (N,) forget all steps from here on; None: the streams go on after the newest step found.
+        side: the last observations; a step whose last observation was lost is dropped.
+        heads: (N,) drop all steps from these numbers on; None: the streams continue after the newest step found.
     """
     rows = len(meta)
     stamp, flags = meta["stamp"], meta["flags"]
@@ -46,7 +46,7 @@ def recover(meta: np.ndarray, streams: int, side: Storage, heads: np.ndarray | N
     owner = alive & ((flags & FINAL) != 0)
     kept = owner & side.stored(final)
     alive &= kept | ~owner
-    # rows of shards that do not exist must not be written to, and are zero as it is
+    # rows of missing shards read as zeros, and must not be written to
     stamp[~alive & (stamp != 0)] = 0
     places = final[kept]
     used = int(places.max()) + 1 if len(places) else 0
@@ -55,7 +55,7 @@ def recover(meta: np.ndarray, streams: int, side: Storage, heads: np.ndarray | N
 
 
 def missing(meta: np.ndarray, heads: np.ndarray, length: int) -> np.ndarray:
-    """(M,) indices of the steps among the last `length` of each stream that are not stored, though later ones are."""
+    """(M,) indices of steps lost from the last `length` of each stream: not stored, though later ones are."""
     streams = len(heads)
     ring = len(meta) // streams
     slot = np.arange(ring)[:, None]
@@ -66,10 +66,10 @@ def missing(meta: np.ndarray, heads: np.ndarray, length: int) -> np.ndarray:
 
 
 def restore(arrays: Mapping[str, np.ndarray], kept: Mapping[str, np.ndarray]) -> None:
-    """Fill columns from what a state kept of them.
+    """Restore columns from a saved state.
 
     Raises:
-        DataError: these are other columns.
+        DataError: the columns differ.
     """
     if arrays.keys() != kept.keys():
         raise DataError(f"the replay's state has {', '.join(kept)}: the replay has {', '.join(arrays)}")
@@ -83,12 +83,12 @@ def restore(arrays: Mapping[str, np.ndarray], kept: Mapping[str, np.ndarray]) ->
 
 
 def damage(shards: Sequence[str], rows: Sequence[str], gaps: int) -> str:
-    """A line about what was dropped and what is missing; empty where nothing is.
+    """Report of what was dropped and what is missing, one line; empty if nothing is.
 
     Args:
         shards: a line for each damaged shard.
         rows: a line for each damaged row.
-        gaps: steps that are not there though later ones are.
+        gaps: number of missing steps that have later steps.
     """
     parts = [
         f"{len(lines)} damaged {what} dropped ({'; '.join(lines[:NAMED])}{'; ...' if len(lines) > NAMED else ''})"

@@ -1,4 +1,4 @@
-"""The rings of a replay: where the next step goes, what is overwritten, and which last observation belongs to whom."""
+"""Ring buffers of a replay: writing and overwriting steps, and the table of the episodes' last observations."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from robotrl.spec import Arrays
 
 
 class Ring:
-    """Steps of N streams in arrays of R rows, step t of stream n being index t * N + n in row index % R.
+    """Steps of N streams in arrays of R rows; step t of stream n has the index t * N + n and the row index % R.
 
     Args:
-        layout: what is stored.
-        storage: of the steps; rows that are stored already are found.
-        side: of the last observations.
-        checked: whether rows have checksums; those that are not as they were written are dropped here.
+        layout: shapes and sizes.
+        storage: storage of the steps; rows that are already stored are found.
+        side: storage of the last observations.
+        checked: whether rows have checksums; rows that do not match theirs are dropped.
     """
 
     def __init__(self, layout: ReplayLayout, storage: Storage, side: Storage, checked: bool) -> None:
@@ -37,7 +37,7 @@ class Ring:
         self._words = _quads(self.meta)
         self._checks = RowChecks(storage, side) if checked else None
         self.damaged = np.zeros(0, np.int64) if self._checks is None else self._checks.damaged()
-        """Rows that were dropped because they are not as they were written."""
+        """Rows that were dropped because they did not match their checksum."""
         self.fields["stamp"][self.damaged] = 0
         self.recover(None)
         loose = np.flatnonzero((self.fields["stamp"] != 0) & ((self.fields["flags"] & LOOSE) != 0))
@@ -60,17 +60,17 @@ class Ring:
         return int((high - low).sum()) - int((lost // self.streams >= low[lost % self.streams]).sum())
 
     def window(self) -> tuple[np.ndarray, np.ndarray]:
-        """(N,) each: the first step of each stream that counts, and the one after its last."""
+        """Window of valid steps of each stream: the first, and the one after the last, (N,) each."""
         return np.maximum(self.heads - self.layout.length, 0), self.heads
 
     def stored(self, index: np.ndarray) -> np.ndarray:
-        """(M,) bool: the step (M,) is there, and in the window."""
+        """(M,) bool: whether each step (M,) is stored and in the window."""
         low, _ = self.window()
         present = self.fields["stamp"][index % self.rows] == index + 1
         return present & (index // self.streams >= low[index % self.streams])
 
     def add(self, record: StepRecord, streams: Sequence[int] | None) -> None:
-        """One step of the M streams, or of all; see `Replay.add`."""
+        """Store one step of M streams, or of all; see `Replay.add`."""
         if streams is None and self.even:
             first = int(self.heads[0]) * self.streams
             low = first % self.rows
@@ -84,7 +84,7 @@ class Ring:
             self.even = bool((self.heads == self.heads[0]).all())
 
     def add_run(self, record: StepRecord, stream: int) -> None:
-        """M steps of one stream; see `Replay.add_run`."""
+        """Store M steps of one stream; see `Replay.add_run`."""
         count = len(record.reward)
         if count > self.layout.length:
             raise ConfigError(f"{count} steps for one stream: the replay keeps {self.layout.length} of each")
@@ -115,7 +115,7 @@ class Ring:
 
     def set_reward(self, rows: np.ndarray, rewards: np.ndarray) -> None:
         """Replace the rewards of rows (M,) by `rewards` (M,)."""
-        # a kill in between leaves rows whose reward is the old or the new one, and nothing that looks damaged
+        # a kill in between leaves rows with the old or the new reward, and no damage
         self._set_flags(rows, self.fields["flags"][rows] | LOOSE)
         self.fields["reward"][rows] = rewards
         self._set_flags(rows, self.fields["flags"][rows] & ~np.uint8(LOOSE))
@@ -125,13 +125,13 @@ class Ring:
         return self.fields["flags"][self._newest(np.arange(self.streams))]
 
     def gaps(self) -> int:
-        """Steps of the window that are not there though later ones are, and that no kill can have left half-written."""
+        """Number of steps lost from the window: not stored though later ones are, and not half-written by a kill."""
         next_slot = self.heads * self.streams + np.arange(self.streams)
         lost = self._missing
         return int((lost % self.rows != next_slot[lost % self.streams] % self.rows).sum())
 
     def digest(self) -> int:
-        """A number that tells the content of the window from any other; 0 where rows have no checksums."""
+        """Hash of the window's content; 0 if rows have no checksums."""
         if self._checks is None:
             return 0
         index = self.fields["stamp"] - 1
@@ -140,17 +140,17 @@ class Ring:
         return int(self.fields["check"][inside].sum(dtype=np.int64))
 
     def recover(self, heads: np.ndarray | None, flags: np.ndarray | None = None) -> None:
-        """Find out what is stored, from the rows themselves.
+        """Find the stored steps from the rows themselves.
 
         Args:
-            heads: (N,) forget all steps from here on; None: keep all.
-            flags: (N,) of the newest steps that are then left.
+            heads: (N,) drop all steps from these numbers on; None: keep all.
+            flags: (N,) flags that the newest remaining steps should have.
         """
         if heads is not None and flags is not None:
             newest = ((heads - 1) * self.streams + np.arange(self.streams))[heads > 0]
             newest = newest[self.fields["stamp"][newest % self.rows] == newest + 1]
             rows, flags = newest % self.rows, flags[newest % self.streams]
-            # a step that had a last observation and has none is another one of the same number
+            # a step that should have a last observation and has none is a later step with the same index
             other = (flags & ~self.fields["flags"][rows] & FINAL) != 0
             self.fields["stamp"][rows[other]] = 0
             self._set_flags(rows[~other], flags[~other])
@@ -161,7 +161,7 @@ class Ring:
         self._missing = missing(self.meta, self.heads, self.layout.length)
 
     def close(self) -> None:
-        """Let go of the arrays."""
+        """Release the arrays."""
         self.storage.close()
         self.side.close()
         self.meta, self.action, self.obs, self.extras, self.fields = self.meta[:0], self.action[:0], {}, {}, {}
@@ -171,7 +171,7 @@ class Ring:
         return ((self.heads[which] - 1) * self.streams + which) % self.rows
 
     def _is_open(self, which: np.ndarray) -> np.ndarray:
-        """Which of these streams are in the middle of an episode."""
+        """True if each of these streams is in the middle of an episode."""
         rows = self._newest(which)
         return (self.fields["stamp"][rows] > 0) & ((self.fields["flags"][rows] & (ENDED | CUT)) == 0)
 
@@ -187,7 +187,7 @@ class Ring:
                 self.storage.ensure(row, row + 1)
         owned = self._owned(rows)
         self._reserve(len(ended) - len(owned))
-        # from here on nothing can fail
+        # nothing can fail from here on
         self.fields["stamp"][rows] = 0
         self._free.extend(owned)
         if len(ended):
@@ -208,17 +208,17 @@ class Ring:
         words = _quads(block)
         for k in range(1, words.shape[1]):
             self._words[rows, k] = words[:, k]
-        # the stamp comes last: until then the row does not exist
+        # the stamp is written last: until then the row is not valid
         self.fields["stamp"][rows] = block["stamp"]
 
     def _owned(self, rows: Rows) -> list[int]:
-        """Places of the side table that rows own; one without a stamp owns none, whatever else it says."""
+        """Rows of the table of last observations that belong to these steps; a step without a stamp has none."""
         fields = self.fields
         owners = (fields["stamp"][rows] > 0) & ((fields["flags"][rows] & FINAL) != 0)
         return fields["final"][rows][owners].tolist() if owners.any() else []
 
     def _set_flags(self, rows: np.ndarray, flags: np.ndarray) -> None:
-        """Give stored rows (M,) new flags (M,), and the checksums that belong to them in the same moment."""
+        """Set the flags (M,) of stored rows (M,) together with their checksums, in one write."""
         old = self.meta.take(rows)
         new = old.copy()
         new["flags"] = flags
@@ -229,7 +229,7 @@ class Ring:
         self._words[rows, -1] = _quads(new)[:, -1]
 
     def _reserve(self, count: int) -> None:
-        """Make sure that as many more last observations have a place than are free.
+        """Make sure that `count` more last observations can be stored.
 
         Raises:
             RobotrlError: the disk is full or refuses; nothing was changed.
@@ -239,7 +239,7 @@ class Ring:
             self.side.ensure(self.side_used, self.side_used + fresh)
 
     def _take_places(self, count: int) -> np.ndarray:
-        """Rows of the side table for as many last observations."""
+        """Take `count` free rows of the table of last observations."""
         again = [self._free.pop() for _ in range(min(count, len(self._free)))]
         fresh = range(self.side_used, self.side_used + count - len(again))
         self.side_used = fresh.stop
@@ -252,7 +252,7 @@ def _quads(meta: np.ndarray) -> np.ndarray:
 
 
 def _small_columns(record: StepRecord, index: np.ndarray) -> np.ndarray:
-    """(M,) `META` records of steps, but for what says where their last observations lie."""
+    """(M,) `META` records of steps, except for the rows of their last observations."""
     block = np.zeros(len(index), META)
     block["stamp"] = index + 1
     block["reward"] = host(record.reward)

@@ -1,9 +1,9 @@
-"""Checksums of a replay's rows, so that a changed byte on the disk is found when the replay is opened.
+"""Checksums of a replay buffer's rows, by which a changed byte on the disk is found when the buffer is opened.
 
-Each column of a row is a vector of words, and its checksum is the upper half of a fixed random combination of them
-modulo 2**64 (multilinear hashing, Carter and Wegman 1979): any one changed word changes it, and so does any other
-damage but for one in 2**32. The checksum of a row is the XOR of those of its columns. So it follows a change of the
-small columns without a look at the large ones, and what was damaged stays damaged.
+Each column of a row is a vector of words; its checksum is the upper half of a fixed random linear combination of them
+modulo 2**64 (multilinear hashing, Carter and Wegman 1979). Any single changed word is detected, and any other damage
+with probability 1 - 2**-32. The checksum of a row is the XOR of those of its columns. It can therefore be updated after
+a change of the small columns without reading the large ones, and a damaged row stays marked as damaged.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import numpy as np
 from robotrl.replay.storage import FINAL, LOOSE, Storage
 
 BLOCK_BYTES = 4 << 20
-"""About how much of a column is looked at in one go."""
+"""Approximate number of bytes of a column processed at a time."""
 WORDS, REWARD, FINAL_PLACE, CHECK = 8, 2, 5, 7
-"""Words of 4 bytes in a `META` record, and the places of three of them."""
+"""Number of 4-byte words in a `META` record, and the positions of three of them."""
 
 Rows = np.ndarray | slice
 
@@ -27,8 +27,8 @@ class RowChecksums:
     """Checksums of the rows of one array (R, ...).
 
     Args:
-        name: seeds the combination, so that equal columns differ in their checksums.
-        array: contiguous.
+        name: seeds the combination, so that columns of equal content have different checksums.
+        array: contiguous array.
     """
 
     def __init__(self, name: str, array: np.ndarray) -> None:
@@ -43,16 +43,16 @@ class RowChecksums:
         return self._words.shape[1] * self._words.itemsize
 
     def of(self, rows: Rows) -> np.ndarray:
-        """(M,) uint32."""
+        """(M,) uint32 checksums of rows."""
         return combined(self._words[rows], self._factors)
 
 
 class RowChecks:
-    """The checksums of a replay's rows.
+    """The checksums of a replay buffer's rows.
 
     Args:
-        storage: of the steps.
-        side: of the last observations.
+        storage: storage of the steps.
+        side: storage of the last observations.
     """
 
     def __init__(self, storage: Storage, side: Storage) -> None:
@@ -61,11 +61,11 @@ class RowChecks:
         self._large = _columns({name: array for name, array in storage.arrays.items() if name != "meta"})
         self._side = _columns({f"last/{key}": array for key, array in side.arrays.items()})
         self._factors = factors("meta", WORDS)
-        # where a last observation lies does not matter as long as it is the right one, and its own checksum tells
+        # the row number of a last observation need not be covered: the observation's own checksum identifies it
         self._factors[[FINAL_PLACE, CHECK]] = 0
 
     def small(self, block: np.ndarray) -> np.ndarray:
-        """(M,) uint32 of `META` records (M,) as they are to be stored."""
+        """(M,) uint32 checksums of `META` records (M,) before they are stored."""
         words = block.view("<u4").reshape(len(block), WORDS)
         loose = (block["flags"] & LOOSE) != 0
         if loose.any():
@@ -74,15 +74,15 @@ class RowChecks:
         return combined(words, self._factors)
 
     def large(self, rows: Rows) -> np.ndarray:
-        """(M,) uint32 of the rows' other columns as they are stored."""
+        """(M,) uint32 checksums of the rows' other columns as stored."""
         return _joined(self._large, rows)
 
     def last(self, places: np.ndarray) -> np.ndarray:
-        """(M,) uint32 of last observations."""
+        """(M,) uint32 checksums of last observations."""
         return _joined(self._side, places)
 
     def damaged(self) -> np.ndarray:
-        """(M,) rows that are stamped and are not as they were written."""
+        """(M,) rows with a stamp that do not match their checksum."""
         stamped = np.flatnonzero(self._meta["stamp"] != 0)
         found = [self._damaged(rows) for rows in _blocks(stamped, [*self._large, *self._side])]
         return np.concatenate([stamped[:0], *found])
@@ -96,18 +96,18 @@ class RowChecks:
         known[known] = self._stored(places[known])
         check[owners[known]] ^= self.last(places[known])
         bad = check != block["check"]
-        # what lies in a shard that is gone is told of with the shard
+        # rows of missing shards are reported with the shard
         bad[owners[~known]] = (places[~known] < 0) | (places[~known] >= len(self._meta))
         return rows[bad]
 
 
 def factors(name: str, count: int) -> np.ndarray:
-    """(count,) uint64, odd, the same on every machine: the raw stream of a generator that numpy keeps as it is."""
+    """(count,) odd uint64 factors, equal on every machine: the raw stream of a generator that numpy guarantees."""
     return np.random.PCG64(zlib.crc32(name.encode())).random_raw(count).astype(np.uint64) | np.uint64(1)
 
 
 def combined(words: np.ndarray, by: np.ndarray) -> np.ndarray:
-    """(M,) uint32: the upper halves of the words (M, W) combined by factors (W,)."""
+    """(M,) uint32: upper halves of the linear combinations of words (M, W) with factors (W,)."""
     return ((words.astype(np.uint64) @ by) >> np.uint64(32)).astype(np.uint32)
 
 

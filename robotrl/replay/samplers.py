@@ -1,4 +1,4 @@
-"""Samplers: which start steps make a batch. What they give follows from the replay's content and the generator."""
+"""Samplers: choose the start steps of a batch, reproducibly from the buffer's content and the generator."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from robotrl.replay.buffer import Replay
 
 ROUNDS = 4
-"""Draws with rejection before all steps are looked through."""
+"""Rounds of rejection sampling before all steps are enumerated."""
 
 
 class Sampler(Protocol):
@@ -26,27 +26,27 @@ class Sampler(Protocol):
     def sample(
         self, batch: int, horizon: int, gamma: float, generator: torch.Generator, updates: int = 1
     ) -> Transitions:
-        """`updates` batches one after the other, updates * batch rows.
+        """Draw `updates` minibatches in sequence: updates * batch rows.
 
         Args:
-            batch: rows of one minibatch; shares and weights hold within each.
+            batch: rows of one minibatch; shares and weights hold within each minibatch.
             horizon: H of the chunks.
             gamma: discount of each env step.
-            generator: on the CPU.
-            updates: how many minibatches.
+            generator: a CPU generator.
+            updates: number of minibatches.
 
         Raises:
-            ConfigError: there is nothing to sample.
+            ConfigError: no step can be sampled.
         """
         ...
 
 
 class Uniform:
-    """Every start step has the same chance, with replacement.
+    """Draws start steps uniformly, with replacement.
 
     Args:
-        replay: to sample from.
-        decisions: only steps at which a chunk began; needed where extras belong to the chunk.
+        replay: the buffer to sample from.
+        decisions: only steps at which the policy began a chunk; needed if extras belong to the chunk.
     """
 
     def __init__(self, replay: Replay, decisions: bool = False) -> None:
@@ -86,17 +86,17 @@ class Uniform:
 
 
 class Mixed:
-    """Rows of several samplers in fixed shares, e.g. half demonstrations and half rollouts (Ball et al. 2023, RLPD).
+    """Combines several samplers in fixed shares, e.g. half demonstrations and half rollouts (Ball et al. 2023, RLPD).
 
-    A minibatch holds the rows of the first sampler, then those of the second, and so on. Shares become whole rows by
-    the largest remainder: each sampler gets its share rounded down, and the rows that are left go to the largest
-    fractions, the earlier sampler first; so every minibatch has the same numbers.
+    A minibatch holds the rows of the first sampler, then those of the second, and so on. Row counts follow the largest
+    remainder method: each share is rounded down, and the remaining rows go to the largest fractions, the earlier
+    sampler first; so every minibatch has the same counts.
 
     Args:
-        parts: samplers and their shares, above 0, of sum 1.
+        parts: samplers and their shares, above 0, with sum 1.
 
     Raises:
-        ConfigError: the shares are no shares.
+        ConfigError: the shares are invalid.
     """
 
     def __init__(self, parts: Sequence[tuple[Sampler, float]]) -> None:
@@ -106,13 +106,13 @@ class Mixed:
         self.parts = list(parts)
 
     def counts(self, batch: int) -> list[int]:
-        """Rows of each sampler in a minibatch.
+        """Number of rows of each sampler in a minibatch.
 
         Raises:
-            ConfigError: the minibatch is too small for one of them to get a row.
+            ConfigError: the minibatch is too small: a sampler would get no row.
         """
         exact = [batch * share for _, share in self.parts]
-        # a share such as 1/3 of 9 rows is 3, whatever its last bit
+        # rounded, so that a share such as 1/3 of 9 rows is 3 whatever its last bit
         counts = [int(rows + 1e-9) for rows in exact]
         order = sorted(range(len(exact)), key=lambda i: (round(counts[i] - exact[i], 9), i))
         for i in order[: batch - sum(counts)]:
@@ -134,7 +134,7 @@ class Mixed:
 
 
 def _join(fields: list[Tensor] | list[dict[str, Tensor]], updates: int) -> Tensor | dict[str, Tensor]:
-    """Minibatch by minibatch, the rows of each part."""
+    """Interleave the samplers' batches minibatch by minibatch."""
     if isinstance(fields[0], dict):
         tables = [field for field in fields if isinstance(field, dict)]
         return {key: _stack([table[key] for table in tables], updates) for key in tables[0]}

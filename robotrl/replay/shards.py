@@ -1,11 +1,11 @@
-"""Columns in memory-mapped files: more than fits into RAM, and still there after the process died.
+"""Columns in memory-mapped files: larger than RAM, and preserved when the process dies.
 
-A shard is a directory of one raw file a column, `shards/000003/action.bin`, for a fixed number of rows. It is made when
-its first row is written: under another name, its space reserved on the disk, then renamed, so a shard is whole or it is
-not there. All shards of a column are mapped one behind the other into one range of addresses, which makes the column an
-ordinary array; rows of shards that do not exist read as zeros.
+A shard is a directory with one raw file per column, `shards/000003/action.bin`, for a fixed number of rows. It is made
+when its first row is written: under a temporary name, its disk space reserved, then renamed, so a shard is whole or
+absent. All shards of a column are mapped consecutively into one address range, which makes the column an ordinary
+array; rows of missing shards read as zeros.
 
-What was written to mapped memory belongs to the system, not to the process, and outlives a SIGKILL.
+Data written to mapped memory belongs to the operating system, not to the process, and survives a SIGKILL.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from robotrl.replay.storage import StoredColumn
 from robotrl.utils.files import sync_directory
 
 PAGE_BYTES = 16384
-"""Shards are whole multiples of it in every column: the largest page of the machines that we run on."""
+"""Page size: the shard of every column is a multiple of it. The largest page size of supported machines."""
 SHARD_NAME = re.compile(r"\d{6}")
 TEMPORARY = ".tmp-"
 MAP_FIXED = 0x10
@@ -43,12 +43,12 @@ _FAILED = ctypes.c_void_p(-1).value
 
 
 class MappedRange:
-    """A range of addresses that reads as zeros until files are mapped into it; freed with the last array over it."""
+    """An address range that reads as zeros until files are mapped into it; freed with the last array over it."""
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.address = _map(None, size, mmap.PROT_READ, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)
-        # numpy reads this, and keeps a reference to self as long as an array uses the memory
+        # numpy reads this attribute, and keeps a reference to self as long as an array uses the memory
         self.__array_interface__: dict[str, Any] = {
             "data": (self.address, False),
             "shape": (size,),
@@ -73,7 +73,7 @@ class MappedRange:
         """Wait until this part is on the disk.
 
         Raises:
-            RobotrlError: the disk refused.
+            RobotrlError: writing failed.
         """
         if _LIBC.msync(self.address + offset, size, MS_SYNC):
             raise RobotrlError(f"cannot write the replay to the disk: {os.strerror(ctypes.get_errno())}")
@@ -86,19 +86,19 @@ class ShardStorage:
     """Columns in shards under a directory; see `robotrl.replay.storage.Storage`.
 
     Args:
-        root: the directory, made when missing; shards that are there are used.
+        root: the directory, made if missing; existing shards are used.
         columns: by name.
         rows: R.
         shard_rows: P, rows of a shard, from `rows_per_shard`.
 
     Raises:
-        RobotrlError: the system refused to map a file.
+        RobotrlError: a file cannot be mapped.
     """
 
     def __init__(self, root: Path, columns: Mapping[str, StoredColumn], rows: int, shard_rows: int) -> None:
         self.root = root
         self.dropped: list[str] = []
-        """One line for each shard that was damaged and is gone: which, and what was wrong."""
+        """One line for each damaged shard that was removed: its number and the fault."""
         self._columns = dict(columns)
         self._files = {name: f"{quote(name, safe='')}.bin" for name in columns}
         self._shard_rows = shard_rows
@@ -139,7 +139,7 @@ class ShardStorage:
         """Wait until all that was written is on the disk.
 
         Raises:
-            RobotrlError: the disk refused.
+            RobotrlError: writing failed.
         """
         for number in sorted(self.present):
             for name, memory in self._ranges.items():
@@ -148,7 +148,7 @@ class ShardStorage:
         sync_directory(self.root)
 
     def close(self) -> None:
-        """Let go of the files; arrays that somebody kept stay readable."""
+        """Release the files; arrays that are still referenced stay readable."""
         self.arrays, self._ranges, self.present, self._last = {}, {}, set(), -1
 
     def _size(self, name: str) -> int:
@@ -170,7 +170,7 @@ class ShardStorage:
         return found
 
     def where(self, row: int) -> str:
-        """The shard of a row, and the row's place in it."""
+        """Shard of a row, and the row's position in it."""
         return f"{self.root / f'{row // self._shard_rows:06d}'}: row {row % self._shard_rows}"
 
     def _damage(self, shard: Path) -> str | None:
@@ -204,7 +204,7 @@ class ShardStorage:
 
 
 def rows_per_shard(columns: Mapping[str, StoredColumn], rows: int, shard_bytes: int) -> int:
-    """Rows of a shard: about `shard_bytes` in all columns, no more than needed for `rows`, whole pages each column.
+    """Rows per shard: about `shard_bytes` over all columns, at most `rows`, and whole pages in each column.
 
     Raises:
         ConfigError: this machine's pages are larger than the format's.
@@ -224,7 +224,7 @@ def _remove(path: Path) -> None:
 
 
 def _reserve(path: Path, size: int) -> None:
-    """A file of zeros that owns its space: a disk that is full is an error here, and no SIGBUS when written to."""
+    """Make a file of zeros with reserved disk space: a full disk is an error here, not a SIGBUS when written to."""
     with path.open("wb") as file:
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(file.fileno(), 0, size)

@@ -1,4 +1,4 @@
-"""Where a replay's numbers lie: equally long arrays, one a column, in RAM; `replay_shards` has the same on disk."""
+"""Storage of a replay buffer: one array per column, in RAM; see `robotrl.replay.shards` for storage on disk."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ META = np.dtype(
         ("check", "<u4"),
     ]
 )
-"""The small columns of a step side by side, so that reading them is one gather of 32 bytes.
+"""Small columns of a step in one record, so that reading them is one gather of 32 bytes.
 
 `stamp` is the step's index plus one, written after everything else of the row and cleared before anything is
-overwritten: a row counts, and owns a place in the side table, only under its stamp; one that a kill left half-written
-does not. `final` is the row of the episode's last observation in the side table. `check` is the row's checksum where
-the replay has any, in the same eight bytes as `flags`: the two change at once.
+overwritten: a row is valid, and owns a row of the side table, only with its stamp; half-written rows are not valid.
+`final` is the row of the episode's last observation in the side table. `check` is the row's checksum if the buffer has
+checksums, in the same eight bytes as `flags`, so that both change in one write.
 """
 
 TERMINATED, TRUNCATED, DECISION, FINAL, CUT, LOOSE = 1, 2, 4, 8, 16, 32
-"""Bits of `flags`; FINAL: `final` points somewhere; CUT: what follows in the stream is another episode; LOOSE: the
+"""Bits of `flags`. FINAL: `final` is set. CUT: the next step of the stream belongs to another episode. LOOSE: the
 reward is being replaced, and the checksum does not cover it."""
 ENDED = TERMINATED | TRUNCATED
 
 
 class StoredColumn(NamedTuple):
-    """One array: a row for each step."""
+    """Shape and dtype of one column."""
 
     dtype: np.dtype[np.generic]
     shape: tuple[int, ...]
-    """Of one row."""
+    """Shape of one row."""
 
     @property
     def row_bytes(self) -> int:
@@ -58,11 +58,11 @@ class Storage(Protocol):
         ...
 
     def stored(self, rows: np.ndarray) -> np.ndarray:
-        """(M,) bool: the rows (M,) could have been written."""
+        """(M,) bool: whether each row (M,) can have been written."""
         ...
 
     def sync(self) -> None:
-        """Wait until all that was written is safe."""
+        """Wait until all written data is on the disk."""
         ...
 
     def close(self) -> None:
@@ -71,10 +71,10 @@ class Storage(Protocol):
 
 
 class RamStorage:
-    """Columns in anonymous memory, which the system hands out page by page as rows are written.
+    """Columns in anonymous memory, which the operating system allocates page by page as rows are written.
 
     Args:
-        columns: by name.
+        columns: columns by name.
         rows: R.
     """
 

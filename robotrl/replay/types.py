@@ -1,4 +1,4 @@
-"""What goes into a replay and what comes out of it."""
+"""Records written to and read from a replay buffer."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from torch import Tensor
 from robotrl.spec import Arrays
 
 Source = Literal["demo", "rollout", "human", "model"]
-"""Who chose an action: a demonstration, the policy in training, a person who took over, a learned model."""
+"""Source of an action: a demonstration, the policy in training, a human correction, a learned model."""
 SOURCES: tuple[Source, ...] = get_args(Source)
-"""A source is stored as its place here."""
+"""Sources in the order of their stored indices."""
 
 
 class StepRecord(NamedTuple):
@@ -30,28 +30,28 @@ class StepRecord(NamedTuple):
     final_obs: Arrays
     """(n, ...) each: the last observation of the n episodes that ended with this step, in the order of `final_ids`."""
     final_ids: Tensor
-    """(n,) int64: rows of this record that ended."""
+    """(n,) int64: rows of this record whose episode ended."""
     source: Source | Tensor = "rollout"
-    """One source for all rows, or (N,) places in `SOURCES`."""
+    """One source for all rows, or (N,) indices into `SOURCES`."""
     decision: Tensor | None = None
-    """(N,) bool: a chunk begins at this step; None: at every step."""
+    """(N,) bool: whether a chunk begins at this step; None: at every step."""
     extras: Arrays = {}  # noqa: RUF012 - never written to
-    """(N, ...) float32 each: what the replay declares as extras; one that is left out is NaN."""
+    """(N, ...) float32 each: the extras declared by the buffer; NaN if left out."""
     log_prob: Tensor | None = None
-    """(N,) log-density of the action under the policy that chose it; None: unknown, NaN."""
+    """(N,) log-density of the action under the behavior policy; None: unknown, stored as NaN."""
     cost: Tensor | None = None
-    """(N,) what a safety constraint charges for the step; None: 0."""
+    """(N,) cost of the step in a safety constraint; None: 0."""
 
 
 class Transitions(NamedTuple):
-    """A batch of chunks: B start steps, and what H steps from there led to; rows end early with their episode."""
+    """A batch of chunks: B start steps and their outcome H steps later; a row ends early with its episode."""
 
     obs: Arrays
     """(B, ...) observation at the start."""
     chunk: Tensor
-    """(B, H, A) actions executed, in the sim's units; the last valid one repeats where not valid."""
+    """(B, H, A) executed actions, in the sim's units; the last valid one is repeated where not valid."""
     valid: Tensor
-    """(B, H) bool: the step was taken; False past the episode's end."""
+    """(B, H) bool: whether the step was taken; False past the episode's end."""
     reward: Tensor
     """(B,) sum of gamma**k times the reward of step k, over valid steps."""
     discount: Tensor
@@ -61,18 +61,18 @@ class Transitions(NamedTuple):
     terminated: Tensor
     """(B,) bool: the task ended the episode within the chunk."""
     truncated: Tensor
-    """(B,) bool: a time limit cut it; with both, `discount` is 0."""
+    """(B,) bool: a time limit cut the episode; if both are set, `discount` is 0."""
     steps: Tensor
     """(B,) int64, number of valid steps, 1 to H."""
     source: Tensor
-    """(B,) uint8: who chose the first action, a place in `SOURCES`."""
+    """(B,) uint8: source of the first action, an index into `SOURCES`."""
     extras: Arrays
     """(B, ...) float32 each, as stored at the start step."""
     starts: Tensor
-    """(B,) int64: names of the start steps, for `set_reward` and `update_priorities`; never used twice."""
+    """(B,) int64: indices of the start steps, for `set_reward` and `update_priorities`; never reused."""
     weight: Tensor
-    """(B,) float32: importance weight of the row in a loss; 1 unless the sampler prioritises."""
+    """(B,) float32: importance weight of the row in a loss; 1 without prioritized sampling."""
     cost: Tensor
     """(B,) sum of gamma**k times the cost of step k."""
     log_prob: Tensor
-    """(B, H) behaviour log-density of each action; NaN when unknown or not valid."""
+    """(B, H) log-density of each action under the behavior policy; NaN when unknown or not valid."""

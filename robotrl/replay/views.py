@@ -1,7 +1,7 @@
-"""Chunks read out of per-step rows: pure functions over a replay's arrays, vectorised over the batch.
+"""Chunks read from per-step rows: pure functions over a replay buffer's arrays, vectorized over the batch.
 
-Step t of stream n has the index t * N + n, and lies in row index % R. So the next step of a stream is N further on, and
-the stamp in a row tells whether the step looked for is still, or already, there.
+Step t of stream n has the index t * N + n and the row index % R. The next step of a stream is therefore N rows further
+on, and the stamp in a row tells whether it holds the expected step.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ from robotrl.replay.storage import CUT, ENDED, TERMINATED, TRUNCATED
 
 
 class ChunkReach(NamedTuple):
-    """How far chunks of H steps get from B starts."""
+    """Extent of chunks of H steps from B start steps."""
 
     starts: np.ndarray
     """(B,) int64."""
     rows: np.ndarray
-    """(B, H + 1) int64 where the steps lie, the one after the chunk included."""
+    """(B, H + 1) int64: rows of the steps, including the one after the chunk."""
     meta: np.ndarray
-    """(B, H + 1) `META` records found there."""
+    """(B, H + 1) `META` records of these rows."""
     valid: np.ndarray
-    """(B, H) bool: no end of the episode before this step."""
+    """(B, H) bool: whether the episode was still running before this step."""
     ended: np.ndarray
-    """(B,) bool: the episode ended within the chunk."""
+    """(B,) bool: whether the episode ended within the chunk."""
     complete: np.ndarray
-    """(B,) bool: every valid step is stored, and the observation after the last one too."""
+    """(B,) bool: whether every valid step and the observation after the last one are stored."""
 
     def of(self, chosen: np.ndarray) -> ChunkReach:
-        """The rows `chosen` (M,) int64 of each field; `take`, as indexing records with an array is 100 times slower."""
+        """Rows `chosen` (M,) int64 of each field. Uses `take`: indexing record arrays is 100 times slower."""
         return ChunkReach(*(field.take(chosen, axis=0) for field in self))
 
     def first(self, count: int) -> ChunkReach:
-        """The first `count` rows of each field."""
+        """First `count` rows of each field."""
         return ChunkReach(*(field[:count] for field in self)) if count < len(self.starts) else self
 
 
 class Chunks(NamedTuple):
-    """`Transitions` but for the observations, in numpy."""
+    """`Transitions` without the observations, in numpy."""
 
     steps: np.ndarray
     reward: np.ndarray
@@ -50,11 +50,11 @@ class Chunks(NamedTuple):
     truncated: np.ndarray
     log_prob: np.ndarray
     action_rows: np.ndarray
-    """(B, H) int64: where the chunk's actions lie; the last valid one repeats."""
+    """(B, H) int64: rows of the chunk's actions; the last valid one is repeated."""
     next_rows: np.ndarray
-    """(B,) int64: where the next observation lies, unless the episode ended."""
+    """(B,) int64: row of the next observation, unless the episode ended."""
     finals: np.ndarray
-    """(B,) int32: where it lies in the side table, where the episode ended."""
+    """(B,) int32: row of the final observation in the side table, if the episode ended."""
 
 
 def reach(meta: np.ndarray, index: np.ndarray, horizon: int, streams: int) -> ChunkReach:
@@ -63,7 +63,7 @@ def reach(meta: np.ndarray, index: np.ndarray, horizon: int, streams: int) -> Ch
     ids = index[:, None] + ahead
     rows = (index % len(meta))[:, None] + ahead
     if horizon * streams < len(meta):
-        rows -= np.where(rows >= len(meta), len(meta), 0)  # a modulo without the division
+        rows -= np.where(rows >= len(meta), len(meta), 0)  # a modulo without a division
     else:
         rows %= len(meta)
     found = meta.take(rows)
@@ -72,14 +72,14 @@ def reach(meta: np.ndarray, index: np.ndarray, horizon: int, streams: int) -> Ch
     open_ = np.ones(ids.shape, np.bool_)
     np.logical_and.accumulate(going, axis=1, out=open_[:, 1:])
     bad = found["stamp"] != ids + 1
-    # an episode that was abandoned has no observation after its last step
+    # an abandoned episode has no observation after its last step
     bad[:, :horizon] |= going & ((flags & CUT) != 0)
     bad &= open_
     return ChunkReach(index, rows, found, open_[:, :horizon], ~open_[:, horizon], ~bad.any(axis=1))
 
 
 def chunks(found: ChunkReach, gamma: float) -> Chunks:
-    """Rewards, discounts and places of complete chunks. Sums are taken in float64."""
+    """Rewards, discounts and row numbers of complete chunks. Sums are computed in float64."""
     batch, horizon = found.valid.shape
     valid = found.valid
     steps = valid.sum(axis=1)
@@ -104,7 +104,7 @@ def chunks(found: ChunkReach, gamma: float) -> Chunks:
 def observations(
     arrays: Mapping[str, np.ndarray], finals: Mapping[str, np.ndarray], found: ChunkReach, parts: Chunks
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """The observations (B, ...) at the start and after the chunk; `arrays` (R, ...) and `finals` have equal keys."""
+    """Observations (B, ...) at the start and after the chunk; `arrays` (R, ...) and `finals` have equal keys."""
     start = found.rows[:, 0]
     ended = np.flatnonzero(found.ended)
     obs: dict[str, np.ndarray] = {}
@@ -118,5 +118,5 @@ def observations(
 
 
 def _discounted(values: np.ndarray, factors: np.ndarray, valid: np.ndarray) -> np.ndarray:
-    # what lies beyond an episode's end may be anything, NaN included
+    # values past an episode's end are arbitrary, possibly NaN
     return (np.where(valid, values, 0.0) * factors).sum(axis=1).astype(np.float32)

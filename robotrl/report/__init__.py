@@ -1,4 +1,4 @@
-"""The report of a job: one self-contained HTML file that works without a server or a network."""
+"""Reports: self-contained HTML files that work without a server or a network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Charts as inline SVG. Colours come from the page's style sheet, so that light and dark both work."""
+"""Charts as inline SVG. Colors come from the page's style sheet, so that light and dark mode both work."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _ticks(top: float) -> list[float]:
 
 
 def _spread(positions: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Move label positions apart until each is `gap` from the next, inside `low` to `high`, in the order given."""
+    """Move label positions apart, keeping their order, so that neighbors are `gap` apart inside `low` to `high`."""
     order = sorted(range(len(positions)), key=lambda i: positions[i])
     placed = [0.0] * len(positions)
     at = low - gap
@@ -61,14 +61,14 @@ def _svg(width: float, height: float, css: str, label: str, body: list[str]) -> 
 def learning_curve(
     points: Sequence[CurvePoint], levels: Sequence[Level], width: int, css: str = "", tuned_env_steps: int | None = None
 ) -> str:
-    """Success against env steps with its interval as a band, and the levels as labelled horizontal lines.
+    """Learning curve: success against env steps with a confidence band; other levels as labeled horizontal lines.
 
     Args:
         points: periodic evaluations; may be empty.
-        levels: clone, best clone and expert become lines, the fine-tuned one a point with a whisker.
+        levels: clone, best clone and expert are drawn as lines, the fine-tuned policy as a point with a whisker.
         width: in CSS pixels; the chart scales, but its text is legible at this width.
-        css: extra class of the picture.
-        tuned_env_steps: where that point is; None draws it behind the right end.
+        css: extra CSS class of the chart.
+        tuned_env_steps: horizontal position of that point; None draws it past the right end.
     """
     narrow = width < 560
     height = 300 if narrow else 340
@@ -160,7 +160,7 @@ def interval_bar(level: Level, width: int = 260) -> str:
 def latency_histograms(
     series: Sequence[tuple[str, Sequence[float]]], deadline_us: float | None, width: int, css: str = ""
 ) -> str:
-    """Histograms on one shared logarithmic axis, one panel for each series, with p50, p99 and max marked.
+    """Histograms of latencies, one panel per series on a shared logarithmic axis, with p50, p99 and max marked.
 
     Args:
         series: (label, samples in microseconds), each with 1 sample or more; below 0.1 us counts as 0.1 us.
@@ -194,7 +194,7 @@ def latency_histograms(
         scale = (panel - top) / max(float(shares.max()), 1e-9)
         for i, share in enumerate(shares):
             if share > 0:
-                # One tick in ten thousand must still be seen.
+                # One tick in ten thousand must still be visible.
                 tall = max(float(share) * scale, 1.5)
                 x0, x1 = x(float(edges[i])), x(float(edges[i + 1]))
                 body.append(

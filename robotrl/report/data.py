@@ -1,4 +1,4 @@
-"""What a report shows, as plain values: whoever ran the job fills these, the page only draws them."""
+"""Data of a report as plain values, filled by the job and rendered by `robotrl.report.page`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class CurvePoint(NamedTuple):
     """One periodic evaluation during fine-tuning."""
 
     env_steps: int
-    """Environment steps taken when it was made."""
+    """Env steps of training before this evaluation."""
     value: float
     """Success rate, 0 to 1."""
     low: float
@@ -25,12 +25,12 @@ class CurvePoint(NamedTuple):
 
 
 class Level(NamedTuple):
-    """A success rate with its interval: a row of the table and, but for `deployed`, a mark in the learning curve."""
+    """A success rate with its interval: a table row and, except for `deployed`, a mark in the learning curve."""
 
     role: Role
-    """What it is the success of; each role at most once. `expert` is the demonstrator as it was used."""
+    """Role of the policy; each role occurs at most once. `expert` is the demonstrator as it was used."""
     label: str
-    """What the reader calls it, e.g. "clone", "same demos, trained to convergence"."""
+    """Display name, e.g. "clone", "same demos, trained to convergence"."""
     value: float
     low: float | None = None
     high: float | None = None
@@ -38,32 +38,33 @@ class Level(NamedTuple):
 
 
 class Geom(NamedTuple):
-    """A primitive of the scene, in its own frame."""
+    """A primitive geometry of the scene, in its own frame."""
 
     kind: GeomKind
     size: tuple[float, float, float]
-    """As MuJoCo has it, metres: half sizes of a box; radius and half length of a capsule or cylinder; radius."""
+    """As in MuJoCo, meters: half sizes of a box; radius and half length of a capsule or cylinder; radius of a
+    sphere."""
     rgba: tuple[float, float, float, float]
-    """0 to 1 each."""
+    """Red, green, blue and opacity, 0 to 1 each."""
 
 
 class Camera(NamedTuple):
-    """Where the animation is seen from at first; the reader can drag it round."""
+    """Initial view of the animation; the reader can rotate it."""
 
     lookat: tuple[float, float, float] = (0.0, 0.0, 0.2)
-    """World point in the middle of the picture, metres."""
+    """World point at the center of the view, meters."""
     distance: float = 1.6
-    """Metres from `lookat`."""
+    """Distance from `lookat`, meters."""
     azimuth_deg: float = 130.0
-    """As in MuJoCo: the direction in which the camera looks, from the x axis."""
+    """Viewing direction from the x axis, as in MuJoCo."""
     elevation_deg: float = -25.0
-    """Negative looks down."""
+    """Negative values look down."""
     fovy_deg: float = 35.0
 
 
 @dataclass(frozen=True)
 class RecordedEpisode:
-    """One recorded episode.
+    """Geometry poses of one recorded episode.
 
     Args:
         success: whether it ended in success.
@@ -76,7 +77,7 @@ class RecordedEpisode:
 
 @dataclass(frozen=True)
 class Animation:
-    """Rollouts from the same held-out starts, before and after.
+    """Rollouts from the same held-out starts, before and after fine-tuning.
 
     Args:
         geoms: the scene's G primitives; a geom whose pose never changes within a rollout costs next to nothing.
@@ -85,10 +86,10 @@ class Animation:
         starts: numbers of the starts within their split, shown under the pictures.
         frame_dt_s: seconds between frames.
         camera: first view.
-        shadow_z: height of the surface that takes the shadows, metres; None for no shadows.
-        before_label: what the left picture shows.
-        after_label: what the right picture shows.
-        note: how the starts were chosen, and what both policies do on all of them.
+        shadow_z: height of the surface on which shadows fall, meters; None for no shadows.
+        before_label: title of the left view.
+        after_label: title of the right view.
+        note: how the starts were chosen, and both policies' results on all of them.
     """
 
     geoms: Sequence[Geom]
@@ -115,26 +116,26 @@ class Animation:
 
 @dataclass(frozen=True)
 class ReportData:
-    """Everything the report of a fine-tuning job shows. Only `title`, `task`, `levels` and `summary` are required.
+    """Data of a fine-tuning report. Only `title`, `task`, `levels` and `summary` are required.
 
     Args:
         title: name of the job, e.g. "Peg insertion".
-        task: one plain sentence: what the robot has to do and when it counts as success.
-        levels: success rates; `clone` and `tuned` make the verdict.
-        summary: what `summary.json` holds (`bc.success`, `rl.success`, `env_steps`, `export`, `control`, `wall_s`,
+        task: one sentence: the robot's task and its success criterion.
+        levels: success rates; the verdict compares `clone` and `tuned`.
+        summary: content of `summary.json` (`bc.success`, `rl.success`, `env_steps`, `export`, `control`, `wall_s`,
             `peak_memory_mib`), nested; absent parts are left out of the page.
-        curve: the policy that fine-tuning began with, at 0 env steps, and periodic evaluations, in order of env steps.
-        tuned_env_steps: env steps of fine-tuning after which the checkpoint was made that `tuned` is of.
-        curve_note: one line about those evaluations (which starts, how many episodes).
+        curve: the initial policy, at 0 env steps, and periodic evaluations, in order of env steps.
+        tuned_env_steps: env steps of fine-tuning up to the checkpoint behind `tuned`.
+        curve_note: one line about those evaluations (starts and number of episodes).
         animation: rollouts before and after.
         lateness_us: lateness of every control tick of the deployed bundle, microseconds.
         inference_us: inference time of every tick, microseconds.
         stages: (name, seconds) of each stage, in order.
         settings: resolved settings; nested mappings are shown with dotted names.
         versions: package name to version.
-        machine: what it ran on, name to value.
+        machine: properties of the machine, name to value.
         seed: the seed of the whole job.
-        command: the commands that make this report and its headline again, one a line.
+        command: the commands that reproduce this report and its headline, one per line.
     """
 
     title: str
@@ -160,7 +161,7 @@ class ReportData:
             raise ValueError(f"ReportData.levels repeats a role: {roles}")
 
     def level(self, role: Role) -> Level | None:
-        """The level of a role, None where there is none."""
+        """The level with a role; None if there is none."""
         return next((level for level in self.levels if level.role == role), None)
 
 
@@ -170,7 +171,7 @@ _MUJOCO_KINDS: dict[int, GeomKind] = {0: "plane", 2: "sphere", 3: "capsule", 4: 
 def geoms_from_mujoco(
     geom_type: ArrayLike, geom_size: ArrayLike, geom_rgba: ArrayLike
 ) -> tuple[NDArray[np.int64], list[Geom]]:
-    """The drawable primitives of a MuJoCo model, from its arrays (no simulator is imported).
+    """Drawable primitives of a MuJoCo model, from its arrays (no simulator is imported).
 
     Args:
         geom_type: (n,) `model.geom_type`.
@@ -178,7 +179,7 @@ def geoms_from_mujoco(
         geom_rgba: (n, 4) `model.geom_rgba`; fully transparent geoms are left out, as are meshes and height fields.
 
     Returns:
-        Which geoms are kept, (G,) indices into the model's, and the `Geom` of each.
+        Indices (G,) of the kept geoms in the model, and the `Geom` of each.
     """
     types, sizes, colours = np.asarray(geom_type), np.asarray(geom_size), np.asarray(geom_rgba)
     keep = [i for i in range(len(types)) if int(types[i]) in _MUJOCO_KINDS and colours[i, 3] > 0]
@@ -194,10 +195,10 @@ def geoms_from_mujoco(
 
 
 def poses_from_mujoco(geom_xpos: ArrayLike, geom_xmat: ArrayLike) -> NDArray[np.float32]:
-    """Poses as `RecordedEpisode` wants them, from recorded `data.geom_xpos` and `data.geom_xmat`.
+    """Poses for `RecordedEpisode` from recorded `data.geom_xpos` and `data.geom_xmat`.
 
     Args:
-        geom_xpos: (F, G, 3) positions, metres.
+        geom_xpos: (F, G, 3) positions, meters.
         geom_xmat: (F, G, 9) or (F, G, 3, 3) rotation matrices, row by row.
 
     Returns:
@@ -205,7 +206,7 @@ def poses_from_mujoco(geom_xpos: ArrayLike, geom_xmat: ArrayLike) -> NDArray[np.
     """
     pos = np.asarray(geom_xpos, dtype=np.float64)
     m = np.asarray(geom_xmat, dtype=np.float64).reshape(*pos.shape[:-1], 3, 3)
-    # Each row is the quaternion times four times one of its components: the largest row is well conditioned.
+    # Each row is the quaternion times four times one of its components; the largest row is the best conditioned.
     xx, yy, zz = m[..., 0, 0], m[..., 1, 1], m[..., 2, 2]
     a, b, c = m[..., 2, 1] - m[..., 1, 2], m[..., 0, 2] - m[..., 2, 0], m[..., 1, 0] - m[..., 0, 1]
     d, e, f = m[..., 1, 0] + m[..., 0, 1], m[..., 0, 2] + m[..., 2, 0], m[..., 2, 1] + m[..., 1, 2]

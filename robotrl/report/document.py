@@ -1,4 +1,4 @@
-"""What the pages of evaluations and drives have in common: the document around them, and a folded table."""
+"""HTML document and collapsible table shared by the pages of evaluations and drives."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from robotrl.report.page import POLICY
 from robotrl.report.text import esc
 
 LONGEST_TABLE = 2000
-"""Rows of a table; a page with more would open slowly."""
+"""Maximum number of table rows; larger pages would open slowly."""
 
 
 def resource(name: str) -> str:
-    """A style sheet or script that lies beside this file."""
+    """Text of a style sheet or script in this folder."""
     return resources.files("robotrl.report").joinpath(name).read_text(encoding="utf-8")
 
 
 def document(title: str, styles: Sequence[str], verdict: str, lede: str, parts: Sequence[str]) -> str:
-    """A whole page as text: one HTML file that needs no server, no network and no other file.
+    """HTML document as text: one file that needs no server, no network and no other file.
 
     Args:
-        title: of the page, whose first words it is.
-        styles: names of style sheets, the first ones under the later ones.
-        verdict: the page in one sentence.
-        lede: what is shown and how it was chosen.
-        parts: HTML; empty ones are left out.
+        title: title of the page.
+        styles: names of style sheets; later ones override earlier ones.
+        verdict: main result in one sentence.
+        lede: description of the content and of its selection.
+        parts: HTML sections; empty ones are left out.
     """
     style = "\n".join(resource(name) for name in styles)
     return (
@@ -41,7 +41,7 @@ def document(title: str, styles: Sequence[str], verdict: str, lede: str, parts: 
 
 
 def folded_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A section with a table of all episodes, which a click opens; nothing without rows.
+    """Collapsible section with a table of all episodes; empty without rows.
 
     Args:
         heads: titles of the columns.

@@ -1,7 +1,7 @@
-"""Recorded drives as a compact JSON value that the page's viewer unpacks.
+"""Recorded drives as a compact JSON value for the page's viewer.
 
-Positions are whole multiples of `unit` metres from `origin`, angles of pi / 32767, speeds of 0.01 m/s, 16 bits each;
-what is plotted is float32. Arrays are little-endian in base64.
+Positions are integer multiples of `unit` meters from `origin`, angles of pi / 32767, speeds of 0.01 m/s, 16 bits each;
+plotted values are float32. Arrays are little-endian in base64.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from robotrl.spec.drive_trace import KINDS, REMARKS, TraceFrame
 
 FULL = 32767
 UNIT_M = 0.01
-"""The finest unit; on large maps it is coarser."""
+"""Smallest unit; large maps use a coarser one."""
 SPEED_MPS = 0.01
 TOLERANCE_M = 0.04
-"""How far a line drawn may lie from the one recorded."""
+"""Largest distance between a simplified line and the recorded one."""
 AROUND_M = 150.0
-"""How much of a map is kept around what was driven."""
+"""Margin of the map kept around the driven route."""
 JUMP_M = 8.0
-"""Who moves further in a step is somebody else in the same slot."""
+"""Larger movement in one step means that another road user has taken the slot."""
 
 Points = NDArray[np.float64]
 
 
 def pack_drive(trace: DriveTrace, dt_s: float, actions: tuple[str, ...]) -> dict[str, Any]:
-    """One drive.
+    """Pack one drive.
 
     Args:
-        trace: what was recorded.
-        dt_s: seconds of a step.
-        actions: names of the A numbers of an action.
+        trace: the recorded drive.
+        dt_s: duration of a step, s.
+        actions: names of the A elements of an action.
     """
     frames, steps, end = trace.frames, trace.steps, trace.steps[-1]
     ego = np.array([(*frame.ego, frame.speed_mps) for frame in frames])
@@ -73,7 +73,7 @@ def pack_drive(trace: DriveTrace, dt_s: float, actions: tuple[str, ...]) -> dict
 
 
 class _Scale:
-    """How positions of one drive become whole numbers."""
+    """Quantization of the positions of one drive."""
 
     def __init__(self, trace: DriveTrace, ego: Points) -> None:
         driven = np.concatenate([ego[:, :2], trace.map.route])
@@ -81,11 +81,11 @@ class _Scale:
         self.origin = np.round((self.low + self.high) / 2, 3)
         others = [frame.boxes[:, :2] for frame in trace.frames]
         reach = float(np.abs(np.concatenate([*others, self.low[None], self.high[None]]) - self.origin).max())
-        # lanes are kept whole, so leave room
+        # lanes are kept whole, so leave a margin
         self.unit = max(math.ceil((reach + 100.0) / FULL * 1000) / 1000, UNIT_M)
 
     def whole(self, points: Points) -> NDArray[np.int64]:
-        """Points (..., 2) in units."""
+        """Points (..., 2) in integer units."""
         return np.clip(np.round((points - self.origin) / self.unit), -FULL, FULL).astype(np.int64)
 
     def points(self, points: Points) -> str:
@@ -93,7 +93,7 @@ class _Scale:
         return _packed(self.whole(points))
 
     def line(self, points: Points) -> str:
-        """A polyline (n, 2), without points that make no difference."""
+        """A polyline (n, 2), simplified."""
         return self.points(reduced(points, TOLERANCE_M))
 
     def poses(self, rows: Points) -> str:
@@ -102,12 +102,12 @@ class _Scale:
         return _packed(np.column_stack([self.whole(rows[:, :2]), yaw, np.round(rows[:, 3] / SPEED_MPS)]))
 
     def near(self, points: Points) -> bool:
-        """Whether any of the points is near what was driven."""
+        """True if any of the points is near the driven path."""
         return bool(((points > self.low) & (points < self.high)).all(1).any())
 
 
 def reduced(points: Points, tolerance: float) -> Points:
-    """A polyline without the points that lie within `tolerance` of the line through the others (Douglas-Peucker)."""
+    """Simplify a polyline with the Douglas-Peucker algorithm, up to `tolerance`."""
     kept = np.zeros(len(points), bool)
     kept[[0, -1]] = True
     spans = [(0, len(points) - 1)]
@@ -147,7 +147,7 @@ def _map(trace: DriveTrace, scale: _Scale) -> dict[str, Any]:
 
 @dataclass
 class _Other:
-    """A road user from where it comes to where it leaves."""
+    """Track of another road user, from its first to its last step."""
 
     kind: str
     size: list[float]
@@ -156,7 +156,7 @@ class _Other:
     """(4,) each: x, y, yaw, speed."""
 
     def is_it(self, kind: str, size: list[float], row: Points) -> bool:
-        """Whether what is in its slot now is still the same one."""
+        """True if the road user now in the slot is still the same one."""
         moved = float(np.linalg.norm(self.rows[-1][:2] - row[:2]))
         return (self.kind, self.size) == (kind, size) and moved <= JUMP_M
 
@@ -181,7 +181,7 @@ def _others(frames: list[TraceFrame], scale: _Scale) -> list[dict[str, Any]]:
 
 
 def _lights(frames: list[TraceFrame]) -> list[list[list[int]]]:
-    """For each light the steps at which it changes, and to what."""
+    """Steps at which each light changes, and its new state."""
     out: list[list[list[int]]] = []
     for states in zip(*(frame.lights for frame in frames), strict=True):
         changes = [k for k in range(len(states)) if k == 0 or states[k] != states[k - 1]]
@@ -190,7 +190,7 @@ def _lights(frames: list[TraceFrame]) -> list[list[list[int]]]:
 
 
 def _remarks(terms: dict[str, NDArray[np.float64]]) -> list[list[Any]]:
-    """Steps at which something begins that is to be criticised, and what."""
+    """Steps at which a reward penalty begins, and its name."""
     out: list[list[Any]] = []
     for name, text in REMARKS.items():
         if name in terms:

@@ -1,4 +1,4 @@
-"""The page on which recorded drives are looked at: one HTML file that needs no server, no network and no other file."""
+"""HTML page with a viewer of recorded drives: one file that needs no server, no network and no other file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STYLES = ("style.css", "drive.css")
 
 
 class Share(NamedTuple):
-    """How many of a group succeeded."""
+    """Number of successes in a group of episodes."""
 
     name: str
     successes: int
@@ -24,7 +24,7 @@ class Share(NamedTuple):
 
 
 class EpisodeRow(NamedTuple):
-    """A line of the table of all episodes."""
+    """A row of the table of all episodes."""
 
     state_id: int
     scenario: str
@@ -36,15 +36,15 @@ class EpisodeRow(NamedTuple):
 
 @dataclass(frozen=True)
 class DrivePage:
-    """What the page shows.
+    """Content of the page.
 
     Args:
-        title: whose drives they are.
-        verdict: the page in one sentence.
-        lede: what is shown and how it was chosen.
-        drives: from `robotrl.report.drive_pack.pack_drive`; none leaves the viewer out.
+        title: title with the driver's name.
+        verdict: main result in one sentence.
+        lede: description of the content and of its selection.
+        drives: results of `robotrl.report.drive_pack.pack_drive`; without any, the viewer is left out.
         shares: success of groups of episodes.
-        episodes: every episode that the verdict counts.
+        episodes: all episodes behind the verdict.
     """
 
     title: str
@@ -56,7 +56,7 @@ class DrivePage:
 
 
 def render_drives(page: DrivePage) -> str:
-    """The whole page as text."""
+    """Render the page as text."""
     rows = [
         (
             str(one.state_id),

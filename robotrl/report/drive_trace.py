@@ -1,4 +1,4 @@
-"""Records drives while they are driven: stands between an actor and a sim, and writes down what the sim tells."""
+"""Recorder of drives: wraps an actor and stores the sim's trace at each step."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LOOK_S = 2.0
-"""How far the present action is drawn on where an actor decides step by step."""
+"""Time for which the present action is extrapolated as plan, for an actor that decides step by step."""
 
 
 class PlannedPath(NamedTuple):
-    """Where the ego meant to go."""
+    """Planned path of the ego at one decision."""
 
     step: int
-    """The first step that it is for."""
+    """First step of the plan."""
     poses: NDArray[np.float64]
     """(n, 3) x, y, yaw after each step."""
 
@@ -33,14 +33,14 @@ class DriveTrace:
     """One recorded drive of T steps.
 
     Args:
-        state_id: its start.
-        map: what stays as it is.
-        frames: T + 1 of them, the last one that in which it ended.
-        steps: T of them.
-        actions: T of them (A,).
-        plans: one for each decision.
-        decided: how many steps a decision was for; 1: the plans are the present action drawn on for `LOOK_S`.
-        trajectory: whether an action is a trajectory itself; the plans are its points.
+        state_id: start id.
+        map: static map.
+        frames: T + 1 states, the last one at the end of the episode.
+        steps: T step results.
+        actions: T actions (A,).
+        plans: one plan for each decision.
+        decided: steps per decision; with 1 the plans extrapolate the present action for `LOOK_S`.
+        trajectory: whether an action is itself a trajectory, whose points are the plan.
     """
 
     state_id: int
@@ -54,7 +54,7 @@ class DriveTrace:
 
     @property
     def outcome(self) -> str:
-        """Why it ended, in words: "collision with a vehicle, at fault"."""
+        """End of the drive as text: "collision with a vehicle, at fault"."""
         last = self.steps[-1]
         said = [EVENTS.get(name, name) for name in last.events]
         if last.at_fault is not None:
@@ -63,7 +63,7 @@ class DriveTrace:
 
 
 class Asked(Protocol):
-    """What an actor is told when it is asked, see `robotrl.rollout.evaluate.Turn`."""
+    """Second argument of `act`, see `robotrl.rollout.evaluate.Turn`."""
 
     @property
     def started(self) -> Tensor:
@@ -72,7 +72,7 @@ class Asked(Protocol):
 
 
 class Driver(Protocol):
-    """What acts, as `robotrl.rollout.evaluate.Actor`."""
+    """The recorded actor, see `robotrl.rollout.evaluate.Actor`."""
 
     def act(self, obs: dict[str, Tensor], turn: Any) -> Tensor:
         """Actions (N, A)."""
@@ -80,16 +80,16 @@ class Driver(Protocol):
 
 
 class Recorder:
-    """An actor that records what another one drives.
+    """An actor that wraps another one and records its drives.
 
-    Between two calls of `act` the sim makes one step of all envs; what that step brought is read at the second of them,
-    and after the last step by `traces`.
+    Between two calls of `act` the sim steps all envs once; the second call reads the result of that step, and `traces`
+    reads that of the last step.
 
     Args:
-        actor: who drives.
+        actor: the actor that drives.
         sim: a sim with `HasTrace`.
-        ids: starts to record; other episodes pass unrecorded.
-        keep: how many traces at most; failures go before successes.
+        ids: start ids to record; other episodes are not recorded.
+        keep: maximum number of traces, failures before successes; None keeps all.
     """
 
     def __init__(self, actor: Driver, sim: Any, ids: Sequence[int], keep: int | None = None) -> None:
@@ -105,7 +105,7 @@ class Recorder:
         self._ended: list[DriveTrace] = []
 
     def act(self, obs: dict[str, Tensor], turn: Asked) -> Tensor:
-        """Actions (N, A) of the actor."""
+        """Actions (N, A) of the wrapped actor."""
         self._read()
         for env, fresh in enumerate(turn.started.tolist()):
             if fresh:
@@ -117,7 +117,7 @@ class Recorder:
         return actions
 
     def traces(self) -> list[DriveTrace]:
-        """The recorded drives that have ended, in the order of the starts."""
+        """Recorded drives that have ended, in the order of the starts."""
         self._read()
         return sorted(self._ended, key=lambda trace: self._order[trace.state_id])
 
@@ -129,7 +129,7 @@ class Recorder:
             self._remaining[env] = 0
 
     def _read(self) -> None:
-        """Write down the step that was made since the actions were given."""
+        """Record the step made since the last actions."""
         for env, trace in list(self._running.items()):
             if len(trace.steps) == len(trace.actions):
                 continue
@@ -146,7 +146,7 @@ class Recorder:
             del self._ended[successes[-1] if successes else -1]
 
     def _plan(self, env: int, trace: DriveTrace) -> None:
-        """Keep what has just been decided."""
+        """Record the present plan."""
         step = len(trace.steps)
         chunk = trace.actions[-1][None] if self._plans is None else self._plans.planned(env).cpu().numpy()
         decided = len(chunk) >= self._remaining[env]

@@ -1,4 +1,4 @@
-"""Recorded drives as pictures in time, drawn with pillow: for slides and messages, where no page can be opened."""
+"""Recorded drives as videos, drawn with pillow, for slides and messages."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 SIZE = (560, 400)
 SCALE = 6.0
-"""Pixels to the metre."""
+"""Pixels per meter."""
 FINER = 2
-"""Drawn so many times larger, then reduced: smooth edges."""
+"""Supersampling factor for smooth edges."""
 BEHIND = 0.34
 HOLD_S = 1.5
-"""How long the end of a drive is shown."""
+"""Time for which the last frame of a drive is shown."""
 FRAME_S = 0.1
 SEEN_M = 75.0
-"""Nothing in a picture is further from the ego."""
+"""Largest distance of a visible object from the ego."""
 MAX_COLOURS = 256
 
 LAND, VERGE, ROAD, PAINT, CENTRE = (223, 230, 216), (205, 210, 203), (163, 169, 176), (247, 248, 250), (240, 198, 72)
@@ -50,12 +50,12 @@ Colour = tuple[int, int, int]
 
 
 def frame_count(traces: Sequence[DriveTrace], dt_s: float) -> int:
-    """How many frames `video_frames` gives."""
+    """Number of frames of `video_frames`."""
     return sum(len(_shown(trace, dt_s)) for trace in traces)
 
 
 def video_frames(traces: Sequence[DriveTrace], dt_s: float) -> Iterator[tuple[NDArray[np.uint8], float]]:
-    """Pictures (h, w, 3) of all drives, one after another in real time, and how many seconds each is shown."""
+    """Frames (h, w, 3) of all drives in sequence, in real time, and the seconds for which each is shown."""
     for trace in traces:
         film = DriveVideo(trace, dt_s)
         shown = _shown(trace, dt_s)
@@ -64,7 +64,7 @@ def video_frames(traces: Sequence[DriveTrace], dt_s: float) -> Iterator[tuple[ND
 
 
 def palette() -> NDArray[np.uint8]:
-    """(1, 1, n, 3) every colour that is drawn, and halfway between any two of them, for smooth edges."""
+    """(1, 1, n, 3) palette: all drawn colors, and the midpoints of all pairs for smooth edges."""
     plain = (LAND, VERGE, ROAD, PAINT, CENTRE, ROUTE, TRAIL, EGO, PLAN, GLASS, PARKED, *COLOURS.values(), *LIGHTS)
     both = [
         [(p + q) // 2 for p, q in zip(one, other, strict=True)]
@@ -75,29 +75,29 @@ def palette() -> NDArray[np.uint8]:
 
 
 def _shown(trace: DriveTrace, dt_s: float) -> list[int]:
-    """Steps that are shown, ten to the second, the last one always."""
+    """Steps that are shown, ten per second, always including the last one."""
     last = len(trace.steps)
     return sorted({*range(0, last, max(round(FRAME_S / dt_s), 1)), last})
 
 
 class _Shape(NamedTuple):
-    """A line, or a filled outline where the width is 0."""
+    """A line, or a filled polygon if the width is 0."""
 
     points: Points
     width_m: float
     colour: Colour
 
     def near(self, point: Points) -> bool:
-        """Whether some of it may be in a picture around a point."""
+        """True if part of it may be visible around a point."""
         return bool((np.abs(self.points.clip(point - SEEN_M, point + SEEN_M) - self.points).max(1) == 0).any())
 
 
 class DriveVideo:
-    """Draws one drive, the ego looking up.
+    """Draws the frames of one drive, with the ego heading up.
 
     Args:
-        trace: what was recorded.
-        dt_s: seconds of a step.
+        trace: the recorded drive.
+        dt_s: duration of a step, s.
     """
 
     def __init__(self, trace: DriveTrace, dt_s: float) -> None:
@@ -106,7 +106,7 @@ class DriveVideo:
         self._driven = np.array([frame.ego[:2] for frame in trace.frames])
 
     def picture(self, step: int) -> NDArray[np.uint8]:
-        """(h, w, 3) at a step."""
+        """Frame (h, w, 3) at a step."""
         from PIL import Image, ImageDraw
 
         trace, frame = self._trace, self._trace.frames[step]
@@ -154,13 +154,13 @@ class DriveVideo:
 
 
 class _Brush:
-    """Draws what is given in metres."""
+    """Draws shapes given in meters."""
 
     def __init__(self, draw: ImageDraw.ImageDraw, frame: TraceFrame) -> None:
         self._draw, self._scale = draw, SCALE * FINER
         x, y, yaw = frame.ego
         self._centre = np.array([x, y])
-        # world to pixels, the heading up
+        # world to pixels, ego heading up
         right, up = np.array([np.sin(yaw), -np.cos(yaw)]), np.array([np.cos(yaw), np.sin(yaw)])
         self._matrix = np.stack([right, -up]).T * self._scale
         self._middle = np.array([SIZE[0] / 2, SIZE[1] * (1 - BEHIND)]) * FINER
@@ -192,13 +192,13 @@ class _Brush:
 
 
 def _corners(x: float, y: float, along: Points, across: Points, front: float, back: float, share: float) -> Points:
-    """Of the part of a box from `back` to `front` of its half length, `share` of its width."""
+    """Corners of a part of a box: from `back` to `front` (in half lengths), with a `share` of its width."""
     signs = ((front, share), (front, -share), (back, -share), (back, share))
     return np.array([(x, y) + along * f + across * s for f, s in signs])
 
 
 def _ground(trace: DriveTrace) -> list[_Shape]:
-    """What stays as it is, from below."""
+    """Static shapes, bottom layer first."""
     lanes = trace.map.lanes
     out = [_strip(lane.points, lane.width_m + 2.4, VERGE) for lane in lanes]
     out += [_strip(lane.points, lane.width_m + 0.1, ROAD) for lane in lanes]
@@ -230,7 +230,7 @@ def _beside(points: Points, left_m: float) -> Points:
 
 
 def _dashes(points: Points, length_m: float) -> list[Points]:
-    """Pieces of a line, as long on as off."""
+    """Dashes of a line, as long as the gaps."""
     along = np.concatenate([[0.0], np.cumsum(np.linalg.norm(np.diff(points, axis=0), axis=1))])
     starts = np.arange(0.0, along[-1] - length_m / 2, 2 * length_m)
     at = np.stack([starts, np.minimum(starts + length_m, along[-1])], axis=1)

@@ -1,4 +1,4 @@
-"""The page of an evaluation in any sim: what it came to, how it is spread, and some of the episodes as replays."""
+"""HTML page of an evaluation in any sim: results, their distribution, and replays of some episodes."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from robotrl.report.text import esc, number
 
 STYLES = ("style.css", "replays.css")
 FEW = 3
-"""So many replays or fewer are shown larger."""
+"""Up to this number of replays, they are shown larger."""
 
 
 @dataclass(frozen=True)
 class EvalPage:
-    """What the page shows.
+    """Content of the page.
 
     Args:
-        title: who acted, and where.
-        verdict: the page in one sentence.
-        lede: how many starts of which split, and what else there is to know first.
-        dt_s: seconds of a step.
-        judged: whether episodes are told apart by success; otherwise by their return alone.
-        tiles: further figures, each with what it is.
-        names: (n) each episode's start: the split and the number within it.
+        title: title with actor and sim.
+        verdict: main result in one sentence.
+        lede: number of starts and split, and remarks.
+        dt_s: duration of a step, s.
+        judged: whether episodes are classified by success; otherwise only their returns are shown.
+        tiles: further figures with labels.
+        names: (n) start of each episode: the split and the number within it.
         success: (n,) bool.
         length: (n,) steps.
         returns: (n,).
-        spread: show how lengths and returns are spread.
-        replays: some of the episodes in pictures.
-        chosen: a sentence on how they were chosen, or on why there are none.
-        command: what makes the page again.
-        settings: what the figures depend on, by name.
+        spread: show histograms of lengths and returns.
+        replays: replays of some of the episodes.
+        chosen: sentence on how they were chosen, or why there are none.
+        command: command that makes the page again.
+        settings: settings that the results depend on, by name.
     """
 
     title: str
@@ -59,7 +59,7 @@ class EvalPage:
 
 
 def render_evaluation(page: EvalPage) -> str:
-    """The whole page as text."""
+    """Render the page as text."""
     parts = [_tiles(page.tiles), _replays(page), _spread(page) if page.spread else "", _table(page), _again(page)]
     return document(page.title, STYLES, page.verdict, page.lede, parts)
 

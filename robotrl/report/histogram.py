@@ -1,4 +1,4 @@
-"""Histograms of what episodes came to, as inline SVG in the colours of the page's style sheet."""
+"""Histograms of episode results as inline SVG, in the colors of the page's style sheet."""
 
 from __future__ import annotations
 
@@ -12,54 +12,54 @@ from numpy.typing import NDArray
 from robotrl.report.text import count, esc, number
 
 BINS = 20
-"""About so many, of a round width."""
+"""Approximate number of bins; their width is round."""
 ALIKE = 1e-6
-"""Values whose spread is smaller than this part of them are one value: labels have six digits."""
+"""Relative spread below which values count as equal: labels have six digits."""
 SMALLEST = 1e-300
-"""Numbers all of which are nearer to zero count as zero."""
+"""Values closer to zero than this count as zero."""
 HEIGHT = 210
 LEFT, RIGHT, TOP, BOTTOM = 40, 14, 30, 44
-"""Room around the bars, for the axes and their labels."""
+"""Margins around the bars, for the axes and their labels."""
 
 
 class ValueGroup(NamedTuple):
-    """Values that share a colour."""
+    """Values drawn in one color."""
 
     label: str
-    """Empty where there is one group alone."""
+    """Legend label; empty for a single group."""
     css: str
-    """Class of its bars."""
+    """CSS class of its bars."""
     values: NDArray[np.float64]
 
 
 class Bins(NamedTuple):
-    """Equal bins."""
+    """Equally wide bins."""
 
     low: float
     width: float
     number: int
 
     def counts(self, values: NDArray[np.float64]) -> NDArray[np.int64]:
-        """(number,) how many of the values lie in each; rounding leaves none of them out."""
+        """(number,) counts of the values per bin; rounding does not drop any value."""
         place = np.floor((values - self.low) / self.width).clip(0, self.number - 1).astype(np.int64)
         return np.bincount(place, minlength=self.number)
 
 
 def bins_of(values: NDArray[np.float64], whole: bool) -> Bins:
-    """Bins of a round width that hold all values.
+    """Bins of a round width that contain all values.
 
     Args:
-        values: (n,), finite, one or more.
-        whole: they are whole numbers, so that no bin is narrower than 1 and each is centred on them.
+        values: (n,) finite values, one or more.
+        whole: whether they are integers: bins are then at least 1 wide and centered on integers.
     """
     low, high = float(values.min()), float(values.max())
     size = max(abs(low), abs(high))
     if size < SMALLEST:
-        # numbers of so few digits cannot be told apart
+        # values this close cannot be distinguished in labels of six digits
         low = high = size = 0.0
     span = high - low
     if span <= ALIKE * size:
-        # a bin around what is one value: as wide as what is told apart at its size
+        # all values are equal: one bin around them, as wide as the distinguishable difference
         span = BINS * 10 ** math.floor(math.log10(size or 1.0) - 2)
     width = _round(span / BINS)
     if whole:
@@ -69,7 +69,7 @@ def bins_of(values: NDArray[np.float64], whole: bool) -> Bins:
 
 
 class _Plot(NamedTuple):
-    """Where values and counts stand in the picture."""
+    """Mapping of values and counts to positions in the chart."""
 
     first: float
     last: float
@@ -86,19 +86,19 @@ class _Plot(NamedTuple):
 
 
 def histogram(groups: Sequence[ValueGroup], axis: str, width: int, css: str, whole: bool = False) -> str:
-    """Stacked bars of how many episodes fell where, with the mean of all of them marked.
+    """Stacked histogram of episode results, with the mean of all values marked.
 
     Args:
-        groups: one or more values in all; the first stands at the bottom.
+        groups: groups with one or more values in total; the first is at the bottom.
         axis: label of the horizontal axis, with its unit.
         width: in CSS pixels; the chart scales, but its text is legible at this width.
-        css: extra class of the picture.
+        css: extra CSS class of the chart.
         whole: see `bins_of`.
     """
     everything = np.concatenate([group.values for group in groups])
     bins = bins_of(everything, whole)
     counts = [bins.counts(group.values) for group in groups]
-    # a lone bar as wide as the chart would look like a frame
+    # a single bar as wide as the chart would look like a frame
     spare = max(5 - bins.number, 0) / 2 * bins.width
     most = int(np.sum(counts, axis=0).max())
     plot = _Plot(bins.low - spare, bins.low + bins.number * bins.width + spare, most, width - RIGHT)
@@ -160,7 +160,7 @@ def _text(css: str, x: float, y: float, text: str, anchor: str = "middle") -> st
 
 
 def ticks(low: float, high: float, about: int, whole: bool = False) -> list[float]:
-    """About so many round numbers within `low` to `high`; whole ones where asked for."""
+    """Round tick values within `low` to `high`, `about` that many; integers if `whole`."""
     step = _round((high - low) / about)
     if whole:
         step = max(math.ceil(step), 1)
@@ -168,11 +168,11 @@ def ticks(low: float, high: float, about: int, whole: bool = False) -> list[floa
 
 
 def short(value: float) -> str:
-    """A round number for an axis: "0.05", "500", "12 k"."""
+    """Short text of a round number for an axis: "0.05", "500", "12 k"."""
     return count(value) if abs(value) >= 10_000 else f"{value:.6g}"
 
 
 def _round(raw: float) -> float:
-    """The next number above that reads well: 1, 2, 2.5 or 5 times a power of ten."""
+    """Round up to 1, 2, 2.5 or 5 times a power of ten."""
     size = 10.0 ** math.floor(math.log10(raw))
     return next(size * m for m in (1, 2, 2.5, 5, 10) if size * m >= raw * (1 - 1e-9))

@@ -1,4 +1,4 @@
-"""Recorded rollouts as a compact JSON value that the page's viewer unpacks."""
+"""Recorded rollouts as a compact JSON value for the page's viewer."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from robotrl.report.data import Animation, RecordedEpisode
 
 _FULL = 32767
 _STILL_M = 1e-5
-"""A geom that moves less than this (and turns as little) within a rollout is stored once."""
+"""A geometry that moves less than this (and turns as little) within a rollout is stored once."""
 
 
 def pack(animation: Animation) -> dict[str, Any]:
-    """All rollouts with 16-bit poses: positions over the box that they visit, quaternions over -1 to 1.
+    """Pack all rollouts with 16-bit poses: positions relative to their bounding box, quaternions over -1 to 1.
 
     Each rollout is `{"ok", "n", "moving", "data"}`: `data` is base64 of little-endian int16, first the pose of every
     geom in the first frame (G, 7), then those of the `moving` geoms in all `n` frames (n, M, 7).

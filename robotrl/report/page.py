@@ -1,4 +1,4 @@
-"""The report's page: sections put together around charts and the viewer."""
+"""HTML page of the fine-tuning report: sections, charts and the viewer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from robotrl.report.text import count, esc, micros, percent, seconds, small
 from robotrl.utils.files import replace_file
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
-"""The page says itself that it loads nothing from anywhere."""
+"""Content security policy: the page loads nothing from anywhere."""
 
 
 def write_report(out: Path, data: ReportData) -> Path:
@@ -23,7 +23,7 @@ def write_report(out: Path, data: ReportData) -> Path:
 
     Args:
         out: the file to write, e.g. `DIR/report.html`; its folder must exist. Replaced in one step.
-        data: what to show; parts that are empty leave their section out.
+        data: content; sections without data are left out.
 
     Returns:
         `out`.
@@ -33,7 +33,7 @@ def write_report(out: Path, data: ReportData) -> Path:
 
 
 def render(data: ReportData) -> str:
-    """The whole page as text."""
+    """Render the page as text."""
     style = resources.files("robotrl.report").joinpath("style.css").read_text(encoding="utf-8")
     sections = [
         _head(data),
@@ -56,7 +56,7 @@ def render(data: ReportData) -> str:
 
 
 def verdict(data: ReportData) -> str:
-    """The page in one sentence, as HTML; it claims a gain only where the intervals do not touch."""
+    """Main result in one sentence, as HTML; it claims a gain only if the intervals do not overlap."""
     clone, tuned = data.level("clone"), data.level("tuned")
     if clone is None or tuned is None:
         known = tuned or clone
@@ -73,7 +73,7 @@ def verdict(data: ReportData) -> str:
 
 
 def _get(values: Mapping[str, Any], *path: str) -> Any:
-    """A nested value, None where any part of the path is absent."""
+    """A nested value; None if any part of the path is absent."""
     found: Any = values
     for name in path:
         if not isinstance(found, Mapping):

@@ -1,4 +1,4 @@
-"""Episodes in pictures, and as sheets of frames that a page plays."""
+"""Filmed episodes, and their frames as sprite sheets for the page's player."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from numpy.typing import NDArray
 
 Frames = NDArray[np.uint8]
 Pick = Literal["first", "failures", "successes", "worst", "best"]
-"""Which episodes are shown, by what came of them."""
+"""Selection of episodes by outcome."""
 
 PAGE_BYTES = 6 << 20
-"""Of all sheets of a page together."""
+"""Size limit of all sprite sheets of a page together."""
 PAGE_FRAMES = 96
-"""Of one episode on a page."""
+"""Maximum number of frames of one episode on a page."""
 QUALITY = 82
 
 
 class EpisodePictures(NamedTuple):
-    """An episode in F pictures."""
+    """An episode in F frames."""
 
     name: str
-    """Its start: the split, and the number within it."""
+    """Name of its start: the split and the number within it."""
     success: bool
     ret: float
     """Sum of rewards."""
     length: int
-    """Steps."""
+    """Number of steps."""
     steps: tuple[int, ...]
-    """(F,) the step before which each picture was taken."""
+    """(F,) step before which each frame was rendered."""
     frames: Frames
-    """(F, height, width, 3)."""
+    """(F, height, width, 3) uint8."""
 
 
 def thinned(replay: EpisodePictures, most: int) -> EpisodePictures:
-    """A replay with `most` pictures or fewer, evenly spread; the first and the last one stay."""
+    """A replay with at most `most` frames, evenly spaced; the first and the last one are kept."""
     kept = np.unique(np.linspace(0, len(replay.steps) - 1, min(len(replay.steps), most)).round().astype(int))
     return replay._replace(steps=tuple(replay.steps[k] for k in kept), frames=replay.frames[kept])
 
@@ -47,8 +47,8 @@ def thinned(replay: EpisodePictures, most: int) -> EpisodePictures:
 def pack_replays(replays: Sequence[EpisodePictures], limit: int = PAGE_BYTES) -> list[dict[str, Any]]:
     """Replays as JSON values for the page's player.
 
-    Each is `{"steps", "length", "width", "height", "columns", "sheet"}`: the sheet is a picture as a data URL, in which
-    the frames stand row by row. Where sheets would be larger than `limit` bytes together, frames are left out.
+    Each is `{"steps", "length", "width", "height", "columns", "sheet"}`: the sheet is an image as a data URL, with
+    the frames row by row. If all sheets together would be larger than `limit` bytes, frames are left out.
     """
     share = limit // max(len(replays), 1)
     return [_packed(thinned(replay, PAGE_FRAMES), share) for replay in replays]
@@ -71,13 +71,13 @@ def _packed(replay: EpisodePictures, limit: int) -> dict[str, Any]:
 
 
 def _sheet(frames: Frames) -> tuple[str, int]:
-    """Frames in one picture, as a data URL, and how many stand in a row."""
+    """Sprite sheet of frames as a data URL, and its number of columns."""
     from PIL import Image, features
 
     count, height, width, _ = frames.shape
     columns = math.ceil(math.sqrt(count))
     rows = math.ceil(count / columns)
-    # what stands in no frame repeats the last one, which costs next to nothing
+    # unused cells repeat the last frame, which costs next to nothing
     padded = np.concatenate([frames, np.repeat(frames[-1:], rows * columns - count, axis=0)])
     tiled = padded.reshape(rows, columns, height, width, 3).swapaxes(1, 2).reshape(rows * height, columns * width, 3)
     kind, options = ("webp", {"quality": QUALITY}) if features.check("webp") else ("png", {"optimize": True})

@@ -1,4 +1,4 @@
-"""Replays side by side as one moving picture, each with its name, its step and how it ended."""
+"""Replays side by side as one video, each with its name, step and outcome."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from PIL import ImageDraw
 
 HOLD_S = 1.5
-"""How long the end is shown."""
+"""Time for which the last frame is shown."""
 GAP, BAR, PAD, TEXT = 4, 26, 8, 13
 BAD, GOOD, INK, SOFT, CARD, PAGE = (
     (185, 28, 28),
@@ -27,23 +27,23 @@ BAD, GOOD, INK, SOFT, CARD, PAGE = (
 )
 PALETTE_FRAMES = 6
 IN_A_ROW = 3
-"""So many stand in one row, more in a square."""
+"""Up to this number of replays are in one row, more in a grid."""
 
 
 class Mosaic:
-    """Replays side by side, drawn frame by frame; the shorter ones stand still at their end.
+    """Replays side by side, drawn frame by frame; shorter ones freeze at their end.
 
     Args:
-        replays: one or more, of one size of pictures.
-        dt_s: seconds of a step.
-        judged: say whether an episode succeeded; otherwise its return alone.
+        replays: one or more, with frames of one size.
+        dt_s: duration of a step, s.
+        judged: show whether an episode succeeded; otherwise only its return.
     """
 
     def __init__(self, replays: Sequence[EpisodePictures], dt_s: float, judged: bool) -> None:
         from PIL import ImageFont
 
         self._replays, self._dt_s, self._judged = replays, dt_s, judged
-        # those that end in between stand at their end from the next time on
+        # replays that end between two times show their end from the next time on
         self._times = max((replay.steps for replay in replays), key=lambda steps: steps[-1])
         _, self._height, self._width, _ = replays[0].frames.shape
         self._across = len(replays) if len(replays) <= IN_A_ROW else math.ceil(math.sqrt(len(replays)))
@@ -55,16 +55,16 @@ class Mosaic:
 
     @property
     def fps(self) -> float:
-        """Frames a second in real time, but for the last one."""
+        """Frames per second in real time, except for the last frame."""
         return 1 / self._shown_s(0)
 
     def frames(self) -> Iterator[tuple[Frames, float]]:
-        """Pictures (h, w, 3) of even size, and how many seconds each is shown."""
+        """Frames (h, w, 3) of even size, and the seconds for which each is shown."""
         for place in range(len(self)):
             yield self.picture(place), self._shown_s(place)
 
     def sample(self) -> Frames:
-        """(n, h, w, 3) some of the pictures, the last one with how it ended among them: for a palette."""
+        """(n, h, w, 3) sample of the frames for a palette; the last frame, which shows the outcome, is included."""
         places = np.unique(np.linspace(0, len(self) - 1, PALETTE_FRAMES).round().astype(int))
         return np.stack([self.picture(int(place)) for place in places])
 
@@ -74,12 +74,12 @@ class Mosaic:
         return (self._times[place + 1] - self._times[place]) * self._dt_s
 
     def picture(self, place: int) -> Frames:
-        """(h, w, 3) at one of the times."""
+        """Frame (h, w, 3) at one of the times."""
         from PIL import Image, ImageDraw
 
         wide, tall = self._width + GAP, self._height + BAR + GAP
         size = (self._across * wide - GAP, self._down * tall - GAP)
-        # H.264 wants even numbers
+        # H.264 needs even sizes
         image = Image.new("RGB", (size[0] + size[0] % 2, size[1] + size[1] % 2), PAGE)
         draw = ImageDraw.Draw(image)
         for index, replay in enumerate(self._replays):

@@ -1,4 +1,4 @@
-"""Serves one page to the browser of this machine."""
+"""Serves one page to a browser on this machine."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import cast
 from robotrl.errors import ConfigError
 
 HOST = "127.0.0.1"
-"""Nobody else can ask."""
+"""Loopback address: only this machine can connect."""
 
 
 class PageServer(ThreadingHTTPServer):
-    """One HTML page at `/`, on this machine's own address alone; `serve_forever` runs it.
+    """Web server for one HTML page at `/`, on the loopback address only; `serve_forever` runs it.
 
-    The port is taken at once, and whoever asks before `serve_forever` waits.
+    The port is bound in the constructor; requests before `serve_forever` wait.
 
     Args:
-        port: 0 takes a free one.
+        port: port number; 0 takes a free one.
 
     Raises:
         ConfigError: the port is taken, or not allowed.
@@ -38,7 +38,7 @@ class PageServer(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        """What to type into a browser."""
+        """URL of the page."""
         return f"http://{HOST}:{self.server_port}/"
 
 
@@ -63,4 +63,4 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(page)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
+        """Disable logging of requests."""

@@ -1,4 +1,4 @@
-"""How numbers and text are written on the page."""
+"""Formatting of numbers and text on the page."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 
 
 def esc(text: object) -> str:
-    """Text that is safe inside HTML and inside quoted attributes."""
+    """Escape text for HTML and quoted attributes."""
     return html.escape(str(text), quote=True)
 
 
@@ -17,7 +17,7 @@ def percent(rate: float) -> str:
 
 
 def micros(value: float) -> str:
-    """Microseconds in the unit that reads best: "85 µs", "1.2 ms", "3 s"."""
+    """Microseconds in the most readable unit: "85 µs", "1.2 ms", "3 s"."""
     if value >= 1e6:
         return f"{value / 1e6:.3g} s"
     if value >= 1e3:
@@ -44,7 +44,7 @@ def count(value: float) -> str:
 
 
 def number(value: float) -> str:
-    """A return, a length or another figure of any size, with what can be told apart: "0.981", "63.2", "1,204"."""
+    """A figure of any size with its significant digits: "0.981", "63.2", "1,204"."""
     size = abs(value)
     return f"{value:,.0f}" if size >= 1000 else f"{value:.1f}" if size >= 10 else f"{value:.3g}"
 

@@ -1,1 +1,1 @@
-"""Rewards that are not the sim's own: what a source of scores promises, a trained success classifier, the wrapper."""
+"""Learned rewards: the interface of reward sources, a trained success classifier, process rewards, the sim wrapper."""

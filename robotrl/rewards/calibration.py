@@ -1,6 +1,6 @@
-"""From probabilities to a decision: which threshold keeps a promise about false alarms, and what it then misses.
+"""Threshold calibration of a success classifier: a bounded rate of false alarms, and the misses that follow.
 
-All figures are about episodes, not frames: a reward is asked for at every step, so a classifier that errs on 3 % of the
+All rates are per episode, not per frame: a reward is computed at every step, so a classifier that errs on 3 % of the
 frames gives a false reward in nine of ten episodes of 80 steps (1 - 0.97^80).
 """
 
@@ -19,24 +19,24 @@ Real = NDArray[np.float64]
 
 
 class Rates(NamedTuple):
-    """How a threshold does on episodes that neither training nor the choice of the threshold saw."""
+    """Error rates of a threshold on episodes that neither training nor the choice of the threshold used."""
 
     false_positive: Interval
-    """Share of the episodes in which it says success at some step that is none."""
+    """Fraction of the episodes with a false success at some step."""
     false_negative: Interval | None
-    """Share of the successful episodes whose success it does not see; None when there were none."""
+    """Fraction of the successful episodes whose success is missed; None if there were none."""
     frame_false_positive: float
-    """Share of the frames without success on which it says success."""
+    """Fraction of the frames without success that are classified as success."""
 
 
 def held(probability: Real, episode: NDArray[np.int64], steps: int) -> Real:
-    """(F,) the lowest of the last `steps` probabilities of the same episode; 0 where there are fewer.
+    """Lowest of the last `steps` probabilities of the same episode (F,); 0 where there are fewer.
 
-    A success is said where this reaches the threshold, that is after `steps` steps in a row above it.
+    A success is reported where this reaches the threshold, i.e. after `steps` consecutive steps above it.
 
     Args:
         probability: (F,) of frames in time order, the episodes one after the other.
-        episode: (F,) which episode, so that no window reaches over an end.
+        episode: (F,) index of the episode, so that no window crosses an end.
         steps: 1 or more.
     """
     check_at_least("steps", steps, 1)
@@ -49,11 +49,11 @@ def held(probability: Real, episode: NDArray[np.int64], steps: int) -> Real:
 
 
 def just_before(success: NDArray[np.bool_], episode: NDArray[np.int64], steps: int) -> NDArray[np.bool_]:
-    """(F,) the frames at most `steps` before a success of the same episode, the successes themselves not.
+    """Frames (F,) at most `steps` before a success of the same episode, without the successes themselves.
 
     Args:
         success: (F,) of frames in time order, the episodes one after the other.
-        episode: (F,) which episode.
+        episode: (F,) index of the episode.
         steps: 0 or more.
     """
     check_at_least("grace", steps, 0)
@@ -64,7 +64,7 @@ def just_before(success: NDArray[np.bool_], episode: NDArray[np.int64], steps: i
 
 
 def peaks(score: Real, chosen: NDArray[np.bool_], episode: NDArray[np.int64]) -> Real:
-    """(E,) the highest `score` among the chosen frames of each episode that has any, in the order of the episodes."""
+    """Highest `score` (E,) among the chosen frames of each episode that has any, in the order of the episodes."""
     ids, rows = np.unique(episode[chosen], return_inverse=True)
     out = np.full(len(ids), -np.inf)
     np.maximum.at(out, rows, score[chosen])
@@ -72,27 +72,27 @@ def peaks(score: Real, chosen: NDArray[np.bool_], episode: NDArray[np.int64]) ->
 
 
 def choose_threshold(alarms: Real, bound: float, least: float) -> float:
-    """The lowest threshold that keeps the chance of a false alarm in a new episode at or below `bound`.
+    """Return the lowest threshold with a false-alarm probability of at most `bound` in a new episode.
 
-    Split conformal (Vovk et al. 2005; Angelopoulos & Bates 2023, sec. 1): a new episode's highest score is equally
-    likely to take each place among those of E held-out episodes of the same kind. A threshold just above the k + 1-st
-    highest of them is passed by a new one with a probability of at most (k + 1) / (E + 1). So k is the largest number
-    for which that is at most the bound.
+    Split conformal prediction (Vovk et al. 2005; Angelopoulos & Bates 2023, sec. 1): a new episode's highest score is
+    equally likely to take each rank among those of E held-out episodes of the same kind. A threshold just above the
+    k + 1-st highest of them is passed by a new one with a probability of at most (k + 1) / (E + 1). So k is the largest
+    number for which that is at most the bound.
 
     Args:
         alarms: (E,) highest score among the frames without success of each held-out episode.
-        bound: largest share of episodes with a false alarm, above 0 and below 1.
-        least: the threshold is this at least, 0 to 1.
+        bound: largest fraction of episodes with a false alarm, above 0 and below 1.
+        least: lower bound of the threshold, 0 to 1.
 
     Raises:
-        ConfigError: too few episodes to promise the bound.
+        ConfigError: too few episodes to guarantee the bound.
     """
     if not 0 < bound < 1:
         raise out_of_range("max_false_positive", bound, "above 0 and below 1")
     if not 0 <= least <= 1:
         raise out_of_range("min_threshold", least, "0 to 1")
     count = len(alarms)
-    # the slack is for bounds such as 0.07, whose products fall a rounding error short of a whole number
+    # the slack is for bounds such as 0.07, whose products are a rounding error below an integer
     k = math.floor(bound * (count + 1) + 1e-9) - 1
     if k < 0:
         raise ConfigError(
@@ -108,11 +108,11 @@ def rates(
     """False-positive and false-negative rates of "score >= threshold", with Wilson intervals.
 
     Args:
-        score: (F,) what `held` gave.
-        success: (F,) which frames show a success.
-        episode: (F,) which episode.
+        score: (F,) result of `held`.
+        success: (F,) True for frames that show a success.
+        episode: (F,) index of the episode.
         threshold: lowest score that counts as success.
-        grace: a success that is said so many steps early counts as seen, and not as a false alarm.
+        grace: a success reported at most this many steps early counts as a hit, not as a false alarm.
     """
     near = just_before(success, episode, grace)
     wrong = ~success & ~near

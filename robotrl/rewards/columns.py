@@ -1,4 +1,4 @@
-"""Which columns of a dataset are the gripper's and the hand's: found by their names and units, or as the user says."""
+"""Gripper and hand signals of a dataset, found by column names and units or chosen by the user."""
 
 from __future__ import annotations
 
@@ -21,53 +21,54 @@ Real = NDArray[np.float64]
 GRIPPER_WORDS = frozenset({"gripper", "finger", "fingers", "jaw", "jaws"})
 HAND_WORDS = frozenset({"tip", "tcp", "ee", "eef", "effector", "hand", "tool", "gripper", "flange", "wrist"})
 NO_OPENING = frozenset({"vel", "velocity", "rate", "speed", "force", "torque", "effort", "current"})
-"""Words of a gripper's columns that do not say how far it is open."""
+"""Words of gripper columns that are no measure of the opening."""
 LISTED = 24
-"""Columns of an array that an error names."""
+"""Number of an array's columns that an error lists."""
 LEAST_SPAN = 0.25
-"""A gripper that moves over less than this share of its declared range is measured by that share: it hardly moved."""
+"""Minimum range of a gripper, as a fraction of its declared range, by which its opening is scaled: a smaller motion
+hardly counts."""
 
 
 class FrameNumber(NamedTuple):
-    """One number of each frame."""
+    """One number per frame: a column of an array."""
 
     array: str
     """"action", or the key of an observation."""
     number: int
     name: str
-    """Its number where the dataset has no names."""
+    """Name of the column; its index if the dataset has no names."""
     unit: str
-    """"" where the dataset does not tell."""
+    """Unit of the column; "" if unknown."""
     span: float
-    """High less low bound; infinite where the dataset has none."""
+    """Upper minus lower bound; infinite if the dataset has none."""
 
     @property
     def path(self) -> str:
-        """As options and errors name it."""
+        """Name in options and errors: ARRAY.NAME."""
         return f"{self.array}.{self.name}"
 
 
 class Sources(NamedTuple):
-    """Where the signals are."""
+    """Columns of the gripper and hand signals."""
 
     gripper: tuple[FrameNumber, ...]
-    """The mean over them is the opening."""
+    """Columns whose mean is the opening."""
     velocity: tuple[FrameNumber, ...]
-    """The hand's, along its axes; empty where it is taken from the position."""
+    """Velocity of the hand along its axes; empty if it is computed from the position."""
     position: tuple[FrameNumber, ...]
 
 
 class Signals(NamedTuple):
-    """What all F frames of a dataset say."""
+    """Gripper and hand signals of all F frames of a dataset."""
 
     opening: Real
-    """(F,) of the gripper, in shares of the way that it goes in this dataset; either end may be the open one."""
+    """(F,) opening of the gripper, relative to its range in this dataset; either end may be the open one."""
     speed_mps: Real
-    """(F,) of the hand."""
+    """(F,) speed of the hand, m/s."""
 
 
 def columns(dataset: Dataset) -> tuple[FrameNumber, ...]:
-    """All numbers that a dataset has of each frame: of the action, and of observations that are vectors of numbers."""
+    """All numeric columns of a dataset's frames: of the action, and of vector observations."""
     specs: dict[str, Spec] = dict(dataset.observation_spec or {})
     if dataset.action_spec is not None:
         specs[ACTION] = dataset.action_spec
@@ -89,10 +90,10 @@ def columns(dataset: Dataset) -> tuple[FrameNumber, ...]:
 def find_sources(
     dataset: Dataset, gripper: Sequence[str] = (), velocity: Sequence[str] = (), position: Sequence[str] = ()
 ) -> Sources:
-    """Where gripper and hand are.
+    """Find the columns of the gripper and the hand.
 
-    The gripper is what an observation calls so, or else the action; the hand's velocity is what is in m/s along two or
-    three axes, and else its position in m, where the name says that it is the hand's.
+    The gripper is an observation with such a name, or else an action with one. The hand's velocity is an observation in
+    m/s along two or three axes; without one, its position in m is used, if the name says that it is the hand's.
 
     Args:
         dataset: of demonstrations.
@@ -101,8 +102,8 @@ def find_sources(
         position: of the hand along its axes, m; instead of a velocity.
 
     Raises:
-        ConfigError: a column is unknown, both `velocity` and `position` are given, or nothing, or more than one thing,
-            looks like the gripper or the hand.
+        ConfigError: a column is unknown, both `velocity` and `position` are given, or no column or several may be the
+            gripper or the hand.
     """
     if velocity and position:
         raise ConfigError(f"position is {', '.join(position)}: expected none, since velocity is given")
@@ -131,7 +132,7 @@ def signals(dataset: Dataset, sources: Sources) -> Signals:
 
 
 def values(dataset: Dataset, column: FrameNumber) -> Real:
-    """(F,) a column over all frames."""
+    """Read (F,) a column over all frames."""
     field = ACTION if column.array == ACTION else observation_key(column.array)
     return dataset.frames(field).reshape(dataset.num_frames, -1)[:, column.number].astype(np.float64)
 
@@ -152,13 +153,13 @@ def _column(field: str, path: str, every: Sequence[FrameNumber]) -> FrameNumber:
 
 
 def _words(name: str) -> set[str]:
-    """Lower-case words and abbreviations that a name is put together from: "leftFinger_pos", "gripper.pos"."""
+    """Lower-case words and abbreviations in a name such as "leftFinger_pos" or "gripper.pos"."""
     return set(re.findall(r"[a-z]+", re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower()))
 
 
 def _find_gripper(dataset: Dataset, every: Sequence[FrameNumber]) -> tuple[FrameNumber, ...]:
     known = [c for c in every if _words(c.name) & GRIPPER_WORDS and not _words(c.name) & NO_OPENING]
-    # measured before commanded: a noisy command flickers, the fingers do not follow
+    # measured before commanded: noisy commands flicker, but the fingers do not
     for commanded in (False, True):
         found = [c for c in known if (c.array == ACTION) is commanded and not _axis(c.name)]
         if found:
@@ -186,13 +187,13 @@ def _find_hand(dataset: Dataset, every: Sequence[FrameNumber], gripper: tuple[Fr
 
 
 def _axis(name: str) -> str:
-    """The name without its axis; "" where it has none."""
+    """Return the name without its axis; "" if it has none."""
     stem, count = re.subn(r"(^|[_.])[xyz](?=[_.]|$)", r"\1*", name.lower(), count=1)
     return stem if count else ""
 
 
 def _along_axes(some: Sequence[FrameNumber]) -> list[tuple[FrameNumber, ...]]:
-    """Columns whose names differ in their axis alone, two or three together."""
+    """Group columns whose names differ only in their axis, two or three together."""
     groups: dict[tuple[str, str], list[FrameNumber]] = {}
     for column in some:
         if _axis(column.name):
@@ -201,7 +202,7 @@ def _along_axes(some: Sequence[FrameNumber]) -> list[tuple[FrameNumber, ...]]:
 
 
 def _arrays(some: Sequence[FrameNumber]) -> str:
-    """Arrays and their columns, a few of each."""
+    """List arrays and their columns, a few of each."""
     groups: dict[str, list[str]] = {}
     for column in some:
         groups.setdefault(column.array, []).append(column.name)

@@ -1,4 +1,4 @@
-"""Progress labels of the frames of a dataset, from milestones (see `robotrl.fn.progress.milestones`)."""
+"""Progress labels of a dataset's frames, from milestones (see `robotrl.fn.progress.milestones`)."""
 
 from __future__ import annotations
 
@@ -22,81 +22,81 @@ from robotrl.rewards.columns import Sources, signals
 from robotrl.spec import Arrays, HasPrivileged, HasScenarios, VecSim
 
 TYPICAL = 0.95
-"""The hand's own pace is the speed that it stays below in this share of the frames."""
+"""Quantile of the hand's speed over all frames that defines its typical speed."""
 MOVING = 3.0
-"""A hand has set off when it is so many times as fast as one that rests."""
+"""Factor from the speed of a hand at rest to that of a moving hand."""
 
 
 @dataclass(frozen=True)
 class GradingCfg:
-    """From when on a signal marks a milestone."""
+    """Thresholds of milestones for the progress labels."""
 
     change: float = 0.3
-    """The gripper has turned when it goes back by this share of the way that it goes in the dataset."""
+    """Change of the gripper that counts as opening or closing, as a fraction of its range in the dataset."""
     still_mps: float | None = None
-    """The hand rests below this speed, m/s, once it has been three times as fast; none takes `still_share`."""
+    """Speed in m/s below which the hand is at rest, after it was three times as fast. None: from `still_share`."""
     still_share: float = 0.1
-    """The hand rests below this share of its own pace, the speed that it stays below in 95 % of the frames."""
+    """Speed below which the hand is at rest, as a fraction of its typical speed (the 95 % quantile over all frames)."""
     gap_s: float = 0.25
-    """Milestones are so many seconds apart, and from the start and from a success, at least."""
+    """Minimum time in seconds between milestones, and from the start and from a success."""
     failure_s: float = 1.0
-    """What is known of a failure is how it ended: its last seconds are worth nothing, what came before is not known."""
+    """Last seconds of a failed episode, which are labelled with progress 0; its earlier frames get no label."""
 
 
 class Origin(NamedTuple):
-    """What a dataset's episodes are called, and what of them a robot could not see."""
+    """Tasks and start states of a dataset's episodes, and privileged arrays of its sim."""
 
     family: tuple[str, ...]
-    """(E,) what was to be done: the sim's scenario, or the dataset's task."""
+    """(E,) task of each episode: the sim's scenario, or the dataset's task."""
     start: NDArray[np.int64]
-    """(E,) equal where two episodes of this dataset began alike; a robot's never do."""
+    """(E,) equal numbers for equal start states; all different for a robot's episodes."""
     privileged: tuple[str, ...]
 
 
 class ProgressLabels(NamedTuple):
-    """What was found in E episodes of F frames."""
+    """Progress labels of E episodes with F frames."""
 
     milestones: tuple[Milestones, ...]
     """(E,)."""
     progress: NDArray[np.float32]
     """(F,) in [0, 1]; 0 in an episode that failed."""
     known: NDArray[np.bool_]
-    """(F,) which frames have a label: all of a success, the last ones of a failure."""
+    """(F,) frames with a label: all of a success, the last ones of a failure."""
     success: NDArray[np.bool_]
     """(E,)."""
     family: tuple[str, ...]
     """(E,)."""
     still_mps: float
-    """Below which the hand was taken to rest."""
+    """Speed in m/s below which the hand counted as at rest."""
 
 
 class FamilyRow(NamedTuple):
-    """What was found in the episodes of a family."""
+    """Statistics of a task's episodes."""
 
     family: str
     episodes: int
     successes: int
     counts: dict[int, int]
-    """Milestones of a success, its end included, to how many successes have so many."""
+    """Number of milestones of a success, its end included, to number of successes."""
     gripper: float
-    """Mean number of the gripper's milestones in a success."""
+    """Mean number of gripper milestones in a success."""
     still: float
-    """Mean number of the hand's."""
+    """Mean number of hand milestones in a success."""
 
 
 class Graded(NamedTuple):
-    """Frames to learn a progress from: those of an episode in time order, the episodes one after the other."""
+    """Training frames of a process reward: those of an episode in time order, the episodes one after the other."""
 
     obs: dict[str, NDArray[np.generic]]
     """(F, ...) each."""
     progress: NDArray[np.float32]
     """(F,)."""
     episode: NDArray[np.int64]
-    """(F,) row of the arrays that follow."""
+    """(F,) index of the episode in the following arrays."""
     success: NDArray[np.bool_]
     """(E,)."""
     start: NDArray[np.int64]
-    """(E,) a split must not part episodes whose numbers are equal: they began alike."""
+    """(E,) number of the start state; a split keeps episodes with equal numbers together."""
     family: tuple[str, ...]
     """(E,)."""
 
@@ -106,10 +106,10 @@ class Graded(NamedTuple):
 
 
 def origin(dataset: Dataset) -> Origin:
-    """Ask the sim that a dataset was recorded on, if there is one.
+    """Find the tasks and start states of a dataset, from its sim if it has one.
 
     Raises:
-        DataError: a start is not of the kind that the sim numbers.
+        DataError: a start state is not a number of the sim's kind.
     """
     tasks = dataset.frames("task_index").astype(np.int64)[dataset.offsets[:-1]]
     family = tuple(dataset.tasks[task] for task in tasks)
@@ -141,7 +141,7 @@ def grade(dataset: Dataset, sources: Sources, cfg: GradingCfg, family: tuple[str
         dataset: with the column `next.success`.
         sources: from `find_sources`.
         cfg: settings.
-        family: (E,) what was to be done in each episode.
+        family: (E,) task of each episode.
 
     Raises:
         ConfigError: a setting out of range, or a hand that never moves.
@@ -177,7 +177,7 @@ def grade(dataset: Dataset, sources: Sources, cfg: GradingCfg, family: tuple[str
 
 
 def summary(labels: ProgressLabels) -> list[FamilyRow]:
-    """What was found in each family, by name."""
+    """Return the statistics of each task, sorted by name."""
     rows: list[FamilyRow] = []
     for family in sorted(set(labels.family)):
         of = [e for e, name in enumerate(labels.family) if name == family]
@@ -190,12 +190,12 @@ def summary(labels: ProgressLabels) -> list[FamilyRow]:
 
 
 def graded(dataset: Dataset, labels: ProgressLabels, keys: Sequence[str], start: NDArray[np.int64]) -> Graded:
-    """The frames of a dataset that have a label.
+    """Return the labelled frames of a dataset.
 
     Args:
-        dataset: as labelled.
+        dataset: the labelled dataset.
         labels: from `grade`.
-        keys: which observation arrays to keep.
+        keys: observation arrays to keep.
         start: (E,) of `Origin`.
 
     Raises:
@@ -211,11 +211,11 @@ def graded(dataset: Dataset, labels: ProgressLabels, keys: Sequence[str], start:
 
 
 def join_graded(parts: Sequence[Graded], same_starts: bool) -> Graded:
-    """One set of several; episodes stay apart.
+    """Concatenate several sets; episodes stay separate.
 
     Args:
         parts: of one dataset each, with the same arrays.
-        same_starts: whether equal numbers of starts mean equal starts in all of them.
+        same_starts: whether equal start numbers mean equal start states across all of them.
 
     Raises:
         ConfigError: an array has another shape in another part.
@@ -236,7 +236,7 @@ def join_graded(parts: Sequence[Graded], same_starts: bool) -> Graded:
 
 
 def only(found: Graded, episodes: NDArray[np.int64]) -> Graded:
-    """Some episodes (n,) of a set, in their order there."""
+    """Select some episodes (n,) of a set, in their order there."""
     kept = np.sort(episodes)
     rows = np.isin(found.episode, kept)
     return Graded(

@@ -1,9 +1,9 @@
-"""Labelled observations for a success classifier: from recorded episodes, and from datasets of demonstrations.
+"""Labelled observations for a success classifier, from recorded episodes and from datasets of demonstrations.
 
-What is labelled is the observation that a step *reached*, since that is what a reward source is shown. A dataset holds
-the observations *before* each action, so the one that shows the success, the last of all, is not in it. Where the
-dataset came from a sim, `replay` runs its actions again and finds that observation exactly; for a robot's dataset,
-`label_dataset` takes the last frames of successful episodes in its place.
+Labels belong to the observation that a step *reached*, because a reward source gets that one. A dataset holds the
+observations *before* each action, so the last one, which shows the success, is missing. For a dataset from a sim,
+`replay` runs its actions again and gets that observation exactly; for a robot's dataset, `label_dataset` uses the last
+frames of successful episodes instead.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from robotrl.rollout.evaluate import Episode, Turn, run_episodes
 from robotrl.spec import Arrays, VecSim
 
 REPLAY_TOLERANCE = 1e-4
-"""Largest difference between an observation of the dataset and the same one replayed, in its own unit."""
+"""Largest difference between an observation of the dataset and its replay, in the observation's own unit."""
 
 
 class Labelled(NamedTuple):
@@ -36,7 +36,7 @@ class Labelled(NamedTuple):
     success: NDArray[np.bool_]
     """(F,)."""
     episode: NDArray[np.int64]
-    """(F,) which episode: a split must not part the frames of one."""
+    """(F,) index of the episode: a split keeps an episode's frames together."""
 
     def tensors(self) -> Arrays:
         """The observations as tensors."""
@@ -44,16 +44,16 @@ class Labelled(NamedTuple):
 
     @property
     def num_episodes(self) -> int:
-        """How many episodes there are."""
+        """Number of episodes."""
         return len(np.unique(self.episode))
 
 
 def label_episodes(episodes: Sequence[Episode], keys: Sequence[str]) -> Labelled:
-    """Label recorded episodes of sims that end an episode at its success: the last observation of a successful one.
+    """Label recorded episodes of a sim that ends them at success: a success's last observation is positive.
 
     Args:
         episodes: recorded by `run_episodes`.
-        keys: which observation arrays to keep.
+        keys: observation arrays to keep.
 
     Raises:
         ConfigError: an episode was not recorded, an array is unknown, or a successful one lasted until its time limit.
@@ -77,20 +77,20 @@ def label_episodes(episodes: Sequence[Episode], keys: Sequence[str]) -> Labelled
 
 
 def label_dataset(dataset: Dataset, keys: Sequence[str], tail: int) -> Labelled:
-    """Label a dataset's own frames, for robots, where nothing can be replayed.
+    """Label a dataset's own frames, for robots, where no replay is possible.
 
-    A frame shows a success where the step that led to it had `next.success`, and so do the last `tail` frames of a
-    successful episode. The frames of a successful episode before those are failures, which blurs the border: keep
-    `tail` small, and record a few frames more after each success.
+    A frame is a success if the step before it had `next.success`, and so are the last `tail` frames of a successful
+    episode. The earlier frames of a successful episode count as failures, which blurs the boundary: keep `tail` small,
+    and record a few more frames after each success.
 
     Args:
-        dataset: with the columns `next.success`.
-        keys: which observation arrays to keep.
-        tail: how many last frames of a successful episode count as successes, 0 or more.
+        dataset: with the column `next.success`.
+        keys: observation arrays to keep.
+        tail: number of last frames of a successful episode that count as successes, 0 or more.
 
     Raises:
         ConfigError: an array is unknown, or `tail` is out of range.
-        DataError: `next.success` holds something else than flags.
+        DataError: `next.success` holds something other than flags.
     """
     check_at_least("tail", tail, 0)
     known = [name.removeprefix("observation.") for name in dataset.features if name.startswith("observation.")]
@@ -109,7 +109,7 @@ def label_dataset(dataset: Dataset, keys: Sequence[str], tail: int) -> Labelled:
 
 
 class _Tape:
-    """An actor that repeats recorded actions in the first episode of each env, and is idle afterwards."""
+    """Actor that replays recorded actions in the first episode of each env, then zeros."""
 
     def __init__(self, actions: Sequence[NDArray[np.float32]], num_envs: int, width: int) -> None:
         longest = max(len(a) for a in actions)
@@ -119,7 +119,7 @@ class _Tape:
         self._step = 0
 
     def act(self, obs: Arrays, turn: Turn) -> Tensor:
-        """Actions (N, A) of the step that comes."""
+        """Return the actions (N, A) of the next step."""
         del obs, turn
         step = min(self._step, len(self._actions) - 1)
         self._step += 1
@@ -127,20 +127,20 @@ class _Tape:
 
 
 def replay(dataset: Dataset, sim: VecSim) -> list[Episode]:
-    """Run a dataset's actions again from its starts, to see what the dataset does not hold: the last observation.
+    """Replay a dataset's actions from its start states on the sim, to get the missing last observations.
 
     Args:
         dataset: recorded on this sim, with the column `state_id` in its episodes table.
-        sim: with numbered starts.
+        sim: with numbered start states.
 
     Raises:
-        DataError: the dataset has no starts, or the sim does not come by the same observations, so that it is another
-            sim or has other options.
+        DataError: the dataset has no start states, or the replay gives other observations, so that the sim or its
+            options differ.
     """
     if "state_id" not in dataset.episodes:
         raise DataError(f"dataset {dataset.root} has no starts (state_id): it cannot be replayed on a sim")
     starts = dataset.episodes["state_id"].astype(np.int64)
-    # a video may differ from what was seen, so the numbers alone have to be the same
+    # videos are compressed with losses, so only numbers are compared
     keys = [key for key in sim.observation_spec if dataset.features[observation_key(key)].is_array]
     width = sim.action_spec.shape[0]
     found: list[Episode] = []
@@ -176,7 +176,7 @@ def _compare(dataset: Dataset, index: int, taped: dict[str, NDArray[Any]], episo
 
 
 def join(parts: Sequence[Labelled]) -> Labelled:
-    """One labelled set of several; episodes stay apart.
+    """Concatenate several labelled sets; episodes stay separate.
 
     Raises:
         ConfigError: there is none, or they hold different observation arrays.
@@ -200,14 +200,14 @@ def join(parts: Sequence[Labelled]) -> Labelled:
 
 
 def split(labelled: Labelled, shares: Sequence[float], seed: int) -> list[Labelled]:
-    """Part the episodes, never the frames of one, at random.
+    """Split the episodes at random; an episode's frames stay together.
 
-    Successful episodes and others are dealt separately, so that every part gets its share of both.
+    Successful and other episodes are split separately, so that every part gets its share of both.
 
     Args:
-        labelled: all.
-        shares: of each part; they sum to 1.
-        seed: of the draw.
+        labelled: the whole set.
+        shares: fraction of each part; they sum to 1.
+        seed: of the split.
 
     Raises:
         ConfigError: the shares do not sum to 1, or a part would have no success or no other frame.
@@ -228,12 +228,12 @@ def split(labelled: Labelled, shares: Sequence[float], seed: int) -> list[Labell
 
 
 def deal(kinds: Sequence[NDArray[np.int64]], shares: Sequence[float], seed: int) -> list[NDArray[np.int64]]:
-    """Deal numbered things into parts at random, those of each kind for themselves.
+    """Split numbered items into parts at random, each kind separately.
 
     Args:
-        kinds: (n,) the things of each kind.
-        shares: of each part, of every kind; they sum to 1.
-        seed: of the draw.
+        kinds: (n,) the items of each kind.
+        shares: fraction of each part, of every kind; they sum to 1.
+        seed: of the split.
 
     Raises:
         ConfigError: the shares do not sum to 1.

@@ -1,4 +1,4 @@
-"""Small networks that say one number of an observation: trained from nothing, or on what a policy makes of it."""
+"""Reward networks: one logit per observation, trained from scratch or on a policy's frozen features."""
 
 from __future__ import annotations
 
@@ -21,50 +21,50 @@ from robotrl.transforms import TransformGroup, normalize
 from robotrl.utils.batched import in_parts
 
 AT_ONCE = 256
-"""Observations that a network is shown at once: features of many pictures need not fit in memory."""
+"""Observations per batch of a network; features of many images need not fit into memory."""
 
 
 @dataclass(frozen=True)
 class RewardNetCfg:
-    """Size of a network that is trained from nothing."""
+    """Sizes of a reward network trained from scratch."""
 
     hidden: tuple[int, ...] = (128, 128)
     """Widths of the hidden layers."""
     image_channels: tuple[int, ...] = (16, 32, 32)
-    """Of the convolutions of each camera; each halves height and width."""
+    """Output channels of the convolutions of each camera; each halves height and width."""
     image_features: int = 64
-    """Numbers that each camera's picture becomes."""
+    """Number of features of each camera's image."""
     image_pool: Pool = "flatten"
     """See `robotrl.policies.networks.encoder.ImageEncoder`."""
     word_width: int = 16
-    """Numbers that each word becomes."""
+    """Width of each word's embedding."""
     word_features: int = 32
-    """Numbers that an instruction becomes."""
+    """Number of features of an instruction."""
 
 
 class RewardNet(nn.Module, ABC):
-    """One number, a logit, for each observation."""
+    """Network with one logit per observation."""
 
     kind: ClassVar[str]
-    """What a stored one is called."""
+    """Name of the kind in stored files."""
     observation_spec: dict[str, Spec]
-    """The arrays that it looks at."""
+    """Specs of the arrays that it reads."""
     transforms: TransformGroup
-    """Inputs alone: normalisation of the vectors."""
+    """Input transforms only: normalization of the vectors."""
 
     @abstractmethod
     def prepared(self, obs: Arrays) -> Arrays:
-        """(B, ...) what `logit` takes, of raw observations (B, ...): all that training does not change."""
+        """Compute the inputs (B, ...) of `logit` from raw observations (B, ...), by untrained parts."""
         ...
 
     @abstractmethod
     def logit(self, prepared: Arrays) -> Tensor:
-        """(B,) of what was prepared."""
+        """Return the logits (B,) of prepared inputs."""
         ...
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
-        """What it is built from, weights apart."""
+        """Return the settings that it is built from, without weights."""
         ...
 
     def forward(self, obs: Arrays) -> Tensor:
@@ -73,21 +73,21 @@ class RewardNet(nn.Module, ABC):
 
     @torch.no_grad()
     def probability(self, obs: Arrays) -> Tensor:
-        """(B,) float64 in [0, 1]; float32 would call everything beyond a logit of 17 certain."""
+        """Return probabilities (B,) as float64, because float32 rounds logits above 17 to 1."""
         return torch.sigmoid(in_parts(self, obs, AT_ONCE).double())
 
 
 class SightNet(RewardNet):
-    """Sees, reads and measures for itself, and is trained from nothing.
+    """Reward network with its own image, text and vector encoders, trained from scratch.
 
     Args:
-        observation_spec: vectors, word numbers, and pictures (h, w, channels) of bytes.
-        transforms: inputs alone: normalisation of the vectors.
+        observation_spec: vectors, word indices, and images (h, w, channels) of bytes.
+        transforms: input transforms only: normalization of the vectors.
         cfg: sizes.
 
     Raises:
         ConfigError: sizes that a network cannot have.
-        ValueError: an array is neither a vector nor a picture.
+        ValueError: an array is neither a vector nor an image.
     """
 
     kind = "sight"
@@ -118,7 +118,7 @@ class SightNet(RewardNet):
         self.head = Mlp(width, cfg.hidden, 1)
 
     def prepared(self, obs: Arrays) -> Arrays:
-        """The arrays that it looks at, as they are."""
+        """Return the arrays that it reads, unchanged."""
         return {key: obs[key] for key in self.observation_spec}
 
     def logit(self, prepared: Arrays) -> Tensor:
@@ -145,14 +145,14 @@ class SightNet(RewardNet):
 
 
 class ReaderNet(RewardNet):
-    """A head on what a policy makes of picture, words and state: a frozen copy reads, the head is trained.
+    """Reward network on a policy's features of image, text and state: a frozen copy encodes, a head is trained.
 
     Args:
         policy: its weights are copied.
         hidden: widths of the head's hidden layers.
 
     Raises:
-        CapabilityError: the policy cannot be read from.
+        CapabilityError: the policy has no observation encoder.
     """
 
     kind = "reader"
@@ -163,20 +163,20 @@ class ReaderNet(RewardNet):
             raise CapabilityError(
                 f"policy {type(policy).__name__} lacks HasObservationEncoder: expected e.g. one of tabletop-bc-token"
             )
-        # the capability says nothing of specs, which every policy has
+        # the capability does not declare the specs, which every policy has
         whole: Any = policy
         self.observation_spec: dict[str, Spec] = dict(whole.observation_spec)
         self.transforms: TransformGroup = whole.transforms
         self.hidden = hidden
         self._policy: dict[str, Any] = whole.to_json()
         self.reader: Any = policy.reader()
-        # hidden states have the scale that their policy gave them
+        # the scale of hidden states differs between policies
         self.norm = nn.LayerNorm(self.reader.width, elementwise_affine=False)
         self.head = Mlp(self.reader.width, hidden, 1)
 
     @torch.no_grad()
     def prepared(self, obs: Arrays) -> Arrays:
-        """What is read."""
+        """Return the normalized features of the frozen policy."""
         return {"read": self.norm(self.reader({key: obs[key] for key in self.observation_spec}))}
 
     def logit(self, prepared: Arrays) -> Tensor:
@@ -196,13 +196,13 @@ class ReaderNet(RewardNet):
 
 
 class WordEncoder(nn.Module):
-    """An instruction of up to W words: each word's own numbers, then a layer over them in their order.
+    """Encoder of instructions of up to W words: word embeddings, then a linear layer over their concatenation.
 
     Args:
-        words: in the vocabulary; number 0 stands for none, and becomes zeros.
+        words: size of the vocabulary; index 0 is padding, and becomes zeros.
         length: W.
-        width: numbers that a word becomes.
-        features: numbers that the instruction becomes.
+        width: width of a word's embedding.
+        features: number of features of the instruction.
     """
 
     def __init__(self, words: int, length: int, width: int, features: int) -> None:
@@ -211,12 +211,12 @@ class WordEncoder(nn.Module):
         self.layer = nn.Sequential(nn.Linear(length * width, features), nn.Tanh())
 
     def forward(self, numbers: Tensor) -> Tensor:
-        """(B, features) of word numbers (B, W)."""
+        """Return features (B, features) of word indices (B, W)."""
         return self.layer(self.table(numbers.long()).flatten(1))
 
 
 def normalisation(observation_spec: Mapping[str, Spec], obs: Mapping[str, NDArray[np.generic]]) -> TransformGroup:
-    """Vectors to zero mean and unit deviation over given observations (F, ...); pictures and words stay as they are."""
+    """Normalize vectors to mean 0 and std 1 over given observations (F, ...); images and words stay unchanged."""
     inputs = [
         normalize(
             key,
@@ -230,15 +230,15 @@ def normalisation(observation_spec: Mapping[str, Spec], obs: Mapping[str, NDArra
 
 
 def check_shown(what: str, observation_spec: Mapping[str, Spec], sim: VecSim) -> None:
-    """Refuse a sim that does not show what a network was trained on.
+    """Check that a sim gives the observations that a network was trained on.
 
     Args:
-        what: the network, for errors.
-        observation_spec: what it looks at.
-        sim: whose observations it will be shown.
+        what: name of the network, for errors.
+        observation_spec: specs that it was trained on.
+        sim: the sim whose observations it will get.
 
     Raises:
-        ConfigError: an array is missing or other than it was, or says other words.
+        ConfigError: an array is missing or has another spec or vocabulary.
     """
     for key, spec in observation_spec.items():
         found = sim.observation_spec.get(key)

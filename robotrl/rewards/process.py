@@ -1,8 +1,8 @@
-"""A learned process reward: how far along each observation is, what is known of its errors, and what it adds.
+"""Learned process reward: predicts the progress of each observation and adds it to the reward.
 
-VLA-RL (Lu et al. 2025, 2505.18719) adds what a small vision-language model says of the progress to the sparse reward.
-`robotrl.rewards.process_training` makes one from demonstrations and failures, `robotrl.rewards.process_stored` keeps it
-in a file.
+VLA-RL (Lu et al. 2025, 2505.18719) adds the progress predicted by a small vision-language model to the sparse reward.
+`robotrl.rewards.process_training` trains one from demonstrations and failures, `robotrl.rewards.process_stored` saves
+it to a file.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ FORMS: tuple[Form, ...] = ("potential", "raw")
 
 @dataclass(frozen=True)
 class AcceptanceThresholds:
-    """What a process reward must reach on held-out episodes before a run may use it."""
+    """Thresholds on held-out episodes that a process reward must reach before a run may use it."""
 
     min_rank: float = 0.6
-    """Least rank correlation of progress with time in successful episodes, -1 to 1."""
+    """Minimum rank correlation of progress with time in successful episodes, -1 to 1."""
     min_separation: float = 0.7
-    """Least chance that a success's last frame is said to be farther than a failure's, 0 to 1."""
+    """Minimum probability that a success's last frame has a higher progress than a failure's, 0 to 1."""
     max_error: float = 0.15
-    """Largest mean distance between the progress that is said and that of the labels, 0 to 1."""
+    """Maximum calibration error of the predicted progress, 0 to 1."""
 
 
 class HeldOutVerdict(NamedTuple):
-    """What was found on held-out episodes."""
+    """Metrics of a process reward on held-out episodes."""
 
     rank: Interval
-    """Rank correlation of progress with time, the mean over the successful episodes."""
+    """Rank correlation of progress with time, mean over the successful episodes."""
     separation: float | None
-    """Chance that a success's last frame is said to be farther than a failure's; None without failures."""
+    """Probability that a success's last frame has a higher progress than a failure's; None without failures."""
     error: float
     """Expected calibration error over all frames."""
     failures: int
-    """Held-out episodes that failed."""
+    """Number of held-out failures."""
     bar: AcceptanceThresholds
 
     def shortcomings(self) -> tuple[str, ...]:
-        """What falls short of the bar, each in words."""
+        """Return the unmet thresholds, one sentence each."""
         found: list[str] = []
         if not self.rank.value >= self.bar.min_rank:
             found.append(f"its rank correlation with time is {self.rank.value:.2f}: expected {self.bar.min_rank:g}")
@@ -62,39 +62,39 @@ class HeldOutVerdict(NamedTuple):
 
 
 class ProcessReward(NamedTuple):
-    """A process reward that was judged."""
+    """A process reward with its held-out metrics."""
 
     net: RewardNet
     verdict: HeldOutVerdict
     about: dict[str, str | int | float]
-    """Where it comes from: datasets, updates, seed."""
+    """Origin: datasets, updates, seed."""
     identity: str
-    """Hexadecimal SHA-256 of weights and verdict."""
+    """Hexadecimal SHA-256 of weights and metrics."""
 
 
 class Term(NamedTuple):
-    """What a process reward adds to a rollout's decisions."""
+    """Reward term of a process reward for a rollout's decisions."""
 
     reward: Tensor
-    """(M, N), scaled; 0 where a decision is not valid."""
+    """(M, N) scaled reward; 0 where a decision is not valid."""
     progress: Tensor
-    """(M, N) in [0, 1] of the observations of the decisions; 0 where not valid."""
+    """(M, N) progress in [0, 1] of the decisions' observations; 0 where not valid."""
 
 
 class ProcessTerm:
-    """What a process reward adds to each decision of a rollout.
+    """Adds a process reward to each decision of a rollout.
 
     Args:
-        reward: judged.
-        sim: whose observations it will be shown.
-        form: "potential" keeps the optimum, "raw" is the progress as it is; see `robotrl.fn.progress.shaping`.
-        scale: of the term.
-        gamma: discount of an env step, the learner's own: with another one the potential form would not telescope.
-        name: of the setting that asks for it, for errors.
+        reward: the process reward with its held-out metrics.
+        sim: the sim whose observations it will get.
+        form: "potential" keeps the optimal policy, "raw" is the progress itself; see `robotrl.fn.progress.shaping`.
+        scale: factor of the term.
+        gamma: the learner's discount per env step: with another one, the potential form would not telescope.
+        name: name of the setting, for errors.
 
     Raises:
-        ConfigError: a setting out of range, a reward that fell short of its bar, or a sim that does not show what it
-            was trained on.
+        ConfigError: a setting out of range, a reward below its thresholds, or a sim with other observations than it was
+            trained on.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class ProcessTerm:
         self._scale, self._gamma = scale, gamma
 
     def term(self, rollout: Rollout) -> Term:
-        """The term of each decision; see `Rollout`."""
+        """Compute the term of each decision; see `Rollout`."""
         now, after = (self._progress(obs, rollout.valid) for obs in (rollout.obs, rollout.next_obs))
         if self._form == "raw":
             added = raw_term(after, self._gamma, rollout.length)

@@ -1,4 +1,4 @@
-"""Process rewards in files and in the checkpoints of runs that learn from them; see `robotrl.rewards.stored`."""
+"""Process rewards in files and checkpoints; see `robotrl.rewards.stored`."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ KIND = "process-reward"
 
 
 def process_identity(net: RewardNet, verdict: HeldOutVerdict) -> str:
-    """Hexadecimal SHA-256 of all that decides what a process reward says, and whether it may be used."""
+    """Hexadecimal SHA-256 of everything that determines a process reward's outputs and whether it may be used."""
     return digest_of(net, _verdict_to_json(verdict))
 
 
 def process_tree(reward: ProcessReward) -> dict[str, Any]:
-    """What a checkpoint stores of a process reward.
+    """Return the state tree of a process reward for a checkpoint.
 
     Raises:
         NumericsError: a weight is not finite.
@@ -36,14 +36,14 @@ def process_tree(reward: ProcessReward) -> dict[str, Any]:
 
 
 def process_from_tree(tree: dict[str, Any], where: str) -> ProcessReward:
-    """Build the process reward that `process_tree` described, and check it.
+    """Build a process reward from `process_tree`'s result, and check it.
 
     Args:
         tree: from a checkpoint.
-        where: what to call the source in errors.
+        where: name of the source, for errors.
 
     Raises:
-        DataError: it is of another version, or is not what was saved; what is wrong is named.
+        DataError: it is of another version, or differs from what was saved; the error names the difference.
     """
     what = f"{where}: the process reward"
     net = net_from_tree(tree, what)
@@ -63,7 +63,7 @@ def process_from_tree(tree: dict[str, Any], where: str) -> ProcessReward:
 
 
 def save_process(path: Path, reward: ProcessReward) -> Path:
-    """Write a process reward; see `write_checkpoint`.
+    """Write a process reward to a file; see `write_checkpoint`.
 
     Raises:
         NumericsError: a weight is not finite.
@@ -73,10 +73,11 @@ def save_process(path: Path, reward: ProcessReward) -> Path:
 
 
 def load_process(path: str | Path) -> ProcessReward:
-    """Read a process reward, strictly.
+    """Read and check a process reward from a file.
 
     Raises:
-        DataError: nothing whole is there, or it is none, or it is not what was saved; what is wrong is named.
+        DataError: there is no complete checkpoint, it is no process reward, or it differs from what was saved; the
+            error names the difference.
     """
     where, tree = read_kind(path, KIND)
     return process_from_tree(tree, where)

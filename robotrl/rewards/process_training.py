@@ -1,8 +1,8 @@
-"""Trains a process reward on graded frames, and judges it on episodes that it has not seen.
+"""Trains a process reward on labelled frames, and evaluates it on held-out episodes.
 
-What is learned is a number in [0, 1], by cross-entropy against the labels: what minimises it is the mean of the labels
-that such states were given. In a success the label is the progress, at the end of a failure it is 0, so that a state in
-which episodes end without success is worth less, however far it is.
+The network outputs a number in [0, 1], trained by cross-entropy: its minimum is the mean label of similar states. The
+label is the progress in a success and 0 at the end of a failure, so that states in which episodes fail get a lower
+value, however far they are.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from robotrl.spec import Spec
 from robotrl.utils.batched import parts
 
 LEAST_JUDGED = 2
-"""Successful episodes that a verdict needs."""
+"""Minimum number of successful held-out episodes."""
 
 
 @dataclass(frozen=True)
@@ -40,50 +40,50 @@ class ProcessCfg:
     """Settings of a process reward's training."""
 
     model: RewardNetCfg = field(default_factory=RewardNetCfg)
-    """Size of the network; of one on a policy's reading, the hidden layers alone."""
+    """Sizes of the network; with a policy's features, only the hidden layers."""
     updates: int = 1000
-    """Gradient steps."""
+    """Number of gradient steps."""
     batch: int = 256
-    """Frames for each: each episode is as likely to be drawn as any other, and each of its frames."""
+    """Frames per gradient step: each episode is equally likely, and each frame within it."""
     lr: float = 1e-3
-    """Peak learning rate of Adam; decays with a half cosine to a tenth."""
+    """Peak learning rate of Adam; it decays along a half cosine to a tenth."""
     max_grad_norm: float = 1.0
-    """The gradient is clipped to this norm."""
+    """Maximum gradient norm."""
     held_out: float = 0.25
-    """Share of the episodes to judge it on."""
+    """Fraction of the episodes held out for evaluation."""
     bar: AcceptanceThresholds = field(default_factory=AcceptanceThresholds)
-    """What it must reach on them."""
+    """Thresholds that it must reach on them."""
     engine: EngineMode = "eager"
-    """Compiling takes longer than these few updates of a small network."""
+    """Execution mode of updates; compiling takes longer than these few updates of a small network."""
     seed: int = 0
-    """Seeds the weights, the deal of the episodes and the minibatches."""
+    """Seed of the weights, the split of the episodes and the minibatches."""
 
 
 class Judged(NamedTuple):
-    """What came of judging a network on graded episodes."""
+    """Evaluation of a network on labelled episodes."""
 
     verdict: HeldOutVerdict
     families: dict[str, Interval]
-    """Rank correlation of progress with time in the successful episodes of each family, by name."""
+    """Rank correlation of progress with time in the successful episodes of each task, by name."""
     episodes: int
-    """How many it was judged on."""
+    """Number of evaluated episodes."""
 
 
 class TrainedProcessReward(NamedTuple):
-    """A process reward, and what it comes from."""
+    """A process reward with its training frames and its evaluation."""
 
     reward: ProcessReward
     learned: Graded
-    """The frames that it was trained on."""
+    """Training frames."""
     judged: Judged
-    """What it did on the others."""
+    """Evaluation on held-out episodes."""
 
 
 # losses
 
 
 class ProcessLoss(LossModule):
-    """Cross-entropy of what a network says against labels in [0, 1]; the carry counts the updates."""
+    """Cross-entropy of a network's outputs and labels in [0, 1]; the carry counts the updates."""
 
     def __init__(self, net: RewardNet, cfg: ProcessCfg) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class ProcessLoss(LossModule):
         self._lr, self._updates = cfg.lr, cfg.updates
 
     def forward(self, batch: dict[str, Tensor], context: Context) -> LossOut:
-        """See `LossModule.forward`; batch: "in/KEY" (M, ...) what was prepared, "progress" (M,)."""
+        """See `LossModule.forward`; batch: "in/KEY" (M, ...) prepared inputs, "progress" (M,)."""
         loss = F.binary_cross_entropy_with_logits(self.net.logit(part(batch, "in/")), batch["progress"])
         lr = self._lr * cosine(context.carry[0] / self._updates)
         return LossOut(loss, {}, (lr,), context.carry + 1)
@@ -107,18 +107,18 @@ def train_process(
     about: dict[str, str | int | float],
     policy: Any = None,
 ) -> TrainedProcessReward:
-    """Train on one part of the episodes, and judge on the other.
+    """Train on one part of the episodes, and evaluate on the other.
 
     Args:
-        found: graded episodes, failures among them if there are any.
-        observation_spec: of the graded arrays.
+        found: labelled episodes, with failures if there are any.
+        observation_spec: specs of the arrays.
         cfg: settings.
-        about: where the data comes from; kept with the process reward.
-        policy: whose reading it is to build on, see `ReaderNet`; None trains a network from nothing.
+        about: origin of the data; stored with the process reward.
+        policy: policy whose features to use, see `ReaderNet`; None trains a network from scratch.
 
     Raises:
         ConfigError: a setting out of range, too few episodes, or arrays that are not the policy's.
-        CapabilityError: the policy cannot be read from.
+        CapabilityError: the policy has no observation encoder.
         NumericsError: the loss is not finite.
     """
     _check(cfg)
@@ -138,9 +138,9 @@ def train_process(
 
 
 def split_graded(found: Graded, held_out: float, seed: int) -> tuple[Graded, Graded]:
-    """Part the episodes to learn from and those to judge on; episodes from one start stay together.
+    """Split the episodes into training and held-out ones; episodes with the same start state stay together.
 
-    Successful starts and others are dealt separately, so that both parts get their share of both.
+    Start states with and without success are split separately, so that both parts get their share of both.
 
     Raises:
         ConfigError: there are too few episodes.
@@ -162,18 +162,18 @@ def split_graded(found: Graded, held_out: float, seed: int) -> tuple[Graded, Gra
 
 
 def judge(net: RewardNet, found: Graded, bar: AcceptanceThresholds) -> Judged:
-    """Judge a network on graded episodes.
+    """Evaluate a network on labelled episodes.
 
     Args:
-        net: what says the progress.
-        found: episodes that it has not learned from, a success among them.
-        bar: what it is to reach.
+        net: the network that predicts progress.
+        found: held-out episodes, with a success among them.
+        bar: the required thresholds.
     """
     said = net.probability(found.tensors()).numpy()
     last = np.flatnonzero(np.diff(found.episode, append=-1))
     correlations = rank_correlations(said, found)
     verdict = HeldOutVerdict(
-        bootstrap(correlations, middle=mean),  # one that runs backwards in a quarter of successes must show it
+        bootstrap(correlations, middle=mean),  # the mean shows a progress that falls in some successes
         None if found.success.all() else separation(said[last[found.success]], said[last[~found.success]]),
         calibration_error(said, found.progress.astype(np.float64)),
         int((~found.success).sum()),
@@ -183,7 +183,7 @@ def judge(net: RewardNet, found: Graded, bar: AcceptanceThresholds) -> Judged:
 
 
 def rank_correlations(said: NDArray[np.float64], found: Graded) -> NDArray[np.float64]:
-    """(n,) rank correlation with time of what is said (F,), in each of the n successful episodes."""
+    """Rank correlations (n,) of the predicted progress (F,) with time, in each of the n successful episodes."""
     own = (said[found.episode == e] for e in np.flatnonzero(found.success))
     return np.array([rank_correlation(rows, np.arange(len(rows), dtype=np.float64)) for rows in own])
 
@@ -198,14 +198,14 @@ def _fit(net: RewardNet, learn: Graded, cfg: ProcessCfg) -> None:
         mode=cfg.engine,
     )
     obs, count = learn.tensors(), len(learn.progress)
-    # once, not in every update: what a policy reads does not change
+    # computed once: the inputs of the trained part do not change
     prepared = [net.prepared(some) for some in parts(obs, AT_ONCE)]
     inputs = {f"in/{key}": torch.cat([some[key] for some in prepared]) for key in prepared[0]}
     engine.run({**inputs, "progress": torch.from_numpy(learn.progress)}, drawn, count, "process reward")
 
 
 def frame_draws(episode: NDArray[np.int64], count: int, generator: torch.Generator) -> Tensor:
-    """(count,) frames: an episode, each as likely as any other, then one of its frames; a long failure is only one."""
+    """Sample (count,) frames: first an episode, uniformly, then one of its frames; a long failure counts once."""
     lengths = torch.from_numpy(np.bincount(episode))
     first = lengths.cumsum(0) - lengths
     chosen = torch.randint(len(lengths), (count,), generator=generator)
@@ -240,7 +240,7 @@ def _check(cfg: ProcessCfg) -> None:
 
 
 def family_ranks(rows: NDArray[np.float64], found: Graded) -> dict[str, Interval]:
-    """The mean, for each family by name, of the rank correlations (n,) of the n successful episodes."""
+    """Mean rank correlation of each task, by name, from those (n,) of the n successful episodes."""
     names = [found.family[e] for e in np.flatnonzero(found.success)]
     return {name: bootstrap(_of(rows, names, name), middle=mean) for name in sorted(set(names))}
 

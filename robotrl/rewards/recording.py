@@ -1,4 +1,4 @@
-"""Episodes to label: an expert from deft to hopeless, a policy, and demonstrations that are run again."""
+"""Episodes for labelling: from scripted experts of several qualities, a policy, and replayed demonstrations."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from robotrl.run.policy_checkpoint import load_policy
 from robotrl.spec import HasExpert, HasStateIds, Spec, Split, VecSim, visible
 
 EXPERTS = ((0.0, 0.0), (0.3, 1.0), (0.8, 1.0))
-"""(noise, clumsiness): one that succeeds, one that often fails nearby, one that is all over the place."""
+"""Pairs (noise, clumsiness) of experts: one that succeeds, one that often fails near success, one that acts wildly."""
 
 
 def record_rollouts(sim: VecSim, episodes: int, split: Split, seed: int, policy: Path | str | None) -> list[Episode]:
-    """Record episodes from starts of a split: by a policy, by experts of several qualities, or half by each.
+    """Record episodes from start states of a split: by a policy, by experts of several qualities, or half by each.
 
     Args:
-        sim: with numbered starts.
-        episodes: how many in all.
-        split: of the starts; "train" to train on.
-        seed: draws the starts, and seeds whoever acts.
+        sim: with numbered start states.
+        episodes: total number of episodes.
+        split: of the start states; "train" for training.
+        seed: of the start states and the actors.
         policy: a run or checkpoint, or None.
 
     Raises:
-        CapabilityError: the sim has no numbered starts, or neither an expert nor a policy is there to act.
+        CapabilityError: the sim has no numbered start states, or there is neither an expert nor a policy.
         ConfigError: `episodes` is out of range.
     """
     if not isinstance(sim, HasStateIds):
@@ -44,7 +44,7 @@ def record_rollouts(sim: VecSim, episodes: int, split: Split, seed: int, policy:
             ExpertActor(sim.make_expert(noise=noise, clumsiness=clumsiness, seed=seed + number))
             for number, (noise, clumsiness) in enumerate(EXPERTS)
         ]
-        # as many episodes by the policy as by all experts together
+        # as many episodes from the policy as from all experts together
         actors = [actor for expert in experts for actor in (*actors[:1], expert)]
     if not actors:
         raise CapabilityError(f"sim {type(sim).__name__} lacks HasExpert, and no policy is given: nobody can act")
@@ -74,20 +74,20 @@ def record_labelled(
     keys: Sequence[str] | None = None,
     accept_data: bool = False,
 ) -> tuple[Labelled, dict[str, Spec]]:
-    """Record, replay and label: everything that `robotrl reward train` learns from.
+    """Record, replay and label episodes: the training data of `robotrl reward train`.
 
     Args:
         sim_name: a row of `robotrl list sims`.
         options: keyword arguments of the sim's `make`.
         episodes: rollouts to record.
-        split: of their starts.
-        seed: of the sim and whoever acts.
+        split: of their start states.
+        seed: of the sim and the actors.
         policy: see `record_rollouts`.
-        datasets: demonstrations; those that this sim recorded are run again, others are taken by their `tail`.
+        datasets: demonstrations; those recorded on this sim are replayed, others are labelled by their `tail`.
         tail: see `label_dataset`.
-        num_envs: envs that step at once.
-        keys: observation arrays to keep; None takes all but the privileged ones.
-        accept_data: whether doubts about the datasets are known to be unfounded; see `robotrl.datasets.agreement`.
+        num_envs: number of envs.
+        keys: observation arrays to keep; None keeps all but the privileged ones.
+        accept_data: whether doubtful properties of the datasets are accepted; see `robotrl.datasets.agreement`.
 
     Returns:
         The labelled observations, and their specs.
@@ -103,7 +103,7 @@ def record_labelled(
                 dataset = agree(dataset, sim.observation_spec, sim.action_spec, sim.control_dt_s, accept=accept_data)
                 parts.append(label_episodes(replay(dataset, sim), kept))
             else:
-                # frames alone are looked at: they may come at any rate, and what was done is of no account
+                # only the frames are used: their rate and the actions do not matter
                 shown = {key: sim.observation_spec[key] for key in kept}
                 parts.append(label_dataset(agree(dataset, shown, None, None, accept=accept_data), kept, tail))
         return join(parts), {key: sim.observation_spec[key] for key in kept}

@@ -1,8 +1,8 @@
-"""A sim whose reward is a source's: a wrapper that collectors and learners take for the sim itself.
+"""Wrapper that replaces a sim's reward by that of a reward source.
 
-It has the capabilities of the sim that it wraps, and no others. What is a success stays the sim's word
-(`info["success"]`), so that curves and evaluations show whether the task was solved, and not whether the source thinks
-so; the sim's own reward goes on as `info["sim_reward"]`.
+It has the capabilities of the wrapped sim, and no others. Success stays the sim's own (`info["success"]`), so that
+curves and evaluations show whether the task was solved, not what the source says; the sim's own reward is kept as
+`info["sim_reward"]`.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ IDENTITY = "identity"
 class RewardedSim(WrappedSim):
     """A sim with the reward of a source; made by `with_reward`.
 
-    Of the numbers in `info` that a step of the sim gives all are kept, and these are added, (N,) each: `sim_reward`,
-    `reward_valid`, `reward_age`.
+    Steps keep all numbers in the sim's `info`, and add these, (N,) each: `sim_reward`, `reward_valid`, `reward_age`.
     """
 
     prefix = "reward/"
@@ -43,7 +42,7 @@ class RewardedSim(WrappedSim):
         return self.sim.reset(seed=seed, options=options)
 
     def step(self, actions: Tensor) -> Step:
-        """Advance the sim, and score what was reached."""
+        """Step the sim, and score the observations that were reached."""
         step: Step = self.sim.step(actions)
         ended = step.terminated | step.truncated
         reached = dict(step.obs)
@@ -59,10 +58,10 @@ class RewardedSim(WrappedSim):
         return step._replace(reward=contribution(score, self.source.fallback), info=info)
 
     def _end(self, step: Step, reached: dict[str, Tensor], seen: Tensor) -> tuple[Step, Tensor]:
-        """Let the source say which episodes are done; the step that says so, and which episodes ended.
+        """End episodes by the source's scores; returns the changed step, and the envs (N,) whose episodes ended.
 
-        An episode that the sim ended at a success that the source does not see counts as cut off: without the sim's
-        knowledge it would have gone on, and what follows it is worth something.
+        An episode that the sim ended at a success that the source does not see counts as truncated: without the sim's
+        knowledge it would have continued, so its next value is bootstrapped.
         """
         unseen = step.terminated & step.info["success"] & ~seen
         terminated = (step.terminated & ~unseen) | seen
@@ -74,20 +73,20 @@ class RewardedSim(WrappedSim):
             terminated=terminated, truncated=truncated, final_obs={k: x[ids] for k, x in reached.items()}, final_ids=ids
         )
         if len(early):
-            # copied first, because a restart overwrites what the sim lent
+            # copied first, because a restart overwrites the sim's buffers
             info = {key: value.clone() for key, value in step.info.items()}
             step = step._replace(reward=step.reward.clone(), info=info, obs=self.sim.restart(early))
         return step, ended
 
     def own_state(self) -> State:
-        """The source's state, with a digest of the source."""
+        """State of the source, with a hash that identifies it."""
         return {**self.source.state(), IDENTITY: _digest(self.source)}
 
     def load_own(self, state: State) -> None:
-        """Restore what `own_state` gave.
+        """Restore the result of `own_state`.
 
         Raises:
-            DataError: it was made with another reward source.
+            DataError: it was saved with another reward source.
         """
         stored = state.get(IDENTITY)
         if stored is None or not np.array_equal(stored, _digest(self.source)):
@@ -98,7 +97,7 @@ class RewardedSim(WrappedSim):
         self.source.load({key: value for key, value in state.items() if key != IDENTITY})
 
     def on_restart(self, envs: Tensor) -> None:
-        """Begin these episodes anew in the source, too."""
+        """Reset the source's state of restarted envs, too."""
         over = torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)
         over[envs] = True
         self.source.forget(over)
@@ -109,13 +108,13 @@ def with_reward(sim: VecSim, source: RewardSource, end_at: float | None = None) 
 
     Args:
         sim: the sim.
-        source: of scores; an invalid one contributes the source's fallback.
-        end_at: an episode ends, as a success does, where a valid score reaches this; such an env is restarted. None
-            leaves all ends to the sim.
+        source: reward source; an invalid score gives the source's fallback.
+        end_at: an episode ends, as at a success, when a valid score reaches this; the env is restarted. None leaves all
+            ends to the sim.
 
     Raises:
-        CapabilityError: the sim does not show the last observation of an episode, which is the one that matters; or
-            `end_at` is given and it cannot restart single envs.
+        CapabilityError: the sim does not give the last observation of an episode, or `end_at` is given and it cannot
+            restart single envs.
     """
     name = type(sim).__name__
     if not isinstance(sim, HasFinalObs):

@@ -1,4 +1,4 @@
-"""What a reward source promises."""
+"""Interface of reward sources."""
 
 from __future__ import annotations
 
@@ -13,41 +13,41 @@ from robotrl.spec import Arrays
 
 
 class Score(NamedTuple):
-    """What a source says of the state that each env has just reached."""
+    """Scores of a source for the states that the envs have just reached."""
 
     value: Tensor
-    """(N,) float32; anything at all where not valid."""
+    """(N,) float32 scores; arbitrary where not valid."""
     valid: Tensor
-    """(N,) bool: a score that has not arrived, or cannot be had, is invalid, and never a sentinel number."""
+    """(N,) bool: False for a score that is late or cannot be computed; no sentinel numbers are used."""
     age: Tensor
-    """(N,) int64, control steps since the scored observation was made; 0 for a source that answers at once."""
+    """(N,) int64, control steps since the scored observation; 0 for a source without delay."""
 
 
 class RewardSource(Protocol):
     """Scores observations, all envs at once."""
 
     fallback: float
-    """What an invalid score contributes to the reward."""
+    """Reward for an invalid score."""
     identity: str
-    """Hexadecimal digest of all that decides the scores: weights, threshold, settings."""
+    """Hexadecimal hash of everything that determines the scores: weights, threshold, settings."""
 
     def score(self, reached: Arrays) -> Score:
-        """Scores of the observations (N, ...) that a step reached, those that ended an episode included."""
+        """Score the observations (N, ...) that a step reached, including those that ended an episode."""
         ...
 
     def forget(self, envs: Tensor) -> None:
-        """Drop what is remembered of the envs (N,) bool, whose episodes are over."""
+        """Reset the state of the envs (N,) bool whose episodes are over."""
         ...
 
     def state(self) -> dict[str, NDArray[np.generic]]:
-        """What it remembers of running episodes, as named arrays, for an exact resume."""
+        """State of running episodes, as named arrays, for an exact resume."""
         ...
 
     def load(self, state: dict[str, NDArray[np.generic]]) -> None:
-        """Restore what `state` gave."""
+        """Restore the result of `state`."""
         ...
 
 
 def contribution(score: Score, fallback: float) -> Tensor:
-    """(N,) float32 reward of a score: its value, or the source's declared fallback where it is invalid."""
+    """Return the float32 reward (N,) of a score: its value, or the source's fallback where it is invalid."""
     return torch.where(score.valid, score.value, torch.full_like(score.value, fallback))

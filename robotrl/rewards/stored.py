@@ -1,7 +1,7 @@
-"""Learned rewards in files: a checkpoint with a fingerprint, read as strictly as a policy's.
+"""Learned rewards in files: a checkpoint with a fingerprint, checked as strictly as a policy's.
 
-Whatever is missing, left over, altered or of another shape is refused, and the logits of a stored observation must
-come out again. A reward that is silently wrong ruins a run as surely as a policy that is.
+Loading fails if anything is missing, superfluous, altered or of another shape, or if the logits of a stored observation
+differ. A silently wrong reward ruins a run as surely as a wrong policy.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from robotrl.utils.files import dump_json
 KIND = "success-classifier"
 NETS: dict[str, type[SightNet] | type[ReaderNet]] = {net.kind: net for net in (SightNet, ReaderNet)}
 FINGERPRINT_TOLERANCE = 1e-4
-"""Of the logits' size, 1 at least; another machine's arithmetic differs in the last bits."""
+"""Tolerance relative to the logits' magnitude, 1 at least; other machines differ in the last bits."""
 
 
 def digest_of(net: RewardNet, judgement: Any) -> str:
-    """Hexadecimal SHA-256 of a network and of what is known of it, as JSON values: all that decides its answers."""
+    """Hexadecimal SHA-256 of a network and its calibration or metrics (JSON values)."""
     digest = hashlib.sha256(dump_json([net.to_json(), judgement]))
     for name, value in sorted(net.state_dict().items()):
         digest.update(name.encode())
@@ -39,11 +39,11 @@ def digest_of(net: RewardNet, judgement: Any) -> str:
 
 
 def net_tree(net: RewardNet, what: str) -> dict[str, Any]:
-    """What a checkpoint stores of a network.
+    """Return the state tree of a network for a checkpoint.
 
     Args:
         net: the network.
-        what: whose it is, for errors.
+        what: its owner, for errors.
 
     Raises:
         NumericsError: a weight is not finite.
@@ -57,14 +57,14 @@ def net_tree(net: RewardNet, what: str) -> dict[str, Any]:
 
 
 def net_from_tree(tree: dict[str, Any], what: str) -> RewardNet:
-    """Build the network that `net_tree` described, and check it.
+    """Build a network from `net_tree`'s result, and check it.
 
     Args:
         tree: from a checkpoint.
-        what: where it is and whose it is, for errors.
+        what: its source and owner, for errors.
 
     Raises:
-        DataError: it is of another version, weights are missing, left over or of another shape, or the fingerprint
+        DataError: it is of another version, weights are missing, superfluous or of another shape, or the fingerprint
             differs.
     """
     try:
@@ -87,12 +87,12 @@ def net_from_tree(tree: dict[str, Any], what: str) -> RewardNet:
 
 
 def identity_of(model: RewardNet, calibration: Calibration) -> str:
-    """Hexadecimal SHA-256 of all that decides the classifier's answers."""
+    """Hexadecimal SHA-256 of everything that determines the classifier's outputs."""
     return digest_of(model, asdict(calibration))
 
 
 def save_classifier(path: Path, trained: TrainedClassifier) -> Path:
-    """Write a classifier; see `write_checkpoint`.
+    """Write a classifier to a file; see `write_checkpoint`.
 
     Raises:
         NumericsError: a weight is not finite.
@@ -107,10 +107,11 @@ def save_classifier(path: Path, trained: TrainedClassifier) -> Path:
 
 
 def load_classifier(path: str | Path) -> TrainedClassifier:
-    """Read a classifier, strictly.
+    """Read and check a classifier from a file.
 
     Raises:
-        DataError: nothing whole is there, or it is no classifier, or its fingerprint differs; what is wrong is named.
+        DataError: there is no complete checkpoint, it is no classifier, or its fingerprint differs; the error names the
+            difference.
     """
     where, tree = read_kind(path, KIND)
     model = net_from_tree(tree, f"{where}: the classifier")
@@ -124,10 +125,10 @@ def load_classifier(path: str | Path) -> TrainedClassifier:
 
 
 def read_kind(path: str | Path, kind: str) -> tuple[str, dict[str, Any]]:
-    """Where a checkpoint lies, and its tree.
+    """Read a checkpoint of one kind; returns its path and its tree.
 
     Raises:
-        DataError: nothing whole is there, or it is of another kind.
+        DataError: there is no complete checkpoint, or it is of another kind.
     """
     checkpoint = read_checkpoint(Path(path))
     if checkpoint.kind != kind:

@@ -1,8 +1,8 @@
-"""A trained success classifier: what its calibration says, and the reward that it gives.
+"""Trained success classifier, its calibration, and the reward that it gives.
 
 The practice of SERL (Luo et al. 2024, arXiv 2401.16013) and HIL-SERL (Luo et al. 2024, arXiv 2410.21845): a small
-binary classifier of the observation stands in for a reward that a robot cannot measure. `robotrl.rewards.training`
-makes one, `robotrl.rewards.stored` keeps it in a file.
+binary classifier of observations replaces a reward that a robot cannot measure. `robotrl.rewards.training` trains one,
+`robotrl.rewards.stored` saves it to a file.
 """
 
 from __future__ import annotations
@@ -24,44 +24,44 @@ from robotrl.spec import Arrays, VecSim
 
 @dataclass(frozen=True)
 class Calibration:
-    """How a classifier's probabilities become a decision, and what is known of its errors."""
+    """Decision rule of a success classifier, and its measured error rates."""
 
     threshold: float
     """Lowest probability that counts as success."""
     steps: int
-    """How many steps in a row it must be reached."""
+    """Number of consecutive steps at which it must be reached."""
     grace: int
-    """A success said so many steps early counted as one that was seen."""
+    """A success reported at most this many steps early counted as a hit."""
     bound: float
-    """Share of episodes with a false alarm that the threshold was chosen for."""
+    """Bound on the fraction of episodes with a false alarm, for which the threshold was chosen."""
     episodes: int
-    """Held-out episodes on which it was chosen."""
+    """Number of held-out episodes for the choice of the threshold."""
     rates: Rates
-    """Measured on yet other held-out episodes."""
+    """Error rates on other held-out episodes."""
 
 
 class TrainedClassifier(NamedTuple):
-    """A classifier that is ready for use."""
+    """A trained and calibrated success classifier."""
 
     model: RewardNet
     calibration: Calibration
     about: dict[str, str | int | float]
-    """Where it comes from: sim, datasets, updates, seed."""
+    """Origin: sim, datasets, updates, seed."""
     identity: str
     """Hexadecimal SHA-256 of weights and calibration."""
 
 
 class SuccessReward:
-    """1 where the classifier has seen a success in `steps` steps in a row, 0 elsewhere; a `RewardSource`.
+    """Reward of 1 after `steps` consecutive steps with a detected success, 0 otherwise; a `RewardSource`.
 
-    It answers at once, so every score is valid and of age 0.
+    It has no delay, so every score is valid and of age 0.
 
     Args:
         trained: the classifier.
-        sim: whose observations it will be shown.
-        threshold: lowest probability that counts, instead of the calibrated one, whose promise then no longer holds.
-        steps: how many steps in a row, instead of those that the threshold was calibrated for. In a sim that ends
-            an episode at its success more than 1 never comes to pass.
+        sim: the sim whose observations it will get.
+        threshold: lowest probability that counts as success, instead of the calibrated one, whose bound is then void.
+        steps: number of consecutive steps, instead of the calibrated number. In a sim that ends an episode at its
+            success, more than 1 is never reached.
 
     Raises:
         ConfigError: the sim's observations are not those that it was trained on, or a setting is out of range.

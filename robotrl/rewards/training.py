@@ -1,7 +1,7 @@
 """Trains and calibrates a success classifier on labelled observations.
 
-The episodes are dealt into three parts: one to learn from, one on which the threshold is chosen, one on which its error
-rates are measured. Rates measured where the threshold was chosen would flatter it.
+The episodes are split into three parts: for training, for the choice of the threshold, and for its error rates. Rates
+measured on the episodes of the choice would be too optimistic.
 """
 
 from __future__ import annotations
@@ -32,35 +32,35 @@ class TrainingCfg:
 
     model: RewardNetCfg = field(default_factory=RewardNetCfg)
     updates: int = 1000
-    """Gradient steps."""
+    """Number of gradient steps."""
     batch: int = 256
-    """Frames for each, half of them successes."""
+    """Frames per gradient step, half of them successes."""
     lr: float = 1e-3
-    """Peak learning rate of Adam; decays with a half cosine to a tenth."""
+    """Peak learning rate of Adam; it decays along a half cosine to a tenth."""
     max_grad_norm: float = 1.0
-    """The gradient is clipped to this norm."""
+    """Maximum gradient norm."""
     max_false_positive: float = 0.02
-    """Largest share of episodes with a false alarm that the threshold is chosen for."""
+    """Bound on the fraction of episodes with a false alarm, for which the threshold is chosen."""
     min_threshold: float = 0.5
-    """The threshold is this at least."""
+    """Lower bound of the threshold."""
     steps: int = 1
-    """How many steps in a row must be above the threshold. 1 where an episode ends at its success."""
+    """Number of consecutive steps above the threshold that make a success. Use 1 if episodes end at success."""
     grace: int = 0
-    """Frames at most so many steps before a success are not learned from, and a success that is said there counts as
-    seen, not as a false alarm: for tasks whose last step before success looks much like it."""
+    """Frames up to this many steps before a success are left out of training, and a success reported there counts as a
+    hit, not as a false alarm: for tasks whose last step before success looks like a success."""
     shares: tuple[float, float, float] = (0.5, 0.25, 0.25)
-    """Shares of the episodes to learn from, to choose the threshold on, and to measure the rates on."""
+    """Fractions of the episodes for training, for the choice of the threshold, and for the error rates."""
     engine: EngineMode = "eager"
-    """Compiling takes longer than these few updates of a small network."""
+    """Execution mode of updates; compiling takes longer than these few updates of a small network."""
     seed: int = 0
-    """Seeds the weights, the deal of the episodes and the minibatches."""
+    """Seed of the weights, the split of the episodes and the minibatches."""
 
 
 # losses
 
 
 def balanced_bce(logits: Tensor, success: Tensor) -> Tensor:
-    """Binary cross-entropy in which successes and other frames weigh the same, however many of each there are.
+    """Binary cross-entropy with equal total weights of successes and other frames.
 
     Args:
         logits: (B,).
@@ -94,13 +94,13 @@ class ClassifierLoss(LossModule):
 def train_classifier(
     labelled: Labelled, observation_spec: dict[str, Spec], cfg: TrainingCfg, about: dict[str, str | int | float]
 ) -> TrainedClassifier:
-    """Train on one part of the episodes, choose the threshold on another, measure the rates on the third.
+    """Train on one part of the episodes, choose the threshold on another, and measure error rates on the third.
 
     Args:
-        labelled: episodes of the kind that the classifier will judge, failures included.
-        observation_spec: of the labelled arrays.
+        labelled: episodes of the kind that the classifier will be used on, failures included.
+        observation_spec: specs of the arrays.
         cfg: settings.
-        about: where the data comes from; kept with the classifier.
+        about: origin of the data; stored with the classifier.
 
     Raises:
         ConfigError: a setting out of range, or too few episodes.
@@ -116,7 +116,7 @@ def train_classifier(
     for name, value in (("lr", cfg.lr), ("max_grad_norm", cfg.max_grad_norm)):
         check_positive(name, value)
     learn, choose, measure = split(labelled, cfg.shares, cfg.seed)
-    # a bound that cannot be promised is refused before training
+    # fail before training if the bound cannot be guaranteed
     choose_threshold(np.zeros(choose.num_episodes), cfg.max_false_positive, cfg.min_threshold)
     torch.manual_seed(cfg.seed)
     model = SightNet(observation_spec, normalisation(observation_spec, learn.obs), cfg.model)
@@ -131,7 +131,7 @@ def train_classifier(
 
 
 def scores(model: RewardNet, labelled: Labelled, steps: int) -> NDArray[np.float64]:
-    """(F,) what the threshold is held against: the lowest of the last `steps` probabilities of each frame."""
+    """Scores (F,) to compare with the threshold: the lowest of the last `steps` probabilities of each frame."""
     return held(model.probability(labelled.tensors()).numpy(), labelled.episode, steps)
 
 

@@ -1,4 +1,4 @@
-"""Where each env is in the chunk of actions that it executes, in training and in evaluation alike."""
+"""Position of each env within the action chunk that it executes, in training and in evaluation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 class ChunkCursor:
-    """Which action of its chunk each env executes next."""
+    """Position of each env in its action chunk."""
 
     def __init__(self, num_envs: int, horizon: int, action_width: int, device: torch.device) -> None:
         self.horizon = horizon
@@ -25,11 +25,11 @@ class ChunkCursor:
         self.position[envs] = 0
 
     def advance(self) -> Tensor:
-        """The actions (N, A) to execute now."""
+        """The actions (N, A) to execute now; advances all positions."""
         actions = self.chunk[self._envs, self.position]
         self.position += 1
         return actions
 
     def drop(self, envs: Tensor) -> None:
-        """Forget what is left of the chunks of `envs`."""
+        """Drop the remaining actions of the chunks of `envs`."""
         self.position[envs] = self.horizon

@@ -1,7 +1,7 @@
 """`Collector`: steps a sim for a learner and counts its env steps; see `robotrl.rollout.groups` for whole episodes.
 
-A policy's chunk is executed whole, unless its episode ends; then the rest is dropped and the new episode begins with a
-decision of its own. That is how a robot is controlled, so training, evaluation and deployment agree.
+A policy's chunk is executed completely unless its episode ends; then the rest is dropped and the new episode begins
+with a new decision. Robots are controlled in the same way, so training, evaluation and deployment agree.
 """
 
 from __future__ import annotations
@@ -26,62 +26,62 @@ from robotrl.spec import Arrays, HasFinalObs, HasState, Step, VecSim, lost
 
 
 class Decision(NamedTuple):
-    """What a decider answers to the observations of some envs."""
+    """A decider's output for the observations of some envs."""
 
     chunk: Tensor
     """(n, H, A) actions in the sim's units."""
     record: Arrays
-    """(n, ...) each, kept in the rollout."""
+    """(n, ...) each: values to store in the rollout with the decision, e.g. log-probabilities."""
 
 
 Decider = Callable[[Arrays], Decision]
 
 
 class Sink(Protocol):
-    """What takes env steps as a replay does."""
+    """A receiver of env steps, with the interface of a replay buffer."""
 
     layout: ReplayLayout
 
     def add(self, record: StepRecord) -> None:
-        """Keep one step of all envs."""
+        """Store one step of all envs."""
         ...
 
     def cut(self) -> None:
-        """What comes next does not follow what came last."""
+        """Mark that the next step does not follow the last one."""
         ...
 
 
 @runtime_checkable
 class Follows(Protocol):
-    """A sim that keeps more than its episodes, for example the success rates of a curriculum."""
+    """A sim with state beyond its episodes, for example the success rates of a curriculum."""
 
     def follow(self, state: dict[str, Any]) -> None:
-        """Take that up from another process's whole state."""
+        """Take over that state from another process's full state."""
         ...
 
 
 class Collected(NamedTuple):
-    """What `Collector.collect_into` did."""
+    """Result of `Collector.collect_into`."""
 
     env_steps: int
-    """Env steps taken, each env's counted."""
+    """Env steps taken, summed over envs."""
     episodes: Tensor
     """(E,) bool: success of each episode that ended, in order."""
     returns: Tensor
-    """(E,) undiscounted return of each of them."""
+    """(E,) undiscounted return of each of these episodes."""
     corrected: int
     """Env steps whose action a corrector replaced."""
 
 
 class Collector:
-    """Steps a sim under a decider and gathers decisions for a learner.
+    """Steps a sim with a decider's actions and gathers decisions for a learner.
 
-    A decision that a rollout's end cuts off is carried into the next rollout, so no reward is lost. A sim without
-    `HasFinalObs` gets a warning, and the observation before an episode's last step in place of the final one. Numbers
-    that are finite and cannot be are warned of once for each element.
+    A decision that is still running at the end of a rollout is carried into the next one, so no reward is lost. For a
+    sim without `HasFinalObs` there is a warning, and the observation before an episode's last step replaces the final
+    one. Outliers among observations and rewards are reported once for each element.
 
     Args:
-        sim: the sim; it is not reset here.
+        sim: the sim; the constructor does not reset it.
         horizon: H of the decider's chunks.
         gamma: discount of each env step.
     """
@@ -114,11 +114,11 @@ class Collector:
             )
 
     def close(self) -> None:
-        """Give back the sim."""
+        """Close the sim."""
         self.sim.close()
 
     def reset(self, seed: int | None, options: dict[str, Any] | None = None) -> None:
-        """Reset the sim and forget decisions under way."""
+        """Reset the sim and drop running decisions."""
         self.obs = _copy(self.sim.reset(seed=seed, options=options))
         self._cursor.drop(self._envs)
         self._pending_envs, self._pending = self._envs[:0], {}
@@ -140,7 +140,7 @@ class Collector:
         row = torch.full((n,), -1, dtype=torch.int64, device=self.sim.device)
         carried = self._pending_envs
         row[carried] = 0
-        # what `collect_into` left of a chunk belongs to no decision of this rollout
+        # the rest of a chunk from `collect_into` belongs to no decision of this rollout
         self._cursor.drop(torch.nonzero(row < 0).squeeze(1))
         for name, values in self._pending.items():
             store.put(name, row[carried], carried, values)
@@ -181,20 +181,21 @@ class Collector:
         corrector: Corrector | None = None,
         corrections: Replay | None = None,
     ) -> Collected:
-        """Take `steps` steps in every env and add them to a replay, env n to stream n.
+        """Take `steps` steps in every env and add them to a replay buffer, env n to stream n.
 
-        A chunk that the end of the call cuts off goes on in the next call. Of what the decider records, the entries
-        that the replay declares as extras are stored at the decision's step, and "log_prob" (n, H) goes to its steps;
-        `info["cost"]` of the sim is the cost. Corrected steps are "human", and a chunk may begin at each of them.
+        A chunk that is still running at the end of the call continues in the next call. Recorded entries that the
+        buffer declares as extras are stored at the decision's step, and "log_prob" (n, H) at the steps of its chunk;
+        the sim's `info["cost"]` is the cost. Corrected steps have source "human", and a chunk may begin at each of
+        them.
 
         Args:
-            replay: of as many streams as the sim has envs, or whatever takes steps in its place.
+            replay: buffer with as many streams as the sim has envs, or another `Sink`.
             decide: gives the chunks.
-            steps: in each env.
-            source: who decides.
+            steps: number of steps in each env.
+            source: source of the actions.
             corrector: may replace actions.
-            corrections: gets the corrected steps besides, likewise env n to stream n; where a correction stops, its
-                last step is stored as cut off by a time limit, so that its value is bootstrapped.
+            corrections: a second buffer for the corrected steps, env n to stream n; where a correction stops, its last
+                step is stored as truncated, so that the next value is bootstrapped.
 
         Raises:
             ConfigError: a replay does not fit the sim.
@@ -263,7 +264,7 @@ class Collector:
         return Collected(steps * n, ended, gained, corrected)
 
     def _decide(self, decide: Decider) -> tuple[Tensor, Arrays, Decision | None]:
-        """Give new chunks to the envs that need one: those envs, their observations, what was decided."""
+        """Give new chunks to the envs that need one; returns those envs, their observations and the decision."""
         due = self._cursor.due()
         if not len(due):
             return due, {}, None
@@ -273,7 +274,7 @@ class Collector:
         return due, rows_obs, decision
 
     def _step(self, actions: Tensor, step_index: int) -> tuple[Step, Arrays]:
-        """Step the sim; what it returned, and the last observations of the episodes that ended."""
+        """Step the sim; returns the step, and the last observations of the episodes that ended."""
         step = self._sim_step(actions)
         check_finite(step, step_index)
         before, self.obs = self.obs, _copy(step.obs)
@@ -284,7 +285,7 @@ class Collector:
         return step, step.final_obs if self._has_final_obs else {key: value[done] for key, value in before.items()}
 
     def _look(self) -> None:
-        """Look at the steps since the last call for numbers that cannot be."""
+        """Check the steps since the last call for outliers."""
         steps, self._looked = self._looked, []
         if steps:
             stacked = {key: torch.stack([obs[key] for obs, _ in steps]) for key in self._watch.keys}
@@ -297,7 +298,7 @@ class Collector:
         return step
 
     def _spread(self, envs: Tensor, values: Tensor) -> Tensor:
-        """(N, ...) with NaN in the envs that have no value."""
+        """(N, ...) with NaN in envs without a value."""
         if len(envs) == len(self._envs):
             return values
         out = torch.full((len(self._envs), *values.shape[1:]), float("nan"), device=values.device)
@@ -305,7 +306,7 @@ class Collector:
         return out
 
     def _collect_single(self, decide: Decider, steps: int) -> Rollout:
-        """`collect` for chunks of one action: every env decides at every step, so nothing is ragged or carried on."""
+        """`collect` for chunks of one action: every env decides at every step, which needs no padding."""
         n = self.sim.num_envs
         shape = (steps, n)
         device = self.sim.device
@@ -372,7 +373,7 @@ class Collector:
         last = valid[row, self._envs]
         for key, now in self.obs.items():
             array = store.cut(f"obs/{key}", rows)
-            # where the last decision is complete, the next one will be made on the present observation
+            # after the last complete decision, the next one is made on the present observation
             array[(row + 1)[last], self._envs[last]] = now[last]
             following = torch.roll(array, -1, 0)
             mask = ended.reshape(*ended.shape, *[1] * (array.dim() - 2))
@@ -399,7 +400,7 @@ class Collector:
         )
 
     def state(self) -> dict[str, Any]:
-        """Everything that decides how collecting goes on, the sim's state included where it has `HasState`."""
+        """Complete state of the collector, including that of a sim with `HasState`."""
         return {
             "sim": self.sim.get_state() if isinstance(self.sim, HasState) else None,
             "env_steps": self.env_steps,
@@ -416,14 +417,14 @@ class Collector:
         }
 
     def follow(self, state: dict[str, Any], seed: int) -> None:
-        """Go on from what another process's collector did, with new episodes of streams of its own."""
+        """Continue from the state of another process's collector, with new episodes and own random streams."""
         self.reset(seed, {"stagger": True})
         self.env_steps = int(state["env_steps"])
         if isinstance(self.sim, Follows) and state["sim"]:
             self.sim.follow(state["sim"])
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore what `state` gave; on a sim without `HasState`, only the count, and episodes start afresh."""
+        """Restore what `state` gave; for a sim without `HasState` only the step count, with new episodes."""
         self.env_steps = int(state["env_steps"])
         if not isinstance(self.sim, HasState):
             warnings.warn(
@@ -435,7 +436,7 @@ class Collector:
         self.sim.set_state(state["sim"])
 
         def here(x: Tensor) -> Tensor:
-            # a checkpoint is on the CPU, and the run may go on anywhere
+            # a checkpoint is on the CPU, and the run may resume on another device
             return x.to(self.sim.device, copy=True)
 
         self.obs = {key: here(x) for key, x in state["obs"].items()}
@@ -444,7 +445,7 @@ class Collector:
         self._pending_envs = here(state["pending_envs"])
         self._pending = {key: here(x) for key, x in state["pending"].items()}
         self._into = None
-        if "log_prob" in state:  # checkpoints from before there were replays go on into none
+        if "log_prob" in state:  # absent in checkpoints written before replay buffers existed
             self._log_prob, self._broken = here(state["log_prob"]), bool(state["broken"])
             self._started = here(state["started"])
 

@@ -1,4 +1,4 @@
-"""Whether a policy and what it is to act in or learn from go together, found when a run is put together."""
+"""Compatibility checks between a policy or algorithm and a sim, made when a run is set up."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from robotrl.spec import Spec, VecSim
 from robotrl.spec.checks import other_word
 
 RATE_TOLERANCE = 1e-6
-"""Relative; control periods are written in several ways."""
+"""Relative tolerance of the control rate; control periods are rounded differently by different sims."""
 
 
 def check_fit(policy: Any, sim: VecSim) -> None:
-    """Refuse a policy that was trained for other actions, observations or another rate than the sim's.
+    """Check that a policy was trained for the sim's actions, observations and control rate.
 
     Args:
-        policy: with `action_spec`, `observation_spec` and `control_dt_s` (None: not known).
-        sim: what it is to act in.
+        policy: with `action_spec`, `observation_spec` and `control_dt_s` (None: unknown).
+        sim: the sim to act in.
 
     Raises:
-        ConfigError: what differs, with both values.
+        ConfigError: a difference, with both values.
     """
     name = type(sim).__name__
     _same_spec(
@@ -35,7 +35,7 @@ def check_fit(policy: Any, sim: VecSim) -> None:
     check_words(policy.observation_spec, sim)
     known: float | None = getattr(policy, "control_dt_s", None)
     now = sim.control_dt_s
-    # where one of them states no rate there is nothing to compare
+    # without a stated rate on both sides there is nothing to compare
     if known is not None and now is not None and abs(known - now) > RATE_TOLERANCE * now:
         raise ConfigError(
             f"policy was trained at {1 / known:g} Hz: sim {name} runs at {1 / now:g} Hz, expected the same"
@@ -43,15 +43,15 @@ def check_fit(policy: Any, sim: VecSim) -> None:
 
 
 def check_actions(algo: Any, sim: VecSim, name: str) -> None:
-    """Refuse an algorithm that learns numbers within bounds on a sim whose actions are choices.
+    """Check that an algorithm for continuous actions is not used on a sim with categorical actions.
 
     Args:
-        algo: its config; one that learns choices has `chooses`.
-        sim: what it is to learn in.
-        name: of the sim.
+        algo: the algorithm's config; one for categorical actions has `chooses`.
+        sim: the sim to learn in.
+        name: name of the sim.
 
     Raises:
-        CapabilityError: the algorithm, the action, and what learns it.
+        CapabilityError: they do not match; algorithms that do are named.
     """
     spec = sim.action_spec
     if spec.choices is None or getattr(algo, "chooses", False):
@@ -64,11 +64,11 @@ def check_actions(algo: Any, sim: VecSim, name: str) -> None:
 
 
 def check_words(seen: Mapping[str, Spec], sim: VecSim) -> None:
-    """Refuse a policy to which the sim's numbers would mean other words.
+    """Check that a policy's vocabulary assigns the same words to the sim's word ids.
 
     Args:
-        seen: what the policy observes; what the sim does not have is left alone.
-        sim: what it is to act in or learn from.
+        seen: the policy's observation specs; keys that the sim lacks are ignored.
+        sim: the sim to act in or learn from.
 
     Raises:
         ConfigError: the first word that differs.

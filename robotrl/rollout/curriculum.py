@@ -1,8 +1,8 @@
-"""A curriculum over the scenarios of a sim: training starts come more often from those that fail more often.
+"""Curriculum over a sim's scenarios: training episodes start more often in scenarios that fail more often.
 
-Episodes are counted as they end; whoever draws starts itself (`CurriculumSim.draw`) says which episodes count (`book`).
+Episodes are counted as they end; code that draws starts itself (`CurriculumSim.draw`) reports its episodes (`book`).
 A scenario is drawn with a weight of exp((0.5 - success) / temperature), as in VLA-RL (Lu et al. 2025, 2505.18719);
-`success` is a running mean over its own last episodes. Splits, and what an episode is, stay the sim's.
+`success` is a running mean over the scenario's last episodes. Splits and episodes are unchanged.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from robotrl.rollout.wrapper import State, WrappedSim, declared
 from robotrl.spec import HasScenarios, HasStateIds, Step, VecSim, lost
 
 WINDOW = 200
-"""Episodes of a scenario that its running mean is about."""
+"""Number of episodes that a scenario's running mean covers."""
 AHEAD = 4
-"""Starts for each env that are queued at once."""
+"""Starts per env queued at a time."""
 TRIED_AT_ONCE = 1024
 _STREAM = 0xC0221
 
 
 def weights(success: NDArray[np.float64], temperature: float) -> NDArray[np.float64]:
-    """Shares (S,) of scenarios whose success rates are (S,); they sum to 1."""
+    """Sampling weights (S,) of scenarios from success rates (S,); they sum to 1."""
     found = np.exp((0.5 - success) / temperature)
     return found / found.sum()
 
 
 class CurriculumSim(WrappedSim):
-    """A sim that draws its training starts by how often their scenarios fail; made by `with_curriculum`."""
+    """A sim that samples training starts by the failure rate of their scenarios; made by `with_curriculum`."""
 
     prefix = "curriculum/"
 
@@ -44,31 +44,31 @@ class CurriculumSim(WrappedSim):
         self._seed, self._draws = seed, 0
         self._number = {name: i for i, name in enumerate(sim.scenarios)}
         self.success: NDArray[np.float64] = np.full(len(self._number), 0.5)
-        """(S,) running mean of each scenario, 0.5 before its first episode."""
+        """(S,) running mean of each scenario's success, 0.5 before its first episode."""
         self.episodes: NDArray[np.int64] = np.zeros(len(self._number), np.int64)
-        """(S,) episodes of each that have ended."""
+        """(S,) number of finished episodes of each scenario."""
         self._left = 0
         self._least = 0
-        # whoever draws says so again before it resets, so that this is no part of a saved state
+        # `draw` sets this again before each reset, so it is not part of the saved state
         self._drawn_elsewhere = False
         self._short: NDArray[np.bool_] = np.zeros(sim.num_envs, bool)
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> dict[str, Tensor]:
-        """Start new episodes in all envs, drawn as the sim draws them; those after them follow the curriculum."""
+        """Start new episodes in all envs, sampled by the sim itself; later episodes follow the curriculum."""
         obs = self.sim.reset(seed=seed, options=options)
         self._left = self._least = 0
-        # of an episode that began in its midst nothing is learned about its start
+        # a staggered episode starts midway, so its result says nothing about its start
         self._short[:] = bool((options or {}).get("stagger", False))
         return obs
 
     def step(self, actions: Tensor) -> Step:
-        """Advance all envs; starts that this may need are queued before."""
+        """Advance all envs; first queues the starts that this step may need."""
         if self._drawn_elsewhere:
             return self.sim.step(actions)
         if self._left < self._least or not self._least:
             self._queue()
         step: Step = self.sim.step(actions)
-        # one that was lost is run again, and takes no start from the queue
+        # a lost episode is run again, and takes no start from the queue
         ended = step.final_ids[~lost(step)[step.final_ids]].tolist()
         if ended:
             self._left -= len(ended)
@@ -78,19 +78,19 @@ class CurriculumSim(WrappedSim):
         return step
 
     def book(self, ids: Tensor, success: Tensor) -> None:
-        """Count episodes (n,) by the starts that they had and whether they succeeded."""
+        """Count episodes (n,) by their start ids and success."""
         for state_id, succeeded in zip(ids.tolist(), success.tolist(), strict=True):
             k = self._number[self.sim.scenario_of(int(state_id))]
             self.episodes[k] += 1
             self.success[k] += (float(succeeded) - self.success[k]) / min(self.episodes[k], WINDOW)
 
     def draw(self, count: int) -> NDArray[np.int64]:
-        """The next training starts (count,), for somebody who queues them, and then says what came of them (`book`)."""
+        """The next training starts (count,), for a caller that queues them and reports their results with `book`."""
         self._drawn_elsewhere = True
         return self._draw(count)
 
     def _draw(self, count: int) -> NDArray[np.int64]:
-        """Starts (count,): evenly drawn ones are kept with a chance that follows the weights."""
+        """Starts (count,) by rejection sampling: uniform draws are accepted in proportion to the weights."""
         share = weights(self.success, self.temperature)
         keep = share / share.max()
         train = self.sim.state_ids("train")
@@ -109,15 +109,15 @@ class CurriculumSim(WrappedSim):
         self.sim.queue_states(self._draw(self._left))
 
     def on_queue(self, ids: Sequence[int] | NDArray[np.int64]) -> None:
-        """Somebody else's starts come first, all of them."""
+        """Starts queued by a caller are used first."""
         self._left, self._least = len(ids), 1
 
     def on_restart(self, envs: Tensor) -> None:
-        """A restart takes a start, too."""
+        """A restart also takes a start from the queue."""
         self._left -= len(envs)
 
     def own_state(self) -> State:
-        """Success rates, where the draw is, and which episodes began in their midst."""
+        """Success rates, the position of the random stream, and which episodes started midway."""
         counts = np.array([self._seed, self._draws, self._left, self._least], np.int64)
         rates = {"success": self.success.copy(), "episodes": self.episodes.copy()}
         return {**rates, "counts": counts, "short": self._short.copy()}
@@ -126,7 +126,7 @@ class CurriculumSim(WrappedSim):
         """Restore what `own_state` gave.
 
         Raises:
-            ConfigError: it was made without a curriculum, or with other scenarios.
+            ConfigError: the state was made without a curriculum, or with other scenarios.
         """
         if "success" not in state or state["success"].shape != self.success.shape:
             raise ConfigError(
@@ -134,23 +134,23 @@ class CurriculumSim(WrappedSim):
             )
         self.success[:], self.episodes[:] = state["success"], state["episodes"]
         self._seed, self._draws, self._left, self._least = (int(x) for x in state["counts"])
-        self._short[:] = state.get("short", False)  # states of before do not say
+        self._short[:] = state.get("short", False)  # absent in states from earlier versions
 
     def follow(self, state: State) -> None:
-        """Take up the success rates in another process's whole state, see `get_state`; draws and episodes stay own."""
+        """Take over the success rates in another process's full state (see `get_state`), and nothing else."""
         self.success[:], self.episodes[:] = (state[self.prefix + key] for key in ("success", "episodes"))
 
 
 def with_curriculum(sim: VecSim, temperature: float, seed: int) -> CurriculumSim:
-    """Draw training starts by how often their scenarios fail.
+    """Wrap a sim so that it samples training starts by the failure rate of their scenarios.
 
     Args:
         sim: the sim.
-        temperature: 0.01 to 100; the smaller, the more the worst scenario is favoured.
-        seed: of the draw.
+        temperature: 0.01 to 100; smaller values favor the worst scenario more.
+        seed: seed of the sampling.
 
     Raises:
-        CapabilityError: its starts are not numbered, or belong to no scenarios.
+        CapabilityError: the sim has no numbered starts, or no scenarios.
         ConfigError: the temperature is out of range.
     """
     for capability in (HasStateIds, HasScenarios):

@@ -1,6 +1,6 @@
-"""Demonstrations: a sim's scripted expert, recorded as a dataset.
+"""Records demonstrations of a sim's scripted expert as a dataset.
 
-This is the one module of `robotrl.datasets` that stands above the loop, since it needs a sim to be stepped.
+It stands here and not in `robotrl.datasets` because it steps a sim.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from robotrl.spec import INSTRUCTION, HasExpert, HasInstructions, HasStateIds, V
 from robotrl.utils.progress import track
 
 TRIES = 20
-"""Starts that are tried for each episode asked for, before the expert counts as unable."""
+"""Starts tried per requested episode, after which the expert counts as unable."""
 
 
 class DemoReport(NamedTuple):
-    """What `collect_demos` recorded."""
+    """Result of `collect_demos`."""
 
     path: Path
     episodes: int
     frames: int
     tried: int
-    """Starts that were run, those after the last one kept not counted."""
+    """Number of starts that were run, up to the one of the last kept episode."""
     success: Interval
-    """The expert's success rate over the starts that were tried."""
+    """The expert's success rate over these starts."""
     modes: dict[str, int]
-    """How many of the recorded episodes went which way."""
+    """Number of recorded episodes of each expert mode."""
 
 
 def collect_demos(
@@ -56,27 +56,27 @@ def collect_demos(
 ) -> DemoReport:
     """Record `episodes` demonstrations.
 
-    Training starts are drawn into a fixed list from `seed`; each is run to its end, and the first ones of that list
-    that are to be kept make the dataset. Taking those that finish first, in parallel envs, would favour short episodes.
+    A fixed list of training starts is drawn from `seed`; each is run to its end, and the first ones of the list that
+    qualify are kept. Keeping the episodes that finish first in parallel envs would favor short episodes.
 
     Args:
         sim_name: a row of `robotrl list sims`.
         out: the dataset's directory; absent or empty.
         episodes: how many to record, 1 or more.
         noise: noise on each of the expert's actions; see the sim's page for its scale.
-        clumsiness: how bad whole episodes are, 0 to 1.
-        mode: one of the expert's ways, or None to draw one for each episode.
-        seed: of the starts, the sim and the expert.
-        num_envs: how many envs run at once.
-        keep: record successes alone, or failures too.
-        task: what is to be done, in words; by default what each episode is told (`HasInstructions`), or the sim's name.
-        pictures: how picture observations are stored; see `DatasetWriter`.
+        clumsiness: scale of expert errors drawn once per episode, 0 to 1.
+        mode: one of the expert's modes; None draws one for each episode.
+        seed: seed of the starts, the sim and the expert.
+        num_envs: number of parallel envs.
+        keep: "success" records successes only, "all" failures too.
+        task: task text; by default the episode's instruction (`HasInstructions`), or the sim's name.
+        pictures: storage of image observations; see `DatasetWriter`.
         sim_options: keyword arguments of the sim's `make`.
 
     Raises:
-        ConfigError: an argument is unknown or out of range, or `out` holds something.
+        ConfigError: an argument is unknown or out of range, or `out` is not empty.
         CapabilityError: the sim has no expert or no numbered starts.
-        DataError: the expert succeeds too seldom, or the disk is full; no dataset is left.
+        DataError: the expert succeeds too rarely, or the disk is full; no dataset is left.
         NumericsError: the sim or the expert gave a number that is not finite.
     """
     for name, value in (("episodes", episodes), ("num_envs", num_envs)):
@@ -137,11 +137,11 @@ def collect_demos(
 
 
 def _run(actor: ExpertActor, sim: VecSim, ids: list[int], episodes: int, keep: str) -> tuple[list[bool], list[Episode]]:
-    """Run the listed starts in order until `episodes` are kept; return the success of each tried, and those kept."""
+    """Run the listed starts in order until `episodes` are kept; returns success per start, and the kept ones."""
     tried: list[bool] = []
     kept: list[Episode] = []
     while len(kept) < episodes:
-        # whole rounds of all envs; what is run beyond need is dropped by its place in the list, not by its end
+        # whole rounds of all envs; surplus episodes are dropped by their place in the list, not by their end
         count = math.ceil((episodes - len(kept)) / sim.num_envs) * sim.num_envs
         block = ids[len(tried) : len(tried) + count]
         if not block:
@@ -158,9 +158,9 @@ def _run(actor: ExpertActor, sim: VecSim, ids: list[int], episodes: int, keep: s
 
 
 def _told(sim: VecSim, episode: Episode) -> str:
-    """What an episode was told in words, "" where the sim says nothing.
+    """Instruction of an episode as text; "" if the sim has none.
 
-    It is read from the observation: by the time that the episode has ended its env is told the next one's.
+    It is read from the recorded observation: after an episode's end the env already has the next instruction.
     """
     if not isinstance(sim, HasInstructions):
         return ""

@@ -1,7 +1,7 @@
-"""Where networks act and learn, and sims on that device.
+"""Device wrapper: a sim that steps on one device with actions and observations on another.
 
-Learners, collectors and evaluations keep everything on `sim.device`. A sim that steps elsewhere is wrapped in a
-`PlacedSim`, which moves actions to it and what it says back: the one place where a run's data crosses devices.
+Learners, collectors and evaluations keep all tensors on `sim.device`. A sim that steps elsewhere is wrapped in a
+`PlacedSim`, which moves actions to the sim and its results back: the only place where a run's data changes device.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 
 def placed(sim: VecSim, device: torch.device) -> Any:
-    """A sim as `PlacedSim` on a device; the sim itself where it is there already."""
+    """Wrap a sim in `PlacedSim` for a device; returns the sim itself if it is already there."""
     if sim.device == device:
         return sim
     return declared(PlacedSim, sim)(sim, device)
 
 
 class PlacedSim(WrappedSim):
-    """A sim that steps on one device and is seen on another; made by `placed`.
+    """A sim that steps on one device, with actions and observations on another; made by `placed`.
 
     Args:
         sim: the sim.
-        device: where its observations are wanted, and where actions come from.
+        device: device of observations and actions.
     """
 
     def __init__(self, sim: Any, device: torch.device) -> None:
@@ -47,21 +47,21 @@ class PlacedSim(WrappedSim):
         return Step(*(self.from_sim(part) for part in self.sim.step(self.to_sim(actions))))
 
     def to_sim(self, x: Tensor) -> Tensor:
-        """A tensor where the sim is."""
+        """Move a tensor to the sim's device."""
         return x.to(self.sim.device)
 
     def from_sim(self, found: Any) -> Any:
-        """A tensor, or tensors by name, of the sim's, where they are wanted."""
+        """Move a tensor, or tensors by name, from the sim's device to this one's."""
         if isinstance(found, Tensor):
             return found.to(self.device)
         return {name: x.to(self.device) for name, x in found.items()}
 
     def expert_of(self, expert: Expert) -> Expert:
-        """An expert whose actions are where everybody's are."""
+        """The sim's expert with its actions on this device."""
         return _PlacedExpert(expert, self)
 
     def as_gymnasium(self) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
-        """The sim itself as Gymnasium's: numpy lies on the CPU."""
+        """The sim itself as a Gymnasium vector env: numpy arrays are on the CPU."""
         return self.sim.as_gymnasium()
 
 

@@ -1,4 +1,4 @@
-"""Listed episodes: `run_episodes` and `evaluate`. With `robotrl.rollout.collector`, the only code that steps a sim."""
+"""Evaluation over listed starts: `run_episodes` and `evaluate`. Only this module and the collector step a sim."""
 
 from __future__ import annotations
 
@@ -37,26 +37,26 @@ from robotrl.spec import (
 from robotrl.utils.progress import track
 
 RULE = "noise by start and decision"
-"""The rule by which evaluations are made, as results state it. Results of before state none: their noise was drawn for
-whichever envs were due at once, so that they depend on the number of envs."""
+"""Name of the evaluation rule, stored in results. Results of earlier versions have none: their noise depended on the
+number of envs."""
 
 
 class Turn(NamedTuple):
-    """Where the episodes of all envs stand when actions are asked for."""
+    """State of all envs' episodes when actions are requested."""
 
     started: Tensor
     """(N,) bool: envs at the first step of an episode."""
     start: Tensor
-    """(N,) int64 id of the start of each env's episode; -1 where it is none of those that are run."""
+    """(N,) int64 start id of each env's episode; -1 if it is not one of the evaluated episodes."""
 
     @property
     def counted(self) -> Tensor:
-        """(N,) bool: episodes that are run for their result. What the others do is of no consequence."""
+        """(N,) bool: whether the env's episode is part of the evaluation. Other episodes are ignored."""
         return self.start >= 0
 
 
 class Actor(Protocol):
-    """Anything that gives one action for each env at each step."""
+    """A policy, expert or other controller that gives one action per env and step."""
 
     def act(self, obs: Arrays, turn: Turn) -> Tensor:
         """Actions (N, A)."""
@@ -64,20 +64,20 @@ class Actor(Protocol):
 
 
 class PolicyActor:
-    """A policy as an actor: it decides whenever a chunk is used up or an episode begins.
+    """A policy as an actor: it decides when a chunk is used up or an episode begins.
 
-    What it does in an episode depends on the policy's weights, the start and the seed alone, not on the number of envs
-    or on what happens in others: noise is keyed by the start and by how many decisions the episode has made, and the
-    policy acts on batches of one size, since another shape of a batch changes the last bits of a network's output.
-    Envs whose episodes do not count rest without asking the policy.
+    Its actions in an episode depend only on the policy's weights, the start and the seed, not on the number of envs or
+    on other episodes: noise is keyed by the start and the number of decisions in the episode, and the policy always
+    acts on batches of one size, because another batch shape changes the last bits of a network's output. Envs whose
+    episodes do not count stay at rest, without policy calls.
 
     Args:
-        policy: the policy. One that lacks `HasKeyedNoise` is asked about one row at a time where it draws, with a
-            generator of that row's own.
+        policy: the policy. Without `HasKeyedNoise`, a sampling policy is called on one row at a time, with a generator
+            for that row.
         num_envs: N.
-        device: of the sim.
-        mode: "sample" or "mean"; None takes the policy's `deploy_mode`, which is what its bundle does.
-        seed: of the policy's noise, 0 or more.
+        device: device of the sim.
+        mode: "sample" or "mean"; None takes the policy's `deploy_mode`, as its exported bundle does.
+        seed: seed of the policy's noise, 0 or more.
 
     Raises:
         ConfigError: a negative seed.
@@ -118,7 +118,7 @@ class PolicyActor:
         return self._cursor.chunk[env, int(self._cursor.position[env]) - 1 :]
 
     def _decide(self, obs: Arrays, envs: Tensor, start: Tensor) -> Tensor:
-        """Chunks (n, H, A) for envs (n,) whose episodes began from `start` (n,)."""
+        """Chunks (n, H, A) for envs (n,) with start ids `start` (n,)."""
         count = len(envs)
         copies = self._size - count
         rows = torch.cat([envs, envs[:1].expand(copies)])
@@ -135,21 +135,21 @@ class PolicyActor:
 
 
 def at_rest(action_spec: Spec) -> NDArray[np.float32]:
-    """(A,) what an env does whose episode does not count: nothing, or what is nearest to it."""
+    """(A,) action of an env whose episode does not count: zero, clipped to the bounds."""
     return np.zeros(action_spec.shape, np.float32).clip(action_spec.low, action_spec.high).astype(np.float32)
 
 
 def batch_size(policy: Policy) -> int:
-    """Rows of the batches on which an evaluation lets a policy act.
+    """Batch size on which an evaluation calls a policy.
 
-    The time of a picture's network grows with its rows, that of a small network on numbers hardly does: see
-    docs/concepts.md for what filling up costs.
+    An image network's time grows with the batch size, that of a small network hardly does; docs/concepts.md gives the
+    cost of padding.
     """
     return 16 if any(is_picture(spec) for spec in policy.observation_spec.values()) else 64
 
 
 def _check_weights(policy: object) -> None:
-    """Refuse a policy whose actions mean nothing; one that chooses among tokens would hide it."""
+    """Check that a policy's weights are finite; argmax over tokens would hide NaN."""
     if isinstance(policy, torch.nn.Module):
         for name, weight in policy.named_parameters():
             if weight.numel() and not all(math.isfinite(end) for end in weight.detach().aminmax()):
@@ -174,14 +174,14 @@ class Episode(NamedTuple):
     """One finished episode of length T."""
 
     state_id: int
-    """Where it started; -1 if the sim has no numbered starts."""
+    """Start id; -1 if the sim has no numbered starts."""
     success: bool
     terminated: bool
     length: int
     ret: float
     """Undiscounted sum of rewards."""
     mode: int
-    """The expert's way, -1 for other actors."""
+    """Index of the expert's mode; -1 for other actors."""
     obs: dict[str, NDArray[np.float32]]
     """(T + 1, ...) each; empty unless recorded."""
     actions: NDArray[np.float32]
@@ -191,7 +191,7 @@ class Episode(NamedTuple):
 
 
 OnStep = Callable[[int], None]
-"""Called with the step's index while a recorded run goes on, before each step; renders frames, for example."""
+"""Callback before each step, with the step's index; for example to render frames."""
 
 
 def run_episodes(
@@ -206,16 +206,16 @@ def run_episodes(
     """Run each listed start exactly once.
 
     Args:
-        actor: who acts; made for this sim's number of envs.
+        actor: the actor, made for this sim's number of envs.
         sim: a sim with numbered starts.
-        ids: start ids, each of which is run once; the order of the result.
+        ids: start ids, in the order of the result.
         record: keep observations, actions and rewards.
         on_step: called before each step.
-        description: shown by the progress bar.
+        description: text of the progress bar.
 
     Raises:
         CapabilityError: the sim has no numbered starts, or does not take them in the order of its envs.
-        ConfigError: no ids, an id listed twice or no whole number, or the actor's actions have another shape.
+        ConfigError: no ids, an id that is repeated or not an integer, or actions of another shape.
         NumericsError: the sim or the actor gave a number that is not finite.
     """
     if not isinstance(sim, HasStateIds):
@@ -247,7 +247,7 @@ def run_episodes(
             if record:
                 tape.append((before, actions.cpu().numpy().copy(), step.reward.cpu().numpy().copy()))
             started = step.terminated | step.truncated
-            # one that was lost is run again from its start
+            # a lost episode is run again from its start
             gone = lost(step)
             ended = sorted(env for env in step.final_ids.tolist() if not gone[env])
             _check_starts(sim, step, ended, running.start)
@@ -277,21 +277,21 @@ def run_episodes(
 
 
 class _Running:
-    """Which of the listed starts each env runs: those that begin at once take them from the queue in their order.
+    """Start id of each env; envs that reset in the same step take ids from the queue in ascending order.
 
     Args:
-        ids: as queued.
-        num_envs: N, all of which begin.
+        ids: start ids as queued.
+        num_envs: N; all envs begin an episode.
     """
 
     def __init__(self, ids: Sequence[int], num_envs: int) -> None:
         self._left = deque(ids)
         self.start: NDArray[np.int64] = np.full(num_envs, -1)
-        """(N,); -1 of envs that run training starts, since none of the listed ones was left."""
+        """(N,) start ids; -1 for envs without an evaluated episode, once the queue is empty."""
         self.begin(range(num_envs))
 
     def begin(self, envs: Iterable[int]) -> None:
-        """Envs begin new episodes, in ascending order."""
+        """Assign the next starts to these envs, in ascending order."""
         for env in envs:
             self.start[env] = self._left.popleft() if self._left else -1
 
@@ -325,7 +325,7 @@ def _check_actions(actions: Tensor, sim: VecSim, start: NDArray[np.int64], steps
 
 
 def _check_starts(sim: VecSim, step: Step, ended: Sequence[int], start: NDArray[np.int64]) -> None:
-    """Noise is keyed by starts, so that a sim which takes them in an order of its own would get other noise."""
+    """Check that the sim took the queued starts in the expected order, because noise is keyed by start."""
     for env in ended:
         told = int(step.info["state_id"][env])
         if start[env] not in (-1, told):
@@ -336,22 +336,22 @@ def _check_starts(sim: VecSim, step: Step, ended: Sequence[int], start: NDArray[
 
 
 class EvalResult(NamedTuple):
-    """What `evaluate` found; arrays have one entry for each start, in the order of `ids`."""
+    """Result of `evaluate`; arrays have one entry for each start, in the order of `ids`."""
 
     ids: NDArray[np.int64]
     success: NDArray[np.bool_]
     length: NDArray[np.int64]
     """Steps of each episode."""
     returns: NDArray[np.float64]
-    """Undiscounted."""
+    """Undiscounted returns."""
     rate: Interval
     """Success rate with its Wilson interval."""
     rule: SuccessRule | None = None
-    """What counted as success, where the sim can say it; None where that is the task's own."""
+    """Success rule, if the sim states one; None if success is defined by the task itself."""
 
 
 def rated(result: EvalResult) -> str:
-    """The success rate in words, with what counted as success; "not stated" where nobody stated it."""
+    """Success rate as text, with the success rule; "not stated" if nobody stated it."""
     rate, rule = result.rate, result.rule
     share = f"{100 * rate.value:.1f} % (95 % interval {100 * rate.low:.1f} to {100 * rate.high:.1f} %)"
     if rule is None:
@@ -372,16 +372,16 @@ def evaluate(
     ids: Sequence[int] | NDArray[np.int64] | None = None,
     on_step: OnStep | None = None,
 ) -> EvalResult:
-    """Success of a policy over held-out starts, each run exactly once.
+    """Success rate of a policy over held-out starts, each run exactly once.
 
     Args:
         policy: a policy, or an actor made for this sim.
         sim: a sim with numbered starts; it is reset.
-        episodes: how many starts, the first of the split; ignored when `ids` is given.
-        split: "test" for the verdict, "val" for choosing.
-        seed: of the policy's noise, and of the sim.
-        mode: None takes the policy's own way of deployment.
-        ids: starts to run instead.
+        episodes: number of starts, the first of the split; ignored if `ids` is given.
+        split: "test" for final results, "val" for model selection.
+        seed: seed of the policy's noise and of the sim.
+        mode: "sample" or "mean"; None takes the policy's `deploy_mode`.
+        ids: start ids to run instead.
         on_step: called before each step with its index.
 
     Raises:
@@ -399,7 +399,8 @@ def evaluate(
     actor: Any = policy
     if isinstance(policy, Policy):
         actor = PolicyActor(policy, sim.num_envs, sim.device, mode, seed)
-    # the same result again, whatever the sim did before: streams of sims of others decide more than the start
+    # reseed, so that the result does not depend on earlier use: in third-party sims random streams matter besides the
+    # start
     sim.reset(seed=seed)
     result = run_episodes(actor, sim, ids, on_step=on_step, description="evaluate")
     success = np.array([e.success for e in result])

@@ -1,4 +1,4 @@
-"""Refuses steps of a sim with numbers that are not finite, before anything learns from them."""
+"""Refuses sim steps with non-finite numbers, before anything learns from them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from robotrl.spec import Step
 
 
 def check_finite(step: Step, step_index: int) -> None:
-    """Refuse a step with a number that is not finite.
+    """Check that all numbers of a step are finite.
 
     Raises:
-        NumericsError: env, step and field.
+        NumericsError: a number is not finite; env, step and field are named.
     """
     env = _bad_row(step.reward)
     if env is not None:
@@ -32,7 +32,7 @@ def check_finite(step: Step, step_index: int) -> None:
 
 
 def _bad_row(values: Tensor) -> int | None:
-    # a sum is cheap, and any NaN or infinity spoils it
+    # a sum is cheap, and NaN or infinity propagates into it
     if not values.is_floating_point() or torch.isfinite(values.sum()):
         return None
     bad = torch.nonzero(~torch.isfinite(values))

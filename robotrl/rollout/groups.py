@@ -1,4 +1,4 @@
-"""Rollouts in groups: several episodes from one start, each run to its end once; what group-relative learning needs."""
+"""Group rollouts for group-relative learning (GRPO): several complete episodes from each start."""
 
 from __future__ import annotations
 
@@ -20,52 +20,52 @@ from robotrl.spec import Arrays, HasState, HasStateIds, VecSim, lost
 _STREAM = 0x6209
 
 EpisodeDecider = Callable[[Arrays, Tensor], Decision]
-"""From observations (n, ...) of some envs, and which (n,) those are."""
+"""Decider for whole episodes: takes observations (n, ...) of some envs, and their indices (n,)."""
 
 
 @runtime_checkable
 class DrawsStarts(Protocol):
-    """A sim that says itself which training starts come next, e.g. one with a curriculum."""
+    """A sim that chooses its training starts itself, e.g. one with a curriculum."""
 
     def draw(self, count: int) -> NDArray[np.int64]:
         """Start ids (count,)."""
         ...
 
     def book(self, ids: Tensor, success: Tensor) -> None:
-        """Hear of episodes (n,) by their start ids, and whether they succeeded; of no others."""
+        """Report episodes (n,) by start id and success; only reported episodes count."""
         ...
 
 
 class Trajectories(NamedTuple):
-    """N episodes, each from its start to its end, and nothing else; D decisions in all."""
+    """N complete episodes with D decisions in all."""
 
     obs: Arrays
     """(D, ...) each."""
     record: Arrays
-    """(D, ...) each, of `Decision.record`."""
+    """(D, ...) each: entries of `Decision.record`."""
     valid: Tensor
-    """(D, H) bool: the actions of a chunk that were carried out before the episode ended."""
+    """(D, H) bool: actions of the chunk that were executed before the episode ended."""
     episode: Tensor
-    """(D,) int64: 0 to N - 1."""
+    """(D,) int64: episode of each decision, 0 to N - 1."""
     success: Tensor
     """(N,) bool."""
     returned: Tensor
-    """(N,) what the sim's rewards of an episode add up to."""
+    """(N,) sum of the sim's rewards."""
     start: Tensor
-    """(N,) int64: ids of the states that they began in."""
+    """(N,) int64: start ids."""
 
 
 class GroupCollector:
-    """Runs a sim's envs in groups of `size`, which start from one state.
+    """Runs a sim's envs in groups of `size` that begin from the same start.
 
     Args:
         sim: the sim.
-        size: G, of a group.
-        seed: of the draw of starts.
+        size: group size G.
+        seed: seed of the sampling of starts.
 
     Raises:
         CapabilityError: the sim's starts are not numbered.
-        ConfigError: its envs do not make whole groups.
+        ConfigError: the number of envs is not a multiple of the group size.
     """
 
     def __init__(self, sim: VecSim, size: int, seed: int) -> None:
@@ -78,17 +78,17 @@ class GroupCollector:
         self.sim: Any = sim
         self.size = size
         self.env_steps = 0
-        """Steps of all envs, those whose episode was over included: the sim makes them."""
+        """Env steps of all envs, including those whose episode was over: the sim steps them too."""
         self.sim_s = 0.0
         """Seconds spent inside the sim's steps since this collector was made."""
         self._seed, self._draws = seed, 0
 
     def close(self) -> None:
-        """Give back the sim."""
+        """Close the sim."""
         self.sim.close()
 
     def draw(self) -> NDArray[np.int64]:
-        """A start for each group (P,)."""
+        """Start ids, one for each group (P,)."""
         groups = self.sim.num_envs // self.size
         if isinstance(self.sim, DrawsStarts):
             return self.sim.draw(groups)
@@ -97,10 +97,10 @@ class GroupCollector:
         return counter_rng.among(self._seed ^ _STREAM, draws, self.sim.state_ids("train"))
 
     def collect(self, decide: EpisodeDecider, starts: NDArray[np.int64]) -> Trajectories:
-        """An episode of each env; env i belongs to group i // G. A group that has lost an episode is left out.
+        """Run one episode in each env; env i belongs to group i // G. A group with a lost episode is left out.
 
         Args:
-            decide: the policy; it is asked about the envs whose episodes still run.
+            decide: the policy; it is called for the envs whose episodes still run.
             starts: (P,) ids.
 
         Raises:
@@ -147,7 +147,7 @@ class GroupCollector:
         if gone.any():
             whole = torch.nonzero(~gone.view(-1, self.size).any(dim=1))[:, 0]
             if not len(whole):
-                # the sim gives up on a row that loses one episode after the other
+                # ends, because the sim raises when an env loses one episode after the other
                 return self.collect(decide, starts)
             found = chosen(found, whole, self.size)
         if isinstance(sim, DrawsStarts):
@@ -155,12 +155,12 @@ class GroupCollector:
         return found
 
     def state(self) -> dict[str, Any]:
-        """For a resume: between two rollouts nothing else decides what comes."""
+        """State for a resume between two rollouts."""
         sim = self.sim.get_state() if isinstance(self.sim, HasState) else {}
         return {"seed": self._seed, "draws": self._draws, "env_steps": self.env_steps, "sim": sim}
 
     def follow(self, state: dict[str, Any], seed: int) -> None:
-        """Go on from what another process's collector did, with starts of its own."""
+        """Continue from the state of another process's collector, with other starts."""
         self._seed, self._draws, self.env_steps = seed, int(state["draws"]), int(state["env_steps"])
         if isinstance(self.sim, Follows) and state["sim"]:
             self.sim.follow(state["sim"])
@@ -173,7 +173,7 @@ class GroupCollector:
 
 
 def chosen(found: Trajectories, groups: Tensor, size: int) -> Trajectories:
-    """The episodes of some groups (k,) alone, renumbered in their order."""
+    """Only the episodes of some groups (k,), renumbered in their order."""
     device = groups.device
     episodes = (groups[:, None] * size + torch.arange(size, device=device)).flatten()
     number = torch.full((len(found.success),), -1, device=device)
@@ -191,7 +191,7 @@ def chosen(found: Trajectories, groups: Tensor, size: int) -> Trajectories:
 
 
 def together(parts: list[Trajectories]) -> Trajectories:
-    """Episodes of several rollouts, numbered through."""
+    """Concatenate several rollouts and renumber their episodes."""
     before = np.cumsum([0, *(len(part.success) for part in parts[:-1])]).tolist()
     return Trajectories(
         _joined([part.obs for part in parts]),

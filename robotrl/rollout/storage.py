@@ -1,4 +1,4 @@
-"""What a rollout leaves behind: decisions of all envs, padded to equal number, ready for advantages and minibatches."""
+"""Rollout storage: decisions of all envs, padded to equal length, ready for advantages and minibatches."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from robotrl.spec import Arrays
 
 
 class Rollout(NamedTuple):
-    """Decisions (M, N): row m of column n is the m-th decision of env n. Rows beyond an env's last one are padding."""
+    """Decisions (M, N): row m of column n is the m-th decision of env n; rows after its last one are padding."""
 
     obs: Arrays
     """(M, N, ...) observation at the decision."""
     record: Arrays
-    """(M, N, ...) what the decider wants to keep, e.g. its chain."""
+    """(M, N, ...) values that the decider recorded, e.g. its denoising chain."""
     reward: Tensor
-    """(M, N) rewards of the decision's steps, discounted from its first."""
+    """(M, N) sum of the rewards of the decision's steps, discounted from its first step."""
     length: Tensor
-    """(M, N) int64, env steps the decision took."""
+    """(M, N) int64: number of env steps of the decision."""
     terminated: Tensor
     """(M, N) bool."""
     truncated: Tensor
@@ -28,13 +28,14 @@ class Rollout(NamedTuple):
     valid: Tensor
     """(M, N) bool: the decision is complete."""
     next_obs: Arrays
-    """(M, N, ...) observation after a valid decision: the final one where its episode ended, else the next's."""
+    """(M, N, ...) observation after a valid decision: the final one if its episode ended, else that of the next
+    decision."""
     env_steps: int
-    """Env steps taken while collecting, each env's counted."""
+    """Env steps taken while collecting, summed over envs."""
     episodes: Tensor
     """(E,) bool: success of each episode that ended, in order."""
     returns: Tensor
-    """(E,) undiscounted return of each of them."""
+    """(E,) undiscounted return of each of these episodes."""
 
 
 class Growing:
@@ -56,7 +57,7 @@ class Growing:
         array[rows, envs] += values
 
     def cut(self, name: str, rows: int, like: Tensor | None = None) -> Tensor:
-        """The first `rows` rows of an array; zeros of `like`'s shape where nothing was written."""
+        """First `rows` rows of an array; zeros of `like`'s shape if nothing was written."""
         array = self._array(name, like, rows) if like is not None else self.arrays[name]
         return self._grown(name, array, rows)[:rows]
 

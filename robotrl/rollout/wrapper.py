@@ -1,6 +1,6 @@
-"""Wrappers around a sim, which collectors and learners take for the sim itself: what all of them share.
+"""Base of sim wrappers. Collectors and learners use a wrapped sim like the sim itself.
 
-A wrapper has the capabilities of the sim that it wraps, and no others: `declared` builds a class for each sim.
+A wrapper has exactly the capabilities of its sim: `declared` builds a class for each sim.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ State = dict[str, NDArray[Any]]
 
 
 class WrappedSim:
-    """A sim and what a wrapper adds. Subclasses override what they change, and make themselves through `declared`."""
+    """Base class of wrappers. Subclasses override what they change, and make instances through `declared`."""
 
     prefix = ""
-    """Begins the names of the wrapper's own arrays in an exact state; of a wrapper without any it is empty."""
+    """Prefix of the wrapper's own arrays in an exact state; empty for a wrapper without state."""
 
     def __init__(self, sim: Any) -> None:
         self.sim = sim
@@ -77,35 +77,35 @@ class WrappedSim:
         return GymnasiumVectorEnv(self)
 
     def close(self) -> None:
-        """Free what the sim holds."""
+        """Close the sim."""
         self.sim.close()
 
-    # what a wrapper adds to the capabilities
+    # hooks by which a wrapper adapts the capabilities
 
     def to_sim(self, x: Tensor) -> Tensor:
-        """A tensor as the sim takes it."""
+        """Convert a tensor from the wrapper's user to the sim."""
         return x
 
     def from_sim(self, found: Any) -> Any:
-        """A tensor, or tensors by name, as whoever uses the wrapper takes them."""
+        """Convert a tensor, or tensors by name, from the sim to the wrapper's user."""
         return found
 
     def expert_of(self, expert: Expert) -> Expert:
-        """The sim's expert as whoever uses the wrapper takes it."""
+        """Convert the sim's expert for the wrapper's user."""
         return expert
 
     def own_state(self) -> State:
-        """What the wrapper keeps that decides what happens next."""
+        """The wrapper's own state that affects later steps."""
         return {}
 
     def load_own(self, state: State) -> None:
         """Restore what `own_state` gave."""
 
     def on_restart(self, envs: Tensor) -> None:
-        """Envs (n,) int64 are about to be restarted between two steps."""
+        """Hook: envs (n,) int64 are about to be restarted between two steps."""
 
     def on_queue(self, ids: Sequence[int] | NDArray[np.int64]) -> None:
-        """Start ids are about to be queued."""
+        """Hook: start ids are about to be queued."""
 
 
 class _FinalObs(WrappedSim):
@@ -121,7 +121,7 @@ class _State(WrappedSim):
         """Restore what `get_state` returned.
 
         Raises:
-            DataError: the wrapper cannot go on from it.
+            DataError: the wrapper cannot restore this state.
         """
         own = {key for key in state if self.prefix and key.startswith(self.prefix)}
         self.load_own({key.removeprefix(self.prefix): state[key] for key in own})
@@ -181,7 +181,7 @@ class _Privileged(WrappedSim):
 class _Meaning(WrappedSim):
     @property
     def meant(self) -> tuple[str, ...]:
-        """Keys of the observation that say what the words mean."""
+        """Keys of the grounding targets."""
         return self.sim.meant
 
 
@@ -220,23 +220,23 @@ class _Scenarios(WrappedSim):
 class _Trace(WrappedSim):
     @property
     def action_is_plan(self) -> bool:
-        """Whether an action is a trajectory itself."""
+        """True if an action is a trajectory itself."""
         return self.sim.action_is_plan
 
     def trace_map(self, env: int) -> TraceMap:
-        """What stays as it is for an env's running episode."""
+        """Static map of an env's running episode."""
         return self.sim.trace_map(env)
 
     def trace_frame(self, env: int) -> TraceFrame:
-        """Where everybody is now."""
+        """Present state of all road users."""
         return self.sim.trace_frame(env)
 
     def trace_step(self, env: int) -> TraceStep:
-        """What the last step brought."""
+        """Result of the last step."""
         return self.sim.trace_step(env)
 
     def trace_plan(self, env: int, actions: NDArray[Any]) -> NDArray[Any]:
-        """Where actions lead."""
+        """Trajectory that results from actions."""
         return self.sim.trace_plan(env, actions)
 
 
@@ -247,28 +247,28 @@ class _Instructions(WrappedSim):
         return self.sim.vocabulary
 
     def instructions(self) -> list[str]:
-        """(N) what each env's running episode is told."""
+        """(N) instruction of each env's running episode."""
         return self.sim.instructions()
 
 
 class _Symmetries(WrappedSim):
     @property
     def symmetries(self) -> Mapping[str, tuple[Symmetry, ...]]:
-        """Changes under which the sim behaves alike, by kind."""
+        """Symmetries of the sim, by kind."""
         return self.sim.symmetries
 
 
 class _SuccessRule(WrappedSim):
     @property
     def success_rule(self) -> SuccessRule:
-        """By what rule episodes are successes."""
+        """Success rule of the sim."""
         return self.sim.success_rule
 
 
 class _Reasons(WrappedSim):
     @property
     def reasons(self) -> Mapping[str, str]:
-        """Why it lacks capabilities."""
+        """Reasons for missing capabilities."""
         return self.sim.reasons
 
 
@@ -294,6 +294,6 @@ _PARTS: dict[type[Any], type[WrappedSim]] = {
 
 
 def declared(wrapper: type[WrappedSim], sim: Any) -> Any:
-    """A subclass of a wrapper that has the capabilities of a sim, and no others."""
+    """Subclass of a wrapper with exactly the capabilities of a sim."""
     parts = tuple(part for capability, part in _PARTS.items() if isinstance(sim, capability))
     return type(wrapper.__name__, (wrapper, *parts), {})

@@ -1,4 +1,4 @@
-"""Your own code at the seams of a training run: subclass `Callback`, override what you need.
+"""User callbacks in a training run: subclass `Callback` and override the methods you need.
 
     class StopWhenGood(Callback):
         def on_start(self, run):
@@ -25,32 +25,32 @@ LOGGER = logging.getLogger("robotrl")
 
 
 class Callback:
-    """What a training loop calls; every method does nothing until you override it."""
+    """Base class of callbacks; every method does nothing until you override it."""
 
     def on_start(self, run: Run) -> None:
-        """Once, before the first iteration; `run.path`, `run.config` and `run.request_stop(reason)` are yours."""
+        """Called once before the first iteration; use `run.path`, `run.config` and `run.request_stop(reason)`."""
 
     def on_iteration(self, step: int, scalars: Mapping[str, float]) -> None:
-        """After each iteration, with the scalars that were logged."""
+        """Called after each iteration, with the logged scalars."""
 
     def on_evaluation(self, step: int, result: Any) -> None:
-        """After each periodic evaluation, with its `EvalResult`."""
+        """Called after each periodic evaluation, with its `EvalResult`."""
 
     def on_checkpoint(self, step: int, path: Path) -> None:
-        """After each checkpoint, with its directory."""
+        """Called after each checkpoint, with its directory."""
 
     def on_end(self, run: Run) -> None:
-        """Once, after the last checkpoint, also when the run was stopped."""
+        """Called once after the last checkpoint, also when the run was stopped."""
 
 
 class CallbackList:
-    """Calls several callbacks in order and turns the first failure into an orderly stop.
+    """Calls several callbacks in order; the first failure stops the run in an orderly way.
 
     A callback that failed is not called again; the others are. The loop sees `run.stop_requested`, saves, and calls
     `on_end`, which raises the failure.
 
     Args:
-        run: the run, which is asked to stop when a callback fails.
+        run: the run, which is stopped when a callback fails.
         callbacks: called in this order.
     """
 

@@ -1,4 +1,4 @@
-"""Checkpoints: directories that are written whole or not at all, and read only when every byte is as it was written.
+"""Checkpoints: directories that are written atomically and verified completely when read.
 
 A checkpoint holds `weights.safetensors` (the arrays), `state.json` (everything else) and `manifest.json` (schema
 version, step, kind, score, size and SHA-256 of the other two, and a digest of itself). Nothing is pickled.
@@ -54,16 +54,16 @@ CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class CheckpointManifest:
-    """What a checkpoint says of itself."""
+    """Manifest of a checkpoint."""
 
     step: int
     """Training step at which it was written."""
     kind: str
-    """What wrote it, e.g. the algorithm's name."""
+    """Writer of the checkpoint, e.g. the algorithm's name."""
     score: float | None
-    """The figure by which the best is chosen, higher being better; None when it was not evaluated."""
+    """Score by which the best checkpoint is chosen, higher is better; None if it was not evaluated."""
     files: dict[str, tuple[int, str]]
-    """Size in bytes and SHA-256 of each other file."""
+    """Size in bytes and SHA-256 of the other files."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Checkpoint:
 
 
 def write_checkpoint(directory: Path, tree: Any, *, step: int, kind: str, score: float | None = None) -> Path:
-    """Write a checkpoint, atomically: killed at any moment, `directory` is the new one, the one before, or absent.
+    """Write a checkpoint atomically: after a kill, `directory` is the new one, the previous one, or absent.
 
     The files go to a temporary sibling, each synced to the disk, the manifest last; then the sibling is renamed. A
     checkpoint already at `directory` is replaced; killed between the two renames this takes, `clean_leftovers` brings
@@ -88,15 +88,15 @@ def write_checkpoint(directory: Path, tree: Any, *, step: int, kind: str, score:
         directory: the checkpoint's own directory; its parent is made when missing.
         tree: the state, a `robotrl.run.state_tree.Tree`; tensors on any device.
         step: training step, 0 or more.
-        kind: what writes it, e.g. the algorithm's name.
-        score: the figure by which the best checkpoint is chosen, higher being better, finite.
+        kind: writer, e.g. the algorithm's name.
+        score: finite score by which the best checkpoint is chosen, higher is better; None if not evaluated.
 
     Returns:
         `directory`.
 
     Raises:
         ConfigError: `step` is negative, or a leaf of the tree cannot be saved (it is named).
-        RobotrlError: the disk refused (full, read-only, ...). What was at `directory` is untouched.
+        RobotrlError: writing failed (disk full, read-only, ...). An existing checkpoint at `directory` is unchanged.
     """
     check_at_least("checkpoint step", step, 0)
     data, arrays = pack(tree)
@@ -134,7 +134,7 @@ def read_manifest(directory: Path) -> CheckpointManifest:
     fields = check_schema(parse_json(raw, what), what, SCHEMA_VERSION)
     claimed = fields.get("digest")
     body = {key: value for key, value in fields.items() if key != "digest"}
-    # The second condition refuses bytes that JSON ignores, such as other white space: what was written is one text.
+    # The second condition refuses bytes that JSON ignores, such as extra white space: only the written text is valid.
     if claimed != _digest(body) or _dump_or_empty(fields) != raw:
         raise DataError(f"{what} does not match its digest: it was altered")
     try:
@@ -158,7 +158,7 @@ def manifest_digest(directory: Path) -> str:
 
 
 def read_checkpoint(directory: Path) -> Checkpoint:
-    """Read a checkpoint, refusing it unless every byte is as it was written.
+    """Read a checkpoint and verify every byte.
 
     Raises:
         DataError: the directory, or a file in it, is missing, truncated, altered, extra, or of a newer schema version;
@@ -182,10 +182,10 @@ def read_checkpoint(directory: Path) -> Checkpoint:
 
 
 def read_state(directory: Path) -> Any:
-    """The tree of a checkpoint with None in place of each array: what it says of itself, whatever its weights take.
+    """State of a checkpoint with None in place of each array; fast for weights of any size.
 
     Raises:
-        DataError: as of `read_checkpoint`, but the weights are not looked at.
+        DataError: as of `read_checkpoint`, but the weights are not checked.
     """
     what = f"checkpoint {directory}: {STATE}"
     manifest = read_manifest(directory)
@@ -196,9 +196,9 @@ def read_state(directory: Path) -> Any:
 
 
 def clean_leftovers(parent: Path) -> None:
-    """Tidy a directory of checkpoints after a kill: temporary ones go, one that was being replaced comes back.
+    """Clean a checkpoint directory after a kill: remove temporary checkpoints, restore one that was being replaced.
 
-    Only for whoever alone writes there.
+    Call it only in the process that holds the write lock.
     """
     for path in sorted(parent.iterdir()):
         if path.name.startswith(REPLACED):
@@ -237,7 +237,7 @@ def _move_into_place(temporary: Path, directory: Path) -> None:
         temporary.rename(directory)
     except BaseException:
         if replacing:
-            with contextlib.suppress(OSError):  # the first error is the one to report; clean_leftovers tries again
+            with contextlib.suppress(OSError):  # report the first error; clean_leftovers tries again
                 old.rename(directory)
         raise
     sync_directory(directory.parent)
@@ -285,7 +285,7 @@ def _read_tree(directory: Path) -> Any:
 
 
 def _tree(directory: Path, take: Callable[[str, str], Any]) -> Any:
-    """The tree of `state.json`; see `unpack` for `take`."""
+    """State tree of `state.json`; see `unpack` for `take`."""
     what = f"checkpoint {directory}: {STATE}"
     try:
         state = check_schema(parse_json(read_plain(directory / STATE, what), what), what, SCHEMA_VERSION)
@@ -312,5 +312,5 @@ def _digest(body: dict[str, Any]) -> str:
 def _dump_or_empty(fields: dict[str, Any]) -> bytes:
     try:
         return dump_json(fields)
-    except ValueError:  # JSON that python reads and we never write, such as NaN
+    except ValueError:  # JSON that Python reads but this module never writes, such as NaN
         return b""

@@ -1,4 +1,4 @@
-"""A run's checkpoints: the last few and the best are kept; a damaged one is never mistaken for a good one."""
+"""Checkpoint store of a run: keeps the newest few and the best, and skips damaged ones."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STEP_NAME = re.compile(r"step_(\d{9,})")
 
 
 def warn(message: str) -> None:
-    """Say it in the log and, where the log goes elsewhere, on the terminal too."""
+    """Log a warning and, if the log goes elsewhere, also print it on the terminal."""
     LOGGER.warning(message)
     if LOGGER.hasHandlers():  # without handlers, logging itself prints warnings to stderr
         print(f"warning: {message}", file=sys.stderr, flush=True)
@@ -46,13 +46,13 @@ class Entry(NamedTuple):
 class CheckpointStore:
     """The directory `checkpoints/` of a run: `step_000000123/` each, `latest.json` and `best.json`.
 
-    The two pointer files are for people and other tools; this class trusts the manifests, and `choice.json` where a
-    second look at the end of the run has chosen the best checkpoint. Writing methods are only for the one process that
-    holds the run's lock.
+    The two pointer files are for people and other tools; this class reads the manifests, and `choice.json` if the final
+    selection at the end of the run has chosen the best checkpoint. Only the process that holds the run's lock may call
+    the writing methods.
 
     Args:
         directory: `checkpoints/`.
-        keep: how many of the newest to keep, 1 or more; the best is kept besides.
+        keep: number of newest checkpoints to keep, 1 or more; the best is kept in addition.
     """
 
     def __init__(self, directory: Path, keep: int) -> None:
@@ -60,23 +60,23 @@ class CheckpointStore:
         self.keep = keep
 
     def entries(self) -> list[Entry]:
-        """All checkpoints, oldest first, damaged ones included."""
+        """All checkpoints, oldest first, including damaged ones."""
         if not self.directory.is_dir():
             return []
         matches = [(STEP_NAME.fullmatch(path.name), path) for path in self.directory.iterdir()]
         return sorted(Entry(int(match[1]), path) for match, path in matches if match)
 
     def clean(self) -> None:
-        """Remove what a killed writer left behind and bring the pointers up to date."""
+        """Remove the leftovers of a killed writer and update the pointer files."""
         clean_leftovers(self.directory)
         self._point()
 
     def save(self, tree: Any, *, step: int, kind: str, score: float | None) -> Path:
-        """Write a checkpoint, move the pointers, remove what is no longer kept.
+        """Write a checkpoint, update the pointer files, and remove checkpoints that are no longer kept.
 
         Raises:
             ConfigError: the tree cannot be saved.
-            RobotrlError: the disk refused; the message names the newest checkpoint that survives.
+            RobotrlError: writing failed; the message names the newest checkpoint that survives.
         """
         if score is not None and not math.isfinite(score):
             warn(f"checkpoint score at step {step} is {score}: saved as not evaluated")
@@ -95,15 +95,15 @@ class CheckpointStore:
         return path
 
     def survivor(self) -> str:
-        """One clause that names the newest checkpoint whose manifest is intact, for error messages."""
+        """Text for errors that names the newest checkpoint with an intact manifest."""
         intact = [entry for entry, _ in self._manifests()]
         return f"{intact[-1].path} is intact: resume from it" if intact else "no checkpoint was saved before"
 
     def latest(self) -> Checkpoint | None:
-        """The newest checkpoint that is whole; None when there is none at all. Damaged ones are reported.
+        """Newest undamaged checkpoint; None if there is no checkpoint. Damaged ones are reported.
 
         Raises:
-            DataError: there are checkpoints and none of them is whole.
+            DataError: all checkpoints are damaged.
         """
         entries = self.entries()
         damage: list[str] = []
@@ -121,9 +121,9 @@ class CheckpointStore:
         return None
 
     def best(self) -> Checkpoint | None:
-        """The checkpoint that was chosen, or has the highest score (the newest of equals); None when none was scored.
+        """Chosen checkpoint, or the one with the highest score (the newest of equals); None if none was scored.
 
-        If it is damaged, that is reported and the newest whole one is given.
+        If it is damaged, the damage is reported and the newest undamaged one is returned.
 
         Raises:
             DataError: no checkpoint is whole.
@@ -135,7 +135,7 @@ class CheckpointStore:
             try:
                 return read_checkpoint(entry.path)
             except DataError as error:
-                # A running writer may have found a better one and removed this one under our eyes: look again, once.
+                # A running writer may have removed this checkpoint after finding a better one: try once more.
                 if attempt == 1 and not entry.path.exists():
                     continue
                 warn(f"best checkpoint is damaged: {error}; using the newest whole one instead")
@@ -143,11 +143,11 @@ class CheckpointStore:
         return self.latest()
 
     def best_entry(self) -> Entry | None:
-        """Where the checkpoint with the highest score is, unread; None when none was ever scored."""
+        """Entry of the checkpoint with the highest score, not yet read; None if none was scored."""
         return self._best_entry()
 
     def set_aside_after(self, step: int) -> None:
-        """Rename checkpoints later than `step` (-1: all) to `damaged_...`, to be neither used nor counted."""
+        """Rename checkpoints later than `step` (-1: all) to `damaged_...`, so that they are ignored."""
         for entry in self.entries():
             if entry.step > step:
                 target = self.directory / f"damaged_{entry.path.name}"
@@ -159,24 +159,24 @@ class CheckpointStore:
         for entry in self.entries():
             try:
                 found.append((entry, read_manifest(entry.path)))
-            except DataError:  # reported by whoever wants to read this one
+            except DataError:  # reported when somebody reads this checkpoint
                 continue
         return found
 
     def scores(self) -> dict[int, float]:
-        """Step to score of the checkpoints that were evaluated and are kept, oldest first."""
+        """Step to score of the kept, evaluated checkpoints, oldest first."""
         return {entry.step: score for entry, score in self._scored().items()}
 
     def choose(self, step: int, rates: Mapping[int, float], starts: int) -> None:
-        """Make a checkpoint the best one, whatever the scores of periodic evaluations say.
+        """Make a checkpoint the best one, independently of the scores of periodic evaluations.
 
         Args:
-            step: of the checkpoint.
-            rates: success of those that it was compared with, by step, and its own.
-            starts: how many starts each rate is of.
+            step: step of the checkpoint.
+            rates: step to success rate of all compared checkpoints, this one included.
+            starts: number of starts behind each rate.
 
         Raises:
-            RobotrlError: the disk refused.
+            RobotrlError: writing failed.
         """
         among = [{"step": at, "success": rate, "starts": starts} for at, rate in sorted(rates.items())]
         try:
@@ -191,7 +191,7 @@ class CheckpointStore:
         return {entry: manifest.score for entry, manifest in self._manifests() if manifest.score is not None}
 
     def _chosen(self) -> int | None:
-        """The step that a second look chose, None without one or where its file cannot be read."""
+        """Step that the final selection chose; None if there was none or its file cannot be read."""
         path = self.directory / CHOICE
         if not path.exists():
             return None
@@ -229,7 +229,7 @@ class CheckpointStore:
         best = self._best_entry()
         for entry in self.entries()[: -self.keep]:
             if entry != best:
-                # Renamed first: killed halfway through removing it, no half checkpoint stands there under its name.
+                # Rename first: a kill while removing then leaves no half checkpoint under the original name.
                 doomed = self.directory / f"{TEMPORARY}{entry.path.name}"
                 shutil.rmtree(doomed, ignore_errors=True)
                 entry.path.rename(doomed)

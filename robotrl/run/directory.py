@@ -1,4 +1,4 @@
-"""A run's directory: what was asked for, what it was made with, its scalars, its checkpoints.
+"""Run directory: config, versions, scalars and checkpoints of a training run.
 
     runs/NAME/
         config.json      the resolved config, written first and never changed
@@ -10,7 +10,7 @@
         tb/              the same numbers for TensorBoard
         checkpoints/     step_000000123/ each, latest.json, best.json
 
-Write it like this, and a kill at any moment loses nothing that was saved:
+Usage; a kill at any moment loses nothing that was saved:
 
     run = Run.create(Path("runs/a"), config, seed=0, command=sys.argv)   # or Run.open(...), then run.resume()
     with run:
@@ -51,25 +51,25 @@ from robotrl.utils.provenance import changes_since, git_state, versions
 SCHEMA_VERSION = 1
 KEEP = 3
 SHOWN = 3
-"""Of the things that changed, which an error names."""
+"""Number of changes that an error names."""
 
 
 class Run:
-    """One run's directory. Made by `Run.create` (new) or `Run.open` (existing), not by its constructor.
+    """A run's directory. Made by `Run.create` (new) or `Run.open` (existing), not by its constructor.
 
-    An opened run is for reading: many processes may have it open. `resume` makes it writable; one process at a time.
+    An opened run is read-only, and many processes may open it. `resume` makes it writable for one process at a time.
     """
 
     def __init__(self, path: Path, config: dict[str, Any], seed: int, keep: int, inputs: Sequence[Digest] = ()) -> None:
         check_at_least("keep", keep, 1)
         self.path = path
         self.config = config
-        """The resolved config, as JSON."""
+        """Resolved config, as JSON."""
         self.seed = seed
         self.inputs = tuple(inputs)
-        """What it read from outside when it began; nothing of a run that did not say."""
+        """Inputs from outside the run, with their digests at its beginning; empty if the run recorded none."""
         self.altered: tuple[str, ...] = ()
-        """Of an opened run: which of its own files are not as they were written, a phrase each."""
+        """Changed files of an opened run, one phrase each."""
         self._made: tuple[Path, ...] = ()
         self._store = CheckpointStore(path / "checkpoints", keep)
         self._lock: WriteLock | None = None
@@ -97,12 +97,12 @@ class Run:
             config: the resolved config; JSON values only (tuples become lists), no NaN or infinity.
             seed: the run's seed.
             command: the command line.
-            keep: how many of the newest checkpoints to keep, 1 or more; the best is kept besides.
-            inputs: digests of what it reads from outside (`robotrl.run.input_digests`), which `resume` compares.
+            keep: number of newest checkpoints to keep, 1 or more; the best is kept in addition.
+            inputs: digests of the run's inputs (`robotrl.run.input_digests`), which `resume` compares.
 
         Raises:
             ConfigError: the directory is not empty, or the config is not JSON (the field is named).
-            RobotrlError: the disk refused, or another process writes there.
+            RobotrlError: writing failed, or another process writes there.
         """
         check_json(config, "config")
         resolved = json.loads(json.dumps(config))
@@ -130,7 +130,7 @@ class Run:
                 shutil.rmtree(temporary, ignore_errors=True)
                 raise
             sync_directory(path.parent)
-        except (OSError, ValueError) as error:  # the latter of a name that no file can have
+        except (OSError, ValueError) as error:  # UnicodeEncodeError and ValueError: a name that no file can have
             _remove_empty(run._made)
             why = error.strerror if isinstance(error, OSError) else error
             if isinstance(error, OSError) and error.errno in (errno.EEXIST, errno.ENOTEMPTY):
@@ -146,7 +146,7 @@ class Run:
 
     @classmethod
     def open(cls, path: Path, *, keep: int = KEEP) -> Run:
-        """Open an existing run for reading. Files of it that are not as they were written are named in a warning.
+        """Open an existing run for reading. A warning names files that were altered.
 
         Raises:
             DataError: there is no run at `path`, or its files are damaged or of another schema version.
@@ -171,13 +171,13 @@ class Run:
         return run
 
     def refuse_changed(self, changed: Sequence[str]) -> None:
-        """Refuse to go on with what the run did not begin with.
+        """Raise if the run was altered.
 
         Args:
-            changed: a phrase for each such thing, such as `altered`.
+            changed: descriptions of changes, one phrase each, such as `altered`.
 
         Raises:
-            DataError: there is one.
+            DataError: `changed` is not empty.
         """
         if changed:
             raise DataError(
@@ -186,7 +186,7 @@ class Run:
             )
 
     def keep_newest(self, count: int) -> None:
-        """Keep so many of the newest checkpoints from now on, 1 or more."""
+        """Change the number of newest checkpoints to keep, 1 or more."""
         check_at_least("keep", count, 1)
         self._store.keep = count
 
@@ -197,20 +197,20 @@ class Run:
         inputs: Sequence[Digest] | None = None,
         accept_changed_inputs: bool = False,
     ) -> Checkpoint | None:
-        """Take an opened run up again: lock it, tidy it, and cut the logs back to the checkpoint to go on from.
+        """Resume an opened run: lock it, clean it, and cut the logs back to the newest undamaged checkpoint.
 
         Args:
             command: the command line of this session, for the record.
-            inputs: digests of what it reads from outside, as it is now; None does not look at them.
-            accept_changed_inputs: go on where the run's own config, its seed or its inputs have changed; what is there
-                now counts from then on, and the session's entry in `run.json` says so.
+            inputs: present digests of the run's inputs; None skips the comparison.
+            accept_changed_inputs: continue although the run's own config, its seed or its inputs have changed; the
+                present ones count from then on, and the session's entry in `run.json` records this.
 
         Returns:
-            The newest whole checkpoint, None if the run was killed before its first one (then start from the seed).
+            The newest undamaged checkpoint; None if the run was killed before its first one (then start from the seed).
 
         Raises:
-            DataError: there are checkpoints and none is whole, or the run began with other inputs (they are named).
-            RobotrlError: another process writes this run, or the disk refused.
+            DataError: all checkpoints are damaged, or inputs have changed (they are named).
+            RobotrlError: another process writes this run, or writing failed.
         """
         if self._lock is not None:
             raise RobotrlError(f"run {self.path} is already open for writing")
@@ -235,11 +235,11 @@ class Run:
         return checkpoint
 
     def log(self, step: int, scalars: Mapping[str, Any]) -> None:
-        """Write scalars to `scalars.jsonl` and TensorBoard; on the same step, log before you save.
+        """Write scalars to `scalars.jsonl` and TensorBoard; for the same step, log before you save.
 
         Raises:
             ConfigError: a value is no number, or a name is "step" or "wall_s".
-            RobotrlError: the disk refused, or the run is open for reading only.
+            RobotrlError: writing failed, or the run is open for reading only.
         """
         log = self._writable()
         try:
@@ -250,20 +250,20 @@ class Run:
             raise
 
     def save(self, tree: Any, *, step: int, score: float | None = None, kind: str = "train") -> Path:
-        """Save a checkpoint; keep the newest few and the best one, see `best`.
+        """Save a checkpoint; keeps the newest few and the best one, see `best`.
 
         Args:
             tree: the state, a `robotrl.run.state_tree.Tree`.
             step: training step; an existing checkpoint of this step is replaced.
-            score: figure of merit, higher being better; None when this step was not evaluated.
-            kind: what writes it, e.g. the algorithm's name.
+            score: score, higher is better; None if this step was not evaluated.
+            kind: writer, e.g. the algorithm's name.
 
         Returns:
             The checkpoint's directory.
 
         Raises:
             ConfigError: a leaf of the tree cannot be saved (it is named).
-            RobotrlError: the disk refused (the message names the checkpoint that survives), or the run is open for
+            RobotrlError: writing failed (the message names the checkpoint that survives), or the run is open for
                 reading only.
         """
         log = self._writable()
@@ -274,28 +274,28 @@ class Run:
         return self._store.save(tree, step=step, kind=kind, score=None if score is None else float(score))
 
     def best_entry(self) -> Entry | None:
-        """Where the checkpoint with the highest score is, unread; None when none was scored."""
+        """Entry of the checkpoint with the highest score, not yet read; None if none was scored."""
         return self._store.best_entry()
 
     def entries(self) -> list[Entry]:
-        """All checkpoints, oldest first, damaged ones included."""
+        """All checkpoints, oldest first, including damaged ones."""
         return self._store.entries()
 
     def scores(self) -> dict[int, float]:
-        """Step to score of the checkpoints that were evaluated and are kept, oldest first."""
+        """Step to score of the kept, evaluated checkpoints, oldest first."""
         return self._store.scores()
 
     def choose(self, step: int, rates: Mapping[int, float], starts: int) -> None:
         """Make a checkpoint the best one, after a comparison; see `CheckpointStore.choose`.
 
         Raises:
-            RobotrlError: the disk refused, or the run is open for reading only.
+            RobotrlError: writing failed, or the run is open for reading only.
         """
         self._writable()
         self._store.choose(step, rates, starts)
 
     def latest(self) -> Checkpoint | None:
-        """The newest whole checkpoint; None when none was saved. Damaged newer ones are reported loudly.
+        """Newest undamaged checkpoint; None if none was saved. Newer damaged ones are reported.
 
         Raises:
             DataError: there are checkpoints and none is whole.
@@ -303,9 +303,9 @@ class Run:
         return self._store.latest()
 
     def best(self) -> Checkpoint | None:
-        """The checkpoint that a second look chose, else that with the highest score (the newest of equals).
+        """Checkpoint of the final selection, else the one with the highest score (the newest of equals).
 
-        None when none was scored; the newest whole one, loudly, if it is damaged.
+        None if none was scored; if it is damaged, this is reported and the newest undamaged one is returned.
 
         Raises:
             DataError: no checkpoint is whole.
@@ -314,25 +314,25 @@ class Run:
 
     @property
     def stop_requested(self) -> bool:
-        """Whether the loop should save and end: after a SIGINT or SIGTERM inside `with run:`, or `request_stop`."""
+        """True if the loop should save and end: after SIGINT or SIGTERM inside `with run:`, or after `request_stop`."""
         return self._signals.received is not None or self._stop_reason is not None
 
     @property
     def stop_reason(self) -> str | None:
-        """Why `request_stop` was called; None if it was not."""
+        """Reason given to `request_stop`; None if it was not called."""
         return self._stop_reason
 
     @property
     def exit_code(self) -> int:
-        """What the process should exit with: 128 + signal after a signal (130 for Ctrl-C), else 0."""
+        """Exit code of the process: 128 + signal after a signal (130 for Ctrl-C), else 0."""
         return 0 if self._signals.received is None else 128 + self._signals.received
 
     def request_stop(self, reason: str) -> None:
-        """Ask the loop to save and end, as Ctrl-C does; the first reason stays."""
+        """Ask the loop to save and end, as Ctrl-C does; the first reason is kept."""
         self._stop_reason = self._stop_reason or reason
 
     def close(self) -> None:
-        """Close the logs and let others write; calling it again does nothing."""
+        """Close the logs and release the write lock; may be called repeatedly."""
         if self._log is not None:
             self._log.close()
             self._log = None
@@ -342,14 +342,14 @@ class Run:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing was saved or logged yet."""
+        """True if nothing was saved or logged yet."""
         log = self.path / "scalars.jsonl"
         return not self._store.entries() and (not log.exists() or log.stat().st_size == 0)
 
     def discard(self) -> None:
-        """Close the run and remove its directory, and the folders around it that it made and that are empty.
+        """Close the run, and remove its directory and the empty parent folders that it made.
 
-        For a run that was refused before anything was saved.
+        Use it for a run that was refused before anything was saved.
 
         Raises:
             ConfigError: it holds a checkpoint.
@@ -377,7 +377,7 @@ class Run:
         return self._log
 
     def _changed(self, inputs: Sequence[Digest] | None) -> list[str]:
-        """Phrases about what the run should not go on with; what it can do without is said."""
+        """Changes that block a resume, one phrase each; harmless ones are reported as a warning."""
         found = changes(self.inputs, inputs or ())
         if found.said:
             warn(f"run {self.path}: {_listed(found.said)}")
@@ -441,7 +441,7 @@ def _run_json(record: Mapping[str, Any], seal: str | None) -> bytes:
 
     Args:
         record: its content.
-        seal: the digest in `inputs.json`; None of a run that has none.
+        seal: the digest in `inputs.json`; None if the run has no such file.
     """
     body = {key: value for key, value in record.items() if key not in ("inputs", "digest")}
     if seal is not None:
@@ -450,7 +450,7 @@ def _run_json(record: Mapping[str, Any], seal: str | None) -> bytes:
 
 
 def _verified(path: Path, record: Mapping[str, Any]) -> tuple[Sealed | None, Changes]:
-    """What `inputs.json` holds, and which of a run's own files are not as they were written."""
+    """Content of `inputs.json`, and changes of the run's own files."""
     altered = Changes([], [])
     body = {key: value for key, value in record.items() if key != "digest"}
     if ("digest" in record or "inputs" in record) and record.get("digest") != hashlib.sha256(
@@ -482,7 +482,7 @@ def _listed(phrases: Sequence[str]) -> str:
 
 
 def _remove_empty(folders: Sequence[Path]) -> None:
-    """Remove folders, the innermost first, as far as they are empty."""
+    """Remove empty folders, innermost first, up to the first that is not empty."""
     for folder in folders:
         try:
             folder.rmdir()
@@ -499,7 +499,7 @@ def _session(command: Sequence[str], from_step: int | None) -> dict[str, Any]:
 def _is_text(value: str) -> bool:
     try:
         value.encode()
-    except UnicodeEncodeError:  # bytes of a command line that were no text
+    except UnicodeEncodeError:  # bytes of a command line that are not valid text
         return False
     return True
 

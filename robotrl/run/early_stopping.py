@@ -1,4 +1,4 @@
-"""When a run ends before its budget: evaluations in a row that are good enough."""
+"""Early stopping: ends a run before its budget after consecutive good evaluations."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from robotrl.rollout.evaluate import EvalResult
 from robotrl.spec import HasSolvedReturn, VecSim
 
 GOOD_ENOUGH = 2
-"""Evaluations in a row that end a run."""
+"""Consecutive good evaluations that end a run."""
 
 
 class StopRule:
-    """Counts the evaluations in a row that are good enough, by a run's config.
+    """Counts consecutive evaluations that reach the config's target.
 
     Args:
-        cfg: its fields `stop_at_success` and `stop_at_return`.
-        sim: of the evaluations; it may state the return from which it counts as solved.
+        cfg: config with the fields `stop_at_success` and `stop_at_return`.
+        sim: evaluation sim; it may state the return from which it counts as solved.
     """
 
     def __init__(self, cfg: TrainCfg[Any, Any], sim: VecSim) -> None:
@@ -25,20 +25,20 @@ class StopRule:
         stated = sim.solved_return if isinstance(sim, HasSolvedReturn) else None
         self._return = stated if cfg.stop_at_return == SOLVED else cfg.stop_at_return
         self.may_stop = self._success is not None or self._return is not None
-        """Whether a run may end before its budget."""
+        """True if the run may end before its budget."""
 
     def streak(self, before: int, result: EvalResult, best: float | None) -> int:
-        """Evaluations in a row that are good enough, this one counted.
+        """Number of consecutive good evaluations, including this one.
 
         Args:
-            before: how many there were before it.
-            result: of this one.
-            best: the best score of those before it, None where it is the first.
+            before: number before this one.
+            result: result of this evaluation.
+            best: best earlier score; None for the first evaluation.
         """
         if self._success is not None and result.rate.value >= self._success:
             return before + 1
         mean = float(result.returns.mean())
         if self._return is None or mean < self._return:
             return 0
-        # one that still gets better is a beginning
+        # while the return still improves, the count starts again at 1
         return before + 1 if best is not None and mean <= best else 1

@@ -1,4 +1,4 @@
-"""A second look, at the end of a run, at checkpoints that its evaluations could not tell apart."""
+"""Final selection at the end of a run among checkpoints whose success intervals overlap."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from robotrl.spec import HasStateIds, VecSim
 
 
 def look_again(cfg: TrainCfg[Any, Any], run: Run, sim: VecSim) -> dict[int, float]:
-    """Choose the best checkpoint of a run that has ended, on starts of split val that came in no evaluation.
+    """Choose the best checkpoint of a finished run on starts of split val that no evaluation used.
 
-    Those that are kept and whose success does not differ from the best one's are run on `evaluation.second_look`
-    further starts each; the newest of those that do best there is the run's best from now on. The choice follows from
-    the checkpoints alone, so that a run that was killed before it and is taken up comes to the same.
+    Kept checkpoints whose 95 % success interval overlaps that of the best one are evaluated on
+    `evaluation.second_look` further starts each; the newest of those with the highest rate becomes the run's best. The
+    choice depends only on the checkpoints, so a run killed before it makes the same choice after a resume.
 
     Args:
-        cfg: of the run.
-        run: open for writing.
-        sim: of evaluations.
+        cfg: the run's config.
+        run: the run, open for writing.
+        sim: the evaluation sim.
 
     Returns:
-        Step to success on the further starts; empty where there was nothing to decide.
+        Step to success rate on the further starts; empty if there was nothing to decide.
     """
     scores = run.scores()
     if not cfg.evaluation.second_look or not scores or not isinstance(sim, HasStateIds):

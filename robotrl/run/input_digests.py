@@ -1,4 +1,4 @@
-"""Digests of what a run reads from outside its directory, as the fields of its config and its sim declare it."""
+"""Digests of a run's inputs from outside its directory, as declared by config fields and the sim."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def declared(cfg: TrainCfg[Any, Any]) -> list[Input]:
 
 
 def begun(cfg: TrainCfg[Any, Any]) -> tuple[Digest, ...]:
-    """The digests of a run that is about to begin.
+    """Digests of the inputs of a new run.
 
     Raises:
         RobotrlError: an input is not there or cannot be read.
@@ -54,24 +54,24 @@ def begun(cfg: TrainCfg[Any, Any]) -> tuple[Digest, ...]:
 
 
 def found_now(cfg: TrainCfg[Any, Any]) -> tuple[Digest, ...]:
-    """The digests of a run that is to go on: what is missing or damaged is noted, not refused."""
+    """Present digests of the inputs of a resumed run; missing or damaged inputs are noted, not refused."""
     return tuple(_noted(one) for one in declared(cfg))
 
 
 def looked_at(before: Iterable[Digest]) -> tuple[Digest, ...]:
-    """The same inputs as they are now."""
+    """Present digests of the same inputs."""
     return tuple(_noted(digest.input) for digest in before)
 
 
 def digest_of(kind: InputKind, path: str) -> str:
-    """SHA-256 of what an input holds, 64 hexadecimal digits.
+    """SHA-256 of an input's content, 64 hexadecimal digits.
 
     Raises:
         RobotrlError: it is not there or cannot be read.
     """
     try:
         return _DIGESTS[kind](path)
-    except OSError as error:  # a name that is too long, a folder that may not be read
+    except OSError as error:  # a name that is too long, or a folder without read permission
         raise DataError(f"{kind} {short(path)} cannot be read: {error.strerror}") from error
 
 
@@ -102,7 +102,7 @@ def _is_foreign(module: str) -> bool:
 
 
 def _policy(path: str) -> str:
-    """Of the checkpoint that is taken: a run's best, or its newest where none was scored."""
+    """Digest of the checkpoint in use: a run's best one, or its newest if none was scored."""
     place = Path(path)
     if not (place / "config.json").exists():
         return manifest_digest(place)
@@ -125,10 +125,10 @@ def _file(path: str) -> str:
 
 
 def _module(name: str) -> str:
-    """Of all Python files of the package that a module is in, else of its file alone."""
+    """Digest of all Python files of the module's package, or of the module's file if there is no package."""
     top = name.partition(".")[0]
     try:
-        # one beside the user is found while the environment is made of it, and is loaded then
+        # a user module in the working directory may not be loaded yet
         spec = sys.modules[top].__spec__ if top in sys.modules else importlib.util.find_spec(top)
     except (ImportError, ValueError) as error:
         raise DataError(f"module {name} cannot be found: {error}") from error

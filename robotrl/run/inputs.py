@@ -1,7 +1,7 @@
-"""`inputs.json` of a run: digests of what it began with, so that a resume can tell what changed.
+"""`inputs.json` of a run: digests of its inputs at the beginning, so that a resume detects changes.
 
-It holds the digests of the run's own files that are never changed, its seed, and a digest for each input outside of
-it. It is covered by a digest of its own, which `run.json` names too.
+It holds the digests of the run's own files that are never changed, its seed, and a digest for each input from outside.
+It has a digest of its own, which `run.json` repeats.
 """
 
 from __future__ import annotations
@@ -20,46 +20,46 @@ NAME = "inputs.json"
 OWN = ("config.json", "versions.json", "git.json")
 """Files of a run that are written once."""
 RECORDS = ("versions.json", "git.json")
-"""Those of them that only say what was."""
+"""Provenance records among them, which do not influence training."""
 
 
 class Digest(NamedTuple):
-    """An input and the SHA-256 of what it held."""
+    """An input and the SHA-256 of its content."""
 
     input: Input
     sha256: str | None
-    """None where nothing is there."""
+    """None if the input does not exist."""
     fault: str = ""
-    """Why it could not be read, if it could not."""
+    """Reason why it could not be read; "" if it could."""
 
 
 class Sealed(NamedTuple):
-    """What `inputs.json` holds."""
+    """Content of `inputs.json`."""
 
     files: dict[str, str]
     """SHA-256 of the run's own files."""
     seed: int
     inputs: tuple[Digest, ...]
     digest: str
-    """Of all that."""
+    """Digest of all fields above."""
 
 
 class Changes(NamedTuple):
-    """How inputs differ from what a run began with, a phrase each."""
+    """Differences from the run's beginning, one phrase each."""
 
     blocking: list[str]
-    """What a resume would read, and is another now."""
+    """Changed inputs that a resume would read."""
     said: list[str]
-    """What is gone, or what a resume does without."""
+    """Missing inputs, and changed ones that a resume does not need."""
 
 
 def sealed(files: Mapping[str, bytes], seed: int, inputs: Sequence[Digest]) -> dict[str, Any]:
-    """The content of `inputs.json`.
+    """Build the content of `inputs.json`.
 
     Args:
-        files: the run's own files that are never changed, by their names.
-        seed: the run's.
-        inputs: what it reads from outside.
+        files: contents of the run's own unchanging files, by name.
+        seed: the run's seed.
+        inputs: digests of its inputs from outside.
     """
     content: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
@@ -71,7 +71,7 @@ def sealed(files: Mapping[str, bytes], seed: int, inputs: Sequence[Digest]) -> d
 
 
 def read_sealed(run: Path) -> Sealed | None:
-    """Read `inputs.json`; None of a run that was written before there was one.
+    """Read `inputs.json`; None if the run was written by a version without it.
 
     Raises:
         DataError: it was altered, or is of another version.
@@ -94,7 +94,7 @@ def read_sealed(run: Path) -> Sealed | None:
 
 
 def altered_files(run: Path, before: Sealed) -> Changes:
-    """Those of a run's own files that are not what they were when it began; records decide nothing."""
+    """Changes of the run's own files since its beginning; changed records do not block a resume."""
     found = Changes([], [])
     for name, sha256 in before.files.items():
         try:
@@ -109,7 +109,7 @@ def altered_files(run: Path, before: Sealed) -> Changes:
 
 
 def changes(before: Sequence[Digest], now: Sequence[Digest]) -> Changes:
-    """How inputs differ, by the field that names them; fields that only one side has are of other versions of it."""
+    """Changes of inputs, by config field; fields that only one side has belong to another version and are skipped."""
     out = Changes([], [])
     current: dict[str, list[Digest]] = {}
     for digest in now:

@@ -1,4 +1,4 @@
-"""One writer at a time, and a wish to stop that comes by signal."""
+"""Write lock of a run directory, and graceful stop by signals."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _installed: list[StopSignals] = []
 
 
 class WriteLock:
-    """The exclusive right to write in a directory, held from construction to `release` or the end of the process.
+    """Exclusive right to write in a directory, held from construction to `release` or the end of the process.
 
     A record lock on the file `lock`: the kernel frees it however the process ends, and worker processes that outlive
     it do not inherit it.
@@ -30,7 +30,7 @@ class WriteLock:
 
     def __init__(self, directory: Path) -> None:
         self._key = str(directory.resolve())
-        # Within a process record locks do not exclude, and closing any descriptor of the file would free the lock.
+        # Record locks do not exclude within a process, and closing any descriptor of the file would release the lock.
         if self._key in _held:
             raise RobotrlError(f"run {directory} is already open for writing in this process: close it first")
         path = directory / "lock"
@@ -53,7 +53,7 @@ class WriteLock:
         os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
-        """Give the right back; calling it again does nothing."""
+        """Release the lock; may be called repeatedly."""
         if self._key in _held:
             _held.discard(self._key)
             os.close(self._descriptor)
@@ -67,20 +67,20 @@ class StopSignals:
 
     def __init__(self) -> None:
         self.received: int | None = None
-        """The number of the first signal, None before it."""
+        """Number of the first signal; None before it."""
         self._previous: dict[int, Any] = {}
 
     def install(self) -> None:
-        """Take the signals over."""
+        """Install the signal handlers."""
         _installed.append(self)
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._previous[number] = signal.signal(number, self._handle)
 
     def restore(self) -> None:
-        """Give the signals back to whoever had them."""
+        """Restore the previous signal handlers."""
         for number, handler in self._previous.items():
-            # None stands for a handler that was not set from python and cannot be set again from here.
+            # None means a handler that was not set from Python and cannot be restored from here.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         self._previous.clear()
         if self in _installed:
@@ -94,17 +94,17 @@ class StopSignals:
             name = signal.Signals(number).name
             text = f"{name}: saving and stopping; Ctrl-C (again) aborts at once"
             if not show_notice(text):
-                # Not print: the signal may have come in the middle of one.
+                # No print: the signal may have interrupted one.
                 os.write(2, f"\n{text}\n".encode())
 
 
 def stop_wished() -> bool:
-    """Whether whoever has taken the signals over was told to stop: for code that waits for something else."""
+    """True if an installed `StopSignals` has received a signal; for code that waits for something else."""
     return any(signals.received is not None for signals in _installed)
 
 
 def finish_despite_sigterm() -> None:
-    """Let the next SIGTERM pass, once: for a process that is ending by itself and has yet to say why.
+    """Ignore the next SIGTERM once: for a process that is already ending and still has to report why.
 
     Outside the main thread it does nothing.
     """

@@ -1,7 +1,7 @@
-"""Scalars of a run: one JSONL file and TensorBoard events, the same numbers in both, in step with the checkpoints.
+"""Scalar logs of a run: the same numbers in a JSONL file and as TensorBoard events, consistent with the checkpoints.
 
-Each call to `log` is one line and one event, in the operating system's hands before the call returns: a kill loses
-nothing. On resume both are cut back to the checkpoint's step, so nothing stands there twice.
+Each call to `log` writes one line and one event, and passes both to the operating system before it returns: a kill
+loses nothing. On resume both are cut back to the checkpoint's step, so no step occurs twice.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from robotrl.utils.files import open_plain, parse_json, replace_file
 
 RESERVED = ("step", "wall_s")
 NOT_FINITE = ("NaN", "Infinity", "-Infinity")
-"""Numbers that JSON does not have, as the log writes them."""
+"""Text for numbers that JSON cannot represent."""
 LONGEST_LINE = 1 << 24
-"""Bytes of a record."""
+"""Largest size of a record in bytes."""
 
 
 class Appender:
-    """A file that grows by whole records: a write that fails halfway is taken back."""
+    """A file that grows by whole records: a partial write is undone."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -41,7 +41,7 @@ class Appender:
         """Append `data`.
 
         Raises:
-            OSError: the disk refused; the file is as it was before.
+            OSError: writing failed; the file is unchanged.
         """
         before = os.fstat(self._descriptor).st_size
         try:
@@ -66,7 +66,7 @@ class ScalarLog:
 
     Args:
         directory: the run's directory.
-        resume_step: None for a new run; else both files are cut back to this step first (-1: to nothing).
+        resume_step: None for a new run; otherwise both files are first cut back to this step (-1: to nothing).
     """
 
     def __init__(self, directory: Path, resume_step: int | None = None) -> None:
@@ -90,13 +90,13 @@ class ScalarLog:
 
         Args:
             step: training step, 0 or more.
-            scalars: numbers by name ("train/loss"); zero-dimensional arrays and tensors will do. NaN and infinities are
-                written as text ("NaN", "Infinity", "-Infinity"), which keeps each line valid JSON; `read_scalars` turns
-                them back.
+            scalars: numbers by name ("train/loss"); zero-dimensional arrays and tensors are accepted. NaN and
+                infinities are written as text ("NaN", "Infinity", "-Infinity"), which keeps each line valid JSON;
+                `read_scalars` converts them back.
 
         Raises:
             ConfigError: a value is no number, or a name is "step" or "wall_s".
-            RobotrlError: the disk refused.
+            RobotrlError: writing failed.
         """
         check_at_least("log step", step, 0)
         values = {name: _number(name, value) for name, value in scalars.items()}
@@ -120,7 +120,7 @@ class ScalarLog:
         self._events.close()
 
     def _events_name(self) -> str:
-        # TensorBoard reads files in the order of their names; a counter keeps it where the clock may not.
+        # TensorBoard reads files in the order of their names; a counter keeps the order even if the clock is wrong.
         session = len(list(self._events_path.glob("events.out.tfevents.*")))
         return f"events.out.tfevents.{session:010d}.{socket.gethostname()}"
 
@@ -128,11 +128,11 @@ class ScalarLog:
 def read_scalars(path: Path) -> list[dict[str, float]]:
     """The records of a `scalars.jsonl`, in order.
 
-    A last line that a kill tore is left out; so is, with a warning, any other line that cannot be read.
+    An incomplete last line (after a kill) is skipped; other unreadable lines are skipped with a warning.
 
     Raises:
         OSError: the file cannot be read.
-        DataError: it is no plain file.
+        DataError: it is not a regular file.
     """
     damaged: list[Damaged] = []
     records = [record for _, record in _records(path, damaged)]
@@ -142,13 +142,12 @@ def read_scalars(path: Path) -> list[dict[str, float]]:
 
 
 def cut_scalars(path: Path, step: int) -> float:
-    """Drop the records of a `scalars.jsonl` that are later than `step`, and a torn last line.
+    """Drop the records of a `scalars.jsonl` later than `step`, and an incomplete last line.
 
-    Other lines that cannot be read are moved to `scalars.damaged.jsonl` beside it, with a warning; those after them
-    stay.
+    Other unreadable lines are moved to `scalars.damaged.jsonl` in the same folder, with a warning; later lines stay.
 
     Returns:
-        The largest `wall_s` that remains, 0 if none does.
+        The largest `wall_s` that remains, 0 if there is none.
     """
     if not path.exists():
         return 0.0
@@ -171,9 +170,9 @@ def cut_scalars(path: Path, step: int) -> float:
 
 
 def cut_events(path: Path, step: int) -> None:
-    """Drop the scalar records of a TensorBoard event file that are later than `step`, and a torn last record.
+    """Drop the records of a TensorBoard event file later than `step`, and an incomplete last record.
 
-    Records that cannot be read are left out, with a warning; the same numbers are in `scalars.jsonl`.
+    Unreadable records are dropped with a warning; `scalars.jsonl` has the same numbers.
     """
     from google.protobuf.message import DecodeError
 
@@ -184,7 +183,7 @@ def cut_events(path: Path, step: int) -> None:
     while position + 12 <= len(raw):
         (length, check) = struct.unpack_from("<QI", raw, position)
         if check != _checksum(raw[position : position + 8]):
-            # where the next one begins is not known
+            # the start of the next record is unknown
             warn(f"{path}: cannot be read after byte {position:,} of {len(raw):,}; scalars.jsonl has the numbers")
             break
         end = position + 12 + length + 4
@@ -206,7 +205,7 @@ class Damaged(NamedTuple):
     """A line that cannot be read."""
 
     number: int
-    """Of the line, from 1."""
+    """Line number, from 1."""
     line: bytes
     why: str
 
@@ -218,12 +217,12 @@ def _told(damaged: Sequence[Damaged]) -> str:
 
 
 def _records(path: Path, damaged: list[Damaged]) -> Iterator[tuple[bytes, dict[str, float]]]:
-    """Lines and what they hold; those that cannot be read go to `damaged`, a torn last one nowhere."""
+    """Lines and their records; unreadable ones are added to `damaged`, an incomplete last line is dropped."""
     with open_plain(path, str(path)) as file:
         for number in itertools.count(1):
             line = file.readline(LONGEST_LINE)
             if not line.endswith(b"\n") and len(line) < LONGEST_LINE:
-                return  # the end, or torn by a kill
+                return  # the end, or a line cut by a kill
             try:
                 yield line, _record(line)
             except DataError as error:
@@ -234,7 +233,7 @@ def _record(line: bytes) -> dict[str, float]:
     """A line's numbers.
 
     Raises:
-        DataError: it is none that `ScalarLog.log` writes.
+        DataError: `ScalarLog.log` would not write such a line.
     """
     record = parse_json(line, "it")
     if not isinstance(record, dict) or not set(RESERVED) <= set(record):  # pyright: ignore[reportUnknownArgumentType]
@@ -260,7 +259,7 @@ def _float(name: str, value: float) -> float:
 
 
 def _event_proto() -> Any:
-    # Generated code without types; and the package is worth importing only once there is something to write.
+    # The module is generated and untyped; import it only when there is something to write.
     return importlib.import_module("tensorboard.compat.proto.event_pb2")
 
 
@@ -268,7 +267,7 @@ def _first_events(resume_step: int | None) -> bytes:
     proto = _event_proto()
     events = [proto.Event(wall_time=time.time(), file_version="brain.Event:2")]
     if resume_step is not None:
-        # Tells a TensorBoard that has already shown later steps to forget them.
+        # Tells a TensorBoard that has already shown later steps to drop them.
         start = proto.SessionLog(status=proto.SessionLog.START)
         events.append(proto.Event(wall_time=time.time(), step=resume_step + 1, session_log=start))
     return b"".join(_framed(event) for event in events)
@@ -282,7 +281,7 @@ def _scalar_event(step: int, values: Mapping[str, float]) -> bytes:
 
 
 def _checksum(data: bytes) -> int:
-    """The checksum that TensorBoard's records have behind their length."""
+    """Masked CRC of a TensorBoard record."""
     from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
 
     return masked_crc32c(data)
@@ -299,7 +298,7 @@ def _framed(event: Any) -> bytes:
 def _number(name: str, value: Any) -> float:
     if name in RESERVED:
         raise ConfigError(f"scalar name {name!r} is taken by the log itself: choose another")
-    if hasattr(value, "detach"):  # torch warns when a tensor that still has its graph becomes a number
+    if hasattr(value, "detach"):  # torch warns when a tensor with a gradient graph is converted to a number
         value = value.detach()
     try:
         return float("not a number" if isinstance(value, str) else value)

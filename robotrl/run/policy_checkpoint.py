@@ -1,8 +1,7 @@
-"""Policies to and from checkpoints, strictly: nothing missing, nothing left over, and a fingerprint that must come out.
+"""Strict saving and loading of policies: exact set of weights, and a fingerprint of actions that must be reproduced.
 
-A checkpoint that holds a policy to evaluate or export has it under "policy": its description with a check sum, its
-weights, and the actions it gave on a stored input when it was saved, with the logits behind them if it says tokens.
-Loading repeats them.
+A checkpoint stores a policy to evaluate or export under "policy": its description with a checksum, its weights, and its
+actions on a fixed input when it was saved, with the logits of a token policy. Loading recomputes them.
 """
 
 from __future__ import annotations
@@ -28,26 +27,27 @@ from robotrl.spec import Spec
 from robotrl.transforms import Affine, Transform
 
 BASE = "base"
-"""Directory in a run: the checkpoint of what its policy is an adaptation of. It is stored once."""
+"""Directory in a run with the checkpoint of the base policy of an adapted policy. It is stored once."""
 STORED = {"description", "weights", "fingerprint"}
-"""What a checkpoint has of a policy at least."""
+"""Keys that a stored policy has at least."""
 MISFITS = (KeyError, TypeError, ValueError, AttributeError, IndexError)
-"""What building from what another version or a stranger wrote raises."""
+"""Exceptions raised when a policy is built from a description of another version or origin."""
 FINGERPRINT_ROWS = 4
 FINGERPRINT_TOLERANCE = 1e-5
-"""In units of the action's range; another machine's arithmetic differs in the last bits."""
+"""Tolerance of fingerprint actions, as a fraction of the action range; machines differ in the last bits."""
 ELSEWHERE_TOLERANCE = 1e-3
-"""Of an action that another kind of device gave: it sums in another order. A byte that was altered is found before."""
+"""The same for a fingerprint from another device type, which sums in another order. Altered bytes are detected
+before."""
 
 
 def policy_tree(policy: Any) -> dict[str, Any]:
-    """What a checkpoint stores of a policy.
+    """State of a policy for a checkpoint.
 
     Args:
-        policy: one of `robotrl.policies`. Of an adapted one its adapters and heads are stored, not its base.
+        policy: one of `robotrl.policies`. For an adapted policy only adapters and heads are stored, not the base.
 
     Raises:
-        NumericsError: the policy's weights or actions are not finite, so that it is not worth storing.
+        NumericsError: the policy's weights or actions are not finite, so it is not stored.
     """
     weights = {name: value.detach().clone() for name, value in policy.state_dict().items()}
     for name, value in weights.items():
@@ -71,28 +71,28 @@ def policy_tree(policy: Any) -> dict[str, Any]:
 
 
 def probe(policy: Any) -> Tensor:
-    """What a policy does on its fixed input, (B, H, A)."""
+    """Actions of a policy on its fixed input, (B, H, A)."""
     return _act(policy, *_fixed_input(policy))
 
 
 def policy_from_tree(tree: dict[str, Any], where: str, base: Path | None = None) -> Any:
-    """Build the policy that `policy_tree` described, and check it.
+    """Build a policy from a state made by `policy_tree`, and verify it.
 
     Args:
-        tree: from a checkpoint.
-        where: what to call the source in errors.
-        base: checkpoint of what an adapted policy is an adaptation of; see `BASE`.
+        tree: state from a checkpoint.
+        where: name of the source in errors.
+        base: checkpoint of the base policy of an adapted policy; see `BASE`.
 
     Raises:
         ConfigError: the kind of policy is unknown here.
-        DataError: the description is not the one that was saved; an adapted policy's base is missing, or another;
-            weights are missing, left over or of another shape, or the fingerprint differs.
+        DataError: the description was altered; an adapted policy's base is missing or another one; weights are missing,
+            unexpected or of another shape; or the fingerprint differs.
     """
     stored: Any = tree
     if not isinstance(stored, dict) or not stored.keys() >= STORED:
         raise DataError(f"{where}: what stands there for a policy is none: expected {', '.join(sorted(STORED))}")
     description, weights, fingerprint = tree["description"], tree["weights"], tree["fingerprint"]
-    # checkpoints of before have no such sum; nothing is built of a description that is another
+    # absent in checkpoints of earlier versions; nothing is built from an altered description
     found_sha256, stored_sha256 = _json_sha256(description), tree.get("description_sha256")
     if stored_sha256 not in (None, found_sha256):
         raise DataError(
@@ -102,14 +102,14 @@ def policy_from_tree(tree: dict[str, Any], where: str, base: Path | None = None)
     try:
         policy = POLICIES.load(kind_of(description)).from_json(description)
         adaptation = Adaptation.from_json(tree["adaptation"]) if "adaptation" in tree else None
-    except (*MISFITS, RuntimeError) as error:  # the latter of torch, for sizes that no layer can have
+    except (*MISFITS, RuntimeError) as error:  # RuntimeError: torch raises it for impossible layer sizes
         raise DataError(
             f"{where}: the policy's description does not fit this version of robotrl: {short(str(error))}"
         ) from error
     if adaptation is not None:
         _adapt_again(policy, adaptation, where, base)
     load_weights(policy, weights, f"{where}: the policy")
-    # checkpoints of before have no such sum
+    # absent in checkpoints of earlier versions
     if tree.get("tables_sha256") not in (None, _tables_sha256(policy)):
         raise DataError(
             f"{where}: the tables that the policy makes of its description, e.g. of its tokenizer, are not those that"
@@ -121,7 +121,7 @@ def policy_from_tree(tree: dict[str, Any], where: str, base: Path | None = None)
         error = float(((found - actions).abs() / span).max())
     except (*MISFITS, RuntimeError) as misfit:
         raise DataError(f"{where}: the policy's fingerprint is not of this policy: {short(str(misfit))}") from misfit
-    # checkpoints of before were saved on the CPU
+    # checkpoints of earlier versions were saved on the CPU
     same_kind = fingerprint.get("device", "cpu") == _device_of(policy).type
     if not error <= (FINGERPRINT_TOLERANCE if same_kind else ELSEWHERE_TOLERANCE):
         raise DataError(
@@ -133,10 +133,10 @@ def policy_from_tree(tree: dict[str, Any], where: str, base: Path | None = None)
 
 
 def kind_of(description: Any) -> str:
-    """The kind of policy that a description is of.
+    """Policy kind of a description.
 
     Raises:
-        TypeError: it is no description.
+        TypeError: it is not a description.
     """
     if not isinstance(description, dict) or not isinstance(description.get("kind"), str):  # pyright: ignore[reportUnknownMemberType]
         raise TypeError(f"it is {short(repr(description))}")
@@ -144,7 +144,7 @@ def kind_of(description: Any) -> str:
 
 
 def _adapt_again(policy: Any, adaptation: Adaptation, where: str, base: Path | None) -> None:
-    """Give a policy the weights of its base and fresh adapters.
+    """Load the base's weights into a policy and add fresh adapters.
 
     Raises:
         DataError: the base is missing, damaged, or another one.
@@ -162,15 +162,15 @@ def _adapt_again(policy: Any, adaptation: Adaptation, where: str, base: Path | N
 
 
 def load_weights(module: nn.Module, weights: Mapping[str, Tensor], what: str) -> None:
-    """Load a network's weights, all of them and no others.
+    """Load a network's weights; names and shapes must match exactly.
 
     Args:
         module: the network.
         weights: by the names of its `state_dict`.
-        what: whose they are, e.g. "runs/a: the policy".
+        what: their owner in errors, e.g. "runs/a: the policy".
 
     Raises:
-        DataError: weights are missing, left over or of another shape.
+        DataError: weights are missing, unexpected or of another shape.
     """
     expected = module.state_dict()
     given: Any = weights
@@ -191,9 +191,9 @@ def load_weights(module: nn.Module, weights: Mapping[str, Tensor], what: str) ->
 
 
 def _tables_sha256(policy: nn.Module) -> str | None:
-    """Of all whole numbers that a policy computes when it is built and does not store; None if there are none.
+    """SHA-256 of all integer buffers that a policy computes when built and does not store; None if there are none.
 
-    The fingerprint's observations do not touch each of them: a prompt's table has a row for each word.
+    The fingerprint's observations do not reach every entry: a prompt table has a row for each word.
     """
     stored = policy.state_dict().keys()
     tables = {k: x for k, x in policy.named_buffers() if k not in stored and not x.is_floating_point()}
@@ -206,19 +206,19 @@ def _tables_sha256(policy: nn.Module) -> str | None:
 
 
 def _json_sha256(data: Any) -> str:
-    """Of JSON values, whatever the order of their keys; tuples are lists, and whole numbers are numbers."""
+    """SHA-256 of JSON values, independent of key order and of tuple/list and int/float differences."""
     return hashlib.sha256(json.dumps(_plain(data), sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def _plain(data: Any) -> Any:
-    """The same with all numbers as such: what a field holds before and after it was stored, 1 or 1.0."""
+    """The same values with all numbers as floats, because a stored field may come back as 1 or 1.0."""
     if isinstance(data, dict):
         return {str(key): _plain(value) for key, value in data.items()}
     if isinstance(data, list | tuple):
         return [_plain(value) for value in data]
     if not isinstance(data, int) or isinstance(data, bool):
         return data
-    # what is no number of any setting is told apart all the same
+    # integers too large for a float: keep them distinct as text
     return float(data) if abs(data) < 2**1023 else str(data)
 
 
@@ -228,7 +228,7 @@ def _act(policy: Any, obs: dict[str, Tensor], noise: Tensor | None) -> Tensor:
 
 @torch.no_grad()
 def _deployed(policy: Any, obs: dict[str, Tensor], noise: Tensor | None) -> Any:
-    """What a policy does, on its own device: actions, and the normalised ones from which they are."""
+    """Actions of a policy on its own device, with the normalized actions behind them."""
     device = _device_of(policy)
     there = {key: x.to(device) for key, x in obs.items()}
     return policy.deploy(there, None if noise is None else noise.to(device))
@@ -239,7 +239,7 @@ def _device_of(policy: nn.Module) -> torch.device:
 
 
 def _fixed_input(policy: Any) -> tuple[dict[str, Tensor], Tensor | None]:
-    """Observations and noise that touch every element."""
+    """Fixed observations and noise that vary every element."""
     obs = probe_observations(policy.observation_spec, policy.transforms.inputs)
     if policy.noise_shape is None:
         return obs, None
@@ -248,9 +248,9 @@ def _fixed_input(policy: Any) -> tuple[dict[str, Tensor], Tensor | None]:
 
 
 def probe_observations(observation_spec: Mapping[str, Spec], inputs: Sequence[Transform]) -> dict[str, Tensor]:
-    """Fixed observations (FINGERPRINT_ROWS, ...) that touch every element, near what a network was trained on.
+    """Fixed observations (FINGERPRINT_ROWS, ...) that vary every element, near the training distribution.
 
-    Far from it, a policy would clip nearly all actions to their bounds, and an altered weight would not show.
+    Far from it, nearly all actions would be clipped to their bounds, and an altered weight would not show.
     """
     obs: dict[str, Tensor] = {}
     start = 1
@@ -272,14 +272,14 @@ def probe_observations(observation_spec: Mapping[str, Spec], inputs: Sequence[Tr
 
 
 def load_policy(path: str | Path, which: str = "best") -> Any:
-    """The policy of a run or checkpoint.
+    """Load the policy of a run or checkpoint.
 
     Args:
         path: a run's directory or a checkpoint's.
-        which: of a run: "best" by evaluation (the newest where none was evaluated) or "latest".
+        which: checkpoint of a run: "best" by evaluation (the newest if none was evaluated) or "latest".
 
     Raises:
-        DataError: nothing readable is at the path, or it holds no policy; what is wrong is named.
+        DataError: nothing readable is at the path, or it holds no policy; the fault is named.
     """
     checkpoint = find_checkpoint(Path(path), which)
     if not isinstance(checkpoint.tree, dict) or "policy" not in checkpoint.tree:
@@ -288,7 +288,7 @@ def load_policy(path: str | Path, which: str = "best") -> Any:
 
 
 def changed(policy: Any, changes: Mapping[str, Any]) -> Any:
-    """A policy with other settings, as of `changed_description`; itself where there are none.
+    """A policy with changed settings, see `changed_description`; the policy itself if there are none.
 
     Raises:
         ConfigError: see there.
@@ -302,11 +302,11 @@ def changed(policy: Any, changes: Mapping[str, Any]) -> Any:
 
 
 def changed_description(description: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """What a policy says of itself, with other settings of those that its weights do not depend on.
+    """Description of a policy with changed settings, limited to settings on which its weights do not depend.
 
     Args:
         description: see `policy_tree`.
-        changes: values by the name of the setting, one of `SpecPolicy.changeable`.
+        changes: setting names, from `SpecPolicy.changeable`, to values.
 
     Raises:
         ConfigError: a setting that is unknown or cannot be changed, or a value of another type.
@@ -318,7 +318,7 @@ def changed_description(description: dict[str, Any], changes: Mapping[str, Any])
             raise ConfigError(
                 f"init_changes holds {name!r}: expected of {kind.__name__} {some}; all else is as it was trained"
             )
-        # a policy that was stored before there was this setting has its default
+        # for a policy stored before this setting existed, compare with its default
         own = description["cfg"].get(name, getattr(kind.Cfg, name))
         if type(value) is not type(own) and not (isinstance(own, float) and type(value) is int):
             raise ConfigError(f"init_changes: {name} is {value!r}: expected the like of {own!r}")
@@ -326,16 +326,16 @@ def changed_description(description: dict[str, Any], changes: Mapping[str, Any])
 
 
 class Described(NamedTuple):
-    """What a stored policy says of itself."""
+    """Description of a stored policy."""
 
     description: dict[str, Any]
     """See `policy_tree`."""
     weights_bytes: int
-    """Size of what is stored with it, its base and its learner's state included."""
+    """Size of its weights, base and learner state in bytes."""
 
 
 def describe(path: str | Path) -> Described:
-    """The newest policy of a run, or that of a checkpoint, without its weights.
+    """Describe the newest policy of a run, or that of a checkpoint, without loading weights.
 
     Raises:
         DataError: nothing readable is at the path, or it holds no policy.
@@ -361,7 +361,7 @@ def describe(path: str | Path) -> Described:
 
 
 def find_checkpoint(path: Path, which: str = "best") -> Checkpoint:
-    """The checkpoint at a path, or a run's best or latest one.
+    """Checkpoint at a path: the path itself, or a run's best or latest one.
 
     Raises:
         DataError: there is none.

@@ -1,4 +1,4 @@
-"""Random streams as trees that a checkpoint can hold, exact to the bit."""
+"""Random states as trees that a checkpoint can store, exact to the bit."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def rng_state() -> dict[str, Any]:
-    """The state of every global stream: python's `random`, numpy's legacy one, torch's on the CPU and on each GPU.
+    """State of the global random generators: Python's `random`, numpy's legacy one, torch's on the CPU and each GPU.
 
-    Torch is included where it is loaded; generators of your own go through `generator_state`.
+    Torch is included if it is loaded; for your own generators use `generator_state`.
     """
     state: dict[str, Any] = {"python": random.getstate(), "numpy": np.random.get_state(legacy=False)}
     torch = sys.modules.get("torch")
@@ -29,7 +29,7 @@ def rng_state() -> dict[str, Any]:
 
 
 def set_rng_state(state: Any) -> None:
-    """Restore what `rng_state` returned; streams that it does not hold are left alone.
+    """Restore what `rng_state` returned; generators that it does not include are left unchanged.
 
     Raises:
         DataError: the state was saved with another number of GPUs than there are here.
@@ -50,7 +50,7 @@ def set_rng_state(state: Any) -> None:
 
 
 def generator_state(generator: torch.Generator | np.random.Generator) -> dict[str, Any]:
-    """The state of one generator. How many children a numpy generator has spawned is not part of it."""
+    """State of one generator. The number of children that a numpy generator has spawned is not included."""
     if isinstance(generator, np.random.Generator):
         return {"kind": "numpy", "state": generator.bit_generator.state}
     return {"kind": "torch", "state": generator.get_state()}

@@ -1,8 +1,8 @@
-"""Trees of state and their two halves: plain JSON that keeps the shape, and the arrays it refers to by name.
+"""State trees, split into plain JSON that keeps the structure and arrays that the JSON refers to by name.
 
-A tree is nested dicts, lists and tuples whose leaves are tensors, numpy arrays or JSON values. It comes back as it was:
+A tree is nested dicts, lists and tuples whose leaves are tensors, numpy arrays or JSON values. It is restored exactly:
 types, dtypes, shapes (0-d and empty too), big integers, NaN, tuples, integer keys. So `optimizer.state_dict()`,
-`random.getstate()` and `generator.bit_generator.state` are trees as they stand. Tensors come back on the CPU and
+`random.getstate()` and `generator.bit_generator.state` can be stored unchanged. Tensors come back on the CPU and
 without gradients; dict subclasses come back as dicts.
 """
 
@@ -46,15 +46,15 @@ def pack(tree: Any) -> tuple[Any, dict[str, Array]]:
 
 
 def unpack(data: Any, take: Callable[[str, str], Any]) -> Any:
-    """Put a tree together again.
+    """Rebuild a tree from its two halves.
 
     Args:
         data: the JSON half.
-        take: called as `take(kind, name)`; returns that array, or of kind "scalar" the one numpy number in it. Kinds:
-            "torch", "numpy" and "scalar".
+        take: called as `take(kind, name)` with kind "torch", "numpy" or "scalar"; returns that array, or for "scalar"
+            the single numpy number in it.
 
     Raises:
-        ValueError: the JSON is not what `pack` writes.
+        ValueError: `pack` does not write such JSON.
     """
     if isinstance(data, list):
         items: list[Any] = data  # pyright: ignore[reportUnknownVariableType]
@@ -117,20 +117,21 @@ def _pack_mapping(value: Mapping[Any, Any], name: str, arrays: dict[str, Array])
 
 
 def _escape(key: str) -> str:
-    # As in JSON pointers, so that a key with a slash and a nested key never share a name; "_" would meet the one name
-    # that the safetensors header keeps for itself, "__metadata__".
+    # Escaped as in JSON pointers, so that a key with a slash and a nested key never share a name; "_" would collide
+    # with
+    # the reserved name of the safetensors header, "__metadata__".
     escaped = key.replace("~", "~0").replace("/", "~1")
     return "~2" + escaped[1:] if escaped.startswith("_") else escaped
 
 
 def _is_tensor(value: Any) -> bool:
-    torch = sys.modules.get("torch")  # a tensor exists only where torch is loaded; numpy state does not load it
+    torch = sys.modules.get("torch")  # a tensor exists only if torch is loaded; numpy state does not load it
     return torch is not None and isinstance(value, torch.Tensor)
 
 
 def _store(array: Array, name: str, arrays: dict[str, Array]) -> str:
     label = name[1:] or "root"
-    while label in arrays:  # the keys 1 and "1" of one dict read alike
+    while label in arrays:  # the keys 1 and "1" of one dict would be equal in JSON
         label += "~"
     arrays[label] = array
     return label

@@ -1,7 +1,7 @@
-"""Arrays to and from a safetensors file, torch and numpy alike.
+"""Arrays to and from a safetensors file, for torch and numpy.
 
-Writing streams each array to the file without a copy of the whole, and reports a full disk as the OSError it is, which
-the safetensors package hides behind an error of its own; reading is that package's.
+Writing streams each array to the file without copying all of them, and reports a full disk as an OSError, which the
+safetensors package would hide behind its own exception; reading uses that package.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ def write_weights(path: Path, arrays: Mapping[str, Any]) -> tuple[int, str]:
 
     Raises:
         ConfigError: an array's dtype or layout cannot be saved.
-        OSError: the disk refused; what was written so far is left behind.
+        OSError: writing failed; the partial file is left behind.
     """
     header: dict[str, Any] = {}
-    # The format wants no holes between arrays; widest items first keeps each of them aligned.
+    # The format allows no gaps between arrays; writing the widest dtypes first keeps each array aligned.
     rows = sorted(
         ((name, *_describe(name, array)) for name, array in arrays.items()), key=lambda row: (-row[2], row[0])
     )
@@ -89,7 +89,7 @@ def read_weights(path: Path) -> dict[str, Any]:
     """
     from safetensors import safe_open
 
-    # Clones, because the originals are views of the mapped file and of arbitrary alignment.
+    # Cloned, because the originals are views of the mapped file with arbitrary alignment.
     with safe_open(path, framework="pt") as file:
         return {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118  # not a mapping
 

@@ -1,8 +1,9 @@
-"""What a policy that says tokens or chooses stores beside its fingerprint actions: the logits from which it took them.
+"""Fingerprint of policies with discrete outputs (action tokens, categorical actions): their logits on a fixed input.
 
-Its actions are those of the likeliest bins, which stay where they are when all weights move by a hundredth. Logits do
-not: with one thread or two, or by other kernels, they were seen to move by 1e-5 of their spread at most, with all
-weights off by 1 % of theirs by 7e-2 at least.
+The argmax does not change when all weights change by one percent, so actions alone are no fingerprint. Logits do
+change: with another number of threads or other kernels by at most 1e-5 of their spread (measured), with all weights off
+    by 1 %
+by at least 7e-2.
 """
 
 from __future__ import annotations
@@ -17,33 +18,33 @@ from robotrl.errors import DataError, NumericsError
 from robotrl.spec import HasTokens
 
 TOLERANCE = 1e-3
-"""Of the logits' spread; large networks on another processor round more than those that were measured."""
+"""Tolerance as a fraction of the logits' spread; large networks on other processors round more than measured here."""
 ELSEWHERE_TOLERANCE = 1e-2
-"""The same of what another kind of device gave: some round what goes into a convolution to 10 bits."""
+"""The same for a fingerprint from another device type: some round the inputs of a convolution to 10 bits."""
 HALF_TOLERANCE = 3e-2
-"""The same where some weights have 16 bits: the last of 8 bits of what is passed on may turn over."""
+"""The same with bf16 weights: activations have 8 bits, of which the last may differ."""
 WIDENED_TOLERANCE = 0.2
-"""The same where weights had 16 bits when they were saved and have 32 now, which moved them by 6e-2."""
+"""The same with weights that were bf16 when saved and are float32 now, which changed the logits by 6e-2."""
 LEAST_SPREAD = 0.1
-"""Of the largest logit: one that all bins share is rounded, too, and says nothing."""
+"""Minimum spread, as a fraction of the largest logit: a constant offset of all bins is also subject to rounding."""
 
 
 @runtime_checkable
 class HasScores(Protocol):
-    """A policy that chooses by scores."""
+    """A policy for categorical actions, with one score per choice."""
 
     def scores(self, ctx: Any) -> Tensor:
-        """(B, H, sum of choices) of contexts."""
+        """(B, H, sum of choices) scores of contexts."""
         ...
 
 
 def said_of(policy: Any, obs: Mapping[str, Tensor], raw_action: Tensor) -> dict[str, Any]:
-    """What is stored of a policy that says tokens or chooses; nothing of another.
+    """Logits and tokens to store for a policy with discrete outputs; empty for other policies.
 
     Args:
         policy: any policy.
-        obs: the fingerprint's input; its first row is looked at.
-        raw_action: (B, H, A) normalised, what the policy does there.
+        obs: the fingerprint's input; only its first row is used.
+        raw_action: (B, H, A) normalized actions of the policy on this input.
 
     Raises:
         NumericsError: a logit is not finite.
@@ -58,16 +59,16 @@ def said_of(policy: Any, obs: Mapping[str, Tensor], raw_action: Tensor) -> dict[
 
 
 def check_said(policy: Any, fingerprint: Mapping[str, Any], same_kind: bool, where: str) -> None:
-    """Hold a loaded policy's logits against those stored, if there are any: checkpoints of before have none.
+    """Compare a loaded policy's logits with the stored ones; checkpoints of earlier versions have none.
 
     Args:
-        policy: with all its weights.
-        fingerprint: with "obs" and what `said_of` gave.
-        same_kind: whether it is on the kind of device on which that was.
-        where: what to call the source in errors.
+        policy: the policy with all its weights.
+        fingerprint: stored fingerprint with "obs" and the result of `said_of`.
+        same_kind: whether the device type is the one of the stored fingerprint.
+        where: name of the source in errors.
 
     Raises:
-        DataError: they differ by more than another machine's arithmetic.
+        DataError: they differ by more than the tolerance.
     """
     if "logits" not in fingerprint:
         return
@@ -91,7 +92,7 @@ def _tolerance(same_kind: bool, was_half: bool, is_half: bool) -> float:
 
 @torch.no_grad()
 def _logits(policy: Any, obs: Mapping[str, Tensor], tokens: Tensor) -> Tensor:
-    """(1, H, A, bins) of given tokens (1, H, A) on the first row; of a policy that chooses its scores there."""
+    """Logits (1, H, A, bins) of given tokens (1, H, A) on the first row; for categorical actions the scores."""
     device = next(policy.parameters()).device
     ctx = policy.encode({key: x[:1].to(device) for key, x in obs.items()})
     logits = policy.token_logits(ctx, tokens.to(device)) if isinstance(policy, HasTokens) else policy.scores(ctx)

@@ -1,4 +1,4 @@
-"""What every part agrees on: array specs, the step record, and the Protocols of sims and policies.
+"""Contracts shared by all packages: array specs, the step record, and the protocols of sims and policies.
 
 Axes, used in every shape comment: `T` time, `N` envs, `B` batch, `H` action chunk, `A` action, `K` denoising steps,
 `D` feature, `G` group. Names carry units and frames: `dt_s`, `pos_w` (world frame), `vel_b` (body frame).

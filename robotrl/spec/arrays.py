@@ -1,4 +1,4 @@
-"""Shape and meaning of arrays: what observations and actions are made of."""
+"""Specs of observation and action arrays: shape, names, units and bounds."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class Spec:
 
     Args:
         shape: trailing shape, e.g. (18,).
-        names: one name for each element of the last axis; names carry units' quantity and frame ("peg_pos_x_w").
+        names: one name for each element of the last axis; a name states quantity and frame ("peg_pos_x_w").
         units: one SI unit for each name ("m", "rad", "1").
         low: lower bound of each element of the last axis; -inf where there is none.
         high: upper bound, likewise.
         dtype: numpy dtype name.
-        words: of an array of word numbers, the words by number, "" standing for none; empty for everything else.
-        choices: of an action whose elements are categories, the number of values of each element: it holds whole
-            numbers from 0 to choices - 1. None for everything else.
+        words: vocabulary of an array of word ids, indexed by id, "" for padding; empty for all other arrays.
+        choices: number of values of each element of a categorical action, whose elements are whole numbers from 0 to
+            choices - 1; None for all other arrays.
     """
 
     shape: tuple[int, ...]
@@ -83,16 +83,16 @@ class Spec:
 
 
 def is_picture(spec: Spec) -> bool:
-    """Whether an observation array is a picture: (h, w, channels) of bytes, however many channels it has."""
+    """True if the array is an image: uint8 of shape (h, w, channels), with any number of channels."""
     return len(spec.shape) == 3 and spec.dtype == "uint8"
 
 
 def measured(observation_spec: Mapping[str, Spec]) -> tuple[str, ...]:
-    """Keys of the arrays that hold measured numbers: neither pictures nor words."""
+    """Keys of the arrays that hold measured numbers: neither images nor words."""
     return tuple(key for key, spec in observation_spec.items() if not is_picture(spec) and not spec.words)
 
 
 Arrays = dict[str, "Tensor"]
 """Tensors by name, e.g. an observation (B, ...) by key."""
 Observation = Arrays
-"""Named observation arrays (N, ...), the keys being those of the sim's `observation_spec`."""
+"""Named observation arrays (N, ...); the keys are those of the sim's `observation_spec`."""

@@ -1,7 +1,7 @@
-"""Whether what somebody hands in is what a spec says: arrays at the border of a policy or a controller, and words.
+"""Checks that observations and vocabularies match their spec, at the boundary of a policy or a controller.
 
-Behind the border arrays are taken as they are, and the wrong ones are not noticed there: a picture of numbers from 0 to
-1 is nearly black, a word number below 0 counts from the end.
+Code behind the boundary does not check its input again, and errors would go unnoticed there: an image scaled to [0, 1]
+is nearly black, a negative word id counts from the end.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from typing import Any, NamedTuple
 from robotrl.spec.arrays import Spec, is_picture
 
 WHOLE = frozenset(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
-"""Types of whole numbers ..."""
+"""Integer dtypes."""
 FLOATS = frozenset(("float16", "bfloat16", "float32", "float64"))
-"""... and of others."""
+"""Floating-point dtypes."""
 NUMBERS = WHOLE | FLOATS | {"bool"}
 NO_WORDS = frozenset(("bool", "uint16", "uint32", "uint64"))
-"""Types that word numbers of a policy may not have: torch compares none of the last three."""
+"""Dtypes that a policy's word ids may not have: torch does not compare the last three."""
 
 
 def misfit(
     name: str, array: Any, spec: Spec, *, batched: bool = False, by_value: bool = False, read: bool = True
 ) -> str:
-    """What about an array is not as its spec says, in one line for the user; "" where all of it is.
+    """One-line description of how an array deviates from its spec; "" if it does not.
 
-    Bounds of measured numbers are not looked at: what a robot measures may lie outside of them. Nor can the order of a
-    picture's channels be seen.
+    Bounds of measured numbers are not checked: a robot's measurements may lie outside of them. The order of an image's
+    channels cannot be checked.
 
     Args:
         name: key of the observation.
-        array: numpy's or torch's.
-        spec: what is expected.
+        array: a numpy array or a torch tensor.
+        spec: expected shape and dtype.
         batched: whether a batch axis of any length stands in front.
-        by_value: whether numbers may be of any type, bytes of a picture included: a robot's link has float32 for all.
-        read: whether the numbers may be looked at; where they lie on a GPU that would wait for it.
+        by_value: accept any numeric dtype, also for images: a robot's link sends everything as float32.
+        read: whether to check the values too; on a GPU this waits for the device.
     """
     shape, dtype = tuple(array.shape), _named(array.dtype)
     if shape[batched:] != spec.shape or len(shape) != batched + len(spec.shape):
@@ -46,7 +46,7 @@ def misfit(
         return _no_picture(name, array, dtype, spec, by_value and read)
     if spec.words:
         return _no_words(name, array, dtype, spec, by_value, read)
-    # datasets hand out all that is measured as float32
+    # datasets return all measured numbers as float32
     if dtype in (NUMBERS if by_value else (spec.dtype, "float32")):
         return ""
     return f"observation {name!r} is {dtype}: expected {'numbers' if by_value else spec.dtype}"
@@ -54,7 +54,7 @@ def misfit(
 
 @functools.cache
 def _named(dtype: Any) -> str:
-    # on every tick of a controller, where making the text would take longer than all else here
+    # cached: called on every tick of a controller, where formatting the text would dominate
     return str(dtype).removeprefix("torch.")
 
 
@@ -69,7 +69,7 @@ def _no_picture(name: str, array: Any, dtype: str, spec: Spec, by_value: bool) -
 
 
 def _no_words(name: str, array: Any, dtype: str, spec: Spec, by_value: bool, read: bool) -> str:
-    # datasets hand out word numbers as float32
+    # datasets return word ids as float32
     if dtype not in NUMBERS or (not by_value and dtype in NO_WORDS):
         return f"observation {name!r} is {dtype}: expected {spec.dtype}, word numbers"
     if not read or not math.prod(array.shape):
@@ -85,9 +85,9 @@ def _no_words(name: str, array: Any, dtype: str, spec: Spec, by_value: bool, rea
 
 
 def _not_whole(array: Any, dtype: str, last: int) -> str | None:
-    """A number that is not a whole one from 0 to `last`, None where there is none."""
+    """A value of the array that is not an integer from 0 to `last`; None if there is none."""
     low, high = array.min(), array.max()
-    # so that NaN counts
+    # written so that NaN fails the test
     if not low >= 0 or not high <= last:
         return f"{float(high if low >= 0 else low):g}"
     if dtype in WHOLE or dtype == "bool":
@@ -97,17 +97,17 @@ def _not_whole(array: Any, dtype: str, last: int) -> str | None:
 
 
 class OtherWord(NamedTuple):
-    """Where two vocabularies differ first."""
+    """First difference between two vocabularies."""
 
     number: int
     before: str
-    """The word of the one, quoted; "none" where it has ended."""
+    """Word of the first vocabulary, quoted; "none" past its end."""
     now: str
-    """That of the other."""
+    """Word of the second vocabulary, likewise."""
 
 
 def other_word(before: tuple[str, ...], now: tuple[str, ...]) -> OtherWord | None:
-    """Where two vocabularies differ first, None where they are the same."""
+    """First word in which two vocabularies differ; None if they are equal."""
     if before == now:
         return None
     every = enumerate(zip_longest(before, now))

@@ -1,6 +1,7 @@
-"""What a driving sim tells of an episode for people to look at: its map once, then where everybody is at each step.
+"""Recording of a driving episode for viewers: its map once, then the state of all road users at each step.
 
-Plane coordinates: x forward, y left, m; angles counter-clockwise from x, rad. `robotrl.spec.HasTrace` is what gives it.
+Plane coordinates: x forward, y left, m; angles counter-clockwise from x, rad. Given by sims with
+`robotrl.spec.HasTrace`.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 KINDS = ("vehicle", "cyclist", "pedestrian", "obstacle")
-"""Kinds of road users; `TraceFrame.kinds` holds places in this list."""
+"""Kinds of road users; `TraceFrame.kinds` holds indices into this tuple."""
 LIGHTS = ("green", "yellow", "red")
-"""States of lights; `TraceFrame.lights` holds places in this list."""
+"""States of traffic lights; `TraceFrame.lights` holds indices into this tuple."""
 EVENTS = {
     "vehicle": "collision with a vehicle",
     "pedestrian": "collision with a pedestrian",
@@ -28,7 +29,7 @@ EVENTS = {
     "finished": "arrived",
     "timed_out": "ran out of time",
 }
-"""What people call the events that end an episode; another name is shown as it is."""
+"""Event names to display texts for events that end an episode; an unknown name is shown unchanged."""
 REMARKS = {
     "outside": "outside its lanes",
     "speeding": "above the limit",
@@ -36,7 +37,7 @@ REMARKS = {
     "comfort": "discomfort",
     "centre": "off the lane's centre",
 }
-"""What people call it when a term of the reward that is a factor falls below 1."""
+"""Reward term names to display texts, shown when a multiplicative term falls below 1."""
 Control = Literal["light", "stop", "yield"]
 
 
@@ -44,12 +45,12 @@ class TraceLane(NamedTuple):
     """One lane of a map."""
 
     points: NDArray[np.float64]
-    """(n, 2) of its centre, in driving direction."""
+    """(n, 2) center line, in driving direction."""
     width_m: float
     inside: bool
-    """It crosses a junction, where nothing is marked."""
+    """True if the lane crosses a junction, where no markings are drawn."""
     left_open: bool
-    """Cars may change to the left: the line there is broken."""
+    """True if cars may change to the left lane: the line between the two is broken."""
     right_open: bool
 
 
@@ -59,15 +60,15 @@ class TraceStop(NamedTuple):
     x: float
     y: float
     yaw: float
-    """Of the lane."""
+    """Heading of the lane, rad."""
     width_m: float
     control: Control
     light: int
-    """Its place in `TraceFrame.lights`; -1 without one."""
+    """Index into `TraceFrame.lights`; -1 if the line has no light."""
 
 
 class TraceMap(NamedTuple):
-    """What stays as it is for a whole episode."""
+    """Static part of a driving episode: lanes, stop lines, parked vehicles and the route."""
 
     scenario: str
     lanes: tuple[TraceLane, ...]
@@ -75,56 +76,57 @@ class TraceMap(NamedTuple):
     walks: NDArray[np.float64]
     """(n, 5) crosswalks: x and y of both ends, and the width."""
     parked: NDArray[np.float64]
-    """(n, 5) boxes that stand still: x, y, yaw, length, width."""
+    """(n, 5) boxes that do not move: x, y, yaw, length, width."""
     route: NDArray[np.float64]
-    """(n, 2) what the ego is to drive."""
+    """(n, 2) route that the ego is to follow."""
     size: tuple[float, float]
-    """Length and width of the ego."""
+    """Length and width of the ego, m."""
 
 
 class TraceFrame(NamedTuple):
-    """Where everybody is at one moment."""
+    """State of all road users at one time."""
 
     state_id: int
-    """Where the episode started."""
+    """Start id of the episode."""
     time_s: float
     ego: tuple[float, float, float]
-    """x, y, yaw of its centre."""
+    """x, y, yaw of its center."""
     speed_mps: float
     limit_mps: float
     slots: NDArray[np.int64]
-    """(m,) numbers of the others; a number belongs to one of them while it is there, and to another one later."""
+    """(m,) slot numbers of the other road users; a slot can be reused after its road user has left."""
     kinds: NDArray[np.int64]
-    """(m,) places in `KINDS`."""
+    """(m,) indices into `KINDS`."""
     boxes: NDArray[np.float64]
     """(m, 6) x, y, yaw, length, width, speed."""
     lights: tuple[int, ...]
-    """Places in `LIGHTS`."""
+    """Indices into `LIGHTS`."""
 
 
 class TraceStep(NamedTuple):
-    """What the last step brought."""
+    """Outcome of the last step: reward, events, and the final state if the episode ended."""
 
     reward: float
     terms: dict[str, float]
-    """What the reward is made of, by name."""
+    """Reward terms by name."""
     completion: float
-    """Share of the route driven, 0 to 1."""
+    """Fraction of the route driven, 0 to 1."""
     events: tuple[str, ...]
-    """Why the step ended the episode, names as in `EVENTS`; empty while it goes on."""
+    """Events that ended the episode, names as in `EVENTS`; empty if it did not end."""
     at_fault: bool | None
-    """Whether a collision was the ego's fault; None where there was none."""
+    """True if the ego caused the collision; None if there was no collision."""
     success: bool
     score: float
-    """Driving score of the episode that the step ended, 0 to 100; NaN while it goes on."""
+    """Driving score of the episode that this step ended, 0 to 100; NaN if it did not end."""
     last: TraceFrame | None
-    """Where the episode ended (the sim has started another one since); None while it goes on."""
+    """Final state of the episode that this step ended (the sim has started another one since); None if it did not
+    end."""
 
 
 @runtime_checkable
 class HasPlan(Protocol):
-    """An actor that has decided on several steps at once, and can tell which."""
+    """An actor that plans several actions at once and can return the current plan."""
 
     def planned(self, env: int) -> Tensor:
-        """(h, A) the rest of an env's chunk: the action just given, and those that follow."""
+        """(h, A) rest of an env's chunk: the action just given, and those that follow."""
         ...

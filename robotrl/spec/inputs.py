@@ -1,4 +1,4 @@
-"""What a run reads from outside its directory: declared by the field of a config, or by the factory of a sim."""
+"""Inputs that a run reads from outside its directory, declared by a config field or by a sim's factory."""
 
 from __future__ import annotations
 
@@ -8,49 +8,49 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeVar, runtime_checkabl
 Factory = TypeVar("Factory", bound=Callable[..., Any])
 
 InputKind = Literal["dataset", "policy", "checkpoint", "file", "module"]
-"""A directory of demonstrations; a run or checkpoint with a policy in it; a checkpoint of something else, such as a
-reward; one file; a Python module, with the package that it is in."""
+"""Kinds of inputs: a directory of demonstrations; a run or checkpoint that holds a policy; another checkpoint, such as
+a reward; a file; a Python module together with its package."""
 READS = "reads"
-"""Under which the metadata of a config's field says that it names an input."""
+"""Metadata key by which a config field declares that it names an input."""
 
 
 class Input(NamedTuple):
-    """Something outside of a run that it depends on."""
+    """An input outside the run's directory: dataset, policy, checkpoint, file or module."""
 
     field: str
-    """Of the config, as a user writes it: "dataset", "sim.options map"."""
+    """Name of the config field, as a user writes it: "dataset", "sim.options map"."""
     kind: InputKind
     path: str
-    """Where it is, or the name of a module."""
+    """Path of the input, or the name of a module."""
     kept: bool = False
-    """Whether the run's checkpoints hold all that was taken from it, so that a resume does without."""
+    """True if the run's checkpoints hold everything taken from the input, so that a resume does not need it."""
 
 
 class Reads(NamedTuple):
-    """What the value of a config's field names."""
+    """Declaration of a config field that names an input."""
 
     kind: InputKind
     kept: bool = False
-    """See `Input`."""
+    """See `Input.kept`."""
     prefix: str = ""
-    """What a value that names an input begins with; other values name none."""
+    """Prefix of values that name an input; values without it name none."""
 
 
 @runtime_checkable
 class HasInputs(Protocol):
-    """Of a sim's factory: it can say what its options name."""
+    """A sim's factory that can list the inputs named by its options."""
 
     def inputs(self, options: Mapping[str, Any]) -> Sequence[Input]:
-        """Files and modules that a sim with these options is made of, their `field` being the name of the option."""
+        """Files and modules that a sim with these options reads; `field` of each is the option's name."""
         ...
 
 
 def declares(inputs: Callable[[Mapping[str, Any]], Sequence[Input]], factory: Factory) -> Factory:
-    """The factory itself, which then has `inputs` (`HasInputs`)."""
+    """Attach `inputs` to a sim's factory, which then satisfies `HasInputs`; returns the factory."""
     factory.__dict__["inputs"] = inputs
     return factory
 
 
 def reads(kind: InputKind, *, kept: bool = False, prefix: str = "") -> dict[str, Reads]:
-    """The metadata of a config's field that names an input: `field(default=None, metadata=reads("dataset"))`."""
+    """Field metadata that declares an input: `field(default=None, metadata=reads("dataset"))`."""
     return {READS: Reads(kind, kept, prefix)}

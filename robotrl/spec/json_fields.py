@@ -1,4 +1,4 @@
-"""Settings as JSON holds them, and back."""
+"""Settings dataclasses to and from JSON, with type checks."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from robotrl.errors import ConfigError, nearest, short
 
 LARGEST_INT = 2**63 - 1
-"""What arrays and other programs can hold."""
+"""Largest integer that arrays and other programs can hold."""
 
 
 def settings_from_json(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of a frozen dataclass, as JSON gave them: JSON has no tuples, and settings have no lists."""
+    """Keyword arguments for a frozen dataclass from JSON values: lists become tuples."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
 
 
 def check_settings(settings: Any, where: str = "") -> None:
-    """Refuse a dataclass whose values are not of the types of its fields, dataclasses in it included.
+    """Check that the fields of a dataclass, nested ones included, have values of their declared types.
 
-    Types that JSON has no values of are not looked at.
+    Types that JSON cannot represent are not checked.
 
     Args:
         settings: an instance.
-        where: its name and a dot, for errors.
+        where: prefix of field names in errors, e.g. "algo.".
 
     Raises:
-        ConfigError: the first field that holds something else, or a whole number that is too large.
+        ConfigError: a field holds another type, or an integer that is too large.
     """
     hints = get_type_hints(type(settings))
     for field in fields(settings):
@@ -41,7 +41,7 @@ def check_settings(settings: Any, where: str = "") -> None:
 
 
 def check_type(field: str, value: Any, hint: Any) -> None:
-    """Refuse a value that is not of a type, as far as JSON has values of it; lists count as tuples.
+    """Check that a value has the given type, as far as JSON can represent it; lists count as tuples.
 
     Raises:
         ConfigError: the field, its value and what was expected.
@@ -97,8 +97,8 @@ def _named(hint: Any) -> str:
 
 
 REVISION = 3
-"""Of a stored config's fields and their meaning. 1 was not written; under it, categorical actions of `gym/` sims were
-scores. Under 2 some fields had other names (`RENAMED_FIELDS`)."""
+"""Revision of the stored config format. Revision 1 was not written to the file; under it, actions of `gym/` sims with
+categorical actions were scores. Under 2 some fields had other names (`RENAMED_FIELDS`)."""
 RENAMED_FIELDS = {
     "algo": {
         "grad_norm": "max_grad_norm",
@@ -113,18 +113,18 @@ RENAMED_FIELDS = {
     },
     "": {"peers_timeout_s": "dist_timeout_s", "shard": "fsdp"},
 }
-"""Section of a config ("" is the config itself) to earlier names of fields to their names now."""
+"""Config section ("" for the top level) to former field names and their present names."""
 
 
 def renamed_field(field: str) -> str | None:
-    """The name now of a config field that had another ("algo.lam" gives "algo.gae_lambda"); None for all others."""
+    """Present name of a renamed config field ("algo.lam" gives "algo.gae_lambda"); None for all others."""
     section, _, name = field.rpartition(".")
     new = RENAMED_FIELDS.get(section, {}).get(name)
     return None if new is None else f"{section}.{new}".lstrip(".")
 
 
 def brought_up(data: Mapping[str, Any]) -> dict[str, Any]:
-    """A stored config of any revision as one of this revision that means the same; what is no config is left alone."""
+    """Migrate a stored config to the present revision; other JSON is returned unchanged."""
     revision: Any = data.get("revision", 1)
     if not isinstance(revision, int) or not isinstance(data.get("sim"), Mapping):
         return dict(data)

@@ -1,4 +1,4 @@
-"""What a policy must be able to do, and what else it may be able to do."""
+"""Policy protocol, and protocols of optional policy capabilities."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ if TYPE_CHECKING:
 
 Mode = Literal["sample", "mean"]
 Cache = Literal["none", "sight", "context"]
-"""What a learner keeps of an observation, where that is frozen: nothing but itself, what the policy's eyes make of its
-pictures, or all that the policy makes of it before it acts."""
+"""Cached part of an observation where the policy's encoder is frozen: nothing ("none"), image features of the vision
+encoder ("sight"), or the whole context that actions are computed from ("context")."""
 CACHES: tuple[Cache, ...] = ("none", "sight", "context")
 
 
 class ActOut(NamedTuple):
-    """What a policy's `act` returns."""
+    """Return value of a policy's `act`."""
 
     chunk: Tensor
     """(B, H, A) actions in the sim's units."""
     state: Any
-    """Recurrence and history to pass to the next call; None for a policy without memory."""
+    """Recurrent state and history to pass to the next call; None for a policy without memory."""
 
 
 @runtime_checkable
 class Policy(Protocol):
-    """Maps observations to action chunks. All normalisation lies inside."""
+    """Maps observations to action chunks. Normalization is part of the policy."""
 
     observation_spec: dict[str, Spec]
     action_spec: Spec
     horizon: int
-    """H, the length of an action chunk; all of it is executed."""
+    """H, the length of an action chunk; all of its actions are executed."""
 
     def act(
         self, obs: dict[str, Tensor], state: Any = None, generator: torch.Generator | None = None, mode: Mode = "sample"
     ) -> ActOut:
-        """A chunk for each row of `obs` (B, ...)."""
+        """Action chunks for the rows of `obs` (B, ...)."""
         ...
 
 
 class RowNoise(Protocol):
-    """Noise of which each row of a batch has a stream of its own; see `robotrl.fn.random.keyed_noise.KeyedNoise`."""
+    """Noise with one random stream for each row of a batch; see `robotrl.fn.random.keyed_noise.KeyedNoise`."""
 
     def __len__(self) -> int:
         """B."""
@@ -61,9 +61,9 @@ class RowNoise(Protocol):
 
 @runtime_checkable
 class HasKeyedNoise(Protocol):
-    """`act` also takes a `RowNoise` in the generator's place, as where it draws with `robotrl.fn.random.noise` alone.
+    """`act` also takes a `RowNoise` in place of the generator: all its draws go through `robotrl.fn.random.noise`.
 
-    An evaluation asks a policy without this one row at a time.
+    An evaluation calls a policy without this capability on one row at a time.
     """
 
     keyed_noise: Literal[True]
@@ -74,46 +74,46 @@ class HasLogProb(Protocol):
     """The policy has a closed-form density over chunks."""
 
     def log_prob(self, obs: dict[str, Tensor], chunk: Tensor) -> Tensor:
-        """(B, H, A) log-density of normalised pre-clip actions."""
+        """(B, H, A) log-density of normalized actions before clipping."""
         ...
 
 
 class Density(Protocol):
-    """Distributions over normalised chunks in closed form, each element for itself; see `robotrl.fn.density`."""
+    """Closed-form distribution over normalized chunks with independent elements; see `robotrl.fn.density`."""
 
     @property
     def std(self) -> Tensor:
-        """(B, H, A) standard deviation; (1, H, A) where it is the same in every row."""
+        """(B, H, A) standard deviation; (1, H, A) if it is the same in every row."""
         ...
 
     def sample(self, generator: torch.Generator | RowNoise | None) -> Tensor:
-        """(B, H, A) normalised actions before any clipping, one draw for each row."""
+        """(B, H, A) normalized actions before any clipping, one draw for each row."""
         ...
 
     def log_prob(self, raw: Tensor) -> Tensor:
-        """(B, H, A) log-density of such actions (B, H, A)."""
+        """(B, H, A) log-density of normalized actions before clipping, (B, H, A)."""
         ...
 
     def entropy(self) -> Tensor:
-        """(B, H, A) in nats; (1, H, A) where it is the same in every row."""
+        """(B, H, A) in nats; (1, H, A) if it is the same in every row."""
         ...
 
 
 @runtime_checkable
 class HasDensity(Protocol):
-    """The policy hands out its density, which has a closed form and so has its entropy."""
+    """The policy returns its action distribution, which has a closed-form density and entropy."""
 
     def encode(self, obs: dict[str, Tensor]) -> Tensor:
-        """Context (B, D) from raw observations (normalisation inside)."""
+        """Context (B, D) from observations in the sim's units (normalization inside)."""
         ...
 
     def density(self, ctx: Tensor) -> Density:
-        """What chunks are drawn from in contexts (B, D)."""
+        """Action distribution for contexts (B, D)."""
         ...
 
 
 class Chain(NamedTuple):
-    """A sampled denoising chain in normalised action space."""
+    """A sampled denoising chain in normalized action space."""
 
     x: Tensor
     """(B, K+1, H, A): x[:, 0] is the initial noise, x[:, K] the action, each before any clipping."""
@@ -128,14 +128,14 @@ class HasChain(Protocol):
     horizon: int
     action_spec: Spec
     times: tuple[float, ...]
-    """K+1 numbers that rise from 0 to 1: the grid on which the chain is run, learned and deployed."""
+    """K+1 times rising from 0 to 1: the grid on which the chain is sampled, trained and deployed."""
     context_width: int
-    """The first so many numbers of a context are what critics and noise networks read; a policy may keep more behind
-    them for its own use, as a vision-language-action policy keeps the keys and values of what it saw."""
+    """Number of leading elements of a context that critics and noise networks read. A policy may append more for its
+    own use; a vision-language-action policy appends the keys and values of its prefix."""
 
     @property
     def noise_shape(self) -> tuple[int, int] | None:
-        """(H, A) of the chain's points. A pretrained policy's may be longer and wider than what is executed."""
+        """(H, A) of the chain's points; a pretrained policy's can be longer and wider than the executed chunk."""
         ...
 
     @property
@@ -144,7 +144,7 @@ class HasChain(Protocol):
         ...
 
     def encode(self, obs: dict[str, Tensor]) -> Tensor:
-        """Context (B, D) from raw observations (normalisation inside)."""
+        """Context (B, D) from observations in the sim's units (normalization inside)."""
         ...
 
     def velocity(self, ctx: Tensor, x: Tensor, t: Tensor, dt: Tensor) -> Tensor:
@@ -154,86 +154,86 @@ class HasChain(Protocol):
 
 @runtime_checkable
 class HasDecode(Protocol):
-    """Noise in, chunk out, deterministically."""
+    """Deterministic map from noise to an action chunk."""
 
     def decode(self, ctx: Tensor, noise: Tensor) -> Tensor:
-        """(B, H, A) normalised chunk from noise (B, H, A)."""
+        """(B, H, A) normalized chunk from noise (B, H, A)."""
         ...
 
 
 @runtime_checkable
 class HasTokens(Protocol):
-    """A policy that says its chunk as tokens: each element of an action is one of `bins` bins."""
+    """An autoregressive policy over action tokens: each element of an action is one of `bins` bins."""
 
     horizon: int
     action_spec: Spec
     bins: int
     temperature: float
-    """What logits are divided by before a bin is drawn; rollouts and losses share it."""
+    """Softmax temperature of sampling; rollouts and losses share it."""
     label_bins: float
-    """Standard deviation, in bins, over which cloning spreads the wanted token; 0 wants one bin alone."""
+    """Standard deviation, in bins, of the Gaussian that smooths cloning labels; 0 gives one-hot labels."""
 
     def encode(self, obs: dict[str, Tensor]) -> Any:
-        """What comes before the tokens, from raw observations (normalisation inside)."""
+        """Context that precedes the action tokens, from observations in the sim's units (normalization inside)."""
         ...
 
     def token_logits(self, ctx: Any, tokens: Tensor) -> Tensor:
-        """(B, H, A, bins) logits of each token of (B, H, A), given those that the policy says before it."""
+        """(B, H, A, bins) logits of each token of (B, H, A), conditioned on the tokens before it."""
         ...
 
     def sample_tokens(
         self, ctx: Any, generator: torch.Generator | None, mode: Mode, at: Tensor | None = None
     ) -> Tensor:
-        """(B, H, A) int64 bins: drawn at the temperature, or with `mean` what is said when deployed.
+        """(B, H, A) int64 bins: sampled at the temperature, or with mode "mean" as deployed (without sampling).
 
-        With `at` (B, H, A), 0 to 1, nothing is drawn: a bin is taken from where the running sum of probabilities
-        passes it.
+        With `at` (B, H, A), in [0, 1], nothing is drawn: the bin is the one at which the cumulative probability passes
+        `at`.
         """
         ...
 
     def to_tokens(self, chunk: Tensor) -> Tensor:
-        """(B, H, A) int64 bins of normalised chunks (B, H, A)."""
+        """(B, H, A) int64 bins of normalized chunks (B, H, A)."""
         ...
 
     def from_tokens(self, tokens: Tensor) -> Tensor:
-        """(B, H, A) normalised chunks of bins (B, H, A)."""
+        """(B, H, A) normalized chunks of bins (B, H, A)."""
         ...
 
 
 @runtime_checkable
 class HasVisionEncoder(Protocol):
-    """A policy whose sight can be used apart, as an encoder of episodes for example."""
+    """A policy whose vision encoder can be used separately, for example to embed episodes."""
 
     def eye(self) -> Any:
-        """A frozen module from raw observations (B, ...) to features (B, F)."""
+        """Frozen vision encoder: a module from observations (B, ...) to features (B, F)."""
         ...
 
 
 @runtime_checkable
 class HasObservationEncoder(Protocol):
-    """A policy of which what it makes of an observation can be used apart, by a critic for example."""
+    """A policy whose observation encoder can be used separately, for example by a critic."""
 
     def reader(self) -> Any:
-        """A frozen module from raw observations (B, ...) to features (B, `width`), an attribute of it."""
+        """Frozen observation encoder: a module from observations (B, ...) to features (B, `width`)."""
         ...
 
 
 @runtime_checkable
 class HasCache(Protocol):
-    """A policy of which what it makes of an observation can be kept, and be given to it instead of the observation."""
+    """A policy whose image features or contexts can be cached and passed to it instead of observations."""
 
     def cached(self, obs: dict[str, Tensor], what: Cache) -> dict[str, Tensor]:
-        """Observations (B, ...) for `encode`: what is kept takes the place of what it was made of.
+        """Observations (B, ...) for `encode` in which cached features replace the arrays that they were computed from.
 
         Raises:
-            CapabilityError: the policy makes no such thing.
+            CapabilityError: the policy has no such features.
         """
         ...
 
 
 @runtime_checkable
 class HasImageFeatures(HasCache, Protocol):
-    """A policy whose eyes can be trained apart from what it reads and does."""
+    """A policy whose vision encoder can be trained separately, on an auxiliary task."""
 
     @property
     def looking_width(self) -> int:
@@ -241,14 +241,13 @@ class HasImageFeatures(HasCache, Protocol):
         ...
 
     def looking(self, obs: dict[str, Tensor]) -> Tensor:
-        """(B, F) what the eyes make of pictures, patch by patch, with its gradient; of raw observations, or of those in
-        which their sight is kept."""
+        """(B, F) image features with gradients, flattened over patches; from observations or from cached features."""
         ...
 
 
 @runtime_checkable
 class HasTextFeatures(Protocol):
-    """A policy of which what it makes of an observation can be trained on a second task."""
+    """A policy whose context features can be trained on an auxiliary task."""
 
     @property
     def reading_width(self) -> int:
@@ -256,5 +255,5 @@ class HasTextFeatures(Protocol):
         ...
 
     def reading(self, ctx: Any) -> Tensor:
-        """(B, n, F) features of contexts, with their gradient, at each of n places from which actions come."""
+        """(B, n, F) features of contexts, with gradients, at the n positions from which actions are predicted."""
         ...

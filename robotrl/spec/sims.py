@@ -1,4 +1,4 @@
-"""What a sim gives at each step, what it must be able to do, and what else it may be able to do."""
+"""Sim protocol, the step record, and protocols of optional sim capabilities."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ Split = Literal["train", "val", "test"]
 
 
 class Step(NamedTuple):
-    """What one control step of all envs returned. Rows that ended have already been reset (same-step reset).
+    """Result of one control step of all envs. Envs whose episode ended are already reset (same-step reset).
 
     `terminated` and `truncated` are never merged. Both at once mean failure: do not bootstrap.
     """
 
     obs: dict[str, Tensor]
-    """(N, ...) each: the observation to act on next; of the new episode where one ended."""
+    """(N, ...) each: the observation to act on next; where an episode ended, the first one of the new episode."""
     reward: Tensor
     """(N,) float32."""
     terminated: Tensor
@@ -39,15 +39,15 @@ class Step(NamedTuple):
     final_obs: dict[str, Tensor]
     """(n, ...) each, compact: the last observation of the n episodes that ended, in the order of `final_ids`."""
     final_ids: Tensor
-    """(n,) int64: which envs ended."""
+    """(n,) int64: indices of the envs whose episode ended."""
     info: dict[str, Tensor]
     """(N,) each, about the step just made: `success` bool, `state_id` int64 (start of that episode, -1 if unknown).
 
-    Of a sim that may lose episodes besides `lost` bool, see `lost`."""
+    A sim that can lose episodes adds `lost` bool, see `lost`."""
 
 
 def lost(step: Step) -> Tensor:
-    """(N,) bool: rows whose episode went with the process that ran it. It counts for nothing, and runs again."""
+    """(N,) bool: envs whose episode was lost because its worker process died. It is not counted, and is run again."""
     return step.info.get("lost", step.terminated & False)
 
 
@@ -63,15 +63,15 @@ class VecSim(Protocol):
     observation_spec: dict[str, Spec]
     action_spec: Spec
     buffers_are_reused: bool
-    """Whether tensors of one `Step` are overwritten by the next: whoever keeps one copies it."""
+    """True if the next `Step` overwrites the tensors of this one: copy those to be kept."""
 
     @property
     def control_dt_s(self) -> float | None:
-        """Seconds between two actions; None where nobody stated it, as of an environment without a clock."""
+        """Seconds between two actions; None if unknown, for example for an environment without a clock."""
         ...
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> dict[str, Tensor]:
-        """Start new episodes in all envs. `seed` restarts every random stream; None lets them run on."""
+        """Start new episodes in all envs. `seed` reseeds all random streams; None lets them continue."""
         ...
 
     def step(self, actions: Tensor) -> Step:
@@ -79,7 +79,7 @@ class VecSim(Protocol):
         ...
 
     def close(self) -> None:
-        """Free what the sim holds."""
+        """Free the sim's resources."""
         ...
 
     def as_gymnasium(self) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
@@ -96,48 +96,49 @@ class HasFinalObs(Protocol):
 
 @runtime_checkable
 class HasState(Protocol):
-    """Exact state: a sim that was restored continues bit for bit, random streams included."""
+    """Exact state: a restored sim continues bit for bit, random streams included."""
 
     def get_state(self) -> dict[str, np.ndarray]:
         """All state as named arrays (JSON-free, safetensors-ready)."""
         ...
 
     def set_state(self, state: dict[str, np.ndarray]) -> dict[str, Tensor]:
-        """Restore what `get_state` returned; gives the observation at that state."""
+        """Restore what `get_state` returned; returns the observation at that state."""
         ...
 
 
 @runtime_checkable
 class HasStateIds(Protocol):
-    """Episodes start from numbered states, the same for the same id in every process; splits are disjoint."""
+    """Episodes start from numbered states: an id means the same state in every process; splits are disjoint."""
 
     def state_ids(self, split: Split) -> range:
         """The ids of a split."""
         ...
 
     def queue_states(self, ids: Sequence[int] | np.ndarray) -> None:
-        """Ids that the next resets (first `reset`, then autoreset) draw from, in order; then training ids again.
+        """Queue start ids for the next resets, in order: first `reset`, then autoreset.
 
-        Envs that begin at once take them in the order of the envs. An id is 0 or more.
+        When the queue is empty, starts are training ids again. Envs that reset in the same step take ids in the order
+        of the envs. An id is 0 or more.
         """
         ...
 
 
 @runtime_checkable
 class HasRestart(Protocol):
-    """Single envs can be restarted between two steps, for whoever else may end an episode."""
+    """Single envs can be restarted between two steps, for example when a reward classifier ends an episode."""
 
     def restart(self, envs: Tensor) -> dict[str, Tensor]:
-        """Start new episodes in the envs `envs` (n,) int64; gives the observation of all envs."""
+        """Start new episodes in the envs `envs` (n,) int64; returns the observation of all envs."""
         ...
 
 
 @runtime_checkable
 class HasDistance(Protocol):
-    """The sim knows how far each env is from success; a robot could not know."""
+    """The sim gives each env's distance from success, which a robot could not measure."""
 
     def distance(self) -> Tensor:
-        """(N,) now, in metres or as the task's page says; falls on the way to success, which is near 0."""
+        """(N,) present distance, in meters or as the task's page says; it falls towards success, where it is near 0."""
         ...
 
 
@@ -146,15 +147,15 @@ class HasSolvedReturn(Protocol):
     """The sim states the mean return from which its task counts as solved."""
 
     solved_return: float | None
-    """Undiscounted; None where nobody says."""
+    """Undiscounted return; None if unknown."""
 
 
 @runtime_checkable
 class HasCamera(Protocol):
-    """The sim draws itself."""
+    """The sim can render images."""
 
     cameras: tuple[str, ...]
-    """The first shows an episode best; of a robot that walks it is one that walks along."""
+    """Camera names. The first shows an episode best; for a walking robot it follows the robot."""
 
     def render(self, ids: Sequence[int], camera: str, width: int, height: int) -> np.ndarray:
         """(n, height, width, 3) uint8 pictures of the envs `ids`."""
@@ -163,10 +164,10 @@ class HasCamera(Protocol):
 
 @runtime_checkable
 class HasPictureSize(Protocol):
-    """Cameras whose pictures have proportions of their own; other ones would distort what is seen."""
+    """Cameras with a native aspect ratio; other sizes would distort the image."""
 
     def picture_size(self, camera: str) -> tuple[int, int]:
-        """Width and height, pixels, as they are drawn after the first reset."""
+        """Native width and height in pixels; call after the first reset."""
         ...
 
 
@@ -175,18 +176,18 @@ class HasTrace(Protocol):
     """A driving sim that reports the state of all actors, for viewing episodes; see `robotrl.spec.drive_trace`."""
 
     action_is_plan: bool
-    """Whether an action is a trajectory itself; then a plan is its points, not where some actions lead."""
+    """True if an action is itself a trajectory; then the plan is its points, not the result of simulating actions."""
 
     def trace_map(self, env: int) -> TraceMap:
-        """What stays as it is for the whole of an env's running episode."""
+        """Static map of an env's running episode."""
         ...
 
     def trace_frame(self, env: int) -> TraceFrame:
-        """Where everybody is now."""
+        """Present state of all road users of an env."""
         ...
 
     def trace_step(self, env: int) -> TraceStep:
-        """What the last step brought, the end of an episode included."""
+        """Result of the env's last step, which may have ended the episode."""
         ...
 
     def trace_plan(self, env: int, actions: np.ndarray) -> np.ndarray:
@@ -196,70 +197,71 @@ class HasTrace(Protocol):
 
 @runtime_checkable
 class HasScenarios(Protocol):
-    """The starts belong to named scenarios."""
+    """Start states are grouped into named scenarios."""
 
     scenarios: tuple[str, ...]
 
     def scenario_of(self, state_id: int) -> str:
-        """The scenario that a start belongs to."""
+        """Scenario of a start id."""
         ...
 
 
 class SuccessRule(NamedTuple):
-    """By what rule a sim's episodes are successes."""
+    """Definition of success of a sim's episodes."""
 
     text: str
-    """In words: "info['success'] at any step"."""
+    """The rule as text: "info['success'] at any step"."""
     stated: bool
-    """Whether the environment or the user stated it. Where nobody did, a success rate says nothing by itself."""
+    """True if the environment or the user stated the rule. If neither did, the success rate has no meaning of its
+    own."""
 
 
 @runtime_checkable
 class HasSuccessRule(Protocol):
-    """The sim can say by what rule `info["success"]` is judged, because it is not the task's author who wrote that."""
+    """The sim reports its success rule because `info["success"]` was not defined by the task's author."""
 
     @property
     def success_rule(self) -> SuccessRule:
-        """The rule that is in force."""
+        """Rule in force."""
         ...
 
 
 SHOWN_DT_S = 0.05
-"""Seconds between two actions of a sim that states no rate, where something is shown or paced for people."""
+"""Assumed seconds between two actions, for display only, of a sim that states no control rate."""
 
 
 def shown_dt_s(sim: VecSim) -> float:
-    """Seconds between two actions, for people who look on; nothing may be learned or deployed by it."""
+    """Seconds between two actions for display and playback; not for learning or deployment."""
     return sim.control_dt_s or SHOWN_DT_S
 
 
 @runtime_checkable
 class HasReasons(Protocol):
-    """The sim says why it lacks capabilities that others of its kind have."""
+    """The sim explains why it lacks optional capabilities."""
 
     reasons: Mapping[str, str]
-    """By the capability's name ("HasStateIds"): what was seen, in one line."""
+    """Capability name ("HasStateIds") to the reason, one line."""
 
 
 def why_lacking(sim: object, capability: str) -> str:
-    """ ": " and the reason that a sim gives for lacking a capability; "" where it gives none."""
+    """ ": " and the sim's reason for lacking a capability; "" if it gives none."""
     reason = sim.reasons.get(capability, "") if isinstance(sim, HasReasons) else ""
     return f": {reason}" if reason else ""
 
 
 INSTRUCTION = "instruction"
-"""The observation of a sim that tells what to do."""
+"""Key of the observation that holds the instruction's word ids."""
 
 
 @runtime_checkable
 class HasInstructions(Protocol):
-    """Each episode is told in words what to do; the observation "instruction" has their numbers (see `Spec.words`)."""
+    """Language-conditioned sim; observation "instruction" holds the instruction's word ids (see `Spec.words`)."""
 
     vocabulary: tuple[str, ...]
-    """Words by number; 0 stands for none."""
+    """Words by id; id 0 is padding."""
 
     def instructions(self) -> list[str]:
-        """(N) what each env's running episode is told."""
+        """(N) instruction of each env's running episode."""
         ...
 
 
@@ -268,12 +270,13 @@ class HasSymmetries(Protocol):
     """The sim states symmetries of its observations, instructions and actions; see `robotrl.spec.symmetry`."""
 
     symmetries: Mapping[str, tuple[Symmetry, ...]]
-    """By kind: the changes of a kind, of which at most one is made at a time. They know every observation."""
+    """Kind of symmetry to its alternatives, of which at most one is applied at a time. Each covers every
+    observation."""
 
 
 @runtime_checkable
 class HasParams(Protocol):
-    """Physical parameters for each env (domain randomisation)."""
+    """Physical parameters of each env (domain randomization)."""
 
     params: tuple[str, ...]
     """Names with units, e.g. "peg_friction"."""
@@ -289,27 +292,27 @@ class HasParams(Protocol):
 
 @runtime_checkable
 class HasPrivileged(Protocol):
-    """Some observation arrays are for the critic alone: a robot could not measure them."""
+    """Some observation arrays are for the critic only: a robot could not measure them."""
 
     privileged: tuple[str, ...]
-    """Keys of `observation_spec` that no policy is built on."""
+    """Keys of `observation_spec` that a policy may not read."""
 
 
 @runtime_checkable
 class HasGroundingTargets(Protocol):
-    """Some privileged arrays say what the words mean in this scene, and not only what there is to be seen."""
+    """Some privileged arrays are grounding targets: they state which objects in the scene the instruction refers to."""
 
     meant: tuple[str, ...]
-    """Keys among the privileged ones; where the named thing is, for example."""
+    """Keys of the grounding targets, a subset of the privileged keys; for example the position of the named object."""
 
 
 def privileged(sim: VecSim) -> tuple[str, ...]:
-    """Keys of the observations that no policy may see."""
+    """Keys of the observations that a policy may not read."""
     return tuple(sim.privileged) if isinstance(sim, HasPrivileged) else ()
 
 
 def visible(sim: VecSim) -> dict[str, Spec]:
-    """The observations that a policy may see: those that are not privileged."""
+    """Specs of the observations that a policy may read: all but the privileged ones."""
     hidden = privileged(sim)
     return {key: spec for key, spec in sim.observation_spec.items() if key not in hidden}
 
@@ -318,9 +321,9 @@ class Expert(Protocol):
     """A scripted demonstrator of a sim; it may read privileged state."""
 
     modes: tuple[str, ...]
-    """The distinct ways in which it solves the task."""
+    """Names of the distinct strategies for the task."""
     mode: Tensor
-    """(N,) int64: the way chosen for each env's running episode."""
+    """(N,) int64: index of the strategy of each env's running episode."""
 
     def act(self, started: Tensor) -> Tensor:
         """Actions (N, A) for all envs; `started` (N,) bool marks envs at the first step of an episode."""
@@ -329,10 +332,10 @@ class Expert(Protocol):
 
 @runtime_checkable
 class HasExpert(Protocol):
-    """The sim brings a scripted expert."""
+    """The sim provides a scripted expert."""
 
     def make_expert(
         self, noise: float = 0.0, clumsiness: float = 0.0, mode: str | None = None, seed: int = 0
     ) -> Expert:
-        """An expert on this sim; `mode` None draws one per episode."""
+        """Make an expert for this sim; with `mode` None each episode draws a strategy."""
         ...

@@ -1,8 +1,8 @@
-"""Symmetries of a sim: changes of what is seen, told and done under which it behaves alike.
+"""Symmetries of a sim: transformations of observations, instructions and actions that leave its dynamics unchanged.
 
-An arm on a table is an example: mirrored, the words "left" and "right" exchanged, an episode is another one that might
-have been. So one demonstration can be cloned in as many ways as there are changes, as GR-RL (ByteDance 2025) mirrors
-two arms. `robotrl.fn.symmetry` has the arithmetic.
+Example: mirror a tabletop arm and exchange the words "left" and "right"; the mirrored episode is a valid episode. Each
+demonstration can so be augmented with every symmetry, as GR-RL (ByteDance 2025) mirrors two arms. The transformations
+are applied by `robotrl.fn.symmetry`.
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ from typing import NamedTuple
 
 
 class Signed(NamedTuple):
-    """Numbers in another order, some of them negated."""
+    """Signed permutation of the columns of an array."""
 
     order: tuple[int, ...]
-    """Column i of the new is column `order[i]` of the old ..."""
+    """Column i of the result is column `order[i]` of the input ..."""
     signs: tuple[float, ...]
-    """... times this, 1 or -1."""
+    """... times this sign, 1 or -1."""
 
 
 class Look(NamedTuple):
-    """A picture seen otherwise."""
+    """Transformation of an image."""
 
     flipped: bool = False
-    """Whether left becomes right."""
+    """True if the image is mirrored left to right."""
     channels: tuple[int, int, int] = (0, 1, 2)
-    """Channel i of the new is channel `channels[i]` of the old."""
+    """Channel i of the result is channel `channels[i]` of the input."""
 
 
 class Symmetry(NamedTuple):
-    """One change; each key of a sim's observation is in one of the first three."""
+    """One symmetry; each observation key of the sim is in exactly one of the first three fields."""
 
     numbers: Mapping[str, Signed]
-    """Of measured arrays."""
+    """Signed permutations of measured arrays, by key."""
     pictures: Mapping[str, Look]
     words: Mapping[str, tuple[int, ...]]
-    """Of arrays of word numbers: what each word becomes, by number."""
+    """Word permutations by key: the new id of each word id."""
     action: Signed

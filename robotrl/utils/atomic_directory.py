@@ -1,4 +1,4 @@
-"""A directory that appears under its name whole or not at all."""
+"""Atomic publication of a directory: it appears under its name completely or not at all."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def sha256_file(path: Path) -> str:
 
 
 def publish(partial: Path, final: Path) -> None:
-    """Force all of `partial` to the disk, then give it its name; `final` is absent or an empty directory.
+    """Sync all of `partial` to the disk, then rename it to `final`, which is absent or an empty directory.
 
     Raises:
         OSError: the disk is full or failing, or `final` was filled in the meantime.

@@ -1,4 +1,4 @@
-"""Some rows at a time: what is computed of many observations need not fit into memory at once."""
+"""Computations in chunks of rows, so that intermediate results fit into memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def parts(arrays: Mapping[str, Tensor], rows: int) -> Iterator[dict[str, Tensor]]:
-    """Arrays (B, ...), one or more, cut into (b, ...) with b of `rows` and, in the last part, fewer."""
+    """Split arrays (B, ...), one or more, into chunks (b, ...) of `rows` rows; the last one may be smaller."""
     count = len(next(iter(arrays.values())))
     return ({key: x[begin : begin + rows] for key, x in arrays.items()} for begin in range(0, count, rows))
 
@@ -17,11 +17,11 @@ def parts(arrays: Mapping[str, Tensor], rows: int) -> Iterator[dict[str, Tensor]
 def arrays_in_parts(
     compute: Callable[[dict[str, Tensor]], Mapping[str, Tensor]], arrays: Mapping[str, Tensor], rows: int
 ) -> dict[str, Tensor]:
-    """Arrays (B, ...) computed of arrays (B, ...), so many rows at a time; B of 1 or more."""
+    """Apply a function from arrays to arrays (B, ...) in chunks of rows; B is 1 or more."""
     found = [compute(some) for some in parts(arrays, rows)]
     return {key: torch.cat([some[key] for some in found]) for key in found[0]}
 
 
 def in_parts(compute: Callable[[dict[str, Tensor]], Tensor], arrays: Mapping[str, Tensor], rows: int) -> Tensor:
-    """(B, ...) what is computed of arrays (B, ...), so many rows at a time; B of 1 or more."""
+    """Apply a function from arrays to one array (B, ...) in chunks of rows; B is 1 or more."""
     return torch.cat([compute(some) for some in parts(arrays, rows)])

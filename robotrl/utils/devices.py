@@ -1,4 +1,4 @@
-"""Devices of torch by the names that configs use."""
+"""Torch devices by the names that configs use."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ CPU = torch.device("cpu")
 
 
 def device_of(name: str) -> torch.device:
-    """The device that a config names.
+    """Torch device of a config's device name.
 
     Args:
-        name: "cpu", "cuda" (of several processes: each the GPU of its number), "cuda:1", or another kind of torch's.
+        name: "cpu", "cuda" (with torchrun the GPU of the local rank), "cuda:1", or another torch device type.
 
     Raises:
-        ConfigError: there is no such device here; those that are there are named.
+        ConfigError: the device is not available; the available ones are named.
     """
     try:
         device = torch.device(name)
@@ -39,6 +39,6 @@ def device_of(name: str) -> torch.device:
 
 
 def _here() -> list[str]:
-    """The devices of this machine, as a config names them."""
+    """Names of the devices of this machine, as used in configs."""
     gpus = [f"cuda:{index}" for index in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
     return ["cpu", *gpus]

@@ -1,7 +1,7 @@
-"""Files that are either whole or absent: JSON with a schema version, written beside and renamed into place.
+"""Atomic file writes and strict, bounded reads; JSON with a schema version.
 
-What is read may come from a stranger. It is read in bounded time and memory, or refused in one line: a pipe or a device
-is no file, and JSON is neither endless nor nested without end.
+Input may come from a stranger. It is read in bounded time and memory, or refused with a one-line error: pipes and
+devices are not read, and JSON is limited in size and nesting.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from typing import Any, BinaryIO, NoReturn
 from robotrl.errors import DataError, short
 
 LARGEST = 1 << 28
-"""Bytes of a file that is read as a whole: JSON, words, a map."""
+"""Size limit, in bytes, of a file that is read as a whole: JSON, vocabularies, maps."""
 DEEPEST = 100
-"""Levels of JSON within one another; all that walks through it stays far from the interpreter's own limit."""
+"""Nesting limit of JSON, far below the interpreter's recursion limit."""
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-"""In JSON, half of a character; alone it is none."""
+"""One half of a surrogate pair in JSON, which is not a character by itself."""
 
 POINTER = b"version https://git-lfs"
-"""The first bytes of a file that git-LFS leaves in the place of one that was not fetched."""
+"""First bytes of a git-LFS pointer, which stands in for a file that was not fetched."""
 
 
 def not_fetched(path: Path) -> DataError | None:
-    """The error for a file that is a git-LFS pointer; None for any other, and for one that cannot be opened."""
+    """Error for a file that is a git-LFS pointer; None for any other file, and for one that cannot be opened."""
     try:
         with open_plain(path, str(path)) as file:
             begins = file.read(len(POINTER))
@@ -51,7 +51,7 @@ def dump_json(data: Any) -> bytes:
 
 
 def sync_directory(path: Path) -> None:
-    """Make the names in a directory survive a power cut."""
+    """Sync a directory, so that its entries survive a power cut."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -60,7 +60,7 @@ def sync_directory(path: Path) -> None:
 
 
 def write_synced(path: Path, data: bytes) -> None:
-    """Write a file and wait until it is on the disk."""
+    """Write a file and sync it to the disk."""
     with path.open("wb") as file:
         file.write(data)
         file.flush()
@@ -68,10 +68,10 @@ def write_synced(path: Path, data: bytes) -> None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Replace a file atomically: whoever reads, and whatever is killed, sees the old content or the new, whole.
+    """Replace a file atomically: readers see the complete old or new content, also after a kill.
 
     Raises:
-        OSError: the disk refused; the old file is untouched and the temporary one is gone.
+        OSError: writing failed; the old file is unchanged and the temporary one is removed.
     """
     temporary = path.with_name(f".tmp-{path.name}-{os.getpid()}")
     try:
@@ -88,12 +88,12 @@ def read_json(path: Path, what: str, schema_version: int, oldest: int | None = N
 
     Args:
         path: the file.
-        what: what the file is, as an error should call it ("run config").
+        what: description of the file in errors ("run config").
         schema_version: the version that this code reads.
         oldest: the oldest version that it reads as well; None: no other.
 
     Raises:
-        DataError: missing, no plain file, unreadable, not a JSON object, or of another schema version.
+        DataError: missing, not a regular file, unreadable, not a JSON object, or of another schema version.
     """
     found = f"{what} {path}"
     try:
@@ -106,20 +106,20 @@ def read_json(path: Path, what: str, schema_version: int, oldest: int | None = N
 
 
 def open_plain(path: Path, what: str) -> BinaryIO:
-    """Open a plain file for reading; what is none is refused without being read or waited for.
+    """Open a regular file for reading; other kinds are refused without reading or waiting.
 
     Args:
         path: the file.
-        what: what the file is, with its path, as an error should call it.
+        what: description of the file with its path, for errors.
 
     Raises:
         DataError: a folder, a pipe, a socket, a device, or a name that no file can have.
         OSError: it does not exist, or cannot be opened.
     """
     try:
-        # a pipe without a writer would wait for one
+        # opening a pipe without a writer would block
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except ValueError as error:  # a zero byte, or a character that no name can hold
+    except ValueError as error:  # a zero byte, or a character that no file name can hold
         raise DataError(f"{what} cannot be read: {error}") from error
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):
@@ -129,12 +129,12 @@ def open_plain(path: Path, what: str) -> BinaryIO:
 
 
 def read_plain(path: Path, what: str, largest: int = LARGEST) -> bytes:
-    """All bytes of a plain file.
+    """Read all bytes of a regular file.
 
     Args:
         path: the file.
-        what: what the file is, with its path, as an error should call it.
-        largest: bytes that are read at most.
+        what: description of the file with its path, for errors.
+        largest: size limit in bytes.
 
     Raises:
         DataError: as of `open_plain`, or a larger file.
@@ -149,7 +149,7 @@ def read_plain(path: Path, what: str, largest: int = LARGEST) -> bytes:
 
 
 def kind_of_file(mode: int) -> str:
-    """A word for what stands under a name, from its `st_mode`."""
+    """Name of a file's type from its `st_mode`, for errors."""
     kinds = (
         (stat.S_ISREG, "a file"),
         (stat.S_ISDIR, "a folder"),
@@ -160,11 +160,11 @@ def kind_of_file(mode: int) -> str:
 
 
 def parse_json(raw: bytes, what: str) -> Any:
-    """The value of a JSON text, read strictly: what two readers could understand in two ways is refused.
+    """Parse JSON strictly: text that two parsers could interpret differently is refused.
 
     Args:
-        raw: UTF-8.
-        what: what it is, with its path, as an error should call it.
+        raw: UTF-8 text.
+        what: description with the path, for errors.
 
     Raises:
         DataError: not JSON, a key given twice, NaN or an infinity, half a character, or nested deeper than `DEEPEST`.
@@ -213,10 +213,10 @@ def _float(text: str) -> float:
 
 
 def check_schema(data: Any, what: str, schema_version: int, oldest: int | None = None) -> dict[str, Any]:
-    """Return `data` if it is a JSON object of this schema version, or of one from `oldest` on.
+    """Return `data` if it is a JSON object of this schema version, or of a version from `oldest` on.
 
     Raises:
-        DataError: it is not; the message says which version was found.
+        DataError: it is not; the version that was found is named.
     """
     if not isinstance(data, dict):
         raise DataError(f"{what} holds a {type(data).__name__}: expected a JSON object")

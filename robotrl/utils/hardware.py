@@ -1,4 +1,4 @@
-"""How many cores there are, and a word where more threads are asked for."""
+"""Number of usable CPU cores, and a warning for too many threads."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ MOST_THREADS = 1024
 
 
 def usable_cores() -> int:
-    """How many cores this process may use."""
+    """Number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def check_threads(field: str, threads: int) -> int:
-    """`threads`, with a warning if they are more than the cores: then they wait for each other.
+    """Return `threads`; warn if there are more threads than cores, because they then wait for each other.
 
     Raises:
-        ConfigError: less than 0, or more than anyone has.
+        ConfigError: less than 0, or impossibly many.
     """
     check_count(field, threads, 0, MOST_THREADS)
     cores = usable_cores()

@@ -1,4 +1,4 @@
-"""Pictures in time: tile several rollouts, write a small animated GIF or an mp4."""
+"""Videos: tile several rollouts, write a small animated GIF or an mp4."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from robotrl.utils.files import replace_file
 from robotrl.utils.progress import track
 
 MAX_FPS = 50
-"""Browsers slow down what is faster."""
+"""Maximum frame rate of a GIF: browsers slow down faster ones."""
 MP4_FPS = 20
 PALETTE_SAMPLES = 8
 PALETTE_PIXELS = 1 << 18
 
 
 def grid(videos: Sequence[np.ndarray], columns: int | None = None, gap: int = 2) -> np.ndarray:
-    """Tile videos side by side, row by row; the shorter ones stand still on their last frame.
+    """Tile videos side by side, row by row; shorter ones freeze on their last frame.
 
     Args:
         videos: (T_i, h, w, 3) uint8 each, h and w the same for all.
-        columns: tiles in a row; as near to square as can be when None.
+        columns: tiles in a row; None makes the grid as square as possible.
         gap: white pixels between tiles.
 
     Returns:
@@ -57,7 +57,7 @@ def grid(videos: Sequence[np.ndarray], columns: int | None = None, gap: int = 2)
 def write_gif(frames: np.ndarray, path: Path, fps: float, colors: int = 64) -> None:
     """Write a looping GIF, atomically.
 
-    One palette fits all frames and nothing is dithered, so what does not move costs nothing.
+    One palette is used for all frames, without dithering, so static regions cost nothing.
 
     Args:
         frames: (T, h, w, 3) uint8.
@@ -67,7 +67,7 @@ def write_gif(frames: np.ndarray, path: Path, fps: float, colors: int = 64) -> N
 
     Raises:
         ConfigError: an argument is out of range.
-        OSError: the disk refused.
+        OSError: writing failed.
     """
     _check_frames(frames, "frames")
     if not 0 < fps <= MAX_FPS:
@@ -76,11 +76,11 @@ def write_gif(frames: np.ndarray, path: Path, fps: float, colors: int = 64) -> N
 
 
 def stream_gif(frames: Iterable[tuple[np.ndarray, float]], sample: np.ndarray, path: Path, colors: int = 64) -> int:
-    """Write a looping GIF, atomically, from frames that are never all in memory in full colour.
+    """Write a looping GIF, atomically, without holding all full-color frames in memory.
 
     Args:
-        frames: (h, w, 3) uint8 and how long each is shown, s.
-        sample: (n, h, w, 3) some of the frames; the palette is fitted to them.
+        frames: (h, w, 3) uint8 frames, each with its duration, s.
+        sample: (n, h, w, 3) some of the frames, for the palette.
         path: the file, replaced if it exists; its directory is made.
         colors: palette size, 2 to 256.
 
@@ -89,14 +89,14 @@ def stream_gif(frames: Iterable[tuple[np.ndarray, float]], sample: np.ndarray, p
 
     Raises:
         ConfigError: an argument is out of range.
-        OSError: the disk refused.
+        OSError: writing failed.
     """
     from PIL import Image
 
     _check_frames(sample, "sample")
     if not 2 <= colors <= 256:
         raise out_of_range("colors", colors, "2 to 256")
-    # Maximum coverage, because a median cut spends its colours on the background and greys out a small red peg.
+    # Maximum coverage, because a median cut spends its colors on the background and turns a small red peg gray.
     palette = Image.fromarray(_palette_sample(sample)).quantize(colors, method=Image.Quantize.MAXCOVERAGE)
     images: list[Image.Image] = []
     shown_ms: list[int] = []
@@ -111,19 +111,19 @@ def stream_gif(frames: Iterable[tuple[np.ndarray, float]], sample: np.ndarray, p
 
 
 def stream_mp4(frames: Iterable[tuple[np.ndarray, float]], path: Path, fps: int = MP4_FPS) -> int:
-    """Write an H.264 video that browsers and phones play, atomically; needs PyAV, `pip install 'robotrl[video]'`.
+    """Write an H.264 video that browsers and phones play, atomically; needs PyAV: `pip install 'robotrl[video]'`.
 
     Args:
-        frames: (h, w, 3) uint8, all of one even size, and how long each is shown, s.
+        frames: (h, w, 3) uint8 frames of one even size, each with its duration, s.
         path: the file, replaced if it exists; its directory is made.
-        fps: frames a second of the video; one that is shown for longer is repeated.
+        fps: frame rate of the video; frames with a longer duration are repeated.
 
     Returns:
-        How many frames were given.
+        Number of input frames.
 
     Raises:
         ConfigError: no frames, or a size that is odd or changes.
-        OSError: the disk refused.
+        OSError: writing failed.
     """
     import av
 
@@ -156,20 +156,20 @@ def stream_mp4(frames: Iterable[tuple[np.ndarray, float]], path: Path, fps: int 
 def write_video(
     frames: Iterable[tuple[np.ndarray, float]], count: int, sample: np.ndarray, path: Path, fps: int = MP4_FPS
 ) -> int:
-    """Write a moving picture, atomically, as the ending of its name says, and show how far it is.
+    """Write a GIF or mp4, by the file's extension, atomically, with a progress bar.
 
     Args:
         frames: see `stream_mp4`.
-        count: how many there are.
-        sample: some of them, for the palette of a GIF, see `stream_gif`.
-        path: a name that ends in .gif or .mp4.
-        fps: of an mp4.
+        count: number of frames.
+        sample: some of the frames, for the palette of a GIF, see `stream_gif`.
+        path: file that ends in .gif or .mp4.
+        fps: frame rate of an mp4.
 
     Returns:
         How many frames were written.
 
     Raises:
-        OSError: the disk refused.
+        OSError: writing failed.
     """
     with track(count, "video", "frames") as bar:
 
@@ -184,7 +184,7 @@ def write_video(
 
 
 def _palette_sample(frames: np.ndarray) -> np.ndarray:
-    """Some frames below one another, thinned out so that fitting the palette takes milliseconds."""
+    """Sample of the frames, stacked vertically and thinned out so that fitting the palette takes milliseconds."""
     chosen = frames[np.linspace(0, len(frames) - 1, min(len(frames), PALETTE_SAMPLES)).round().astype(int)]
     stride = max(1, math.isqrt(chosen[..., 0].size // PALETTE_PIXELS))
     thinned = np.ascontiguousarray(chosen[:, ::stride, ::stride])

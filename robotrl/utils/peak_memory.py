@@ -1,4 +1,4 @@
-"""Peak memory of this process and everything it started."""
+"""Peak memory of this process and its descendants."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import psutil
 
 
 class PeakMemory:
-    """Samples the resident memory of the process tree in a thread; `mib` is the largest sum seen.
+    """Samples the resident memory of the process tree in a thread; `mib` is the largest sum.
 
-    Pages that processes share are counted once for each, so the figure errs on the high side.
+    Shared pages are counted once for each process, so the result is an upper estimate.
 
     Args:
         period_s: seconds between samples.
@@ -41,7 +41,7 @@ class PeakMemory:
                 try:
                     total += process.memory_info().rss
                 except psutil.Error:
-                    continue  # it ended between listing and asking
+                    continue  # the process ended between listing and reading
             self.mib = max(self.mib, total / 2**20)
             if self._stop.wait(self._period_s):
                 return

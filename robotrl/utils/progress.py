@@ -1,9 +1,9 @@
-"""One progress bar for everything that lasts.
+"""Progress bars for all long operations.
 
-On a terminal: a rich bar with time passed and time left, on stderr. Elsewhere (a log file, CI): a plain line at the
-start, then one now and then, at intervals that double, and one at the end. Nothing is ever printed to stdout.
-What goes on inside another bar (an evaluation during training) shows beneath it while it lasts, and prints no lines.
-What holds everything up for once (compiling) is told by `waiting`, and counts for no estimate of the time left.
+On a terminal: a rich bar on stderr with elapsed and remaining time. Elsewhere (a log file, CI): a plain line at the
+start, more lines at intervals that double, and one at the end. Nothing is printed to stdout.
+A bar inside another one (an evaluation during training) is shown below it on a terminal, and prints no plain lines.
+`waiting` reports one-time delays (compilation), which are excluded from the estimate of the remaining time.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ if TYPE_CHECKING:
     from rich.progress import Progress, ProgressColumn, TaskID
 
 FIRST_LINE_S = 5.0
-"""Without a terminal, the first line about progress comes after this long, the next after twice that, and so on."""
+"""Without a terminal, the first progress line comes after this time, the next after twice that, and so on."""
 Clock = Callable[[], float]
 
 
 class ProgressBar(Protocol):
-    """What `track` hands out."""
+    """Progress bar that `track` yields."""
 
     def advance(self, amount: float = 1, note: str | None = None) -> None:
-        """Count `amount` more units as done; `note` replaces the short text shown beside the bar."""
+        """Add `amount` finished units; `note` replaces the short text beside the bar."""
         ...
 
 
 class Pace:
-    """Time passed, and time left by how long the units took that were counted until now.
+    """Elapsed time, and an estimate of the remaining time from the units finished so far.
 
-    The first unit also pays for what happens once (imports, buffers), so that the pace is that of the units after it
-    as soon as there are any. Time that was spent waiting counts as passed, and is in no pace.
+    The first unit includes one-time costs (imports, buffers), so the pace is that of the later units as soon as there
+    are any. Waiting time counts as elapsed, but not for the pace.
 
     Args:
-        total: how many units there will be; None where nobody knows.
-        done: how many of them are done already.
-        at_once: how many are worked on side by side, so that the first of them end together and late.
-        clock: seconds.
+        total: number of units; None if unknown.
+        done: number of units already finished.
+        at_once: number of units in parallel, of which the first finish late and together.
+        clock: clock function in seconds.
     """
 
     def __init__(self, total: float | None, done: float = 0.0, at_once: int = 1, clock: Clock = time.monotonic) -> None:
@@ -49,7 +49,7 @@ class Pace:
         self._clock, self._began = clock, clock()
         self._waited_s = 0.0
         self._first: tuple[float, float] | None = None
-        """Units done after the first count, and when that was, less what was waited for until then."""
+        """Units finished after the first count, and the time of that count without waiting."""
         self._begun_with, self._at_once = done, at_once
         self._last_s = 0.0
 
@@ -59,18 +59,18 @@ class Pace:
         return self._clock() - self._began
 
     def count(self, amount: float) -> None:
-        """Take in that so many more units are done."""
+        """Add finished units."""
         self.done += amount
         if amount:
             self._last_s = self.passed_s - self._waited_s
             self._first = self._first or (self.done, self._last_s)
 
     def waited(self, seconds: float) -> None:
-        """Leave so many seconds out of the pace."""
+        """Exclude waiting time from the pace."""
         self._waited_s += seconds
 
     def left_s(self) -> float | None:
-        """Seconds until all units are done; None where it cannot be known."""
+        """Remaining seconds; None if unknown."""
         if self.total is None or self._first is None or self.done >= self.total:
             return None
         first_done, first_s = self._first
@@ -82,34 +82,34 @@ class Pace:
         elif self.done > first_done:
             unit_s = (self._last_s - first_s) / (self.done - first_done)
         elif first_s < FIRST_LINE_S:
-            # a short one is mostly what happens once
+            # a short first unit consists mostly of one-time costs
             return None
         else:
             unit_s = first_s / (first_done - self._begun_with)
-        # while a unit lasts, what is left falls
+        # the estimate decreases while a unit is running
         since = max(0.0, self.passed_s - self._waited_s - self._last_s)
         return max(0.0, (self.total - self.done) * unit_s - min(since, unit_s))
 
 
 class _Shown:
-    """What is being shown now, for bars and waits inside it; progress is shown by one thread."""
+    """State of the present display, for nested bars and waits; only one thread shows progress."""
 
     display: Progress | None = None
     notice: str = ""
-    """A line above the bars of the display."""
+    """Text line above the bars of the display."""
     lines: PlainLines | None = None
-    """The outermost bar where there is no terminal."""
+    """Outermost bar, if there is no terminal."""
     paces: ClassVar[list[Pace]] = []
-    """Of all bars, the outermost first."""
+    """Pace of each bar, outermost first."""
 
 
 def show_notice(text: str) -> bool:
-    """Put a line above the bars on the terminal, where there are any; a signal handler may do so.
+    """Show a text line above the bars on the terminal, if there are any; may be called in a signal handler.
 
     Returns:
-        False where there are none: then whoever asks must say it otherwise.
+        False if there are no bars, so that the caller must print the text itself.
     """
-    # the display draws ten times a second; what is written past it would shift its lines, and show its bars twice
+    # the display redraws ten times a second; printing directly would shift its lines and duplicate its bars
     if _Shown.display is None:
         return False
     _Shown.notice = text
@@ -129,12 +129,12 @@ def track(
     """Show progress while the block runs.
 
     Args:
-        total: how many units there will be; None where nobody knows (no time left is shown then).
-        description: what is being done, e.g. "collecting demonstrations".
-        unit: what is counted, e.g. "episodes".
-        done: how many of them were done before, e.g. by a run that is taken up.
-        at_once: how many are worked on side by side, e.g. the episodes of all envs.
-        may_end_early: whether the block may end before all are done; then the time left is said to be the most.
+        total: number of units; None if unknown (no remaining time is shown then).
+        description: operation, e.g. "collecting demonstrations".
+        unit: unit, e.g. "episodes".
+        done: number of units finished before, e.g. in a resumed run.
+        at_once: number of units in parallel, e.g. the episodes of all envs.
+        may_end_early: whether the block may end early; the remaining time is then shown as an upper limit.
     """
     pace = Pace(total, done, at_once)
     _Shown.paces.append(pace)
@@ -157,10 +157,10 @@ def track(
 
 @contextmanager
 def waiting(what: str) -> Generator[None]:
-    """Say what holds everything up, and for how long already, while the block runs. Outside of bars nothing is said.
+    """Report a one-time delay and its duration while the block runs. Outside of bars nothing is shown.
 
     Args:
-        what: what is waited for, e.g. "compiling the update (about 40 s)".
+        what: reason, e.g. "compiling the update (about 40 s)".
     """
     began = time.monotonic()
     try:
@@ -182,7 +182,7 @@ def waiting(what: str) -> Generator[None]:
 
 @contextmanager
 def _counting(lines: PlainLines, what: str) -> Generator[None]:
-    """A line at once, and others at intervals that double; they come from a thread, since the block is busy."""
+    """Print a line at once, and more at intervals that double, from a thread because the block is busy."""
     began, over = time.monotonic(), threading.Event()
     lines.say(what)
 
@@ -214,7 +214,7 @@ def _bar(pace: Pace, description: str, unit: str, may_end_early: bool) -> Genera
     }
     count = _count(pace.done, pace.total, unit)
     if outer is not None:
-        # two displays would write over each other
+        # two displays would overwrite each other
         task = outer.add_task(f"  {description}", count=count, **fields)
         try:
             yield _Rich(outer, task, pace, unit)
@@ -242,7 +242,7 @@ def _bar(pace: Pace, description: str, unit: str, may_end_early: bool) -> Genera
 
 
 def _display() -> type[Progress]:
-    """Bars below the notice; made here, since rich is imported where there is a terminal alone."""
+    """Display with the bars below the notice; built here because rich is imported only for a terminal."""
     from rich.console import RenderableType
     from rich.progress import Progress
     from rich.text import Text
@@ -257,7 +257,7 @@ def _display() -> type[Progress]:
 
 
 def _times() -> ProgressColumn:
-    """The column of time passed and left; made here as the display is."""
+    """Column of elapsed and remaining time; built here because rich is imported only for a terminal."""
     from rich.progress import ProgressColumn, Task
     from rich.text import Text
 
@@ -271,7 +271,7 @@ def _times() -> ProgressColumn:
 
 
 class _Silent:
-    """A bar inside another one where there is no terminal."""
+    """A nested bar without a terminal, which shows nothing."""
 
     def __init__(self, pace: Pace) -> None:
         self._pace = pace
@@ -343,7 +343,7 @@ def _count(done: float, total: float | None, unit: str) -> str:
 
 
 def clock_text(seconds: float) -> str:
-    """Minutes and seconds, 2:05; from an hour on hours as well, 1:02:05."""
+    """Time as minutes and seconds, 2:05; from an hour on 1:02:05."""
     minutes, rest = divmod(round(seconds), 60)
     if minutes < 60:
         return f"{minutes}:{rest:02d}"

@@ -1,4 +1,4 @@
-"""What a run was made with: versions, machine, git state."""
+"""Provenance of a run: versions, machine, git state."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import Any
 SCHEMA_VERSION = 1
 GIT_TIMEOUT_S = 20.0
 DECISIVE = ("robotrl", "torch", "numpy", "mujoco", "gymnasium")
-"""Packages whose version can change a run's numbers."""
+"""Packages whose version can change a run's results."""
 
 
 def versions() -> dict[str, Any]:
     """Python, platform, every installed package, processor and thread counts."""
-    texts = [found.metadata for found in distributions()]  # asked for once each: this parses a file
+    texts = [found.metadata for found in distributions()]  # cached: this parses a file
     packages = {str(text["Name"]): str(text["Version"]) for text in texts if text["Name"]}
     torch = sys.modules.get("torch")
     return {
@@ -38,10 +38,10 @@ def versions() -> dict[str, Any]:
 
 
 def git_state(directory: Path | None = None) -> dict[str, Any]:
-    """The git commit of a directory (the working one by default), and what its tracked files differ by.
+    """Git commit of a directory (default: the working directory), and the state of its tracked files.
 
     `commit` is null outside git and before the first commit; `dirty` says whether tracked files differ from the commit,
-    and `diff_sha256` is the SHA-256 of `git diff HEAD` when they do. Untracked files are not looked at.
+    and `diff_sha256` is the SHA-256 of `git diff HEAD` when they do. Untracked files are ignored.
     """
     where = directory or Path.cwd()
     commit = _git(where, "rev-parse", "--verify", "HEAD")
@@ -55,7 +55,7 @@ def git_state(directory: Path | None = None) -> dict[str, Any]:
 
 
 def changes_since(before: dict[str, Any]) -> list[str]:
-    """What makes results differ and is not as `versions` found it then, one phrase each ("torch 2.13.0 -> 2.14.0")."""
+    """Differences of software and hardware that can change results, one phrase each ("torch 2.13.0 -> 2.14.0")."""
     pairs: list[tuple[str, str | None, str | None]] = [
         ("python", before["python"], platform.python_version()),
         ("processor", before["cpu"], _cpu_model()),
@@ -72,13 +72,13 @@ def changes_since(before: dict[str, Any]) -> list[str]:
 def _git(where: Path, *arguments: str) -> bytes | None:
     try:
         done = subprocess.run(
-            # a repository's own config may name a program that watches its files
+            # a repository's own config may name a program to watch its files
             ["git", "-c", "core.fsmonitor=false", "-C", str(where), *arguments],
             capture_output=True,
             timeout=GIT_TIMEOUT_S,
             check=True,
         )
-    except (OSError, subprocess.SubprocessError):  # no git, no repository, no commit: all mean that there is no state
+    except (OSError, subprocess.SubprocessError):  # without git, a repository or a commit there is no state
         return None
     return done.stdout
 

@@ -1,7 +1,7 @@
-"""Modules that a user names, found as Python would find them: on the path, else beside the user.
+"""Imports modules named by the user: from the Python path, else from the working directory.
 
-Nothing else of the working directory is imported: it stands last on the path, and only while such a module is imported
-or what it makes is made. Processes that are started with `PYTHONSAFEPATH` find the module alike.
+Nothing else is imported from the working directory: it is last on the path, and only during the import of such a module
+or a call of its factory. Processes started with `PYTHONSAFEPATH` find the module in the same way.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from robotrl.errors import ConfigError
 
 @contextmanager
 def beside_the_user() -> Generator[None]:
-    """Let imports look in the working directory, after all other places."""
+    """Let imports search the working directory, after all other places."""
     here = os.getcwd()
-    # the module may have appeared since Python last looked
+    # the module may have appeared since Python last searched
     importlib.invalidate_caches()
     if here in sys.path or "" in sys.path:
         yield
@@ -39,7 +39,7 @@ def user_module(name: str, asked: str) -> ModuleType:
 
     Args:
         name: dotted name of the module.
-        asked: the field and value that name it, which begin each error: "wrapper is 'own:Frames'".
+        asked: field and value that name it, as the beginning of each error: "wrapper is 'own:Frames'".
 
     Raises:
         ConfigError: there is no such module, or importing it failed.
@@ -56,20 +56,20 @@ def user_module(name: str, asked: str) -> ModuleType:
                 f"{_nearby(name)}"
             ) from error
         raise ConfigError(f"{asked}: {name} needs the module {error.name!r}, which is not installed") from error
-    except (Exception, SystemExit) as error:  # foreign code
+    except (Exception, SystemExit) as error:  # third-party code
         told = " ".join(str(error).split()) or "no message"
         raise ConfigError(f"{asked}: importing {name} raised {type(error).__name__}: {told}") from error
 
 
 def _likely(name: str) -> str:
-    """What was probably meant by a path or a file's name."""
+    """Suggestion for a module name that looks like a path or file name."""
     stem = name.removesuffix(".py").strip("./").replace("/", ".")
     fits = stem and all(part.isidentifier() for part in stem.split("."))
     return f"a dotted name, {stem!r}" if fits else "a dotted name"
 
 
 def _nearby(name: str) -> str:
-    """A file of the working directory that is called alike except for upper and lower case."""
+    """A file of the working directory whose name differs only in upper and lower case."""
     first = name.split(".")[0]
     alike = [path.stem for path in Path.cwd().glob("*.py") if path.stem.lower() == first.lower()]
     return f": did you mean {alike[0]!r}?" if alike and alike[0] != first else ""

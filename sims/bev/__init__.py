@@ -1,1 +1,1 @@
-"""Driving in a bird's eye view."""
+"""Batched driving simulator in bird's eye view."""

@@ -1,4 +1,4 @@
-"""The numpy core of the driving world: all envs and their episodes, stepped by a machine. Knows no torch."""
+"""Numpy core of the driving sim: runs the episodes of all envs on a backend; does not import torch."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ Ids = NDArray[np.int64]
 RECORDS = ("agents", "egos", "episodes", "judges")
 RESET_OPTIONS = ("state_ids", "stagger")
 LAYOUTS: dict[Split, tuple[int, int]] = {"train": (0, 64), "val": (1 << 20, 16), "test": (1 << 21, 32)}
-"""First layout seed and number of layouts of each split, for each family; disjoint."""
+"""First layout seed and number of layouts of each split, for each road family; the splits are disjoint."""
 
 
 class CoreStep(NamedTuple):
-    """One step of all envs; arrays are buffers that the next step overwrites, except the final ones."""
+    """Result of one step of all envs; the next step overwrites the arrays, except the final ones."""
 
     reward: NDArray[np.float32]
     terminated: NDArray[np.bool_]
@@ -44,21 +44,21 @@ class CoreStep(NamedTuple):
 
 
 class DrivingCore:
-    """Episodes of the driving world in N envs, with same-step reset.
+    """Runs driving episodes in N envs, with same-step reset.
 
     Args:
-        bank: where maps come from.
-        num_envs: N.
-        agents: A, slots for road users in each env, the ego's included.
-        scenarios: which are driven; start id modulo their number says which.
-        limit_steps: of an episode.
-        rules: how actions are read, and what is rewarded.
-        action_spec: of an env's action.
-        seed: which training starts are drawn.
-        machine: what steps the envs, and in whose memory they lie.
-        vectors: arrays of vector observations, of that machine.
-        views: arrays of rasters likewise, None without.
-        observed: keys of `obs` (what of the two is observed).
+        bank: map pool.
+        num_envs: number of envs N.
+        agents: slots A for road users in each env, including the ego.
+        scenarios: scenarios in use; a start's scenario is its id modulo their number.
+        limit_steps: time limit of an episode, control steps.
+        rules: action settings and reward.
+        action_spec: spec of one env's action.
+        seed: seed of the random training start ids.
+        machine: backend that steps the envs and owns their memory.
+        vectors: arrays of vector observations, in the backend's memory.
+        views: arrays of rasters, in the backend's memory; None without rasters.
+        observed: keys of `obs`, a selection of vector and raster arrays.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class DrivingCore:
         self.state_ids: Ids = np.full(n, -1)
         self.reward: NDArray[np.float32] = zeros(n, np.float32)
         self.terms: NDArray[np.float32] = zeros((n, len(tables.TERMS)), np.float32)
-        """Terms of the reward of the last step; see `rewards`."""
+        """(N, len(TERMS)) reward terms of the last step; see `rewards`."""
         self._last: NDArray[np.float32] = zeros((n, len(tables.TERMS)), np.float32)
         self.done: NDArray[np.int8] = zeros(n, np.int8)
         self.terminated, self.truncated, self.success = (zeros(n, np.bool_) for _ in range(3))
@@ -107,9 +107,9 @@ class DrivingCore:
         self.events: NDArray[np.int32] = zeros(n, np.int32)
         self.completion: NDArray[np.float32] = zeros(n, np.float32)
         self.score: NDArray[np.float32] = zeros(n, np.float32)
-        """Driving score (leaderboard 2.0) of the episodes that the last step ended, 0 elsewhere."""
+        """(N,) driving score (leaderboard 2.0) of episodes that ended in the last step, 0 elsewhere."""
         self.drives: dict[int, Route] = {}
-        """What the scores are made of, of the episodes that the last step ended, by env."""
+        """Episode summaries (inputs of the scores) of episodes that ended in the last step, by env."""
         self._vectors, self._views = vectors, views
         every: dict[str, NDArray[Any]] = dict(vectors._asdict())
         if views is not None:
@@ -122,10 +122,10 @@ class DrivingCore:
     # episodes
 
     def reset(self, seed: int | None = None, options: Mapping[str, Any] | None = None) -> dict[str, NDArray[Any]]:
-        """Start new episodes everywhere.
+        """Start new episodes in all envs.
 
         Args:
-            seed: restarts the draw of training starts and drops what is queued; None lets both run on.
+            seed: restarts the random training starts and clears the queue; None continues both.
             options: "state_ids": (N,) start ids; "stagger": True starts the step counters spread over the time limit.
 
         Raises:
@@ -146,21 +146,20 @@ class DrivingCore:
         return self.obs
 
     def restart(self, env_ids: Ids) -> None:
-        """Start new episodes in the envs `env_ids`, whatever became of their present ones."""
+        """Start new episodes in the envs `env_ids`, abandoning the running ones."""
         self.machine.wait()
         self._start(env_ids)
         self.observe(env_ids)
 
     def step(self, actions: NDArray[np.float32]) -> CoreStep:
-        """Advance all envs by one action; rows that end are restarted before this returns.
+        """Advance all envs by one action; ended episodes restart before this returns.
 
         Args:
-            actions: (N, A), clipped to the bounds of `action_spec`; the first time that one lies outside, a warning
-                says so.
+            actions: (N, A), clipped to the bounds of `action_spec`, with one warning.
 
         Raises:
             ConfigError: wrong shape.
-            NumericsError: an action is no number; env, step and action are named, and nothing has moved.
+            NumericsError: an action is not finite; the message names env, step and action, and no env has moved.
         """
         self.machine.wait()
         actions = np.ascontiguousarray(self._bounds.checked(actions, self.world.episodes["steps"]))
@@ -182,7 +181,7 @@ class DrivingCore:
         )
         np.equal(self.done, 1, out=self.terminated)
         np.equal(self.done, 2, out=self.truncated)
-        # who arrives in a crash has not arrived
+        # an arrival in the same step as a collision is no success
         np.equal(self.events & ~np.int32(tables.TIMED_OUT), ARRIVED, out=self.success)
         final_ids = self.done.nonzero()[0]
         self._draw(self._all)
@@ -198,7 +197,7 @@ class DrivingCore:
         return CoreStep(self.reward, self.terminated, self.truncated, final_obs, final_ids)
 
     def observe(self, env_ids: Ids) -> None:
-        """Bring the observations of some envs up to date."""
+        """Update the observations of some envs."""
         arrays, world = self.bank.arrays, self.world
         self.machine.run(observe_envs, len(env_ids), arrays, world, self.rules, self._vectors, env_ids)
         self._draw(env_ids)
@@ -209,7 +208,7 @@ class DrivingCore:
             self.machine.run(draw_envs, len(env_ids), *args)
 
     def queue_states(self, ids: Sequence[int] | NDArray[np.int64]) -> None:
-        """Start ids that the next restarts take, in order; when none is left, training ids are drawn again.
+        """Queue start ids for the next restarts, in order; after the last one, training ids are drawn again.
 
         Raises:
             ConfigError: an id outside all splits.
@@ -224,7 +223,7 @@ class DrivingCore:
         self.machine.run(begin, len(env_ids), self.bank.arrays, self.world, *chosen)
 
     def _chosen(self, ids: Ids) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Scenario and map of each start; maps that are new are built."""
+        """Scenario and map indices of each start; new maps are built."""
         numbers = ids % len(self.scenarios)
         keys = map_keys(ids, [self.scenarios[n].family for n in numbers])
         maps = np.array([self.bank.number(key) for key in keys], np.int64)
@@ -232,11 +231,11 @@ class DrivingCore:
         return numbers, maps
 
     def _make_room(self) -> None:
-        """Scratch for the largest map so far."""
+        """Enlarge the scratch arrays for the largest map so far."""
         world = self.world
         more = self.bank.junction_lanes - world.claims.shape[1]
         if more > 0:
-            # others are on the road while one env gets a larger map
+            # keep existing claims: other envs are running while one env gets a larger map
             world = world._replace(claims=self._wider(world.claims, more))
         more = self.bank.crosswalks - world.walking.shape[1]
         if more > 0:
@@ -252,7 +251,7 @@ class DrivingCore:
     # exact state
 
     def get_state(self) -> dict[str, NDArray[Any]]:
-        """Everything that decides what happens next, as named arrays."""
+        """Exact state as named arrays: everything that determines the further course."""
         self.machine.wait()
         out: dict[str, NDArray[Any]] = {
             "order": self.world.order.copy(),
@@ -262,13 +261,13 @@ class DrivingCore:
         for name in RECORDS:
             records = getattr(self.world, name)
             out |= {f"{name}/{field}": records[field].copy() for field in records.dtype.names}
-        # maps are numbered in the order of their first use, which may be another elsewhere
+        # maps are numbered in the order of their first use, which may differ in another process
         for key, base in self._bases().items():
             out[key] = np.where(out[key] >= 0, out[key] - base, -1).astype(out[key].dtype)
         return out
 
     def _bases(self) -> dict[str, NDArray[np.int64]]:
-        """For each reference into the bank what it counts from, by env."""
+        """Offsets, by env, of each kind of reference into the map pool."""
         rows = self.bank.arrays.maps[self.world.episodes["map"]]
         lane, route = rows["lane"].astype(np.int64), rows["route"].astype(np.int64)
         return {
@@ -280,12 +279,12 @@ class DrivingCore:
         }
 
     def set_state(self, state: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Restore what `get_state` gave; returns the observations there.
+        """Restore a result of `get_state` and return the observations in that state.
 
         Raises:
             ConfigError: the state is of another sim or number of envs.
         """
-        check_state(state, self.get_state())  # which waits for the machine
+        check_state(state, self.get_state())  # `get_state` waits for the backend
         self.world.order[:] = state["order"]
         self.state_ids[:] = state["state_ids"]
         self._starts.load(state)
@@ -305,12 +304,12 @@ class DrivingCore:
         return self.obs
 
     def close(self) -> None:
-        """Let the machine's threads go."""
+        """Release the backend's threads."""
         self.machine.close()
 
 
 def map_keys(ids: Ids, families: Sequence[str]) -> list[tuple[str, int]]:
-    """Family and layout seed of each start id; splits have layouts of their own."""
+    """Road family and layout seed of each start id; each split has its own layouts."""
     share = counter_rng.uniform(0xB0AD, ids, 1)[:, 0]
     base, count = np.zeros(len(ids), np.int64), np.ones(len(ids), np.int64)
     for split, (first, layouts) in LAYOUTS.items():

@@ -1,4 +1,4 @@
-"""From the state of an ended episode to what the scores ask for."""
+"""Summarizes an ended episode for the driving scores."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from robotrl.sims.bev.scores import Route
 from robotrl.sims.bev.world import WorldState
 
 QUARTERS = 4
-"""Checkpoints of the minimum speed: one at each quarter of the route."""
+"""Number of minimum-speed checkpoints: one at the end of each quarter of the route."""
 
 
 def drive_of(world: WorldState, e: int, events: int, completion: float) -> Route:
-    """What happened in the episode of env `e`, which has just ended by `events`.
+    """Summary of the episode of env `e`, which has just ended with `events`.
 
-    The traffic's speed is the mean of all cars on the map, quarter by quarter; a quarter that was not driven to its end
-    passes no checkpoint.
+    The traffic's speed is the mean over all cars on the map, for each quarter; a quarter that was not completed has no
+    checkpoint.
     """
     judge, ego = world.judges[e], world.egos[e]
     ratios: list[float] = []

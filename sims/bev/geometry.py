@@ -1,4 +1,4 @@
-"""Plane geometry of the driving world: angles, oriented boxes, the kinematic bicycle.
+"""Plane geometry of the driving sim: angles, oriented boxes, kinematic bicycle model.
 
 x forward, y left, angles counter-clockwise.
 """
@@ -12,18 +12,18 @@ import numpy as np
 from robotrl.sims.bev.backends.jit import kernel
 
 REAR_M = 1.418
-"""Centre of the car to its rear axle, fitted to CARLA's cars (Chen, Koltun and Krähenbühl 2021, World on Rails)."""
+"""Distance from the car's centre to its rear axle, fitted to CARLA's cars (Chen et al. 2021, World on Rails)."""
 FRONT_M = -0.091
-"""Centre to the effective front axle, of the same fit; negative, since the fitted body pivots behind its centre."""
+"""Distance from centre to effective front axle, same fit; negative: the fitted body pivots behind its centre."""
 STEER_GAIN = 0.368
-"""Wheel angle in rad for a steering action of 1, of the same fit."""
+"""Wheel angle, rad, for a steering action of 1, same fit."""
 BRAKE_MPS2 = 4.95
-"""Deceleration for an acceleration action of -1, of the same fit."""
+"""Deceleration for an acceleration action of -1, same fit."""
 
 
 @kernel
 def wrap(angle: float) -> float:
-    """An angle in -pi to pi."""
+    """Map an angle to -pi to pi."""
     return angle - 2.0 * math.pi * math.floor(angle / (2.0 * math.pi) + 0.5)
 
 
@@ -31,14 +31,14 @@ def wrap(angle: float) -> float:
 def bicycle(
     x: float, y: float, yaw: float, speed: float, steer: float, accel: float, dt: float
 ) -> tuple[float, float, float, float]:
-    """One step of the kinematic bicycle, forward only.
+    """Advance the kinematic bicycle model by one step, forward only.
 
     The slip angle is beta = atan(l_r / (l_f + l_r) tan(delta)), the yaw rate v sin(beta) / l_r; the speed is integrated
-    by the trapezoid, so that a stop comes at the closed form's distance.
+    by the trapezoidal rule, so that the stopping distance is exact.
 
     Args:
-        x: of the centre, m.
-        y: likewise.
+        x: centre, m.
+        y: centre, m.
         yaw: rad.
         speed: m/s, 0 or more.
         steer: -1 to 1, positive to the left.
@@ -53,7 +53,7 @@ def bicycle(
     # a car that stops within the step travels v^2 / 2a
     way = 0.5 * (speed + after) * dt if after > 0.0 or accel >= 0.0 else 0.5 * speed * speed / -accel
     turned = way * math.sin(beta) / REAR_M
-    # along the chord of the arc: exact at constant steering
+    # along the chord of the arc, which is exact for constant steering
     course = yaw + beta + 0.5 * turned
     half = 0.5 * turned
     chord = way if abs(half) < 1e-4 else way * math.sin(half) / half
@@ -62,10 +62,10 @@ def bicycle(
 
 @kernel
 def pursuit(f: float, left: float) -> float:
-    """Steering action that takes the bicycle through a point `f` m ahead and `left` m to the left, on an arc.
+    """Pure pursuit: steering action for an arc through the point `f` m ahead and `left` m to the left.
 
-    Pure pursuit (Coulter 1992) for the centre of the car, which sets out at the slip angle beta: the point is seen at
-    the angle beta + curvature * d / 2, where sin(beta) = l_r * curvature; for small angles solved by a division.
+    Pure pursuit (Coulter 1992) for the car's centre, which moves at the slip angle beta: the point at distance d is at
+    the angle beta + curvature * d / 2, with sin(beta) = l_r * curvature; solved in the small-angle approximation.
     """
     d = max(math.hypot(f, left), 1.0)
     curvature = left / (d * (REAR_M + 0.5 * d))
@@ -92,17 +92,17 @@ def boxes_overlap(
     half_length_b: float,
     half_width_b: float,
 ) -> bool:
-    """Whether two oriented boxes overlap, by the separating axis theorem in closed form: four axes.
+    """True if two oriented boxes overlap, by the separating axis theorem with four axes.
 
     Args:
-        dx: centre of b less centre of a, m.
-        dy: likewise.
-        cos_a: direction of box a.
-        sin_a: likewise.
+        dx: centre of b minus centre of a, m.
+        dy: centre of b minus centre of a, m.
+        cos_a: cosine of the heading of box a.
+        sin_a: sine of the heading of box a.
         half_length_a: m.
         half_width_a: m.
-        cos_b: direction of box b.
-        sin_b: likewise.
+        cos_b: cosine of the heading of box b.
+        sin_b: sine of the heading of box b.
         half_length_b: m.
         half_width_b: m.
     """
@@ -119,9 +119,9 @@ def boxes_overlap(
 
 @kernel
 def uniform(seed: int, stream: int) -> float:
-    """A number in [0, 1) that is a function of a seed and a stream number alone.
+    """Counter-based random number in [0, 1) from a seed and a stream number.
 
-    The mixer is the finaliser of SplitMix64 (Steele, Lea and Flood 2014).
+    Uses the finalizer of SplitMix64 (Steele, Lea and Flood 2014).
     """
     z = np.uint64(seed) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(stream + 1) * np.uint64(0xD1342543DE82EF95)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

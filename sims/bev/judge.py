@@ -1,4 +1,4 @@
-"""What is said of a step: events that end the episode, the terms of the reward, what the scores need."""
+"""Evaluates a step: events that end the episode, reward terms, statistics for the scores."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from robotrl.sims.bev.traffic.right_of_way import GREEN, RED, light
 from robotrl.sims.bev.world import Maps, WorldState
 
 OFF_ROUTE_M = 15.0
-"""Distance from the route at which it counts as left."""
+"""Distance from the route beyond which the ego has left it."""
 OFF_ROAD_SHARE = 0.95
-"""Share of the box off the surface that ends an episode (CaRL)."""
+"""Fraction of the ego's box off the drivable surface that ends an episode (CaRL)."""
 STANDS_MPS = 0.1
 SPEED_SCALE = 2.23
-"""m/s above the limit at which nothing is left of the progress (CaRL)."""
+"""Excess over the speed limit, m/s, at which the progress reward is 0 (CaRL)."""
 CENTRE_M, CENTRE_S = 0.5, 3.0
 ROACH_MPS = 6.0
-"""Roach's wanted speed, and the scale of its error."""
+"""Roach's target speed, and the scale of its error."""
 LOOK_S = 1.0
-"""How far ahead boxes are moved on to find a near collision."""
+"""Prediction horizon for near collisions."""
 ACCEL_LOW, ACCEL_HIGH, LATERAL, JERK, JERK_LON, YAW_RATE, YAW_ACCEL = -4.05, 2.40, 4.89, 8.37, 4.13, 0.95, 1.93
-"""nuPlan's limits of comfort, SI."""
+"""nuPlan's comfort limits, SI units."""
 WAITING_M = 4.0
-"""A stop sign is obeyed by standing within this distance of its line."""
+"""Distance from the line within which the ego must stop at a stop sign."""
 
 
 @kernel
@@ -47,7 +47,7 @@ def push(samples: Any, value: float) -> None:
 
 @kernel
 def will_touch(world: WorldState, e: int, look_s: float) -> bool:
-    """Whether the ego's box meets another's within `look_s` if everybody keeps speed and course."""
+    """True if the ego's box meets another within `look_s` at constant speeds and courses."""
     ego, agents = world.egos[e], world.agents[e]
     if ego.v < STANDS_MPS:
         return False
@@ -84,9 +84,9 @@ def will_touch(world: WorldState, e: int, look_s: float) -> bool:
 
 @kernel
 def at_fault(world: WorldState, e: int, slot: int) -> bool:
-    """Whether a collision is the ego's doing: not while it stands, nor when it is hit from behind or by a reckless one.
+    """True if the ego is at fault in a collision: not if it stands, is hit from behind, or is hit by a reckless car.
 
-    The split follows nuPlan's idea (a front or side collision of a moving ego counts) in a simpler form.
+    A simplified form of nuPlan's rule (a front or side collision of a moving ego counts).
     """
     ego = world.egos[e]
     if ego.v < STANDS_MPS:
@@ -101,7 +101,7 @@ def at_fault(world: WorldState, e: int, slot: int) -> bool:
 
 @kernel
 def discomfort(world: WorldState, rules: Rules, e: int) -> None:
-    """Bring the timers of the six limits of comfort up to date."""
+    """Update the timers of the six comfort limits."""
     ego, judge = world.egos[e], world.judges[e]
     dt = rules.dt
     yaw = judge.yaws[4] + ego.yaw_rate * dt
@@ -135,11 +135,11 @@ def discomfort(world: WorldState, rules: Rules, e: int) -> None:
 
 @kernel
 def crossed(maps: Maps, world: WorldState, e: int, before: float) -> int:
-    """Events of stop lines passed since the route position `before`: a red light or a stop sign run."""
+    """Events of stop lines passed since the route position `before`: red light or stop sign run."""
     ego = world.egos[e]
     half = 0.5 * world.agents[e, 0].length
     route = maps.routes[world.episodes[e].route]
-    # the line ahead as the front bumper saw it before the step
+    # the stop line ahead of the front bumper before the step
     front = min(int(before + half), route.count - 1)
     point = maps.route_points[route.first + max(front, 0)]
     line = point.stop
@@ -159,7 +159,7 @@ def crossed(maps: Maps, world: WorldState, e: int, before: float) -> int:
 
 @kernel
 def roach_speed(maps: Maps, world: WorldState, e: int) -> float:
-    """Roach's wanted speed, m/s: falls to 0 over the last 5 m before what must be stopped at."""
+    """Roach's target speed, m/s; decreases to 0 over the last 5 m before a stop."""
     ego = world.egos[e]
     half = 0.5 * world.agents[e, 0].length
     wanted = ROACH_MPS * min(max((ego.gap - 3.0) / 5.0, 0.0), 1.0)
@@ -179,7 +179,7 @@ def roach_speed(maps: Maps, world: WorldState, e: int) -> float:
 
 @kernel
 def tally(world: WorldState, e: int, length: float, driven: float) -> None:
-    """Sum up what the scores ask for."""
+    """Accumulate the statistics for the scores."""
     ego, judge = world.egos[e], world.judges[e]
     quarter = min(int(4.0 * ego.progress / length), 3)
     traffic = world.episodes[e].traffic_v
@@ -194,17 +194,17 @@ def tally(world: WorldState, e: int, length: float, driven: float) -> None:
 def judge_step(
     maps: Maps, world: WorldState, rules: Rules, e: int, before: float, hit: int, slot: int, terms: Any
 ) -> float:
-    """Write the events and the terms of a step; gives the reward.
+    """Write the events and reward terms of a step and return the reward.
 
     Args:
         maps: all maps.
         world: all envs.
-        rules: what is rewarded.
+        rules: action settings and reward.
         e: env.
-        before: m along the route before the step.
-        hit: what the ego ran into, a kind of `ego.HIT_...`.
-        slot: and whom.
-        terms: (len(TERMS),) to write to.
+        before: position along the route before the step, m.
+        hit: kind of collision, one of `ego.HIT_...`.
+        slot: slot of the road user that the ego hit.
+        terms: (len(TERMS),) output.
     """
     ego, judge, episode = world.egos[e], world.judges[e], world.episodes[e]
     route = maps.routes[episode.route]
@@ -237,7 +237,7 @@ def judge_step(
     gained = max(ego.progress - ego.best, 0.0)
     ego.best = max(ego.best, ego.progress)
     limit = maps.route_points[route.first + ego.index].speed
-    # the reference tests for near collisions in every second frame
+    # the reference implementation tests for near collisions in every second frame
     judge.ttc = max(judge.ttc - dt, 0.0)
     if episode.steps % 2 == 0 and will_touch(world, e, LOOK_S):
         judge.ttc = rules.hold_s

@@ -1,4 +1,4 @@
-"""What an action of the driving world is: pedals and wheel, or a trajectory that a tracker follows."""
+"""Action formats of the driving sim: steering and acceleration, or a trajectory followed by a tracker."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from robotrl.spec import Spec
 ActionKind = Literal["controls", "trajectory"]
 KINDS = ("controls", "trajectory")
 SPACING_S = 0.5
-"""Between two points of a trajectory."""
+"""Time between two points of a trajectory."""
 LOOK_S = 1.0
-"""The tracker steers and accelerates towards where the trajectory is so much later."""
+"""Look-ahead time of the tracker along the trajectory."""
 FASTEST_MPS, ASIDE_MPS2, ASIDE_M = 20.0, 5.0, 10.0
-"""Bounds of a point t seconds on: FASTEST_MPS t ahead, and aside the lesser of ASIDE_MPS2 t^2 / 2 and ASIDE_M."""
+"""Bounds of a point at time t: FASTEST_MPS * t ahead, and min(ASIDE_MPS2 * t^2 / 2, ASIDE_M) to either side."""
 MOST_POINTS, LONGEST_HOLD = 16, 50
 
 
 class Actions(NamedTuple):
-    """How actions are read."""
+    """Action settings: format and duration."""
 
     kind: ActionKind
     hold: int
-    """Control steps of 0.1 s that an action lasts."""
+    """Number of control steps of 0.1 s per action."""
     points: int
-    """Of a trajectory."""
+    """Number of points of a trajectory."""
 
     @property
     def spec(self) -> Spec:
-        """Steer is a share of the wheels' largest angle, positive to the left; accel a share of full throttle or brake.
+        """Action spec: steer is relative to the largest wheel angle (left positive), accel to full throttle or brake.
 
-        A trajectory is x ahead and y to the left, in the ego's frame when the action is given.
+        A trajectory has points x ahead and y to the left, in the ego's frame at the time of the action.
         """
         if self.kind == "controls":
             return Spec((2,), ("steer", "accel"), ("1", "1"), (-1.0, -1.0), (1.0, 1.0))
@@ -47,12 +47,12 @@ class Actions(NamedTuple):
 
 
 def actions_of(kind: str, hold: int | None, points: int) -> Actions:
-    """Check how actions are to be read.
+    """Validate the action options.
 
     Args:
         kind: "controls" or "trajectory".
-        hold: control steps that an action lasts; None: 1 for controls, 5 for a trajectory.
-        points: of a trajectory.
+        hold: control steps per action; None: 1 for controls, 5 for a trajectory.
+        points: number of points of a trajectory.
 
     Raises:
         ConfigError: unknown kind, or a number out of range.
@@ -68,13 +68,13 @@ def actions_of(kind: str, hold: int | None, points: int) -> Actions:
 
 @kernel
 def knot(trajectory: Any, k: int, axis: int) -> float:
-    """Coordinate of point k of a trajectory, 0 where it begins."""
+    """Coordinate of point k of a trajectory; 0 for the start point."""
     return float(trajectory[2 * (k - 1) + axis]) if k > 0 else 0.0
 
 
 @kernel
 def tangent(trajectory: Any, k: int, axis: int) -> float:
-    """Derivative by the number of the point, at point k: of the parabola through it and its neighbours."""
+    """Derivative with respect to the point index at point k: that of the parabola through it and its neighbours."""
     n = len(trajectory) // 2
     if k == 0:
         first, second = knot(trajectory, 1, axis), knot(trajectory, 2, axis)
@@ -87,9 +87,9 @@ def tangent(trajectory: Any, k: int, axis: int) -> float:
 
 @kernel
 def point_at(trajectory: Any, t: float) -> tuple[float, float]:
-    """Where a trajectory (2 n,) is `t` s after it was given: cubics through its points, straight on after the last.
+    """Point of a trajectory (2 n,) at time `t`, s: cubic interpolation, extrapolated straight on after the last point.
 
-    The tangents are those of parabolas (Catmull and Rom 1974): on an arc, chords would lie inside of it.
+    Tangents are those of parabolas (Catmull and Rom 1974); with straight segments an arc would be cut short.
     """
     n = len(trajectory) // 2
     u = t / SPACING_S
@@ -98,7 +98,7 @@ def point_at(trajectory: Any, t: float) -> tuple[float, float]:
         return x + (u - n) * tangent(trajectory, n, 0), y + (u - n) * tangent(trajectory, n, 1)
     k = int(u)
     u -= k
-    # Hermite's basis
+    # Hermite basis
     here, there = (1.0 + 2.0 * u) * (1.0 - u) * (1.0 - u), u * u * (3.0 - 2.0 * u)
     out, into = u * (1.0 - u) * (1.0 - u), u * u * (u - 1.0)
     x = here * knot(trajectory, k, 0) + there * knot(trajectory, k + 1, 0)
@@ -112,18 +112,18 @@ def point_at(trajectory: Any, t: float) -> tuple[float, float]:
 def follow(
     world: WorldState, e: int, trajectory: Any, x: float, y: float, cos: float, sin: float, t: float, throttle: float
 ) -> tuple[float, float]:
-    """Steering and acceleration actions of the tracker: pure pursuit, and the acceleration that arrives in time.
+    """Steering and acceleration actions of the tracker: pure pursuit, and the acceleration to arrive on time.
 
     Args:
         world: all envs.
         e: env.
-        trajectory: (2 n,) of x and y in m.
-        x: of the ego when the trajectory was given; its frame.
-        y: likewise.
-        cos: of its heading then.
-        sin: likewise.
-        t: s since then.
-        throttle: m/s^2 at an acceleration action of 1.
+        trajectory: (2 n,) x and y of the points, m.
+        x: x of the ego when the trajectory was given, m.
+        y: y of the ego then, m.
+        cos: cosine of the ego's heading then.
+        sin: sine of the ego's heading then.
+        t: time since then, s.
+        throttle: acceleration, m/s^2, for an acceleration action of 1.
     """
     ego = world.egos[e]
     ahead, left = point_at(trajectory, t + LOOK_S)

@@ -1,12 +1,12 @@
-"""Rewards of the driving world: terms with their sources, and presets that compose them.
+"""Rewards of the driving sim: terms with their sources, and presets.
 
 A step's reward is
 
     progress * (product of the factors in use) + sum of weight * term + end
 
-so that both families of driving rewards are settings of one formula: CaRL's (Jaeger et al. 2025), in which progress is
-all there is and violations take a share of it, and Roach's (Zhang et al. 2021), a sum of shaped terms. The terms of the
-step just made are given in the sim's `terms`, whichever are in use.
+which covers two families of driving rewards: CaRL's (Jaeger et al. 2025), progress reduced by factors for violations,
+and Roach's (Zhang et al. 2021), a sum of shaped terms. The sim's `terms` report all terms of the last step, even those
+that are not in use.
 """
 
 from __future__ import annotations
@@ -23,39 +23,39 @@ from robotrl.sims.bev.plan import Actions
 from robotrl.sims.bev.tables import EVENTS
 
 FACTORS = ("outside", "speeding", "ttc", "comfort", "centre")
-"""Factors of 0 to 1 on progress, all of CaRL: outside the lanes of its direction 0; above the limit
-max(0, 1 - excess / 2.23 m/s); after a near collision 0.5 for `hold_s`; 1 - 0.5 k / 6 where k of nuPlan's six limits of
-comfort were passed within `hold_s`; 0.5 after more than 3 s further than 0.5 m from a lane's centre."""
+"""CaRL's factors on progress, 0 to 1: 0 outside the lanes of the ego's direction; max(0, 1 - excess / 2.23 m/s) above
+the speed limit; 0.5 for `hold_s` after a near collision; 1 - 0.5 k / 6 if k of nuPlan's six comfort limits were
+exceeded within `hold_s`; 0.5 after more than 3 s at more than 0.5 m from the lane's centre."""
 SHAPED = ("speed", "lateral", "heading", "steering", "alive")
-"""Terms of a sum, of Roach but for the last: 1 - |v - v_wanted| / 6 m/s; -|offset| / 2 m; -|heading error| in rad;
--1 where the steering action moves by more than 0.01; and 1 for each step (CaRL on nuPlan)."""
+"""Shaped terms, from Roach except the last: 1 - |v - v_target| / 6 m/s; -|offset| / 2 m; -|heading error| in rad;
+-1 if the steering action changes by more than 0.01; and 1 for each step (CaRL on nuPlan)."""
 
 
 @dataclass(frozen=True)
 class RewardCfg:
-    """What is rewarded; see the module. Presets: `carl`, `roach`."""
+    """Reward settings; see the module for the formula. Presets: `carl`, `roach`."""
 
     progress: float = 1.0
-    """Weight of the percentage of the route newly driven; a whole route is worth 100 times this."""
+    """Weight of progress in percent of the route; a complete route is worth 100 times this."""
     factors: tuple[str, ...] = FACTORS
-    """Factors in use."""
+    """Factors in use, see `FACTORS`."""
     weights: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Weights of shaped terms; those not named weigh 0."""
+    """Weights of shaped terms, see `SHAPED`; missing ones are 0."""
     ends: Mapping[str, float] = field(default_factory=dict[str, float])
-    """What the end by an event adds; those not named add 0."""
+    """Rewards for ending with an event, by event name; missing ones are 0."""
     speed_at_end: float = 0.0
-    """What a collision, a red light or a stop sign adds for each m/s (Roach: -1)."""
+    """Additional reward per m/s of speed at a collision, red light or stop sign (Roach: -1)."""
     hold_s: float = 50.0
-    """s for which a near collision or a discomfort counts; 500 steps in CaRL."""
+    """Duration, s, for which a near collision or exceeded comfort limit counts; 500 steps in CaRL."""
 
 
 def carl(end_penalty: float = 1.0) -> RewardCfg:
-    """CaRL's reward: progress, soft factors, and what a collision or a red light costs, of the 100 of a whole route."""
+    """CaRL's reward: progress, soft factors, and `end_penalty` for a collision or red light (a route is worth 100)."""
     return RewardCfg(ends=dict.fromkeys(("vehicle", "pedestrian", "static", "red_light"), -end_penalty))
 
 
 def roach() -> RewardCfg:
-    """Roach's shaped sum, the negative control: speed, lateral offset, heading, steering, and -1 at a failure."""
+    """Roach's shaped reward: speed, lateral offset, heading, steering, and -1 at a failure; a negative control."""
     failures = [name for name in EVENTS if name not in ("finished", "timed_out")]
     return RewardCfg(
         progress=0.0,
@@ -67,34 +67,34 @@ def roach() -> RewardCfg:
 
 
 PRESETS = {"carl": carl, "roach": roach}
-"""Rewards by name."""
+"""Reward presets by name."""
 
 
 class Rules(NamedTuple):
-    """A `RewardCfg` and the limits of an episode as kernels read them."""
+    """A `RewardCfg`, episode limits and action settings in the form that kernels read."""
 
     progress: float
     factors: NDArray[np.float64]
-    """(5,) 1 where in use."""
+    """(5,) 1 for each factor in use."""
     weights: NDArray[np.float64]
-    """(5,) of the shaped terms."""
+    """(5,) weights of the shaped terms."""
     ends: NDArray[np.float64]
-    """(10,) by the events' bits."""
+    """(10,) end rewards, by event bit."""
     speed_at_end: float
     hold_s: float
     blocked_s: float
-    """Standing for so long ends an episode."""
+    """Standing time that ends an episode, s."""
     throttle: float
-    """m/s^2 at an acceleration action of 1."""
+    """Acceleration, m/s^2, for an acceleration action of 1."""
     dt: float
     hold: int
-    """Control steps that an action lasts."""
+    """Control steps per action."""
     planned: int
-    """1 where actions are trajectories."""
+    """1 if actions are trajectories, else 0."""
 
 
 def rules(cfg: RewardCfg, actions: Actions, blocked_s: float, throttle: float, dt: float) -> Rules:
-    """Check a reward and lay it out for the kernels.
+    """Validate a reward configuration and convert it for the kernels.
 
     Raises:
         ConfigError: an unknown factor, term or event, or a number out of range.

@@ -1,7 +1,7 @@
-"""Scores of driven routes by the published formulas: pure functions, one for each version, apart from any reward.
+"""Driving scores by the published formulas, as pure functions, one per version; independent of the reward.
 
-Scores of different versions do not compare: the same drive has a score for each. A route on which the simulator broke
-down counts as a failure with score 0, it is never left out.
+Scores of different versions are not comparable. A route on which the simulator broke down counts as a failure with
+score 0 and is never left out.
 
 Sources: CARLA leaderboard 2.0, and 2.1 as two descriptions of it agree; Bench2Drive (Jia et al. 2024); nuPlan
 (Caesar et al. 2021).
@@ -31,9 +31,9 @@ MULTIPLIED = {
     "scenario_timeouts": 0.70,
     "emergency_yields": 0.70,
 }
-"""Leaderboard 2.0: what an event multiplies the penalty with."""
+"""Leaderboard 2.0: factor on the penalty for each event."""
 SLOWEST = 0.70
-"""Leaderboard 2.0: what a checkpoint passed at a speed of zero multiplies it with."""
+"""Leaderboard 2.0: factor on the penalty for a checkpoint at zero speed."""
 ADDED = {
     "pedestrians": 1.00,
     "vehicles": 0.70,
@@ -43,42 +43,42 @@ ADDED = {
     "scenario_timeouts": 0.40,
     "emergency_yields": 0.40,
 }
-"""Leaderboard 2.1: what an event adds to the sum that the penalty is one over one and."""
+"""Leaderboard 2.1: coefficient c_k of each event in P = 1 / (1 + sum)."""
 SLOWEST_ADDED = 0.40
 
 
 @dataclass(frozen=True)
 class Route:
-    """What happened on one route.
+    """Summary of one driven route: events and statistics.
 
     Raises:
-        ConfigError: a number out of its range; it is named.
+        ConfigError: a value is out of range; the message names it.
     """
 
     completion: float
-    """Share of the route's length that was driven, 0 to 1."""
+    """Fraction of the route's length that was driven, 0 to 1."""
     pedestrians: int = 0
     """Collisions with pedestrians and cyclists on foot."""
     vehicles: int = 0
     """Collisions with vehicles."""
     static: int = 0
-    """Collisions with anything that stands for ever."""
+    """Collisions with static objects."""
     red_lights: int = 0
     """Red lights run."""
     stop_signs: int = 0
     """Stop signs run."""
     scenario_timeouts: int = 0
-    """Scenarios that were not over in time."""
+    """Scenarios that were not completed in time."""
     emergency_yields: int = 0
-    """Emergency vehicles that were not let past."""
+    """Emergency vehicles that the ego did not yield to."""
     min_speed: tuple[float, ...] = ()
-    """For each checkpoint, the mean speed since the last one over that of the traffic; 1 or more costs nothing."""
+    """Mean speed before each checkpoint divided by that of the traffic; 1 or more has no penalty."""
     outside_lanes: float = 0.0
-    """Share of the route that was driven outside its lanes, 0 to 1."""
+    """Fraction of the route driven outside its lanes, 0 to 1."""
     at_fault: int = 0
-    """How many of the collisions were the driver's own fault."""
+    """Number of collisions for which the ego was at fault."""
     broken: bool = False
-    """Whether the simulator or the driver broke down."""
+    """True if the simulator or the driver broke down."""
 
     def __post_init__(self) -> None:
         for name in ("completion", "outside_lanes"):
@@ -94,42 +94,42 @@ class Route:
 
     @property
     def collisions(self) -> int:
-        """Of all kinds."""
+        """Number of collisions of all kinds."""
         return self.pedestrians + self.vehicles + self.static
 
     @property
     def slow(self) -> tuple[float, ...]:
-        """Checkpoints that were passed more slowly than the traffic: the share of its speed that was missing."""
+        """Missing fraction of the traffic's speed, for each checkpoint passed more slowly than the traffic."""
         return tuple(1 - part for part in self.min_speed if part < 1)
 
     @property
     def success(self) -> bool:
-        """Driven to its end without an infraction; slowness is none (Bench2Drive)."""
+        """True if completed without an infraction; slowness does not count (Bench2Drive)."""
         clean = not any(getattr(self, name) for name in COUNTS) and self.outside_lanes == 0
         return clean and self.completion == 1 and not self.broken
 
     @property
     def strict_success(self) -> bool:
-        """Driven to its end without an infraction and never more slowly than the traffic."""
+        """True if completed without an infraction and never more slowly than the traffic."""
         return self.success and not self.slow
 
 
 class RouteScore(NamedTuple):
-    """Of one route."""
+    """Score of one route."""
 
     completion: float
-    """0 to 1."""
+    """Route completion, 0 to 1."""
     penalty: float
-    """0 to 1, 1 without infractions."""
+    """Infraction penalty, 0 to 1; 1 without infractions."""
     driving: float
-    """Their product times 100; 0 where the route broke down."""
+    """Driving score: completion times penalty times 100; 0 if the route broke down."""
 
 
 def leaderboard_2_0(route: Route) -> RouteScore:
     """CARLA leaderboard 2.0: every event multiplies the penalty.
 
-    P = prod_k c_k^(n_k) * prod_j (1 - 0.3 (1 - v_j)) * (1 - o), with v_j the speed at checkpoint j over that of the
-    traffic and o the share driven outside the route's lanes.
+    P = prod_k c_k^(n_k) * prod_j (1 - 0.3 (1 - v_j)) * (1 - o), with v_j the speed at checkpoint j relative to the
+    traffic, and o the fraction driven outside the route's lanes.
     """
     return _score(route, _multiplied(route) * math.prod(1 - (1 - SLOWEST) * missing for missing in route.slow))
 
@@ -142,7 +142,7 @@ def leaderboard_2_1(route: Route) -> RouteScore:
 
 
 def bench2drive(route: Route) -> RouteScore:
-    """Bench2Drive: the coefficients of 2.0, without those of slowness, which it reports as efficiency instead."""
+    """Bench2Drive: coefficients of leaderboard 2.0 without slowness, which is reported as efficiency instead."""
     return _score(route, _multiplied(route))
 
 
@@ -163,29 +163,29 @@ def _score(route: Route, penalty: float) -> RouteScore:
 
 
 class Summary(NamedTuple):
-    """Of many routes, with intervals of 95 %."""
+    """Scores of many routes, with 95 % confidence intervals."""
 
     version: Version
     driving: Interval
-    """Mean of the routes' driving scores, 0 to 100: not the product of the two means below."""
+    """Mean driving score of the routes, 0 to 100; not the product of mean completion and mean penalty."""
     completion: float
     penalty: float
     success: Interval
-    """Share of the routes; see `Route.success`."""
+    """Success rate; see `Route.success`."""
     strict_success: Interval
     efficiency: float | None
-    """Mean speed at the checkpoints over that of the traffic, as Bench2Drive reports it; None without checkpoints."""
+    """Mean speed at checkpoints relative to the traffic, as in Bench2Drive; None without checkpoints."""
     collisions: int
     at_fault: int
     broken: int
-    """Routes that count 0 because something broke down."""
+    """Number of routes that count 0 because something broke down."""
 
 
 def summary(routes: Sequence[Route], version: Version) -> Summary:
-    """Score many routes; none is left out.
+    """Summarize the scores of many routes; none is left out.
 
     Raises:
-        ConfigError: there is none, or the version is unknown.
+        ConfigError: no routes, or an unknown version.
     """
     if version not in SCORES:
         raise unknown("version", str(version), SCORES)
@@ -214,28 +214,28 @@ def summary(routes: Sequence[Route], version: Version) -> Summary:
 
 @dataclass(frozen=True)
 class ClosedLoop:
-    """What nuPlan's closed-loop score is made of, each from 0 (bad) to 1.
+    """Components of nuPlan's closed-loop score, each from 0 (bad) to 1.
 
     Raises:
-        ConfigError: a number out of its range; it is named.
+        ConfigError: a value is out of range; the message names it.
     """
 
     no_at_fault_collision: float
-    """1; 0.5 for a collision with something static; 0 for one with a road user."""
+    """1 without an at-fault collision; 0.5 for one with a static object; 0 for one with a road user."""
     drivable_area: float
-    """1 if the drivable area was never left, else 0."""
+    """1 if the ego never left the drivable area, else 0."""
     driving_direction: float
-    """1; 0.5 for up to 6 m against the traffic's direction; 0 for more."""
+    """Driving against the traffic's direction: 1 for none, 0.5 for up to 6 m, 0 for more."""
     making_progress: float
-    """1 if the progress is a fifth of the expert's or more, else 0."""
+    """1 if progress is at least a fifth of the expert's, else 0."""
     time_to_collision: float
     """1 if the time to collision never fell below 0.95 s, else 0."""
     progress: float
-    """Progress along the expert's route over the expert's."""
+    """Progress along the expert's route relative to the expert's."""
     speed_limit: float
-    """1 minus the mean excess over the limit as a share of the largest that counts."""
+    """1 minus the mean excess over the speed limit relative to the largest excess that counts."""
     comfort: float
-    """1 if all limits of acceleration, jerk and yaw were kept, else 0."""
+    """1 if all limits on acceleration, jerk and yaw were kept, else 0."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -245,7 +245,7 @@ class ClosedLoop:
 
 
 def nuplan_closed_loop(drive: ClosedLoop) -> float:
-    """NuPlan's closed-loop score, 0 to 1: multipliers that can ruin it, times a weighted mean of the rest.
+    """Closed-loop score of nuPlan, 0 to 1: the product of four multipliers and a weighted mean of the rest.
 
     (5 time to collision + 5 progress + 4 speed limit + 2 comfort) / 16, times the first four fields.
     """

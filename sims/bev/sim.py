@@ -1,4 +1,4 @@
-"""`bev/drive`: the driving world as a `VecSim` of torch tensors that share its memory."""
+"""`bev/drive`: the driving sim as a `VecSim` of torch tensors that share its memory."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MAX_AGENTS = 256
 
 
 class DriveSim(CoreSim[KeepingCore]):
-    """A batch of driving episodes; see `make`."""
+    """Batched driving sim; see `make`."""
 
     cameras = ("top",)
 
@@ -51,52 +51,52 @@ class DriveSim(CoreSim[KeepingCore]):
         self.action_is_plan = core.rules.planned == 1
         terms = self._tensor(core.terms)
         self.terms = {name: terms[:, k] for k, name in enumerate(tables.TERMS)}
-        """(N,) terms of the last step's reward, by name; see `rewards`."""
+        """Reward terms (N,) of the last step, by name; see `rewards`."""
 
     def make_expert(
         self, noise: float = 0.0, clumsiness: float = 0.0, mode: str | None = None, seed: int = 0
     ) -> TensorExpert:
-        """The rule-based driver on this sim; see `RouteDriver` for the arguments."""
+        """Make the rule-based driver on this sim; see `RouteDriver` for the arguments."""
         return TensorExpert(RouteDriver(self.core, noise, clumsiness, mode, seed))
 
     @property
     def scenarios(self) -> tuple[str, ...]:
-        """Names of the scenarios that are driven."""
+        """Names of the scenarios in use."""
         return tuple(scenario.name for scenario in self.core.scenarios)
 
     def scenario_of(self, state_id: int) -> str:
-        """Name of the scenario that a start id stands for."""
+        """Name of a start id's scenario."""
         return self.core.scenarios[state_id % len(self.core.scenarios)].name
 
     def render(self, ids: Sequence[int], camera: str, width: int, height: int) -> NDArray[np.uint8]:
-        """Pictures (n, height, width, 3) from above, the ego looking up."""
+        """Images (n, height, width, 3) from above; the ego faces up."""
         if camera not in self.cameras:
             raise unknown("camera", camera, self.cameras)
         return picture.draw(self.core, ids, width, height)
 
     def trace_map(self, env: int) -> TraceMap:
-        """The map of an env's running episode."""
+        """Map of an env's running episode, for the episode recording."""
         return trace.map_of(self.core, env)
 
     def trace_frame(self, env: int) -> TraceFrame:
-        """Where everybody is now."""
+        """Present poses of all road users, for the episode recording."""
         return trace.frame_of(self.core, self.core.world, env)
 
     def trace_step(self, env: int) -> TraceStep:
-        """What the last step brought."""
+        """Result of the last step, for the episode recording."""
         return trace.step_of(self.core, env)
 
     def trace_plan(self, env: int, actions: NDArray[Any]) -> NDArray[np.float64]:
-        """(m, 3) where actions (n, A) take the ego: x, y and yaw after each, or the points of the first trajectory."""
+        """Predicted ego poses (m, 3) x, y, yaw: after each of the actions (n, A), or along the first trajectory."""
         return trace.plan_of(self.core, env, actions)
 
     def close(self) -> None:
-        """Let the threads go."""
+        """Release the threads."""
         self.core.close()
 
 
 def chosen(scenarios: Sequence[str] | str | None) -> tuple[Scenario, ...]:
-    """Scenarios by their names, or a text with commas between them; all of them without.
+    """Scenarios by name, as a list or a comma-separated text; all scenarios if None.
 
     Raises:
         ConfigError: an unknown name, one named twice, or none.
@@ -138,7 +138,7 @@ def make(
     threads: int = 0,
     device: str = "cpu",
 ) -> DriveSim:
-    """The batched sim.
+    """Make the batched driving sim.
 
     Args:
         num_envs: N, 1 or more.
@@ -227,7 +227,7 @@ def make(
 
 
 def _inputs(options: Mapping[str, Any]) -> list[Input]:
-    """See `HasInputs`."""
+    """Input files of the options; see `HasInputs`."""
     return [Input("map", "file", str(options["map"]))] if options.get("map") is not None else []
 
 
@@ -235,10 +235,10 @@ declares(_inputs, make)
 
 
 def machine_of(device: str, threads: int) -> Backend:
-    """What steps the envs.
+    """Make the backend for a device.
 
     Raises:
-        ConfigError: no such device here.
+        ConfigError: the device does not exist here.
     """
     place = device_of(device)
     if place.type == "cpu":

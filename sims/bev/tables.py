@@ -1,7 +1,7 @@
-"""The records that kernels read and write: the map's, which stay, and the world's, which a step changes.
+"""Record types (numpy structured dtypes) of maps and world state, as read and written by kernels.
 
-Records, not one array for each field: a step reads most of what is known of an agent or a lane at once, and the kernels
-take eleven arrays and not ninety. Floats are 32 bits: 1 mm at 10 km.
+Records instead of one array per field: a step reads most fields of an agent or lane at once, and kernels take eleven
+arrays instead of ninety. Floats have 32 bits, a resolution of 1 mm at 10 km.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ LANE = np.dtype(
         ("stop", F),  # m along, of the stop line; -1 without
         ("control", J),  # lanes.Control
         ("group", J),  # light, -1 without
-        ("junction", J),  # number among the map's lanes in junctions, -1 outside
+        ("junction", J),  # index among the map's junction lanes, -1 outside junctions
         ("conflict", J),  # its first conflict
         ("conflicts", J),
         ("crossing", J),  # its first crossing of a crosswalk
         ("crossings", J),
-        ("origin", J),  # of a lane in a junction, the lane that leads into it; -1 without
-        ("part", F),  # m along it up to which it is not yet apart from the other lanes from there
+        ("origin", J),  # predecessor of a junction lane; -1 without
+        ("part", F),  # m along it up to which it overlaps the other lanes from the same origin
         ("entry", J),  # 1: nothing leads into it, so traffic may appear at its beginning
     ],
     align=True,
@@ -54,7 +54,7 @@ CONFLICT = np.dtype(
 )
 
 CROSSING = np.dtype([("walk", J), ("begin", F), ("end", F)], align=True)
-"""Where a lane runs over a crosswalk."""
+"""Section of a lane on a crosswalk."""
 
 WALK = np.dtype([("x0", F), ("y0", F), ("x1", F), ("y1", F), ("width", F)], align=True)
 
@@ -116,10 +116,10 @@ ROUTE = np.dtype([("first", J), ("count", J), ("length", F)], align=True)
 PARKED = np.dtype([("x", F), ("y", F), ("cos", F), ("sin", F), ("length", F), ("width", F)], align=True)
 
 SEGMENT = np.dtype([("x0", F), ("y0", F), ("x1", F), ("y1", F), ("speed", F), ("inside", F)], align=True)
-"""About 8 m of a lane's centre, for vector observations."""
+"""Segment of about 8 m of a lane's centre line, for vector observations."""
 
 FAR = 1000.0
-"""Stands for 'none ahead' among distances, m."""
+"""Distance, m, that means 'none ahead'."""
 
 DRIVABLE, SOLID, BROKEN, SHOULDER, CROSSWALK = 1, 2, 4, 8, 16
 """Bits of a tile's cell."""
@@ -133,7 +133,7 @@ AGENT = np.dtype(
         ("lane", J),
         ("s", F),  # m along the lane
         ("d", F),  # m left of its centre; a lane change brings it back to `rest`
-        ("rest", F),  # where it keeps: 0, or aside for a cyclist
+        ("rest", F),  # its lateral position in the lane: 0, or aside for a cyclist
         ("v", F),  # m/s along
         ("a", F),  # m/s^2
         ("x", F),
@@ -142,14 +142,14 @@ AGENT = np.dtype(
         ("sin", F),
         ("length", F),
         ("width", F),
-        ("desire", F),  # wanted speed as a share of the limit; of a walker, m/s
+        ("desire", F),  # desired speed as a fraction of the limit; for a pedestrian in m/s
         ("headway", F),  # s
         ("next", J),  # the successor it will take, -1 at an end
         ("seed", J),
         ("turns", J),  # draws made
-        ("wait", F),  # s: of a car at a stop sign, how long it has stood; of a walker, until it walks
+        ("wait", F),  # s: time a car has stood at a stop sign; time until a pedestrian walks
         ("hold", F),  # s until it may change lanes again
-        ("reckless", J),  # 1: heeds no light and gives way to nobody
+        ("reckless", J),  # 1: ignores lights and yields to nobody
         ("walk", J),  # crosswalk of a pedestrian
         ("hit", J),  # 1: has been in a collision
     ],
@@ -194,7 +194,7 @@ EPISODE = np.dtype(
         ("scenario", J),
         ("event", J),  # scenarios.Event
         ("time", F),  # s since the start
-        ("offset", F),  # s by which the lights are ahead
+        ("offset", F),  # s by which the light cycle is advanced
         ("limit", J),  # steps
         ("steps", J),
         ("phase", J),  # of the named scenario's event: 0 waits, 1 runs
@@ -203,20 +203,20 @@ EPISODE = np.dtype(
         ("traffic_v", F),  # mean speed of the cars on the road, m/s; -1 without
         ("blocked", F),  # s that the ego has stood
         ("events", J),  # bits of what has happened in this step
-        ("clamped", J),  # actions that were no number, so far
+        ("clamped", J),  # number of non-finite actions so far
     ],
     align=True,
 )
 
 CLAIM = np.dtype(
     [
-        ("rear", F),  # m along the lane of the last one on it, -1 where it is empty
+        ("rear", F),  # m along the lane of the last car on it, -1 if it is empty
         ("rear_v", F),
         ("rear_length", F),
-        ("front", F),  # and of the first
+        ("front", F),  # likewise of the first car
         ("front_v", F),
         ("front_length", F),
-        ("distance", F),  # m that the next one to come is away; FAR without
+        ("distance", F),  # distance, m, of the next car to arrive; FAR without
         ("v", F),
         ("slot", J),
     ],
@@ -224,14 +224,14 @@ CLAIM = np.dtype(
 )
 
 COMFORT = ("accel", "accel_lat", "jerk", "jerk_lon", "yaw_rate", "yaw_accel")
-"""Limits of comfort, in the order of their timers."""
+"""Comfort limits, in the order of their timers."""
 WINDOW = 5
-"""Samples of the filter that derivatives are taken with."""
+"""Number of samples of the derivative filter."""
 
 JUDGE = np.dtype(
     [
-        ("ttc", F),  # s for which the penalty for a near collision still holds
-        ("comfort", F, (6,)),  # likewise, of each limit of comfort
+        ("ttc", F),  # remaining time, s, of the near-collision penalty
+        ("comfort", F, (6,)),  # likewise for each comfort limit
         ("offset", F),  # s for which the ego has been off its lane's centre
         ("speeds", F, (WINDOW,)),  # the last ones, latest last
         ("yaws", F, (WINDOW,)),  # unwrapped
@@ -265,7 +265,7 @@ EVENTS = {
     "finished": FINISHED,
     "timed_out": TIMED_OUT,
 }
-"""Names of the events, in the order of their bits; every one ends the episode."""
+"""Event names, in the order of their bits; every event ends the episode."""
 TERMS = (
     "progress",
     "outside",
@@ -279,4 +279,4 @@ TERMS = (
     "steering",
     "end",
 )
-"""What a step's reward is made of; see `rewards`."""
+"""Names of the reward terms; see `rewards`."""

@@ -1,4 +1,4 @@
-"""What the viewer asks of the driving world: its map, where everybody is, what a step brought, what is planned."""
+"""Episode recording of the driving sim for the viewer: map, poses, step results and plans."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from robotrl.sims.bev.world import WorldState
 from robotrl.spec.drive_trace import TraceFrame, TraceLane, TraceMap, TraceStep, TraceStop
 
 AWAY_M = 1e5
-"""Those who have left the map are further away."""
+"""Distance beyond which a road user has left the map."""
 
 
 class KeepingCore(DrivingCore):
-    """Keeps how the last episodes ended, before new ones are written over them; for the trace."""
+    """Driving core that stores the final state of ended episodes before they are overwritten, for recordings."""
 
     ended: WorldState
     ended_ids: NDArray[np.int64]
@@ -34,7 +34,7 @@ class KeepingCore(DrivingCore):
 
 
 def map_of(core: KeepingCore, env: int) -> TraceMap:
-    """The map of an env's running episode."""
+    """Map of an env's running episode."""
     arrays, world = core.bank.arrays, core.world
     row, route = arrays.maps[world.episodes["map"][env]], arrays.routes[world.episodes["route"][env]]
 
@@ -64,7 +64,7 @@ def map_of(core: KeepingCore, env: int) -> TraceMap:
 
 
 def frame_of(core: KeepingCore, world: WorldState, e: int) -> TraceFrame:
-    """Where everybody is in env `e` of a world."""
+    """Poses of all road users in env `e` of a world."""
     arrays, me, episode = core.bank.arrays, world.egos[e], world.episodes[e]
     others = world.agents[e, 1:]
     slots = np.flatnonzero((others["kind"] > 0) & (np.abs(others["x"]) < AWAY_M))
@@ -84,7 +84,7 @@ def frame_of(core: KeepingCore, world: WorldState, e: int) -> TraceFrame:
 
 
 def step_of(core: KeepingCore, env: int) -> TraceStep:
-    """What the last step brought."""
+    """Result of the last step in an env."""
     events = int(core.events[env])
     hit = events & (tables.VEHICLE | tables.PERSON | tables.STATIC)
     return TraceStep(
@@ -100,7 +100,7 @@ def step_of(core: KeepingCore, env: int) -> TraceStep:
 
 
 def plan_of(core: KeepingCore, env: int, actions: NDArray[Any]) -> NDArray[np.float64]:
-    """(m, 3) where actions (n, A) take the ego: x, y and yaw after each, or the points of the first trajectory."""
+    """Predicted ego poses (m, 3) x, y, yaw: after each of the actions (n, A), or along the first trajectory."""
     rules, me = core.rules, core.world.egos[env]
     x, y, yaw, v = (float(me[name]) for name in ("x", "y", "yaw", "v"))
     if rules.planned:
@@ -121,10 +121,10 @@ def plan_of(core: KeepingCore, env: int, actions: NDArray[Any]) -> NDArray[np.fl
 
 
 def columns(records: Any, *names: str) -> NDArray[np.float64]:
-    """(n, len(names)) fields of records."""
+    """Fields of records as an array (n, len(names))."""
     return np.stack([records[name] for name in names], axis=-1).astype(np.float64)
 
 
 def posed(records: Any) -> tuple[Any, Any, Any]:
-    """x, y and yaw of records that hold a direction."""
+    """x, y and yaw of records with a direction (cos, sin)."""
     return records["x"], records["y"], np.arctan2(records["sin"], records["cos"])

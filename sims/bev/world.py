@@ -1,4 +1,4 @@
-"""The arrays that kernels work on: all maps end to end, and the state of all envs."""
+"""Arrays that kernels work on: all maps, concatenated, and the state of all envs."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 Records = Any
-"""A record array; numba knows its fields, a type checker does not."""
+"""Record array; numba knows its fields, type checkers do not."""
 
 
 class Maps(NamedTuple):
-    """Records of all maps (see `tables`), references counting from the beginning of all."""
+    """Records of all maps (see `tables`); references are indices into the concatenated arrays."""
 
     maps: Records
     lanes: Records
@@ -34,18 +34,18 @@ class WorldState(NamedTuple):
     """State of N envs with A road users each; slot 0 is the ego."""
 
     agents: Records
-    """(N, A) AGENT."""
+    """(N, A) road users, `tables.AGENT`."""
     egos: Records
-    """(N,) EGO."""
+    """(N,) ego states, `tables.EGO`."""
     episodes: Records
-    """(N,) EPISODE."""
+    """(N,) episode states, `tables.EPISODE`."""
     judges: Records
-    """(N,) JUDGE."""
+    """(N,) states of reward and scores, `tables.JUDGE`."""
     order: NDArray[np.int32]
-    """(N, A) slots by lane and way along it."""
+    """(N, A) slots sorted by lane and position along it."""
     places: NDArray[np.float64]
-    """(N, A) of each slot in that order."""
+    """(N, A) sort key of each slot in that order."""
     claims: Records
-    """(N, J) CLAIM: scratch, one for each lane in a junction."""
+    """(N, J) scratch, `tables.CLAIM`: one for each junction lane."""
     walking: NDArray[np.int32]
-    """(N, C) scratch: 1 where somebody is on a crosswalk."""
+    """(N, C) scratch: 1 if a pedestrian is on the crosswalk."""

@@ -1,1 +1,1 @@
-"""Any Gymnasium environment as a `VecSim`, under the name `gym/ID`; see docs/sims/gymnasium.md."""
+"""Adapter from Gymnasium environments to `VecSim`, under the name `gym/ID`; see docs/sims/gymnasium.md."""

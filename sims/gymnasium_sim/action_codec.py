@@ -1,4 +1,4 @@
-"""Action spaces of Gymnasium as one flat vector (`action_codec`), and that vector as the environment's own action."""
+"""Converts Gymnasium action spaces to a flat action vector, and flat actions back to the environment's actions."""
 
 from __future__ import annotations
 
@@ -16,49 +16,49 @@ from robotrl.spec import Spec
 Array = NDArray[Any]
 Actions = Literal["index", "scores"]
 ACTIONS: tuple[Actions, ...] = ("index", "scores")
-"""Two forms of a categorical action: the number of a value, or a score for each value, of which the highest acts."""
+"""Forms of a categorical action: the index of a value, or a score for each value (argmax acts)."""
 LARGEST = 1e30
-"""Bounds of an action beyond this are none."""
+"""Action bounds of larger magnitude count as infinite."""
 
 
 class ActionCodec(NamedTuple):
-    """The flat action of the sim, and what it becomes."""
+    """Flat action of the sim and its conversion to the environment's action."""
 
     spec: Spec
     decode: Callable[[Array], Array]
-    """(N, A) within the bounds of `spec` to the batch that the environment takes."""
+    """Converts actions (N, A) within the bounds of `spec` to the environment's action batch."""
     note: str = ""
-    """What was left out of it."""
+    """Warning about elements that were left out of the flat action; empty if none."""
 
 
 class Categories(NamedTuple):
-    """A space of categories, flat."""
+    """Flattened categorical action space (Discrete, MultiDiscrete or MultiBinary)."""
 
     counts: tuple[int, ...]
-    """Values of each element."""
+    """Number of values of each element."""
     starts: tuple[int, ...]
-    """The first value of each."""
+    """First value of each element."""
     shape: tuple[int, ...]
-    """Of the environment's action."""
+    """Shape of the environment's action."""
     dtype: Any
 
 
 def action_codec(space: Space[Any], bound: float | None = None, actions: Actions = "index") -> ActionCodec:
-    """The flat action of an action space.
+    """Build the flat action and its decoder for an action space.
 
-    Box: its elements, rounded where they are whole numbers. Discrete, MultiDiscrete and MultiBinary: for each element
-    the number of its value, from 0; with `actions` "scores" a score in -1 to 1 for each value of each element, of which
-    the highest acts (the first of equals; of MultiBinary one score for each element, above zero means 1). An element
-    that has one value alone is no part of the flat action.
+    Box: its elements, rounded for integer dtypes. Discrete, MultiDiscrete and MultiBinary: for each element the index
+    of its value, from 0. With `actions` "scores": for each value of each element a score in -1 to 1; the highest score
+    acts, the first of equal ones. For MultiBinary "scores" gives one score for each element; above zero means 1.
+    Elements with a single possible value are left out of the flat action (not with "scores").
 
     Args:
         space: the action space of one environment.
-        bound: stands in for infinite bounds of a Box.
-        actions: the form of a categorical action.
+        bound: replaces infinite bounds of a Box.
+        actions: form of a categorical action, see `ACTIONS`.
 
     Raises:
-        ConfigError: infinite bounds without `bound`, whole numbers that float32 rounds, more values than a policy can
-            choose from, no element that can move, or a space of another kind.
+        ConfigError: infinite bounds without `bound`, integers too large for float32, too many values, no element with
+            more than one value, or an unsupported space.
     """
     if isinstance(space, spaces.Box):
         return _box_action(space, bound)
@@ -137,7 +137,7 @@ def _score_spec(names: Sequence[str]) -> Spec:
 
 def _box_action(space: spaces.Box, bound: float | None) -> ActionCodec:
     low, high = space.low.reshape(-1).astype(np.float64), space.high.reshape(-1).astype(np.float64)
-    # some environments write the largest float32 for "no bound"
+    # some environments use the largest float32 for "no bound"
     open_low, open_high = np.abs(low) > LARGEST, np.abs(high) > LARGEST
     if (open_low | open_high).any():
         if bound is None:
@@ -165,7 +165,7 @@ def _box_action(space: spaces.Box, bound: float | None) -> ActionCodec:
         high=tuple(float(value) for value in ends[1][moving]),
     )
     all_move = width == len(low)
-    # a bound in float32 may lie outside that of the environment by rounding
+    # a bound rounded to float32 may lie outside the environment's own bound
     exact = all(np.array_equal(end.astype(np.float64), bound) for end, bound in zip(ends, (low, high), strict=True))
 
     def decode(flat: Array) -> Array:
@@ -181,10 +181,10 @@ def _box_action(space: spaces.Box, bound: float | None) -> ActionCodec:
 
 
 def _moving(moves: NDArray[np.bool_], why: Sequence[str]) -> tuple[NDArray[np.int64], str]:
-    """The elements that can move, and what to say of those that cannot.
+    """Indices of the elements with more than one value, and a warning about the others.
 
     Raises:
-        ConfigError: none can.
+        ConfigError: no element has more than one value.
     """
     still = np.flatnonzero(~moves)
     if len(still) == len(moves):

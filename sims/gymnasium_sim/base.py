@@ -1,4 +1,4 @@
-"""What the adapters of Gymnasium environments share: specs, actions, checks."""
+"""Base class of the Gymnasium adapters: specs, action conversion, checks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Obs = dict[str, NDArray[Any]]
 
 
 class Parts(NamedTuple):
-    """What every adapter is made of."""
+    """Constructor arguments shared by all adapters."""
 
     env_id: str
     env: AnyVectorEnv
@@ -37,25 +37,25 @@ class Parts(NamedTuple):
     codec: ActionCodec
     control_dt_s: float | None
     limit_steps: int | None
-    """Steps after which the sim truncates; None where the environment does or nothing does."""
+    """Steps after which the sim truncates an episode; None if the sim does not truncate."""
     judge: Judge
     reward: RewardSource
-    """The environment's own, or 1 where there is success and 0 elsewhere."""
+    """Reward: "env" is the environment's own, "success" is 1 at success and 0 otherwise."""
     end_at_success: bool
-    """Whether the sim ends an episode at its first success."""
+    """End an episode (terminated) at its first success."""
     reasons: Mapping[str, str]
-    """Why it lacks capabilities."""
+    """Explanation for each missing capability, by capability name."""
     solved_return: float | None = None
-    """Mean return from which the environment counts as solved, where its registration says so."""
+    """Mean return from which the environment counts as solved (registered `reward_threshold`), if known."""
 
 
 class GymnasiumSim:
-    """What the adapters share: specs, actions, checks. Arrays of a `Step` are new each time.
+    """Base class of the adapters: specs, action conversion, checks. Arrays of a `Step` are new in each step.
 
     Args:
         parts: see `Parts`.
-        num_envs: N.
-        seed: of the draw of training starts.
+        num_envs: number of envs N.
+        seed: seed of the random training start ids.
     """
 
     device = CPU
@@ -80,7 +80,7 @@ class GymnasiumSim:
         self._steps: NDArray[np.int64] = np.zeros(num_envs, np.int64)
 
     def as_gymnasium(self) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
-        """The sim as a numpy `gymnasium.vector.VectorEnv` with same-step autoreset."""
+        """Wrap the sim as a numpy `gymnasium.vector.VectorEnv` with same-step autoreset."""
         from robotrl.sims.interop import GymnasiumVectorEnv
 
         return GymnasiumVectorEnv(self)  # pyright: ignore[reportArgumentType]  # its subclasses step
@@ -96,13 +96,13 @@ class GymnasiumSim:
             raise EnvironmentFault(f"gym/{self.env_id}: the process of an environment has died") from error
 
     def _commands(self, actions: Tensor) -> Any:
-        """Actions (N, A) checked, clipped and in the environment's own form."""
+        """Actions (N, A), validated, clipped and converted to the environment's action batch."""
         flat: NDArray[np.float32] = actions.detach().cpu().numpy()
-        # a copy: environments may keep what they are given, and the tensor is its owner's
+        # a copy: environments may keep the array, and the caller may overwrite its tensor
         return self._decode(np.array(self._bounds.checked(flat, self._steps)))
 
     def _converted(self, observation: Any, rows: NDArray[np.int64] | None = None) -> Obs:
-        """An observation batch as named arrays; `rows` are the envs that it is of, all when None."""
+        """Observation batch as named arrays; `rows` are its env ids, None for all envs."""
         out: Obs = {}
         for leaf in self._leaves:
             try:
@@ -118,7 +118,7 @@ class GymnasiumSim:
         if values.dtype.kind != "f" or np.isfinite(values.sum()):
             return
         bad = np.argwhere(~np.isfinite(values))
-        if not len(bad):  # finite numbers whose sum is not
+        if not len(bad):  # the sum overflowed, the numbers are finite
             return
         place = tuple(int(i) for i in bad[0])
         env = place[0] if rows is None else int(rows[place[0]])
@@ -130,7 +130,7 @@ class GymnasiumSim:
 
     @property
     def success_rule(self) -> SuccessRule:
-        """By what rule episodes are successes."""
+        """Rule by which episodes count as successes."""
         return self._judge.rule()
 
     def _rewarded(self, reward: NDArray[np.float32], success: Flags) -> NDArray[np.float32]:
@@ -138,7 +138,7 @@ class GymnasiumSim:
 
 
 def tensors(arrays: Obs) -> dict[str, Tensor]:
-    """Arrays as tensors that share their memory."""
+    """Convert arrays to tensors that share their memory."""
     return {key: torch.from_numpy(value) for key, value in arrays.items()}
 
 
@@ -153,7 +153,7 @@ def step_of(
     state_id: NDArray[np.int64],
     lost: Flags | None = None,
 ) -> Step:
-    """The record of a step, from arrays; `lost` is of a sim that may lose episodes."""
+    """Build a `Step` from arrays; `lost` marks episodes lost to a crashed process, None if the sim has no such flag."""
     info = {"success": success, "state_id": state_id} | ({} if lost is None else {"lost": lost})
     return Step(
         obs=tensors(obs),

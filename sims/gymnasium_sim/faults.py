@@ -1,4 +1,4 @@
-"""Faults of foreign environments, and where they came from."""
+"""Errors raised by third-party environments, with the place where they occurred."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from robotrl.errors import RobotrlError
 
 
 class EnvironmentFault(RobotrlError):
-    """A Gymnasium environment raised, or gave what its spaces do not allow."""
+    """A Gymnasium environment raised an exception or returned a value outside its spaces."""
 
 
 class Foreign:
-    """Surrounds a call of an environment's method: what it raises, whatever that is, becomes a fault that says where.
+    """Context manager around calls of environment methods: turns any exception into an error that names the place.
 
-    Errors of ours say already what is wrong, and pass. It may be entered any number of times; one that is made anew for
-    each step would cost as much again.
+    Errors of robotrl pass unchanged. One instance may be entered any number of times, which is cheaper than a new one
+    for each step.
 
     Args:
-        name: of the method.
-        fault: makes an error of "NAME() raised ...".
+        name: name of the method.
+        fault: creates the error from the text "NAME() raised ...".
     """
 
     def __init__(self, name: str, fault: Callable[[str], EnvironmentFault]) -> None:
         self._name, self._fault = name, fault
 
     def __enter__(self) -> None:
-        """Nothing to prepare."""
+        """Enter the context."""
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Name an error."""
+        """Convert an exception that is not robotrl's own."""
         if isinstance(error, Exception) and not isinstance(error, RobotrlError):
             raise self._fault(f"{self._name}() raised {type(error).__name__}: {line(error)}") from error
 
 
 def line(error: BaseException) -> str:
-    """What an error says, in one line."""
+    """Message of an error in one line."""
     return " ".join(str(error).split()) or "no message"

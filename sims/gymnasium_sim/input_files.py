@@ -1,4 +1,4 @@
-"""What a Gymnasium environment is made of that a run should know again: modules, models and word lists."""
+"""Inputs of a Gymnasium environment that a run records: modules, model files and vocabulary files."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from robotrl.sims.gymnasium_sim.making import bare, known_id
 from robotrl.spec import Input
 
 LARGEST_XML = 1 << 26
-"""Bytes of a model that is searched for the files it names."""
+"""Largest MuJoCo XML, in bytes, that is searched for referenced files."""
 MOST_FILES = 1000
-"""Of one model."""
+"""Maximum number of files recorded for one model."""
 _NAMED = re.compile(rb"""\bfile\w*\s*=\s*["']([^"']+)["']""")
 _FOLDER = re.compile(rb"""\b(?:assetdir|meshdir|texturedir)\s*=\s*["']([^"']+)["']""")
 
 
 def inputs_of(env_id: str, options: Mapping[str, Any]) -> list[Input]:
-    """The modules that register, define and wrap the environment, and the files that its options name.
+    """Modules that register, define and wrap the environment, and files named in its options.
 
     Args:
         env_id: "Hopper-v5", or "module:ID".
-        options: of the sim's `make`.
+        options: options of the sim's `make`.
     """
     modules = {(module, "") for module in (env_id.rpartition(":")[0], _entry(env_id)) if module}
     wrapper = options.get("wrapper")
-    # what is neither, the factory refuses
+    # the factory refuses other types
     names = wrapper.split(",") if isinstance(wrapper, str) else wrapper if isinstance(wrapper, list | tuple) else ()
     modules |= {(str(name).strip().partition(":")[0], "wrapper") for name in names}
     found = [Input(field, "module", module) for module, field in sorted(modules)]
@@ -42,7 +42,7 @@ def inputs_of(env_id: str, options: Mapping[str, Any]) -> list[Input]:
 
 
 def _entry(env_id: str) -> str:
-    """The module that defines an environment; "" of Gymnasium's own, whose version a run records."""
+    """Module that defines an environment; "" for Gymnasium's own, since a run records Gymnasium's version."""
     entry = gym.spec(bare(known_id(env_id))).entry_point
     module = entry.partition(":")[0] if isinstance(entry, str) else entry.__module__ if entry is not None else ""
     return "" if module.split(".")[0] == "gymnasium" else module
@@ -60,7 +60,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _files(text: str) -> list[Path]:
-    """The file that a text names, if there is one, and those that a MuJoCo model names in turn."""
+    """The file at path `text`, if it exists, and all files that it references if it is a MuJoCo model."""
     found: dict[Path, None] = {}
     pending = [Path(text).expanduser()]
     while pending and len(found) < MOST_FILES:
@@ -78,7 +78,7 @@ def _files(text: str) -> list[Path]:
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
-    except (OSError, ValueError):  # a text that no name of a file can be
+    except (OSError, ValueError):  # not a valid path
         return False
 
 

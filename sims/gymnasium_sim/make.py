@@ -1,4 +1,4 @@
-"""`gym/ID`: the factory; see docs/sims/gymnasium.md."""
+"""Factory of the sims `gym/ID`; see docs/sims/gymnasium.md."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def make(
     vocabulary: str | Sequence[str] | None = None,
     longest: int | None = None,
 ) -> GymnasiumSim:
-    """The batched sim of a registered Gymnasium environment.
+    """Make the batched sim of a registered Gymnasium environment.
 
     Args:
         env_id: its id, "Hopper-v5"; "module:ID" imports the module first.
@@ -132,7 +132,7 @@ def _check_flag(name: str, value: object) -> None:
 
 
 class _Asked(NamedTuple):
-    """What is asked of a sim, whatever makes its batch."""
+    """Validated options of `make` that do not depend on the vectorization."""
 
     env_id: str
     num_envs: int
@@ -166,10 +166,10 @@ class _Asked(NamedTuple):
     def read(
         self, observation: Space[Any], action: Space[Any], structure: Mapping[str, int] | None = None
     ) -> tuple[tuple[Leaf, ...], ActionCodec]:
-        """The spaces as array specs; what was changed on the way is said.
+        """Convert the spaces to array specs, with a warning for each lossy conversion.
 
         Raises:
-            ConfigError: no policy here can use them; the sim is named.
+            ConfigError: an unsupported space; the message names the sim.
         """
         try:
             found = leaves(observation, structure=structure)
@@ -211,7 +211,7 @@ def _make_singles(
     parts = asked.parts(
         env, found, codec, seen.dt_s, limit, end_at_success, seen.states_success, seen.info_keys, reasons
     )
-    # what was registered is of the environment as it is: other returns come of another length, settings or wrappers
+    # the registered threshold holds for the unmodified environment only: same length, settings, wrappers and reward
     if asked.limit_steps is None and not asked.kwargs and not recipe.wrappers and asked.reward == "env":
         parts = parts._replace(solved_return=None if end_at_success else solved_return(env_id))
     told = any(leaf.key == INSTRUCTION and leaf.spec.words for leaf in found)
@@ -228,9 +228,9 @@ def _make_vector(asked: _Asked) -> OwnVectorEnv:
 
 
 def family(env_id: str) -> Callable[..., GymnasiumSim]:
-    """The factory `make(num_envs, seed, **options)` of one id.
+    """Factory `make(num_envs, seed, **options)` for one environment id.
 
     Raises:
-        ConfigError: Gymnasium does not know the id; the nearest one is given.
+        ConfigError: Gymnasium does not know the id; the message suggests the nearest one.
     """
     return declares(partial(inputs_of, env_id), update_wrapper(partial(make, known_id(env_id)), make))

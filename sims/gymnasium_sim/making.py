@@ -1,4 +1,4 @@
-"""One Gymnasium environment, made and wrapped; what goes wrong on the way is named."""
+"""Creates and wraps a single Gymnasium environment, with error messages that name it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from robotrl.sims.gymnasium_sim.telling import Telling
 from robotrl.utils.user_module import beside_the_user, user_module
 
 ENDLESS = 2**31 - 1
-"""Steps of an episode whose environment counts for itself and must be given a limit."""
+"""Effectively infinite time limit, for environments that require an integer limit."""
 EXPECTED = "MODULE:CALLABLE, several with commas between them"
 
 
@@ -26,33 +26,33 @@ MADE_BY_US = {
     "id": "expected it in the sim's name, gym/ID",
     "disable_env_checker": "expected without it, it is no argument of the environment",
 }
-"""Arguments of `gymnasium.make` that the user cannot give among those of the environment."""
+"""Arguments of `gymnasium.make` that the option `kwargs` must not contain, and the error text for each."""
 
 
 class EnvRecipe(NamedTuple):
-    """How an environment is made."""
+    """Everything needed to create one environment."""
 
     env_id: str
     kwargs: Mapping[str, Any]
     wrappers: tuple[str, ...] = ()
-    """ "MODULE:CALLABLE" each; the first is the innermost."""
+    """Wrappers as "MODULE:CALLABLE"; the first is the innermost."""
     telling: Telling | None = None
-    """What it is told in words."""
+    """Source and vocabulary of its instructions; None without text."""
     success_keys: tuple[str, ...] = ()
-    """Where in `info` success is said."""
+    """Keys of `info` with the success flag; the first one present counts."""
 
 
 def solved_return(env_id: str) -> float | None:
-    """The mean return from which an environment counts as solved, as it was registered; None where nobody says."""
+    """Registered mean return (`reward_threshold`) from which an environment counts as solved, or None."""
     threshold: Any = gym.spec(bare(env_id)).reward_threshold
     return float(threshold) if isinstance(threshold, int | float) and math.isfinite(threshold) else None
 
 
 def known_id(env_id: str) -> str:
-    """Return `env_id` if Gymnasium knows it; "module:ID" imports the module first, which may lie beside the user.
+    """Return `env_id` if Gymnasium knows it; "module:ID" imports the module first, also from the working directory.
 
     Raises:
-        ConfigError: it does not, or the module cannot be imported; the nearest id is given.
+        ConfigError: unknown id (the message suggests the nearest one), or the module cannot be imported.
     """
     module, colon, name = env_id.rpartition(":")
     before = set(gym.registry)
@@ -66,7 +66,7 @@ def known_id(env_id: str) -> str:
 
 
 def _hint(name: str, module: str, before: set[str]) -> str:
-    """What the user may have meant by an id that Gymnasium does not know."""
+    """Suggestion for an id that Gymnasium does not know."""
     stem = name.rpartition("-v")[0] or name
     versions = [known for known in gym.registry if known.rpartition("-v")[0] == stem]
     close = max(versions, key=_version) if versions else nearest(name, gym.registry)
@@ -81,7 +81,7 @@ def _hint(name: str, module: str, before: set[str]) -> str:
 
 
 def bare(env_id: str) -> str:
-    """The id without the module that registers it."""
+    """Environment id without its "module:" prefix."""
     return env_id.rpartition(":")[2]
 
 
@@ -91,13 +91,13 @@ def _version(env_id: str) -> int:
 
 
 def wrappings(given: Any) -> tuple[str, ...]:
-    """The names of wrappers that the option `wrapper` holds; each can be loaded.
+    """Validated wrapper names of the option `wrapper`; each can be imported.
 
     Args:
-        given: "MODULE:CALLABLE", several with commas between them, or a list of such; None is none.
+        given: "MODULE:CALLABLE", several separated by commas, or a list of them; None for no wrapper.
 
     Raises:
-        ConfigError: a value of another kind, a module that cannot be imported, or no such callable in it.
+        ConfigError: a value of another type, a module that cannot be imported, or a module without such a callable.
     """
     if given is None:
         return ()
@@ -111,7 +111,7 @@ def wrappings(given: Any) -> tuple[str, ...]:
 
 
 def load_wrapper(name: str) -> Wrapper:
-    """The wrapper called "MODULE:CALLABLE"; the module may lie beside the user.
+    """Import the wrapper "MODULE:CALLABLE"; the module may be in the working directory.
 
     Raises:
         ConfigError: see `wrappings`.
@@ -131,10 +131,10 @@ def load_wrapper(name: str) -> Wrapper:
 
 
 def checked_kwargs(kwargs: Any) -> dict[str, Any]:
-    """The option `kwargs`: what the user hands to the environment.
+    """Validated option `kwargs`: keyword arguments of the environment.
 
     Raises:
-        ConfigError: it has no names, or one that is not the environment's.
+        ConfigError: not a mapping with string keys, or a key that `gymnasium.make` reserves.
     """
     if kwargs is None:
         return {}
@@ -148,7 +148,7 @@ def checked_kwargs(kwargs: Any) -> dict[str, Any]:
 
 @contextmanager
 def making(env_id: str, kwargs: Mapping[str, Any]) -> Generator[None]:
-    """Give what the making of an environment raises the environment's name: foreign code says nothing of where."""
+    """Context manager: re-raise errors during the creation of an environment with the environment's name."""
     try:
         yield
     except (gym.error.DependencyNotInstalled, ImportError) as error:
@@ -161,26 +161,25 @@ def making(env_id: str, kwargs: Mapping[str, Any]) -> Generator[None]:
 
 
 def make_single(recipe: EnvRecipe, render_mode: str | None = None) -> gym.Env[Any, Any]:
-    """One environment in its wrappers, without Gymnasium's time limit: the sim keeps that itself.
+    """Create one environment with its wrappers, without Gymnasium's time limit: the sim applies the limit itself.
 
-    Nothing reaches its constructor that was not asked for.
+    Its constructor gets only the arguments that the user gave, and `render_mode` if set.
 
     Args:
-        recipe: how it is made.
-        render_mode: for pictures; None hands over what the user's arguments say, or nothing.
+        recipe: id, keyword arguments and wrappers.
+        render_mode: render mode for images; None leaves the user's `kwargs` as they are.
 
     Raises:
-        ConfigError: a package that it needs is missing, an argument that it does not take, or a wrapper that gave no
-            environment.
-        EnvironmentFault: making or wrapping it raised anything else.
+        ConfigError: a missing package, an unknown argument, or a wrapper that returned no environment.
+        EnvironmentFault: creating or wrapping the environment raised any other exception.
     """
-    # a process that was not forked has yet to import the module
+    # a spawned process has not imported the module yet
     env_id = known_id(recipe.env_id)
     kwargs = {**recipe.kwargs, **({} if render_mode is None else {"render_mode": render_mode})}
     if "render_mode" in kwargs:
         draw_offscreen()
     named = ":" in env_id or bool(recipe.wrappers)
-    # what it makes may import further modules of the user
+    # the environment may import further modules of the user
     with beside_the_user() if named else nullcontext():
         with making(env_id, recipe.kwargs):
             env = gym.make(bare(env_id), max_episode_steps=_no_limit(env_id), disable_env_checker=True, **kwargs)
@@ -194,9 +193,9 @@ def make_single(recipe: EnvRecipe, render_mode: str | None = None) -> gym.Env[An
 
 
 def _no_limit(env_id: str) -> int:
-    """What tells `gymnasium.make` that there is no time limit.
+    """Value of `max_episode_steps` that disables the time limit of `gymnasium.make`.
 
-    -1 leaves Gymnasium's own wrapper out. Wrappers that an environment is registered with (ManiSkill's) take the number
-    as it is, and would end each episode after one step.
+    -1 omits Gymnasium's `TimeLimit` wrapper. Wrappers that an environment is registered with (ManiSkill's) use the
+    number literally and would end each episode after one step; they get a very large number.
     """
     return ENDLESS if gym.spec(bare(env_id)).additional_wrappers else -1

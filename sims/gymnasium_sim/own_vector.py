@@ -1,4 +1,4 @@
-"""An environment's own vector class as a `VecSim`, whatever its autoreset mode."""
+"""Adapter for environments with their own vector class, in any autoreset mode."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from robotrl.spec import Step
 
 
 class OwnVectorEnv(GymnasiumSim):
-    """An environment's own vector class, whatever its autoreset mode, with same-step resets.
+    """`VecSim` with same-step resets around an environment's own vector class, in any autoreset mode.
 
-    Same-step autoreset is passed on. With autoreset off, rows that ended are reset by mask. Next-step autoreset has no
-    first observation to show when an episode ends, so the end is reported one step later: in between the row shows its
-    last observation, its action is without effect, and its reward is 0.
+    Same-step autoreset is used as it is. With autoreset disabled, ended rows are reset by mask. Next-step autoreset
+    provides the next first observation one step late, so the end of an episode is reported one step later: until then
+    the row shows its last observation, ignores its action, and gets reward 0.
     """
 
     def __init__(self, parts: Parts, num_envs: int, seed: int) -> None:
@@ -39,12 +39,12 @@ class OwnVectorEnv(GymnasiumSim):
         """Start new episodes in all envs.
 
         Args:
-            seed: seeds the environment; None lets its random stream run on (the first reset takes the sim's seed).
-            options: "stagger" is accepted and without effect: the environment counts its own steps.
+            seed: seeds the environment; None continues its random stream (the first reset uses the sim's seed).
+            options: "stagger" is accepted but has no effect: the environment counts its own steps.
 
         Raises:
             ConfigError: unknown option.
-            EnvironmentFault: the environment raised, or gave what its spaces do not allow.
+            EnvironmentFault: the environment raised an exception or returned a value outside its spaces.
         """
         for name in options or {}:
             if name != "stagger":
@@ -95,7 +95,7 @@ class OwnVectorEnv(GymnasiumSim):
         return step_of(obs, reward, terminated, truncated, final, final_ids, success, np.full(self.num_envs, -1))
 
     def _one_step_late(self, obs: Obs, reward: Any, terminated: Flags, truncated: Flags, success: Flags) -> Step:
-        """Report the ends of the step before; keep those of this step for the next."""
+        """Report episode ends of the previous step; store those of this step for the next."""
         reported = self._waiting.copy()
         late = self._late
         final_ids = np.flatnonzero(reported)
@@ -107,7 +107,7 @@ class OwnVectorEnv(GymnasiumSim):
         self._judge.restart(final_ids)
         none = np.zeros(self.num_envs, bool)
         shown = {name: late.get(name, none) & reported for name in self._late}
-        # what an environment says of success in the middle of an episode stays where it is
+        # success reported in the middle of an episode is not delayed
         succeeded = np.where(reported, shown["success"], success & ~self._waiting)
         ids = np.full(self.num_envs, -1)
         reward = np.where(reported, np.float32(0), reward)
@@ -134,7 +134,7 @@ class OwnVectorEnv(GymnasiumSim):
         return array
 
     def _said_of(self, infos: Mapping[str, Any]) -> tuple[Flags, Flags]:
-        """(N,) what `infos` say of success, and where; of episodes that ended what `final_info` says."""
+        """Success flags (N,) from `infos` (from `final_info` for ended episodes), and a mask of where one was given."""
         said, given = self._flags_in(infos)
         final: Any = infos.get("final_info") if self._mode is AutoresetMode.SAME_STEP else None
         if final is None:
@@ -143,7 +143,7 @@ class OwnVectorEnv(GymnasiumSim):
         return np.where(there, last, said), given | there
 
     def _flags_in(self, infos: Mapping[str, Any]) -> tuple[Flags, Flags]:
-        """Flags (N,) of infos that have an array by key, and where they are given, which "_KEY" masks."""
+        """Success flags (N,) of infos with one array per key, and a mask of where one was given (from "_KEY")."""
         said, given = np.zeros(self.num_envs, bool), np.zeros(self.num_envs, bool)
         for key in self._judge.signal.keys:
             if key not in infos:
@@ -156,7 +156,7 @@ class OwnVectorEnv(GymnasiumSim):
         return said, given
 
     def _flags_of_rows(self, rows: Any) -> tuple[Flags, Flags]:
-        """The same of a list of one dict for each row, None where there is none."""
+        """Same as `_flags_in` for infos given as a list of one dict (or None) per row."""
         said, given = np.zeros(self.num_envs, bool), np.zeros(self.num_envs, bool)
         for row, info in enumerate(rows):
             for key in self._judge.signal.keys:

@@ -1,4 +1,4 @@
-"""Pictures that Gymnasium environments draw of themselves: checked, scaled, and without a display."""
+"""Rendered images of Gymnasium environments: checks, scaling, and rendering without a display."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ REMEDY = (
     "give it 'rgb_array' in metadata['render_modes'], and a render() that returns (height, width, 3) uint8, as"
     " gymnasium.make(ID, render_mode='rgb_array') expects"
 )
-"""What would help an environment that has no such render mode."""
+"""Advice in the error for environments without the render mode "rgb_array"."""
 
 
 def draw_offscreen() -> None:
-    """Let pygame draw into memory where this machine has no display.
+    """Make pygame render offscreen on machines without a display.
 
-    SDL would look for one, and complain on stderr (`XDG_RUNTIME_DIR is invalid`). A driver that the user named stays.
+    Otherwise SDL looks for a display and complains on stderr (`XDG_RUNTIME_DIR is invalid`). Drivers set by the user
+    are kept.
     """
     if sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
@@ -26,7 +27,7 @@ def draw_offscreen() -> None:
 
 
 def fault_of(picture: object) -> str:
-    """What is wrong with what `render()` gave; empty if it is a picture (height, width, 3) of uint8."""
+    """Error text for an invalid result of `render()`; empty if it is a uint8 image (height, width, 3)."""
     if not isinstance(picture, np.ndarray):
         return f"render() gave {_named(picture)}: expected an array (height, width, 3) of uint8"
     if picture.ndim != 3 or picture.shape[2] != 3 or picture.dtype != np.uint8 or picture.size == 0:
@@ -35,7 +36,7 @@ def fault_of(picture: object) -> str:
 
 
 def scaled(picture: NDArray[np.uint8], width: int, height: int) -> NDArray[np.uint8]:
-    """(height, width, 3) of another size."""
+    """Resize an image to (height, width, 3)."""
     from PIL import Image
 
     image = Image.fromarray(np.ascontiguousarray(picture))

@@ -1,4 +1,4 @@
-"""What one environment of a kind shows of itself, found by trying."""
+"""Probes one environment before the batch is made: spaces, determinism, success flag, rendering."""
 
 from __future__ import annotations
 
@@ -21,49 +21,49 @@ from robotrl.sims.gymnasium_sim.spaces import Leaf, pick
 from robotrl.sims.gymnasium_sim.watched import Spaces, Watched, spaces_of
 
 STEPS = 5
-"""Steps of the episode that is played twice."""
+"""Steps of the probe episode, which is run twice to test determinism."""
 
 
 class EnvProbe(NamedTuple):
-    """What one environment of the kind showed of itself."""
+    """Results of probing one environment."""
 
     spaces: Spaces
-    """After a reset."""
+    """Spaces after a reset."""
     observation_space: gym.Space[Any]
-    """With words."""
+    """Observation space with texts and instruction as word numbers."""
     structure: Mapping[str, int] | None
-    """Groups of columns of the observation, as MuJoCo's environments name them."""
+    """Named groups of observation columns with their lengths, from MuJoCo environments; else None."""
     dt_s: float | None
-    """Seconds between two actions, where it says so."""
+    """Seconds between two actions, None if the environment does not state it."""
     limit_steps: int | None
     differs: str
-    """Where two episodes from one seed under the same actions first differed; empty where they did not."""
+    """First difference between two episodes with the same seed and actions; empty if there was none."""
     info_keys: tuple[str, ...]
-    """Of what `step` returned."""
+    """Keys of the last `info` that `step` returned."""
     states_success: bool
-    """Whether `info` had a flag of success."""
+    """True if `info` had a success flag."""
     draws: bool
-    """Whether it gave a picture."""
+    """True if the environment rendered an image."""
     no_picture: str
-    """Why not, otherwise."""
+    """Reason why it rendered no image; empty otherwise."""
 
 
 class ProbedValue(NamedTuple):
-    """One number, array or flag of an episode."""
+    """One value recorded in the probe episode: an observation array, reward or flag."""
 
     what: str
-    """ "step 2: observation 'state'"."""
+    """Description, e.g. "step 2: observation 'state'"."""
     value: np.ndarray[Any, Any]
     names: tuple[str, ...]
-    """Of the elements of its last axis, where they are known."""
+    """Names of the elements of the last axis, if known."""
 
 
 def probe(recipe: EnvRecipe, pictures: bool) -> EnvProbe:
-    """Make one environment, play an episode's first steps twice from one seed, draw it if `pictures`, and close it.
+    """Make one environment, run its first steps twice with one seed, render it if `pictures`, and close it.
 
     Raises:
         ConfigError: see `make_single` and `Teller`.
-        EnvironmentFault: it raised, or gave what its spaces do not allow.
+        EnvironmentFault: the environment raised an exception or returned a value outside its spaces.
     """
     spec = gym.spec(bare(recipe.env_id))
     plain = make_single(recipe)
@@ -71,7 +71,7 @@ def probe(recipe: EnvRecipe, pictures: bool) -> EnvProbe:
         out = plain.reset(seed=0)
     spaces = spaces_of(plain)
     env = Watched(plain, recipe, 0, spaces)
-    # drawn once, since a space that reset makes anew is not seeded; from a copy, since the environment may draw as well
+    # sample once, since reset may create a new, unseeded space; from a copy, since the environment may sample too
     drawn = copy.deepcopy(spaces.action)
     drawn.seed(0)
     actions = [drawn.sample() for _ in range(STEPS)]
@@ -102,7 +102,7 @@ def probe(recipe: EnvRecipe, pictures: bool) -> EnvProbe:
 
 
 def _played(env: Watched, started: tuple[Any, dict[str, Any]], actions: list[Any]) -> list[ProbedValue]:
-    """What an episode that has just started showed under the actions."""
+    """Values recorded while a newly started episode executes the actions."""
     observation, _ = started
     seen = [_part(observation, leaf, "the first") for leaf in env.leaves]
     for i, action in enumerate(actions):
@@ -121,7 +121,7 @@ def _part(observation: Any, leaf: Leaf, when: str) -> ProbedValue:
 
 
 def difference(first: list[ProbedValue], second: list[ProbedValue]) -> str:
-    """Where two episodes first differ, with both values; empty where they do not."""
+    """Describe the first difference between two episodes, with both values; empty if there is none."""
     for a, b in zip(first, second, strict=False):
         same = (a.value == b.value) | ((a.value != a.value) & (b.value != b.value))
         if np.all(same):
@@ -136,7 +136,7 @@ def difference(first: list[ProbedValue], second: list[ProbedValue]) -> str:
 
 
 def _no_mode(recipe: EnvRecipe, modes: Any) -> str:
-    """Why there is no picture to try; empty where there may be one."""
+    """Reason why the environment has no "rgb_array" render mode to try; empty if it has one."""
     given = recipe.kwargs.get("render_mode", "rgb_array")
     if given != "rgb_array":
         return f"option kwargs says render_mode {given!r}"
@@ -144,7 +144,7 @@ def _no_mode(recipe: EnvRecipe, modes: Any) -> str:
 
 
 def _try_picture(recipe: EnvRecipe) -> str:
-    """Why the environment cannot draw itself on this machine; empty if it can."""
+    """Reason why the environment cannot render on this machine; empty if it can."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # GLFW warns about a missing display before it fails
@@ -154,15 +154,15 @@ def _try_picture(recipe: EnvRecipe) -> str:
         env.close()
     except RobotrlError as error:
         return f"made with render_mode 'rgb_array', which was added for pictures: {line(error)}"
-    except Exception as error:  # foreign code and graphics drivers: a missing picture must not stop a sim
+    except Exception as error:  # third-party code and graphics drivers: a failed render must not prevent the sim
         return f"{type(error).__name__}: {line(error)}"
     return fault_of(picture)
 
 
 def _no_graphics(environ: Mapping[str, str], platform: str) -> str:
-    """Why MuJoCo's renderer has nothing to draw with; empty if it may have.
+    """Reason why MuJoCo's renderer cannot work here; empty if it may work.
 
-    It must not be tried to find out: where there is no display, a second failure aborts the process.
+    Found without trying: on machines without a display, a second failure aborts the process.
     """
     if platform != "linux" or any(environ.get(name) for name in ("MUJOCO_GL", "DISPLAY", "WAYLAND_DISPLAY")):
         return ""
@@ -170,11 +170,11 @@ def _no_graphics(environ: Mapping[str, str], platform: str) -> str:
 
 
 def stated_dt_s(env: Any) -> float | None:
-    """Seconds between two actions, where an environment states them: by an attribute, or by its frames per second."""
+    """Seconds between two actions as stated by the environment (`dt`, `control_timestep`, `render_fps`), or None."""
     for name in ("dt", "control_timestep"):
         try:
             found = _positive(getattr(env.unwrapped, name, None))
-        except Exception:  # a property of foreign code: what cannot be read is not stated
+        except Exception:  # a property of third-party code that cannot be read counts as not stated
             continue
         if found is not None:
             return found
@@ -190,7 +190,7 @@ def _positive(value: object) -> float | None:
 
 
 def _groups(structure: object) -> Mapping[str, int] | None:
-    """Named runs of columns; entries about what was left out of the observation are no columns."""
+    """Named groups of columns with their lengths; entries for skipped values are dropped."""
     if not isinstance(structure, Mapping):
         return None
     items = {str(name): length for name, length in structure.items() if "skipped" not in str(name)}

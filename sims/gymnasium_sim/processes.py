@@ -1,7 +1,7 @@
-"""Environments in processes of their own, each of which is replaced when it dies.
+"""Environments in worker processes that are restarted when they die.
 
-Foreign simulators crash: a segmentation fault, the out-of-memory killer, a lost graphics context. That costs the
-episode that ran there. The other rows go on, and the row begins anew in a fresh process.
+Third-party simulators crash: a segmentation fault, the out-of-memory killer, a lost graphics context. A crash loses
+only the running episode of that row: the row restarts in a new process and the other rows continue.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from robotrl.sims.gymnasium_sim.faults import EnvironmentFault
 from robotrl.utils.safe_path import safe_children
 
 DEATHS = 3
-"""Processes of one row that may die one after the other without an episode that ends of itself."""
+"""Maximum number of consecutive process deaths of one row without a completed episode in between."""
 Method = Literal["fork", "forkserver", "spawn"]
 METHODS: tuple[Method, ...] = ("fork", "forkserver", "spawn")
-"""How processes start."""
+"""Start methods of `multiprocessing`."""
 GONE = (EOFError, BrokenPipeError, ConnectionResetError)
 
 
 class Started(NamedTuple):
-    """A process that serves one environment."""
+    """Worker process of one environment."""
 
     pipe: Any
-    """The end on which it is asked."""
+    """Parent's end of the pipe."""
     process: Any
 
 
 class MendedPipe:
-    """The pipe to a row's process, and to the next one when that has died; what `AsyncVectorEnv` holds of a row.
+    """Pipe of a row in `AsyncVectorEnv` that reconnects to a new process when the old one has died.
 
     Args:
-        name: of the environment and its row, for messages.
+        name: name of the environment and its row, for messages.
         started: the first process.
-        start: gives the next.
+        start: starts the next process.
     """
 
     def __init__(self, name: str, started: Started, start: Callable[[], Started]) -> None:
@@ -52,24 +52,24 @@ class MendedPipe:
         self._asked: tuple[str, Any] = ("", None)
         self._seen: Any = None
         self._lost = False
-        """Whether the episode went with its process, and the row has not been reset since."""
+        """True from the loss of an episode (its process died) until the row is reset."""
         self._deaths = 0
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed."""
+        """True if the pipe is closed."""
         return self._now.pipe.closed
 
     def close(self) -> None:
-        """Close it."""
+        """Close the pipe."""
         self._now.pipe.close()
 
     def poll(self, timeout: float | None = 0.0) -> bool:
-        """Whether there is an answer."""
+        """True if an answer is available."""
         return self._lost or self._now.pipe.poll(timeout)
 
     def send(self, message: tuple[str, Any]) -> None:
-        """Ask the process."""
+        """Send a request to the process."""
         self._asked = message
         command = message[0]
         if command == "reset":
@@ -77,16 +77,16 @@ class MendedPipe:
             self._lost = False
         if self._lost and command in ("step", "reset-noop"):
             return
-        # who is gone will not answer either
+        # `recv` handles a dead process
         with suppress(*GONE):
             self._now.pipe.send(message)
 
     def recv(self) -> Any:
-        """The answer; of a process that has died since it was asked, what stands for it.
+        """Receive the answer; if the process has died since the request, a substitute answer.
 
         Raises:
-            EnvironmentFault: one process after the other dies.
-            EOFError: it died when it was asked for something else than a step or a reset.
+            EnvironmentFault: too many consecutive processes died.
+            EOFError: the process died during a request other than a step or a reset.
         """
         command = self._asked[0]
         if self._lost and command in ("step", "reset-noop"):
@@ -130,16 +130,16 @@ class MendedPipe:
 def serve(
     index: int, make: Any, pipe: Any, theirs: Any, memory: Any, errors: Any, mode: AutoresetMode, permits: Any
 ) -> None:
-    """Answer for one environment until told to close; the worker of `AsyncVectorEnv`, whose messages these are.
+    """Worker loop of `AsyncVectorEnv` for one environment: answers its messages until "close".
 
     Args:
-        index: of the row.
-        make: makes the environment.
-        pipe: where it is asked.
-        theirs: the other end, which is the parent's.
-        memory: shared; not used.
-        errors: takes what the environment raised.
-        mode: rows restart when they are told to; not used.
+        index: row number.
+        make: creates the environment.
+        pipe: the worker's end of the pipe.
+        theirs: the parent's end, closed here.
+        memory: shared memory; not used.
+        errors: queue for exceptions of the environment.
+        mode: autoreset mode; not used, the parent resets rows explicitly.
         permits: not used.
     """
     del memory, mode, permits
@@ -185,16 +185,16 @@ def serve(
 def make_processes(
     env_id: str, makers: Sequence[Callable[[], gym.Env[Any, Any]]], method: Method | None = None
 ) -> AsyncVectorEnv:
-    """Environments in a process each; rows that ended wait for `reset(options={"reset_mask": ...})`.
+    """Run each environment in its own process; ended rows wait for `reset(options={"reset_mask": ...})`.
 
-    A row whose process dies in an episode gives its last observation once more, truncated, with `lost` in `info`.
+    A row whose process dies in an episode repeats its last observation, truncated, with `lost` in `info`.
 
     Args:
-        env_id: for messages.
-        makers: make the environments.
-        method: how processes start; None is Python's own way.
+        env_id: environment id, for messages.
+        makers: functions that create the environments, one per row.
+        method: start method of the processes; None for Python's default.
     """
-    # without shared memory: what a process leaves half written there, the next one could not tell
+    # no shared memory: a new process could not detect a half-written observation
     with safe_children():
         env = AsyncVectorEnv(
             makers,

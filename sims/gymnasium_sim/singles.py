@@ -1,4 +1,4 @@
-"""Single Gymnasium environments as a batch whose rows the sim restarts, each start with a seed of its own."""
+"""Adapter for batches of single Gymnasium environments: the sim resets each row with its own seed."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ RESET_OPTIONS = ("state_ids", "stagger")
 
 
 class SingleEnvs(GymnasiumSim):
-    """A batch of single environments that this sim restarts, each start with a seed of its own.
+    """Batch of single environments; the sim resets each row with its own seed.
 
-    Start ids are the seeds that environments are reset with, and are drawn as functions of the sim's seed. They are not
-    declared: see `NumberedEnvs`.
+    Start ids are the seeds passed to `reset`, drawn from a random sequence of the sim's seed. This class does not
+    report them, since the environment may not be deterministic; see `NumberedEnvs`.
     """
 
     def __init__(self, parts: Parts, num_envs: int, seed: int) -> None:
@@ -38,13 +38,13 @@ class SingleEnvs(GymnasiumSim):
         """Start new episodes in all envs.
 
         Args:
-            seed: restarts the draw of starts and drops what is queued; None lets both run on.
+            seed: restarts the random start ids and clears the queue; None continues both.
             options: "stagger": True starts the step counters spread over the time limit, so that the envs do not all
                 time out together; "state_ids": (N,) start ids, where starts are numbered.
 
         Raises:
             ConfigError: unknown option, or ids of the wrong shape or range.
-            EnvironmentFault: an environment raised, or gave what its spaces do not allow.
+            EnvironmentFault: an environment raised an exception or returned a value outside its spaces.
         """
         given = dict(options or {})
         self._starts.restart(seed)
@@ -70,7 +70,8 @@ class SingleEnvs(GymnasiumSim):
         Raises:
             ConfigError: wrong shape.
             NumericsError: an action, observation or reward is not finite; env, step and field are named.
-            EnvironmentFault: an environment raised, or gave what its spaces do not allow; `reset` starts afresh.
+            EnvironmentFault: an environment raised an exception or returned a value outside its spaces; `reset`
+                restarts all episodes.
         """
         commands = self._commands(actions)
         self._steps += 1
@@ -99,7 +100,7 @@ class SingleEnvs(GymnasiumSim):
         return step_of(obs, reward, terminated, truncated, final, final_ids, success, state_id, lost)
 
     def _restart(self, done: Flags, lost: Flags) -> Obs:
-        """New episodes in the rows that are done; one that was lost is run again from its start."""
+        """Start new episodes in the rows that are done; a lost episode is repeated from the same start."""
         fresh = done & ~lost
         self._ids[fresh] = self._starts.take(int(fresh.sum()))
         self._steps[done] = 0
@@ -115,7 +116,7 @@ class SingleEnvs(GymnasiumSim):
 
 
 class NumberedEnvs(SingleEnvs):
-    """Single environments whose starts are numbered: a start id is the seed that `reset` gets."""
+    """Deterministic single environments with numbered starts: a start id is the seed passed to `reset`."""
 
     def state_ids(self, split: Split) -> range:
         """Start ids of a split.
@@ -126,7 +127,7 @@ class NumberedEnvs(SingleEnvs):
         return starts.ids_of(split)
 
     def queue_states(self, ids: Sequence[int] | NDArray[np.int64]) -> None:
-        """Start ids that the next restarts take, in order; when none is left, training ids are drawn again.
+        """Queue start ids for the next restarts, in order; after the last one, training ids are drawn again.
 
         Raises:
             ConfigError: an id outside all splits.
@@ -141,16 +142,16 @@ class NumberedEnvs(SingleEnvs):
 
 
 class _Pictures(SingleEnvs):
-    """Draws the environments that are asked for (`HasCamera`)."""
+    """Mixin that renders envs (`HasCamera`)."""
 
     cameras: tuple[str, ...] = ("rgb_array",)
 
     def render(self, ids: Sequence[int], camera: str, width: int, height: int) -> NDArray[np.uint8]:
-        """(n, height, width, 3) pictures of some envs, scaled from the size that the environment draws.
+        """Images (n, height, width, 3) of some envs, resized from the environment's own size.
 
         Raises:
             ConfigError: unknown camera, an env that does not exist, or a size below 1.
-            EnvironmentFault: the environment could not draw itself.
+            EnvironmentFault: rendering failed.
         """
         if camera not in self.cameras:
             raise unknown("camera", camera, self.cameras)
@@ -166,11 +167,11 @@ class _Pictures(SingleEnvs):
         return out
 
     def picture_size(self, camera: str) -> tuple[int, int]:
-        """Width and height, pixels, that the first environment draws.
+        """Width and height, pixels, of the first environment's own images.
 
         Raises:
             ConfigError: unknown camera.
-            EnvironmentFault: the environment could not draw itself.
+            EnvironmentFault: rendering failed.
         """
         if camera not in self.cameras:
             raise unknown("camera", camera, self.cameras)
@@ -185,7 +186,7 @@ class _Pictures(SingleEnvs):
 
 
 class _Told(SingleEnvs):
-    """Tells each episode in words what to do (`HasInstructions`)."""
+    """Mixin for language-conditioned envs (`HasInstructions`)."""
 
     def __init__(self, parts: Parts, num_envs: int, seed: int) -> None:
         super().__init__(parts, num_envs, seed)
@@ -194,7 +195,7 @@ class _Told(SingleEnvs):
         self._numbers: NDArray[np.int32] = np.zeros((num_envs, *spec.shape), np.int32)
 
     def instructions(self) -> list[str]:
-        """(N) what each env's running episode is told, in the words of the vocabulary; "" before the first reset."""
+        """Instruction of each env's running episode, N texts; "" before the first reset."""
         return [said(self.vocabulary, row) for row in self._numbers]
 
     def _converted(self, observation: Any, rows: NDArray[np.int64] | None = None) -> Obs:
@@ -205,7 +206,7 @@ class _Told(SingleEnvs):
 
 @functools.cache
 def sim_class(numbered: bool, draws: bool, told: bool) -> type[SingleEnvs]:
-    """`SingleEnvs` with numbered starts, pictures and instructions, or without."""
+    """Subclass of `SingleEnvs` with numbered starts, images and instructions as requested."""
     wanted: tuple[tuple[type[SingleEnvs], bool], ...] = ((_Told, told), (_Pictures, draws), (NumberedEnvs, numbered))
     parts = tuple(part for part, has in wanted if has)
     return type(SingleEnvs.__name__, (*parts, SingleEnvs), {})

@@ -1,7 +1,6 @@
-"""Gymnasium's spaces as array specs, and arrays between the two.
+"""Converts Gymnasium observation spaces to array specs, and observations to arrays.
 
-An observation space becomes named arrays (`leaves`); action spaces are in `commands`. Everything here is about data:
-nothing steps.
+An observation space becomes named arrays (`leaves`); action spaces are in `action_codec`.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ Array = NDArray[Any]
 Path = tuple[str | int, ...]
 
 UNIT_UNKNOWN = "?"
-"""Gymnasium's spaces carry no units."""
+"""Unit of all columns: Gymnasium's spaces have no units."""
 STATE = "state"
-"""The array of a space that has no parts."""
+"""Array name for a space without parts (not a Dict or Tuple)."""
 FEW = 16
-"""Channels of a picture at most; a side of a picture is longer."""
+"""Maximum number of image channels; height and width are larger."""
 COLOURS = (1, 3, 4)
-"""Counts of channels that leave no doubt."""
+"""Numbers of channels that identify the channel axis with certainty."""
 MOST_VALUES = 4096
-"""Values of a category at most: each is a column."""
+"""Maximum number of values of a categorical space, since each becomes a column."""
 EXACT = 2**24
-"""Whole numbers up to this are exact in float32."""
+"""Integers up to this magnitude are exact in float32."""
 BY_WRAPPER = "a wrapper (option wrapper=MODULE:CALLABLE) can make one of it"
 
 
@@ -39,33 +38,33 @@ class Leaf(NamedTuple):
     """One array of an observation space."""
 
     key: str
-    """Its name in `observation_spec`."""
+    """Name in `observation_spec`."""
     path: Path
-    """Keys and places that lead to it in the environment's observation."""
+    """Keys and indices of the array in the environment's nested observation."""
     raw_shape: tuple[int, ...]
-    """Shape of what the environment gives for it."""
+    """Shape in the environment's observation."""
     spec: Spec
     convert: Callable[[Array], Array]
-    """(N, *raw_shape) as the environment gives it to (N, *spec.shape)."""
+    """Converts the environment's arrays (N, *raw_shape) to (N, *spec.shape)."""
     note: str = ""
-    """What was done to it that its user should know."""
+    """Warning about the conversion; empty if none."""
 
 
 def leaves(space: Space[Any], top: str = STATE, structure: Mapping[str, int] | None = None) -> tuple[Leaf, ...]:
-    """The arrays of an observation space, in the space's order.
+    """Named arrays of an observation space, in the space's order.
 
-    Box: float32 of the same shape; bytes of three axes are pictures, channels last, and those of two long axes pictures
-    of one channel. Discrete and MultiDiscrete: one column a value, 1 where it holds. MultiBinary: zeros and ones.
-    Words: their numbers. Dict and Tuple: one array for each part; names of nested parts are joined with "_".
+    Box: float32 of the same shape; uint8 with three axes is an image, channels last, and uint8 with two long axes an
+    image of one channel. Discrete and MultiDiscrete: one-hot columns. MultiBinary: zeros and ones. Words: word numbers.
+    Dict and Tuple: one array for each part; names of nested parts are joined with "_".
 
     Args:
         space: the space of one environment.
-        top: name of the array of a space that has no parts.
-        structure: groups of columns with their lengths, in order, that name the columns of a flat Box.
+        top: array name for a space without parts.
+        structure: names and lengths of column groups, in order, used to name the columns of a flat Box.
 
     Raises:
-        ConfigError: a space of another kind, one that no policy can read (see docs/sims/gymnasium.md), no part, or two
-            parts with one name.
+        ConfigError: an unsupported space (see docs/sims/gymnasium.md), a space without parts, or two parts with one
+            name.
     """
     found = tuple(_walk(space, (), top, structure))
     keys = [leaf.key for leaf in found]
@@ -78,14 +77,14 @@ def leaves(space: Space[Any], top: str = STATE, structure: Mapping[str, int] | N
 
 
 def pick(observation: Any, path: Path) -> Any:
-    """The part of an observation, or of a batch of them, that `path` leads to."""
+    """Part of an observation (or observation batch) at `path`."""
     for step in path:
         observation = observation[step]
     return observation
 
 
 def key_of(path: Path, top: str = STATE) -> str:
-    """The name of the array that `path` leads to; `top` stands for a space that has no parts, and before a tuple's."""
+    """Array name for `path`; `top` names a space without parts and prefixes the parts of a Tuple."""
     prefix = (top,) if not path or isinstance(path[0], int) else ()
     return "_".join(str(step) for step in (*prefix, *path))
 
@@ -93,7 +92,7 @@ def key_of(path: Path, top: str = STATE) -> str:
 def _walk(space: Space[Any], path: Path, top: str, structure: Mapping[str, int] | None) -> list[Leaf]:
     key = key_of(path, top)
     if isinstance(space, spaces.Dict):
-        # what has no parts becomes one beside an instruction
+        # a space without parts becomes the part `top` when an instruction is added
         inside = {top: structure} if not path else {}
         parts = space.spaces.items()
         return [leaf for name, part in parts for leaf in _walk(part, (*path, name), top, inside.get(name))]
@@ -123,10 +122,10 @@ def _walk(space: Space[Any], path: Path, top: str, structure: Mapping[str, int] 
 
 
 def _countable(key: str, count: int) -> int:
-    """A number of columns that is not absurd.
+    """Return the number of columns if it is within `MOST_VALUES`.
 
     Raises:
-        ConfigError: it is.
+        ConfigError: it is not.
     """
     if not 1 <= count <= MOST_VALUES:
         raise ConfigError(
@@ -172,17 +171,17 @@ def _beyond(space: spaces.Box) -> bool:
 
 
 def _bounds(low: Array, high: Array) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """One bound for each element of the last axis of (rows, D): the widest over the rows; beyond float32 is none."""
+    """Widest bounds over the rows of (rows, D), one per column; bounds beyond float32 become infinite."""
     with np.errstate(over="ignore"):
         ends = low.min(axis=0).astype(np.float32), high.max(axis=0).astype(np.float32)
     return tuple(float(bound) for bound in ends[0]), tuple(float(bound) for bound in ends[1])
 
 
 def _picture(space: spaces.Box, path: Path, key: str) -> Leaf:
-    """Bytes of three axes: channels last, or turned so that they are.
+    """Image from a uint8 space with three axes, transposed to channels last if needed.
 
     Raises:
-        ConfigError: no axis, or more than one, can be the channels.
+        ConfigError: the channel axis is not identifiable.
     """
     first, _, last = space.shape
     in_front, behind = first <= FEW, last <= FEW
@@ -203,7 +202,7 @@ def _picture(space: spaces.Box, path: Path, key: str) -> Leaf:
 
 
 def _bytes(space: spaces.Box, path: Path, key: str, turn: Callable[[Array], Array]) -> Leaf:
-    """A picture that is made from bytes (N, *space.shape) by `turn`."""
+    """Image leaf for uint8 arrays (N, *space.shape), which `turn` converts to channels last."""
     low, high = (turn(bounds[None]).reshape(-1, turn(bounds[None]).shape[-1]) for bounds in (space.low, space.high))
     shape = turn(space.low[None]).shape[1:]
     ends = _bounds(low, high)
@@ -243,10 +242,10 @@ def _flags(names: Sequence[str]) -> Spec:
 
 
 def one_hot(values: Array, starts: Sequence[int], counts: Sequence[int]) -> Array:
-    """(N, D) whole numbers to (N, sum(counts)) float32, for each column a 1 at its value.
+    """One-hot encode integers (N, D) as float32 (N, sum(counts)).
 
     Raises:
-        ValueError: a value outside `start` to `start + count - 1` of its column.
+        ValueError: a value outside the range `start` to `start + count - 1` of its column.
     """
     rows, offsets = values.astype(np.int64) - np.asarray(starts), np.cumsum([0, *counts[:-1]])
     if ((rows < 0) | (rows >= np.asarray(counts))).any():

@@ -1,4 +1,4 @@
-"""Success of an episode: the signal that says it, apart from the rule over time."""
+"""Success of an episode: the success signal, and the rule that combines it over time."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ Kind = Literal["auto", "info", "survival", "termination", "return"]
 Over = Literal["last", "ever"]
 OVER: tuple[Over, ...] = ("last", "ever")
 SUCCESS_KEYS = ("success", "is_success")
-"""Where environments say in `info` that the task is done."""
+"""Keys of `info` that environments commonly use for success."""
 CHOICES = ("auto", "info:KEY", "return>=X", "survival", "termination")
 RETURN = "return>="
 
 
 class SuccessSignal(NamedTuple):
-    """Options `success` and `success_over`, read."""
+    """Parsed options `success` and `success_over`."""
 
     kind: Kind
     over: Over
     keys: tuple[str, ...] = ()
-    """Of `info`: the first one that is there counts."""
+    """Keys of `info`; the first one present counts."""
     least: float = 0.0
-    """The return that is a success."""
+    """Smallest return that counts as success (kind "return")."""
 
     @property
     def asked(self) -> str:
-        """The option `success`, as it was given."""
+        """Value of the option `success`."""
         named = {"info": f"info:{''.join(self.keys[:1])}", "return": f"{RETURN}{self.least:g}"}
         return named.get(self.kind, self.kind)
 
 
 def signal_of(success: Any, over: Any) -> SuccessSignal:
-    """What the options `success` and `success_over` ask for.
+    """Parse the options `success` and `success_over`.
 
     Raises:
         ConfigError: an unknown signal or rule.
@@ -73,10 +73,10 @@ def _number(success: str) -> float:
 
 
 def flag_in(info: Mapping[str, Any], keys: Sequence[str]) -> bool | None:
-    """The flag under the first of the keys that `info` has with a value; None where it has none of them.
+    """Flag under the first key that `info` has with a value, or None.
 
     Raises:
-        ValueError: what stands there is no flag.
+        ValueError: the value is not a flag.
     """
     for key in keys:
         if info.get(key) is not None:
@@ -85,10 +85,10 @@ def flag_in(info: Mapping[str, Any], keys: Sequence[str]) -> bool | None:
 
 
 def flag_of(value: Any, name: str) -> bool | None:
-    """A flag as environments write it: a bool, 0 or 1 as any number, or an array or tensor of one of these.
+    """Convert a flag to bool: a bool, a number 0 or 1, or an array or tensor with one such element; None stays None.
 
     Raises:
-        ValueError: it is anything else.
+        ValueError: any other value.
     """
     if value is None or isinstance(value, bool):
         return value
@@ -103,14 +103,14 @@ def flag_of(value: Any, name: str) -> bool | None:
 
 
 class Judge:
-    """Judges the episodes of a batch, step for step.
+    """Evaluates the success of all episodes of a batch in each step.
 
     Args:
-        signal: what counts.
-        num_envs: N.
-        sim: begins each message.
-        stated: whether the environment is known to say success in `info`.
-        known: keys that its `info` was seen to have.
+        signal: the success signal.
+        num_envs: number of envs N.
+        sim: sim name that prefixes each message.
+        stated: true if `info` is known to contain a success flag.
+        known: keys seen in `info`, for error messages.
     """
 
     def __init__(self, signal: SuccessSignal, num_envs: int, sim: str, stated: bool, known: Sequence[str] = ()) -> None:
@@ -123,7 +123,7 @@ class Judge:
         self._total: NDArray[np.float64] = np.zeros(num_envs)
 
     def rule(self) -> SuccessRule:
-        """By what rule episodes are judged."""
+        """Rule by which episodes count as successes."""
         signal = self.signal
         when = "at any step" if signal.over == "ever" else "at the last step"
         match signal.kind:
@@ -143,18 +143,18 @@ class Judge:
     def judged(
         self, said: Flags, given: Flags, reward: NDArray[Any], terminated: Flags, truncated: Flags, lost: Flags
     ) -> Flags:
-        """(N,) success at this step, by the rule; what it says at an episode's last step is the episode's.
+        """Success flags (N,) at this step; the flag at an episode's last step is the result of the episode.
 
         Args:
-            said: the flag of `info`.
-            given: where there was one.
-            reward: the environment's own.
-            terminated: the environment's own.
-            truncated: by the environment or the sim.
-            lost: episodes that count for nothing.
+            said: (N,) success flag in `info`.
+            given: (N,) true where `info` had a flag.
+            reward: (N,) the environment's own reward.
+            terminated: (N,) the environment's own flag.
+            truncated: (N,) truncated by the environment or the sim.
+            lost: (N,) episodes lost to a crash, never successes.
 
         Raises:
-            EnvironmentFault: an episode has ended and `info` never had the key that the user named.
+            EnvironmentFault: an episode has ended and `info` never had the key of the option `success`.
         """
         now = self._now(said, given, reward, terminated, truncated, lost) & ~lost
         if self.signal.over == "last":
@@ -205,5 +205,5 @@ class Judge:
             )
 
     def restart(self, rows: Any = slice(None)) -> None:
-        """New episodes begin in some rows, in all by default."""
+        """Reset the rows in which new episodes begin, all by default."""
         self._reached[rows], self._seen[rows], self._total[rows] = False, False, 0.0

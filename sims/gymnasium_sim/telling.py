@@ -1,4 +1,4 @@
-"""Where an environment's instructions come from, and how they get into its observations."""
+"""Instructions of language-conditioned environments: their source, and their encoding into observations."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from robotrl.spec import INSTRUCTION
 
 Source = Literal["text", "attribute", "info", "none"]
 READ: tuple[Source, ...] = ("attribute", "info")
-"""Sources that are asked after each reset."""
+"""Sources that are read after each reset."""
 
 
 class Telling(NamedTuple):
-    """What a sim is told in words."""
+    """Instruction source and vocabulary of a sim."""
 
     lexicon: Lexicon
     source: Source
-    """Of the instruction; "none" where only observations have texts."""
+    """Source of the instruction; "none" if only observations contain texts."""
     name: str
-    """Of the attribute or the key; the text itself, where it is fixed."""
+    """Name of the attribute or `info` key; for source "text" the instruction itself."""
 
     @property
     def asked(self) -> str:
-        """The option `instruction`, as it was given."""
+        """Value of the option `instruction`."""
         return self.name if self.source == "text" else f"{self.source}:{self.name}"
 
 
 def telling_of(instruction: Any, vocabulary: Any, longest: Any) -> Telling | None:
-    """What the options `instruction`, `vocabulary` and `longest` ask for; None where they ask for nothing.
+    """Parse the options `instruction`, `vocabulary` and `longest`; None if none of them is set.
 
     Raises:
-        ConfigError: a value of another kind or out of range, or a source whose words are not known.
+        ConfigError: a value of another type or out of range, or a source without a vocabulary.
     """
     if instruction is None and vocabulary is None:
         if longest is not None:
@@ -75,16 +75,16 @@ def _source(instruction: Any) -> tuple[Source, str]:
 
 
 class Teller:
-    """Puts the words of one environment into its observations.
+    """Encodes the texts and the instruction of one environment into its observations.
 
     Args:
         env: the environment.
-        telling: what it is told; None where nothing is.
+        telling: instruction source and vocabulary; None without text.
         space: its observation space.
 
     Raises:
-        ConfigError: the observation has a text and there is no vocabulary, or it has a part called "instruction" while
-            the instruction comes from elsewhere.
+        ConfigError: the observation has a text and there is no vocabulary, or it has a part named "instruction" while
+            the option `instruction` is set.
     """
 
     def __init__(self, env: gym.Env[Any, Any], telling: Telling | None, space: gym.Space[Any]) -> None:
@@ -93,25 +93,25 @@ class Teller:
         self._parted = isinstance(space, spaces.Dict)
         self._numbers: Numbers | None = None
         self.space = told_space(space, telling)
-        """Of observations with words."""
+        """Observation space with word numbers in place of texts, and with the instruction."""
 
     def started(self, observation: Any, info: Any) -> Any:
-        """The first observation of an episode, with words.
+        """Encode the first observation of an episode, after reading its instruction.
 
         Raises:
-            ConfigError: there is no such source, it gave no text, or one that the vocabulary cannot say.
+            ConfigError: the source does not exist, gave no text, or gave a text with words outside the vocabulary.
         """
         if self._telling is not None and self._telling.source != "none":
             self._numbers = self._telling.lexicon.encode(self._read(self._telling, info))
         return self.shown(observation)
 
     def shown(self, observation: Any) -> Any:
-        """An observation of the running episode, with words.
+        """Encode an observation of the running episode.
 
         Raises:
-            ConfigError: a text that the vocabulary cannot say.
-            LookupError: it lacks a part.
-            TypeError: it has no parts where its space has some.
+            ConfigError: a text with words outside the vocabulary.
+            LookupError: the observation lacks a part of its space.
+            TypeError: the observation is not nested where its space is.
         """
         if self._telling is None:
             return observation
@@ -141,7 +141,7 @@ def _in_info(telling: Telling, info: Any) -> Any:
 
 
 def _attribute(telling: Telling, env: gym.Env[Any, Any]) -> Any:
-    """An attribute of the environment without its wrappers, else of one of them; a method is called."""
+    """Attribute of the unwrapped environment, else of a wrapper; a method is called."""
     inner, name = env.unwrapped, telling.name
     with Foreign(name, EnvironmentFault):
         if hasattr(inner, name):
@@ -164,10 +164,10 @@ def _missing(telling: Telling, what: str, choices: list[str]) -> ConfigError:
 
 
 def text_of(value: Any, field: str) -> str:
-    """A text, or the one text of a list, tuple or array.
+    """Return a text, or the only text of a list, tuple or array.
 
     Raises:
-        ConfigError: it is anything else.
+        ConfigError: any other value.
     """
     one = value.tolist() if isinstance(value, np.ndarray) else value
     if isinstance(one, list | tuple) and len(one) == 1:
@@ -182,7 +182,7 @@ def _name(path: Path) -> str:
 
 
 def texts(space: gym.Space[Any], path: Path = ()) -> tuple[Path, ...]:
-    """Where in an observation space there are texts."""
+    """Paths of the text parts of an observation space."""
     if isinstance(space, spaces.Text):
         return (path,)
     if isinstance(space, spaces.Dict):
@@ -193,7 +193,7 @@ def texts(space: gym.Space[Any], path: Path = ()) -> tuple[Path, ...]:
 
 
 def told_space(space: gym.Space[Any], telling: Telling | None) -> gym.Space[Any]:
-    """An observation space with `Words` in the place of texts, and with the instruction.
+    """Observation space with `Words` in place of texts, and with the instruction.
 
     Raises:
         ConfigError: see `Teller`.
@@ -231,7 +231,7 @@ def _in_words(space: gym.Space[Any], lexicon: Lexicon) -> gym.Space[Any]:
 
 
 def replaced(observation: Any, path: Path, change: Callable[[Any], Any]) -> Any:
-    """A copy of an observation in which the part at `path` is changed; what does not lie on the way is shared."""
+    """Copy of a nested observation with the part at `path` changed; all other parts are shared."""
     if not path:
         return change(observation)
     part = replaced(observation[path[0]], path[1:], change)

@@ -1,7 +1,7 @@
-"""Batches of Gymnasium environments whose rows are restarted by the caller, and whose faults are named.
+"""Creates vector environments: batches of single environments, or an environment's own vector class.
 
-Rows of single environments (`make_batch`) run with Gymnasium's autoreset off: the sim above restarts the rows that it
-chooses, each with a seed of its own. An environment's own vector class (`make_own`) keeps its autoreset.
+Batches of single environments (`make_batch`) run with Gymnasium's autoreset disabled: the sim resets each row with its
+own seed. An environment's own vector class (`make_own`) keeps its autoreset mode.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def make_batch(
     method: Method | None,
     render_mode: str | None,
 ) -> AnyVectorEnv:
-    """`num_envs` single environments as Gymnasium's vector environment, in this process or in one process each.
+    """Make a Gymnasium vector environment of `num_envs` single environments, in this process or one process each.
 
-    Rows that ended wait for `reset(options={"reset_mask": ...})`. `spaces` are those that every row must have, and
-    `method` is how processes start.
+    Ended rows wait for `reset(options={"reset_mask": ...})`. All rows must have the spaces `spaces`; `method` is the
+    start method of the processes.
     """
 
     def one(row: int) -> gym.Env[Any, Any]:
@@ -46,11 +46,11 @@ def make_batch(
 
 
 def make_own(env_id: str, num_envs: int, kwargs: Mapping[str, Any]) -> AnyVectorEnv:
-    """The environment's own vector class.
+    """Make an environment with its own vector class.
 
     Raises:
-        ConfigError: it has none, it needs a missing package, or its autoreset mode is unknown.
-        EnvironmentFault: making it raised anything else.
+        ConfigError: it has none, a package is missing, or its autoreset mode is unknown.
+        EnvironmentFault: creating it raised any other exception.
     """
     if gym.spec(bare(env_id)).vector_entry_point is None:
         raise ConfigError(

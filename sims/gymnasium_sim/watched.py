@@ -1,4 +1,4 @@
-"""One environment whose faults are named."""
+"""Wrapper that validates a single environment and names it in error messages."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from robotrl.sims.gymnasium_sim.telling import Teller
 
 
 class Spaces(NamedTuple):
-    """Of an environment that has been reset: some make their spaces then."""
+    """Spaces of an environment after its first reset, since some environments create them there."""
 
     observation: gym.Space[Any]
-    """Before words are put in."""
+    """Observation space before texts are encoded."""
     action: gym.Space[Any]
 
 
 def spaces_of(env: gym.Env[Any, Any]) -> Spaces:
-    """The spaces that an environment has now."""
+    """Current spaces of an environment."""
     return Spaces(env.observation_space, env.action_space)
 
 
 class Watched(gym.Wrapper[Any, Any, Any, Any]):
-    """An environment whose faults name it, the row, the episode step and the field; `info` keeps `success` alone.
+    """Validating wrapper: errors name the environment, row, episode step and field; `info` keeps only `success`.
 
     Args:
         env: the environment.
-        recipe: how it was made.
-        row: its place in the batch.
-        spaces: those that it has in every episode.
+        recipe: id and settings of the environment.
+        row: its row in the batch.
+        spaces: spaces that it must have in every episode.
 
     Raises:
         ConfigError: see `Teller`.
@@ -52,9 +52,9 @@ class Watched(gym.Wrapper[Any, Any, Any, Any]):
         self.observation_space, self.action_space = self._teller.space, spaces.action
         self._known_action_space = spaces.action
         self.info: dict[str, Any] = {}
-        """All of what the last `step` returned."""
+        """Complete `info` of the last `step`."""
         self.states_success = False
-        """Whether `info` has had a flag of success."""
+        """True once `info` has contained a success flag."""
         self._env_id, self._row, self._steps = recipe.env_id, row, 0
         self._keys = recipe.success_keys
         self._resetting, self._stepping, self._rendering = (
@@ -62,20 +62,20 @@ class Watched(gym.Wrapper[Any, Any, Any, Any]):
         )
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Start an episode."""
+        """Start an episode and return its validated first observation."""
         self._steps = 0
         with self._resetting:
             out = self.env.reset(seed=seed, options=options or None)
         return self.started(out)
 
     def started(self, out: Any) -> tuple[Any, dict[str, Any]]:
-        """What the environment's own `reset` gave, checked, and with words."""
+        """Validate and encode the result of the environment's own `reset`."""
         observation, info = self._values("reset", out, 2)
         self._check_action_space()
         return self._checked(self._worded(self._teller.started, observation, info)), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Advance the environment."""
+        """Step the environment and validate the result."""
         self._steps += 1
         with self._stepping:
             out = self.env.step(action)
@@ -95,12 +95,12 @@ class Watched(gym.Wrapper[Any, Any, Any, Any]):
         )
 
     def render(self) -> Any:
-        """A picture."""
+        """Render an image."""
         with self._rendering:
             return self.env.render()
 
     def _success(self, info: Any) -> dict[str, Any]:
-        """What `info` says of success, as a batch's `info` takes it."""
+        """The success flag of `info`, as a dict for the vector environment's `info`."""
         if not isinstance(info, dict):
             raise self._fault(f"info is {type(info).__name__}: expected a dict")
         self.info = info
@@ -116,7 +116,7 @@ class Watched(gym.Wrapper[Any, Any, Any, Any]):
     def _flag(self, name: str, value: Any) -> bool:
         if isinstance(value, bool | np.bool_):
             return bool(value)
-        # environments that are batches of one give an array or a tensor of one
+        # environments with an internal batch of one return an array or tensor with one element
         try:
             found = flag_of(value, name)
         except ValueError as error:
@@ -126,7 +126,7 @@ class Watched(gym.Wrapper[Any, Any, Any, Any]):
         return found
 
     def _check_action_space(self) -> None:
-        """Refuse an action space that `reset` has exchanged for another; an equal one, made anew, is the same."""
+        """Refuse a changed action space after `reset`; a new but equal space is accepted."""
         now = self.env.action_space
         if now is not self._known_action_space and now != self.action_space:
             had, has = (" ".join(str(space).split())[:100] for space in (self.action_space, now))
@@ -142,7 +142,7 @@ class Watched(gym.Wrapper[Any, Any, Any, Any]):
         return out
 
     def _worded(self, tell: Callable[..., Any], *given: Any) -> Any:
-        """An observation with words; what is wrong with them is said of this env and step."""
+        """Encoded observation; errors name this env and step."""
         try:
             return tell(*given)
         except ConfigError as error:

@@ -1,4 +1,4 @@
-"""Texts as word numbers: what a word is, a vocabulary, and the space of an instruction."""
+"""Encodes texts as word numbers: the vocabulary, and the observation space of an instruction."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from robotrl.utils.files import read_plain
 
 Numbers = NDArray[np.int32]
 DEFAULT_LONGEST = 24
-"""Words of the longest instruction, where nothing says how many there are."""
+"""Default maximum number of words of an instruction."""
 MOST_WORDS = 1024
 LONGEST_FILE = 1 << 24
-"""Bytes of a vocabulary."""
+"""Maximum size of a vocabulary file, bytes."""
 
 
 class Lexicon:
-    """A vocabulary, and how many words of it an instruction may have.
+    """Vocabulary and maximum instruction length.
 
     Args:
         words: the vocabulary, without "".
-        longest: words of the longest instruction.
+        longest: maximum number of words of an instruction.
     """
 
     def __init__(self, words: Sequence[str], longest: int) -> None:
         self.words: tuple[str, ...] = ("", *words)
-        """By number; 0 stands for none."""
+        """Words by number; number 0 is padding ("")."""
         self.longest = longest
         self._number = {word: i for i, word in enumerate(self.words) if word}
 
     def encode(self, text: str, field: str = "instruction") -> Numbers:
-        """Word numbers (longest,) of a text, 0 after its end.
+        """Word numbers (longest,) of a text, padded with 0.
 
         Args:
-            text: what is said.
-            field: what it is, for errors.
+            text: the text.
+            field: name of the text in errors.
 
         Raises:
-            ConfigError: a word outside the vocabulary, no word, or more than `longest`.
+            ConfigError: a word outside the vocabulary, no word, or more than `longest` words.
         """
         return encode(
             text,
@@ -57,10 +57,10 @@ class Lexicon:
 
 
 class Words(spaces.Box):
-    """The space of an instruction: its word numbers, padded with 0.
+    """Observation space of an instruction: word numbers, padded with 0.
 
     Args:
-        lexicon: the vocabulary and the length.
+        lexicon: vocabulary and maximum length.
     """
 
     def __init__(self, lexicon: Lexicon) -> None:
@@ -69,15 +69,15 @@ class Words(spaces.Box):
 
 
 def lexicon_of(text: str | None, vocabulary: Any, longest: Any) -> Lexicon:
-    """The lexicon that options ask for.
+    """Build the lexicon from the options.
 
     Args:
-        text: the fixed instruction, None where there is none.
-        vocabulary: words as one text, a list of words, or "@FILE"; None takes those of `text`.
-        longest: words of the longest instruction; None takes those of `text` without `vocabulary`, else 24.
+        text: the fixed instruction, or None.
+        vocabulary: words as one text, a list of words, or "@FILE"; None uses the words of `text`.
+        longest: maximum number of words; None uses the length of `text` if `vocabulary` is None, else 24.
 
     Raises:
-        ConfigError: a value of another kind or out of range, a file that cannot be read, or no word.
+        ConfigError: a value of another type or out of range, a file that cannot be read, or no word.
     """
     words = words_in(text or "") if vocabulary is None else _vocabulary(vocabulary)
     if not words:
@@ -106,5 +106,5 @@ def _read(given: str) -> str:
 
 
 def said(words: Sequence[str], numbers: NDArray[Any]) -> str:
-    """The words of an instruction's numbers (W,), with a space between them."""
+    """Text of word numbers (W,)."""
     return " ".join(words[int(number)] for number in numbers if number)

@@ -1,6 +1,6 @@
-"""Any `VecSim` in the interfaces of others: Gymnasium's vector and single environments, Stable-Baselines3's `VecEnv`.
+"""Adapters from `VecSim` to Gymnasium (vector and single environments) and Stable-Baselines3 (`VecEnv`).
 
-Importing this module registers every sim of ours with Gymnasium, as `robotrl/NAME-v0`.
+Importing this module registers every robotrl sim with Gymnasium as `robotrl/NAME-v0`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ register_all()
 
 
 def as_sb3(sim: Any, **options: Any) -> SimVecEnv:
-    """A sim as a `VecEnv` of Stable-Baselines3; see `robotrl.sims.interop.sb3.SimVecEnv` for the options.
+    """Wrap a sim as a `VecEnv` of Stable-Baselines3; see `robotrl.sims.interop.sb3.SimVecEnv` for the options.
 
     Raises:
         ConfigError: Stable-Baselines3 is not installed.

@@ -1,7 +1,7 @@
-"""Our sims in Gymnasium's registry: `gymnasium.make("robotrl/peg-insert-v0")` and `gymnasium.make_vec`.
+"""Registers robotrl's sims with Gymnasium, for `gymnasium.make("robotrl/peg-insert-v0")` and `gymnasium.make_vec`.
 
-Gymnasium finds them once `robotrl.sims.interop` is imported, or by itself under
-`"robotrl.sims.interop:robotrl/peg-insert-v0"`.
+Gymnasium knows the ids once `robotrl.sims.interop` is imported; the id
+`"robotrl.sims.interop:robotrl/peg-insert-v0"` makes Gymnasium import it.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from robotrl.registry import SIMS, make_sim
 from robotrl.sims.interop.views import GymnasiumEnv, GymnasiumVectorEnv
 
 VERSION = 0
-"""Rises when a sim changes so that results before and after do not compare."""
+"""Version suffix of the ids; increased when a sim changes so that results are no longer comparable."""
 HERE = "robotrl.sims.interop.registration"
 
 
 def gymnasium_id(sim: str) -> str:
-    """The id of a sim of ours in Gymnasium's registry: "robotrl/peg-insert-v0" for "mujoco/peg-insert"."""
+    """Gymnasium id of a robotrl sim: "robotrl/peg-insert-v0" for "mujoco/peg-insert"."""
     return f"robotrl/{sim.rpartition('/')[2]}-v{VERSION}"
 
 
@@ -37,38 +37,38 @@ def register_all() -> None:
 
 
 def make_single(sim: str, seed: int = 0, **options: Any) -> GymnasiumEnv:
-    """One environment; the entry point of `gymnasium.make`.
+    """Make a single environment; entry point of `gymnasium.make`.
 
     Args:
         sim: name of the sim.
-        seed: of the sim, until `reset` gets another.
-        options: those of `GymnasiumEnv` (render_mode, camera, width, height), and those of the sim.
+        seed: seed of the sim until `reset` sets another.
+        options: options of `GymnasiumEnv` (render_mode, camera, width, height) and of the sim.
 
     Raises:
-        ConfigError: an option that neither takes, or a value out of range.
+        ConfigError: an unknown option, or a value out of range.
     """
     view, rest = _split(GymnasiumEnv, options)
     return GymnasiumEnv(make_sim(sim, 1, seed, **rest), **view)
 
 
 def make_vector(sim: str, num_envs: int = 1, seed: int = 0, **options: Any) -> GymnasiumVectorEnv:
-    """A vector environment with same-step autoreset; the vector entry point of `gymnasium.make_vec`.
+    """Make a vector environment with same-step autoreset; vector entry point of `gymnasium.make_vec`.
 
     Args:
         sim: name of the sim.
-        num_envs: N.
-        seed: of the sim, until `reset` gets another.
-        options: those of `GymnasiumVectorEnv`, and those of the sim.
+        num_envs: number of envs N.
+        seed: seed of the sim until `reset` sets another.
+        options: options of `GymnasiumVectorEnv` and of the sim.
 
     Raises:
-        ConfigError: an option that neither takes, or a value out of range.
+        ConfigError: an unknown option, or a value out of range.
     """
     view, rest = _split(GymnasiumVectorEnv, options)
     return GymnasiumVectorEnv(make_sim(sim, num_envs, seed, **rest), **view)
 
 
 def _split(view: type, options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The options of a view, and all others."""
+    """Split options into those of the Gymnasium wrapper class and those of the sim."""
     names = set(inspect.signature(view).parameters) - {"sim"}
     return (
         {name: value for name, value in options.items() if name in names},

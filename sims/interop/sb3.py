@@ -1,4 +1,4 @@
-"""Any `VecSim` as a `VecEnv` of Stable-Baselines3."""
+"""Adapter from `VecSim` to the `VecEnv` of Stable-Baselines3."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ Obs = NDArray[Any] | dict[str, NDArray[Any]]
 
 
 class SimVecEnv(VecEnv):
-    """A sim as Stable-Baselines3 wants it.
+    """Stable-Baselines3 `VecEnv` around a sim.
 
-    `infos` of an env whose episode ended hold `terminal_observation`, `TimeLimit.truncated` (so that its learners
-    bootstrap time-outs), `is_success`, and `episode` with return `r`, length `l` and seconds `t` as `Monitor` writes
-    them. A sim with one observation array has a plain `Box` space ("MlpPolicy"), one with more a `Dict`
-    ("MultiInputPolicy"). Arrays are copies.
+    When an episode ends, its `infos` hold `terminal_observation`, `TimeLimit.truncated` (so that SB3 bootstraps
+    time-outs), `is_success`, and `episode` with return `r`, length `l` and elapsed seconds `t`, as `Monitor` writes
+    them. A sim with one observation array has a `Box` space ("MlpPolicy"), a sim with several a `Dict` space
+    ("MultiInputPolicy"). Returned arrays are copies.
 
     Args:
         sim: the sim; it must fill `Step.final_obs`.
-        privileged: keep the arrays that are meant for a critic alone; left out otherwise.
+        privileged: include the privileged (critic-only) observation arrays; by default they are left out.
 
     Raises:
         CapabilityError: the sim does not fill `final_obs`.
@@ -54,7 +54,7 @@ class SimVecEnv(VecEnv):
         super().__init__(sim.num_envs, space, space_of(sim.action_spec))
 
     def reset(self) -> Obs:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Start new episodes in all envs, with the seed given to `seed` and the options to `set_options`."""
+        """Start new episodes in all envs with the seed set by `seed` and the options set by `set_options`."""
         obs = self.sim.reset(seed=self._seeds[0], options=self._options[0] or None)
         self._reset_seeds()
         self._reset_options()
@@ -62,7 +62,7 @@ class SimVecEnv(VecEnv):
         return self._copied(obs)
 
     def step_async(self, actions: NDArray[Any]) -> None:
-        """Keep the actions (N, A) for `step_wait`."""
+        """Store the actions (N, A) for `step_wait`."""
         self._actions = np.ascontiguousarray(actions, self.sim.action_spec.dtype)
 
     def step_wait(self) -> tuple[Obs, NDArray[np.float32], NDArray[np.bool_], list[dict[str, Any]]]:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -101,18 +101,18 @@ class SimVecEnv(VecEnv):
         self.sim.close()
 
     def get_images(self) -> Sequence[NDArray[np.uint8] | None]:
-        """A picture (240, 320, 3) of each env by the sim's first camera; None without one."""
+        """Image (240, 320, 3) of each env from the sim's first camera; None if the sim has no camera."""
         if not isinstance(self.sim, HasCamera):
             return [None] * self.num_envs
         return list(self.sim.render(range(self.num_envs), self.sim.cameras[0], 320, 240))
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
-        """An attribute of this object, or else of the sim, once for each of the envs `indices`."""
+        """Attribute of this object, or else of the sim, repeated for each of the envs `indices`."""
         value = getattr(self, attr_name) if hasattr(self, attr_name) else getattr(self.sim, attr_name)
         return [value for _ in self._get_indices(indices)]
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
-        """Not possible: a batched sim has no object for each env.
+        """Unsupported: a batched sim has no object for each env.
 
         Raises:
             CapabilityError: always.
@@ -120,7 +120,7 @@ class SimVecEnv(VecEnv):
         raise CapabilityError(f"set_attr({attr_name!r}): a batched sim has no object for each env; use its options")
 
     def env_method(self, method_name: str, *method_args: Any, indices: Any = None, **method_kwargs: Any) -> list[Any]:
-        """Not possible: a batched sim has no object for each env.
+        """Unsupported: a batched sim has no object for each env.
 
         Raises:
             CapabilityError: always.

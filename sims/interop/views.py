@@ -1,7 +1,7 @@
-"""Any `VecSim` as a plain Gymnasium vector environment, and a sim with one env as a plain Gymnasium environment.
+"""Adapters from `VecSim` to Gymnasium: vector environments, and single environments for sims with one env.
 
-Both speak numpy. `GymnasiumVectorEnv` follows Gymnasium's same-step autoreset to the letter: the last observation and
-info of an episode are in `infos["final_obs"]` and `infos["final_info"]`, all else is about the episode that follows.
+Both use numpy arrays. `GymnasiumVectorEnv` implements Gymnasium's same-step autoreset: the last observation and info of
+an episode are in `infos["final_obs"]` and `infos["final_info"]`, everything else belongs to the next episode.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Obs = dict[str, NDArray[Any]]
 
 
 def space_of(spec: Spec) -> gym.spaces.Box | gym.spaces.MultiDiscrete:
-    """The Gymnasium space of an array spec; MultiDiscrete of an action whose elements are categories."""
+    """Gymnasium space of an array spec: MultiDiscrete for categorical actions, else Box."""
     if spec.choices is not None:
         return gym.spaces.MultiDiscrete(list(spec.choices))
     dtype = np.dtype(spec.dtype)
@@ -37,7 +37,7 @@ def space_of(spec: Spec) -> gym.spaces.Box | gym.spaces.MultiDiscrete:
 
 
 class _Pictures:
-    """What `render()` draws."""
+    """Camera images for `render()`, with checks of the render options."""
 
     def __init__(self, sim: VecSim, mode: str | None, camera: str | None, width: int, height: int) -> None:
         if mode not in (None, "rgb_array"):
@@ -59,7 +59,7 @@ class _Pictures:
 
 
 class _View(ABC):
-    """What both views are made from; a view says what it is and takes the spaces of one env."""
+    """Base class of both adapters; subclasses set the spaces in `_adopt`."""
 
     _what: ClassVar[str]
 
@@ -84,7 +84,7 @@ class _View(ABC):
 
     @abstractmethod
     def _adopt(self, observation_space: gym.spaces.Dict, action_space: gym.Space[Any]) -> None:
-        """Take the spaces of one env.
+        """Set the environment's spaces from those of one env.
 
         Raises:
             ConfigError: the sim's number of envs does not fit.
@@ -94,18 +94,18 @@ class _View(ABC):
 class GymnasiumVectorEnv(_View, gym.vector.VectorEnv[Obs, NDArray[np.float32], NDArray[Any]]):
     """A `VecSim` as `gymnasium.vector.VectorEnv`, with same-step autoreset.
 
-    Observations are dicts of float32 arrays (N, ...), copies that stay as they are; rewards are float64, as those of
-    Gymnasium's own vector environments.
+    Observations are dicts of float32 arrays (N, ...), copied in each step; rewards are float64, as in Gymnasium's
+    own vector environments.
 
     Args:
         sim: the sim; it must fill `Step.final_obs`.
-        render_mode: "rgb_array" for pictures of all envs, or None.
-        camera: which camera `render` uses, the sim's first by default.
-        width: pixels of a picture.
-        height: pixels of a picture.
+        render_mode: "rgb_array" for images of all envs, or None.
+        camera: camera that `render` uses, the sim's first by default.
+        width: image width, pixels.
+        height: image height, pixels.
 
     Raises:
-        CapabilityError: the sim does not fill `final_obs`, or pictures are wanted of a sim without camera.
+        CapabilityError: the sim does not fill `final_obs`, or images are requested and the sim has no camera.
     """
 
     _what = "same-step autoreset"
@@ -118,7 +118,7 @@ class GymnasiumVectorEnv(_View, gym.vector.VectorEnv[Obs, NDArray[np.float32], N
         self.metadata = {**self.metadata, "autoreset_mode": AutoresetMode.SAME_STEP}
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
-        """Start new episodes in all envs; `options` are the sim's own.
+        """Start new episodes in all envs; `options` are the sim's reset options.
 
         Raises:
             ConfigError: `seed` is a list: one number seeds all envs of a batched sim.
@@ -150,7 +150,7 @@ class GymnasiumVectorEnv(_View, gym.vector.VectorEnv[Obs, NDArray[np.float32], N
         return _copies(out.obs), _copy(out.reward).astype(np.float64), terminated, truncated, infos
 
     def render(self) -> tuple[NDArray[np.uint8], ...] | None:
-        """One picture (height, width, 3) for each env, or None without a render mode."""
+        """Image (height, width, 3) of each env, or None without a render mode."""
         return self._pictures.take(self.num_envs)
 
     def close_extras(self, **kwargs: Any) -> None:
@@ -159,21 +159,21 @@ class GymnasiumVectorEnv(_View, gym.vector.VectorEnv[Obs, NDArray[np.float32], N
 
 
 class GymnasiumEnv(_View, gym.Env[Any, Any]):
-    """A `VecSim` with one env as a plain `gymnasium.Env`.
+    """A `VecSim` with one env as `gymnasium.Env`.
 
-    The sim restarts by itself when an episode ends; the `reset()` that follows hands out that episode instead of
-    starting yet another, so that no start state is skipped.
+    The sim restarts by itself when an episode ends; the next `reset()` returns the first observation of that new
+    episode instead of starting another one, so that no start state is skipped.
 
     Args:
         sim: the sim, with `num_envs` 1.
         render_mode: "rgb_array" or None.
-        camera: which camera `render` uses, the sim's first by default.
-        width: pixels of a picture.
-        height: pixels of a picture.
+        camera: camera that `render` uses, the sim's first by default.
+        width: image width, pixels.
+        height: image height, pixels.
 
     Raises:
         ConfigError: the sim has more than one env.
-        CapabilityError: the sim does not fill `final_obs`, or pictures are wanted of a sim without camera.
+        CapabilityError: the sim does not fill `final_obs`, or images are requested and the sim has no camera.
     """
 
     _what = "a single environment"
@@ -186,7 +186,7 @@ class GymnasiumEnv(_View, gym.Env[Any, Any]):
         self._running = False
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
-        """Start an episode; `options` are the sim's own."""
+        """Start an episode; `options` are the sim's reset options."""
         super().reset(seed=seed)
         obs, self._next = self._next, None
         if obs is None or seed is not None or options:
@@ -212,7 +212,7 @@ class GymnasiumEnv(_View, gym.Env[Any, Any]):
         return obs, float(out.reward[0]), terminated, truncated, info
 
     def render(self) -> NDArray[np.uint8] | None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """A picture (height, width, 3), or None without a render mode."""
+        """Image (height, width, 3), or None without a render mode."""
         pictures = self._pictures.take(1)
         return None if pictures is None else pictures[0]
 
@@ -222,7 +222,7 @@ class GymnasiumEnv(_View, gym.Env[Any, Any]):
 
 
 def _masked(values: Mapping[str, NDArray[Any]], rows: NDArray[np.bool_]) -> dict[str, Any]:
-    """Gymnasium's info layout: each array with zeros where it does not apply, and the mask of where it does."""
+    """Gymnasium's info layout: each array, zero outside `rows`, and under "_KEY" the mask of `rows`."""
     infos: dict[str, Any] = {}
     for key, value in values.items():
         infos[key] = np.where(rows.reshape(-1, *([1] * (value.ndim - 1))), value, np.zeros((), value.dtype))
@@ -235,7 +235,7 @@ def _copy(tensor: Tensor) -> NDArray[Any]:
 
 
 def _as_gymnasium_keeps(value: Tensor) -> NDArray[Any]:
-    """Gymnasium makes infos of vector envs from Python's numbers, which are 64 bits wide."""
+    """Array as float64 or int64, the dtypes of infos in Gymnasium's vector envs."""
     array = _copy(value)
     wide = {"f": np.float64, "i": np.int64, "u": np.int64}.get(array.dtype.kind)
     return array if wide is None else array.astype(wide)

@@ -1,1 +1,1 @@
-"""MuJoCo sims on `mujoco.batch`: engine, arm, tasks, camera."""
+"""MuJoCo sims on `mujoco.batch`: physics engine, tasks, experts, cameras."""

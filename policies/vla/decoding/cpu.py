@@ -1,9 +1,9 @@
-"""A plain Llama in float32 on a CPU that goes on where nobody asks for gradients: how policies say tokens as they act.
+"""Fast decoding for Llama policies on the CPU: float32, inference only.
 
-Keys and values of the whole sentence have their places beforehand, and are written where they belong: nothing is put
-behind a copy of what was there. Of several rows queries, keys and values are one product, and so are both halves of the
-MLP; their matrices are brought into oneDNN's order first, once for all tokens. That is a copy of the layers' weights
-for a sentence, which a GPU may not have the memory for, and one row is not worth.
+The key-value cache is allocated once for the whole sequence and written in place. For two rows or more, the query, key
+and value projections are one product, and so are the gate and up projections of the MLP; their matrices are reordered
+for oneDNN first, once for all tokens. This copies the layers' weights for each sequence, which does not pay off for a
+single row.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ from robotrl.policies.vla.decoding.parts import Map, Masks, Room, RotaryTables, 
 
 
 def is_plain(model: Any) -> bool:
-    """Whether a `LlamaModel` may be read by its numbers alone.
+    """Tell whether a `LlamaModel` can be decoded from its weights alone, without calling its layers.
 
-    Who asks for gradients, traces or casts, adapts a layer, or wants to know what is called, needs the layers
-    themselves.
+    The layers must be called under gradients, tracing or autocast, and if a layer has an adapter or a hook.
     """
     if model.device.type != "cpu" or model.dtype != torch.float32:
         return False
@@ -37,14 +36,14 @@ def is_plain(model: Any) -> bool:
 
 
 class PlainReader:
-    """Goes on as this module describes; see `decode.reader`."""
+    """Decoder from the weights alone; see the module's docstring and `decode.reader`."""
 
     def __init__(self, model: Any, masks: Masks, at: Tensor, behind: Tensor) -> None:
         self._model, self._masks, self._at, self._behind = model, masks, at, behind
         self._norm = _norm(model.norm)
 
     def read(self, embeddings: Tensor, last: Tensor) -> Tensor:
-        """See `Reader`."""
+        """See `Decoder.read`."""
         x, model, length = embeddings, self._model, embeddings.shape[1]
         rows, whole = torch.arange(len(x), device=x.device), length + self._behind.shape[-1]
         self._layers = [_layer(layer, len(x)) for layer in model.layers]
@@ -57,19 +56,19 @@ class PlainReader:
             kept.keys[:, :, :length], kept.values[:, :, :length] = keys, values
             self._kept.append(kept)
             if layer is self._layers[-1]:
-                # what the others would say is not asked
+                # the last layer needs the query of the last token only
                 asking, x = asking[rows, :, last][:, :, None], x[rows, last][:, None]
                 seen = seen[rows, :, last][:, :, None]
             x = _after(layer, x, _attend(asking, kept, length, seen))
         self._turns = turn_to(model, self._behind, x)
-        # of what is said nothing is hidden
+        # tokens after the prefix are never masked
         self._hidden_from = x.new_zeros((len(x), 1, 1, whole))
         self._hidden_from[..., :length] = self._masks.after
         self._length = self._prefix = length
         return _normed(self._norm, x)
 
     def step(self, new: Tensor) -> Tensor:
-        """See `Reader`."""
+        """See `Decoder.step`."""
         x, place = new, self._length - self._prefix
         turn = RotaryTables(*(part[:, :, place : place + 1] for part in self._turns))
         at, self._length = self._length, self._length + 1
@@ -82,28 +81,28 @@ class PlainReader:
 
 
 class Norm(NamedTuple):
-    """By the root of the mean square."""
+    """Weights of an RMS norm."""
 
     weight: Tensor
     eps: float
 
 
 class LayerWeights(NamedTuple):
-    """The numbers of a layer, ready to be multiplied by."""
+    """Weights of a layer, as functions where they are matrices."""
 
     norm: Norm
     heads: Map
-    """To queries, keys and values, side by side."""
+    """Projection to queries, keys and values, side by side."""
     out: Map
     mlp_norm: Norm
     gate_up: Map
     down: Map
     asking: int
-    """Heads that ask."""
+    """Number of query heads."""
     shared: int
-    """Heads of keys, each for as many that ask."""
+    """Number of key-value heads, each shared by a group of query heads."""
     width: int
-    """Of a head."""
+    """Width of a head."""
 
 
 def _layer(layer: Any, rows: int) -> LayerWeights:
@@ -127,7 +126,7 @@ def _norm(norm: Any) -> Norm:
 
 
 def _map(rows: int, first: Any, *others: Any) -> Map:
-    """Linear layers of one input, for so many rows at least, with what they give side by side."""
+    """Linear layers of one input as one function, with their outputs side by side; reordered for `rows` above 1."""
     if rows == 1 or not torch.backends.mkldnn.is_available():
         if not others:
             return lambda x: linear(x, first.weight, first.bias)
@@ -146,7 +145,7 @@ def _normed(norm: Norm, x: Tensor) -> Tensor:
 
 
 def _heads(layer: LayerWeights, normed: Tensor, turn: RotaryTables) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values (B, heads, T, width), the former two at their places."""
+    """Queries, keys and values (B, heads, T, width), the former two with rotary positions."""
     found = layer.heads(normed).unflatten(2, (-1, layer.width)).transpose(1, 2)
     turning, values = found.split([layer.asking + layer.shared, layer.shared], dim=1)
     asking, keys = turn(turning).split([layer.asking, layer.shared], dim=1)
@@ -154,12 +153,12 @@ def _heads(layer: LayerWeights, normed: Tensor, turn: RotaryTables) -> tuple[Ten
 
 
 def _attend(asking: Tensor, kept: Room, length: int, hidden_from: Tensor) -> Tensor:
-    """(B, Q, heads * width) of queries (B, heads, Q, width) to the first places of what is kept."""
+    """Attention (B, Q, heads * width) of queries (B, heads, Q, width) to the first `length` cached tokens."""
     return attend(asking, kept.keys[:, :, :length], kept.values[:, :, :length], hidden_from)
 
 
 def _after(layer: LayerWeights, x: Tensor, mixed: Tensor) -> Tensor:
-    """The rest of a layer: what attention gave is added, then what the MLP makes of it."""
+    """Rest of a layer after attention: output projection and MLP, each with its residual."""
     x = x + layer.out(mixed)
     gate, up = layer.gate_up(_normed(layer.mlp_norm, x)).chunk(2, dim=-1)
     return x + layer.down(silu(gate) * up)

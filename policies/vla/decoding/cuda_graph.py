@@ -1,12 +1,12 @@
-"""A Llama on a GPU that goes on where nobody asks for gradients: each token is one launch.
+"""CUDA-graph decoding for Llama policies (inference only).
 
-A small model computes a token in less time than the host takes to launch its hundred kernels. So the prefix and the
-step are captured as CUDA graphs when sentences of one shape come for the second time, and replayed from then on. Keys
-and values lie where they lay at the capture, with room for the whole sentence; batches are filled up to powers of two,
-so that rollouts in which fewer and fewer rows go on need few graphs.
+For a small model, launching a token's hundred kernels takes longer than running them. So the prefix pass and the token
+step are captured as CUDA graphs when a shape of sequences occurs for the second time, and replayed from then on. The
+key-value cache is static and allocated for the whole sequence; batches are padded to powers of two, so that rollouts
+with fewer and fewer active rows need few graphs.
 
-The layers are called as they are, adapters and casts included. What a capture was made of is compared before each
-sentence: a graph of weights that have moved, of adapters that were merged or of another cast is never replayed.
+The layers are called as modules, with adapters and autocast. Before each sequence the state of the capture is compared:
+a graph is never replayed after weights were moved, adapters were merged or the autocast dtype has changed.
 """
 
 from __future__ import annotations
@@ -23,49 +23,49 @@ from robotrl.policies.vla.decoding.parts import Masks, Room, RotaryTables, atten
 from robotrl.utils.cuda_graph import CudaGraph
 
 KIND = "cuda"
-"""Of device that has graphs."""
+"""Device type with CUDA graphs."""
 LARGEST = 2**28
-"""Bytes that keys and values of one batch may keep between sentences; larger ones cost more than their launches."""
+"""Largest key-value cache of a batch kept for graphs, in bytes; beyond it, graphs do not pay off."""
 ADAPTED = ("merged", "disable_adapters")
-"""What `peft` may change about a layer without moving a weight."""
+"""Flags of `peft` layers that change the computation without moving a weight."""
 
 Function = Callable[..., Tensor]
 Capture = Callable[[Function, tuple[Tensor, ...]], Function]
 
 
 class PrefixTensors(NamedTuple):
-    """What a sentence begins with, as tensors of fixed shapes."""
+    """Inputs of the prefix pass, as tensors of fixed shapes."""
 
     embeddings: Tensor
     """(B, L, D)"""
     mask: Tensor
-    """(B, 1, L, L) what is added to attention among them."""
+    """(B, 1, L, L) additive attention mask of the prefix."""
     cos: Tensor
-    """(B, 1, L, width) rotations to their positions."""
+    """(B, 1, L, width) rotary tables of the prefix."""
     sin: Tensor
     last: Tensor
-    """(B,) where the last of them stands."""
+    """(B,) index of the last prefix token."""
     hidden_from: Tensor
-    """(B, 1, 1, L) what is added to attention of all that comes after."""
+    """(B, 1, 1, L) additive attention mask of the prefix for later tokens."""
     cos_behind: Tensor
-    """(B, 1, T, width) rotations to the positions of T tokens after them."""
+    """(B, 1, T, width) rotary tables of the T tokens after the prefix."""
     sin_behind: Tensor
 
 
 class CudaGraphDecoder:
-    """Says sentences of one shape, by functions that are captured once.
+    """Decoder of sequences of one shape by two captured functions, for the prefix and for a token.
 
     Args:
-        model: a `LlamaModel`; only its layers are kept.
-        example: the first sentence's beginning.
-        capture: makes of a function and arguments what computes the same on other tensors of the same shapes.
+        model: a `LlamaModel`; it keeps references to the layers only.
+        example: prefix of the first sequence.
+        capture: captures a function with example arguments, to be called on other tensors of the same shapes.
     """
 
     def __init__(self, model: Any, example: PrefixTensors, capture: Capture) -> None:
         stack, norm = layers(model), model.norm
         rows, length, count = len(example.embeddings), example.embeddings.shape[1], example.cos_behind.shape[2]
         whole = length + count
-        # of which type keys and values are is known once they are there: casts decide it
+        # a first pass shows the dtype of keys and values, which depends on autocast
         _, first = _read(stack, example)
         memory = [
             Room(*(x.new_zeros((rows, x.shape[1], whole, x.shape[3])) for x in (of.keys, of.values))) for of in first
@@ -75,7 +75,7 @@ class CudaGraphDecoder:
         places = torch.arange(whole, device=hidden_from.device)
         self._places = places[:count]
         self.sentences = 0
-        """How many were begun: of two at a time the first one's keys are gone."""
+        """Number of sequences begun; a new one overwrites the cache of the one before."""
 
         def begin(*prefix: Tensor) -> Tensor:
             given = PrefixTensors(*prefix)
@@ -90,7 +90,7 @@ class CudaGraphDecoder:
         def step(x: Tensor, place: Tensor) -> Tensor:
             at = place + length
             turn = RotaryTables(turns.cos.index_select(2, place), turns.sin.index_select(2, place))
-            # what is yet to be said is hidden, as gaps are
+            # tokens not decoded yet are masked, as gaps are
             seen = hidden_from.masked_fill(places > at, torch.finfo(hidden_from.dtype).min)
             for layer, kept in zip(stack, memory, strict=True):
                 x = after_attention(layer, x, _attend(layer, layer.norm(x), turn, seen, kept, at))
@@ -100,23 +100,23 @@ class CudaGraphDecoder:
         self._step = capture(step, (example.embeddings[:, :1].clone(), self._places[:1].clone()))
 
     def begin(self, prefix: PrefixTensors) -> Tensor:
-        """The hidden state (B, 1, D) at the last token of each row's prefix."""
+        """Run the prefix: hidden state (B, 1, D) at the last token of each row."""
         self.sentences += 1
         return self._begin(*prefix)
 
     def step(self, new: Tensor, place: int) -> Tensor:
-        """The hidden state (B, 1, D) of a token's embedding (B, 1, D), the `place`-th after the prefix."""
+        """Run one token (B, 1, D), the `place`-th after the prefix: its hidden state (B, 1, D)."""
         return self._step(new, self._places[place : place + 1])
 
 
 class GraphReader:
-    """Goes on as this module describes; see `decode.reader`."""
+    """Decoder that replays CUDA graphs; see the module's docstring and `decode.reader`."""
 
     def __init__(self, model: Any, masks: Masks, at: Tensor, behind: Tensor, sayer: CudaGraphDecoder) -> None:
         self._model, self._masks, self._at, self._behind, self._sayer = model, masks, at, behind, sayer
 
     def read(self, embeddings: Tensor, last: Tensor) -> Tensor:
-        """See `decode_parts.Reader`."""
+        """See `Decoder.read`."""
         self._rows, self._said = len(embeddings), 0
         prefix = prefix_of(self._model, embeddings, last, self._masks, self._at, self._behind)
         hidden = self._sayer.begin(filled(prefix))
@@ -124,10 +124,10 @@ class GraphReader:
         return hidden[: self._rows]
 
     def step(self, new: Tensor) -> Tensor:
-        """See `decode_parts.Reader`.
+        """See `Decoder.step`.
 
         Raises:
-            RuntimeError: another sentence of this shape was begun meanwhile.
+            RuntimeError: another sequence of this shape was begun meanwhile.
         """
         if self._sayer.sentences != self._sentence:
             raise RuntimeError("a sentence goes on after another one of its shape was begun: expected one at a time")
@@ -136,33 +136,33 @@ class GraphReader:
 
 
 class SentenceShape(NamedTuple):
-    """Of sentences."""
+    """Shape of sequences that share a graph."""
 
     rows: int
     """A power of two."""
     prefix: int
     after: int
-    """Tokens behind the prefix."""
+    """Tokens after the prefix."""
     dtype: torch.dtype
 
 
 class CaptureState(NamedTuple):
-    """What a capture is true of."""
+    """Everything about a model that a captured graph depends on."""
 
     parts: tuple[int, ...]
-    """Which modules; those of a capture live on, so that no other takes their number."""
+    """`id` of each module; a capture keeps its modules alive, so that no other gets the same id."""
     addresses: tuple[int, ...]
-    """Where the weights lie."""
+    """Memory addresses of the weights."""
     adapters: tuple[bool, ...]
     cast: torch.dtype | None
 
 
 class _Known(NamedTuple):
-    """A model's sentences."""
+    """Graphs of a model and the shapes seen so far."""
 
     state: CaptureState
     length: tuple[int, int]
-    """L and T: graphs of other lengths are let go."""
+    """L and T: graphs of other lengths are dropped."""
     seen: set[SentenceShape]
     sayers: dict[SentenceShape, CudaGraphDecoder]
 
@@ -171,13 +171,13 @@ _KNOWN: WeakKeyDictionary[Any, _Known] = WeakKeyDictionary()
 
 
 def graph_reader(model: Any, masks: Masks, at: Tensor, behind: Tensor) -> GraphReader | None:
-    """What replays sentences of a shape that has been before; None for a first one, and where layers must be called.
+    """Graph decoder for a shape seen before; None for a new shape and where graphs are not possible.
 
     Args:
         model: a `LlamaModel`.
-        masks: of the prefix.
+        masks: attention masks of the prefix.
         at: (B, L) positions of the prefix.
-        behind: (B, T) those of T tokens after it.
+        behind: (B, T) positions of the T tokens after it.
     """
     if model.device.type != KIND or torch.is_grad_enabled() or torch.compiler.is_compiling() or is_heard(model):
         return None
@@ -197,14 +197,14 @@ def graph_reader(model: Any, masks: Masks, at: Tensor, behind: Tensor) -> GraphR
 
 
 def kept_bytes(cfg: Any, shape: SentenceShape) -> int:
-    """Bytes, at most, that keys and values of sentences take."""
+    """Upper bound on the size of the key-value cache, in bytes."""
     width = cfg.num_key_value_heads * (cfg.head_dim or cfg.hidden_size // cfg.num_attention_heads)
-    # float32, as rotated keys are whatever the network computes in
+    # rotated keys are float32 whatever the network computes in
     return 2 * 4 * shape.rows * (shape.prefix + shape.after) * cfg.num_hidden_layers * width
 
 
 def state_of(model: Any) -> CaptureState:
-    """What a capture of a model is made of now."""
+    """Current `CaptureState` of a model."""
     parts = tuple(model.modules())
     addresses = tuple(weight.data_ptr() for weight in model.parameters())
     adapters = tuple(bool(getattr(part, flag)) for part in parts for flag in ADAPTED if hasattr(part, flag))
@@ -214,19 +214,19 @@ def state_of(model: Any) -> CaptureState:
 
 
 def prefix_of(model: Any, embeddings: Tensor, last: Tensor, masks: Masks, at: Tensor, behind: Tensor) -> PrefixTensors:
-    """A sentence's beginning; see `decode.reader` and `decode_parts.Reader`."""
+    """Inputs of the prefix pass; for the arguments see `decode.reader` and `Decoder.read`."""
     turn, turns = turn_to(model, at, embeddings), turn_to(model, behind, embeddings)
     return PrefixTensors(embeddings, masks.prefix, turn.cos, turn.sin, last, masks.after, turns.cos, turns.sin)
 
 
 def filled(prefix: PrefixTensors) -> PrefixTensors:
-    """With rows of zeros up to a power of two."""
+    """Pad the batch with rows of zeros to a power of two."""
     return PrefixTensors(*(_filled(x) for x in prefix))
 
 
 def _captured(model: Any, masks: Masks, at: Tensor, behind: Tensor) -> CudaGraphDecoder:
-    """Graphs of the shape of a sentence whose words are not known yet."""
-    # what lives on must be no tensor of inference, which nothing else may write to
+    """Capture the graphs of a shape, on embeddings of zeros."""
+    # static tensors must be no inference tensors, which cannot be written to outside inference mode
     with torch.inference_mode(False), torch.no_grad():
         embeddings = torch.zeros((*at.shape, model.config.hidden_size), dtype=masks.after.dtype, device=at.device)
         ours = (embeddings, torch.zeros_like(at[:, 0]), Masks(*(x.clone() for x in masks)), at.clone(), behind.clone())
@@ -242,7 +242,7 @@ def _read(stack: list[LayerModules], prefix: PrefixTensors) -> Any:
 
 
 def _attend(layer: LayerModules, normed: Tensor, turn: RotaryTables, seen: Tensor, kept: Room, at: Tensor) -> Tensor:
-    """(B, 1, heads * width) of one token that is put where it belongs, (1,) `at`, among what is kept."""
+    """Attention (B, 1, heads * width) of one token, which is written to the cache at index `at` (1,) first."""
     asking, key, value = (heads(layer, project(normed)) for project in (layer.query, layer.key, layer.value))
     kept.keys.index_copy_(2, at, turn(key))
     kept.values.index_copy_(2, at, value)
@@ -255,5 +255,5 @@ def _filled(x: Tensor) -> Tensor:
 
 
 def _power(rows: int) -> int:
-    """The power of two that so many rows are filled up to."""
+    """The next power of two."""
     return 1 << (rows - 1).bit_length()

@@ -1,7 +1,7 @@
-"""A language model that goes on from what stands before: the loop of autoregressive policies.
+"""Choice of the decoder for a language model.
 
-Any of `transformers` goes on with its own cache. For a Llama there are faster ways: `decode_llama` by its layers, and
-where nobody watches them `decode_plain` on a CPU and `decode_graph` on a GPU.
+Any model of `transformers` can decode with its own cache. For a Llama there are faster decoders: `decoding.llama` calls
+its layers; `decoding.cpu` and `decoding.cuda_graph` are for inference without hooks on the layers.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from robotrl.policies.vla.decoding.parts import Decoder, Masks
 
 
 def reader(model: Any, masks: Masks, at: Tensor, behind: Tensor) -> Decoder:
-    """What reads with a language model.
+    """The fastest decoder that a language model allows.
 
     Args:
-        model: of `transformers`, from embeddings to hidden states.
-        masks: of the prefix.
+        model: a model of `transformers`, from embeddings to hidden states.
+        masks: attention masks of the prefix.
         at: (B, L) or (n, B, L) positions of the prefix.
-        behind: (B, T) or (n, B, T) those of T tokens after it.
+        behind: (B, T) or (n, B, T) positions of the T tokens after it.
     """
-    # what inherits from a Llama may compute otherwise, and ours have the activation of the published ones alone
+    # a subclass may compute otherwise, and our decoders support the published activation only
     if type(model) is not LlamaModel or model.config.hidden_act != "silu":
         return CachedReader(model, masks, at, behind)
     if replayed := graph_reader(model, masks, at, behind):
@@ -36,7 +36,7 @@ def reader(model: Any, masks: Masks, at: Tensor, behind: Tensor) -> Decoder:
 
 
 class CachedReader:
-    """Goes on with the cache of `transformers`; see `reader`."""
+    """Decoder with the key-value cache of `transformers`; see `reader`."""
 
     def __init__(self, model: Any, masks: Masks, at: Tensor, behind: Tensor) -> None:
         self._model, self._masks, self._at, self._behind = model, masks, at, behind
@@ -44,12 +44,12 @@ class CachedReader:
         self._steps = 0
 
     def read(self, embeddings: Tensor, last: Tensor) -> Tensor:
-        """See `Decoder`."""
+        """See `Decoder.read`."""
         hidden = self._go(embeddings, self._masks.prefix, self._at)
         return hidden[torch.arange(len(hidden), device=hidden.device), last][:, None]
 
     def step(self, new: Tensor) -> Tensor:
-        """See `Decoder`."""
+        """See `Decoder.step`."""
         at = self._behind[..., self._steps : self._steps + 1]
         self._steps += 1
         since = self._masks.after.new_zeros((len(new), 1, 1, self._steps))

@@ -1,8 +1,8 @@
-"""A Llama that goes on with its own layers, whoever listens to them: for gradients, traces, casts and adapters.
+"""Decoding for Llama policies through the model's own layers: works with gradients, tracing, autocast and adapters.
 
-`transformers` computes the whole last layer of the prefix, of which one row is needed, and puts each new key behind a
-copy of all those before it. Here the last layer is computed for the token that speaks alone, the prefix's keys stay
-where they are, and rotations and masks are made once for all tokens.
+`transformers` computes the last layer for the whole prefix, of which one token is needed, and copies the cache for each
+new key. Here the last layer is computed for the prefix's last token alone, the prefix's cache is not copied, and rotary
+tables and masks are computed once for all tokens.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from robotrl.policies.vla.decoding.parts import Map, Masks, RotaryTables, attend
 
 
 class LlamaReader:
-    """Goes on as this module describes; see `decode.reader`."""
+    """Decoder through the model's layers; see the module's docstring and `decode.reader`."""
 
     def __init__(self, model: Any, masks: Masks, at: Tensor, behind: Tensor) -> None:
         self._model, self._masks, self._at, self._behind = model, masks, at, behind
@@ -26,20 +26,20 @@ class LlamaReader:
         self._kept: list[LayerCache] = []
 
     def read(self, embeddings: Tensor, last: Tensor) -> Tensor:
-        """See `decode_parts.Reader`."""
+        """See `Decoder.read`."""
         turn = turn_to(self._model, self._at, embeddings)
         hidden, self._kept = read(self._stack, embeddings, turn, self._masks.prefix, last)
         self._turns = iter(each_of(turn_to(self._model, self._behind, hidden)))
         return self._model.norm(hidden)
 
     def step(self, new: Tensor) -> Tensor:
-        """See `decode_parts.Reader`."""
+        """See `Decoder.step`."""
         hidden, self._kept = step(self._stack, new, next(self._turns), self._masks.after, self._kept)
         return self._model.norm(hidden)
 
 
 class LayerModules(NamedTuple):
-    """The parts of a layer that it is made of, ready to be called."""
+    """Modules of a Llama layer."""
 
     norm: Map
     query: Map
@@ -54,19 +54,19 @@ class LayerModules(NamedTuple):
 
 
 class LayerCache(NamedTuple):
-    """What one layer remembers; what was said stands apart, lest the prefix be copied or spread."""
+    """Key-value cache of a layer; new tokens are apart, so that the prefix is not copied for each token."""
 
     keys: Tensor
-    """(B, heads, L, width) of the prefix, with positions in them."""
+    """(B, heads, L, width) keys of the prefix, with rotary positions."""
     values: Tensor
     """(B, heads, L, width)"""
     new_keys: Tensor
-    """(B, heads, t, width) of the tokens said so far."""
+    """(B, heads, t, width) keys of the tokens decoded so far."""
     new_values: Tensor
 
 
 def layers(model: Any) -> list[LayerModules]:
-    """Those of a `LlamaModel`."""
+    """Layers of a `LlamaModel`."""
     found: list[LayerModules] = []
     for layer in model.layers:
         query, key, value, out, gate, up, down = products(layer)
@@ -76,21 +76,21 @@ def layers(model: Any) -> list[LayerModules]:
 
 
 def each_of(turn: RotaryTables) -> list[RotaryTables]:
-    """The rotations to each of T positions."""
+    """Split rotary tables into one for each of T positions."""
     return [RotaryTables(turn.cos[:, :, t : t + 1], turn.sin[:, :, t : t + 1]) for t in range(turn.cos.shape[2])]
 
 
 def read(
     stack: list[LayerModules], x: Tensor, turn: RotaryTables, mask: Tensor, last: Tensor
 ) -> tuple[Tensor, list[LayerCache]]:
-    """The hidden state (B, 1, D), not normed yet, of the prefix's last token, and what is kept of all of it.
+    """Run the prefix: hidden state (B, 1, D) of its last token, before the final norm, and the cache by layer.
 
     Args:
         stack: layers.
         x: (B, L, D) embeddings.
-        turn: to their positions.
-        mask: (B, 1, L, L) what is added to scores.
-        last: (B,) where the last token stands.
+        turn: rotary tables of the prefix.
+        mask: (B, 1, L, L) additive attention mask.
+        last: (B,) index of the last token.
     """
     rows = torch.arange(len(x), device=x.device)
     asking, asked_at, seen = x, turn, mask
@@ -101,7 +101,7 @@ def read(
         k, v = k.contiguous(), v.contiguous()
         kept.append(LayerCache(k, v, k[:, :, :0], v[:, :, :0]))
         if layer is stack[-1]:
-            # what the others would say is not asked
+            # the last layer needs the query of the last token only
             asking, normed, seen = x[rows, last][:, None], normed[rows, last][:, None], mask[rows, :, last][:, :, None]
             asked_at = RotaryTables(turn.cos[rows, :, last][:, :, None], turn.sin[rows, :, last][:, :, None])
         q = asked_at(heads(layer, layer.query(normed)))
@@ -112,14 +112,14 @@ def read(
 def step(
     stack: list[LayerModules], x: Tensor, turn: RotaryTables, hidden_from: Tensor, kept: list[LayerCache]
 ) -> tuple[Tensor, list[LayerCache]]:
-    """The hidden state (B, 1, D), not normed yet, of one token, and what is kept after it.
+    """Run one token: its hidden state (B, 1, D), before the final norm, and the extended cache by layer.
 
     Args:
         stack: layers.
-        x: (B, 1, D) its embedding.
-        turn: to its position.
-        hidden_from: (B, 1, 1, L) what is added to scores of the prefix: the lowest number where there is a gap.
-        kept: by layer.
+        x: (B, 1, D) embedding of the token.
+        turn: rotary tables of its position.
+        hidden_from: (B, 1, 1, L) additive attention mask of the prefix: the lowest number at a gap.
+        kept: cache by layer.
     """
     after: list[LayerCache] = []
     for layer, memory in zip(stack, kept, strict=True):
@@ -134,22 +134,22 @@ def step(
 
 
 def heads(layer: LayerModules, x: Tensor) -> Tensor:
-    """(B, T, heads * width) to (B, heads, T, width)."""
+    """Split heads: (B, T, heads * width) to (B, heads, T, width)."""
     return x.unflatten(2, (-1, layer.head_width)).transpose(1, 2)
 
 
 def after_attention(layer: LayerModules, x: Tensor, mixed: Tensor) -> Tensor:
-    """The rest of a layer: what attention gave is added, then what the MLP makes of it."""
+    """Rest of a layer after attention: output projection and MLP, each with its residual."""
     x = x + layer.out(mixed)
     normed = layer.mlp_norm(x)
     return x + layer.down(silu(layer.gate(normed)) * layer.up(normed))
 
 
 def _attend(q: Tensor, memory: LayerCache, hidden_from: Tensor) -> Tensor:
-    """(B, 1, heads * width) of one token's queries (B, heads, 1, width); heads of keys may be shared by groups."""
+    """Attention (B, 1, heads * width) of one token's queries (B, heads, 1, width), with grouped key heads."""
     batch, heads, _, width = q.shape
     shared = memory.keys.shape[1]
-    # queries that share keys stand in the rows of one product
+    # queries that share keys are the rows of one product
     q = q.reshape(batch, shared, heads // shared, width) / math.sqrt(width)
     before = q @ memory.keys.transpose(2, 3) + hidden_from
     since = q @ memory.new_keys.transpose(2, 3)

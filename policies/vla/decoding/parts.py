@@ -1,4 +1,4 @@
-"""What all that goes on from a prefix have in common; see `robotrl.policies.vla.decoding.decode`."""
+"""Shared parts of the decoders: protocol, masks, rotary tables, caches; see `robotrl.policies.vla.decoding.decode`."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from torch.nn.functional import scaled_dot_product_attention
 
 Map = Callable[[Tensor], Tensor]
 HOOKS = ("_forward_pre_hooks", "_forward_hooks")
-"""Where torch keeps who listens to a layer."""
+"""Attributes in which torch stores the hooks of a module."""
 
 
 class Masks(NamedTuple):
-    """What is added to attention, 0 or the lowest number."""
+    """Additive attention masks: 0 where a token is visible, the lowest number elsewhere."""
 
     prefix: Tensor
-    """(B, 1, L, L) among the prefix."""
+    """(B, 1, L, L) within the prefix."""
     after: Tensor
-    """(B, 1, 1, L) of the prefix, for all that comes after it: the lowest number where there is a gap."""
+    """(B, 1, 1, L) from later tokens to the prefix: the lowest number at a gap."""
 
 
 class Decoder(Protocol):
-    """Reads a prefix, then one token after the other."""
+    """Incremental forward pass of a language model: the prefix first, then one token at a time."""
 
     def read(self, embeddings: Tensor, last: Tensor) -> Tensor:
         """The hidden state (B, 1, D) of a prefix (B, L, D) at its last token (B,)."""
@@ -36,20 +36,20 @@ class Decoder(Protocol):
 
 
 class RotaryTables(NamedTuple):
-    """Rotation to positions."""
+    """Cosines and sines of rotary positions."""
 
     cos: Tensor
     """(B, 1, T, width)"""
     sin: Tensor
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Queries or keys (B, heads, T, width) at their places."""
+        """Apply rotary positions to queries or keys (B, heads, T, width)."""
         a, b = x.chunk(2, dim=-1)
         return x * self.cos + torch.cat([-b, a], dim=-1) * self.sin
 
 
 class Products(NamedTuple):
-    """The linear layers of a Llama's layer."""
+    """Linear layers of a Llama layer."""
 
     query: Any
     key: Any
@@ -61,34 +61,34 @@ class Products(NamedTuple):
 
 
 def products(layer: Any) -> Products:
-    """Those of a layer of a `LlamaModel`."""
+    """Linear layers of a layer of a `LlamaModel`."""
     attention, mlp = layer.self_attn, layer.mlp
     projections = (attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj)
     return Products(*projections, mlp.gate_proj, mlp.up_proj, mlp.down_proj)
 
 
 def turn_to(model: Any, at: Tensor, like: Tensor) -> RotaryTables:
-    """Rotation to the positions (B, T)."""
+    """Rotary tables of positions (B, T); `like` gives dtype and device."""
     cos, sin = model.rotary_emb(like, at)
     return RotaryTables(cos[:, None], sin[:, None])
 
 
 class Room(NamedTuple):
-    """What one layer remembers, with room for the whole sentence."""
+    """Static key-value cache of a layer, allocated for the whole sequence."""
 
     keys: Tensor
-    """(B, heads, L + T, width) with positions in them."""
+    """(B, heads, L + T, width) with rotary positions."""
     values: Tensor
 
 
 def attend(asking: Tensor, keys: Tensor, values: Tensor, seen: Tensor) -> Tensor:
-    """(B, Q, heads * width) of queries (B, heads, Q, width); heads of keys may be shared by groups.
+    """Attention (B, Q, heads * width) of queries (B, heads, Q, width), with grouped key-value heads.
 
     Args:
         asking: queries.
-        keys: (B, heads, T, width)
-        values: likewise.
-        seen: (B, 1, Q, T) what is added to scores.
+        keys: (B, heads, T, width).
+        values: (B, heads, T, width).
+        seen: (B, 1, Q, T) additive attention mask.
     """
     grouped = asking.shape[1] != keys.shape[1]
     mixed = scaled_dot_product_attention(asking, keys, values, attn_mask=seen, enable_gqa=grouped)
@@ -96,6 +96,6 @@ def attend(asking: Tensor, keys: Tensor, values: Tensor, seen: Tensor) -> Tensor
 
 
 def is_heard(model: Any) -> bool:
-    """Whether somebody wants to know when a part of a `LlamaModel`'s layers is called."""
+    """Tell whether any module in a `LlamaModel`'s layers has a forward hook."""
     parts = [part for layer in model.layers for part in layer.modules()] + [model.norm]
     return any(vars(part)[hooks] for part in parts for hooks in HOOKS)

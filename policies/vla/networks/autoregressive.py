@@ -1,7 +1,7 @@
-"""Action tokens behind a picture and a prompt: what networks that say them share, whatever language model they have.
+"""Base class of autoregressive VLA networks: action tokens after an image and a prompt, for any language model.
 
-All attention goes by explicit masks: padding of the prompt is seen by nobody and takes no place, so a row says the same
-in any batch, and tokens that all see each other need no patched library.
+Attention uses explicit masks: padding of the prompt is invisible and takes no position, so a row gives the same result
+in any batch, and bidirectional attention needs no patched library.
 """
 
 from __future__ import annotations
@@ -22,61 +22,61 @@ DECODINGS: tuple[Decoding, ...] = ("autoregressive", "parallel")
 
 
 class SpeakerCfg(Protocol):
-    """What the config of a network says about how it speaks."""
+    """Decoding settings in a network's config."""
 
     @property
     def bins(self) -> int:
-        """Of each element of an action."""
+        """Bins for each element of an action."""
         ...
 
     @property
     def decoding(self) -> Decoding:
-        """One token after the other, or all at once."""
+        """One token at a time ("autoregressive"), or all at once ("parallel")."""
         ...
 
     @property
     def state(self) -> int:
-        """Width of the measured state that follows the picture; 0 for none."""
+        """Width of the measured state after the image; 0 for none."""
         ...
 
     @property
     def queries(self) -> int:
-        """Parallel decoding: tokens that are said from learned embeddings; 0 for zeros."""
+        """Parallel decoding: number of learned query embeddings; 0 for zero embeddings."""
         ...
 
 
 class Place(NamedTuple):
-    """Where something stands among the tokens."""
+    """A range of token indices."""
 
     start: int
     end: int
-    """One past the last."""
+    """One past the last index."""
 
 
 NOWHERE = Place(0, 0)
 
 
 class Prefix(NamedTuple):
-    """What stands before the action tokens."""
+    """Embedded image, prompt and state before the action tokens."""
 
     embeddings: Tensor
     """(B, L, D)"""
     there: Tensor
     """(B, L) bool: False for padding of the prompt."""
     picture: Place = NOWHERE
-    """Where the picture's patches stand, for networks to which it matters."""
+    """Token range of the image, for networks that need it."""
 
 
 class AutoregressiveVla(nn.Module, ABC):
-    """A network that sees a picture, reads a prompt and says action tokens.
+    """A network that predicts action tokens from an image, a prompt and optionally a measured state.
 
     Args:
-        cfg: how it speaks.
-        width: D, of the language model.
+        cfg: decoding settings.
+        width: D, width of the language model.
         end: one past the last of the actions' ids.
 
     Raises:
-        ConfigError: an unknown decoding, more bins than ids, queries where tokens come one after the other.
+        ConfigError: an unknown decoding, more bins than ids, or queries with autoregressive decoding.
     """
 
     def __init__(self, cfg: SpeakerCfg, width: int, end: int) -> None:
@@ -88,93 +88,93 @@ class AutoregressiveVla(nn.Module, ABC):
         if cfg.queries and cfg.decoding != "parallel":
             raise ConfigError(f"queries is {cfg.queries} and decoding is {cfg.decoding!r}: expected 0, or 'parallel'")
         self.speech = cfg
-        """How it speaks."""
+        """Decoding settings."""
         self.width, self.end = width, end
 
     def add_queries(self) -> None:
-        """Make the learned embeddings, where the config has any: after all else, as all else is drawn before them."""
+        """Create the learned queries, if configured; called last, so that other weights' random draws do not change."""
         if self.speech.queries:
             self.action_queries = nn.Parameter(torch.randn(self.speech.queries, self.width))
 
     @property
     @abstractmethod
     def stack(self) -> Any:
-        """The language model, from embeddings to hidden states."""
+        """The language model's layers, from embeddings to hidden states."""
         ...
 
     @property
     @abstractmethod
     def stop(self) -> int:
-        """Id of the end of a text."""
+        """Id of the end-of-text token."""
         ...
 
     @property
     @abstractmethod
     def patches(self) -> int:
-        """P, what a picture becomes."""
+        """P, tokens per image."""
         ...
 
     @abstractmethod
     def embed(self, ids: Tensor) -> Tensor:
-        """(..., D) of ids (...)."""
+        """Embeddings (..., D) of token ids (...)."""
         ...
 
     @abstractmethod
     def words(self) -> Tensor:
-        """(V, D) the language model's head."""
+        """Weight (V, D) of the language model's head."""
         ...
 
     @abstractmethod
     def sight(self, pictures: Tensor) -> Tensor:
-        """What eyes make (B, P, V) of pictures (B, S, S, 3)."""
+        """Image features (B, P, V) of images (B, S, S, 3), from the vision encoder."""
         ...
 
     @abstractmethod
     def seen(self, sight: Tensor) -> Tensor:
-        """Embeddings (B, P, D) of what eyes made (B, P, V)."""
+        """Project image features (B, P, V) to embeddings (B, P, D)."""
         ...
 
     @abstractmethod
     def eye(self) -> nn.Module:
-        """A copy of what sees: pictures (B, S, S, 3) to (B, P, F)."""
+        """A copy of the vision encoder: images (B, S, S, 3) to (B, P, F)."""
         ...
 
     @abstractmethod
     def prefix(self, patches: Tensor, ids: Tensor, there: Tensor, state: Tensor | None = None) -> Prefix:
-        """Embed a picture, a prompt and a state.
+        """Embed an image, a prompt and a state.
 
         Args:
-            patches: (B, P, V) of the picture, from `sight`.
-            ids: (B, L) the prompt.
-            there: (B, L) bool, False where the prompt has a gap.
-            state: (B, S) normalised; needed where the config has one.
+            patches: (B, P, V) image features from `sight`.
+            ids: (B, L) token ids of the prompt.
+            there: (B, L) bool, False for padding.
+            state: (B, S) normalised; required if the config has a state.
         """
         ...
 
     def places(self, there: Tensor, picture: Place) -> Tensor:
-        """(B, T) positions, or (n, B, T) along several axes, of tokens of which some are not there (B, T)."""
+        """Positions (B, T), or (n, B, T) along several axes, of tokens with padding where `there` (B, T) is False."""
         return places(there)
 
     def mask(self, there: Tensor, dtype: torch.dtype, causal: bool, prefix: Prefix) -> Tensor:
-        """(B, 1, T, T) what is added to attention behind and among a prefix; see `attention`."""
+        """Additive attention mask (B, 1, T, T) of a prefix and the tokens after it; see `attention`."""
         return attention(there, dtype, causal)
 
     def head(self, hidden: Tensor) -> Tensor:
-        """Logits (..., bins) of the actions' ids alone, in the order of the bins."""
+        """Logits (..., bins) of the action bins, in their order."""
         return (hidden @ self.words()[self.end - self.speech.bins : self.end].T).flip(-1)
 
     def summary(self, prefix: Prefix) -> Tensor:
-        """(B, D) the hidden state at the prompt's last token: what was seen and read, before anything is said."""
+        """Hidden state (B, D) at the prompt's last token, before any action token."""
         return self._last(prefix, self.speech.decoding == "autoregressive")
 
     def first(self, prefix: Prefix) -> Tensor:
-        """Logits (B, bins) of the token behind the prefix as the language model was trained to say it."""
+        """Logits (B, bins) of the token after the prefix, with causal attention as in language-model training."""
         return self.head(self._last(prefix, causal=True))
 
     def speaking(self, prefix: Prefix, count: int) -> Tensor:
-        """(B, n, D) the hidden states that say `count` action tokens, as far as they are there before any is said.
+        """Hidden states (B, n, D) that predict action tokens, as far as known before any is decoded.
 
-        In parallel decoding these are all; one after the other it is that of the first.
+        All `count` of them in parallel decoding; the first alone in autoregressive decoding.
         """
         if self.speech.decoding == "parallel":
             return self._spoken(prefix, count)
@@ -184,8 +184,8 @@ class AutoregressiveVla(nn.Module, ABC):
         """Logits (B, T, bins) of T action tokens.
 
         Args:
-            prefix: what stands before them.
-            tokens: (B, T) bins. Each is predicted from those before it; in parallel decoding only their number counts.
+            prefix: embeddings before them.
+            tokens: (B, T) bins. Each is predicted from those before it; in parallel decoding only their number matters.
         """
         if self.speech.decoding == "parallel":
             return self._parallel(prefix, tokens.shape[1])
@@ -194,12 +194,12 @@ class AutoregressiveVla(nn.Module, ABC):
         return self.head(self._behind(hidden, prefix, tokens.shape[1]))
 
     def sample(self, prefix: Prefix, count: int, choose: Any) -> Tensor:
-        """Say `count` action tokens (B, count); each pass goes over what is new alone.
+        """Decode `count` action tokens (B, count), with a key-value cache.
 
         Args:
-            prefix: what stands before them.
-            count: T.
-            choose: from logits (B, n, bins) to bins (B, n).
+            prefix: embeddings before them.
+            count: T, number of tokens.
+            choose: selects bins (B, n) from logits (B, n, bins).
         """
         if self.speech.decoding == "parallel":
             return choose(self._parallel(prefix, count))
@@ -217,11 +217,11 @@ class AutoregressiveVla(nn.Module, ABC):
         return torch.stack(said, dim=1)
 
     def _parallel(self, prefix: Prefix, count: int) -> Tensor:
-        """All tokens' logits (B, count, bins) at once."""
+        """Logits (B, count, bins) of all tokens at once."""
         return self.head(self._spoken(prefix, count))
 
     def _spoken(self, prefix: Prefix, count: int) -> Tensor:
-        """The hidden states (B, count, D) that say all tokens at once, from queries or zeros and a stop behind them."""
+        """Hidden states (B, count, D) of parallel decoding, from queries or zeros followed by the end token."""
         batch, _, width = prefix.embeddings.shape
         asked = prefix.embeddings.new_zeros((batch, count, width))
         if self.speech.queries:
@@ -237,31 +237,31 @@ class AutoregressiveVla(nn.Module, ABC):
         return self._hidden(inputs, there, causal, prefix)
 
     def _last(self, prefix: Prefix, causal: bool) -> Tensor:
-        """(B, D) the hidden state at the prompt's last token."""
+        """Hidden state (B, D) at the prompt's last token."""
         hidden = self._hidden(prefix.embeddings, prefix.there, causal, prefix)
         return hidden[torch.arange(len(hidden)), last_of(prefix.there)]
 
     def _hidden(self, inputs: Tensor, there: Tensor, causal: bool, prefix: Prefix) -> Tensor:
-        """Hidden states (B, T, D) of a prefix and more, embeddings (B, T, D) of which some are not there (B, T)."""
+        """Hidden states (B, T, D) of embeddings (B, T, D) that begin with the prefix; `there` (B, T) marks padding."""
         mask, at = self.mask(there, inputs.dtype, causal, prefix), self.places(there, prefix.picture)
         out = self.stack(inputs_embeds=inputs, attention_mask=mask, position_ids=at, use_cache=False)
         return out.last_hidden_state
 
     def _behind(self, hidden: Tensor, prefix: Prefix, count: int) -> Tensor:
-        """(B, count, D) of hidden states: at the last token of the prompt, and at those after the prefix."""
+        """The `count` hidden states (B, count, D) at the prompt's last token and at those after the prefix."""
         last = hidden[torch.arange(len(hidden)), last_of(prefix.there)][:, None]
         start = prefix.there.shape[1]
         return torch.cat([last, hidden[:, start : start + count - 1]], dim=1)
 
 
 def attention(there: Tensor, dtype: torch.dtype, causal: bool, together: Place = NOWHERE) -> Tensor:
-    """(B, 1, T, T) what is added to attention: 0 where a token (row) sees another, the lowest number elsewhere.
+    """Additive attention mask (B, 1, T, T): 0 where a token (row) attends to another, the lowest number elsewhere.
 
     Args:
-        there: (B, T) bool; nobody sees a token that is not there, but for itself.
-        dtype: of the result.
-        causal: whether tokens see only those before them ...
-        together: ... but for those that stand here, which all see each other.
+        there: (B, T) bool, False for padding, which is visible to itself only.
+        dtype: dtype of the mask.
+        causal: tokens attend only to those before them ...
+        together: ... except for this range of tokens, which all attend to each other.
     """
     length = there.shape[1]
     seen = there[:, None, :].expand(-1, length, -1)
@@ -275,17 +275,17 @@ def attention(there: Tensor, dtype: torch.dtype, causal: bool, together: Place =
 
 
 def hiding(seen: Tensor, dtype: torch.dtype) -> Tensor:
-    """(B, 1, Q, T) what is added to attention: 0 where `seen` (B, Q, T) says so, the lowest number elsewhere."""
+    """Additive attention mask (B, 1, Q, T): 0 where `seen` (B, Q, T) is True, the lowest number elsewhere."""
     nothing = torch.zeros(seen.shape, dtype=dtype, device=seen.device)
     return nothing.masked_fill(~seen, torch.finfo(dtype).min)[:, None]
 
 
 def places(there: Tensor) -> Tensor:
-    """(B, T) positions: padding takes none."""
+    """Positions (B, T) of tokens; padding takes none."""
     return (there.long().cumsum(dim=1) - 1).clamp(min=0)
 
 
 def last_of(there: Tensor) -> Tensor:
-    """(B,) where the last token that is there stands."""
+    """Index (B,) of the last token that is not padding."""
     at = torch.arange(there.shape[1], device=there.device)
     return (at * there).argmax(dim=1)

@@ -1,8 +1,8 @@
-"""What a flow VLA keeps of an observation: computed once, read at each denoising step.
+"""Context of a flow VLA: an encoded observation, computed once and used at each denoising step.
 
-A context is one tensor (B, D), so that rollouts, replays and losses treat it like that of any policy: first what
-critics and noise networks read (`HasChain.context_width`), then the measured state, then keys and values of the tokens
-that were seen, layer by layer, then which tokens are there.
+A context is one tensor (B, D), so that rollouts, replay buffers and losses treat it like that of any policy. It holds
+the features for critics and noise networks (`HasChain.context_width`), the measured state, the keys and values of the
+observation's tokens, layer by layer, and the mask of these tokens.
 """
 
 from __future__ import annotations
@@ -14,34 +14,34 @@ from torch import Tensor
 
 
 class SplitContext(NamedTuple):
-    """A context, taken apart."""
+    """A context, split into its parts."""
 
     features: Tensor
-    """(B, F) what was seen and read, in short."""
+    """(B, F) summary of images and prompt."""
     state: Tensor
-    """(B, S) the measured state where it is no token among those seen."""
+    """(B, S) measured state, for networks in which it is no token of the context."""
     keys: Tensor
-    """(B, layers, L, D) with positions in them."""
+    """(B, layers, L, D) with rotary positions."""
     values: Tensor
     """(B, layers, L, D)"""
     there: Tensor
-    """(B, L) bool: False in the gaps of a prompt and where a camera is missing."""
+    """(B, L) bool: False for padding of a prompt and for missing cameras."""
 
 
 class ContextSizes(NamedTuple):
-    """Those of a `SplitContext` that do not depend on what was seen."""
+    """Sizes of a `SplitContext` that do not depend on the observation."""
 
     features: int
-    """F"""
+    """F, width of the features."""
     state: int
-    """S"""
+    """S, width of the measured state, or 0."""
     layers: int
     width: int
     """D, all heads of the keys together."""
 
 
 def pack(memory: SplitContext) -> Tensor:
-    """One row for each observation."""
+    """Concatenate the parts to one row (D,) for each observation."""
     parts = (x.flatten(1).to(memory.features.dtype) for x in memory)
     return torch.cat(list(parts), dim=1)
 
@@ -58,6 +58,6 @@ def unpack(ctx: Tensor, sizes: ContextSizes) -> SplitContext:
 
 
 def mean_over(hidden: Tensor, there: Tensor) -> Tensor:
-    """(B, D) mean of hidden states (B, L, D) over the tokens that are there (B, L)."""
+    """Mean (B, D) of hidden states (B, L, D) over the tokens that are not padding (`there`, (B, L))."""
     weight = there.to(hidden.dtype)[..., None]
     return (hidden * weight).sum(dim=1) / weight.sum(dim=1)

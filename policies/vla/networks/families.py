@@ -1,7 +1,7 @@
-"""Vision-language models of `transformers` that can say actions: how each takes a picture, and where it stands.
+"""Supported families of vision-language models of `transformers`: image inputs, prompts, masks and positions of each.
 
-What a family does otherwise than a Llama behind a vision tower is here and nowhere else. That a model computes through
-it what it computes by itself is looked at when one is imported (`robotrl.importers.vlm.directory`).
+All differences between the families are in this module. On import, a model's output through these functions is compared
+with that of its own forward pass (`robotrl.importers.vlm.directory`).
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ ASKED = "What action should the robot take to {task}?"
 
 
 class VlmFamily(NamedTuple):
-    """How one kind of model is used."""
+    """Functions and settings of a model family."""
 
     see: Callable[[Any, Tensor], Tensor]
-    """From the model without its head and pixels (B, 3, S, S), normalised, to embeddings (B, P, D)."""
+    """Image embeddings (B, P, D) from the model without its head and normalised pixels (B, 3, S, S)."""
     own: Callable[[Any, Tensor, Tensor], dict[str, Tensor]]
-    """Pixels, and which tokens (B, T) stand for them, as arguments of the model's own forward."""
+    """Arguments of the model's own forward pass for pixels and the mask (B, T) of image tokens."""
     template: str
-    """The prompt around {picture} and {task}."""
+    """Prompt with {picture} and {task}."""
     specials: bool = True
-    """Whether the tokenizer adds its own beginning to the prompt."""
+    """The tokenizer adds its own begin token to the prompt."""
     together: Together = "nothing"
-    """Which tokens before the actions see each other both ways; the others see those before them."""
+    """Tokens before the actions with bidirectional attention; the others attend to those before them."""
     multiple: Callable[[Any], int] | None = None
-    """Sides are multiples of so many pixels, by the config, where it does not say how many there are."""
+    """For models without a fixed image size: side lengths are multiples of this many pixels, from the config."""
     axes: Callable[[Tensor, Place], Tensor] | None = None
-    """Positions (n, B, T) of what is there (B, T) around a picture, if there are several axes."""
+    """Positions (n, B, T) along several axes, from the mask of tokens (B, T) and the image's range."""
     graph: bool = True
-    """Whether what it does is the same for all pictures, so that it can be written down as a graph."""
+    """The forward pass does not depend on the data, so that it can be exported as a graph."""
 
 
 # pixels
 
 
 def _features(model: Any, pixels: Tensor) -> Tensor:
-    """As most take them; some give the pictures one by one."""
+    """Image embeddings of most models; some return a list with one entry per image."""
     found = model.get_image_features(pixel_values=pixels).pooler_output
     return found if isinstance(found, Tensor) else torch.stack(list(found))
 
 
 def _connected(model: Any, pixels: Tensor) -> Tensor:
-    """Of models that take several pictures and leave out grey ones, on which shapes must not depend here."""
+    """Image embeddings without the model's own removal of blank images, which makes shapes depend on the data."""
     side = pixels.shape[-1] // model.config.vision_config.patch_size
     there = torch.ones((len(pixels), side, side), dtype=torch.bool, device=pixels.device)
     return model.connector(model.vision_model(pixel_values=pixels, patch_attention_mask=there).last_hidden_state)
@@ -61,7 +61,7 @@ def _in_patches(model: Any, pixels: Tensor) -> Tensor:
 
 
 def _patches(model: Any, pixels: Tensor) -> dict[str, Tensor]:
-    """Patches (B * h * w, values), those that become one token side by side; a still picture is seen twice in time."""
+    """Patches (B * h * w, values), grouped by merged token; a still image is repeated along the time axis."""
     vision = model.config.vision_config
     patch, merge, times = vision.patch_size, vision.spatial_merge_size, vision.temporal_patch_size
     batch, colours, height, width = pixels.shape
@@ -103,11 +103,11 @@ def _patched(model: Any, pixels: Tensor, picture: Tensor) -> dict[str, Tensor]:
 
 
 def _in_time_and_plane(there: Tensor, at: Place) -> Tensor:
-    """(3, B, T): a picture takes one moment; what follows comes behind its side (Wang et al. 2024, 2409.12191)."""
+    """Positions (3, B, T) in time, row and column (M-RoPE, Wang et al. 2024, 2409.12191); an image has one time."""
     count = at.end - at.start
     side = round(count**0.5)
     line = places(there)
-    # n x n tokens take n places
+    # n x n image tokens advance the positions of later tokens by n
     line = torch.cat([line[:, : at.end], line[:, at.end :] - count + side], dim=1)
     within = torch.arange(count, device=there.device)
     plane = torch.stack([torch.zeros_like(within), within // side, within % side]) + at.start
@@ -153,4 +153,4 @@ FAMILIES: dict[str, VlmFamily] = {
     "qwen2_vl": QWEN,
     "smolvlm": IDEFICS,
 }
-"""By the config's `model_type`."""
+"""Families by the config's `model_type`."""

@@ -1,9 +1,9 @@
-"""Weights to begin with, for small networks that are trained from nothing.
+"""Weight initialization for small VLA networks trained from scratch.
 
-The published networks are made to be loaded. Their classes begin with a deviation of 0.02 everywhere, which suits
-widths of thousands and months of training: at a width of a hundred a picture enters the language model fifty times as
-faint as a word, and what one patch shows is lost behind the first layer. Here every map keeps the size of what goes
-through it, positions are as plain as contents, and patches begin blind to a uniform background.
+The published networks are meant to be loaded. Their classes initialize all weights with std 0.02, which suits widths of
+thousands and long training. At a width of a hundred, image embeddings would be fifty times smaller than word
+embeddings, and a patch's content would be lost after the first layer. Here each linear map preserves the scale of its
+input, position embeddings have the scale of the contents, and patch embeddings ignore a uniform background.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ import torch
 from torch import Tensor, nn
 
 RESIDUAL = ("o_proj", "down_proj", "out_proj", "attn.proj", "mlp.fc2")
-"""Ends of the names of maps that are added to what goes past them."""
+"""Name suffixes of linear maps whose output is added to the residual stream."""
 HEADS = ("lm_head", "action_out_proj")
-"""Ends of the names of the last maps, which begin as they are: small."""
+"""Name suffixes of output layers, which keep their small default initialization."""
 AFTER_GELU = ("projector.fc2", "projector.fc3")
-"""Ends of the names of maps whose input a GELU has shrunk, and that no norm follows."""
+"""Name suffixes of maps after a GELU (which reduces the scale) and without a later norm."""
 CONNECTOR = "modality_projection.proj"
-"""End of the name of the map from patches to embeddings, in SmolVLA."""
+"""Name suffix of SmolVLA's map from patches to embeddings."""
 SPARSE = 3.0
-"""Gain of patches: what is to be seen covers about a tenth of one."""
+"""Gain of the patch embedding: relevant objects cover about a tenth of a patch."""
 
 
 @torch.no_grad()
 def begin(net: nn.Module, layers: int, words: float = 1.0, pictures: float = 1.0) -> None:
-    """Give a network its first weights.
+    """Initialize a network's weights, in place.
 
     Args:
-        net: with the parameter names of OpenVLA, SmolVLA or pi0; norms are left as they are.
-        layers: of its language model; what is added in each of them is so much smaller that the sum keeps its size.
-        words: what the network multiplies embeddings of words with before it uses them ...
-        pictures: ... and those of pictures.
+        net: with the parameter names of OpenVLA, SmolVLA or pi0; norms are left unchanged.
+        layers: layers of its language model; residual outputs are scaled down so that their sum keeps its scale.
+        words: factor by which the network multiplies word embeddings ...
+        pictures: ... and image embeddings.
     """
     for name, module in net.named_modules():
         if isinstance(module, nn.Conv2d):
@@ -52,7 +52,7 @@ def begin(net: nn.Module, layers: int, words: float = 1.0, pictures: float = 1.0
 
 
 def _gain(name: str, layers: int, pictures: float) -> float:
-    """Of a linear map."""
+    """Gain of a linear map."""
     if name.endswith(RESIDUAL):
         return (2 * layers) ** -0.5
     if name.endswith(AFTER_GELU):
@@ -61,7 +61,7 @@ def _gain(name: str, layers: int, pictures: float) -> float:
 
 
 def _patches(module: nn.Conv2d) -> None:
-    """Filters that sum to zero over the patch, for each colour, so that a uniform patch is nothing."""
+    """Filters with zero sum over the patch for each color, so that a uniform patch gives zero."""
     nn.init.normal_(module.weight, std=SPARSE * module.weight[0].numel() ** -0.5)
     module.weight -= module.weight.mean(dim=(2, 3), keepdim=True)
     _no_bias(module)
@@ -74,12 +74,12 @@ def _no_bias(module: nn.Module) -> None:
 
 
 def positions(side: int, width: int) -> Tensor:
-    """(1, side * side, width) sines and cosines of row and column, row by row.
+    """Position embeddings (1, side * side, width): sines and cosines of row and column, row by row.
 
-    Wavelengths go from twice the picture to two patches.
+    Wavelengths range from twice the image to two patches.
 
     Args:
-        side: patches of a side.
+        side: patches per side.
         width: a multiple of 4.
     """
     turns = torch.linspace(0, math.log2(max(side, 2)), width // 4).exp2() / side

@@ -1,8 +1,8 @@
 """The network of OpenVLA (Kim et al. 2024, 2406.09246) and of OpenVLA-OFT (Kim et al. 2025, 2502.19645).
 
-Two vision towers see the picture; their patches, side by side, are projected into the language model's embeddings and
-put behind its first token. Then OpenVLA says one action token after the other. OFT says all of a chunk's tokens in one
-pass: in their places stand zeros, every token sees every other, and a measured state may come behind the patches.
+Two vision towers encode the image; their patch features are concatenated, projected to the language model's embeddings
+and inserted after its first token. OpenVLA decodes one action token at a time. OFT predicts all tokens of a chunk in
+one pass: their inputs are zeros, attention is bidirectional, and a measured state may follow the patches.
 
 Parameters have the names of the published checkpoints; decoding is in `robotrl.policies.vla.networks.autoregressive`.
 """
@@ -34,49 +34,49 @@ class TextCfg:
     vocabulary: int = 32064
     """Rows of the embedding, padding included."""
     padding: int = 64
-    """Rows at the end of the vocabulary that mean nothing; the actions' ids lie before them."""
+    """Unused rows at the end of the vocabulary; the actions' ids are the last before them."""
     positions: int = 2048
     norm_eps: float = 1e-6
     rope_theta: float = 10000.0
     stop: int = 2
-    """Id of the end of a text."""
+    """Id of the end-of-text token."""
 
     @property
     def end(self) -> int:
-        """One past the last id that means something."""
+        """One past the last used id."""
         return self.vocabulary - self.padding
 
 
 @dataclass(frozen=True)
 class OpenVlaCfg:
-    """Size and way of speaking of an `OpenVla`; the defaults are the published model's."""
+    """Sizes and decoding of an `OpenVla`; the defaults are the published model's."""
 
     towers: tuple[TowerCfg, TowerCfg] = (DINOV2_L, SIGLIP_SO400M)
-    """First `featurizer`, then `fused_featurizer`; patches of both lie on one grid."""
+    """`featurizer` and `fused_featurizer`; both have the same grid of patches."""
     text: TextCfg = TextCfg()
     bins: int = 256
     decoding: Decoding = "autoregressive"
     state: int = 0
-    """Width of the measured state that follows the patches; 0 for none."""
+    """Width of the measured state after the patches; 0 for none."""
     queries: int = 0
-    """Parallel decoding: so many tokens are said from learned embeddings, each its own; 0 for zeros, as published.
-    Zeros are told apart by their positions alone, which a small network trained from nothing is slow to find."""
+    """Parallel decoding: number of learned query embeddings, one per token; 0 for zeros, as published. Zeros differ
+    only by their positions, which a small network trained from scratch learns slowly."""
 
 
 class VisionBackbone(nn.Module):
-    """Two towers whose patches are laid side by side."""
+    """Two vision towers whose patch features are concatenated."""
 
     def __init__(self, towers: tuple[TowerCfg, TowerCfg]) -> None:
         super().__init__()
         self.featurizer, self.fused_featurizer = (Tower(cfg) for cfg in towers)
 
     def forward(self, pictures: Tensor) -> Tensor:
-        """(B, P, D) of pictures (B, S, S, 3), bytes."""
+        """Patch features (B, P, D) of images (B, S, S, 3), uint8."""
         return torch.cat([self.featurizer(pictures), self.fused_featurizer(pictures)], dim=2)
 
 
 class Projector(nn.Module):
-    """Three layers from patches to embeddings."""
+    """Three-layer MLP from patch features to embeddings."""
 
     def __init__(self, vision: int, text: int) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class Projector(nn.Module):
 
 
 class StateProjector(nn.Module):
-    """Two layers from a measured state to one embedding; OFT keeps them in a file of their own."""
+    """Two-layer MLP from a measured state to one embedding; OFT stores it in a separate file."""
 
     def __init__(self, state: int, text: int) -> None:
         super().__init__()
@@ -104,10 +104,10 @@ class StateProjector(nn.Module):
 
 
 class OpenVla(AutoregressiveVla):
-    """The network.
+    """OpenVLA's network.
 
     Raises:
-        ConfigError: sizes that do not fit each other, or an unknown decoding.
+        ConfigError: inconsistent sizes, or an unknown decoding.
     """
 
     def __init__(self, cfg: OpenVlaCfg) -> None:
@@ -150,7 +150,7 @@ class OpenVla(AutoregressiveVla):
         return self.language_model.lm_head.weight
 
     def sight(self, pictures: Tensor) -> Tensor:
-        """Patches (B, P, V) of pictures (B, S, S, 3), bytes: what both towers make of them."""
+        """Patch features (B, P, V) of images (B, S, S, 3), uint8, from both towers."""
         return self.vision_backbone(pictures)
 
     def seen(self, sight: Tensor) -> Tensor:
@@ -162,7 +162,7 @@ class OpenVla(AutoregressiveVla):
         return copy.deepcopy(self.vision_backbone)
 
     def prefix(self, patches: Tensor, ids: Tensor, there: Tensor, state: Tensor | None = None) -> Prefix:
-        """See `AutoregressiveVla`; the prompt's first token stands before the picture."""
+        """See `AutoregressiveVla`; the image follows the prompt's first token."""
         words = self.embed(ids)
         seen = [self.seen(patches)]
         if state is not None:
@@ -176,7 +176,7 @@ class OpenVla(AutoregressiveVla):
 
 
 def llama_config(cfg: TextCfg) -> LlamaConfig:
-    """The language model's config."""
+    """Config of the language model."""
     return LlamaConfig(
         vocab_size=cfg.vocabulary,
         hidden_size=cfg.width,

@@ -1,8 +1,8 @@
-"""pi0 (Black et al. 2024, 2410.24164), as the classes that `transformers` ships compute it.
+"""The network of pi0 (Black et al. 2024, 2410.24164), with the classes of `transformers`.
 
-PaliGemma sees the pictures and reads the instruction, all tokens attending to all; a Gemma of the same depth and
-narrower is the action expert. Its first token is the measured state, which attends to what was seen; then come the
-chunk's actions, which attend to everything. Keys and values of what was seen are computed once.
+PaliGemma encodes the images and the instruction with bidirectional attention; the action expert is a narrower Gemma of
+the same depth. The expert's first token is the measured state, which attends to PaliGemma's tokens; the chunk's actions
+follow and attend to everything. The keys and values of PaliGemma's tokens are computed once.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Pi0Cfg:
     """Size of a `Pi0`; the defaults are the published model's."""
 
     width: int = 2048
-    """Of the language model."""
+    """Width of the language model."""
     layers: int = 18
-    """Of the language model and of the expert."""
+    """Layers of the language model and of the expert."""
     heads: int = 8
     kv_heads: int = 1
     head_width: int = 256
@@ -37,27 +37,27 @@ class Pi0Cfg:
     vision_heads: int = 16
     vision_mlp: int = 4304
     patch: int = 14
-    """Pixels of a patch's side."""
+    """Side of a patch, in pixels."""
     image: int = 224
-    """Pixels of a picture's side."""
+    """Side of an image, in pixels."""
     expert_width: int = 1024
     expert_mlp: int = 4096
     chunk: int = 50
     """Actions in a chunk."""
     state: int = 32
-    """Numbers of the measured state, padding included."""
+    """Width of the measured state, padding included."""
     action: int = 32
-    """Numbers of an action, padding included."""
+    """Width of an action, padding included."""
     min_period: float = 4e-3
-    """Of the encoding of time."""
+    """Shortest period of the time encoding."""
     max_period: float = 4.0
 
 
 class Pi0(nn.Module):
-    """The network; satisfies `FlowNet`.
+    """pi0's network; implements `FlowNet`.
 
     Raises:
-        ConfigError: sizes that do not fit each other.
+        ConfigError: inconsistent sizes.
     """
 
     def __init__(self, cfg: Pi0Cfg) -> None:
@@ -69,13 +69,13 @@ class Pi0(nn.Module):
             )
         self.cfg = cfg
         self.net: Any = PI0ForConditionalGeneration(pi0_config(cfg))
-        # the expert reads no words; a quarter of its published size would lie idle
+        # the expert reads no words: its unused embedding is a quarter of its published size
         self.net.model.dit.embed_tokens = None
         self.sizes = ContextSizes(cfg.width, cfg.state, cfg.layers, cfg.kv_heads * cfg.head_width)
 
     @property
     def tokens(self) -> int:
-        """P, what a camera's picture becomes."""
+        """P, tokens per camera image."""
         return (self.cfg.image // self.cfg.patch) ** 2
 
     @property
@@ -85,11 +85,11 @@ class Pi0(nn.Module):
 
     @property
     def image(self) -> int:
-        """Pixels of a picture's side."""
+        """Side of an image, in pixels."""
         return self.cfg.image
 
     def sight(self, pictures: Tensor) -> Tensor:
-        """Tokens (B, P, D) of a camera's pictures (B, S, S, 3), bytes."""
+        """Image features: tokens (B, P, D) of a camera's images (B, S, S, 3), uint8."""
         vlm = self.net.model.vlm
         pixels = pictures.permute(0, 3, 1, 2).to(vlm.get_input_embeddings().weight.dtype) / 127.5 - 1
         return vlm.get_image_features(pixels).pooler_output
@@ -114,24 +114,24 @@ class Pi0(nn.Module):
 
     def velocity(self, memory: SplitContext, x: Tensor, t: Tensor) -> Tensor:
         """See `FlowNet.velocity`."""
-        # the published velocity leads from action to noise
+        # the published velocity points from action to noise
         return -self.net.action_out_proj(self.moving(memory, x, t))
 
     def moving(self, memory: SplitContext, x: Tensor, t: Tensor) -> Tensor:
         """See `FlowNet.moving`."""
         cache = DynamicCache()
         shape = (self.cfg.kv_heads, self.cfg.head_width)
-        # taken apart once: of a layer's own slice the gradient is as large as all layers together, and mostly zeros
+        # unbind once: the gradient of a separate slice for each layer would have the size of all layers
         for index, kept in enumerate(zip(memory.keys.unbind(1), memory.values.unbind(1), strict=True)):
             k, v = (part.unflatten(2, shape).transpose(1, 2) for part in kept)
             cache.update(k, v, index)
         asked = self.net.embed_action_time(memory.state, x, 1 - t)
         out = self.net.model(action_embeds=asked, attention_mask=memory.there.long(), past_key_values=cache)
-        # behind the state's token
+        # skip the state's token
         return out.last_hidden_state[:, -x.shape[1] :]
 
     def _or_missing(self, shown: Tensor | None, words: Tensor) -> tuple[Tensor, Tensor]:
-        """Tokens (B, P, D) of a camera, and whether they are there."""
+        """Image tokens (B, P, D) of a camera and their mask (B, P); zeros and False for a missing camera."""
         if shown is None:
             shown = words.new_zeros((len(words), self.tokens, words.shape[2]))
             return shown, torch.zeros(shown.shape[:2], dtype=torch.bool, device=words.device)
@@ -148,7 +148,7 @@ def _flat(x: Tensor) -> Tensor:
 
 
 def pi0_config(cfg: Pi0Cfg) -> PI0Config:
-    """The config of `transformers`' class."""
+    """Config of the class in `transformers`."""
     text = {
         "model_type": "gemma",
         "hidden_size": cfg.width,

@@ -1,11 +1,11 @@
 """The network of SmolVLA (Shukor et al. 2025, 2506.01844), with the parameter names of lerobot's checkpoints.
 
-A small vision-language model sees the pictures, reads the instruction and takes the measured state as one more token.
-Beside each of its layers stands a narrower one of the action expert. In every n-th layer the expert's tokens attend to
-themselves (each to those before it) and to what the model saw; in the others to what it saw alone, through keys and
-values of their own that are made of the model's. What depends on the observation only is computed once.
+A small vision-language model encodes the images, the instruction and the measured state as tokens. Each of its layers
+has a narrower counterpart in the action expert. In every n-th layer the expert's tokens attend to themselves (causally)
+and to the model's tokens; in the other layers only to the model's tokens, by cross-attention with projections of the
+model's keys and values. Everything that depends only on the observation is computed once.
 
-Rotary positions are the expert's own (base 10,000, whatever the language model was trained with), as published.
+Rotary positions have the base 10,000, whatever the language model was trained with, as published.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class SmolVlaCfg:
     """Size of a `SmolVla`; the defaults are those of the published model (SmolVLM2 500M, half of its layers)."""
 
     width: int = 960
-    """Of the language model."""
+    """Width of the language model."""
     layers: int = 16
-    """Of the language model that are kept."""
+    """Layers of the language model in use."""
     heads: int = 15
     kv_heads: int = 5
     head_width: int = 64
@@ -49,31 +49,31 @@ class SmolVlaCfg:
     vision_heads: int = 12
     vision_mlp: int = 3072
     patch: int = 16
-    """Pixels of a patch's side."""
+    """Side of a patch, in pixels."""
     image: int = 512
-    """Pixels of a picture's side."""
+    """Side of an image, in pixels."""
     shuffle: int = 4
-    """So many patches a side become one token."""
+    """`shuffle` x `shuffle` patches are merged into one token."""
     expert_share: float = 0.75
-    """The expert's width as a part of the language model's."""
+    """Width of the expert as a fraction of the language model's."""
     self_every: int = 2
-    """The expert's tokens attend to themselves in one layer of so many."""
+    """The expert has self-attention in every n-th layer."""
     state: int = 32
-    """Numbers of the measured state, padding included."""
+    """Width of the measured state, padding included."""
     action: int = 32
-    """Numbers of an action, padding included."""
+    """Width of an action, padding included."""
     min_period: float = 4e-3
-    """Of the encoding of time."""
+    """Shortest period of the time encoding."""
     max_period: float = 4.0
 
     @property
     def expert_width(self) -> int:
-        """Of the action expert."""
+        """Width of the action expert."""
         return int(self.width * self.expert_share)
 
 
 class Body(nn.Module):
-    """The vision-language model and the expert; a level of its own in the checkpoint's names."""
+    """The vision-language model and the expert; a separate module to match the checkpoint's names."""
 
     def __init__(self, cfg: SmolVlaCfg) -> None:
         super().__init__()
@@ -88,14 +88,14 @@ class Body(nn.Module):
 
 
 class SmolVla(nn.Module):
-    """The network; satisfies `FlowNet`.
+    """SmolVLA's network; implements `FlowNet`.
 
     Raises:
-        ConfigError: sizes that do not fit each other.
+        ConfigError: inconsistent sizes.
     """
 
     computed_from_outside = True
-    """Whether parts of its blocks are called, and not the blocks: two stacks look at each other layer by layer."""
+    """The parts of the transformer blocks are called, not the blocks, since the two stacks run layer by layer."""
 
     def __init__(self, cfg: SmolVlaCfg) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ class SmolVla(nn.Module):
 
     @property
     def tokens(self) -> int:
-        """P, what a camera's picture becomes."""
+        """P, tokens per camera image."""
         return (self.cfg.image // self.cfg.patch // self.cfg.shuffle) ** 2
 
     @property
@@ -122,18 +122,18 @@ class SmolVla(nn.Module):
 
     @property
     def image(self) -> int:
-        """Pixels of a picture's side."""
+        """Side of an image, in pixels."""
         return self.cfg.image
 
     def sight(self, pictures: Tensor) -> Tensor:
-        """Tokens (B, P, D) of a camera's pictures (B, S, S, 3), bytes."""
+        """Image features: tokens (B, P, D) of a camera's images (B, S, S, 3), uint8."""
         model = self.vlm_with_expert.vlm.model
         dtype = model.text_model.embed_tokens.weight.dtype
         pixels = pictures.permute(0, 3, 1, 2).to(dtype) / 127.5 - 1
         return model.connector(model.vision_model(pixel_values=pixels).last_hidden_state)
 
     def see(self, shown: Sequence[Tensor | None], ids: Tensor, there: Tensor, state: Tensor) -> SplitContext:
-        """What the expert reads at each denoising step; see `FlowNet.see`."""
+        """See `FlowNet.see`."""
         model = self.vlm_with_expert.vlm.model
         words = model.text_model.embed_tokens(ids)
         tokens, seen = zip(*(self._or_missing(x, words) for x in shown), strict=True)
@@ -141,7 +141,7 @@ class SmolVla(nn.Module):
         measured = self.state_proj(state)[:, None]
         hidden = torch.cat([*(scale * x for x in tokens), scale * words, measured], dim=1)
         everyone = torch.cat([*seen, there, there.new_ones(len(ids), 1)], dim=1)
-        # the state sees all, and is seen by itself alone
+        # the state attends to all tokens; only the state attends to it
         among = everyone[:, None, :].expand(-1, hidden.shape[1], -1).clone()
         among[:, :-1, -1] = False
         rotation = rotations(everyone.long().cumsum(dim=1) - 1, self.cfg.head_width, hidden.dtype)
@@ -156,7 +156,7 @@ class SmolVla(nn.Module):
 
     def velocity(self, memory: SplitContext, x: Tensor, t: Tensor) -> Tensor:
         """See `FlowNet.velocity`."""
-        # the published velocity leads from action to noise
+        # the published velocity points from action to noise
         return -self.action_out_proj(self.moving(memory, x, t))
 
     def moving(self, memory: SplitContext, x: Tensor, t: Tensor) -> Tensor:
@@ -172,7 +172,7 @@ class SmolVla(nn.Module):
         seen = memory.there[:, None, None, :].expand(-1, -1, count, -1)
         before = torch.ones(count, count, dtype=torch.bool, device=x.device).tril().expand(batch, 1, -1, -1)
         both_masks = torch.cat([seen, before], dim=3)
-        # taken apart once: of a layer's own slice the gradient is as large as all layers together, and mostly zeros
+        # unbind once: the gradient of a separate slice for each layer would have the size of all layers
         remembered = zip(memory.keys.unbind(1), memory.values.unbind(1), strict=True)
         for index, (layer, kept) in enumerate(zip(self.vlm_with_expert.lm_expert.layers, remembered, strict=True)):
             k, v = (self._split(part) for part in kept)
@@ -185,7 +185,7 @@ class SmolVla(nn.Module):
     def _see_in(
         self, layer: Any, hidden: Tensor, rotation: tuple[Tensor, Tensor], mask: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """What follows (B, T, D) in a layer of the language model, and its keys and values (B, T, heads * width)."""
+        """Run a layer of the language model: output (B, T, D), keys and values (B, T, heads * width)."""
         q, k, v = self._heads(layer, layer.input_layernorm(hidden))
         q, k = rotate(q, rotation), rotate(k, rotation)
         return after_attention(layer, hidden, attend(q, k, v, mask)), flat(k), flat(v)
@@ -193,28 +193,28 @@ class SmolVla(nn.Module):
     def _move_in(
         self, layer: Any, hidden: Tensor, k: Tensor, v: Tensor, rotation: tuple[Tensor, Tensor], mask: Tensor
     ) -> Tensor:
-        """What follows (B, H, D) in a layer of the expert that attends to what was seen alone, by keys and values."""
+        """Run a cross-attention layer of the expert: output (B, H, D)."""
         q = rotate(self._split(layer.self_attn.q_proj(layer.input_layernorm(hidden))), rotation)
         return after_attention(layer, hidden, attend(q, k, v, mask))
 
     def _move_among(
         self, layer: Any, hidden: Tensor, k: Tensor, v: Tensor, rotation: tuple[Tensor, Tensor], mask: Tensor
     ) -> Tensor:
-        """What follows (B, H, D) in a layer of the expert that attends to its own tokens, too."""
+        """Run an expert layer that attends to the context and to its own tokens: output (B, H, D)."""
         q, own_k, own_v = self._heads(layer, layer.input_layernorm(hidden))
         q, own_k = rotate(q, rotation), rotate(own_k, rotation)
         mixed = attend(q, torch.cat([k, own_k], dim=2), torch.cat([v, own_v], dim=2), mask)
         return after_attention(layer, hidden, mixed)
 
     def _or_missing(self, shown: Tensor | None, words: Tensor) -> tuple[Tensor, Tensor]:
-        """Tokens (B, P, D) of a camera, and whether they are there."""
+        """Image tokens (B, P, D) of a camera and their mask (B, P); zeros and False for a missing camera."""
         if shown is None:
             shown = words.new_zeros((len(words), self.tokens, words.shape[2]))
             return shown, torch.zeros(shown.shape[:2], dtype=torch.bool, device=words.device)
         return shown, torch.ones(shown.shape[:2], dtype=torch.bool, device=words.device)
 
     def _for_expert(self, index: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values (B, L, D) as the expert's layer takes them."""
+        """Keys and values (B, L, D) for the expert's layer; projected for its cross-attention layers."""
         if index % self.cfg.self_every == 0:
             return keys, values
         attention = self.vlm_with_expert.lm_expert.layers[index].self_attn
@@ -244,7 +244,7 @@ def _check(cfg: SmolVlaCfg) -> None:
 
 
 def text_config(cfg: SmolVlaCfg, width: int, mlp: int) -> LlamaConfig:
-    """The config of a stack of layers of this width."""
+    """Config of a Llama stack of this width."""
     return LlamaConfig(
         vocab_size=cfg.vocabulary,
         hidden_size=width,
@@ -259,7 +259,7 @@ def text_config(cfg: SmolVlaCfg, width: int, mlp: int) -> LlamaConfig:
 
 
 def vlm_config(cfg: SmolVlaCfg) -> SmolVLMConfig:
-    """The vision-language model's config."""
+    """Config of the vision-language model."""
     return SmolVLMConfig(
         text_config=text_config(cfg, cfg.width, cfg.mlp),
         vision_config={
@@ -277,7 +277,7 @@ def vlm_config(cfg: SmolVlaCfg) -> SmolVLMConfig:
 
 
 def expert_mlp(width: int) -> int:
-    """Width of the expert's MLPs: 8/3 of its own, up to the next multiple of 256."""
+    """Hidden width of the expert's MLPs: 8/3 of its width, rounded up to a multiple of 256."""
     return -(-4 * (2 * width // 3) // MLP_MULTIPLE) * MLP_MULTIPLE
 
 
@@ -289,23 +289,23 @@ def rotations(place: Tensor, width: int, dtype: torch.dtype) -> tuple[Tensor, Te
 
 
 def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-    """Queries or keys (B, heads, T, width) at their places; element i turns with element i + width / 2."""
+    """Apply rotary positions to queries or keys (B, heads, T, width); element i is paired with i + width / 2."""
     cos, sin = rotation
     a, b = x.chunk(2, dim=-1)
     return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    """(B, T, heads * width); fewer heads of keys are shared by groups of queries."""
+    """Attention (B, T, heads * width), with grouped key-value heads."""
     return flat(scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=q.shape[1] != k.shape[1]))
 
 
 def flat(x: Tensor) -> Tensor:
-    """(B, heads, T, width) to (B, T, heads * width)."""
+    """Merge heads: (B, heads, T, width) to (B, T, heads * width)."""
     return x.transpose(1, 2).flatten(2)
 
 
 def after_attention(layer: Any, hidden: Tensor, mixed: Tensor) -> Tensor:
-    """The rest of a layer: what attention gave is added, then what the MLP makes of it."""
+    """Rest of a layer after attention: output projection and MLP, each with its residual."""
     hidden = hidden + layer.self_attn.o_proj(mixed)
     return hidden + layer.mlp(layer.post_attention_layernorm(hidden))

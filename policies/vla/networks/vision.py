@@ -1,8 +1,8 @@
-"""Vision transformers with the parameter names of timm, whose DINOv2 and SigLIP towers OpenVLA builds on.
+"""Vision transformers with the parameter names of timm, for OpenVLA's DINOv2 and SigLIP towers.
 
-A tower gives the patches of its second-to-last block, not normalised, as LLaVA-like models take them. The last block,
-the last norm and SigLIP's pooling head are not computed with; they are there because published checkpoints hold them,
-and a checkpoint is loaded whole or not at all.
+A tower returns the patch features of its second-to-last block, without the final norm, as in LLaVA-like models. The
+last block, the last norm and SigLIP's pooling head are not used; they exist because published checkpoints contain
+their weights, and checkpoints are loaded strictly.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ NORM_EPS = 1e-6
 
 @dataclass(frozen=True)
 class TowerCfg:
-    """Size of a `Tower`."""
+    """Sizes and pixel normalization of a `Tower`."""
 
     width: int
     depth: int
     """Blocks, 2 or more."""
     heads: int
     mlp: int
-    """Width between the two layers of a block's MLP."""
+    """Hidden width of a block's MLP."""
     patch: int = 14
-    """Pixels of a patch's side."""
+    """Side of a patch, in pixels."""
     image: int = 224
-    """Pixels of a picture's side."""
+    """Side of an image, in pixels."""
     prefix: int = 0
-    """Tokens before the patches: with 1 a class token, the others registers (Darcet et al. 2023)."""
+    """Tokens before the patches: a class token, then registers (Darcet et al. 2023)."""
     layer_scale: bool = False
     pool: bool = False
-    """Whether the checkpoint has an attention pooling head."""
+    """The checkpoint has an attention pooling head."""
     mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
-    """Pixels, as shares of 255, less this ..."""
+    """Mean of each color, subtracted from pixels in [0, 1] ..."""
     std: tuple[float, float, float] = (0.5, 0.5, 0.5)
-    """... and over this are what it sees."""
+    """... and std, by which the difference is divided."""
 
     @property
     def patches(self) -> int:
-        """P, what a picture becomes."""
+        """P, patches per image."""
         return (self.image // self.patch) ** 2
 
 
@@ -58,7 +58,7 @@ DINOV2_L = TowerCfg(
     mean=(0.484375, 0.455078125, 0.40625),
     std=(0.228515625, 0.2236328125, 0.224609375),
 )
-"""timm's vit_large_patch14_reg4_dinov2; mean and std as OpenVLA's published preprocessor has them."""
+"""timm's vit_large_patch14_reg4_dinov2, with mean and std of OpenVLA's published preprocessor."""
 SIGLIP_SO400M = TowerCfg(1152, 27, 16, 4304, pool=True)
 """timm's vit_so400m_patch14_siglip_224."""
 
@@ -81,7 +81,7 @@ class Attention(nn.Module):
 
 
 class VisionMlp(nn.Module):
-    """Two layers with a GELU between them."""
+    """MLP of two layers with a GELU."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class VisionMlp(nn.Module):
 
 
 class LayerScale(nn.Module):
-    """A gain for each channel (Touvron et al. 2021); OpenVLA's checkpoints call it `scale_factor`, timm `gamma`."""
+    """Learned gain for each channel (Touvron et al. 2021); named `scale_factor` by OpenVLA, `gamma` by timm."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class LayerScale(nn.Module):
 
 
 class VisionBlock(nn.Module):
-    """Attention, then MLP, each after its norm and around it."""
+    """Pre-norm transformer block: attention, then MLP, each with a residual."""
 
     def __init__(self, cfg: TowerCfg) -> None:
         super().__init__()
@@ -126,19 +126,19 @@ class VisionBlock(nn.Module):
 
 
 class Patches(nn.Module):
-    """A picture cut into patches."""
+    """Patch embedding."""
 
     def __init__(self, cfg: TowerCfg) -> None:
         super().__init__()
         self.proj = nn.Conv2d(3, cfg.width, cfg.patch, stride=cfg.patch)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """(B, 3, S, S) to (B, P, D), row by row."""
+        """Pixels (B, 3, S, S) to patches (B, P, D), row by row."""
         return self.proj(pixels).flatten(2).transpose(1, 2)
 
 
 class Pool(nn.Module):
-    """The weights of timm's attention pooling head; nothing here computes with them."""
+    """Weights of timm's attention pooling head; unused."""
 
     def __init__(self, cfg: TowerCfg) -> None:
         super().__init__()
@@ -154,7 +154,7 @@ class Tower(nn.Module):
     """A vision transformer up to its second-to-last block.
 
     Raises:
-        ConfigError: sizes that do not fit each other.
+        ConfigError: inconsistent sizes.
     """
 
     mean: Tensor
@@ -182,7 +182,7 @@ class Tower(nn.Module):
             self.register_buffer(name, torch.tensor(getattr(cfg, name))[:, None, None], persistent=False)
 
     def forward(self, pictures: Tensor) -> Tensor:
-        """Patches (B, P, D) of pictures (B, S, S, 3), bytes."""
+        """Patch features (B, P, D) of images (B, S, S, 3), uint8."""
         pixels = pictures.permute(0, 3, 1, 2).to(self.pos_embed.dtype) / 255
         x = self.patch_embed((pixels - self.mean) / self.std) + self.pos_embed
         before = [getattr(self, name) for name in ("cls_token", "reg_token") if hasattr(self, name)]

@@ -1,8 +1,7 @@
-"""Action tokens on a vision-language model of `transformers`, of any family in `families`.
+"""Autoregressive VLA on a vision-language model of `transformers`, of any family in `families`.
 
-As OpenVLA does it with a Llama (Kim et al. 2024, 2406.09246): the last ids of the vocabulary mean actions, said one
-after the other, or, as OpenVLA-OFT does it, all of a chunk at once. The model keeps its own parameter names, under
-`vlm.`.
+As in OpenVLA (Kim et al. 2024, 2406.09246), the last ids of the vocabulary are the action tokens. They are decoded one
+at a time or, as in OpenVLA-OFT, all of a chunk at once. The model keeps its own parameter names, under `vlm.`.
 """
 
 from __future__ import annotations
@@ -33,37 +32,37 @@ from robotrl.policies.vla.resize import fit
 
 @dataclass(frozen=True)
 class VlmCfg:
-    """What a `Vlm` is made from, weights apart."""
+    """Config of a `Vlm`."""
 
     config: Mapping[str, Any]
     """The contents of `config.json`."""
     image: int
-    """Pixels of a picture's side."""
+    """Side of an image, in pixels."""
     mean: tuple[float, float, float]
-    """Pixels, as shares of 255, less this ..."""
+    """Mean of each color, subtracted from pixels in [0, 1] ..."""
     std: tuple[float, float, float]
-    """... and over this are what it sees."""
+    """... and std, by which the difference is divided."""
     end: int
-    """One past the last id of the vocabulary that may mean an action: its tokens without those added later."""
+    """One past the last action id: the size of the vocabulary without added tokens."""
     stop: int
-    """Id of the end of a text."""
+    """Id of the end-of-text token."""
     bins: int = 256
     decoding: Decoding = "autoregressive"
     state: int = 0
-    """Width of the measured state that follows the picture; 0 for none."""
+    """Width of the measured state after the image; 0 for none."""
     queries: int = 0
     """See `OpenVlaCfg.queries`."""
 
 
 class Vlm(AutoregressiveVla):
-    """The network.
+    """A vision-language model of `transformers` that predicts action tokens.
 
     Args:
-        cfg: what it is made from.
-        before: tokens of the prompt before the picture.
+        cfg: config of model, image and decoding.
+        before: tokens of the prompt before the image.
 
     Raises:
-        ConfigError: an unknown family, pictures that it does not take, or sizes that do not fit each other.
+        ConfigError: an unknown family, an unsupported image size, or inconsistent sizes.
     """
 
     mean: Tensor
@@ -109,25 +108,25 @@ class Vlm(AutoregressiveVla):
         return self.vlm.get_output_embeddings().weight
 
     def pixels(self, pictures: Tensor) -> Tensor:
-        """(B, 3, S, S), normalised, of pictures (B, h, w, 3), 0 to 255; see `fit`."""
+        """Resized and normalised pixels (B, 3, S, S) of images (B, h, w, 3), 0 to 255; see `fit`."""
         pictures = fit(pictures, self.cfg.image, centred=True)
         shares = pictures.permute(0, 3, 1, 2).to(self.mean.dtype) / 255
         return (shares - self.mean) / self.std
 
     def sight(self, pictures: Tensor) -> Tensor:
-        """Embeddings (B, P, D) of pictures (B, h, w, 3), 0 to 255."""
+        """Image embeddings (B, P, D) of images (B, h, w, 3), 0 to 255."""
         return self.family.see(self.vlm.model, self.pixels(pictures))
 
     def seen(self, sight: Tensor) -> Tensor:
-        """What eyes made, as it is."""
+        """Image features unchanged: they are embeddings already."""
         return sight
 
     def eye(self) -> nn.Module:
-        """A copy of what sees."""
+        """A copy of the vision encoder."""
         return VlmVision(self)
 
     def prefix(self, patches: Tensor, ids: Tensor, there: Tensor, state: Tensor | None = None) -> Prefix:
-        """See `AutoregressiveVla`; the picture takes the place of the prompt's one token for it."""
+        """See `AutoregressiveVla`; the image replaces the prompt's image token."""
         at, words = self._before, self.embed(ids)
         middle = [patches.to(words.dtype)]
         if state is not None and self.proprio_projector is not None:
@@ -150,40 +149,40 @@ class Vlm(AutoregressiveVla):
         return attention(there, dtype, causal, together[self.family.together])
 
     def head(self, hidden: Tensor) -> Tensor:
-        """See `AutoregressiveVla`; some models bend large logits."""
+        """See `AutoregressiveVla`; with the soft cap on logits that some models have."""
         logits = super().head(hidden)
         return logits if self._cap is None else self._cap * torch.tanh(logits / self._cap)
 
 
 class VlmVision(nn.Module):
-    """What sees of a `Vlm`, apart from it.
+    """The vision encoder of a `Vlm` alone.
 
     Args:
-        net: of which this is a copy.
+        net: the network whose vision encoder is copied.
     """
 
     def __init__(self, net: Vlm) -> None:
         super().__init__()
-        # neither what reads nor what speaks is copied
+        # neither the language model nor its head is copied
         reads = {id(part): nn.Identity() for part in (net.stack, net.vlm.get_output_embeddings())}
         self.net = copy.deepcopy(net, reads)
 
     def forward(self, pictures: Tensor) -> Tensor:
-        """Embeddings (B, P, D) of pictures (B, h, w, 3), 0 to 255."""
+        """Image embeddings (B, P, D) of images (B, h, w, 3), 0 to 255."""
         return self.net.sight(pictures)
 
 
 def stack_of(vlm: Any) -> Any:
-    """The language model inside, from embeddings to hidden states."""
+    """The language model's layers, from embeddings to hidden states."""
     inner = vlm.model
     return inner.text_model if hasattr(inner, "text_model") else inner.language_model
 
 
 def read_config(config: Mapping[str, Any]) -> Any:
-    """The config of `transformers` that a `config.json` describes.
+    """Build the config of `transformers` from the contents of a `config.json`.
 
     Raises:
-        ConfigError: an unknown family, or fields that it does not take.
+        ConfigError: an unknown family, or invalid fields.
     """
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
@@ -191,18 +190,18 @@ def read_config(config: Mapping[str, Any]) -> Any:
     rest = {key: value for key, value in config.items() if key != "model_type"}
     try:
         return AutoConfig.for_model(kind, **copy.deepcopy(rest))
-    # each family checks its fields by itself, and a field of a field again; what they raise has no class in common
+    # the families' own checks of fields raise errors without a common class
     except Exception as error:
         raise ConfigError(f"config of a {kind}: {' '.join(str(error).split())[:300]}") from error
 
 
 def family_of(config: Any) -> VlmFamily:
-    """How a model of this config is used."""
+    """Family of a config."""
     return FAMILIES[config.model_type]
 
 
 def image_of(config: Any) -> int | None:
-    """Pixels of a picture's side that a config says, or None where any multiple goes."""
+    """Side of an image in pixels from the config, or None if any multiple is allowed."""
     if family_of(config).multiple is not None:
         return None
     size = config.vision_config.image_size
@@ -210,10 +209,10 @@ def image_of(config: Any) -> int | None:
 
 
 def check_eyes(config: Any) -> None:
-    """Refuse eyes of which a layer is wanted that they do not have.
+    """Check that the vision encoder has the layer that the config selects.
 
     Raises:
-        ConfigError: `vision_feature_layer` is none of their hidden states, counted from either end.
+        ConfigError: `vision_feature_layer` is none of its hidden states, counted from either end.
     """
     wanted = getattr(config, "vision_feature_layer", None)
     depth = getattr(config.vision_config, "num_hidden_layers", None)
@@ -223,10 +222,10 @@ def check_eyes(config: Any) -> None:
 
 
 def check_image(config: Any, image: int) -> None:
-    """Refuse pictures that a model does not take.
+    """Check that a model supports an image size.
 
     Raises:
-        ConfigError: another side than the config's, or no multiple of what one token sees.
+        ConfigError: the side differs from the config's, or is no multiple of the pixels per token.
     """
     fixed, multiple = image_of(config), family_of(config).multiple
     if fixed is not None and image != fixed:

@@ -27,23 +27,23 @@ class Args:
     json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Write the figures to this file."""
     quick: bool = False
-    """A short version for a first look; not what the README shows."""
+    """Short version for a first look; its figures are not those of the README."""
     cells: Annotated[str | None, tyro.conf.arg(metavar="PATTERNS")] = None
-    """For a table of long runs: comma-separated patterns of the cells to fill; "none" shows what is there."""
+    """For a table of long runs: comma-separated patterns of the cells to run; "none" shows existing results."""
     work: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
-    """Where the runs of a table lie; default runs/bench/NAME."""
+    """Directory for the runs of a table; default runs/bench/NAME."""
     list: bool = False
-    """Say what each bench measures, and run none."""
+    """Describe each benchmark, without running any."""
 
 
 def checkout() -> Path | None:
-    """Root of the checkout that robotrl is installed from; None where it came as a wheel, which has no benches."""
+    """Root of the checkout that robotrl is installed from; None for a wheel, which has no benchmarks."""
     root = Path(robotrl.__file__).resolve().parents[1]
     return root if (root / "benchmarks" / "runner.py").is_file() else None
 
 
 def benches() -> ModuleType:
-    """The package `benchmarks` of the checkout, importable in this process and those that it starts.
+    """Make the package `benchmarks` of the checkout importable in this process and its children.
 
     Raises:
         ConfigError: robotrl is not installed from a checkout.

@@ -18,23 +18,23 @@ class Args:
     """Record demonstrations of a sim's scripted expert as a dataset in the LeRobot v3 layout."""
 
     sim: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SIM")]
-    """A name from `robotrl list sims`."""
+    """Name from `robotrl list sims`."""
     out: Path
-    """The dataset's directory; must not exist."""
+    """Directory of the dataset; must not exist."""
     episodes: int = 100
-    """How many episodes to record."""
+    """Number of episodes to record."""
     keep: Literal["success", "all"] = "success"
-    """Record successes alone, or failures too."""
+    """"success" records successes only, "all" failures too."""
     noise: float = 0.0
-    """Noise on each of the expert's actions, 0 to 1; the sim's page says what 1 is."""
+    """Noise on each of the expert's actions, 0 to 1; the sim's page gives its scale."""
     clumsiness: float = 0.0
-    """How bad whole episodes are, 0 to 1."""
+    """Scale of the expert's errors drawn once per episode, 0 to 1; lowers the quality of whole episodes."""
     mode: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
-    """One of the expert's ways to solve the task; without it each episode draws one."""
+    """One of the expert's modes (strategies); default: each episode draws one."""
     seed: int = 0
     """Seeds the sim and the expert."""
     pictures: Literal["numbers", "video", "video-exact"] = "numbers"
-    """How pictures are stored: as they are, as mp4 that loses a little, as mp4 that loses nothing."""
+    """Storage of images: raw arrays, lossy mp4, or lossless mp4."""
     options: tuple[str, ...] = ()
     """Keyword arguments of the sim's `make`, as "name=value", e.g. "image=flat_top" "image_size=32"."""
 

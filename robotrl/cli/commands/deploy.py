@@ -16,22 +16,22 @@ from robotrl.errors import ConfigError
 
 @dataclass(frozen=True)
 class Args:
-    """Run a bundle at its fixed rate on a robot, and report how punctual it was and how often it succeeded."""
+    """Run a bundle on a robot at its fixed control rate; report latency and success rate."""
 
     bundle: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="BUNDLE")]
-    """What `robotrl export` wrote."""
+    """Bundle directory, written by `robotrl export`."""
     robot: str
     """DRIVER:ARGUMENT, e.g. sim:mujoco/peg-insert; drivers are in `robotrl list robots`."""
     episodes: int = 16
-    """How many episodes, from the first held-out starts."""
+    """Number of episodes, from the first held-out starts."""
     seed: int = 0
-    """Keys the sampler's noise."""
+    """Seed of the policy's sampling noise."""
     log: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """Write every tick to this file (JSON lines); its folder is made, and only a log is ever replaced."""
+    """Write every control tick to this file (JSON lines); its folder is made, and only a log is ever replaced."""
     json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Write the report to this file; its folder is made, and only a report is ever replaced."""
     realtime: bool = False
-    """Ask the system for its real-time scheduler (needs the right to it)."""
+    """Use the system's real-time scheduler (needs the permission)."""
 
 
 def main(argv: Sequence[str]) -> int:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Args:
-    """Say what works on this machine, and what to install for the rest. Exit code 1 if something is broken."""
+    """Report what works on this machine, and what to install for the rest. Exit code 1 if something is broken."""
 
     json: bool = False
     """Print JSON instead of tables."""

@@ -21,30 +21,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Args:
-    """Success of a run (its best checkpoint), checkpoint or bundle: each numbered start is run exactly once."""
+    """Success rate of a run (its best checkpoint), checkpoint or bundle: each numbered start is run exactly once."""
 
     path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PATH")]
     """Directory of a run, checkpoint or bundle."""
     episodes: int = 256
-    """How many starts, the first of the split."""
+    """Number of starts, the first of the split."""
     split: Split = "test"
-    """Held-out starts ("test"), those for choosing ("val"), or those of training."""
+    """Held-out starts ("test"), those for model selection ("val"), or those of training ("train")."""
     seed: int = 0
-    """Seeds the policy's noise."""
+    """Seed of the policy's noise."""
     sim: Annotated[str | None, tyro.conf.arg(metavar="SIM")] = None
-    """A name from `robotrl list sims`; default the one that the run was trained on."""
+    """Name from `robotrl list sims`; default: the sim that the run was trained on."""
     options: tuple[str, ...] = ()
-    """Options of the sim, over those that the run had: image=flat_near image_size=64."""
+    """Options of the sim, which override those of the run: image=flat_near image_size=64."""
     num_envs: int = 64
-    """Environments that step at once."""
+    """Number of parallel environments."""
     device: str = "cpu"
-    """Where the policy acts: "cpu", "cuda", "cuda:1"."""
+    """Device of the policy: "cpu", "cuda", "cuda:1"."""
     against: Annotated[Path | None, tyro.conf.arg(metavar="RUN")] = None
-    """With a bundle: evaluate the run it came from as well, with the same noise, and list the starts that differ."""
+    """With a bundle: also evaluate the run that it came from, with the same noise, and list the starts that differ."""
     report: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """Write the result of every episode: to a JSON file, or to a page where the name ends in .html."""
+    """Write the results of all episodes to this file: JSON, or an HTML page if the name ends in .html."""
     replays: Annotated[int, tyro.conf.arg(aliases=("--drives",))] = 12
-    """How many episodes the page shows, failures among them; 0 shows none."""
+    """Number of episodes that the page shows, including failures; 0 shows none."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -94,7 +94,7 @@ def _is_page(report: Path | None) -> bool:
 
 
 def _page(args: Args, argv: Sequence[str]) -> int:
-    """Evaluate, and write the page."""
+    """Evaluate and write the HTML page."""
     from robotrl.api.viewing import Wish, report
     from robotrl.utils.files import replace_file
 

@@ -15,20 +15,20 @@ from robotrl.cli.commands.parsing import at_least, parse
 
 @dataclass(frozen=True)
 class Args:
-    """Turn a run into a bundle that needs no torch, and prove on recorded observations that it acts the same."""
+    """Export a run as a bundle that needs no torch, and verify its parity with the policy on recorded observations."""
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """A run's directory, or one of its checkpoints."""
+    """Directory of a run, or of one of its checkpoints."""
     out: Path
-    """The bundle's directory."""
+    """Directory of the bundle."""
     samples: int = 1024
-    """Recorded observations that the proof compares, 1000 or more."""
+    """Number of recorded observations for the parity check, 1000 or more."""
     sim: Annotated[str | None, tyro.conf.arg(metavar="SIM")] = None
-    """A name from `robotrl list sims`; default the one that the run was trained on."""
+    """Name from `robotrl list sims`; default: the sim that the run was trained on."""
     control_dt_s: float | None = None
-    """Seconds between two actions, of a run whose sim states no control rate; default the sim's."""
+    """Seconds between two actions, for a run whose sim states no control rate; default: the sim's."""
     overwrite: bool = False
-    """Replace a bundle that is there already."""
+    """Replace an existing bundle."""
 
 
 def main(argv: Sequence[str]) -> int:

@@ -18,47 +18,49 @@ from robotrl.importers.layouts import BACKBONES, Layout
 
 @dataclass(frozen=True)
 class Args:
-    """Read a published vision-language-action policy strictly, see that it looks and reads, and store it.
+    """Import a published vision-language-action policy with strict checks, and store it as a checkpoint.
 
-    What is stored is a checkpoint: `robotrl train PRESET --init-from OUT`, `robotrl eval OUT`. Without `--check-data`
-    it is unverified: names, shapes, tokenizer and statistics fit, which says nothing of whose weights they are.
+    Use the checkpoint with `robotrl train PRESET --init-from OUT` or `robotrl eval OUT`. Without `--check-data` the
+    import is unverified: names, shapes, tokenizer and statistics match, but the policy's actions were not compared.
     """
 
     layout: Annotated[Layout, tyro.conf.Positional, tyro.conf.arg(metavar="LAYOUT")]
-    """How the directory is laid out: openvla, openvla-oft, lerobot (SmolVLA, pi0) or openpi (pi0); vlm or vlm-oft is a
-    vision-language model of transformers that is to learn to say actions."""
+    """Layout of the directory: openvla, openvla-oft, lerobot (SmolVLA, pi0) or openpi (pi0); vlm or vlm-oft is a
+    vision-language model in the transformers layout, to be trained to output actions."""
     path: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
-    """The directory, or its name on the hub: ORGANISATION/NAME, with @REVISION behind it if not the newest."""
+    """The directory, or a name on the Hugging Face hub: ORGANISATION/NAME, optionally with @REVISION; default: the
+    newest."""
     sim: Annotated[str, tyro.conf.arg(metavar="SIM")]
-    """On whose observations and actions: a name from `robotrl list sims`."""
+    """Sim whose observations and actions the policy uses: a name from `robotrl list sims`."""
     out: Path
-    """The checkpoint's directory, which must not exist yet."""
+    """Directory of the checkpoint; must not exist."""
     options: tuple[str, ...] = ()
     """Options of the sim, as in `robotrl demos`: image=flat_near image_size=224."""
     vlm: str = ""
-    """Directory, or name on the hub, of the vision-language model: tokenizer.json and config.json (lerobot, openpi)."""
+    """Directory or hub name of the vision-language model, for tokenizer.json and config.json (lerobot, openpi)."""
     key: str = ""
-    """Whose statistics; may be left out where there is one."""
+    """Key of the dataset statistics to use; may be omitted if there is only one."""
     cameras: tuple[str, ...] = ()
-    """FEATURE=PICTURE for each of the policy's cameras, nothing behind the = where one is missing. openvla and vlm see
-    one picture."""
+    """FEATURE=PICTURE for each of the policy's cameras; nothing after the = if the sim has no such camera. openvla and
+    vlm use one picture."""
     horizon: int = 0
-    """Actions of a chunk that are executed; 0 is what the directory says, or 1. openvla-oft: what it was trained with,
-    which must be given."""
+    """Number of actions of a chunk that are executed; 0 takes the value in the directory, or 1. Required for
+    openvla-oft: the chunk length that it was trained with."""
     state: int = 0
-    """OFT, vlm, vlm-oft: width of the measured state."""
+    """openvla-oft, vlm, vlm-oft: width of the proprioceptive state."""
     stats: str = ""
-    """vlm, vlm-oft: a dataset whose statistics normalise actions (1 to 99 %) and state; without, actions' bounds do."""
+    """vlm, vlm-oft: a dataset whose statistics normalize actions (1 to 99 % quantiles) and state; default: the action
+    bounds."""
     template: str = ""
-    """vlm, vlm-oft: the prompt around {picture} and {task}; the family's own if left out."""
+    """vlm, vlm-oft: prompt template with {picture} and {task}; default: the one of the model family."""
     check_data: Path | None = None
-    """A dataset of the sim whose recorded actions the policy must come near."""
+    """Dataset of the sim; the policy's actions must come near its recorded actions."""
     tolerance: float = 0.05
-    """Mean error at most, as a share of the action range."""
+    """Maximum mean error, as a fraction of the action range."""
     frames: int = 256
-    """Frames of the dataset to compare."""
+    """Number of frames of the dataset to compare."""
     accept_data: bool = False
-    """What is doubtful about the dataset is known to be right: neither tell nor refuse it."""
+    """Accept a dataset with doubtful properties, without warnings."""
 
 
 def main(argv: Sequence[str]) -> int:

@@ -17,7 +17,7 @@ class Args:
     """Describe a bundle, run, checkpoint or dataset, and verify its hashes. Exit code 1 if a part of it is damaged."""
 
     path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PATH")]
-    """Its directory."""
+    """Directory of a bundle, run, checkpoint or dataset."""
 
 
 def main(argv: Sequence[str]) -> int:

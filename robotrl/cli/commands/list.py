@@ -15,10 +15,10 @@ Kind = Literal["all", "sims", "presets", "robots", "encoders", "benches"]
 
 @dataclass(frozen=True)
 class Args:
-    """List what the other commands take as names."""
+    """List the names that the other commands accept."""
 
     kind: Annotated[Kind, tyro.conf.Positional] = "all"
-    """Which names."""
+    """Kind of names to list."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -35,7 +35,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def rows() -> dict[str, dict[str, str]]:
-    """Kind to name to where it comes from."""
+    """For each kind: name to its origin."""
     from robotrl.cli.commands.bench import benches, checkout
     from robotrl.registry import ENCODERS, PRESETS, ROBOTS, SIMS, Table
 

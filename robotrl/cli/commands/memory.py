@@ -15,26 +15,26 @@ from robotrl.cli.commands.parsing import at_least, parse
 
 @dataclass(frozen=True)
 class Args:
-    """Say how much memory it takes to fine-tune a policy, without loading or building it."""
+    """Estimate the memory for fine-tuning a policy, without loading or building it."""
 
     policy: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="POLICY")]
     """openvla, smolvla or pi0 at published size on the tabletop, or the path of a run or checkpoint."""
     rows: int = 8
-    """Whose gradient is taken at once: algo.microbatch, or the minibatch."""
+    """Rows per backward pass: algo.microbatch, or the minibatch."""
     rank: int = 0
-    """Of adapters, as lora.rank; 0 lets all learn that can."""
+    """Rank of the adapters, as lora.rank; 0 trains all trainable weights."""
     targets: tuple[str, ...] = ("all",)
-    """As lora.targets."""
+    """Layers with adapters, as lora.targets."""
     heads: tuple[str, ...] = ()
-    """As lora.heads."""
+    """Layers trained in full, as lora.heads."""
     steps: int = 1
-    """Denoising steps that learn at once: those of the chain for a policy gradient through it, 1 for cloning."""
+    """Denoising steps per backward pass: those of the chain for a policy gradient through it, 1 for cloning."""
     bf16_base: bool = False
-    """As lora.bf16_base: frozen weights in 16 bits."""
+    """Keep frozen weights in bf16 (16 bits), as lora.bf16_base."""
     bf16: bool = False
-    """As algo.bf16: networks compute in 16 bits."""
+    """Compute the networks in bf16 (16 bits), as algo.bf16."""
     processes: int = 1
-    """Over which gradients and moments are spread (fsdp); the figures are those of each."""
+    """Number of processes over which gradients and optimizer states are sharded (fsdp); figures are per process."""
 
 
 def main(argv: Sequence[str]) -> int:

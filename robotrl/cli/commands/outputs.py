@@ -1,4 +1,4 @@
-"""Checks on where a command is to write, before any work is done for it: what was refused leaves nothing behind."""
+"""Checks of output paths before a command does any work; a refused command leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OF_A_RUN = (
     "checkpoints",
     "base",
 )
-"""What a run consists of; anything else may lie beside it in its directory."""
+"""Files of a run; other files may be in its directory."""
 
 
 def writable(
@@ -35,18 +35,17 @@ def writable(
     inputs: Sequence[Path] = (),
     makes_folder: bool = False,
 ) -> None:
-    """Refuse a file that could not be written.
+    """Check that a file can be written.
 
     Args:
-        option: which names the file.
+        option: option that names the file, for errors.
         path: the file.
-        endings: of which it must have one; any will do where there are none.
+        endings: allowed file extensions; empty allows any.
         inputs: directories that the command reads, which it must not change.
-        makes_folder: whether the folder of the file is made where it is missing.
+        makes_folder: whether a missing folder of the file is made.
 
     Raises:
-        ConfigError: another ending, its folder is missing or closed, it is a folder or a device, or it is a part of
-            what is read.
+        ConfigError: another extension; a missing or write-protected folder; a folder or device; or a part of an input.
     """
     if endings and path.suffix.lower() not in endings:
         raise ConfigError(f"{_is(option, path)}: expected a name that ends in {' or '.join(endings)}")
@@ -69,7 +68,7 @@ def writable(
 
 
 def _try(option: str, path: Path) -> None:
-    """Refuse what the permissions allow and a file system does not: a pseudo file system, a name that is too long."""
+    """Try to create a file: a file system can refuse writes that permissions allow (pseudo files, long names)."""
     trial = path.with_name(f".tmp-{path.name}-{os.getpid()}")
     try:
         trial.touch()
@@ -79,10 +78,10 @@ def _try(option: str, path: Path) -> None:
 
 
 def makeable(option: str, path: Path) -> None:
-    """Refuse a folder that is none, or could not be made.
+    """Check that a folder exists or can be made.
 
     Raises:
-        ConfigError: a file or device is there, its name is none, or it lies where nothing may be written.
+        ConfigError: the path is a file or device, has an impossible name, or is in a write-protected place.
     """
     mode = _mode(option, path)
     if mode is not None and not stat.S_ISDIR(mode):
@@ -92,16 +91,16 @@ def makeable(option: str, path: Path) -> None:
 
 @contextlib.contextmanager
 def fresh_folder(option: str, path: Path, *, inputs: Sequence[Path] = (), replaces: bool = False) -> Generator[None]:
-    """Refuse a folder that could not be made, and remove it and the folders around it if the work on it fails.
+    """Check that a folder can be made; if the work in it fails, remove it and the parent folders that were made.
 
     Args:
-        option: which names the folder.
+        option: option that names the folder, for errors.
         path: the folder.
         inputs: directories that the command reads, which it must not change.
-        replaces: whether what is there already is replaced; the work itself sees to what that may be.
+        replaces: whether an existing folder is replaced; the caller checks its content.
 
     Raises:
-        ConfigError: something is there already, it cannot be made, or it is a part of what is read.
+        ConfigError: the path exists, cannot be made, or is a part of an input.
     """
     there = _mode(option, path) is not None
     if there and not replaces and not (path.is_dir() and not any(path.iterdir())):
@@ -121,10 +120,10 @@ def fresh_folder(option: str, path: Path, *, inputs: Sequence[Path] = (), replac
 
 
 def _mode(option: str, path: Path) -> int | None:
-    """The `st_mode` of what is at a path; None where there is nothing.
+    """`st_mode` of a path; None if it does not exist.
 
     Raises:
-        ConfigError: nothing could be there.
+        ConfigError: the path is impossible.
     """
     try:
         return os.stat(path).st_mode
@@ -136,7 +135,7 @@ def _mode(option: str, path: Path) -> int | None:
 
 
 def _can_make(option: str, path: Path) -> None:
-    """Refuse what lies in no folder that may be written, or in none that could be made."""
+    """Check that a path has a parent folder that exists and is writable, or can be made."""
     folder = next(folder for folder in path.absolute().parents if os.path.lexists(folder))
     if not folder.is_dir():
         raise ConfigError(f"{_is(option, path)}: {short(str(folder))} is no folder")
@@ -145,7 +144,7 @@ def _can_make(option: str, path: Path) -> None:
 
 
 def _keep_apart(option: str, path: Path, inputs: Sequence[Path]) -> None:
-    """Refuse to write into what is read, or around it."""
+    """Check that a path is neither inside an input nor contains one."""
     from robotrl.api.inspection import kind_of
 
     place = Path(os.path.realpath(path))
@@ -157,7 +156,7 @@ def _keep_apart(option: str, path: Path, inputs: Sequence[Path]) -> None:
             continue
         try:
             kind = kind_of(root)
-        except DataError:  # whoever reads it says so
+        except DataError:  # reported when the input is read
             continue
         if kind != "run" or place.relative_to(root).parts[0] in OF_A_RUN:
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""Arguments from a dataclass (tyro), with tyro's framed error messages cut down to one line."""
+"""Parses arguments into a dataclass with tyro, and shortens its framed error messages to one line."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def parse(make: type[T] | Callable[..., T], command: str, argv: Sequence[str], d
 
     Args:
         make: the dataclass (or a function that returns one); field docstrings become the help.
-        command: what the user typed before the arguments, for messages ("robotrl eval").
+        command: command before the arguments, for messages ("robotrl eval").
         argv: the arguments.
         default: an instance whose values are the defaults.
 
     Raises:
-        ConfigError: the arguments do not fit; one line.
+        ConfigError: the arguments are invalid; one line.
         SystemExit: code 0 after help was asked for and printed.
     """
     import tyro
@@ -42,14 +42,14 @@ def parse(make: type[T] | Callable[..., T], command: str, argv: Sequence[str], d
         if stop.code in (0, None):
             raise
         text = one_line(said.getvalue())
-    # tyro stops at a positional argument that an unknown option swallowed, and does not say which option it was
+    # tyro stops at a positional argument that an unknown option consumed, and does not name the option
     if re.match(r"[^-]\S* lacks its value", text):
         text = _misspelt(argv, run) or text
     raise ConfigError(f"{text}; see {command} --help")
 
 
 def _misspelt(argv: Sequence[str], run: Callable[[Sequence[str]], object]) -> str | None:
-    """The message about options of `argv` that the help does not list, None where it lists all."""
+    """Message about options of `argv` that the help does not list; None if it lists all."""
     page = io.StringIO()
     with contextlib.redirect_stdout(page), contextlib.suppress(SystemExit):
         run(["--help"])
@@ -60,7 +60,7 @@ def _misspelt(argv: Sequence[str], run: Callable[[Sequence[str]], object]) -> st
 
 
 def one_line(framed: str) -> str:
-    """What a framed error of tyro says, as one line with the nearest valid choice."""
+    """Content of a framed tyro error as one line, with the nearest valid choice."""
     sections = _sections(framed)
     text = " ".join(line.strip() for line in sections[0])
     for section in sections:
@@ -79,21 +79,21 @@ def one_line(framed: str) -> str:
     if found := re.match(r"Missing value for argument '(.*?)'", text):
         return f"{found[1]} lacks its value"
     if text.startswith("Missing from"):
-        # Names are indented by four, their help by more.
+        # Names are indented by four columns, their help by more.
         names = [line.split()[0] for line in sections[0][1:] if re.match(r" {4}\S", line)]
         return f"missing: {', '.join(names)}"
     return text.rstrip(".") or "the arguments do not fit"
 
 
 def _sections(framed: str) -> list[list[str]]:
-    """The lines inside the frame, split at its rules; each keeps its indentation.
+    """Lines inside the frame, split at its rules; indentation is kept.
 
-    Where stdout is not UTF-8, tyro draws no frame: the title stands on the first line, with a rule under it.
+    If stdout is not UTF-8, tyro draws no frame: the title is the first line, with a rule below it.
     """
     sections: list[list[str]] = [[]]
     plain = re.sub(r"\x1b\[[0-9;]*m", "", framed).splitlines()
     start = next((number for number, line in enumerate(plain) if line.startswith("╭")), None)
-    plain = plain[2:] if start is None else plain[start:]  # warnings may stand before the frame
+    plain = plain[2:] if start is None else plain[start:]  # warnings may precede the frame
     for raw in plain:
         line = re.sub(r"^(│ |  )|\s*│?$", "", raw)
         if not line.strip() or line[0] in "╭╰":
@@ -109,7 +109,7 @@ def _unknown_options(tokens: list[str], sections: list[list[str]]) -> str:
     options = [token.split("=")[0] for token in tokens if token.startswith("-")]
     if not options:
         return f"unexpected argument {tokens[0]!r}"
-    # tyro lists options that are alike, and those that are missing; the rest of the frame names only --help.
+    # tyro lists similar options, and missing ones; the rest of the frame only mentions --help.
     listed = re.findall(r"--[\w.-]+", " ".join(" ".join(section) for section in sections))
     return _unknown(options, listed)
 
@@ -123,17 +123,17 @@ def _unknown(options: Sequence[str], known: Sequence[str]) -> str:
 
 
 def at_least(option: str, value: float, low: float) -> None:
-    """Refuse a number below `low`.
+    """Check that a number is at least `low`.
 
     Raises:
-        ConfigError: it is below, or not a number.
+        ConfigError: it is smaller, or not a number.
     """
     if not value >= low:
         raise out_of_range(option, value, f"{low} or more")
 
 
 def check_seed(seed: int) -> None:
-    """Refuse a `--seed` that random streams would take for another one.
+    """Check that a `--seed` is in the range of the random generators.
 
     Raises:
         ConfigError: it is negative, or has more than 63 bits.

@@ -26,79 +26,80 @@ LABELS_SCHEMA = 1
 
 @dataclass(frozen=True)
 class Where:
-    """Where the signals are in a dataset, and from when on they mark a milestone."""
+    """Columns of a dataset that show milestones, and thresholds of their detection."""
 
     gripper: tuple[str, ...] = ()
-    """Columns that say how far the gripper is open, as ARRAY.NAME or ARRAY.NUMBER, e.g. "action.6"; default those whose
-    names say so, measured ones before commanded ones."""
+    """Columns with the gripper's opening, as ARRAY.NAME or ARRAY.NUMBER, e.g. "action.6"; default: columns with such
+    names, measured ones before commanded ones."""
     velocity: tuple[str, ...] = ()
-    """Columns of the hand's velocity along its axes, m/s; default those whose names and units say so."""
+    """Columns with the hand's velocity along its axes, m/s; default: columns with such names and units."""
     position: tuple[str, ...] = ()
-    """Columns of the hand's position along its axes, m, in place of a velocity."""
+    """Columns with the hand's position along its axes, m, instead of a velocity."""
     change: float = 0.3
-    """The gripper has turned when it goes back by this share of the way that it goes in the dataset."""
+    """Change of the gripper that counts as opening or closing, as a fraction of its range in the dataset."""
     still_mps: float | None = None
-    """The hand rests below this speed, m/s, once it has been three times as fast; default a tenth of its own pace."""
+    """Speed below which the hand is at rest, m/s, after it was three times as fast; default: a tenth of its own usual
+    speed."""
     gap_s: float = 0.25
-    """Seconds between two milestones, and between one and the start or a success, at least."""
+    """Minimum seconds between two milestones, and from a milestone to the start or a success."""
     failure_s: float = 1.0
-    """The last seconds of a failure are worth nothing; what came before has no label."""
+    """The last seconds of a failed episode get progress 0; earlier frames get no label."""
 
 
 @dataclass(frozen=True)
 class MilestoneArgs:
-    """Find milestones in demonstrations, show what was found, and label how far each frame has come."""
+    """Find milestones in demonstrations, print a summary, and label the progress of each frame."""
 
     dataset: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DATASET")]
     """Directory of demonstrations."""
     where: Annotated[Where, tyro.conf.arg(name="")] = Where()
     accept_data: bool = False
-    """What is doubtful about the datasets is known to be right: neither tell nor refuse it."""
+    """Accept datasets with doubtful properties, without warnings."""
     out: Path | None = None
-    """Write milestones and labels of each episode into this JSON file."""
+    """JSON file for milestones and labels of each episode."""
 
 
 @dataclass(frozen=True)
 class ProcessArgs:
-    """Train a process reward on demonstrations, and judge it on held-out ones. Exit code 1 if it falls short."""
+    """Train a process reward on demonstrations and test it on held-out episodes. Exit code 1 if it falls short."""
 
     dataset: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="DATASET")]
-    """Directories of demonstrations; failures, as `robotrl demos --keep all` records them, make it a better judge."""
+    """Directories of demonstrations; failures, as recorded by `robotrl demos --keep all`, improve the reward."""
     out: Path
-    """The process reward's directory."""
+    """Directory of the process reward."""
     where: Annotated[Where, tyro.conf.arg(name="")] = Where()
     reader: Annotated[Path | None, tyro.conf.arg(metavar="RUN")] = None
-    """A run or checkpoint of a policy that sees and reads, on whose reading it is to build; default a small network of
-    its own."""
+    """Run or checkpoint of a vision-language policy whose features are the input; default: a small network from
+    scratch."""
     accept_data: bool = False
-    """What is doubtful about the datasets is known to be right: neither tell nor refuse it."""
+    """Accept datasets with doubtful properties, without warnings."""
     keys: tuple[str, ...] = ()
-    """Observation arrays that the network of its own looks at; default all that a robot can measure."""
+    """Observation arrays for the small network; default: all that a robot can measure."""
     updates: int = 1000
     """Gradient steps."""
     held_out: float = 0.25
-    """Share of the episodes to judge it on."""
+    """Fraction of the episodes held out for testing."""
     min_rank: float = 0.6
-    """Least rank correlation of progress with time in held-out successes, -1 to 1."""
+    """Minimum rank correlation of progress with time in held-out successes, -1 to 1."""
     min_separation: float = 0.7
-    """Least chance that a success's last frame is said to be farther than a failure's, 0 to 1."""
+    """Minimum probability that a success's last frame has more predicted progress than a failure's, 0 to 1."""
     max_error: float = 0.15
-    """Largest mean distance between the progress that is said and that of the labels, 0 to 1."""
+    """Maximum mean difference between predicted and labeled progress, 0 to 1."""
     seed: int = 0
-    """Seeds everything."""
+    """Seeds every random stream."""
 
 
 @dataclass(frozen=True)
 class JudgeArgs:
-    """Judge a process reward on other datasets. Exit code 1 if it falls short of what it was trained for."""
+    """Test a process reward on other datasets. Exit code 1 if it falls short of the limits that it was trained with."""
 
     path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PATH")]
-    """The process reward's directory."""
+    """Directory of the process reward."""
     dataset: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="DATASET")]
-    """Directories of demonstrations that it has not learned from."""
+    """Directories of demonstrations that were not used in its training."""
     where: Annotated[Where, tyro.conf.arg(name="")] = Where()
     accept_data: bool = False
-    """What is doubtful about the datasets is known to be right: neither tell nor refuse it."""
+    """Accept datasets with doubtful properties, without warnings."""
 
 
 def _milestones(argv: Sequence[str]) -> int:
@@ -159,7 +160,7 @@ ACTIONS: dict[str, Callable[[Sequence[str]], int]] = {"milestones": _milestones,
 
 
 class Found(NamedTuple):
-    """A dataset and what was found in it."""
+    """A dataset with its labels and the columns that they come from."""
 
     dataset: Dataset
     origin: Origin
@@ -169,7 +170,7 @@ class Found(NamedTuple):
 
 
 def _labelled(path: Path, where: Where, accept: bool, seen: Mapping[str, Spec] | None = None) -> Found:
-    """A dataset in the terms of what is `seen` by a network, None where there is none yet, and what was found in it."""
+    """Read and label a dataset; its observations must match the specs `seen`, if given."""
     from robotrl.datasets.agreement.agree import agree
     from robotrl.datasets.reader import read_dataset
     from robotrl.rewards.columns import find_sources
@@ -184,7 +185,7 @@ def _labelled(path: Path, where: Where, accept: bool, seen: Mapping[str, Spec] |
 
 
 def _graded(found: Sequence[Found], keys: Sequence[str]) -> tuple[Graded, dict[str, Spec]]:
-    """All labelled frames together, and the specs of the arrays that are kept."""
+    """All labeled frames together, and the specs of the kept arrays."""
     from robotrl.rewards.grading import graded, join_graded
 
     specs: dict[str, Spec] | None = None
@@ -200,13 +201,13 @@ def _graded(found: Sequence[Found], keys: Sequence[str]) -> tuple[Graded, dict[s
         specs = shown
     if specs is None:
         raise ConfigError("DATASET is not given: expected one directory of demonstrations or more")
-    # options may change what a start's number means: then unlike ones stay together, and nothing leaks
+    # options may change the meaning of a start id; then episodes are grouped more coarsely, so that nothing leaks
     sims = {one.dataset.provenance.get("sim") for one in found}
     return join_graded(parts, same_starts=len(sims) == 1 and None not in sims), specs
 
 
 def _found(found: Found) -> str:
-    """What was found in a dataset, as a small table."""
+    """Summary of a labeled dataset as a small table."""
     from robotrl.rewards.grading import summary
 
     dataset, labels = found.dataset, found.labels

@@ -12,13 +12,13 @@ from robotrl.cli.commands.parsing import check_seed, parse
 
 @dataclass(frozen=True)
 class Args:
-    """Do it all once on mujoco/peg-insert: demonstrations, a cloned flow policy, fine-tuning, export, control.
+    """Run the whole workflow on mujoco/peg-insert: demonstrations, cloned flow policy, fine-tuning, export, control.
 
     Writes report.html and summary.json.
     """
 
     out: Path = Path("quickstart")
-    """Where everything goes."""
+    """Directory of all results."""
     seed: int = 0
     """Seeds every random stream."""
 

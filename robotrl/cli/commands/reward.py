@@ -33,35 +33,35 @@ class TrainArgs:
     """Train a success classifier on episodes of a sim's experts, of a policy and of demonstrations."""
 
     sim: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SIM")]
-    """A name from `robotrl list sims`."""
+    """Name from `robotrl list sims`."""
     out: Path
-    """The classifier's directory."""
+    """Directory of the classifier."""
     episodes: int = 400
-    """Rollouts to record; more allow a lower bound on false positives."""
+    """Number of rollouts to record; more of them permit a lower bound on false positives."""
     dataset: tuple[Path, ...] = ()
-    """Demonstrations to learn from besides. Those that this sim recorded are run again, to see how they end."""
+    """Additional demonstrations for training. Those that this sim recorded are run again, to see their end."""
     tail: int = 1
-    """Last frames of a successful demonstration of another origin that count as successes."""
+    """Last frames of a successful demonstration from elsewhere that count as successes."""
     accept_data: bool = False
-    """What is doubtful about the datasets is known to be right: neither tell nor refuse it."""
+    """Accept datasets with doubtful properties, without warnings."""
     policy: Annotated[Path | None, tyro.conf.arg(metavar="RUN")] = None
-    """A run or checkpoint that acts in half of the rollouts; the rest is by the sim's experts."""
+    """Run or checkpoint that acts in half of the rollouts; the sim's experts act in the rest."""
     options: tuple[str, ...] = ()
     """Keyword arguments of the sim's `make`, as "name=value"."""
     keys: tuple[str, ...] = ()
-    """Observation arrays to look at; default all that a robot can measure."""
+    """Observation arrays that the classifier reads; default: all that a robot can measure."""
     updates: int = 1000
     """Gradient steps."""
     max_false_positive: float = 0.02
-    """Largest share of episodes with a false alarm that the threshold is chosen for."""
+    """Maximum fraction of episodes with a false alarm, for which the threshold is chosen."""
     min_threshold: float = 0.5
-    """The threshold is this at least."""
+    """Minimum threshold."""
     steps: int = 1
-    """How many steps in a row must be above the threshold; 1 where an episode ends at its success."""
+    """Steps in a row that must be above the threshold; 1 if an episode ends at its success."""
     grace: int = 0
-    """A success said so many steps early counts as seen, and such frames are not learned from."""
+    """A success reported up to so many steps early is correct, and these frames are not used in training."""
     seed: int = 0
-    """Seeds everything."""
+    """Seeds every random stream."""
 
 
 @dataclass(frozen=True)
@@ -69,19 +69,19 @@ class CheckArgs:
     """Error rates of a success classifier on new episodes. Exit code 1 if it raises more false alarms than promised."""
 
     path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PATH")]
-    """The classifier's directory."""
+    """Directory of the classifier."""
     sim: Annotated[str | None, tyro.conf.arg(metavar="SIM")] = None
-    """A name from `robotrl list sims`; default the one that it was trained on."""
+    """Name from `robotrl list sims`; default: the sim that it was trained on."""
     options: tuple[str, ...] | None = None
-    """Keyword arguments of the sim's `make`, as "name=value"; default those that it was trained with."""
+    """Keyword arguments of the sim's `make`, as "name=value"; default: those that it was trained with."""
     episodes: int = 256
-    """Rollouts to record."""
+    """Number of rollouts to record."""
     policy: Annotated[Path | None, tyro.conf.arg(metavar="RUN")] = None
-    """A run or checkpoint that acts in half of the rollouts: the policy whose reward this is to be."""
+    """Run or checkpoint that acts in half of the rollouts: the policy that is to be trained with this reward."""
     split: Split = "test"
-    """Of the starts."""
+    """Split of the starts."""
     seed: int = 1
-    """Seeds the sim and whoever acts."""
+    """Seed of the sim and of the actors."""
 
 
 def main(argv: Sequence[str]) -> int:

@@ -21,12 +21,12 @@ COMMAND = "robotrl train"
 
 @dataclass(frozen=True)
 class Resume:
-    """Go on with a run from its newest whole checkpoint."""
+    """Resume a run from its newest undamaged checkpoint."""
 
     resume: Path
-    """The run's directory."""
+    """Directory of the run."""
     accept_changed_inputs: bool = False
-    """Go on although the config, the dataset or another input is not what the run began with."""
+    """Continue although the config, the dataset or another input has changed since the run began."""
 
 
 def usage() -> str:
@@ -69,13 +69,13 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _tell(path: Path) -> None:
-    """Print the run's directory; of processes that learn together, the first, which writes it, does."""
+    """Print the run's directory; with several processes only the first one, which writes it, does so."""
     if _first():
         print(path)
 
 
 def _loading(what: str) -> None:
-    """Say that something goes on before torch is imported, which takes seconds."""
+    """Announce slow work before torch is imported, which takes seconds."""
     if _first():
         print(f"{COMMAND} {what}: loading", file=sys.stderr, flush=True)
 
@@ -85,10 +85,10 @@ def _first() -> bool:
 
 
 def parse_preset(name: str, argv: Sequence[str]) -> tuple[Any, Path | None]:
-    """The preset's config with the overrides of `argv`, and the run directory if one was given.
+    """Config of the preset with the overrides of `argv`, and the run directory if one was given.
 
     Raises:
-        ConfigError: no such preset, no such field, or a value that does not fit.
+        ConfigError: no such preset, no such field, or an invalid value.
     """
     from robotrl.cli.profiles import PROFILES, with_profile
 
@@ -96,7 +96,7 @@ def parse_preset(name: str, argv: Sequence[str]) -> tuple[Any, Path | None]:
     profile, argv = _profile_of(argv)
     if profile is not None:
         config = with_profile(config, profile)
-    # One parser for our option and the preset's fields, so that help lists both and typos are matched against both.
+    # One parser for --run-dir and the preset's fields, so that help lists both and typos are matched against both.
     both = dataclasses.make_dataclass(
         "Train",
         [
@@ -124,19 +124,19 @@ def parse_preset(name: str, argv: Sequence[str]) -> tuple[Any, Path | None]:
 
 
 def _check_policy(preset: Any, config: Any) -> None:
-    """Refuse settings of a policy that would not be built.
+    """Check that no policy settings are given for a run that starts from a stored policy.
 
     Args:
-        preset: its config; of a preset that others brought along, whatever it is.
-        config: the same with what was given.
+        preset: the preset's config; a preset of another package may have any type.
+        config: the same with the overrides.
 
     Raises:
-        ConfigError: the run starts from a stored policy, which is as it is.
+        ConfigError: the run starts from a stored policy, and policy settings are given.
     """
     from robotrl.config import TrainCfg
     from robotrl.policies.steered import SteeredCfg
 
-    # a noise actor is built around the stored policy
+    # a noise actor is a new network around the stored policy
     if not isinstance(config, TrainCfg) or config.init_from is None or isinstance(config.policy, SteeredCfg):
         return
     given = [
@@ -152,10 +152,10 @@ def _check_policy(preset: Any, config: Any) -> None:
 
 
 def _profile_of(argv: Sequence[str]) -> tuple[str | None, list[str]]:
-    """The profile that the arguments name, and the other arguments: what it sets, they may change again.
+    """Split off `--profile`: the profile's name, and the other arguments, which may override it.
 
     Raises:
-        ConfigError: it is named twice, or not at all behind `--profile`.
+        ConfigError: `--profile` is given twice, or without a name.
     """
     rest, found = list[str](), list[str]()
     words = iter(argv)
@@ -174,7 +174,7 @@ def _profile_of(argv: Sequence[str]) -> tuple[str | None, list[str]]:
 
 
 def _concrete(config: Any) -> Any:
-    """The type of a config, its type parameters filled in from the values, so that tyro knows the fields' types."""
+    """Type of a config with its type parameters filled in from the values, so that tyro knows the fields' types."""
     cls: Any = type(config)
     hints = get_type_hints(cls)
     filled = {hint: type(getattr(config, name)) for name, hint in hints.items() if isinstance(hint, TypeVar)}
@@ -183,7 +183,7 @@ def _concrete(config: Any) -> Any:
 
 
 def free_run_dir(name: str) -> Path:
-    """`runs/NAME`, or `runs/NAME-2` and so on where that is taken."""
+    """First free directory of `runs/NAME`, `runs/NAME-2` and so on."""
     path, number = Path("runs", name), 1
     while path.exists():
         number += 1

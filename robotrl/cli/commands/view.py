@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Args:
-    """Look at episodes: of a driving sim from above, step by step, and of any other sim through its camera.
+    """View episodes: of a driving sim from above, step by step; of any other sim through its camera.
 
-    Without --out and --video the page is served on this machine alone, until Ctrl-C.
+    Without --out and --video the page is served on this machine only, until Ctrl-C.
     """
 
     path: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="PATH")] = None
@@ -33,34 +33,34 @@ class Args:
     expert: bool = False
     """Let the sim's scripted expert act instead."""
     sim: Annotated[str | None, tyro.conf.arg(metavar="SIM")] = None
-    """A name from `robotrl list sims`; default the one that the run was trained on."""
+    """Name from `robotrl list sims`; default: the sim that the run was trained on."""
     episodes: int = 3
-    """How many starts, the first of the split."""
+    """Number of starts, the first of the split."""
     split: Split = "val"
-    """Starts for choosing ("val"), held-out ones ("test"), or those of training."""
+    """Starts for model selection ("val"), held-out ones ("test"), or those of training ("train")."""
     state_id: Annotated[tuple[int, ...], tyro.conf.arg(metavar="N ...")] = ()
-    """Run these starts instead."""
+    """Start ids to run instead."""
     scenario: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
-    """Run the starts of this scenario alone."""
+    """Only starts of this scenario."""
     pick: Literal["first", "failures", "successes", "worst", "best"] = "first"
-    """Which starts by what came of them: up to --episodes of the first --among that failed or succeeded, or those with
-    the lowest ("worst") or highest return ("best"); "first" takes them as they come."""
+    """Selection by outcome: up to --episodes of the first --among starts that failed or succeeded, or those with the
+    lowest ("worst") or highest return ("best"); "first" takes the first starts."""
     among: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
-    """How many starts are tried for --pick; default 64."""
+    """Number of starts tried for --pick; default 64."""
     camera: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
-    """Of a sim that is seen through cameras, the one to look through; default its first."""
+    """Camera of a sim that has cameras; default: its first."""
     seed: int = 0
-    """Seeds the policy's noise."""
+    """Seed of the policy's noise."""
     options: tuple[str, ...] = ()
-    """Keyword arguments of the sim's `make`, as "name=value", over those of the run."""
+    """Options of the sim, "name=value", which override those of the run."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="FILE.html")] = None
-    """Write the page to this file, which needs no other."""
+    """Write the page to this file; it is self-contained."""
     video: Annotated[Path | None, tyro.conf.arg(metavar="FILE.gif|FILE.mp4")] = None
-    """Write the episodes as a moving picture; mp4 needs robotrl[video]."""
+    """Write the episodes as a video to this file, .gif or .mp4; mp4 needs robotrl[video]."""
     port: Annotated[int | None, tyro.conf.arg(metavar="PORT")] = None
-    """Serve the page here, with --out and --video too; 0 takes a free port."""
+    """Port of the web server, also with --out and --video; 0 takes a free port."""
     no_open: bool = False
-    """Leave the browser alone; otherwise it is opened at the page that is served, where there is a screen."""
+    """Do not open the browser at the served page (by default it opens if there is a display)."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -116,7 +116,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _check(args: Args) -> None:
-    """Refuse what would fail after the episodes."""
+    """Check the options for errors that would otherwise appear only after the episodes."""
     at_least("--episodes", args.episodes, 1)
     if args.among is not None:
         at_least("--among", args.among, 1)

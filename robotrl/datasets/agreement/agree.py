@@ -1,8 +1,8 @@
-"""What a dataset and a sim or policy both state must agree before anything is learned: one place for all readers.
+"""Checks that a dataset agrees with the sim or policy that learns from it; all readers use these checks.
 
-Compared are the rate, shapes, names and their order, units, bounds and words of every observation and of the action,
-the recorded numbers against the bounds, and what the policy can say against what was recorded. Elements in another
-order are put into the sim's; what contradicts is refused; what is only doubtful is told in one warning.
+Compared are the rate, and for every observation and the action: shape, element names and their order, units, bounds and
+vocabulary; recorded numbers against the bounds; the policy's action range against the recorded actions. Elements in
+another order are reordered; a contradiction is an error; doubts are collected in one warning.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ from robotrl.spec.checks import other_word
 from robotrl.transforms import Affine, Transform, TransformGroup
 
 RATE = 1e-6
-"""Rates that differ by less, as a share, are the same."""
+"""Relative difference below which two rates count as equal."""
 SAME_BOUND = 1e-3
-"""Bounds that differ by less, as a share of the range, are the same."""
+"""Difference of two bounds, as a fraction of the range, below which they count as equal."""
 OUTSIDE = 0.02
-"""Share of the recorded actions that a policy may be unable to say."""
+"""Fraction of the recorded actions that may lie outside the policy's action range."""
 FAR = 10.0
-"""Deviations of what a policy was trained on, beyond which a dataset is not of the robot that it knows."""
+"""Number of the policy's standard deviations beyond which a dataset's observations are of another robot or in other
+units."""
 
 
 def agree(
@@ -47,22 +48,22 @@ def agree(
     inputs: Sequence[Transform] = (),
     accept: bool = False,
 ) -> Dataset:
-    """The dataset in the terms of a sim or policy, with nothing left that contradicts it.
+    """Match a dataset to a sim or policy: rename and reorder its columns, and check that nothing contradicts.
 
     Args:
-        dataset: what `read_dataset` returned.
-        observation_spec: what is read of it, by the sim's keys.
+        dataset: a dataset from `read_dataset`.
+        observation_spec: observations to read, by the sim's keys.
         action_spec: the action; None where none is read.
         control_dt_s: seconds between two actions; None where the rate does not count.
         columns: see `as_seen`.
         field: the setting that `columns` comes from, for errors.
-        beside: arrays that it may have besides, and that then have to agree as well.
-        inputs: how a policy of before normalises what it sees.
-        accept: whether its user said that what is doubtful is right.
+        beside: optional arrays, checked if the dataset has them.
+        inputs: input normalization of a policy that was trained before.
+        accept: whether the user has accepted doubtful data.
 
     Raises:
-        ConfigError: what the two sides state contradicts; both values are named.
-        DataError: something is doubtful that is refused unless it is accepted.
+        ConfigError: dataset and spec contradict each other; both values are named.
+        DataError: the data is doubtful enough to be refused unless accepted.
     """
     if control_dt_s is not None:
         _same_rate(dataset, 1 / control_dt_s)
@@ -96,16 +97,16 @@ def agree(
 
 
 def check_reach(dataset: Dataset, transforms: TransformGroup, action_spec: Spec, within: float) -> None:
-    """Refuse a policy that cannot say what was recorded.
+    """Check that a policy's action range covers the recorded actions.
 
     Args:
-        dataset: that agrees with the policy's sim, see `agree`.
-        transforms: of the policy.
-        action_spec: the sim's; what was recorded beyond it counts as its bound.
-        within: the largest normalised number that the policy says.
+        dataset: a dataset that agrees with the policy's sim, see `agree`.
+        transforms: the policy's transforms.
+        action_spec: the sim's; recorded actions are clipped to its bounds.
+        within: largest normalized action that the policy can give.
 
     Raises:
-        ConfigError: more than 2 % of the recorded values of an element lie outside what it can say.
+        ConfigError: more than 2 % of the recorded values of an element lie outside its range.
     """
     width = len(action_spec.names)
     low, high = np.full(width, -within), np.full(width, within)
@@ -120,7 +121,7 @@ def check_reach(dataset: Dataset, transforms: TransformGroup, action_spec: Spec,
     recorded = np.clip(recorded, np.asarray(action_spec.low, np.float32), np.asarray(action_spec.high, np.float32))
     slack = 1e-3 * np.maximum(high - low, 1e-6)
     outside = ((recorded < low - slack) | (recorded > high + slack)).sum(axis=0)
-    # a quantile lies between two frames: one more may be outside at either end
+    # a quantile interpolates between two frames, so one more frame may be outside at either end
     bad = np.flatnonzero(outside > OUTSIDE * dataset.num_frames + 2)
     if len(bad):
         j = int(bad[np.argmax(outside[bad])])
@@ -140,7 +141,7 @@ def _same_rate(dataset: Dataset, rate_hz: float) -> None:
 
 
 def _same_words(dataset: Dataset, name: str, spec: Spec) -> None:
-    """Words by number, and the numbers of the frames."""
+    """Check the vocabulary of a column, and the word ids of its frames."""
     found = dataset.specs.get(name)
     differs = None if found is None else other_word(found.words, spec.words)
     if differs is not None:
@@ -156,7 +157,7 @@ def _same_words(dataset: Dataset, name: str, spec: Spec) -> None:
 
 
 def _in_order(dataset: Dataset, name: str, spec: Spec, doubts: list[Doubt]) -> tuple[Dataset, str]:
-    """The dataset with the elements of a column in the sim's order, and what of its names says nothing."""
+    """Reorder the elements of a column as in the spec; also returns why names could not be checked, or ""."""
     found = dataset.specs.get(name)
     order = order_of(names_of(dataset.features[name]) if found is None else found.names, spec.names, found is not None)
     if order.wrong and order.sure:
@@ -187,7 +188,7 @@ def _same_units(dataset: Dataset, name: str, spec: Spec) -> None:
 
 
 def _same_bounds(dataset: Dataset, name: str, spec: Spec) -> list[Doubt]:
-    """Bounds that both sides state, and that differ."""
+    """Doubts where dataset and sim state different bounds."""
     found = dataset.specs.get(name)
     if found is None or found.shape != spec.shape:
         return []
@@ -207,7 +208,7 @@ def _same_bounds(dataset: Dataset, name: str, spec: Spec) -> list[Doubt]:
 
 
 def _numbers(dataset: Dataset, name: str, spec: Spec) -> list[Doubt]:
-    """What the recorded numbers say against the bounds and the type of a spec."""
+    """Doubts about recorded numbers: values outside the bounds, integers where the spec has floats."""
     values = dataset.frames(name)
     doubt, wrong = bounds.doubt_of(name, values, spec, name == ACTION)
     if wrong:
@@ -221,7 +222,7 @@ def _numbers(dataset: Dataset, name: str, spec: Spec) -> list[Doubt]:
 
 
 def _known(dataset: Dataset, inputs: Sequence[Transform]) -> list[Doubt]:
-    """Observations that are far from all that a policy of before was normalised by."""
+    """Doubts about observations far from the statistics by which an earlier policy normalizes."""
     out: list[Doubt] = []
     for transform in inputs:
         name = observation_key(transform.key)

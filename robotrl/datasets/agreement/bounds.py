@@ -1,4 +1,4 @@
-"""Recorded numbers beyond what an array's spec allows: how many, by how much, and in which other units they may be."""
+"""Recorded numbers outside the bounds of their spec: how many, how far, and whether other units explain them."""
 
 from __future__ import annotations
 
@@ -11,48 +11,50 @@ from robotrl.datasets.agreement.doubts import Doubt
 from robotrl.spec import Spec
 
 SMALL = 0.02
-"""Share of the frames that may be beyond."""
+"""Fraction of the frames that may be out of bounds without a grave doubt."""
 MOST = 0.5
-"""Share of the frames above which no robot of that spec can have acted so."""
+"""Fraction of out-of-bounds frames above which the actions cannot come from a robot with this spec."""
 NEAR = 0.1
-"""How far beyond an action's range a number may be a matter of rounding or of another version, as a share of it."""
+"""Excess over an action's bounds, as a fraction of its range, that rounding or another version of the robot can
+explain."""
 HALF = 0.5
-"""How far beyond its range a measured number is doubtful, as a share of it."""
+"""Excess over a measured number's bounds, as a fraction of its range, above which it is doubtful."""
 COMMANDED, MEASURED = 1e-3, 0.05
-"""Slack of an action, and of a measured number, as a share of its range: what a robot measures may pass its stops."""
+"""Tolerated excess of actions and of measurements, as a fraction of the range: joints can be measured past their
+stops."""
 NARROW = 0.01
-"""All actions of a dataset within this share of their bounds are in other units, or of a robot that hardly moved."""
+"""Actions that all stay within this fraction of their bounds are in other units, or of a robot that hardly moved."""
 LARGER = 1.5
-"""Numbers that are so many times their bounds may be in other units."""
+"""Ratio of a number to its bound above which it may be in other units."""
 TURN = 400.0
-"""Degrees of a full turn, and some."""
+"""Largest magnitude that may be an angle in degrees: a full turn and some margin."""
 SIDE = 1.5
-"""Bounds of angles in radians are this or more."""
+"""Smallest bound of an element that may be an angle in radians."""
 UNSTATED = ("", "?")
-"""Units of an array whose maker states none."""
+"""Unit texts that stand for an unknown unit."""
 
 
 class Beyond(NamedTuple):
-    """The element of an array that is beyond its bounds in the most frames."""
+    """The array element that is out of bounds in the most frames."""
 
     element: int
     frames: int
-    """How many frames are beyond in this element."""
+    """Number of frames in which this element is out of bounds."""
     share: float
-    """Of all frames."""
+    """The same as a fraction of all frames."""
     value: float
-    """The number that is farthest beyond."""
+    """The value that is farthest out of bounds."""
     by: float
-    """How far, as a share of the element's range."""
+    """Its excess, as a fraction of the element's range."""
 
 
 def beyond(values: np.ndarray, spec: Spec, slack: float) -> Beyond | None:
-    """Find the element that is beyond its bounds in the most frames; None where none is.
+    """Find the element that is out of bounds in the most frames; None if no element is.
 
     Args:
         values: (F, ...) with the elements on the last axis.
-        spec: with the bounds; infinite ones bound nothing.
-        slack: as a share of an element's range.
+        spec: spec with the bounds; infinite ones are ignored.
+        slack: tolerated excess, as a fraction of an element's range.
     """
     low, high = (np.asarray(bound, np.float64) for bound in (spec.low, spec.high))
     if not len(values) or not (np.isfinite(low) | np.isfinite(high)).any():
@@ -72,13 +74,13 @@ def beyond(values: np.ndarray, spec: Spec, slack: float) -> Beyond | None:
 
 
 def told(name: str, found: Beyond, total: int, spec: Spec) -> str:
-    """What an error or a warning says of numbers beyond their bounds.
+    """Text about out-of-bounds numbers, for errors and warnings.
 
     Args:
-        name: of the array.
-        found: from `beyond`.
-        total: frames in all.
-        spec: of the array.
+        name: name of the array.
+        found: result of `beyond`.
+        total: total number of frames.
+        spec: spec of the array.
     """
     j = found.element
     text = (
@@ -90,10 +92,10 @@ def told(name: str, found: Beyond, total: int, spec: Spec) -> str:
 
 
 def question(unit: str, value: float, low: float, high: float) -> str:
-    """Ask for the units of a number that is far beyond its bounds; "" where it is near.
+    """Question about the units of a number that is far out of bounds; "" if it is near them.
 
     Args:
-        unit: of the bounds.
+        unit: unit of the bounds.
         value: the number.
         low: its lower bound.
         high: its upper bound.
@@ -112,12 +114,12 @@ def question(unit: str, value: float, low: float, high: float) -> str:
 
 
 def doubt_of(name: str, values: np.ndarray, spec: Spec, commanded: bool) -> tuple[Doubt | None, str]:
-    """What is doubtful about recorded numbers against their bounds, and what cannot be right ("" where nothing is).
+    """Check recorded numbers against their bounds: a doubt or None, and an error text ("" if there is no error).
 
     Args:
-        name: of the array.
-        values: (F, ...) recorded.
-        spec: what they should be.
+        name: name of the array.
+        values: (F, ...) recorded numbers.
+        spec: expected bounds and units.
         commanded: whether they are actions.
     """
     found = beyond(values, spec, COMMANDED if commanded else MEASURED)
@@ -125,7 +127,7 @@ def doubt_of(name: str, values: np.ndarray, spec: Spec, commanded: bool) -> tupl
         text = told(name, found, len(values), spec)
         if commanded and found.share > MOST and found.by > NEAR:
             return None, f"{text}; it was not made by this robot in these units"
-        # bounds of what is measured are often those of a normal run: only far beyond are they a sign of other units
+        # bounds of measurements are often those of normal operation: only far outside them are other units likely
         grave = found.frames > max(1.0, SMALL * len(values)) and (commanded or found.by > HALF)
         return Doubt(f"{text}; what is beyond is cut off when the policy acts" if commanded else text, grave), ""
     if commanded:
@@ -140,7 +142,7 @@ def doubt_of(name: str, values: np.ndarray, spec: Spec, commanded: bool) -> tupl
 
 
 def _span(low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Range of each element; of one with one bound the bound itself, and 1 at least."""
+    """Range of each element; with a single bound its magnitude, at least 1."""
     one = np.where(np.isfinite(low), np.abs(low), np.where(np.isfinite(high), np.abs(high), 1.0))
     both = np.isfinite(low) & np.isfinite(high)
     with np.errstate(invalid="ignore"):

@@ -1,4 +1,4 @@
-"""What about a dataset is doubtful: said in one warning, or refused, unless its user knows it to be right."""
+"""Doubts about a dataset: reported in one warning, or refused, unless the user accepts the data."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from typing import NamedTuple
 from robotrl.errors import DataError
 
 KNOWN = "accept_data (--accept-data)"
-"""The setting by which a user says that doubtful data is right."""
+"""Setting by which a user accepts doubtful data."""
 NAMED = 3
-"""Doubts that an error tells before it counts."""
+"""Number of doubts that an error lists before it only counts them."""
 
 
 class Doubt(NamedTuple):
-    """Something about a dataset that may be right, and probably is not."""
+    """A property of a dataset that is probably wrong, but may be right."""
 
     text: str
-    """What was found, and what was expected."""
+    """Observed and expected values, as text."""
     grave: bool
-    """Whether nothing is learned from it before its user has said that it is right."""
+    """True if training is refused until the user accepts the data."""
 
 
 def settle(root: Path, doubts: Iterable[Doubt], accept: bool) -> None:
-    """Refuse grave doubts, tell of the others in one warning; without effect where the user knows the data.
+    """Raise on grave doubts, and report the others in one warning; no effect if the user accepted the data.
 
     Args:
-        root: of the dataset.
-        doubts: what was found.
-        accept: whether its user said that the data is right.
+        root: the dataset's directory.
+        doubts: the doubts about it.
+        accept: whether the user has accepted the data.
 
     Raises:
         DataError: a grave doubt.

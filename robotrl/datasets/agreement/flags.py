@@ -1,4 +1,4 @@
-"""Columns that are flags: whether an episode ended, was cut off, succeeded."""
+"""Flag columns: episode terminated, truncated, succeeded."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 FLAGS = tuple(name for name, feature in OUTCOME.items() if feature.dtype == "bool")
 ENDS = ("next.done", "next.truncated")
-"""Flags that only an episode's last frame can have."""
+"""Flags that can only be set in an episode's last frame."""
 
 
 def flags(dataset: Dataset, column: str) -> np.ndarray:
-    """(F,) bool of a column of flags.
+    """(F,) bool values of a flag column.
 
     Raises:
         ConfigError: there is no such column.
-        DataError: it holds something else than 0 and 1.
+        DataError: it holds values other than 0 and 1.
     """
     values = dataset.frames(column)
     wrong = _no_flag(values)
@@ -36,11 +36,11 @@ def flags(dataset: Dataset, column: str) -> np.ndarray:
 def odd_flags(
     features: Mapping[str, Feature], frames: Mapping[str, np.ndarray], offsets: np.ndarray
 ) -> tuple[Doubt, ...]:
-    """Flags that are none, and ends within an episode.
+    """Doubts about flag columns: values other than 0 and 1, and episode ends within an episode.
 
     Args:
         features: all columns.
-        frames: those that hold numbers, by name.
+        frames: numeric columns, by name.
         offsets: (E + 1,) first frame of each episode, and the number of frames.
     """
     out: list[Doubt] = []
@@ -61,7 +61,7 @@ def odd_flags(
 
 
 def _no_flag(values: np.ndarray) -> int | None:
-    """The first frame whose value is no flag; None where all are."""
+    """First frame whose value is neither 0 nor 1; None if there is none."""
     if values.dtype == np.bool_ and values.ndim == 1:
         return None
     wrong = ((values != 0) & (values != 1)).reshape(len(values), -1)

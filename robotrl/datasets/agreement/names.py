@@ -1,4 +1,4 @@
-"""Names of the elements of an array, as two sides state them: the same, in another order, or others."""
+"""Compares the element names of an array between a dataset and a sim: equal, reordered, or different."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from robotrl.datasets.layout import PICTURE_AXES, Feature
 from robotrl.errors import nearest
 
 NAMED = 4
-"""Names that a message lists before it counts."""
+"""Number of names that a message lists before it only counts them."""
 AXES = (frozenset(PICTURE_AXES), frozenset(("height", "width", "channel")), frozenset("hwc"))
-"""Names that are of a picture's axes, not of elements."""
+"""Sets of names that describe the axes of an image, not its elements."""
 
 
 class NameOrder(NamedTuple):
-    """How names of one side go with those of the other."""
+    """Result of comparing a dataset's element names with a sim's."""
 
     taken: tuple[int, ...] | None
-    """The elements to take, in the other side's order; None where nothing is to be moved."""
+    """Dataset elements to take, in the sim's order; None if no reordering is needed."""
     unchecked: str = ""
-    """Why the names say nothing, "" where they do."""
+    """Reason why the names could not be compared; "" if they could."""
     wrong: str = ""
-    """What about them does not go together, "" where all does."""
+    """Contradiction between the names; "" if there is none."""
     sure: bool = True
-    """Of what is wrong: whether it cannot be right."""
+    """True if the contradiction is certain, so that it is an error and not a doubt."""
 
 
 def names_of(feature: Feature) -> tuple[str, ...] | None:
-    """Names of the elements of a column, a list or one inside an object; None where its writer gave none.
+    """Element names of a column, a list or a list inside an object; None if the dataset has none.
 
     LeRobot's recorders write {"motors": [...]} or {"axes": [...]}, others {"x": 0, "y": 1}.
     """
@@ -47,12 +47,13 @@ def names_of(feature: Feature) -> tuple[str, ...] | None:
 
 
 def order_of(theirs: Sequence[str] | None, ours: Sequence[str], stated: bool) -> NameOrder:
-    """Compare a dataset's names with a sim's.
+    """Compare a dataset's element names with a sim's.
 
     Args:
-        theirs: the dataset's; None where it has none.
-        ours: the sim's or policy's, as many.
-        stated: whether the dataset is one of ours, whose names are those of a sim; other writers' may be any.
+        theirs: the dataset's names; None if it has none.
+        ours: the sim's or policy's names, of the same number.
+        stated: whether robotrl wrote the dataset, so that its names are those of a sim; other writers choose theirs
+            freely.
     """
     if theirs is None:
         return NameOrder(None, "has no names")
@@ -77,7 +78,7 @@ def order_of(theirs: Sequence[str] | None, ours: Sequence[str], stated: bool) ->
 
 
 def difference(theirs: Sequence[str], ours: Sequence[str]) -> str:
-    """Names that are missing and those that are too many, for an error."""
+    """Missing and unexpected names, as text for an error."""
     missing = [name for name in ours if name not in theirs]
     extra = [name for name in theirs if name not in ours]
     parts: list[str] = []
@@ -90,13 +91,13 @@ def difference(theirs: Sequence[str], ours: Sequence[str]) -> str:
 
 
 def numbered(names: Sequence[str]) -> bool:
-    """Whether names say nothing but numbers: action_0, action_1, ... or 0, 1, ..."""
+    """True if names only number the elements: action_0, action_1, ... or 0, 1, ..."""
     stems = {re.sub(r"[_.\- ]?\d+$", "", name) for name in names}
     return all(re.search(r"\d+$", name) for name in names) and len(stems) == 1
 
 
 def plain(name: str) -> str:
-    """A name without what writers differ in: capitals, dots, dashes and spaces."""
+    """A name in lower case, with underscores for dots, dashes and spaces."""
     return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
 
 

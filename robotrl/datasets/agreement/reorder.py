@@ -1,4 +1,4 @@
-"""Columns of a dataset moved: elements in another order, channels last, several side by side."""
+"""Dataset columns rearranged: elements reordered, channels moved last, columns concatenated."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from robotrl.spec import Spec
 
 
 def taken(dataset: Dataset, column: str, order: Sequence[int]) -> Dataset:
-    """The dataset with the elements of a column in another order; statistics, names and spec follow.
+    """The dataset with the elements of a column reordered; statistics, names and spec follow.
 
     Args:
-        dataset: whose.
-        column: of numbers.
-        order: of the last axis; element i becomes what `order[i]` was.
+        dataset: the dataset.
+        column: name of a numeric column.
+        order: new order of the last axis; element i becomes the former element `order[i]`.
     """
     index = list(order)
     feature, spec = dataset.features[column], dataset.specs.get(column)
@@ -37,12 +37,12 @@ def taken(dataset: Dataset, column: str, order: Sequence[int]) -> Dataset:
 
 
 def channels_last(dataset: Dataset, column: str, spec: Spec) -> Dataset:
-    """The dataset with the first axis of a column of pictures as its last.
+    """The dataset with the first axis of an image column moved to the end.
 
     Args:
-        dataset: whose.
-        column: of pictures as numbers, (F, channels, height, width).
-        spec: of the pictures.
+        dataset: the dataset.
+        column: name of a column of raw images, (F, channels, height, width).
+        spec: spec of the images.
     """
     feature = Feature(dataset.features[column].dtype, spec.shape, list(PICTURE_AXES))
     values = np.ascontiguousarray(np.moveaxis(dataset.frames(column), 1, -1))
@@ -51,15 +51,15 @@ def channels_last(dataset: Dataset, column: str, spec: Spec) -> Dataset:
 
 
 def side_by_side(dataset: Dataset, name: str, columns: Sequence[str]) -> Dataset:
-    """The dataset with a further column of several, one after the other.
+    """The dataset with a new column that concatenates several others.
 
     Args:
-        dataset: whose.
-        name: of the new column.
-        columns: of numbers or vectors of numbers.
+        dataset: the dataset.
+        name: name of the new column.
+        columns: names of columns of numbers or vectors.
 
     Raises:
-        ConfigError: one of them is no vector of numbers.
+        ConfigError: one of them is not a numeric vector.
     """
     for column in columns:
         feature = dataset.features[column]

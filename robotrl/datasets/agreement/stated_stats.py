@@ -1,7 +1,7 @@
-"""The statistics of a dataset: computed from its frames; those that its writer left are held against them.
+"""Dataset statistics computed from the frames and compared with those stored in the dataset.
 
-Several writers store quantiles that are means over episodes, and statistics of other data have been seen in the wild;
-what normalises is therefore never the file's.
+Several writers store quantiles that are means over episodes, and some published datasets hold statistics of other data.
+The stored statistics are therefore never used for normalization.
 """
 
 from __future__ import annotations
@@ -21,27 +21,28 @@ from robotrl.datasets.stats import QUANTILES, Stats, describe, rows_of
 from robotrl.errors import nearest
 
 USED = ("min", "max", "mean", "std")
-"""What every writer has."""
+"""Statistics that every writer stores."""
 STD_SLACK = 0.01
-"""Of a deviation: writers sum in float32, or divide by one less than the frames' number."""
+"""Relative tolerance of a standard deviation: writers sum in float32, or divide by the number of frames less one."""
 QUANTILE_SLACK = 0.02
-"""Of a column's range; quantiles that are off by more are told."""
+"""Tolerance of quantiles, as a fraction of the column's range; larger differences are reported."""
 TOLD = 3
-"""Quantiles that a doubt names before it counts."""
+"""Number of quantiles that a doubt names before it only counts them."""
 
 
 class ColumnStats(NamedTuple):
-    """The statistics of all columns."""
+    """Statistics of all columns, and doubts about the stored ones."""
 
     stats: dict[str, Stats]
     doubts: tuple[Doubt, ...]
 
 
 def read_stats(root: Path, frames: Mapping[str, np.ndarray], pictures: Iterable[str]) -> ColumnStats:
-    """Statistics of the frames; those of compressed pictures as their writer left them.
+    """Statistics computed from the frames; those of compressed images are the stored ones.
 
-    The file's must be those of the frames: min, max, mean and deviation are refused where they are not, quantiles are
-    told. Those of compressed pictures come in LeRobot's form, (3, 1, 1) from 0 to 1, and are not compared.
+    The stored statistics must match the frames: a different min, max, mean or standard deviation is an error, a
+    different quantile is reported. Those of compressed images have LeRobot's form, (3, 1, 1) from 0 to 1, and are not
+    compared.
 
     Raises:
         DataError: the file cannot be read, lacks a column, or is of other data.
@@ -77,7 +78,7 @@ def read_stats(root: Path, frames: Mapping[str, np.ndarray], pictures: Iterable[
 
 
 def _parse(root: Path, name: str, entry: Any, width: int) -> Stats:
-    """The statistics of one column, `width` finite numbers each."""
+    """Stored statistics of one column, `width` finite numbers each."""
     try:
         one = {key: np.atleast_1d(np.asarray(value, np.float64)) for key, value in entry.items()}
     except (TypeError, ValueError, AttributeError) as error:
@@ -89,14 +90,14 @@ def _parse(root: Path, name: str, entry: Any, width: int) -> Stats:
 
 
 def _check_used(root: Path, name: str, told: Stats, found: Stats) -> None:
-    """Refuse statistics of other data. Float32 sums get some slack."""
+    """Check that stored statistics match the frames, with a tolerance for float32 sums."""
     low, high, mean = (found[key].reshape(-1) for key in ("min", "max", "mean"))
     spread = (high - low) + 1e-6 * np.maximum(np.abs(mean), 1e-6)
     for key in USED:
         row = found[key].reshape(-1)
         slack = 1e-3 * spread + 1e-5 * np.abs(row)
         if key == "std":
-            # in float32 a deviation that is small beside the mean is lost
+            # float32 cannot represent a standard deviation that is small relative to the mean
             slack = STD_SLACK * row + 1e-6 * spread + 1e-3 * np.abs(mean) * (row < 1e-3 * np.abs(mean))
             count = float(found["count"][0])
             slack += row * (np.sqrt(count / max(count - 1, 1)) - 1)
@@ -113,14 +114,14 @@ def _check_used(root: Path, name: str, told: Stats, found: Stats) -> None:
 
 
 def _other_quantiles(name: str, told: Stats, found: Stats) -> list[str]:
-    """Quantiles of the file that the frames do not give, one element of each."""
+    """Descriptions of stored quantiles that differ from those of the frames."""
     out: list[str] = []
     spread = (found["max"] - found["min"]).reshape(-1)
     for key in QUANTILES:
         if key in told:
             apart = np.abs(told[key].reshape(-1) - found[key].reshape(-1)) - QUANTILE_SLACK * spread
             at = int(np.argmax(apart))
-            # a column that stands still has no spread, and its quantiles are rounded
+            # a constant column has no range, and its quantiles are rounded
             if apart[at] > 1e-6 * max(1.0, abs(float(found[key].reshape(-1)[at]))):
                 theirs, ours = (float(row[key].reshape(-1)[at]) for row in (told, found))
                 out.append(f"{key} of {name!r}[{at}] is {theirs:g}, of the frames {ours:g}")

@@ -1,4 +1,4 @@
-"""The two places where a dataset tells time: the rate of `meta/info.json`, and the time of each frame."""
+"""Checks the timestamp of each frame against the rate in `meta/info.json`."""
 
 from __future__ import annotations
 
@@ -10,31 +10,32 @@ import numpy as np
 from robotrl.datasets.agreement.doubts import Doubt
 
 TOLERANCE_S = 1e-4
-"""A frame is at `frame_index / fps` within this, as LeRobot asks."""
+"""Largest deviation of a timestamp from `frame_index / fps`, s; LeRobot's tolerance."""
 ROUNDING = 2.0**-22
-"""Of a time in float32, as a share of it."""
+"""Relative rounding error of a float32 timestamp."""
 CLOCK_S = 1e8
-"""Seconds since 1970, or milliseconds or nanoseconds, are above this; no episode lasts so long."""
+"""Timestamps above this are clock times (seconds since 1970, milliseconds or nanoseconds): no episode lasts so long,
+s."""
 OTHER_RATE = 0.01
-"""A rate that differs by more than this share is another one."""
+"""Relative difference of rates above which they count as different."""
 ALIKE = 0.1
-"""Two measures of a rate that differ by less, as a share, are the same."""
+"""Relative difference of two estimates of a rate below which they agree."""
 GAP = 1.5
-"""Periods between two frames that are more than one."""
+"""Step between two frames, in control periods, above which frames are missing."""
 PAUSE_S = 1.0
-"""A gap of this length is a pause."""
+"""Gap from which a message says "pause", s."""
 
 
 class FrameTimes(NamedTuple):
-    """What the time column says."""
+    """Result of checking the timestamps."""
 
     wrong: str
-    """What cannot be right, "" where nothing is."""
+    """Error text; "" if there is no error."""
     doubts: tuple[Doubt, ...]
 
 
 def check_times(times: np.ndarray, offsets: np.ndarray, fps: float) -> FrameTimes:
-    """Hold the time of each frame against the rate.
+    """Check each frame's timestamp against the rate.
 
     Args:
         times: (F,) the column `timestamp`, in seconds since the episode's start.
@@ -81,9 +82,10 @@ def check_times(times: np.ndarray, offsets: np.ndarray, fps: float) -> FrameTime
 
 
 def _factor(t: np.ndarray, offsets: np.ndarray, moved: np.ndarray, fps: float) -> float:
-    """How many times slower than the rate frames follow each other; 1 where they do not do so throughout.
+    """Ratio of the actual frame period to the stated one; 1 unless all frames agree on another ratio.
 
-    An episode's whole length and a single step say it alike: a pause makes the one longer, shaking changes the other.
+    Two estimates must agree: from the length of an episode, which a pause changes, and from the median step, which
+    jitter changes.
     """
     long = np.diff(offsets) > 1
     if not long.any():
@@ -106,7 +108,7 @@ def _small(
     at: Callable[[int], str],
     fps: float,
 ) -> list[Doubt]:
-    """Gaps and pauses, starts that are not 0, and what else is off."""
+    """Doubts: gaps and pauses, episodes that do not start at 0, uneven steps."""
     out: list[Doubt] = []
     gaps = step * fps > GAP
     if gaps.any():
@@ -123,7 +125,7 @@ def _small(
         text = f"timestamp {at(int(np.argmax(late)))}: expected 0 s at an episode's start ({int(late.sum())} episodes)"
         out.append(Doubt(text, False))
     start = t[np.maximum.accumulate(np.where(first, np.arange(len(t)), 0))]
-    # what a gap left behind it is told already
+    # time lost in a gap is already reported
     left = np.cumsum(np.concatenate([[0.0], np.where(gaps, step - 1 / fps, 0.0)]))
     left -= left[np.maximum.accumulate(np.where(first, np.arange(len(t)), 0))]
     off = np.abs(t - start - left - frame / fps)
@@ -131,6 +133,6 @@ def _small(
     if uneven.any():
         row = int(np.argmax(off))
         text = f"timestamp {at(row)}: expected {start[row] + left[row] + frame[row] / fps:.10g} s at {fps:g} Hz"
-        # off by a frame and more: parts of it are at another rate
+        # an error of more than one frame means that parts are recorded at another rate
         out.append(Doubt(f"{text} (uneven in {int(uneven.sum())} frames)", bool(off[row] * fps > 1)))
     return out

@@ -1,8 +1,8 @@
-"""Milestones of a demonstration, found in what its gripper and its hand did, and the progress that they stand for.
+"""Milestones of a demonstration from gripper and hand signals, and the progress labels that follow from them.
 
-VLA-RL (Lu et al. 2025, 2505.18719) trains a process reward on labels that nobody wrote: a demonstration is cut where
-the gripper opens or closes, because something has then been taken or let go, and where the hand comes to rest, because
-a fine movement has then been completed. Both are arithmetic on two recorded signals.
+VLA-RL (Lu et al. 2025, 2505.18719) trains a process reward on automatic labels: a demonstration is cut when the gripper
+opens or closes, because an object was then grasped or released, and when the hand comes to rest, because a fine
+movement was then completed. Both are computed from two recorded signals.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ Kind = Literal["gripper", "still", "end"]
 
 
 class MilestoneThresholds(NamedTuple):
-    """From when on a signal says something."""
+    """Thresholds that define a milestone."""
 
     change: float
-    """How far the gripper turns back before it counts, in units of its opening."""
+    """Change of the gripper's opening, back from its last extreme, that counts as opening or closing."""
     still_mps: float
-    """The hand rests below this speed, m/s ..."""
+    """The hand is at rest below this speed, m/s ..."""
     moving_mps: float
-    """... once it has been faster than this."""
+    """... after it was faster than this speed, m/s."""
     gap: int
-    """Frames between two milestones, and between one and the episode's ends, at least."""
+    """Minimum number of frames between two milestones, and between one and the episode's ends."""
 
 
 class Milestones(NamedTuple):
-    """K milestones of an episode, in the order of time."""
+    """K milestones of an episode, in temporal order."""
 
     frames: Frames
-    """(K,) frames at which they are reached; that of a success is the number of frames, one past the last action's."""
+    """(K,) frames of the milestones; that of a success is the number of frames, one past the last action's."""
     kinds: tuple[Kind, ...]
 
 
 def gripper_changes(opening: Real, change: float) -> Frames:
-    """(K,) frames at which the gripper has turned: by `change` back from the farthest it came.
+    """Frames (K,) at which the gripper has opened or closed, by `change` back from its last extreme.
 
-    One closing is one change, however slow it is, and whether it ends at a thing or at the other finger; what shakes by
-    less than `change` is none.
+    One closing is one change, however slow it is, and whether it ends at an object or at the other finger; vibrations
+    smaller than `change` do not count.
 
     Args:
         opening: (T,) of the gripper, measured or commanded, T 1 or more.
@@ -53,7 +53,7 @@ def gripper_changes(opening: Real, change: float) -> Frames:
     opens = closes = True
     for frame, now in enumerate(opening.tolist()):
         low, high = min(low, now), max(high, now)
-        # only a turn counts: who closes can but open next
+        # opening and closing must alternate
         closed, opened = closes and high - now >= change, opens and now - low >= change
         if closed or opened:
             found.append(frame)
@@ -63,12 +63,12 @@ def gripper_changes(opening: Real, change: float) -> Frames:
 
 
 def rests(speed_mps: Real, still_mps: float, moving_mps: float) -> Frames:
-    """(K,) frames at which the hand has come to rest: the first below `still_mps` since it was above `moving_mps`.
+    """Frames (K,) at which the hand comes to rest: the first below `still_mps` after it was above `moving_mps`.
 
     Args:
         speed_mps: (T,) m/s.
         still_mps: at most `moving_mps`.
-        moving_mps: a hand that trembles between the two has neither set off nor come to rest.
+        moving_mps: the gap between the two thresholds keeps a trembling hand from counting (hysteresis).
     """
     found: list[int] = []
     moved = False
@@ -82,16 +82,16 @@ def rests(speed_mps: Real, still_mps: float, moving_mps: float) -> Frames:
 
 
 def milestones(opening: Real, speed_mps: Real, limits: MilestoneThresholds, success: bool) -> Milestones:
-    """The milestones of an episode of T frames.
+    """Find the milestones of an episode of T frames.
 
-    Where several lie nearer to each other than `limits.gap`, the gripper's stay before the hand's, the earlier ones
-    before the later ones; what lies so near to the start or to a success is part of it.
+    Of several milestones closer than `limits.gap`, the gripper's are kept before the hand's, and earlier ones before
+    later ones; those closer than that to the start or to a success are dropped.
 
     Args:
         opening: (T,) of the gripper.
         speed_mps: (T,) of the hand.
         limits: see `MilestoneThresholds`.
-        success: whether the last action solved the task: that is a milestone, too, reached at frame T.
+        success: whether the last action solved the task: that is a milestone, too, at frame T.
     """
     end = len(opening)
     fixed = [0, end] if success else [0]
@@ -112,9 +112,9 @@ def milestones(opening: Real, speed_mps: Real, limits: MilestoneThresholds, succ
 
 
 def progress(frames: Frames, length: int) -> Real:
-    """(T,) progress in [0, 1] of a successful episode: 0 at frame 0, 1 at the last milestone.
+    """Progress (T,) in [0, 1] of a successful episode: 0 at frame 0, 1 at the last milestone.
 
-    Each milestone is worth the same, and time shares out what lies between two of them.
+    All milestones add the same progress, which rises linearly in time between two of them.
 
     Args:
         frames: (K,) rising, above 0; the last is the success.

@@ -1,4 +1,4 @@
-"""What a learned progress adds to the reward of decisions: as a potential, which keeps the optimum, or as it is."""
+"""Reward terms from a learned progress: potential-based shaping, or the progress itself."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ from torch import Tensor
 
 
 def potential_term(progress: Tensor, next_progress: Tensor, discount: Tensor, terminated: Tensor) -> Tensor:
-    """gamma^L phi(s') - phi(s), phi being the progress (Ng, Harada & Russell 1999, potential-based shaping).
+    """Potential-based shaping: gamma^L phi(s') - phi(s), phi being the progress (Ng, Harada & Russell 1999).
 
-    Over an episode the terms sum up to -phi of its start whatever was done, so that no policy gains by them but through
-    what they say earlier. For that the potential of a terminal state must be 0 (Grzes 2017): else an end at high
-    progress, a failure for example, would be a gain. An episode that is cut off is not over: what follows is worth the
-    value of its last observation, and that has its potential.
+    Over an episode, the terms sum up to -phi of its start for every policy, so the optimal policy does not change. For
+    that, the potential of a terminal state must be 0 (Grzes 2017): otherwise an end at high progress, e.g. a failure,
+    would gain reward. A truncated episode is not over: its last observation is bootstrapped and keeps its potential.
 
     Args:
         progress: (M, N) of the observations of decisions.
-        next_progress: (M, N) of the observations after them; anything at all where terminated.
-        discount: (M, N) gamma to the power of L, the env steps that a decision took: a decision's term is then the
+        next_progress: (M, N) of the observations after them; any number where terminated.
+        discount: (M, N) gamma to the power of L, the env steps of a decision: a decision's term is then the
             discounted sum of its steps' terms.
         terminated: (M, N) bool.
     """
@@ -24,13 +23,13 @@ def potential_term(progress: Tensor, next_progress: Tensor, discount: Tensor, te
 
 
 def raw_term(next_progress: Tensor, gamma: float, length: Tensor) -> Tensor:
-    """The progress that a decision came to, as the reward of its last step (as VLA-RL adds it, 2505.18719).
+    """Progress after a decision, as the reward of its last step (as in VLA-RL, 2505.18719).
 
-    It rewards being far on at every decision, so that a policy may gain by standing still just before the end.
+    It rewards high progress at every decision, so that a policy may gain by waiting just before the end.
 
     Args:
         next_progress: (M, N) of the observations after decisions, final ones of episodes included.
-        gamma: discount of an env step.
-        length: (M, N) env steps that a decision took, 1 or more.
+        gamma: discount per env step.
+        length: (M, N) env steps of a decision, 1 or more.
     """
     return gamma ** (length - 1).to(next_progress.dtype) * next_progress

@@ -1,7 +1,7 @@
-"""How far a failure came: rewards from the distance to what successes of the same task looked like.
+"""SRPO's progress reward: failures are rewarded by their distance to successes of the same task.
 
-SRPO (Fei et al. 2025, 2511.15605): episodes are embedded, the successes of a task are clustered, and a failure is worth
-the more, the nearer it is to a cluster's centre, but always less than a success.
+SRPO (Fei et al. 2025, 2511.15605): episodes are embedded, the successes of a task are clustered, and the reward of a
+failure is higher, the nearer it is to a cluster's center, but always lower than that of a success.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ import torch
 from torch import Tensor
 
 NOISE = -1
-"""The label of a point in no cluster."""
+"""Label of a point in no cluster."""
 FLOOR = 1e-6
-"""A feature that deviates less is the same in all successes; distances that differ less are the same."""
+"""Features with a smaller standard deviation over the successes, and distances with a smaller range, are constant."""
 
 
 def dbscan(points: Tensor, eps: float, least: int) -> Tensor:
-    """Labels (n,) of clusters, numbered from 0 in the order of their first points, or `NOISE` (Ester et al. 1996).
+    """DBSCAN (Ester et al. 1996): labels (n,) of clusters, numbered from 0 by their first points, or `NOISE`.
 
     Args:
         points: (n, F).
-        eps: two points are neighbours when they are as near as this; a point is its own neighbour.
-        least: neighbours that make a point part of a cluster's core.
+        eps: largest distance of two neighbors; a point is its own neighbor.
+        least: number of neighbors that make a point a core point.
     """
-    # point by point: on the CPU, wherever the points are
+    # sequential: on the CPU, wherever the points are
     near = (torch.cdist(points, points) <= eps).cpu()
     core = near.sum(dim=1) >= least
     label = torch.full((len(points),), NOISE)
@@ -45,9 +45,9 @@ def dbscan(points: Tensor, eps: float, least: int) -> Tensor:
 
 
 def centres(successes: Tensor, eps: float, least: int) -> Tensor:
-    """Centres (k, F) of the clusters of embedded successes (n, F), or their mean (1, F) where there is no cluster.
+    """Centers (k, F) of the clusters of embedded successes (n, F), or their mean (1, F) if there is no cluster.
 
-    Each feature is standardised over the successes before they are clustered.
+    Features are standardized over the successes before the clustering.
     """
     mean, deviation = successes.mean(dim=0), successes.std(dim=0, unbiased=False)
     scaled = (successes - mean) / torch.where(deviation < FLOOR, torch.ones_like(deviation), deviation)
@@ -66,18 +66,18 @@ def progress_reward(
     eps: float = 0.5,
     least: int = 2,
 ) -> Tensor:
-    """Rewards (N,): 1 for a success; of a failure cap * sigmoid(steepness (1/2 - d)), d its distance among failures.
+    """Rewards (N,): 1 for a success; for a failure cap * sigmoid(steepness (1/2 - d)) with its scaled distance d.
 
-    The distance to the nearest centre is scaled to 0 ... 1 over the failures of the same task, 1/2 where all are as
-    far to `FLOOR`. A task without a success or without a failure is not shaped: its failures are worth 0.
+    The distance to the nearest center is scaled to [0, 1] over the failures of the same task; 1/2 if all are equal up
+    to `FLOOR`. A task without a success or without a failure is not shaped: its failures get 0.
 
     Args:
         embedding: (N, F) of episodes.
         success: (N,) bool.
-        task: (N,) int64; episodes are compared with those of their task alone.
-        cap: above what a failure is worth, below 1.
+        task: (N,) int64; episodes are compared only within their task.
+        cap: upper bound of a failure's reward, below 1.
         steepness: of the sigmoid.
-        eps: see `dbscan`, in deviations of a feature.
+        eps: see `dbscan`, in standard deviations of a feature.
         least: see `dbscan`.
     """
     reward = success.to(embedding.dtype)

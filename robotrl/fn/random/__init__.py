@@ -1,1 +1,1 @@
-"""Random numbers as pure functions of seed, start and decision."""
+"""Random numbers as pure functions of seed, start state and decision."""

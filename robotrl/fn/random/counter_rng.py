@@ -1,7 +1,7 @@
-"""Counter-based uniform numbers: a pure function from (seed, index, stream) to [0, 1), for whole arrays at once.
+"""Counter-based uniform numbers: a pure function from (seed, index, stream) to [0, 1), for whole arrays.
 
-A start state that is a function of its id alone is the same in every process, needs no stored generator and can be
-drawn for any subset of envs in one call. The mixer is the finaliser of SplitMix64 (Steele, Lea and Flood 2014).
+A start state that depends only on its ID is the same in every process, needs no stored generator and can be sampled for
+any subset of envs in one call. The mixer is the finalizer of SplitMix64 (Steele, Lea and Flood 2014).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def _mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def among(seed: int, index: NDArray[np.int64], ids: range) -> NDArray[np.int64]:
-    """Ids (n,) evenly drawn from a range, those of the draws `index` (n,); see `uniform`."""
+    """IDs (n,) sampled uniformly from a range, by the indices `index` (n,) of the draws; see `uniform`."""
     return ids.start + (uniform(seed, index, 1)[:, 0] * len(ids)).astype(np.int64)
 
 
@@ -28,8 +28,8 @@ def uniform(seed: int, index: NDArray[np.int64], streams: int) -> NDArray[np.flo
 
     Args:
         seed: any integer; equal seeds give equal numbers.
-        index: (n,) which draws, for example state ids.
-        streams: how many independent numbers for each index.
+        index: (n,) indices of the draws, e.g. state IDs.
+        streams: number of independent numbers per index.
 
     Returns:
         (n, streams).

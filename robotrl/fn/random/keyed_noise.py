@@ -1,9 +1,9 @@
-"""Noise of a batch each of whose rows has a stream of its own, keyed by (seed, start, decision).
+"""Random streams per row of a batch, keyed by (seed, start state, decision).
 
-What a row gets depends on its key alone: not on how many rows there are, nor on which, nor on their order. Numbers are
-those of `robotrl.deploy.noise.CounterNoise`, for whole batches at once: Philox4x64-10 (Salmon et al. 2011), key = seed,
-counter words (block, draw, decision, start), and Box-Muller. So a policy in an evaluation meets the noise that its
-bundle meets.
+A row's numbers depend only on its key, not on the number, choice or order of the other rows. They are those of
+`robotrl.deploy.noise.CounterNoise`, for whole batches: Philox4x64-10 (Salmon et al. 2011), key = seed, counter words
+(block, draw, decision, start), and Box-Muller. So a policy in an evaluation gets the noise that its exported bundle
+gets.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ _ROUNDS = 10
 
 
 def decision_key(start: int, decision: int) -> int:
-    """The number by which `CounterNoise.draw` knows an episode's decision.
+    """Return the key of an episode's decision for `CounterNoise.draw`.
 
     Args:
-        start: id of the start that the episode began from; on a robot, which has none, 0.
-        decision: decisions of that episode before this one.
+        start: ID of the episode's start state; 0 on a robot, which has none.
+        decision: index of the decision in its episode.
     """
     return (start & WORD) << 64 | decision & WORD
 
 
 class KeyedNoise:
-    """A source of noise for the rows of one batch, taken in the place of a `torch.Generator`.
+    """Random source for the rows of one batch, in place of a `torch.Generator`.
 
     Each draw gives the next numbers of every row's stream.
 
     Args:
         seed: 0 to 2**128 - 1.
-        starts: (B,) start id of each row.
-        decisions: (B,) how many decisions each row's episode has made before this one.
-        copies: how many rows follow that get what the first one gets.
+        starts: (B,) start ID of each row.
+        decisions: (B,) index of each row's decision in its episode.
+        copies: number of additional rows with the first row's numbers.
     """
 
     def __init__(self, seed: int, starts: ArrayLike, decisions: ArrayLike, copies: int = 0) -> None:
@@ -60,22 +60,22 @@ class KeyedNoise:
         return len(self._start) + self._copies
 
     def normal(self, shape: Sequence[int]) -> Tensor:
-        """The next standard normal numbers (B, *shape) of each row, float32 on the CPU."""
+        """Next standard normal numbers (B, *shape) of each row, float32 on the CPU."""
         size = math.prod(shape)
         pairs = (size + 1) // 2
         unit = _unit(self._words(2 * pairs))
-        # whole arrays, as in `CounterNoise`, so that both take the same way through numpy's loops
+        # whole arrays, as in `CounterNoise`, so that both use the same numpy loops
         radius = np.sqrt(-2.0 * np.log(np.ascontiguousarray(unit[:, :pairs])))
         angle = (2.0 * np.pi) * np.ascontiguousarray(unit[:, pairs:])
         normal = np.concatenate((radius * np.cos(angle), radius * np.sin(angle)), axis=1)
         return self._rows(normal[:, :size].astype(np.float32), shape)
 
     def uniform(self, shape: Sequence[int]) -> Tensor:
-        """The next uniform numbers (B, *shape) of each row, above 0 and up to 1, float64 on the CPU."""
+        """Next uniform numbers (B, *shape) of each row, in (0, 1], float64 on the CPU."""
         return self._rows(_unit(self._words(math.prod(shape))), shape)
 
     def generators(self) -> list[torch.Generator]:
-        """A generator for each row but copies, seeded by the next word of its stream."""
+        """Return a generator per row, without copies, seeded by the next word of its stream."""
         return [torch.Generator().manual_seed(int(word)) for word in self._words(1)[:, 0] >> np.uint64(1)]
 
     def _rows(self, drawn: NDArray[Any], shape: Sequence[int]) -> Tensor:
@@ -84,10 +84,10 @@ class KeyedNoise:
         return torch.from_numpy(drawn).view(len(self), *shape)
 
     def _words(self, count: int) -> Words:
-        """The first `count` raw words of each row's next draw, without copies."""
+        """First `count` raw words of each row's next draw, without copies."""
         blocks, rows = -(-count // 4), len(self._start)
         counter = np.empty((4, rows, blocks), np.uint64)
-        # a counter is raised before it is used
+        # a counter is incremented before it is used
         counter[0] = np.arange(1, blocks + 1, dtype=np.uint64)
         counter[1] = self._draws
         counter[2], counter[3] = self._decision[:, None], self._start[:, None]
@@ -96,7 +96,7 @@ class KeyedNoise:
 
 
 def _philox(counter: Words, key: Words) -> Words:
-    """Philox4x64-10 of counters (4, ...), under one key (2,); gives an array of the same shape."""
+    """Philox4x64-10 of counters (4, ...), under one key (2,); returns an array of the same shape."""
     even, odd = counter[0::2], counter[1::2]
     with np.errstate(over="ignore"):
         for _ in range(_ROUNDS):

@@ -1,9 +1,9 @@
-"""Random numbers that are the same on every device: drawn where their generator is, and moved to where they are used.
+"""Random numbers that are the same on every device: sampled on the generator's device, moved to where they are used.
 
-Learners and actors draw from generators of the CPU, whatever the device of their networks. So a run on a GPU sees the
-noise that the same run on a CPU sees, and a checkpoint's streams can be taken up on either.
+Learners and actors use CPU generators, whatever the device of their networks. So a run on a GPU gets the same noise as
+on a CPU, and a checkpoint's random streams can be resumed on either.
 
-An evaluation gives a `robotrl.fn.random.keyed_noise.KeyedNoise` in the generator's place: each row has its own stream.
+An evaluation passes a `robotrl.fn.random.keyed_noise.KeyedNoise` instead of a generator: each row has its own stream.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from robotrl.errors import ConfigError
 from robotrl.spec import RowNoise
 
 Noise = torch.Generator | RowNoise
-"""Where random numbers are drawn."""
+"""Source of random numbers."""
 TRIES = 24
-"""Proposals for each Gamma variate of a keyed row; fewer than one in twenty is rejected."""
+"""Proposals per Gamma variate of a keyed row; fewer than one in twenty is rejected."""
 
 
 def randn(
@@ -29,12 +29,12 @@ def randn(
     device: torch.device,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """Standard normal numbers.
+    """Sample standard normal numbers.
 
     Args:
         shape: of the numbers; with `RowNoise`, its rows come first.
-        generator: where they are drawn; None takes the device's global stream.
-        device: where they are wanted.
+        generator: source of the numbers; None uses the device's global generator.
+        device: device of the result.
         dtype: of the numbers.
     """
     if not isinstance(generator, torch.Generator | None):
@@ -45,9 +45,9 @@ def randn(
 
 
 def choose(share: Tensor, generator: Noise | None) -> Tensor:
-    """One column of each row (B, C) of weights, drawn by them, as (B,) int64.
+    """Sample one column of each row (B, C) of weights, in proportion to them, as (B,) int64.
 
-    With `RowNoise` of n rows, each of these may have B / n consecutive rows of weights.
+    With `RowNoise` of n rows, each of them may have B / n consecutive rows of weights.
     """
     if not isinstance(generator, torch.Generator | None):
         _check_rows(len(share), generator, several=True)
@@ -58,9 +58,9 @@ def choose(share: Tensor, generator: Noise | None) -> Tensor:
 
 
 def choose_at(share: Tensor, at: Tensor) -> Tensor:
-    """One column of each row (B, C) of weights, where their running share passes `at` (B,), 0 to 1, as (B,) int64.
+    """Return the column of each row (B, C) of weights at the quantile `at` (B,), 0 to 1, as (B,) int64.
 
-    Of `at` that is uniform, columns are drawn by their weights; near ones are columns near to each other.
+    Uniform `at` samples columns in proportion to their weights; similar `at` give nearby columns.
     """
     running = share.double().cumsum(dim=-1)
     below = at.double().clamp(max=1 - torch.finfo(torch.float64).eps) * running[:, -1]
@@ -68,9 +68,9 @@ def choose_at(share: Tensor, at: Tensor) -> Tensor:
 
 
 def standard_gamma(alpha: Tensor, generator: Noise | None) -> Tensor:
-    """Gamma variates of scale 1, one for each shape parameter `alpha` (B, ...) above 0.
+    """Sample Gamma variates of scale 1, one per shape parameter `alpha` (B, ...) above 0.
 
-    Those of `RowNoise` are drawn by rejection (Marsaglia and Tsang 2000), from as many proposals for each.
+    With `RowNoise`, by rejection (Marsaglia and Tsang 2000), from a fixed number of proposals each.
     """
     if isinstance(generator, torch.Generator | None):
         drawn_on = alpha.device if generator is None else generator.device
@@ -82,7 +82,7 @@ def standard_gamma(alpha: Tensor, generator: Noise | None) -> Tensor:
         for draw, some in ((generator.normal, shape), (generator.uniform, shape), (generator.uniform, alpha.shape[1:]))
     )
     wanted = alpha.double()
-    # below 1, the variate of alpha + 1 times u^(1 / alpha)
+    # for alpha below 1: the variate of alpha + 1 times u^(1 / alpha)
     d = (torch.where(wanted < 1, wanted + 1, wanted) - 1 / 3).unsqueeze(1)
     cubed = (1 + normal / (9 * d).sqrt()) ** 3
     log_cubed = cubed.clamp(min=torch.finfo(torch.float64).tiny).log()
@@ -93,9 +93,9 @@ def standard_gamma(alpha: Tensor, generator: Noise | None) -> Tensor:
 
 
 def lasting(last: Tensor, steps: int, correlation: float, generator: torch.Generator | None) -> Tensor:
-    """The next `steps` (n, steps, A) of n standard normal series of width A, of which `last` (n, A) came before.
+    """Continue n autocorrelated standard normal series of width A by `steps`: (n, steps, A), after `last` (n, A).
 
-    Numbers k steps apart correlate by `correlation` to the power of k (autoregressive, of order 1).
+    Numbers k steps apart have a correlation of `correlation` to the power of k (autoregressive, of order 1).
     """
     fresh = math.sqrt(1 - correlation**2) * randn((steps, *last.shape), generator, last.device, last.dtype)
     series = [last]

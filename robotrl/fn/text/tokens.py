@@ -1,4 +1,4 @@
-"""Arithmetic on token logits: what a policy that says bins is cloned and fine-tuned with."""
+"""Arithmetic on the logits of autoregressive policies with binned actions."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def entropy(logits: Tensor, temperature: float) -> Tensor:
 
 
 def median(share: Tensor) -> Tensor:
-    """The first bin (...) up to which half of the probability (..., bins) lies."""
+    """Return the median bin (...) of probabilities (..., bins)."""
     return (share.cumsum(dim=-1) < 0.5 * share.sum(dim=-1, keepdim=True)).sum(dim=-1)
 
 
 def spread(tokens: Tensor, bins: int, deviation: float) -> Tensor:
-    """Wanted shares (..., bins) around tokens (...): a Gaussian over the bins, or the token alone at deviation 0."""
+    """Label smoothing: target probabilities (..., bins) around tokens (...), Gaussian over bins, or one-hot at 0."""
     at = torch.arange(bins, device=tokens.device)
     if deviation == 0.0:
         return (at == tokens[..., None]).float()
@@ -31,7 +31,7 @@ def spread(tokens: Tensor, bins: int, deviation: float) -> Tensor:
 
 
 def cross_entropy(logits: Tensor, wanted: Tensor, valid: Tensor) -> Tensor:
-    """Mean cross-entropy, a scalar, of logits (B, H, A, bins) against shares (B, H, A, bins) where `valid` (B, H)."""
+    """Mean cross-entropy of logits (B, H, A, bins) and target probabilities (B, H, A, bins) where `valid` (B, H)."""
     each = -(wanted * logits.log_softmax(dim=-1)).sum(dim=-1).mean(dim=-1)
     weight = valid.to(each.dtype)
     return (each * weight).sum() / weight.sum().clamp(min=1)

@@ -1,4 +1,4 @@
-"""Texts as word numbers: what a word of an instruction is, and which number it has."""
+"""Texts as word indices of a vocabulary."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _WORD = re.compile(r"\w+(?:['.-]\w+)*")
 
 
 def words_in(text: str) -> list[str]:
-    """The words of a text, in lower case.
+    """Return the words of a text, in lower case.
 
-    A word is a run of letters, digits and underscores; hyphens, apostrophes and points belong to it where they stand
-    inside. Everything else separates words and is left out.
+    A word is a run of letters, digits and underscores, with hyphens, apostrophes and points inside. Everything else
+    separates words and is dropped.
     """
     return _WORD.findall(text.lower())
 
@@ -25,15 +25,15 @@ def words_in(text: str) -> list[str]:
 def encode(
     text: str, number: Mapping[str, int], longest: int, *, what: str, limit: str, vocabulary: str
 ) -> NDArray[np.int32]:
-    """Word numbers (longest,) of a text, 0 after its end.
+    """Convert a text to word indices (longest,), padded with 0.
 
     Args:
-        text: what is said.
-        number: of each word of the vocabulary.
-        longest: words at most.
-        what: the text and where it stands, for errors.
-        limit: where `longest` comes from, likewise; put behind it.
-        vocabulary: whose words they are, likewise.
+        text: the text.
+        number: index of each word of the vocabulary.
+        longest: maximum number of words.
+        what: name of the text, for errors.
+        limit: origin of `longest`, appended to it in errors.
+        vocabulary: owner of the vocabulary, for errors.
 
     Raises:
         ConfigError: a word outside the vocabulary, no word, or more than `longest`.

@@ -1,1 +1,1 @@
-"""OpenVLA checkpoints."""
+"""Importer of OpenVLA and OpenVLA-OFT checkpoints."""

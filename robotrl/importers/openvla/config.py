@@ -1,4 +1,4 @@
-"""What an OpenVLA's `config.json` and `preprocessor_config.json` say of its network, and what is not supported."""
+"""Network sizes from OpenVLA's `config.json` and `preprocessor_config.json`; unsupported settings are refused."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOWERS: dict[str, TowerCfg] = {
     "vit_large_patch14_reg4_dinov2.lvd142m": DINOV2_L,
     "vit_so400m_patch14_siglip_224": SIGLIP_SO400M,
 }
-"""What the config's `timm_model_ids` mean."""
+"""Vision towers by the config's `timm_model_ids`."""
 PIXELS = "preprocessor_config.json"
 FIXED: dict[str, Any] = {"use_fused_vision_backbone": True, "timm_override_act_layers": [None, None]}
 FIXED_TEXT: dict[str, Any] = {
@@ -31,16 +31,16 @@ FIXED_TEXT: dict[str, Any] = {
     "bos_token_id": 1,
     "eos_token_id": TextCfg.stop,
 }
-"""Settings of which nothing else is supported."""
+"""Settings with only one supported value."""
 NEAR = 2e-3
-"""Published means are rounded to bfloat16."""
+"""Tolerance of image means and stds: published ones are rounded to bfloat16."""
 
 
 def network(path: Path, config: Mapping[str, Any], decoding: Decoding, state: int) -> OpenVlaCfg:
-    """The network's sizes.
+    """Sizes of the network from its config.
 
     Raises:
-        DataError: the config does not say them, or asks for what is not supported.
+        DataError: sizes are missing, or a setting is not supported.
     """
     where = f"{path}/config.json"
     if config.get("model_type") != "openvla":
@@ -83,7 +83,7 @@ def _text(where: str, said: Mapping[str, Any], config: Mapping[str, Any]) -> Tex
 
 
 def _theta(where: str, said: Mapping[str, Any]) -> float:
-    """The base of rotary positions: transformers 5 has it in `rope_parameters`, those before it beside the rest."""
+    """Base of the rotary positions: in `rope_parameters` since transformers 5, else a field of its own."""
     found = [positive(where, said, "rope_theta", TextCfg.rope_theta)] if "rope_theta" in said else []
     for name in ("rope_scaling", "rope_parameters"):
         if said.get(name) is None:
@@ -106,7 +106,7 @@ def _tower(where: str, name: object) -> TowerCfg:
 
 
 def _check_pixels(path: Path, towers: list[TowerCfg]) -> None:
-    """Hold the preprocessor's sizes, means and deviations against those of the towers, in their order."""
+    """Compare the preprocessor's image sizes, means and stds with those of the towers, in their order."""
     where, said = f"{path}/{PIXELS}", read_json(path, PIXELS)
     fixed(where, said, {"use_fused_vision_backbone": True, "input_sizes": [[3, x.image, x.image] for x in towers]})
     means, stds = ([list(getattr(tower, name)) for tower in towers] for name in ("mean", "std"))
@@ -121,7 +121,7 @@ def _check_pixels(path: Path, towers: list[TowerCfg]) -> None:
 
 
 def _check_rows(where: str, name: str, found: Any, wanted: list[list[float]]) -> None:
-    """Rows of three numbers, one for each tower."""
+    """Check rows of three numbers, one for each tower."""
     rows: list[Any] = found if isinstance(found, list) else []
     whole_rows = [isinstance(row, list) and len(row) == 3 and all(map(is_number, row)) for row in rows]
     if whole_rows != [True, True] or not np.allclose(found, wanted, atol=NEAR):

@@ -1,9 +1,9 @@
-"""Directories of OpenVLA and OpenVLA-OFT as they are published, read strictly.
+"""Importer of published OpenVLA and OpenVLA-OFT directories; reads them strictly.
 
-A directory has `config.json`, one or more safetensors with an index, `tokenizer.json`, `preprocessor_config.json`, and,
-of a fine-tune, `dataset_statistics.json`, whose statistics then count. Everything is held against everything else: a
-weight that is missing, left over or of another shape, a tokenizer of another length, pixels that are normalised for
-other towers, a statistics key that is not there are each refused by name.
+A directory has `config.json`, one or more safetensors with an index, `tokenizer.json`, `preprocessor_config.json`, and
+for a fine-tuned model `dataset_statistics.json`, whose statistics then apply. All files are compared: weights that are
+missing, left over or of another shape, a tokenizer of another length, image normalization for other towers and a
+missing statistics key are refused by name.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from robotrl.spec import Spec, measured
 from robotrl.transforms import Affine, Clip, Transform, TransformGroup
 
 PARTS = "*--*_checkpoint.pt"
-"""OFT's parts that are beside the network, by name and step."""
+"""Files of OFT's modules outside the network, by name and step."""
 STATE_PART = "proprio_projector"
 STATE_FILES = f"{STATE_PART}--*_checkpoint.pt"
 UNSUPPORTED = {
@@ -58,36 +58,36 @@ UNSUPPORTED = {
     "vision_backbone": "a backbone that the instruction modulates (FiLM), without which pictures would be seen"
     " otherwise",
 }
-"""Parts that are not read, and what would come of it."""
+"""Unsupported modules of OFT, and the consequence of ignoring them."""
 FLOOR = 1e-8
-"""A statistic's range below this is no range."""
+"""Smallest range of a state's statistics; smaller ones are raised to it."""
 
 
 class OpenVlaDir(NamedTuple):
-    """What a directory holds, weights apart."""
+    """Contents of a directory, without the weights."""
 
     path: Path
     net: OpenVlaCfg
     tokenizer: str
     actions: dict[str, Stats]
-    """By the dataset's key."""
+    """Statistics of actions by dataset key."""
     states: dict[str, Stats]
-    """Of those datasets that have measured states."""
+    """Statistics of measured states by dataset key, where there are any."""
     statistics: Files
-    """As they were read."""
+    """All statistics, as read."""
 
 
 def read_directory(path: str | Path, decoding: Decoding = "autoregressive", state: int = 0) -> OpenVlaDir:
-    """Everything but the weights.
+    """Read a directory, without the weights.
 
     Args:
         path: the directory.
-        decoding: "parallel" for OFT; the files do not say it.
+        decoding: "parallel" for OFT; the files do not contain it.
         state: width of OFT's measured state, whose projector is in a file of its own; 0 without.
 
     Raises:
-        DataError: a file is missing, cannot be read, or says what the others do not; or a part is not supported.
-        ConfigError: the parts that are there need other settings.
+        DataError: a file is missing, cannot be read, or contradicts another file; or a module is not supported.
+        ConfigError: the directory's modules need other settings.
     """
     path = Path(path)
     config = read_json(path, "config.json")
@@ -105,11 +105,11 @@ def read_directory(path: str | Path, decoding: Decoding = "autoregressive", stat
 
 
 def statistics_key(path: str | Path, key: str | None) -> str:
-    """The key of the dataset whose statistics are used; see `load_openvla`.
+    """Key of the dataset whose statistics are used; see `load_openvla`.
 
     Raises:
-        DataError: statistics that cannot be read.
-        ConfigError: there are several and none is named, or an unknown one is.
+        DataError: the statistics cannot be read.
+        ConfigError: there are several and no key is given, or the key is unknown.
     """
     path = Path(path)
     return choose(of_all(path, read_files(path, read_json(path, "config.json")), ACTIONS), key)
@@ -127,25 +127,25 @@ def load_openvla(
     camera: str = "",
     dtype: torch.dtype = torch.float32,
 ) -> OpenVlaPolicy:
-    """The policy of a directory, on the observations and actions of a sim.
+    """Load a directory's policy for the observations and actions of a sim.
 
-    It is unverified: that its weights are those of somebody's results, only labelled actions of its dataset can show.
+    The policy is unverified: only a comparison with labeled actions of its dataset shows that its weights are right.
 
     Args:
         path: the directory.
-        observation_spec: of the sim; a square picture of the towers' size, an instruction, a state for OFT.
-        action_spec: of the sim; as wide as the dataset's actions, whose units it must have.
-        key: whose statistics un-normalise actions; may be left out where there is one.
+        observation_spec: the sim's spec: a square image of the towers' size, an instruction, a state for OFT.
+        action_spec: the sim's action, with the width and the units of the dataset's actions.
+        key: dataset whose statistics un-normalize actions; optional if there is one.
         decoding: "parallel" for OFT.
-        horizon: actions in a chunk: by default 1; of OFT what it was trained on, which must be given.
+        horizon: actions in a chunk, 1 by default; required for OFT, as in its training.
         state: width of OFT's measured state, 0 without.
-        camera: key of the picture; may be left out where there is one.
-        dtype: of the weights.
+        camera: key of the image; optional if there is one image.
+        dtype: dtype of the weights.
 
     Raises:
-        DataError: what the directory holds does not fit together, or not the architecture.
-        ConfigError: it does not fit the settings or the sim: parts, key, width of the action, pixels, words.
-        CapabilityError: the sim has no picture or no instruction.
+        DataError: the directory's files contradict each other or do not match the architecture.
+        ConfigError: the directory does not match the settings or the sim: modules, key, action width, pixels, words.
+        CapabilityError: the sim has no image or no instruction.
     """
     found = read_directory(path, decoding, state)
     if horizon is None and decoding == "parallel":
@@ -174,10 +174,10 @@ def load_openvla(
 
 
 def read_weights(path: Path, state: bool) -> dict[str, Tensor]:
-    """All tensors of a directory, by the names of `OpenVla`.
+    """Read all tensors of a directory, by the names of `OpenVla`.
 
     Raises:
-        DataError: as of `weight_files` and `read_tensors`.
+        DataError: see `weight_files` and `read_tensors`.
     """
     out = {name: value for file in weight_files(path) for name, value in read_tensors(file).items()}
     if state:
@@ -186,7 +186,7 @@ def read_weights(path: Path, state: bool) -> dict[str, Tensor]:
 
 
 def _check_parts(path: Path, decoding: Decoding, state: int) -> None:
-    """Refuse OFT's parts that are not read, and settings that leave one out."""
+    """Refuse unsupported modules of OFT, and settings that contradict its modules."""
     parts = {file.name.partition("--")[0]: file for file in sorted(path.glob(PARTS))}
     for part, file in parts.items():
         if part != STATE_PART:
@@ -200,13 +200,13 @@ def _check_parts(path: Path, decoding: Decoding, state: int) -> None:
 
 
 def _state_weights(path: Path) -> dict[str, Tensor]:
-    """OFT's projector of measured states, published as a pickle; `weights_only` takes tensors and runs nothing."""
+    """Read OFT's state projector, published as a pickle; `weights_only` loads tensors and runs no code."""
     files = sorted(path.glob(STATE_FILES))
     if len(files) != 1:
         raise DataError(f"{path} has {len(files)} files {STATE_FILES}: expected 1")
     try:
         stored = torch.load(files[0], map_location="cpu", weights_only=True)
-    # a cut-short file, an old format that is cut short, and a pickle of something else than tensors raise each its own
+    # truncated files, truncated old formats and pickles of other objects raise different errors
     except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
         raise unreadable(files[0], "cannot be read as weights alone", error) from error
     if not isinstance(stored, dict):
@@ -216,7 +216,7 @@ def _state_weights(path: Path) -> dict[str, Tensor]:
         if not isinstance(name, str) or not isinstance(value, Tensor):
             raise DataError(f"{files[0]}: {name!r} is {type(value).__name__}: expected tensors by name")
     check_weights(files[0], weights)
-    # written from several devices, names begin with "module."
+    # names saved under data-parallel training begin with "module."
     return {f"{STATE_PART}.{name.removeprefix('module.')}": value for name, value in weights.items()}
 
 
@@ -231,7 +231,7 @@ def _tokenizer(path: Path, text: TextCfg) -> str:
 
 
 def _from_unit(stats: Stats) -> Affine:
-    """From [-1, 1] to the dataset's units: 0.5 (x + 1) (q99 - q01) + q01 where the mask says so."""
+    """Un-normalization from [-1, 1] to the dataset's units: 0.5 (x + 1) (q99 - q01) + q01 where the mask is True."""
     low, high, mask = (np.asarray(x) for x in stats)
     scale = np.where(mask, 0.5 * (high - low), 1.0)
     offset = np.where(mask, 0.5 * (high + low), 0.0)
@@ -241,7 +241,7 @@ def _from_unit(stats: Stats) -> Affine:
 def _state_inputs(
     found: OpenVlaDir, key: str, observation_spec: Mapping[str, Spec], width: int
 ) -> tuple[Transform, ...]:
-    """The state's quantiles to -1 and 1, clipped to them; of the one vector that is as wide."""
+    """Normalization of the sim's measured vector: quantiles to -1 and 1, clipped."""
     if key not in found.states:
         raise DataError(f"{found.path}: statistics {key!r} have no proprio: expected them of a policy with a state")
     check_chosen(found.path, found.statistics, key, STATES)

@@ -1,4 +1,4 @@
-"""How an OpenVLA's directory says that actions and states are normalised, and what of it cannot be."""
+"""Normalization statistics in OpenVLA's directories: reading, choice and consistency checks."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from robotrl.importers.fields import numbers, wrong
 from robotrl.importers.files import read_json, require
 
 CONFIG, OWN = "config.json", "dataset_statistics.json"
-"""Where statistics are: of what a model was trained on first, and of a fine-tune, which then count."""
+"""Files with statistics: of the pretraining data, and of fine-tuning, which take precedence."""
 ACTIONS, STATES = "action", "proprio"
-"""Their names in the files."""
+"""Names of action and state statistics in the files."""
 SAME = 1e-6
-"""Numbers of two files that differ by less, as a share, are the same."""
+"""Relative tolerance between the numbers of two files."""
 
 
 class Stats(NamedTuple):
-    """How one dataset's numbers are normalised: its quantiles become -1 and 1."""
+    """Normalization of one dataset: its quantiles are mapped to -1 and 1."""
 
     low: tuple[float, ...]
     """1 % quantiles."""
     high: tuple[float, ...]
     """99 % quantiles."""
     mask: tuple[bool, ...]
-    """False where a number is left as it is, e.g. a gripper's."""
+    """False for elements that are not normalized, e.g. the gripper."""
 
 
 Files = Mapping[str, Mapping[str, Any]]
-"""Statistics by file and dataset's key; those of the last file count."""
+"""Statistics by file and dataset key; the last file takes precedence."""
 
 
 def read_files(path: Path, config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The statistics of each file that has some.
+    """Read the statistics of each file that has any.
 
     Raises:
         DataError: they cannot be read, or are no objects.
@@ -54,10 +54,10 @@ def read_files(path: Path, config: Mapping[str, Any]) -> dict[str, dict[str, Any
 
 
 def of_all(path: Path, files: Files, what: str) -> dict[str, Stats]:
-    """What counts of actions or states, by the dataset's key.
+    """Applicable statistics of actions or states, by dataset key.
 
     Raises:
-        DataError: quantiles or masks that are none, of different lengths or the wrong way round.
+        DataError: quantiles or masks are invalid, of different lengths or in the wrong order.
     """
     if not files:
         return {}
@@ -68,10 +68,10 @@ def of_all(path: Path, files: Files, what: str) -> dict[str, Stats]:
 
 
 def choose(actions: Mapping[str, Stats], key: str | None) -> str:
-    """The key of the dataset whose statistics count.
+    """Key of the dataset whose statistics are used.
 
     Raises:
-        ConfigError: there are several and none is named, or an unknown one is.
+        ConfigError: there are several and no key is given, or the key is unknown.
     """
     if key is None:
         if len(actions) > 1:
@@ -83,10 +83,10 @@ def choose(actions: Mapping[str, Stats], key: str | None) -> str:
 
 
 def check_chosen(path: Path, files: Files, key: str, what: str) -> None:
-    """Hold what one dataset's statistics say against each other, and against those of the other file.
+    """Check one dataset's statistics for consistency, also with those of the other file.
 
     Raises:
-        DataError: deviations below 0, bounds the wrong way round, no range at all, or files that contradict.
+        DataError: stds below 0, bounds in the wrong order, no range at all, or contradicting files.
     """
     file = list(files)[-1]
     where, entry = _where(path, file, key, what), files[file][key]
@@ -127,7 +127,7 @@ def _stats(where: str, entry: Mapping[str, Any], what: str) -> Stats:
 
 
 def _check_rest(where: str, said: Mapping[str, Any], width: int) -> None:
-    """The statistics that are not normalised by: what is off in them is off in the others."""
+    """Check the unused statistics, since an error in them puts the used ones in doubt."""
     rest = {name: numbers(where, said, name) for name in ("mean", "std", "min", "max") if name in said}
     for name, row in rest.items():
         if len(row) != width:

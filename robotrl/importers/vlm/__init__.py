@@ -1,1 +1,1 @@
-"""Vision-language models of `transformers`."""
+"""Importer of vision-language models of `transformers`."""

@@ -1,9 +1,9 @@
-"""Directories of vision-language models of `transformers`, which are to learn to say actions.
+"""Importer of vision-language models of `transformers`, as a start for training VLA policies.
 
-Such a model is no policy yet: its pictures, words and weights are read as strictly as a policy's, but what it says of
-actions means nothing before it has been cloned. `transformers` itself loads the weights, under the names that they were
-published with; a weight that is missing, left over or of another shape is refused. What a model computes through
-`robotrl.policies.vla.networks.families` is held against what it computes by itself.
+Such a model is no policy yet: it is read as strictly as a policy, but its action tokens mean nothing before behavior
+cloning. `transformers` itself loads the weights, under their published names; a weight that is missing, left over or of
+another shape is refused. The model's output through `robotrl.policies.vla.networks.families` is compared with that of
+its own forward pass.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from robotrl.spec import Spec, measured
 from robotrl.transforms import TransformGroup
 
 SEED = 0
-"""Of what is new: queries, and the projector of a measured state."""
+"""Seed of the new weights: queries and the projector of a measured state."""
 TOLERANCE = 1e-3
-"""Of the largest logit; an architecture that is used otherwise than it works is off by far more."""
+"""Tolerance relative to the largest logit; a wrong use of an architecture is off by far more."""
 
 
 def load_vlm(
@@ -52,24 +52,25 @@ def load_vlm(
     stats: Dataset | None = None,
     bins: int = 256,
 ) -> VlmPolicy:
-    """A policy to be cloned into, on the observations and actions of a sim.
+    """Load a vision-language model as an untrained policy for the observations and actions of a sim.
 
     Args:
-        path: a directory with `config.json`, safetensors, `tokenizer.json`, and how pictures are normalised.
-        observation_spec: of the sim; a square picture, an instruction.
-        action_spec: of the sim.
-        decoding: one token after the other, or "parallel": all of a chunk from learned queries.
+        path: a directory with `config.json`, safetensors, `tokenizer.json` and a preprocessor config.
+        observation_spec: the sim's spec: a square image, an instruction.
+        action_spec: the sim's action.
+        decoding: "autoregressive": one token at a time; "parallel": all of a chunk from learned queries.
         horizon: actions in a chunk.
-        state: width of the measured state that the model is to see, 0 for none.
-        camera: key of the picture; may be left out where there is one.
-        template: the prompt around {picture} and {task}; the family's if left out.
-        stats: whose statistics normalise; needed with a state. Actions go by its quantiles, without by their bounds.
-        bins: of each element of an action.
+        state: width of the measured state as an input, 0 for none.
+        camera: key of the image; optional if there is one image.
+        template: prompt with {picture} and {task}; empty for the family's default.
+        stats: dataset whose statistics normalize states and actions (by quantiles); required with a state. Without,
+            actions are normalized by their bounds.
+        bins: bins for each element of an action.
 
     Raises:
-        DataError: what the directory holds does not fit together, or is used otherwise by its own code.
-        ConfigError: it does not fit the sim or the settings.
-        CapabilityError: the sim has no picture or no instruction.
+        DataError: the directory's files contradict each other, or the model's own code computes otherwise.
+        ConfigError: the model does not match the sim or the settings.
+        CapabilityError: the sim has no image or no instruction.
     """
     path = Path(path)
     config = read_json(path, "config.json")
@@ -99,7 +100,7 @@ def load_vlm(
         policy = VlmPolicy(dict(observation_spec), action_spec, group, cfg)
     check_prompt(policy, made.model_type, int(made.image_token_id), path)
     net: Any = policy.net
-    # what was drawn is gone before what is read, as large, is there
+    # free the random weights before the stored ones, which are as large, are read
     tied = ties(net.vlm)
     net.vlm = nn.Identity()
     net.vlm = read_model(path, tied)
@@ -110,10 +111,10 @@ def load_vlm(
 
 
 def _config(path: Path, config: Mapping[str, Any]) -> Any:
-    """What `transformers` makes of `config.json`.
+    """Parse `config.json` with `transformers`.
 
     Raises:
-        DataError: an unknown family, fields that it does not take, or weights in files of other names.
+        DataError: an unknown family, invalid fields, or weights in files of other names.
     """
     if "transformers_weights" in config:
         raise DataError(
@@ -130,16 +131,16 @@ def _config(path: Path, config: Mapping[str, Any]) -> Any:
 
 @contextmanager
 def _used(path: Path, how: str) -> Generator[None]:
-    """Errors of `transformers` over what a config says become one of ours.
+    """Convert errors of `transformers` about a config to a `DataError`.
 
     Raises:
-        DataError: in their place.
+        DataError: in place of another error.
     """
     try:
         yield
     except RobotrlError:
         raise
-    # sizes that do not fit each other are found by whatever stumbles over them, torch included
+    # inconsistent sizes raise errors of any kind, in torch, too
     except Exception as error:
         said = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
         raise DataError(
@@ -150,10 +151,10 @@ def _used(path: Path, how: str) -> Generator[None]:
 
 @torch.no_grad()
 def check_own(policy: VlmPolicy, where: str) -> None:
-    """Hold what the language model says first against what the model's own code makes of the same picture and prompt.
+    """Compare the first token's logits with those of the model's own forward pass, for the same image and prompt.
 
     Raises:
-        DataError: they differ: this version of `transformers` does otherwise than `families` says.
+        DataError: they differ: this version of `transformers` computes otherwise than `families`.
     """
     net: Any = policy.net
     inputs = probe_observations(policy.observation_spec, policy.transforms.inputs)
@@ -175,7 +176,7 @@ def check_own(policy: VlmPolicy, where: str) -> None:
 
 
 def _own(net: Any, ids: Tensor, picture: Tensor, patches: int) -> Tensor:
-    """Logits (1, bins) of the next token by the model's own forward."""
+    """Logits (1, bins) of the next token from the model's own forward pass."""
     token = int(net.vlm.config.image_token_id)
     at = int((ids[0] == token).nonzero()[0])
     full = torch.cat([ids[:, :at], ids.new_full((1, patches), token), ids[:, at + 1 :]], dim=1)
@@ -185,10 +186,10 @@ def _own(net: Any, ids: Tensor, picture: Tensor, patches: int) -> Tensor:
 
 
 def _tokenizer(path: Path, config: Any) -> tuple[str, int]:
-    """The contents of `tokenizer.json`, and one past the last of its ids that were not added later.
+    """Contents of `tokenizer.json`, and the size of its vocabulary without added tokens.
 
     Raises:
-        DataError: it does not fit the embedding.
+        DataError: it has more tokens than the embedding has rows.
     """
     stored, plain, every = read_tokenizer_file(path)
     rows = _rows(config)
@@ -198,12 +199,12 @@ def _tokenizer(path: Path, config: Any) -> tuple[str, int]:
 
 
 def _rows(config: Any) -> int:
-    """Of the embedding."""
+    """Rows of the embedding."""
     return int(config.get_text_config().vocab_size)
 
 
 def _image(config: Any, pixels: int) -> int:
-    """Pixels of the side of what the model sees, of pictures of so many; others are fitted."""
+    """Side of the model's input image in pixels, for sim images of this side, which are resized to it."""
     multiple = family_of(config).multiple
     if multiple is None:
         return image_of(config) or pixels
@@ -212,10 +213,10 @@ def _image(config: Any, pixels: int) -> int:
 
 
 def _stop(path: Path, config: Any) -> int:
-    """Id of the end of a text.
+    """Id of the end-of-text token.
 
     Raises:
-        DataError: the config names none, or what is no id.
+        DataError: the config has none, or an invalid id.
     """
     for said in (config.get_text_config(), config):
         found = getattr(said, "eos_token_id", None)

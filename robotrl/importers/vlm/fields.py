@@ -1,4 +1,4 @@
-"""How pictures become what a vision-language model sees: read from the files that say it, which have to agree."""
+"""Image normalization of a vision-language model, from its preprocessor files, which must agree."""
 
 from __future__ import annotations
 
@@ -12,24 +12,23 @@ from robotrl.importers.files import read_json
 
 PREPROCESSOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
 NESTED = "image_processor"
-"""Where newer files of the name `PROCESSOR` have what older directories have in `PREPROCESSOR`."""
+"""Entry in newer `PROCESSOR` files with the contents of the older `PREPROCESSOR` file."""
 SHARES = 1 / 255
-"""What a byte is multiplied with before it is normalised."""
+"""Scale of pixel values before normalization."""
 
 
 class Pixels(NamedTuple):
-    """How pictures become what a model sees."""
+    """Mean and std of each color, for pixels in [0, 1]."""
 
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
 
 
 def read_pixels(path: Path) -> Pixels:
-    """How a directory's pictures are normalised.
+    """Read the image normalization of a directory.
 
     Raises:
-        DataError: no file says it, two of them say it differently, or not as shares of 255 by three means and
-            deviations.
+        DataError: no file has it, two files differ, or it is not three means and stds for pixels in [0, 1].
     """
     found = {where: _pixels(f"{path}/{where}", said) for where, said in _said(path).items() if "image_mean" in said}
     if not found:
@@ -48,7 +47,7 @@ def read_pixels(path: Path) -> Pixels:
 
 
 def _said(path: Path) -> dict[str, Mapping[str, Any]]:
-    """What each file says of pictures."""
+    """Image settings of each file."""
     found: dict[str, Mapping[str, Any]] = {}
     if (path / PREPROCESSOR).is_file():
         found[PREPROCESSOR] = read_json(path, PREPROCESSOR)
@@ -58,7 +57,7 @@ def _said(path: Path) -> dict[str, Mapping[str, Any]]:
         if NESTED not in whole:
             found[PROCESSOR] = whole
         elif isinstance(nested, dict):
-            # as `transformers` has it: what is left out in there is the class's own, not the other file's
+            # as in `transformers`: missing fields take the class's defaults, not the other file's values
             found[f"{PROCESSOR}: {NESTED}"] = {"image_mean": None, **nested}
         else:
             raise DataError(f"{path}/{PROCESSOR}: {NESTED} is {nested!r}: expected an object")
@@ -66,8 +65,10 @@ def _said(path: Path) -> dict[str, Mapping[str, Any]]:
 
 
 def _pixels(where: str, said: Mapping[str, Any]) -> Pixels:
-    """Raises:
-    DataError: pictures are not normalised as shares of 255, or means and deviations are not three numbers each.
+    """Parse the image normalization of a file.
+
+    Raises:
+        DataError: pixels are not scaled to [0, 1], or means and stds are not three numbers each.
     """
     for field in ("do_rescale", "do_normalize"):
         if said.get(field, True) is not True:

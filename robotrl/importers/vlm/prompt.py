@@ -1,4 +1,4 @@
-"""Whether a tokenizer knows what a prompt is made of: its marks, the picture's token, and each word of the sim."""
+"""Check that a tokenizer knows all parts of a prompt: special tokens, the image token and the sim's words."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from robotrl.policies.vla.pretrained_vlm import VlmPolicy
 from robotrl.policies.vla.prompt import unread
 
 MARK = re.compile(r"<[^<>{}\s]+>")
-"""What stands in a template for something else than text, e.g. <|im_start|>."""
+"""Special tokens in a template, e.g. <|im_start|>."""
 
 
 def check_prompt(policy: VlmPolicy, kind: str, picture: int, path: Path) -> None:
-    """Look whether a prompt says what its template says.
+    """Check that the tokenizer represents a policy's prompt.
 
     Args:
-        policy: made, its weights not needed.
+        policy: the policy; its weights are not needed.
         kind: the config's `model_type`.
-        picture: id of the token that stands for a picture.
+        picture: id of the image token.
         path: the directory, for messages.
 
     Raises:
-        DataError: a mark of the template is not one token of its own; the picture's token is a word; part of the
-            prompt is unknown; or two words of the sim are the same.
+        DataError: a special token of the template is not one added token; the image token is a piece of text; part of
+            the prompt is unknown; or two words of the sim have the same ids.
     """
     loaded: Any = read_tokenizer(policy.cfg.tokenizer)
     added: dict[int, Any] = loaded.get_added_tokens_decoder()
@@ -54,7 +54,7 @@ def check_prompt(policy: VlmPolicy, kind: str, picture: int, path: Path) -> None
 
 
 def _unknown(stored: str, loaded: Any) -> int | None:
-    """Id of what stands for all that a tokenizer does not know, if there is one."""
+    """Id of the tokenizer's unknown token, if there is one."""
     model = json.loads(stored)["model"]
     token = model.get("unk_token")
     return model.get("unk_id") if token is None else loaded.token_to_id(token)

@@ -1,4 +1,4 @@
-"""Weights of a vision-language model, loaded by `transformers`, and what it does not look at: files, ties, values."""
+"""Loading of a vision-language model's weights by `transformers`, with checks of files, tied weights and values."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from robotrl.importers.shards import weight_files
 
 
 def check_files(path: Path) -> None:
-    """Look which files hold weights, before `transformers` reads them.
+    """Check the weight files before `transformers` reads them.
 
     Raises:
-        DataError: an adapter lies there; or as of `weight_files`.
+        DataError: there is an unmerged adapter; or see `weight_files`.
     """
-    # beside one `transformers` loads another model's weights, and says nothing of what is missing here
+    # with an adapter, `transformers` loads its base model's weights and does not report missing ones
     check_merged(path)
     weight_files(path)
 
 
 def ties(model: nn.Module) -> list[tuple[str, str]]:
-    """Pairs of names of parameters that are one, as a model's config says."""
+    """Pairs of names of tied parameters."""
     first: dict[int, str] = {}
     pairs: list[tuple[str, str]] = []
     for name, weight in model.named_parameters(remove_duplicate=False):
@@ -39,17 +39,17 @@ def ties(model: nn.Module) -> list[tuple[str, str]]:
 
 
 def read_model(path: Path, tied: Iterable[tuple[str, str]]) -> nn.Module:
-    """The model with a directory's weights, all of them and no others.
+    """Load a model with a directory's weights, strictly.
 
-    A matrix of zeros alone is warned of: some are meant, most were never written.
+    A matrix of zeros gives a warning: a few are intended, most were never written.
 
     Args:
-        path: the directory, of which `check_files` has nothing to say.
-        tied: pairs of parameters that have to be one; see `ties`.
+        path: the directory, checked by `check_files`.
+        tied: pairs of parameters that must be equal; see `ties`.
 
     Raises:
         DataError: a file is missing or cannot be read; weights are missing, left over, of another shape or not finite;
-            or two that the config says are one differ.
+            or tied weights differ.
     """
     loader: Any = AutoModelForImageTextToText
     try:
@@ -63,7 +63,7 @@ def read_model(path: Path, tied: Iterable[tuple[str, str]]) -> nn.Module:
                 ignore_mismatched_sizes=True,
                 output_loading_info=True,
             )
-    # each of the libraries below it has errors of its own for a damaged file
+    # the libraries raise different errors for a damaged file
     except Exception as error:
         raise DataError(f"{path}: the weights cannot be read: {' '.join(str(error).split())[:500]}") from error
     for problem, key in (("lacks weights", "missing_keys"), ("has unknown weights", "unexpected_keys")):
@@ -82,8 +82,10 @@ def read_model(path: Path, tied: Iterable[tuple[str, str]]) -> nn.Module:
 
 
 def _check_values(model: nn.Module, path: Path) -> None:
-    """Raises:
-    DataError: a number is not finite.
+    """Check that all weights are finite; warn about matrices of zeros.
+
+    Raises:
+        DataError: a weight is not finite.
     """
     zero: list[str] = []
     for name, value in model.state_dict().items():
@@ -96,7 +98,7 @@ def _check_values(model: nn.Module, path: Path) -> None:
 
 @contextmanager
 def _quiet() -> Generator[None]:
-    """No bars and no reports from `transformers`: what they say is raised."""
+    """Silence the progress bars and reports of `transformers`; problems are raised as errors."""
     bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
     logging.set_verbosity_error()

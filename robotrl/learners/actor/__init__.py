@@ -1,1 +1,1 @@
-"""An actor in a process of its own, which steps the sim while the learner learns."""
+"""Actor process: steps the sim while the learner updates the policy."""

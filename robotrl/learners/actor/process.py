@@ -1,4 +1,4 @@
-"""The process that steps the sim for a learner elsewhere, and what the two say to each other.
+"""Actor process that steps the sim, and the messages between actor and learner.
 
 `robotrl.learners.actor.remote` is the learner's side.
 """
@@ -30,41 +30,41 @@ from robotrl.spec import Arrays, VecSim
 from robotrl.transforms import TransformGroup
 
 GRACE_S = 5.0
-"""How long a process may take to end by itself before it is killed."""
+"""Seconds that a process gets to end by itself before it is killed."""
 
 
-# messages; arrays travel as numpy's
+# messages; arrays are sent as numpy arrays
 
 
 class ActorRecipe(NamedTuple):
-    """What an actor is made from."""
+    """Everything an actor process needs to start."""
 
     make_sim: Callable[[], VecSim]
     watch: Watch | None
     policy: dict[str, Any]
-    """`policy_tree` of the policy, its arrays numpy's."""
+    """`policy_tree` of the policy, with numpy arrays."""
     layout: ReplayLayout
     acting: Acting
     env_steps: int
-    """Env steps taken before."""
+    """Env steps taken before this actor starts."""
 
 
 class CollectRequest(NamedTuple):
-    """Learner to actor: the newest policy, and how much to do."""
+    """Message from learner to actor: the newest policy and the number of steps to collect."""
 
     weights: Mapping[str, np.ndarray]
     transforms: TransformGroup
     steps: int
-    """Steps of each env in a batch."""
+    """Env steps per env in a batch."""
     batches: int
-    """Batches to make besides those that were ordered before."""
+    """Number of batches to collect, in addition to those requested before."""
 
 
 class CollectedSteps(NamedTuple):
-    """Actor to learner: what was done."""
+    """Message from actor to learner: one batch of collected steps."""
 
     records: list[StepRecord]
-    """Their tensors are numpy arrays under way."""
+    """Step records; their tensors are sent as numpy arrays."""
     episodes: np.ndarray
     returns: np.ndarray
     env_steps: int
@@ -73,29 +73,29 @@ class CollectedSteps(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """Actor to learner: the sim and whoever watches it are there."""
+    """Message from actor to learner: the sim and the intervention device are ready."""
 
 
 class Failed(NamedTuple):
-    """Actor to learner: why it ends."""
+    """Message from actor to learner: the error that ends the actor."""
 
     kind: str
-    """Name of the error's class."""
+    """Class name of the error."""
     message: str
 
 
 def _mapped(value: Any, leaf: Callable[[Any], Any]) -> Any:
-    """`leaf` of everything in dicts, and of what is none."""
+    """Apply `leaf` to every value in nested dicts, or to a single value."""
     return {key: _mapped(item, leaf) for key, item in value.items()} if isinstance(value, dict) else leaf(value)
 
 
 def to_numpy(value: Any) -> Any:
-    """Tensors in (dicts of) anything as arrays of their own; everything else as it is."""
+    """Copy tensors in (nested dicts of) any values to numpy arrays; other values stay as they are."""
     return _mapped(value, lambda x: x.detach().cpu().numpy().copy() if isinstance(x, Tensor) else x)
 
 
 def to_torch(value: Any) -> Any:
-    """The way back from `to_numpy`."""
+    """Inverse of `to_numpy`."""
     return _mapped(value, lambda x: torch.from_numpy(x) if isinstance(x, np.ndarray) else x)
 
 
@@ -103,7 +103,7 @@ def to_torch(value: Any) -> Any:
 
 
 class Outbox:
-    """In the place of a replay: keeps the records of a batch until they are sent."""
+    """Stand-in for a replay buffer that holds the records of a batch until they are sent."""
 
     def __init__(self, layout: ReplayLayout) -> None:
         self.layout = layout
@@ -114,26 +114,26 @@ class Outbox:
         self._records.append(StepRecord(*map(to_numpy, record)))
 
     def cut(self) -> None:
-        """See `Replay.cut`; an actor begins with it, and its learner has cut already."""
+        """See `Replay.cut`; does nothing: the learner cuts its own replay before an actor starts."""
 
     def take(self) -> list[StepRecord]:
-        """The records since the last call."""
+        """Return the records added since the last call."""
         records, self._records = self._records, []
         return records
 
 
 def act(connection: Connection) -> None:
-    """The actor's process: step the sim as ordered until the learner is gone.
+    """Main function of the actor process: step the sim as requested until the learner is gone.
 
     Args:
-        connection: to the learner, whose first message is the recipe.
+        connection: connection to the learner, whose first message is the `ActorRecipe`.
     """
     threading.Thread(target=_end_with_learner, daemon=True).start()
     try:
         _act(connection, connection.recv())
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
-    # the process's outermost frame: whatever goes wrong here, the learner is told of it
+    # outermost frame of the process: every error is reported to the learner
     except Exception as error:
         if not isinstance(error, RobotrlError):
             traceback.print_exc()
@@ -142,7 +142,7 @@ def act(connection: Connection) -> None:
 
 
 def _end_with_learner() -> None:
-    """A sim that hangs, or steps for long, does not keep an actor alive whose learner was killed."""
+    """End the actor when the learner process is gone, even while the sim hangs or takes long steps."""
     learner = multiprocessing.parent_process()
     assert learner is not None
     learner.join()

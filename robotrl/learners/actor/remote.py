@@ -1,12 +1,12 @@
-"""Actor and learner in separate processes: one steps the sim, the other learns from what the first sends.
+"""Actor and learner in separate processes: the actor steps the sim, the learner trains on the collected steps.
 
-The actor works ahead, by `ActorCfg.lead` iterations at most, with the newest policy that it was sent; beyond that it
-waits. So env steps and updates take place at the same time, and yet there are as many updates for each env step as in
-one process. An actor that dies without a word, or says nothing for too long, is replaced by another; one that says why
-it ends, ends the run with that reason. An actor whose learner is gone ends by itself.
+The actor works ahead by at most `ActorCfg.lead` iterations, with the newest policy that it was sent; then it waits. So
+env steps and updates run at the same time, with the same number of updates per env step as in one process. An actor
+that dies without an error message, or sends nothing for too long, is replaced. An actor that reports an error ends the
+run with that error. An actor whose learner is gone ends by itself.
 
-A new process is handed its end of a pipe and nothing else; what it is to do comes through that pipe, whose end is
-noticed on both sides, so nobody waits for a process that is gone, at whatever moment it went.
+A new process receives only its end of a pipe, and its recipe through that pipe. Both sides notice when the pipe
+closes, so neither waits for a process that is gone.
 """
 
 from __future__ import annotations
@@ -58,17 +58,17 @@ from robotrl.utils.safe_path import safe_children
 
 HUMAN = SOURCES.index("human")
 POLL_S = 0.25
-"""How often somebody who waits looks whether the process is still there, and whether the run is to stop."""
+"""Seconds between two checks, while waiting, of whether the process is alive and whether the run was asked to stop."""
 STOP_S = 10.0
-"""How long an actor that has not started may take once the run is to stop; another one is not made then."""
+"""Seconds that an actor may still take to start once the run was asked to stop; it is not replaced then."""
 OURS = {kind.__name__: kind for kind in (CapabilityError, ConfigError, DataError, NumericsError, RobotrlError)}
 
 
 class ActorProcess:
-    """An actor's process, from the learner's side; nothing here blocks for longer than it is told to.
+    """Learner's side of an actor process; no method blocks for longer than its time limit.
 
     Args:
-        recipe: what it is made from.
+        recipe: everything the actor needs to start.
     """
 
     def __init__(self, recipe: ActorRecipe) -> None:
@@ -77,14 +77,14 @@ class ActorProcess:
         work = ForkingPickler.dumps(recipe)
         self._connection, theirs = context.Pipe()
         try:
-            # spawn writes the arguments before it knows whether anybody reads: they must fit into a pipe
+            # spawn writes the arguments before anybody reads: they must fit into a pipe's buffer
             self._process = context.Process(target=act, args=(theirs,), name="robotrl-actor", daemon=True)
             _start(self._process)
         except BaseException:
             self._connection.close()
             raise
         finally:
-            # the pipe ends with the process only when nobody else holds that end
+            # the pipe closes with the process only if nobody else holds that end
             theirs.close()
         self._inbox = queue.SimpleQueue[Any]()
         self._outbox = queue.SimpleQueue[Any]()
@@ -93,12 +93,12 @@ class ActorProcess:
         for thread in self._threads:
             thread.start()
         self.sim_s = 0.0
-        """Seconds spent inside its sim."""
+        """Seconds spent inside the actor's sim."""
         self._ready = False
 
     @property
     def pid(self) -> int | None:
-        """Of its process."""
+        """Process ID."""
         return self._process.pid
 
     def _read(self) -> None:
@@ -111,7 +111,7 @@ class ActorProcess:
             self._inbox.put(message)
 
     def _write(self) -> None:
-        # a pipe holds less than the weights of a policy: a write waits until the actor reads, which may be never
+        # a pipe's buffer is smaller than a policy's weights: a write waits until the actor reads, which may be never
         while True:
             message = self._outbox.get()
             try:
@@ -125,18 +125,18 @@ class ActorProcess:
                 return
 
     def send(self, order: CollectRequest) -> None:
-        """Order something; returns at once."""
+        """Send a request to the actor; returns at once."""
         self._outbox.put(order)
 
     def take(self, start_timeout_s: float, timeout_s: float) -> CollectedSteps | str:
-        """The next batch, or, of an actor that is to be replaced, what became of it.
+        """Return the next batch, or a sentence saying why the actor must be replaced.
 
         Args:
-            start_timeout_s: how long to wait until it has started.
-            timeout_s: how long to wait for the batch then.
+            start_timeout_s: seconds to wait until the actor has started.
+            timeout_s: seconds to wait for the batch after that.
 
         Raises:
-            RobotrlError: the actor says why it ends; of the kind that it met, if it is one of ours.
+            RobotrlError: the actor reported an error; its class is kept where it is one of robotrl's.
         """
         while True:
             patience_s = timeout_s if self._ready else start_timeout_s
@@ -158,10 +158,10 @@ class ActorProcess:
         return message
 
     def _wait(self, patience_s: float) -> Any:
-        """The next message; None when there will be none.
+        """Return the next message, or None when there will be none.
 
         Raises:
-            queue.Empty: there was none for so long.
+            queue.Empty: no message came within `patience_s` seconds.
         """
         end = time.monotonic() + patience_s
         stopping = False
@@ -170,8 +170,8 @@ class ActorProcess:
                 return self._inbox.get(timeout=min(POLL_S, max(0.0, end - time.monotonic())))
             except queue.Empty:
                 if self._process.exitcode is not None:
-                    # what it said last may be on its way; its end shows nowhere else while a process that it has
-                    # started itself holds the pipe
+                    # its last message may still be on its way; the pipe does not show that the process ended while a
+                    # child process of it holds the pipe
                     return self._last()
                 if time.monotonic() >= end:
                     raise
@@ -185,13 +185,13 @@ class ActorProcess:
             return None
 
     def close(self) -> None:
-        """End the process: by asking it, which gives back devices, then by force."""
+        """End the process: by a request, so that it can release devices, then by force."""
         self._outbox.put(None)
         self._process.join(GRACE_S)
         if self._process.exitcode is None:
             self._process.kill()
             self._process.join()
-        # both end with the pipe, also where somebody else still holds its other end
+        # closes the pipe for both threads, even if another process still holds its other end
         with socket.socket(fileno=os.dup(self._connection.fileno())) as pipe, suppress(OSError):
             pipe.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
@@ -203,10 +203,11 @@ def _start(process: BaseProcess) -> None:
     """Start an actor's process.
 
     Raises:
-        OSError: the system refused.
+        OSError: the operating system refused.
     """
-    # Ctrl-C reaches the whole group; what is blocked here stays so in the actor, from its first moment: the learner
-    # saves, and then ends it. The tracker, if started with the process, would lift the block before
+    # Ctrl-C reaches the whole process group. The actor inherits the blocked signal from its first moment, so the
+    # learner can save first and then end it. The resource tracker, if started with the process, would lift the block
+    # earlier
     with safe_children():
         resource_tracker.ensure_running()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
@@ -217,18 +218,18 @@ def _start(process: BaseProcess) -> None:
 
 
 class RemoteReplayCollector:
-    """What `ReplayCollector` is, with the sim stepped in a process of its own.
+    """`ReplayCollector` whose sim is stepped in a separate process.
 
-    A resumed run goes on from its memory with an actor that starts anew, so it does not end bit for bit where an
-    uninterrupted one does.
+    A resumed run continues from its replay buffers with a new actor, so it is not bit-identical to an uninterrupted
+    one.
 
     Args:
-        make_sim: makes the training sim, in the actor's process; picklable.
-        made: the policy.
-        memory: what is filled.
-        acting: how the policy acts.
-        budget: env steps of the whole run: the actor does not work ahead of its end.
-        cfg: how the actor is treated.
+        make_sim: factory of the training sim, called in the actor's process; picklable.
+        made: builder of the policy.
+        memory: replay buffers to fill.
+        acting: settings of how the policy acts.
+        budget: env steps of the whole run; the actor does not work ahead beyond them.
+        cfg: settings of the actor process.
     """
 
     def __init__(
@@ -244,7 +245,7 @@ class RemoteReplayCollector:
         self.env_steps = 0
         """Env steps received so far."""
         self.restarts = 0
-        """How many actors had to be replaced."""
+        """Number of actors that were replaced."""
         self.waited_s = 0.0
         """Seconds that the learner has waited for the actor."""
         self._make_sim, self._made, self._acting, self._budget, self._cfg = make_sim, made, acting, budget, cfg
@@ -255,29 +256,29 @@ class RemoteReplayCollector:
 
     @property
     def sim_s(self) -> float:
-        """Seconds spent inside the sim so far, at the same time as the learner's."""
+        """Seconds spent inside the sim so far, in parallel with the learner's updates."""
         return self._sim_s + (0.0 if self._actor is None else self._actor.sim_s)
 
     @property
     def warm(self) -> bool:
-        """Whether there is enough to learn from."""
+        """True once `warmup` env steps are taken, so that updates may begin."""
         return self.env_steps >= self._acting.warmup
 
     @property
     def pid(self) -> int | None:
-        """Of the actor's process, once there is one."""
+        """ID of the actor's process, or None before it starts."""
         return None if self._actor is None else self._actor.pid
 
     def watch(self, make: Watch) -> None:
-        """See `ReplayCollector.watch`; whatever `make` refuses, it refuses when the actor starts."""
+        """See `ReplayCollector.watch`; errors of `make` are raised when the actor starts."""
         self._watch = make
         self.memory.keep_corrections()
 
     def collect(self, steps: int) -> dict[str, float]:
-        """The next `steps` steps of every env into the memory; gives what is worth logging.
+        """Add the next `steps` steps of every env to the replay buffers; returns scalars to log.
 
         Raises:
-            RobotrlError: the actor says why it ends, or it had to be replaced more often than allowed.
+            RobotrlError: the actor reported an error, or it had to be replaced more often than allowed.
         """
         began = time.perf_counter()
         batch = self._next(steps)
@@ -298,7 +299,7 @@ class RemoteReplayCollector:
         return scalars | {"actor_restarts": float(self.restarts), "actor_wait_s": self.waited_s}
 
     def _next(self, steps: int) -> CollectedSteps:
-        """The next batch; an actor that cannot give it is replaced."""
+        """Return the next batch; replace an actor that cannot give it."""
         while True:
             if self._actor is None:
                 try:
@@ -318,7 +319,7 @@ class RemoteReplayCollector:
             self._replace(found)
 
     def _replace(self, what: str) -> None:
-        """Give up an actor; its successor is made with the next order."""
+        """End an actor; the next request starts a new one."""
         self.close()
         if stop_wished():
             raise RobotrlError(f"the actor's process {what}, and the run was asked to stop: its last checkpoint stands")
@@ -332,7 +333,7 @@ class RemoteReplayCollector:
         self.memory.cut()
 
     def _recipe(self) -> ActorRecipe:
-        # each actor has streams of its own: none repeats what one before it did
+        # each actor has random streams of its own, so that it does not repeat those of the one before
         sequence = np.random.SeedSequence((self._acting.seed, self.env_steps, self.restarts))
         acting = self._acting._replace(seed=int(sequence.generate_state(1)[0]) >> 1)
         tree = to_numpy(policy_tree(self._made.policy))
@@ -346,11 +347,11 @@ class RemoteReplayCollector:
             self._actor = None
 
     def state(self) -> dict[str, Any]:
-        """For a resume: what was received. What the actor is about is not known here."""
+        """State to resume from: the received steps. The state of the actor's sim is not known here."""
         return {"env_steps": self.env_steps, "random": self._acting.random, **self.memory.state()}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state` gave.
+        """Restore the result of `state`.
 
         Raises:
             DataError: the replay's directory is gone or not the one of that run.
@@ -365,18 +366,18 @@ class RemoteReplayCollector:
 def experience_of(
     cfg: Any, setup: Setup, sim: VecSim, made: PolicyBuilder, generator: torch.Generator, acting: Acting | None = None
 ) -> ReplayCollector | RemoteReplayCollector:
-    """The experience of a learner, with the sim stepped where the run wants it.
+    """Build the replay collector of a learner, in this process or with a separate actor process.
 
     Args:
         cfg: the algorithm's config.
-        setup: what the learner is made from.
-        sim: the training sim; it is closed where another process has one.
-        made: the policy.
-        generator: of the learner.
-        acting: how the policy acts; None: from the config, and a fresh policy warms up at random.
+        setup: the learner's setup.
+        sim: the training sim; closed here if a separate process steps its own.
+        made: builder of the policy.
+        generator: the learner's random generator.
+        acting: settings of how the policy acts; None: from the config, a fresh policy warms up with random actions.
 
     Raises:
-        ConfigError: another process is wanted, to which the sim's maker cannot be sent.
+        ConfigError: `actor.process` is set, and the sim factory cannot be pickled.
     """
     if acting is None:
         acting = Acting(setup.seed, cfg.gamma, setup.init_policy is None, cfg.warmup)

@@ -1,4 +1,4 @@
-"""Where the kernels of the driving world run: threads of this process, or the threads of a GPU (see `cuda`)."""
+"""Compute backends for the driving kernels: CPU threads here, a GPU in `cuda`."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ import numpy as np
 from numpy.typing import NDArray
 
 Kernel = Callable[..., None]
-"""(arguments..., low, high): works on the items from `low` to `high` (excluded), each alone."""
+"""Function (arguments..., low, high) that processes the items from `low` to `high` (excluded) independently."""
 Zeros = Callable[[Any, Any], NDArray[Any]]
-"""(shape, dtype): an array of zeros."""
+"""Function (shape, dtype) that allocates an array of zeros."""
 T = TypeVar("T", bound=tuple[Any, ...])
 
 
 class Backend(Protocol):
-    """Memory that kernels and numpy both reach, and what runs kernels over many items at once."""
+    """Runs kernels over many items in parallel, and allocates memory that kernels and numpy share."""
 
     def zeros(self, shape: tuple[int, ...] | int, dtype: Any) -> NDArray[Any]:
-        """An array of zeros that kernels may write to."""
+        """Allocate an array of zeros that kernels may write to."""
         ...
 
     def run(self, kernel: Kernel, count: int, *args: Any) -> None:
-        """Run a kernel over `count` items, and wait for it.
+        """Run a kernel over `count` items and wait for it.
 
-        Arrays among the arguments, or in tuples among them, that did not come from `zeros` are only read.
+        Array arguments (also inside tuples) that were not allocated by `zeros` are read-only for the kernel.
         """
         ...
 
     def wait(self) -> None:
-        """Wait for whoever else still works on this memory."""
+        """Wait for other users of this memory, such as torch on the GPU."""
         ...
 
     def close(self) -> None:
-        """Let threads go."""
+        """Release the threads."""
         ...
 
 
 def put(machine: Backend, values: T) -> T:
-    """A named tuple with its arrays in memory of the machine."""
+    """Copy a named tuple with its arrays moved to memory of the backend."""
 
     def there(value: Any) -> Any:
         if not isinstance(value, np.ndarray):
@@ -54,10 +54,10 @@ def put(machine: Backend, values: T) -> T:
 
 
 class Threads:
-    """Threads of this process, which share the items evenly.
+    """CPU backend: threads of this process, which share the items evenly.
 
     Args:
-        count: how many, the calling one included.
+        count: number of threads, including the calling one.
     """
 
     def __init__(self, count: int) -> None:
@@ -65,11 +65,11 @@ class Threads:
         self._pool = ThreadPoolExecutor(count - 1, "bev") if count > 1 else None
 
     def zeros(self, shape: tuple[int, ...] | int, dtype: Any) -> NDArray[Any]:
-        """Any memory will do."""
+        """Allocate an array of zeros in ordinary memory."""
         return np.zeros(shape, dtype)
 
     def run(self, kernel: Kernel, count: int, *args: Any) -> None:
-        """Run a kernel over `count` items; a handful is not worth a second thread."""
+        """Run a kernel over `count` items; a few items run on the calling thread alone."""
         if self._pool is None or count < 2 * self.count:
             kernel(*args, 0, count)
             return
@@ -80,9 +80,9 @@ class Threads:
             one.result()
 
     def wait(self) -> None:
-        """Nobody else works."""
+        """Do nothing: `run` has already finished."""
 
     def close(self) -> None:
-        """Let the threads go."""
+        """Release the threads."""
         if self._pool is not None:
             self._pool.shutdown()

@@ -1,8 +1,8 @@
-"""The driving world's kernels on a GPU: one thread for each env, the same source that CPU threads run.
+"""CUDA backend of the driving sim: one GPU thread per env, from the same kernel source as the CPU.
 
-All arrays lie in CUDA's managed memory, which the GPU and the processor both address: kernels step thousands of envs,
-numpy reads an episode's end where it lies, and torch's tensors on the GPU are views of the same bytes. Nothing is
-copied by hand; pages move when the other side touches them.
+All arrays are in CUDA managed memory, which GPU and CPU both address: kernels step thousands of envs, numpy reads ends
+of episodes in place, and torch's GPU tensors are views of the same memory. There are no explicit copies; pages migrate
+on access.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from robotrl.errors import ConfigError
 from robotrl.sims.bev.backends.backend import Kernel
 
 BLOCK = 64
-"""Threads of a block: an env takes many registers, and envs of one block wait for the slowest."""
+"""Threads per block; small, since an env needs many registers and a block waits for its slowest env."""
 
 
 class _Allocation(NamedTuple):
-    """Bytes of managed memory."""
+    """A block of managed memory."""
 
     begin: int
     end: int
@@ -32,16 +32,15 @@ class _Allocation(NamedTuple):
 
 
 class Cuda:
-    """A GPU that numba compiles the kernels for.
+    """GPU backend with kernels compiled by numba.
 
-    What was allocated stays until the sim goes: arrays grow by doubling, so what is left behind is at most as much
-    again.
+    Memory is freed with the sim. Arrays grow by doubling, so abandoned arrays take at most as much memory again.
 
     Args:
         index: number of the GPU.
 
     Raises:
-        ConfigError: numba finds no GPU, or none of that number.
+        ConfigError: numba finds no GPU, or none with this index.
     """
 
     def __init__(self, index: int) -> None:
@@ -59,10 +58,10 @@ class Cuda:
         self._launchers: dict[Kernel, Any] = {}
 
     def zeros(self, shape: tuple[int, ...] | int, dtype: Any) -> NDArray[Any]:
-        """An array of zeros in managed memory."""
+        """Allocate an array of zeros in managed memory."""
         sizes = (shape,) if isinstance(shape, int) else shape
         count = int(np.prod(sizes, dtype=np.int64)) * np.dtype(dtype).itemsize
-        # CUDA has no allocation of nothing
+        # CUDA cannot allocate zero bytes
         owner = self._cuda.managed_array(max(count, 1), np.uint8)
         raw: NDArray[np.uint8] = np.asarray(owner)
         raw[:] = 0
@@ -71,7 +70,7 @@ class Cuda:
         return raw[:count].view(dtype).reshape(sizes)
 
     def run(self, kernel: Kernel, count: int, *args: Any) -> None:
-        """Run a kernel over `count` items, one thread each, and wait for it."""
+        """Run a kernel over `count` items, one GPU thread each, and wait for it."""
         if count == 0:
             return
         if kernel not in self._launchers:
@@ -81,26 +80,26 @@ class Cuda:
         self._cuda.synchronize()
 
     def wait(self) -> None:
-        """Wait for what torch still computes on the observations."""
+        """Wait until torch has finished its work on the observations."""
         torch.cuda.synchronize(self.device)
 
     def close(self) -> None:
-        """No threads to let go."""
+        """Do nothing: there are no threads to release."""
 
     def tensor(self, array: NDArray[Any]) -> torch.Tensor:
-        """An array in managed memory as a tensor on the GPU that shares it; another one is copied there."""
+        """GPU tensor of an array: a view for managed memory, otherwise a copy."""
         if self._owner(array) is None or array.size == 0:
             return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
         return torch.as_tensor(_Shown(array), device=self.device)
 
     def _owner(self, array: NDArray[Any]) -> Any:
-        """The memory that an array lies in, None for the processor's own."""
+        """Managed allocation that contains an array; None for ordinary CPU memory."""
         address = int(array.ctypes.data)
         place = bisect.bisect_right(self._held, address, key=lambda a: a.begin) - 1
         return self._held[place].owner if place >= 0 and address < self._held[place].end else None
 
     def _there(self, value: Any) -> Any:
-        """An argument as a kernel takes it."""
+        """Convert an argument for a kernel launch."""
         if isinstance(value, tuple):
             fields: Any = value
             return type(fields)(*(self._there(field) for field in fields))
@@ -122,7 +121,7 @@ class Cuda:
 
 
 class _Shown:
-    """An array in managed memory, as CUDA's array interface shows it to torch."""
+    """Exposes an array in managed memory to torch through the CUDA array interface."""
 
     def __init__(self, array: NDArray[Any]) -> None:
         self.array = array
@@ -136,7 +135,7 @@ class _Shown:
 
 
 def launcher(kernel: Kernel, cuda: Any) -> Callable[[int, Any], None]:
-    """What each thread of a launch does: the item of its number, if there is one."""
+    """Wrap a kernel for a launch: each thread processes the item with its index, if there is one."""
 
     def run(count: int, args: Any) -> None:
         i = cuda.grid(1)

@@ -1,9 +1,9 @@
-"""How the kernels of the driving world are compiled: one source for CPU threads and for CUDA.
+"""Compilation of the driving kernels with numba: one source for CPU threads and CUDA.
 
-Every kernel works on one env and is a plain function over arrays. numba compiles it for the CPU here, without the
-interpreter's lock, and a CUDA kernel may call the same function for the env of its thread. The compiled code is kept
-between runs in a folder that is named after the source of *all* kernels: numba itself looks at one file only, and would
-go on using a kernel whose helper in another file has changed.
+Every kernel is a plain function over arrays that processes one env. numba compiles it for the CPU here (without the
+GIL), and a CUDA kernel may call the same function for the env of its thread. Compiled code is cached between runs in a
+folder named after a hash of *all* kernel sources: numba's own check covers one file only, and would keep using a kernel
+whose helper in another file has changed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Any])
 numba: Any = importlib.import_module("numba")
-"""It comes without types."""
+"""The numba module, untyped."""
 
 SOURCES = (
     "backends.jit",
@@ -43,18 +43,18 @@ SOURCES = (
     "traffic.step",
     "world",
 )
-"""Modules of `sims/bev` with kernels, or with constants that kernels read."""
+"""Modules of `sims/bev` with kernels or with constants that kernels use."""
 FOLDER = Path(__file__).resolve().parents[1]
 MATHS = {"contract", "reassoc", "arcp", "nsz", "afn"}
-"""Liberties that the compiler may take; NaN and infinity keep their meaning."""
+"""Fast-math flags of the compiler; NaN and infinity keep their semantics."""
 
 
 @functools.cache
 def cache_folder() -> Path:
-    """Where compiled kernels of this very source are kept; made if it does not exist.
+    """Cache folder for the compiled kernels of the present source, created if missing.
 
-    `ROBOTRL_CACHE` names another place than the user's cache folder. Where that cannot be written, it is a temporary
-    folder.
+    It is inside `ROBOTRL_CACHE` if set, else inside the user's cache folder, or a temporary folder if that is not
+    writable.
     """
     digest = hashlib.sha256()
     for name in SOURCES:
@@ -71,7 +71,7 @@ def cache_folder() -> Path:
 
 
 def kernel(function: F) -> F:
-    """Compile a function of one env, or a helper of such; callable from Python, from other kernels and from CUDA."""
+    """Compile a per-env function or helper; callable from Python, from other kernels and from CUDA."""
     before = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = str(cache_folder())
     try:

@@ -1,4 +1,4 @@
-"""What threads run, of a processor or of a GPU: envs through a whole control step, a start, or a drawing."""
+"""Top-level kernels, for CPU and GPU threads: step, start, observe and render ranges of envs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ draw, expand = raster.draw, raster.expand
 
 @kernel
 def settle(maps: Maps, world: WorldState, e: int) -> None:
-    """What follows from where everybody is: the order, claims at junctions, whom the ego follows."""
+    """Recompute derived state of env `e` from positions: lane order, junction claims, the ego's leader."""
     sort(world, e)
     claim(maps, world, e)
     look_ahead(maps, world, e)
@@ -34,7 +34,7 @@ def settle(maps: Maps, world: WorldState, e: int) -> None:
 
 @kernel
 def step_env(maps: Maps, world: WorldState, rules: Rules, e: int, steer: float, accel: float, terms: Any) -> float:
-    """One control step of env `e`; gives the reward."""
+    """Run one control step of env `e` and return the reward."""
     episode = world.episodes[e]
     act(maps, world, e)
     step_traffic(maps, world, e, rules.dt)
@@ -50,19 +50,19 @@ def step_env(maps: Maps, world: WorldState, rules: Rules, e: int, steer: float, 
 
 @kernel
 def take(maps: Maps, world: WorldState, rules: Rules, e: int, action: Any, terms: Any, last: Any) -> float:
-    """Carry out an action of env `e`, for as many control steps as it lasts or until one ends the episode.
+    """Execute an action of env `e` for its number of control steps, or until the episode ends.
 
     Args:
         maps: all maps.
         world: all envs.
-        rules: how actions are read, and what is rewarded.
+        rules: action settings and reward.
         e: env.
         action: (A,) steer and acceleration, or a trajectory.
-        terms: (len(TERMS),) to write the reward's terms to: what was gained and the end in all, of the others the mean.
+        terms: (len(TERMS),) output for the reward terms: sums for progress and end, means for the others.
         last: (len(TERMS),) scratch.
 
     Returns:
-        The reward of all of these steps.
+        The summed reward of these steps.
     """
     ego = world.egos[e]
     x, y, cos, sin = ego.x, ego.y, ego.cos, ego.sin
@@ -99,7 +99,7 @@ def step_range(
     low: int,
     high: int,
 ) -> None:
-    """Step the envs from `low` to `high` (excluded) under actions (N, A), and observe them."""
+    """Step the envs from `low` to `high` (excluded) with actions (N, A), and write their observations."""
     for e in range(low, high):
         reward[e] = take(maps, world, rules, e, actions[e], terms[e], last[e])
         found = world.episodes[e].events
@@ -152,7 +152,7 @@ def observe_envs(
 def draw_envs(
     maps: Maps, world: WorldState, views: RasterViews, table: ChannelTable, env_ids: Any, low: int, high: int
 ) -> None:
-    """Draw the envs `env_ids[low:high]`, and expand the views into channels where there is room for them."""
+    """Render the envs `env_ids[low:high]`, and expand packed views into channels unless they stay packed."""
     for i in range(low, high):
         e = env_ids[i]
         draw(maps, world, e, views.packed[e], views.pixels_per_m, views.behind)

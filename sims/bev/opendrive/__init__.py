@@ -1,1 +1,1 @@
-"""OpenDRIVE (.xodr) files as road networks."""
+"""Reader of OpenDRIVE (.xodr) files as road networks."""

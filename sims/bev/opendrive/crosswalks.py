@@ -1,4 +1,4 @@
-"""Crosswalks of an OpenDRIVE file: objects of the type crosswalk, as strips on which people cross."""
+"""Crosswalks of an OpenDRIVE file: objects of type crosswalk, converted to strips for pedestrians."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from robotrl.sims.bev.opendrive.roads import XodrRoad
 from robotrl.sims.bev.opendrive.xml import number, shown
 
 SMALLEST_M = 0.3
-"""What is shorter or narrower is no crosswalk."""
+"""Minimum length and width of a crosswalk."""
 
 
 def add_crosswalks(net: Network) -> None:
-    """A strip for each: the smallest rectangle around its corners, or its length and width; walked across the road.
+    """Add a strip for each crosswalk: the smallest rectangle around its corners, or its length and width.
 
-    One that is more than twice as long along its road as across is walked along it: it crosses another road.
+    Pedestrians walk across the road, except on strips more than twice as long along the road as across: those are
+    walked along the road, since they cross another one.
 
     Raises:
-        DataError: a number that is none.
+        DataError: an attribute is not a number.
     """
     for road in net.roads.values():
         for element in road.element.iterfind("objects/object"):
@@ -43,10 +44,10 @@ def add_crosswalks(net: Network) -> None:
 
 
 def outline(road: XodrRoad, element: Element) -> tuple[Floats, float]:
-    """(n, 2) the corners of an object, m, and the road's heading there.
+    """Corners (n, 2) of an object, m, and the road's heading there.
 
     Raises:
-        DataError: a number that is none.
+        DataError: an attribute is not a number.
     """
     where = f"{road.where}: object {shown(element.get('id'))}"
     s, t = number(element, "s", where), number(element, "t", where)
@@ -72,7 +73,7 @@ def _outlines(element: Element) -> Iterator[Element]:
 
 
 def beside(road: XodrRoad, s: Floats, t: Floats) -> Floats:
-    """(n, 3) x, y and the road's heading at these places."""
+    """Positions and road heading (n, 3): x, y, heading at road coordinates (s, t)."""
     pose = poses(road.line, s)
     pose[:, 0] -= t * np.sin(pose[:, 2])
     pose[:, 1] += t * np.cos(pose[:, 2])
@@ -80,7 +81,7 @@ def beside(road: XodrRoad, s: Floats, t: Floats) -> Floats:
 
 
 def rectangle(corners: Floats) -> tuple[Floats, NDArray[np.float64], Floats]:
-    """The smallest rectangle along an edge around the corners: middle (2,), axes (2, 2) in rows, sizes (2,) m."""
+    """Smallest bounding rectangle aligned with an edge: centre (2,), axes (2, 2) as rows, sizes (2,) m."""
     edges = np.roll(corners, -1, axis=0) - corners
     edges = edges[np.linalg.norm(edges, axis=1) > 1e-6]
     best = (corners[0], np.eye(2), np.zeros(2))

@@ -1,4 +1,4 @@
-"""The reference line of an OpenDRIVE road: five kinds of pieces as pure functions, and the polynomials along it."""
+"""Reference line of an OpenDRIVE road: five kinds of curve pieces, and cubic polynomials along the line."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Gradient = Callable[[Floats], tuple[Floats, Floats]]
-"""du/dp and dv/dp at values of the parameter p."""
+"""Function that returns du/dp and dv/dp at values of the parameter p."""
 
 SAGITTA_M = 0.005
-"""Chords between two stations leave the reference line by no more than this."""
+"""Largest deviation of the chord between two stations from the reference line."""
 STEP_M = (0.2, 1.0)
-"""Shortest and longest distance between two stations."""
+"""Smallest and largest distance between two stations."""
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(5)
 
 
 class Piece(NamedTuple):
-    """One <geometry>: where it begins, and its shape."""
+    """One <geometry> element: start and shape."""
 
     s: float
     x: float
@@ -34,23 +34,23 @@ class Piece(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A reference line."""
+    """Reference line of a road."""
 
     pieces: tuple[Piece, ...]
     starts: Floats
-    """(n,) m: the s of each piece."""
+    """(n,) s at the start of each piece, m."""
     length: float
 
 
 class Cubics(NamedTuple):
-    """A function of s in pieces: a + b ds + c ds^2 + d ds^3, with ds from the start of its piece."""
+    """Piecewise cubic function of s: a + b ds + c ds^2 + d ds^3, with ds from the start of the piece."""
 
     starts: Floats  # (n,) m
     factors: Floats  # (n, 4)
 
 
 def cubic_at(cubics: Cubics, s: Floats, end: float) -> Floats:
-    """Values at `s`; at `end` that of the piece before it, for what jumps there belongs to the next section."""
+    """Values at `s`; at `end` that of the piece before it, since a jump there belongs to the next section."""
     i = np.maximum(np.searchsorted(cubics.starts, np.minimum(s, end - 1e-7), "right") - 1, 0)
     ds = np.maximum(s - cubics.starts[i], 0.0)
     a, b, c, d = cubics.factors[i].T
@@ -58,7 +58,7 @@ def cubic_at(cubics: Cubics, s: Floats, end: float) -> Floats:
 
 
 def poses(line: Line, s: Floats) -> Floats:
-    """(n, 3) x, y, heading at each `s`; before, between and beyond the pieces the nearest end stands."""
+    """Poses (n, 3) x, y, heading at each `s`; outside the pieces and in gaps the pose of the nearest end."""
     index = np.maximum(np.searchsorted(line.starts, s, "right") - 1, 0)
     out = np.empty((len(s), 3))
     for i in np.unique(index):
@@ -70,7 +70,7 @@ def poses(line: Line, s: Floats) -> Floats:
 
 
 def stations(line: Line, marks: Iterable[float]) -> Floats:
-    """Where to sample: the ends, the starts of the pieces, the `marks` within, and steps between by curvature."""
+    """Sampling positions s: ends, starts of pieces, `marks`, and points between them spaced by curvature."""
     edges = np.concatenate([[0.0, line.length], line.starts, np.fromiter(marks, float)])
     edges = np.unique(np.clip(edges, 0.0, line.length))
     edges = edges[np.concatenate([[True], np.diff(edges) > 1e-6])]
@@ -85,7 +85,7 @@ def stations(line: Line, marks: Iterable[float]) -> Floats:
 
 
 def local_pose(piece: Piece, s: Floats) -> tuple[Floats, Floats, Floats]:
-    """u, v and heading in the frame of the start of the piece, at `s` m from there."""
+    """Pose u, v, heading `s` m from the start of the piece, in the frame of its start."""
     match piece.kind:
         case "line":
             return s, np.zeros_like(s), np.zeros_like(s)
@@ -102,11 +102,11 @@ def local_pose(piece: Piece, s: Floats) -> tuple[Floats, Floats, Floats]:
 
 
 def clothoid(start: float, end: float, length: float, s: Floats) -> tuple[Floats, Floats, Floats]:
-    """A curve whose curvature runs linearly from `start` to `end`: Gauss-Legendre over short cells, exact to rounding.
+    """Clothoid: curvature linear from `start` to `end`, integrated by Gauss-Legendre over short cells.
 
     Args:
-        start: curvature, 1/m.
-        end: likewise.
+        start: curvature at the start, 1/m.
+        end: curvature at the end, 1/m.
         length: m.
         s: (n,) m from the start.
 
@@ -132,7 +132,7 @@ def clothoid(start: float, end: float, length: float, s: Floats) -> tuple[Floats
 
 
 def graph(shape: tuple[float, ...], length: float, s: Floats) -> tuple[Floats, Floats, Floats]:
-    """The curve v = a + b u + c u^2 + d u^3 by the length along it; the values and units of `clothoid`."""
+    """Curve v = a + b u + c u^2 + d u^3 by arc length; same return values as `clothoid`."""
     _, b, c, d = shape
 
     def tangent(u: Floats) -> tuple[Floats, Floats]:
@@ -143,10 +143,10 @@ def graph(shape: tuple[float, ...], length: float, s: Floats) -> tuple[Floats, F
 
 
 def parametric(shape: tuple[float, ...], length: float, normalized: bool, s: Floats) -> tuple[Floats, Floats, Floats]:
-    """The curve whose u and v are cubics of p; the values and units of `clothoid`.
+    """Parametric curve with u and v cubic in p; same return values as `clothoid`.
 
-    With p = arc length the file says that `s` is p. With p from 0 to 1, p is found by the length along the curve,
-    scaled such that p = 1 lies at `length`.
+    Without `normalized` the format defines p = `s`. With it, p runs from 0 to 1 and is found from the length along the
+    curve, scaled such that p = 1 is at `length`.
     """
 
     def tangent(p: Floats) -> tuple[Floats, Floats]:
@@ -164,7 +164,7 @@ def _cubic(factors: tuple[float, ...], p: Floats) -> Floats:
 
 
 def _integral(gradient: Gradient, low: Floats, high: Floats) -> tuple[Floats, Floats]:
-    """(n,) integrals of both parts from `low` to `high`, by five points each."""
+    """Integrals (n,) of both components from `low` to `high`, by five-point quadrature."""
     half = 0.5 * (high - low)
     at = 0.5 * (high + low)[:, None] + half[:, None] * _NODES
     first, second = gradient(at)
@@ -172,7 +172,7 @@ def _integral(gradient: Gradient, low: Floats, high: Floats) -> tuple[Floats, Fl
 
 
 def _parameter(gradient: Gradient, top: float, length: float, s: Floats, scaled: bool = False) -> Floats:
-    """The parameter, 0 to `top`, at which the curve is `s` m long; `scaled`: of `length` m where it ends."""
+    """Parameter, 0 to `top`, at arc length `s`; if `scaled`, arc length is scaled to `length` at the end."""
 
     def speed(p: Floats) -> tuple[Floats, Floats]:
         rate = np.hypot(*gradient(p))
@@ -190,7 +190,7 @@ def _parameter(gradient: Gradient, top: float, length: float, s: Floats, scaled:
 
 
 def _step(piece: Piece) -> float:
-    """Distance between stations on a piece, by the sharpest curvature on it."""
+    """Distance between stations on a piece, from its largest curvature."""
     match piece.kind:
         case "line":
             bend = 0.0

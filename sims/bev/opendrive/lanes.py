@@ -1,4 +1,4 @@
-"""The lanes of an OpenDRIVE file: centre lines, limits, which follows which, and between which cars may change."""
+"""Driving lanes of an OpenDRIVE file: centre lines, speed limits, successors, neighbours and lane-change rules."""
 
 from __future__ import annotations
 
@@ -29,42 +29,42 @@ DRIVING = {
     "mwyExit",
 }
 NARROWEST_M = 1.0
-"""A lane that is nowhere wider holds no car."""
+"""Minimum width; a lane that is nowhere wider is no driving lane."""
 SHORTEST_M = 0.05
-"""A shorter section makes no lane: what leads into it leads on into what follows it."""
+"""Minimum length of a section that becomes a lane; shorter ones are bridged between predecessors and successors."""
 TURNED_RAD = np.pi / 6.0
-"""A road in a junction that turns further than this leads to the left or right."""
+"""Heading change beyond which a road in a junction counts as a left or right turn."""
 GAP_M = 1.0
-"""Where a lane begins farther than this from the end of the one before, the warning says so."""
+"""Gap between a lane's start and its predecessor's end that triggers a warning."""
 MOST_UNFOLDED = 200
 CHANGEABLE = {"broken", "none", "custom"}
 
 Node = tuple[str, int, int]
-"""Road, number of the section on its side, lane."""
+"""Key of a lane: road id, index of the section on its side, lane id."""
 
 
 class Strip(NamedTuple):
-    """A driving lane of a section, as the builder has it under the same number."""
+    """A driving lane of a section; same index as in the builder."""
 
     road: XodrRoad
     forward: bool
-    """Whether traffic runs along s."""
+    """True if traffic runs along s."""
     limited: bool
-    """Whether the file gives a limit."""
+    """True if the file gives a speed limit."""
     s: Floats
     """(n,) m along the reference line."""
     along: Floats
-    """(n,) m along the lane, in the sense of s."""
+    """(n,) m along the lane, in the direction of s."""
 
     def at(self, s: float) -> float:
-        """Metres from the start of the lane, in driving direction, beside `s`."""
+        """Distance, m, along the lane in driving direction at road coordinate `s`."""
         along = float(np.interp(s, self.s, self.along))
         return along if self.forward else float(self.along[-1]) - along
 
 
 @dataclass
 class Network:
-    """A file while it is read."""
+    """State of a file while it is read."""
 
     name: str
     root: Element
@@ -74,25 +74,25 @@ class Network:
     notes: Notes = field(default_factory=Notes)
     strips: list[Strip] = field(default_factory=list)
     nodes: dict[Node, int] = field(default_factory=dict)
-    """Number of each driving lane; NONE for one too short to be a lane."""
+    """Index of each driving lane; NONE for sections too short for a lane."""
     before: list[list[int]] = field(default_factory=list)
-    """The lanes that lead into each lane."""
+    """Predecessors of each lane."""
 
     @property
     def flip(self) -> float:
-        """What y is multiplied by: traffic that keeps to the left is mirrored."""
+        """Factor on y: -1 mirrors files with left-hand traffic."""
         return -1.0 if self.left_hand else 1.0
 
     def forward(self, lane: int) -> bool:
-        """Whether traffic on a lane of this id runs along s."""
+        """True if traffic on a lane with this id runs along s."""
         return (lane < 0) != self.left_hand
 
 
 def add_lanes(net: Network) -> None:
-    """A lane for each driving lane of each section, and who lies beside it.
+    """Add a lane for each driving lane of each section, with its neighbours.
 
     Raises:
-        DataError: a driving lane without a width, or a plan view that jumps.
+        DataError: a driving lane without a width, or a discontinuous plan view.
     """
     for road in net.roads.values():
         sides = [sections for sections in road.sides.values() if any(driving(sections))]
@@ -108,12 +108,12 @@ def add_lanes(net: Network) -> None:
 
 
 def driving(sections: tuple[Section, ...]) -> Iterator[LaneRecord]:
-    """The lanes of these sections on which cars drive."""
+    """Driving lanes of these sections."""
     return (lane for section in sections for lane in section.lanes if lane.kind in DRIVING)
 
 
 def lateral(road: XodrRoad, section: Section, s: Floats) -> Iterator[tuple[LaneRecord, Floats, Floats]]:
-    """The driving lanes of a section, each with the t of its centre and its width at each `s`.
+    """Driving lanes of a section, each with the t of its centre and its width at each `s`.
 
     Raises:
         DataError: a driving lane has neither width nor border.
@@ -138,13 +138,13 @@ def lateral(road: XodrRoad, section: Section, s: Floats) -> Iterator[tuple[LaneR
 
 
 def link_lanes(net: Network) -> None:
-    """Which lane follows which: by the sections of a road, the links of roads, and the connections of junctions.
+    """Link lanes to successors: by the sections of a road, road links, and junction connections.
 
-    A statement joins an end of one lane to an end of another, whichever of the two makes it; the directions of traffic
-    say which follows which. A joint that names no lane, or lanes that run against each other, is left out and counted.
+    A link joins an end of one lane to an end of another; the traffic directions decide which lane follows which. Links
+    to missing lanes, or between lanes in opposite directions, are dropped and counted.
 
     Raises:
-        DataError: a road or junction is named that the file does not have.
+        DataError: a link refers to a road or junction that the file does not have.
     """
     joints = [*_road_joints(net), *_junction_joints(net)]
     edges: dict[Node, list[Node]] = {}
@@ -172,7 +172,7 @@ def link_lanes(net: Network) -> None:
 
 
 def limit_junctions(net: Network) -> None:
-    """A lane in a junction without a limit takes the lowest of the lanes that it joins."""
+    """Give junction lanes without a speed limit the lowest limit of the lanes that they join."""
     lanes = net.builder.lanes
     for number, strip in enumerate(net.strips):
         if strip.road.junction is not None and not strip.limited:
@@ -182,7 +182,7 @@ def limit_junctions(net: Network) -> None:
 
 
 def _marks(road: XodrRoad) -> Iterator[float]:
-    """Every s at which something begins."""
+    """All s at which a section or record begins."""
     yield from road.offset.starts
     for section in (section for sections in road.sides.values() for section in sections):
         yield section.start
@@ -193,7 +193,7 @@ def _marks(road: XodrRoad) -> Iterator[float]:
 
 
 def _turn(net: Network, pose: Floats) -> tuple[Turn, Turn]:
-    """Where the road turns, along s and against s."""
+    """Turn direction of the road, along s and against s."""
     heading = np.unwrap(pose[:, 2])
     turned = net.flip * float(heading[-1] - heading[0])
     if abs(turned) < TURNED_RAD:
@@ -235,10 +235,10 @@ def _add_section(
 
 
 def unfolded(points: Floats, tangents: Floats) -> NDArray[np.intp]:
-    """Which points to keep so that a lane does not run backwards: inside a bend tighter than its distance it would.
+    """Indices of the points to keep so that a lane offset to the inside of a tight bend does not run backwards.
 
     Args:
-        points: (n, 2).
+        points: (n, 2) points of the lane.
         tangents: (n, 2) directions of the reference line.
     """
     kept = np.arange(len(points))
@@ -254,7 +254,7 @@ def unfolded(points: Floats, tangents: Floats) -> NDArray[np.intp]:
 
 
 def _add_neighbours(net: Network, road: XodrRoad, k: int, section: Section) -> None:
-    """Lanes side by side; traffic keeps to the right, so that the inner lane is the left one."""
+    """Link neighbouring lanes; with right-hand traffic the inner lane is the left one."""
     if road.junction is not None:
         return
     for inner, outer in zip(section.lanes, section.lanes[1:], strict=False):
@@ -271,7 +271,7 @@ def _add_neighbours(net: Network, road: XodrRoad, k: int, section: Section) -> N
 
 
 def changes(marks: Timed[Element], long: float, left_side: bool) -> tuple[bool, bool]:
-    """Whether cars may change outwards and inwards over a lane's outer mark: as over the greater part of its length."""
+    """Lane changes allowed outwards and inwards across a lane's outer mark, by the greater part of its length."""
     ends = [*(start for start, _ in marks), long][1:]
     forbidden = np.zeros(2)
     for (start, mark), end in zip(marks, ends, strict=True):
@@ -290,7 +290,7 @@ def _changes(mark: Element, left_side: bool) -> tuple[bool, bool]:
 
 
 Joined = tuple[tuple[Node, bool], tuple[Node, bool], str]
-"""Two ends of lanes (True: the end at greater s), and where the file says so."""
+"""Two joined lane ends (True: the end at greater s), and the place in the file for messages."""
 
 
 def _told(node: Node) -> str:
@@ -298,7 +298,7 @@ def _told(node: Node) -> str:
 
 
 def _followers(net: Network, edges: dict[Node, list[Node]], node: Node) -> Iterator[int]:
-    """Numbers of the lanes that follow, through those too short to be one."""
+    """Indices of the following lanes, bridging sections too short for a lane."""
     ahead, seen = list(edges.get(node, ())), set[Node]()
     for there in ahead:
         if there not in seen:
@@ -313,7 +313,7 @@ def _followers(net: Network, edges: dict[Node, list[Node]], node: Node) -> Itera
 def _joined(
     net: Network, here: Node, at_end: bool, road: XodrRoad, k: int, lane: int, contact: bool
 ) -> Iterator[Joined]:
-    """The joint, unless there is no such lane (counted) or cars do not drive on it."""
+    """The link, unless the lane does not exist (counted) or is no driving lane."""
     sections = road.sides[1 if lane > 0 else -1]
     k = k if k >= 0 else len(sections) + k
     there = (road.id, k, lane)
@@ -365,7 +365,7 @@ def _junction_joints(net: Network) -> Iterator[Joined]:
         own = word(junction, "id", f"{net.name}: junction")
         where = f"{net.name}: junction {shown(own)}"
         for connection in junction.findall("connection"):
-            # A direct junction has no roads of its own: the connection names the road that it leads into.
+            # a direct junction has no roads of its own: the connection names the road that it leads into
             key = "linkedRoad" if connection.get("connectingRoad") is None else "connectingRoad"
             contact = connection.get("contactPoint")
             if connection.get("incomingRoad") is None or connection.get(key) is None or contact not in ("start", "end"):
@@ -380,7 +380,7 @@ def _junction_joints(net: Network) -> Iterator[Joined]:
             ]
             for link in connection.findall("laneLink"):
                 source, target = whole(link, "from", where), whole(link, "to", where)
-                # A road with both ends, or none, at this junction: cars come in on the lanes that a connection is from.
+                # a road with both ends, or none, at this junction: cars enter on the connection's source lanes
                 at_end = ends[0] if len(ends) == 1 else net.forward(source)
                 side = incoming.sides[1 if source > 0 else -1]
                 here = (incoming.id, len(side) - 1 if at_end else 0, source)
@@ -392,10 +392,10 @@ def _junction_joints(net: Network) -> Iterator[Joined]:
 
 
 def _named(net: Network, element: Element, key: str, where: str) -> XodrRoad:
-    """The road that a connection names.
+    """Road that a connection refers to.
 
     Raises:
-        DataError: there is none.
+        DataError: the road does not exist.
     """
     own = element.get(key, "")
     if own not in net.roads:

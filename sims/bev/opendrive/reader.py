@@ -1,24 +1,23 @@
 """Reads road networks from OpenDRIVE files (.xodr, ASAM OpenDRIVE 1.4 to 1.7).
 
-Written from the public standard. What becomes of a file:
+Written from the public standard. Conversion rules:
 
-- Every lane section of every driving lane is one lane of the builder, in driving direction. Driving lanes are those of
-  the types driving, bidirectional (driven in the direction of its side only), entry, exit, onRamp, offRamp,
-  connectingRamp, slipLane and the older mwyEntry and mwyExit. All others only take up room; so do lanes that are
-  nowhere 1 m wide. A lane's width is the mean along its section.
-- A lane follows another where either of them, their roads, or a junction says so. Roads of a junction are junction
-  lanes; they turn where their road turns by more than 30 degrees.
-- Cars may change lanes as the road mark between them says over the greater part of the section: its laneChange, or
-  else its type (broken or none: yes); no mark, yes.
-- Limits are those in force in the middle of a section: the lane's, the road's, in a junction the lowest of the lanes it
-  joins, or 50 km/h.
-- Traffic that keeps to the left is mirrored: y is negated, so that it keeps to the right.
-- Signals and crosswalks: see `opendrive_signals`.
-- Height, superelevation, surfaces, railways and all other objects are left out: roads that cross above each other lie
-  on top of each other.
+- Every lane section of every driving lane becomes one lane of the builder, in driving direction. Driving lanes have the
+  types driving, bidirectional (driven in the direction of its side only), entry, exit, onRamp, offRamp, connectingRamp,
+  slipLane and the older mwyEntry and mwyExit. All other lanes, and lanes that are nowhere 1 m wide, only take up space.
+  A lane's width is the mean along its section.
+- A lane follows another if either of them, their roads, or a junction links them. Lanes on roads of a junction are
+  junction lanes; they count as turns if their road turns by more than 30 degrees.
+- Lane changes are allowed by the road mark over the greater part of the section: by its laneChange, or else by its type
+  (broken or none: allowed). Without a mark they are allowed.
+- The speed limit is the one at the middle of a section: the lane's, else the road's, else in a junction the lowest of
+  the joined lanes, else 50 km/h.
+- Left-hand traffic is mirrored (y is negated) to right-hand traffic.
+- Signals and crosswalks: see `signals` and `crosswalks`.
+- Height, superelevation, surfaces, railways and all other objects are ignored: roads on different levels overlap.
 
-What the format requires is refused where it is missing or unusable, with the road and the field. Lane links to nothing,
-common in files from older tools, are left out, and one warning counts them.
+Missing or unusable required elements raise an error that names the road and the field. Dangling lane links, common in
+files from older tools, are dropped, and one warning counts them.
 """
 
 from __future__ import annotations
@@ -38,11 +37,11 @@ from robotrl.utils.files import read_plain
 
 
 def read(source: Path | str, name: str | None = None) -> RoadBuilder:
-    """The road network of a file, without routes (`routes.pick_routes` adds some).
+    """Read the road network of a file, without routes (`routes.pick_routes` adds some).
 
     Args:
         source: path of the .xodr file.
-        name: of the map; by default that of the file, without its ending.
+        name: name of the map; by default the file name without its suffix.
 
     Raises:
         DataError: the file cannot be read, or is no usable OpenDRIVE file.
@@ -57,7 +56,7 @@ def read(source: Path | str, name: str | None = None) -> RoadBuilder:
 
 
 def parse(text: str, name: str) -> RoadBuilder:
-    """The road network of a file's text, likewise.
+    """Read the road network from a file's text; see `read`.
 
     Raises:
         DataError: see `read`.
@@ -72,7 +71,7 @@ def _network(content: bytes | str, source: str, name: str) -> RoadBuilder:
     header = root.find("header")
     if header is not None and header.get("revMajor", "1") != "1":
         raise DataError(f"{source}: <header> revMajor is {shown(header.get('revMajor'))}: expected '1'")
-    # Numbers within their limits may still overflow in a polynomial; what comes of it is refused.
+    # valid numbers may still overflow in a polynomial; non-finite results are refused later
     with np.errstate(all="ignore"):
         found = roads(root, source)
         hands = {road.left_hand: road for road in found.values() if any(map(any, map(driving, road.sides.values())))}

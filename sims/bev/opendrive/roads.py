@@ -1,4 +1,4 @@
-"""The roads of an OpenDRIVE file as records: reference line, lane sections, lanes and links, checked one by one."""
+"""Parses and validates the roads of an OpenDRIVE file: reference line, lane sections, lanes and links."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from robotrl.sims.bev.opendrive.xml import number, shown, whole, word
 
 LONGEST_M = 1e5
 MOST_TURNED_RAD = 100.0
-"""One piece of a reference line that turned further would not be a road."""
+"""Largest total rotation of one piece of a reference line; more is an error."""
 SHORTEST_PIECE_M = 1e-6
 DEFAULT_SPEED_MPS = 13.9
-"""50 km/h, where the file names no limit."""
+"""Default speed limit if the file gives none: 50 km/h."""
 MPS = {"m/s": 1.0, "km/h": 1.0 / 3.6, "mph": 0.44704}
 _SHAPES = {
     "line": (),
@@ -30,42 +30,42 @@ _SHAPES = {
 
 T = TypeVar("T")
 Timed = tuple[tuple[float, T], ...]
-"""Values, each with the s from which on it holds, in order."""
+"""Values with the s from which each applies, in order."""
 
 
 class LaneRecord(NamedTuple):
     """One <lane> of a section."""
 
     id: int
-    """Positive to the left of the reference line, counted outwards."""
+    """Lane id: positive to the left of the reference line, counted outwards."""
     kind: str
     widths: Cubics | None
     borders: Cubics | None
     predecessors: tuple[int, ...]
-    """Lanes that join at the start of the section, in the sense of s; the direction of traffic has no part in it."""
+    """Lanes linked at the start of the section in the direction of s, regardless of the traffic direction."""
     successors: tuple[int, ...]
     marks: Timed[Element]
-    """<roadMark> at the outer edge."""
+    """<roadMark> elements at the outer edge."""
     speeds: Timed[float | None]
-    """m/s; None: no limit."""
+    """Speed limits, m/s; None for no limit."""
 
 
 class Section(NamedTuple):
-    """One <laneSection>, as far as it concerns one side of the road."""
+    """One side of a <laneSection>."""
 
     start: float
     end: float
     lanes: tuple[LaneRecord, ...]
-    """From the middle outwards."""
+    """Lanes from the road's centre outwards."""
 
 
 class Joint(NamedTuple):
-    """What a road joins at one of its ends."""
+    """Link at one end of a road."""
 
     junction: bool
     id: str
     contact: str | None
-    """start or end of a road; None where the file does not say."""
+    """Linked end of the other road, "start" or "end"; None if the file does not say."""
 
 
 class XodrRoad(NamedTuple):
@@ -73,13 +73,13 @@ class XodrRoad(NamedTuple):
 
     id: str
     where: str
-    """How errors name it."""
+    """Name of the road in error messages."""
     junction: str | None
     left_hand: bool
     line: Line
     offset: Cubics
     sides: dict[int, tuple[Section, ...]]
-    """The sections with the lanes to the left (1) and to the right (-1)."""
+    """Sections with the lanes to the left (key 1) and to the right (key -1)."""
     predecessor: Joint | None
     successor: Joint | None
     speeds: Timed[float | None]
@@ -87,10 +87,10 @@ class XodrRoad(NamedTuple):
 
 
 def roads(root: Element, name: str) -> dict[str, XodrRoad]:
-    """All roads by their id.
+    """Parse all roads, by id.
 
     Raises:
-        DataError: what a road must have is missing or unusable, or two have one id.
+        DataError: a required element is missing or unusable, or two roads have the same id.
     """
     found: dict[str, XodrRoad] = {}
     for element in root.findall("road"):
@@ -104,7 +104,7 @@ def roads(root: Element, name: str) -> dict[str, XodrRoad]:
 
 
 def road(element: Element, name: str) -> XodrRoad:
-    """One road.
+    """Parse one road.
 
     Raises:
         DataError: see `roads`.
@@ -134,7 +134,7 @@ def road(element: Element, name: str) -> XodrRoad:
 
 
 def reference_line(element: Element, where: str) -> Line:
-    """The plan view.
+    """Parse the plan view.
 
     Raises:
         DataError: see `roads`.
@@ -149,7 +149,7 @@ def reference_line(element: Element, where: str) -> Line:
 
 
 def piece(element: Element, where: str) -> Piece:
-    """One <geometry>.
+    """Parse one <geometry>.
 
     Raises:
         DataError: see `roads`.
@@ -179,7 +179,7 @@ def piece(element: Element, where: str) -> Piece:
 
 
 def cubics(elements: list[Element], key: str, where: str) -> Cubics | None:
-    """The polynomials in these elements, each from its `key` on; None without elements.
+    """Parse the polynomials of these elements, each applying from its `key` on; None without elements.
 
     Raises:
         DataError: see `roads`.
@@ -192,7 +192,7 @@ def cubics(elements: list[Element], key: str, where: str) -> Cubics | None:
 
 
 def timed(elements: Iterable[Element], key: str, where: str, value: Callable[[Element], T]) -> Timed[T]:
-    """Values by where they begin.
+    """Parse values with the position from which each applies.
 
     Raises:
         DataError: see `roads`.
@@ -201,12 +201,12 @@ def timed(elements: Iterable[Element], key: str, where: str, value: Callable[[El
 
 
 def in_force(values: Timed[T], s: float) -> T | None:
-    """The last value that begins at or before `s`."""
+    """Value that applies at `s`: the last one that begins at or before it."""
     return next((value for start, value in reversed(values) if start <= s), None)
 
 
 def speed(element: Element | None, where: str) -> float | None:
-    """A <speed> in m/s; None where it names no limit.
+    """Parse a <speed> to m/s; None if it gives no limit.
 
     Raises:
         DataError: see `roads`.
@@ -220,7 +220,7 @@ def speed(element: Element | None, where: str) -> float | None:
 
 
 def sections(lanes: Element | None, side: int, length: float, where: str) -> tuple[Section, ...]:
-    """The lane sections of one side; one that says singleSide leaves the other side as it is.
+    """Parse the lane sections of one side; sections marked singleSide do not affect the other side.
 
     Raises:
         DataError: see `roads`.
@@ -242,7 +242,7 @@ def sections(lanes: Element | None, side: int, length: float, where: str) -> tup
 
 
 def section_lanes(element: Element, tag: str, side: int, where: str) -> tuple[LaneRecord, ...]:
-    """The lanes of one side, from the middle outwards.
+    """Parse the lanes of one side, from the road's centre outwards.
 
     Raises:
         DataError: see `roads`.
@@ -259,7 +259,7 @@ def section_lanes(element: Element, tag: str, side: int, where: str) -> tuple[La
 
 
 def lane(element: Element, where: str) -> LaneRecord:
-    """One lane.
+    """Parse one lane.
 
     Raises:
         DataError: see `roads`.
@@ -279,7 +279,7 @@ def lane(element: Element, where: str) -> LaneRecord:
 
 
 def joint(element: Element, tag: str, where: str) -> Joint | None:
-    """The <predecessor> or <successor> of a road.
+    """Parse the <predecessor> or <successor> of a road.
 
     Raises:
         DataError: see `roads`.

@@ -1,17 +1,17 @@
-"""Traffic lights, stop signs and yield signs of an OpenDRIVE file: on which lanes, and when the lights are green.
+"""Traffic lights, stop signs and yield signs of an OpenDRIVE file: their lanes, stop lines and light cycles.
 
-A signal rules the lanes of its place on the road for which it is valid (<validity>; without one all of the direction
-that its orientation names; where the two have no lane in common, <validity> alone). The stop line lies at its s, or 1 m
-before the end of the lane. A signal on a road inside a junction rules the lanes that lead into that road; so does one
-that stands up to 20 m before a junction, where its own lane ends before that. One that several roads refer to
-(<signalReference>) rules the lanes of each. A lane has one stop line: a light goes before a stop sign and that before a
-yield sign; of several lights, a full one before an arrow, and that of the way straight on.
+A signal applies to the lanes at its position for which it is valid (<validity>; without one all lanes of the direction
+given by its orientation; if the two have no lane in common, <validity> alone). The stop line is at its s, or 1 m before
+the end of the lane. A signal on a road inside a junction applies to the lanes that lead into that road. A signal up to
+20 m before a junction whose own lane ends earlier applies to the last lane before the junction. A signal referenced by
+several roads (<signalReference>) applies to the lanes of each. A lane has one stop line: a light has priority over a
+stop sign, and a stop sign over a yield sign; among lights, a full one over an arrow, and the one for straight on.
 
-OpenDRIVE has no times. Here all lights of a map share a cycle of 15 s for each phase of the junction that has most, and
-30 s at least. In each junction the phases take turns for equal parts of it: green, 3 s yellow, 2 s red for all. A phase
-is a controller, in the order of the junction's sequence numbers, if every light of the junction has one and there are
-two or more. Otherwise it is an approach (one road from one direction) together with the one opposite to it within 45
-degrees, if there is one. A junction with one phase, and a light without a junction, is green for one half of the cycle.
+OpenDRIVE has no timing. Here all lights of a map share a cycle of 15 s per phase of the junction with the most phases,
+at least 30 s. In each junction the phases share the cycle equally: green, 3 s yellow, 2 s red for all. A phase is a
+controller, in the order of the junction's sequence numbers, if every light of the junction has one and there are two or
+more. Otherwise it is an approach (one road from one direction) together with the opposite one (within 45 degrees), if
+any. A junction with one phase, and a light without a junction, is green for half of the cycle.
 """
 
 from __future__ import annotations
@@ -31,46 +31,46 @@ PHASE_S = 15.0
 YELLOW_S = 3.0
 ALL_RED_S = 2.0
 OPPOSITE_RAD = 0.75 * np.pi
-"""Approaches whose headings differ by more than this are opposite."""
+"""Heading difference beyond which approaches are opposite."""
 REACH_M = 60.0
-"""A light belongs to a junction that begins no farther behind its lane."""
+"""Largest distance from a light's lane to the junction that it belongs to."""
 MOVED_M = 20.0
-"""A stop line moves to the last lane before a junction from no farther."""
+"""Largest distance to a junction from which a stop line moves to the last lane before it."""
 SHORT_M = 2.0
-"""A stop line on a shorter lane stands on the lanes that lead into it, too: there is hardly a place before it."""
+"""Lane length below which a stop line is also put on the predecessors, for lack of space before it."""
 LIGHT = "1000001"
 NOT_FOR_CARS = {"1000002", "1000007", "1000013"}
-"""Lights for people and bicycles."""
+"""Signal types of lights for pedestrians and bicycles."""
 SIGNS = {"206": Control.STOP, "205": Control.YIELD}
 RANK = {Control.LIGHT: 0, Control.STOP: 1, Control.YIELD: 2}
 
 
 class Placed(NamedTuple):
-    """A stop line; of several on a lane the least one counts."""
+    """A stop line, ordered by priority: the smallest of several on a lane counts."""
 
     rank: int
     aside: bool
-    """Whether the signal is for a turn: on a way of the junction that turns, or an arrow."""
+    """True if the signal is for a turn: on a turning lane of the junction, or an arrow."""
     at: float
     control: Control
     signal: str
 
 
 class Light(NamedTuple):
-    """A lane with a light."""
+    """A lane with a traffic light."""
 
     lane: int
     signal: str
     approach: tuple[str, bool]
-    """Road by which the junction is entered, and whether along s."""
+    """Road by which the junction is entered, and true if along s."""
     heading: float
 
 
 def add_signals(net: Network) -> None:
-    """Put stop lines on the lanes, and give the lights their times.
+    """Add stop lines to the lanes and set the timing of the lights.
 
     Raises:
-        DataError: a number that is none.
+        DataError: an attribute is not a number.
     """
     chosen: dict[int, Placed] = {}
     for lane, placed in _placed(net):
@@ -95,7 +95,7 @@ def add_signals(net: Network) -> None:
 
 
 def control(signal: Element) -> Control | None:
-    """What a <signal> asks of cars, None for other signs."""
+    """Kind of control of a <signal> (light, stop, yield); None for other signs."""
     kind = signal.get("type", "")
     light = kind == LIGHT or (
         signal.get("dynamic") == "yes"
@@ -106,7 +106,7 @@ def control(signal: Element) -> Control | None:
 
 
 def _placed(net: Network) -> Iterator[tuple[int, Placed]]:
-    """Every stop line that a signal asks for, with its lane."""
+    """All stop lines that signals require, with their lanes."""
     signals = [(road, e) for road in net.roads.values() for e in road.element.iterfind("signals/signal")]
     controls = {e.get("id"): control(e) for _, e in signals}
     arrows = {e.get("id") for _, e in signals if e.get("type", "").startswith("10000") and e.get("type") != LIGHT}
@@ -126,7 +126,7 @@ def _placed(net: Network) -> Iterator[tuple[int, Placed]]:
 
 
 def _valid_lanes(net: Network, road: XodrRoad, element: Element, s: float) -> list[int]:
-    """Numbers of the lanes beside `s` for which a signal is valid."""
+    """Indices of the lanes at `s` for which a signal is valid."""
     ranges = [
         sorted((whole(e, "fromLane", road.where), whole(e, "toLane", road.where))) for e in element.findall("validity")
     ]
@@ -143,7 +143,7 @@ def _valid_lanes(net: Network, road: XodrRoad, element: Element, s: float) -> li
 
 
 def _stop_lines(net: Network, lane: int, s: float) -> Iterator[tuple[int, float]]:
-    """Lanes on which a signal beside `lane` puts a stop line, and where on them."""
+    """Lanes and positions of the stop lines of a signal at position `s` of `lane`."""
 
     def last(here: int) -> float:
         length = net.builder.lanes[here].length_m
@@ -164,7 +164,7 @@ def _stop_lines(net: Network, lane: int, s: float) -> Iterator[tuple[int, float]
 
 
 def _entrances(net: Network, lane: int) -> list[int]:
-    """The lanes by which cars come into a junction onto this lane; none for a lane outside."""
+    """Lanes by which cars enter a junction onto this lane; none for a lane outside junctions."""
     junction = net.strips[lane].road.junction
     if junction is None:
         return []
@@ -180,7 +180,7 @@ def _entrances(net: Network, lane: int) -> list[int]:
 
 
 def _to_junction(net: Network, lane: int) -> tuple[int, float]:
-    """The last lane before the next junction and the way from the end of `lane` to its end; NONE if that is far."""
+    """Last lane before the next junction, and the distance from the end of `lane` to its end; NONE if too far."""
     way, seen = 0.0, {lane}
     while way < REACH_M:
         follower = next((i for i in net.builder.lanes[lane].next if i not in seen), NONE)
@@ -195,7 +195,7 @@ def _to_junction(net: Network, lane: int) -> tuple[int, float]:
 
 
 def _light(net: Network, lane: int, signal: str) -> tuple[tuple[str, str], Light]:
-    """The junction that a light is for (or else its road), and the light with its approach."""
+    """Junction of a light (or its road if there is none), and the light with its approach."""
     road = net.strips[lane].road
     last, _ = _to_junction(net, lane) if road.junction is None else (lane, 0.0)
     key = ("road", road.id) if road.junction is None else ("junction", road.junction)
@@ -210,7 +210,7 @@ def _light(net: Network, lane: int, signal: str) -> tuple[tuple[str, str], Light
 
 
 def _controllers(net: Network) -> tuple[dict[str, str], dict[tuple[str, str], int]]:
-    """Each signal's controller, and the sequence number of a controller in a junction."""
+    """Controller of each signal, and sequence number of each controller in each junction."""
     controllers: dict[str, str] = {}
     for e in net.root.findall("controller"):
         own = word(e, "id", f"{net.name}: controller")
@@ -228,7 +228,7 @@ def _controllers(net: Network) -> tuple[dict[str, str], dict[tuple[str, str], in
 def _phases(
     lights: list[Light], controllers: dict[str, str], sequences: dict[tuple[str, str], int], junction: str
 ) -> list[list[Light]]:
-    """The lights that are green together, in turn."""
+    """Phases of a junction: groups of lights that are green together, in order."""
     found: dict[str, list[Light]] = {}
     for light in lights:
         found.setdefault(controllers.get(light.signal, ""), []).append(light)
@@ -248,5 +248,5 @@ def _phases(
 
 
 def _apart(a: float, b: float) -> float:
-    """The angle between two headings, 0 to pi."""
+    """Angle between two headings, 0 to pi."""
     return abs((a - b + np.pi) % (2.0 * np.pi) - np.pi)

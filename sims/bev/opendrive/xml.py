@@ -1,4 +1,4 @@
-"""Reads the XML of an OpenDRIVE file: safely, and with an error that names file, road, field, value and expectation."""
+"""Safe XML parsing for OpenDRIVE files, with errors that name file, road, field, value and expectation."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from xml.parsers import expat
 from robotrl.errors import DataError
 
 LIMIT = 1e9
-"""No number of a road network is larger; one that is would overflow later, far from its cause."""
+"""Largest magnitude of numbers accepted; larger ones would overflow later, far from their cause."""
 DEEPEST = 100
-"""Levels of elements within one another; the format has a dozen."""
+"""Maximum nesting depth of elements; the format needs about a dozen."""
 PROLOG_BYTES = 256
 
 
 def tree(content: bytes | str, name: str) -> Element:
-    """The root element; texts between the elements are dropped, prefixes of namespaces too.
+    """Parse the root element; text between elements and namespace prefixes are dropped.
 
-    A document type declaration is refused, since only there can a file declare entities (which may expand without
-    bound) or name files to be read. What stands before the root element is handed over in small pieces: the parser
-    finishes the piece in which the refusal arose, and so little text cannot declare entities that grow large.
+    A document type declaration is refused, since it can declare entities (which may expand without bound) or name files
+    to be read. Text before the root element is fed in small pieces: the parser finishes the piece in which the refusal
+    occurred, and such a short text cannot declare entities that grow large.
 
     Raises:
-        DataError: no XML, or with a document type declaration.
+        DataError: invalid XML, or a document type declaration.
     """
     parser = expat.ParserCreate("utf-8" if isinstance(content, str) else None)
     stack = [Element("")]
@@ -58,35 +58,35 @@ def tree(content: bytes | str, name: str) -> Element:
 
 
 class Notes:
-    """What a slightly broken file had that was left out: counted, and told in one warning."""
+    """Counts parts of an imperfect file that were dropped, and reports them in one warning."""
 
     def __init__(self) -> None:
         self._found: dict[str, tuple[int, str]] = {}
 
     def add(self, what: str, example: str) -> None:
-        """One more of a kind; the first example is told."""
+        """Count one dropped part; the first example of each kind is reported."""
         count, first = self._found.get(what, (0, example))
         self._found[what] = count + 1, first
 
     def warn(self, name: str) -> None:
-        """The warning, if there is anything to tell."""
+        """Emit the warning if anything was dropped."""
         if self._found:
             told = "; ".join(f"{count} {what} (first: {first})" for what, (count, first) in self._found.items())
             warnings.warn(f"{name}: {told}", stacklevel=4)
 
 
 def shown(value: str | None) -> str:
-    """A value as errors show it."""
+    """Format a value for error messages."""
     return "missing" if value is None else repr(value if len(value) <= 40 else value[:37] + "...")
 
 
 def number(
     element: Element, key: str, where: str, default: float | None = None, low: float = -LIMIT, high: float = LIMIT
 ) -> float:
-    """An attribute as a finite number from `low` to `high`; `default`, where given, stands for a missing one.
+    """Parse an attribute as a finite number from `low` to `high`; `default`, if given, replaces a missing one.
 
     Raises:
-        DataError: missing without a default, no number, or outside.
+        DataError: missing without a default, not a number, or out of range.
     """
     raw = element.get(key)
     if raw is None and default is not None:
@@ -101,10 +101,10 @@ def number(
 
 
 def whole(element: Element, key: str, where: str) -> int:
-    """An attribute as a whole number.
+    """Parse an attribute as an integer.
 
     Raises:
-        DataError: missing or none.
+        DataError: missing, or not an integer.
     """
     raw = element.get(key)
     try:
@@ -114,7 +114,7 @@ def whole(element: Element, key: str, where: str) -> int:
 
 
 def word(element: Element, key: str, where: str) -> str:
-    """An attribute that must be there.
+    """Return a required attribute.
 
     Raises:
         DataError: missing.

@@ -1,1 +1,1 @@
-"""Observations and pictures: raster and vectors."""
+"""Observations (rasters and vectors) and images."""

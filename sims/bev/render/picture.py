@@ -1,4 +1,4 @@
-"""Pictures of the driving world for people: the bird's eye view in colours."""
+"""Color images of the driving sim in bird's eye view, for videos and debugging."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from robotrl.sims.bev.core import DrivingCore
 from robotrl.sims.bev.render import raster
 
 SPAN_M = 70.0
-"""Shown across the smaller side."""
+"""Visible extent along the smaller image side."""
 BEHIND = 0.3
 BACKGROUND = (38, 44, 40)
 LAYERS = (
@@ -32,12 +32,12 @@ LAYERS = (
     (raster.VEHICLE, (86, 150, 220)),
     (raster.VULNERABLE, (240, 140, 60)),
 )
-"""Bits and their colours; later ones cover earlier ones."""
+"""Bits of a packed pixel and their colours; later ones cover earlier ones."""
 EGO = (250, 214, 90)
 
 
 def colours() -> NDArray[np.uint8]:
-    """(1 << raster.BITS, 3) colour of each packed pixel."""
+    """Colour table (1 << raster.BITS, 3) of all packed pixel values."""
     bits = np.arange(1 << raster.BITS)
     out = np.empty((len(bits), 3), np.uint8)
     out[:] = BACKGROUND
@@ -47,7 +47,7 @@ def colours() -> NDArray[np.uint8]:
 
 
 def draw(core: DrivingCore, ids: Sequence[int], width: int, height: int) -> NDArray[np.uint8]:
-    """Pictures (n, height, width, 3) of some envs, the ego looking up; it is yellow."""
+    """Images (n, height, width, 3) of some envs; the ego is yellow and faces up."""
     envs = np.asarray(ids, np.int64)
     if envs.ndim != 1 or ((envs < 0) | (envs >= core.num_envs)).any():
         raise ConfigError(f"ids is {envs.tolist()}: expected env numbers from 0 to {core.num_envs - 1}")

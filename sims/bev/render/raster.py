@@ -1,8 +1,8 @@
-"""The bird's eye view as CaRL draws it (Jaeger et al. 2025): ten channels of bytes, the ego looking up.
+"""Bird's-eye-view raster of CaRL (Jaeger et al. 2025): ten uint8 channels, the ego faces up.
 
-Everything is drawn as bits of one 16-bit number for each pixel, first the surface, sampled from the map's cells along
-the rows of the view, then route, lights and road users over it. `expand` makes the ten channels of bits, four pixels in
-five words of memory; kept packed, a view is a fifth as large. Speeds are lines on the boxes, lights are levels.
+Each pixel is drawn as bits of one 16-bit number: first the surface, sampled from the map's cells along the rows of the
+view, then route, lights and road users on top. `expand` converts the bits to the ten channels, four pixels to five
+64-bit words; a packed view takes a fifth of the memory. Speeds are drawn as lines on the boxes, lights as gray levels.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ ROAD, SOLID, BROKEN, SHOULDER, WALK = (
     tables.CROSSWALK,
 )
 ROUTE, VEHICLE, VULNERABLE, MOTION, GREEN, YELLOW, RED, STOP, LIMIT = (1 << i for i in range(5, 14))
-"""Bits of a packed pixel; those of the surface are the bits of the map's cells, so that a cell is copied as it is."""
+"""Bits of a packed pixel; the surface bits equal those of the map's cells, so that cells are copied unchanged."""
 BITS = 14
 PIXELS, WORDS = 4, 5
-"""Pixels whose channels fill so many 64-bit words."""
+"""The channels of 4 pixels fill 5 64-bit words."""
 CHANNELS = (
     "road",
     "route",
@@ -49,27 +49,27 @@ CHANNELS = (
 ROUTE_POINTS = 150
 ROUTE_HALF_M = 1.5
 MIN_HALF_M = 0.8
-"""Boxes are drawn at least this large, half extent."""
+"""Minimum half extent of drawn boxes."""
 MAX_BYTES = 1 << 34
-"""All envs' views together."""
+"""Maximum memory of all envs' views."""
 
 
 @dataclass(frozen=True)
 class RasterCfg:
-    """Size of the view."""
+    """Size and resolution of the raster."""
 
     height: int = 96
-    """Pixels, ahead."""
+    """Image height (driving direction), pixels."""
     width: int = 96
-    """Pixels, across."""
+    """Image width, pixels."""
     pixels_per_m: float = 2.0
-    """Resolution."""
+    """Resolution, pixels per metre."""
     behind: float = 100 / 256
-    """Share of the height that lies behind the ego's centre."""
+    """Fraction of the image height behind the ego's centre."""
 
 
 def raster_spec(cfg: RasterCfg, packed: bool, num_envs: int) -> Spec:
-    """Spec of the view: bytes (height, width, 10), or packed (height, width, 2).
+    """Spec of the raster: uint8 (height, width, 10), or packed (height, width, 2).
 
     Raises:
         ConfigError: a size out of range, or views too large for memory.
@@ -92,7 +92,7 @@ def raster_spec(cfg: RasterCfg, packed: bool, num_envs: int) -> Spec:
 
 
 def levels() -> NDArray[np.uint8]:
-    """(1 << BITS, 10) what each packed pixel is in the channels."""
+    """Channel values (1 << BITS, 10) of all packed pixel values."""
     bits = np.arange(1 << BITS)
 
     def has(bit: int) -> NDArray[np.bool_]:
@@ -101,7 +101,7 @@ def levels() -> NDArray[np.uint8]:
     out = np.zeros((len(bits), len(CHANNELS)), np.uint8)
     for channel, bit in enumerate((ROAD, ROUTE, SOLID, BROKEN, SHOULDER)):
         out[has(bit), channel] = 255
-    # people's strips are drawn as lines, half as bright
+    # crosswalks are drawn in the line channel at half brightness
     out[has(WALK) & ~has(SOLID), 2] = 128
     for channel, box in ((5, VEHICLE), (6, VULNERABLE)):
         out[has(box), channel] = 255
@@ -115,28 +115,28 @@ def levels() -> NDArray[np.uint8]:
 
 
 class RasterViews(NamedTuple):
-    """The rasters of all envs; arrays share memory where they show the same."""
+    """Rasters of all envs; arrays with the same content share memory."""
 
     packed: NDArray[np.uint16]
-    """(N, height, width)"""
+    """(N, height, width) packed pixels."""
     pixels: NDArray[np.uint16]
-    """(N, height * width) the same."""
+    """(N, height * width) view of `packed`."""
     words: NDArray[np.uint64]
-    """(N, height * width * 10 / 8) their channels; no rows where views stay packed."""
+    """(N, height * width * 10 / 8) channels as 64-bit words; no rows if views stay packed."""
     pixels_per_m: float
     behind: float
-    """Share of the height that lies behind the ego's centre."""
+    """Fraction of the image height behind the ego's centre."""
 
 
 def make_views(zeros: Zeros, cfg: RasterCfg, num_envs: int, packed: bool) -> RasterViews:
-    """Empty views of `num_envs` envs; `packed` ones have no channels."""
+    """Allocate empty views of `num_envs` envs; packed views have no channel array."""
     pixels = zeros((num_envs, cfg.height * cfg.width), np.uint16)
     words = zeros((0 if packed else num_envs, pixels.shape[1] // PIXELS * WORDS), np.uint64)
     return RasterViews(pixels.reshape(-1, cfg.height, cfg.width), pixels, words, cfg.pixels_per_m, cfg.behind)
 
 
 def shown(views: RasterViews) -> NDArray[np.uint8]:
-    """What is observed, sharing the views' memory: channels (N, height, width, 10), or bits (N, height, width, 2)."""
+    """Observation array, sharing the views' memory: channels (N, height, width, 10) or bits (N, height, width, 2)."""
     shape = views.packed.shape
     if len(views.words):
         return views.words.view(np.uint8).reshape(*shape, len(CHANNELS))
@@ -144,7 +144,7 @@ def shown(views: RasterViews) -> NDArray[np.uint8]:
 
 
 class ChannelTable(NamedTuple):
-    """Channels of each packed pixel as little-endian words; see `expand`."""
+    """Lookup table from packed pixels to channels, as little-endian words; see `expand`."""
 
     first: NDArray[np.uint64]
     """(1 << BITS,) channels 0 to 7, the first in the lowest byte."""
@@ -153,7 +153,7 @@ class ChannelTable(NamedTuple):
 
 
 def channel_table() -> ChannelTable:
-    """`levels` for `expand`."""
+    """Build the lookup table of `expand` from `levels`."""
     rows = np.zeros((1 << BITS, 16), np.uint8)
     rows[:, : len(CHANNELS)] = levels()
     words = rows.view("<u8")
@@ -162,11 +162,11 @@ def channel_table() -> ChannelTable:
 
 @kernel
 def draw_surface(maps: Maps, row: Any, ego: Any, out: Any, ppm: float, ahead: float) -> None:
-    """Sample the map's cells along the rows of the view, nearest cell, in fixed point."""
+    """Draw the surface: nearest-cell sampling along the rows of the view, in fixed point."""
     height, width = out.shape
     scale = 65536.0 / row.cell
     step = scale / ppm
-    # one column to the right is 1 / ppm to the right: (sin, -cos)
+    # one column is 1 / ppm m to the right: direction (sin, -cos)
     dx, dy = int(ego.sin * step), int(-ego.cos * step)
     tiles, tile = maps.tiles, row.tile
     columns, rows = np.int64(row.columns), np.int64(row.rows)
@@ -188,7 +188,7 @@ def draw_surface(maps: Maps, row: Any, ego: Any, out: Any, ppm: float, ahead: fl
             and last_y < rows
         ):
             for c in range(width):
-                # an index that cannot be negative needs no look whether it counts from the end
+                # an unsigned index avoids the check for negative indices
                 line[c] = tiles[np.uint64(tile + (y >> 16) * columns + (x >> 16))]
                 x += dx
                 y += dy
@@ -216,10 +216,10 @@ def draw_box(
     wide: float,
     bit: int,
 ) -> None:
-    """Set a bit in the pixels of an oriented box; its centre `f` m ahead, `left` m left, its direction relative."""
+    """Set a bit in the pixels of an oriented box, centre `f` m ahead and `left` m left, heading relative to the ego."""
     height, width = out.shape
     reach_f, reach_l = half * abs(cos) + wide * abs(sin), half * abs(sin) + wide * abs(cos)
-    # in CUDA a floor is still a float
+    # in CUDA math.floor returns a float
     row0, row1 = np.int64(math.floor((ahead - f - reach_f) * ppm)), np.int64(math.ceil((ahead - f + reach_f) * ppm))
     middle = 0.5 * width
     col0 = np.int64(math.floor(middle - (left + reach_l) * ppm))
@@ -234,7 +234,7 @@ def draw_box(
 
 @kernel
 def draw_agents(world: WorldState, e: int, out: Any, ppm: float, ahead: float) -> None:
-    """Boxes of all road users, the ego's own too, and lines as long as they travel in a second."""
+    """Draw boxes of all road users including the ego, with lines for the distance travelled in one second."""
     ego, agents = world.egos[e], world.agents[e]
     height, width = out.shape
     far = (height + width) / ppm
@@ -259,7 +259,7 @@ def draw_agents(world: WorldState, e: int, out: Any, ppm: float, ahead: float) -
 
 @kernel
 def draw_road_things(maps: Maps, world: WorldState, e: int, out: Any, ppm: float, ahead: float) -> None:
-    """Route, changes of the speed limit on it, lights, stop signs and parked cars."""
+    """Draw the route, changes of its speed limit, lights, stop signs and parked cars."""
     ego, episode = world.egos[e], world.episodes[e]
     row = maps.maps[episode.map]
     route = maps.routes[episode.route]
@@ -308,9 +308,9 @@ def draw(maps: Maps, world: WorldState, e: int, out: Any, ppm: float, behind: fl
         maps: all maps.
         world: all envs.
         e: env.
-        out: written to.
-        ppm: pixels for each metre.
-        behind: share of the height behind the ego's centre.
+        out: (height, width) output.
+        ppm: pixels per metre.
+        behind: fraction of the height behind the ego's centre.
     """
     ego = world.egos[e]
     ahead = out.shape[0] * (1.0 - behind) / ppm
@@ -321,7 +321,7 @@ def draw(maps: Maps, world: WorldState, e: int, out: Any, ppm: float, behind: fl
 
 @kernel
 def expand(packed: Any, table: ChannelTable, out: Any) -> None:
-    """Packed pixels (4 n,) uint16 to channels, 10 bytes a pixel, as words (5 n,) uint64."""
+    """Expand packed pixels (4 n,) uint16 to channels, 10 bytes per pixel, as words (5 n,) uint64."""
     first, rest = table.first, table.rest
     for i in range(len(packed) // PIXELS):
         a, b, c, d = packed[PIXELS * i], packed[PIXELS * i + 1], packed[PIXELS * i + 2], packed[PIXELS * i + 3]

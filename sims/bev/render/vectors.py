@@ -1,4 +1,4 @@
-"""Vector observations of the driving world, in the ego's frame: x ahead, y left. Numbers are scaled to about 1."""
+"""Vector observations of the driving sim, in the ego's frame (x ahead, y left), scaled to about 1."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from robotrl.sims.bev.world import Maps, WorldState
 from robotrl.spec import Spec
 
 SPEED, LENGTH, SHORT = 15.0, 50.0, 10.0
-"""What speeds (m/s), long distances and short ones (m) are divided by."""
+"""Scales of speeds (m/s), long distances and short distances (m)."""
 SIGHT_M = 60.0
-"""Things further ahead than this are as good as not there."""
+"""Range of view ahead; anything further is ignored."""
 CONFLICT_S, CONFLICT_M = 5.0, 3.0
-"""A conflict: somebody whose centre, at present speeds and courses, comes nearer than this within so long."""
+"""Time and distance of a conflict: a centre that comes this near within this time at constant velocities."""
 SOON_S = 1.5
-"""Road users are observed by how near they are within this time."""
+"""Horizon for ranking road users by their distance."""
 ROUTE_AT = (3, 6, 10, 15, 20, 28, 38, 50)
-"""m ahead of the ego at which the route is given."""
+"""Distances ahead of the ego, m, at which the route is observed."""
 SCALARS = (
     "speed",
     "accel",
@@ -82,7 +82,7 @@ EGO = (
     "speed_excess",
     "inside_junction",
 )
-"""What goes with the raster, as CaRL's policy has it: the car itself and the limit, nothing of the others."""
+"""Scalars observed with the raster, as in CaRL's policy: state of the ego and speed limit, nothing of others."""
 ROUTE = ("x", "y", "curvature")
 AGENTS = ("x", "y", "heading_cos", "heading_sin", "speed", "length", "vulnerable", "accel")
 LANES = ("x0", "y0", "x1", "y1", "speed_limit")
@@ -94,25 +94,25 @@ PRIVILEGED = (
     *(f"comfort_timer_{name}" for name in tables.COMFORT),
     "offset_timer",
 )
-"""What CaRL's critic is told: the state of the penalties that last, which no policy could know."""
+"""Privileged inputs of CaRL's critic: state of lasting penalties, which the policy cannot observe."""
 
 
 class Vectors(NamedTuple):
-    """Arrays of vector observations, a row for each env; those that are not observed have no rows."""
+    """Arrays of vector observations, one row per env; unused arrays have no rows."""
 
     scalars: NDArray[np.float32]
     route: NDArray[np.float32]
-    """(N, len(ROUTE_AT), 3)"""
+    """(N, len(ROUTE_AT), 3) points of the route."""
     agents: NDArray[np.float32]
-    """(N, K, 8) who comes nearest soon, nearest first; rows of zeros where there are fewer."""
+    """(N, K, 8) road users by their distance within `SOON_S`, nearest first; zero rows if there are fewer."""
     agents_mask: NDArray[np.float32]
-    """(N, K)"""
+    """(N, K) 1 for valid rows of `agents`."""
     lanes: NDArray[np.float32]
-    """(N, M, 5) segments of lanes near the ego."""
+    """(N, M, 5) lane segments near the ego."""
     lanes_mask: NDArray[np.float32]
     privileged: NDArray[np.float32]
     ego: NDArray[np.float32]
-    """(N, 8)"""
+    """(N, 8) scalars `EGO`, for the raster observation."""
 
 
 def _spec(shape: tuple[int, ...], names: tuple[str, ...]) -> Spec:
@@ -121,7 +121,7 @@ def _spec(shape: tuple[int, ...], names: tuple[str, ...]) -> Spec:
 
 
 def vector_specs(nearest: int, polylines: int) -> dict[str, Spec]:
-    """Specs of the vector observations for K nearest road users and M segments of lanes."""
+    """Specs of the vector observations for K nearest road users and M lane segments."""
     specs = {"scalars": _spec((len(SCALARS),), SCALARS), "route": _spec((len(ROUTE_AT), len(ROUTE)), ROUTE)}
     if nearest:
         specs["agents"] = _spec((nearest, len(AGENTS)), AGENTS)
@@ -133,17 +133,17 @@ def vector_specs(nearest: int, polylines: int) -> dict[str, Spec]:
 
 
 def privileged_spec() -> Spec:
-    """What only a critic may see."""
+    """Spec of the privileged observation, for the critic only."""
     return _spec((len(PRIVILEGED),), PRIVILEGED)
 
 
 def ego_spec() -> Spec:
-    """The scalars beside a raster."""
+    """Spec of the scalars observed with a raster."""
     return _spec((len(EGO),), EGO)
 
 
 def make_vectors(zeros: Zeros, num_envs: int, nearest: int, polylines: int, vector: bool, privileged: bool) -> Vectors:
-    """Arrays to observe into; `vector` and `privileged` say which are wanted, the ego's scalars go with the latter."""
+    """Allocate the arrays that `vector` and `privileged` select; the scalars `EGO` belong to the latter."""
     n = num_envs if vector else 0
     m = num_envs if privileged else 0
     return Vectors(
@@ -160,7 +160,7 @@ def make_vectors(zeros: Zeros, num_envs: int, nearest: int, polylines: int, vect
 
 @kernel
 def beside_lane(maps: Maps, world: WorldState, e: int, target: int, out: Any, at: int) -> None:
-    """Five numbers of a neighbouring lane: whether it is there, and who drives ahead and behind on it."""
+    """Write five numbers of a neighbouring lane: existence, and the cars ahead and behind on it."""
     for k in range(5):
         out[at + k] = 0.0
     out[at + 1] = out[at + 3] = 1.0
@@ -188,7 +188,7 @@ def beside_lane(maps: Maps, world: WorldState, e: int, target: int, out: Any, at
 
 @kernel
 def observe_conflict(world: WorldState, e: int, out: Any) -> None:
-    """Write whom the ego meets first if all keep speed and course: when, how close, and where it is now."""
+    """Write the first conflict at constant velocities: time, closest distance, and present position of the other."""
     ego, agents = world.egos[e], world.agents[e]
     first, slot, miss = CONFLICT_S, -1, CONFLICT_M
     for k in range(1, len(agents)):
@@ -215,7 +215,7 @@ def observe_conflict(world: WorldState, e: int, out: Any) -> None:
 
 @kernel
 def observe_scalars(maps: Maps, world: WorldState, e: int, out: Any) -> None:
-    """Write the scalars."""
+    """Write the scalar observations."""
     ego, episode = world.egos[e], world.episodes[e]
     route = maps.routes[episode.route]
     p = maps.route_points[route.first + ego.index]
@@ -264,7 +264,7 @@ def observe_scalars(maps: Maps, world: WorldState, e: int, out: Any) -> None:
 
 @kernel
 def observe_route(maps: Maps, world: WorldState, e: int, out: Any) -> None:
-    """Write the route ahead."""
+    """Write the points of the route ahead."""
     ego = world.egos[e]
     route = maps.routes[world.episodes[e].route]
     for k in range(len(ROUTE_AT)):
@@ -278,7 +278,7 @@ def observe_route(maps: Maps, world: WorldState, e: int, out: Any) -> None:
 
 @kernel
 def soon(ego: Any, other: Any) -> float:
-    """Squared distance, m^2, at which somebody's centre is now or after `SOON_S`, the lesser, if all drive on."""
+    """Squared distance, m^2, of a road user's centre: the smaller of now and after `SOON_S` at constant velocities."""
     dx, dy = other.x - ego.x, other.y - ego.y
     later_x = dx + SOON_S * (other.v * other.cos - ego.v * ego.cos)
     later_y = dy + SOON_S * (other.v * other.sin - ego.v * ego.sin)
@@ -287,10 +287,10 @@ def soon(ego: Any, other: Any) -> float:
 
 @kernel
 def observe_agents(world: WorldState, e: int, out: Any, mask: Any) -> None:
-    """Write the road users within sight who come nearest soon, nearest first."""
+    """Write the road users in range, ranked by `soon`, nearest first."""
     ego, agents = world.egos[e], world.agents[e]
     most = len(mask)
-    # the mask holds squared distances while the nearest are sorted in; column 6 their slots
+    # during insertion the mask holds squared distances, and column 6 the slots
     count = 0
     for slot in range(1, len(agents)):
         other = agents[slot]
@@ -331,7 +331,7 @@ def observe_agents(world: WorldState, e: int, out: Any, mask: Any) -> None:
 
 @kernel
 def observe_lanes(maps: Maps, world: WorldState, e: int, out: Any, mask: Any) -> None:
-    """Write segments of lanes near the ego, as the grid of its map lists them."""
+    """Write lane segments near the ego, from the grid of its map."""
     ego = world.egos[e]
     row = maps.maps[world.episodes[e].map]
     r = min(max(int((ego.y - row.y0) / row.grid_cell), 0), row.grid_rows - 1)
@@ -356,7 +356,7 @@ def observe_lanes(maps: Maps, world: WorldState, e: int, out: Any, mask: Any) ->
 
 @kernel
 def observe_privileged(maps: Maps, world: WorldState, rules: Rules, e: int, out: Any) -> None:
-    """Write what only the critic sees."""
+    """Write the privileged observation."""
     ego, episode, judge = world.egos[e], world.episodes[e], world.judges[e]
     route = maps.routes[episode.route]
     hold = max(rules.hold_s, 1e-6)
@@ -371,7 +371,7 @@ def observe_privileged(maps: Maps, world: WorldState, rules: Rules, e: int, out:
 
 @kernel
 def observe_ego(maps: Maps, world: WorldState, e: int, out: Any) -> None:
-    """Write the scalars beside a raster."""
+    """Write the scalars observed with a raster."""
     ego = world.egos[e]
     p = maps.route_points[maps.routes[world.episodes[e].route].first + ego.index]
     out[0] = ego.v / SPEED

@@ -1,1 +1,1 @@
-"""Road networks: lanes, maps, procedural roads, routes."""
+"""Road networks: lanes, maps, procedural roads and routes."""

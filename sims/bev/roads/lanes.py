@@ -1,8 +1,8 @@
-"""The road network that the driving world runs on: lanes as polylines, and what happens where they meet.
+"""Road networks of the driving sim: lanes as polylines with their relations.
 
-A `RoadMap` is a bundle of flat arrays, so that many maps can be laid end to end and read by kernels. A `RoadBuilder`
-makes one, from the procedural roads or from an OpenDRIVE file: both describe lanes, which lane follows which, stop
-lines, signals, crosswalks and parked boxes; conflicts between lanes, routes and the drawn surface follow from these.
+A `RoadMap` consists of flat arrays, so that many maps can be concatenated and read by kernels. It is built with a
+`RoadBuilder`, from procedural roads or from an OpenDRIVE file: both describe lanes, successors, stop lines, signals,
+crosswalks and parked cars. Conflicts between lanes, route geometry and the drawn surface are computed from these.
 
 Frame: x forward, y left, metres; headings counter-clockwise from x; traffic keeps to the right.
 """
@@ -21,18 +21,18 @@ from numpy.typing import NDArray
 from robotrl.errors import ConfigError
 
 Points = NDArray[np.float64]
-"""(n, 2) m."""
+"""Points (n, 2), m."""
 
 LANE_WIDTH_M = 3.5
 SPACING_M = 1.0
-"""Lanes and routes are resampled to about this distance between points."""
+"""Approximate distance between points of resampled lanes and routes."""
 CLEARANCE_M = 2.4
-"""Two lanes are in conflict where their centres are closer than this."""
+"""Distance of the centres below which two lanes are in conflict."""
 NONE = -1
 
 
 class Control(IntEnum):
-    """What rules the stop line of a lane."""
+    """Kind of control at a lane's stop line."""
 
     NONE = 0
     LIGHT = 1
@@ -41,7 +41,7 @@ class Control(IntEnum):
 
 
 class Turn(IntEnum):
-    """Where a lane inside a junction leads, in the order in which it gives way."""
+    """Turn direction of a lane inside a junction, ordered by right of way."""
 
     STRAIGHT = 0
     RIGHT = 1
@@ -49,7 +49,7 @@ class Turn(IntEnum):
 
 
 class LightTimes(NamedTuple):
-    """One light's times within the cycle of its map: green from `start_s` for `green_s`, then yellow, then red."""
+    """Timing of a light within its map's cycle: green from `start_s` for `green_s`, then yellow, then red."""
 
     start_s: float
     green_s: float
@@ -58,7 +58,7 @@ class LightTimes(NamedTuple):
 
 @dataclass
 class Lane:
-    """One lane while a map is built; see `RoadBuilder.lane` for the fields."""
+    """Lane of a map under construction; see `RoadBuilder.lane` for the fields."""
 
     points: Points
     speed_mps: float
@@ -76,12 +76,12 @@ class Lane:
 
     @property
     def length_m(self) -> float:
-        """Along the centre."""
+        """Length along the centre line, m."""
         return float(np.linalg.norm(np.diff(self.points, axis=0), axis=1).sum())
 
 
 class Crosswalk(NamedTuple):
-    """A strip on which people cross, from kerb to kerb."""
+    """Strip on which pedestrians cross, from kerb to kerb."""
 
     start: tuple[float, float]
     end: tuple[float, float]
@@ -89,7 +89,7 @@ class Crosswalk(NamedTuple):
 
 
 class Parked(NamedTuple):
-    """A box that stands still."""
+    """Parked car: a static box."""
 
     x: float
     y: float
@@ -99,18 +99,18 @@ class Parked(NamedTuple):
 
 
 class RouteChoice(NamedTuple):
-    """A way through the network, lane by lane."""
+    """Route through the network as a sequence of lanes."""
 
     lanes: tuple[int, ...]
-    """Each the successor, or the neighbour, of the one before."""
+    """Lanes; each is a successor or neighbour of the one before."""
     start_s: float
-    """Where on the first lane it begins, m."""
+    """Start position on the first lane, m."""
     end_s: float
-    """Where on the last lane it ends, m."""
+    """End position on the last lane, m."""
 
 
 def resampled(points: Points, spacing: float = SPACING_M) -> Points:
-    """The polyline with points at equal distances of at most `spacing`, both ends kept."""
+    """Resample a polyline at equal distances of at most `spacing`, keeping both ends."""
     steps = np.linalg.norm(np.diff(points, axis=0), axis=1)
     kept = np.concatenate([[True], steps > 1e-6])
     points = points[kept]
@@ -121,7 +121,7 @@ def resampled(points: Points, spacing: float = SPACING_M) -> Points:
 
 
 def headings(points: Points) -> NDArray[np.float64]:
-    """(n,) rad: at each point the direction of the chord between its neighbours."""
+    """Headings (n,), rad: direction of the chord between the neighbours of each point."""
     ahead = np.concatenate([points[1:], points[-1:]])
     behind = np.concatenate([points[:1], points[:-1]])
     delta = ahead - behind
@@ -129,14 +129,14 @@ def headings(points: Points) -> NDArray[np.float64]:
 
 
 def shifted(points: Points, left_m: float | NDArray[np.float64]) -> Points:
-    """The polyline moved sideways, to the left by `left_m`."""
+    """Offset a polyline to the left by `left_m`."""
     yaw = headings(points)
     normal = np.stack([-np.sin(yaw), np.cos(yaw)], axis=1)
     return points + normal * np.broadcast_to(np.asarray(left_m, np.float64), len(points))[:, None]
 
 
 class RoadBuilder:
-    """Collects lanes and their relations; `robotrl.sims.bev.roads.maps.finish` turns it into a `RoadMap`."""
+    """Collects lanes and their relations; `robotrl.sims.bev.roads.maps.finish` converts it to a `RoadMap`."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -155,14 +155,14 @@ class RoadBuilder:
         junction: bool = False,
         turn: Turn = Turn.STRAIGHT,
     ) -> int:
-        """Add a lane; gives its number.
+        """Add a lane and return its index.
 
         Args:
-            points: (n, 2) centre line in driving direction, m; two different points or more.
-            speed_mps: limit.
-            width_m: its width.
-            junction: whether it crosses a junction: no lane changes, and conflicts with others count.
-            turn: where it leads, for a lane in a junction.
+            points: (n, 2) centre line in driving direction, m; at least two different points.
+            speed_mps: speed limit.
+            width_m: width of the lane.
+            junction: true for a lane inside a junction: no lane changes, and conflicts with other lanes count.
+            turn: turn direction, for a lane in a junction.
 
         Raises:
             ConfigError: fewer than two different points, a number that is not finite, a speed or width not above 0.
@@ -179,31 +179,31 @@ class RoadBuilder:
         return len(self.lanes) - 1
 
     def beside(self, left: int, right: int, may_change: bool = True) -> None:
-        """Two lanes of one direction lie side by side; `may_change` draws a broken line and lets cars change."""
+        """Make two lanes of one direction neighbours; `may_change` draws a broken line and allows lane changes."""
         if may_change:
             self.lanes[left].right, self.lanes[right].left = right, left
         self.lanes[left].right_solid = self.lanes[right].left_solid = not may_change
 
     def follow(self, lane: int, *successors: int) -> None:
-        """Lanes into which `lane` leads."""
+        """Add successors of `lane`."""
         for successor in successors:
             if successor not in self.lanes[lane].next:
                 self.lanes[lane].next.append(successor)
 
     def stop(self, lane: int, control: Control, group: int = NONE, s: float | None = None) -> None:
-        """Put a stop line on a lane: at `s` m, or 1 m before its end; `group` is the light's number."""
+        """Put a stop line on a lane at `s` m, or 1 m before its end; `group` is the index of its light."""
         length = self.lanes[lane].length_m
         self.lanes[lane].control = control
         self.lanes[lane].stop_s = max(length - 1.0, 0.0) if s is None else s
         self.lanes[lane].group = group
 
     def signal(self, start_s: float, green_s: float) -> int:
-        """Add a light with its times in the cycle; gives its number."""
+        """Add a light with its timing in the cycle and return its index."""
         self.signals.append(LightTimes(start_s, green_s))
         return len(self.signals) - 1
 
     def crosswalk(self, start: Sequence[float], end: Sequence[float], width_m: float = 3.0) -> None:
-        """Add a strip on which people cross."""
+        """Add a crosswalk."""
         self.crosswalks.append(Crosswalk((start[0], start[1]), (end[0], end[1]), width_m))
 
     def park(self, lane: int, s: float, left_m: float, length_m: float = 4.5, width_m: float = 1.9) -> None:
@@ -216,10 +216,10 @@ class RoadBuilder:
         self.parked.append(Parked(float(x), float(y), yaw, length_m, width_m))
 
     def route(self, lanes: Sequence[int], start_s: float = 5.0, end_s: float | None = None) -> None:
-        """Add a way through the network for the ego.
+        """Add a route for the ego.
 
         Raises:
-            ConfigError: two lanes in a row are neither successors nor neighbours, or the ends lie outside the lanes.
+            ConfigError: two consecutive lanes are neither successors nor neighbours, or an end is outside its lane.
         """
         for before, after in itertools.pairwise(lanes):
             here = self.lanes[before]

@@ -1,4 +1,4 @@
-"""The maps in use, laid end to end for the kernels; a map is built when the first episode asks for it."""
+"""Map pool: all maps in use, concatenated for the kernels; a map is built at its first use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from robotrl.sims.bev.world import Maps
 
 
 class _Growing:
-    """An array that is appended to, with room to spare."""
+    """Growable array with spare capacity."""
 
     def __init__(self, machine: Backend, dtype: Any) -> None:
         self._machine = machine
@@ -23,7 +23,7 @@ class _Growing:
         self.count = 0
 
     def add(self, rows: NDArray[Any]) -> int:
-        """Append rows; gives the place of the first."""
+        """Append rows and return the index of the first."""
         first, self.count = self.count, self.count + len(rows)
         if self.count > len(self._array):
             grown = self._machine.zeros(max(self.count, 2 * len(self._array)), self._array.dtype)
@@ -33,7 +33,7 @@ class _Growing:
         return first
 
     def view(self) -> NDArray[Any]:
-        """All of it; never empty, since a kernel may look before it tests."""
+        """View of the contents; never empty, since a kernel may read before it checks."""
         return self._array[: max(self.count, 1)]
 
 
@@ -59,8 +59,8 @@ class MapPool:
     """Maps by key, each built once.
 
     Args:
-        machine: whose memory they lie in.
-        build: makes the map of a key.
+        machine: backend that owns the memory.
+        build: builds the map of a key.
     """
 
     def __init__(self, machine: Backend, build: Callable[[tuple[str, int]], RoadMap]) -> None:
@@ -69,12 +69,12 @@ class MapPool:
         self._parts = {name: _Growing(machine, dtype) for name, dtype in FIELDS.items()}
         self.names: list[str] = []
         self.junction_lanes = 1
-        """Most of any map so far."""
+        """Largest number of junction lanes of any map so far."""
         self.crosswalks = 1
         self.arrays = self._view()
 
     def number(self, key: tuple[str, int]) -> int:
-        """The map's number, after building it if need be."""
+        """Index of the map with a key, which is built if necessary."""
         found = self._numbers.get(key)
         if found is None:
             found = self._numbers[key] = self._add(self._build(key))

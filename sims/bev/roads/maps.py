@@ -1,4 +1,4 @@
-"""From a `RoadBuilder` to the flat records of a `RoadMap`: conflicts, routes, the drawn surface, nearest segments."""
+"""Converts a `RoadBuilder` to a `RoadMap`: conflicts, routes, drawn surface, and grid of nearest lane segments."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ from robotrl.sims.bev.roads.lanes import (
 Records = NDArray[Any]
 
 CELL_M = 0.5
-"""Of the drawn surface."""
+"""Cell size of the drawn surface."""
 MARGIN_M = 8.0
-"""Empty surface around the lanes."""
+"""Margin of the drawn surface around the lanes."""
 SHOULDER_M = 1.5
 CHANGE_M = 30.0
-"""Length of a lane change of a route."""
+"""Length of a lane change on a route."""
 NEAREST = 16
-"""Segments that each cell of the grid lists."""
+"""Number of segments listed in each grid cell."""
 GRID_M = 16.0
 SEGMENT_M = 8.0
 MAX_SUCCESSORS = 6
 MAX_TILE_CELLS = 1 << 28
-"""Largest drawn surface, cells (bytes): 8 km by 8 km."""
+"""Maximum size of the drawn surface, cells (1 byte each): 8 km by 8 km."""
 
 
 class RoadMap(NamedTuple):
-    """One finished map; references between its records count from its own beginning."""
+    """A finished map; references between its records are relative to the map's own arrays."""
 
     name: str
     lanes: Records
@@ -57,16 +57,16 @@ class RoadMap(NamedTuple):
     routes: Records
     route_points: Records
     tile: NDArray[np.uint8]
-    """(rows, columns) bits; rows along y."""
+    """(rows, columns) surface bits; rows along y."""
     origin: tuple[float, float]
-    """x, y of the first cell's corner, m."""
+    """x, y of the corner of the first cell, m."""
     segments: Records
     nearest: NDArray[np.int32]
-    """(grid rows, grid columns, NEAREST) segments, -1 where there are fewer."""
+    """(grid rows, grid columns, NEAREST) indices of nearby segments; -1 if there are fewer."""
 
 
 def finish(builder: RoadBuilder) -> RoadMap:
-    """All that follows from lanes and their relations.
+    """Build the map from lanes and their relations.
 
     Raises:
         ConfigError: no lane, no route, more successors than a lane may have, or a surface too large to draw.
@@ -95,7 +95,7 @@ def finish(builder: RoadBuilder) -> RoadMap:
         row["nexts"] = len(lane.next)
         row["stop"], row["control"], row["group"] = lane.stop_s, lane.control, lane.group
         row["junction"] = junctions if lane.junction else NONE
-        # a lane that widens beside one that goes on is no way into the map
+        # a lane that starts beside a continuing lane is no entry to the map
         beside = [n for n in (lane.left, lane.right) if n != NONE]
         row["entry"] = int(i not in leads_in and not lane.junction and not any(n in leads_in for n in beside))
         junctions += lane.junction
@@ -147,7 +147,7 @@ def _poses(centre: Points) -> Records:
 
 
 def _part(builder: RoadBuilder, lanes: Records, centres: list[Points]) -> None:
-    """How far the lanes that leave one lane into a junction run together."""
+    """Compute how far lanes that leave the same lane into a junction run together."""
     lanes["origin"] = NONE
     for i, lane in enumerate(builder.lanes):
         ways = [n for n in lane.next if builder.lanes[n].junction]
@@ -161,7 +161,7 @@ def _part(builder: RoadBuilder, lanes: Records, centres: list[Points]) -> None:
 
 
 def _rank(builder: RoadBuilder, origin: dict[int, int], lane: int) -> tuple[int, int, int]:
-    """Who gives way: the higher. Behind a stop sign more than behind a yield sign; then by the turn."""
+    """Right-of-way rank: the higher one yields. Ordered by stop sign, then yield sign, then turn direction."""
     approach = builder.lanes[origin[lane]] if lane in origin else None
     control = approach.control if approach is not None else Control.NONE
     signs = {Control.STOP: 2, Control.YIELD: 1}
@@ -178,7 +178,7 @@ def _conflicts(builder: RoadBuilder, lanes: Records, centres: list[Points]) -> R
     for row, column in np.argwhere(np.triu(meet & meet.T, 1)):
         a, b = inside[row], inside[column]
         if origin.get(a, NONE) == origin.get(b, -2):
-            continue  # they part: whoever is ahead on the way in is ahead
+            continue  # diverging lanes from one origin: the order on the origin decides
         near = np.linalg.norm(centres[a][:, None] - centres[b][None], axis=2) < CLEARANCE_M
         if not near.any():
             continue
@@ -212,7 +212,7 @@ def _crossings(builder: RoadBuilder, lanes: Records, centres: list[Points]) -> R
             along = (end - start) / length
             rel = centre - start
             u, w = rel @ along, np.abs(rel @ np.array([-along[1], along[0]]))
-            # half a lane's width beyond the kerb line still belongs to the lane that is crossed
+            # tolerance: up to half a metre beyond the strip's edge counts as on the crosswalk
             over = np.flatnonzero((u > 0) & (u < length) & (w <= walk.width_m / 2 + 0.5))
             if len(over):
                 spacing = float(lanes[i]["spacing"])
@@ -236,7 +236,7 @@ class _Piece(NamedTuple):
 
 
 def _route_line(builder: RoadBuilder, centres: list[Points], choice: RouteChoice) -> _Piece:
-    """Dense points of a route, with the lane and the way along it of each; neighbours are joined by a lane change."""
+    """Dense points of a route with lane and position of each; neighbouring lanes are joined by a lane change."""
     pieces: list[_Piece] = []
     start = choice.start_s
     for k, lane in enumerate(choice.lanes):
@@ -251,7 +251,7 @@ def _route_line(builder: RoadBuilder, centres: list[Points], choice: RouteChoice
         start = 0.0
         if changes and following is not None:
             other = builder.lanes[following].length_m
-            # the same share of both lanes: neighbours may differ in length in a bend
+            # the same fraction of both lanes: neighbours differ in length in a bend
             over = np.linspace(end, min(end + CHANGE_M, length), 60)
             share = np.linspace(0.0, 1.0, 60)
             blend = (share * share * (3 - 2 * share))[:, None]
@@ -269,7 +269,7 @@ def _route_line(builder: RoadBuilder, centres: list[Points], choice: RouteChoice
 
 
 def _extent(builder: RoadBuilder, lane: int, side: str) -> float:
-    """Distance, m, from a lane's centre to the edge of the lanes of its direction."""
+    """Distance, m, from a lane's centre to the outer edge of the lanes of its direction."""
     edge, here, seen = builder.lanes[lane].width_m / 2, lane, {lane}
     while (here := int(getattr(builder.lanes[here], side))) != NONE and here not in seen:
         seen.add(here)
@@ -292,7 +292,7 @@ def _routes(builder: RoadBuilder, lanes: Records, centres: list[Points]) -> tupl
 
 def _route(builder: RoadBuilder, lanes: Records, centres: list[Points], line: _Piece) -> Records:
     length = float(np.linalg.norm(np.diff(line.points, axis=0), axis=1).sum())
-    # exactly 1 m apart, so that a distance along the route is an index; up to 1 m is left out at its end
+    # exactly 1 m apart, so that distance along the route is an index; up to 1 m is cut off at the end
     count = int(length / SPACING_M)
     if count < 10:
         raise ConfigError(f"map {builder.name!r}: a route is {length:.1f} m long: expected 10 m or more")
@@ -302,7 +302,7 @@ def _route(builder: RoadBuilder, lanes: Records, centres: list[Points], line: _P
     centre = np.stack([np.interp(at, along, line.points[:, 0]), np.interp(at, along, line.points[:, 1])], axis=1)
     yaw = headings(centre)
     source = np.clip(np.searchsorted(along, at), 1, len(along) - 1)
-    # between two dense points of one lane, or back from the first one of the next
+    # interpolate between two dense points of one lane, or extrapolate back from the first point of the next
     step = np.maximum(along[source] - along[source - 1], 1e-9)
     same = line.lane[source] == line.lane[source - 1]
     rate = np.where(same, (line.s[source] - line.s[source - 1]) / step, 1.0)
@@ -327,7 +327,7 @@ def _route(builder: RoadBuilder, lanes: Records, centres: list[Points], line: _P
 
 @kernel
 def _mark_ahead(out: Any, lanes: Any) -> None:
-    """For each point the next stop line and the next junction, going backwards from the end."""
+    """Store at each point the next stop line and the next junction, going backwards from the end."""
 
     stop, control, group, junction = tables.FAR, 0, NONE, tables.FAR
     for i in range(len(out) - 1, -1, -1):
@@ -363,7 +363,7 @@ def _stamp(
     bit: int,
     dash: float,
 ) -> None:
-    """Set a bit in the cells under a strip beside a polyline, from `right` to `left` of it; dashes of `dash` m."""
+    """Set a bit in the cells of a strip along a polyline, from offset `right` to `left`; dashes of `dash` m if > 0."""
     step = 0.2
     for i in range(first, first + count - 1):
         a, b = points[i], points[i + 1]
@@ -436,7 +436,7 @@ def _segments(
     middle = np.stack([segments["x0"] + segments["x1"], segments["y0"] + segments["y1"]], axis=1) / 2
     nearest = np.full((*grid, NEAREST), NONE, np.int32)
     kept = min(NEAREST, len(segments))
-    for r in range(grid[0]):  # row by row: a town has too many cells and segments for one table of distances
+    for r in range(grid[0]):  # row by row: the distance table of a whole town would not fit in memory
         distance = np.hypot(x[:, None] - middle[:, 0], y[r] - middle[:, 1])
         nearest[r, :, :kept] = np.argsort(distance, axis=1, kind="stable")[:, :kept]
     return segments, nearest

@@ -1,4 +1,4 @@
-"""Procedural roads: each family is a function from a layout seed to a `RoadBuilder`, some 200 m across."""
+"""Procedural roads: each family maps a random generator to a `RoadBuilder`, about 200 m across."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ W = LANE_WIDTH_M
 
 
 class Road(NamedTuple):
-    """Lanes of a two-way road, each direction from its inner (left) lane to its outer (right) lane."""
+    """Lanes of a two-way road; each direction is ordered from the inner (left) to the outer (right) lane."""
 
     forward: tuple[int, ...]
     backward: tuple[int, ...]
 
 
 class Arm(NamedTuple):
-    """A road that leaves a junction."""
+    """Road at a junction."""
 
     inbound: tuple[int, ...]
-    """Towards the junction, inner lane first."""
+    """Lanes towards the junction, inner lane first."""
     outbound: tuple[int, ...]
     angle: float
-    """rad, from the junction outwards."""
+    """Heading from the junction outwards, rad."""
 
 
 def path(pose: tuple[float, float, float], parts: Sequence[tuple[float, float]]) -> Points:
-    """Points of a line of arcs, 1 m apart.
+    """Points, 1 m apart, of a curve of consecutive arcs.
 
     Args:
-        pose: x, y in m and heading in rad at its beginning.
-        parts: (length m, curvature 1/m) each, left positive.
+        pose: x, y in m and heading in rad at the start.
+        parts: (length in m, curvature in 1/m) of each arc, left positive.
     """
     x, y, yaw = pose
     out = [(x, y)]
@@ -53,11 +53,11 @@ def path(pose: tuple[float, float, float], parts: Sequence[tuple[float, float]])
 
 
 def bend(start: tuple[float, float, float], end: tuple[float, float, float]) -> Points:
-    """A cubic Bezier curve between two poses (x, y, heading), with handles of 0.55 of a quarter circle's radius."""
+    """Cubic Bezier curve between two poses (x, y, heading) that approximates a circular arc."""
     p0, p3 = np.array(start[:2]), np.array(end[:2])
     turn = math.remainder(end[2] - start[2], 2 * math.pi)
     reach = float(np.linalg.norm(p3 - p0))
-    # of a circular arc of that angle; for straight on a third of the way
+    # handle length of a circular arc of that angle; a third of the distance for straight on
     share = 1 / 3 if abs(turn) < 0.1 else 4 / 3 * math.tan(abs(turn) / 4) / (2 * math.sin(abs(turn) / 2))
     p1 = p0 + reach * share * np.array([math.cos(start[2]), math.sin(start[2])])
     p2 = p3 - reach * share * np.array([math.cos(end[2]), math.sin(end[2])])
@@ -66,7 +66,7 @@ def bend(start: tuple[float, float, float], end: tuple[float, float, float]) -> 
 
 
 def two_way(builder: RoadBuilder, line: Points, forward: int, backward: int, speed: float, change: bool = True) -> Road:
-    """Lanes on both sides of a line: forward ones to its right, backward ones to its left."""
+    """Add a two-way road along a line: forward lanes to its right, backward lanes to its left."""
     ahead = tuple(builder.lane(shifted(line, -(i + 0.5) * W), speed) for i in range(forward))
     back = tuple(builder.lane(shifted(line, (i + 0.5) * W)[::-1], speed) for i in range(backward))
     for side in (ahead, back):
@@ -76,13 +76,13 @@ def two_way(builder: RoadBuilder, line: Points, forward: int, backward: int, spe
 
 
 def pose(builder: RoadBuilder, lane: int, at: int) -> tuple[float, float, float]:
-    """(x, y, heading) of a lane's beginning (0) or end (-1)."""
+    """Pose (x, y, heading) at a lane's start (0) or end (-1)."""
     points = builder.lanes[lane].points
     return float(points[at][0]), float(points[at][1]), float(headings(points)[at])
 
 
 def connect(builder: RoadBuilder, source: int, target: int, speed: float) -> int:
-    """A lane through a junction, from the end of one lane to the beginning of another."""
+    """Add a lane through a junction, from the end of one lane to the start of another."""
     start, end = pose(builder, source, -1), pose(builder, target, 0)
     turned = math.remainder(end[2] - start[2], 2 * math.pi)
     turn = Turn.LEFT if turned > 0.5 else Turn.RIGHT if turned < -0.5 else Turn.STRAIGHT
@@ -94,7 +94,7 @@ def connect(builder: RoadBuilder, source: int, target: int, speed: float) -> int
 
 
 def arm(builder: RoadBuilder, angle: float, radius: float, length: float, lanes: int, speed: float) -> Arm:
-    """A straight two-way road that leaves a junction at the origin."""
+    """Add a straight two-way road at a junction at the origin."""
     c, s = math.cos(angle), math.sin(angle)
     line = path((radius * c, radius * s, angle), [(length, 0.0)])
     road = two_way(builder, line, lanes, lanes, speed)
@@ -102,9 +102,9 @@ def arm(builder: RoadBuilder, angle: float, radius: float, length: float, lanes:
 
 
 def crossing(builder: RoadBuilder, arms: Sequence[Arm], speed: float) -> dict[tuple[int, int], list[int]]:
-    """Connect all arms of a junction; gives the lanes from arm i to arm j.
+    """Connect all arms of a junction and return the lanes from arm i to arm j.
 
-    From two lanes the inner one leads straight on and left, the outer one straight on and right.
+    With two lanes the inner one leads straight on and left, the outer one straight on and right.
     """
     found: dict[tuple[int, int], list[int]] = {}
     for i, source in enumerate(arms):
@@ -122,7 +122,7 @@ def crossing(builder: RoadBuilder, arms: Sequence[Arm], speed: float) -> dict[tu
 
 
 def routes_through(builder: RoadBuilder, arms: Sequence[Arm], lanes: dict[tuple[int, int], list[int]]) -> None:
-    """A route for every way through a junction."""
+    """Add a route for every connection through a junction."""
     for (source, _), ways in lanes.items():
         for way in ways:
             inbound = next(a for a in arms[source].inbound if way in builder.lanes[a].next)
@@ -133,7 +133,7 @@ def routes_through(builder: RoadBuilder, arms: Sequence[Arm], lanes: dict[tuple[
 
 
 def straight(rng: np.random.Generator) -> RoadBuilder:
-    """A street with parked cars and a crosswalk, one or two lanes each way."""
+    """Street with parked cars and a crosswalk, one or two lanes each way."""
     builder = RoadBuilder("straight")
     lanes, speed = int(rng.integers(1, 3)), float(rng.uniform(8.0, 13.9))
     length = float(rng.uniform(230.0, 280.0))
@@ -141,7 +141,7 @@ def straight(rng: np.random.Generator) -> RoadBuilder:
     at = float(rng.uniform(0.45, 0.6)) * length
     edge = lanes * W + 1.0
     builder.crosswalk((at, -edge), (at, edge))
-    # beside the outer lane, clear of it; none where it would hide the crosswalk from both sides
+    # beside the outer lane, clear of it; none where a car would hide the crosswalk
     for s in np.arange(30.0, length - 20.0, 9.0):
         if abs(s - at) > 8.0 and rng.random() < 0.35:
             builder.park(road.forward[-1], float(s), -(W / 2 + 1.15))
@@ -151,7 +151,7 @@ def straight(rng: np.random.Generator) -> RoadBuilder:
 
 
 def curve(rng: np.random.Generator) -> RoadBuilder:
-    """A winding road, one lane each way."""
+    """Winding road, one lane each way."""
     builder = RoadBuilder("curve")
     parts: list[tuple[float, float]] = [(40.0, 0.0)]
     side = 1 if rng.random() < 0.5 else -1
@@ -168,7 +168,7 @@ def curve(rng: np.random.Generator) -> RoadBuilder:
 
 
 def lane_change(rng: np.random.Generator) -> RoadBuilder:
-    """A one-way road of three lanes; the route changes one or two of them."""
+    """One-way road of three lanes; the route makes one or two lane changes."""
     builder = RoadBuilder("lane-change")
     bow = float(rng.uniform(-1 / 300, 1 / 300))
     length = float(rng.uniform(280.0, 320.0))
@@ -180,14 +180,14 @@ def lane_change(rng: np.random.Generator) -> RoadBuilder:
 
 
 def merge(rng: np.random.Generator) -> RoadBuilder:
-    """A ramp that joins a road of two lanes; routes on the ramp and on the road."""
+    """On-ramp that merges into a two-lane road; routes on the ramp and on the road."""
     builder = RoadBuilder("merge")
     speed, joint = float(rng.uniform(10.0, 14.0)), float(rng.uniform(60.0, 80.0))
     before = two_way(builder, path((-110.0, 0.0, 0.0), [(110.0, 0.0)]), 2, 0, speed).forward
     after = two_way(builder, path((joint, 0.0, 0.0), [(120.0, 0.0)]), 2, 0, speed).forward
     for source, target in zip(before, after, strict=True):
         connect(builder, source, target, speed)
-    # the ramp comes in from the right, and runs beside the road before it joins
+    # the ramp comes from the right and runs beside the road before it merges
     angle = float(rng.uniform(0.2, 0.4))
     aside = path((0.0, -2.5 * W, math.pi), [(8.0, 0.0), (angle * 60.0, 1 / 60.0), (50.0, 0.0)])[::-1]
     ramp = builder.lane(aside, min(speed, 10.0))
@@ -202,13 +202,13 @@ def merge(rng: np.random.Generator) -> RoadBuilder:
 
 
 def roundabout(rng: np.random.Generator) -> RoadBuilder:
-    """Three or four roads at a circle of one lane, on which traffic has the right of way."""
+    """Single-lane roundabout with three or four roads; traffic in the circle has the right of way."""
     builder = RoadBuilder("roundabout")
     count, radius = int(rng.integers(3, 5)), float(rng.uniform(13.0, 18.0))
     turn, speed = float(rng.uniform(0.0, 2 * math.pi)), float(rng.uniform(8.0, 11.0))
     angles = [turn + 2 * math.pi * i / count + float(rng.uniform(-0.12, 0.12)) for i in range(count)]
     arms = [arm(builder, a, radius + 14.0, 80.0, 1, speed) for a in angles]
-    # where cars enter and leave the circle, beside each road
+    # angle from each road at which cars enter and leave the circle
     beside = math.asin(min(9.0 / radius, 0.62))
     slow = 6.0
 
@@ -260,13 +260,13 @@ def _arms(builder: RoadBuilder, rng: np.random.Generator, lanes: int, speed: flo
 
 
 def signalled(rng: np.random.Generator) -> RoadBuilder:
-    """A crossing of four roads with lights: opposite roads share a phase, left turns give way to oncoming cars."""
+    """Four-way crossing with lights: opposite roads share a phase, left turns yield to oncoming cars."""
     builder = RoadBuilder("signal")
     speed = float(rng.uniform(8.0, 13.9))
     arms = _arms(builder, rng, int(rng.integers(1, 3)), speed, 4)
     lanes = crossing(builder, arms, speed)
     green = float(rng.uniform(9.0, 14.0))
-    # yellow for 3 s and red for all for 2 s after each phase
+    # 3 s yellow and 2 s all-red after each phase
     builder.cycle_s = 2 * (green + 5.0)
     phases = [builder.signal(0.0, green), builder.signal(green + 5.0, green)]
     for i, one in enumerate(arms):
@@ -279,7 +279,7 @@ def signalled(rng: np.random.Generator) -> RoadBuilder:
 
 
 def unsignalled(rng: np.random.Generator) -> RoadBuilder:
-    """A crossing of three or four roads; the minor ones have a stop or a yield sign."""
+    """Crossing of three or four roads; the minor ones have a stop or yield sign."""
     builder = RoadBuilder("crossing")
     speed = float(rng.uniform(8.0, 11.0))
     arms = _arms(builder, rng, 1, speed, int(rng.integers(3, 5)))
@@ -294,10 +294,10 @@ def unsignalled(rng: np.random.Generator) -> RoadBuilder:
 
 
 def _crosswalk_at(builder: RoadBuilder, one: Arm) -> None:
-    """People cross an arm behind its stop line: 1 m from the junction to 4 m."""
+    """Add a crosswalk on an arm beyond its stop line, 1 to 4 m from the junction."""
     c, s = math.cos(one.angle), math.sin(one.angle)
     x, y, _ = pose(builder, one.outbound[0], 0)
-    # the road's middle is half a lane to the left of its first outbound lane
+    # the road's centre is half a lane to the left of its first outbound lane
     x, y = x - s * W / 2 + 4.5 * c, y + c * W / 2 + 4.5 * s
     half = len(one.outbound) * W + 1.0
     builder.crosswalk((x + s * half, y - c * half), (x - s * half, y + c * half))
@@ -319,5 +319,5 @@ FAMILIES: dict[str, Callable[[np.random.Generator], RoadBuilder]] = {
 
 
 def layout(family: str, seed: int) -> RoadBuilder:
-    """The roads of a family that a layout seed stands for."""
+    """Build the roads of a family for a layout seed."""
     return FAMILIES[family](np.random.default_rng([list(FAMILIES).index(family), seed]))

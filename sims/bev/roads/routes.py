@@ -1,4 +1,4 @@
-"""Picks ways through a road network for the ego."""
+"""Picks random routes through a road network for the ego."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from robotrl.errors import ConfigError, check_number
 from robotrl.sims.bev.roads.lanes import RoadBuilder
 
 STEPS = 2000
-"""Lanes that are tried from one start before the next one is taken."""
+"""Maximum number of lanes visited from one start before the next start is tried."""
 START_S = 5.0
 
 
 def pick_routes(builder: RoadBuilder, count: int, seed: int, length_m: float) -> None:
     """Add `count` different routes, each about `length_m` long, from lane to following lane.
 
-    Starts are drawn without repetition from the lanes outside junctions, then again for further ways from there; where
-    several lanes follow, one is drawn. No route enters a lane twice, changes lanes or ends in a junction: it goes on to
-    the next lane outside. The same network, count, seed and length give the same routes.
+    Starts are drawn without repetition from the lanes outside junctions, then again for further routes from there;
+    among several successors one is drawn. No route enters a lane twice, changes lanes or ends in a junction: it
+    continues to the next lane outside. The same network, count, seed and length give the same routes.
 
     Args:
-        builder: gets the routes, added to those that it has.
-        count: of routes, 1 or more.
-        seed: of the draws, 0 or more.
-        length_m: above 0; a route ends where it is covered.
+        builder: the network, to which routes are added.
+        count: number of routes, 1 or more.
+        seed: random seed, 0 or more.
+        length_m: length of a route, above 0; longer only if it would end in a junction.
 
     Raises:
-        ConfigError: an argument out of range, or the network has fewer such routes; then none is added.
+        ConfigError: an argument out of range, or the network has fewer such routes; no route is added.
     """
     check_number("count", count, 1, 2**31)
     check_number("seed", seed, 0, 2**63)
@@ -69,11 +69,11 @@ def _walk(
     draw: np.random.Generator,
     known: Container[tuple[int, ...]],
 ) -> tuple[tuple[int, ...], float]:
-    """A way of at least `length_m` from a lane on that is not known yet, by depth first in drawn order.
+    """Find a new route of at least `length_m` from a lane, by depth-first search in random order.
 
     Returns:
-        The lanes, none where no such way was found; and the length from the start of the route to the end of the last
-        lane, or of the longest way met, m.
+        The lanes (empty if no such route was found), and the length, m, from the start of the route to the end of its
+        last lane, or that of the longest route found.
     """
     way, open_ = [start], [_drawn(builder, start, draw)]
     longest = covered = lengths[start] - _start(lengths[start])

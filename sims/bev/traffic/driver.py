@@ -1,4 +1,4 @@
-"""The rule-based driver: IDM along the route, pure pursuit on its line, round what stands in the way."""
+"""Rule-based driver: IDM for speed, pure pursuit for steering, lane changes around obstacles."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from robotrl.sims.bev.traffic.right_of_way import barrier
 from robotrl.sims.bev.world import Maps, WorldState
 
 MODES = ("calm", "brisk")
-"""Ways to drive: share of the limit and headway differ."""
+"""Driving styles, which differ in speed relative to the limit and in headway."""
 PACE, HEADWAY_S = (0.75, 0.95), (1.5, 1.1)
 PULL_OUT_MPS = 6.0
-"""Speed at which what stands on the lane is driven round."""
+"""Speed for driving around a standing obstacle."""
 MERGE_S, MERGE_M = 2.5, 8.0
-"""A planned trajectory is on its line after so much time, or way where that is longer."""
+"""Time or distance (whichever takes longer) after which a planned trajectory has joined its target line."""
 COMFORT_MPS2 = 2.0
-"""Lateral acceleration in bends, and deceleration before them."""
+"""Largest lateral acceleration in bends, and deceleration before them."""
 
 
 @kernel
 def has_room(maps: Maps, world: WorldState, e: int, target: int) -> bool:
-    """Whether the ego can move over to a neighbouring lane now."""
+    """True if the ego can change to a neighbouring lane now."""
     ego, agents, order = world.egos[e], world.agents[e], world.order[e]
     lane, there = maps.lanes[ego.lane], maps.lanes[target]
     s = ego.lane_s * there.length / lane.length
@@ -55,7 +55,7 @@ def has_room(maps: Maps, world: WorldState, e: int, target: int) -> bool:
 
 @kernel
 def stands_ahead(maps: Maps, world: WorldState, e: int, lane: int) -> bool:
-    """Whether something that will not move is on a lane within the next 50 m."""
+    """True if a static obstacle is on a lane within the next 50 m (or just behind)."""
     ego, agents = world.egos[e], world.agents[e]
     here = maps.lanes[ego.lane]
     s = ego.lane_s * maps.lanes[lane].length / here.length
@@ -68,7 +68,7 @@ def stands_ahead(maps: Maps, world: WorldState, e: int, lane: int) -> bool:
 
 @kernel
 def towards(maps: Maps, lane: int, goal: int) -> int:
-    """The neighbour of a lane on the way to another lane of its direction; the lane itself where there is no way."""
+    """Neighbour of a lane on the side of lane `goal` (same direction); the lane itself if `goal` is not reachable."""
     step = maps.lanes[lane].left
     for _ in range(4):
         if step < 0:
@@ -88,14 +88,14 @@ def towards(maps: Maps, lane: int, goal: int) -> int:
 
 @kernel
 def aim_lane(maps: Maps, world: WorldState, e: int, reach: int) -> int:
-    """The lane to steer along now, -1 for the route itself: a change of lanes waits until there is room."""
+    """Lane to steer along now, -1 for the route itself; lane changes wait until there is room."""
     ego = world.egos[e]
     route = maps.routes[world.episodes[e].route]
     goal = maps.route_points[route.first + min(ego.index + reach, route.count - 1)].lane
     if maps.lanes[ego.lane].junction >= 0:
         return -1
     if towards(maps, ego.lane, goal) == ego.lane and goal != ego.lane:
-        return -1  # it lies further on, not beside
+        return -1  # the goal lane is further ahead, not beside
     if stands_ahead(maps, world, e, goal):
         lane = maps.lanes[goal]
         goal = lane.left if lane.left >= 0 and not stands_ahead(maps, world, e, lane.left) else lane.right
@@ -109,25 +109,25 @@ def aim_lane(maps: Maps, world: WorldState, e: int, reach: int) -> int:
 
 @kernel
 def reach_of(v: float) -> float:
-    """M to the point that is steered for, at a speed in m/s."""
+    """Pure-pursuit look-ahead distance, m, at a speed in m/s."""
     return min(max(3.5 + 0.55 * v, 4.0), 14.0)
 
 
 @kernel
 def choose_accel(maps: Maps, world: WorldState, e: int, pace: float, headway: float, lane_number: int) -> float:
-    """Acceleration of the driver, m/s^2.
+    """Desired acceleration of the driver, m/s^2.
 
     Args:
         maps: all maps.
         world: all envs.
         e: env.
-        pace: share of the limit driven at.
-        headway: s kept.
-        lane_number: the lane steered along, -1 for the route.
+        pace: speed as a fraction of the limit.
+        headway: time headway, s.
+        lane_number: lane to steer along, -1 for the route.
     """
     ego = world.egos[e]
     route = maps.routes[world.episodes[e].route]
-    # speed: the limit, and bends ahead
+    # desired speed: the limit, reduced for bends ahead
     wanted = pace * maps.route_points[route.first + ego.index].speed
     for k in range(0, 40, 2):
         i = ego.index + k
@@ -146,7 +146,7 @@ def choose_accel(maps: Maps, world: WorldState, e: int, pace: float, headway: fl
         if lane_number >= 0 and lane_number != ego.lane:
             gap, wanted = tables.FAR, min(wanted, PULL_OUT_MPS)
         else:
-            # so far behind it that there is room to pull out
+            # keep enough distance to pull out
             gap = max(gap - PULL_OUT_M, 0.1)
     accel = idm(ego.v, wanted, gap, ego.v - v, headway)
     closed = barrier(maps, world, e, 0, 0.0)
@@ -159,14 +159,14 @@ def choose_accel(maps: Maps, world: WorldState, e: int, pace: float, headway: fl
 def line_ahead(
     maps: Maps, world: WorldState, e: int, lane_number: int, ahead: float
 ) -> tuple[float, float, float, float]:
-    """A point of what is steered along, `ahead` m on, and its direction: x, y, cos, sin.
+    """Point `ahead` m on along the target line, with its direction: x, y, cos, sin.
 
     Args:
         maps: all maps.
         world: all envs.
         e: env.
-        lane_number: a lane beside or below the ego, -1 for the route; beyond a lane's end the route goes on.
-        ahead: m.
+        lane_number: the ego's lane or a neighbour, -1 for the route; beyond the lane's end the route continues.
+        ahead: distance, m.
     """
     ego = world.egos[e]
     if lane_number >= 0:
@@ -194,10 +194,10 @@ def drive_ego(
         maps: all maps.
         world: all envs.
         e: env.
-        pace: share of the limit driven at.
-        headway: s kept.
-        throttle: m/s^2 at an acceleration action of 1.
-        aside: m by which the driver errs to the right of where it is.
+        pace: speed as a fraction of the limit.
+        headway: time headway, s.
+        throttle: acceleration, m/s^2, for an acceleration action of 1.
+        aside: error of the driver's estimate of its lateral position, m, positive to the right.
     """
     ego = world.egos[e]
     reach = reach_of(ego.v)
@@ -211,12 +211,12 @@ def drive_ego(
 
 @kernel
 def plan_ego(maps: Maps, world: WorldState, e: int, pace: float, headway: float, aside: float, trajectory: Any) -> None:
-    """Write the driver's trajectory (2 n,), in the ego's frame: along its line, which it joins over `MERGE_S`."""
+    """Write the driver's trajectory (2 n,), in the ego's frame; it joins the target line within `MERGE_S`."""
     ego = world.egos[e]
     lane_number = aim_lane(maps, world, e, int(reach_of(ego.v)))
     accel = choose_accel(maps, world, e, pace, headway, lane_number)
     x, y, c, s = line_ahead(maps, world, e, lane_number, 0.0)
-    # the route's point is up to a metre behind
+    # the route point is up to 1 m behind
     along = (ego.x - x) * c + (ego.y - y) * s
     offset = (ego.y - y) * c - (ego.x - x) * s - aside
     for k in range(len(trajectory) // 2):
@@ -236,7 +236,7 @@ def plan_ego(maps: Maps, world: WorldState, e: int, pace: float, headway: float,
 def drive_all(
     maps: Maps, world: WorldState, paces: Any, headways: Any, throttle: float, aside: Any, planned: int, actions: Any
 ) -> None:
-    """Actions (N, A) of the driver in all envs."""
+    """Write the actions (N, A) of the driver in all envs."""
     for e in range(len(actions)):
         if planned == 1:
             plan_ego(maps, world, e, paces[e], headways[e], aside[e], actions[e])
@@ -245,15 +245,15 @@ def drive_all(
 
 
 class RouteDriver:
-    """Drives all envs of a core; reads privileged state.
+    """Rule-based expert for all envs of a core; reads privileged state.
 
     Args:
-        core: the driving world.
-        noise: standard deviation of Gaussian noise on each action, as a share of half its range, 0 to 1.
-        clumsiness: 0 to 1; at 1 the driver believes itself up to 1.5 m aside of where it is, keeps half the distance,
-            and drives a third too fast.
+        core: the driving core.
+        noise: standard deviation of Gaussian noise on each action, as a fraction of half its range, 0 to 1.
+        clumsiness: scale of errors drawn once per episode, 0 to 1; at 1 the driver's estimate of its lateral position
+            is off by up to 1.5 m, it keeps half the distance and drives a third too fast.
         mode: "calm" or "brisk", or None to draw one for each episode.
-        seed: seeds noise, clumsiness and the draw of modes.
+        seed: seed of noise, errors and modes.
 
     Raises:
         ConfigError: unknown mode, or a value out of range.

@@ -1,4 +1,4 @@
-"""The ego: how it moves, where it is on its route, whom it follows, whether it touches something."""
+"""Ego vehicle: motion, localization on the route, leading road user, collisions."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from robotrl.sims.bev.traffic.following import VIEW_M, leader
 from robotrl.sims.bev.world import Maps, WorldState
 
 SUBSTEPS = 2
-"""Parts of a control step after each of which collisions are looked for."""
+"""Number of collision checks per control step."""
 BEHIND, AHEAD = 3, 8
-"""Route points searched around the last one; a car at 30 m/s passes three in a step."""
+"""Number of route points searched behind and ahead of the last one; a car at 30 m/s passes three per step."""
 HIT_NONE, HIT_VEHICLE, HIT_PEDESTRIAN, HIT_STATIC = 0, 1, 2, 3
 
 
 @kernel
 def acceleration(action: float, throttle: float) -> float:
-    """m/s^2 for an acceleration action of -1 to 1."""
+    """Acceleration, m/s^2, for an acceleration action of -1 to 1."""
     return action * throttle if action >= 0.0 else action * BRAKE_MPS2
 
 
 @kernel
 def near(world: WorldState, e: int, reach_m: float) -> bool:
-    """Whether anybody's enclosing circle comes within `reach_m` of the ego's."""
+    """True if a road user's bounding circle is within `reach_m` of the ego's."""
     ego, agents = world.egos[e], world.agents[e]
     own = 0.5 * (agents[0].length + agents[0].width)
     for slot in range(1, len(agents)):
@@ -42,12 +42,12 @@ def near(world: WorldState, e: int, reach_m: float) -> bool:
 
 @kernel
 def touching(world: WorldState, e: int, back_s: float) -> tuple[int, int]:
-    """Which road user the ego overlaps: a kind of `HIT_...` and the slot.
+    """Collision of the ego with another road user: kind (`HIT_...`) and slot.
 
     Args:
         world: all envs.
         e: env.
-        back_s: s by which the others' positions are taken back.
+        back_s: time, s, by which the others' positions are extrapolated back.
     """
     ego, agents = world.egos[e], world.agents[e]
     me = agents[0]
@@ -80,7 +80,7 @@ def touching(world: WorldState, e: int, back_s: float) -> tuple[int, int]:
 
 @kernel
 def touches_parked(maps: Maps, world: WorldState, e: int) -> bool:
-    """Whether the ego overlaps a parked car."""
+    """True if the ego overlaps a parked car."""
     ego, me = world.egos[e], world.agents[e, 0]
     half_length, half_width = 0.5 * me.length, 0.5 * me.width
     row = maps.maps[world.episodes[e].map]
@@ -99,12 +99,12 @@ def touches_parked(maps: Maps, world: WorldState, e: int) -> bool:
 def move(
     maps: Maps, world: WorldState, e: int, steer: float, accel: float, throttle: float, dt: float
 ) -> tuple[int, int]:
-    """Move the ego by a control step; gives what it ran into, a `HIT_...`, and the slot, -1 for a parked car."""
+    """Move the ego by a control step; returns the collision kind (`HIT_...`) and slot, -1 for a parked car."""
     ego = world.egos[e]
     rate = acceleration(accel, throttle)
     part = dt / SUBSTEPS
     before, yaw = ego.v, ego.yaw
-    # nobody drives faster than 40 m/s towards the ego
+    # no car approaches the ego faster than 40 m/s
     watch = near(world, e, (40.0 + before) * dt)
     hit, slot = HIT_NONE, -1
     for k in range(SUBSTEPS):
@@ -112,7 +112,7 @@ def move(
         ego.cos, ego.sin = math.cos(ego.yaw), math.sin(ego.yaw)
         if hit == HIT_NONE and watch:
             hit, slot = touching(world, e, (SUBSTEPS - 1 - k) * part)
-    # what stands still is not passed through in half a step
+    # a static object cannot be crossed within half a step, so one check at the end suffices
     if hit == HIT_NONE and touches_parked(maps, world, e):
         hit = HIT_STATIC
     ego.a = (ego.v - before) / dt
@@ -123,7 +123,7 @@ def move(
 
 @kernel
 def locate(maps: Maps, world: WorldState, e: int) -> None:
-    """Find the ego on its route and on the lanes, and make it visible to the others as slot 0."""
+    """Localize the ego on its route and lanes, and write it to slot 0 for the other road users."""
     ego, me = world.egos[e], world.agents[e, 0]
     route = maps.routes[world.episodes[e].route]
     low, high = max(ego.index - BEHIND, 0), min(ego.index + AHEAD, route.count - 1)
@@ -142,7 +142,7 @@ def locate(maps: Maps, world: WorldState, e: int) -> None:
     ego.d = dy * p.cos - dx * p.sin
     c, s = ego.cos * p.cos + ego.sin * p.sin, ego.sin * p.cos - ego.cos * p.sin
     ego.psi = math.atan2(s, c)
-    # the point's own lane may end, or not have begun, between the point and the ego
+    # the route point's lane may end, or not yet have begun, between the point and the ego
     near_by, ahead = p, u
     if p.lane_s + u > maps.lanes[p.lane].length and at + 1 < route.count:
         near_by, ahead = maps.route_points[route.first + at + 1], u - 1.0
@@ -151,7 +151,7 @@ def locate(maps: Maps, world: WorldState, e: int) -> None:
     lane_number, aside = near_by.lane, ego.d + near_by.lane_left
     lane = maps.lanes[lane_number]
     along = min(max(near_by.lane_s + ahead, 0.0), lane.length)
-    # over the line to a neighbour: it is on that lane
+    # across the line to a neighbour: the ego is on that lane
     while aside > 0.5 * lane.width and lane.left >= 0:
         beside = maps.lanes[lane.left]
         aside -= 0.5 * (lane.width + beside.width)
@@ -174,7 +174,7 @@ def locate(maps: Maps, world: WorldState, e: int) -> None:
 
 @kernel
 def wait_at_sign(maps: Maps, world: WorldState, e: int, dt: float) -> None:
-    """Count how long the ego has stood at a sign's line, as the others count for themselves."""
+    """Count how long the ego has stood at a stop or yield sign's line, as for the other cars."""
     me = world.agents[e, 0]
     lane = maps.lanes[me.lane]
     if lane.control >= 2 and me.v < 0.3 and -1.0 < lane.stop - me.s - 0.5 * me.length < 3.0:
@@ -183,7 +183,7 @@ def wait_at_sign(maps: Maps, world: WorldState, e: int, dt: float) -> None:
 
 @kernel
 def following(maps: Maps, route: Any, at: int, lane: Any) -> int:
-    """The successor of the ego's lane that its route takes; the first one where the route says nothing."""
+    """Successor of the ego's lane on its route, or the first successor if the route contains none."""
     if lane.nexts == 0:
         return -1
     for i in range(at + 1, min(at + int(VIEW_M), route.count), 4):
@@ -196,10 +196,10 @@ def following(maps: Maps, route: Any, at: int, lane: Any) -> int:
 
 @kernel
 def look_ahead(maps: Maps, world: WorldState, e: int) -> None:
-    """Find the road user ahead of the ego: on the lanes of its route, or on foot in its way."""
+    """Find the leading road user of the ego: a vehicle on the lanes of its route, or a pedestrian in its path."""
     ego, agents, order = world.egos[e], world.agents[e], world.order[e]
     me = agents[0]
-    # the others have moved since the order was made; the ego's own place is found by its number
+    # the others have moved since the sort, so the ego's place in the order is found by slot
     at = 0
     for k in range(len(order)):
         if order[k] == 0:
@@ -212,7 +212,7 @@ def look_ahead(maps: Maps, world: WorldState, e: int) -> None:
         if (other.kind == tables.PEDESTRIAN or other.kind == tables.OBSTACLE) and other.lane < 0:
             dx, dy = other.x - ego.x, other.y - ego.y
             ahead = dx * ego.cos + dy * ego.sin
-            # where somebody who walks will be when the ego is there
+            # predicted lateral position of a pedestrian when the ego arrives
             aside = dy * ego.cos - dx * ego.sin
             drift = (other.v * (other.sin * ego.cos - other.cos * ego.sin)) * min(ahead / max(ego.v, 2.0), 2.0)
             width = 0.5 * (me.width + other.width) + 0.4
@@ -224,7 +224,7 @@ def look_ahead(maps: Maps, world: WorldState, e: int) -> None:
 
 @kernel
 def share_off_road(maps: Maps, world: WorldState, e: int) -> float:
-    """Share of the ego's box that is off the drivable surface: of 3 by 5 points spread over it."""
+    """Fraction of the ego's box off the drivable surface, from 3 by 5 sample points."""
     ego, me = world.egos[e], world.agents[e, 0]
     row = maps.maps[world.episodes[e].map]
     off = 0
@@ -240,8 +240,8 @@ def share_off_road(maps: Maps, world: WorldState, e: int) -> float:
 
 @kernel
 def on_road(maps: Maps, row: Any, x: float, y: float) -> bool:
-    """Whether a point lies on a map's drivable surface."""
-    # in CUDA a floor is still a float
+    """True if a point is on the map's drivable surface."""
+    # in CUDA math.floor returns a float
     r, c = np.int64(math.floor((y - row.y0) / row.cell)), np.int64(math.floor((x - row.x0) / row.cell))
     if r < 0 or c < 0 or r >= row.rows or c >= row.columns:
         return False

@@ -1,7 +1,7 @@
-"""How cars follow each other: their order on the lanes, who is ahead, the Intelligent Driver Model, where they go next.
+"""Car following: order of cars on the lanes, leaders, the Intelligent Driver Model (IDM), choice of the next lane.
 
-Cars live on lanes: way along, offset aside. Each env keeps its slots sorted by lane and way, so that who drives ahead
-is the next in order, and the order hardly changes from step to step. IDM: Treiber, Hennecke and Helbing 2000.
+Cars have lane coordinates: position along and offset aside. Each env keeps its slots sorted by lane and position, so
+that the leader is next in order; the order hardly changes between steps. IDM: Treiber, Hennecke and Helbing 2000.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from robotrl.sims.bev.world import Maps, WorldState
 ACCEL, BRAKE = 1.5, 2.0
 """Maximum acceleration and comfortable deceleration of IDM, m/s^2."""
 GAP_M = 2.0
-"""Distance that IDM keeps at a standstill."""
+"""Standstill gap of IDM."""
 HARDEST = 6.0
-"""No car brakes harder, m/s^2."""
+"""Maximum deceleration, m/s^2."""
 VIEW_M = 60.0
-"""How far cars look ahead."""
+"""Look-ahead distance of cars."""
 KEY = 4096.0
-"""m: longer than any lane; a slot's place in the order is lane * KEY + s."""
+"""Sort key factor, m, longer than any lane: a slot's key is lane * KEY + s."""
 ABSENT = 1.0e9
-"""Place in the order of a slot that is empty or not on a lane."""
+"""Sort key of a slot that is empty or not on a lane."""
 
 
 @kernel
@@ -36,9 +36,9 @@ def idm(v: float, wanted: float, gap: float, closing: float, headway: float) -> 
 
     Args:
         v: own speed, m/s.
-        wanted: v0, m/s, above 0.
+        wanted: v0, desired speed, m/s, above 0.
         gap: s, bumper to bumper, m.
-        closing: dv, own speed less the leader's, m/s.
+        closing: dv, own speed minus the leader's, m/s.
         headway: T, s.
     """
     ratio = v / wanted
@@ -50,10 +50,10 @@ def idm(v: float, wanted: float, gap: float, closing: float, headway: float) -> 
 
 @kernel
 def halt(v: float, wanted: float, ahead: float, headway: float) -> float:
-    """Acceleration, m/s^2, towards a line to be stopped at `ahead` m on.
+    """Acceleration, m/s^2, for stopping at a line `ahead` m on.
 
-    IDM, which stands 2 m before what it follows, but it brakes no harder than the way to the line asks for, and a
-    little: IDM takes fright at a standing thing that appears late.
+    IDM with its standstill gap of 2 m, but with braking limited to slightly more than stopping at the line requires:
+    IDM alone brakes too hard for an obstacle that appears late.
     """
     needed = v * v / (2.0 * max(ahead, 0.1))
     return max(idm(v, wanted, max(ahead + GAP_M - 0.5, 0.1), v, headway), -1.25 * needed - 0.5)
@@ -61,13 +61,13 @@ def halt(v: float, wanted: float, ahead: float, headway: float) -> float:
 
 @kernel
 def place(agent: Any) -> float:
-    """Of a slot in the order."""
+    """Sort key of a slot."""
     return agent.lane * KEY + agent.s if agent.lane >= 0 else ABSENT
 
 
 @kernel
 def sort(world: WorldState, e: int) -> None:
-    """Bring the order of an env up to date: insertion, since hardly anyone overtakes in a step."""
+    """Update the order of an env by insertion sort, since the order hardly changes in a step."""
     agents, order, places = world.agents[e], world.order[e], world.places[e]
     n = len(order)
     for k in range(n):
@@ -84,7 +84,7 @@ def sort(world: WorldState, e: int) -> None:
 
 @kernel
 def first_after(world: WorldState, e: int, key: float) -> int:
-    """Number in the order of the first slot whose place is above `key`; the count of slots where there is none."""
+    """Index in the order of the first slot with a sort key above `key`; the number of slots if there is none."""
     order, places = world.order[e], world.places[e]
     low, high = 0, len(order)
     while low < high:
@@ -98,20 +98,20 @@ def first_after(world: WorldState, e: int, key: float) -> int:
 
 @kernel
 def beside(one: Any, other: Any) -> bool:
-    """Whether two users of a lane are so far apart sideways that they pass each other."""
+    """True if two users of a lane are far enough apart laterally to pass each other."""
     return abs(one.d - other.d) > 0.5 * (one.width + other.width) + 0.2
 
 
 @kernel
 def leader(maps: Maps, world: WorldState, e: int, slot: int, at: int) -> tuple[int, float]:
-    """The road user ahead: its slot, -1 without, and the gap to it, m.
+    """Leading road user of a slot: its slot (-1 if none) and the gap to it, m.
 
     Args:
         maps: all maps.
         world: all envs.
         e: env.
-        slot: who looks.
-        at: number of `slot` in the order.
+        slot: slot of the follower.
+        at: index of `slot` in the order.
     """
     agents, order = world.agents[e], world.order[e]
     me = agents[slot]
@@ -142,7 +142,7 @@ def leader(maps: Maps, world: WorldState, e: int, slot: int, at: int) -> tuple[i
 
 @kernel
 def wanted_speed(maps: Maps, me: Any) -> float:
-    """Speed, m/s: the limit as this driver takes it, and what the next lane allows once it is reached."""
+    """Desired speed, m/s: the driver's fraction of the limit, and that of the next lane when it is reached."""
     lane = maps.lanes[me.lane]
     wanted = lane.speed * me.desire
     if me.next >= 0:
@@ -154,7 +154,7 @@ def wanted_speed(maps: Maps, me: Any) -> float:
 
 @kernel
 def choose_next(maps: Maps, me: Any) -> None:
-    """Draw where a car goes at the end of its lane."""
+    """Draw the successor that a car takes at the end of its lane."""
     lane = maps.lanes[me.lane]
     if lane.nexts == 0:
         me.next = -1
@@ -165,14 +165,14 @@ def choose_next(maps: Maps, me: Any) -> None:
 
 @kernel
 def pose(maps: Maps, me: Any) -> None:
-    """Where on the plane a car is, from its lane, way and offset."""
+    """Compute a car's pose in the plane from its lane, position and offset."""
     lane = maps.lanes[me.lane]
     u = me.s * lane.per_m
     i = min(max(int(u), 0), lane.count - 2)
     u -= i
     a, b = maps.points[lane.first + i], maps.points[lane.first + i + 1]
     c, s = a.cos + u * (b.cos - a.cos), a.sin + u * (b.sin - a.sin)
-    # one Newton step: between points 1 m apart the sum of squares is near 1
+    # one Newton step of the inverse square root: between points 1 m apart the sum of squares is near 1
     norm = 1.5 - 0.5 * (c * c + s * s)
     c, s = c * norm, s * norm
     me.x = a.x + u * (b.x - a.x) - me.d * s

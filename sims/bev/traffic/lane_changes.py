@@ -1,4 +1,4 @@
-"""When cars change lanes: MOBIL (Kesting, Treiber and Helbing 2007), and round what stands on the lane."""
+"""Lane changes of cars: MOBIL (Kesting, Treiber and Helbing 2007), and passing standing obstacles."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ from robotrl.sims.bev.traffic.following import ACCEL, KEY, VIEW_M, choose_next, 
 from robotrl.sims.bev.world import Maps, WorldState
 
 POLITENESS, GAIN, SAFE_BRAKE = 0.2, 0.15, 2.5
-"""MOBIL: share of the others' gain, threshold and largest deceleration forced on the follower, m/s^2."""
+"""MOBIL parameters: politeness factor, gain threshold, and largest deceleration imposed on the follower, m/s^2."""
 CHANGE_EVERY = 10
-"""Steps between two thoughts of changing lanes."""
+"""Steps between two lane-change decisions of a car."""
 HOLD_S = 4.0
-"""Time after a change in which there is no other."""
+"""Minimum time between two lane changes."""
 SIDEWAYS_MPS = 1.2
-"""Speed at which a lane change crosses over."""
+"""Lateral speed of a lane change."""
 UNDERWAY_MPS = 3.0
-"""Below this speed a car crosses over in proportion to it, since it cannot go sideways."""
+"""Speed below which the lateral speed decreases in proportion, since a car cannot move sideways."""
 PULL_OUT_M = 8.0
-"""Room kept, besides GAP_M, to what stands on a lane that has another beside it: enough to pull out."""
+"""Additional gap to an obstacle on a lane with a neighbour, enough to pull out."""
 
 
 @kernel
 def can_pull_out(me: Any, ahead: Any, gap: float) -> bool:
-    """Whether a car that changes lanes now is past the side of the one ahead before it gets there."""
+    """True if a car that changes lanes now clears the side of the one ahead before it reaches it."""
     duration = (0.5 * (me.width + ahead.width) + 0.2) / SIDEWAYS_MPS
     return (max(me.v, UNDERWAY_MPS) - ahead.v) * duration + 0.5 * ACCEL * duration * duration < gap - 0.3
 
 
 @kernel
 def consider_change(maps: Maps, world: WorldState, e: int, slot: int, accel: float, side: int) -> bool:
-    """Change lanes if MOBIL says so; tells whether it did.
+    """Change lanes if MOBIL decides so; returns true if the car changed.
 
     Args:
         maps: all maps.
         world: all envs.
         e: env.
-        slot: who considers.
-        accel: its acceleration where it is.
+        slot: slot of the car.
+        accel: its acceleration on the present lane, m/s^2.
         side: 0 left, 1 right.
     """
     agents, order = world.agents[e], world.order[e]

@@ -1,4 +1,4 @@
-"""People on foot: on crosswalks, and those whom a scenario sends across the street; how drivers see the latter."""
+"""Pedestrians: on crosswalks, and those whom a scenario makes cross the street; reactions of drivers to the latter."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from robotrl.sims.bev.traffic.right_of_way import NOTICE_M
 from robotrl.sims.bev.world import Maps, WorldState
 
 OCCLUDED = 2
-"""The event in which somebody runs into the street: `scenarios.Event.OCCLUDED_PEDESTRIAN`."""
+"""Event in which a pedestrian runs into the street: `scenarios.ScenarioEvent.OCCLUDED_PEDESTRIAN`."""
 
 
 @kernel
 def runs_into_street(world: WorldState, e: int, me: Any) -> float:
-    """Distance, m, from the front bumper to somebody on foot whom the scenario has sent across; FAR without."""
+    """Distance, m, from the front bumper to a pedestrian sent across by the scenario; FAR without."""
     episode = world.episodes[e]
     if episode.event != OCCLUDED or episode.phase == 0:
         return tables.FAR
@@ -32,7 +32,7 @@ def runs_into_street(world: WorldState, e: int, me: Any) -> float:
 
 @kernel
 def is_crossed(world: WorldState, e: int, me: Any) -> bool:
-    """Whether somebody whom the scenario has sent across is still on the street near by, or waits between lanes."""
+    """True if a pedestrian sent across by the scenario is still on the street near by, or waits between lanes."""
     episode = world.episodes[e]
     if episode.event != OCCLUDED or episode.phase == 0:
         return False
@@ -42,7 +42,7 @@ def is_crossed(world: WorldState, e: int, me: Any) -> bool:
 
 @kernel
 def free_to_walk(world: WorldState, e: int, walk: Any) -> bool:
-    """Whether no one who drives would have to brake hard for somebody who sets out on a crosswalk now."""
+    """True if no driver would have to brake hard for a pedestrian who enters a crosswalk now."""
     agents = world.agents[e]
     x, y = 0.5 * (walk.x0 + walk.x1), 0.5 * (walk.y0 + walk.y1)
     reach = 0.5 * math.hypot(walk.x1 - walk.x0, walk.y1 - walk.y0)
@@ -59,7 +59,7 @@ def free_to_walk(world: WorldState, e: int, walk: Any) -> bool:
 
 @kernel
 def stops_for(world: WorldState, e: int, person: Any) -> bool:
-    """Whether somebody who runs across lets another than the ego pass, or anyone who stands in the way."""
+    """True if a crossing pedestrian must wait for a road user other than the ego, or for anyone standing in the way."""
     agents = world.agents[e]
     for slot in range(len(agents)):
         other = agents[slot]
@@ -68,7 +68,7 @@ def stops_for(world: WorldState, e: int, person: Any) -> bool:
         dx, dy = person.x - other.x, person.y - other.y
         ahead, aside = dx * other.cos + dy * other.sin, dy * other.cos - dx * other.sin
         comes = aside * (person.sin * other.cos - person.cos * other.sin) < 0.0
-        # nobody stops who is in its way already
+        # do not stop if already in its way
         half, beside = 0.5 * other.length + 0.6, abs(aside) - 0.5 * other.width
         reach = half + 0.5 * other.v + other.v * other.v / (2.0 * 4.0)
         if comes and -half < ahead < reach and 0.35 < beside < 1.2:
@@ -78,10 +78,10 @@ def stops_for(world: WorldState, e: int, person: Any) -> bool:
 
 @kernel
 def stroll(maps: Maps, world: WorldState, e: int, slot: int, dt: float) -> None:
-    """One step of a person: wait at the kerb, cross, wait on the other side."""
+    """Advance a pedestrian by one step: wait at the kerb, cross, wait on the other side."""
     me = world.agents[e, slot]
     if me.walk < 0:
-        # set off by the scenario: straight ahead, to the other side
+        # triggered by the scenario: straight ahead to the other side
         goes = world.episodes[e].phase == 1 and me.s < me.rest and not stops_for(world, e, me)
         me.v = me.desire if goes else 0.0
         me.s += me.v * dt
@@ -103,7 +103,7 @@ def stroll(maps: Maps, world: WorldState, e: int, slot: int, dt: float) -> None:
             me.s, me.v = 0.0, 0.0
             me.turns += 1
             me.wait = 3.0 + 15.0 * uniform(me.seed, me.turns)
-    # an even number of crossings so far goes one way, an odd number the other
+    # the direction alternates with the number of crossings so far
     forth = me.turns % 2 == 0
     u = me.s / length if forth else 1.0 - me.s / length
     sign = 1.0 if forth else -1.0

@@ -1,4 +1,4 @@
-"""Who goes first: lights and signs, who comes to a junction and who is in it, people on crosswalks, lanes that join."""
+"""Right of way: lights, signs, conflicts at junctions, pedestrians on crosswalks, merging lanes."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from robotrl.sims.bev.traffic.following import BRAKE
 from robotrl.sims.bev.world import Maps, WorldState
 
 NOTICE_M = 30.0
-"""Distance from a junction at which cars begin to watch it."""
+"""Distance from a junction from which cars take it into account."""
 COMING_S = 7.0
-"""Who would be at the junction within this time is given way to, s."""
+"""Arrival time at the junction, s, within which other cars have to be yielded to."""
 SETS_OFF = 1.2
-"""Acceleration counted on by who gives way and asks how long the crossing will take, m/s^2: a little below ACCEL."""
+"""Assumed acceleration, m/s^2, in the estimate of a yielding car's crossing time; a little below ACCEL."""
 PATIENCE_S = 30.0
-"""Who has waited so long at the end of a ramp takes any gap that forces nobody to brake hard."""
+"""Waiting time at the end of a ramp after which a car takes any gap that forces nobody to brake hard."""
 GREEN, YELLOW, RED = 0, 1, 2
 
 
 @kernel
 def light(maps: Maps, world: WorldState, e: int, group: int) -> tuple[int, float]:
-    """State of a light now, and the seconds that it will last. Lights are numbered within the map."""
+    """Present state of a light and its remaining time, s. Lights are numbered within the map."""
     episode = world.episodes[e]
     signal = maps.signals[maps.maps[episode.map].signal + group]
     t = (episode.time + episode.offset - signal.start) % signal.cycle
@@ -35,7 +35,7 @@ def light(maps: Maps, world: WorldState, e: int, group: int) -> tuple[int, float
 
 @kernel
 def claim(maps: Maps, world: WorldState, e: int) -> None:
-    """Write down for each lane in a junction who is on it and who comes first, for those who must give way."""
+    """Record for each junction lane the cars on it and the next car to arrive, for cars that must yield."""
     agents, claims, walking = world.agents[e], world.claims[e], world.walking[e]
     for j in range(len(claims)):
         c = claims[j]
@@ -78,16 +78,16 @@ def claim(maps: Maps, world: WorldState, e: int) -> None:
 
 @kernel
 def room(maps: Maps, world: WorldState, e: int, slot: int, lane: int, before: float, s: float) -> float:
-    """Distance, m, to where a car must wait for others at a junction; FAR where its way is free.
+    """Distance, m, to the point where a car must wait for others at a junction; FAR if its path is free.
 
     Args:
         maps: all maps.
         world: all envs.
         e: env.
-        slot: who asks.
-        lane: a lane in the junction.
-        before: m to the lane's beginning, 0 on it.
-        s: m along the lane, 0 before it.
+        slot: slot of the car.
+        lane: its lane in the junction.
+        before: distance to the lane's start, m; 0 on it.
+        s: position along the lane, m; 0 before it.
     """
     me = world.agents[e, slot]
     claims = world.claims[e]
@@ -102,16 +102,16 @@ def room(maps: Maps, world: WorldState, e: int, slot: int, lane: int, before: fl
         c = claims[other.junction]
         taken = c.rear >= 0.0 and c.rear < conflict.other_end + 2.5 and c.front > conflict.other_begin - 2.5
         if taken and conflict.yields == 0:
-            # the first one in has it, also when it should have given way, unless it will be gone in time
+            # the car already inside has priority, even if it should have yielded, unless it will have left in time
             gone = (conflict.other_end + 2.5 - c.rear) / max(c.rear_v, 0.5)
             there = (before + conflict.begin - s - half) / max(me.v, 1.0)
             taken = gone > there - 0.5
         if not taken and conflict.yields == 1:
-            # s until the own tail has left
+            # time, s, until the own tail has left the conflict
             way = before + conflict.end - s + me.length
             clear = (math.sqrt(me.v * me.v + 2.0 * SETS_OFF * way) - me.v) / SETS_OFF
             clear = max(clear, way / row.speed) + 1.0
-            # it is enough to be at the joint before them, and who has waited long makes do with less
+            # it suffices to reach the merge point first; after a long wait a smaller gap is accepted
             joint = conflict.other_end - conflict.other_begin if conflict.merges == 1 else 0.0
             patience = max(1.0 - me.wait / PATIENCE_S, 0.3) if conflict.merges == 1 else 1.0
             if c.rear >= 0.0 and c.front <= conflict.other_begin:
@@ -127,7 +127,7 @@ def room(maps: Maps, world: WorldState, e: int, slot: int, lane: int, before: fl
 
 @kernel
 def merging(maps: Maps, world: WorldState, e: int, slot: int) -> tuple[float, float]:
-    """Gap to and speed of a car on a lane that joins this one, and that is nearer to the joint; FAR without."""
+    """Gap to and speed of a car on a merging lane that is closer to the merge point; FAR without."""
     me = world.agents[e, slot]
     row = maps.lanes[me.lane]
     left = row.length - me.s
@@ -154,7 +154,7 @@ def merging(maps: Maps, world: WorldState, e: int, slot: int) -> tuple[float, fl
 
 @kernel
 def parting(maps: Maps, world: WorldState, e: int, slot: int) -> tuple[float, float]:
-    """Gap to and speed of a car that turns off another way and still stands where the ways are one; FAR without."""
+    """Gap to and speed of a car on a diverging lane whose tail is still on the shared part; FAR without."""
     me = world.agents[e, slot]
     lane = maps.lanes[me.lane]
     own, base = me.lane, -me.s
@@ -179,7 +179,7 @@ def parting(maps: Maps, world: WorldState, e: int, slot: int) -> tuple[float, fl
 
 @kernel
 def barrier(maps: Maps, world: WorldState, e: int, slot: int, dt: float) -> float:
-    """Distance, m, from the front bumper to where the road is closed now: by a light, a sign, people or traffic."""
+    """Distance, m, from the front bumper to the next point to stop at: for a light, sign, pedestrian or traffic."""
     me = world.agents[e, slot]
     lane = maps.lanes[me.lane]
     half = 0.5 * me.length
@@ -209,7 +209,7 @@ def barrier(maps: Maps, world: WorldState, e: int, slot: int, dt: float) -> floa
             found = min(found, room(maps, world, e, slot, me.lane, 0.0, me.s))
         if me.next >= 0 and maps.lanes[me.next].junction >= 0:
             into = room(maps, world, e, slot, me.next, ahead, 0.0)
-            # behind a sign one waits at its line; at a green light one goes up to the others' way
+            # with a sign wait at its line; at a green light advance to the others' path
             if into < tables.FAR and lane.control >= 2 and me.s + half <= lane.stop + 1.0:
                 into = min(into, lane.stop - me.s - half)
             found = min(found, into)

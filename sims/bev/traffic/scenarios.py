@@ -1,4 +1,4 @@
-"""Named scenarios: which road family each is driven on, and what happens there; starts, and the script of the event."""
+"""Named scenarios: road family and event of each, start states, and scripts of the events."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from robotrl.sims.bev.world import Maps, WorldState
 
 
 class ScenarioEvent(IntEnum):
-    """What a scenario adds to the traffic of its family."""
+    """Event that a scenario adds to normal traffic."""
 
     NONE = 0
     CUT_IN = 1
@@ -27,7 +27,7 @@ class ScenarioEvent(IntEnum):
 
 
 class Scenario(NamedTuple):
-    """A name, the family of its roads and its event."""
+    """Scenario: name, road family and event."""
 
     name: str
     family: str
@@ -48,28 +48,28 @@ SCENARIOS = (
     Scenario("stalled-car", "lane-change", ScenarioEvent.STALLED_CAR),
     Scenario("red-light-runner", "signal", ScenarioEvent.RED_LIGHT_RUNNER),
 )
-"""All scenarios; the number of a start, modulo how many are in use, says which it is."""
+"""All scenarios; a start's scenario is its id modulo the number of scenarios in use."""
 
 CUT_IN, OCCLUDED, LEFT, STALLED, RUNNER = (int(event) for event in list(ScenarioEvent)[1:])
 
 ROOM_M = 22.0
-"""m of road outside junctions for each car at most dense."""
+"""Road length outside junctions per car at the highest density, m."""
 TRIES = 12
-"""Places drawn for a car before it is left out."""
+"""Number of positions tried for a car before it is left out."""
 EGO_LENGTH_M, EGO_WIDTH_M = 4.7, 1.9
 ASIDE_M, ASKEW_RAD = 0.4, 0.05
-"""The ego starts so far aside of its route and so far turned, at most."""
+"""Largest lateral and heading offset of the ego from its route at the start."""
 BESIDE = 0.4
-"""Share of the starts on a road of several lanes that are on a lane beside the route's, if both sides have one."""
+"""Fraction of starts on multi-lane roads that are on a lane beside the route's, if there is one on both sides."""
 KERB_M = 2.0
-"""How far beyond the edge of the road somebody stands who has crossed it."""
+"""Distance beyond the road's edge at which a pedestrian stands after crossing."""
 PER_WALK = 2
-"""People at each crosswalk."""
+"""Number of pedestrians at each crosswalk."""
 
 
 @kernel
 def bend_of(maps: Maps, route: int) -> float:
-    """Angle, rad, by which a route turns inside junctions, left positive."""
+    """Total turn, rad, of a route inside junctions, left positive."""
     row = maps.routes[route]
     total = 0.0
     for i in range(row.first, row.first + row.count):
@@ -80,7 +80,7 @@ def bend_of(maps: Maps, route: int) -> float:
 
 @kernel
 def choose_route(maps: Maps, e_map: int, event: int, seed: int) -> int:
-    """A route of the map that suits the event."""
+    """Choose a route of the map that suits the event."""
     row = maps.maps[e_map]
     chosen = row.route
     for k in range(24):
@@ -96,7 +96,7 @@ def choose_route(maps: Maps, e_map: int, event: int, seed: int) -> int:
 
 @kernel
 def clear(maps: Maps, world: WorldState, e: int, slot: int, upto: int) -> bool:
-    """Whether a car just placed keeps clear of the ego, of the slots before `upto` and of parked cars."""
+    """True if a newly placed car is clear of the ego, the slots before `upto` and parked cars."""
     agents = world.agents[e]
     me = agents[slot]
     for k in range(upto):
@@ -146,7 +146,7 @@ def empty(me: Any) -> None:
 
 @kernel
 def make_car(me: Any, seed: int, slot: int) -> None:
-    """Draw what a car or truck is and how it is driven."""
+    """Draw size and driving style of a car or truck."""
     me.kind = tables.CAR
     me.seed = seed * 64 + slot
     truck = uniform(seed, 100 + slot) < 0.07
@@ -159,7 +159,7 @@ def make_car(me: Any, seed: int, slot: int) -> None:
 
 @kernel
 def make_cyclist(me: Any, seed: int, slot: int, limit: float) -> None:
-    """Draw a cyclist, who keeps to the right of the lane."""
+    """Draw a cyclist, who rides on the right side of the lane."""
     me.kind = tables.CYCLIST
     me.seed = seed * 64 + slot
     me.length, me.width = 1.8, 0.6
@@ -170,7 +170,7 @@ def make_cyclist(me: Any, seed: int, slot: int, limit: float) -> None:
 
 @kernel
 def populate(maps: Maps, world: WorldState, e: int, first: int, people: int, seed: int) -> None:
-    """Place cars and cyclists in the slots from `first` on, and people at crosswalks in the last slots."""
+    """Place cars and cyclists in the slots from `first` on, and pedestrians at crosswalks in the last slots."""
     agents, episode = world.agents[e], world.episodes[e]
     row = maps.maps[episode.map]
     total = 0.0
@@ -204,7 +204,7 @@ def populate(maps: Maps, world: WorldState, e: int, first: int, people: int, see
             me.s = min(max(at, half), lane.length - half)
             me.v = lane.speed * me.desire * (0.5 + 0.5 * uniform(seed, 600 + slot))
             if lane.stop >= 0.0:
-                # so that a red light can be stopped at
+                # limit the speed so that the car can stop at a red light
                 me.v = min(me.v, math.sqrt(2.0 * 2.0 * max(lane.stop - me.s - half, 0.0)))
             choose_next(maps, me)
             pose(maps, me)
@@ -226,7 +226,7 @@ def populate(maps: Maps, world: WorldState, e: int, first: int, people: int, see
         sign = 1.0 if k % 2 == 0 else -1.0
         me.cos, me.sin = sign * (walk.x1 - walk.x0) / length, sign * (walk.y1 - walk.y0) / length
         x, y = (walk.x0, walk.y0) if k % 2 == 0 else (walk.x1, walk.y1)
-        # each keeps to one side of the strip, both ways
+        # each pedestrian keeps to one side of the strip in both directions
         me.x = x - me.d * (walk.y1 - walk.y0) / length
         me.y = y + me.d * (walk.x1 - walk.x0) / length
         if not clear(maps, world, e, len(agents) - 1 - k, first):
@@ -235,7 +235,7 @@ def populate(maps: Maps, world: WorldState, e: int, first: int, people: int, see
 
 @kernel
 def place_cut_in(maps: Maps, world: WorldState, e: int, seed: int) -> None:
-    """Slot 1 beside the ego, a little ahead."""
+    """Cut-in event: place slot 1 beside the ego, slightly ahead."""
     ego, me = world.egos[e], world.agents[e, 1]
     lane = maps.lanes[ego.lane]
     target = lane.left if lane.right < 0 or (lane.left >= 0 and uniform(seed, 31) < 0.5) else lane.right
@@ -251,7 +251,7 @@ def place_cut_in(maps: Maps, world: WorldState, e: int, seed: int) -> None:
 
 @kernel
 def across(maps: Maps, world: WorldState, e: int, person: Any) -> float:
-    """Way, m, straight ahead of somebody at the kerb to the footway on the other side, all carriageways crossed."""
+    """Distance, m, straight across all carriageways from a pedestrian at the kerb to the opposite sidewalk."""
     row = maps.maps[world.episodes[e].map]
     last = 0.0
     for k in range(80):
@@ -263,7 +263,7 @@ def across(maps: Maps, world: WorldState, e: int, person: Any) -> float:
 
 @kernel
 def place_occluded(maps: Maps, world: WorldState, e: int, seed: int) -> None:
-    """Slot 1 is somebody on foot behind a van (slot 2) at the kerb of the ego's side."""
+    """Occluded-pedestrian event: slot 1 is a pedestrian behind a van (slot 2) at the kerb on the ego's side."""
     agents, episode = world.agents[e], world.episodes[e]
     route = maps.routes[episode.route]
     person, van = agents[1], agents[2]
@@ -280,7 +280,7 @@ def place_occluded(maps: Maps, world: WorldState, e: int, seed: int) -> None:
         person.rest = across(maps, world, e, person)
         person.desire = 1.2 + 0.8 * uniform(seed, 60)
         episode.target, episode.phase = 1, 0
-        # how far along the route it happens
+        # position of the event along the route
         person.wait = float(at) + 3.4
         if clear(maps, world, e, 2, 1) and clear(maps, world, e, 1, 1):
             return
@@ -291,7 +291,7 @@ def place_occluded(maps: Maps, world: WorldState, e: int, seed: int) -> None:
 
 @kernel
 def place_stalled(maps: Maps, world: WorldState, e: int, seed: int) -> None:
-    """Slot 1 stands on the lane on which the route begins."""
+    """Stalled-car event: slot 1 stands on the lane on which the route begins."""
     ego, me = world.egos[e], world.agents[e, 1]
     lane = maps.route_points[maps.routes[world.episodes[e].route].first].lane
     make_car(me, seed, 1)
@@ -304,7 +304,7 @@ def place_stalled(maps: Maps, world: WorldState, e: int, seed: int) -> None:
 
 @kernel
 def place_runner(maps: Maps, world: WorldState, e: int, seed: int) -> None:
-    """Slot 1 comes from the side and will not stop; the ego's light is green when it gets there."""
+    """Red-light-runner event: slot 1 comes from the side and does not stop; the ego arrives at a green light."""
     ego, episode, me = world.egos[e], world.episodes[e], world.agents[e, 1]
     row = maps.maps[episode.map]
     route = maps.routes[episode.route]
@@ -342,7 +342,7 @@ def place_runner(maps: Maps, world: WorldState, e: int, seed: int) -> None:
 
 @kernel
 def start(maps: Maps, world: WorldState, e: int, e_map: int, scenario: int, event: int, seed: int, limit: int) -> None:
-    """Begin an episode in env `e`: everything follows from the map, the scenario and the start id `seed`."""
+    """Start an episode in env `e`, determined by the map, the scenario and the start id `seed`."""
     ego, episode, judge, agents = world.egos[e], world.episodes[e], world.judges[e], world.agents[e]
     for slot in range(len(agents)):
         empty(agents[slot])
@@ -356,7 +356,7 @@ def start(maps: Maps, world: WorldState, e: int, e_map: int, scenario: int, even
     episode.density = low + (1.0 - low) * uniform(seed, 2)
     route = maps.routes[episode.route]
     p = maps.route_points[route.first]
-    # not quite on the line, and now and then on the lane beside: whoever only ever starts on it never learns to return
+    # off the line, and sometimes on the lane beside: a policy that always starts on the line never learns to return
     aside, lane = 2.0 * ASIDE_M * (uniform(seed, 4) - 0.5), maps.lanes[p.lane]
     u = uniform(seed, 5)
     if u < 0.5 * BESIDE and lane.left >= 0:
@@ -401,7 +401,7 @@ def start(maps: Maps, world: WorldState, e: int, e_map: int, scenario: int, even
 
 @kernel
 def act(maps: Maps, world: WorldState, e: int) -> None:
-    """The script of env `e`'s event, before everybody moves."""
+    """Run the script of env `e`'s event, before the road users move."""
     episode = world.episodes[e]
     if episode.target < 0:
         return
@@ -430,7 +430,7 @@ def act(maps: Maps, world: WorldState, e: int) -> None:
             return
         route = maps.routes[episode.route]
         mine = maps.route_points[route.first + ego.index].conflict - ego.progress
-        # arrive when the ego does
+        # arrive at the same time as the ego
         if mine < tables.FAR / 2:
             speed = (lane.length - me.s) * max(ego.v, 3.0) / max(mine, 1.0)
             me.desire = min(max(speed / lane.speed, 0.2), 1.4)

@@ -1,6 +1,6 @@
-"""What the other road users do in a step: all decide on what they see now, then all move.
+"""Traffic step: all road users decide on the present state, then all move.
 
-Slot 0 is the ego: the others see it like anyone else, and nothing here moves it.
+Slot 0 is the ego: the others react to it like to anyone else, but it is not moved here.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from robotrl.sims.bev.world import Maps, WorldState
 
 @kernel
 def leave(me: Any) -> None:
-    """Take a car off the road until there is room for it at an entry."""
+    """Remove a car from the road until there is room for it at an entry."""
     me.lane, me.v, me.a = -1, 0.0, 0.0
     me.x = me.y = 1.0e6
 
 
 @kernel
 def enter(maps: Maps, world: WorldState, e: int, slot: int) -> None:
-    """Let a car that has left the map come in again, if the entry that it draws has room."""
+    """Let a car that has left the map enter again if a randomly drawn entry has room."""
     row = maps.maps[world.episodes[e].map]
     if row.entries == 0:
         return
@@ -54,7 +54,7 @@ def enter(maps: Maps, world: WorldState, e: int, slot: int) -> None:
     start = maps.points[lane.first]
     ego = world.agents[e, 0]
     if math.hypot(start.x - ego.x, start.y - ego.y) < 40.0:
-        return  # nobody appears before the ego's eyes
+        return  # no car appears in front of the ego
     me.lane, me.s, me.d, me.v, me.wait, me.hold = entry, 0.5 * me.length, me.rest, speed, 0.0, HOLD_S
     choose_next(maps, me)
     pose(maps, me)
@@ -62,7 +62,7 @@ def enter(maps: Maps, world: WorldState, e: int, slot: int) -> None:
 
 @kernel
 def decide(maps: Maps, world: WorldState, e: int, slot: int, at: int, dt: float) -> None:
-    """Choose a car's or cyclist's acceleration for this step, and whether it changes lanes."""
+    """Choose a car's or cyclist's acceleration for this step, and a lane change if due."""
     me = world.agents[e, slot]
     ahead, gap = leader(maps, world, e, slot, at)
     lane = maps.lanes[me.lane]
@@ -102,7 +102,7 @@ def decide(maps: Maps, world: WorldState, e: int, slot: int, at: int, dt: float)
 
 @kernel
 def advance(maps: Maps, world: WorldState, e: int, slot: int, dt: float) -> None:
-    """Move a car or cyclist by the acceleration that it has chosen."""
+    """Move a car or cyclist with its chosen acceleration."""
     me = world.agents[e, slot]
     before = me.v
     me.v = max(before + me.a * dt, 0.0)
@@ -126,9 +126,9 @@ def advance(maps: Maps, world: WorldState, e: int, slot: int, dt: float) -> None
 
 @kernel
 def step_traffic(maps: Maps, world: WorldState, e: int, dt: float) -> None:
-    """One step of everybody but the ego in env `e`."""
+    """Advance all road users except the ego in env `e` by one step."""
     agents, order = world.agents[e], world.order[e]
-    # all decide on what they see now, then all move: nobody sees half of a step
+    # all decide on the present state before anyone moves: nobody sees a half-updated state
     for at in range(len(order)):
         slot = order[at]
         kind = agents[slot].kind

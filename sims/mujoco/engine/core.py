@@ -1,7 +1,7 @@
-"""The numpy core of our MuJoCo sims: episodes, starts and parameters around a task, for all envs at once.
+"""Numpy core of the MuJoCo sims: runs a task's episodes, start states and physical parameters in all envs at once.
 
-A `Task` sees arrays of all envs only. `MujocoCore` counts steps, ends and restarts episodes, draws start ids, saves
-and restores everything exactly. It knows no torch, so that a simulated robot can be driven from it too.
+A `Task` works on arrays of all envs. `MujocoCore` counts steps, ends and restarts episodes, draws start ids, and saves
+and restores the exact state. It does not import torch, so that the simulated robot can use it as well.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from robotrl.sims.mujoco.render.images import Images
 from robotrl.spec import Split
 
 BLOCK = 256
-"""Training starts that are drawn and planned together."""
+"""Number of training starts that are drawn and planned together."""
 RESET_OPTIONS = ("state_ids", "stagger", "qpos", "qvel")
 
 
 class _Block(NamedTuple):
     key: tuple[int, int]
-    """Seed, and number of the block."""
+    """Seed and index of the block."""
     ids: Ids
     plans: NDArray[np.float64]
 
 
 class CoreStep(NamedTuple):
-    """One control step of all envs; arrays are buffers that the next step overwrites, except the final ones."""
+    """Result of one control step of all envs; the next step overwrites the arrays, except the final ones."""
 
     obs: dict[str, NDArray[Any]]
     reward: Real
@@ -50,16 +50,16 @@ class CoreStep(NamedTuple):
 
 
 class MujocoCore:
-    """Episodes of a task in N envs, with same-step reset.
+    """Runs episodes of a task in N envs, with same-step reset.
 
     Args:
         task: the task.
-        num_envs: N.
-        seed: seeds which training starts are drawn and in which order.
+        num_envs: number of envs N.
+        seed: seed of the random training start ids.
         threads: physics threads, 0 for all cores.
-        randomization: parameter name to (low, high): each episode draws a multiplier uniformly, as a function of its
-            start id, so that one id is one physics.
-        dump_dir: where the numerics guard writes.
+        randomization: parameter name to (low, high): each episode draws a uniform multiplier from its start id, so that
+            the same id gives the same physics.
+        dump_dir: directory for dumps of the numerics guard.
 
     Raises:
         ConfigError: unknown parameter, or a range outside what the parameter accepts.
@@ -93,16 +93,16 @@ class MujocoCore:
         }
         self._bounds = ActionBounds(task.action_spec, num_envs)
         self.observation_spec = dict(task.observation_spec)
-        """The task's, and the pictures that `see` added."""
+        """Observation specs of the task, and of the images added by `see`."""
         self._images: Images | None = None
         self.dtype = np.dtype(task.action_spec.dtype)
-        # what `step` returns, written anew by each
+        # buffers that `step` returns and overwrites
         self.reward: Real = np.zeros(num_envs, self.dtype)
         self.terminated, self.truncated, self.success = (np.zeros(num_envs, bool) for _ in range(3))
         self.state_id: Ids = np.full(num_envs, -1)
 
     def see(self, images: Images) -> None:
-        """Make pictures part of the observation, from the next reset on."""
+        """Add images to the observation, from the next reset on."""
         self._images = images
         self.observation_spec |= images.specs
         self.obs |= {key: np.zeros((self.num_envs, *spec.shape), spec.dtype) for key, spec in images.specs.items()}
@@ -110,13 +110,13 @@ class MujocoCore:
     # episodes
 
     def reset(self, seed: int | None = None, options: Mapping[str, Any] | None = None) -> dict[str, Real]:
-        """Start new episodes everywhere.
+        """Start new episodes in all envs.
 
         Args:
-            seed: restarts the draw of training starts and drops what is queued; None lets both run on.
+            seed: restarts the random training starts and clears the queue; None continues both.
             options: "state_ids": (N,) start ids; "stagger": True starts the step counters spread over the time limit,
                 so that the envs do not all time out together; "qpos" (N, nq) and "qvel" (N, nv), together or alone,
-                put the physics into given states once the episodes have started.
+                overwrite the physics state once the episodes have started.
 
         Raises:
             ConfigError: unknown option, or an array of the wrong shape.
@@ -142,7 +142,7 @@ class MujocoCore:
         return self.obs
 
     def restart(self, env_ids: Ids) -> dict[str, Real]:
-        """Start new episodes in the envs `env_ids`, whatever became of their present ones."""
+        """Start new episodes in the envs `env_ids`, abandoning the running ones."""
         self._start(env_ids)
         return self.obs
 
@@ -159,14 +159,14 @@ class MujocoCore:
         return array
 
     def step(self, actions: Real) -> CoreStep:
-        """Advance all envs by one control step; rows that end are restarted before this returns.
+        """Advance all envs by one control step; ended episodes restart before this returns.
 
         Args:
-            actions: (N, A), clipped to the action bounds; the first time that one lies outside, a warning says so.
+            actions: (N, A), clipped to the action bounds, with one warning.
 
         Raises:
             ConfigError: wrong shape.
-            NumericsError: an action, or the physics after it, is not finite; the env, step and field are named.
+            NumericsError: an action or the resulting physics state is not finite; env, step and field are named.
         """
         actions = self._bounds.checked(actions, self.steps)
         task = self.task
@@ -175,7 +175,7 @@ class MujocoCore:
         try:
             self.physics.step(task.substeps)
         except SimNumericsError as error:
-            # whoever catches this finds frozen envs where they were and all others one step on
+            # after the error, failed envs keep their previous state and step count; the others have advanced
             self.steps[error.env_ids] -= 1
             self._observe(slice(None))
             raise
@@ -191,7 +191,7 @@ class MujocoCore:
         np.copyto(self.success, self.truncated if task.survival else outcome.success)
         np.copyto(self.state_id, self.state_ids)
         final_ids = (timed_out | self.terminated).nonzero()[0]
-        # an empty slice is quicker than an empty choice of rows
+        # an empty slice is faster than indexing with an empty array
         chosen = final_ids if len(final_ids) else slice(0)
         final_obs = {key: value[chosen] for key, value in self.obs.items()}
         if len(final_ids):
@@ -221,7 +221,7 @@ class MujocoCore:
         return starts.ids_of(name)
 
     def queue_states(self, ids: Sequence[int] | NDArray[np.int64]) -> None:
-        """Start ids that the next restarts take, in order; when none is left, training ids are drawn again.
+        """Queue start ids for the next restarts, in order; after the last one, training ids are drawn again.
 
         Raises:
             ConfigError: an id outside all splits.
@@ -246,9 +246,9 @@ class MujocoCore:
         self._observe(env_ids)
 
     def _fresh_starts(self, wanted: int) -> tuple[Ids, NDArray[np.float64]]:
-        """The next training starts, as many as wanted or as are left of the present block.
+        """Next training starts and their plans: `wanted` of them, or the rest of the current block if fewer.
 
-        They are drawn and planned a block at a time: restarts come one or two a step, where calls cost more than work.
+        Starts are drawn and planned in blocks: a step restarts one or two envs, where the call overhead dominates.
         """
         seed = self._starts.seed
         number, offset = divmod(self._starts.draws, BLOCK)
@@ -263,14 +263,14 @@ class MujocoCore:
     # parameters
 
     def get_params(self) -> dict[str, NDArray[np.float64]]:
-        """(N,) multipliers in force."""
+        """Current multipliers (N,) by parameter name."""
         return {name: value.copy() for name, value in self._values.items()}
 
     def set_params(self, env_ids: Ids, values: Mapping[str, NDArray[np.float64]]) -> None:
         """Set multipliers of the envs `env_ids`.
 
         Raises:
-            ConfigError: unknown parameter, or an id or value out of range; then nothing is set.
+            ConfigError: unknown parameter, or an id or value out of range; no parameter is changed.
         """
         ids = np.asarray(env_ids, np.int64)
         if ids.ndim != 1 or ((ids < 0) | (ids >= self.num_envs)).any():
@@ -312,7 +312,7 @@ class MujocoCore:
     # exact state
 
     def get_state(self) -> dict[str, NDArray[Any]]:
-        """Everything that decides what happens next, as named arrays."""
+        """Exact state as named arrays: everything that determines the further course."""
         return {
             "physics": self.physics.batch.state.copy(),
             "steps": self.steps.copy(),
@@ -324,7 +324,7 @@ class MujocoCore:
         }
 
     def set_state(self, state: Mapping[str, NDArray[Any]]) -> dict[str, Real]:
-        """Restore what `get_state` gave; returns the observations there.
+        """Restore a result of `get_state` and return the observations in that state.
 
         Raises:
             ConfigError: the state is of another task or number of envs.

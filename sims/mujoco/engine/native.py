@@ -1,4 +1,4 @@
-"""Compiles a small C file of ours at first use and loads it; the result is kept in the user's cache directory."""
+"""Compiles and loads a small C file at first use; the library is cached in the user's cache directory."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ import tempfile
 from pathlib import Path
 
 FLAGS = ("-O3", "-march=native", "-fPIC", "-shared", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
-"""No contraction, and nothing that reorders arithmetic: results are those of the same operations in numpy."""
+"""Compiler flags without contraction or reordering of arithmetic, so that results equal those of numpy."""
 COMPILERS = ("cc", "gcc", "clang")
 
 
 class NoCompiler(Exception):
-    """There is no C compiler, or it fails: one line that says which."""
+    """No C compiler was found, or it failed; the message is one line."""
 
 
 def compiled(source: Path) -> ctypes.CDLL:
-    """The shared library of a C file.
+    """Compile a C file and load it as a shared library.
 
-    It is compiled once for each text of the file, compiler, flags and processor.
+    Cached for each combination of source text, compiler, flags and processor.
 
     Args:
         source: the file.
 
     Raises:
-        NoCompiler: none of `$CC`, cc, gcc and clang is there, or the one found fails.
+        NoCompiler: no compiler (`$CC`, cc, gcc, clang) was found, or it failed.
     """
     command = _compiler()
     text = source.read_bytes()
@@ -43,8 +43,8 @@ def compiled(source: Path) -> ctypes.CDLL:
         try:
             return ctypes.CDLL(str(folder / name))
         except OSError:
-            pass  # a damaged file: it is made anew
-    # without a cache directory it lives as long as the process has it loaded
+            pass  # a damaged file is compiled again
+    # without a cache directory the library exists only while it is loaded
     with tempfile.TemporaryDirectory(prefix="robotrl-", dir=folder) as scratch:
         target = Path(scratch) / name
         done = subprocess.run([*command, *FLAGS, str(source), "-o", str(target), "-lm"], capture_output=True, text=True)
@@ -52,13 +52,13 @@ def compiled(source: Path) -> ctypes.CDLL:
             reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[0]
             raise NoCompiler(f"{command[0]} cannot compile {source.name}: {reason}")
         if folder is not None:
-            # whole or not at all: other processes may be doing the same
+            # atomic rename: other processes may be compiling the same file
             target = target.replace(folder / name)
         return ctypes.CDLL(str(target))
 
 
 def _compiler() -> list[str]:
-    """`$CC` if it is set, else the first of the usual names."""
+    """Compiler command: `$CC` if set, else the first of the usual compilers that exists."""
     asked = shlex.split(os.environ.get("CC", ""))
     for words in [asked] if asked else [[name] for name in COMPILERS]:
         found = shutil.which(words[0])
@@ -68,7 +68,7 @@ def _compiler() -> list[str]:
 
 
 def _cache() -> Path | None:
-    """`robotrl` in the user's cache directory, made if need be; None where it cannot be written."""
+    """Cache directory `robotrl` of the user, created if missing; None if it is not writable."""
     fallback = "~/Library/Caches" if sys.platform == "darwin" else "~/.cache"
     try:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or fallback).expanduser() / "robotrl"
@@ -79,7 +79,7 @@ def _cache() -> Path | None:
 
 
 def _processor() -> str:
-    """What tells processors with different instructions apart: a home directory may be shared by several."""
+    """CPU feature flags as part of the cache key: machines with different CPUs may share a home directory."""
     try:
         with open("/proc/cpuinfo") as lines:
             return next((line for line in lines if line.startswith(("flags", "Features"))), "")

@@ -1,4 +1,4 @@
-"""N simulations of one MuJoCo model that step in one call, with a guard against numbers that are not finite."""
+"""Batched MuJoCo physics: N simulations of one model stepped in one call, with a guard against NaN and infinity."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from robotrl.sims.mujoco.engine.warnings import remarks
 from robotrl.utils.hardware import check_threads, usable_cores
 
 Derived = Literal["none", "stepped", "fresh"]
-"""What a task reads of the fields that MuJoCo derives from the state (xpos, sensordata, cfrc_ext).
+"""Update mode of the fields that MuJoCo derives from the state (xpos, sensordata, cfrc_ext).
 
-- "none": nothing.
-- "stepped": what `mj_step` and, after it, `mj_rnePostConstraint` leave, as in Gymnasium's envs: they come from the last
-  evaluation of the dynamics, up to one physics step before the state, and so belong to the exact state. At the start of
-  an episode they are those of `mj_forward`.
-- "fresh": position and velocity dependent fields are brought up to each new state, at about 5 % of the time.
+- "none": the task reads no derived fields.
+- "stepped": values left by `mj_step` and a subsequent `mj_rnePostConstraint`, as in Gymnasium's envs. They come from
+  the last evaluation of the dynamics, up to one physics step before the state, and so belong to the exact state. At
+  the start of an episode they are those of `mj_forward`.
+- "fresh": position- and velocity-dependent fields are recomputed for each new state, at about 5 % of the time.
 """
 
 _VEL = int(mujoco.mjtStage.mjSTAGE_VEL)
@@ -38,11 +38,11 @@ _NONE = int(mujoco.mjtStage.mjSTAGE_NONE)
 
 
 class SimNumericsError(NumericsError):
-    """Some envs left the finite numbers. They are frozen at their last good state; the others have stepped.
+    """The state of some envs became NaN, infinite or huge. They keep their last good state; the others have stepped.
 
     Attributes:
-        env_ids: the envs concerned.
-        dump: directory from which `python -m robotrl.sims.mujoco.engine.replay DUMP` replays the first of them.
+        env_ids: the failed envs.
+        dump: directory of a dump of the first failed env, for `python -m robotrl.sims.mujoco.engine.replay DUMP`.
     """
 
     def __init__(self, message: str, env_ids: list[int], dump: Path) -> None:
@@ -52,17 +52,17 @@ class SimNumericsError(NumericsError):
 
 
 class Physics:
-    """A batch of simulations of one model on `mujoco.batch`.
+    """Batch of simulations of one model on `mujoco.batch`.
 
     Args:
         xml: the MJCF.
-        num_envs: how many simulations.
+        num_envs: number of simulations N.
         threads: threads that step them; 0 takes every core this process may use.
-        dump_dir: where the guard writes replayable states; None takes a fresh temporary directory.
-        derived: which derived fields are kept, see `Derived`; "stepped" ones are read through `field`.
+        dump_dir: directory for replayable dumps of failed states; None uses a new temporary directory.
+        derived: update mode of derived fields, see `Derived`; "stepped" ones are read through `field`.
 
     Raises:
-        RobotrlError: MuJoCo cannot load the MJCF, with its message; or is too old.
+        RobotrlError: MuJoCo cannot load the MJCF (with MuJoCo's message), or is too old.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Physics:
         derived: Derived = "fresh",
     ) -> None:
         model = load(xml)
-        # by default MuJoCo resets a diverged simulation in silence; the guard must see it instead
+        # by default MuJoCo silently resets a diverged simulation; the guard must see the divergence instead
         model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_AUTORESET)
         self.xml = xml
         self.model = model
@@ -92,9 +92,9 @@ class Physics:
         self._steps = 0
 
     def field(self, name: str) -> NDArray[Any]:
-        """The live array (N, ...) of a derived field; where they are "stepped", one that survives `set_state`.
+        """Live array (N, ...) of a derived field; in mode "stepped" an array that `set_state` restores.
 
-        To be taken before the first step.
+        Must be called before the first step.
         """
         if self._derived != "stepped":
             return self.batch.bind(name)
@@ -104,42 +104,42 @@ class Physics:
         return self._kept[name][1]
 
     def memory(self) -> Mapping[str, NDArray[Any]]:
-        """Arrays that belong to the exact state beside the state rows: the "stepped" fields in use."""
+        """Further arrays of the exact state besides the state rows: the "stepped" fields in use."""
         return {name: kept for name, (_, kept) in self._kept.items()}
 
     def start(self, env_ids: NDArray[np.int64] | slice = slice(None)) -> None:
-        """Bring derived fields up to a start state that was written."""
+        """Update derived fields after a start state was written."""
         if self._derived != "stepped":
             self.forward(env_ids)
             return
         self.batch.forward(ids=None if isinstance(env_ids, slice) else env_ids)
         for name, (bound, kept) in self._kept.items():
-            # no step yet, so nothing called mj_rnePostConstraint: these are as mj_resetData leaves them
+            # before the first step mj_rnePostConstraint has not run: zero, as after mj_resetData
             kept[env_ids] = 0 if name in rne_post.FIELDS else bound[env_ids]
 
     def poses(self, env_ids: NDArray[np.int64] | None = None) -> None:
-        """Bring the bound poses of bodies and geoms up to the state, whatever the other derived fields are."""
+        """Update the bound poses of bodies and geoms to the present state, in any mode of derived fields."""
         self.batch.forward(ids=env_ids, stage=_VEL if self._derived == "fresh" else _POS)
 
     def keep_poses(self) -> bool:
-        """Keep poses up to date from now on where that costs little; whether `poses` need not be called after a step.
+        """Keep poses up to date from now on if that is cheap; true if `poses` need not be called after a step.
 
-        Not where derived fields are "stepped": they are what the step left.
+        False in mode "stepped", where derived fields must stay as the step left them.
         """
         if self._derived == "none":
             self._derived, self._stage = "fresh", _VEL
         return self._derived == "fresh"
 
     def forward(self, env_ids: NDArray[np.int64] | slice = slice(None)) -> None:
-        """Bring "fresh" derived fields up to the state, after it was written in the midst of an episode."""
+        """Update "fresh" derived fields after the state was written in the middle of an episode."""
         if self._stage != _NONE:
             self.batch.forward(ids=None if isinstance(env_ids, slice) else env_ids, stage=self._stage)
 
     def step(self, substeps: int) -> None:
-        """Advance every simulation by `substeps` physics steps under the controls that were written.
+        """Advance every simulation by `substeps` physics steps with the current controls.
 
         Raises:
-            SimNumericsError: some simulations failed; they keep their state from before the call, the others went on.
+            SimNumericsError: some simulations failed; they keep their state from before the call, the others advanced.
         """
         self._before, self._earlier = self._earlier, self._before
         np.copyto(self._before, self.batch.state)
@@ -151,7 +151,7 @@ class Physics:
         except mujoco.batch.SimulationError as error:
             raised, message = error.ids, str(error)
         state = self.batch.state
-        # NaN fails both comparisons; a dot product would do, but BLAS threads it and then fights with the physics
+        # NaN fails both comparisons; a dot product would also do, but BLAS threads compete with the physics threads
         if raised is None and state.min() > -LIMIT and state.max() < LIMIT:
             for bound, kept in self._kept.values():
                 np.copyto(kept, bound)
@@ -167,14 +167,14 @@ class Physics:
     def _freeze(self, failed: NDArray[np.bool_], substeps: int, message: str) -> None:
         env_ids = np.flatnonzero(failed)
         first = int(env_ids[0])
-        # a number that was bad before the step is the one to name: the step only spread it
+        # report a number that was bad before the step first: the step only spread it
         found = self._bad_value(self._before[first]) or self._bad_value(self.batch.state[first]) or ("qacc", np.nan)
-        # the row from before the step holds the controls, too, so a bad control is dumped with it
+        # the state row from before the step includes the controls, so the dump contains a bad control too
         dump = self._dump(first, substeps, found, message)
         good, earlier = self._before[env_ids], self._earlier[env_ids]
         controls = slice(self._ctrl_at, self._ctrl_at + self.model.nu)
         good[:, controls] = np.where(np.abs(good[:, controls]) < LIMIT, good[:, controls], earlier[:, controls])
-        # a state that somebody spoiled between two steps: go back one step more
+        # the state was corrupted between two steps: go back one more step
         usable = (np.abs(good) < LIMIT).all(axis=1, keepdims=True)
         self.batch.state[env_ids] = np.where(usable, good, earlier)
         self.forward(env_ids)
@@ -192,12 +192,12 @@ class Physics:
         return bad_value(lambda name: row[fields[name]])
 
     def offset(self, name: str) -> int:
-        """Where a state field begins in a row of `batch.state`; by address, as the batch does not tell."""
+        """Offset of a state field in a row of `batch.state`, from memory addresses: the batch does not expose it."""
         view, state = self.batch.bind(name), self.batch.state
         return (view.__array_interface__["data"][0] - state.__array_interface__["data"][0]) // state.itemsize
 
     def _model_of(self, env_id: int) -> mujoco.MjModel:
-        """The plain model with one env's own parameters: `Batch.get_model` would bring the plugin of `rne_post`."""
+        """Plain model with one env's parameters; `Batch.get_model` would include the plugin of `rne_post`."""
         model = copy.copy(self.model)
         for name in mujoco.batch.MODEL_FIELDS:
             values = self.batch.expanded(name)
@@ -209,7 +209,7 @@ class Physics:
         base = self._dump_dir or Path(tempfile.mkdtemp(prefix="robotrl-nan-"))
         dump = base / f"env{env_id}_step{self._steps}"
         dump.mkdir(parents=True, exist_ok=True)
-        # the model as this env had it, its randomised parameters included
+        # the model of this env, including its randomized parameters
         mujoco.mj_saveModel(self._model_of(env_id), str(dump / "model.mjb"), None)
         (dump / "model.xml").write_text(self.xml)
         state = {
@@ -222,7 +222,7 @@ class Physics:
             "message": message,
             "mujoco": mujoco.__version__,
             "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            # repr keeps every bit of a float64, and NaN and infinities, which JSON numbers would not
+            # repr preserves every bit of a float64, and NaN and infinity, which JSON numbers cannot represent
             "state": [repr(float(x)) for x in self._before[env_id]],
         }
         (dump / "state.json").write_text(json.dumps(state, indent=1))
@@ -232,11 +232,11 @@ class Physics:
 def load(xml: str) -> mujoco.MjModel:
     """Compile an MJCF.
 
-    MuJoCo's own warnings, which it would print and append to a file in the working directory, become Python warnings;
-    those about deprecated attributes are dropped: whoever uses a task cannot mend its model.
+    MuJoCo's warnings, which it would print and append to a file in the working directory, become Python warnings.
+    Warnings about deprecated attributes are dropped, since the user of a task cannot fix its model.
 
     Raises:
-        RobotrlError: MuJoCo cannot load it, with its message.
+        RobotrlError: MuJoCo cannot load it; the message is MuJoCo's.
     """
     try:
         with remarks() as said:

@@ -1,6 +1,6 @@
-"""Replay a dump of the numerics guard and name what leaves the finite numbers.
+"""Replays a dump of the numerics guard and reports the first number that becomes bad.
 
-`python -m robotrl.sims.mujoco.engine.replay DUMP`, with the directory that the error named.
+`python -m robotrl.sims.mujoco.engine.replay DUMP`, with the directory named in the error.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from robotrl.errors import DataError
 
 DUMP_SCHEMA = 1
 LIMIT = 1e10
-"""Magnitude from which MuJoCo itself calls a number bad (mjMAXVAL)."""
+"""Magnitude from which MuJoCo itself treats a number as bad (mjMAXVAL)."""
 FIELDS = ("qpos", "qvel", "act", "mocap_pos", "mocap_quat", "qacc_warmstart", "ctrl")
-"""Fields of the state, causes before what follows from them."""
+"""Fields of the state, in the order in which they are searched."""
 
 
 def bad_value(read: Callable[[str], NDArray[np.float64]], fields: Sequence[str] = FIELDS) -> tuple[str, float] | None:
-    """The first of `fields` that holds a NaN, an infinity or a number beyond `LIMIT`, and that number."""
+    """First of `fields` with a NaN, an infinity or a number beyond `LIMIT`, and that number."""
     for field in fields:
         values = np.ravel(read(field))
         bad = values[~(np.abs(values) < LIMIT)]
@@ -37,7 +37,7 @@ def replay(dump: Path) -> tuple[int, str, float] | None:
     """Step the dumped state again, one physics step at a time.
 
     Args:
-        dump: directory that `SimNumericsError.dump` named.
+        dump: directory from `SimNumericsError.dump`.
 
     Returns:
         (physics step, field, value) of the first bad number, or None if there is none.
@@ -65,7 +65,7 @@ def replay(dump: Path) -> tuple[int, str, float] | None:
 
 
 def main() -> None:
-    """Command line."""
+    """Run the command line."""
     if len(sys.argv) != 2:
         sys.exit("usage: python -m robotrl.sims.mujoco.engine.replay DUMP")
     try:

@@ -1,12 +1,12 @@
-"""Contact wrenches at the end of every physics step of a batch: MuJoCo's `mj_rnePostConstraint`, called by its engine.
+"""Contact wrenches in batches: an engine plugin that calls MuJoCo's `mj_rnePostConstraint` after every physics step.
 
 `cfrc_ext`, the external wrench on each body, is not part of `mj_step`: Gymnasium calls `mj_rnePostConstraint` after it.
-A batch makes many physics steps in one call and then has its outputs left but no contacts, so the call must happen
-inside. A sensor that needs the wrench does not do it: RK4 skips sensors in its stages, and the wrench would be that of
-the first stage, not of the last. An engine plugin's `advance` is called once at the end of each step, with the
-arguments of `mj_rnePostConstraint` and an instance number that the latter never looks at; so the function itself is the
-callback, native code on the physics threads. It writes `cacc`, `cfrc_int` and `cfrc_ext` and nothing that later steps
-read.
+A batch makes many physics steps in one call and keeps no contacts afterwards, so the call must happen inside the step.
+A sensor that needs the wrench does not work: RK4 skips sensors in its stages, and the wrench would be that of the first
+stage, not of the last. MuJoCo calls an engine plugin's `advance` once at the end of each step, with the arguments of
+`mj_rnePostConstraint` plus an instance number that this function ignores. The function itself is therefore registered
+as the callback and runs as native code on the physics threads. It writes `cacc`, `cfrc_int` and `cfrc_ext`, which later
+steps do not read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from robotrl.errors import RobotrlError
 from robotrl.sims.mujoco.engine.warnings import remarks
 
 FIELDS = ("cacc", "cfrc_int", "cfrc_ext")
-"""What `mj_rnePostConstraint` writes."""
+"""MjData fields that `mj_rnePostConstraint` writes."""
 _NAME = "robotrl.rne_post"
 
 
@@ -47,17 +47,17 @@ class _Plugin(ctypes.Structure):
 
 
 def with_wrenches(xml: str, model: mujoco.MjModel) -> mujoco.MjModel:
-    """The model of `xml`, whose every physics step ends with `mj_rnePostConstraint`; states are the same bit for bit.
+    """Compile `xml` with the plugin: each physics step ends with `mj_rnePostConstraint`; states stay identical.
 
     Args:
         xml: the MJCF.
-        model: it compiled, whose options are taken over.
+        model: the plain compiled model, whose options are copied.
 
     Raises:
-        RobotrlError: this MuJoCo's plugin interface is not the one that is known here.
+        RobotrlError: this MuJoCo version has another plugin interface.
     """
     name = _register()
-    # the plain model has said it already
+    # the plain model has already emitted these warnings
     with remarks(), warnings.catch_warnings(action="ignore"):
         spec = mujoco.MjSpec.from_string(xml)
         spec.activate_plugin(name)
@@ -79,7 +79,7 @@ def _register() -> str:
     library.mjp_defaultPlugin(ctypes.byref(plugin))
     plugin.name = _NAME.encode()
     plugin.capabilityflags = int(mujoco.mjtPluginCapabilityBit.mjPLUGIN_SENSOR)
-    # required callbacks that must do nothing: the size of no state component is 0, the other only reads the model
+    # required callbacks that must do nothing: mj_stateSize of no components is 0 and only reads the model
     plugin.nstate = plugin.nsensordata = _address(library, "mj_stateSize")
     plugin.init = plugin.reset = plugin.compute = _address(library, "mj_isSparse")
     plugin.advance = _address(library, "mj_rnePostConstraint")
@@ -88,7 +88,7 @@ def _register() -> str:
 
 
 def _check_size(library: ctypes.CDLL) -> None:
-    """Refuse a MuJoCo whose `mjpPlugin` has another size: its default writes zeros over just that many bytes."""
+    """Refuse a MuJoCo whose `mjpPlugin` has another size, which `mjp_defaultPlugin` would overwrite with zeros."""
     size = ctypes.sizeof(_Plugin)
     memory = (ctypes.c_ubyte * (4 * size))(*[0xFF] * (4 * size))
     library.mjp_defaultPlugin(memory)

@@ -1,4 +1,4 @@
-"""A simulated robot for the control loop: one env, commanded at the control rate and advanced at the physics rate."""
+"""Simulated robot for the control loop: one env, commanded at the control rate, advanced at the physics rate."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from robotrl.spec import Split
 
 
 class SimulatedRobot:
-    """One env of a task without episodes: whoever drives it decides when to command, advance and start again.
+    """One env of a task without automatic episodes: the caller decides when to command, advance and reset.
 
     Args:
         core: a core with one env.
@@ -38,17 +38,17 @@ class SimulatedRobot:
         return self._core.split(split)
 
     def reset(self, state_id: int) -> dict[str, NDArray[np.float32]]:
-        """Go to a start state; gives the observation there."""
+        """Go to a start state and return its observation."""
         self._core.reset(options={"state_ids": [state_id]})
         self._inner_steps, self._failed = 0, False
         return self.observe()
 
     def command(self, action: NDArray[np.float32]) -> None:
-        """Set the arm's targets from where it is now, for an action (A,), clipped to its bounds.
+        """Set the arm's targets relative to its present state, from an action (A,) clipped to its bounds.
 
         Raises:
             ConfigError: wrong shape.
-            NumericsError: a number that is not finite; the arm keeps its last targets.
+            NumericsError: an action is not finite; the arm keeps its last targets.
         """
         if np.shape(action) != self.action_spec.shape:
             raise ConfigError(f"action has shape {np.shape(action)}: expected {self.action_spec.shape}")
@@ -68,12 +68,15 @@ class SimulatedRobot:
         self._core.task.observe(self._core.obs, slice(None))
 
     def observe(self) -> dict[str, NDArray[np.float32]]:
-        """A copy of the observation, each array without the env axis."""
+        """Copy of the observation, without the env axis."""
         return {key: value[0].copy() for key, value in self._core.obs.items()}
 
     def success(self) -> bool:
-        """Whether the task is solved now; where that means to last, whether the last control step of the time limit
-        has come without a failure since the reset, as far as this was asked."""
+        """True if the task is solved now.
+
+        Survival tasks are solved in the last control step of the time limit, unless a call since the reset has seen a
+        failure.
+        """
         task = self._core.task
         outcome = task.outcome(self._action)
         if not task.survival:

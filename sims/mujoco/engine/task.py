@@ -1,4 +1,4 @@
-"""What a task on MuJoCo is: the model, and what is read from it and written to it, for all envs at once."""
+"""Interface of a MuJoCo task: model, start states, actions, observations, reward and end, for all envs at once."""
 
 from __future__ import annotations
 
@@ -13,52 +13,52 @@ from robotrl.sims.mujoco.render.views import AnyView
 from robotrl.spec import Spec
 
 Real = NDArray[np.floating[Any]]
-"""float32 in training; float64 where a sim was asked for it."""
+"""Array of float32 (default) or float64 (option of a sim)."""
 Ids = NDArray[np.int64]
 
 
 class Param(NamedTuple):
-    """A physical parameter that may differ between envs, as a multiplier of the model's own values."""
+    """Physical parameter that may differ between envs, as a multiplier of the model's own values."""
 
     fields: tuple[str, ...]
     """MjModel fields that it multiplies."""
     rows: tuple[int, ...]
-    """Rows of those fields (geom ids, body ids, actuator ids)."""
+    """Rows of these fields (geom ids, body ids, actuator ids)."""
     low: float
-    """Smallest value accepted."""
+    """Smallest multiplier accepted."""
     high: float
-    """Largest value accepted."""
+    """Largest multiplier accepted."""
     columns: tuple[int, ...] | None = None
-    """Columns multiplied, all when None."""
+    """Columns multiplied; None for all."""
 
 
 class Outcome(NamedTuple):
-    """What a task says of the step just made."""
+    """Reward, success and failure of the last step."""
 
     reward: NDArray[np.float64]
-    """(N,)."""
+    """(N,) rewards."""
     success: NDArray[np.bool_]
-    """(N,)."""
+    """(N,) success flags."""
     failure: NDArray[np.bool_]
-    """(N,): the episode ends without success."""
+    """(N,) true where the episode ends without success."""
 
 
 class Task(Protocol):
-    """One task on MuJoCo: the model and what is read from and written to it, for all envs at once."""
+    """A MuJoCo task: model, start states, actions, observations, reward and end, for all envs at once."""
 
     name: str
     control_dt_s: float
     substeps: int
     limit_steps: int
     reads_derived_fields: Derived
-    """Which fields that MuJoCo derives (site_xpos, sensordata) `observe` and `outcome` read: "none", those "fresh" at
-    each new state, at a cost, or, through `Physics.field`, those that the step left ("stepped"). The coordinates qpos,
-    qvel, ctrl and mocap poses are always fresh."""
+    """Derived fields of MuJoCo (site_xpos, sensordata) that `observe` and `outcome` read: "none", "fresh" (recomputed
+    at each new state, at a cost), or "stepped" (as the step left them, read through `Physics.field`). qpos, qvel, ctrl
+    and mocap poses are always current."""
     observation_spec: dict[str, Spec]
     action_spec: Spec
-    """Actions and rewards have its dtype."""
+    """Action spec; actions and rewards have its dtype."""
     survival: bool
-    """Whether success means to reach the time limit; otherwise `Outcome.success` says it."""
+    """True if success means reaching the time limit; otherwise `Outcome.success` decides."""
 
     @property
     def views(self) -> Mapping[str, AnyView]:
@@ -66,32 +66,34 @@ class Task(Protocol):
         ...
 
     def xml(self) -> str:
-        """The MJCF."""
+        """MJCF of the model."""
         ...
 
     def bind(self, physics: Physics) -> None:
-        """Take views of the simulations' arrays; called once."""
+        """Store views of the simulations' arrays; called once."""
         ...
 
     def memory(self) -> Mapping[str, NDArray[Any]]:
-        """Arrays (N, ...) of the task's own that outlive a step and are not in the physics state: they are saved and
-        restored (in place) with the exact state. `start` must set their rows."""
+        """The task's own arrays (N, ...) that persist across steps and are not in the physics state.
+
+        They are saved and restored (in place) with the exact state. `start` must set their rows.
+        """
         ...
 
     def params(self) -> dict[str, Param]:
-        """Parameters that may be randomised."""
+        """Parameters that may be randomized, by name."""
         ...
 
     def plan(self, state_ids: Ids) -> NDArray[np.float64]:
-        """The start states (n, W), in a form of the task's own; each a function of its id alone."""
+        """Start states (n, W) in the task's own encoding; each depends only on its start id."""
         ...
 
     def start(self, env_ids: Ids, plans: NDArray[np.float64]) -> None:
-        """Write planned start states into the envs `env_ids`."""
+        """Write the start states `plans` into the envs `env_ids`."""
         ...
 
     def command(self, actions: Real) -> None:
-        """Write controls for actions (N, A)."""
+        """Set the controls for actions (N, A)."""
         ...
 
     def observe(self, out: Mapping[str, Real], env_ids: Ids | slice) -> None:
@@ -99,5 +101,5 @@ class Task(Protocol):
         ...
 
     def outcome(self, actions: Real) -> Outcome:
-        """Reward and end of the step just made."""
+        """Reward, success and failure of the last step."""
         ...

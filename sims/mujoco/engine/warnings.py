@@ -1,4 +1,4 @@
-"""What MuJoCo has to say while it loads a model."""
+"""Captures MuJoCo's warnings while it loads a model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import mujoco
 
 @contextmanager
 def remarks() -> Generator[list[str]]:
-    """Takes down what MuJoCo would print, and append to a file in the working directory."""
+    """Context manager that collects MuJoCo's warnings in a list instead of printing and logging them to a file."""
     said: list[str] = []
     before = mujoco.get_mju_user_warning()
     mujoco.set_mju_user_warning(said.append)

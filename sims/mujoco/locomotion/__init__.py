@@ -1,1 +1,1 @@
-"""Gymnasium's MuJoCo locomotion tasks, version 5, in a batch: equal states, observations, rewards and ends."""
+"""Batched versions of Gymnasium's MuJoCo locomotion tasks (v5), with equal states, observations, rewards and ends."""

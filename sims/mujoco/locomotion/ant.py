@@ -1,4 +1,4 @@
-"""`mujoco/ant`: Gymnasium's Ant-v5, a body on four legs."""
+"""`mujoco/ant`: Gymnasium's Ant-v5, a four-legged robot."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 LEGS = ("front_left", "front_right", "back_left", "back_right")
 JOINTS = ("hip_1", "ankle_1", "hip_2", "ankle_2", "hip_3", "ankle_3", "hip_4", "ankle_4")
 BODIES = ("torso", *(f"{leg}_{part}" for leg in LEGS for part in ("hip", "thigh", "shin")))
-"""In the model's order; it names some of them otherwise, and some not at all."""
+"""Body names in the model's order; the model itself uses other names or none for some of them."""
 TORSO = 1
 ROBOT = Robot(
     name="mujoco/ant",
@@ -52,11 +52,11 @@ ROBOT = Robot(
 
 
 class AntScore(ContactScore):
-    """Forward speed of the torso, less the cost of torques and contacts, and something for being well.
+    """Reward of Ant-v5: forward speed of the torso and a healthy bonus, minus the costs of torques and contacts.
 
     Args:
         terms: see `RewardTerms`.
-        force_range: range, in order, that contact torques and forces are cut to.
+        force_range: (low, high) that contact torques (N m) and forces (N) are clipped to.
     """
 
     def __init__(self, terms: RewardTerms, force_range: Range) -> None:
@@ -64,16 +64,16 @@ class AntScore(ContactScore):
         self._force_range = force_range
 
     def bind(self, physics: Physics, ctrl: Array) -> None:
-        """Take views of coordinates, contact wrenches and controls."""
+        """Store views of coordinates, contact wrenches and controls."""
         self._x: Array = physics.field("xpos")[:, TORSO, 0]
         super().bind(physics, ctrl)
 
     def before(self) -> None:
-        """Keep where the torso was when the last step left it: one physics step behind the state, as in Gymnasium."""
+        """Store the torso's position before the step; it lags one physics step behind the state, as in Gymnasium."""
         self._x_before[:] = self._x
 
     def after(self) -> tuple[Array, NDArray[np.bool_]]:
-        """Reward and end of the step just made."""
+        """Reward and end of the last step."""
         low, high = self._force_range
         forces = np.minimum(np.maximum(self._wrenches, low), high)
         healthy = (self._z >= self._z_range[0]) & (self._z <= self._z_range[1])
@@ -85,7 +85,7 @@ class AntScore(ContactScore):
 
 
 def segments(force_range: Range, hide_xy: bool, show_forces: bool) -> tuple[Segment, ...]:
-    """What is observed; see `make`."""
+    """Parts of the observation; see `make`."""
     coordinates = (
         *columns.free_positions("torso"),
         *columns.joint_positions(JOINTS),
@@ -117,7 +117,7 @@ def make(
     dump_dir: Path | None = None,
     dtype: Dtype = "float32",
 ) -> MujocoSim:
-    """The batched sim.
+    """Make the batched sim of Ant-v5.
 
     Args:
         num_envs: N, 1 or more.

@@ -1,4 +1,4 @@
-"""What the columns of an observation are called, in which unit, and where they come from."""
+"""Observation columns of the locomotion tasks: name, unit and source field."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ INERTIA = ("xx", "yy", "zz", "xy", "xz", "yz")
 
 
 class ObsColumn(NamedTuple):
-    """One number of an observation."""
+    """One column of an observation."""
 
     name: str
     unit: str
 
 
 class Segment(NamedTuple):
-    """Neighbouring columns that are the last part of a field of MuJoCo's, or all of it."""
+    """Contiguous observation columns taken from a MuJoCo field (the whole field or its last part)."""
 
     field: str
-    """Of MjData; "coordinates" is qpos and qvel, one after the other."""
+    """MjData field; "coordinates" is qpos followed by qvel."""
     columns: tuple[ObsColumn, ...]
-    """The field's last columns."""
+    """Columns of the end of the field."""
     skip: int = 0
-    """How many of these, from the first on, are not observed."""
+    """Number of leading columns that are not observed."""
     clip: tuple[float, float] | None = None
-    """Range that the numbers are cut to."""
+    """(low, high) that the values are clipped to."""
 
 
 def spec_of(segments: Sequence[Segment], dtype: str) -> Spec:
-    """The spec of an observation made of `segments`."""
+    """Observation spec of concatenated `segments`."""
     columns = [(column, segment.clip) for segment in segments for column in segment.columns[segment.skip :]]
     return Spec(
         shape=(len(columns),),
@@ -46,17 +46,17 @@ def spec_of(segments: Sequence[Segment], dtype: str) -> Spec:
 
 
 def joint_positions(joints: Sequence[str]) -> tuple[ObsColumn, ...]:
-    """Angles of hinges."""
+    """Columns of hinge angles."""
     return tuple(ObsColumn(f"{joint}_pos", "rad") for joint in joints)
 
 
 def joint_velocities(joints: Sequence[str]) -> tuple[ObsColumn, ...]:
-    """Rates of hinges."""
+    """Columns of hinge velocities."""
     return tuple(ObsColumn(f"{joint}_vel", "rad/s") for joint in joints)
 
 
 def free_positions(body: str) -> tuple[ObsColumn, ...]:
-    """Position and orientation of a body that moves freely."""
+    """Columns of a free body's position and orientation."""
     return (
         *(ObsColumn(f"{body}_pos_{axis}_w", "m") for axis in "xyz"),
         *(ObsColumn(f"{body}_quat_{part}_w", "1") for part in "wxyz"),
@@ -64,7 +64,7 @@ def free_positions(body: str) -> tuple[ObsColumn, ...]:
 
 
 def free_velocities(body: str) -> tuple[ObsColumn, ...]:
-    """Its velocity in the world frame and its rotation in its own, as in MuJoCo's qvel."""
+    """Columns of a free body's linear velocity (world frame) and angular velocity (body frame), as in MuJoCo's qvel."""
     return (
         *(ObsColumn(f"{body}_vel_{axis}_w", "m/s") for axis in "xyz"),
         *(ObsColumn(f"{body}_ang_vel_{axis}_b", "rad/s") for axis in "xyz"),
@@ -72,7 +72,7 @@ def free_velocities(body: str) -> tuple[ObsColumn, ...]:
 
 
 def inertias(bodies: Sequence[str]) -> tuple[ObsColumn, ...]:
-    """MuJoCo's `cinert`: each body's inertia and first moment about the whole robot's centre of mass, and its mass."""
+    """Columns of `cinert`: each body's inertia and first moment about the robot's centre of mass, and its mass."""
     return tuple(
         column
         for body in bodies
@@ -85,7 +85,7 @@ def inertias(bodies: Sequence[str]) -> tuple[ObsColumn, ...]:
 
 
 def spatial_velocities(bodies: Sequence[str]) -> tuple[ObsColumn, ...]:
-    """MuJoCo's `cvel`: rotation of each body, and its velocity at the centre of mass of the whole robot."""
+    """Columns of `cvel`: each body's angular velocity, and its linear velocity at the robot's centre of mass."""
     return tuple(
         column
         for body in bodies
@@ -97,7 +97,7 @@ def spatial_velocities(bodies: Sequence[str]) -> tuple[ObsColumn, ...]:
 
 
 def wrenches(bodies: Sequence[str]) -> tuple[ObsColumn, ...]:
-    """MuJoCo's `cfrc_ext`: torque, about the centre of mass of the whole robot, and force that act on each body."""
+    """Columns of `cfrc_ext`: external torque (about the robot's centre of mass) and force on each body."""
     return tuple(
         column
         for body in bodies
@@ -109,5 +109,5 @@ def wrenches(bodies: Sequence[str]) -> tuple[ObsColumn, ...]:
 
 
 def actuator_torques(joints: Sequence[str]) -> tuple[ObsColumn, ...]:
-    """MuJoCo's `qfrc_actuator` at hinges."""
+    """Columns of `qfrc_actuator` at hinges."""
     return tuple(ObsColumn(f"{joint}_actuator_torque", "N m") for joint in joints)

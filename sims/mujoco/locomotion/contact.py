@@ -1,4 +1,4 @@
-"""What the scores of ant and humanoid share: weights, a healthy range of height, contact wrenches."""
+"""Shared reward code of ant and humanoid: weights, healthy height range, contact wrenches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from robotrl.sims.mujoco.locomotion.task import Array, Range, check_weights, che
 
 
 class RewardTerms(NamedTuple):
-    """What both are rewarded for and pay for, and what keeps an episode going."""
+    """Reward weights and termination condition of ant and humanoid."""
 
     forward_reward_weight: float
     """Reward for 1 m/s."""
@@ -20,21 +20,21 @@ class RewardTerms(NamedTuple):
     contact_cost_weight: float
     """Cost of one unit of the sum of squared contact torques and forces."""
     healthy_reward: float
-    """Reward of each step in which the robot is well."""
+    """Reward of each step in which the robot is healthy."""
     terminate: bool
-    """Whether the episode ends when it is not."""
+    """End the episode when the robot is unhealthy."""
     healthy_z_range: Range
-    """Range of the torso's height, m, in which it is."""
+    """Healthy range (low, high) of the torso's height, m."""
 
 
 class ContactScore:
-    """The checked terms, and views of what both scores read.
+    """Base class of both rewards: validated terms and views of the fields that they read.
 
     Args:
         terms: see `RewardTerms`.
 
     Raises:
-        ConfigError: a weight is no number, or the range not in order.
+        ConfigError: a weight is not a finite number, or a range is not in order.
     """
 
     def __init__(self, terms: RewardTerms) -> None:
@@ -52,7 +52,7 @@ class ContactScore:
         self._z_range = checked_range("healthy_z_range", terms.healthy_z_range)
 
     def bind(self, physics: Physics, ctrl: Array) -> None:
-        """Take views of the torso's height, contact wrenches and controls."""
+        """Store views of the torso's height, contact wrenches and controls."""
         self._z: Array = physics.batch.bind("qpos")[:, 2]
         self._wrenches: Array = physics.field("cfrc_ext").reshape(len(ctrl), -1)
         self._ctrl = ctrl

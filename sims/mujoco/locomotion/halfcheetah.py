@@ -1,4 +1,4 @@
-"""`mujoco/halfcheetah`: Gymnasium's HalfCheetah-v5, a running animal in a plane."""
+"""`mujoco/halfcheetah`: Gymnasium's HalfCheetah-v5, a planar two-legged runner."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def make(
     dump_dir: Path | None = None,
     dtype: Dtype = "float32",
 ) -> MujocoSim:
-    """The batched sim.
+    """Make the batched sim of HalfCheetah-v5.
 
     Args:
         num_envs: N, 1 or more.

@@ -1,4 +1,4 @@
-"""`mujoco/hopper`: Gymnasium's Hopper-v5, a leg that hops."""
+"""`mujoco/hopper`: Gymnasium's Hopper-v5, a planar one-legged robot."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def make(
     dump_dir: Path | None = None,
     dtype: Dtype = "float32",
 ) -> MujocoSim:
-    """The batched sim.
+    """Make the batched sim of Hopper-v5.
 
     Args:
         num_envs: N, 1 or more.

@@ -1,4 +1,4 @@
-"""`mujoco/humanoid`: Gymnasium's Humanoid-v5, a person that walks."""
+"""`mujoco/humanoid`: Gymnasium's Humanoid-v5, a walking humanoid."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ ROBOT = Robot(
 
 
 class HumanoidScore(ContactScore):
-    """Forward speed of the centre of mass, less the cost of torques and contacts, and something for standing.
+    """Reward of Humanoid-v5: forward speed of the centre of mass and a healthy bonus, minus torque and contact costs.
 
     Args:
         terms: see `RewardTerms`.
-        contact_cost_range: range that the cost of contacts is cut to.
+        contact_cost_range: (low, high) that the contact cost is clipped to.
 
     Raises:
         ConfigError: the range is not in order.
@@ -73,23 +73,23 @@ class HumanoidScore(ContactScore):
         self._contact_cost_range = checked_range("contact_cost_range", contact_cost_range)
 
     def bind(self, physics: Physics, ctrl: Array) -> None:
-        """Take views of coordinates, centres of mass, contact wrenches and controls."""
+        """Store views of coordinates, centres of mass, contact wrenches and controls."""
         self._x: Array = physics.field("xipos")[..., 0]
         super().bind(physics, ctrl)
-        # the randomised "mass" multiplies all masses alike, which leaves their shares as they are
+        # the randomized "mass" multiplies all masses by the same factor, so their shares stay constant
         mass = np.asarray(physics.model.body_mass)
         self._share: Array = mass / mass.sum()
 
     def _centre_x(self) -> Array:
-        """(N,) x of the centre of mass, as the last step left it: up to a physics step behind the state."""
+        """Centre of mass x (N,) as the last step left it, up to one physics step behind the state."""
         return np.einsum("nb,b->n", self._x, self._share)
 
     def before(self) -> None:
-        """Keep where the centre of mass was."""
+        """Store the centre of mass before the step."""
         self._x_before[:] = self._centre_x()
 
     def after(self) -> tuple[Array, NDArray[np.bool_]]:
-        """Reward and end of the step just made."""
+        """Reward and end of the last step."""
         contact = self._contact_cost * np.vecdot(self._wrenches, self._wrenches)
         low, high = self._contact_cost_range
         healthy = (self._z > self._z_range[0]) & (self._z < self._z_range[1])
@@ -101,7 +101,7 @@ class HumanoidScore(ContactScore):
 
 
 def segments(hide_xy: bool, inertias: bool, velocities: bool, torques: bool, wrenches: bool) -> tuple[Segment, ...]:
-    """What is observed; see `make`."""
+    """Parts of the observation; see `make`."""
     coordinates = (
         *columns.free_positions("torso"),
         *columns.joint_positions(JOINTS),
@@ -141,7 +141,7 @@ def make(
     dump_dir: Path | None = None,
     dtype: Dtype = "float32",
 ) -> MujocoSim:
-    """The batched sim.
+    """Make the batched sim of Humanoid-v5.
 
     Args:
         num_envs: N, 1 or more.

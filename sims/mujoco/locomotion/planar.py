@@ -1,4 +1,4 @@
-"""What hopper, walker2d and halfcheetah share: coordinates in the vertical plane, reward for running forward."""
+"""Shared code of hopper, walker2d and halfcheetah: planar coordinates, and the reward for running forward."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from robotrl.sims.mujoco.locomotion.columns import ObsColumn, Segment, joint_pos
 from robotrl.sims.mujoco.locomotion.task import Array, Range, check_weights, checked_range
 
 VELOCITY_CLIP: Range = (-10.0, 10.0)
-"""Range, in m/s and rad/s, that hopper and walker2d cut observed velocities to."""
+"""Range, in m/s and rad/s, that hopper and walker2d clip observed velocities to."""
 
 
 class Health(NamedTuple):
-    """What keeps an episode of hopper and walker2d going."""
+    """Healthy ranges of hopper and walker2d."""
 
     reward: float
     terminate: bool
-    """Whether the episode ends when one of the ranges is left."""
+    """End the episode when a range is left."""
     z_range: Range
     angle_range: Range
     state_range: Range | None = None
-    """Range of all coordinates and velocities but the first two."""
+    """Range of all coordinates and velocities except the first two coordinates."""
 
 
 def coordinates(joints: tuple[str, ...], height: str, clip: Range | None, hide_x: bool) -> tuple[Segment, ...]:
-    """Positions, then velocities.
+    """Observation segments: positions, then velocities.
 
     Args:
         joints: the hinges after the root's.
-        height: what the root's second coordinate is called.
-        clip: range that velocities are cut to.
+        height: name of the root's second coordinate.
+        clip: range that velocities are clipped to.
         hide_x: leave out the first coordinate.
     """
     positions = (
@@ -54,16 +54,16 @@ def coordinates(joints: tuple[str, ...], height: str, clip: Range | None, hide_x
 
 
 class PlanarScore:
-    """Forward speed, less the cost of torques, and something for being well.
+    """Reward of the planar tasks: forward speed minus torque cost, plus a healthy bonus if `health` is given.
 
     Args:
-        dt_s: control step.
+        dt_s: control step, s.
         forward_reward_weight: reward for 1 m/s.
         ctrl_cost_weight: cost of one unit of the sum of squared actions.
-        health: None where an episode ends at the time limit alone.
+        health: healthy ranges and bonus; None if episodes end only at the time limit.
 
     Raises:
-        ConfigError: a weight is no number, or a range not in order.
+        ConfigError: a weight is not a finite number, or a range is not in order.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class PlanarScore:
         self._health = health
 
     def bind(self, physics: Physics, ctrl: Array) -> None:
-        """Take views of coordinates and controls."""
+        """Store views of coordinates and controls."""
         qpos: Array = physics.batch.bind("qpos")
         self._x, self._z, self._angle = qpos[:, 0], qpos[:, 1], qpos[:, 2]
         first = physics.offset("qpos")
@@ -94,11 +94,11 @@ class PlanarScore:
         self._never = np.zeros(len(ctrl), bool)
 
     def before(self) -> None:
-        """Keep where the root is."""
+        """Store the root's position before the step."""
         self._x_before[:] = self._x
 
     def after(self) -> tuple[Array, NDArray[np.bool_]]:
-        """Reward and end of the step just made."""
+        """Reward and end of the last step."""
         reward = (self._x - self._x_before) * (self._forward / self._dt_s)
         reward -= self._ctrl_cost * np.vecdot(self._ctrl, self._ctrl)
         health = self._health

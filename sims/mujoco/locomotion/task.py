@@ -1,4 +1,4 @@
-"""Shared part of Gymnasium's locomotion tasks: starts, controls, observations; a `RewardAndEnd` adds the rest."""
+"""Shared code of Gymnasium's locomotion tasks: starts, controls, observations; `RewardAndEnd` adds reward and end."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ LIMIT_STEPS = 1000
 
 
 class Robot(NamedTuple):
-    """A model of Gymnasium's and how its task drives it."""
+    """Gymnasium model of a robot with its control and start settings."""
 
     name: str
-    """Of the sim."""
+    """Name of the sim."""
     asset: str
-    """File among Gymnasium's models."""
+    """File name of the model in Gymnasium's assets."""
     timestep_s: float
-    """Physics step."""
+    """Physics step, s."""
     substeps: int
     """Physics steps in a control step (frame skip)."""
     motors: tuple[tuple[str, float], ...]
-    """Joint and gear of each actuator: an action of 1 is a torque of so many N m."""
+    """Joint and gear of each actuator; the gear is the torque, N m, for an action of 1."""
     control_limit: float
-    """Actions lie between minus this and this."""
+    """Largest magnitude of an action."""
     views: Mapping[str, AnyView]
-    """Cameras."""
+    """Cameras by name."""
     start_seed: int
-    """Makes starts of different robots independent."""
+    """Seed that makes the starts of different robots independent."""
     normal_velocities: bool
-    """Whether start velocities are drawn from a normal distribution; otherwise from a uniform one."""
+    """Draw start velocities from a normal distribution; uniform if false."""
 
 
 class Common(NamedTuple):
-    """Options that all tasks have."""
+    """Options shared by all locomotion tasks."""
 
     reset_noise_scale: float
     limit_steps: int
@@ -58,18 +58,18 @@ class Common(NamedTuple):
 
 
 class RewardAndEnd(Protocol):
-    """Reward and end of a task, for all envs at once."""
+    """Interface for the reward and end of a task, for all envs at once."""
 
     def bind(self, physics: Physics, ctrl: Array) -> None:
-        """Take views of the simulations' arrays; `ctrl` (N, U) are the controls of the step."""
+        """Store views of the simulations' arrays; `ctrl` (N, U) are the controls of the step."""
         ...
 
     def before(self) -> None:
-        """A step is about to be made: keep what its reward compares with."""
+        """Store values before a step that the reward needs afterwards, e.g. the position."""
         ...
 
     def after(self) -> tuple[Array, NDArray[np.bool_]]:
-        """Reward (N,) of the step just made, and whether it ended the episode (N,)."""
+        """Reward (N,) of the last step, and flags (N,) of the episodes that it ended."""
         ...
 
 
@@ -77,11 +77,11 @@ class Locomotion:
     """One of Gymnasium's locomotion tasks.
 
     Args:
-        robot: model and control.
-        segments: what is observed, in order; the first is "coordinates".
+        robot: model and control settings.
+        segments: parts of the observation, in order; the first is "coordinates".
         score: reward and end.
-        derived: which of MuJoCo's derived fields segments and score read.
-        options: what the tasks have in common.
+        derived: mode of MuJoCo's derived fields that segments and score read, see `Derived`.
+        options: options shared by all tasks.
 
     Raises:
         ConfigError: an option is out of range, or Gymnasium's models are not installed.
@@ -120,11 +120,11 @@ class Locomotion:
         self._xml = asset(robot).read_text()
 
     def xml(self) -> str:
-        """Gymnasium's MJCF."""
+        """MJCF of Gymnasium's model."""
         return self._xml
 
     def bind(self, physics: Physics) -> None:
-        """Take views of the simulations' arrays."""
+        """Store views of the simulations' arrays."""
         model = self._model = physics.model
         self._state: Array = physics.batch.state
         first = physics.offset("qpos")
@@ -137,7 +137,7 @@ class Locomotion:
         at = 0
         for segment in self._segments:
             if segment.field == "coordinates":
-                # adjacent in a state row, so that one copy takes both
+                # qpos and qvel are adjacent in a state row: copy both at once
                 whole = self._state[:, self._coordinates]
             else:
                 whole = physics.field(segment.field).reshape(len(self._state), -1)
@@ -146,11 +146,11 @@ class Locomotion:
             at += seen.shape[1]
 
     def memory(self) -> Mapping[str, Array]:
-        """Nothing: all is in the physics state."""
+        """No arrays: the physics state is complete."""
         return {}
 
     def params(self) -> dict[str, Param]:
-        """What may be randomised: friction, masses, strength of the motors, damping of the joints."""
+        """Parameters that may be randomized: friction, masses, motor strength, joint damping."""
         model = self._model
         geoms, bodies = tuple(range(model.ngeom)), tuple(range(1, model.nbody))
         hinges = tuple(int(dof) for dof in np.flatnonzero(np.asarray(model.dof_damping) > 0))
@@ -162,29 +162,29 @@ class Locomotion:
         }
 
     def plan(self, state_ids: Ids) -> Array:
-        """Start coordinates (n, nq + nv): the model's own with noise."""
+        """Start coordinates (n, nq + nv): the model's default with noise."""
         nq, nv = self._model.nq, self._model.nv
         u = counter_rng.uniform(self._robot.start_seed, state_ids, nq + 2 * nv)
         noise = 2 * u[:, : nq + nv] - 1
         if self._robot.normal_velocities:
-            # Box and Muller; 1 - u is never 0
+            # Box-Muller transform; 1 - u is never 0
             radius = np.sqrt(-2 * np.log(1 - u[:, nq : nq + nv]))
             noise[:, nq:] = radius * np.cos(2 * np.pi * u[:, nq + nv :])
         return self._rest[self._coordinates] + self._noise * noise
 
     def start(self, env_ids: Ids, plans: Array) -> None:
-        """Write start states; all else (controls, warm start, applied forces) is as in a new simulation."""
+        """Write start states; controls, warm start and applied forces are reset as in a new simulation."""
         rows = np.broadcast_to(self._rest, (len(env_ids), len(self._rest))).copy()
         rows[:, self._coordinates] = plans
         self._state[env_ids] = rows
 
     def command(self, actions: Real) -> None:
-        """Torques, in units of each motor's gear."""
+        """Set motor torques in units of each motor's gear."""
         self._score.before()
         self._ctrl[:] = actions
 
     def observe(self, out: Mapping[str, Real], env_ids: Ids | slice) -> None:
-        """Write the segments side by side."""
+        """Write the concatenated segments."""
         state = out["state"]
         for columns, seen, clip in self._parts:
             values = seen[env_ids]
@@ -193,13 +193,13 @@ class Locomotion:
             state[env_ids, columns] = values
 
     def outcome(self, actions: Real) -> Outcome:
-        """The score of the step just made; success is to reach the time limit."""
+        """Reward and end of the last step; success means reaching the time limit."""
         reward, failure = self._score.after()
         return Outcome(reward, self._never, failure)
 
 
 def asset(robot: Robot) -> Path:
-    """The file of a robot's model, in the Gymnasium that is installed.
+    """Path of a robot's model file in the installed Gymnasium.
 
     Raises:
         ConfigError: Gymnasium is not installed, or has no such model.
@@ -219,10 +219,10 @@ def asset(robot: Robot) -> Path:
 
 
 def checked_range(field: str, values: Range) -> Range:
-    """(low, high) as given.
+    """Return (low, high) unchanged after validation.
 
     Raises:
-        ConfigError: not two numbers in rising order.
+        ConfigError: not two numbers in increasing order.
     """
     try:
         low, high = (float(value) for value in values)
@@ -237,7 +237,7 @@ def check_weights(**weights: float) -> None:
     """Refuse weights that are not finite numbers.
 
     Raises:
-        ConfigError: the weight, its value and what was expected.
+        ConfigError: a weight is not finite.
     """
     for field, value in weights.items():
         check_number(field, value, -1e6, 1e6)

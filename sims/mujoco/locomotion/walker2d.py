@@ -1,4 +1,4 @@
-"""`mujoco/walker2d`: Gymnasium's Walker2d-v5, two legs in a plane."""
+"""`mujoco/walker2d`: Gymnasium's Walker2d-v5, a planar two-legged walker."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def make(
     dump_dir: Path | None = None,
     dtype: Dtype = "float32",
 ) -> MujocoSim:
-    """The batched sim.
+    """Make the batched sim of Walker2d-v5.
 
     Args:
         num_envs: N, 1 or more.

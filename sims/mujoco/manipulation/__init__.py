@@ -1,1 +1,1 @@
-"""Tasks of the arm with things on a table: `reach`, `push` and `pick_place`, each with a scripted expert beside it."""
+"""Manipulation tasks of a six-joint arm (reach, push, pick-place, peg-insert), each with a scripted expert."""

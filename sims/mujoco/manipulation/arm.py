@@ -1,10 +1,10 @@
-"""The six-joint arm of our MuJoCo tasks: MJCF, closed-form start poses and Cartesian control for all envs at once.
+"""Six-joint arm of the manipulation tasks: MJCF, closed-form start poses, and batched Cartesian control.
 
 An anthropomorphic arm with a spherical wrist (shoulder yaw and pitch, elbow pitch; wrist roll, pitch, roll), made of
 primitive shapes, with gravity compensation and force-limited joint position servos. Control is differential inverse
-kinematics: a Cartesian step is turned into a joint step by damped least squares on the geometric Jacobian
-(Nakamura and Hanafusa 1986), and the joint servos get measured position plus that step. Nothing is integrated on the
-way, so the arm has no hidden controller state and the force it can press with is bounded by servo stiffness times step.
+kinematics: a Cartesian step becomes a joint step by damped least squares on the geometric Jacobian (Nakamura and
+Hanafusa 1986), and the target of each joint servo is the measured position plus that step. Targets are not integrated,
+so the arm has no hidden controller state, and its contact force is bounded by servo stiffness times step.
 """
 
 from __future__ import annotations
@@ -25,34 +25,34 @@ SHOULDER_HEIGHT_M = 0.35
 UPPER_ARM_M = 0.38
 FOREARM_M = 0.36
 FLANGE_M = 0.09
-"""Wrist centre to flange."""
+"""Distance from wrist centre to flange."""
 
 JOINT_RANGE_RAD = ((-2.9, 2.9), (-1.2, 2.2), (-0.2, 2.8), (-2.9, 2.9), (-2.2, 2.2), (-3.1, 3.1))
 STIFFNESS_NM_PER_RAD = (900.0, 900.0, 720.0, 120.0, 120.0, 60.0)
 SERVO_RATE_PER_S = 12.0
-"""Stiffness over damping, the same for each joint: then all joints lag alike and the tip moves in a straight line."""
+"""Stiffness over damping, equal for all joints, so that all lag equally and the tip moves in a straight line."""
 TORQUE_LIMIT_NM = (150.0, 150.0, 100.0, 28.0, 28.0, 28.0)
 
 ARM_RASTERS: Mapping[str, AnyView] = {
     "flat_top": Raster("top", (0.52, 0.0, 0.0), 0.7),
     "flat_side": Raster("side", (0.52, 0.0, 0.25), 0.7),
 }
-"""Flat views of what lies in front of the arm, for pixel policies."""
+"""Orthographic cameras of the workspace, for pixel policies."""
 
 
 class ArmXml(NamedTuple):
-    """Pieces of MJCF."""
+    """MJCF fragments of the arm."""
 
     defaults: str
-    """For <default>: looks of the arm, which collides with nothing; the tool may use the same classes."""
+    """For <default>: classes of the arm's geoms, which do not collide; the tool may use them too."""
     body: str
-    """For <worldbody>, as its first body."""
+    """For <worldbody>; must be its first body."""
     actuators: str
-    """For <actuator>, first."""
+    """For <actuator>; must come first."""
 
 
 def arm_mjcf(tool: str) -> ArmXml:
-    """MJCF of the arm.
+    """Build the MJCF of the arm.
 
     Args:
         tool: MJCF elements to put into the flange body; its frame has z along the tool, pointing away from the arm.
@@ -112,15 +112,15 @@ def arm_mjcf(tool: str) -> ArmXml:
 
 
 def pointing_down(tip_pos_w: Array, yaw_rad: Array, tool_length_m: float) -> Array:
-    """Joint angles (n, 6) that put a tool, pointing straight down, at a position with a yaw; closed form.
+    """Closed-form inverse kinematics: joint angles (n, 6) for a tool pointing straight down at a position and yaw.
 
     Args:
         tip_pos_w: (n, 3) tool tip, world frame, m.
         yaw_rad: (n,) rotation of the tool about the world's vertical.
-        tool_length_m: flange to tip.
+        tool_length_m: distance from flange to tip.
 
     Raises:
-        ValueError: a position out of reach, with its index.
+        ValueError: a position is out of reach; the message gives its index.
     """
     x, y = tip_pos_w[:, 0], tip_pos_w[:, 1]
     base = np.arctan2(y, x)
@@ -141,22 +141,21 @@ def pointing_down(tip_pos_w: Array, yaw_rad: Array, tool_length_m: float) -> Arr
 
 
 def wrap(angle: Array) -> Array:
-    """Angles mapped to [-pi, pi)."""
+    """Map angles to [-pi, pi)."""
     return (angle + np.pi) % (2 * np.pi) - np.pi
 
 
 class ArmControl:
     """Kinematics and Cartesian control of the arm in every simulation of a batch.
 
-    Kinematics are closed form, from joint angles and rates alone: MuJoCo's derived fields are one physics step old
-    after a step, and bringing them up to date would cost a twentieth of the simulation's time. Tests hold them equal
-    to MuJoCo's.
+    Kinematics are computed in closed form from joint angles and velocities: MuJoCo's derived fields lag one physics
+    step behind, and updating them would cost 5 % of the simulation time. Tests compare them with MuJoCo's.
 
     Args:
-        batch: the simulations; the model holds `arm_mjcf`.
-        tool_length_m: flange to tip of the tool.
+        batch: the simulations; the model contains `arm_mjcf`.
+        tool_length_m: distance from flange to tool tip.
         damping: damping of the least squares, in metres or radians per joint radian.
-        max_joint_step_rad: joint steps are scaled down to this.
+        max_joint_step_rad: larger joint steps are scaled down to this.
     """
 
     def __init__(
@@ -165,7 +164,7 @@ class ArmControl:
         model = batch.model
         joint_ids = np.array([model.joint(name).id for name in JOINTS])
         actuator_ids = np.array([model.actuator(name).id for name in JOINTS])
-        # the arm comes first in each model, so plain slices serve and nothing is gathered in the hot path
+        # the arm comes first in each model, so slices suffice and the hot path needs no gather
         for found in (joint_ids, actuator_ids):
             if not np.array_equal(found, np.arange(len(JOINTS))):
                 raise ValueError("the arm's joints and actuators must be the first of the model")
@@ -174,22 +173,22 @@ class ArmControl:
         self.qvel: Array = batch.bind("qvel")[:, :n]
         self.ctrl: Array = batch.bind("ctrl")[:, :n]
         self._hand_m = FLANGE_M + tool_length_m
-        # rows: linear and angular part of each joint's column of the Jacobian, then the three vectors named below
+        # rows: linear, then angular part of each joint's Jacobian column, then the three vectors below
         self._vectors: Array = np.zeros((batch.nsim, 2 * n + 3, 3))
         self._columns: Array = self._vectors[:, : 2 * n].reshape(batch.nsim, n, 6)
         self.tip_pos_w: Array = self._vectors[:, 2 * n]
-        """(N, 3)."""
+        """(N, 3) tool tip, world frame, m."""
         self.tool_axis_w: Array = self._vectors[:, 2 * n + 1]
-        """(N, 3) direction in which the tool points; (0, 0, -1) is straight down."""
+        """(N, 3) unit direction of the tool, world frame; (0, 0, -1) is straight down."""
         self.side_axis_w: Array = self._vectors[:, 2 * n + 2]
-        """(N, 3) the tool's y axis."""
+        """(N, 3) y axis of the tool, world frame."""
         limits = np.asarray(JOINT_RANGE_RAD)
         self._low, self._high = limits[:, 0], limits[:, 1]
         self._damping2 = damping**2 * np.eye(6)
         self._max_step = max_joint_step_rad
 
     def refresh(self, env_ids: NDArray[np.int64] | slice) -> None:
-        """Compute tip, axes and Jacobian at the present state; call after joints moved, before all else."""
+        """Recompute tip, axes and Jacobian; call after the joints moved and before any other method."""
         angle = self.qpos[env_ids].T.copy()
         angle[2] += angle[1]  # both pitches are about one axis: the forearm's angle to the vertical
         sin, cos = np.sin(angle), np.cos(angle)
@@ -239,25 +238,25 @@ class ArmControl:
 
     def twist(self, env_ids: NDArray[np.int64] | slice) -> Array:
         """Velocity (n, 6) of the tip of the envs `env_ids`, world frame: linear in m/s, then angular in rad/s."""
-        # a product for each env, not one einsum: an env's numbers must not depend on how many envs there are
+        # a product for each env, not one einsum: results must not depend on the number of envs
         return (self.qvel[env_ids][:, None, :] @ self._columns[env_ids])[:, 0]
 
     def command(self, step_m: Array, yaw_step_rad: Array) -> None:
-        """Set the joint servos' targets for one Cartesian step from where the arm is now, tool kept pointing down.
+        """Set the joint targets for one Cartesian step from the present pose; the tool is kept pointing down.
 
         Args:
-            step_m: (N, 3) wanted displacement of the tip, world frame.
-            yaw_step_rad: (N,) wanted rotation about the vertical.
+            step_m: (N, 3) desired displacement of the tip, world frame.
+            yaw_step_rad: (N,) desired rotation about the vertical.
         """
         columns = self._columns
         down = self.tool_axis_w
         error = np.empty((len(columns), 6, 1))
         error[:, :3, 0] = step_m
-        # the rotation that brings the tool axis back to straight down: axis x (0, 0, -1)
+        # rotation that turns the tool axis back to straight down: cross product of axis and (0, 0, -1)
         error[:, 3, 0] = -down[:, 1]
         error[:, 4, 0] = down[:, 0]
         error[:, 5, 0] = yaw_step_rad
-        # a product of contiguous stacks is eight times as fast as one with a transposed view
+        # a product of contiguous stacks is eight times faster than one with a transposed view
         normal = np.ascontiguousarray(self.jacobian) @ columns
         normal += self._damping2
         joint_step = (columns @ np.linalg.solve(normal, error))[..., 0]

@@ -1,7 +1,7 @@
-"""A two-finger gripper for the arm: MJCF, and the fingers' side of a task.
+"""Two-finger gripper for the arm: MJCF, finger control and observation.
 
-Each finger is a slide joint with a position servo of limited force. Nothing couples the two, and nothing but friction
-holds what they grip: pressed between them, a thing is kept in the middle by the servos' stiffness alone.
+Each finger is a slide joint with a force-limited position servo. The fingers are not coupled: only friction holds a
+gripped object, and only the servos' stiffness keeps it centred.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ Array = NDArray[np.float64]
 
 FINGERS = ("left_finger", "right_finger")
 TOOL_LENGTH_M = 0.14
-"""Flange to the fingers' ends."""
+"""Distance from flange to fingertips."""
 OPEN_M = 0.04
-"""Distance of an open finger's pad from the middle."""
+"""Distance of an open finger's pad from the centre."""
 STIFFNESS_N_PER_M = 300.0
 DAMPING_NS_PER_M = 60.0
 FORCE_LIMIT_N = 10.0
@@ -33,7 +33,7 @@ GRIPPER_ACTION: Column = ("finger_target", f"{OPEN_M / 2:g} m from half open", -
 
 
 def gripper_mjcf() -> str:
-    """Elements for the flange body: palm and fingers; the fingers' joints follow the arm's."""
+    """MJCF elements for the flange body: palm and fingers; the finger joints follow the arm's joints."""
     wide, thick, tall = PAD_HALF_M
 
     def finger(name: str, side: int) -> str:
@@ -54,7 +54,7 @@ def gripper_mjcf() -> str:
 
 
 def gripper_actuators() -> str:
-    """Elements for <actuator>, after the arm's."""
+    """MJCF elements for <actuator>, to follow the arm's."""
     return "\n".join(
         f'<position name="{name}" joint="{name}" kp="{STIFFNESS_N_PER_M}" kv="{DAMPING_NS_PER_M}"'
         f' ctrlrange="0 {OPEN_M}" forcerange="{-FORCE_LIMIT_N} {FORCE_LIMIT_N}"/>'
@@ -63,16 +63,16 @@ def gripper_actuators() -> str:
 
 
 class Gripper:
-    """The fingers of every env."""
+    """Fingers of all envs."""
 
     def __init__(self, physics: Physics) -> None:
         first = len(JOINTS)
         self.pos: Array = physics.batch.bind("qpos")[:, first : first + 2]
-        """(N, 2) distance of each pad from the middle, m."""
+        """(N, 2) distance of each pad from the centre, m."""
         self._ctrl: Array = physics.ctrl[:, first : first + 2]
 
     def command(self, action: Real) -> None:
-        """Set both fingers' targets: -1 is closed, 1 open; (N,)."""
+        """Set both finger targets from actions (N,): -1 is closed, 1 is open."""
         self._ctrl[:] = (OPEN_M / 2 * (1 + action.astype(np.float64)))[:, None]
 
     def observe(self, state: Real, env_ids: Ids | slice, at: int) -> None:

@@ -1,4 +1,4 @@
-"""The hand's side of a task of the arm: starts, Cartesian actions and the arm's part of the observation."""
+"""Arm seen from its tool tip: start states, Cartesian actions and the arm's observation columns."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from robotrl.spec import Spec
 
 Array = NDArray[np.float64]
 Column = tuple[str, str, float, float]
-"""Name, unit, low, high."""
+"""Observation or action column: name, unit, low, high."""
 
 STEP_M = 0.04
-"""Displacement wanted by an action of 1."""
+"""Displacement commanded by an action of 1."""
 YAW_STEP_RAD = 0.25
-"""Turn wanted by an action of 1."""
+"""Rotation commanded by an action of 1."""
 INF = float("inf")
 
 JOINT_COLUMNS: tuple[Column, ...] = tuple(
     (f"{name}_pos", "rad", low - 0.1, high + 0.1) for name, (low, high) in zip(JOINTS, JOINT_RANGE_RAD, strict=True)
 )
-"""Servos may pass a joint's range by up to 0.1 rad."""
+"""Observation columns of the joint positions; servos may exceed a joint's range by up to 0.1 rad."""
 HAND_ACTIONS: tuple[Column, ...] = (
     *((f"tip_step_{axis}_w", f"{STEP_M} m", -1.0, 1.0) for axis in "xyz"),
     ("tip_yaw_step_w", f"{YAW_STEP_RAD} rad", -1.0, 1.0),
@@ -31,7 +31,7 @@ HAND_ACTIONS: tuple[Column, ...] = (
 
 
 def tip_columns(frame: str) -> tuple[Column, ...]:
-    """Pose and velocity of the tip, observed in a frame: "w" is the world's."""
+    """Observation columns of the tip's pose and velocity; `frame` is the suffix of the frame, "w" for world."""
     return (
         *((f"tip_pos_{axis}_{frame}", "m", -1.0, 1.0) for axis in "xyz"),
         (f"tip_yaw_sin_{frame}", "1", -1.0, 1.0),
@@ -44,23 +44,23 @@ def tip_columns(frame: str) -> tuple[Column, ...]:
 
 
 HAND_COLUMNS: tuple[Column, ...] = (*tip_columns("w"), *JOINT_COLUMNS)
-"""What `WorldHand` observes."""
+"""Observation columns of `WorldHand`."""
 
 
 def spec_of(columns: tuple[Column, ...]) -> Spec:
-    """A one-dimensional spec from its columns."""
+    """Build a one-dimensional spec from columns."""
     names, units, low, high = zip(*columns, strict=True)
     return Spec((len(columns),), names, units, low, high)
 
 
 class Hand:
-    """The arm of every env, from the tip's side: starts and Cartesian actions.
+    """Tool-tip interface to the arm of all envs: start states and Cartesian actions.
 
     Args:
-        physics: the simulations; the model holds `arm_mjcf`.
-        tool_length_m: flange to tip.
-        low_m: (x, y, z) corner of the box, world frame, that actions keep the tip in.
-        high_m: the corner opposite.
+        physics: the simulations; the model contains `arm_mjcf`.
+        tool_length_m: distance from flange to tip.
+        low_m: lower corner (x, y, z), world frame, of the workspace box that limits the tip's targets.
+        high_m: upper corner of that box.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Hand:
         batch = physics.batch
         self.arm = ArmControl(batch, tool_length_m)
         self.pos_w: Array = self.arm.tip_pos_w
-        """(N, 3) the tip, as last observed."""
+        """(N, 3) tip position, world frame, m, as last observed."""
         self._low, self._high = np.asarray(low_m), np.asarray(high_m)
         self._qpos: Array = batch.bind("qpos")
         self._qvel: Array = batch.bind("qvel")
@@ -82,12 +82,12 @@ class Hand:
         self._ctrl: Array = physics.ctrl
 
     def place(self, env_ids: Ids, qpos: Array, ctrl: Array) -> None:
-        """Put everything in the envs `env_ids` at rest.
+        """Set positions and servo targets of the envs `env_ids`, at rest.
 
         Args:
-            env_ids: (n,).
-            qpos: (n, nq).
-            ctrl: (n, nu) targets of the servos.
+            env_ids: (n,) envs.
+            qpos: (n, nq) positions.
+            ctrl: (n, nu) servo targets.
         """
         self._qpos[env_ids] = qpos
         self._qvel[env_ids] = 0
@@ -96,13 +96,13 @@ class Hand:
         self._ctrl[env_ids] = ctrl
 
     def command(self, actions: Real) -> None:
-        """Cartesian steps for actions (N, 4 or more), ordered as `HAND_ACTIONS`; the tip is kept inside the box."""
+        """Command Cartesian steps from actions (N, 4 or more), ordered as `HAND_ACTIONS`; the box limits the tip."""
         target = np.clip(self.pos_w + STEP_M * actions[:, :3], self._low, self._high)
         self.arm.command(target - self.pos_w, YAW_STEP_RAD * actions[:, 3].astype(np.float64))
 
 
 class WorldHand(Hand):
-    """A hand that is observed in the world's frame; the arguments are those of `Hand`."""
+    """Hand with observations in the world frame; same arguments as `Hand`."""
 
     def __init__(
         self,
@@ -114,12 +114,12 @@ class WorldHand(Hand):
         super().__init__(physics, tool_length_m, low_m, high_m)
         n = physics.batch.nsim
         self.yaw_w: Array = np.zeros(n)
-        """(N,) the tool's yaw, as last observed: 0 where its y axis is the world's."""
+        """(N,) yaw of the tool, rad, as last observed; 0 if its y axis is the world's."""
         self.vel_w: Array = np.zeros((n, 6))
-        """(N, 6) velocity of the tip, as last observed: m/s, then rad/s."""
+        """(N, 6) velocity of the tip as last observed: linear in m/s, then angular in rad/s."""
 
     def observe(self, state: Real, env_ids: Ids | slice) -> None:
-        """Bring the hand up to the physics state, and write `HAND_COLUMNS` into the rows `env_ids` of `state`."""
+        """Update the hand from the physics state, and write `HAND_COLUMNS` into the rows `env_ids` of `state`."""
         arm = self.arm
         arm.refresh(env_ids)
         twist = arm.twist(env_ids)
@@ -137,5 +137,5 @@ class WorldHand(Hand):
 
 
 def fold(angle: Array, period_rad: float) -> Array:
-    """Angles mapped to half a period either side of zero, for things that look the same after each period."""
+    """Map angles to [-period/2, period/2), for objects with rotational symmetry."""
     return angle - period_rad * np.floor(angle / period_rad + 0.5)

@@ -1,4 +1,4 @@
-"""What the scripted experts of the arm's tasks share: their arguments, modes, and how they do worse."""
+"""Shared code of the scripted experts: arguments, modes, action noise and systematic errors."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ Array = NDArray[np.float64]
 
 
 class Handicap:
-    """Draws the mode of each episode, and makes an expert worse where that is asked for.
+    """Draws the mode of each episode and degrades an expert with action noise, systematic errors and slowness.
 
-    One stream gives all numbers: what an expert draws when an episode begins, it must draw in the same order each time.
+    All numbers come from one random stream, so an expert must make its draws in the same order in each episode.
 
     Args:
         core: the envs.
-        modes: the ways in which the expert solves its task.
+        modes: strategies with which the expert solves its task.
         noise: standard deviation of Gaussian noise on each action, 0 to 1 (an action spans [-1, 1]).
-        clumsiness: 0 to 1; scales how wrong whole episodes are.
+        clumsiness: scale of the errors and slowness drawn once per episode, 0 (none) to 1.
         mode: one of `modes`, or None to draw one for each episode.
-        seed: seeds noise, clumsiness and the draw of modes.
+        seed: seed of noise, errors and modes.
 
     Raises:
         ConfigError: unknown mode, or a value out of range.
@@ -44,24 +44,24 @@ class Handicap:
         self._noise, self._clumsiness = noise, clumsiness
         self._rng = np.random.default_rng(seed)
         self.mode: NDArray[np.int64] = np.zeros(core.num_envs, np.int64)
-        """(N,) the mode of each running episode."""
+        """(N,) mode of each running episode, as an index into `modes`."""
         self.gain: Array = np.ones((core.num_envs, 1))
-        """(N, 1) factor on displacements: clumsy hands are slow."""
+        """(N, 1) speed factor on displacements; below 1 for degraded experts."""
 
     def begin(self, env_ids: NDArray[np.int64]) -> None:
         """Draw the modes of new episodes in the envs `env_ids` (n,)."""
         self.mode[env_ids] = self._rng.integers(0, self._count, len(env_ids)) if self._only is None else self._only
 
     def slow(self, env_ids: NDArray[np.int64], most: float = 0.5) -> None:
-        """Draw how slow the hands are in new episodes; at full clumsiness they lose up to the part `most` of speed."""
+        """Draw the speed factor of new episodes; at `clumsiness` 1 it is down to 1 - `most`."""
         self.gain[env_ids, 0] = 1.0 - self._clumsiness * self._rng.uniform(0.0, most, len(env_ids))
 
     def errors(self, count: int, scales: tuple[float, ...]) -> Array:
-        """Draw what the expert gets wrong in `count` new episodes.
+        """Draw the expert's systematic errors for `count` new episodes.
 
         Args:
-            count: n.
-            scales: standard deviation, at full clumsiness, of each quantity that the expert may get wrong.
+            count: number of episodes n.
+            scales: standard deviation of each error at `clumsiness` 1.
 
         Returns:
             (n, len(scales)) errors.
@@ -69,7 +69,7 @@ class Handicap:
         return self._clumsiness * self._rng.standard_normal((count, len(scales))) * scales
 
     def shake(self, actions: Array) -> NDArray[np.float32]:
-        """Actions (N, A) with noise, within [-1, 1]."""
+        """Add noise to actions (N, A) and clip them to [-1, 1]."""
         if self._noise:
             actions = actions + self._noise * self._rng.standard_normal(actions.shape)
         return np.clip(actions, -1, 1).astype(np.float32)
@@ -79,16 +79,16 @@ T = TypeVar("T", bound=Task)
 
 
 class ArmExpert(Generic[T]):
-    """A scripted expert of one task; acts on all envs of a core at once.
+    """Base class of a task's scripted expert; acts on all envs of a core at once.
 
-    Subclasses set `modes` and `solves`.
+    Subclasses set `modes` and `solves` (the task class).
 
     Args:
-        core: a core whose task is a `solves`.
+        core: a core whose task is an instance of `solves`.
         noise: standard deviation of Gaussian noise on each action, 0 to 1 (an action spans [-1, 1]).
-        clumsiness: 0 to 1; what it makes wrong is the subclass's matter.
+        clumsiness: scale of the errors drawn once per episode, 0 (none) to 1; see the subclass.
         mode: one of `modes`, or None to draw one for each episode.
-        seed: seeds noise, clumsiness and the draw of modes.
+        seed: seed of noise, errors and modes.
 
     Raises:
         ConfigError: unknown mode, or a value out of range.
@@ -106,4 +106,4 @@ class ArmExpert(Generic[T]):
         self._task = cast(T, core.task)
         self._handicap = Handicap(core, self.modes, noise, clumsiness, mode, seed)
         self.mode: NDArray[np.int64] = self._handicap.mode
-        """(N,) the mode of each running episode."""
+        """(N,) mode of each running episode, as an index into `modes`."""

@@ -1,4 +1,4 @@
-"""`mujoco/peg-insert`: an arm pushes a square peg into a square hole of random pose.
+"""`mujoco/peg-insert`: the arm inserts a square peg into a square hole of random pose.
 
 The page docs/sims/peg-insert.md gives observation, action, reward, starts and ends as tables.
 """
@@ -32,12 +32,12 @@ Array = NDArray[np.float64]
 PEG_HALF_WIDTH_M = 0.02
 PEG_LENGTH_M = 0.12
 HOLE_DEPTH_M = 0.06
-"""Height of the fixture; the table is the bottom of the hole."""
+"""Depth of the hole and height of the fixture; the table is the bottom."""
 WALL_HALF_WIDTH_M = 0.035
 CLEARANCE_M = 0.001
-"""Room between peg and wall on each side, unless asked for otherwise."""
+"""Default clearance between peg and wall on each side."""
 LIMIT_S = 4.0
-"""Time limit of an episode, unless asked for otherwise."""
+"""Default time limit of an episode."""
 SUCCESS_DEPTH_M = HOLE_DEPTH_M / 2
 WORKSPACE_LOW_M = (0.28, -0.35, 0.0)
 WORKSPACE_HIGH_M = (0.75, 0.35, 0.32)
@@ -45,7 +45,7 @@ _START_SEED = 0x9E6
 
 
 class PegInsert(ArmTask[Hand]):
-    """The task; see `make` for the arguments."""
+    """Peg-insertion task; see `make` for the arguments."""
 
     name = "mujoco/peg-insert"
     views: Mapping[str, AnyView] = {
@@ -72,7 +72,7 @@ class PegInsert(ArmTask[Hand]):
         self.action_spec = spec_of(HAND_ACTIONS)
 
     def xml(self) -> str:
-        """The MJCF."""
+        """MJCF of arm, peg and fixture."""
         half = PEG_HALF_WIDTH_M
         tool = f"""
 <geom class="arm_dark" type="box" size="0.028 0.028 0.012" pos="0 0 0.012" mass="0.1"/>
@@ -109,7 +109,7 @@ class PegInsert(ArmTask[Hand]):
 </mujoco>"""
 
     def bind(self, physics: Physics) -> None:
-        """Take views of the simulations' arrays."""
+        """Store views of the simulations' arrays."""
         batch = physics.batch
         self.hand = Hand(physics, PEG_LENGTH_M, WORKSPACE_LOW_M, WORKSPACE_HIGH_M)
         self.hole_pos_w: Array = batch.bind("mocap_pos")[:, 0]
@@ -122,7 +122,7 @@ class PegInsert(ArmTask[Hand]):
         self._hole_sin: Array = np.zeros(n)
 
     def params(self) -> dict[str, Param]:
-        """What may be randomised: friction of peg and fixture, mass of the peg, stiffness of the servos."""
+        """Parameters that may be randomized: friction of peg and fixture, mass of the peg, servo stiffness."""
         model = self._model
         geoms = tuple(int(model.geom(n).id) for n in ("peg", "wall_xp", "wall_xn", "wall_yp", "wall_yn"))
         return {
@@ -141,14 +141,14 @@ class PegInsert(ArmTask[Hand]):
         return np.concatenate([pointing_down(hole + offset, yaw, PEG_LENGTH_M), upright(hole, hole_yaw)], axis=1)
 
     def start(self, env_ids: Ids, plans: Array) -> None:
-        """Write start states: the arm at rest, its servos holding it."""
+        """Write start states: the arm at rest, held by its servos."""
         joints = plans[:, :6]
         self.hole_pos_w[env_ids] = plans[:, 6:9]
         self._hole_quat[env_ids] = plans[:, 9:]
         self.hand.place(env_ids, joints, joints)
 
     def observe(self, out: Mapping[str, Real], env_ids: Ids | slice) -> None:
-        """Write observations; the spec names the columns."""
+        """Write observations; `observation_spec` names the columns."""
         arm = self.hand.arm
         arm.refresh(env_ids)
         twist = arm.twist(env_ids)
@@ -156,7 +156,7 @@ class PegInsert(ArmTask[Hand]):
         w, z = quat[:, 0], quat[:, 3]
         cos, sin = w * w - z * z, 2 * w * z
         delta = arm.tip_pos_w[env_ids] - self.hole_pos_w[env_ids]
-        # horizontal parts of four vectors, turned into the hole's frame together
+        # horizontal parts of four vectors, rotated into the hole's frame together
         planar = np.empty((len(w), 4, 2))
         for row, vector in enumerate((delta, twist, arm.tool_axis_w[env_ids], arm.side_axis_w[env_ids])):
             planar[:, row] = vector[:, :2]
@@ -164,7 +164,7 @@ class PegInsert(ArmTask[Hand]):
         turned = np.empty_like(planar)
         turned[..., 0] = c * x + s * y
         turned[..., 1] = c * y - s * x
-        # a square looks the same every quarter turn
+        # a square has quarter-turn symmetry
         yaw = fold(np.arctan2(-turned[:, 3, 0], turned[:, 3, 1]), QUARTER_TURN_RAD)
 
         self._pos_hole[env_ids, :2] = turned[:, 0]
@@ -185,24 +185,24 @@ class PegInsert(ArmTask[Hand]):
         state[env_ids, 13:] = arm.qpos[env_ids]
 
     def success(self) -> NDArray[np.bool_]:
-        """(N,) whether the peg is in the hole, half way down or deeper."""
+        """Success flags (N,): the peg is in the hole, at half its depth or deeper."""
         pos = self._pos_hole
         return (pos[:, 2] < -SUCCESS_DEPTH_M) & (np.hypot(pos[:, 0], pos[:, 1]) < PEG_HALF_WIDTH_M / 2)
 
     def distance(self) -> Array:
-        """(N,) how far each peg is from success: lateral and vertical metres, and 5 cm for each radian of yaw."""
+        """Distance to success (N,): lateral plus vertical metres, plus 5 cm per radian of yaw error."""
         pos = self._pos_hole
         return np.hypot(pos[:, 0], pos[:, 1]) + np.abs(pos[:, 2] + SUCCESS_DEPTH_M) + 0.05 * np.abs(self._yaw_hole)
 
     def relative(self, env_ids: Ids | slice) -> tuple[Array, Array]:
-        """Tip relative to the hole's mouth, in the hole's frame: position (n, 3) in m, yaw (n,) in [-pi/4, pi/4).
+        """Pose of the tip relative to the hole's mouth, in the hole's frame: (n, 3) m, and yaw (n,) in [-pi/4, pi/4).
 
-        Like `hole_direction`, of the last `observe`.
+        As of the last `observe`.
         """
         return self._pos_hole[env_ids], self._yaw_hole[env_ids]
 
     def hole_direction(self, env_ids: Ids | slice) -> tuple[Array, Array]:
-        """Cosine and sine (n,) of the hole's yaw in the world."""
+        """Cosine and sine (n,) of the hole's yaw in the world frame, as of the last `observe`."""
         return self._hole_cos[env_ids], self._hole_sin[env_ids]
 
 
@@ -218,7 +218,7 @@ def make(
     randomization: Mapping[str, tuple[float, float]] | None = None,
     dump_dir: Path | None = None,
 ) -> ExpertSim:
-    """The batched sim.
+    """Make the batched peg-insertion sim.
 
     Args:
         num_envs: N, 1 or more.
@@ -241,7 +241,7 @@ def make(
 
 
 def make_robot(seed: int) -> SimulatedRobot:
-    """One robot for the control loop to drive: the same task, stepped in real time by a driver process."""
+    """Make a simulated robot with this task for the control loop; a driver process steps it in real time."""
     from robotrl.sims.mujoco.engine.robot import SimulatedRobot
 
     return SimulatedRobot(MujocoCore(PegInsert("sparse", CLEARANCE_M, LIMIT_S), 1, seed, threads=1))

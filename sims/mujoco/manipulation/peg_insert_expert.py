@@ -1,8 +1,8 @@
-"""The scripted expert of `mujoco/peg-insert`.
+"""Scripted expert of `mujoco/peg-insert`.
 
-It lands the peg on the fixture beside the hole, from one of two sides, and slides it in: a search by contact, as
-people do it. Noise shakes each action; clumsiness makes whole episodes worse (a wrong idea of where the hole is, slower
-hands).
+It sets the peg down on the fixture beside the hole, on one of two sides, and slides it until it drops in: a contact
+search, as people do it. `noise` perturbs each action; `clumsiness` degrades whole episodes (a wrong estimate of the
+hole's pose, slower motion).
 """
 
 from __future__ import annotations
@@ -22,21 +22,22 @@ LANDING_OFFSET_M = 0.03
 HOVER_M = 0.02
 SLIDE_STEP_M = 0.014
 OVERSHOOT_M = 0.004
-"""How far past the middle the slide aims, so that friction does not stop it short of the hole."""
+"""Distance past the centre that the slide aims for, so that friction does not stop it short of the hole."""
 PRESS_M = 0.004
-"""How far below the surface the tip aims while it slides: enough to feel the hole, too little to stick."""
+"""Depth below the surface that the tip aims for while it slides: enough to find the hole, too little to jam."""
 APPROACH, LAND, SLIDE = 0, 1, 2
 
 
 class PegExpert(ArmExpert[PegInsert]):
-    """Acts on all envs of a core at once; reads privileged state.
+    """Scripted expert for `PegInsert`; acts on all envs of a core at once and reads privileged state.
 
     Args:
         core: a core whose task is `PegInsert`.
         noise: standard deviation of Gaussian noise on each action, 0 to 1 (an action spans [-1, 1]).
-        clumsiness: 0 to 1; at 1 the hole is believed up to some millimetres and hundredths of a radian off.
+        clumsiness: scale of errors drawn once per episode, 0 to 1; at 1 the estimate of the hole's pose is off by some
+            millimetres and hundredths of a radian.
         mode: "left" or "right", or None to draw one for each episode.
-        seed: seeds noise, clumsiness and the draw of modes.
+        seed: seed of noise, errors and modes.
 
     Raises:
         ConfigError: unknown mode, or a value out of range.
@@ -68,8 +69,8 @@ class PegExpert(ArmExpert[PegInsert]):
         self._phase[(self._phase == LAND) & (z < 0.002)] = SLIDE
         phase = self._phase
 
-        # metres and radians wanted in this step, in the hole's frame
-        # sweep over the middle and back until the peg drops in
+        # desired displacement in this step, m and rad, in the hole's frame
+        # sweep across the centre and back until the peg drops in
         arrived = (phase == SLIDE) & (self._sweep * x > OVERSHOOT_M - 0.002)
         self._sweep[arrived] *= -1
         beyond = OVERSHOOT_M * self._sweep

@@ -1,4 +1,4 @@
-"""`mujoco/pick-place`: the arm grips a block with two fingers and sets it down on a pedestal.
+"""`mujoco/pick-place`: the arm grasps a block with a two-finger gripper and places it on a pedestal.
 
 The page docs/sims/pick-place.md gives observation, action, reward, starts and ends as tables.
 """
@@ -38,38 +38,37 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 BLOCK_HALF_M = 0.02
-"""Half an edge of the cube."""
+"""Half the edge length of the cube."""
 BLOCK_KG = 0.1
 PEDESTAL_HALF_WIDTH_M = 0.045
 PEDESTAL_HEIGHT_M = 0.05
 LIMIT_S = 7.0
-"""Time limit of an episode, unless asked for otherwise."""
+"""Default time limit of an episode."""
 SUCCESS_DISTANCE_M = 0.025
-"""Horizontal distance of the block's middle from the pedestal's."""
+"""Success: largest horizontal distance between the centres of block and pedestal."""
 SUCCESS_HEIGHT_M = 0.005
-"""Vertical distance of the block from where it stands on the pedestal."""
+"""Success: largest vertical distance of the block from its place on the pedestal."""
 SUCCESS_SPEED_MPS = 0.05
-"""Largest speed of the block."""
+"""Success: largest speed of the block."""
 WITHDRAWN_M = 0.035
-"""Success wants the fingers' ends so far above the block's middle."""
+"""Success: smallest height of the fingertips above the block's centre."""
 METRES_PER_TIP_M = 0.5
-"""What a metre between fingers and block counts in the distance to the goal."""
+"""Weight of the distance between fingertips and block in the distance to the goal."""
 CARRY_ABOVE_M = 0.03
-"""How far above its place on the pedestal the block is carried, on the way that the shaped reward measures."""
+"""Height above its place on the pedestal at which the block is carried, in the path of the shaped reward."""
 WORKSPACE_LOW_M = (0.28, -0.35, 0.008)
 WORKSPACE_HIGH_M = (0.70, 0.35, 0.30)
-"""Opposite corners (x, y, z, world frame) of the box that actions keep the tip in."""
+"""Opposite corners (x, y, z, world frame) of the workspace box that limits the tip."""
 BLOCK_LOW_M = (0.42, -0.24)
 BLOCK_HIGH_M = (0.56, -0.10)
-"""Blocks start in this field; pedestals stand in its mirror image."""
+"""Opposite corners (x, y) of the start area of blocks; pedestals stand in its mirror image."""
 START_TURN_RAD = (np.pi / 4 - 0.35, np.pi / 4 + 0.35)
-"""From the gripper's yaw to the block's at the start, modulo a quarter turn: about as far from one grasp as from the
-other."""
+"""Range of the start angle from the gripper's yaw to the block's, modulo a quarter turn: midway between both grasps."""
 _START_SEED = 0x91C4
 
 
 class PickPlace(BlockTask):
-    """The task; see `make` for the arguments."""
+    """Pick-and-place task; see `make` for the arguments."""
 
     name = "mujoco/pick-place"
     views: Mapping[str, AnyView] = {
@@ -97,7 +96,7 @@ class PickPlace(BlockTask):
         self.action_spec = spec_of((*HAND_ACTIONS, GRIPPER_ACTION))
 
     def xml(self) -> str:
-        """The MJCF."""
+        """MJCF of arm, gripper, block and pedestal."""
         wide, height, half = PEDESTAL_HALF_WIDTH_M, PEDESTAL_HEIGHT_M / 2, BLOCK_HALF_M
         things = f"""
 {MAT}
@@ -112,18 +111,18 @@ class PickPlace(BlockTask):
         return scene_mjcf("pick-place", gripper_mjcf(), things, gripper_actuators())
 
     def bind(self, physics: Physics) -> None:
-        """Take views of the simulations' arrays."""
+        """Store views of the simulations' arrays."""
         super().bind(physics)
         self.hand = WorldHand(physics, TOOL_LENGTH_M, WORKSPACE_LOW_M, WORKSPACE_HIGH_M)
         self.gripper = Gripper(physics)
         self._pedestal_pos_w: Array = physics.batch.bind("mocap_pos")[:, 0]
         n = physics.batch.nsim
         self.to_block_w: Array = np.zeros((n, 3))
-        """(N, 3) from between the fingers' ends to the block's middle; as last observed, like what follows."""
+        """(N, 3) from the point between the fingertips to the block's centre, m, as last observed."""
         self.to_goal_w: Array = np.zeros((n, 3))
-        """(N, 3) from the block's middle to where it is to be."""
+        """(N, 3) from the block's centre to its goal, m, as last observed."""
         self.turn: Array = np.zeros(n)
-        """(N,) from the gripper's yaw to the block's, at most an eighth of a turn either way."""
+        """(N,) from the gripper's yaw to the block's, rad, within an eighth of a turn either way, as last observed."""
 
     def plan(self, state_ids: Ids) -> Array:
         """Start states (n, 16): joints (6), block (7) and pedestal (3)."""
@@ -141,7 +140,7 @@ class PickPlace(BlockTask):
         return np.concatenate([pointing_down(tip, yaw, TOOL_LENGTH_M), upright(block, block_yaw), pedestal], axis=1)
 
     def start(self, env_ids: Ids, plans: Array) -> None:
-        """Write start states: everything at rest, the gripper open, the servos holding the arm."""
+        """Write start states: everything at rest, the gripper open, the arm held by its servos."""
         n = len(JOINTS)
         fingers = np.full((len(plans), 2), OPEN_M)
         joints = np.concatenate([plans[:, :n], fingers], axis=1)
@@ -149,12 +148,12 @@ class PickPlace(BlockTask):
         self.hand.place(env_ids, np.concatenate([joints, plans[:, n : n + 7]], axis=1), joints)
 
     def command(self, actions: Real) -> None:
-        """Cartesian steps and the fingers' target; the fingers' ends are kept inside the workspace box."""
+        """Command Cartesian steps and finger targets; the workspace box limits the fingertips."""
         super().command(actions)
         self.gripper.command(actions[:, 4])
 
     def observe(self, out: Mapping[str, Real], env_ids: Ids | slice) -> None:
-        """Write observations; the spec names the columns."""
+        """Write observations; `observation_spec` names the columns."""
         state, hand, block = out["state"], self.hand, self.block
         hand.observe(state, env_ids)
         at = len(HAND_COLUMNS)
@@ -166,14 +165,14 @@ class PickPlace(BlockTask):
         to_goal[:, 2] += PEDESTAL_HEIGHT_M + BLOCK_HALF_M
         self.turn[env_ids], self.to_block_w[env_ids], self.to_goal_w[env_ids] = turn, to_block, to_goal
         state[env_ids, at : at + 3] = to_block
-        # the block looks the same each quarter turn, and so does four times its yaw
+        # the block has quarter-turn symmetry: observe four times its yaw
         state[env_ids, at + 3] = np.sin(4 * turn)
         state[env_ids, at + 4] = np.cos(4 * turn)
         state[env_ids, at + 5 : at + 8] = block.vel_w[env_ids]
         state[env_ids, at + 8 : at + 11] = to_goal
 
     def success(self) -> NDArray[np.bool_]:
-        """(N,) whether the block stands on the pedestal, at rest, and the fingers have withdrawn."""
+        """Success flags (N,): the block stands at rest on the pedestal and the fingers have withdrawn."""
         away, vel = self.to_goal_w, self.block.vel_w
         return (
             ((away[:, :2] ** 2).sum(axis=1) < SUCCESS_DISTANCE_M**2)
@@ -183,10 +182,10 @@ class PickPlace(BlockTask):
         )
 
     def distance(self) -> Array:
-        """(N,) how far each block is from its goal: metres up, across and down, with the tip's distance added."""
+        """Distance to success (N,), m: the block's path up, across and down, plus the weighted distance of the tip."""
         away = self.to_goal_w
         across = np.sqrt((away[:, :2] ** 2).sum(axis=1))
-        # far from the pedestal the way leads over a point above it; near it, straight down
+        # far from the pedestal the path leads over a point above it; near it, straight down
         detour = CARRY_ABOVE_M * np.clip(across / PEDESTAL_HALF_WIDTH_M - 0.5, 0.0, 1.0)
         tip = np.sqrt((self.to_block_w**2).sum(axis=1))
         return across + np.abs(away[:, 2] + detour) + detour + METRES_PER_TIP_M * np.maximum(tip, WITHDRAWN_M)
@@ -203,7 +202,7 @@ def make(
     randomization: Mapping[str, tuple[float, float]] | None = None,
     dump_dir: Path | None = None,
 ) -> ExpertSim:
-    """The batched sim.
+    """Make the batched pick-and-place sim.
 
     Args:
         num_envs: N, 1 or more.
@@ -225,7 +224,7 @@ def make(
 
 
 def make_robot(seed: int) -> SimulatedRobot:
-    """One robot for the control loop to drive: the same task, stepped in real time by a driver process."""
+    """Make a simulated robot with this task for the control loop; a driver process steps it in real time."""
     from robotrl.sims.mujoco.engine.robot import SimulatedRobot
 
     return SimulatedRobot(MujocoCore(PickPlace("sparse", LIMIT_S), 1, seed, threads=1))

@@ -1,8 +1,8 @@
-"""The scripted expert of `mujoco/pick-place`.
+"""Scripted expert of `mujoco/pick-place`.
 
-A cube can be gripped by either pair of its sides: the expert turns the gripper clockwise or anticlockwise until it
-faces one. Then it lowers, grips, lifts, carries, sets down, opens and withdraws; when the block is lost on the way, it
-opens and begins again.
+A cube can be grasped by either pair of sides: the expert turns the gripper clockwise or anticlockwise until it is
+aligned with one. Then it lowers, grasps, lifts, carries, sets down, opens and withdraws. If it loses the block, it
+opens and starts again.
 """
 
 from __future__ import annotations
@@ -21,23 +21,24 @@ Array = NDArray[np.float64]
 
 MODES = ("clockwise", "anticlockwise")
 HOVER_M = 0.05
-"""Height of the fingers' ends above the block's middle before they are let down."""
+"""Height of the fingertips above the block's centre before they are lowered."""
 GRIP_BELOW_M = 0.008
-"""How far below the block's middle the fingers' ends grip."""
+"""Distance of the fingertips below the block's centre in a grasp."""
 CARRY_HEIGHT_M = PEDESTAL_HEIGHT_M + BLOCK_HALF_M + CARRY_ABOVE_M
-"""Height of the block's middle from which it may be carried across."""
+"""Smallest height of the block's centre for carrying it across."""
 ABOVE, LOWER, GRIP, LIFT, CARRY, SET, LEAVE = range(7)
 
 
 class PickPlaceExpert(ArmExpert[PickPlace]):
-    """Acts on all envs of a core at once; reads exact poses.
+    """Scripted expert for `PickPlace`; acts on all envs of a core at once and reads exact poses.
 
     Args:
         core: a core whose task is `PickPlace`.
         noise: standard deviation of Gaussian noise on each action, 0 to 1 (an action spans [-1, 1]).
-        clumsiness: 0 to 1; at 1 block and pedestal are believed up to some centimetres off, and hands are slow.
+        clumsiness: scale of errors drawn once per episode, 0 to 1; at 1 the estimates of block and pedestal are off by
+            some centimetres and motion is slow.
         mode: "clockwise" or "anticlockwise", or None to draw one for each episode.
-        seed: seeds noise, clumsiness and the draw of modes.
+        seed: seed of noise, errors and modes.
 
     Raises:
         ConfigError: unknown mode, or a value out of range.
@@ -80,7 +81,7 @@ class PickPlaceExpert(ArmExpert[PickPlace]):
             [to_block[:, 2] + HOVER_M, to_block[:, 2] - GRIP_BELOW_M, np.zeros(len(phase)), to_goal[:, 2], 0.04],
             lift,
         )
-        # set down gently: what falls from the fingers rolls
+        # lower slowly: a dropped block would roll
         action[:, 2] = np.where(phase == SET, np.maximum(action[:, 2], -0.012), action[:, 2])
         action[:, :3] *= self._handicap.gain / STEP_M
         action[:, :3] /= np.maximum(np.abs(action[:, :3]).max(axis=1, keepdims=True), 1.0)
@@ -89,14 +90,14 @@ class PickPlaceExpert(ArmExpert[PickPlace]):
         return self._handicap.shake(action)
 
     def _turn(self) -> Array:
-        """Radians to the grasp of each env's mode: once faced, whichever is nearest."""
+        """Rotation, rad, to the grasp of each env's mode; once aligned, to the nearest grasp."""
         turn = self._task.turn
         other = np.where(self.mode == 0, -QUARTER_TURN_RAD, QUARTER_TURN_RAD)
         wrong_way = np.where(self.mode == 0, turn > 0.2, turn < -0.2)
         return np.where(wrong_way, turn + other, turn)
 
     def _switch(self, to_block: Array, to_goal: Array) -> None:
-        """Go to the next phase where it is time to; begin again where the block was lost."""
+        """Advance the phase of each env where due; restart where the block was lost."""
         task, phase = self._task, self._phase
         level = (np.abs(to_block[:, :2]).max(axis=1) < 0.005) & (np.abs(task.turn) < 0.08)
         below = to_block[:, 2] + HOVER_M
@@ -106,7 +107,7 @@ class PickPlaceExpert(ArmExpert[PickPlace]):
         empty = fingers.max(axis=1) < BLOCK_HALF_M - 0.008
         far = (task.to_block_w**2).sum(axis=1) > 0.06**2
         at_goal = np.abs(to_goal[:, :2]).max(axis=1) < 0.008
-        # from the last phase to the first, so that an env changes once
+        # from the last phase to the first, so that an env changes only once
         phase[(phase == LEAVE) & far & (np.abs(task.to_goal_w[:, 2]) > 0.02)] = ABOVE
         phase[(phase == SET) & (np.abs(to_goal[:, 2]) < 0.003)] = LEAVE
         phase[(phase >= GRIP) & (phase < LEAVE) & (empty | far)] = ABOVE

@@ -1,4 +1,4 @@
-"""`mujoco/push`: the arm pushes a block round an obstacle to a goal pose.
+"""`mujoco/push`: the arm pushes a block around an obstacle to a goal pose.
 
 The page docs/sims/push.md gives observation, action, reward, starts and ends as tables.
 """
@@ -30,40 +30,40 @@ Array = NDArray[np.float64]
 
 TOOL_LENGTH_M = 0.14
 PADDLE_HALF_M = (0.03, 0.006, 0.03)
-"""Half width, half thickness and half height; the tool's y axis is normal to the paddle."""
+"""Half width, half thickness and half height of the paddle; its normal is the tool's y axis."""
 BLOCK_HALF_M = (0.03, 0.03, 0.025)
-"""Half its length, width and height."""
+"""Half length, half width and half height of the block."""
 BLOCK_KG = 0.2
 OBSTACLE_RADIUS_M = 0.035
 OBSTACLE_HEIGHT_M = 0.07
 LIMIT_S = 8.0
-"""Time limit of an episode, unless asked for otherwise."""
+"""Default time limit of an episode."""
 SUCCESS_DISTANCE_M = 0.015
-"""Largest distance of the block's middle from the goal's."""
+"""Success: largest distance between the centres of block and goal."""
 SUCCESS_YAW_RAD = 0.15
-"""Largest turn of the block against the goal."""
+"""Success: largest yaw error of the block."""
 SUCCESS_SPEED_MPS = 0.05
-"""Largest speed of the block."""
+"""Success: largest speed of the block."""
 METRES_PER_RAD = 0.05
-"""What a radian of the block's yaw counts in the distance to the goal."""
+"""Weight of the block's yaw error, m per rad, in the distance to the goal."""
 METRES_PER_TIP_M = 0.2
-"""What a metre between tip and block counts in the distance to the goal."""
+"""Weight of the distance between tip and block in the distance to the goal."""
 ROOM_M = 0.01
-"""Room between block and obstacle on the way that the shaped reward measures."""
+"""Clearance between block and obstacle in the path of the shaped reward."""
 WORKSPACE_LOW_M = (0.26, -0.36, 0.008)
 WORKSPACE_HIGH_M = (0.72, 0.36, 0.20)
-"""Opposite corners (x, y, z, world frame) of the box that actions keep the tip in."""
+"""Opposite corners (x, y, z, world frame) of the workspace box that limits the tip."""
 MIDDLE_X_M = 0.48
-"""The way from start to goal crosses the table, from right to left as the arm sees it, at this distance."""
+"""Mean x of block, goal and obstacle: the path from start to goal runs along y at this distance from the arm."""
 HALF_WAY_M = 0.23
 SCATTER_M = 0.02
-"""Block, goal and obstacle lie so far at most from the places in the middle of their distributions."""
+"""Largest offset of block, goal and obstacle from their mean positions."""
 SCATTER_YAW_RAD = 0.25
 _START_SEED = 0x9054
 
 
 class Push(BlockTask):
-    """The task; see `make` for the arguments."""
+    """Pushing task; see `make` for the arguments."""
 
     name = "mujoco/push"
     views: Mapping[str, AnyView] = {
@@ -93,7 +93,7 @@ class Push(BlockTask):
         self.action_spec = spec_of(HAND_ACTIONS)
 
     def xml(self) -> str:
-        """The MJCF."""
+        """MJCF of arm, paddle, block, obstacle and goal."""
         wide, thin, tall = PADDLE_HALF_M
         stem = (TOOL_LENGTH_M - 2 * tall) / 2
         tool = f"""
@@ -114,22 +114,22 @@ class Push(BlockTask):
         return scene_mjcf("push", tool, things)
 
     def bind(self, physics: Physics) -> None:
-        """Take views of the simulations' arrays."""
+        """Store views of the simulations' arrays."""
         super().bind(physics)
         self.hand = WorldHand(physics, TOOL_LENGTH_M, WORKSPACE_LOW_M, WORKSPACE_HIGH_M)
         mocap_pos: Array = physics.batch.bind("mocap_pos")
         self.goal_pos_w: Array = mocap_pos[:, 0]
-        """(N, 3)."""
+        """(N, 3) goal position, world frame, m."""
         self.obstacle_pos_w: Array = mocap_pos[:, 1]
-        """(N, 3)."""
+        """(N, 3) obstacle position, world frame, m."""
         self._goal_quat: Array = physics.batch.bind("mocap_quat")[:, 0]
         n = physics.batch.nsim
         self.goal_yaw_w: Array = np.zeros(n)
-        """(N,) like the block's: its value modulo a quarter turn counts. As last observed, like what follows."""
+        """(N,) goal yaw, rad, modulo a quarter turn, as last observed."""
         self.block_yaw_w: Array = np.zeros(n)
-        """(N,)."""
+        """(N,) block yaw, rad, modulo a quarter turn, as last observed."""
         self.turn: Array = np.zeros(n)
-        """(N,) from the block's yaw to the goal's, at most an eighth of a turn either way."""
+        """(N,) from the block's yaw to the goal's, rad, within an eighth of a turn either way, as last observed."""
 
     def plan(self, state_ids: Ids) -> Array:
         """Start states (n, 23): joints (6), block, goal (7 each) and obstacle (3)."""
@@ -148,7 +148,7 @@ class Push(BlockTask):
         return np.concatenate([joints, block, goal, obstacle], axis=1)
 
     def start(self, env_ids: Ids, plans: Array) -> None:
-        """Write start states: everything at rest, the servos holding the arm."""
+        """Write start states: everything at rest, the arm held by its servos."""
         n = len(JOINTS)
         self.goal_pos_w[env_ids] = plans[:, 13:16]
         self._goal_quat[env_ids] = plans[:, 16:20]
@@ -156,7 +156,7 @@ class Push(BlockTask):
         self.hand.place(env_ids, plans[:, : n + 7], plans[:, :n])
 
     def observe(self, out: Mapping[str, Real], env_ids: Ids | slice) -> None:
-        """Write observations; the spec names the columns."""
+        """Write observations; `observation_spec` names the columns."""
         state, hand, block = out["state"], self.hand, self.block
         hand.observe(state, env_ids)
         quat = self._goal_quat[env_ids]
@@ -165,7 +165,7 @@ class Push(BlockTask):
         self.goal_yaw_w[env_ids], self.block_yaw_w[env_ids] = goal_yaw, yaw
         self.turn[env_ids] = fold(goal_yaw - yaw, QUARTER_TURN_RAD)
         pos = block.pos_w[env_ids]
-        # the block looks the same each quarter turn, and so does four times its yaw
+        # the block has quarter-turn symmetry: observe four times its yaw
         of_hand, to_goal = 4 * (yaw - hand.yaw_w[env_ids]), 4 * (goal_yaw - yaw)
         at = len(HAND_COLUMNS)
         state[env_ids, at : at + 3] = pos - hand.pos_w[env_ids]
@@ -178,7 +178,7 @@ class Push(BlockTask):
         state[env_ids, at + 11 : at + 13] = (self.obstacle_pos_w[env_ids] - pos)[:, :2]
 
     def success(self) -> NDArray[np.bool_]:
-        """(N,) whether the block is at the goal and at rest."""
+        """Success flags (N,): the block is at rest at the goal."""
         pos, vel = self.block.pos_w, self.block.vel_w
         away = pos[:, :2] - self.goal_pos_w[:, :2]
         return (
@@ -188,7 +188,7 @@ class Push(BlockTask):
         )
 
     def distance(self) -> Array:
-        """(N,) how far each block is from its goal: metres round the obstacle; yaw and the tip's distance count too."""
+        """Distance to success (N,), m: block's path around the obstacle, plus weighted yaw error and tip distance."""
         pos = self.block.pos_w
         clear = OBSTACLE_RADIUS_M + BLOCK_HALF_M[0] + ROOM_M
         way = way_round(pos[:, :2], self.goal_pos_w[:, :2], self.obstacle_pos_w[:, :2], clear)
@@ -197,16 +197,16 @@ class Push(BlockTask):
 
 
 def way_round(start: Array, end: Array, middle: Array, radius_m: float) -> Array:
-    """Length (n,) of the shortest ways from `start` to `end` that keep out of discs: a string pulled taut.
+    """Length (n,) of the shortest paths from `start` to `end` around discs.
 
     Args:
-        start: (n, 2); a point inside its disc counts as the nearest one on its rim.
-        end: (n, 2), likewise.
-        middle: (n, 2) of the discs.
-        radius_m: of the discs.
+        start: (n, 2) start points; a point inside its disc is replaced by the nearest point on the rim.
+        end: (n, 2) end points, treated likewise.
+        middle: (n, 2) centres of the discs.
+        radius_m: radius of the discs.
     """
     a, b = start - middle, end - middle
-    # a point in the very middle has no nearest point on the rim: any direction does
+    # the centre has no nearest point on the rim: any direction will do
     a_m, b_m = (np.maximum(np.sqrt((v**2).sum(axis=1)), 1e-9) for v in (a, b))
     angle = np.arccos(np.clip((a * b).sum(axis=1) / (a_m * b_m), -1.0, 1.0))
     a_rim, b_rim = np.maximum(a_m, radius_m), np.maximum(b_m, radius_m)
@@ -227,7 +227,7 @@ def make(
     randomization: Mapping[str, tuple[float, float]] | None = None,
     dump_dir: Path | None = None,
 ) -> ExpertSim:
-    """The batched sim.
+    """Make the batched pushing sim.
 
     Args:
         num_envs: N, 1 or more.
@@ -248,7 +248,7 @@ def make(
 
 
 def make_robot(seed: int) -> SimulatedRobot:
-    """One robot for the control loop to drive: the same task, stepped in real time by a driver process."""
+    """Make a simulated robot with this task for the control loop; a driver process steps it in real time."""
     from robotrl.sims.mujoco.engine.robot import SimulatedRobot
 
     return SimulatedRobot(MujocoCore(Push("sparse", LIMIT_S), 1, seed, threads=1))

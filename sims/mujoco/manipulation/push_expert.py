@@ -1,9 +1,9 @@
-"""The scripted expert of `mujoco/push`.
+"""Scripted expert of `mujoco/push`.
 
-It plans a curve from the block to the goal that passes the obstacle on one side and starts and ends along sides of the
-block, sets the paddle against the side that must be pushed, and steers: pressed flat against a paddle that turns no
-faster than friction allows, a block follows like a trolley (Lynch and Mason 1996). When the block is lost, or the end
-of the curve is reached without success, it lifts the paddle and plans again.
+It plans a curve from the block to the goal that passes the obstacle on one side and starts and ends perpendicular to
+block sides, places the paddle against the side to be pushed, and steers along the curve: pressed flat against a paddle
+that turns no faster than friction allows, a block follows like a trolley (stable pushing, Lynch and Mason 1996). If it
+loses the block, or reaches the end of the curve without success, it lifts the paddle and plans again.
 """
 
 from __future__ import annotations
@@ -29,29 +29,30 @@ Array = NDArray[np.float64]
 
 MODES = ("left", "right")
 SAMPLES = 48
-"""Points of a planned curve."""
+"""Number of points of a planned curve."""
 BULGE = 1.3
-"""Length of the curve's end tangents over the distance between its ends, when the obstacle stands between."""
+"""Length of the curve's end tangents relative to the distance of its ends, if the obstacle is in between."""
 CONTACT_M = BLOCK_HALF_M[1] + PADDLE_HALF_M[1]
 STAND_M = CONTACT_M + 0.02
-"""Where the paddle is let down, from the middle of the block."""
+"""Distance from the block's centre at which the paddle is lowered."""
 HOVER_M = OBSTACLE_HEIGHT_M + 0.015
 LOW_M = 0.012
 PUSH_STEP_M = 0.022
 CURVATURE_PER_M = 7.0
-"""Tighter turns would make the block slip off the paddle."""
+"""Largest curvature; in tighter turns the block would slip off the paddle."""
 APPROACH, LOWER, PUSH = 0, 1, 2
 
 
 class PushExpert(ArmExpert[Push]):
-    """Acts on all envs of a core at once; plans from exact poses.
+    """Scripted expert for `Push`; acts on all envs of a core at once and plans from exact poses.
 
     Args:
         core: a core whose task is `Push`.
         noise: standard deviation of Gaussian noise on each action, 0 to 1 (an action spans [-1, 1]).
-        clumsiness: 0 to 1; at 1 block and goal are believed up to some centimetres off, and hands are slow.
+        clumsiness: scale of errors drawn once per episode, 0 to 1; at 1 the estimates of block and goal are off by some
+            centimetres and motion is slow.
         mode: "left" or "right" of the obstacle as seen from the block, or None to draw one for each episode.
-        seed: seeds noise, clumsiness and the draw of modes.
+        seed: seed of noise, errors and modes.
 
     Raises:
         ConfigError: unknown mode, or a value out of range.
@@ -71,9 +72,9 @@ class PushExpert(ArmExpert[Push]):
         self._path: Array = np.zeros((n, SAMPLES, 2))
         self._heading: Array = np.zeros((n, SAMPLES))
         self._side: Array = np.zeros(n)
-        """From the block's yaw to the direction in which it is pushed: quarter turns."""
+        """Push direction relative to the block's yaw, rad; a multiple of a quarter turn."""
         self._flip: Array = np.zeros(n)
-        """Half a turn where the paddle's other face pushes."""
+        """Half a turn if the paddle's other face pushes, else 0."""
         self._all = np.arange(n)
 
     def act(self, started: NDArray[np.bool_]) -> NDArray[np.float32]:
@@ -100,19 +101,19 @@ class PushExpert(ArmExpert[Push]):
         left_m = np.where(nearest < SAMPLES - 8, 1.0, left_m)
 
         stand = block - STAND_M * ahead - hand.pos_w[:, :2]
-        # in angles of the last joint, which has an end; either face of the paddle may push
+        # computed as angles of the last joint, which is limited; either face of the paddle may push
         joints = hand.arm.qpos
         turn = joints[:, 5] - wrap(joints[:, 0] - heading + QUARTER_TURN_RAD + self._flip)
         self._switch(stand, turn, block, ahead, left_m)
         phase = self._phase
 
-        # the paddle goes the way it faces, and turns like the rear axle of a trolley whose front follows the curve
+        # the paddle moves along its normal, and steers like the rear axle of a trolley whose front follows the curve
         further = np.minimum(nearest + 3, SAMPLES - 1)
         span = np.maximum(np.sqrt(((self._path[rows, further] - self._path[rows, nearest]) ** 2).sum(axis=1)), 1e-3)
         bend = wrap(self._heading[rows, further] - tangent) / span - 80 * off_left - 14 * wrap(heading - tangent)
         step = np.clip(1.5 * left_m, 0.003, PUSH_STEP_M) * self._handicap.gain[:, 0]
         veer = step * np.clip(bend, -CURVATURE_PER_M, CURVATURE_PER_M)
-        # pressed flat, the block follows sideways, too; a paddle that followed all of its slip would drift with it
+        # the block also moves sideways; a paddle that compensated all of its slip would drift with it
         aside = np.stack([-ahead[:, 1], ahead[:, 0]], axis=1)
         off_paddle = ((block - hand.pos_w[:, :2]) * aside).sum(axis=1)
         crab = np.clip(-0.5 * off_left + 0.2 * off_paddle, -0.4 * step, 0.4 * step)
@@ -130,7 +131,7 @@ class PushExpert(ArmExpert[Push]):
         return self._handicap.shake(action)
 
     def _switch(self, stand: Array, turn: Array, block: Array, ahead: Array, left_m: Array) -> None:
-        """Go to the next phase, or plan again, where it is time to."""
+        """Advance the phase of each env, or plan again, where due."""
         hand, phase = self._task.hand, self._phase
         ready = (np.abs(stand).max(axis=1) < 0.008) & (np.abs(turn) < 0.08)
         height = hand.pos_w[:, 2]
@@ -143,7 +144,7 @@ class PushExpert(ArmExpert[Push]):
             self._plan(np.flatnonzero(lost))
 
     def _plan(self, envs: NDArray[np.int64]) -> None:
-        """Lay a cubic curve (Hermite) from each block to its goal, along sides of both."""
+        """Plan a cubic Hermite curve from each block to its goal, aligned with sides of both."""
         task = self._task
         self._phase[envs] = APPROACH
         start = task.block.pos_w[envs, :2] + self._block_bias[envs]

@@ -1,4 +1,4 @@
-"""`mujoco/reach`: the arm brings its tool to a pose in free space and stops there.
+"""`mujoco/reach`: the arm moves its tool to a pose in free space and stops there.
 
 The page docs/sims/reach.md gives observation, action, reward, starts and ends as tables.
 """
@@ -30,30 +30,30 @@ Array = NDArray[np.float64]
 
 TOOL_LENGTH_M = 0.12
 LIMIT_S = 4.0
-"""Time limit of an episode, unless asked for otherwise."""
+"""Default time limit of an episode."""
 SUCCESS_DISTANCE_M = 0.01
-"""Largest distance of the tip from the goal."""
+"""Success: largest distance of the tip from the goal."""
 SUCCESS_YAW_RAD = 0.08
-"""Largest turn of the tool against the goal."""
+"""Success: largest yaw error of the tool."""
 SUCCESS_SPEED_MPS = 0.05
-"""Largest speed of the tip."""
+"""Success: largest speed of the tip."""
 METRES_PER_RAD = 0.05
-"""What a radian of yaw counts in the distance to the goal."""
+"""Weight of the yaw error, m per rad, in the distance to the goal."""
 WORKSPACE_LOW_M = (0.28, -0.35, 0.03)
 WORKSPACE_HIGH_M = (0.70, 0.35, 0.36)
-"""Opposite corners (x, y, z, world frame) of the box that actions keep the tip in."""
+"""Opposite corners (x, y, z, world frame) of the workspace box that limits the tip."""
 GOAL_LOW_M = (0.36, -0.25, 0.08)
 GOAL_HIGH_M = (0.60, 0.25, 0.30)
-"""Starts and goals lie in this box."""
+"""Opposite corners (x, y, z, world frame) of the box of starts and goals."""
 START_TURN_RAD = 0.4
-"""A start has the last joint within so much of its middle."""
+"""Largest start angle of the last joint from the middle of its range, either way."""
 GOAL_TURN_RAD = (np.pi / 2 - 0.6, np.pi / 2 + 0.6)
-"""A goal has the last joint turned by so much, or by half a turn less, which looks the same."""
+"""Range of the last joint's angle at the goal, or equivalently half a turn less (the tool is symmetric)."""
 _START_SEED = 0x4EAC
 
 
 class Reach(ArmTask[WorldHand]):
-    """The task; see `make` for the arguments."""
+    """Reaching task; see `make` for the arguments."""
 
     name = "mujoco/reach"
     views: Mapping[str, AnyView] = {
@@ -78,7 +78,7 @@ class Reach(ArmTask[WorldHand]):
         self.action_spec = spec_of(HAND_ACTIONS)
 
     def xml(self) -> str:
-        """The MJCF."""
+        """MJCF of arm, tool and goal marker."""
         fork = "\n".join(
             f'<geom class="{{kind}}" type="capsule" size="0.009" fromto="{x} 0 {{top}} {x} 0 {{end}}"/>'
             for x in (-0.045, 0.045)
@@ -98,20 +98,20 @@ class Reach(ArmTask[WorldHand]):
         return scene_mjcf("reach", tool, goal, defaults=looks)
 
     def bind(self, physics: Physics) -> None:
-        """Take views of the simulations' arrays."""
+        """Store views of the simulations' arrays."""
         self.hand = WorldHand(physics, TOOL_LENGTH_M, WORKSPACE_LOW_M, WORKSPACE_HIGH_M)
         self._model = physics.model
         self.goal_pos_w: Array = physics.batch.bind("mocap_pos")[:, 0]
-        """(N, 3)."""
+        """(N, 3) goal position, world frame, m."""
         self._goal_quat: Array = physics.batch.bind("mocap_quat")[:, 0]
         n = physics.batch.nsim
         self.delta_w: Array = np.zeros((n, 3))
-        """(N, 3) from the tip to the goal, as last observed."""
+        """(N, 3) from the tip to the goal, m, as last observed."""
         self.turn: Array = np.zeros(n)
-        """(N,) from the tool's yaw to the goal's, at most a quarter turn either way, as last observed."""
+        """(N,) from the tool's yaw to the goal's, rad, within a quarter turn either way, as last observed."""
 
     def params(self) -> dict[str, Param]:
-        """What may be randomised: stiffness of the servos."""
+        """Parameters that may be randomized: servo stiffness."""
         return parameters(self._model)
 
     def plan(self, state_ids: Ids) -> Array:
@@ -121,24 +121,24 @@ class Reach(ArmTask[WorldHand]):
         start, goal = low + (high - low) * u[:, :3], low + (high - low) * u[:, 3:6]
         joint = START_TURN_RAD * (2 * u[:, 6] - 1)
         goal_joint = GOAL_TURN_RAD[0] + (GOAL_TURN_RAD[1] - GOAL_TURN_RAD[0]) * u[:, 7]
-        # the tool points down, so its yaw is the base's angle less that of the last joint
+        # the tool points down, so its yaw is the base angle minus that of the last joint
         yaw, goal_yaw = np.arctan2(start[:, 1], start[:, 0]) - joint, np.arctan2(goal[:, 1], goal[:, 0]) - goal_joint
         return np.concatenate([pointing_down(start, yaw, TOOL_LENGTH_M), upright(goal, goal_yaw)], axis=1)
 
     def start(self, env_ids: Ids, plans: Array) -> None:
-        """Write start states: the arm at rest, its servos holding it."""
+        """Write start states: the arm at rest, held by its servos."""
         joints = plans[:, : len(JOINTS)]
         self.goal_pos_w[env_ids] = plans[:, 6:9]
         self._goal_quat[env_ids] = plans[:, 9:]
         self.hand.place(env_ids, joints, joints)
 
     def observe(self, out: Mapping[str, Real], env_ids: Ids | slice) -> None:
-        """Write observations; the spec names the columns."""
+        """Write observations; `observation_spec` names the columns."""
         state, hand = out["state"], self.hand
         hand.observe(state, env_ids)
         quat = self._goal_quat[env_ids]
         goal_yaw = 2 * np.arctan2(quat[:, 3], quat[:, 0])
-        # the fork looks the same each half turn
+        # the fork has half-turn symmetry
         turn = fold(goal_yaw - hand.yaw_w[env_ids], np.pi)
         self.turn[env_ids] = turn
         self.delta_w[env_ids] = self.goal_pos_w[env_ids] - hand.pos_w[env_ids]
@@ -148,7 +148,7 @@ class Reach(ArmTask[WorldHand]):
         state[env_ids, at + 4] = np.cos(2 * turn)
 
     def success(self) -> NDArray[np.bool_]:
-        """(N,) whether the tool is at the goal and at rest."""
+        """Success flags (N,): the tool is at rest at the goal."""
         delta, speed = self.delta_w, self.hand.vel_w[:, :3]
         return (
             ((delta**2).sum(axis=1) < SUCCESS_DISTANCE_M**2)
@@ -157,7 +157,7 @@ class Reach(ArmTask[WorldHand]):
         )
 
     def distance(self) -> Array:
-        """(N,) how far each tool is from the goal: metres, and 5 cm for each radian of yaw."""
+        """Distance to success (N,): metres, plus 5 cm per radian of yaw error."""
         return np.sqrt((self.delta_w**2).sum(axis=1)) + METRES_PER_RAD * np.abs(self.turn)
 
 
@@ -172,7 +172,7 @@ def make(
     randomization: Mapping[str, tuple[float, float]] | None = None,
     dump_dir: Path | None = None,
 ) -> ExpertSim:
-    """The batched sim.
+    """Make the batched reaching sim.
 
     Args:
         num_envs: N, 1 or more.
@@ -193,7 +193,7 @@ def make(
 
 
 def make_robot(seed: int) -> SimulatedRobot:
-    """One robot for the control loop to drive: the same task, stepped in real time by a driver process."""
+    """Make a simulated robot with this task for the control loop; a driver process steps it in real time."""
     from robotrl.sims.mujoco.engine.robot import SimulatedRobot
 
     return SimulatedRobot(MujocoCore(Reach("sparse", LIMIT_S), 1, seed, threads=1))

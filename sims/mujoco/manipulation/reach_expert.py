@@ -1,7 +1,7 @@
-"""The scripted expert of `mujoco/reach`: straight to the goal, the wrist turned one way or the other.
+"""Scripted expert of `mujoco/reach`: moves straight to the goal and turns the wrist in one of two directions.
 
-The tool looks the same after half a turn, so each goal can be met with the last joint turned clockwise or
-anticlockwise from its middle; the two differ by half a turn on the way and not at all at the goal.
+The tool has half-turn symmetry, so each goal can be reached with the last joint turned clockwise or anticlockwise from
+the middle of its range; both look equal at the goal.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ MODES = ("clockwise", "anticlockwise")
 
 
 class ReachExpert(ArmExpert[Reach]):
-    """Acts on all envs of a core at once.
+    """Scripted expert for `Reach`; acts on all envs of a core at once.
 
     Args:
         core: a core whose task is `Reach`.
         noise: standard deviation of Gaussian noise on each action, 0 to 1 (an action spans [-1, 1]).
-        clumsiness: 0 to 1; at 1 the goal is believed up to some centimetres off, and hands are slow.
+        clumsiness: scale of errors drawn once per episode, 0 to 1; at 1 the estimate of the goal is off by some
+            centimetres and motion is slow.
         mode: "clockwise" or "anticlockwise", or None to draw one for each episode.
-        seed: seeds noise, clumsiness and the draw of modes.
+        seed: seed of noise, errors and modes.
 
     Raises:
         ConfigError: unknown mode, or a value out of range.
@@ -52,15 +53,14 @@ class ReachExpert(ArmExpert[Reach]):
         task, hand = self._task, self._task.hand
         joints = hand.arm.qpos
         goal = task.goal_pos_w
-        # where the last joint would end if the arm kept the present turn: in [0, pi) for one way, half a turn less
-        # for the other
+        # target angle of the last joint: in [0, pi) for one mode, half a turn less for the other
         yaw_left = task.turn
         final = np.arctan2(goal[:, 1], goal[:, 0]) - (hand.yaw_w + yaw_left)
         final = final - np.pi * np.floor(final / np.pi)
         final -= np.pi * self.mode
         base_turn = np.arctan2(goal[:, 1], goal[:, 0]) - joints[:, 0]
         turn = base_turn - (final - joints[:, 5])
-        # by the joint while the way is long; by what is seen at the end
+        # by the joint angle while far away; by the observed yaw error at the end
         turn = np.where(np.abs(turn) < 0.5, yaw_left, turn)
         action = np.empty((len(turn), 4))
         action[:, :3] = (task.delta_w + self._bias) * self._handicap.gain / STEP_M

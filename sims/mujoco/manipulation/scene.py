@@ -1,4 +1,4 @@
-"""What the tasks of the arm share: options, reward and end, MJCF around the arm, a block, parameters."""
+"""Shared code of the arm's tasks: options, reward and end, scene MJCF, free block, randomized parameters."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ SUBSTEPS = 10
 QUARTER_TURN_RAD = np.pi / 2
 REWARDS = ("sparse", "shaped")
 SHAPED_PER_M = 10.0
-"""Shaped reward for each metre that the task's distance shrinks."""
+"""Shaped reward per metre by which the task's distance decreases."""
 AREA_LOW_M = (0.24, -0.40)
 AREA_HIGH_M = (0.74, 0.40)
-"""A block whose middle leaves this part of the table has failed: the arm cannot bring it back."""
+"""Opposite corners (x, y) of the allowed area; an episode fails when the block's centre leaves it (out of reach)."""
 _CENTRE_M, _HALF_M = np.add(AREA_LOW_M, AREA_HIGH_M) / 2, np.subtract(AREA_HIGH_M, AREA_LOW_M) / 2
 MAT = (
     f'<geom class="mark" size="{_HALF_M[0]} {_HALF_M[1]} 0.0003" pos="{_CENTRE_M[0]} {_CENTRE_M[1]} 0.0003"'
     ' rgba="0.78 0.80 0.83 1"/>'
 )
-"""Shows this part: an element of the world."""
+"""MJCF element of the world that marks the allowed area."""
 
 
 class ArmTask(ABC, Generic[HandT]):
-    """A task of the arm that ends at success, with a reward for that, and, where shaped, for coming nearer to it.
+    """Base class of the arm's tasks: ends at success, with a sparse reward and optionally one for progress.
 
     Args:
         reward: "sparse" or "shaped".
         limit_s: time limit of an episode, 0.5 to 60 s.
 
     Raises:
-        ConfigError: the option, its value and what was expected.
+        ConfigError: unknown reward, or `limit_s` out of range.
     """
 
     control_dt_s = CONTROL_DT_S
@@ -53,7 +53,7 @@ class ArmTask(ABC, Generic[HandT]):
     reads_derived_fields: Derived = "none"
     survival = False
     hand: HandT
-    """Bound by the task."""
+    """Arm interface, set in the subclass's `bind`."""
 
     def __init__(self, reward: str, limit_s: float) -> None:
         if reward not in REWARDS:
@@ -64,28 +64,28 @@ class ArmTask(ABC, Generic[HandT]):
 
     @abstractmethod
     def success(self) -> Flags:
-        """(N,) at the last observation, like what follows."""
+        """Success flags (N,) at the last observation."""
 
     def failure(self) -> Flags:
-        """(N,) whether success is out of reach."""
+        """Failure flags (N,) at the last observation: success is no longer possible."""
         return np.zeros(len(self.hand.pos_w), bool)
 
     @abstractmethod
     def distance(self) -> Array:
-        """(N,) metres from success."""
+        """Distance to success (N,), m, at the last observation."""
 
     def memory(self) -> Mapping[str, Array]:
-        """Nothing: all is in the physics state."""
+        """No arrays: the physics state is complete."""
         return {}
 
     def command(self, actions: Real) -> None:
-        """Cartesian steps; the tip is kept inside the workspace box."""
+        """Command Cartesian steps; the workspace box limits the tip."""
         if self.shaped:
             self._distance_before = self.distance()
         self.hand.command(actions)
 
     def outcome(self, actions: Real) -> Outcome:
-        """+1 at success; when shaped, also how much nearer the step came to it."""
+        """Reward +1 at success; with the shaped reward also the decrease in distance."""
         success = self.success()
         reward = success.astype(np.float64)
         if self.shaped:
@@ -94,40 +94,40 @@ class ArmTask(ABC, Generic[HandT]):
 
 
 class BlockTask(ArmTask[WorldHand]):
-    """A task with a block, of the joint "block", that must not leave a part of the table."""
+    """Base class of tasks with a free block (joint "block") that fail when the block leaves the allowed area."""
 
     block: FreeBlock
-    """Bound by the task."""
+    """The block, set in `bind`."""
 
     def bind(self, physics: Physics) -> None:
-        """Take views of the simulations' arrays."""
+        """Store views of the simulations' arrays."""
         self.block = FreeBlock(physics, "block")
         self._model = physics.model
 
     def params(self) -> dict[str, Param]:
-        """What may be randomised: all friction, the block's mass, stiffness of the arm's servos."""
+        """Parameters that may be randomized: all friction, the block's mass, servo stiffness."""
         return parameters(self._model, "block")
 
     def failure(self) -> Flags:
-        """(N,) whether the block has left its part of the table."""
+        """Failure flags (N,): the block has left the allowed area."""
         pos = self.block.pos_w[:, :2]
         outside = (pos < AREA_LOW_M) | (pos > AREA_HIGH_M)
         return outside[:, 0] | outside[:, 1]
 
 
 def scene_mjcf(name: str, tool: str, things: str, actuators: str = "", defaults: str = "") -> str:
-    """The MJCF of a table with the arm and things on it.
+    """Build the MJCF of a table with the arm and objects on it.
 
-    The tool touches everything but itself and the arm; the arm touches nothing. Friction cones are elliptic: with
-    pyramids, pushed blocks rattle on their edges and slide off the paddle. Stiffer friction (impratio) would want more
-    solver iterations than there are.
+    The tool collides with everything except itself and the arm; the arm collides with nothing. Friction cones are
+    elliptic: with pyramidal cones, pushed blocks rattle on their edges and slide off the paddle. Stiffer friction
+    (impratio) would need more solver iterations.
 
     Args:
-        name: of the model.
+        name: name of the model.
         tool: elements of the flange body; geoms of class "tool" collide, those of the arm's classes do not.
-        things: elements of the world: geoms of class "thing" collide, those of class "mark" are seen only.
-        actuators: those besides the arm's.
-        defaults: default classes besides.
+        things: elements of the world: geoms of class "thing" collide, those of class "mark" are only visible.
+        actuators: further actuators, after the arm's.
+        defaults: further default classes.
     """
     arm = arm_mjcf(tool)
     return f"""
@@ -155,7 +155,7 @@ def scene_mjcf(name: str, tool: str, things: str, actuators: str = "", defaults:
 
 
 class FreeBlock:
-    """A free box whose four sides look alike, in every env.
+    """Free box with four equal sides, in all envs.
 
     Args:
         physics: the simulations.
@@ -167,23 +167,23 @@ class FreeBlock:
         place = int(model.joint(joint).qposadr[0])
         speed = int(model.joint(joint).dofadr[0])
         self.pos_w: Array = batch.bind("qpos")[:, place : place + 3]
-        """(N, 3)."""
+        """(N, 3) position of the centre, world frame, m."""
         self.vel_w: Array = batch.bind("qvel")[:, speed : speed + 3]
-        """(N, 3)."""
+        """(N, 3) linear velocity, world frame, m/s."""
         self._quat: Array = batch.bind("qpos")[:, place + 3 : place + 7]
 
     def yaw_w(self, env_ids: Ids | slice) -> Array:
-        """(n,) direction of one of its sides, seen from above; it counts modulo a quarter turn."""
+        """Yaw (n,), rad, of one of its sides seen from above; meaningful modulo a quarter turn."""
         w, x, y, z = self._quat[env_ids].T
         first = np.array([1 - 2 * (y * y + z * z), 2 * (x * y + w * z)])
         second = np.array([2 * (x * y - w * z), 1 - 2 * (x * x + z * z)])
-        # of two axes at right angles, one at least lies nearer to the horizontal than to the vertical
+        # of two perpendicular axes, at least one is closer to horizontal than to vertical
         level = (first**2).sum(axis=0) > 0.4
         return np.where(level, np.arctan2(first[1], first[0]), np.arctan2(second[1], second[0]))
 
 
 def upright(pos_w: Array, yaw_rad: Array) -> Array:
-    """Coordinates (n, 7) of a free joint: positions (n, 3), turned by (n,) about the vertical."""
+    """Free-joint coordinates (n, 7) of upright bodies with positions (n, 3) and yaws (n,)."""
     out = np.zeros((len(pos_w), 7))
     out[:, :3] = pos_w
     out[:, 3], out[:, 6] = np.cos(yaw_rad / 2), np.sin(yaw_rad / 2)
@@ -191,10 +191,10 @@ def upright(pos_w: Array, yaw_rad: Array) -> Array:
 
 
 def parameters(model: mujoco.MjModel, *blocks: str) -> dict[str, Param]:
-    """What may be randomised: stiffness of the arm's servos; where there are blocks, their mass and all friction."""
+    """Parameters that may be randomized: servo stiffness; with blocks also their mass and all friction."""
     found = {"servo_gain": Param(("actuator_gainprm", "actuator_biasprm"), tuple(range(len(JOINTS))), 0.5, 1.5)}
     if blocks:
-        # MuJoCo takes the larger friction of two geoms, so all that touch are scaled together
+        # MuJoCo uses the larger friction of two geoms, so all colliding geoms are scaled together
         touching = tuple(int(i) for i in np.flatnonzero(model.geom_contype))
         found["friction"] = Param(("geom_friction",), touching, 0.2, 4.0, (0,))
         bodies = tuple(int(model.body(name).id) for name in blocks)

@@ -1,1 +1,1 @@
-"""`mujoco/quadruped-velocity`: a quadruped that follows velocity commands."""
+"""`mujoco/quadruped-velocity`: velocity tracking with a quadruped robot."""

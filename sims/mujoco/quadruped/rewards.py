@@ -1,8 +1,7 @@
-"""Reward terms of `mujoco/quadruped-velocity`: pure functions of arrays of all envs, and their scales.
+"""Reward terms of `mujoco/quadruped-velocity` as pure functions of batched arrays, and their scales.
 
-The terms are those in use for walking robots since Rudin et al. 2022 ("Learning to walk in minutes using massively
-parallel deep reinforcement learning"). Each gives (N,); the reward of a step is the sum of scale times term, times the
-control period, so that a scale is per second.
+The terms follow Rudin et al. 2022 ("Learning to walk in minutes using massively parallel deep reinforcement learning").
+Each returns (N,). The reward of a step is the sum of scale times term, times the control period: scales are per second.
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 TRACKING_VARIANCE = 0.25
-"""Squared error, in (m/s)^2 or (rad/s)^2, at which a tracking term has fallen to 1/e."""
+"""Squared error, in (m/s)^2 or (rad/s)^2, at which a tracking term is 1/e."""
 AIR_TIME_S = 0.1
-"""Swings count from this length on: shorter ones are a foot that trembles."""
+"""Minimum length of a rewarded swing; shorter swings are jitter."""
 AIR_TIME_LIMIT_S = 0.4
-"""Swings are worth no more beyond it."""
+"""Swing length at which the air-time reward saturates."""
 ONE_FOOT = 0.25
-"""What one swinging foot counts, where a diagonal pair counts 1."""
+"""Value of the trot term for a single swinging foot; a diagonal pair counts 1."""
 STANDING_COMMAND = 0.1
-"""A command whose norm is below this asks to stand."""
+"""Norm of the command below which the robot should stand."""
 SOFT_RANGE = 0.9
-"""Share of each joint's range that is free of `joint_limit`."""
+"""Fraction of each joint's range without a `joint_limit` penalty."""
 
 
 @dataclass(frozen=True)
@@ -53,42 +52,42 @@ class RewardScales:
 
 
 def tracking(error_squared: Array) -> Array:
-    """1 at no error, 1/e where the squared error is `TRACKING_VARIANCE`."""
+    """Tracking reward exp(-error^2 / `TRACKING_VARIANCE`), from 0 to 1."""
     return np.exp(error_squared / -TRACKING_VARIANCE)
 
 
 def sum_squares(values: Array) -> Array:
-    """(N,) from (N, k); also of torques, accelerations, rates and differences of actions."""
+    """Sum of squares (N,) of values (N, k), such as torques, accelerations or action differences."""
     return np.einsum("nk,nk->n", values, values)
 
 
 def asks_to_stand(command: Array) -> Mask:
-    """(N,) whether the command (N, 3) is (nearly) zero."""
+    """Flags (N,) of commands (N, 3) that are (nearly) zero."""
     return sum_squares(command) < STANDING_COMMAND**2
 
 
 def air_time(seconds: Array, landed: Mask, standing: Mask) -> Array:
-    """Length of the swings that end now, beyond `AIR_TIME_S`, in s; nothing while asked to stand.
+    """Air time, s, of the swings that end now, above `AIR_TIME_S` and up to `AIR_TIME_LIMIT_S`; 0 while standing.
 
     Args:
-        seconds: (N, 4) how long each foot has been in the air.
-        landed: (N, 4) feet that touch the ground again.
-        standing: (N,) see `asks_to_stand`.
+        seconds: (N, 4) time in the air of each foot, s.
+        landed: (N, 4) flags of feet that have just touched down.
+        standing: (N,) flags of zero commands, see `asks_to_stand`.
     """
     gain = np.clip(seconds, AIR_TIME_S, AIR_TIME_LIMIT_S) - AIR_TIME_S
     return (gain * landed).sum(axis=1) * ~standing
 
 
 def trot(seconds: Array, contact: Mask, standing: Mask) -> Array:
-    """1 while exactly one diagonal pair of feet swings, `ONE_FOOT` while one foot does; nothing while asked to stand.
+    """Trot reward: 1 while exactly one diagonal pair of feet swings, `ONE_FOOT` for a single foot; 0 while standing.
 
-    A foot swings until it has been up for `AIR_TIME_LIMIT_S`: holding it up does not pay. Without this term a robot
-    finds a way to slide along on the tremor of its exploration, which the mean action has not.
+    A foot counts as swinging for at most `AIR_TIME_LIMIT_S`, so holding it up is not rewarded. Without this term the
+    policy learns to slide along on its exploration noise, which the deterministic policy lacks.
 
     Args:
-        seconds: (N, 4) how long each foot has been in the air; FR, FL, RR, RL.
-        contact: (N, 4) feet on the ground.
-        standing: (N,) see `asks_to_stand`.
+        seconds: (N, 4) time in the air of each foot, s; order FR, FL, RR, RL.
+        contact: (N, 4) flags of feet on the ground.
+        standing: (N,) flags of zero commands, see `asks_to_stand`.
     """
     up = ~contact
     swings = up & (seconds < AIR_TIME_LIMIT_S)
@@ -99,16 +98,16 @@ def trot(seconds: Array, contact: Mask, standing: Mask) -> Array:
 
 
 def foot_slip(velocity_w: Array, contact: Mask) -> Array:
-    """Squared horizontal speed of the feet (N, 4, 3) that are on the ground (N, 4)."""
+    """Sum (N,) of the squared horizontal speeds of feet on the ground; velocities (N, 4, 3), contacts (N, 4)."""
     horizontal = velocity_w[:, :, 0] ** 2 + velocity_w[:, :, 1] ** 2
     return (horizontal * contact).sum(axis=1)
 
 
 def joint_limit(position: Array, low: Array, high: Array) -> Array:
-    """By how much joints (N, 12) leave their soft ranges, summed, in rad.
+    """Sum (N,) of the joints' excursions beyond their soft ranges, rad.
 
     Args:
-        position: joint angles.
+        position: (N, 12) joint angles.
         low: (12,) soft lower limits, see `soft_range`.
         high: (12,) soft upper limits.
     """
@@ -116,11 +115,11 @@ def joint_limit(position: Array, low: Array, high: Array) -> Array:
 
 
 def soft_range(low: Array, high: Array) -> tuple[Array, Array]:
-    """Limits of the middle `SOFT_RANGE` of each joint's range."""
+    """Soft joint limits: the central `SOFT_RANGE` of each joint's range."""
     middle, half = (low + high) / 2, (high - low) / 2 * SOFT_RANGE
     return middle - half, middle + half
 
 
 def stand_still(offset: Array, standing: Mask) -> Array:
-    """How far the joints (N, 12) are from the default pose, summed, in rad; only while asked to stand."""
+    """Sum (N,) of the absolute joint offsets (N, 12) from the default pose, rad; 0 unless the command is zero."""
     return np.abs(offset).sum(axis=1) * standing

@@ -1,8 +1,8 @@
-"""The robot: a quadruped of the Unitree class as published numbers, its MJCF of primitives, and its card.
+"""Quadruped robot of the Unitree Go2 class: published parameters, MJCF from primitive shapes, and robot card.
 
-Link lengths, masses, inertias, joint ranges and torque limits are those of the Go2's public URDF (`go2_description`),
-default pose, gains and action scale those of its public training configurations (`unitree_rl_lab`). Joints are in the
-order of Unitree's motor interface: FR, FL, RR, RL, each hip, thigh, calf.
+Link lengths, masses, inertias, joint ranges and torque limits are those of the Go2's public URDF (`go2_description`);
+default pose, gains and action scale are those of its public training configurations (`unitree_rl_lab`). Joints are in
+the order of Unitree's motor interface: FR, FL, RR, RL, each hip, thigh, calf.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ LINKS = ("hip", "thigh", "calf")
 JOINTS = tuple(f"{leg}_{link}_joint" for leg in LEGS for link in LINKS)
 
 HIP_X_M, HIP_Y_M = 0.1934, 0.0465
-"""Where the hip joints are on the trunk."""
+"""Distances of the hip joints from the trunk's centre."""
 HIP_LINK_M = 0.0955
-"""From the hip joint sideways to the thigh joint."""
+"""Sideways distance from hip joint to thigh joint."""
 THIGH_M = CALF_M = 0.213
 FOOT_RADIUS_M = 0.022
 KNEE_RADIUS_M = 0.02
 TRUNK_HALF_M = (0.1881, 0.09, 0.057)
-"""Box around the trunk, with the hip motors (the bare trunk is 0.047 m half wide)."""
+"""Half extents of the box around the trunk including the hip motors (the bare trunk has a half width of 0.047 m)."""
 HEAD_X_M = 0.285
 
 HIP_RANGE_RAD = (-1.0472, 1.0472)
@@ -38,32 +38,32 @@ KP_NM_RAD = 25.0
 KD_NM_S_RAD = 0.5
 ACTION_SCALE_RAD = 0.25
 ACTION_LIMIT = 4.0
-"""Bound of each action: targets reach 1 rad to either side of the default pose."""
+"""Bound of each action: joint targets reach 1 rad to either side of the default pose."""
 ARMATURE_KG_M2 = 0.01
-"""Inertia of rotor and gears at the joint."""
+"""Inertia of rotor and gears, reflected to the joint."""
 JOINT_DAMPING_NM_S_RAD = 0.1
-"""Friction of gears and bearings, as damping: dry friction would cost a constraint for each joint."""
+"""Viscous model of the friction in gears and bearings; dry friction would need a constraint for each joint."""
 FOOT_FRICTION = 0.8
 STAND_HEIGHT_M = 0.28
-"""Height of the trunk's middle in the default pose, under the robot's weight."""
+"""Height of the trunk's centre in the default pose, under the robot's weight."""
 
 PHYSICS_DT_S = 0.005
 SUBSTEPS = 4
 LATENCY_S = 0.01
-"""From a command to its motor, unless randomised."""
+"""Nominal latency from command to motor."""
 LATENCY_STEPS = 4
-"""Longest latency, in physics steps."""
+"""Maximum latency, physics steps."""
 
 
 def default_pose_rad() -> tuple[float, ...]:
-    """(12,) joint angles at which an action of zero stands."""
+    """Default joint angles (12,), rad: targets of a zero action, with which the robot stands."""
     return tuple(
         value for leg in LEGS for value in (-0.1 if leg[1] == "R" else 0.1, 0.8 if leg[0] == "F" else 1.0, -1.5)
     )
 
 
 def joint_range_rad() -> tuple[tuple[float, float], ...]:
-    """(12, 2) mechanical limits."""
+    """Mechanical joint limits (12, 2), rad."""
     return tuple(
         pair
         for leg in LEGS
@@ -77,7 +77,7 @@ def joint_range_rad() -> tuple[tuple[float, float], ...]:
 
 @dataclass(frozen=True)
 class RobotCard:
-    """What a controller must know to run a policy on the robot; all tuples are in the order of `joint_names`.
+    """Parameters that a controller needs to run a policy on the robot; all tuples are in the order of `joint_names`.
 
     The policy's action `a` becomes the joint targets `default_pose_rad + action_scale_rad * a`, held for
     `control_dt_s`; the motors apply `kp * (target - position) - kd * velocity`, within `torque_limit_nm`.
@@ -97,23 +97,23 @@ class RobotCard:
     control_dt_s: float
     physics_dt_s: float
     latency_s: float
-    """Command to torque, nominal in training."""
+    """Nominal latency in training from command to torque."""
     observation_names: tuple[str, ...]
     """Columns of the policy's `state` observation."""
     schema_version: int = 1
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-ready dict."""
+        """Convert to a dict that JSON can store."""
         return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> RobotCard:
-        """Inverse of `to_json`."""
+        """Create from a result of `to_json`."""
         return cls(**settings_from_json(data))
 
 
 def robot_card(observation_names: tuple[str, ...]) -> RobotCard:
-    """The card of this robot, for a policy that reads these columns."""
+    """Build the card of this robot, for a policy with these observation columns."""
     low, high = zip(*joint_range_rad(), strict=True)
     return RobotCard(
         robot="unitree-go2",
@@ -135,7 +135,7 @@ def robot_card(observation_names: tuple[str, ...]) -> RobotCard:
 
 
 def _leg(leg: str) -> str:
-    """One leg. Only foot, knee and hip collide, as spheres: they are the hull of what can touch the ground."""
+    """MJCF of one leg. Only foot, knee and hip collide, as spheres, which suffices for ground contact."""
     front, side = (1 if leg[0] == "F" else -1), (1 if leg[1] == "L" else -1)
     thigh_range = FRONT_THIGH_RANGE_RAD if front > 0 else REAR_THIGH_RANGE_RAD
     y = side * HIP_LINK_M
@@ -175,11 +175,11 @@ def _motor(joint: str) -> str:
 
 
 def mjcf(ground: str, assets: str = "") -> str:
-    """The model: the robot over a ground.
+    """Build the MJCF of the robot on a ground.
 
     Args:
-        ground: geoms of the world; they must be of class "ground" to be felt.
-        assets: what the ground's geoms refer to.
+        ground: geoms of the world; those of class "ground" collide with the robot.
+        assets: assets that these geoms use.
     """
     half = " ".join(str(value) for value in TRUNK_HALF_M)
     return f"""

@@ -1,4 +1,4 @@
-"""`QuadrupedSim`: the batched sim, with the robot's card and the reward's terms in `Step.info`."""
+"""`QuadrupedSim`: the batched sim, with the robot card, and with the reward terms in `Step.info`."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from robotrl.spec import Step
 class QuadrupedSim(MujocoSim):
     """A `MujocoSim` of `QuadrupedVelocity`.
 
-    `Step.info` holds each term of the reward as "reward/NAME" (N,), scaled, so that they add up to the reward.
+    `Step.info` holds each scaled reward term as "reward/NAME" (N,); their sum is the reward.
 
     Attributes:
-        robot: what a controller must know to run a policy of this sim on the robot.
+        robot: parameters that a controller needs to run a policy of this sim on the robot.
         privileged: observation keys that a robot cannot measure (`robotrl.spec.HasPrivileged`).
-        commands: (N, 3) in force: forward and leftward velocity in m/s, yaw rate in rad/s, trunk frame; live.
+        commands: (N, 3) current commands: forward and leftward velocity in m/s, yaw rate in rad/s, trunk frame; live.
         command_period_steps: control steps between two commands.
     """
 

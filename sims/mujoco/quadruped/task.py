@@ -1,4 +1,4 @@
-"""`mujoco/quadruped-velocity`: a quadruped follows commanded velocities by joint targets at 50 Hz.
+"""`mujoco/quadruped-velocity`: a quadruped tracks velocity commands with joint position targets at 50 Hz.
 
 The page docs/sims/quadruped-velocity.md gives observation, action, reward, starts and ends as tables.
 """
@@ -27,11 +27,11 @@ Array = NDArray[np.float64]
 
 CONTROL_DT_S = robot.PHYSICS_DT_S * robot.SUBSTEPS
 NOISE = {"trunk_rate": 0.2, "gravity": 0.05, "joint_pos": 0.01, "joint_vel": 0.5}
-"""Amplitudes of measurement noise at `noise` 1, in rad/s, 1, rad and rad/s."""
+"""Amplitudes of measurement noise for `noise` 1, in rad/s, 1, rad and rad/s."""
 CONTACT_M = 0.005
-"""A foot, knee or trunk that is nearer to the ground than this touches it."""
+"""Clearance below which a foot, knee or trunk counts as touching the ground."""
 FALLEN_GRAVITY_Z = -0.5
-"""Projected gravity above this is a tilt of more than 60 degrees."""
+"""Projected gravity z above which the robot has fallen (tilt of more than 60 degrees)."""
 START_CLEARANCE_M = 0.06
 TERMS = tuple(field.name for field in fields(RewardScales))
 RANDOMIZATION: Mapping[str, tuple[float, float]] = {
@@ -41,21 +41,21 @@ RANDOMIZATION: Mapping[str, tuple[float, float]] = {
     "kd": (0.8, 1.2),
     "latency": (0.0, 2.0),
 }
-"""Multipliers drawn for each start, unless told otherwise."""
+"""Default (low, high) of the multipliers drawn for each start."""
 _START_SEED = 0x90D
 
 
 class QuadrupedVelocity:
-    """The task; see `make` for the arguments.
+    """Velocity-tracking task; see `robotrl.sims.mujoco.quadruped.velocity.make` for the options.
 
     Args:
         terrain: the ground.
-        scales: of the reward's terms.
-        command: which velocities are asked for.
-        push: how the trunk is kicked.
+        scales: scales of the reward terms.
+        command: distribution of velocity commands.
+        push: distribution of pushes.
         noise: measurement noise, as a multiple of `NOISE`.
-        limit_steps: time limit.
-        end_on_fall: whether a fall ends the episode.
+        limit_steps: time limit, control steps.
+        end_on_fall: end the episode at a fall.
     """
 
     name = "mujoco/quadruped-velocity"
@@ -105,11 +105,11 @@ class QuadrupedVelocity:
         )
 
     def xml(self) -> str:
-        """The MJCF."""
+        """MJCF of robot and terrain."""
         return robot.mjcf(self.terrain.geoms, self.terrain.assets)
 
     def bind(self, physics: Physics) -> None:
-        """Take views of the simulations' arrays."""
+        """Store views of the simulations' arrays."""
         batch, model, n = physics.batch, physics.model, physics.batch.nsim
         self._model = model
         self._qpos: Array = batch.bind("qpos")
@@ -122,7 +122,7 @@ class QuadrupedVelocity:
         sensors: Array = batch.bind("sensordata")
         self._rate_b, self._up_b, self._velocity_b = sensors[:, 0:3], sensors[:, 3:6], sensors[:, 6:9]
         self._points_w = sensors[:, 9:33].reshape(n, 8, 3)
-        """Feet, then knees."""
+        """(N, 8, 3) positions of feet, then knees."""
         self._foot_velocity_w = sensors[:, 33:45].reshape(n, 4, 3)
         self._random = self._physical(physics)
         self._start_history = _start_history(model, self._default)
@@ -133,15 +133,15 @@ class QuadrupedVelocity:
         self._action: Array = np.zeros((n, 12))
         self._air_s: Array = np.zeros((n, 4))
         self._push_offset: Ids = np.zeros(n, np.int64)
-        # within one control step
+        # values from before the current control step
         self._command_before: Array = np.zeros((n, 3))
         self._action_before: Array = np.zeros((n, 12))
         self._joint_vel_before: Array = np.zeros((n, 12))
         self.terms: Array = np.zeros((len(TERMS), n))
-        """Each term of the last step's reward, scaled, in the order of `TERMS`."""
+        """Scaled reward terms of the last step, one row per name in `TERMS`."""
 
     def _physical(self, physics: Physics) -> list[tuple[Array, float]]:
-        """Live columns (N,) of what is randomised, with their nominal values; in the order of the privileged spec."""
+        """Live columns (N,) of the randomized parameters, with nominal values, in the order of the privileged spec."""
         model, expand = physics.model, physics.batch.expand
         foot, trunk = int(model.geom("FR_foot").id), int(model.body("trunk").id)
         return [
@@ -153,7 +153,7 @@ class QuadrupedVelocity:
         ]
 
     def memory(self) -> Mapping[str, NDArray[Any]]:
-        """Which start and step each env is at, the command in force, the last action and how long feet are up."""
+        """Task state: start id, step, current command, last action and air time of the feet."""
         return {
             "steps": self.steps,
             "ids": self.ids,
@@ -164,7 +164,7 @@ class QuadrupedVelocity:
         }
 
     def params(self) -> dict[str, Param]:
-        """What may be randomised."""
+        """Parameters that may be randomized."""
         model = self._model
         motors = tuple(range(12))
         feet = tuple(int(model.geom(f"{leg}_foot").id) for leg in robot.LEGS)
@@ -192,13 +192,13 @@ class QuadrupedVelocity:
         return plan
 
     def _highest(self, x: Array, y: Array) -> Array:
-        """Highest ground under a standing robot, whichever way it looks."""
+        """Highest ground under a standing robot, for any heading."""
         offsets = np.linspace(-0.35, 0.35, 8)
         dx, dy = (grid.ravel() for grid in np.meshgrid(offsets, offsets))
         return self.terrain.height(x[:, None] + dx, y[:, None] + dy).max(axis=1)
 
     def start(self, env_ids: Ids, plans: Array) -> None:
-        """Write start states: about the default pose, with motors that hold it."""
+        """Write start states: near the default pose, held by the motors."""
         ids = plans[:, 0].astype(np.int64)
         self._qpos[env_ids, 0:3] = plans[:, 1:4]
         self._qpos[env_ids, 3] = np.cos(plans[:, 4] / 2)
@@ -219,7 +219,7 @@ class QuadrupedVelocity:
         self._push_offset[env_ids] = schedule.push_offsets(self.push_cfg, ids)
 
     def command(self, actions: Real) -> None:
-        """Joint targets; the world around the robot moves on, too: pushes, and the next command."""
+        """Set joint targets, apply pushes and advance the command schedule."""
         self._action_before[:] = self._action
         self._action[:] = actions
         np.multiply(self._action, robot.ACTION_SCALE_RAD, out=self._ctrl)
@@ -266,22 +266,22 @@ class QuadrupedVelocity:
             privileged[env_ids, column] = values[env_ids] / nominal
 
     def _height(self, env_ids: Ids | slice) -> Array:
-        """(n,) height of the trunk's middle over the ground below it, m."""
+        """Height (n,), m, of the trunk's centre over the ground below it."""
         qpos = self._qpos[env_ids]
         return qpos[:, 2] - self.terrain.height(qpos[:, 0], qpos[:, 1])
 
     def _clearance(self, env_ids: Ids | slice, points: slice) -> Array:
-        """(n, k) height of the centres of feet or knees over the ground below them, m."""
+        """Height (n, k), m, of the centres of feet or knees over the ground below them."""
         at = self._points_w[env_ids][:, points]
         return at[:, :, 2] - self.terrain.height(at[:, :, 0], at[:, :, 1])
 
     def _fallen(self, height: Array) -> NDArray[np.bool_]:
-        """(N,) whether the trunk touches the ground or the robot has tipped over."""
+        """Flags (N,) of envs where the trunk touches the ground or the robot has tipped over."""
         lowest = height - np.abs(self._up_b) @ np.array(robot.TRUNK_HALF_M)
         return (lowest < CONTACT_M) | (self._up_b[:, 2] < -FALLEN_GRAVITY_Z)
 
     def outcome(self, actions: Real) -> Outcome:
-        """The sum of the scaled terms."""
+        """Reward (sum of the scaled terms) and failure (fall) of the last step."""
         del actions
         every = slice(None)
         height, clearance = self._height(every), self._clearance(every, every)
@@ -320,7 +320,7 @@ class QuadrupedVelocity:
 
 
 def _start_history(model: mujoco.MjModel, default: Array) -> Array:
-    """MuJoCo's command history of motors that have held the default pose for as long as it reaches back."""
+    """MuJoCo's command history of motors that have held the default pose for the length of the history."""
     data = mujoco.MjData(model)
     history = np.array(data.history).reshape(model.nu, -1)
     samples = int(model.actuator_history[0, 0])

@@ -1,4 +1,4 @@
-"""The ground: a plane, or a height field of tiles whose difficulty grows from row to row."""
+"""Terrains: a plane, or a height field of tiles with increasing difficulty."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ KINDS: tuple[Kind, ...] = ("flat", "rough", "slopes", "steps")
 TILE_M = 8.0
 CELL_M = 0.1
 COLUMNS = 3
-"""Tiles of each difficulty."""
+"""Number of tiles of each difficulty."""
 PLATFORM_M = 2.0
-"""Side of the level square in the middle of each tile of slopes or steps."""
+"""Side length of the flat square in the centre of each tile of slopes or steps."""
 ROUGH_M = 0.08
-"""Height of the bumps of the hardest rough tile."""
+"""Height of the bumps on the hardest rough tile."""
 SLOPE = 0.35
 """Rise over run of the hardest slope (19 degrees)."""
 STEP_RISE_M, STEP_RUN_M = 0.10, 0.4
-"""Size of the hardest steps."""
+"""Rise and run of the hardest steps."""
 _SEED = 0x7E22
 
 
 class Terrain(NamedTuple):
-    """A ground under all envs."""
+    """Terrain shared by all envs."""
 
     geoms: str
     """MJCF of the world's geoms."""
     assets: str
-    """MJCF of what they refer to."""
+    """MJCF of the assets of these geoms."""
     grid: Array
-    """(rows along y, columns along x) heights in m every `CELL_M`; empty when the ground is a plane."""
+    """Heights (rows along y, columns along x), m, every `CELL_M`; empty for a plane."""
     low_x_m: float
-    """Where the grid's first column is."""
+    """x of the grid's first column."""
     low_y_m: float
-    """Where its first row is."""
+    """y of the grid's first row."""
     levels: int
 
     def height(self, x: Array, y: Array) -> Array:
@@ -59,7 +59,7 @@ class Terrain(NamedTuple):
         return np.where(outside, 0.0, lower * (1 - b) + upper * b)
 
     def places(self, u: Array) -> Array:
-        """Start points (n, 2) for uniform numbers (n, 4): a level, a column, and a place near the tile's middle."""
+        """Start points (n, 2) from uniform numbers (n, 4): a level, a column, and a point near the tile's centre."""
         if not self.grid.size:
             return np.zeros((len(u), 2))
         level, column = (u[:, 0] * self.levels).astype(np.int64), (u[:, 1] * COLUMNS).astype(np.int64)
@@ -69,7 +69,7 @@ class Terrain(NamedTuple):
 
 
 def make_terrain(kind: Kind, levels: int) -> Terrain:
-    """The ground of a kind.
+    """Build a terrain.
 
     Args:
         kind: "flat"; "rough", bumps; "slopes", pyramids and pits; "steps", the same with stairs.
@@ -89,11 +89,11 @@ def make_terrain(kind: Kind, levels: int) -> Terrain:
         for column in range(COLUMNS):
             tile = _tile(kind, (level + 1) / levels, level * COLUMNS + column)
             grid[column * cells : (column + 1) * cells + 1, level * cells : (level + 1) * cells + 1] = tile
-    # the lowest point must be the plane's level: a height field counts from its lowest point, and robots walk on
-    # from its rim to the plane
+    # the lowest point must be at the plane's level: height fields count from their lowest point, and robots walk
+    # from the rim on to the plane
     low_x, low_y = -levels * TILE_M / 2, -COLUMNS * TILE_M / 2
     top = float(grid.max())
-    # in MJCF the first row is the one with the largest y
+    # in MJCF the first row has the largest y
     values = " ".join(f"{value:.4g}" for value in (grid / top)[::-1].ravel())
     shape = f'nrow="{grid.shape[0]}" ncol="{grid.shape[1]}" size="{-low_x} {-low_y} {top} 0.5"'
     assets = f'<hfield name="terrain" {shape} elevation="{values}"/>'
@@ -102,14 +102,14 @@ def make_terrain(kind: Kind, levels: int) -> Terrain:
 
 
 def _tile(kind: Kind, difficulty: float, number: int) -> Array:
-    """Heights of one tile, 0 along its rim."""
+    """Heights of one tile, m; 0 along its rim."""
     cells = round(TILE_M / CELL_M)
     axis = np.arange(cells + 1) * CELL_M
     from_rim = np.minimum(axis, TILE_M - axis)
     rim: Array = np.minimum(from_rim[:, None], from_rim[None, :])
     if kind == "rough":
         coarse = counter_rng.uniform(_SEED, np.arange(number * 10_000, number * 10_000 + (cells // 2 + 1) ** 2), 1)
-        # every coarse value stands for a square of two by two
+        # every coarse value covers a square of two by two cells
         bumps = coarse.reshape(cells // 2 + 1, -1).repeat(2, axis=0).repeat(2, axis=1)[: cells + 1, : cells + 1]
         return ROUGH_M * difficulty * bumps * (rim > 0)
     run = np.minimum(rim, (TILE_M - PLATFORM_M) / 2)
@@ -119,6 +119,6 @@ def _tile(kind: Kind, difficulty: float, number: int) -> Array:
 
 
 def elevation(model: Any) -> Array:
-    """Heights in m of a model's height field as MuJoCo holds them, (rows, columns)."""
+    """Heights (rows, columns), m, of a model's height field as stored by MuJoCo."""
     rows, columns = int(model.hfield_nrow[0]), int(model.hfield_ncol[0])
     return np.asarray(model.hfield_data).reshape(rows, columns) * float(model.hfield_size[0][2])

@@ -24,7 +24,7 @@ COMMAND_PERIOD_S = 5.0
 STANDING_SHARE = 0.1
 PUSH_PERIOD_S = 5.0
 PUSH_YAW_PER_MPS = 1.0
-"""Kicks to the yaw rate, in rad/s for each m/s of the horizontal ones."""
+"""Size of pushes to the yaw rate, in rad/s per m/s of the horizontal pushes."""
 
 
 @with_images
@@ -46,7 +46,7 @@ def make(
     threads: int = 0,
     dump_dir: Path | None = None,
 ) -> QuadrupedSim:
-    """The batched sim.
+    """Make the batched quadruped sim.
 
     Args:
         num_envs: N, 1 or more.
@@ -86,7 +86,7 @@ def make(
 
 
 def make_robot(seed: int) -> SimulatedRobot:
-    """One robot for the control loop to drive: on flat ground, with nominal parameters, without noise or pushes."""
+    """Make a simulated robot for the control loop: flat ground, nominal parameters, no noise, no pushes."""
     from robotrl.sims.mujoco.engine.robot import SimulatedRobot
 
     return SimulatedRobot(MujocoCore(_task(push_mps=0.0, noise=0.0), 1, seed, threads=1))

@@ -1,1 +1,1 @@
-"""Cameras and rasters of the MuJoCo sims."""
+"""Camera renderers of the MuJoCo sims."""

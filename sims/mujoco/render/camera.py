@@ -1,6 +1,6 @@
-"""Cameras for a batch of simulations without a graphics library: pictures are cast ray by ray on the physics threads.
+"""Ray-casting camera for batched simulations; runs on the physics threads, without a graphics library.
 
-Each pixel is one ray into the scene and one towards the sun for its shadow; colours are those of the MJCF's geoms.
+Each pixel needs one ray into the scene and one towards the sun for shadows; colours are those of the MJCF's geoms.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ F32 = NDArray[np.float32]
 SUN_W = np.array([0.45, -0.55, 1.0]) / np.linalg.norm([0.45, -0.55, 1.0])
 """Direction towards the light."""
 SUN, SKY, GROUND = 0.85, 0.50, 0.28
-"""Light of the sun, of the sky on surfaces that face up, and of the ground on those that face down."""
+"""Intensity of sunlight, of sky light on surfaces that face up, and of ground light on surfaces that face down."""
 GLOSS, GLOSS_SQUARINGS = 0.12, 4
 HORIZON_RGB, ZENITH_RGB = (0.93, 0.95, 0.97), (0.62, 0.74, 0.86)
 CHECKER_M = 0.10
 CHECKER_CONTRAST = 0.07
 EDGE_CONTRAST = 0.03
-"""Difference of neighbouring pixels, of 1, from which both are traced with more rays."""
+"""Difference between neighbouring pixels (range 0 to 1) from which both are traced with more rays."""
 RAYS_AT_ONCE = 200_000
-"""Bounds the memory that one call takes (about 200 bytes a ray)."""
+"""Maximum number of rays per call, to bound memory (about 200 bytes per ray)."""
 
 
 class RayCamera:
-    """Draws envs of a batch.
+    """Renders envs of a batch by ray casting.
 
     Args:
         batch: the simulations.
@@ -43,20 +43,20 @@ class RayCamera:
         self._batch = batch
         model = batch.model
         rgb = geom_colours(model.geom_rgba, model)[:, :3]
-        # what is drawn must not depend on the renderer: the same geom groups
+        # all renderers draw the same geom groups
         self._groups = np.arange(mujoco.mjNGROUP) < GROUPS_SHOWN
         self._reach_m = 10.0 * float(model.stat.extent)
-        # squared, because light adds up in intensities; the square root at the end brings it back to the screen's scale
+        # squared, because light adds linearly in intensity; the square root at the end converts back to display values
         self._colour: F32 = (rgb**2).astype(np.float32)
         self._checkered = np.asarray(model.geom_type) == int(mujoco.mjtGeom.mjGEOM_PLANE)
 
     def draw(self, view: AnyView, env_ids: NDArray[np.int64], out: NDArray[np.uint8], samples: int = 2) -> None:
-        """Draw some envs.
+        """Render some envs.
 
         Args:
-            view: where the camera is.
-            env_ids: (n,) which envs.
-            out: (n, height, width, 3) pictures, rows from the top.
+            view: pose of the camera.
+            env_ids: (n,) envs to render.
+            out: (n, height, width, 3) images to write, rows from the top.
             samples: rays per pixel along each axis where neighbouring pixels differ; 1 is twice as fast as 2 and has
                 jagged edges.
 
@@ -77,7 +77,7 @@ class RayCamera:
             out[first : first + at_once] = (screen * 255.0 + 0.5).reshape(len(some), height, width, 3)
 
     def _smooth(self, picture: _Picture, samples: int, screen: F32, envs: NDArray[np.int64]) -> None:
-        """Draw again, with more rays, the pixels of `screen` (n, pixels, 3) that differ from a neighbour."""
+        """Antialiasing: redraw pixels of `screen` (n, pixels, 3) that differ from a neighbour with more rays."""
         image = screen.reshape(len(envs), picture.height, picture.width, 3)
         edge = np.zeros(image.shape[:3], bool)
         down = (np.abs(image[:, 1:] - image[:, :-1]) > EDGE_CONTRAST).any(axis=-1)
@@ -88,13 +88,13 @@ class RayCamera:
         edge[:, :, :-1] |= across
         flat = edge.reshape(len(envs), -1)
         counts = flat.sum(axis=1)
-        # one call wants equally many rays in each env: the pixels that need it first, then any others
+        # one call needs the same number of rays in each env: first the pixels that need it, then any others
         chosen = np.argsort(~flat, axis=1, kind="stable")[:, : counts.max()]
         wanted = np.arange(chosen.shape[1]) < counts[:, None]
         screen[np.nonzero(wanted)[0], chosen[wanted]] = self._draw(picture, samples, chosen, envs)[wanted]
 
     def _draw(self, picture: _Picture, samples: int, pixels: NDArray[np.int64], envs: NDArray[np.int64]) -> F32:
-        """Colours (n, k, 3) in [0, 1] of the pixels (n, k) or, the same ones in each env, (1, k)."""
+        """Colours (n, k, 3) in [0, 1] of the pixels (n, k), or (1, k) for the same pixels in each env."""
         out = np.empty((len(envs), pixels.shape[1], 3), np.float32)
         step = max(1, RAYS_AT_ONCE // (len(envs) * samples**2))
         for first in range(0, pixels.shape[1], step):
@@ -105,7 +105,7 @@ class RayCamera:
         return out
 
     def _trace(self, eye: NDArray[np.float64], rays: NDArray[np.float64], envs: NDArray[np.int64]) -> F32:
-        """Light (n, r, 3) that arrives along the rays (n or 1, r, 3) at the points `eye`, one for all or one each."""
+        """Light (n, r, 3) that arrives along rays (n or 1, r, 3) at the points `eye`, one for all envs or one each."""
         distance, geom, normals = self._batch.ray(eye, rays, geomgroup=self._groups, ids=envs, normal=True)
         point = eye + distance[..., None] * rays
         shadow, _ = self._batch.ray(point + 1e-4 * normals, SUN_W, geomgroup=self._groups, ids=envs)
@@ -128,7 +128,7 @@ class RayCamera:
     def _rays(
         self, picture: _Picture, samples: int, pixels: NDArray[np.int64], envs: NDArray[np.int64]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Where rays start, and unit directions (n or 1, k * samples**2, 3), through the pixels (n or 1, k)."""
+        """Origins and unit directions (n or 1, k * samples**2, 3) of the rays through the pixels (n or 1, k)."""
         view = picture.view
         right, up, near = axes_w(view)
         x, y = _places(picture, samples, pixels)
@@ -154,9 +154,9 @@ class _Picture(NamedTuple):
 def _places(
     picture: _Picture, samples: int, pixels: NDArray[np.int64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Points (..., k * samples**2) in the pixels (..., k), counted from the top left, row by row.
+    """Sample points (..., k * samples**2) in the pixels (..., k), which are numbered from the top left, row by row.
 
-    In pixels to the right of the picture's middle and above it.
+    In pixels to the right of the image centre and above it.
     """
     row, column = np.divmod(pixels[..., None], picture.width)
     sub = np.arange(samples)

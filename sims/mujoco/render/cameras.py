@@ -1,4 +1,4 @@
-"""One interface to all renderers: pictures of envs through views by name."""
+"""Common interface to all renderers: images of envs from named views."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from robotrl.sims.mujoco.render.views import AnyView, Raster, checked_ids
 
 Renderer = Literal["auto", "raster", "ray", "mujoco"]
 RENDERERS: tuple[Renderer, ...] = ("auto", "raster", "ray", "mujoco")
-"""auto: raster for a `Raster`, ray for a `View`. raster: flat colours, thousands of small pictures a second, without
-perspective. ray: shadows and perspective, some hundred a second. mujoco: MuJoCo's own, which needs OpenGL."""
+"""Renderers. auto: raster for a `Raster`, ray for a `View`. raster: flat colours without perspective, thousands of
+small images per second. ray: shadows and perspective, some hundred per second. mujoco: MuJoCo's own, needs OpenGL."""
 
 
 class Cameras:
-    """Draws envs of a batch.
+    """Renders envs of a batch with any of the renderers.
 
     Args:
         physics: the simulations.
-        views: the cameras by name.
+        views: cameras by name.
     """
 
     def __init__(self, physics: Physics, views: Mapping[str, AnyView]) -> None:
@@ -47,11 +47,11 @@ class Cameras:
         return GlCamera(self._physics.batch)
 
     def renderer_of(self, camera: str, renderer: Renderer = "auto") -> Renderer:
-        """The renderer that draws a camera.
+        """Renderer for a camera.
 
         Raises:
             ConfigError: unknown camera or renderer.
-            CapabilityError: the renderer cannot draw this kind of view.
+            CapabilityError: the renderer does not support this kind of view.
         """
         if camera not in self.views:
             raise unknown("camera", camera, self.views)
@@ -75,14 +75,14 @@ class Cameras:
         samples: int = 2,
         renderer: Renderer = "auto",
     ) -> NDArray[np.uint8]:
-        """Pictures of some envs.
+        """Render images of some envs.
 
         Args:
-            ids: which envs, in any order.
+            ids: env ids, in any order.
             camera: name of a view.
-            width: pixels.
-            height: pixels.
-            samples: rays per pixel along each axis where the ray renderer sees an edge; the others ignore it.
+            width: image width, pixels.
+            height: image height, pixels.
+            samples: rays per pixel along each axis at edges, for the ray renderer; the others ignore it.
             renderer: one of `RENDERERS`.
 
         Returns:
@@ -90,7 +90,7 @@ class Cameras:
 
         Raises:
             ConfigError: unknown camera or renderer, an id or a size out of range.
-            CapabilityError: the renderer cannot draw this kind of view, or needs OpenGL where there is none.
+            CapabilityError: the renderer does not support this kind of view, or OpenGL is missing.
         """
         wanted = checked_ids(self.views, self._physics.batch.nsim, ids, camera, width, height)
         chosen, view = self.renderer_of(camera, renderer), self.views[camera]
@@ -105,14 +105,14 @@ class Cameras:
             for row, env in enumerate(envs):
                 out[row] = self._gl.render(int(env), view, width, height)
         else:
-            raster = self._raster  # binds what `poses` fills
+            raster = self._raster  # binds the arrays that `poses` updates
             if len(envs):
                 self._physics.poses(envs)
             self._draw(raster, camera, envs, out, np.arange(len(envs)))
         return out[place]
 
     def prepare(self, camera: str, renderer: Renderer) -> Renderer:
-        """Get ready to `fill` pictures of a camera; the renderer that will draw them.
+        """Prepare `fill` for a camera and return the renderer that will be used.
 
         Raises:
             As `renderer_of`.
@@ -123,7 +123,7 @@ class Cameras:
         return chosen
 
     def fill(self, camera: str, renderer: Renderer, env_ids: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
-        """Draw envs into the same rows of `out` (N, height, width, 3); their bound poses must be up to date."""
+        """Render envs into the same rows of `out` (N, height, width, 3); bound poses must be up to date."""
         height, width = out.shape[1:3]
         if renderer == "raster":
             self._draw(self._raster, camera, env_ids, out, env_ids)

@@ -1,4 +1,4 @@
-"""MuJoCo's own renderer behind the interface of our cameras; it needs OpenGL."""
+"""Camera that uses MuJoCo's own OpenGL renderer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NEAR_M, FAR_SHARE = 0.01, 10.0
 
 
 class GlCamera:
-    """Draws one env at a time with `mujoco.Renderer`.
+    """Renders one env at a time with `mujoco.Renderer`.
 
     Args:
         batch: the simulations.
@@ -35,7 +35,7 @@ class GlCamera:
         self._option.sitegroup[:] = 0
 
     def render(self, env: int, view: AnyView, width: int, height: int) -> NDArray[np.uint8]:
-        """A picture (height, width, 3).
+        """Render an image (height, width, 3).
 
         Raises:
             CapabilityError: OpenGL cannot be used here.
@@ -53,22 +53,22 @@ class GlCamera:
             for old in self._renderers.values():
                 old.close()
             made = opened(self._batch.model, width, height)
-            # while Python still has what closing needs: as it exits, that goes first
+            # close at finalization: at interpreter exit the modules that closing needs may already be gone
             weakref.finalize(self, made.close)
             self._renderers = {(width, height): made}
         return self._renderers[width, height]
 
 
 def opened(model: mujoco.MjModel, width: int, height: int) -> Any:
-    """A `mujoco.Renderer` for pictures of a size.
+    """Create a `mujoco.Renderer` for images of a size.
 
     Raises:
-        CapabilityError: OpenGL cannot be used here; what to install and to set.
+        CapabilityError: OpenGL cannot be used here; the message says what to install or set.
     """
     model.vis.global_.offwidth = max(int(model.vis.global_.offwidth), width)
     model.vis.global_.offheight = max(int(model.vis.global_.offheight), height)
     try:
-        # without a display, GLFW says in warnings what the error below says in one line
+        # without a display, GLFW emits warnings that repeat the error below
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return mujoco.Renderer(model, height, width)
@@ -86,7 +86,7 @@ def _line(error: BaseException) -> str:
 
 
 def _place(scene: Any, view: AnyView, data: Any, model: Any, aspect: float) -> None:
-    """Put both eyes of the scene where a view is."""
+    """Set the scene's two cameras (stereo pair) to the pose of a view."""
     _, up, near = axes_w(view)
     if isinstance(view, View):
         eye = np.asarray(view.eye_w, np.float64)

@@ -1,4 +1,4 @@
-"""Pictures as observations: for each camera asked for an array "image_NAME" (N, S, S, 3) of all envs, in every step."""
+"""Image observations: for each requested camera an array "image_NAME" (N, S, S, 3), rendered in every step."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ MIN_SIZE, MAX_SIZE = 8, 512
 
 
 class Images:
-    """Fills the picture part of observations.
+    """Renders the image arrays of observations.
 
     Args:
-        cameras: what draws.
-        physics: the simulations that it draws.
-        names: which cameras, each once.
-        size: pixels of a side.
+        cameras: the renderers.
+        physics: the simulations to render.
+        names: names of the cameras, each once.
+        size: side length of the square images, pixels.
         renderer: see `robotrl.sims.mujoco.render.cameras.RENDERERS`.
 
     Raises:
         ConfigError: an unknown camera or one named twice, or a size out of range.
-        CapabilityError: the renderer cannot draw one of them.
+        CapabilityError: the renderer does not support one of the cameras.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Images:
         self.specs = {f"image_{name}": image_spec(size) for name in names}
 
     def observe(self, out: Mapping[str, NDArray[Any]], env_ids: NDArray[np.int64]) -> None:
-        """Draw `env_ids` into the same rows of each picture array of `out`, at the state they are in."""
+        """Render `env_ids` in their present state into the same rows of each image array of `out`."""
         if not self._poses_are_kept:
             self._physics.poses(env_ids)
         for name, renderer in self._renderers.items():
@@ -55,15 +55,15 @@ class Images:
 
 
 def image_spec(size: int) -> Spec:
-    """The spec of square pictures with so many pixels a side."""
+    """Spec of square images with `size` pixels per side."""
     return Spec((size, size, 3), ("r", "g", "b"), ("1",) * 3, (0.0,) * 3, (255.0,) * 3, "uint8")
 
 
 class Seeing(Protocol):
-    """A sim that can take pictures into its observations."""
+    """A sim that can add images to its observations."""
 
     def see(self, image: Sequence[str], image_size: int, image_renderer: Renderer) -> Self:
-        """Add them."""
+        """Add images to the observation."""
         ...
 
 
@@ -78,10 +78,10 @@ _DEFAULTS: dict[str, Any] = {"image": (), "image_size": 64, "image_renderer": "a
 
 
 def with_images(make: Callable[..., S]) -> Callable[..., S]:
-    """Give a factory of sims the options `image`, `image_size`, `image_renderer`: in its signature and docstring, too.
+    """Add the options `image`, `image_size`, `image_renderer` to a sim factory, its signature and its docstring.
 
     Args:
-        make: `make(num_envs, seed, *, ...)`, whose docstring ends its arguments with "Raises:".
+        make: `make(num_envs, seed, *, ...)`, whose docstring has a "Raises:" section after its arguments.
     """
 
     @wraps(make)

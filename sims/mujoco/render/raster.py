@@ -1,8 +1,8 @@
-"""The camera in the batch: flat pictures of all envs at once, without a graphics library.
+"""Batched orthographic raster camera: renders all envs at once, without a graphics library.
 
-Boxes, spheres, ellipsoids, capsules, cylinders, floors and height fields are drawn as their orthographic silhouettes,
-with smooth edges (the share of each pixel that is covered), lit from the camera, the nearest surface in front at each
-pixel. A mesh is drawn as the box that bounds it. Sites are not drawn, and what has any opacity is opaque.
+Boxes, spheres, ellipsoids, capsules, cylinders, floors and height fields are drawn as orthographic silhouettes with
+antialiased edges (pixel coverage), lit from the camera, with a depth test per pixel. A mesh is drawn as its bounding
+box. Sites are not drawn, and partially transparent geoms are drawn opaque.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from robotrl.sims.mujoco.render.views import Raster
 
 BACKGROUND_RGB = (0.80, 0.86, 0.92)
 ENVS_AT_ONCE = 256
-"""Bounds the memory that the loops in numpy take."""
+"""Envs per call of the numpy loops, to bound their memory."""
 
 Loops = Callable[[Sheet, NDArray[np.float32], NDArray[np.int64], NDArray[np.uint8]], None]
-"""Fills the rows of pictures from a sheet: `raster_pixels.draw`, or the compiled one."""
+"""Pixel-filling function: `raster_pixels.draw`, or the compiled version."""
 
 
 class RasterCamera:
-    """Draws envs of a batch as flat rasters.
+    """Renders envs of a batch as orthographic rasters.
 
     Args:
-        batch: the simulations. Their derived fields must be up to date whenever `draw` is called.
-        threads: threads that fill pixels.
+        batch: the simulations; derived fields must be up to date when `draw` is called.
+        threads: number of threads that fill pixels.
     """
 
     def __init__(self, batch: mujoco.batch.Batch, threads: int) -> None:
@@ -47,13 +47,13 @@ class RasterCamera:
         self._background = np.asarray(BACKGROUND_RGB, np.float32)
 
     def draw(self, view: Raster, env_ids: NDArray[np.int64], out: NDArray[np.uint8], rows: NDArray[np.int64]) -> None:
-        """Draw some envs into rows of an array.
+        """Render some envs into rows of an array.
 
         Args:
-            view: where the camera is.
-            env_ids: (n,) which envs.
-            out: (rows, height, width, 3) pictures, C-contiguous.
-            rows: (n,) the row of each env, each once.
+            view: pose of the camera.
+            env_ids: (n,) envs to render.
+            out: (rows, height, width, 3) images, C-contiguous.
+            rows: (n,) row of `out` for each env; no duplicates.
         """
         height, width = out.shape[1:3]
         for first in range(0, len(env_ids), ENVS_AT_ONCE):
@@ -62,7 +62,7 @@ class RasterCamera:
 
 
 def pixel_loops(threads: int) -> Loops:
-    """The compiled loops on so many threads; with one warning, those in numpy where no compiler is found."""
+    """Compiled pixel loops on `threads` threads, or, with one warning, the numpy loops if no compiler is found."""
     try:
         return Compiled(threads)
     except NoCompiler as error:
@@ -78,13 +78,13 @@ def _warn_once(reason: str) -> None:
 
 
 class Compiled:
-    """The loops of `raster.c`.
+    """Compiled pixel loops of `raster.c`.
 
     Args:
-        threads: how many threads share the envs.
+        threads: number of threads that share the envs.
 
     Raises:
-        NoCompiler: they cannot be compiled.
+        NoCompiler: the C file cannot be compiled.
     """
 
     def __init__(self, threads: int) -> None:
@@ -96,7 +96,7 @@ class Compiled:
     def __call__(
         self, sheet: Sheet, background: NDArray[np.float32], rows: NDArray[np.int64], out: NDArray[np.uint8]
     ) -> None:
-        """As `raster_pixels.draw`."""
+        """Fill pixels; same arguments as `raster_pixels.draw`."""
         envs, geoms = sheet.order.shape
         height, width = out.shape[1:3]
         if not (out.flags.c_contiguous and (envs == 0 or 0 <= rows.min() <= rows.max() < len(out))):

@@ -1,7 +1,7 @@
-"""The pixel loops of the raster camera in numpy: the same operations on float32 as `raster.c`, and so the same bits.
+"""Numpy pixel loops of the raster camera: same float32 operations as `raster.c`, hence bit-identical images.
 
-For where no C compiler is found, and for tests to hold the compiled loops against. Pixels of all envs lie in one row:
-for each rank from far to near, the windows of all envs' geoms of that rank and of one kind are drawn together.
+Used without a C compiler, and as the reference in tests of the compiled loops. Pixels of all envs lie in one flat
+array: for each depth rank from far to near, all envs' geoms of that rank and of one kind are drawn together.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class _Drawn(NamedTuple):
 
 
 def draw(sheet: Sheet, background: F32, rows: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
-    """Draw env i of the sheet into `out[rows[i]]`.
+    """Render env i of the sheet into `out[rows[i]]`.
 
     Args:
-        sheet: what to draw, N envs.
+        sheet: geometry to draw in N envs.
         background: (3,) red, green, blue in [0, 1].
-        rows: (N,) rows of `out`, each once.
-        out: (..., height, width, 3).
+        rows: (N,) rows of `out`, no duplicates.
+        out: (..., height, width, 3) images.
     """
     envs, (height, width) = len(rows), out.shape[1:3]
     depth = np.full(envs * height * width, BACK)
@@ -144,7 +144,7 @@ def _cylinder(p: F32, dx: F32, dy: F32) -> _Drawn:
     d = np.where(outer < ZERO, np.maximum(outer, over - steep * root), outer)
     cap = top - (s - end) * flat * q[10]
     body = (s * steep + root) * q[7]
-    # beyond the lid's middle only the lid and its smooth edge are left
+    # beyond the lid's centre only the lid and its antialiased edge remain
     lid = (s > end) | ((s - end) * (s - end) <= steep * steep * (square - h * h))
     light = np.where(lid, steep, root * q[6] * flat)
     depth = p[2] + np.minimum(np.maximum(np.where(lid, cap, body), -q[9]), q[9])

@@ -1,7 +1,7 @@
-"""From the poses of a model's geoms to what the raster camera draws: for each env and geom a window and some numbers.
+"""Projects the geoms of all envs for the raster camera: a pixel window and shape parameters per env and geom.
 
-Everything here is arithmetic on arrays (N, G, ...) of all envs and geoms; the pixels are filled in `raster.c` or, with
-the same bits, in `raster_pixels.py`. Lengths are in pixels: x right, y down, z towards the camera.
+All code here is arithmetic on arrays (N, G, ...) of all envs and geoms; pixels are filled in `raster.c` or, with equal
+results, in `raster_pixels.py`. Lengths are in pixels: x right, y down, z towards the camera.
 
 `Sheet.params` has these columns: centre x, y, z; red, green, blue; then for each kind of shape
 
@@ -14,9 +14,9 @@ the same bits, in `raster_pixels.py`. Lengths are in pixels: x right, y down, z 
   the camera
 - floor: distance and depth (each: at the centre, slope in x, slope in y), light, contrast and size of tiles, two tile
   coordinates (each: at the centre, slope in x, slope in y)
-- terrain: distance (at the centre, slope in y, less so much of the height), depth (at the centre, and so much of the
+- terrain: distance (at the centre, slope in y, negative factor of the height), depth (at the centre, factor of the
   height), contrast and size of tiles, column and row of the grid (each: at the centre, slope in x, slope in y), pixels
-  of a metre, slope of a metre of height between columns and between rows, tiles of a column and of a row
+  per metre, slope for a height step of 1 m between columns and between rows, tiles per column and per row
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ ROUND, BOX, CAPSULE, CYLINDER, FLOOR, TERRAIN = range(6)
 COLUMNS = 27
 TILE_CONTRAST = 0.15
 GROUPS_SHOWN = 3
-"""Geoms of groups 0 to 2 are drawn, as MuJoCo's own viewer does at first."""
+"""Number of geom groups drawn (0 to 2), as by default in MuJoCo's viewer."""
 MATERIAL_RULES = (0.5, 0.5, 0.5, 1.0)
-"""A geom with this colour, MuJoCo's default, takes that of its material."""
+"""MuJoCo's default geom colour; geoms with it take the colour of their material."""
 EDGE_ON = 1e-4
-"""Cosines below this count as none."""
+"""Cosines below this count as zero (surface seen edge-on)."""
 NOWHERE = 1e9
 
 _TYPE = mujoco.mjtGeom
@@ -56,27 +56,27 @@ _KIND = {
 
 
 class Sheet(NamedTuple):
-    """What to draw of N envs with G geoms each."""
+    """Drawing parameters of N envs with G geoms each."""
 
     kind: NDArray[np.int32]
-    """(G,)."""
+    """(G,) shape kinds."""
     window: NDArray[np.int32]
-    """(N, G, 4): first and last-plus-one pixel in x, then in y; empty for a geom out of sight."""
+    """(N, G, 4) pixel window: start and stop in x, then in y; empty for an invisible geom."""
     order: NDArray[np.int32]
-    """(N, G) geoms from far to near."""
+    """(N, G) geom indices from far to near."""
     params: NDArray[np.float32]
-    """(N, G, 27)."""
+    """(N, G, 27) shape parameters; see the module for the columns."""
     grid: NDArray[np.int32]
-    """(G, 3): of a terrain the place of its first height in `heights`, rows along y and columns along x."""
+    """(G, 3) for terrains: index of the first height in `heights`, rows along y, columns along x."""
     heights: NDArray[np.float32]
     """Heights of all terrains, in metres."""
 
 
 class Scene:
-    """The geoms of a model that can be seen, and where they are in each env.
+    """Visible geoms of a model and their poses in each env.
 
     Args:
-        batch: the simulations. Their derived fields must be up to date when `sheet` is called.
+        batch: the simulations; derived fields must be up to date when `sheet` is called.
     """
 
     def __init__(self, batch: mujoco.batch.Batch) -> None:
@@ -87,7 +87,7 @@ class Scene:
         self._body_pos: F64 = batch.bind("xpos")
         shown = (model.geom_group < GROUPS_SHOWN) & (geom_colours(model.geom_rgba, model)[:, 3] > 0)
         kind = np.array([_KIND.get(int(kind), BOX) for kind in model.geom_type], np.int32)
-        # one kind after the other, so that slices serve
+        # sorted by kind, so that slices suffice
         geoms = np.flatnonzero(shown)
         self._geoms = geoms[np.argsort(kind[geoms], kind="stable")]
         self.kind: NDArray[np.int32] = kind[self._geoms]
@@ -95,7 +95,7 @@ class Scene:
         self._of_kind = [slice(int(cuts[k]), int(cuts[k + 1])) for k in range(6) if cuts[k] < cuts[k + 1]]
         types = model.geom_type[self._geoms]
         self._spheres = np.flatnonzero(types == int(_TYPE.mjGEOM_SPHERE))
-        # what is no primitive (a mesh) is drawn as the box that bounds it, in its own frame
+        # non-primitive geoms (meshes) are drawn as their bounding boxes in the geom's frame
         self._others = np.flatnonzero(~np.isin(types, [*_KIND, int(_TYPE.mjGEOM_BOX)]))
         self._other_box: F64 = model.geom_aabb[self._geoms[self._others]]
         self._grid, self._heights, self._field_m = _terrains(model, self._geoms)
@@ -103,11 +103,11 @@ class Scene:
         self._rgb = self._colours(model.geom_rgba[None, self._geoms])
 
     def sheet(self, view: Raster, width: int, height: int, env_ids: NDArray[np.int64]) -> Sheet:
-        """What to draw of the envs `env_ids` in pictures of a size."""
+        """Drawing parameters for images of the envs `env_ids`."""
         self._check(view)
         frame, geoms = frame_of(view), self._geoms
         scale = width / view.width_m
-        # the picture's y runs down: the frame is mirrored, which no formula here minds
+        # the image's y axis points down: the frame is mirrored, which does not affect the formulas here
         sign = frame.sign * (1.0, -1.0, 1.0)
         rows = env_ids[:, None]
         pos = self._xpos[rows, geoms]
@@ -150,7 +150,7 @@ class Scene:
             )
 
     def _centres(self, view: Raster, env_ids: NDArray[np.int64]) -> F64:
-        """(n or 1, 3) what the pictures have in their middle."""
+        """World points (n or 1, 3) at the image centres."""
         centre: F64 = np.array([view.centre_w], np.float64)
         if view.track is not None:
             centre = centre.repeat(len(env_ids), axis=0)
@@ -159,7 +159,7 @@ class Scene:
         return centre
 
     def _sizes(self, size: F64) -> F64:
-        """Half extents (n, G, 3) in metres from those of the model: spheres have three, meshes those of their box."""
+        """Half extents (n, G, 3), m, from the model's sizes: the radius three times for spheres, the box for meshes."""
         size = np.array(size)
         size[:, self._spheres, 1:] = size[:, self._spheres, :1]
         size[:, self._others] = self._other_box[:, 3:]
@@ -171,7 +171,7 @@ class Scene:
 
 
 def _tilt(x: F64, frame: Frame) -> None:
-    """Turn vectors (..., 3) of right, down and near by the frame's tilt, in place."""
+    """Rotate vectors (..., 3) with components right, down and near by the frame's tilt, in place."""
     if frame.sin:
         down, near = x[..., 1].copy(), x[..., 2].copy()
         x[..., 1] = frame.cos * down + frame.sin * near
@@ -181,7 +181,7 @@ def _tilt(x: F64, frame: Frame) -> None:
 def geom_colours(
     rgba: NDArray[np.floating], model: mujoco.MjModel, geoms: NDArray[np.int64] | slice = slice(None)
 ) -> NDArray[np.floating]:
-    """Colours (..., G, 4) that MuJoCo shows for geoms of colours `rgba`: the material's, unless they have their own."""
+    """Displayed colours (..., G, 4) of geoms with colours `rgba`: the material's, unless the geom has its own."""
     material = np.asarray(model.geom_matid)[geoms]
     if not (material >= 0).any():
         return rgba
@@ -190,7 +190,7 @@ def geom_colours(
 
 
 def _round(out: NDArray[np.float32], turn: F64, size: F64) -> F64:
-    """Write the columns of spheres and ellipsoids; give half extents of the bounding boxes, as all of these do."""
+    """Write the parameters of spheres and ellipsoids and return the half extents of their bounding boxes."""
     half = turn * size[..., None, :]
     x, y, z = half[..., 0, :], half[..., 1, :], half[..., 2, :]
     xx, xy, yy = (x * x).sum(axis=-1), (x * y).sum(axis=-1), (y * y).sum(axis=-1)
@@ -213,7 +213,7 @@ def _box(out: NDArray[np.float32], turn: F64, size: F64) -> F64:
     seen, facing = flat > EDGE_ON, steep > EDGE_ON
     inverse = seen / np.where(seen, flat, 1.0)
     nx, ny = -y * inverse, x * inverse
-    # the silhouette's extent along each normal: all three half axes projected on it
+    # the silhouette's extent along each normal: sum of the projections of all three half axes
     on = np.abs(nx[..., :, None] * half[..., None, 0, :] + ny[..., :, None] * half[..., None, 1, :]).sum(axis=-1)
     edges = out[..., :9].reshape(*out.shape[:2], 3, 3)
     faces = out[..., 9:21].reshape(*out.shape[:2], 3, 4)
@@ -243,7 +243,7 @@ def _cylinder(out: NDArray[np.float32], turn: F64, size: F64) -> F64:
 
 
 def _rod(out: NDArray[np.float32], turn: F64, radius: F64, half: F64) -> F64:
-    """What capsules and cylinders share; gives their axes (N, G, 3), which end nearer to the camera."""
+    """Write the parameters common to capsules and cylinders; return axes (N, G, 3), oriented towards the camera."""
     axis = turn[..., :, 2]
     axis = np.where(axis[..., 2:] < 0, -axis, axis)
     x, y, steep = axis[..., 0], axis[..., 1], axis[..., 2]
@@ -264,7 +264,7 @@ _SHAPES = (_round, _box, _capsule, _cylinder)
 
 
 def _floor(out: NDArray[np.float32], turn: F64, tile: float) -> F64:
-    """A plane: from above all of it; edge on the half space below it, behind everything; from below nothing."""
+    """Write a plane: fully visible from above, the half space below it when edge-on, invisible from below."""
     x, y, z = turn[..., 0, 2], turn[..., 1, 2], turn[..., 2, 2]
     facing, section = z > EDGE_ON, np.abs(z) <= EDGE_ON
     slope = facing / np.where(facing, z, 1.0)
@@ -279,7 +279,7 @@ def _floor(out: NDArray[np.float32], turn: F64, tile: float) -> F64:
         for local, column in ((0, 9), (1, 12)):
             along_x = (turn[..., 0, local] + turn[..., 2, local] * slope_x) / tile
             along_y = (turn[..., 1, local] + turn[..., 2, local] * slope_y) / tile
-            # tiles meet at whole numbers, except along a direction that the picture does not show
+            # tile borders are at integers, except along a direction that the image does not show
             out[..., column] = np.where(np.abs(along_x) + np.abs(along_y) > 1e-9, 0.5, 0.0)
             out[..., column + 1], out[..., column + 2] = along_x, along_y
     reach = np.where(facing | section, NOWHERE, -NOWHERE)
@@ -311,7 +311,7 @@ def _terrain(
     scale: float,
     tile_m: float,
 ) -> F64:
-    """A height field that stands upright: from above its surface, from the side its section in the picture's plane."""
+    """Write an upright height field: its surface from above, its cross-section in the image plane from the side."""
     z = turn[..., 2, 2]
     above = z > 1.0 - EDGE_ON
     upright = turn[..., 1, 2] < -1.0 + EDGE_ON
@@ -321,7 +321,7 @@ def _terrain(
     cell_m = 2 * field_m / (grid[:, :0:-1] - 1)
     for local, column in ((0, 7), (1, 10)):
         cell = cell_m[:, local] * scale
-        # where the picture's plane, at depth 0, cuts the field: this far from the field's own centre
+        # distance from the field's centre at which the image plane (depth 0) cuts the field
         behind = np.where(above, 0.0, -turn[..., 2, local] * at[..., 2])
         out[..., column] = field_m[:, local] / cell_m[:, local] + behind / cell
         out[..., column + 1] = turn[..., 0, local] / cell
@@ -336,7 +336,7 @@ def _terrain(
 
 
 def _windows(at: F64, reach: F64, width: int, height: int) -> NDArray[np.int32]:
-    """The pixels that a bounding box touches, with room for smooth edges."""
+    """Pixel windows of bounding boxes, with a margin for antialiased edges."""
     limits = np.array([width, height])
     out = np.empty((*at.shape[:2], 2, 2), np.int32)
     out[..., 0] = np.minimum(np.maximum(np.floor(at[..., :2] - reach[..., :2] - 1.0), 0), limits)

@@ -1,4 +1,4 @@
-"""Where a camera stands: perspective views, and flat rasters that all envs can be drawn with in every step."""
+"""Camera definitions: perspective views, and orthographic rasters that are fast enough for every step."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from robotrl.errors import out_of_range, unknown
 
 MAX_TILT_DEG = 89.0
 MAX_PIXELS = 4096
-"""Largest width and height of a picture."""
+"""Largest width and height of an image."""
 
 
 class View(NamedTuple):
-    """A perspective camera that stands still."""
+    """Fixed perspective camera."""
 
     eye_w: tuple[float, float, float]
-    """Position, m."""
+    """Camera position, world frame, m."""
     target_w: tuple[float, float, float]
-    """Point in the middle of the picture, m; the picture's up is the world's z, or x when looking straight down."""
+    """Point at the image centre, m; image up is the world's z, or x when looking straight down."""
     fovy_deg: float = 40.0
     """Vertical field of view."""
 
@@ -34,52 +34,52 @@ _RIGHT_UP_NEAR: dict[Axis, tuple[tuple[int, float], ...]] = {
     "side": ((0, 1.0), (2, 1.0), (1, -1.0)),
     "front": ((1, 1.0), (2, 1.0), (0, 1.0)),
 }
-"""World axis and sign of the picture's right, of its up, and of the direction towards the camera."""
+"""World axis and sign of image right, image up, and the direction towards the camera, by view axis."""
 
 
 class Raster(NamedTuple):
-    """A camera without perspective that looks along a world axis, or tilted against one.
+    """Orthographic camera that looks along a world axis, optionally tilted.
 
-    Pixels are square: the height in metres follows.
+    Pixels are square, so the height in metres follows from the width.
     """
 
     axis: Axis
-    """"top" looks down, +x up and -y right in the picture; "side" looks along +y, +x right and +z up; "front" looks
-    along -x at a robot that faces +x, +y right and +z up."""
+    """View axis. "top" looks down, image up +x, right -y; "side" looks along +y, image right +x, up +z; "front" looks
+    along -x at a robot that faces +x, image right +y, up +z."""
     centre_w: tuple[float, float, float]
-    """Point in the middle of the picture, m. Floors are seen from the side as a section through it."""
+    """Point at the image centre, m. From the side, floors are drawn as a section through it."""
     width_m: float
-    """What the picture's width shows."""
+    """Width of the visible area."""
     track: str | None = None
     """Body whose horizontal position (x, y) is added to the centre."""
     track_height: bool = False
-    """Whether its height is added, too."""
+    """Add the body's height as well."""
     tile_m: float = 0.0
-    """Edge of the floor's tiles, so that motion over it shows; 0 for a plain floor."""
+    """Side length of floor tiles, which make motion visible; 0 for a plain floor."""
     tilt_deg: float = 0.0
-    """The camera is turned by so much about the picture's right, towards the picture's up; 0 to 89. At "front" and
-    "side" it looks down by so much. A height field is not drawn so."""
+    """Rotation of the camera about image right, towards image up, 0 to 89; "front" and "side" then look down by this
+    angle. Not available with height fields."""
 
 
 AnyView = View | Raster
 
 
 class Frame(NamedTuple):
-    """The picture's axes in the world: index and sign of the world axis for right, up and towards the camera.
+    """Image axes in the world: index and sign of the world axis for right, up and near (towards the camera).
 
-    The last two are then turned by the tilt: up becomes cos up - sin near, near becomes cos near + sin up.
+    The last two are then rotated by the tilt: up becomes cos up - sin near, near becomes cos near + sin up.
     """
 
     axes: NDArray[np.int64]
-    """(3,)."""
+    """(3,) indices of the world axes."""
     sign: NDArray[np.float64]
-    """(3,)."""
+    """(3,) signs."""
     cos: float = 1.0
-    """Of the tilt."""
+    """Cosine of the tilt."""
     sin: float = 0.0
 
     def vectors_w(self) -> NDArray[np.float64]:
-        """Right, up and near as rows (3, 3)."""
+        """World vectors of right, up and near as rows (3, 3)."""
         out = np.zeros((3, 3))
         out[np.arange(3), self.axes] = self.sign
         right, up, near = out
@@ -87,7 +87,7 @@ class Frame(NamedTuple):
 
 
 def frame_of(view: Raster) -> Frame:
-    """The axes of a raster's picture.
+    """Image axes of a raster camera.
 
     Raises:
         ConfigError: unknown axis, or a tilt out of range.
@@ -103,7 +103,7 @@ def frame_of(view: Raster) -> Frame:
 
 
 def axes_w(view: AnyView) -> NDArray[np.float64]:
-    """The picture's right, its up and the direction towards the camera in the world, unit vectors as rows (3, 3)."""
+    """World unit vectors of image right, image up and the direction towards the camera, as rows (3, 3)."""
     if isinstance(view, Raster):
         return frame_of(view).vectors_w()
     ahead = np.subtract(view.target_w, view.eye_w)
@@ -117,7 +117,7 @@ def axes_w(view: AnyView) -> NDArray[np.float64]:
 def checked_ids(
     views: Mapping[str, AnyView], num_envs: int, ids: Sequence[int], camera: str, width: int, height: int
 ) -> NDArray[np.int64]:
-    """The wanted envs as an array, once what is asked for is known to be there.
+    """Validate a render request and return its env ids as an array.
 
     Raises:
         ConfigError: unknown camera, an id or a size out of range.

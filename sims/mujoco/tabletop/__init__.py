@@ -1,1 +1,1 @@
-"""`mujoco/tabletop`: an arm does on a table what an instruction says; the page docs/sims/tabletop.md describes it."""
+"""`mujoco/tabletop`: language-conditioned tabletop manipulation; see docs/sims/tabletop.md."""

@@ -1,7 +1,7 @@
-"""The scripted expert of `mujoco/tabletop`: points, pushes, and picks up, turns and sets down, as it is told.
+"""Scripted expert of `mujoco/tabletop`: points, pushes, picks up, turns and places as instructed.
 
-What is said becomes a job: a thing and where it is to go, by the hand or by pushing. Sorting is two jobs, one after the
-other. When a thing is lost on the way the job begins again.
+An instruction becomes a job: an object and its goal, reached by grasping or by pushing. Sorting is two jobs in
+sequence. If the expert loses the object, the job starts again.
 """
 
 from __future__ import annotations
@@ -24,32 +24,33 @@ Array = NDArray[np.float64]
 Rows = NDArray[np.int64]
 
 MODES = ("clockwise", "anticlockwise")
-"""Ways to face a block, which can be gripped by either pair of its sides; and which of two things is sorted first."""
+"""Modes: direction of rotation to one of a block's two grasps; also decides which of two objects is sorted first."""
 HOVER_M = 0.05
-"""Height of the fingers' ends above a thing's middle before they are let down."""
+"""Height of the fingertips above an object's centre before they are lowered."""
 GRIP_BELOW_M = 0.006
 CARRY_M = 0.11
-"""Height of a thing's middle at which it is carried across: above another one that stands."""
+"""Height of an object's centre while it is carried across, above other objects."""
 TURN_RAD = 0.6
 PUSH_STEP_M = 0.012
 CONTACT_M = HALF_M + 0.011
-"""From a thing's middle to the middle of the closed fingers that push it."""
+"""Distance from an object's centre to the centre of the closed fingers that push it."""
 STAND_M = CONTACT_M + 0.022
-"""Where the fingers are let down to push."""
+"""Distance from the object's centre at which the fingers are lowered before a push."""
 LOW_M = 0.014
 POINT_ABOVE_M = HALF_M + 0.025
 ABOVE, LOWER, GRIP, LIFT, CARRY, SET, LEAVE, RUN_UP, DOWN, PUSH, AWAY = range(11)
 
 
 class TabletopExpert(ArmExpert[Tabletop]):
-    """Acts on all envs of a core at once; reads exact poses.
+    """Scripted expert for `Tabletop`; acts on all envs of a core at once and reads exact poses.
 
     Args:
         core: a core whose task is `Tabletop`.
         noise: standard deviation of Gaussian noise on each action, 0 to 1 (an action spans [-1, 1]).
-        clumsiness: 0 to 1; at 1 things and goals are believed up to some centimetres off, and hands are slow.
+        clumsiness: scale of errors drawn once per episode, 0 to 1; at 1 the estimates of objects and goals are off by
+            some centimetres and motion is slow.
         mode: "clockwise" or "anticlockwise", or None to draw one for each episode.
-        seed: seeds noise, clumsiness and the draw of modes.
+        seed: seed of noise, errors and modes.
 
     Raises:
         ConfigError: unknown mode, or a value out of range.
@@ -67,11 +68,11 @@ class TabletopExpert(ArmExpert[Tabletop]):
         self._thing_bias: Array = np.zeros((n, 2))
         self._goal_bias: Array = np.zeros((n, 2))
         self._goal: Array = np.zeros((n, 3))
-        """Where the thing's middle is to end; fixed while a push runs."""
+        """(N, 3) goal of the object's centre; fixed during a push."""
         self._turned: Array = np.zeros(n)
-        """Yaw of the hand when it gripped."""
+        """(N,) yaw of the hand at the grasp."""
         self._second: NDArray[np.bool_] = np.zeros(n, bool)
-        """Whether the second of two things to sort is being handled."""
+        """(N,) true while the second of two objects is being sorted."""
         self._rows = np.arange(n)
 
     def act(self, started: NDArray[np.bool_]) -> NDArray[np.float32]:
@@ -94,7 +95,7 @@ class TabletopExpert(ArmExpert[Tabletop]):
         fresh = (self._phase == ABOVE) | (self._phase == RUN_UP)
         self._goal = np.where(fresh[:, None], self._wanted(now, thing), self._goal)
         to_thing, to_goal = own - now.tip, self._goal - own
-        # a can may be gripped from anywhere
+        # a can may be grasped from any direction
         turn = np.where(is_block(thing), fold(now.yaw[rows, thing] - task.hand.yaw_w, QUARTER_TURN_RAD), 0.0)
         action = np.zeros((len(rows), 5))
         self._grasp(action, now, family, own, to_thing, to_goal, turn)
@@ -105,7 +106,7 @@ class TabletopExpert(ArmExpert[Tabletop]):
         return self._handicap.shake(action)
 
     def _thing(self, now: goals.Now) -> Rows:
-        """(N,) what is handled now: what the words name; when sorting, the second thing once the first one is there."""
+        """Object (N,) handled now: the one in the instruction; when sorting, the second once the first is placed."""
         a, b = now.says[:, 1], now.says[:, 2]
         rows = self._rows
         sorts = now.says[:, 0] == InstructionFamily.SORT
@@ -113,12 +114,12 @@ class TabletopExpert(ArmExpert[Tabletop]):
         off = now.pos[rows, first, :2] - now.mats[rows, colour(first)]
         there = np.sqrt((off**2).sum(axis=1)) < goals.NEAR_M
         there &= now.pos[rows, first, 2] < HALF_M + goals.LEVEL_M
-        # what is in the hand is finished with first
+        # finish with a grasped object first
         self._second = sorts & there & ((self._phase == ABOVE) | self._second)
         return np.where(sorts, np.where(self._second, second, first), a)
 
     def _wanted(self, now: goals.Now, thing: Rows) -> Array:
-        """(N, 3) where the thing's middle is to end."""
+        """Goal (N, 3) of the object's centre."""
         rows = self._rows
         family, a, _, mat, _, _ = now.says.T
         goal = np.full((len(rows), 3), HALF_M)
@@ -127,7 +128,7 @@ class TabletopExpert(ArmExpert[Tabletop]):
         says[sorts, 1] = thing[sorts]
         goal[:, :2] = spot(says, now.pos[..., :2], now.mats, now.start[rows, a]) + self._goal_bias
         goal[family == InstructionFamily.STACK, 2] = 3 * HALF_M + 0.002
-        # off the mat by the shortest way that leads to the middle of the table or along it
+        # off the mat by the shortest path that leads towards the centre of the table or along it
         flat = now.mats[rows, mat]
         clear = MAT_HALF_M + HALF_M + 0.03
         aside = np.where((flat[:, 0] < MIDDLE_M[0])[:, None], (clear, 0.0), (-clear, 0.0))
@@ -145,7 +146,7 @@ class TabletopExpert(ArmExpert[Tabletop]):
         to_goal: Array,
         turn: Array,
     ) -> None:
-        """Write the actions of those who carry."""
+        """Write the actions of envs that grasp and carry."""
         task, phase = self._task, self._phase
         hand_yaw = task.hand.yaw_w
         level = (np.abs(to_thing[:, :2]).max(axis=1) < 0.005) & (np.abs(turn) < 0.08)
@@ -158,7 +159,7 @@ class TabletopExpert(ArmExpert[Tabletop]):
         spun = wrap(hand_yaw - self._turned)
         arrived = (np.abs(to_goal[:, :2]).max(axis=1) < 0.006) & (~turns | (np.abs(spun) > TURN_RAD - 0.05))
         high = now.tip[:, 2] > CARRY_M - 0.02
-        # from the last phase to the first, so that an env changes once
+        # from the last phase to the first, so that an env changes only once
         phase[(phase == LEAVE) & high] = ABOVE
         phase[(phase == SET) & (np.abs(to_goal[:, 2]) < 0.003)] = LEAVE
         phase[(phase >= GRIP) & (phase < LEAVE) & (empty | far)] = ABOVE
@@ -173,7 +174,7 @@ class TabletopExpert(ArmExpert[Tabletop]):
         phase[(phase == ABOVE) & level & opened & (np.abs(below) < 0.02)] = LOWER
 
         across = np.where((phase == CARRY) | (phase == SET), 1.0, 0.0)[:, None] * to_goal[:, :2]
-        # high until above it: other things stand about
+        # stay high until above the object, to avoid the others
         near = np.sqrt((to_thing[:, :2] ** 2).sum(axis=1)) < 0.03
         hover = np.where(near, to_thing[:, 2] + HOVER_M, CARRY_M + 0.01 - now.tip[:, 2])
         move = np.where((phase < GRIP)[:, None], to_thing[:, :2], across)
@@ -189,13 +190,13 @@ class TabletopExpert(ArmExpert[Tabletop]):
         action[:, 4] = np.where(closed, -1.0, 1.0)
 
     def _face(self, turn: Array) -> Array:
-        """Radians to the grasp of each env's mode: once faced, whichever is nearest."""
+        """Rotation, rad, to the grasp of each env's mode; once aligned, to the nearest grasp."""
         other = np.where(self.mode == 0, -QUARTER_TURN_RAD, QUARTER_TURN_RAD)
         wrong_way = np.where(self.mode == 0, turn > 0.3, turn < -0.3)
         return np.where(wrong_way, turn + other, turn)
 
     def _push(self, action: Array, pushes: NDArray[np.bool_], own: Array, tip: Array) -> None:
-        """Write the actions of those who push: from behind, along the line to the goal, with the fingers closed."""
+        """Write the actions of envs that push: from behind, along the line to the goal, with closed fingers."""
         phase = self._phase
         way = self._goal[:, :2] - own[:, :2]
         left = np.sqrt((way**2).sum(axis=1))
@@ -216,7 +217,7 @@ class TabletopExpert(ArmExpert[Tabletop]):
         high = tip[:, 2] > 0.065
         step = np.minimum(np.maximum(left, 0.004), PUSH_STEP_M)
         side = np.stack([-ahead[:, 1], ahead[:, 0]], axis=1)
-        # the fingers stay on the line that leads through the thing to its goal
+        # the fingers stay on the line through the object to its goal
         along = (step + np.clip(gap, -0.01, 0.02))[:, None] * ahead + (1.2 * aside)[:, None] * side
         move = np.select(
             [(phase == RUN_UP)[:, None], (phase == DOWN)[:, None], (phase == PUSH)[:, None]],
@@ -230,7 +231,7 @@ class TabletopExpert(ArmExpert[Tabletop]):
         action[pushes, 4] = -1.0
 
     def _point(self, action: Array, points: NDArray[np.bool_], to_thing: Array) -> None:
-        """Write the actions of those who point: the tip above the thing, the fingers closed."""
+        """Write the actions of envs that point: the tip above the object, the fingers closed."""
         near = np.sqrt((to_thing[:, :2] ** 2).sum(axis=1)) < 0.03
         height = to_thing[:, 2] + np.where(near, POINT_ABOVE_M, 0.07)
         action[points, :2] = to_thing[points, :2]

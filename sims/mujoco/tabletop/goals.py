@@ -1,4 +1,4 @@
-"""When an instruction is done, and how far it is from that: pure functions of where everything is, for all envs."""
+"""Success conditions of instructions and distances to success, as pure functions of the scene state of all envs."""
 
 from __future__ import annotations
 
@@ -22,69 +22,69 @@ Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 POINT_M = 0.015
-"""Pointing: horizontal distance of the tip from the thing's middle."""
+"""Pointing: largest horizontal distance of the tip from the object's centre."""
 POINT_LOW_M, POINT_HIGH_M = 0.005, 0.05
-"""Pointing: the tip's height above the thing."""
+"""Pointing: range of the tip's height above the object."""
 LIFT_M = 0.06
-"""Lifted: the thing is so far above the table."""
+"""Lifted: smallest height of the object above the table."""
 NEAR_M = 0.025
-"""Distance of a thing's middle from where it is to be."""
+"""Largest distance of an object's centre from its goal."""
 NEAR_SIDE_M, FAR_SIDE_M, ASIDE_M = 0.043, 0.09, 0.022
-"""Beside: least and largest distance in the direction, largest across it. Next to: least and largest distance."""
+"""Beside: smallest and largest distance in the direction, largest offset across it; next to: the first two."""
 TOUCHING_M = 0.048
-"""Gathered: middles at most so far apart, or so much more as corners stick out."""
+"""Gathered: largest distance between the centres, plus an allowance for protruding corners."""
 STACKED_M = 0.016
-"""Stacked: horizontal distance of the middles."""
+"""Stacked: largest horizontal distance between the centres."""
 LEVEL_M = 0.006
-"""Height of a thing, from what it stands at where it stands."""
+"""Largest deviation of an object's height from its resting height at the goal."""
 PUSHED_M = 0.075
-"""Pushed in a direction: so far at least."""
+"""Pushed in a direction: smallest distance along it."""
 DRIFT_M = 0.03
-"""Pushed in a direction: so far across at most."""
+"""Pushed in a direction: largest distance across it."""
 TURNED_RAD = 0.35
-"""Turned: by so much at least, modulo a quarter turn."""
+"""Turned: smallest rotation, modulo a quarter turn."""
 TURN_DRIFT_M = 0.05
-"""Turned: moved by so much at most."""
+"""Turned: largest displacement."""
 STILL_MPS = 0.05
-"""Things, and the tip that points, are slower than this."""
+"""Largest speed of the objects, and of the tip when pointing."""
 FREE_M = 0.03
-"""Let go: the fingers' ends are so far above the thing's middle, or farther beside it than fingers reach."""
+"""Released: smallest height of the fingertips above the object's centre, unless they are out of reach beside it."""
 BESIDE_FINGERS_M = 0.06
 OFF_TABLE_M = 0.015
-"""A thing that is pushed must never be so far above the table."""
+"""Pushing: height above the table at which an object counts as lifted, which pushing must avoid."""
 METRES_PER_RAD = 0.05
-"""What a radian that is left to turn counts in the distance."""
+"""Weight of the remaining rotation, m per rad, in the distance."""
 METRES_PER_TIP_M = 0.5
-"""What a metre between tip and thing counts in the distance."""
+"""Weight of the distance between tip and object in the distance."""
 
 
 class Now(NamedTuple):
-    """Where everything is, in N envs; world frame, m, rad, m/s."""
+    """Scene state of N envs; world frame, m, rad, m/s."""
 
     says: Rows
-    """(N, 6), see `layout.Layout`."""
+    """(N, 6) instruction, see `layout.TabletopStarts.says`."""
     pos: Array
-    """(N, 6, 3) of the movable things."""
+    """(N, 6, 3) positions of the movable objects."""
     speed: Array
-    """(N, 6)."""
+    """(N, 6) speeds of the movable objects."""
     yaw: Array
-    """(N, 6) modulo a quarter turn."""
+    """(N, 6) yaws of the movable objects, modulo a quarter turn."""
     mats: Array
-    """(N, 3, 2)."""
+    """(N, 3, 2) positions of the mats."""
     tip: Array
-    """(N, 3)."""
+    """(N, 3) tip position."""
     tip_speed: Array
-    """(N,)."""
+    """(N,) tip speed."""
     start: Array
-    """(N, 6, 2) of the movable things at the start."""
+    """(N, 6, 2) positions of the movable objects at the start."""
     start_yaw: Array
-    """(N, 6)."""
+    """(N, 6) yaws of the movable objects at the start."""
     lifted: Flags
-    """(N,) whether the thing has been off the table."""
+    """(N,) true if the instruction's object has been off the table."""
 
 
 def done(now: Now) -> Flags:
-    """(N,) whether the instruction is carried out."""
+    """Success flags (N,): the instruction is carried out."""
     family, a, b, mat, direction, _ = now.says.T
     every = np.arange(len(family))
     own, other = now.pos[every, a], now.pos[every, b]
@@ -137,7 +137,7 @@ def done(now: Now) -> Flags:
 
 
 def distance(now: Now) -> Array:
-    """(N,) how far each env is from success: metres that the thing has to go, the tip's way to it counted in part."""
+    """Distance to success (N,), m: the object's remaining path plus the weighted distance of the tip to it."""
     family, a, b, mat, _, _ = now.says.T
     every = np.arange(len(family))
     own = now.pos[every, a]
@@ -161,7 +161,7 @@ def _let_go(tip: Array, own: Array) -> Flags:
 
 
 def _sorted(pos: Array, mat: Array) -> Flags:
-    """(N,) whether the second thing of a pair lies on its mat."""
+    """Flags (N,): the object lies on its mat."""
     return (_length(pos[:, :2] - mat) < NEAR_M) & (np.abs(pos[:, 2] - HALF_M) < LEVEL_M)
 
 
@@ -174,6 +174,6 @@ def _cross(one: Array, other: Array) -> Array:
 
 
 def _reach(yaw: Array, movable: Rows, towards: Array) -> Array:
-    """(N,) how far a thing's outline lies from its middle in a direction: a can's radius, a block's side or corner."""
+    """Extent (N,) of an object's outline from its centre in a direction: a can's radius, a block's side or corner."""
     angle = fold(np.arctan2(towards[:, 1], towards[:, 0]) - yaw, QUARTER_TURN_RAD)
     return np.where(is_block(movable), HALF_M / np.cos(angle), HALF_M)

@@ -1,8 +1,7 @@
-"""What can be said to the arm: things, families of instructions, their sentences, and which compositions are held out.
+"""Instruction grammar of the tabletop: objects, instruction families, sentences, and held-out compositions.
 
-A composition is a family with what it is about: (push-to, red block, green mat). A fifth of the compositions of each
-family is held out, by a fixed draw: a policy that was trained without them knows each word and each family, but not
-these together.
+A composition is a family with its objects, e.g. (push-to, red block, green mat). A fixed fifth of the compositions of
+each family is held out: a policy trained without them knows each word and each family, but not these combinations.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from robotrl.fn.random import counter_rng
 COLOURS = ("red", "green", "blue")
 SHAPES = ("block", "can")
 MOVABLES = tuple(f"{colour} {shape}" for shape in SHAPES for colour in COLOURS)
-"""Things that can be moved, numbered 0 to 5."""
+"""Movable objects, numbered 0 to 5."""
 MATS = tuple(f"{colour} mat" for colour in COLOURS)
 """Flat targets, numbered 0 to 2."""
 DIRECTIONS = ("left", "right", "forward", "back")
-"""As seen from behind the arm: forward is +x of the world, left +y."""
+"""Directions as seen from behind the arm: forward is +x of the world, left is +y."""
 SIDES = ("left of", "right of", "behind", "in front of")
-"""Of a thing, in the order of the directions; behind it is away from the arm."""
+"""Sides of an object, in the order of `DIRECTIONS`; behind it is away from the arm."""
 HELD_OUT_SHARE = 0.2
 Compositions = Literal["seen", "held-out", "all"]
 COMPOSITIONS: tuple[Compositions, ...] = ("seen", "held-out", "all")
@@ -36,7 +35,7 @@ _DRAW = 0x7AB1E
 
 
 class InstructionFamily(IntEnum):
-    """Kinds of instructions."""
+    """Families of instructions."""
 
     POINT = 0
     LIFT = 1
@@ -54,13 +53,13 @@ class InstructionFamily(IntEnum):
 
     @property
     def title(self) -> str:
-        """As options and tables name it."""
+        """Name in options and tables."""
         return self.name.lower().replace("_", "-")
 
 
 FAMILIES = tuple(family.title for family in InstructionFamily)
 PUSHES = (InstructionFamily.PUSH, InstructionFamily.PUSH_TO, InstructionFamily.GATHER)
-"""Families in which a thing is moved and never lifted."""
+"""Families in which an object is pushed and must not be lifted."""
 
 SENTENCES: dict[InstructionFamily, tuple[str, ...]] = {
     InstructionFamily.POINT: ("point at the {a}", "show me the {a}"),
@@ -80,24 +79,24 @@ SENTENCES: dict[InstructionFamily, tuple[str, ...]] = {
     InstructionFamily.TURN: ("turn the {a}", "rotate the {a}"),
     InstructionFamily.CENTRE: ("put the {a} in the middle", "place the {a} in the middle"),
 }
-"""Ways to say each; a start has one of them."""
+"""Sentence templates of each family; each start uses one."""
 
 
 class Composition(NamedTuple):
-    """An instruction but for its wording."""
+    """Meaning of an instruction, without its wording."""
 
     family: InstructionFamily
     a: int
-    """The thing that is moved, or pointed at: a row of `MOVABLES`."""
+    """Object that is moved or pointed at: index into `MOVABLES`."""
     b: int = -1
-    """The thing that it is brought to, or the second one to sort; -1 without."""
+    """Reference object, or second object to sort; -1 if none."""
     mat: int = -1
-    """The mat that it is brought to or off; -1 without."""
+    """Mat that the object is moved to or off; -1 if none."""
     direction: int = -1
-    """A row of `DIRECTIONS`, -1 without."""
+    """Index into `DIRECTIONS`; -1 if none."""
 
     def say(self, way: int = 0) -> str:
-        """The instruction in words, in one of the family's `ways`."""
+        """Text of the instruction; `way` is the index of the family's sentence template."""
         words = {
             "a": MOVABLES[self.a],
             "b": MOVABLES[self.b],
@@ -114,7 +113,7 @@ def _of_family(family: InstructionFamily) -> list[Composition]:
     if family in (InstructionFamily.POINT, InstructionFamily.LIFT, InstructionFamily.CENTRE):
         return [Composition(family, a) for a in things]
     if family == InstructionFamily.TURN:
-        # a turned can looks as before
+        # a can looks the same when turned
         return [Composition(family, a) for a in things if MOVABLES[a].endswith("block")]
     if family in (InstructionFamily.PUSH_TO, InstructionFamily.PUT_ON, InstructionFamily.CLEAR):
         return [Composition(family, a, mat=mat) for a in things for mat in range(len(MATS))]
@@ -131,20 +130,20 @@ Number = TypeVar("Number", int, NDArray[np.int64])
 
 
 def colour(movable: Number) -> Number:
-    """The colour of a movable thing, or of many; it is also the number of the mat of that colour."""
+    """Colour index of one or many movable objects, which is also the index of the mat of that colour."""
     return movable % len(COLOURS)
 
 
 def is_block(movable: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Whether things are blocks, and not cans."""
+    """Flags of objects that are blocks, not cans."""
     return movable < len(COLOURS)
 
 
 @functools.cache
 def compositions(family: InstructionFamily, which: Compositions = "all") -> tuple[Composition, ...]:
-    """The compositions of a family: those that are "seen", those "held-out", or "all".
+    """Compositions of a family: the "seen" ones, the "held-out" ones, or "all".
 
-    The held-out ones are the fifth of them, one at least, with the smallest numbers in a fixed draw.
+    Held out is the fifth of them (at least one) with the smallest numbers in a fixed random draw.
 
     Raises:
         ConfigError: `which` is none of these.
@@ -161,7 +160,7 @@ def compositions(family: InstructionFamily, which: Compositions = "all") -> tupl
 
 
 def chosen(families: Sequence[str] | str | None) -> tuple[InstructionFamily, ...]:
-    """Families by their names, or a text with commas between them; all of them without.
+    """Families by name, as a list or a comma-separated text; all families if None.
 
     Raises:
         ConfigError: an unknown name, one named twice, or none.
@@ -189,19 +188,19 @@ def _words() -> tuple[str, ...]:
 
 
 VOCABULARY = _words()
-"""Words by number; 0 stands for none."""
+"""Words by number; number 0 is padding."""
 MAX_WORDS = max(
     len(one.say(way).split())
     for family in InstructionFamily
     for one in compositions(family)
     for way in range(len(SENTENCES[family]))
 )
-"""Words of the longest instruction."""
+"""Number of words of the longest instruction."""
 _NUMBER = {word: number for number, word in enumerate(VOCABULARY)}
 
 
 def encode(text: str) -> NDArray[np.int32]:
-    """Word numbers (MAX_WORDS,) of an instruction, 0 after its end.
+    """Word numbers (MAX_WORDS,) of an instruction, padded with 0.
 
     Raises:
         ConfigError: an unknown word, no word, or more words than the longest instruction has.
@@ -218,5 +217,5 @@ def encode(text: str) -> NDArray[np.int32]:
 
 
 def decode(numbers: NDArray[np.integer]) -> str:
-    """The instruction of word numbers (MAX_WORDS,)."""
+    """Text of an instruction's word numbers (MAX_WORDS,)."""
     return " ".join(VOCABULARY[int(n)] for n in numbers if n)

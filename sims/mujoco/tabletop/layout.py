@@ -1,7 +1,7 @@
-"""Starts of the tabletop: which instruction, which things, and where they stand; each a function of its id alone.
+"""Start states of the tabletop: instruction, objects and their poses, each a function of the start id alone.
 
-Things and mats lie on the table, three and two unless asked for otherwise, on some of eight places, those of the
-instruction among them. Of some layouts the first is taken that leaves the instruction's way free.
+Objects and mats (three and two by default), including those of the instruction, occupy some of eight places on the
+table. Several layouts are drawn; the first one that leaves the instruction's path free is used.
 """
 
 from __future__ import annotations
@@ -29,85 +29,85 @@ Array = NDArray[np.float64]
 Rows = NDArray[np.int64]
 
 HALF_M = 0.02
-"""Half an edge of a block; radius and half height of a can."""
+"""Half edge length of a block; radius and half height of a can."""
 MAT_HALF_M = 0.04
 THINGS = 3
-"""Things on the table, unless asked for otherwise."""
+"""Default number of objects on the table."""
 MATS_LAID = 2
-"""Mats on it, unless asked for otherwise."""
+"""Default number of mats on the table."""
 PLACES_M = tuple((x, y) for x in (0.40, 0.54) for y in (-0.18, -0.06, 0.06, 0.18))
 JITTER_M = 0.015
-"""Things stand so far off their places at most, along x and along y."""
+"""Largest offset of an object from its place, along x and along y."""
 TURN_RAD = 0.6
-"""Things are turned by so much at most, either way."""
+"""Largest rotation of an object, either way."""
 MIDDLE_M = (0.47, 0.0)
-"""x and y of the middle, world frame."""
+"""x and y of the layout's centre, world frame."""
 AWAY_M = 2.0
-"""x of what is not on the table: in nobody's picture."""
+"""x of objects that are not on the table, outside all camera views."""
 TIP_LOW_M, TIP_HIGH_M = (0.40, -0.12, 0.12), (0.54, 0.12, 0.18)
 TIP_YAW_RAD = 0.3
 PUSH_M = 0.10
-"""How far a thing is to be pushed in a direction."""
+"""Goal distance of a push in a direction."""
 BESIDE_M = 0.065
-"""From the middle of a thing to the middle of the one that is put beside it."""
+"""Goal distance between the centres of two objects side by side."""
 ROOM_M = 0.055
-"""Things keep so far from the way, and from the spot, that the instruction needs."""
+"""Clearance of other objects from the instruction's path and goal."""
 RUN_UP_M = 0.07
-"""A push begins so far behind the thing's middle."""
+"""Distance behind the object's centre at which a push begins."""
 TRIES = 6
 DIRECTIONS_M = np.array([(0.0, 1.0), (0.0, -1.0), (1.0, 0.0), (-1.0, 0.0)])
-"""Left, right, forward and back, in the plane of the table."""
+"""Unit vectors (x, y) of left, right, forward and back."""
 _SEED = 0x7AB1E70
 _STREAMS = 2 + 2 * len(MOVABLES) + len(MATS) + 4
 
 
 class TabletopStarts(NamedTuple):
-    """Starts (n, ...)."""
+    """Start states; arrays (n, ...)."""
 
     says: Rows
-    """(n, 6) family, a, b, mat, direction (see `language.Composition`) and way of saying it."""
+    """(n, 6) instruction: family, a, b, mat, direction (see `language.Composition`) and sentence template."""
     pos: Array
-    """(n, 6, 2) of the movable things on the table; those that are not there stand apart, out of sight."""
+    """(n, 6, 2) positions of the movable objects, m; absent ones are placed out of sight."""
     yaw: Array
-    """(n, 6)."""
+    """(n, 6) yaws of the movable objects, rad."""
     here: NDArray[np.bool_]
-    """(n, 6) whether a thing is on the table."""
+    """(n, 6) true for objects on the table."""
     mats: Array
-    """(n, 3, 2)."""
+    """(n, 3, 2) positions of the mats, m."""
     mats_here: NDArray[np.bool_]
-    """(n, 3)."""
+    """(n, 3) true for mats on the table."""
     tip: Array
-    """(n, 4) the tip's position and yaw."""
+    """(n, 4) position and yaw of the tip."""
 
 
 class Deck(NamedTuple):
-    """Compositions to draw from, of several families, and how full the table is."""
+    """Compositions to draw from, and the numbers of objects and mats on the table."""
 
     rows: Rows
-    """(C, 5) family, a, b, mat, direction; those of a family stand together."""
+    """(C, 5) family, a, b, mat, direction; grouped by family."""
     first: Rows
-    """(F,) where each family's begin."""
+    """(F,) first row of each family."""
     number: Rows
-    """(F,) how many."""
+    """(F,) number of rows of each family."""
     things: int
-    """On the table."""
+    """Number of objects on the table."""
     mats: int
-    """On it."""
+    """Number of mats on the table."""
 
 
 def deck(
     families: tuple[InstructionFamily, ...], which: Compositions, things: int = THINGS, mats: int = MATS_LAID
 ) -> Deck:
-    """What starts draw from.
+    """Build the set of compositions that starts draw from.
 
     Args:
-        families: of instructions.
-        which: of their compositions.
-        things: on the table.
-        mats: on the table.
+        families: instruction families.
+        which: "seen", "held-out" or "all" compositions.
+        things: number of objects on the table.
+        mats: number of mats on the table.
 
     Raises:
-        ConfigError: more than there are or than there is room for, or fewer than an instruction needs.
+        ConfigError: too many objects or mats for the table, or fewer than an instruction needs.
     """
     parts: list[tuple[Composition, ...]] = [compositions(family, which) for family in families]
     for family, part in zip(families, parts, strict=True):
@@ -123,7 +123,7 @@ def deck(
 
 
 def lay(ids: Ids, cards: Deck) -> TabletopStarts:
-    """The starts `ids` (n,); families take turns with the ids."""
+    """Start states for the ids (n,); the family is the id modulo the number of families."""
     u = counter_rng.uniform(_SEED, ids, _STREAMS)
     n, every = len(u), np.arange(len(u))
     kind = ids % len(cards.number)
@@ -170,7 +170,7 @@ def lay(ids: Ids, cards: Deck) -> TabletopStarts:
 
 
 def _places(ids: Ids, attempt: int, count: int) -> Array:
-    """(n, count, 2) places of the things, then of the mats."""
+    """Places (n, count, 2) of the objects, then of the mats."""
     u = counter_rng.uniform(_SEED + 1 + attempt, ids, len(PLACES_M) + 2 * count)
     order = np.argsort(u[:, : len(PLACES_M)], axis=1)[:, :count]
     jitter = u[:, len(PLACES_M) :].reshape(-1, count, 2)
@@ -178,13 +178,13 @@ def _places(ids: Ids, attempt: int, count: int) -> Array:
 
 
 def spot(says: Rows, pos: Array, mats: Array, start: Array) -> Array:
-    """(n, 2) where the thing of an instruction is to end, as far as there is one place; else where it is.
+    """Goal position (n, 2) of the instruction's object; its present position if the goal is not a single point.
 
     Args:
-        says: (n, 6), see `TabletopStarts`.
-        pos: (n, 6, 2) of the movable things, now.
-        mats: (n, 3, 2).
-        start: (n, 2) of the thing itself at the start.
+        says: (n, 6) instruction, see `TabletopStarts`.
+        pos: (n, 6, 2) present positions of the movable objects.
+        mats: (n, 3, 2) positions of the mats.
+        start: (n, 2) position of the instruction's object at the start.
     """
     family, a, b, mat, direction, _ = says.T
     every = np.arange(len(says))
@@ -206,7 +206,7 @@ def spot(says: Rows, pos: Array, mats: Array, start: Array) -> Array:
 
 
 def is_free(layout: TabletopStarts, rows: Rows) -> NDArray[np.bool_]:
-    """(len(rows),) whether nobody stands in the way of a push, or on the spot where a thing is to be put."""
+    """Flags (len(rows),) of layouts in which no other object blocks the path of a push or the goal of a placement."""
     says = layout.says[rows]
     family, a, b = says[:, 0], says[:, 1], says[:, 2]
     every = np.arange(len(rows))
@@ -217,7 +217,7 @@ def is_free(layout: TabletopStarts, rows: Rows) -> NDArray[np.bool_]:
     length = np.sqrt((way**2).sum(axis=1, keepdims=True))
     along = way / np.maximum(length, 1e-9)
     pushed = np.isin(family, PUSHES)
-    # of what is carried, only where it ends counts
+    # for carried objects only the goal must be free
     first = np.where(pushed[:, None], begin - RUN_UP_M * along, end)
     span = np.where(pushed, length[:, 0] + RUN_UP_M, 0.0)
     to = pos - first[:, None]

@@ -1,7 +1,7 @@
-"""Changes under which the tabletop stays the tabletop: mirrored across the arm's plane, and with colours exchanged.
+"""Symmetries of the tabletop for data augmentation: mirroring across the arm's plane, and permutations of colours.
 
-Mirrored it is the same to rounding. With colours exchanged it is the same but for shades: red with its channels
-exchanged is not quite the sim's green.
+Mirroring is exact up to rounding. Permuting colours is exact except for shades: red with permuted channels is not
+exactly the sim's green.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ ODD = frozenset(
         *("meant_pos_y_w", "meant_goal_y_w"),
     }
 )
-"""Columns that change their sign in a mirror."""
+"""Columns whose sign changes under mirroring."""
 
 _EXCHANGES: tuple[dict[str, str], ...] = tuple(
     dict(zip(COLOURS, order, strict=True)) for order in itertools.permutations(COLOURS) if order != COLOURS
 )
-"""What each colour becomes, in every way that changes something."""
+"""All permutations of the colours except the identity."""
 
 
 def symmetries(
     observation_spec: Mapping[str, Spec], action_spec: Spec, views: Mapping[str, AnyView]
 ) -> dict[str, tuple[Symmetry, ...]]:
-    """Those of a tabletop with such observations, by kind.
+    """Symmetries of a tabletop sim with these observations, by kind ("mirror", "colours").
 
     Args:
-        observation_spec: pictures are named "image_" and their camera.
-        action_spec: of one action.
-        views: the cameras. A mirror is there where all that are used are flat and stand in the arm's plane.
+        observation_spec: specs by name; images are named "image_CAMERA".
+        action_spec: spec of one action.
+        views: cameras by name. "mirror" exists only if all cameras in use are orthographic and in the arm's plane.
     """
     numbers = {key: spec for key, spec in observation_spec.items() if not is_picture(spec) and not spec.words}
     words = tuple(key for key, spec in observation_spec.items() if spec.words)
@@ -73,7 +73,7 @@ def symmetries(
 
 
 def _in_plane(view: AnyView) -> bool:
-    """Whether a mirrored table looks to a camera as its picture does in a mirror."""
+    """True if mirroring the table mirrors the camera's image."""
     return isinstance(view, Raster) and view.axis in ("top", "front") and view.centre_w[1] == 0 and view.track is None
 
 
@@ -83,7 +83,7 @@ def _mirrored(spec: Spec, swapped: Mapping[str, str]) -> Signed:
 
 
 def _recoloured(spec: Spec, becomes: Mapping[str, str]) -> Signed:
-    """What was one colour's is another's."""
+    """Permutation of columns for a permutation of colours."""
     was = {new: old for old, new in becomes.items()}
     order = []
     for name in spec.names:
@@ -93,7 +93,7 @@ def _recoloured(spec: Spec, becomes: Mapping[str, str]) -> Signed:
 
 
 def _channels(becomes: Mapping[str, str]) -> Look:
-    """Colours are the three channels, in their order."""
+    """Permutation of image channels: the three colours are the channels, in order."""
     was = {new: old for old, new in becomes.items()}
     red, green, blue = (COLOURS.index(was[colour]) for colour in COLOURS)
     return Look(channels=(red, green, blue))

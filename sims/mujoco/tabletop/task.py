@@ -1,4 +1,4 @@
-"""`mujoco/tabletop`: the task on MuJoCo, what it observes, and the sim that knows its instructions."""
+"""`mujoco/tabletop`: MuJoCo task, observations and language-conditioned sim."""
 
 from __future__ import annotations
 
@@ -56,23 +56,23 @@ from robotrl.spec.symmetry import Symmetry
 Array = NDArray[np.float64]
 
 LIMIT_S = 14.0
-"""Time limit of an episode, unless asked for otherwise."""
+"""Default time limit of an episode."""
 THING_KG = 0.1
 WORKSPACE_LOW_M = (0.26, -0.36, 0.008)
 WORKSPACE_HIGH_M = (0.70, 0.36, 0.30)
-"""Opposite corners (x, y, z, world frame) of the box that actions keep the tip in."""
+"""Opposite corners (x, y, z, world frame) of the workspace box that limits the tip."""
 RGB = {"red": "0.84 0.20 0.18", "green": "0.20 0.62 0.28", "blue": "0.20 0.36 0.82"}
 PALE = {"red": "0.95 0.66 0.64", "green": "0.66 0.86 0.68", "blue": "0.66 0.74 0.95"}
-"""Of the mats."""
+"""Colours (RGB) of the mats."""
 MEANT_COLUMNS = tuple(
     (f"{what}_{axis}_w", "m", -np.inf, np.inf) for what in ("meant_pos", "meant_goal") for axis in "xy"
 )
-"""Where the thing that the instruction names is, and where it is to end, as far as there is one place."""
+"""Grounding targets: position of the object named in the instruction, and its goal if that is a single point."""
 _SAID = 6
 
 
 class Tabletop(ArmTask[WorldHand]):
-    """The task; see `make` for the arguments."""
+    """Tabletop task; see `make` for the arguments."""
 
     name = "mujoco/tabletop"
     privileged = ("things", "meant")
@@ -106,7 +106,7 @@ class Tabletop(ArmTask[WorldHand]):
         self.action_spec = spec_of((*HAND_ACTIONS, GRIPPER_ACTION))
 
     def xml(self) -> str:
-        """The MJCF."""
+        """MJCF of arm, gripper, objects and mats."""
         half = layout.HALF_M
         things = [MAT]
         for name in MATS:
@@ -123,7 +123,7 @@ class Tabletop(ArmTask[WorldHand]):
         return scene_mjcf("tabletop", gripper_mjcf(), "\n".join(things), gripper_actuators())
 
     def bind(self, physics: Physics) -> None:
-        """Take views of the simulations' arrays."""
+        """Store views of the simulations' arrays."""
         self._model: mujoco.MjModel = physics.model
         self.hand = WorldHand(physics, TOOL_LENGTH_M, WORKSPACE_LOW_M, WORKSPACE_HIGH_M)
         self.gripper = Gripper(physics)
@@ -131,25 +131,25 @@ class Tabletop(ArmTask[WorldHand]):
         self._mats_w: Array = physics.batch.bind("mocap_pos")
         n = physics.batch.nsim
         self.says: NDArray[np.int64] = np.zeros((n, _SAID), np.int64)
-        """(N, 6) what is said to each env; see `layout.Layout`."""
+        """(N, 6) instruction of each env; see `layout.TabletopStarts.says`."""
         self.words: NDArray[np.int32] = np.zeros((n, MAX_WORDS), np.int32)
-        """(N, MAX_WORDS) what is shown of that."""
+        """(N, MAX_WORDS) word numbers of the observed instruction."""
         self._start: Array = np.zeros((n, len(MOVABLES), 2))
         self._start_yaw: Array = np.zeros((n, len(MOVABLES)))
         self._lifted: NDArray[np.bool_] = np.zeros(n, bool)
         self._here: NDArray[np.bool_] = np.zeros((n, len(MOVABLES)), bool)
         self.pos_w: Array = np.zeros((n, len(MOVABLES), 3))
-        """(N, 6, 3) as last observed, like what follows."""
+        """(N, 6, 3) positions of the movable objects, m, as last observed."""
         self.yaw_w: Array = np.zeros((n, len(MOVABLES)))
-        """(N, 6) modulo a quarter turn."""
+        """(N, 6) yaws of the movable objects, rad, modulo a quarter turn, as last observed."""
         self._speed: Array = np.zeros((n, len(MOVABLES)))
 
     def params(self) -> dict[str, Param]:
-        """What may be randomised: all friction, the things' masses, stiffness of the arm's servos."""
+        """Parameters that may be randomized: all friction, the objects' masses, servo stiffness."""
         return parameters(self._model, *MOVABLES)
 
     def memory(self) -> Mapping[str, NDArray[Any]]:
-        """What is said and shown, which things are there and stood where, and whether the thing has been lifted."""
+        """Task state: instruction, observed words, objects present, start poses, and the lifted flag."""
         return {
             "says": self.says,
             "words": self.words,
@@ -160,7 +160,7 @@ class Tabletop(ArmTask[WorldHand]):
         }
 
     def plan(self, state_ids: Ids) -> Array:
-        """Start states (n, 69): what is said (6), joints (6), things (6 x 7), mats (3 x 3), which are here (6)."""
+        """Start states (n, 69): instruction (6), joints (6), objects (6 x 7), mats (3 x 3), presence flags (6)."""
         found = layout.lay(state_ids, self.deck)
         n = len(state_ids)
         joints = pointing_down(found.tip[:, :3], found.tip[:, 3], TOOL_LENGTH_M)
@@ -173,7 +173,7 @@ class Tabletop(ArmTask[WorldHand]):
         return np.concatenate([np.asarray(part, np.float64) for part in parts], axis=1)
 
     def start(self, env_ids: Ids, plans: Array) -> None:
-        """Write start states: everything at rest, the gripper open, the servos holding the arm."""
+        """Write start states: everything at rest, the gripper open, the arm held by its servos."""
         n, poses = len(plans), 7 * len(MOVABLES)
         self.says[env_ids] = plans[:, :_SAID]
         at = _SAID + len(JOINTS)
@@ -188,12 +188,12 @@ class Tabletop(ArmTask[WorldHand]):
         self.words[env_ids] = [encode(said_in(row)) for row in self.says[env_ids]]
 
     def command(self, actions: Real) -> None:
-        """Cartesian steps and the fingers' target; the fingers' ends are kept inside the workspace box."""
+        """Command Cartesian steps and finger targets; the workspace box limits the fingertips."""
         super().command(actions)
         self.gripper.command(actions[:, 4])
 
     def observe(self, out: Mapping[str, Real], env_ids: Ids | slice) -> None:
-        """Write observations; the specs name the columns."""
+        """Write observations; `observation_spec` names the columns."""
         state = out["state"]
         self.hand.observe(state, env_ids)
         self.gripper.observe(state, env_ids, len(HAND_COLUMNS))
@@ -223,7 +223,7 @@ class Tabletop(ArmTask[WorldHand]):
         out["meant"][env_ids, 2:] = layout.spot(says, pos[..., :2], mats, begin)
 
     def now(self) -> goals.Now:
-        """Where everything is, as last observed."""
+        """Scene state as last observed."""
         vel = self.hand.vel_w[:, :3]
         return goals.Now(
             self.says,
@@ -239,28 +239,28 @@ class Tabletop(ArmTask[WorldHand]):
         )
 
     def success(self) -> NDArray[np.bool_]:
-        """(N,) whether the instruction is carried out."""
+        """Success flags (N,): the instruction is carried out."""
         return goals.done(self.now())
 
     def failure(self) -> NDArray[np.bool_]:
-        """(N,) whether a thing has left its part of the table."""
+        """Failure flags (N,): an object has left the allowed area."""
         pos = self.pos_w[..., :2]
         outside = ((pos < AREA_LOW_M) | (pos > AREA_HIGH_M)).any(axis=2)
         return np.any(outside & self._here, axis=1)
 
     def distance(self) -> Array:
-        """(N,) how far each env is from success, m; see `goals.distance`."""
+        """Distance to success (N,), m; see `goals.distance`."""
         return goals.distance(self.now())
 
 
 def said_in(row: NDArray[np.int64]) -> str:
-    """The instruction of a row of `layout.Layout.says`, in words."""
+    """Text of the instruction in a row of `layout.TabletopStarts.says`."""
     family, a, b, mat, direction, way = (int(x) for x in row)
     return Composition(InstructionFamily(family), a, b, mat, direction).say(way)
 
 
 def instruction_spec() -> Spec:
-    """Word numbers of an instruction."""
+    """Spec of an instruction's word numbers."""
     names = tuple(f"word_{i}" for i in range(MAX_WORDS))
     high = float(len(VOCABULARY) - 1)
     low, units = (0.0,) * MAX_WORDS, ("1",) * MAX_WORDS
@@ -282,7 +282,7 @@ def _things_spec() -> Spec:
 
 
 class TabletopSim(ExpertSim):
-    """The sim: has instructions, grounding targets and symmetries, and scenarios by family."""
+    """Tabletop sim with instructions, grounding targets and symmetries; each instruction family is a scenario."""
 
     privileged = Tabletop.privileged
     meant = ("meant",)
@@ -290,34 +290,34 @@ class TabletopSim(ExpertSim):
 
     @property
     def task(self) -> Tabletop:
-        """The task."""
+        """Task of the core, as `Tabletop`."""
         task = self.core.task
         assert isinstance(task, Tabletop)
         return task
 
     @property
     def scenarios(self) -> tuple[str, ...]:
-        """Names of the families."""
+        """Names of the instruction families."""
         return tuple(family.title for family in self.task.families)
 
     def scenario_of(self, state_id: int) -> str:
-        """The family of a start."""
+        """Instruction family of a start id."""
         families = self.task.families
         return families[state_id % len(families)].title
 
     def instructions(self) -> list[str]:
-        """(N) what each env is told, in words."""
+        """Instruction of each env, N texts."""
         return [said_in(row) for row in self.task.says]
 
     @property
     def symmetries(self) -> Mapping[str, tuple[Symmetry, ...]]:
-        """ "mirror", unless a camera stands aside or has perspective, and "colours"."""
+        """Symmetries "colours" and, if all cameras in use are orthographic and in the arm's plane, "mirror"."""
         return symmetries(self.observation_spec, self.action_spec, self.task.views)
 
     def instruct(self, env: int, text: str) -> None:
-        """Show another instruction in an env until its episode ends; what counts as success stays as it was.
+        """Replace the observed instruction of an env until its episode ends; the success condition does not change.
 
-        For seeing whether a policy listens.
+        Tests whether a policy uses the instruction.
 
         Raises:
             ConfigError: an unknown word, no word, or too many.
@@ -342,7 +342,7 @@ def make(
     randomization: Mapping[str, tuple[float, float]] | None = None,
     dump_dir: Path | None = None,
 ) -> TabletopSim:
-    """The batched sim.
+    """Make the batched tabletop sim.
 
     Args:
         num_envs: N, 1 or more.
