@@ -1,11 +1,11 @@
 # Everything here sets up .venv by itself first; that takes no time when it is up to date.
 # `make help` lists the targets. PYTHON=/path/to/python chooses the interpreter that .venv is made with.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test quickstart test format type smoke bench clean
+.PHONY: help setup setup-test quickstart test test-fast format type smoke bench clean
 PY := .venv/bin/python
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
 setup: ## make the virtual environment .venv with robotrl[train]
 	@python=$$(sh tools/find_python.sh) && "$$python" tools/setup_env.py train
@@ -22,6 +22,10 @@ test: setup-test ## lint, types and all tests; fails on a skip that tests/allowe
 	@$(PY) tools/typecheck.py
 	@$(PY) tools/warm_kernels.py
 	@ROBOTRL_STRICT_SKIPS=1 $(PY) -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations 25
+
+test-fast: setup-test ## the tests that a change most likely breaks, in under two minutes
+	@.venv/bin/ruff check .
+	@$(PY) tools/fast_tests.py
 
 format: setup-test ## format the code and mend what the linter can
 	@.venv/bin/ruff check --fix-only --quiet .

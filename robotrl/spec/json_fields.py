@@ -126,7 +126,7 @@ def renamed_field(field: str) -> str | None:
 def brought_up(data: Mapping[str, Any]) -> dict[str, Any]:
     """Migrate a stored config to the present revision; other JSON is returned unchanged."""
     revision: Any = data.get("revision", 1)
-    if not isinstance(revision, int) or not isinstance(data.get("sim"), Mapping):
+    if not isinstance(revision, int) or not isinstance(data.get("sim"), Mapping) or "types" not in data:
         return dict(data)
     out = dict(data)
     if revision < 2:
