@@ -14,7 +14,7 @@ from importlib.metadata import entry_points
 from types import SimpleNamespace
 from typing import Any, NamedTuple, get_type_hints
 
-from robotrl.errors import ConfigError, RobotrlError, check_at_least, out_of_range, short, unknown
+from robotrl.errors import ConfigError, RobotrlError, check_at_least, install_line, out_of_range, short, unknown
 from robotrl.spec.json_fields import check_type
 
 
@@ -86,9 +86,7 @@ class Table:
             if error.name is not None and error.name.split(".")[0] == "robotrl":
                 raise
             extra = EXTRA_OF_MODULE.get(str(error.name).split(".")[0], "train")
-            raise ConfigError(
-                f"{self.kind} {name!r} needs the module {error.name!r}: pip install 'robotrl[{extra}]'"
-            ) from error
+            raise ConfigError(f"{self.kind} {name!r} needs the module {error.name!r}: {install_line(extra)}") from error
 
 
 EXTRA_OF_MODULE = {

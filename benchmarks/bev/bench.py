@@ -21,9 +21,10 @@ from benchmarks.kit.markdown import table_head, table_row
 from benchmarks.kit.spinner import beside_busy_core
 from benchmarks.runner import number
 from benchmarks.stepping.tape import Route
+from robotrl.errors import install_line
 
 DESCRIPTION = "driving world: env steps and rasters per second, loaded machine, scaling, other simulators, first call"
-PEERS = {"highway_env": "pip install 'robotrl[peers]'"}
+PEERS = {"highway_env": install_line("peers")}
 if bev_peers.python_of("metadrive") is None:
     PEERS["metadrive"] = f"metadrive-simulator in an environment whose Python {bev_peers.METADRIVE_PYTHON} names"
 AGENTS = 32

@@ -21,12 +21,12 @@ from benchmarks.kit.cells import OUT, Cell, CellResult
 from benchmarks.kit.figures import Figure
 from benchmarks.kit.markdown import table_head, table_row
 from benchmarks.runner import number
-from robotrl.errors import unknown
+from robotrl.errors import install_line, unknown
 from robotrl.fn.stats import Interval, bootstrap
 from robotrl.utils.files import dump_json, replace_file
 
 DESCRIPTION = "return after 1,000,000 steps of halfcheetah and hopper on 8 seeds, beside Stable-Baselines3; quadruped"
-PEERS = {"stable_baselines3": "pip install 'robotrl[sb3]'"}
+PEERS = {"stable_baselines3": install_line("sb3")}
 TASKS = ("mujoco/hopper", "mujoco/halfcheetah")
 PRESETS = {"mujoco/hopper": "hopper-ppo", "mujoco/halfcheetah": "halfcheetah-ppo"}
 SEEDS = tuple(range(8))

@@ -20,10 +20,11 @@ from benchmarks.locomotion.bench import compare
 from benchmarks.offpolicy.learn import OURS, PEER, UPDATES
 from benchmarks.offpolicy.methods import TASK
 from benchmarks.runner import number
+from robotrl.errors import install_line
 from robotrl.fn.stats import bootstrap
 
 DESCRIPTION = "updates per second of SAC and RLPD, and return after 30,000 updates, beside Stable-Baselines3's SAC"
-PEERS = {"stable_baselines3": "pip install 'robotrl[sb3]'"}
+PEERS = {"stable_baselines3": install_line("sb3")}
 SPEED = "speed"
 SEEDS = tuple(range(5))
 

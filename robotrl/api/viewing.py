@@ -29,7 +29,7 @@ from robotrl.api.filming import (
 from robotrl.api.inspection import kind_of
 from robotrl.api.verdict import score_of
 from robotrl.config import sim_options
-from robotrl.errors import CapabilityError, ConfigError, RobotrlError, out_of_range, unknown
+from robotrl.errors import CapabilityError, ConfigError, RobotrlError, install_line, out_of_range, unknown
 from robotrl.registry import make_sim, options_of
 from robotrl.report.drive_trace import Recorder
 from robotrl.report.replay import EpisodePictures, Pick
@@ -363,6 +363,6 @@ def check_video(path: Path) -> None:
         raise ConfigError(f"--video is {path}: expected a name that ends in {' or '.join(VIDEOS)}")
     if ending == ".mp4" and importlib.util.find_spec("av") is None:
         raise ConfigError(
-            f"--video is {path}: mp4 needs the module 'av': pip install 'robotrl[video]'; a name that ends in .gif"
+            f"--video is {path}: mp4 needs the module 'av': {install_line('video')}; or a name that ends in .gif"
             " needs nothing"
         )

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from robotrl import __version__
 from robotrl.cli.import_probe import ImportProbe, probe_modules
+from robotrl.errors import install_line
 
 EXTRAS = {
     "mujoco": ("mujoco", "mujoco.batch"),
@@ -123,7 +124,7 @@ def _is_broken(probe: ImportProbe) -> bool:
 
 
 def _judge(name: str, probe: ImportProbe) -> Extra:
-    install = f"pip install 'robotrl[{name}]'"
+    install = install_line(name)
     if probe.crash is not None:
         return Extra(name, False, probe.crash, install)
     if any(module.split(".")[0] == "mujoco" for module in probe.failed):
@@ -147,7 +148,7 @@ def _mujoco_fault(probe: ImportProbe) -> tuple[str, str]:
     if "mujoco-core" in parts:
         # MuJoCo 4 was installed over the single-package MuJoCo 3, whose removal then deleted files of the new packages.
         detail = f"a mix of MuJoCo 3 and 4 ({found}) that does not import"
-        return detail, f"pip uninstall -y {' '.join(MUJOCO_PARTS)} && pip install 'robotrl[mujoco]'"
+        return detail, f"pip uninstall -y {' '.join(MUJOCO_PARTS)} && {install_line('mujoco')}"
     return f"{found} does not import: {probe.failed['mujoco']}", "pip install --force-reinstall mujoco"
 
 

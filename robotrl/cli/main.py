@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from robotrl import __version__
-from robotrl.errors import RobotrlError, short, unknown
+from robotrl.errors import RobotrlError, install_line, short, unknown
 from robotrl.registry import EXTRA_OF_MODULE
 from robotrl.utils.safe_path import leave_working_directory
 
@@ -138,7 +138,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         extra = EXTRA_OF_MODULE.get((error.name or "").split(".")[0])
         if extra is None:
             return _defect()
-        return _fail(f"this needs the module {error.name!r}: pip install 'robotrl[{extra}]'")
+        return _fail(f"this needs the module {error.name!r}: {install_line(extra)}")
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130

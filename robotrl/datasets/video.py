@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
-from robotrl.errors import ConfigError
+from robotrl.errors import ConfigError, install_line
 
 if TYPE_CHECKING:
     from av.container import InputContainer, OutputContainer
@@ -74,7 +74,7 @@ def check_installed(what: str) -> None:
         ConfigError: PyAV is not installed; the command that installs it is named.
     """
     if importlib.util.find_spec("av") is None:
-        raise ConfigError(f"{what} needs the module 'av': pip install 'robotrl[video]'")
+        raise ConfigError(f"{what} needs the module 'av': {install_line('video')}")
 
 
 def encode(frames: np.ndarray, fps: int, encoding: Encoding) -> bytes:

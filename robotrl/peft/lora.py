@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from robotrl.config import ALL_LAYERS, LoraCfg
-from robotrl.errors import ConfigError, DataError, unknown
+from robotrl.errors import ConfigError, DataError, install_line, unknown
 from robotrl.peft.bf16_linear import halve, whole
 from robotrl.peft.frozen import freeze, thaw
 from robotrl.spec.json_fields import settings_from_json
@@ -185,7 +185,7 @@ def insert(policy: nn.Module, adaptation: Adaptation) -> None:
         from peft import LoraConfig, inject_adapter_in_model
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f"lora.rank is {adaptation.rank} and needs the module {error.name!r}: pip install 'robotrl[vla]'"
+            f"lora.rank is {adaptation.rank} and needs the module {error.name!r}: {install_line('vla')}"
         ) from error
     names = "|".join(re.escape(name) for name in adaptation.layers)
     config: Any = LoraConfig(r=adaptation.rank, lora_alpha=adaptation.alpha, target_modules=names)  # pyright: ignore[reportArgumentType]

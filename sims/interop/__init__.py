@@ -25,10 +25,10 @@ def as_sb3(sim: Any, **options: Any) -> SimVecEnv:
         ConfigError: Stable-Baselines3 is not installed.
         CapabilityError: the sim does not fill `final_obs`.
     """
-    from robotrl.errors import ConfigError
+    from robotrl.errors import ConfigError, install_line
 
     try:
         from robotrl.sims.interop.sb3 import SimVecEnv
     except ModuleNotFoundError as error:
-        raise ConfigError(f"as_sb3 needs the module {error.name!r}: pip install 'robotrl[sb3]'") from error
+        raise ConfigError(f"as_sb3 needs the module {error.name!r}: {install_line('sb3')}") from error
     return SimVecEnv(sim, **options)

@@ -20,7 +20,7 @@ from PIL import Image
 from robotrl.api import viewing
 from robotrl.api.episode_summary import Drives
 from robotrl.cli.main import main
-from robotrl.errors import ConfigError
+from robotrl.errors import ConfigError, install_line
 from robotrl.policies.beta import BetaCfg
 from robotrl.registry import make_sim
 from robotrl.report import drive_page, drive_video
@@ -433,7 +433,7 @@ def test_other_videos_are_refused_with_what_is_possible(monkeypatch):
         viewing.check_video(Path("a.avi"))
     monkeypatch.setitem(sys.modules, "av", None)
     monkeypatch.setattr(viewing.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"needs the module 'av': pip install 'robotrl\[video\]'"):
+    with pytest.raises(ConfigError, match="needs the module 'av': " + re.escape(install_line("video"))):
         viewing.check_video(Path("a.mp4"))
 
 

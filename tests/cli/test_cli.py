@@ -14,6 +14,7 @@ import tests.kits.deploy_kit as deploy_kit
 from robotrl import __version__
 from robotrl.cli.commands.parsing import one_line
 from robotrl.cli.main import COMMANDS, main
+from robotrl.errors import install_line
 from robotrl.registry import SIMS
 from robotrl.run.directory import Run
 
@@ -43,7 +44,7 @@ def full(): os.write(os.open("/dev/full", os.O_WRONLY), b"x")
 def needs_torch(): raise ModuleNotFoundError("No module named 'torch'", name="torch")
 def needs_other(): raise ModuleNotFoundError("No module named 'nobody_knows'", name="nobody_knows")
 def mistake():
-    from robotrl.errors import ConfigError
+    from robotrl.errors import ConfigError, install_line
     raise ConfigError("first line\\nsecond line")
 '''
 PRESETS = ("plain", "interrupted", "defect", "full", "needs_torch", "needs_other", "mistake")
@@ -179,7 +180,7 @@ def test_exit_codes_and_messages_of_the_program(outsider):
 
     assert ended("mistake") == (2, "error: first line second line\n")
     assert ended("full") == (2, "error: No space left on device\n")
-    assert ended("needs_torch") == (2, "error: this needs the module 'torch': pip install 'robotrl[train]'\n")
+    assert ended("needs_torch") == (2, f"error: this needs the module 'torch': {install_line('train')}\n")
     code, said = ended("needs_other")
     assert code == 70
     assert "Traceback" in said
@@ -423,8 +424,8 @@ def test_doctor_says_what_is_missing_and_advises_nothing_that_cannot_be(monkeypa
         monkeypatch.setattr(doctor, "CARLA_HERE", here)
         train, carla = doctor.diagnose(wanted).extras
         assert (train.usable, train.detail) == (False, "not installed: no_such_numba")
-        assert train.advice == "pip install 'robotrl[train]'"
-        assert carla.detail.startswith(found) and (carla.advice == "pip install 'robotrl[carla]'") == here
+        assert train.advice == install_line("train")
+        assert carla.detail.startswith(found) and (carla.advice == install_line("carla")) == here
 
 
 def test_probe_reports_absent_broken_and_crashing_modules(tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import re
 import subprocess
 import sys
 import textwrap
@@ -21,7 +22,7 @@ from robotrl.datasets.image_cache import cache_folder
 from robotrl.datasets.lerobot import DatasetWriter, read_dataset
 from robotrl.datasets.stats import count_levels, describe, describe_levels
 from robotrl.datasets.video import ENCODINGS, ClipFile, VideoShape, check_video, decode, encode
-from robotrl.errors import ConfigError, DataError
+from robotrl.errors import ConfigError, DataError, install_line
 from robotrl.spec import Spec
 from tests.kits.data_helpers import tree
 from tests.kits.video_kit import (
@@ -269,7 +270,7 @@ def test_without_pyav_numbers_are_read_and_one_error_says_what_to_install(tmp_pa
     monkeypatch.setitem(sys.modules, "av", None)
     dataset = read_dataset(tmp_path / "d")
     assert dataset.episode(2)["action"].shape == (9, 2)
-    needs = r"needs the module 'av': pip install 'robotrl\[video\]'"
+    needs = "needs the module 'av': " + re.escape(install_line("video"))
     with pytest.raises(ConfigError, match=rf"column 'observation.image_top' of dataset .* {needs}"):
         dataset.frames(KEY)
     with pytest.raises(ConfigError, match=needs):

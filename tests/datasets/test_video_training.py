@@ -12,6 +12,7 @@ import torch
 
 from robotrl.cli.main import main
 from robotrl.datasets.lerobot import read_dataset
+from robotrl.errors import install_line
 from robotrl.registry import make_sim
 from robotrl.replay.buffer import Replay
 from robotrl.rewards.labels import replay
@@ -112,5 +113,5 @@ def test_the_command_says_what_is_missing(tmp_path, monkeypatch, capsys):
     assert "pictures is 'video', and the observations hold none" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "av", None)
     assert main(["demos", "mujoco/tabletop", *told, "--options", *OPTIONS]) == 2
-    assert "pictures='video' needs the module 'av': pip install 'robotrl[video]'" in capsys.readouterr().err
+    assert f"pictures='video' needs the module 'av': {install_line('video')}" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

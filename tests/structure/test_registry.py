@@ -2,12 +2,15 @@ import json
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 import robotrl
-from robotrl.errors import ConfigError
+from robotrl import errors
+from robotrl.errors import ConfigError, install_line
 from robotrl.registry import SIMS, Table, make_sim
+from tests.kits.paths_kit import ROOT
 
 
 def test_nothing_is_imported_before_a_name_is_asked_for():
@@ -22,7 +25,9 @@ def test_unknown_name_gives_the_nearest():
 
 def test_a_missing_package_is_named_with_what_to_install():
     table = Table("sim", {"x": "no_such_package_at_all.inner:make"}, "robotrl.nothing")
-    with pytest.raises(ConfigError, match="sim 'x' needs the module 'no_such_package_at_all': pip install 'robotrl"):
+    with pytest.raises(
+        ConfigError, match=r"sim 'x' needs the module 'no_such_package_at_all': pip install .*\[train\]"
+    ):
         table.load("x")
 
 
@@ -34,7 +39,7 @@ def test_the_driving_world_without_its_compiler_names_the_extra():
         "except r.ConfigError as error:\n    print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "sim 'bev/drive' needs the module 'numba': pip install 'robotrl[train]'\n"
+    assert done.stdout == f"sim 'bev/drive' needs the module 'numba': {install_line('train')}\n"
 
 
 def test_a_policy_that_reads_names_the_extra():
@@ -45,7 +50,7 @@ def test_a_policy_that_reads_names_the_extra():
         "except r.ConfigError as error:\n    print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "preset 'tabletop-bc-token' needs the module 'transformers': pip install 'robotrl[vla]'\n"
+    assert done.stdout == f"preset 'tabletop-bc-token' needs the module 'transformers': {install_line('vla')}\n"
 
 
 def test_a_module_of_ours_that_is_missing_is_a_defect():
@@ -106,3 +111,19 @@ def test_the_controller_is_where_the_readme_says():
     assert robotrl.deploy.Controller is Controller
     with pytest.raises(AttributeError, match="has no attribute 'Controler'"):
         _ = robotrl.deploy.Controler
+
+
+def test_the_line_that_installs_an_extra_names_where_robotrl_came_from(monkeypatch, tmp_path):
+    assert install_line("train") == f"pip install -e '{ROOT}[train]'"
+    monkeypatch.setattr(errors, "__file__", str(tmp_path / "site-packages" / "robotrl" / "errors.py"))
+    wheel = {"url": "file:///home/me/robotrl-0.1.0-py3-none-any.whl", "archive_info": {}}
+    commit = {"url": "https://git.example/robotrl", "vcs_info": {"vcs": "git", "commit_id": "abc123"}}
+    for origin, line in (
+        (json.dumps(wheel), f"pip install 'robotrl[vla] @ {wheel['url']}'"),
+        (json.dumps(commit), "pip install 'robotrl[vla] @ git+https://git.example/robotrl@abc123'"),
+        (None, "pip install 'robotrl[vla]'"),
+        ("{", "pip install 'robotrl[vla]'"),
+    ):
+        told = SimpleNamespace(read_text=lambda name, origin=origin: origin)
+        monkeypatch.setattr(errors, "distribution", lambda name, told=told: told)
+        assert install_line.__wrapped__("vla") == line

@@ -50,7 +50,7 @@ def benches() -> ModuleType:
     """
     root = checkout()
     if root is None:
-        raise ConfigError("benches run from a checkout, and this robotrl is installed without one: pip install -e DIR")
+        raise ConfigError("benches run from a checkout, and this robotrl has none: expected pip install -e CHECKOUT")
     if str(root) not in sys.path:
         sys.path.append(str(root))
     known = os.environ.get("PYTHONPATH", "")

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from robotrl.errors import ConfigError
+from robotrl.errors import ConfigError, install_line
 from robotrl.sims.bev.backends.backend import Kernel
 
 BLOCK = 64
@@ -47,7 +47,7 @@ class Cuda:
         self._cuda: Any = importlib.import_module("numba.cuda")
         if not self._cuda.is_available():
             raise ConfigError(
-                f"device is 'cuda:{index}', but numba finds no GPU: expected 'cpu', or pip install 'robotrl[cuda]'"
+                f"device is 'cuda:{index}', but numba finds no GPU: expected 'cpu', or {install_line('cuda')}"
             )
         if index >= len(self._cuda.gpus):
             raise ConfigError(f"device is 'cuda:{index}': expected 'cpu' or a GPU below {len(self._cuda.gpus)}")

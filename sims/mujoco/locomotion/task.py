@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from robotrl.errors import ConfigError, check_number, out_of_range, unknown
+from robotrl.errors import ConfigError, check_number, install_line, out_of_range, unknown
 from robotrl.fn.random import counter_rng
 from robotrl.sims.mujoco.engine.physics import Derived, Physics
 from robotrl.sims.mujoco.engine.task import Ids, Outcome, Param, Real
@@ -207,13 +207,13 @@ def asset(robot: Robot) -> Path:
     found = importlib.util.find_spec("gymnasium")
     if found is None or not found.submodule_search_locations:
         raise ConfigError(
-            f"sim {robot.name!r} needs the models of 'gymnasium', which is not installed: pip install 'robotrl[train]'"
+            f"sim {robot.name!r} needs the models of 'gymnasium', which is not installed: {install_line('train')}"
         )
     path = Path(found.submodule_search_locations[0], "envs", "mujoco", "assets", robot.asset)
     if not path.is_file():
         raise ConfigError(
             f"sim {robot.name!r} needs the model {robot.asset!r} of Gymnasium 1.2 or newer: {path} does not exist;"
-            " pip install 'robotrl[train]'"
+            f" {install_line('train')}"
         )
     return path
 
