@@ -1,4 +1,4 @@
-"""`bev/drive`: the driving sim as a `VecSim` of torch tensors that share its memory."""
+"""`bev/drive`: driving in traffic, seen from above: routes, lights, pedestrians, scenarios, OpenDRIVE maps."""
 
 from __future__ import annotations
 

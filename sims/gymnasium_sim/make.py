@@ -1,4 +1,4 @@
-"""Factory of the sims `gym/ID`; see docs/sims/gymnasium.md."""
+"""`gym/ID`: any environment that `gymnasium.make` opens; see docs/sims/gymnasium.md."""
 
 from __future__ import annotations
 

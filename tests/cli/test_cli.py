@@ -273,7 +273,26 @@ def test_list_names_what_there_is(capsys):
     for name in ("mujoco/peg-insert", "peg-insert-reinflow", "sim", "quickstart"):
         assert name in said
     assert main(["list", "sims"]) == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == sorted(["gym/ID", *SIMS.names()])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == sorted(["gym/ID", *SIMS.names()])
+    assert "a planar one-legged robot" in next(line for line in lines if line.startswith("mujoco/hopper"))
+
+
+def test_list_describes_every_name_of_ours(capsys):
+    assert main(["list", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found.pop("schema_version") == 1
+    assert set(found) == {"sims", "policies", "presets", "encoders", "robots", "benches"}
+    assert [
+        f"{kind} {name}" for kind, rows in found.items() for name, row in rows.items() if not row["description"]
+    ] == []
+    assert found["presets"]["hopper-ppo"]["target"] == "robotrl.configs.locomotion:hopper_ppo"
+
+
+def test_a_package_that_cannot_be_read_does_not_hide_the_other_names(outsider):
+    """Its row is listed without a description."""
+    done = robotrl("list", "presets", environment=outsider)
+    assert done.returncode == 0 and "out-plain" in done.stdout and "hopper-ppo" in done.stdout
 
 
 @pytest.fixture(scope="module")

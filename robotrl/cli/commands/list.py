@@ -2,50 +2,108 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.util
+import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple
 
 import tyro
 
 from robotrl.cli.commands.parsing import parse
 
-Kind = Literal["all", "sims", "presets", "robots", "encoders", "benches"]
+Kind = Literal["all", "sims", "policies", "presets", "robots", "encoders", "benches"]
+BY_MODULE = ("sims", "policies", "benches")
+"""Kinds whose rows are described by the first line of their module, all others by that of the function."""
+MARGIN = 2
+NARROWEST = 40
+"""Columns of a description, however narrow the terminal is."""
+
+
+class Row(NamedTuple):
+    """A name and its meaning."""
+
+    target: str
+    """ "module:attribute", or "module"."""
+    description: str
+    """First line of its docstring; "" where its package cannot be found."""
 
 
 @dataclass(frozen=True)
 class Args:
-    """List the names that the other commands accept."""
+    """List the names that other commands take, with a description of each."""
 
     kind: Annotated[Kind, tyro.conf.Positional] = "all"
-    """Kind of names to list."""
+    """Names to list."""
+    json: bool = False
+    """Print JSON: kind, name, description and import path."""
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the command."""
     args = parse(Args, "robotrl list", argv)
-    tables = rows()
-    for kind in tables if args.kind == "all" else [args.kind]:
-        if args.kind == "all":
+    kinds: Sequence[str] = KINDS if args.kind == "all" else [args.kind]
+    tables = {kind: rows(kind) for kind in kinds}
+    if args.json:
+        found = {kind: {name: row._asdict() for name, row in table.items()} for kind, table in tables.items()}
+        print(json.dumps({"schema_version": 1, **found}, indent=1))
+        return 0
+    width = shutil.get_terminal_size((120, 24)).columns
+    for kind, table in tables.items():
+        if len(tables) > 1:
             print(f"{kind}:")
-        indent = "  " if args.kind == "all" else ""
-        for name, what in sorted(tables[kind].items()):
-            print(f"{indent}{name:<28}{what}".rstrip())
+        indent = " " * MARGIN if len(tables) > 1 else ""
+        column = max(map(len, table), default=0) + MARGIN
+        for name, row in sorted(table.items()):
+            print(f"{indent}{name:<{column}}{_cut(row.description, width - len(indent) - column)}".rstrip())
     return 0
 
 
-def rows() -> dict[str, dict[str, str]]:
-    """For each kind: name to its origin."""
+KINDS = ("sims", "policies", "presets", "encoders", "robots", "benches")
+
+
+def rows(kind: str) -> dict[str, Row]:
+    """Name to row of one kind; nothing is imported but the packages' own `__init__`."""
     from robotrl.cli.commands.bench import benches, checkout
-    from robotrl.registry import ENCODERS, PRESETS, ROBOTS, SIMS, Table
+    from robotrl.registry import ENCODERS, POLICIES, PRESETS, ROBOTS, SIMS
 
-    def named(table: Table) -> dict[str, str]:
-        return {**table.rows(), **{f"{start}{family.rest}": family.target for start, family in table.families.items()}}
+    if kind == "benches":
+        targets = {} if checkout() is None else {n: f"benchmarks.{m}" for n, m in benches().BENCHES.items()}
+    else:
+        tables = {"sims": SIMS, "policies": POLICIES, "presets": PRESETS, "encoders": ENCODERS, "robots": ROBOTS}
+        table = tables[kind]
+        targets = {**table.rows(), **{f"{start}{f.rest}": f.target for start, f in table.families.items()}}
+    return {name: Row(target, describe(target, kind in BY_MODULE)) for name, target in targets.items()}
 
-    return {
-        "sims": named(SIMS),
-        "encoders": named(ENCODERS),
-        "presets": named(PRESETS),
-        "robots": named(ROBOTS),
-        "benches": {} if checkout() is None else {n: f"benchmarks.{m}" for n, m in benches().BENCHES.items()},
-    }
+
+def describe(target: str, by_module: bool) -> str:
+    """First line of the docstring of "module:attribute", read from the source; "" where there is none.
+
+    Args:
+        target: a row of a registry table.
+        by_module: take the module's docstring, without a name that it begins with ("`gym/ID`: ...").
+    """
+    module, _, attribute = target.partition(":")
+    try:
+        spec = importlib.util.find_spec(module)
+        tree = ast.parse(Path(spec.origin).read_bytes()) if spec is not None and spec.origin is not None else None
+    except (ImportError, OSError, SyntaxError, ValueError):
+        return ""
+    found = None
+    if tree is not None and by_module:
+        found = ast.get_docstring(tree)
+    elif tree is not None:
+        kinds = ast.FunctionDef | ast.ClassDef
+        found = next((ast.get_docstring(x) for x in tree.body if isinstance(x, kinds) and x.name == attribute), None)
+    line = (found or "").partition("\n")[0]
+    if by_module and line.startswith("`") and "`: " in line:
+        line = line.partition("`: ")[2]
+    return line[:1].upper() + line[1:]
+
+
+def _cut(text: str, width: int) -> str:
+    width = max(width, NARROWEST)
+    return text if len(text) <= width else text[: width - 3].rsplit(" ", 1)[0].rstrip(",;:") + " ..."

@@ -1,4 +1,4 @@
-"""Factories of `mujoco/quadruped-velocity`."""
+"""`mujoco/quadruped-velocity`: a four-legged robot follows velocity commands on rough ground."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`mujoco/tabletop`: MuJoCo task, observations and language-conditioned sim."""
+"""`mujoco/tabletop`: the arm points at, lifts or pushes the object that an instruction names."""
 
 from __future__ import annotations
 
