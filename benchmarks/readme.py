@@ -1,4 +1,4 @@
-"""`python -m benchmarks.readme`: writes the committed results into the README and the pages.
+"""`python -m benchmarks.readme`: writes the committed results into the pages of `docs/results`.
 
 Charts go to `docs/images`.
 
@@ -8,7 +8,8 @@ The inside of such a block is replaced by the table made from `benchmarks/result
     ...
     <!-- /bench -->
 
-`bench:NAME/PART` is another table of the same results, by a function in the bench's `PARTS`.
+`bench:NAME/PART` is another table of the same results, by a function in the bench's `PARTS`. `TABLES` has those of
+results that no bench made.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from robotrl.errors import DataError, unknown
 from robotrl.utils.files import read_json, replace_file
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("README.md", "docs/benchmarks.md", "docs/faults.md", "docs/vla.md")
+PAGES = tuple(sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs" / "results").glob("*.md")))
+"""Pages whose blocks are filled."""
 _OPEN = re.compile(r"^<!-- bench:", re.MULTILINE)
 _BLOCK = re.compile(
     r"^(?P<open><!-- bench:(?P<name>[\w-]+)(?:/(?P<part>[\w-]+))? -->\n)"
@@ -52,10 +54,11 @@ def filled(text: str, results: Path) -> str:
     def fill(block: re.Match[str]) -> str:
         path = results / f"{block['name']}.json"
         if not block["body"].strip() and not path.exists():
-            benchmarks.load(block["name"])
+            if block["name"] not in TABLES:
+                benchmarks.load(block["name"])
             return block[0]
         document = read_json(path, "bench results", SCHEMA_VERSION)
-        if document["quick"]:
+        if document.get("quick"):
             raise DataError(f"bench results {block['name']} were made with --quick: run the bench in full")
         return f"{block['open']}{block_text(block['name'], block['part'], document)}\n{block['close']}"
 
@@ -64,13 +67,13 @@ def filled(text: str, results: Path) -> str:
 
 def block_text(name: str, part: str | None, document: Mapping[str, Any]) -> str:
     """Markdown of one bench: its table or figures with a line about the machine; or one part only."""
-    module = benchmarks.load(name)
+    module = None if name in TABLES else benchmarks.load(name)
     if part is not None:
         parts: Mapping[str, Callable[[Mapping[str, Any]], str]] = getattr(module, "PARTS", {})
         if part not in parts:
             raise unknown(f"part of bench {name}", part, parts)
         return parts[part](document)
-    table = module.table(document) if hasattr(module, "table") else figures_table(document)
+    table = (TABLES[name] if module is None else getattr(module, "table", figures_table))(document)
     versions = ", ".join(f"{package} {version}" for package, version in document["versions"].items())
     return f"{table}\n\n`{document['command']}`, {document['date']}; {_where(document)}; {versions}.{_rules(document)}"
 
@@ -99,6 +102,20 @@ def figures_table(document: Mapping[str, Any]) -> str:
     lines = table_head(head)
     lines += [table_row((row[0].replace("_", " "), *row[1:])) for row in rows(figures)]
     return "\n".join(lines)
+
+
+def speed_table(document: Mapping[str, Any]) -> str:
+    """Rates of two commits side by side, from `tools/speed_against.py`."""
+    lines = table_head(("unit", "now over before", "95 % interval", "pairs", "at least 0.97"))
+    for unit, found in document["units"].items():
+        interval = f"{found['low']:.2f} to {found['high']:.2f}"
+        reached = "yes" if found["reached"] else "**no**"
+        lines.append(table_row((unit, f"**{found['ratio']:.2f}**", interval, str(len(found["now"])), reached)))
+    return "\n".join(lines)
+
+
+TABLES: dict[str, Callable[[Mapping[str, Any]], str]] = {"speed_against": speed_table}
+"""Results that no bench made, by the name of their file, each with the function that writes its table."""
 
 
 def write_pictures(results: Path, out: Path) -> list[Path]:

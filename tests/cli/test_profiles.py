@@ -119,7 +119,9 @@ def option(words: list[str], name: str) -> list[str]:
     return rest[: next((i for i, word in enumerate(rest) if word.startswith("--")), len(rest))]
 
 
-@pytest.mark.parametrize("page", ["vla.md", "algorithms/vla-rl.md", "algorithms/flow-sde.md"])
+@pytest.mark.parametrize(
+    "page", ["vla-finetuning.md", "vla-import.md", "algorithms/vla-rl.md", "algorithms/flow-sde.md"]
+)
 def test_what_a_page_trains_can_be_typed(page: str) -> None:
     commands = typed(page, "robotrl train")
     assert commands
@@ -128,8 +130,10 @@ def test_what_a_page_trains_can_be_typed(page: str) -> None:
 
 
 def test_what_the_page_imports_sees_what_its_recipe_shows() -> None:
-    (imported,) = (words for words in typed("vla.md", "robotrl import") if words[0] == "lerobot")
-    (trained,) = (words for words in typed("vla.md", "robotrl train") if option(words, "--init-from") == ["smolvla"])
+    (imported,) = (words for words in typed("vla-import.md", "robotrl import") if words[0] == "lerobot")
+    (trained,) = (
+        words for words in typed("vla-import.md", "robotrl train") if option(words, "--init-from") == ["smolvla"]
+    )
     cfg, _ = parse_preset(trained[0], trained[1:])
     assert option(imported, "--out") == ["smolvla"] and option(imported, "--sim") == [cfg.sim.name]
     there, here = (
@@ -143,7 +147,7 @@ def test_what_the_page_imports_sees_what_its_recipe_shows() -> None:
 
 def test_openvlas_recipe_shows_pictures_of_its_size() -> None:
     """The towers' size, which the importer asks of the sim."""
-    commands = [words for words in typed("vla.md", "robotrl train") if "openvla-7b" in words]
+    commands = [words for words in typed("vla-finetuning.md", "robotrl train") if "openvla-7b" in words]
     assert len(commands) == 2
     for name, *words in commands:
         assert configs.sim_options(parse_preset(name, words)[0].sim.options)["image_size"] == 224

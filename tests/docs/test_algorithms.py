@@ -6,8 +6,6 @@ import re
 import subprocess
 import sys
 
-import pytest
-
 import tests.training.test_resume as test_resume
 from robotrl.run.directory import Run
 from robotrl.run.logs import read_scalars
@@ -41,21 +39,6 @@ def test_the_algorithm_of_the_page_trains_and_resumes(tmp_path):
     latest = Run.open(whole).latest()
     assert latest is not None
     assert latest.kind == "ChainLearner"
-
-
-@pytest.mark.parametrize("page", sorted(path.relative_to(DOCS) for path in DOCS.rglob("*.md")))
-def test_links_between_pages_lead_somewhere(page):
-    text = (DOCS / page).read_text()
-    for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)", text):
-        path = (DOCS / page).parent / target if target else DOCS / page
-        assert path.exists(), target
-        if anchor:
-            headings = [
-                re.sub(r"[^\w\- ]", "", line.lstrip("# ").lower()).replace(" ", "-")
-                for line in path.read_text().splitlines()
-                if line[:1] == "#"
-            ]
-            assert anchor in headings, f"{target}#{anchor}"
 
 
 def test_the_loss_of_the_engines_page_is_learned():

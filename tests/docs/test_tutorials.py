@@ -92,9 +92,3 @@ def test_the_code_of_the_tutorial_runs(page: Path, tmp_path: Path, monkeypatch: 
 def test_options_of_the_page_give_way() -> None:
     assert smaller("robotrl eval x --episodes 256", {"eval": ("--episodes", "4")}) == ["eval", "x", "--episodes", "4"]
     assert smaller("robotrl inspect 'a b'", {"eval": ("--episodes", "4")}) == ["inspect", "a b"]
-
-
-@pytest.mark.parametrize("page", sorted(TUTORIALS.glob("*.md")), ids=lambda page: page.stem)
-def test_links_of_the_tutorial_lead_somewhere(page: Path) -> None:
-    for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
-        assert (page.parent / link).exists(), link

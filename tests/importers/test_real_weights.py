@@ -1,7 +1,7 @@
 """A published policy says what it is known to say: opt-in, since its weights are large and others'.
 
-`ROBOTRL_REAL_WEIGHTS=FILE pytest tests/importers/test_real_weights.py`; docs/vla.md says what is in the file. The
-same is done here with a toy's weights, so that what opts in is known to work.
+`ROBOTRL_REAL_WEIGHTS=FILE pytest tests/importers/test_real_weights.py`; docs/vla-import.md says what is in the file.
+The same is done here with a toy's weights, so that what opts in is known to work.
 """
 
 from __future__ import annotations
@@ -87,5 +87,5 @@ def test_a_toy_says_what_is_known_and_nothing_else(tmp_path: Path) -> None:
     file.write_text(json.dumps(known))
     with pytest.raises(AssertionError):
         check(file)
-    (shown,) = re.findall(r"```json\n(.*?)```", (ROOT / "docs" / "vla.md").read_text(), re.DOTALL)
+    (shown,) = re.findall(r"```json\n(.*?)```", (ROOT / "docs" / "vla-import.md").read_text(), re.DOTALL)
     assert json.loads(shown).keys() == known.keys()
