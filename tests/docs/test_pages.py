@@ -17,7 +17,9 @@ from typing import Any
 
 import pytest
 
+from robotrl import config as configs
 from robotrl import registry
+from robotrl.cli.commands.train import parse_preset
 from robotrl.cli.main import COMMANDS, main
 from robotrl.registry import PRESETS
 from tests.kits.paths_kit import ROOT
@@ -203,6 +205,13 @@ def commands(page: Path) -> Iterator[list[str]]:
             yield words[: ends[0]] if ends and words[ends[0]] != "..." else words
 
 
+def trained(page: Path) -> Iterator[list[str]]:
+    """Preset and fields of each training that a page shows."""
+    for command, *words in commands(page):
+        if command == "train" and words[0] in PRESETS.names() and "--help" not in words:
+            yield words
+
+
 @cache
 def help_of(*words: str) -> str:
     said = io.StringIO()
@@ -243,6 +252,12 @@ def test_commands_and_flags_of_the_page_exist(page: Path) -> None:
         for word in words[1:]:
             if re.match(r"--[A-Za-z]", word):
                 assert plain(word) in known, f"robotrl {shlex.join(words)}: {word}"
+
+
+@pytest.mark.parametrize("page", [page for page in MANUAL if any(trained(page))], ids=name_of)
+def test_what_the_page_trains_is_a_config(page: Path) -> None:
+    for preset, *words in trained(page):
+        configs.check(parse_preset(preset, words)[0])
 
 
 def test_a_flag_that_is_not_there_is_found(tmp_path: Path) -> None:
