@@ -1,7 +1,7 @@
 # Everything here sets up .venv by itself first; that takes no time when it is up to date.
 # `make help` lists the targets. PYTHON=/path/to/python chooses the interpreter that .venv is made with.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test quickstart test test-fast format type smoke bench clean
+.PHONY: help setup setup-test quickstart test test-fast format type smoke bench docs clean
 PY := .venv/bin/python
 
 help: ## list the targets
@@ -39,6 +39,9 @@ smoke: setup-test ## build the wheel and use it in two empty environments, one o
 
 bench: setup-test ## run a benchmark (NAME=..., JSON=file); without NAME, list them
 	@.venv/bin/robotrl bench $(if $(NAME),$(NAME) $(if $(JSON),--json $(JSON)),--list)
+
+docs: setup-test ## build the pages as a site with search, in build/site
+	@$(PY) tools/docs_site.py
 
 clean: ## remove what builds and tests leave behind; .venv and runs stay
 	@rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

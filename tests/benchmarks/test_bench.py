@@ -1,4 +1,4 @@
-"""The bench framework: fair pairs, honest gaps, the file it writes, and the tables in the README."""
+"""The bench framework: fair pairs, honest gaps, the file it writes, and the tables in the pages."""
 
 import json
 import types
@@ -157,6 +157,16 @@ def test_a_block_of_a_part_is_what_the_bench_makes_of_it(tiny, tmp_path):
     assert once.startswith("<!-- bench:tiny/names -->\nspeed\n<!-- /bench -->\n<!-- bench:tiny -->\n| figure |")
     with pytest.raises(ConfigError, match="part of bench tiny 'name' is unknown: did you mean 'names'"):
         readme.filled(text.replace("/names", "/name"), tmp_path)
+
+
+def test_results_of_no_bench_have_a_table_of_their_own(tmp_path):
+    unit = {"ratio": 1.234, "low": 0.5, "high": 2, "now": [1, 2, 3], "before": [1, 2, 3], "reached": True}
+    document = {"schema_version": 1, "command": "python tools/x.py", "date": "2026-01-01", "versions": {"robotrl": "1"}}
+    document |= {"machine": machine_info(), "units": {"a b": unit, "c": {**unit, "reached": False}}}
+    (tmp_path / "speed_against.json").write_text(json.dumps(document))
+    once = readme.filled("<!-- bench:speed_against -->\n<!-- /bench -->\n", tmp_path)
+    assert "| a b | **1.23** | 0.50 to 2.00 | 3 | yes |\n| c | **1.23** | 0.50 to 2.00 | 3 | **no** |" in once
+    assert "`python tools/x.py`, 2026-01-01; " in once and readme.filled(once, tmp_path) == once
 
 
 def test_blocks_that_cannot_be_filled_are_refused(tiny, tmp_path):
