@@ -1,4 +1,4 @@
-"""Published recipes for vision-language-action policies of published size; docs/vla.md lists their differences.
+"""Published recipes for vision-language-action policies of published size; see docs/vla-finetuning.md.
 
 They fine-tune an imported policy (`robotrl import`), on one machine or with a profile on a GPU:
 `robotrl train simplevla-rl --profile card-80 --init-from POLICY`. The sim is the tabletop, with images of the size that

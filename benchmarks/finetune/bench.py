@@ -48,7 +48,7 @@ class Task(NamedTuple):
 TASKS = {
     "peg-insert": Task("mujoco/peg-insert", 40, 0.25, 1.0, 460_800, None),
     "pick-place": Task("mujoco/pick-place", 40, 0.15, 0.5, 768_000, 1_500),
-    # with the sparse reward only, policy gradients do not improve on the clone; see docs/benchmarks.md
+    # with the sparse reward only, policy gradients do not improve on the clone; see docs/results/finetune.md
     "push": Task("mujoco/push", 300, 0.1, 0.0, 1_152_000, 6_000, ("reward=shaped",)),
 }
 

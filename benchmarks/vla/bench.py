@@ -46,7 +46,7 @@ class Stages(NamedTuple):
     read: str
     clone: str
     bf16: bool
-    """True if these stages use bfloat16 on processors that support it, which costs no success (docs/vla-study.md).
+    """True if these stages use bfloat16 where the processor has it; it costs no success (docs/notes/vla-study.md).
     Fine-tuning does not: with it, reinforcement learning gains less."""
 
 
