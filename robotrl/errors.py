@@ -32,6 +32,8 @@ class CapabilityError(RobotrlError):
     """A sim or policy lacks a capability that the run needs."""
 
 
+LISTED, NEAREST = 30, 6
+"""An error lists up to so many choices, of more than that the nearest few."""
 SHOWN = 120
 """Maximum number of characters of a value in an error."""
 
@@ -59,11 +61,15 @@ def nearest(value: str, choices: Iterable[str]) -> str | None:
 
 
 def unknown(field: str, value: str, choices: Iterable[str]) -> ConfigError:
-    """Error for a name that is not among `choices`: lists them and suggests the nearest one."""
+    """Error for a name that is not among `choices`: lists them, the nearest of many, and suggests the nearest one."""
     names = sorted(choices)
     close = nearest(value, names)
     hint = f"did you mean {close!r}? " if close else ""
-    return ConfigError(f"{field} {short(repr(value))} is unknown: {hint}known: {', '.join(names)}")
+    known = ", ".join(names)
+    if len(names) > LISTED:
+        some = difflib.get_close_matches(value, names, n=NEAREST, cutoff=0.0)
+        known = f"{', '.join(some)} and {len(names) - len(some)} more"
+    return ConfigError(f"{field} {short(repr(value))} is unknown: {hint}known: {known}")
 
 
 def check_number(field: str, value: object, low: float, high: float, unit: str = "") -> None:

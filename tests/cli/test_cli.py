@@ -151,6 +151,13 @@ MISTAKES = [
     (["eval", "--num-evns", "3", "RUN"], "unknown option --num-evns: did you mean --num-envs?"),
     (["eval", "--episdoes=3"], "unknown option --episdoes: did you mean --episodes?"),
     (["train", "peg-insert-rienflow"], "'peg-insert-rienflow' is unknown: did you mean 'peg-insert-reinflow'?"),
+    (
+        ["train", "mujoco/hopper"],
+        "is a sim: expected a preset, one of hopper-ppo, hopper-sac, gym-ppo --sim.name",
+    ),
+    (["train", "gym/CartPole-v1"], "is a sim: expected a preset, one of gym-ppo --sim.name gym/CartPole-v1"),
+    (["train", "ppo"], "'ppo' is an algorithm: expected a preset of it, one of drive-ppo, gym-ppo, "),
+    (["train", "peg-insert-rienflow"], "peg-insert-reinflow, peg-insert-"),
     (["train", "--steps", "3"], "expected a preset before '--steps'"),
     (["train", "--resume", "no/such/run"], "run no/such/run does not exist"),
 ]

@@ -14,7 +14,7 @@ import tyro
 
 from robotrl.cli.commands.parsing import parse
 from robotrl.errors import ConfigError
-from robotrl.registry import PRESETS
+from robotrl.registry import PRESETS, SIMS
 
 COMMAND = "robotrl train"
 
@@ -58,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
         return 0
     if argv[0].startswith("-"):
         raise ConfigError(f"expected a preset before {argv[0]!r}: {COMMAND} PRESET [options]")
-    name = PRESETS.check(argv[0])
+    name = _preset(argv[0])
     if not {"-h", "--help"} & set(argv):
         _loading(name)
     config, run_dir = parse_preset(name, argv[1:])
@@ -82,6 +82,24 @@ def _loading(what: str) -> None:
 
 def _first() -> bool:
     return os.environ.get("RANK", "0") == "0"
+
+
+def _preset(name: str) -> str:
+    """The name of a preset as typed.
+
+    Raises:
+        ConfigError: it is none; for a sim or an algorithm, the presets that have it.
+    """
+    if name in PRESETS.rows():
+        return name
+    if name in SIMS.rows() or name.startswith("gym/"):
+        base = name.rpartition("/")[2]
+        typed = [preset for preset in PRESETS.names() if preset.startswith(f"{base}-")]
+        ways = [*typed, f"gym-ppo --sim.name {name}", f"gym-sac --sim.name {name}"]
+        raise ConfigError(f"{name!r} is a sim: expected a preset, one of {', '.join(ways)}")
+    if typed := [preset for preset in PRESETS.names() if preset.endswith(f"-{name}")]:
+        raise ConfigError(f"{name!r} is an algorithm: expected a preset of it, one of {', '.join(typed)}")
+    return PRESETS.check(name)
 
 
 def parse_preset(name: str, argv: Sequence[str]) -> tuple[Any, Path | None]:
