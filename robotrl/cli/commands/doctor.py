@@ -63,7 +63,9 @@ def _show(found: Diagnosis) -> None:
     for problem in found.problems:
         console.print(f"problem: {problem}", markup=False, soft_wrap=True)
     if not found.problems:
-        console.print("no problems found")
+        train = next(extra for extra in found.extras if extra.name == "train")
+        trains = "yes" if train.usable else f"no ({train.advice})"
+        console.print(f"no problems found; deploys: yes, trains: {escape(trains)}", soft_wrap=True)
 
 
 def _torch_line(found: Diagnosis) -> str:
