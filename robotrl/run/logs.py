@@ -26,6 +26,8 @@ from robotrl.utils.files import open_plain, parse_json, replace_file
 RESERVED = ("step", "wall_s")
 NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 """Text for numbers that JSON cannot represent."""
+OF_TIME = ("env_steps", "sim_share", "updates", "actor_updates")
+"""Scalars that TensorBoard shows among times and counts, beside those of seconds."""
 LONGEST_LINE = 1 << 24
 """Largest size of a record in bytes."""
 
@@ -273,10 +275,22 @@ def _first_events(resume_step: int | None) -> bytes:
     return b"".join(_framed(event) for event in events)
 
 
+def tag(name: str) -> str:
+    """TensorBoard tag of a scalar, in one of the groups `rollout/`, `eval/`, `time/` and `train/`."""
+    if name.partition("/")[0] in ("rollout", "eval", "time", "train"):
+        return name
+    for group in ("rollout", "eval"):
+        if name.startswith(f"{group}_"):
+            return f"{group}/{name.removeprefix(f'{group}_')}"
+    if name in OF_TIME or name.endswith(("_s", "_evaluations")):
+        return f"time/{name}"
+    return f"train/{name.rstrip('.')}"
+
+
 def _scalar_event(step: int, values: Mapping[str, float]) -> bytes:
     event = _event_proto().Event(wall_time=time.time(), step=step)
     for name, value in values.items():
-        event.summary.value.add(tag=name, simple_value=value)
+        event.summary.value.add(tag=tag(name), simple_value=value)
     return _framed(event)
 
 

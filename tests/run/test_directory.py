@@ -20,7 +20,7 @@ from tensorboard.backend.event_processing.event_file_loader import LegacyEventFi
 
 from robotrl.errors import ConfigError, DataError, RobotrlError
 from robotrl.run.directory import Run
-from robotrl.run.logs import read_scalars
+from robotrl.run.logs import read_scalars, tag
 from robotrl.utils.provenance import changes_since, git_state, versions
 
 CONFIG = {"lr": 3e-4, "layers": (64, 64), "sim": {"name": "mujoco/peg-insert", "shaped": False, "limit": None}}
@@ -44,6 +44,10 @@ def raw_events(path: Path) -> dict[str, list[tuple[int, float]]]:
             for value in event.summary.value:
                 out.setdefault(value.tag, []).append((event.step, value.simple_value))
     return out
+
+
+def tagged(path: Path) -> dict[str, list[tuple[int, float]]]:
+    return {tag(name): values for name, values in jsonl(path).items()}
 
 
 def jsonl(path: Path) -> dict[str, list[tuple[int, float]]]:
@@ -276,6 +280,19 @@ def test_one_writer_within_a_process(tmp_path):
     assert read_scalars(run.path / "scalars.jsonl") == []  # nothing was saved, so the run starts over
 
 
+def test_tensorboard_groups_what_belongs_together():
+    groups = {
+        "rollout_return": "rollout/return",
+        "eval_success": "eval/success",
+        "env_steps_per_s": "time/env_steps_per_s",
+        "learn_s": "time/learn_s",
+        "pg_loss": "train/pg_loss",
+        "grad_norm/actor.": "train/grad_norm/actor",
+        "eval/mine": "eval/mine",
+    }
+    assert {name: tag(name) for name in groups} == groups
+
+
 FINITE = st.floats(width=64, allow_nan=False, allow_infinity=False)
 
 
@@ -291,7 +308,7 @@ def test_jsonl_and_tensorboard_agree_before_and_after_a_cut(tmp_path_factory, ro
         if number == cut:
             run.save({}, step=number)
     run.close()
-    assert jsonl(run.path) == tensorboard(run.path) == raw_events(run.path)
+    assert tagged(run.path) == tensorboard(run.path) == raw_events(run.path)
     resumed = Run.open(run.path)
     found = resumed.resume()
     first = found.step + 1 if found else 0
@@ -301,7 +318,7 @@ def test_jsonl_and_tensorboard_agree_before_and_after_a_cut(tmp_path_factory, ro
         if number >= first:
             resumed.log(number, {name: -value for name, value in row.items()})
     resumed.close()
-    assert jsonl(run.path) == tensorboard(run.path) == raw_events(run.path)
+    assert tagged(run.path) == tensorboard(run.path) == raw_events(run.path)
     expected: dict[str, list[float]] = {}
     for number, row in enumerate(rows):
         for name, value in row.items():
@@ -327,7 +344,7 @@ def test_each_line_is_on_file_at_once_and_each_is_strict_json(tmp_path):
     (read,) = read_scalars(run.path / "scalars.jsonl")
     assert math.isnan(read["nan"]) and read["inf"] == math.inf and read["tensor"] == 0.5
     assert read["np"] == float(np.float32(0.1))
-    assert tensorboard(run.path)["ninf"] == [(3, -math.inf)]
+    assert tensorboard(run.path)["train/ninf"] == [(3, -math.inf)]
     run.close()
 
 
@@ -366,7 +383,7 @@ def test_torn_ends_of_both_logs_are_cut(tmp_path, lost):
     resumed.log(3, {"x": 3})
     resumed.close()
     wanted = [(0, 0.0), (1, 1.0), (3, 3.0)]
-    assert jsonl(run.path)["x"] == tensorboard(run.path)["x"] == wanted
+    assert jsonl(run.path)["x"] == tensorboard(run.path)["train/x"] == wanted
 
 
 def test_sessions_are_recorded_and_changed_versions_are_said(tmp_path, capsys):
