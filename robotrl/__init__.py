@@ -8,7 +8,10 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from robotrl import moved
+
 __version__ = "0.1.0"
+moved.install()
 
 if TYPE_CHECKING:
     from robotrl.api.exporting import export

@@ -1,1 +1,5 @@
-"""Reader of OpenDRIVE (.xodr) files as road networks."""
+"""OpenDRIVE (.xodr) files as road networks."""
+
+from robotrl.sims.bev.opendrive.reader import parse, read
+
+__all__ = ["parse", "read"]
