@@ -165,6 +165,7 @@ class TrainCfg(Generic[Algo, PolicyCfg]):
     shorter."""
 
 
+START = "--init-from RUN (robotrl import makes one of a published checkpoint)"
 GIVEN = ("name", "num_envs", "seed")
 """Arguments of every sim's factory that are not options."""
 
@@ -262,13 +263,15 @@ def check(cfg: TrainCfg[Any, Any]) -> None:
     sim_options(cfg.sim.options)
     _check_lora(cfg)
     if cfg.recompute and cfg.init_from is None:
-        raise ConfigError("recompute is True and init_from is not given: expected a policy to fine-tune")
+        raise ConfigError(f"recompute is True and init_from is not given: expected a policy to fine-tune, {START}")
     if cfg.cache not in CACHES:
         raise unknown("cache", str(cfg.cache), CACHES)
     if cfg.init_changes and cfg.init_from is None:
-        raise ConfigError(f"init_changes is {cfg.init_changes} and init_from is not given: expected a policy to change")
+        raise ConfigError(
+            f"init_changes is {cfg.init_changes} and init_from is not given: expected a policy to change, {START}"
+        )
     if cfg.cache != "none" and cfg.init_from is None:
-        raise ConfigError(f"cache is {cfg.cache!r} and init_from is not given: expected a policy to fine-tune")
+        raise ConfigError(f"cache is {cfg.cache!r} and init_from is not given: expected a policy to fine-tune, {START}")
     if cfg.sim.reward_ends and cfg.sim.reward is None:
         raise ConfigError("sim.reward_ends is True, and sim.reward is not given: expected a success classifier")
     if cfg.sim.reward is not None and not getattr(cfg.algo, "reads_rewards", True):
@@ -320,7 +323,7 @@ def _check_lora(cfg: TrainCfg[Any, Any]) -> None:
     if not lora.targets:
         raise ConfigError(f'lora.targets is empty: expected parts of the names of layers, or "{ALL_LAYERS}"')
     if cfg.init_from is None:
-        raise ConfigError(f"lora.rank is {lora.rank} and init_from is not given: expected a policy to adapt")
+        raise ConfigError(f"lora.rank is {lora.rank} and init_from is not given: expected a policy to adapt, {START}")
     if cfg.actor.process:
         raise ConfigError(f"lora.rank is {lora.rank} and actor.process is True: expected an actor in this process")
 
