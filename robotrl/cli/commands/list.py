@@ -96,8 +96,8 @@ def describe(target: str, by_module: bool) -> str:
     if tree is not None and by_module:
         found = ast.get_docstring(tree)
     elif tree is not None:
-        kinds = ast.FunctionDef | ast.ClassDef
-        found = next((ast.get_docstring(x) for x in tree.body if isinstance(x, kinds) and x.name == attribute), None)
+        named = (node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef))
+        found = next((ast.get_docstring(node) for node in named if node.name == attribute), None)
     line = (found or "").partition("\n")[0]
     if by_module and line.startswith("`") and "`: " in line:
         line = line.partition("`: ")[2]
