@@ -241,6 +241,10 @@ class Training:
     reward_scale: float | None
     """Divisor of the reward normalization when the policy was saved, None without normalization: it converts the
     critic's values to the sim's own rewards."""
+    sim: str | None = None
+    """Sim that the policy was trained on, e.g. "mujoco/peg-insert"."""
+    sim_options: tuple[str, ...] = ()
+    """Its options, "name=value", but for those that name files of the machine."""
 
 
 @dataclass(frozen=True)

@@ -243,17 +243,20 @@ def make_sim_of(
 
 
 def sim_of(path: Path, sim: str | None) -> tuple[str, dict[str, Any]]:
-    """Name and options of the sim that a run was trained on; for another sim only the name.
+    """Name and options of the sim that a run or bundle was trained on; for another sim only the name.
 
     Raises:
-        ConfigError: no name was given, and `path` lies in no run that has one.
+        ConfigError: no name was given, and neither a run around `path` nor a bundle's manifest has one.
     """
     run = run_of(path)
     trained_on: dict[str, Any] = {} if run is None else run.config.get("sim", {})
+    if run is None and kind_of(path) == "bundle":
+        training = open_bundle(path).manifest.training
+        trained_on = {"name": training.sim, "options": training.sim_options} if training.sim is not None else {}
     name = sim if sim is not None else trained_on.get("name")
     if name is None:
-        raise ConfigError(f"sim is missing: {path} does not say which one it was trained on")
-    if run is None and name.startswith("gym/"):
+        raise ConfigError(f"sim is missing: {path} does not name the one that it was trained on: expected --sim NAME")
+    if run is None and name != trained_on.get("name") and name.startswith("gym/"):
         return name, {"actions": "scores"} if _acts_by_scores(path) else {}
     return name, sim_options(trained_on.get("options", ())) if name == trained_on.get("name") else {}
 

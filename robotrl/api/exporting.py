@@ -94,6 +94,7 @@ def record(policy: Policy, sim: VecSim, samples: int) -> dict[str, np.ndarray]:
 def identity(source: Path, policy: Any) -> Training:
     """Identity of the run behind a policy, for the bundle's manifest."""
     run = run_of(source)
+    sim: dict[str, Any] = {} if run is None else run.config.get("sim", {})
     config = None if run is None else hashlib.sha256(json.dumps(run.config, sort_keys=True).encode()).hexdigest()
     return Training(
         policy=type(policy).__name__,
@@ -103,4 +104,6 @@ def identity(source: Path, policy: Any) -> Training:
         git_revision=None if run is None else read_json(run.path / "git.json", "run git state", 1).get("commit"),
         config_sha256=config,
         reward_scale=getattr(policy, "reward_scale", None),
+        sim=sim.get("name"),
+        sim_options=tuple(option for option in sim.get("options", ()) if not {"/", "\\", "@"} & set(option)),
     )

@@ -176,7 +176,7 @@ def test_the_line_is_the_same_in_every_encoding(encoding):
     environment = {**os.environ, "PYTHONIOENCODING": encoding}
     assert robotrl("demos", environment=environment).stderr == "error: missing: SIM, --out; see robotrl demos --help\n"
     said = robotrl("list", "simz", environment=environment).stderr
-    assert said.startswith("error: kind 'simz' is unknown: did you mean 'sims'? known: all, sims, presets")
+    assert said.startswith("error: kind 'simz' is unknown: did you mean 'sims'? known: all, sims, policies")
 
 
 def test_exit_codes_and_messages_of_the_program(outsider):
@@ -393,7 +393,9 @@ def test_the_main_job_command_by_command(tmp_path):
     assert "run peg-insert-bc-flow, step 2, seed 0" in " ".join(done("inspect", "bundle").split())
     said = done("eval", "bundle", "--against", "runs/peg-insert-bc-flow", "--episodes", "3")
     assert "starts that flipped: none" in said
-    assert "over 2 starts" in done("eval", "bundle", "--sim", "mujoco/peg-insert", "--episodes", "2")
+    # the bundle names its sim and the sim's options
+    assert json.loads((tmp_path / "bundle/manifest.json").read_text())["training"]["sim"] == "mujoco/peg-insert"
+    assert "over 2 starts" in done("eval", "bundle", "--episodes", "2")
     said = done("deploy", "bundle", "--robot", "sim:mujoco/peg-insert", "--episodes", "1", "--json", "deploy.json")
     assert "of 1 at 20 Hz" in said
     assert json.loads((tmp_path / "deploy.json").read_text())["ticks"] > 0
