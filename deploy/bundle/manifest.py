@@ -308,6 +308,9 @@ def identity(manifest: Manifest) -> str:
     """SHA-256 (hex) of the canonical JSON of all fields except `bundle_id`."""
     data = manifest.to_json()
     del data["bundle_id"]
+    if manifest.training.sim is None:
+        # bundles of version 0.1 have neither field, and keep their id
+        del data["training"]["sim"], data["training"]["sim_options"]
     return hashlib.sha256(strict.canonical(data)).hexdigest()
 
 

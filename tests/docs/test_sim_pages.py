@@ -128,6 +128,6 @@ def test_an_option_that_its_docstring_leaves_out_is_an_error() -> None:
 
 def test_fields_and_constants_bring_their_docstrings() -> None:
     asked = sim_docs.Asked("", ("robotrl.config", "SimCfg"), {})
-    assert "| `num_envs` | 64 | Envs that step together. |" in sim_docs.fields(asked)
+    assert "| `num_envs` | 64 | Number of parallel envs. |" in sim_docs.fields(asked)
     asked = sim_docs.Asked("", ("robotrl.sims.mujoco.manipulation.hand", "STEP_M", "YAW_STEP_RAD"), {})
-    assert "| `STEP_M` | 0.04 | Displacement wanted by an action of 1. |" in sim_docs.constants(asked)
+    assert "| `STEP_M` | 0.04 | Displacement commanded by an action of 1. |" in sim_docs.constants(asked)
