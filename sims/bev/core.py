@@ -33,7 +33,7 @@ LAYOUTS: dict[Split, tuple[int, int]] = {"train": (0, 64), "val": (1 << 20, 16),
 """First layout seed and number of layouts of each split, for each road family; the splits are disjoint."""
 
 
-class CoreStep(NamedTuple):
+class DrivingStep(NamedTuple):
     """Result of one step of all envs; the next step overwrites the arrays, except the final ones."""
 
     reward: NDArray[np.float32]
@@ -151,7 +151,7 @@ class DrivingCore:
         self._start(env_ids)
         self.observe(env_ids)
 
-    def step(self, actions: NDArray[np.float32]) -> CoreStep:
+    def step(self, actions: NDArray[np.float32]) -> DrivingStep:
         """Advance all envs by one action; ended episodes restart before this returns.
 
         Args:
@@ -194,7 +194,7 @@ class DrivingCore:
         if len(final_ids):
             self._start(final_ids)
             self.observe(final_ids)
-        return CoreStep(self.reward, self.terminated, self.truncated, final_obs, final_ids)
+        return DrivingStep(self.reward, self.terminated, self.truncated, final_obs, final_ids)
 
     def observe(self, env_ids: Ids) -> None:
         """Update the observations of some envs."""

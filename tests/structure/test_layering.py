@@ -236,3 +236,15 @@ def test_the_rules_see_a_violation(tmp_path):
         assert wrong_ways(["sims.bad"]) == [f"{source}:2: sims.bad may not import algos.bc"]
     finally:
         del modules()["sims.bad"]
+
+
+def test_one_name_stands_for_one_class():
+    """Public classes of the package; each command has arguments of its own, `Args`."""
+    found = Counter(
+        node.name
+        for name, path in modules().items()
+        if name.split(".")[0] != "benchmarks"
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and node.name != "Args"
+    )
+    assert [name for name, count in found.items() if count > 1] == []

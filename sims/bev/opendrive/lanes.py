@@ -14,7 +14,7 @@ from robotrl.errors import DataError
 from robotrl.sims.bev.opendrive.geometry import Floats, cubic_at, poses, stations
 from robotrl.sims.bev.opendrive.roads import DEFAULT_SPEED_MPS, LaneRecord, Section, Timed, XodrRoad, in_force
 from robotrl.sims.bev.opendrive.xml import Notes, shown, whole, word
-from robotrl.sims.bev.roads.lanes import NONE, RoadBuilder, Turn
+from robotrl.sims.bev.roads.lanes import NONE, JunctionTurn, RoadBuilder
 
 DRIVING = {
     "driving",
@@ -192,17 +192,23 @@ def _marks(road: XodrRoad) -> Iterator[float]:
                     yield from np.minimum(section.start + cubics.starts, section.end)
 
 
-def _turn(net: Network, pose: Floats) -> tuple[Turn, Turn]:
+def _turn(net: Network, pose: Floats) -> tuple[JunctionTurn, JunctionTurn]:
     """Turn direction of the road, along s and against s."""
     heading = np.unwrap(pose[:, 2])
     turned = net.flip * float(heading[-1] - heading[0])
     if abs(turned) < TURNED_RAD:
-        return Turn.STRAIGHT, Turn.STRAIGHT
-    return (Turn.LEFT, Turn.RIGHT) if turned > 0.0 else (Turn.RIGHT, Turn.LEFT)
+        return JunctionTurn.STRAIGHT, JunctionTurn.STRAIGHT
+    return (JunctionTurn.LEFT, JunctionTurn.RIGHT) if turned > 0.0 else (JunctionTurn.RIGHT, JunctionTurn.LEFT)
 
 
 def _add_section(
-    net: Network, road: XodrRoad, k: int, section: Section, s: Floats, pose: Floats, turns: tuple[Turn, Turn]
+    net: Network,
+    road: XodrRoad,
+    k: int,
+    section: Section,
+    s: Floats,
+    pose: Floats,
+    turns: tuple[JunctionTurn, JunctionTurn],
 ) -> None:
     long = section.end - section.start
     normal = np.stack([-np.sin(pose[:, 2]), np.cos(pose[:, 2])], axis=1)
@@ -229,7 +235,7 @@ def _add_section(
             limit or DEFAULT_SPEED_MPS,
             float(np.trapezoid(width, s) / (s[-1] - s[0])),
             in_junction,
-            turns[0 if forward else 1] if in_junction else Turn.STRAIGHT,
+            turns[0 if forward else 1] if in_junction else JunctionTurn.STRAIGHT,
         )
         net.strips.append(Strip(road, forward, limit is not None, s[kept], along))
 

@@ -25,7 +25,7 @@ import numpy as np
 from robotrl.sims.bev.opendrive.lanes import SHORTEST_M, Network
 from robotrl.sims.bev.opendrive.roads import XodrRoad
 from robotrl.sims.bev.opendrive.xml import number, shown, whole, word
-from robotrl.sims.bev.roads.lanes import NONE, Control, Turn
+from robotrl.sims.bev.roads.lanes import NONE, Control, JunctionTurn
 
 PHASE_S = 15.0
 YELLOW_S = 3.0
@@ -120,7 +120,7 @@ def _placed(net: Network) -> Iterator[tuple[int, Placed]]:
             continue
         s = min(max(number(element, "s", road.where), 0.0), road.line.length)
         for lane in _valid_lanes(net, road, element, s):
-            aside = own in arrows or net.builder.lanes[lane].turn != Turn.STRAIGHT
+            aside = own in arrows or net.builder.lanes[lane].turn != JunctionTurn.STRAIGHT
             for there, at in _stop_lines(net, lane, s):
                 yield there, Placed(RANK[kind], aside, at, kind, own)
 

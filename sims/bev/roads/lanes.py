@@ -40,7 +40,7 @@ class Control(IntEnum):
     YIELD = 3
 
 
-class Turn(IntEnum):
+class JunctionTurn(IntEnum):
     """Turn direction of a lane inside a junction, ordered by right of way."""
 
     STRAIGHT = 0
@@ -64,7 +64,7 @@ class Lane:
     speed_mps: float
     width_m: float
     junction: bool
-    turn: Turn
+    turn: JunctionTurn
     left: int = NONE
     right: int = NONE
     left_solid: bool = True
@@ -153,7 +153,7 @@ class RoadBuilder:
         speed_mps: float,
         width_m: float = LANE_WIDTH_M,
         junction: bool = False,
-        turn: Turn = Turn.STRAIGHT,
+        turn: JunctionTurn = JunctionTurn.STRAIGHT,
     ) -> int:
         """Add a lane and return its index.
 

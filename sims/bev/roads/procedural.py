@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from robotrl.sims.bev.roads.lanes import LANE_WIDTH_M, Control, Points, RoadBuilder, Turn, headings, shifted
+from robotrl.sims.bev.roads.lanes import LANE_WIDTH_M, Control, JunctionTurn, Points, RoadBuilder, headings, shifted
 
 W = LANE_WIDTH_M
 
@@ -85,8 +85,8 @@ def connect(builder: RoadBuilder, source: int, target: int, speed: float) -> int
     """Add a lane through a junction, from the end of one lane to the start of another."""
     start, end = pose(builder, source, -1), pose(builder, target, 0)
     turned = math.remainder(end[2] - start[2], 2 * math.pi)
-    turn = Turn.LEFT if turned > 0.5 else Turn.RIGHT if turned < -0.5 else Turn.STRAIGHT
-    limit = speed if turn == Turn.STRAIGHT else min(speed, 7.0 if turn == Turn.LEFT else 5.0)
+    turn = JunctionTurn.LEFT if turned > 0.5 else JunctionTurn.RIGHT if turned < -0.5 else JunctionTurn.STRAIGHT
+    limit = speed if turn == JunctionTurn.STRAIGHT else min(speed, 7.0 if turn == JunctionTurn.LEFT else 5.0)
     lane = builder.lane(bend(start, end), limit, junction=True, turn=turn)
     builder.follow(source, lane)
     builder.follow(lane, target)

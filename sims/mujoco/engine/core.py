@@ -36,7 +36,7 @@ class _Block(NamedTuple):
     plans: NDArray[np.float64]
 
 
-class CoreStep(NamedTuple):
+class MujocoStep(NamedTuple):
     """Result of one control step of all envs; the next step overwrites the arrays, except the final ones."""
 
     obs: dict[str, NDArray[Any]]
@@ -158,7 +158,7 @@ class MujocoCore:
             )
         return array
 
-    def step(self, actions: Real) -> CoreStep:
+    def step(self, actions: Real) -> MujocoStep:
         """Advance all envs by one control step; ended episodes restart before this returns.
 
         Args:
@@ -196,7 +196,7 @@ class MujocoCore:
         final_obs = {key: value[chosen] for key, value in self.obs.items()}
         if len(final_ids):
             self._start(final_ids)
-        return CoreStep(
+        return MujocoStep(
             self.obs,
             self.reward,
             self.terminated,

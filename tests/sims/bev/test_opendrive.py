@@ -9,7 +9,7 @@ import pytest
 
 import tests.kits.xodr_kit as kit
 from robotrl.sims.bev.roads import maps
-from robotrl.sims.bev.roads.lanes import NONE, Control, RoadBuilder, Turn
+from robotrl.sims.bev.roads.lanes import NONE, Control, JunctionTurn, RoadBuilder
 from robotrl.sims.bev.roads.routes import pick_routes
 from tests.kits.paths_kit import ROOT
 
@@ -162,11 +162,16 @@ def test_a_junction_has_its_lanes_their_turns_and_the_limits_of_what_they_join()
     builder = kit.parse(kit.crossroads())
     inside = [lane for lane in builder.lanes if lane.junction]
     assert len(inside) == 12 and len(builder.lanes) == 20
-    assert sorted(lane.turn for lane in inside) == [Turn.STRAIGHT] * 4 + [Turn.RIGHT] * 4 + [Turn.LEFT] * 4
+    assert (
+        sorted(lane.turn for lane in inside)
+        == [JunctionTurn.STRAIGHT] * 4 + [JunctionTurn.RIGHT] * 4 + [JunctionTurn.LEFT] * 4
+    )
     for lane in inside:
         a, b = lane.points[1] - lane.points[0], lane.points[-1] - lane.points[-2]
         turned = math.atan2(a[0] * b[1] - a[1] * b[0], a @ b)
-        assert {Turn.STRAIGHT: 0, Turn.LEFT: 1.53, Turn.RIGHT: -1.5}[lane.turn] == pytest.approx(turned, abs=0.1)
+        assert {JunctionTurn.STRAIGHT: 0, JunctionTurn.LEFT: 1.53, JunctionTurn.RIGHT: -1.5}[
+            lane.turn
+        ] == pytest.approx(turned, abs=0.1)
         assert len(lane.next) == 1
         assert np.linalg.norm(builder.lanes[lane.next[0]].points[0] - lane.points[-1]) < 1e-6
     assert sorted(len(lane.next) for lane in builder.lanes if not lane.junction) == [0] * 4 + [3] * 4
@@ -315,7 +320,9 @@ def test_a_mirrored_junction_has_the_same_turns():
         if a.junction:
             first, last = b.points[1] - b.points[0], b.points[-1] - b.points[-2]
             turned = math.atan2(first[0] * last[1] - first[1] * last[0], first @ last)
-            assert {Turn.STRAIGHT: 0, Turn.LEFT: 1.53, Turn.RIGHT: -1.5}[b.turn] == pytest.approx(turned, abs=0.1)
+            assert {JunctionTurn.STRAIGHT: 0, JunctionTurn.LEFT: 1.53, JunctionTurn.RIGHT: -1.5}[
+                b.turn
+            ] == pytest.approx(turned, abs=0.1)
     assert [len(lane.next) for lane in left.lanes].count(3) == 4
 
 
