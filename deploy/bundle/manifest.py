@@ -297,6 +297,9 @@ class Manifest:
                 del port["max_still_s"]
         if data["action"]["choices"] is None:
             del data["action"]["choices"]
+        if self.training.sim is None:
+            # bundles of version 0.1 have neither field, and keep their id
+            del data["training"]["sim"], data["training"]["sim_options"]
         return data
 
     def to_bytes(self) -> bytes:
@@ -308,9 +311,6 @@ def identity(manifest: Manifest) -> str:
     """SHA-256 (hex) of the canonical JSON of all fields except `bundle_id`."""
     data = manifest.to_json()
     del data["bundle_id"]
-    if manifest.training.sim is None:
-        # bundles of version 0.1 have neither field, and keep their id
-        del data["training"]["sim"], data["training"]["sim_options"]
     return hashlib.sha256(strict.canonical(data)).hexdigest()
 
 

@@ -126,14 +126,15 @@ def renamed_field(field: str) -> str | None:
 def brought_up(data: Mapping[str, Any]) -> dict[str, Any]:
     """Migrate a stored config to the present revision; other JSON is returned unchanged."""
     revision: Any = data.get("revision", 1)
-    if not isinstance(revision, int) or not isinstance(data.get("sim"), Mapping) or "types" not in data:
+    if not isinstance(revision, int) or not isinstance(data.get("sim"), Mapping):
         return dict(data)
     out = dict(data)
     if revision < 2:
         out = _scores_named(out)
-    if revision < 3:
-        out = _fields_renamed(out)
-    return {**out, "revision": max(revision, REVISION)}
+    # without the classes of its parts it is a config in name alone
+    if revision < 3 and "types" in data:
+        out = {**_fields_renamed(out), "revision": REVISION}
+    return out
 
 
 def _scores_named(data: dict[str, Any]) -> dict[str, Any]:

@@ -580,7 +580,7 @@ def test_the_pages_process_reward_is_for_the_run_that_the_pages_train() -> None:
     name, *words = shlex.split(line)
     cfg, _ = parse_preset(name, words)
     sim = robotrl.make_sim(cfg.sim.name, num_envs=2, seed=0, **sim_options(cfg.sim.options))
-    check_fit(policy_on(recorded("vla.md")), sim)
+    check_fit(policy_on(recorded("vla-finetuning.md")), sim)
     source = recorded("rewards.md")
     shown = {key: spec for key, spec in source.observation_spec.items() if key not in privileged(source)}
     obs = source.reset(0)
