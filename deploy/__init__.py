@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from robotrl.utils.lazy import lazy_names
 
 if __name__ != "robotrl.deploy":
     raise ImportError(f"import this package as robotrl.deploy, not as {__name__}")
@@ -16,9 +17,5 @@ _LAZY = {"Controller": "robotrl.deploy.runtime", "run_control": "robotrl.deploy.
 
 __all__ = ["Controller", "run_control"]
 
-
-def __getattr__(name: str) -> Any:
-    # import onnxruntime only when one of them is needed, not with the package
-    if name in _LAZY:
-        return getattr(importlib.import_module(_LAZY[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# import onnxruntime only when one of them is needed, not with the package
+__getattr__ = lazy_names(__name__, _LAZY)

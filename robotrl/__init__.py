@@ -5,10 +5,10 @@ Importing this package is fast: the names below are imported when first used.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from robotrl import moved
+from robotrl.utils.lazy import lazy_names
 
 __version__ = "0.1.0"
 moved.install()
@@ -24,17 +24,16 @@ _LAZY = {
     "load_policy": "robotrl.run.policy_checkpoint",
     "evaluate": "robotrl.rollout.evaluate",
     "export": "robotrl.api.exporting",
+    "sims": "robotrl.sims",
+    "policies": "robotrl.policies",
+    "deploy": "robotrl.deploy",
+    "configs": "robotrl.configs",
 }
 
 __all__ = ["__version__", "evaluate", "export", "load_policy", "make_sim"]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return getattr(importlib.import_module(_LAZY[name]), name)
-    if name in ("sims", "policies", "deploy", "configs"):
-        return importlib.import_module(f"robotrl.{name}")
-    raise AttributeError(f"module 'robotrl' has no attribute {name!r}")
+__getattr__ = lazy_names(__name__, _LAZY)
 
 
 def __dir__() -> list[str]:

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import difflib
-import json
 import math
-import shlex
 from collections.abc import Iterable
-from functools import cache
-from importlib.metadata import PackageNotFoundError, distribution
-from pathlib import Path
 
 
 class RobotrlError(Exception):
@@ -125,26 +120,3 @@ def check_decay(field: str, value: float) -> None:
 def out_of_range(field: str, value: object, expected: str) -> ConfigError:
     """Error for a value outside the range that `expected` describes."""
     return ConfigError(f"{field} is {short(repr(value))}: expected {expected}")
-
-
-@cache
-def install_line(extra: str) -> str:
-    """Command that adds an extra to this installation, from the place that robotrl itself came from.
-
-    That is the checkout, the wheel or the git address: robotrl is on no package index. pip leaves the address in
-    `direct_url.json` (PEP 610).
-
-    Args:
-        extra: an extra of pyproject.toml, e.g. "train".
-    """
-    root = Path(__file__).resolve().parents[1]
-    if (root / "pyproject.toml").is_file():
-        return f"pip install -e {shlex.quote(f'{root}[{extra}]')}"
-    try:
-        origin = json.loads(distribution("robotrl").read_text("direct_url.json") or "{}")
-    except (PackageNotFoundError, OSError, ValueError):
-        origin = {}
-    url = origin.get("url")
-    if url is not None and "vcs_info" in origin:
-        url = f"{origin['vcs_info']['vcs']}+{url}@{origin['vcs_info']['commit_id']}"
-    return f"pip install {shlex.quote(f'robotrl[{extra}]' + (f' @ {url}' if url else ''))}"

@@ -14,8 +14,9 @@ from importlib.metadata import entry_points
 from types import SimpleNamespace
 from typing import Any, NamedTuple, get_type_hints
 
-from robotrl.errors import ConfigError, RobotrlError, check_at_least, install_line, out_of_range, short, unknown
+from robotrl.errors import ConfigError, RobotrlError, check_at_least, out_of_range, short, unknown
 from robotrl.spec.json_fields import check_type
+from robotrl.utils.installation import install_line
 
 
 class Family(NamedTuple):

@@ -21,7 +21,7 @@ from benchmarks.kit.markdown import table_head, table_row
 from benchmarks.kit.spinner import beside_busy_core
 from benchmarks.runner import number
 from benchmarks.stepping.tape import Route
-from robotrl.errors import install_line
+from robotrl.utils.installation import install_line
 
 DESCRIPTION = "driving world: env steps and rasters per second, loaded machine, scaling, other simulators, first call"
 PEERS = {"highway_env": install_line("peers")}

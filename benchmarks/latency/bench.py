@@ -23,7 +23,8 @@ import numpy as np
 from benchmarks.kit.figures import Figure, paired
 from benchmarks.kit.markdown import table_row
 from robotrl.deploy.control.realtime import sleep_until, steady, warm_leads_ns
-from robotrl.errors import RobotrlError, install_line
+from robotrl.errors import RobotrlError
+from robotrl.utils.installation import install_line
 
 DESCRIPTION = "microseconds for one inference tick, paced at 20, 50 and 500 Hz, against eager torch and plain C++ loops"
 PEERS = {"torch": install_line("train"), "g++": "apt install g++"}

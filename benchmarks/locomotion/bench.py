@@ -21,9 +21,10 @@ from benchmarks.kit.cells import OUT, Cell, CellResult
 from benchmarks.kit.figures import Figure
 from benchmarks.kit.markdown import table_head, table_row
 from benchmarks.runner import number
-from robotrl.errors import install_line, unknown
+from robotrl.errors import unknown
 from robotrl.fn.stats import Interval, bootstrap
 from robotrl.utils.files import dump_json, replace_file
+from robotrl.utils.installation import install_line
 
 DESCRIPTION = "return after 1,000,000 steps of halfcheetah and hopper on 8 seeds, beside Stable-Baselines3; quadruped"
 PEERS = {"stable_baselines3": install_line("sb3")}

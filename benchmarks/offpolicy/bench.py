@@ -20,8 +20,8 @@ from benchmarks.locomotion.bench import compare
 from benchmarks.offpolicy.learn import OURS, PEER, UPDATES
 from benchmarks.offpolicy.methods import TASK
 from benchmarks.runner import number
-from robotrl.errors import install_line
 from robotrl.fn.stats import bootstrap
+from robotrl.utils.installation import install_line
 
 DESCRIPTION = "updates per second of SAC and RLPD, and return after 30,000 updates, beside Stable-Baselines3's SAC"
 PEERS = {"stable_baselines3": install_line("sb3")}

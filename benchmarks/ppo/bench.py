@@ -16,7 +16,7 @@ from benchmarks.kit.markdown import table_head, table_row
 from benchmarks.ppo.methods import SETTINGS, TASK
 from benchmarks.ppo.worker import Worker
 from benchmarks.runner import number
-from robotrl.errors import install_line
+from robotrl.utils.installation import install_line
 
 DESCRIPTION = "env steps per second of PPO on mujoco/halfcheetah against Stable-Baselines3 and rsl_rl"
 PEERS = {"stable_baselines3": install_line("sb3"), "rsl_rl": install_line("peers")}

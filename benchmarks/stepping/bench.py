@@ -14,7 +14,7 @@ from benchmarks.kit.figures import Figure, Paired, have, paired
 from benchmarks.stepping import raster
 from benchmarks.stepping.peers import C_LOOP, ENVPOOL_SIZES, SYNC, c_loop, envpool_routes, sync_vector_env
 from benchmarks.stepping.tape import Route, Tape, batch_route, env_route, record
-from robotrl.errors import install_line
+from robotrl.utils.installation import install_line
 
 DESCRIPTION = "env steps per second against bare MuJoCo batch, C loop, SyncVectorEnv and EnvPool; raster camera"
 PEERS = {

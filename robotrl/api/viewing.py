@@ -29,7 +29,7 @@ from robotrl.api.filming import (
 from robotrl.api.inspection import kind_of
 from robotrl.api.verdict import score_of
 from robotrl.config import sim_options
-from robotrl.errors import CapabilityError, ConfigError, RobotrlError, install_line, out_of_range, unknown
+from robotrl.errors import CapabilityError, ConfigError, RobotrlError, out_of_range, unknown
 from robotrl.registry import make_sim, options_of
 from robotrl.report.drive_trace import Recorder
 from robotrl.report.replay import EpisodePictures, Pick
@@ -38,6 +38,7 @@ from robotrl.rollout.evaluate import RULE, Actor, EvalResult, ExpertActor, evalu
 from robotrl.run.policy_checkpoint import find_checkpoint
 from robotrl.spec import HasExpert, HasScenarios, HasStateIds, HasTrace, Split, VecSim, shown_dt_s
 from robotrl.utils.devices import device_of
+from robotrl.utils.installation import install_line
 
 VIDEOS = (".gif", ".mp4")
 """Supported video formats; mp4 needs PyAV, whose wheels contain a GPL encoder."""

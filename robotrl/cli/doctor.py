@@ -18,7 +18,7 @@ from pathlib import Path
 
 from robotrl import __version__
 from robotrl.cli.import_probe import ImportProbe, probe_modules
-from robotrl.errors import install_line
+from robotrl.utils.installation import install_line
 
 EXTRAS = {
     "mujoco": ("mujoco", "mujoco.batch"),

@@ -17,8 +17,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from robotrl import __version__
-from robotrl.errors import RobotrlError, install_line, short, unknown
+from robotrl.errors import RobotrlError, short, unknown
 from robotrl.registry import EXTRA_OF_MODULE
+from robotrl.utils.installation import install_line
 from robotrl.utils.safe_path import leave_working_directory
 
 

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
-from robotrl.errors import ConfigError, install_line
+from robotrl.errors import ConfigError
+from robotrl.utils.installation import install_line
 
 if TYPE_CHECKING:
     from av.container import InputContainer, OutputContainer

@@ -21,10 +21,11 @@ import torch
 from torch import nn
 
 from robotrl.config import ALL_LAYERS, LoraCfg
-from robotrl.errors import ConfigError, DataError, install_line, unknown
+from robotrl.errors import ConfigError, DataError, unknown
 from robotrl.peft.bf16_linear import halve, whole
 from robotrl.peft.frozen import freeze, thaw
 from robotrl.spec.json_fields import settings_from_json
+from robotrl.utils.installation import install_line
 
 ADAPTER = "default"
 """Name of a layer's only adapter in `peft`."""

@@ -149,7 +149,9 @@ def _scores_named(data: dict[str, Any]) -> dict[str, Any]:
 
 def _fields_renamed(data: dict[str, Any]) -> dict[str, Any]:
     def renamed(part: Mapping[str, Any], section: str) -> dict[str, Any]:
-        return {RENAMED_FIELDS[section].get(name, name): value for name, value in part.items()}
+        new = RENAMED_FIELDS[section]
+        # beside its new name an old one stays, and is refused as unknown
+        return {name if new.get(name) in part else new.get(name, name): value for name, value in part.items()}
 
     out = renamed(data, "")
     algo: Any = out.get("algo")

@@ -25,7 +25,8 @@ def as_sb3(sim: Any, **options: Any) -> SimVecEnv:
         ConfigError: Stable-Baselines3 is not installed.
         CapabilityError: the sim does not fill `final_obs`.
     """
-    from robotrl.errors import ConfigError, install_line
+    from robotrl.errors import ConfigError
+    from robotrl.utils.installation import install_line
 
     try:
         from robotrl.sims.interop.sb3 import SimVecEnv

@@ -20,7 +20,7 @@ from PIL import Image
 from robotrl.api import viewing
 from robotrl.api.episode_summary import Drives
 from robotrl.cli.main import main
-from robotrl.errors import ConfigError, install_line
+from robotrl.errors import ConfigError
 from robotrl.policies.beta import BetaCfg
 from robotrl.registry import make_sim
 from robotrl.report import drive_page, drive_video
@@ -35,6 +35,7 @@ from robotrl.spec import HasScenarios, HasTrace, visible
 from robotrl.spec.drive_trace import EVENTS, KINDS, REMARKS
 from robotrl.transforms import TransformGroup, bounds_to_unit, inverse
 from robotrl.utils import media
+from robotrl.utils.installation import install_line
 from tests.report.test_report import Page
 
 VAL = 1 << 30

@@ -14,9 +14,9 @@ import tests.kits.deploy_kit as deploy_kit
 from robotrl import __version__
 from robotrl.cli.commands.parsing import one_line
 from robotrl.cli.main import COMMANDS, main
-from robotrl.errors import install_line
 from robotrl.registry import SIMS
 from robotrl.run.directory import Run
+from robotrl.utils.installation import install_line
 
 HEAVY = ("torch", "mujoco", "onnxruntime", "gymnasium", "pyarrow", "numpy")
 OUTSIDER = '''
@@ -44,7 +44,8 @@ def full(): os.write(os.open("/dev/full", os.O_WRONLY), b"x")
 def needs_torch(): raise ModuleNotFoundError("No module named 'torch'", name="torch")
 def needs_other(): raise ModuleNotFoundError("No module named 'nobody_knows'", name="nobody_knows")
 def mistake():
-    from robotrl.errors import ConfigError, install_line
+    from robotrl.errors import ConfigError
+    from robotrl.utils.installation import install_line
     raise ConfigError("first line\\nsecond line")
 '''
 PRESETS = ("plain", "interrupted", "defect", "full", "needs_torch", "needs_other", "mistake")

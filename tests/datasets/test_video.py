@@ -22,8 +22,9 @@ from robotrl.datasets.image_cache import cache_folder
 from robotrl.datasets.lerobot import DatasetWriter, read_dataset
 from robotrl.datasets.stats import count_levels, describe, describe_levels
 from robotrl.datasets.video import ENCODINGS, ClipFile, VideoShape, check_video, decode, encode
-from robotrl.errors import ConfigError, DataError, install_line
+from robotrl.errors import ConfigError, DataError
 from robotrl.spec import Spec
+from robotrl.utils.installation import install_line
 from tests.kits.data_helpers import tree
 from tests.kits.video_kit import (
     ACTION,

@@ -12,12 +12,12 @@ import torch
 
 from robotrl.cli.main import main
 from robotrl.datasets.lerobot import read_dataset
-from robotrl.errors import install_line
 from robotrl.registry import make_sim
 from robotrl.replay.buffer import Replay
 from robotrl.rewards.labels import replay
 from robotrl.rollout.evaluate import ExpertActor, run_episodes
 from robotrl.run.checkpoint import read_checkpoint
+from robotrl.utils.installation import install_line
 
 pytest.importorskip("av", reason="could not import 'av': wheels of PyAV exist for common platforms only")
 KEY = "observation.image_flat_near"

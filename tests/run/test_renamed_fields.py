@@ -7,6 +7,7 @@ import pytest
 
 from robotrl.cli.main import main
 from robotrl.config import from_json, to_json
+from robotrl.errors import ConfigError
 from robotrl.registry import PRESETS
 from robotrl.spec.json_fields import RENAMED_FIELDS, REVISION, brought_up, renamed_field
 
@@ -34,6 +35,14 @@ def test_every_new_name_is_a_field_of_some_preset():
     for section, names in RENAMED_FIELDS.items():
         known = {field for data in configs for field in (data[section] if section else data)}
         assert set(names.values()) <= known and not set(names) & known
+
+
+def test_an_old_name_beside_the_new_one_is_refused():
+    cfg = PRESETS.load("gym-ppo")()
+    both = {**as_stored_before(json.loads(json.dumps(to_json(cfg))))}
+    both["algo"]["gae_lambda"] = 0.5
+    with pytest.raises(ConfigError, match="lam"):
+        from_json(brought_up(both), {"algo": type(cfg.algo), "policy": type(cfg.policy)})
 
 
 def test_a_file_that_is_no_config_is_left_alone():

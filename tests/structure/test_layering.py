@@ -26,6 +26,8 @@ SHARED_BY_SIMS = {"sims.interop", "sims.starts", "sims.actions", "sims.exact_sta
 # Folder (the longest match wins) to the folders that it may import. "" is robotrl/__init__.
 MAY_IMPORT = {
     **dict.fromkeys(BASE, BASE),
+    # an extra that is missing is named with the line that installs it
+    "registry": BASE | {"utils.installation"},
     "utils": {"errors"},
     "fn": BASE,
     "datasets": BASE | {"utils", "fn"},
@@ -34,7 +36,7 @@ MAY_IMPORT = {
     "rollout": ROLLOUT | {"sims.interop"},
     "interventions": BASE | {"fn", "replay"},
     "config": BASE | {"interventions.config"},
-    "peft": BASE | {"config"},
+    "peft": BASE | {"config", "utils.installation"},
     "run": LEARN,
     "policies": {"spec", "transforms", "errors", "fn"},
     "policies.vla.decoding.cuda_graph": {"policies", "utils.cuda_graph"},
@@ -42,7 +44,7 @@ MAY_IMPORT = {
     "policies.steered": {"spec", "transforms", "errors", "fn", "registry", "policies"},
     "sims": {"spec", "transforms", "errors", "fn", "utils", *SHARED_BY_SIMS},
     # registers every sim of the registry with Gymnasium
-    "sims.interop": {"spec", "transforms", "errors", "fn", "registry"},
+    "sims.interop": {"spec", "transforms", "errors", "fn", "registry", "utils.installation"},
     "importers": LEARN | {"policies"},
     "engine": LEARN | {"policies.networks"},
     "learners": LEARN | {"policies", "engine", "interventions"},
@@ -59,7 +61,7 @@ MAY_IMPORT = {
     "api": LEARN | {"policies", "deploy", "report", "importers", "sims"},
     "cli": ALL | {"configs", "benchmarks"},
     "benchmarks": ALL | {"cli"},
-    "": {"api", "registry", "rollout", "run", "moved"},
+    "": {"api", "registry", "rollout", "run", "moved", "utils.lazy"},
     "moved": set(),
 }
 # Only these, apart from the parts that own them, may name a heavy package, even inside a function.
@@ -208,7 +210,7 @@ def test_a_simulator_is_imported_only_by_its_adapter():
 
 def test_the_command_line_imports_what_works_only_when_it_runs():
     light = {"", "moved", "errors", "registry", "spec", "spec.json_fields", "utils.files", "utils.safe_path"}
-    light |= {"importers.layouts"}
+    light |= {"importers.layouts", "utils.installation", "utils.lazy"}
     light |= {"cli", "cli.main", "cli.commands", *(f"cli.commands.{n}" for n in ("bench", "outputs", "parsing"))}
     for name in modules():
         if name in ("", "cli", "cli.main") or name.startswith("cli.commands"):

@@ -7,9 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 import robotrl
-from robotrl import errors
-from robotrl.errors import ConfigError, install_line
+from robotrl.errors import ConfigError
 from robotrl.registry import SIMS, Table, make_sim
+from robotrl.utils import installation
+from robotrl.utils.installation import install_line
 from tests.kits.paths_kit import ROOT
 
 
@@ -113,9 +114,9 @@ def test_the_controller_is_where_the_readme_says():
         _ = robotrl.deploy.Controler
 
 
-def test_the_line_that_installs_an_extra_names_where_robotrl_came_from(monkeypatch, tmp_path):
+def test_the_line_that_installs_an_extra_names_where_robotrl_came_from(monkeypatch):
     assert install_line("train") == f"pip install -e '{ROOT}[train]'"
-    monkeypatch.setattr(errors, "__file__", str(tmp_path / "site-packages" / "robotrl" / "errors.py"))
+    monkeypatch.setattr(installation, "checkout", lambda: None)
     wheel = {"url": "file:///home/me/robotrl-0.1.0-py3-none-any.whl", "archive_info": {}}
     commit = {"url": "https://git.example/robotrl", "vcs_info": {"vcs": "git", "commit_id": "abc123"}}
     for origin, line in (
@@ -125,5 +126,5 @@ def test_the_line_that_installs_an_extra_names_where_robotrl_came_from(monkeypat
         ("{", "pip install 'robotrl[vla]'"),
     ):
         told = SimpleNamespace(read_text=lambda name, origin=origin: origin)
-        monkeypatch.setattr(errors, "distribution", lambda name, told=told: told)
+        monkeypatch.setattr(installation, "distribution", lambda name, told=told: told)
         assert install_line.__wrapped__("vla") == line

@@ -13,9 +13,9 @@ from typing import Annotated
 
 import tyro
 
-import robotrl
 from robotrl.cli.commands.parsing import parse
 from robotrl.errors import ConfigError, unknown
+from robotrl.utils.installation import checkout
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,6 @@ class Args:
     """Directory for the runs of a table; default runs/bench/NAME."""
     list: bool = False
     """Describe each benchmark, without running any."""
-
-
-def checkout() -> Path | None:
-    """Root of the checkout that robotrl is installed from; None for a wheel, which has no benchmarks."""
-    root = Path(robotrl.__file__).resolve().parents[1]
-    return root if (root / "benchmarks" / "runner.py").is_file() else None
 
 
 def benches() -> ModuleType:

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple, get_args
 
 import tyro
 
@@ -45,7 +45,7 @@ class Args:
 def main(argv: Sequence[str]) -> int:
     """Run the command."""
     args = parse(Args, "robotrl list", argv)
-    kinds: Sequence[str] = KINDS if args.kind == "all" else [args.kind]
+    kinds: Sequence[str] = get_args(Kind)[1:] if args.kind == "all" else [args.kind]
     tables = {kind: rows(kind) for kind in kinds}
     if args.json:
         found = {kind: {name: row._asdict() for name, row in table.items()} for kind, table in tables.items()}
@@ -62,13 +62,11 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-KINDS = ("sims", "policies", "presets", "encoders", "robots", "benches")
-
-
 def rows(kind: str) -> dict[str, Row]:
     """Name to row of one kind; nothing is imported but the packages' own `__init__`."""
-    from robotrl.cli.commands.bench import benches, checkout
+    from robotrl.cli.commands.bench import benches
     from robotrl.registry import ENCODERS, POLICIES, PRESETS, ROBOTS, SIMS
+    from robotrl.utils.installation import checkout
 
     if kind == "benches":
         targets = {} if checkout() is None else {n: f"benchmarks.{m}" for n, m in benches().BENCHES.items()}

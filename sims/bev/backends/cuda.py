@@ -16,8 +16,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from robotrl.errors import ConfigError, install_line
+from robotrl.errors import ConfigError
 from robotrl.sims.bev.backends.backend import Kernel
+from robotrl.utils.installation import install_line
 
 BLOCK = 64
 """Threads per block; small, since an env needs many registers and a block waits for its slowest env."""

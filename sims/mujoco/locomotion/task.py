@@ -10,13 +10,14 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from robotrl.errors import ConfigError, check_number, install_line, out_of_range, unknown
+from robotrl.errors import ConfigError, check_number, out_of_range, unknown
 from robotrl.fn.random import counter_rng
 from robotrl.sims.mujoco.engine.physics import Derived, Physics
 from robotrl.sims.mujoco.engine.task import Ids, Outcome, Param, Real
 from robotrl.sims.mujoco.locomotion.columns import INF, Segment, spec_of
 from robotrl.sims.mujoco.render.views import AnyView
 from robotrl.spec import Spec
+from robotrl.utils.installation import install_line
 
 Array = NDArray[np.float64]
 Dtype = Literal["float32", "float64"]
