@@ -73,7 +73,7 @@ def block_text(name: str, part: str | None, document: Mapping[str, Any]) -> str:
         if part not in parts:
             raise unknown(f"part of bench {name}", part, parts)
         return parts[part](document)
-    table = (TABLES[name] if module is None else getattr(module, "table", figures_table))(document)
+    table = (TABLES[name] if module is None else module.table if hasattr(module, "table") else figures_table)(document)
     versions = ", ".join(f"{package} {version}" for package, version in document["versions"].items())
     return f"{table}\n\n`{document['command']}`, {document['date']}; {_where(document)}; {versions}.{_rules(document)}"
 

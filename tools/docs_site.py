@@ -93,11 +93,7 @@ def write_source(folder: Path) -> None:
         "nav": navigation(),
     }
     # JSON is YAML; headings get GitHub's anchors from a function, for which JSON has no word
-    text = (
-        dump_json(settings)
-        .decode()
-        .replace('"SLUGIFY"', "!!python/object/apply:pymdownx.slugs.slugify {kwds: {case: lower}}")
-    )
+    text = dump_json(settings).decode().replace('"SLUGIFY"', SLUGIFY)
     (folder / "mkdocs.yml").write_text(text, encoding="utf-8")
 
 

@@ -1,6 +1,9 @@
 """The bench framework: fair pairs, honest gaps, the file it writes, and the tables in the pages."""
 
 import json
+import os
+import subprocess
+import sys
 import types
 
 import pytest
@@ -12,6 +15,7 @@ from benchmarks import readme, runner
 from benchmarks.kit.figures import Figure, Paired, as_figure, have, paired
 from benchmarks.kit.machine import busy, machine_info, package_versions
 from robotrl.errors import ConfigError, DataError
+from tests.kits.paths_kit import ROOT
 
 REQUIRED = {"value", "unit", "peer", "peer_value", "ratio", "runs", "low", "high"}
 
@@ -110,6 +114,20 @@ def test_the_runner_writes_what_the_issue_asks_for(tiny, tmp_path, capsys):
     assert set(figure) >= REQUIRED and figure["value"] == 25 and figure["peer_value"] is None
     assert document["command"] == "robotrl bench tiny --json tiny.json" and document["quick"] is False
     assert [entry.name for entry in tmp_path.iterdir()] == ["tiny.json"]
+
+
+def test_benches_are_those_of_the_checkout(tmp_path):
+    """Another package that brings a module of the same name is not asked, here or in the processes of cells."""
+    (tmp_path / "benchmarks").mkdir()
+    (tmp_path / "benchmarks" / "__init__.py").write_text("raise SystemExit('a foreign module was imported')")
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    program = "from robotrl.cli.commands.bench import benches; import subprocess, sys; benches();"
+    program += (
+        " subprocess.run([sys.executable, '-P', '-c', 'import benchmarks; print(benchmarks.__file__)'], check=True)"
+    )
+    command = [sys.executable, "-P", "-c", program]
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == str(ROOT / "benchmarks" / "__init__.py"), done.stderr
 
 
 def test_bad_arguments_are_named(tiny, tmp_path):

@@ -45,10 +45,12 @@ def needs_torch(): raise ModuleNotFoundError("No module named 'torch'", name="to
 def needs_other(): raise ModuleNotFoundError("No module named 'nobody_knows'", name="nobody_knows")
 def mistake():
     from robotrl.errors import ConfigError
-    from robotrl.utils.installation import install_line
     raise ConfigError("first line\\nsecond line")
+def old():
+    from robotrl.algos.ppo import PpoCfg
+    return PpoCfg(lam=0.9)
 '''
-PRESETS = ("plain", "interrupted", "defect", "full", "needs_torch", "needs_other", "mistake")
+PRESETS = ("plain", "interrupted", "defect", "full", "needs_torch", "needs_other", "mistake", "old")
 
 
 @pytest.fixture(scope="module")
@@ -187,6 +189,8 @@ def test_exit_codes_and_messages_of_the_program(outsider):
         return done.returncode, done.stderr.removeprefix(f"robotrl train out-{name}: loading\n")
 
     assert ended("mistake") == (2, "error: first line second line\n")
+    renamed = "error: preset 'out-old' sets the unknown field 'lam': it is now 'gae_lambda' (outsider)\n"
+    assert ended("old") == (2, renamed)
     assert ended("full") == (2, "error: No space left on device\n")
     assert ended("needs_torch") == (2, f"error: this needs the module 'torch': {install_line('train')}\n")
     code, said = ended("needs_other")

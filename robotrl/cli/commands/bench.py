@@ -13,6 +13,7 @@ from typing import Annotated
 
 import tyro
 
+import robotrl
 from robotrl.cli.commands.parsing import parse
 from robotrl.errors import ConfigError, unknown
 from robotrl.utils.installation import checkout
@@ -45,11 +46,11 @@ def benches() -> ModuleType:
     root = checkout()
     if root is None:
         raise ConfigError("benches run from a checkout, and this robotrl has none: expected pip install -e CHECKOUT")
-    if str(root) not in sys.path:
-        sys.path.append(str(root))
-    known = os.environ.get("PYTHONPATH", "")
-    if str(root) not in known.split(os.pathsep):
-        os.environ["PYTHONPATH"] = os.pathsep.join([*filter(None, [known]), str(root)])
+    # before all else: other packages bring a `benchmarks` too; the folder that robotrl was found in has all its parts
+    first = list(dict.fromkeys([str(Path(robotrl.__file__).parents[1]), str(root)]))
+    if sys.path[: len(first)] != first:
+        sys.path[:0] = first
+        os.environ["PYTHONPATH"] = os.pathsep.join([*first, *filter(None, [os.environ.get("PYTHONPATH")])])
     return importlib.import_module("benchmarks")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ import tyro
 from robotrl.cli.commands.parsing import parse
 from robotrl.errors import ConfigError
 from robotrl.registry import PRESETS, SIMS
+from robotrl.spec.json_fields import renamed_field
 
 COMMAND = "robotrl train"
 
@@ -102,6 +104,24 @@ def _preset(name: str) -> str:
     return PRESETS.check(name)
 
 
+def _made(name: str) -> Any:
+    """The config of a preset.
+
+    Raises:
+        ConfigError: the function of an outside package calls a config class with a field that it does not have.
+    """
+    make = PRESETS.load(name)
+    try:
+        return make()
+    except TypeError as error:
+        field = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+        if field is None:
+            raise
+        new = renamed_field(f"algo.{field[1]}") or renamed_field(field[1])
+        hint = f": it is now {new.rpartition('.')[2]!r}" if new else ""
+        raise ConfigError(f"preset {name!r} sets the unknown field {field[1]!r}{hint} ({make.__module__})") from error
+
+
 def parse_preset(name: str, argv: Sequence[str]) -> tuple[Any, Path | None]:
     """Config of the preset with the overrides of `argv`, and the run directory if one was given.
 
@@ -110,7 +130,7 @@ def parse_preset(name: str, argv: Sequence[str]) -> tuple[Any, Path | None]:
     """
     from robotrl.cli.profiles import PROFILES, with_profile
 
-    config = PRESETS.load(name)()
+    config = _made(name)
     profile, argv = _profile_of(argv)
     if profile is not None:
         config = with_profile(config, profile)
