@@ -9,12 +9,13 @@ from robotrl.algos.ppo import PpoCfg
 from robotrl.config import EvalCfg, SimCfg, TrainCfg
 from robotrl.policies.beta import BetaCfg
 from robotrl.policies.gaussian import GaussianCfg
+from robotrl.sims.bev.sim import DriveCfg
 
 SIM = "bev/drive"
-NO_LANES = "polylines=0"
-"""Option without lane polylines; the route and its traffic rules are observed in any case."""
-HOLD = "hold=3"
-"""Option to hold each action for 0.3 s, for consistent exploration."""
+VECTORS = DriveCfg(polylines=0, hold=3, end_penalty=10.0)
+"""No lane polylines: the route and its traffic rules are observed in any case. Each action lasts 0.3 s, for consistent
+exploration."""
+RASTER = DriveCfg(obs="raster", raster_pixels=48, pixels_per_m=1.0, hold=3, end_penalty=10.0)
 
 
 def drive_ppo() -> TrainCfg[PpoCfg, BetaCfg]:
@@ -25,7 +26,7 @@ def drive_ppo() -> TrainCfg[PpoCfg, BetaCfg]:
     few million samples, not hundreds. Road users are encoded as a set (shared weights). The sim's page has ablations.
     """
     return TrainCfg(
-        sim=SimCfg(SIM, num_envs=512, options=(NO_LANES, HOLD, "end_penalty=10")),
+        sim=SimCfg(SIM, num_envs=512, options=VECTORS),
         algo=PpoCfg(
             env_steps=25_000_000,
             num_steps=64,
@@ -56,11 +57,7 @@ def drive_ppo_raster() -> TrainCfg[PpoCfg, BetaCfg]:
     vectors = drive_ppo()
     return replace(
         vectors,
-        sim=SimCfg(
-            SIM,
-            num_envs=128,
-            options=("obs=raster", "raster_pixels=48", "pixels_per_m=1.0", HOLD, "end_penalty=10"),
-        ),
+        sim=SimCfg(SIM, num_envs=128, options=RASTER),
         algo=replace(vectors.algo, env_steps=1_000_000, num_steps=32, minibatch=512, lr=5e-4, critic_lr=5e-4),
         policy=replace(
             vectors.policy, image_channels=(16, 32, 32), image_features=128, image_pool="flatten", image_norm="layer"
@@ -69,9 +66,9 @@ def drive_ppo_raster() -> TrainCfg[PpoCfg, BetaCfg]:
 
 
 def drive_bc() -> TrainCfg[BcCfg, GaussianCfg]:
-    """Behavior cloning of the rule-based driver at 10 Hz; record demonstrations with `--options polylines=0`."""
+    """Behavior cloning of the rule-based driver at 10 Hz; record demonstrations with `--sim.polylines 0`."""
     return TrainCfg(
-        sim=SimCfg(SIM, num_envs=64, options=(NO_LANES,)),
+        sim=SimCfg(SIM, num_envs=64, options=DriveCfg(polylines=0)),
         algo=BcCfg(updates=6000),
         policy=GaussianCfg(horizon=1, hidden=(256, 256)),
         evaluation=EvalCfg(every=0, episodes=256, num_envs=256),

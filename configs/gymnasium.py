@@ -1,4 +1,4 @@
-"""Preset of `gym/ID`: PPO on any Gymnasium environment, `robotrl train gym-ppo --sim.name gym/Hopper-v5`."""
+"""Preset of `gym/ID`: PPO on any Gymnasium environment, `robotrl train gym-ppo --sim gym/Hopper-v5`."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from robotrl.policies.squashed import SquashedCfg
 
 
 def gym_sac() -> TrainCfg[SacCfg, SquashedCfg]:
-    """SAC on any Gymnasium environment, `robotrl train gym-sac --sim.name gym/Hopper-v5`."""
+    """SAC on any Gymnasium environment, `robotrl train gym-sac --sim gym/Hopper-v5`."""
     return TrainCfg(
         sim=SimCfg("gym/Pendulum-v1", num_envs=4),
         algo=SacCfg(env_steps=20_000, num_steps=4, warmup=1_000),

@@ -16,6 +16,7 @@ from robotrl.policies.diffusion import DiffusionCfg
 from robotrl.policies.flow import FlowCfg
 from robotrl.policies.gaussian import GaussianCfg
 from robotrl.policies.shortcut import ShortcutCfg
+from robotrl.sims.mujoco.manipulation.sims import PegInsertCfg
 
 SIM = "mujoco/peg-insert"
 P = TypeVar("P")
@@ -68,7 +69,7 @@ def flow_noise() -> TrainCfg[FlowNoiseCfg, FlowCfg]:
 def ppo() -> TrainCfg[PpoCfg, GaussianCfg]:
     """Train a Gaussian policy; from scratch on the shaped reward, or from a clone with `--init-from`."""
     return TrainCfg(
-        sim=SimCfg(SIM, num_envs=96, options=("reward=shaped",)),
+        sim=SimCfg(SIM, num_envs=96, options=PegInsertCfg(reward="shaped")),
         algo=PpoCfg(),
         policy=GaussianCfg(),
         evaluation=EvalCfg(every=10, episodes=128),

@@ -2,7 +2,7 @@
 
 They fine-tune an imported policy (`robotrl import`), on one machine or with a profile on a GPU:
 `robotrl train simplevla-rl --profile card-80 --init-from POLICY`. The sim is the tabletop, with images of the size that
-such policies use; `--sim.name` and `--sim.options` select another. Numbers of episodes in a recipe are converted to
+such policies use; `--sim NAME` and `--sim.FIELD` select another. Numbers of episodes in a recipe are converted to
 decisions here, at 64 per episode of their benchmark (512 control steps, chunks of eight). Small policies on a CPU use
 the presets of `robotrl.configs.tabletop`.
 """
@@ -20,6 +20,7 @@ from robotrl.algos.vla_rl import VlaRlCfg
 from robotrl.config import EvalCfg, SimCfg, TrainCfg
 from robotrl.policies.vla.flow import FlowVlaCfg
 from robotrl.policies.vla.token import TokenVlaCfg
+from robotrl.sims.mujoco.tabletop.sim import TabletopCfg
 
 A = TypeVar("A")
 P = TypeVar("P")
@@ -98,7 +99,7 @@ def pi_rl_noise() -> TrainCfg[FlowNoiseCfg, FlowVlaCfg]:
 
 def _published(algo: A, policy: P, change: str) -> TrainCfg[A, P]:
     return TrainCfg(
-        sim=SimCfg("mujoco/tabletop", num_envs=ENVS, options=("image=flat_near", "image_size=224")),
+        sim=SimCfg("mujoco/tabletop", num_envs=ENVS, options=TabletopCfg(image=("flat_near",), image_size=224)),
         algo=algo,
         policy=policy,
         init_changes=(change,),

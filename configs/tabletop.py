@@ -18,12 +18,15 @@ from robotrl.config import EvalCfg, SimCfg, TrainCfg
 from robotrl.policies.steered import SteeredCfg
 from robotrl.policies.vla.flow import FlowVlaCfg
 from robotrl.policies.vla.token import TokenVlaCfg
+from robotrl.sims.mujoco.tabletop.sim import TabletopCfg
 
 A = TypeVar("A")
 P = TypeVar("P")
 
 SIM = "mujoco/tabletop"
-OPTIONS = ("image=flat_front", "image_size=64", "families=point,lift,push", "limit_s=2.5", "things=2", "mats=0")
+OPTIONS = TabletopCfg(
+    image=("flat_front",), image_size=64, families=("point", "lift", "push"), limit_s=2.5, things=2, mats=0
+)
 """Three families of instructions, two objects on the table; in 2.5 s the expert solves all but about 4 in 1,000."""
 TOKENS = TokenVlaCfg(horizon=4, queries=True, label_bins=3.0, deploy="median")
 FLOWS = FlowVlaCfg(deploy_noise=0.0)
@@ -47,7 +50,8 @@ def bc_token() -> TrainCfg[BcCfg, TokenVlaCfg]:
     """Behavior cloning of pointing, lifting and pushing with a small autoregressive VLA.
 
     Use `--init-from RUN` of `tabletop-read`. Demonstrations: `robotrl demos mujoco/tabletop --noise 0.05 --episodes
-    1000 --options image=flat_front image_size=64 families=point,lift,push limit_s=2.5 things=2 mats=0`.
+    1000 --sim.image flat_front --sim.image-size 64 --sim.families point lift push --sim.limit-s 2.5 --sim.things 2
+    --sim.mats 0`.
     """
     return _clone(TOKENS)
 
@@ -213,4 +217,4 @@ def _tune(algo: A, policy: P, num_envs: int = 64) -> TrainCfg[A, P]:
 
 def _shaped(base: TrainCfg[A, P]) -> TrainCfg[A, P]:
     """Use the sim's shaped reward, and save every five of its long iterations."""
-    return replace(base, sim=replace(base.sim, options=(*OPTIONS, "reward=shaped")), checkpoint_every=5)
+    return replace(base, sim=replace(base.sim, options=replace(OPTIONS, reward="shaped")), checkpoint_every=5)

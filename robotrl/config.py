@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, is_dataclass
-from typing import Any, Generic, Literal, TypeVar
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from typing import Annotated, Any, Generic, Literal, TypeVar
+
+import tyro
 
 from robotrl.errors import (
     ConfigError,
@@ -20,9 +21,10 @@ from robotrl.errors import (
     unknown,
 )
 from robotrl.interventions.config import InterventionCfg
-from robotrl.registry import check_num_envs
+from robotrl.registry import check_num_envs, sim_options
 from robotrl.spec import CACHES, Cache, reads
-from robotrl.spec.json_fields import REVISION, check_settings, settings_from_json
+from robotrl.spec.json_fields import FLAT, REVISION, check_settings, name_values, settings_from_json
+from robotrl.spec.sim_options import SimOptions, changed_fields
 
 Algo = TypeVar("Algo")
 PolicyCfg = TypeVar("PolicyCfg")
@@ -32,13 +34,14 @@ PolicyCfg = TypeVar("PolicyCfg")
 class SimCfg:
     """Sim of a run, and its options."""
 
-    name: str
+    name: Annotated[str, tyro.conf.Fixed]
     """Name from `robotrl list sims`."""
     num_envs: int = 64
     """Number of parallel envs."""
-    options: tuple[str, ...] = ()
-    """Keyword arguments of the sim's `make`, as "name=value", e.g. "clearance_m=0.002"; listed on its docs page."""
-    reward: str | None = field(default=None, metadata=reads("checkpoint"))
+    options: Annotated[Any, tyro.conf.arg(name="")] = field(default=None, metadata={FLAT: True})
+    """Config of the sim itself (`robotrl.spec.sim_options.SimOptions`), or its fields by name; None takes the
+    defaults."""
+    reward: Annotated[str | None, tyro.conf.arg(name="classifier")] = field(default=None, metadata=reads("checkpoint"))
     """Directory of a success classifier whose output is the reward in training; none uses the sim's own reward."""
     reward_ends: bool = False
     """End a training episode when the classifier detects a success."""
@@ -166,32 +169,33 @@ class TrainCfg(Generic[Algo, PolicyCfg]):
 
 
 START = "--init-from RUN (robotrl import makes one of a published checkpoint)"
-GIVEN = ("name", "num_envs", "seed")
-"""Arguments of every sim's factory that are not options."""
 
 
-def sim_options(options: Sequence[str], field: str = "sim.options") -> dict[str, Any]:
-    """ "name=value" texts as keyword arguments; a value that is JSON is read as such, any other is text.
-
-    Args:
-        options: the texts.
-        field: name of their config field, for errors.
+def options_of(sim: SimCfg) -> SimOptions:
+    """Config of a run's sim.
 
     Raises:
-        ConfigError: a text without "=", or a name given twice.
+        ConfigError: the sim or one of its options is unknown.
     """
-    out: dict[str, Any] = {}
-    for text in options:
-        name, equals, value = text.partition("=")
-        if name in GIVEN and field == "sim.options":
-            raise ConfigError(f"{field} holds {short(repr(text))}: {name} is no option, it has a flag of its own")
-        if not equals or not name or name in out:
-            raise ConfigError(f'{field} holds {short(repr(text))}: expected "name=value", each name once')
-        try:
-            out[name] = json.loads(value)
-        except (ValueError, RecursionError):  # not JSON, or JSON that cannot be used: numbers with thousands of digits
-            out[name] = value
-    return out
+    options: Any = sim.options
+    if isinstance(options, tuple):  # presets of other packages, written for version 0.1
+        options = name_values(options, "sim.options")
+    return sim_options(sim.name, options) if options is None or isinstance(options, Mapping) else options
+
+
+def changed_options(sim: SimCfg) -> dict[str, Any]:
+    """Options of a run's sim that differ from the defaults, as JSON values by name."""
+    options = options_of(sim)
+    return changed_fields(options, sim_options(sim.name))
+
+
+def resolved(cfg: TrainCfg[Any, Any]) -> TrainCfg[Any, Any]:
+    """The same config with the sim's options as their dataclass.
+
+    Raises:
+        ConfigError: the sim or one of its options is unknown.
+    """
+    return replace(cfg, sim=replace(cfg.sim, options=options_of(cfg.sim)))
 
 
 def to_json(cfg: TrainCfg[Any, Any]) -> dict[str, Any]:
@@ -216,7 +220,7 @@ def from_json(data: Mapping[str, Any], types: Mapping[str, type]) -> TrainCfg[An
     given = {key: value for key, value in data.items() if key not in ("types", "revision")}
     try:
         parts: dict[str, Any] = {
-            "sim": SimCfg(**settings_from_json(given["sim"])),
+            "sim": SimCfg(**given["sim"]),
             "init_changes": tuple(given.get("init_changes", ())),
             "evaluation": EvalCfg(**given["evaluation"]),
             # absent in configs of earlier versions
@@ -226,9 +230,10 @@ def from_json(data: Mapping[str, Any], types: Mapping[str, type]) -> TrainCfg[An
             "algo": types["algo"](**settings_from_json(given["algo"])),
             "policy": types["policy"](**settings_from_json(given["policy"])),
         }
-        return TrainCfg(**{**given, **parts})
+        cfg: TrainCfg[Any, Any] = TrainCfg(**{**given, **parts})
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(f"the saved config does not fit this version of robotrl: {short(str(error))}") from error
+    return resolved(cfg)
 
 
 def check(cfg: TrainCfg[Any, Any]) -> None:
@@ -260,7 +265,6 @@ def check(cfg: TrainCfg[Any, Any]) -> None:
             raise out_of_range(f"actor.{name}", getattr(cfg.actor, name), "above 0 seconds")
     if not 0 < cfg.dist_timeout_s < math.inf:
         raise out_of_range("dist_timeout_s", cfg.dist_timeout_s, "above 0 seconds")
-    sim_options(cfg.sim.options)
     _check_lora(cfg)
     if cfg.recompute and cfg.init_from is None:
         raise ConfigError(f"recompute is True and init_from is not given: expected a policy to fine-tune, {START}")

@@ -6,16 +6,15 @@ Other packages add rows through the entry-point groups `robotrl.sims`, `robotrl.
 
 from __future__ import annotations
 
-import difflib
 import importlib
-import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import is_dataclass
 from importlib.metadata import entry_points
-from types import SimpleNamespace
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple
 
-from robotrl.errors import ConfigError, RobotrlError, check_at_least, out_of_range, short, unknown
-from robotrl.spec.json_fields import check_type
+from robotrl.errors import ConfigError, RobotrlError, check_at_least, out_of_range, unknown
+from robotrl.spec.json_fields import check_settings
+from robotrl.spec.sim_options import SimOptions, options_of_factory, with_values
 from robotrl.utils.installation import install_line
 
 
@@ -108,23 +107,24 @@ EXTRA_OF_MODULE = {
 SIMS = Table(
     "sim",
     {
-        "bev/drive": "robotrl.sims.bev.sim:make",
-        "mujoco/ant": "robotrl.sims.mujoco.locomotion.ant:make",
-        "mujoco/halfcheetah": "robotrl.sims.mujoco.locomotion.halfcheetah:make",
-        "mujoco/hopper": "robotrl.sims.mujoco.locomotion.hopper:make",
-        "mujoco/humanoid": "robotrl.sims.mujoco.locomotion.humanoid:make",
-        "mujoco/walker2d": "robotrl.sims.mujoco.locomotion.walker2d:make",
-        "mujoco/peg-insert": "robotrl.sims.mujoco.manipulation.peg_insert:make",
-        "mujoco/pick-place": "robotrl.sims.mujoco.manipulation.pick_place:make",
-        "mujoco/tabletop": "robotrl.sims.mujoco.tabletop.task:make",
-        "mujoco/push": "robotrl.sims.mujoco.manipulation.push:make",
-        "mujoco/quadruped-velocity": "robotrl.sims.mujoco.quadruped.velocity:make",
-        "mujoco/reach": "robotrl.sims.mujoco.manipulation.reach:make",
+        "bev/drive": "robotrl.sims.bev.sim:DriveCfg",
+        "mujoco/ant": "robotrl.sims.mujoco.locomotion.ant:AntCfg",
+        "mujoco/halfcheetah": "robotrl.sims.mujoco.locomotion.halfcheetah:HalfCheetahCfg",
+        "mujoco/hopper": "robotrl.sims.mujoco.locomotion.hopper:HopperCfg",
+        "mujoco/humanoid": "robotrl.sims.mujoco.locomotion.humanoid:HumanoidCfg",
+        "mujoco/walker2d": "robotrl.sims.mujoco.locomotion.walker2d:Walker2dCfg",
+        "mujoco/peg-insert": "robotrl.sims.mujoco.manipulation.sims:PegInsertCfg",
+        "mujoco/pick-place": "robotrl.sims.mujoco.manipulation.sims:PickPlaceCfg",
+        "mujoco/tabletop": "robotrl.sims.mujoco.tabletop.sim:TabletopCfg",
+        "mujoco/push": "robotrl.sims.mujoco.manipulation.sims:PushCfg",
+        "mujoco/quadruped-velocity": "robotrl.sims.mujoco.quadruped.velocity:QuadrupedCfg",
+        "mujoco/reach": "robotrl.sims.mujoco.manipulation.sims:ReachCfg",
     },
     "robotrl.sims",
     {"gym/": Family("ID", "robotrl.sims.gymnasium_sim.make:family")},
 )
-"""Factories `make(num_envs, seed, **options) -> VecSim`."""
+"""Config classes of sims (`robotrl.spec.sim_options.SimOptions`); rows of other packages may also be functions
+`make(num_envs, seed, *, ...)`."""
 
 ROBOTS = Table("robot", {"sim": "robotrl.deploy.robots.sim_robot:main"}, "robotrl.robots")
 """Robot drivers: `main(link, argument)` runs in a separate process; selected by `--robot NAME:ARGUMENT`."""
@@ -147,6 +147,7 @@ POLICIES = Table(
     "policy",
     {
         "beta": "robotrl.policies.beta:BetaPolicy",
+        "by-action": "robotrl.policies.by_action:ByActionCfg",
         "categorical": "robotrl.policies.categorical:CategoricalPolicy",
         "diffusion": "robotrl.policies.diffusion:DiffusionPolicy",
         "flow": "robotrl.policies.flow:FlowPolicy",
@@ -164,7 +165,32 @@ POLICIES = Table(
     },
     "robotrl.policies",
 )
-"""Policy classes with `from_json`."""
+"""Policy classes with `from_json` and, if they can be trained from scratch, their config class `Cfg`; or a config class
+that chooses a policy."""
+
+ALGORITHMS = Table(
+    "algorithm",
+    {
+        "bc": "robotrl.algos.bc:BcCfg",
+        "dppo": "robotrl.algos.dppo:DppoCfg",
+        "dsrl": "robotrl.algos.dsrl:DsrlCfg",
+        "dsrl-na": "robotrl.algos.dsrl_na:DsrlNaCfg",
+        "flow-grpo": "robotrl.algos.flow_grpo:FlowGrpoCfg",
+        "flow-noise": "robotrl.algos.flow_noise:FlowNoiseCfg",
+        "flow-sde": "robotrl.algos.flow_sde:FlowSdeCfg",
+        "grpo": "robotrl.algos.grpo:GrpoCfg",
+        "iql": "robotrl.algos.iql:IqlCfg",
+        "opd": "robotrl.algos.opd:OpdCfg",
+        "ppo": "robotrl.algos.ppo:PpoCfg",
+        "pretrain": "robotrl.algos.pretrain:PretrainCfg",
+        "reinflow": "robotrl.algos.reinflow:ReinFlowCfg",
+        "rlpd": "robotrl.algos.rlpd:RlpdCfg",
+        "sac": "robotrl.algos.sac:SacCfg",
+        "vla-rl": "robotrl.algos.vla_rl:VlaRlCfg",
+    },
+    "robotrl.algorithms",
+)
+"""Config classes of algorithms (`robotrl.learners.learner.LearnerCfg`)."""
 
 ENCODERS = Table(
     "encoder",
@@ -243,26 +269,6 @@ PRESETS = Table(
 """Functions that return a fresh training config."""
 
 
-def _hints(factory: Any, names: Iterable[str]) -> dict[str, Any]:
-    """Types of a factory's arguments, as far as they can be resolved at run time."""
-    made_by = inspect.unwrap(factory)
-    if not inspect.isfunction(made_by):
-        return {}
-    found: dict[str, Any] = {}
-    for name in made_by.__annotations__.keys() & set(names):
-        one = SimpleNamespace(__annotations__={name: made_by.__annotations__[name]})
-        try:
-            found |= get_type_hints(one, made_by.__globals__)
-        except NameError:  # imported for the type checker only
-            continue
-    return found
-
-
-def _check_types(factory: Any, options: Mapping[str, Any]) -> None:
-    for option, hint in _hints(factory, options).items():
-        check_type(option, options[option], hint)
-
-
 MOST_ENVS = 1 << 20
 """Maximum number of envs of one sim. More would exhaust memory, and the system might kill the process."""
 
@@ -285,41 +291,47 @@ def make_sim(name: str, num_envs: int = 64, seed: int = 0, **options: Any) -> An
         name: a row of `robotrl list sims`, e.g. "mujoco/peg-insert".
         num_envs: number of parallel environments, 1 or more.
         seed: seeds every random stream of the sim.
-        options: keyword arguments of that sim's own `make`, listed on its docs page.
+        options: fields of that sim's config, listed on its docs page.
 
     Raises:
         ConfigError: unknown name or option, or a value out of range.
     """
     check_num_envs("num_envs", num_envs)
-    factory, known = SIMS.load(name), options_of(name)
-    for option in options:
-        if option not in known:
-            close = difflib.get_close_matches(option, known, n=1)
-            hint = f"did you mean {close[0]!r}? " if close else ""
-            raise ConfigError(
-                f"option {short(repr(option))} of sim {name!r} is unknown: {hint}known: {', '.join(known)}"
-            )
+    return build_sim(sim_options(name, options), num_envs, seed)
+
+
+def sim_options(name: str, values: Mapping[str, Any] | None = None) -> SimOptions:
+    """Config of the sim named `name`, with some fields set.
+
+    Args:
+        name: a row of `robotrl list sims`.
+        values: field name to value; see `robotrl.spec.sim_options.with_values` for the accepted forms.
+
+    Raises:
+        ConfigError: unknown name or option.
+    """
+    row = SIMS.load(name)
+    default = row if is_dataclass(row) else options_of_factory(row)
+    return with_values(default, values or {}, f"sim {name!r}")
+
+
+def build_sim(options: SimOptions, num_envs: int, seed: int) -> Any:
+    """Build a sim from its config, which may come from Python or JSON and hold values of wrong types.
+
+    Raises:
+        ConfigError: a value of a wrong type or out of range.
+    """
     try:
-        sim = factory(num_envs, seed, **options)
+        sim = options.build(num_envs, seed)
     except RobotrlError:  # the sim's own message is more precise than a type check
         raise
     except Exception:
         # a wrong type can fail anywhere
-        _check_types(factory, options)
+        check_settings(options)
         raise
     try:
-        _check_types(factory, options)
+        check_settings(options)
     except ConfigError:
         sim.close()
         raise
     return sim
-
-
-def options_of(name: str) -> list[str]:
-    """Names of the options of the sim named `name`.
-
-    Raises:
-        ConfigError: the name is unknown.
-    """
-    parameters = inspect.signature(SIMS.load(name)).parameters.values()
-    return [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]

@@ -27,7 +27,7 @@ from robotrl.learners.learner import Learner, Setup
 from robotrl.memory_estimate.check import announce
 from robotrl.peft.lora import adapt, adaptation_of, merged
 from robotrl.policies.networks.recompute import recompute
-from robotrl.registry import make_sim
+from robotrl.registry import build_sim
 from robotrl.rewards.relabel import with_reward
 from robotrl.rewards.stored import load_classifier
 from robotrl.rewards.success import SuccessReward
@@ -45,6 +45,7 @@ from robotrl.run.locking import StopSignals
 from robotrl.run.logs import read_scalars
 from robotrl.run.policy_checkpoint import BASE, changed, load_policy, policy_from_tree, policy_tree, probe
 from robotrl.spec import HasCamera, HasStateIds, VecSim, shown_dt_s, why_lacking
+from robotrl.spec.json_fields import name_values
 from robotrl.utils.devices import device_of
 from robotrl.utils.hardware import check_threads, usable_cores
 from robotrl.utils.media import grid, write_gif
@@ -70,6 +71,7 @@ def train(cfg: TrainCfg[Any, Any], run_path: Path, callbacks: Sequence[Callback]
         RobotrlError: a fault of the config, the data or the disk.
         SystemExit: the run was interrupted; it is saved, and `resume` continues it.
     """
+    cfg = configs.resolved(cfg)
     configs.check(cfg)
     # before anything is written
     device_of(cfg.device)
@@ -361,7 +363,7 @@ def _is_due(cfg: TrainCfg[Any, Any], iteration: int) -> bool:
 
 
 def _make_sim(cfg: TrainCfg[Any, Any], num_envs: int, seed: int) -> VecSim:
-    sim = make_sim(cfg.sim.name, num_envs=num_envs, seed=seed, **configs.sim_options(cfg.sim.options))
+    sim = build_sim(configs.options_of(cfg.sim), num_envs, seed)
     check_actions(cfg.algo, sim, cfg.sim.name)
     return placed(sim, device_of(cfg.device))
 
@@ -415,7 +417,7 @@ def _setup(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None, run_path: Path
         init_policy = policy_from_tree(state["policy"], "the checkpoint", run_path / BASE)
     elif cfg.init_from is not None:
         # existing adapters are merged into the base before fine-tuning
-        init_policy = changed(merged(load_policy(cfg.init_from)), configs.sim_options(cfg.init_changes, "init_changes"))
+        init_policy = changed(merged(load_policy(cfg.init_from)), name_values(cfg.init_changes, "init_changes"))
         if cfg.lora.rank:
             if world.rank == 0:
                 write_checkpoint(run_path / BASE, {"policy": policy_tree(init_policy)}, step=0, kind=BASE)

@@ -16,12 +16,13 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import UnionType
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
 import robotrl
-from robotrl.config import sim_options
-from robotrl.registry import SIMS
+from robotrl.registry import SIMS, sim_options
 from robotrl.spec import HasCamera, HasExpert, HasParams, HasPrivileged, HasState, HasStateIds, Spec
+from robotrl.spec.json_fields import hints_of, name_values
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "sims"
 INDEX = FOLDER / "README.md"
@@ -73,19 +74,41 @@ def spec_table(key: str, spec: Spec) -> str:
     return f"`{key}`, {spec.dtype}, {shape}:\n\n" + table(("", "name", "unit", "low", "high"), rows)
 
 
-def meaning(factory: Any, name: str) -> str:
-    """Description of an argument in the "Args" section of a docstring."""
-    found = re.search(rf"^ +{name}: (.*?)(?=\n +\w+: |\n\s*\n|\Z)", factory.__doc__ or "", re.MULTILINE | re.DOTALL)
-    if not found:
-        raise KeyError(f"the docstring of {factory.__module__}.{factory.__qualname__} says nothing of {name!r}")
-    return " ".join(found[1].split())
+def field_docs(cls: type) -> dict[str, str]:
+    """Field name of a dataclass to the docstring below it, base classes included."""
+    found: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        if dataclasses.is_dataclass(base):
+            tree = ast.parse(inspect.cleandoc(inspect.getsource(base))).body[0]
+            found |= documented(tree.body if isinstance(tree, ast.ClassDef) else [])
+    return found
+
+
+def default_text(value: Any) -> str:
+    """Text of a default; a nested dataclass has a table of its own."""
+    return "see below" if dataclasses.is_dataclass(value) else f"`{value!r}`"
+
+
+def choices_text(hint: Any) -> str:
+    """Sentence with the choices of a field, if it has some."""
+    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    found = [repr(choice) for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)]
+    return f" Choices: {', '.join(f'`{choice}`' for choice in found)}." if found else ""
+
+
+def own_fields(default: Any) -> list[dataclasses.Field[Any]]:
+    """Fields of a sim's config, those of its base classes last."""
+    cls = type(default)
+    own = vars(cls).get("__annotations__", {})
+    return sorted(dataclasses.fields(cls), key=lambda field: field.name not in own)
 
 
 def options(asked: Asked) -> str:
-    """Keyword arguments of the sim's `make`: defaults and docstring descriptions."""
-    factory = SIMS.load(asked.sim)
-    given = inspect.signature(factory).parameters.values()
-    rows = [(f"`{p.name}`", f"`{p.default!r}`", meaning(factory, p.name)) for p in given if p.kind is p.KEYWORD_ONLY]
+    """Fields of the sim's config: defaults and docstrings."""
+    default = sim_options(asked.sim)
+    said, hints = field_docs(type(default)), hints_of(type(default))
+    names = [field.name for field in own_fields(default) if field.name != "env_id"]
+    rows = [(f"`{n}`", default_text(getattr(default, n)), f"{said[n]}{choices_text(hints[n])}") for n in names]
     return table(("option", "default", "meaning"), rows)
 
 
@@ -250,12 +273,12 @@ def filled(page: Path, sim: str) -> str:
     """Text of a page with regenerated blocks.
 
     Raises:
-        KeyError: an unknown block, or an option that the docstring of `make` does not describe.
+        KeyError: an unknown block, or an option without docstring.
     """
 
     def fill(found: re.Match[str]) -> str:
         words = found["words"].split()
-        given = sim_options([word for word in words if "=" in word])
+        given = name_values([word for word in words if "=" in word], "options")
         asked = Asked(sim, tuple(word for word in words if "=" not in word), given)
         return found[1] + BLOCKS[found["block"]](asked) + found[5]
 

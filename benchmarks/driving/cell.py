@@ -18,7 +18,7 @@ from torch import Tensor
 
 from benchmarks.driving.bench import MINIBATCHES, PLANNERS, REWARDS, SIM, STUDY_STEPS, study_name
 from robotrl.algos.ppo import PpoCfg
-from robotrl.config import EvalCfg, TrainCfg, sim_options
+from robotrl.config import EvalCfg, TrainCfg, changed_options
 from robotrl.engine.autocast import pays_in_bf16
 from robotrl.errors import unknown
 from robotrl.registry import PRESETS, make_sim
@@ -36,7 +36,7 @@ NUM_ENVS = 64
 DEMOS = 400
 """Demonstrations of the rule-based driver for its clone."""
 
-REWARDED = ("reward=", "end_penalty=")
+REWARDED = ("reward", "end_penalty")
 """Sim options that set the reward."""
 
 Act = Callable[[dict[str, Tensor], Tensor], Tensor]
@@ -66,7 +66,7 @@ def planner_cfg(method: str, seed: int, out: Path, episodes: int = DEMOS) -> Tra
         # bf16: about 1.7 times as many samples per second, on processors that support it
         cfg = replace(cfg, algo=replace(cfg.algo, bf16=pays_in_bf16()))
     if method == "clone":
-        options = sim_options(cfg.sim.options)
+        options = changed_options(cfg.sim)
         demos = collect_demos(SIM, out / "demos", episodes=episodes, noise=0.1, seed=seed, sim_options=options)
         cfg = replace(cfg, dataset=str(demos.path))
     return cfg
@@ -75,10 +75,10 @@ def planner_cfg(method: str, seed: int, out: Path, episodes: int = DEMOS) -> Tra
 def study_cfg(reward: str, minibatch: int) -> TrainCfg[Any, Any]:
     """The planner's preset with a published reward and a minibatch size, everything else equal."""
     cfg: TrainCfg[Any, Any] = PRESETS.load("drive-ppo")()
-    kept = tuple(option for option in cfg.sim.options if not option.startswith(REWARDED))
+    kept = {name: value for name, value in changed_options(cfg.sim).items() if name not in REWARDED}
     return replace(
         cfg,
-        sim=replace(cfg.sim, options=(*kept, f"reward={reward}")),
+        sim=replace(cfg.sim, options={**kept, "reward": reward}),
         algo=replace(cfg.algo, env_steps=STUDY_STEPS, minibatch=minibatch, bf16=pays_in_bf16()),
     )
 
@@ -94,7 +94,7 @@ def run_cell(cfg: TrainCfg[Any, Any] | None, seed: int, out: Path, episodes: int
     train_s = time.perf_counter() - began
     # a clone uses none
     env_steps = read_scalars(out / "run" / "scalars.jsonl")[-1].get("env_steps") or None
-    options = sim_options([option for option in cfg.sim.options if not option.startswith(REWARDED)])
+    options = {name: value for name, value in changed_options(cfg.sim).items() if name not in REWARDED}
     sim: DriveSim = make_sim(SIM, num_envs=NUM_ENVS, seed=seed, **options)
     policy = load_policy(out / "run", "latest")
 

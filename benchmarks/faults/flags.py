@@ -330,10 +330,10 @@ def _odd_input(rng: Rng, folder: Path) -> Outcome:
         lambda: [
             *("train", "reach-ppo", "--sim.reward", path, "--sim.num-envs", "2", "--run-dir", str(out / "run")),
         ],
-        lambda: ["train", "drive-ppo", "--sim.options", f"map={path}", "--run-dir", str(out / "run")],
+        lambda: ["train", "drive-ppo", "--sim.map", path, "--run-dir", str(out / "run")],
         lambda: [
-            *("train", "gym-ppo", "--sim.name", "gym/CartPole-v1", "--sim.options", "instruction=go"),
-            *(f"vocabulary=@{path}", "--run-dir", str(out / "run")),
+            *("train", "gym-ppo", "--sim", "gym/CartPole-v1", "--sim.instruction", "go"),
+            *("--sim.vocabulary", f"@{path}", "--run-dir", str(out / "run")),
         ],
     )
     argv = lines[int(rng.integers(len(lines)))]()
@@ -495,11 +495,17 @@ def _option(rng: Rng, folder: Path) -> Outcome:
     )
     option = str(_pick(rng, bad))
     if rng.integers(2):
-        argv = ["demos", "mujoco/peg-insert", "--out", str(folder / "out"), "--episodes", "1", "--options", option]
+        argv = ["demos", "mujoco/peg-insert", "--out", str(folder / "out"), "--episodes", "1", *_flag(option)]
     else:
         argv = ["train", "peg-insert-ppo", "--run-dir", str(folder / "out"), "--sim.num-envs", "2"]
-        argv += ["--sim.options", option]
+        argv += _flag(option)
     return refused(argv, folder)
+
+
+def _flag(option: str) -> list[str]:
+    """Flag of a sim option given as "name=value"."""
+    name, _, value = option.partition("=")
+    return [f"--sim.{name.replace('_', '-')}", value]
 
 
 def _environment(rng: Rng, folder: Path) -> Outcome:
@@ -537,8 +543,8 @@ def _environment(rng: Rng, folder: Path) -> Outcome:
     )
     argv = ["train", "gym-ppo", "--run-dir", str(folder / "out"), "--sim.num-envs", "2", "--algo.env-steps", "64"]
     if rng.integers(3):
-        return refused([*argv, "--sim.name", "gym/CartPole-v1", "--sim.options", str(_pick(rng, options))], folder)
-    return refused([*argv, "--sim.name", f"gym/{_pick(rng, names)}"], folder)
+        return refused([*argv, "--sim", "gym/CartPole-v1", *_flag(str(_pick(rng, options)))], folder)
+    return refused([*argv, "--sim", f"gym/{_pick(rng, names)}"], folder)
 
 
 def _memory(rng: Rng, folder: Path) -> Outcome:

@@ -189,9 +189,9 @@ def wishes(rng: Rng, folder: Path) -> Outcome:
         ["--split", "vale"],
         ["--seed", -number],
         ["--expert"],
-        ["--options", f"camera={number + 1}"],
-        ["--options", "camera=false"],
-        ["--options", "no_such=1"],
+        ["--sim.camera", str(number + 1)],
+        ["--sim.camera", "False"],
+        ["--sim.no-such", "1"],
         ["--sim", f"gym/RobotrlDot-v{number}"],
     )
     return outcome_of(lambda: _view(_run(), "--video", folder / "a.gif", *given))

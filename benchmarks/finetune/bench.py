@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from benchmarks.kit.cells import EVALUATED, OUT, Cell, CellResult
@@ -41,15 +42,15 @@ class Task(NamedTuple):
     """Budget of fine-tuning."""
     updates: int | None
     """Gradient steps of the clones, chosen so that all kinds succeed about equally often; None: the preset's."""
-    options: tuple[str, ...] = ()
-    """Sim options of demonstrations and training, as `--sim.options` takes them."""
+    options: Mapping[str, Any] = MappingProxyType({})
+    """Sim options of demonstrations and training."""
 
 
 TASKS = {
     "peg-insert": Task("mujoco/peg-insert", 40, 0.25, 1.0, 460_800, None),
     "pick-place": Task("mujoco/pick-place", 40, 0.15, 0.5, 768_000, 1_500),
     # with the sparse reward only, policy gradients do not improve on the clone; see docs/results/finetune.md
-    "push": Task("mujoco/push", 300, 0.1, 0.0, 1_152_000, 6_000, ("reward=shaped",)),
+    "push": Task("mujoco/push", 300, 0.1, 0.0, 1_152_000, 6_000, {"reward": "shaped"}),
 }
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.finetune.bench import METHODS, TASKS, VAL, Method, Task
 from benchmarks.kit.judging import curve, judge
-from robotrl.config import EvalCfg, SimCfg, TrainCfg, sim_options
+from robotrl.config import EvalCfg, SimCfg, TrainCfg, changed_options
 from robotrl.errors import unknown
 from robotrl.fn.stats import Interval
 from robotrl.registry import PRESETS
@@ -67,7 +67,7 @@ def run_cell(method: Method, task: Task, seed: int, out: Path, episodes: int = E
         noise=task.noise,
         clumsiness=task.clumsiness,
         seed=seed,
-        sim_options=sim_options(task.options),
+        sim_options=dict(task.options),
     )
     base: Interval | None = None
     if method.base is not None:
@@ -123,7 +123,7 @@ def tune_cfg(method: Method, task: Task, seed: int, out: Path) -> TrainCfg[Any, 
 
 def sim_of(cfg: TrainCfg[Any, Any], task: Task) -> SimCfg:
     """A preset's sim config, with the task's sim."""
-    return replace(cfg.sim, name=task.sim, options=(*cfg.sim.options, *task.options))
+    return replace(cfg.sim, name=task.sim, options={**changed_options(cfg.sim), **task.options})
 
 
 def every(cfg: TrainCfg[Any, Any], task: Task) -> int:

@@ -1,4 +1,4 @@
-"""A newcomer's first run: `robotrl train gym-ppo --sim.name gym/CartPole-v1`, with an empty compile cache.
+"""A newcomer's first run: `robotrl train gym-ppo --sim gym/CartPole-v1`, with an empty compile cache.
 
 Each cell runs the whole command in a separate process, and measures from outside: time to the first output, time to the
 end, and processor time. Then `robotrl eval` runs the run's best checkpoint on starts not used in training. The machine
@@ -91,7 +91,7 @@ def main(seed: int, out: Path) -> None:
     # an empty cache
     env = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(out / "cache"), "PYTHONUNBUFFERED": "1"}
     (out / "cache").mkdir()
-    argv = ["train", "gym-ppo", "--sim.name", TASK, "--seed", str(seed), "--run-dir", str(run)]
+    argv = ["train", "gym-ppo", "--sim", TASK, "--seed", str(seed), "--run-dir", str(run)]
     busy = _children_s()
     lines, wall_s = _timed(argv, env)
     cpu_s = _children_s() - busy

@@ -15,7 +15,7 @@ from benchmarks.kit.judging import curve, judge
 from benchmarks.kit.stages import have_run
 from benchmarks.vla.bench import DEMOS, METHODS, SIM, VAL, Method
 from benchmarks.vla.stages import prepare, preset, spent_s
-from robotrl.config import EvalCfg, TrainCfg, sim_options
+from robotrl.config import EvalCfg, TrainCfg, changed_options
 from robotrl.errors import unknown
 from robotrl.run.logs import read_scalars
 from robotrl.utils.files import dump_json, replace_file
@@ -57,7 +57,7 @@ def run_cell(
     teaches = None if method.teacher is None else prepare(method.stages, method.teacher, seed, folder, frames)
     cfg = tune_cfg(method, seed, base.path, None if teaches is None else teaches.path)
     before = base.mark if teaches is None else f"{base.mark} {teaches.mark}"
-    options = sim_options(cfg.sim.options)
+    options = changed_options(cfg.sim)
     held_out = {**options, "compositions": "held-out"}
     with PeakMemory() as memory:
         have_run(out / "tuned", cfg, before)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.kit.stages import have, have_run
 from benchmarks.vla.bench import DEMOS, NOISE, SIM, Clone, Stages
-from robotrl.config import TrainCfg, sim_options
+from robotrl.config import TrainCfg, changed_options
 from robotrl.engine.autocast import pays_in_bf16
 from robotrl.registry import PRESETS
 from robotrl.rollout.demos import collect_demos
@@ -85,7 +85,7 @@ def spent_s(clone: Path) -> float:
 
 def _demos(folder: Path, episodes: int, seed: int, cfg: Cfg) -> str:
     """Record demonstrations unless they exist; returns their mark."""
-    data = {"episodes": episodes, "noise": NOISE, "seed": seed, "options": sim_options(cfg.sim.options)}
+    data = {"episodes": episodes, "noise": NOISE, "seed": seed, "options": changed_options(cfg.sim)}
     path = folder / demos_name(episodes)
     return have(path, data, "", lambda: _record(path, data))
 

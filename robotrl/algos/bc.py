@@ -6,7 +6,7 @@ import copy
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +39,7 @@ from robotrl.transforms import Affine, TransformGroup, inverse
 class BcCfg:
     """Settings of behavior cloning."""
 
+    default_policy: ClassVar[str] = "flow"
     updates: int = 1000
     """Total number of gradient steps."""
     updates_per_iteration: int = 100

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -36,6 +36,7 @@ CLIP_GROWTH = 3.0
 class DppoCfg(ChainCfg):
     """Settings of DPPO."""
 
+    default_policy: ClassVar[str] = "diffusion"
     lr: float = 1e-4
     """Learning rate of the policy."""
     tuned_steps: int | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,7 @@ from robotrl.replay.samplers import Sampler, Uniform
 class DsrlCfg:
     """Settings of DSRL."""
 
+    default_policy: ClassVar[str] = "steered"
     env_steps: int = 100_000
     """Budget of env steps, summed over all envs; rounded up to whole iterations."""
     num_steps: int = 80

@@ -14,7 +14,7 @@ import copy
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +42,7 @@ LEARN, DISTILL = "learn", "distill"
 class DsrlNaCfg:
     """Settings of DSRL with noise aliasing."""
 
+    default_policy: ClassVar[str] = "steered"
     env_steps: int = 100_000
     """Budget of env steps, summed over all envs; rounded up to whole iterations."""
     num_steps: int = 80

@@ -8,7 +8,7 @@ rewards and updates are those of `robotrl.algos.grpo`; there is no critic.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -29,6 +29,7 @@ from robotrl.rollout.groups import Trajectories
 class FlowGrpoCfg(GrpoCfg):
     """Settings of Flow-GRPO, in addition to GRPO's. Clip ranges are for the mean log-density of a denoising step."""
 
+    default_policy: ClassVar[str] = "flow-vla"
     clip_low: float = 0.01
     """Lower clip range: the ratio of a denoising step is clipped to at least 1 minus this."""
     clip_high: float = 0.01

@@ -8,6 +8,7 @@ ReinFlow also divides by chunk and action and clips to a hundredth. There is an 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -20,6 +21,7 @@ from robotrl.learners.noisy_chain import NoisyCfg, noisy_learner
 class FlowNoiseCfg(NoisyCfg):
     """Settings of Flow-Noise."""
 
+    default_policy: ClassVar[str] = "flow"
     clip_coef: float = 0.2
     """PPO clip range of the ratio."""
     noise_high: float = 0.16

@@ -8,7 +8,7 @@ besides the flow: the noise depends on the time and one constant. At deployment,
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -27,6 +27,7 @@ from robotrl.spec import HasChain
 class FlowSdeCfg(ChainCfg):
     """Settings of Flow-SDE."""
 
+    default_policy: ClassVar[str] = "flow"
     scale: float = 0.5
     """Scale of the noise, sigma(t) = scale * sqrt((1 - t) / t). Flow-GRPO uses 0.7 for images, pi_RL 0.5 for robots."""
 

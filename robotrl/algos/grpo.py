@@ -52,6 +52,7 @@ EMBED: tuple[Embed, ...] = ("mean", "end")
 class GrpoCfg(EpisodeCfg):
     """Settings of GRPO; clip range, success limits and group size are SimpleVLA-RL's."""
 
+    default_policy: ClassVar[str] = "token-vla"
     group_size: int = 8
     """G, episodes per group, from the same initial state; divides the sim's envs."""
     groups: int = 16

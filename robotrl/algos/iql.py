@@ -11,7 +11,7 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -58,6 +58,7 @@ SCALED_RETURN = 1000.0
 class IqlCfg:
     """Settings of IQL."""
 
+    default_policy: ClassVar[str] = "gaussian"
     updates: int = 20_000
     """Number of offline updates, on the dataset only."""
     updates_per_iteration: int = 500

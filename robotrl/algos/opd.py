@@ -40,6 +40,7 @@ SAME = ("bins", "horizon", "words", "action_spec")
 class OpdCfg(EpisodeCfg):
     """Settings of on-policy distillation."""
 
+    default_policy: ClassVar[str] = "token-vla"
     teacher: str = field(default="", metadata=reads("policy"))
     """Run or checkpoint of the teacher."""
     divergence: Divergence = "reverse"

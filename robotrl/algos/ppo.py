@@ -48,6 +48,7 @@ SPREAD_ROWS = 256
 class PpoCfg:
     """Settings of PPO."""
 
+    default_policy: ClassVar[str] = "by-action"
     chooses: ClassVar[bool] = True
     """Support of discrete (categorical) actions."""
     env_steps: int = 1_000_000

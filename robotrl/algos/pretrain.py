@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -47,6 +47,7 @@ TOLD = {"hidden/": LOOKING, "meant/": READING}
 class PretrainCfg:
     """Settings of auxiliary pretraining."""
 
+    default_policy: ClassVar[str] = "token-vla"
     updates: int = 1000
     """Total number of gradient steps."""
     updates_per_iteration: int = 100

@@ -9,6 +9,7 @@ the likelihood share one time grid (theirs did not), and intermediate points are
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -20,6 +21,8 @@ from robotrl.learners.noisy_chain import NoisyCfg, noisy_learner
 @dataclass(frozen=True)
 class ReinFlowCfg(NoisyCfg):
     """Settings of ReinFlow."""
+
+    default_policy: ClassVar[str] = "flow"
 
     def build(self, setup: Setup) -> ChainLearner:
         """Build the learner."""

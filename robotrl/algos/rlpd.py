@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -51,6 +51,7 @@ CRITIC, BOTH = "critic", "both"
 class RlpdCfg:
     """Settings of RLPD."""
 
+    default_policy: ClassVar[str] = "squashed"
     env_steps: int = 100_000
     """Budget of env steps, summed over all envs; rounded up to whole iterations."""
     num_steps: int = 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +39,7 @@ from robotrl.run.checkpoint import generator_state, set_generator_state
 class SacCfg:
     """Settings of SAC."""
 
+    default_policy: ClassVar[str] = "squashed"
     env_steps: int = 1_000_000
     """Budget of env steps, summed over all envs; rounded up to whole iterations."""
     num_steps: int = 8

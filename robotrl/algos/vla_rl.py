@@ -53,6 +53,7 @@ READ = "read"
 class VlaRlCfg:
     """Settings of VLA-RL; discount, clip ranges, the critic's size and its warmup are the published ones."""
 
+    default_policy: ClassVar[str] = "token-vla"
     env_steps: int = 400_000
     """Budget of env steps, summed over all envs; rounded up to whole iterations."""
     num_steps: int = 40

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from robotrl.api.inspection import kind_of
-from robotrl.config import sim_options
 from robotrl.deploy.bundle.bundle import open_bundle
 from robotrl.deploy.runtime import Controller
 from robotrl.errors import ConfigError
@@ -22,6 +21,7 @@ from robotrl.rollout.evaluate import Actor, EvalResult, PolicyActor, Turn, at_re
 from robotrl.run.directory import Run
 from robotrl.run.policy_checkpoint import describe, load_policy
 from robotrl.spec import Spec, Split, VecSim
+from robotrl.spec.json_fields import name_values
 from robotrl.utils.devices import CPU, device_of
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def compare(
     episodes: int = 256,
     seed: int = 0,
     num_envs: int = 64,
-    options: Sequence[str] = (),
+    options: Mapping[str, Any] | None = None,
 ) -> Comparison:
     """Evaluate a bundle and its policy on the first held-out starts of split test.
 
@@ -122,7 +122,7 @@ def compare(
         episodes: number of starts.
         seed: seed of the noise of both.
         num_envs: number of parallel envs.
-        options: sim options "name=value", which override those of the run.
+        options: options of the sim by name, which override those of the run.
 
     Raises:
         ConfigError: the sim is unknown or cannot be inferred from the path.
@@ -148,7 +148,7 @@ def evaluate_path(
     split: Split = "test",
     seed: int = 0,
     num_envs: int = 64,
-    options: Sequence[str] = (),
+    options: Mapping[str, Any] | None = None,
     device: str = "cpu",
 ) -> EvalResult:
     """Evaluate the policy at a path on the first starts of a split, each run exactly once.
@@ -160,7 +160,7 @@ def evaluate_path(
         split: "test" for final results, "val" for model selection.
         seed: seed of the policy's noise.
         num_envs: number of parallel envs.
-        options: sim options "name=value", which override those of the run.
+        options: options of the sim by name, which override those of the run.
         device: device of the policy; a bundle runs on the CPU only.
 
     Raises:
@@ -222,7 +222,13 @@ def run_of(path: Path) -> Run | None:
 
 
 def make_sim_of(
-    path: Path, sim: str | None, *, num_envs: int, seed: int, options: Sequence[str] = (), device: str = "cpu"
+    path: Path,
+    sim: str | None,
+    *,
+    num_envs: int,
+    seed: int,
+    options: Mapping[str, Any] | None = None,
+    device: str = "cpu",
 ) -> VecSim:
     """Make the sim that a run was trained on, with its options, or another sim by name.
 
@@ -231,7 +237,7 @@ def make_sim_of(
         sim: name of another sim; None takes the run's.
         num_envs: N.
         seed: seed of the sim.
-        options: sim options "name=value", which override those of the run.
+        options: options of the sim by name, which override those of the run.
         device: device of its observations.
 
     Raises:
@@ -239,7 +245,7 @@ def make_sim_of(
     """
     name, had = sim_of(path, sim)
     there = device_of(device)
-    return placed(make_sim(name, num_envs=num_envs, seed=seed, **{**had, **sim_options(options)}), there)
+    return placed(make_sim(name, num_envs=num_envs, seed=seed, **{**had, **dict(options or {})}), there)
 
 
 def sim_of(path: Path, sim: str | None) -> tuple[str, dict[str, Any]]:
@@ -252,13 +258,14 @@ def sim_of(path: Path, sim: str | None) -> tuple[str, dict[str, Any]]:
     trained_on: dict[str, Any] = {} if run is None else run.config.get("sim", {})
     if run is None and kind_of(path) == "bundle":
         training = open_bundle(path).manifest.training
-        trained_on = {"name": training.sim, "options": training.sim_options} if training.sim is not None else {}
+        options = name_values(training.sim_options, "training.sim_options")
+        trained_on = {"name": training.sim, "options": options} if training.sim is not None else {}
     name = sim if sim is not None else trained_on.get("name")
     if name is None:
         raise ConfigError(f"sim is missing: {path} does not name the one that it was trained on: expected --sim NAME")
     if run is None and name != trained_on.get("name") and name.startswith("gym/"):
         return name, {"actions": "scores"} if _acts_by_scores(path) else {}
-    return name, sim_options(trained_on.get("options", ())) if name == trained_on.get("name") else {}
+    return name, dict(trained_on.get("options") or {}) if name == trained_on.get("name") else {}
 
 
 def _acts_by_scores(path: Path) -> bool:

@@ -15,9 +15,11 @@ from robotrl.deploy.bundle.manifest import Training
 from robotrl.deploy.export import OBSERVATIONS_FILE, SAMPLES, ExportReport
 from robotrl.deploy.export import export as export_policy
 from robotrl.errors import CapabilityError, ConfigError
+from robotrl.registry import sim_options
 from robotrl.rollout.evaluate import PolicyActor, run_episodes
 from robotrl.run.policy_checkpoint import find_checkpoint, load_policy
 from robotrl.spec import HasStateIds, Policy, VecSim
+from robotrl.spec.sim_options import changed_fields
 from robotrl.utils.files import read_json
 
 
@@ -105,5 +107,12 @@ def identity(source: Path, policy: Any) -> Training:
         config_sha256=config,
         reward_scale=getattr(policy, "reward_scale", None),
         sim=sim.get("name"),
-        sim_options=tuple(option for option in sim.get("options", ()) if not {"/", "\\", "@"} & set(option)),
+        sim_options=_shown_options(sim) if sim else (),
     )
+
+
+def _shown_options(sim: dict[str, Any]) -> tuple[str, ...]:
+    """Options of a run's sim, "name=value", but for the defaults and those that name files of the machine."""
+    options = changed_fields(sim_options(sim["name"], sim.get("options")), sim_options(sim["name"]))
+    texts = (f"{name}={json.dumps(value)}" for name, value in options.items())
+    return tuple(text for text in texts if not {"/", "\\", "@"} & set(text))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import robotrl
 from robotrl.api.episode_summary import Drives
@@ -28,9 +28,8 @@ from robotrl.api.filming import (
 )
 from robotrl.api.inspection import kind_of
 from robotrl.api.verdict import score_of
-from robotrl.config import sim_options
 from robotrl.errors import CapabilityError, ConfigError, RobotrlError, out_of_range, unknown
-from robotrl.registry import make_sim, options_of
+from robotrl.registry import make_sim, sim_options
 from robotrl.report.drive_trace import Recorder
 from robotrl.report.replay import EpisodePictures, Pick
 from robotrl.rollout.device_wrapper import placed
@@ -71,7 +70,7 @@ class Wish:
 
     path: Path | None = None
     sim: str | None = None
-    options: Sequence[str] = ()
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     device: str = "cpu"
     episodes: int = 3
     split: Split = "val"
@@ -109,12 +108,11 @@ class Wish:
         Raises:
             ConfigError: the sim is unknown, rejects an option, or cannot render here.
         """
-        options = tuple(self.options)
-        typed = {option.partition("=")[0] for option in options}
-        if pictures and PICTURES in options_of(self.sim_name) and PICTURES not in typed:
-            options = (*options, f"{PICTURES}=true")
+        options = dict(self.options)
+        if pictures and PICTURES in vars(sim_options(self.sim_name)):
+            options = {PICTURES: True, **options}
         if self.path is None:
-            sim = make_sim(self.sim_name, num_envs=num_envs, seed=self.seed, **sim_options(options))
+            sim = make_sim(self.sim_name, num_envs=num_envs, seed=self.seed, **options)
             return placed(sim, device_of(self.device))
         return make_sim_of(self.path, self.sim, num_envs=num_envs, seed=self.seed, options=options, device=self.device)
 
@@ -270,7 +268,7 @@ def _replays(wish: Wish, seen: _Seen, replays: list[EpisodePictures], chosen: st
         "policy": wish.actor_name,
         "checkpoint": _checkpoint(wish.path),
         "sim": wish.sim_name,
-        "sim options, beside those of the run": " ".join(wish.options),
+        "sim options, beside those of the run": " ".join(f"{name}={value}" for name, value in wish.options.items()),
         "starts": f"the first {len(seen.result.ids):,} of split {wish.split}",
         "seed": str(wish.seed),
         "rule of the evaluation": RULE,

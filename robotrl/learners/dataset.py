@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from robotrl.config import sim_options
 from robotrl.datasets.agreement.agree import agree
 from robotrl.datasets.agreement.doubts import Doubt
 from robotrl.datasets.reader import Dataset, read_dataset
 from robotrl.errors import ConfigError
 from robotrl.learners.learner import Setup
 from robotrl.spec import Spec, VecSim, privileged
+from robotrl.spec.json_fields import name_values
 from robotrl.transforms import Transform
 
 KEYS = "algo.dataset_keys"
@@ -49,7 +49,7 @@ def read_for(
         specs,
         sim.action_spec,
         sim.control_dt_s,
-        columns=sim_options(keys, KEYS),
+        columns=name_values(keys, KEYS),
         field=KEYS,
         beside={key: sim.observation_spec[key] for key in privileged(sim) if key not in specs},
         inputs=inputs,

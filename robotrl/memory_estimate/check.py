@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from robotrl.config import TrainCfg, sim_options
+from robotrl.config import TrainCfg
 from robotrl.datasets.layout import INFO
 from robotrl.errors import CapabilityError, DataError
 from robotrl.memory_estimate.estimate import (
@@ -23,6 +23,7 @@ from robotrl.memory_estimate.estimate import (
 )
 from robotrl.policies.networks.recompute import recompute
 from robotrl.run.policy_checkpoint import changed_description, describe
+from robotrl.spec.json_fields import name_values
 from robotrl.utils.devices import device_of
 from robotrl.utils.files import parse_json, read_plain
 
@@ -51,7 +52,7 @@ def announce(cfg: TrainCfg[Any, Any]) -> Footprint | None:
     stored = describe(cfg.init_from)
     if stored.weights_bytes < SMALL_BYTES:
         return None
-    description = changed_description(stored.description, sim_options(cfg.init_changes, "init_changes"))
+    description = changed_description(stored.description, name_values(cfg.init_changes, "init_changes"))
     try:
         with without_memory(description["kind"]):
             policy = described(description)

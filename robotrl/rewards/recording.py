@@ -10,7 +10,7 @@ from typing import Any
 from robotrl.datasets.agreement.agree import agree
 from robotrl.datasets.reader import Dataset, read_dataset
 from robotrl.errors import CapabilityError, out_of_range
-from robotrl.registry import make_sim
+from robotrl.registry import make_sim, sim_options
 from robotrl.rewards.labels import Labelled, join, label_dataset, label_episodes, replay
 from robotrl.rollout.evaluate import Actor, Episode, ExpertActor, PolicyActor, run_episodes
 from robotrl.run.policy_checkpoint import load_policy
@@ -113,4 +113,7 @@ def record_labelled(
 
 def _recorded_on(dataset: Dataset, sim_name: str, options: Mapping[str, Any]) -> bool:
     told = dataset.provenance
-    return told.get("sim") == sim_name and told.get("sim_options") == dict(options)
+    if told.get("sim") != sim_name:
+        return False
+    recorded: Any = told.get("sim_options")
+    return isinstance(recorded, Mapping) and sim_options(sim_name, recorded) == sim_options(sim_name, options)

@@ -58,7 +58,7 @@ def check_actions(algo: Any, sim: VecSim, name: str) -> None:
         return
     raise CapabilityError(
         f"{type(algo).__name__.removesuffix('Cfg')} needs continuous actions: action {spec.names[0]!r} of sim {name!r}"
-        f" is a choice of {spec.choices[0]}: expected PPO with a categorical policy, robotrl train gym-ppo --sim.name"
+        f" is a choice of {spec.choices[0]}: expected PPO with a categorical policy, robotrl train --algo ppo --sim"
         f" {name}"
     )
 

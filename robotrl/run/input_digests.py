@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import inspect
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from robotrl.config import TrainCfg, sim_options
+from robotrl.config import TrainCfg, options_of
 from robotrl.datasets.manifest import dataset_digest
 from robotrl.errors import DataError, RobotrlError, short
-from robotrl.registry import SIMS
 from robotrl.run.checkpoint import manifest_digest
 from robotrl.run.directory import Run
 from robotrl.run.inputs import Digest
@@ -33,14 +31,11 @@ def declared(cfg: TrainCfg[Any, Any]) -> list[Input]:
         ConfigError: the sim is unknown, or an option names something that cannot be used.
     """
     found = list(_of_fields(cfg, ""))
-    factory = SIMS.load(cfg.sim.name)
-    own = [("sim.name", inspect.unwrap(factory)), ("algo", type(cfg.algo)), ("policy", type(cfg.policy))]
+    options = options_of(cfg.sim)
+    own = [("sim", type(options)), ("algo", type(cfg.algo)), ("policy", type(cfg.policy))]
     found += [Input(field, "module", part.__module__) for field, part in own if _is_foreign(part.__module__)]
-    if isinstance(factory, HasInputs):
-        found += [
-            one._replace(field=f"sim.options {one.field}" if one.field else "sim.name")
-            for one in factory.inputs(sim_options(cfg.sim.options))
-        ]
+    if isinstance(options, HasInputs):
+        found += [one._replace(field=f"sim.{one.field}" if one.field else "sim") for one in options.inputs()]
     return list(dict.fromkeys(found))
 
 

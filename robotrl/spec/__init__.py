@@ -9,7 +9,7 @@ This package imports nothing of ours and no torch at run time: tensors appear in
 from __future__ import annotations
 
 from robotrl.spec.arrays import Arrays, Observation, Spec, is_picture, measured
-from robotrl.spec.inputs import HasInputs, Input, InputKind, Reads, declares, reads
+from robotrl.spec.inputs import HasInputs, Input, InputKind, Reads, reads
 from robotrl.spec.policies import (
     CACHES,
     ActOut,
@@ -114,7 +114,6 @@ __all__ = [
     "Step",
     "SuccessRule",
     "VecSim",
-    "declares",
     "is_picture",
     "lost",
     "measured",

@@ -1,11 +1,9 @@
-"""Inputs that a run reads from outside its directory, declared by a config field or by a sim's factory."""
+"""Inputs that a run reads from outside its directory, declared by a config field or by a sim's config."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
-
-Factory = TypeVar("Factory", bound=Callable[..., Any])
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 InputKind = Literal["dataset", "policy", "checkpoint", "file", "module"]
 """Kinds of inputs: a directory of demonstrations; a run or checkpoint that holds a policy; another checkpoint, such as
@@ -18,7 +16,7 @@ class Input(NamedTuple):
     """An input outside the run's directory: dataset, policy, checkpoint, file or module."""
 
     field: str
-    """Name of the config field, as a user writes it: "dataset", "sim.options map"."""
+    """Name of the config field, as a user writes it: "dataset", "sim.map"."""
     kind: InputKind
     path: str
     """Path of the input, or the name of a module."""
@@ -38,17 +36,11 @@ class Reads(NamedTuple):
 
 @runtime_checkable
 class HasInputs(Protocol):
-    """A sim's factory that can list the inputs named by its options."""
+    """A sim's config that lists the inputs named by its options."""
 
-    def inputs(self, options: Mapping[str, Any]) -> Sequence[Input]:
-        """Files and modules that a sim with these options reads; `field` of each is the option's name."""
+    def inputs(self) -> Sequence[Input]:
+        """Files and modules that the sim reads; `field` of each is the option's name."""
         ...
-
-
-def declares(inputs: Callable[[Mapping[str, Any]], Sequence[Input]], factory: Factory) -> Factory:
-    """Attach `inputs` to a sim's factory, which then satisfies `HasInputs`; returns the factory."""
-    factory.__dict__["inputs"] = inputs
-    return factory
 
 
 def reads(kind: InputKind, *, kept: bool = False, prefix: str = "") -> dict[str, Reads]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 import types
 from collections import abc
 from collections.abc import Mapping, Sequence
@@ -19,6 +21,10 @@ def settings_from_json(data: Mapping[str, Any]) -> dict[str, Any]:
     return {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
 
 
+FLAT = "flat"
+"""Metadata key of a nested dataclass whose fields are named as if they were its owner's."""
+
+
 def check_settings(settings: Any, where: str = "") -> None:
     """Check that the fields of a dataclass, nested ones included, have values of their declared types.
 
@@ -31,13 +37,27 @@ def check_settings(settings: Any, where: str = "") -> None:
     Raises:
         ConfigError: a field holds another type, or an integer that is too large.
     """
-    hints = get_type_hints(type(settings))
+    hints = hints_of(type(settings))
     for field in fields(settings):
         value = getattr(settings, field.name)
         if is_dataclass(value):
-            check_settings(value, f"{where}{field.name}.")
+            check_settings(value, where if field.metadata.get(FLAT) else f"{where}{field.name}.")
         else:
             check_type(f"{where}{field.name}", value, hints[field.name])
+
+
+def hints_of(cls: type) -> dict[str, Any]:
+    """Types of a dataclass's fields; `Any` for one that cannot be resolved at run time."""
+    found: dict[str, Any] = {}
+    for base in reversed(cls.__mro__):
+        scope = vars(inspect.getmodule(base) or object)
+        for name, hint in inspect.get_annotations(base).items():
+            one = type(base.__name__, (), {"__annotations__": {name: hint}})
+            try:
+                found |= get_type_hints(one, dict(scope))
+            except NameError:  # imported for the type checker only
+                found[name] = Any
+    return found
 
 
 def check_type(field: str, value: Any, hint: Any) -> None:
@@ -75,7 +95,7 @@ def _fits(hint: Any, value: Any) -> bool:
         return _is_whole(value)
     if hint in (str, bool, type(None)):
         return type(value) is hint
-    return not (is_dataclass(hint) and value is None)
+    return hint is Any or not (is_dataclass(hint) and value is None)
 
 
 def _is_whole(value: Any) -> bool:
@@ -96,9 +116,10 @@ def _named(hint: Any) -> str:
     return words.get(hint, "nothing" if hint is type(None) else str(hint))
 
 
-REVISION = 3
+REVISION = 4
 """Revision of the stored config format. Revision 1 was not written to the file; under it, actions of `gym/` sims with
-categorical actions were scores. Under 2 some fields had other names (`RENAMED_FIELDS`)."""
+categorical actions were scores. Under 2 some fields had other names (`RENAMED_FIELDS`).
+Under 3 options of sims were texts "name=value"."""
 RENAMED_FIELDS = {
     "algo": {
         "grad_norm": "max_grad_norm",
@@ -133,7 +154,39 @@ def brought_up(data: Mapping[str, Any]) -> dict[str, Any]:
         out = _scores_named(out)
     # without the classes of its parts it is a config in name alone
     if revision < 3 and "types" in data:
-        out = {**_fields_renamed(out), "revision": REVISION}
+        out = _fields_renamed(out)
+    if revision < 4:
+        out = _options_by_name(out)
+    return {**out, "revision": REVISION} if "types" in data else out
+
+
+def _options_by_name(data: dict[str, Any]) -> dict[str, Any]:
+    sim: Any = data["sim"]
+    options: Any = sim.get("options", ())
+    if isinstance(options, str | Mapping) or not isinstance(options, Sequence):
+        return data
+    return {**data, "sim": {**sim, "options": name_values(options, "sim.options")}}
+
+
+def name_values(texts: Sequence[str], field: str) -> dict[str, Any]:
+    """Values by name of "name=value" texts; a value that is JSON is read as such, any other is text.
+
+    Args:
+        texts: the texts.
+        field: name of their config field, for errors.
+
+    Raises:
+        ConfigError: a text without "=", or a name given twice.
+    """
+    out: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name or name in out:
+            raise ConfigError(f'{field} holds {short(repr(text))}: expected "name=value", each name once')
+        try:
+            out[name] = json.loads(value)
+        except (ValueError, RecursionError):  # not JSON, or JSON that cannot be used: numbers with thousands of digits
+            out[name] = value
     return out
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
+import tyro
 from numpy.typing import NDArray
 
 from robotrl.errors import ConfigError, check_at_least, check_count, check_number, unknown
@@ -24,18 +27,19 @@ from robotrl.sims.bev.trace import KeepingCore
 from robotrl.sims.bev.traffic.driver import RouteDriver
 from robotrl.sims.bev.traffic.scenarios import SCENARIOS, Scenario, ScenarioEvent
 from robotrl.sims.core_sim import CoreSim, TensorExpert
-from robotrl.spec import Input, Spec, declares
+from robotrl.spec import Input, Spec
 from robotrl.spec.drive_trace import TraceFrame, TraceMap, TraceStep
 from robotrl.utils.devices import device_of
 
 DT_S = 0.1
 OBSERVED = ("vector", "raster", "both", "none")
 Observed = Literal["vector", "raster", "both", "none"]
+RewardPreset = Literal["carl", "roach"]
 MAX_AGENTS = 256
 
 
 class DriveSim(CoreSim[KeepingCore]):
-    """Batched driving sim; see `make`."""
+    """Batched driving sim; see `DriveCfg`."""
 
     cameras = ("top",)
 
@@ -95,16 +99,14 @@ class DriveSim(CoreSim[KeepingCore]):
         self.core.close()
 
 
-def chosen(scenarios: Sequence[str] | str | None) -> tuple[Scenario, ...]:
-    """Scenarios by name, as a list or a comma-separated text; all scenarios if None.
+def chosen(scenarios: Sequence[str] | None) -> tuple[Scenario, ...]:
+    """Scenarios by name; all scenarios if None.
 
     Raises:
         ConfigError: an unknown name, one named twice, or none.
     """
     if scenarios is None:
         return SCENARIOS
-    if isinstance(scenarios, str):
-        scenarios = scenarios.split(",")
     names = [scenario.name for scenario in SCENARIOS]
     for name in scenarios:
         if name not in names:
@@ -114,124 +116,140 @@ def chosen(scenarios: Sequence[str] | str | None) -> tuple[Scenario, ...]:
     return tuple(SCENARIOS[names.index(name)] for name in scenarios)
 
 
-def make(
-    num_envs: int,
-    seed: int,
-    *,
-    agents: int = 32,
-    obs: Observed = "vector",
-    scenarios: Sequence[str] | str | None = None,
-    reward: str | RewardCfg = "carl",
-    end_penalty: float | None = None,
-    map: str | Path | None = None,
-    limit_s: float = 80.0,
-    blocked_s: float = 45.0,
-    nearest: int = 8,
-    polylines: int = 8,
-    raster_pixels: int = 96,
-    pixels_per_m: float = 2.0,
-    packed: bool = False,
-    throttle_mps2: float = 2.4,
-    actions: ActionKind = "controls",
-    hold: int | None = None,
-    points: int = 4,
-    threads: int = 0,
-    device: str = "cpu",
-) -> DriveSim:
-    """Make the batched driving sim.
+@dataclass(frozen=True)
+class DriveCfg:
+    """`bev/drive`: driving in traffic, seen from above: routes, lights, pedestrians, scenarios, OpenDRIVE maps."""
 
-    Args:
-        num_envs: N, 1 or more.
-        seed: seeds which training starts are drawn.
-        agents: road users in each env at most, the ego included, 4 to 256.
-        obs: what is observed: "vector" arrays, the "raster" as CaRL draws it, "both" or "none".
-        scenarios: names of the scenarios to drive, or a text with commas between them; all without.
-        reward: "carl" or "roach", or a `RewardCfg`.
-        end_penalty: what a collision or a red light costs with "carl", of the 100 of a whole route, 0 to 100; its own
-            is 1.
-        map: an OpenDRIVE file to drive on instead of the procedural roads.
-        limit_s: time limit of an episode, 1 to 3,600 s.
-        blocked_s: standing for so long ends it.
-        nearest: road users in the observation, 0 to 32.
-        polylines: segments of lanes in it, 0 to 16.
-        raster_pixels: height and width of the raster, even.
-        pixels_per_m: its resolution.
-        packed: give the raster as two bytes of bits for each pixel.
-        throttle_mps2: acceleration at an action of 1; the fit that the other constants come from has 0.56, a mean over
-            cars that mostly drive already, with which a car takes 20 s to reach 11 m/s.
-        actions: "controls": steer and accel; "trajectory": points 0.5 s apart in the ego's frame, which a tracker
-            follows.
-        hold: control steps of 0.1 s that an action lasts, 1 to 50; None: 1 for controls, 5 for a trajectory.
-        points: of a trajectory, 2 to 16.
-        threads: that step the envs, 0 for every core; of a processor alone.
-        device: what steps them, and where the tensors are: "cpu", or "cuda" or "cuda:1" for a GPU.
-
-    Raises:
-        ConfigError: a value out of range, with what was expected.
-    """
-    check_at_least("num_envs", num_envs, 1)
-    for name, value, low, high in (
-        ("agents", agents, 4, MAX_AGENTS),
-        ("nearest", nearest, 0, 32),
-        ("polylines", polylines, 0, maps.NEAREST),
-        ("threads", threads, 0, 1024),
-    ):
-        check_count(name, value, low, high)
-    check_number("limit_s", limit_s, 1.0, 3600.0, "s")
-    if obs not in OBSERVED:
-        raise unknown("obs", str(obs), OBSERVED)
-    if isinstance(reward, str) and reward not in rewards.PRESETS:
-        raise unknown("reward", reward, rewards.PRESETS)
-    if end_penalty is not None:
-        if reward != "carl":
-            raise ConfigError(f"end_penalty is {end_penalty!r}, but reward is not 'carl': expected ends of its own")
-        check_number("end_penalty", end_penalty, 0.0, 100.0)
-        reward = rewards.carl(end_penalty)
-    elif isinstance(reward, str):
-        reward = rewards.PRESETS[reward]()
-    machine = machine_of(device, min(threads or os.cpu_count() or 1, num_envs))
-    if map is None:
-        bank, driven = MapPool(machine, lambda key: maps.finish(procedural.layout(*key))), chosen(scenarios)
-    else:
-        if scenarios is not None:
-            raise ConfigError("scenarios and map are both given: expected one of them, an own map has no scenarios")
-        bank, driven = _own_map(machine, map), (Scenario("map", "map", ScenarioEvent.NONE),)
-    specs: dict[str, Spec] = {}
-    cfg = raster.RasterCfg(raster_pixels, raster_pixels, pixels_per_m)
-    views = None
-    if obs in ("raster", "both"):
-        specs["bev"] = raster.raster_spec(cfg, packed, num_envs)
-        views = raster.make_views(machine.zeros, cfg, num_envs, packed)
-    if obs == "raster":
-        specs["ego"] = vectors.ego_spec()
-    if obs in ("vector", "both"):
-        specs |= vectors.vector_specs(nearest, polylines)
-    if obs != "none":
-        specs["privileged"] = vectors.privileged_spec()
-    taken = actions_of(actions, hold, points)
-    core = KeepingCore(
-        bank,
-        num_envs,
-        agents,
-        driven,
-        round(limit_s / DT_S),
-        rewards.rules(reward, taken, blocked_s, throttle_mps2, DT_S),
-        taken.spec,
-        seed,
-        machine,
-        vectors.make_vectors(machine.zeros, num_envs, nearest, polylines, obs in ("vector", "both"), obs != "none"),
-        views,
-        tuple(specs),
+    train_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType(
+        {
+            "sim.num_envs": 128,
+            "policy.horizon": 1,
+            "algo.critic_warmup": 0,
+            "algo.normalize_reward": True,
+            "evaluation.episodes": 64,
+        }
     )
-    return DriveSim(core, specs, ("privileged",) if obs != "none" else ())
+    agents: int = 32
+    """Maximum number of road users in each env, the ego included, 4 to 256."""
+    obs: Observed = "vector"
+    """Observation: vectors, the bird's-eye raster as CaRL draws it, both or none."""
+    scenarios: tuple[str, ...] | None = None
+    """Names of the scenarios to drive; None takes all."""
+    reward: RewardPreset = "carl"
+    """Reward: CaRL's, or Roach's shaped one (a negative control)."""
+    reward_terms: Annotated[RewardCfg | None, tyro.conf.Fixed] = None
+    """Reward of one's own terms and weights instead of a named one; in Python only."""
+    end_penalty: float | None = None
+    """Cost of a collision or red light with reward "carl", 0 to 100, where a whole route is worth 100; None takes 1."""
+    map: str | None = None
+    """OpenDRIVE file to drive on instead of the procedural roads."""
+    limit_s: float = 80.0
+    """Time limit of an episode, 1 to 3,600 s."""
+    blocked_s: float = 45.0
+    """Standing time that ends an episode, s."""
+    nearest: int = 8
+    """Road users in the observation, 0 to 32."""
+    polylines: int = 8
+    """Lane segments in the observation, 0 to 16."""
+    raster_pixels: int = 96
+    """Height and width of the raster, even."""
+    pixels_per_m: float = 2.0
+    """Resolution of the raster, pixels per meter."""
+    packed: bool = False
+    """Give the raster as two bytes of bits for each pixel."""
+    throttle_mps2: float = 2.4
+    """Acceleration at an action of 1, m/s^2; the fit that the other constants come from has 0.56, a mean over cars that
+    mostly drive already, with which a car takes 20 s to reach 11 m/s."""
+    actions: ActionKind = "controls"
+    """Action: "controls": steer and accel; "trajectory": points 0.5 s apart in the ego's frame, which a tracker
+    follows."""
+    hold: int | None = None
+    """Control steps of 0.1 s that an action lasts, 1 to 50; None: 1 for controls, 5 for a trajectory."""
+    points: int = 4
+    """Points of a trajectory, 2 to 16."""
+    threads: int = 0
+    """CPU threads that step the envs; 0 uses every core."""
+    device: str = "cpu"
+    """Device that steps the envs and holds the tensors: "cpu", "cuda" or "cuda:1"."""
 
+    def build(self, num_envs: int, seed: int) -> DriveSim:
+        """Build the batched sim.
 
-def _inputs(options: Mapping[str, Any]) -> list[Input]:
-    """Input files of the options; see `HasInputs`."""
-    return [Input("map", "file", str(options["map"]))] if options.get("map") is not None else []
+        Args:
+            num_envs: N, 1 or more.
+            seed: seed of the training starts that are drawn.
 
+        Raises:
+            ConfigError: a value out of range, with what was expected.
+        """
+        check_at_least("num_envs", num_envs, 1)
+        for name, value, low, high in (
+            ("agents", self.agents, 4, MAX_AGENTS),
+            ("nearest", self.nearest, 0, 32),
+            ("polylines", self.polylines, 0, maps.NEAREST),
+            ("threads", self.threads, 0, 1024),
+        ):
+            check_count(name, value, low, high)
+        check_number("limit_s", self.limit_s, 1.0, 3600.0, "s")
+        if self.obs not in OBSERVED:
+            raise unknown("obs", str(self.obs), OBSERVED)
+        reward = self._reward()
+        machine = machine_of(self.device, min(self.threads or os.cpu_count() or 1, num_envs))
+        if self.map is None:
+            bank, driven = MapPool(machine, lambda key: maps.finish(procedural.layout(*key))), chosen(self.scenarios)
+        else:
+            if self.scenarios is not None:
+                raise ConfigError("scenarios and map are both given: expected one of them, an own map has no scenarios")
+            bank, driven = _own_map(machine, self.map), (Scenario("map", "map", ScenarioEvent.NONE),)
+        specs: dict[str, Spec] = {}
+        cfg = raster.RasterCfg(self.raster_pixels, self.raster_pixels, self.pixels_per_m)
+        views = None
+        if self.obs in ("raster", "both"):
+            specs["bev"] = raster.raster_spec(cfg, self.packed, num_envs)
+            views = raster.make_views(machine.zeros, cfg, num_envs, self.packed)
+        if self.obs == "raster":
+            specs["ego"] = vectors.ego_spec()
+        if self.obs in ("vector", "both"):
+            specs |= vectors.vector_specs(self.nearest, self.polylines)
+        if self.obs != "none":
+            specs["privileged"] = vectors.privileged_spec()
+        taken = actions_of(self.actions, self.hold, self.points)
+        core = KeepingCore(
+            bank,
+            num_envs,
+            self.agents,
+            driven,
+            round(self.limit_s / DT_S),
+            rewards.rules(reward, taken, self.blocked_s, self.throttle_mps2, DT_S),
+            taken.spec,
+            seed,
+            machine,
+            vectors.make_vectors(
+                machine.zeros,
+                num_envs,
+                self.nearest,
+                self.polylines,
+                self.obs in ("vector", "both"),
+                self.obs != "none",
+            ),
+            views,
+            tuple(specs),
+        )
+        return DriveSim(core, specs, ("privileged",) if self.obs != "none" else ())
 
-declares(_inputs, make)
+    def inputs(self) -> list[Input]:
+        """Map file that the sim reads; see `HasInputs`."""
+        return [Input("map", "file", self.map)] if self.map is not None else []
+
+    def _reward(self) -> RewardCfg:
+        if self.reward not in rewards.PRESETS:
+            raise unknown("reward", self.reward, rewards.PRESETS)
+        if self.end_penalty is not None:
+            if self.reward != "carl" or self.reward_terms is not None:
+                raise ConfigError(f"end_penalty is {self.end_penalty!r}, but reward is not 'carl': expected None")
+            check_number("end_penalty", self.end_penalty, 0.0, 100.0)
+            return rewards.carl(self.end_penalty)
+        return rewards.PRESETS[self.reward]() if self.reward_terms is None else self.reward_terms
 
 
 def machine_of(device: str, threads: int) -> Backend:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,23 +20,24 @@ _NAMED = re.compile(rb"""\bfile\w*\s*=\s*["']([^"']+)["']""")
 _FOLDER = re.compile(rb"""\b(?:assetdir|meshdir|texturedir)\s*=\s*["']([^"']+)["']""")
 
 
-def inputs_of(env_id: str, options: Mapping[str, Any]) -> list[Input]:
+def inputs_of(
+    env_id: str, wrappers: Sequence[str], vocabulary: Sequence[str], kwargs: Mapping[str, Any] | None
+) -> list[Input]:
     """Modules that register, define and wrap the environment, and files named in its options.
 
     Args:
         env_id: "Hopper-v5", or "module:ID".
-        options: options of the sim's `make`.
+        wrappers: "MODULE:CALLABLE" texts.
+        vocabulary: words, or one "@FILE".
+        kwargs: keyword arguments of the environment.
     """
     modules = {(module, "") for module in (env_id.rpartition(":")[0], _entry(env_id)) if module}
-    wrapper = options.get("wrapper")
-    # the factory refuses other types
-    names = wrapper.split(",") if isinstance(wrapper, str) else wrapper if isinstance(wrapper, list | tuple) else ()
-    modules |= {(str(name).strip().partition(":")[0], "wrapper") for name in names}
+    modules |= {(name.strip().partition(":")[0], "wrapper") for name in wrappers}
     found = [Input(field, "module", module) for module, field in sorted(modules)]
-    vocabulary = options.get("vocabulary")
-    if isinstance(vocabulary, str) and vocabulary.startswith("@"):
-        found.append(Input("vocabulary", "file", str(Path(vocabulary[1:]).expanduser())))
-    for text in _texts(options.get("kwargs")):
+    found += [
+        Input("vocabulary", "file", str(Path(word[1:]).expanduser())) for word in vocabulary if word.startswith("@")
+    ]
+    for text in _texts(kwargs):
         found += [Input("kwargs", "file", str(path)) for path in _files(text)]
     return found
 

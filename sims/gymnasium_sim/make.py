@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial, update_wrapper
-from typing import Any, Literal, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
+import tyro
 from gymnasium import Space
 
 from robotrl.errors import ConfigError, check_count, check_number, out_of_range, unknown
@@ -22,108 +24,147 @@ from robotrl.sims.gymnasium_sim.spaces import Leaf, leaves
 from robotrl.sims.gymnasium_sim.success import Judge, Over, SuccessSignal, signal_of
 from robotrl.sims.gymnasium_sim.telling import telling_of
 from robotrl.sims.gymnasium_sim.vector import AnyVectorEnv, Vectorization, make_batch, make_own
-from robotrl.spec import INSTRUCTION, declares
+from robotrl.spec import INSTRUCTION, Input
+from robotrl.spec.json_flag import JSON_FLAG
 
 
-def make(
-    env_id: str,
-    num_envs: int,
-    seed: int,
-    *,
-    vectorization: Vectorization = "sync",
-    processes: Method | None = None,
-    kwargs: Mapping[str, Any] | None = None,
-    limit_steps: int | None = None,
-    control_dt_s: float | None = None,
-    action_bound: float | None = None,
-    actions: Actions = "index",
-    success: str = "auto",
-    success_over: Over = "last",
-    reward: RewardSource = "env",
-    end_at_success: bool = False,
-    camera: bool | None = None,
-    wrapper: str | Sequence[str] | None = None,
-    instruction: str | None = None,
-    vocabulary: str | Sequence[str] | None = None,
-    longest: int | None = None,
-) -> GymnasiumSim:
-    """Make the batched sim of a registered Gymnasium environment.
+@dataclass(frozen=True)
+class GymnasiumCfg:
+    """Options of `gym/ID`."""
 
-    Args:
-        env_id: its id, "Hopper-v5"; "module:ID" imports the module first.
-        num_envs: N, 1 or more.
-        seed: seeds which training starts are drawn.
-        vectorization: "sync" steps the environments in turn in this process, "async" in a process each, "vector" uses
-            the environment's own vector class.
-        processes: how the processes of "async" start: "fork", "forkserver" or "spawn"; None is Python's own way.
-        kwargs: keyword arguments of the environment.
-        limit_steps: time limit of an episode in steps; None takes the one that the environment was registered with.
-        control_dt_s: seconds between two actions; None asks the environment (`dt`, `control_timestep`, then
-            `render_fps`). Where nobody states it, it stays unknown.
-        action_bound: stands in for infinite bounds of a continuous action.
-        actions: the form of a categorical action (Discrete, MultiDiscrete, MultiBinary): "index" takes the number of a
-            value for each element, "scores" a score for each value, the highest of which acts, for policies whose
-            actions are continuous.
-        success: the signal of success: "info:KEY" is a flag of `info`; "return>=X" a return of X or more, of the
-            environment's own rewards; "survival" to reach the time limit; "termination" to end before it; "auto" takes
-            `success` or `is_success` of `info` and, without them, "survival", which then counts as not stated.
-        success_over: the rule over time: "last" asks for the signal at an episode's last step, "ever" at any of its
-            steps.
-        reward: "env" is the environment's own; "success" is 1 at each step at which there is success, else 0.
-        end_at_success: an episode ends, terminated, at the first step at which there is success.
-        camera: pictures in the render mode "rgb_array"; None has them if a first one can be drawn on this machine.
-        wrapper: "MODULE:CALLABLE", applied to each environment after `gymnasium.make`; several with commas between
-            them or as a list, the first innermost.
-        instruction: what each episode is told to do: a fixed text, "attribute:NAME" of the environment (a text, or a
-            method without arguments that gives one) or "info:KEY" of what `reset` returns, read after each reset.
-        vocabulary: the words that may occur, as a text, a list or "@FILE"; None takes those of a fixed instruction.
-        longest: words of the longest instruction; None takes those of a fixed one without `vocabulary`, else 24.
+    train_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType(
+        {
+            "sim.num_envs": 16,
+            "policy.horizon": 1,
+            "algo.critic_warmup": 0,
+            "algo.minibatch": 256,
+            "algo.normalize_reward": True,
+            "evaluation.score": "return",
+            "evaluation.episodes": 32,
+            "evaluation.num_envs": 16,
+            "evaluation.animation": 0,
+        }
+    )
+    env_id: Annotated[str, tyro.conf.Fixed]
+    """Registered id, "Hopper-v5"; "module:ID" imports the module first."""
+    vectorization: Vectorization = "sync"
+    """Vectorization: "sync" steps the environments in turn in this process, "async" in a process each, "vector" uses
+    the environment's own vector class."""
+    processes: Method | None = None
+    """Start method of the processes of "async"; None takes Python's default."""
+    kwargs: Annotated[Mapping[str, Any] | None, JSON_FLAG] = None
+    """Keyword arguments of the environment, as a JSON object."""
+    limit_steps: int | None = None
+    """Time limit of an episode in steps; None takes the one that the environment was registered with."""
+    control_dt_s: float | None = None
+    """Seconds between two actions; None asks the environment (`dt`, `control_timestep`, then `render_fps`). Where
+    nobody states it, it stays unknown."""
+    action_bound: float | None = None
+    """Bound that replaces infinite bounds of a continuous action."""
+    actions: Actions = "index"
+    """Form of a categorical action (Discrete, MultiDiscrete, MultiBinary): "index" takes the number of a value
+    for each element, "scores" a score for each value, the highest of which acts, for policies whose actions are
+    continuous."""
+    success: str = "auto"
+    """Signal of success: "info:KEY" is a flag of `info`; "return>=X" a return of X or more, of the
+    environment's own rewards; "survival" to reach the time limit; "termination" to end before it; "auto" takes
+    `success` or `is_success` of `info` and, without them, "survival", which then counts as not stated."""
+    success_over: Over = "last"
+    """Rule over time: "last" asks for the signal at an episode's last step, "ever" at any of its steps."""
+    reward: RewardSource = "env"
+    """Reward: "env" is the environment's own; "success" is 1 at each step at which there is success, else 0."""
+    end_at_success: bool = False
+    """End an episode, terminated, at the first step at which there is success."""
+    camera: bool | None = None
+    """Pictures in the render mode "rgb_array"; None has them if a first one can be drawn on this machine."""
+    wrapper: tuple[str, ...] | None = None
+    """Wrappers "MODULE:CALLABLE", applied to each environment after `gymnasium.make`, the first innermost."""
+    instruction: str | None = None
+    """Instruction of each episode: a fixed text, "attribute:NAME" of the environment (a text, or a method
+    without arguments that gives one) or "info:KEY" of what `reset` returns, read after each reset."""
+    vocabulary: tuple[str, ...] | None = None
+    """Words that may occur in instructions, or "@FILE"; None takes those of a fixed instruction."""
+    longest: int | None = None
+    """Number of words of the longest instruction; None takes those of a fixed one without `vocabulary`, else 24."""
 
-    Raises:
-        ConfigError: a value out of range, an id that is unknown, spaces that no policy here can use, or a package that
-            the environment needs and that is not installed.
-        EnvironmentFault: the environment raised, or gave what its spaces do not allow.
-    """
-    if vectorization not in ("sync", "async", "vector"):
-        raise unknown("vectorization", str(vectorization), ("sync", "async", "vector"))
-    if processes is not None and processes not in METHODS:
-        raise unknown("processes", str(processes), METHODS)
-    if limit_steps is not None:
-        check_count("limit_steps", limit_steps, 1, 2**31 - 1)
-    for name, value, highest in (("control_dt_s", control_dt_s, 3600.0), ("action_bound", action_bound, 1e30)):
-        if value is not None:
-            check_number(name, value, 1e-6, highest)
-    _check_flag("end_at_success", end_at_success)
-    _check_flag("camera", camera is not None and camera)
-    if actions not in ACTIONS:
-        raise unknown("actions", str(actions), ACTIONS)
-    if reward not in REWARDS:
-        raise unknown("reward", str(reward), REWARDS)
-    signal = signal_of(success, success_over)
-    if end_at_success and signal.kind in ("survival", "termination"):
-        raise ConfigError(
-            f"end_at_success is True and success is {success!r}: expected a signal that comes before the end, info:KEY"
-            " or return>=X"
+    def build(self, num_envs: int, seed: int) -> GymnasiumSim:
+        """Build the batched sim.
+
+        Args:
+            num_envs: N, 1 or more.
+            seed: seed of the training starts that are drawn.
+
+        Raises:
+            ConfigError: a value out of range, an id that is unknown, spaces that no policy here can use, or a package
+                that the environment needs and that is not installed.
+            EnvironmentFault: the environment raised, or gave what its spaces do not allow.
+        """
+        signal = self._checked_signal()
+        env_id, given = known_id(self.env_id), checked_kwargs(self.kwargs)
+        asked = _Asked(
+            env_id,
+            num_envs,
+            seed,
+            given,
+            self.limit_steps,
+            self.control_dt_s,
+            self.action_bound,
+            self.actions,
+            signal,
+            self.reward,
         )
-    env_id, given = known_id(env_id), checked_kwargs(kwargs)
-    asked = _Asked(env_id, num_envs, seed, given, limit_steps, control_dt_s, action_bound, actions, signal, reward)
-    if vectorization == "vector":
-        singly = {"wrapper": wrapper, "instruction": instruction, "vocabulary": vocabulary, "longest": longest}
-        for name, value in singly.items():
+        if self.vectorization == "vector":
+            self._check_own_vector(signal)
+            return _make_vector(asked)
+        telling = telling_of(self.instruction, self.vocabulary, self.longest)
+        recipe = EnvRecipe(env_id, given, wrappings(self.wrapper), telling, signal.keys)
+        return _make_singles(asked, recipe, self.vectorization, self.processes, self.camera, self.end_at_success)
+
+    def _checked_signal(self) -> SuccessSignal:
+        """Check the options, and parse the success signal."""
+        if self.vectorization not in ("sync", "async", "vector"):
+            raise unknown("vectorization", str(self.vectorization), ("sync", "async", "vector"))
+        if self.processes is not None and self.processes not in METHODS:
+            raise unknown("processes", str(self.processes), METHODS)
+        if self.limit_steps is not None:
+            check_count("limit_steps", self.limit_steps, 1, 2**31 - 1)
+        if self.control_dt_s is not None:
+            check_number("control_dt_s", self.control_dt_s, 1e-6, 3600.0)
+        if self.action_bound is not None:
+            check_number("action_bound", self.action_bound, 1e-6, 1e30)
+        _check_flag("end_at_success", self.end_at_success)
+        _check_flag("camera", self.camera is not None and self.camera)
+        if self.actions not in ACTIONS:
+            raise unknown("actions", str(self.actions), ACTIONS)
+        if self.reward not in REWARDS:
+            raise unknown("reward", str(self.reward), REWARDS)
+        signal = signal_of(self.success, self.success_over)
+        if self.end_at_success and signal.kind in ("survival", "termination"):
+            raise ConfigError(
+                f"end_at_success is True and success is {self.success!r}: expected a signal that comes before the end,"
+                " info:KEY or return>=X"
+            )
+        return signal
+
+    def _check_own_vector(self, signal: SuccessSignal) -> None:
+        """Check the options against vectorization "vector", which steps the environment's own vector class."""
+        for name in ("wrapper", "instruction", "vocabulary", "longest"):
+            value = vars(self)[name]
             if value is not None:
                 raise out_of_range(name, value, "None with vectorization 'vector', or vectorization 'sync' or 'async'")
-        if camera:
+        if self.camera:
             raise ConfigError("camera is True: expected None or False with vectorization 'vector'")
-        if end_at_success:
+        if self.end_at_success:
             raise ConfigError("end_at_success is True: expected False with vectorization 'vector', which resets itself")
-        if reward == "success" and signal.kind == "auto":
+        if self.reward == "success" and signal.kind == "auto":
             raise ConfigError(
                 "reward is 'success' and success is 'auto': expected success=info:KEY or return>=X with vectorization"
                 " 'vector', of which no first steps are tried"
             )
-        return _make_vector(asked)
-    recipe = EnvRecipe(env_id, given, wrappings(wrapper), telling_of(instruction, vocabulary, longest), signal.keys)
-    return _make_singles(asked, recipe, vectorization, processes, camera, end_at_success)
+
+    def inputs(self) -> list[Input]:
+        """Modules and files that the environment reads; see `HasInputs`."""
+        return inputs_of(self.env_id, self.wrapper or (), self.vocabulary or (), self.kwargs)
 
 
 def _check_flag(name: str, value: object) -> None:
@@ -227,10 +268,10 @@ def _make_vector(asked: _Asked) -> OwnVectorEnv:
     return OwnVectorEnv(parts, asked.num_envs, asked.seed)
 
 
-def family(env_id: str) -> Callable[..., GymnasiumSim]:
-    """Factory `make(num_envs, seed, **options)` for one environment id.
+def family(env_id: str) -> GymnasiumCfg:
+    """`gym/ID`: any environment that `gymnasium.make` opens; the default options of one id.
 
     Raises:
         ConfigError: Gymnasium does not know the id; the message suggests the nearest one.
     """
-    return declares(partial(inputs_of, env_id), update_wrapper(partial(make, known_id(env_id)), make))
+    return GymnasiumCfg(known_id(env_id))

@@ -94,6 +94,8 @@ def _vocabulary(given: Any) -> list[str]:
         return words_in(_read(given) if given.startswith("@") else given)
     if not isinstance(given, Sequence) or not all(isinstance(word, str) for word in given):
         raise out_of_range("vocabulary", given, "a text, a list of words, or @FILE")
+    if len(given) == 1:  # pyright: ignore[reportUnknownArgumentType]
+        return _vocabulary(given[0])
     return words_in(" ".join(given))
 
 

@@ -441,7 +441,7 @@ def test_other_videos_are_refused_with_what_is_possible(monkeypatch):
 # commands
 
 
-SHORT = ("--options", "limit_s=2", "agents=8", "threads=1")
+SHORT = ("--sim.limit-s", "2", "--sim.agents", "8", "--sim.threads", "1")
 EXPERT = ("view", "--expert", "--sim", "bev/drive")
 
 

@@ -13,6 +13,7 @@ from benchmarks.finetune import cell as finetune_cell
 from benchmarks.finetune.bench import METHODS, TASKS
 from benchmarks.kit.curves import legend_columns, mean_curve
 from robotrl import config as configs
+from robotrl.config import changed_options
 from tests.kits.paths_kit import ROOT
 
 
@@ -48,7 +49,7 @@ def test_what_a_cell_runs_is_a_valid_config_of_its_own_task(name, task, tmp_path
     tune = finetune_cell.tune_cfg(method, setting, 2, tmp_path)
     configs.check(tune)
     budget = round(method.budget * setting.env_steps)
-    assert (tune.sim.name, tune.sim.options, tune.seed) == (setting.sim, setting.options, 2)
+    assert (tune.sim.name, changed_options(tune.sim), tune.seed) == (setting.sim, dict(setting.options), 2)
     assert tune.algo.env_steps == budget
     assert tune.stop_at_success == 0.99
     assert (tune.init_from is None) == (method.base is None)

@@ -14,7 +14,7 @@ from benchmarks.vla import cell as vla_cell
 from benchmarks.vla.bench import DECODE, METHODS, SIM, Clone
 from benchmarks.vla.decode import Size
 from robotrl import config as configs
-from robotrl.config import sim_options
+from robotrl.config import changed_options
 from robotrl.engine import autocast
 from robotrl.policies.vla.networks.openvla import TextCfg
 from robotrl.registry import PRESETS
@@ -62,14 +62,14 @@ def test_what_a_cell_runs_is_a_valid_config(name, slowdown, tmp_path, monkeypatc
         assert cfg.algo.bf16 == (method.stages.bf16 and cfg is not tune and slowdown < 1)
     # cloned on what it is fine-tuned on: three families, instructions that training says
     assert look.sim.options == read.sim.options == clone.sim.options
-    assert [option for option in tune.sim.options if option != "reward=shaped"] == list(look.sim.options)
+    assert replace(tune.sim.options, reward="sparse") == look.sim.options
     assert type(look.policy) is type(clone.policy) and look.policy == read.policy == clone.policy
     # one from the other
     assert read.init_from == str(tmp_path / "look") and clone.init_from == str(tmp_path / "read")
     assert clone.dataset == str(tmp_path / f"demos-{method.clone.demos}") and look.dataset == read.dataset
     assert look.dataset == str(tmp_path / "demos-1000") and clone.algo.updates == method.clone.updates
     assert tune.init_from == str(tmp_path / "clone") and not look.algo.reading and read.algo.reading
-    options = sim_options(tune.sim.options)
+    options = changed_options(tune.sim)
     assert len(options["families"].split(",")) >= 3 and "compositions" not in options
     assert bool(getattr(tune.algo, "teacher", "")) == bool(method.teacher)
     assert tune.algo.lr_end == method.lr_end
@@ -146,13 +146,12 @@ def test_decoding_is_measured_beside_the_peer():
 def small(name: str, bf16: bool = False) -> Any:
     """A preset that is done in a moment."""
     cfg = PRESETS.load(f"tabletop-{name}")()
-    options = tuple(x for x in cfg.sim.options if not x.startswith("limit_s"))
     algo = replace(
         cfg.algo, bf16=bf16, **({"batch": 8, "scenes": 16} if hasattr(cfg.algo, "scenes") else {"iterations": 1})
     )
     if name in ("look", "read"):
         algo = replace(algo, updates=3)
-    return replace(cfg, sim=replace(cfg.sim, num_envs=16, options=(*options, "limit_s=1.0")), algo=algo)
+    return replace(cfg, sim=replace(cfg.sim, num_envs=16, options=replace(cfg.sim.options, limit_s=1.0)), algo=algo)
 
 
 def test_a_cell_from_demonstrations_to_judgement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -156,12 +156,15 @@ MISTAKES = [
     (["train", "peg-insert-rienflow"], "'peg-insert-rienflow' is unknown: did you mean 'peg-insert-reinflow'?"),
     (
         ["train", "mujoco/hopper"],
-        "is a sim: expected a preset, one of hopper-ppo, hopper-sac, gym-ppo --sim.name",
+        "is a sim: expected robotrl train --sim mujoco/hopper --algo NAME, or a preset of it, one of hopper-ppo",
     ),
-    (["train", "gym/CartPole-v1"], "is a sim: expected a preset, one of gym-ppo --sim.name gym/CartPole-v1"),
-    (["train", "ppo"], "'ppo' is an algorithm: expected a preset of it, one of drive-ppo, gym-ppo, "),
+    (["train", "gym/CartPole-v1"], "is a sim: expected robotrl train --sim gym/CartPole-v1 --algo NAME"),
+    (
+        ["train", "ppo"],
+        "'ppo' is an algorithm: expected robotrl train --sim NAME --algo ppo, or a preset of it",
+    ),
     (["train", "peg-insert-rienflow"], "peg-insert-reinflow, peg-insert-"),
-    (["train", "--steps", "3"], "expected a preset before '--steps'"),
+    (["train", "--steps", "3"], "missing: a preset, or --sim NAME and --algo NAME"),
     (["train", "--resume", "no/such/run"], "run no/such/run does not exist"),
 ]
 

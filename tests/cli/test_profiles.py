@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from robotrl import config as configs
+from robotrl.cli.commands.sim_flags import parse_options, split_flags
 from robotrl.cli.commands.train import parse_preset, usage
 from robotrl.cli.profiles import ABOUT, CHUNK, PROFILES, with_profile
 from robotrl.configs import recipes
 from robotrl.errors import ConfigError
-from robotrl.registry import PRESETS, make_sim
+from robotrl.registry import PRESETS, build_sim, sim_options
 from tests.kits.paths_kit import ROOT
 
 DOCS = ROOT / "docs"
@@ -137,8 +138,11 @@ def test_what_the_page_imports_sees_what_its_recipe_shows() -> None:
     cfg, _ = parse_preset(trained[0], trained[1:])
     assert option(imported, "--out") == ["smolvla"] and option(imported, "--sim") == [cfg.sim.name]
     there, here = (
-        make_sim(cfg.sim.name, num_envs=1, **configs.sim_options(tuple(options))).observation_spec
-        for options in (option(imported, "--options"), cfg.sim.options)
+        build_sim(options, 1, 0).observation_spec
+        for options in (
+            parse_options(sim_options("mujoco/tabletop"), "robotrl import", split_flags(imported)[0]),
+            configs.options_of(cfg.sim),
+        )
     )
     assert there == here
     # chunks as the recipes count them
@@ -150,7 +154,7 @@ def test_openvlas_recipe_shows_pictures_of_its_size() -> None:
     commands = [words for words in typed("vla-finetuning.md", "robotrl train") if "openvla-7b" in words]
     assert len(commands) == 2
     for name, *words in commands:
-        assert configs.sim_options(parse_preset(name, words)[0].sim.options)["image_size"] == 224
+        assert configs.options_of(parse_preset(name, words)[0].sim).image_size == 224
 
 
 def test_the_command_line_has_the_last_word() -> None:

@@ -21,7 +21,10 @@ from robotrl.utils.installation import install_line
 
 pytest.importorskip("av", reason="could not import 'av': wheels of PyAV exist for common platforms only")
 KEY = "observation.image_flat_near"
-OPTIONS = ["image=flat_near", "image_size=32", "families=point,lift", "limit_s=2.0"]
+OPTIONS = [
+    *("--sim.image", "flat_near", "--sim.image-size", "32"),
+    *("--sim.families", "point", "lift", "--sim.limit-s", "2.0"),
+]
 SIM = {"image": ("flat_near",), "image_size": 32, "families": "point,lift", "limit_s": 2.0}
 TINY = {
     "policy.vision-width": 16,
@@ -45,7 +48,7 @@ def demos(tmp_path_factory) -> dict[str, Path]:
     """The same six demonstrations, stored in each way by the command."""
     root = tmp_path_factory.mktemp("demos")
     for pictures in ("numbers", "video", "video-exact"):
-        told = ["--out", str(root / pictures), "--episodes", "6", "--pictures", pictures, "--options", *OPTIONS]
+        told = ["--out", str(root / pictures), "--episodes", "6", "--pictures", pictures, *OPTIONS]
         assert main(["demos", "mujoco/tabletop", *told]) == 0
     return {path.name: path for path in root.iterdir()}
 
@@ -58,7 +61,7 @@ def own_cache(tmp_path, monkeypatch) -> None:
 def trained(dataset: Path, run: Path) -> dict[str, Any]:
     """Weights of a tiny policy that the command cloned."""
     sizes = [word for name, value in TINY.items() for word in (f"--{name}", str(value))]
-    told = ["--dataset", str(dataset), "--run-dir", str(run), "--sim.options", *OPTIONS, *sizes]
+    told = ["--dataset", str(dataset), "--run-dir", str(run), *OPTIONS, *sizes]
     assert main(["train", "tabletop-bc-token", *told]) == 0
     return read_checkpoint(run / "checkpoints" / "step_000000002").tree["policy"]["weights"]
 
@@ -112,6 +115,6 @@ def test_the_command_says_what_is_missing(tmp_path, monkeypatch, capsys):
     assert main(["demos", "mujoco/tabletop", *told]) == 2
     assert "pictures is 'video', and the observations hold none" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "av", None)
-    assert main(["demos", "mujoco/tabletop", *told, "--options", *OPTIONS]) == 2
+    assert main(["demos", "mujoco/tabletop", *told, *OPTIONS]) == 2
     assert f"pictures='video' needs the module 'av': {install_line('video')}" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

@@ -15,7 +15,7 @@ from robotrl.run.checkpoint import read_checkpoint
 from tests.importers.test_flow import write_lerobot
 from tests.kits.hub_kit import COMMIT, GATED, hub
 
-OPTIONS = ("--options", "image=flat_near", "image_size=32", "families=point")
+OPTIONS = ("--sim.image", "flat_near", "--sim.image-size", "32", "--sim.families", "point")
 CAMERAS = ("--cameras", "observation.images.top=image_flat_near", "observation.images.wrist=")
 
 

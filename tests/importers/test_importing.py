@@ -30,7 +30,7 @@ from tests.importers.test_openvla import write as write_openvla
 from tests.kits.data_helpers import write_foreign
 from tests.policies.vla.test_flow import policy_on, tabletop
 
-OPTIONS = ["image=flat_near", "image_size=32", "families=point"]
+OPTIONS = ["--sim.image", "flat_near", "--sim.image-size", "32", "--sim.families", "point"]
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +43,7 @@ def toys_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def demos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("demos") / "point"
-    code = main(["demos", "mujoco/tabletop", "--options", *OPTIONS, "--episodes", "4", "--out", str(out)])
+    code = main(["demos", "mujoco/tabletop", *OPTIONS, "--episodes", "4", "--out", str(out)])
     assert code == 0
     return out
 
@@ -134,7 +134,6 @@ def test_the_command_stores_what_it_read(
         str(source),
         "--sim",
         "mujoco/tabletop",
-        "--options",
         *OPTIONS,
         "--vlm",
         str(source / "vlm"),
@@ -151,7 +150,7 @@ def test_the_command_stores_what_it_read(
     assert origin["layout"] == "lerobot" and origin["labels"] is None and origin["fingerprint"] in said
     policy = load_policy(out)
     assert policy.kind == kind and policy.horizon == 3
-    assert main(["eval", str(out), "--sim", "mujoco/tabletop", "--episodes", "4", "--options", *OPTIONS]) == 0
+    assert main(["eval", str(out), "--sim", "mujoco/tabletop", "--episodes", "4", *OPTIONS]) == 0
     assert main(["inspect", str(out)]) == 0
     shown = capsys.readouterr().out
     assert kind in shown and "unverified" in shown
@@ -175,7 +174,7 @@ def test_whose_statistics_were_used_is_said_and_stored(tmp_path: Path, capsys: p
     write_openvla(source)
     (source / "dataset_statistics.json").write_text(json.dumps({"mine": STATS["toy_no_noops"]}))
     (source / "lora_adapter").mkdir()
-    command = ["import", "openvla", str(source), "--sim", "mujoco/tabletop", "--options", *OPTIONS, "--out", str(out)]
+    command = ["import", "openvla", str(source), "--sim", "mujoco/tabletop", *OPTIONS, "--out", str(out)]
     with pytest.warns(UserWarning, match="lora_adapter is not read"):
         assert main(command) == 0
     assert "statistics of mine" in capsys.readouterr().out

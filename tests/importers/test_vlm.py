@@ -33,7 +33,10 @@ from robotrl.run.token_fingerprint import check_said
 from robotrl.spec import HasTextFeatures, HasTokens, HasVisionEncoder, visible
 from tests.kits.vlm_kit import BINS, CONFIGS, PLAIN, SIDE, write
 
-OPTIONS = ["image=flat_front", f"image_size={SIDE}", "families=point", "limit_s=1"]
+OPTIONS = [
+    *("--sim.image", "flat_front", "--sim.image-size", str(SIDE)),
+    *("--sim.families", "point", "--sim.limit-s", "1"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +67,7 @@ def directory(published: Callable[[str], Path], tmp_path: Path) -> Path:
 @pytest.fixture(scope="module")
 def demos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("demos") / "point"
-    told = ["--options", *OPTIONS, "--episodes", "4", "--noise", "0.3", "--out", str(out)]
+    told = [*OPTIONS, "--episodes", "4", "--noise", "0.3", "--out", str(out)]
     assert main(["demos", "mujoco/tabletop", *told]) == 0
     return out
 
@@ -640,10 +643,10 @@ def test_it_is_imported_cloned_and_fine_tuned(
     published: Any, demos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The commands of the page at toy size: import, clone, adapters, GRPO."""
-    told = ["--sim", "mujoco/tabletop", "--options", *OPTIONS, "--horizon", "2", "--state", "19", "--stats", str(demos)]
+    told = ["--sim", "mujoco/tabletop", *OPTIONS, "--horizon", "2", "--state", "19", "--stats", str(demos)]
     assert main(["import", "vlm-oft", str(published("smolvlm")), *told, "--out", str(tmp_path / "vlm")]) == 0
     assert "says no actions yet" in capsys.readouterr().out
-    few = ["--sim.options", *OPTIONS, "--sim.num-envs", "4", "--evaluation.every", "0"]
+    few = [*OPTIONS, "--sim.num-envs", "4", "--evaluation.every", "0"]
     run = ["--init-from", str(tmp_path / "vlm"), "--dataset", str(demos), "--run-dir", str(tmp_path / "clone")]
     small = ["--algo.updates", "4", "--algo.updates-per-iteration", "2", "--algo.batch", "4", "--algo.symmetries"]
     lora = ["--lora.rank", "2", "--lora.heads", "action_queries", "proprio_projector"]

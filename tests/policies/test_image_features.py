@@ -25,7 +25,7 @@ from robotrl.cli.main import main
 from robotrl.fn.stats import wilson
 from robotrl.policies.flow import FlowCfg
 from robotrl.policies.gaussian import GaussianCfg
-from robotrl.registry import make_sim, options_of
+from robotrl.registry import make_sim, sim_options
 from robotrl.report.histogram import ValueGroup, bins_of, histogram
 from robotrl.report.replay import EpisodePictures, Pick, pack_replays, thinned
 from robotrl.report.replay_video import BAR, Mosaic
@@ -150,9 +150,9 @@ def test_the_first_camera_walks_along_with_what_walks(name):
 
 
 def test_a_sim_says_which_options_it_takes():
-    assert "camera" in options_of(CARTPOLE)
-    assert "clearance_m" in options_of("mujoco/peg-insert")
-    assert "camera" not in options_of("mujoco/peg-insert")
+    assert "camera" in vars(sim_options(CARTPOLE))
+    assert "clearance_m" in vars(sim_options("mujoco/peg-insert"))
+    assert "camera" not in vars(sim_options("mujoco/peg-insert"))
 
 
 # the figure that comes first
@@ -319,7 +319,7 @@ def test_what_cannot_be_looked_at_is_named(capsys, reach, pendulum, tmp_path):
         ([reach, "--camera", "sid"], "camera 'sid' is unknown: did you mean 'side'?"),
         ([reach, "--pick", "successes", "--among", "2"], "--among is 2: expected 3 or more, as --episodes says"),
         ([reach, "--pick", "successes", "--among", "4"], "--pick is successes: none of the 4 starts that were tried"),
-        ([pendulum, "--options", "camera=false"], "sim 'gym/Pendulum-v1' lacks HasCamera"),
+        ([pendulum, "--sim.camera", "False"], "sim 'gym/Pendulum-v1' lacks HasCamera"),
         (["--expert", "--sim", "mujoco/hopper"], "sim 'mujoco/hopper' lacks HasExpert"),
     ):
         assert main(["view", *map(str, asked), "--video", video]) == 2
@@ -373,7 +373,7 @@ def test_failures_are_seen_on_the_page(reach):
 def test_what_cannot_be_drawn_is_said_on_the_page(pendulum, tmp_path):
     page = tmp_path / "a.html"
     with pytest.warns(UserWarning, match="the page has no replays: sim 'gym/Pendulum-v1' lacks HasCamera"):
-        assert main(["eval", str(pendulum), "--episodes", "3", "--options", "camera=false", "--report", str(page)]) == 0
+        assert main(["eval", str(pendulum), "--episodes", "3", "--sim.camera", "False", "--report", str(page)]) == 0
     said = Page(page.read_text()).text
     assert "None of the episodes is shown: sim 'gym/Pendulum-v1' lacks HasCamera" in said
     assert "return (sum of rewards)" in said

@@ -17,17 +17,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import robotrl
 from robotrl.algos.vla_rl import VlaRlCfg, VlaRlLearner
+from robotrl.cli.commands.sim_flags import parse_options
 from robotrl.cli.commands.train import parse_preset
 from robotrl.cli.main import main
-from robotrl.config import EvalCfg, SimCfg, TrainCfg, sim_options
+from robotrl.config import EvalCfg, SimCfg, TrainCfg, options_of
 from robotrl.datasets.reader import Dataset, read_dataset
 from robotrl.datasets.writer import DatasetWriter
 from robotrl.errors import CapabilityError, ConfigError, DataError
 from robotrl.fn.stats import Interval
 from robotrl.learners.learner import Setup
 from robotrl.policies.vla.token import TokenVlaCfg
+from robotrl.registry import build_sim, sim_options
 from robotrl.rewards.columns import find_sources, signals
 from robotrl.rewards.grading import (
     Graded,
@@ -573,13 +574,13 @@ def test_the_pages_process_reward_is_for_the_run_that_the_pages_train() -> None:
     """A toy on what the page records, and a toy policy on what the page clones, in the sim of the page's run."""
 
     def recorded(page: str) -> Any:
-        (said,) = set(re.findall(r'O="(image=[^"]*)"', (DOCS / page).read_text()))
-        return robotrl.make_sim(SIM, num_envs=2, seed=0, **sim_options(said.split()))
+        (said,) = set(re.findall(r'O="(--sim.image [^"]*)"', (DOCS / page).read_text()))
+        return build_sim(parse_options(sim_options(SIM), "robotrl demos", said.split()), 2, 0)
 
     (line,) = re.findall(r"robotrl train (.*--algo.process-reward .*)", (DOCS / "algorithms" / "vla-rl.md").read_text())
     name, *words = shlex.split(line)
     cfg, _ = parse_preset(name, words)
-    sim = robotrl.make_sim(cfg.sim.name, num_envs=2, seed=0, **sim_options(cfg.sim.options))
+    sim = build_sim(options_of(cfg.sim), 2, 0)
     check_fit(policy_on(recorded("vla-finetuning.md")), sim)
     source = recorded("rewards.md")
     shown = {key: spec for key, spec in source.observation_spec.items() if key not in privileged(source)}
@@ -647,7 +648,7 @@ def test_a_stopped_run_ends_the_same_without_the_directory(stored: Path, tmp_pat
 
 
 def test_from_demonstrations_to_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--options", "image=flat_near", "image_size=32", "families=point,lift"]
+    options = ["--sim.image", "flat_near", "--sim.image-size", "32", "--sim.families", "point", "lift"]
     demos, labels, out = tmp_path / "demos", tmp_path / "labels.json", tmp_path / "reward"
     assert main(["demos", SIM, "--out", str(demos), "--episodes", "16", "--noise", "0.1", *options]) == 0
     assert main(["reward", "milestones", str(demos), "--out", str(labels)]) == 0
@@ -667,7 +668,8 @@ def test_from_demonstrations_to_a_run(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["reward", "judge", str(out), str(demos)]) in (0, 1)
     assert "judged on 16 episodes" in capsys.readouterr().out
 
-    sim = ["--sim.num-envs", "4", "--sim.options", "image=flat_near", "image_size=32", "families=point", "limit_s=1.0"]
+    sim = ["--sim.num-envs", "4", "--sim.image", "flat_near", "--sim.image-size", "32"]
+    sim += ["--sim.families", "point", "--sim.limit-s", "1.0"]
     algo = ["--algo.env-steps", "64", "--algo.num-steps", "8", "--algo.critic-warmup", "1"]
     few = ["--evaluation.episodes", "4", "--evaluation.num-envs", "4", "--evaluation.animation", "0"]
     start = ["--init-from", saved(tmp_path / "clone", policy_on(tabletop(1)))]

@@ -561,7 +561,7 @@ def test_the_command_refuses_in_one_line(tmp_path, capsys):
 
 
 def test_a_run_learns_from_a_classifier(trained, tmp_path, capsys):
-    given = ["--sim.num-envs", "8", "--sim.options", "--algo.env-steps", "256", "--algo.num-steps", "16"]
+    given = ["--sim.num-envs", "8", "--algo.env-steps", "256", "--algo.num-steps", "16"]
     small = ["--algo.engine", "eager", "--evaluation.episodes", "8", "--evaluation.animation", "0"]
     where = ["--sim.reward", str(trained[2]), "--sim.reward-ends", "--run-dir", str(tmp_path / "run")]
     assert main(["train", "peg-insert-ppo", *given, *small, *where]) == 0

@@ -100,12 +100,12 @@ def test_other_compositions_of_a_sim_are_for_the_same_policy() -> None:
 
 def test_a_policy_with_other_words_is_not_evaluated(tmp_path: Path) -> None:
     said = saved(policy_on(pointing(SAID)), tmp_path / "said")
-    task = ("instruction=attribute:task_description",)
+    task = {"instruction": "attribute:task_description"}
     counted = {"sim": POINTING, "episodes": 2, "num_envs": 2}
-    result = evaluate_path(said, **counted, options=(*task, f"vocabulary={SAID}"))
+    result = evaluate_path(said, **counted, options={**task, "vocabulary": SAID})
     assert len(np.unique(result.ids)) == 2
     with pytest.raises(ConfigError, match=r"with 'red' as word 4: sim .* has 'blue' there"):
-        evaluate_path(said, **counted, options=(*task, f"vocabulary={OTHER}"))
+        evaluate_path(said, **counted, options={**task, "vocabulary": OTHER})
 
 
 def test_a_policy_with_other_words_is_not_fine_tuned(tmp_path: Path) -> None:

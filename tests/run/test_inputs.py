@@ -142,11 +142,11 @@ def test_inputs_are_declared_by_configs_and_sims(tmp_path, monkeypatch):
     assert found == {
         ("init_from", "policy", "/a"),
         ("dataset", "dataset", "/b"),
-        ("sim.name", "module", "own_envs_for_inputs"),
-        ("sim.options wrapper", "module", "own_envs_for_inputs"),
-        ("sim.options vocabulary", "file", f"{tmp_path}/words.txt"),
-        ("sim.options kwargs", "file", f"{tmp_path}/model.xml"),
-        ("sim.options kwargs", "file", f"{tmp_path}/more.xml"),
+        ("sim", "module", "own_envs_for_inputs"),
+        ("sim.wrapper", "module", "own_envs_for_inputs"),
+        ("sim.vocabulary", "file", f"{tmp_path}/words.txt"),
+        ("sim.kwargs", "file", f"{tmp_path}/model.xml"),
+        ("sim.kwargs", "file", f"{tmp_path}/more.xml"),
     }
     module = input_digests.digest_of("module", "own_envs_for_inputs")
     with (tmp_path / "own_envs_for_inputs.py").open("a") as file:
@@ -158,7 +158,7 @@ def test_inputs_are_declared_by_configs_and_sims(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "preset, change, field",
     [
-        ("drive-ppo", {"sim": SimCfg("bev/drive", options=("map=/a.xodr",))}, ("sim.options map", "file", "/a.xodr")),
+        ("drive-ppo", {"sim": SimCfg("bev/drive", options={"map": "/a.xodr"})}, ("sim.map", "file", "/a.xodr")),
         ("tabletop-opd", {"algo.teacher": "/t"}, ("algo.teacher", "policy", "/t")),
         ("tabletop-vla-rl", {"algo.process_reward": "/p"}, ("algo.process_reward", "checkpoint", "/p")),
         ("tabletop-srpo", {"algo.encoder": "run:/e"}, ("algo.encoder", "policy", "/e")),

@@ -58,6 +58,6 @@ def test_an_old_flag_is_answered_with_the_new_one(capsys, tmp_path, monkeypatch)
         ("--algo.steps_per_env", "--algo.num-steps"),
         ("--shard", "--fsdp"),
     ):
-        assert main(["train", "gym-ppo", "--sim.name", "gym/CartPole-v1", typed, "1"]) == 2
+        assert main(["train", "gym-ppo", "--sim", "gym/CartPole-v1", typed, "1"]) == 2
         assert f"unknown option {typed}: it is now {now};" in capsys.readouterr().err
     assert renamed_field("algo.gamma") is None

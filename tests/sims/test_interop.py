@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import subprocess
 import sys
 import warnings
@@ -21,7 +20,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 import robotrl
 from robotrl.errors import CapabilityError, ConfigError
-from robotrl.registry import SIMS
+from robotrl.registry import SIMS, sim_options
 from robotrl.sims.interop import GymnasiumEnv, GymnasiumVectorEnv, as_sb3, gymnasium_id
 from robotrl.sims.mujoco.render.views import Raster
 
@@ -34,7 +33,7 @@ def variants() -> list[tuple[str, dict[str, Any]]]:
     """Every sim with its own options, and again with what changes the type of its arrays, where it has such options."""
     found: list[tuple[str, dict[str, Any]]] = []
     for name in SIMS.names():
-        options = {p.name for p in inspect.signature(SIMS.load(name)).parameters.values() if p.kind is p.KEYWORD_ONLY}
+        options = vars(sim_options(name))
         found.append((name, {}))
         found += [(name, extra) for option, extra in ARRAY_OPTIONS.items() if option in options]
         if "image" in options:

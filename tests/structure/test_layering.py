@@ -19,7 +19,7 @@ BASE = {"errors", "spec", "transforms", "registry"}
 ROLLOUT = BASE | {"utils", "fn", "datasets", "replay", "rollout"}
 LEARN = ROLLOUT | {"config", "peft", "run"}
 ALL = LEARN | {"policies", "engine", "learners", "algos", "rewards", "interventions", "importers", "api", "sims"}
-ALL |= {"deploy", "report", "training", "memory_estimate"}
+ALL |= {"deploy", "report", "training", "memory_estimate", "composition"}
 SHARED_BY_SIMS = {"sims.interop", "sims.starts", "sims.actions", "sims.exact_state", "sims.core_sim"}
 """A Gymnasium env of any sim, starts, bounds of actions, cores as torch sims: shared by the adapters."""
 
@@ -36,6 +36,7 @@ MAY_IMPORT = {
     "rollout": ROLLOUT | {"sims.interop"},
     "interventions": BASE | {"fn", "replay"},
     "config": BASE | {"interventions.config"},
+    "composition": BASE | {"config"},
     "peft": BASE | {"config", "utils.installation"},
     "run": LEARN,
     "policies": {"spec", "transforms", "errors", "fn"},
@@ -57,7 +58,7 @@ MAY_IMPORT = {
     "deploy": BASE | {"utils"},
     "deploy.export": LEARN | {"policies", "deploy"},
     "report": BASE | {"utils"},
-    "configs": {"config", "policies", "algos"},
+    "configs": {"config", "policies", "algos", "sims"},
     "api": LEARN | {"policies", "deploy", "report", "importers", "sims"},
     "cli": ALL | {"configs", "benchmarks"},
     "benchmarks": ALL | {"cli"},
@@ -209,9 +210,24 @@ def test_a_simulator_is_imported_only_by_its_adapter():
 
 
 def test_the_command_line_imports_what_works_only_when_it_runs():
-    light = {"", "moved", "errors", "registry", "spec", "spec.json_fields", "utils.files", "utils.safe_path"}
+    light = {
+        "",
+        "moved",
+        "errors",
+        "registry",
+        "spec",
+        "spec.json_fields",
+        "spec.sim_options",
+        "utils.files",
+        "utils.safe_path",
+    }
     light |= {"importers.layouts", "utils.installation", "utils.lazy"}
-    light |= {"cli", "cli.main", "cli.commands", *(f"cli.commands.{n}" for n in ("bench", "outputs", "parsing"))}
+    light |= {
+        "cli",
+        "cli.main",
+        "cli.commands",
+        *(f"cli.commands.{n}" for n in ("bench", "outputs", "parsing", "sim_flags")),
+    }
     for name in modules():
         if name in ("", "cli", "cli.main") or name.startswith("cli.commands"):
             early = [found for found in of_ours(name) if found.at_top and not found.for_types_only]

@@ -87,8 +87,8 @@ def test_make_sim_refuses_a_count_below_one(count):
 
 
 def test_make_sim_refuses_an_unknown_option_by_name():
-    with pytest.raises(ConfigError, match="option 'no_such_option' of sim 'mujoco/peg-insert' is unknown: known: "):
-        make_sim("mujoco/peg-insert", num_envs=1, no_such_option=1)
+    with pytest.raises(ConfigError, match="option 'qqqq' of sim 'mujoco/peg-insert' is unknown: known: "):
+        make_sim("mujoco/peg-insert", num_envs=1, qqqq=1)
 
 
 def test_every_row_of_every_table_loads():

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from robotrl.api.evaluation import evaluate_path
-from robotrl.config import EvalCfg, SimCfg
+from robotrl.config import EvalCfg, SimCfg, options_of
 from robotrl.configs.gymnasium import ppo
 from robotrl.fn.stats import wilson
 from robotrl.rollout.evaluate import EvalResult
 from robotrl.run.early_stopping import GOOD_ENOUGH, StopRule
 
 TINY = (
-    *("--sim.name", "gym/CartPole-v1", "--sim.num-envs", "4", "--algo.num-steps", "16", "--algo.minibatch", "32"),
+    *("--sim", "gym/CartPole-v1", "--sim.num-envs", "4", "--algo.num-steps", "16", "--algo.minibatch", "32"),
     *("--algo.env-steps", "128", "--policy.hidden", "8", "--evaluation.episodes", "2", "--evaluation.num-envs", "2"),
 )
 
@@ -61,7 +61,7 @@ def test_a_run_of_choices_trains_evaluates_resumes_and_says_what_it_does(tmp_pat
 )
 def test_what_does_not_fit_is_one_line_and_leaves_nothing(tmp_path: Path, preset, given, says):
     run = tmp_path / "run"
-    done = robotrl("train", preset, "--sim.name", "gym/CartPole-v1", *given, "--run-dir", str(run))
+    done = robotrl("train", preset, "--sim", "gym/CartPole-v1", *given, "--run-dir", str(run))
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].startswith(says)
     assert not run.exists()
@@ -107,4 +107,4 @@ def test_what_was_registered_is_of_the_environment_as_it_is():
     assert solved() == 475.0
     assert solved(limit_steps=50) is None
     assert solved(kwargs={"sutton_barto_reward": True}) is None
-    assert SimCfg("gym/CartPole-v1").options == ()
+    assert options_of(SimCfg("gym/CartPole-v1")).actions == "index"

@@ -10,7 +10,9 @@ from typing import Annotated, Literal
 import tyro
 
 from robotrl.cli.commands.outputs import fresh_folder
-from robotrl.cli.commands.parsing import at_least, check_seed, parse
+from robotrl.cli.commands.parsing import at_least, check_seed
+from robotrl.cli.commands.sim_flags import parse_with_sim
+from robotrl.registry import SIMS, sim_options
 
 
 @dataclass(frozen=True)
@@ -18,7 +20,7 @@ class Args:
     """Record demonstrations of a sim's scripted expert as a dataset in the LeRobot v3 layout."""
 
     sim: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SIM")]
-    """Name from `robotrl list sims`."""
+    """Name from `robotrl list sims`. `--sim.FIELD VALUE` sets one of its options; `SIM --help` lists them."""
     out: Path
     """Directory of the dataset; must not exist."""
     episodes: int = 100
@@ -35,20 +37,14 @@ class Args:
     """Seeds the sim and the expert."""
     pictures: Literal["numbers", "video", "video-exact"] = "numbers"
     """Storage of images: raw arrays, lossy mp4, or lossless mp4."""
-    options: tuple[str, ...] = ()
-    """Keyword arguments of the sim's `make`, as "name=value", e.g. "image=flat_top" "image_size=32"."""
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the command."""
-    args = parse(Args, "robotrl demos", argv)
+    args, options = parse_with_sim(Args, "robotrl demos", argv, lambda args: sim_options(args.sim))
     at_least("--episodes", args.episodes, 1)
     check_seed(args.seed)
-    from robotrl import config as configs
-    from robotrl.registry import SIMS
-
     SIMS.check(args.sim)
-    sim_options = configs.sim_options(args.options)
     from robotrl.rollout.demos import collect_demos
 
     with fresh_folder("--out", args.out):
@@ -62,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
             seed=args.seed,
             keep=args.keep,
             pictures=args.pictures,
-            sim_options=sim_options,
+            sim_options=options,
         )
     modes = ", ".join(f"{name} {count}" for name, count in report.modes.items())
     print(

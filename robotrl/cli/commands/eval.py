@@ -6,14 +6,17 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from robotrl.cli.commands.outputs import writable
-from robotrl.cli.commands.parsing import at_least, check_seed, parse
+from robotrl.cli.commands.parsing import at_least, check_seed
+from robotrl.cli.commands.sim_flags import SimName, parse_with_sim
 from robotrl.errors import ConfigError
+from robotrl.registry import sim_options
 from robotrl.spec import Split
+from robotrl.spec.sim_options import SimOptions
 
 if TYPE_CHECKING:
     from robotrl.rollout.evaluate import EvalResult
@@ -31,10 +34,9 @@ class Args:
     """Held-out starts ("test"), those for model selection ("val"), or those of training ("train")."""
     seed: int = 0
     """Seed of the policy's noise."""
-    sim: Annotated[str | None, tyro.conf.arg(metavar="SIM")] = None
-    """Name from `robotrl list sims`; default: the sim that the run was trained on."""
-    options: tuple[str, ...] = ()
-    """Options of the sim, which override those of the run: image=flat_near image_size=64."""
+    sim: SimName = None
+    """Name from `robotrl list sims`; default: the sim that the run was trained on. `--sim.FIELD VALUE` sets an option
+    of the sim, which overrides that of the run; `--sim NAME --help` lists them."""
     num_envs: int = 64
     """Number of parallel environments."""
     device: str = "cpu"
@@ -49,7 +51,7 @@ class Args:
 
 def main(argv: Sequence[str]) -> int:
     """Run the command."""
-    args = parse(Args, "robotrl eval", argv)
+    args, options = parse_with_sim(Args, "robotrl eval", argv, _options_before)
     at_least("--episodes", args.episodes, 1)
     check_seed(args.seed)
     at_least("--replays", args.replays, 0)
@@ -63,9 +65,9 @@ def main(argv: Sequence[str]) -> int:
     if args.report is not None:
         writable("--report", args.report, inputs=[args.path, *([args.against] if args.against else [])])
     if args.against is not None:
-        return _compare(args, kind)
+        return _compare(args, kind, options)
     if _is_page(args.report):
-        return _page(args, argv)
+        return _page(args, argv, options)
     from robotrl.api.evaluation import evaluate_path, to_json
     from robotrl.rollout.evaluate import RULE
     from robotrl.utils.files import dump_json, replace_file
@@ -78,7 +80,7 @@ def main(argv: Sequence[str]) -> int:
         seed=args.seed,
         num_envs=args.num_envs,
         device=args.device,
-        options=args.options,
+        options=options,
     )
     _tell(args, result)
     if args.report is not None:
@@ -89,11 +91,18 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
+def _options_before(args: Args) -> SimOptions:
+    """Options of the sim before the flags: those of the run."""
+    from robotrl.api.evaluation import sim_of
+
+    return sim_options(*sim_of(args.path, args.sim))
+
+
 def _is_page(report: Path | None) -> bool:
     return report is not None and report.suffix.lower() in (".html", ".htm")
 
 
-def _page(args: Args, argv: Sequence[str]) -> int:
+def _page(args: Args, argv: Sequence[str], options: dict[str, Any]) -> int:
     """Evaluate and write the HTML page."""
     from robotrl.api.viewing import Wish, report
     from robotrl.utils.files import replace_file
@@ -101,7 +110,7 @@ def _page(args: Args, argv: Sequence[str]) -> int:
     wish = Wish(
         args.path,
         sim=args.sim,
-        options=args.options,
+        options=options,
         device=args.device,
         episodes=args.episodes,
         split=args.split,
@@ -122,7 +131,7 @@ def _tell(args: Args, result: EvalResult) -> None:
     print(told(result, args.split, args.seed, score_of(args.path, result)))
 
 
-def _compare(args: Args, kind: str) -> int:
+def _compare(args: Args, kind: str, options: dict[str, Any]) -> int:
     if kind != "bundle" or args.against is None:
         raise ConfigError(f"--against compares a bundle with its run: {args.path} is a {kind}")
     if args.device != "cpu":
@@ -140,7 +149,7 @@ def _compare(args: Args, kind: str) -> int:
         episodes=args.episodes,
         seed=args.seed,
         num_envs=args.num_envs,
-        options=args.options,
+        options=options,
     )
     for name, result in (("policy", found.policy), ("bundle", found.bundle)):
         print(f"{name} {rated(result).removeprefix('success ').rstrip(',')}")

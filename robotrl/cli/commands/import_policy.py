@@ -11,9 +11,11 @@ from typing import Annotated
 import tyro
 
 from robotrl.cli.commands.outputs import fresh_folder
-from robotrl.cli.commands.parsing import at_least, parse
+from robotrl.cli.commands.parsing import at_least
+from robotrl.cli.commands.sim_flags import parse_with_sim
 from robotrl.errors import ConfigError
 from robotrl.importers.layouts import BACKBONES, Layout
+from robotrl.registry import make_sim, sim_options
 
 
 @dataclass(frozen=True)
@@ -31,11 +33,10 @@ class Args:
     """The directory, or a name on the Hugging Face hub: ORGANISATION/NAME, optionally with @REVISION; default: the
     newest."""
     sim: Annotated[str, tyro.conf.arg(metavar="SIM")]
-    """Sim whose observations and actions the policy uses: a name from `robotrl list sims`."""
+    """Sim whose observations and actions the policy uses: a name from `robotrl list sims`. `--sim.FIELD VALUE`
+    sets one of its options: --sim.image flat_near --sim.image-size 224."""
     out: Path
     """Directory of the checkpoint; must not exist."""
-    options: tuple[str, ...] = ()
-    """Options of the sim, as in `robotrl demos`: image=flat_near image_size=224."""
     vlm: str = ""
     """Directory or hub name of the vision-language model, for tokenizer.json and config.json (lerobot, openpi)."""
     key: str = ""
@@ -65,7 +66,7 @@ class Args:
 
 def main(argv: Sequence[str]) -> int:
     """Run the command."""
-    args = parse(Args, "robotrl import", argv)
+    args, options = parse_with_sim(Args, "robotrl import", argv, lambda args: sim_options(args.sim))
     for option, value, low in (
         ("--frames", args.frames, 2),
         ("--horizon", args.horizon, 0),
@@ -78,13 +79,11 @@ def main(argv: Sequence[str]) -> int:
             raise ConfigError(f"--cameras {pair!r}: expected FEATURE=PICTURE")
         feature, _, picture = pair.partition("=")
         cameras[feature] = picture
-    from robotrl.config import sim_options
     from robotrl.importers.policy import ImportCfg, import_policy
-    from robotrl.registry import make_sim
 
     with (
         fresh_folder("--out", args.out),
-        contextlib.closing(make_sim(args.sim, num_envs=1, seed=0, **sim_options(args.options))) as sim,
+        contextlib.closing(make_sim(args.sim, num_envs=1, seed=0, **options)) as sim,
     ):
         cfg = ImportCfg(args.vlm, args.key, cameras, args.horizon, args.state, args.stats, args.template)
         found = import_policy(

@@ -15,8 +15,8 @@ import tyro
 
 from robotrl.cli.commands.parsing import parse
 
-Kind = Literal["all", "sims", "policies", "presets", "robots", "encoders", "benches"]
-BY_MODULE = ("sims", "policies", "benches")
+Kind = Literal["all", "sims", "policies", "algorithms", "presets", "robots", "encoders", "benches"]
+BY_MODULE = ("policies", "algorithms", "benches")
 """Kinds whose rows are described by the first line of their module, all others by that of the function."""
 MARGIN = 2
 NARROWEST = 40
@@ -65,13 +65,20 @@ def main(argv: Sequence[str]) -> int:
 def rows(kind: str) -> dict[str, Row]:
     """Name to row of one kind; nothing is imported but the packages' own `__init__`."""
     from robotrl.cli.commands.bench import benches
-    from robotrl.registry import ENCODERS, POLICIES, PRESETS, ROBOTS, SIMS
+    from robotrl.registry import ALGORITHMS, ENCODERS, POLICIES, PRESETS, ROBOTS, SIMS
     from robotrl.utils.installation import checkout
 
     if kind == "benches":
         targets = {} if checkout() is None else {n: f"benchmarks.{m}" for n, m in benches().BENCHES.items()}
     else:
-        tables = {"sims": SIMS, "policies": POLICIES, "presets": PRESETS, "encoders": ENCODERS, "robots": ROBOTS}
+        tables = {
+            "sims": SIMS,
+            "policies": POLICIES,
+            "algorithms": ALGORITHMS,
+            "presets": PRESETS,
+            "encoders": ENCODERS,
+            "robots": ROBOTS,
+        }
         table = tables[kind]
         targets = {**table.rows(), **{f"{start}{f.rest}": f.target for start, f in table.families.items()}}
     return {name: Row(target, describe(target, kind in BY_MODULE)) for name, target in targets.items()}
@@ -97,7 +104,7 @@ def describe(target: str, by_module: bool) -> str:
         named = (node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef))
         found = next((ast.get_docstring(node) for node in named if node.name == attribute), None)
     line = (found or "").partition("\n")[0]
-    if by_module and line.startswith("`") and "`: " in line:
+    if line.startswith("`") and "`: " in line:
         line = line.partition("`: ")[2]
     return line[:1].upper() + line[1:]
 

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from robotrl.cli.commands.outputs import fresh_folder
-from robotrl.cli.commands.parsing import check_seed, parse
+from robotrl.cli.commands.parsing import check_seed
+from robotrl.cli.commands.sim_flags import parse_with_sim
 from robotrl.errors import unknown
+from robotrl.registry import SIMS, sim_options
 from robotrl.spec import Split
+from robotrl.spec.json_fields import name_values
+from robotrl.spec.sim_options import SimOptions
 
 if TYPE_CHECKING:
     from robotrl.rewards.calibration import Rates
+    from robotrl.rewards.success import TrainedClassifier
 
 USAGE = """usage: robotrl reward ACTION [options]
 
@@ -33,7 +39,7 @@ class TrainArgs:
     """Train a success classifier on episodes of a sim's experts, of a policy and of demonstrations."""
 
     sim: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SIM")]
-    """Name from `robotrl list sims`."""
+    """Name from `robotrl list sims`. `--sim.FIELD VALUE` sets one of its options; `SIM --help` lists them."""
     out: Path
     """Directory of the classifier."""
     episodes: int = 400
@@ -46,8 +52,6 @@ class TrainArgs:
     """Accept datasets with doubtful properties, without warnings."""
     policy: Annotated[Path | None, tyro.conf.arg(metavar="RUN")] = None
     """Run or checkpoint that acts in half of the rollouts; the sim's experts act in the rest."""
-    options: tuple[str, ...] = ()
-    """Keyword arguments of the sim's `make`, as "name=value"."""
     keys: tuple[str, ...] = ()
     """Observation arrays that the classifier reads; default: all that a robot can measure."""
     updates: int = 1000
@@ -71,9 +75,8 @@ class CheckArgs:
     path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PATH")]
     """Directory of the classifier."""
     sim: Annotated[str | None, tyro.conf.arg(metavar="SIM")] = None
-    """Name from `robotrl list sims`; default: the sim that it was trained on."""
-    options: tuple[str, ...] | None = None
-    """Keyword arguments of the sim's `make`, as "name=value"; default: those that it was trained with."""
+    """Name from `robotrl list sims`; default: the sim that it was trained on. `--sim.FIELD VALUE` overrides one of the
+    options that it was trained with."""
     episodes: int = 256
     """Number of rollouts to record."""
     policy: Annotated[Path | None, tyro.conf.arg(metavar="RUN")] = None
@@ -98,11 +101,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _train(argv: Sequence[str]) -> int:
-    args = parse(TrainArgs, "robotrl reward train", argv)
+    args, options = parse_with_sim(TrainArgs, "robotrl reward train", argv, lambda args: sim_options(args.sim))
     check_seed(args.seed)
-    from robotrl.config import sim_options
-    from robotrl.registry import SIMS
-
     SIMS.check(args.sim)
     from robotrl.rewards.recording import record_labelled
     from robotrl.rewards.stored import save_classifier
@@ -120,7 +120,7 @@ def _train(argv: Sequence[str]) -> int:
     with fresh_folder("--out", args.out, inputs=inputs):
         labelled, specs = record_labelled(
             args.sim,
-            options=sim_options(args.options),
+            options=options,
             episodes=args.episodes,
             seed=args.seed,
             policy=args.policy,
@@ -129,7 +129,10 @@ def _train(argv: Sequence[str]) -> int:
             keys=args.keys or None,
             accept_data=args.accept_data,
         )
-        about: dict[str, str | int | float] = {"sim": args.sim, "options": "\n".join(args.options)}
+        about: dict[str, str | int | float] = {
+            "sim": args.sim,
+            "options": "\n".join(f"{name}={json.dumps(value)}" for name, value in options.items()),
+        }
         trained = train_classifier(labelled, specs, cfg, about)
         save_classifier(args.out, trained)
     calibration = trained.calibration
@@ -146,11 +149,8 @@ def _train(argv: Sequence[str]) -> int:
 
 
 def _check(argv: Sequence[str]) -> int:
-    args = parse(CheckArgs, "robotrl reward check", argv)
+    args, options = parse_with_sim(CheckArgs, "robotrl reward check", argv, _trained_on)
     check_seed(args.seed)
-    from robotrl.config import sim_options
-    from robotrl.registry import SIMS
-
     if args.sim is not None:
         SIMS.check(args.sim)
     from robotrl.rewards.recording import record_labelled
@@ -158,10 +158,9 @@ def _check(argv: Sequence[str]) -> int:
     from robotrl.rewards.training import measured
 
     trained = load_classifier(args.path)
-    told = tuple(line for line in str(trained.about["options"]).split("\n") if line)
     labelled, _ = record_labelled(
         args.sim or str(trained.about["sim"]),
-        options=sim_options(told if args.options is None else args.options),
+        options={**_options_of(trained), **options},
         episodes=args.episodes,
         split=args.split,
         seed=args.seed,
@@ -175,6 +174,18 @@ def _check(argv: Sequence[str]) -> int:
         print(f"more false alarms than the {100 * calibration.bound:g} % that the threshold was chosen for")
         return 1
     return 0
+
+
+def _trained_on(args: CheckArgs) -> SimOptions:
+    from robotrl.rewards.stored import load_classifier
+
+    trained = load_classifier(args.path)
+    return sim_options(args.sim or str(trained.about["sim"]), _options_of(trained))
+
+
+def _options_of(trained: TrainedClassifier) -> dict[str, Any]:
+    """Options of the sim that a classifier was trained on."""
+    return name_values([line for line in str(trained.about["options"]).split("\n") if line], "options")
 
 
 def _say(rates: Rates, where: str) -> None:

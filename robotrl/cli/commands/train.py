@@ -9,13 +9,14 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import Annotated, Any, NamedTuple, TypeVar, get_type_hints
 
 import tyro
 
 from robotrl.cli.commands.parsing import parse
-from robotrl.errors import ConfigError
-from robotrl.registry import PRESETS, SIMS
+from robotrl.cli.commands.sim_flags import refuse_old_flags
+from robotrl.errors import CapabilityError, ConfigError
+from robotrl.registry import ALGORITHMS, POLICIES, PRESETS, SIMS
 from robotrl.spec.json_fields import renamed_field
 
 COMMAND = "robotrl train"
@@ -31,6 +32,23 @@ class Resume:
     """Continue although the config, the dataset or another input has changed since the run began."""
 
 
+class ChosenNames(NamedTuple):
+    """ChosenNames that choose the parts of a config, before their flags are known."""
+
+    preset: str | None
+    sim: str | None
+    policy: str | None
+    algo: str | None
+    profile: str | None
+
+    @property
+    def run_name(self) -> str:
+        """Name of the run's default directory."""
+        if self.preset is not None:
+            return self.preset
+        return f"{str(self.sim).rpartition('/')[2]}-{self.algo}"
+
+
 def usage() -> str:
     """The text of `robotrl train --help`."""
     from robotrl.cli.profiles import ABOUT
@@ -38,11 +56,17 @@ def usage() -> str:
     profiles = "\n".join(f"  {name:<11} {about}" for name, about in ABOUT.items())
     presets = "\n".join(f"  {name}" for name in PRESETS.names())
     return (
-        f"usage: {COMMAND} PRESET [--run-dir DIR] [--profile NAME] [--FIELD VALUE ...]\n"
+        f"usage: {COMMAND} --sim NAME --algo NAME [--policy NAME] [--FIELD VALUE ...]\n"
+        f"       {COMMAND} PRESET [--sim NAME] [--algo NAME] [--policy NAME] [--FIELD VALUE ...]\n"
         f"       {COMMAND} --resume RUN [--accept-changed-inputs]\n\n"
-        "Train a preset, with any field of its config overridden, or go on with a run that was stopped or killed.\n\n"
-        f"presets:\n{presets}\n\nprofiles:\n{profiles}\n\n"
-        f"{COMMAND} PRESET --help shows the fields of a preset and their values."
+        "Train any algorithm on any sim, or a preset (a tuned recipe), with any field of the config overridden; or go\n"
+        "on with a run that was stopped or killed.\n\n"
+        f"  --sim      {', '.join([*SIMS.names(), 'gym/ID'])}\n"
+        f"  --algo     {', '.join(ALGORITHMS.names())}\n"
+        f"  --policy   {', '.join(POLICIES.names())}; default: the one that the algorithm trains\n"
+        "  --run-dir  the run's directory; default runs/NAME\n\n"
+        f"presets:\n{presets}\n\nprofiles (--profile NAME):\n{profiles}\n\n"
+        f"{COMMAND} PRESET --help, or {COMMAND} --sim NAME --algo NAME --help, shows all fields and their values."
     )
 
 
@@ -58,16 +82,28 @@ def main(argv: Sequence[str]) -> int:
 
         _tell(resume(args.resume, accept_changed_inputs=args.accept_changed_inputs))
         return 0
-    if argv[0].startswith("-"):
-        raise ConfigError(f"expected a preset before {argv[0]!r}: {COMMAND} PRESET [options]")
-    name = _preset(argv[0])
+    names, rest = split_names(argv)
     if not {"-h", "--help"} & set(argv):
-        _loading(name)
-    config, run_dir = parse_preset(name, argv[1:])
+        _loading(names.run_name)
+    config, run_dir = parse_config(names, rest)
     from robotrl.training import train
 
-    _tell(train(config, run_dir if run_dir is not None else free_run_dir(name)))
+    try:
+        path = train(config, run_dir if run_dir is not None else free_run_dir(names.run_name))
+    except CapabilityError as error:
+        raise _with_fitting_policy(error, names, config) from error
+    _tell(path)
     return 0
+
+
+def _with_fitting_policy(error: CapabilityError, names: ChosenNames, config: Any) -> CapabilityError:
+    """The error with the policy that the algorithm trains by default, if another one was chosen."""
+    from robotrl.composition import HasDefaultPolicy
+
+    algo = config.algo
+    if names.policy is None or not isinstance(algo, HasDefaultPolicy) or algo.default_policy == names.policy:
+        return error
+    return CapabilityError(f"{error}; a policy that fits: --policy {algo.default_policy}")
 
 
 def _tell(path: Path) -> None:
@@ -86,21 +122,73 @@ def _first() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
+def split_names(argv: Sequence[str]) -> tuple[ChosenNames, list[str]]:
+    """Split off the words that choose the parts of a config; returns them, and the other arguments.
+
+    Raises:
+        ConfigError: neither a preset nor a sim and an algorithm are named, or a name is unknown.
+    """
+    refuse_old_flags(COMMAND, argv)
+    given: dict[str, str | None] = {}
+    rest = list(argv)
+    for flag in ("sim", "policy", "algo", "profile"):
+        given[flag], rest = _taken(f"--{flag}", rest)
+    preset = None
+    if rest and not rest[0].startswith("-"):
+        preset, *rest = rest
+    names = ChosenNames(preset, given["sim"], given["policy"], given["algo"], given["profile"])
+    for table, name in ((SIMS, names.sim), (POLICIES, names.policy), (ALGORITHMS, names.algo)):
+        if name is not None:
+            table.check(name)
+    if preset is not None:
+        return names._replace(preset=_preset(preset)), rest
+    if names.sim is None or names.algo is None:
+        missing = " and ".join(f"--{part} NAME" for part in ("sim", "algo") if given[part] is None)
+        raise ConfigError(
+            f"missing: a preset, or {missing}: {COMMAND} PRESET [options], or {COMMAND} --sim NAME --algo NAME"
+        )
+    return names, rest
+
+
+def _taken(flag: str, argv: Sequence[str]) -> tuple[str | None, list[str]]:
+    """Split off one flag with its value; returns the value, and the other arguments.
+
+    Raises:
+        ConfigError: the flag is given twice, or without a value.
+    """
+    rest, found = list[str](), list[str]()
+    words = iter(argv)
+    for word in words:
+        name, equals, value = word.partition("=")
+        if name != flag:
+            rest.append(word)
+            continue
+        value = value if equals else next(words, "")
+        if not value or value.startswith("-"):
+            raise ConfigError(f"{flag} is given without a name")
+        found.append(value)
+    if len(found) > 1:
+        raise ConfigError(f"{flag} is given {len(found)} times: expected once")
+    return (found[0] if found else None), rest
+
+
 def _preset(name: str) -> str:
     """The name of a preset as typed.
 
     Raises:
-        ConfigError: it is none; for a sim or an algorithm, the presets that have it.
+        ConfigError: it is none; for a sim or an algorithm, the commands that use it.
     """
     if name in PRESETS.rows():
         return name
     if name in SIMS.rows() or name.startswith("gym/"):
         base = name.rpartition("/")[2]
         typed = [preset for preset in PRESETS.names() if preset.startswith(f"{base}-")]
-        ways = [*typed, f"gym-ppo --sim.name {name}", f"gym-sac --sim.name {name}"]
-        raise ConfigError(f"{name!r} is a sim: expected a preset, one of {', '.join(ways)}")
-    if typed := [preset for preset in PRESETS.names() if preset.endswith(f"-{name}")]:
-        raise ConfigError(f"{name!r} is an algorithm: expected a preset of it, one of {', '.join(typed)}")
+        recipes = f", or a preset of it, one of {', '.join(typed)}" if typed else ""
+        raise ConfigError(f"{name!r} is a sim: expected {COMMAND} --sim {name} --algo NAME{recipes}")
+    if name in ALGORITHMS.rows():
+        typed = [preset for preset in PRESETS.names() if preset.endswith(f"-{name}")]
+        recipes = f", or a preset of it, one of {', '.join(typed)}" if typed else ""
+        raise ConfigError(f"{name!r} is an algorithm: expected {COMMAND} --sim NAME --algo {name}{recipes}")
     return PRESETS.check(name)
 
 
@@ -122,32 +210,48 @@ def _made(name: str) -> Any:
         raise ConfigError(f"preset {name!r} sets the unknown field {field[1]!r}{hint} ({make.__module__})") from error
 
 
-def parse_preset(name: str, argv: Sequence[str]) -> tuple[Any, Path | None]:
-    """Config of the preset with the overrides of `argv`, and the run directory if one was given.
+def _base(names: ChosenNames) -> Any:
+    """The config before flags."""
+    from robotrl.composition import algorithm_cfg, compose, policy_cfg, with_sim
+    from robotrl.config import TrainCfg, resolved
+
+    if names.preset is None:
+        return compose(str(names.sim), str(names.algo), names.policy)
+    config = _made(names.preset)
+    if not isinstance(config, TrainCfg):  # a preset of another package may have any type
+        return config
+    if names.algo is not None:
+        config = dataclasses.replace(config, algo=algorithm_cfg(names.algo))
+    if names.policy is not None:
+        config = dataclasses.replace(config, policy=policy_cfg(names.policy))
+    if names.sim is None:
+        return resolved(config)
+    config, lost = with_sim(config, names.sim)
+    if lost:
+        print(f"sim {names.sim!r} has no {', '.join(lost)}: left out of preset {names.preset}", file=sys.stderr)
+    return config
+
+
+def parse_config(names: ChosenNames, argv: Sequence[str]) -> tuple[Any, Path | None]:
+    """Config of the named parts with the overrides of `argv`, and the run directory if one was given.
 
     Raises:
         ConfigError: no such preset, no such field, or an invalid value.
     """
-    from robotrl.cli.profiles import PROFILES, with_profile
+    from robotrl.cli.profiles import with_profile
 
-    config = _made(name)
-    profile, argv = _profile_of(argv)
-    if profile is not None:
-        config = with_profile(config, profile)
-    # One parser for --run-dir and the preset's fields, so that help lists both and typos are matched against both.
+    config = _base(names)
+    if names.profile is not None:
+        config = with_profile(config, names.profile)
+    # One parser for --run-dir and the config's fields, so that help lists both and typos are matched against both.
     both = dataclasses.make_dataclass(
         "Train",
         [
             (
                 "run_dir",
-                Annotated[Path | None, tyro.conf.arg(metavar="DIR", help=f"The run's directory; default runs/{name}.")],
-                None,
-            ),
-            (
-                "profile",
                 Annotated[
-                    str | None,
-                    tyro.conf.arg(metavar="NAME", help=f"Settings for a kind of machine: {', '.join(PROFILES)}."),
+                    Path | None,
+                    tyro.conf.arg(metavar="DIR", help=f"The run's directory; default runs/{names.run_name}."),
                 ],
                 None,
             ),
@@ -155,21 +259,32 @@ def parse_preset(name: str, argv: Sequence[str]) -> tuple[Any, Path | None]:
         ],
         frozen=True,
     )
-    both.__doc__ = f"Train the preset {name}."
-    parsed: Any = parse(both, f"{COMMAND} {name}", argv)
-    _check_policy(config, parsed.config)
+    both.__doc__ = f"Train {names.run_name}. --sim, --policy, --algo and --profile NAME choose its parts."
+    command = f"{COMMAND} {names.preset or f'--sim {names.sim} --algo {names.algo}'}"
+    parsed: Any = parse(both, command, argv)
+    _check_policy(config, parsed.config, names)
     return parsed.config, parsed.run_dir
 
 
-def _check_policy(preset: Any, config: Any) -> None:
-    """Check that no policy settings are given for a run that starts from a stored policy.
-
-    Args:
-        preset: the preset's config; a preset of another package may have any type.
-        config: the same with the overrides.
+def parse_preset(name: str, argv: Sequence[str]) -> tuple[Any, Path | None]:
+    """`parse_config` of a preset.
 
     Raises:
-        ConfigError: the run starts from a stored policy, and policy settings are given.
+        ConfigError: no such preset, no such field, or an invalid value.
+    """
+    return parse_config(*split_names([name, *argv]))
+
+
+def _check_policy(before: Any, config: Any, names: ChosenNames) -> None:
+    """Check that no policy is chosen or set for a run that starts from a stored policy.
+
+    Args:
+        before: the config without flags; a preset of another package may have any type.
+        config: the same with the flags.
+        names: the chosen names.
+
+    Raises:
+        ConfigError: the run starts from a stored policy, and a policy or its settings are given.
     """
     from robotrl.config import TrainCfg
     from robotrl.policies.steered import SteeredCfg
@@ -177,38 +292,20 @@ def _check_policy(preset: Any, config: Any) -> None:
     # a noise actor is a new network around the stored policy
     if not isinstance(config, TrainCfg) or config.init_from is None or isinstance(config.policy, SteeredCfg):
         return
+    if names.policy is not None:
+        raise ConfigError(
+            f"--policy is {names.policy!r} beside --init-from, whose policy is as it was trained: expected one of them"
+        )
     given = [
         f"{field.name}={getattr(config.policy, field.name)}"
         for field in dataclasses.fields(config.policy)
-        if getattr(config.policy, field.name) != getattr(preset.policy, field.name)
+        if getattr(config.policy, field.name) != getattr(before.policy, field.name)
     ]
     if given:
         raise ConfigError(
             f"policy.* is given ({', '.join(given)}) beside init_from, whose policy is as it was trained: expected"
             f" --init-changes {given[0]}, if weights do not depend on it, or nothing"
         )
-
-
-def _profile_of(argv: Sequence[str]) -> tuple[str | None, list[str]]:
-    """Split off `--profile`: the profile's name, and the other arguments, which may override it.
-
-    Raises:
-        ConfigError: `--profile` is given twice, or without a name.
-    """
-    rest, found = list[str](), list[str]()
-    words = iter(argv)
-    for word in words:
-        flag, equals, value = word.partition("=")
-        if flag != "--profile":
-            rest.append(word)
-            continue
-        name = value if equals else next(words, "")
-        if not name or name.startswith("-"):
-            raise ConfigError("--profile is given without a name")
-        found.append(name)
-    if len(found) > 1:
-        raise ConfigError(f"--profile is given {len(found)} times: expected once")
-    return (found[0] if found else None), rest
 
 
 def _concrete(config: Any) -> Any:

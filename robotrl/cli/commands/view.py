@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from robotrl.cli.commands.outputs import writable
-from robotrl.cli.commands.parsing import at_least, check_seed, parse
+from robotrl.cli.commands.parsing import at_least, check_seed
+from robotrl.cli.commands.sim_flags import SimName, parse_with_sim
 from robotrl.errors import ConfigError, out_of_range
+from robotrl.registry import sim_options
 from robotrl.spec import Split
+from robotrl.spec.sim_options import SimOptions
 
 if TYPE_CHECKING:
     from robotrl.report.server import PageServer
@@ -32,8 +35,9 @@ class Args:
     """Directory of a run, checkpoint or bundle."""
     expert: bool = False
     """Let the sim's scripted expert act instead."""
-    sim: Annotated[str | None, tyro.conf.arg(metavar="SIM")] = None
-    """Name from `robotrl list sims`; default: the sim that the run was trained on."""
+    sim: SimName = None
+    """Name from `robotrl list sims`; default: the sim that the run was trained on. `--sim.FIELD VALUE` sets an option
+    of the sim, which overrides that of the run; `--sim NAME --help` lists them."""
     episodes: int = 3
     """Number of starts, the first of the split."""
     split: Split = "val"
@@ -51,8 +55,6 @@ class Args:
     """Camera of a sim that has cameras; default: its first."""
     seed: int = 0
     """Seed of the policy's noise."""
-    options: tuple[str, ...] = ()
-    """Options of the sim, "name=value", which override those of the run."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="FILE.html")] = None
     """Write the page to this file; it is self-contained."""
     video: Annotated[Path | None, tyro.conf.arg(metavar="FILE.gif|FILE.mp4")] = None
@@ -65,7 +67,7 @@ class Args:
 
 def main(argv: Sequence[str]) -> int:
     """Run the command."""
-    args = parse(Args, "robotrl view", argv)
+    args, options = parse_with_sim(Args, "robotrl view", argv, _options_before)
     _check(args)
     from robotrl.registry import SIMS
     from robotrl.report.server import PageServer
@@ -85,7 +87,7 @@ def main(argv: Sequence[str]) -> int:
             viewing.Wish(
                 args.path,
                 sim=args.sim,
-                options=args.options,
+                options=options,
                 episodes=args.episodes,
                 split=args.split,
                 ids=args.state_id,
@@ -113,6 +115,17 @@ def main(argv: Sequence[str]) -> int:
         if server is not None:
             server.server_close()
     return 0
+
+
+def _options_before(args: Args) -> SimOptions:
+    """Options of the sim before the flags: those of the run, if there is one."""
+    if args.path is None:
+        if args.sim is None:
+            raise ConfigError("missing: --sim, a name from robotrl list sims")
+        return sim_options(args.sim)
+    from robotrl.api.evaluation import sim_of
+
+    return sim_options(*sim_of(args.path, args.sim))
 
 
 def _check(args: Args) -> None:

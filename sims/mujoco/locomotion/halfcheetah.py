@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
-from robotrl.sims.mujoco.engine.core import MujocoCore
+from robotrl.sims.mujoco.engine.config import MujocoCfg
+from robotrl.sims.mujoco.engine.sim import MujocoSim
 from robotrl.sims.mujoco.locomotion import planar
-from robotrl.sims.mujoco.locomotion.task import LIMIT_STEPS, Common, Dtype, Locomotion, Robot
-from robotrl.sims.mujoco.render.images import with_images
+from robotrl.sims.mujoco.locomotion.task import LIMIT_STEPS, TRAIN_DEFAULTS, Common, Dtype, Locomotion, Robot
 from robotrl.sims.mujoco.render.views import Raster, View
-
-if TYPE_CHECKING:
-    from robotrl.sims.mujoco.engine.sim import MujocoSim
 
 JOINTS = ("bthigh", "bshin", "bfoot", "fthigh", "fshin", "ffoot")
 ROBOT = Robot(
@@ -32,48 +29,40 @@ ROBOT = Robot(
 )
 
 
-@with_images
-def make(
-    num_envs: int,
-    seed: int,
-    *,
-    forward_reward_weight: float = 1.0,
-    ctrl_cost_weight: float = 0.1,
-    reset_noise_scale: float = 0.1,
-    exclude_current_positions_from_observation: bool = True,
-    limit_steps: int = LIMIT_STEPS,
-    threads: int = 0,
-    randomization: Mapping[str, tuple[float, float]] | None = None,
-    dump_dir: Path | None = None,
-    dtype: Dtype = "float32",
-) -> MujocoSim:
-    """Make the batched sim of HalfCheetah-v5.
+@dataclass(frozen=True, kw_only=True)
+class HalfCheetahCfg(MujocoCfg):
+    """`mujoco/halfcheetah`: Gymnasium's HalfCheetah-v5, a planar two-legged runner."""
 
-    Args:
-        num_envs: N, 1 or more.
-        seed: seeds which training starts are drawn.
-        forward_reward_weight: reward for a forward speed of 1 m/s.
-        ctrl_cost_weight: cost of the sum of squared actions.
-        reset_noise_scale: half width of the uniform noise on start coordinates, and standard deviation of the normal
-            noise on velocities.
-        exclude_current_positions_from_observation: leave out the torso's x.
-        limit_steps: time limit of an episode, control steps.
-        threads: physics threads, 0 for every core.
-        randomization: parameter ("friction", "mass", "motor_strength", "joint_damping") to the (low, high) of its
-            multiplier.
-        dump_dir: where the numerics guard writes replayable states.
-        dtype: of observations, actions and rewards; "float64" gives Gymnasium's numbers.
+    train_defaults: ClassVar[Mapping[str, Any]] = TRAIN_DEFAULTS
+    forward_reward_weight: float = 1.0
+    """Reward for a forward speed of 1 m/s."""
+    ctrl_cost_weight: float = 0.1
+    """Cost of the sum of squared actions."""
+    reset_noise_scale: float = 0.1
+    """Half width of the uniform noise on start coordinates, and standard deviation of the normal noise on
+    velocities."""
+    exclude_current_positions_from_observation: bool = True
+    """Leave out the torso's x."""
+    limit_steps: int = LIMIT_STEPS
+    """Time limit of an episode, control steps."""
+    dtype: Dtype = "float32"
+    """Type of observations, actions and rewards; "float64" gives Gymnasium's numbers."""
 
-    Raises:
-        ConfigError: a value out of range, with what was expected; or Gymnasium is not installed.
-    """
-    from robotrl.sims.mujoco.engine.sim import MujocoSim
+    def build(self, num_envs: int, seed: int) -> MujocoSim:
+        """Build the batched sim.
 
-    task = Locomotion(
-        ROBOT,
-        planar.coordinates(JOINTS, "torso_rise_z_w", None, exclude_current_positions_from_observation),
-        planar.PlanarScore(ROBOT.timestep_s * ROBOT.substeps, forward_reward_weight, ctrl_cost_weight),
-        "none",
-        Common(reset_noise_scale, limit_steps, dtype),
-    )
-    return MujocoSim(MujocoCore(task, num_envs, seed, threads, randomization, dump_dir))
+        Args:
+            num_envs: N, 1 or more.
+            seed: seed of the training starts that are drawn.
+
+        Raises:
+            ConfigError: a value out of range, with what was expected; or Gymnasium is not installed.
+        """
+        task = Locomotion(
+            ROBOT,
+            planar.coordinates(JOINTS, "torso_rise_z_w", None, self.exclude_current_positions_from_observation),
+            planar.PlanarScore(ROBOT.timestep_s * ROBOT.substeps, self.forward_reward_weight, self.ctrl_cost_weight),
+            "none",
+            Common(self.reset_noise_scale, self.limit_steps, self.dtype),
+        )
+        return self.with_images(MujocoSim(self.core(task, num_envs, seed)))

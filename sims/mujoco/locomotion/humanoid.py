@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from robotrl.sims.mujoco.engine.core import MujocoCore
+from robotrl.sims.mujoco.engine.config import MujocoCfg
 from robotrl.sims.mujoco.engine.physics import Physics
+from robotrl.sims.mujoco.engine.sim import MujocoSim
 from robotrl.sims.mujoco.locomotion import columns
 from robotrl.sims.mujoco.locomotion.columns import INF, Segment
 from robotrl.sims.mujoco.locomotion.contact import ContactScore, RewardTerms
 from robotrl.sims.mujoco.locomotion.task import (
     LIMIT_STEPS,
+    TRAIN_DEFAULTS,
     Array,
     Common,
     Dtype,
@@ -24,11 +26,7 @@ from robotrl.sims.mujoco.locomotion.task import (
     Robot,
     checked_range,
 )
-from robotrl.sims.mujoco.render.images import with_images
 from robotrl.sims.mujoco.render.views import Raster, View
-
-if TYPE_CHECKING:
-    from robotrl.sims.mujoco.engine.sim import MujocoSim
 
 JOINTS = (
     *("abdomen_z", "abdomen_y", "abdomen_x"),
@@ -117,75 +115,67 @@ def segments(hide_xy: bool, inertias: bool, velocities: bool, torques: bool, wre
     return (Segment("coordinates", coordinates, 2 * int(hide_xy)), *(segment for seen, segment in optional if seen))
 
 
-@with_images
-def make(
-    num_envs: int,
-    seed: int,
-    *,
-    forward_reward_weight: float = 1.25,
-    ctrl_cost_weight: float = 0.1,
-    contact_cost_weight: float = 5e-7,
-    contact_cost_range: Range = (-INF, 10.0),
-    healthy_reward: float = 5.0,
-    terminate_when_unhealthy: bool = True,
-    healthy_z_range: Range = (1.0, 2.0),
-    reset_noise_scale: float = 1e-2,
-    exclude_current_positions_from_observation: bool = True,
-    include_cinert_in_observation: bool = True,
-    include_cvel_in_observation: bool = True,
-    include_qfrc_actuator_in_observation: bool = True,
-    include_cfrc_ext_in_observation: bool = True,
-    limit_steps: int = LIMIT_STEPS,
-    threads: int = 0,
-    randomization: Mapping[str, tuple[float, float]] | None = None,
-    dump_dir: Path | None = None,
-    dtype: Dtype = "float32",
-) -> MujocoSim:
-    """Make the batched sim of Humanoid-v5.
+@dataclass(frozen=True, kw_only=True)
+class HumanoidCfg(MujocoCfg):
+    """`mujoco/humanoid`: Gymnasium's Humanoid-v5, a walking humanoid."""
 
-    Args:
-        num_envs: N, 1 or more.
-        seed: seeds which training starts are drawn.
-        forward_reward_weight: reward for a forward speed of 1 m/s.
-        ctrl_cost_weight: cost of the sum of squared actions.
-        contact_cost_weight: cost of the sum of squared contact torques and forces.
-        contact_cost_range: range that this cost is cut to.
-        healthy_reward: reward of each step in which the robot stands.
-        terminate_when_unhealthy: end the episode when it does not.
-        healthy_z_range: range of the torso's height, m.
-        reset_noise_scale: half width of the uniform noise on start coordinates and velocities.
-        exclude_current_positions_from_observation: leave out the torso's x and y.
-        include_cinert_in_observation: observe the bodies' inertias.
-        include_cvel_in_observation: observe the bodies' velocities.
-        include_qfrc_actuator_in_observation: observe the torques of the motors.
-        include_cfrc_ext_in_observation: observe contact torques and forces.
-        limit_steps: time limit of an episode, control steps.
-        threads: physics threads, 0 for every core.
-        randomization: parameter ("friction", "mass", "motor_strength", "joint_damping") to the (low, high) of its
-            multiplier.
-        dump_dir: where the numerics guard writes replayable states.
-        dtype: of observations, actions and rewards; "float64" gives Gymnasium's numbers.
+    train_defaults: ClassVar[Mapping[str, Any]] = TRAIN_DEFAULTS
+    forward_reward_weight: float = 1.25
+    """Reward for a forward speed of 1 m/s."""
+    ctrl_cost_weight: float = 0.1
+    """Cost of the sum of squared actions."""
+    contact_cost_weight: float = 5e-7
+    """Cost of the sum of squared contact torques and forces."""
+    contact_cost_range: Range = (-INF, 10.0)
+    """Range that this cost is cut to."""
+    healthy_reward: float = 5.0
+    """Reward of each step in which the robot stands."""
+    terminate_when_unhealthy: bool = True
+    """End the episode when it does not."""
+    healthy_z_range: Range = (1.0, 2.0)
+    """Range of the torso's height, m."""
+    reset_noise_scale: float = 1e-2
+    """Half width of the uniform noise on start coordinates and velocities."""
+    exclude_current_positions_from_observation: bool = True
+    """Leave out the torso's x and y."""
+    include_cinert_in_observation: bool = True
+    """Observe the bodies' inertias."""
+    include_cvel_in_observation: bool = True
+    """Observe the bodies' velocities."""
+    include_qfrc_actuator_in_observation: bool = True
+    """Observe the torques of the motors."""
+    include_cfrc_ext_in_observation: bool = True
+    """Observe contact torques and forces."""
+    limit_steps: int = LIMIT_STEPS
+    """Time limit of an episode, control steps."""
+    dtype: Dtype = "float32"
+    """Type of observations, actions and rewards; "float64" gives Gymnasium's numbers."""
 
-    Raises:
-        ConfigError: a value out of range, with what was expected; or Gymnasium is not installed.
-    """
-    from robotrl.sims.mujoco.engine.sim import MujocoSim
+    def build(self, num_envs: int, seed: int) -> MujocoSim:
+        """Build the batched sim.
 
-    terms = RewardTerms(
-        forward_reward_weight,
-        ctrl_cost_weight,
-        contact_cost_weight,
-        healthy_reward,
-        terminate_when_unhealthy,
-        healthy_z_range,
-    )
-    seen = segments(
-        exclude_current_positions_from_observation,
-        include_cinert_in_observation,
-        include_cvel_in_observation,
-        include_qfrc_actuator_in_observation,
-        include_cfrc_ext_in_observation,
-    )
-    score = HumanoidScore(terms, contact_cost_range)
-    task = Locomotion(ROBOT, seen, score, "stepped", Common(reset_noise_scale, limit_steps, dtype))
-    return MujocoSim(MujocoCore(task, num_envs, seed, threads, randomization, dump_dir))
+        Args:
+            num_envs: N, 1 or more.
+            seed: seed of the training starts that are drawn.
+
+        Raises:
+            ConfigError: a value out of range, with what was expected; or Gymnasium is not installed.
+        """
+        terms = RewardTerms(
+            self.forward_reward_weight,
+            self.ctrl_cost_weight,
+            self.contact_cost_weight,
+            self.healthy_reward,
+            self.terminate_when_unhealthy,
+            self.healthy_z_range,
+        )
+        seen = segments(
+            self.exclude_current_positions_from_observation,
+            self.include_cinert_in_observation,
+            self.include_cvel_in_observation,
+            self.include_qfrc_actuator_in_observation,
+            self.include_cfrc_ext_in_observation,
+        )
+        score = HumanoidScore(terms, self.contact_cost_range)
+        task = Locomotion(ROBOT, seen, score, "stepped", Common(self.reset_noise_scale, self.limit_steps, self.dtype))
+        return self.with_images(MujocoSim(self.core(task, num_envs, seed)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -25,6 +26,20 @@ Range = tuple[float, float]
 
 LIMIT_STEPS = 1000
 """Time limit of Gymnasium's registered tasks, in control steps."""
+
+
+TRAIN_DEFAULTS: Mapping[str, Any] = MappingProxyType(
+    {
+        "sim.num_envs": 32,
+        "policy.horizon": 1,
+        "algo.critic_warmup": 0,
+        "algo.normalize_reward": True,
+        "evaluation.score": "return",
+        "evaluation.episodes": 32,
+        "evaluation.num_envs": 32,
+    }
+)
+"""Settings that suit walking robots: single actions, rewards of many sizes, and the return as score."""
 
 
 class Robot(NamedTuple):

@@ -6,7 +6,6 @@ The page docs/sims/peg-insert.md gives observation, action, reward, starts and e
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -20,12 +19,10 @@ from robotrl.sims.mujoco.engine.task import Ids, Param, Real
 from robotrl.sims.mujoco.manipulation.arm import ARM_RASTERS, arm_mjcf, pointing_down
 from robotrl.sims.mujoco.manipulation.hand import HAND_ACTIONS, JOINT_COLUMNS, Hand, fold, spec_of, tip_columns
 from robotrl.sims.mujoco.manipulation.scene import QUARTER_TURN_RAD, ArmTask, parameters, upright
-from robotrl.sims.mujoco.render.images import with_images
 from robotrl.sims.mujoco.render.views import AnyView, View
 
 if TYPE_CHECKING:
     from robotrl.sims.mujoco.engine.robot import SimulatedRobot
-    from robotrl.sims.mujoco.engine.sim import ExpertSim
 
 Array = NDArray[np.float64]
 
@@ -204,40 +201,6 @@ class PegInsert(ArmTask[Hand]):
     def hole_direction(self, env_ids: Ids | slice) -> tuple[Array, Array]:
         """Cosine and sine (n,) of the hole's yaw in the world frame, as of the last `observe`."""
         return self._hole_cos[env_ids], self._hole_sin[env_ids]
-
-
-@with_images
-def make(
-    num_envs: int,
-    seed: int,
-    *,
-    reward: Literal["sparse", "shaped"] = "sparse",
-    clearance_m: float = CLEARANCE_M,
-    limit_s: float = LIMIT_S,
-    threads: int = 0,
-    randomization: Mapping[str, tuple[float, float]] | None = None,
-    dump_dir: Path | None = None,
-) -> ExpertSim:
-    """Make the batched peg-insertion sim.
-
-    Args:
-        num_envs: N, 1 or more.
-        seed: seeds which training starts are drawn.
-        reward: "sparse" is +1 at success and 0 otherwise; "shaped" adds ten times the metres gained on the goal.
-        clearance_m: room between peg and wall on each side, 0.0005 to 0.01 m.
-        limit_s: time limit of an episode, 0.5 to 60 s.
-        threads: physics threads, 0 for every core.
-        randomization: parameter ("friction", "flange_mass", "servo_gain") to the (low, high) of its multiplier.
-        dump_dir: where the numerics guard writes replayable states.
-
-    Raises:
-        ConfigError: a value out of range, with what was expected.
-    """
-    from robotrl.sims.mujoco.engine.sim import ExpertSim
-    from robotrl.sims.mujoco.manipulation.peg_insert_expert import PegExpert
-
-    core = MujocoCore(PegInsert(reward, clearance_m, limit_s), num_envs, seed, threads, randomization, dump_dir)
-    return ExpertSim(core, PegExpert)
 
 
 def make_robot(seed: int) -> SimulatedRobot:

@@ -6,7 +6,6 @@ The page docs/sims/pick-place.md gives observation, action, reward, starts and e
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -28,12 +27,10 @@ from robotrl.sims.mujoco.manipulation.gripper import (
 )
 from robotrl.sims.mujoco.manipulation.hand import HAND_ACTIONS, HAND_COLUMNS, WorldHand, fold, spec_of
 from robotrl.sims.mujoco.manipulation.scene import MAT, QUARTER_TURN_RAD, BlockTask, scene_mjcf, upright
-from robotrl.sims.mujoco.render.images import with_images
 from robotrl.sims.mujoco.render.views import AnyView, View
 
 if TYPE_CHECKING:
     from robotrl.sims.mujoco.engine.robot import SimulatedRobot
-    from robotrl.sims.mujoco.engine.sim import ExpertSim
 
 Array = NDArray[np.float64]
 
@@ -189,38 +186,6 @@ class PickPlace(BlockTask):
         detour = CARRY_ABOVE_M * np.clip(across / PEDESTAL_HALF_WIDTH_M - 0.5, 0.0, 1.0)
         tip = np.sqrt((self.to_block_w**2).sum(axis=1))
         return across + np.abs(away[:, 2] + detour) + detour + METRES_PER_TIP_M * np.maximum(tip, WITHDRAWN_M)
-
-
-@with_images
-def make(
-    num_envs: int,
-    seed: int,
-    *,
-    reward: Literal["sparse", "shaped"] = "sparse",
-    limit_s: float = LIMIT_S,
-    threads: int = 0,
-    randomization: Mapping[str, tuple[float, float]] | None = None,
-    dump_dir: Path | None = None,
-) -> ExpertSim:
-    """Make the batched pick-and-place sim.
-
-    Args:
-        num_envs: N, 1 or more.
-        seed: seeds which training starts are drawn.
-        reward: "sparse" is +1 at success and 0 otherwise; "shaped" adds ten times the metres gained on the goal.
-        limit_s: time limit of an episode, 0.5 to 60 s.
-        threads: physics threads, 0 for every core.
-        randomization: parameter ("servo_gain", "friction", "block_mass") to the (low, high) of its multiplier.
-        dump_dir: where the numerics guard writes replayable states.
-
-    Raises:
-        ConfigError: a value out of range, with what was expected.
-    """
-    from robotrl.sims.mujoco.engine.sim import ExpertSim
-    from robotrl.sims.mujoco.manipulation.pick_place_expert import PickPlaceExpert
-
-    core = MujocoCore(PickPlace(reward, limit_s), num_envs, seed, threads, randomization, dump_dir)
-    return ExpertSim(core, PickPlaceExpert)
 
 
 def make_robot(seed: int) -> SimulatedRobot:

@@ -6,7 +6,6 @@ The page docs/sims/push.md gives observation, action, reward, starts and ends as
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -19,12 +18,10 @@ from robotrl.sims.mujoco.engine.task import Ids, Real
 from robotrl.sims.mujoco.manipulation.arm import ARM_RASTERS, JOINTS, pointing_down
 from robotrl.sims.mujoco.manipulation.hand import HAND_ACTIONS, HAND_COLUMNS, WorldHand, fold, spec_of
 from robotrl.sims.mujoco.manipulation.scene import MAT, QUARTER_TURN_RAD, BlockTask, scene_mjcf, upright
-from robotrl.sims.mujoco.render.images import with_images
 from robotrl.sims.mujoco.render.views import AnyView, View
 
 if TYPE_CHECKING:
     from robotrl.sims.mujoco.engine.robot import SimulatedRobot
-    from robotrl.sims.mujoco.engine.sim import ExpertSim
 
 Array = NDArray[np.float64]
 
@@ -214,37 +211,6 @@ def way_round(start: Array, end: Array, middle: Array, radius_m: float) -> Array
     straight = np.sqrt(np.maximum(a_rim**2 + b_rim**2 - 2 * a_rim * b_rim * np.cos(angle), 0.0))
     round_it = np.sqrt(a_rim**2 - radius_m**2) + np.sqrt(b_rim**2 - radius_m**2) + radius_m * arc
     return np.where(arc > 0, round_it, straight)
-
-
-@with_images
-def make(
-    num_envs: int,
-    seed: int,
-    *,
-    reward: Literal["sparse", "shaped"] = "sparse",
-    limit_s: float = LIMIT_S,
-    threads: int = 0,
-    randomization: Mapping[str, tuple[float, float]] | None = None,
-    dump_dir: Path | None = None,
-) -> ExpertSim:
-    """Make the batched pushing sim.
-
-    Args:
-        num_envs: N, 1 or more.
-        seed: seeds which training starts are drawn.
-        reward: "sparse" is +1 at success and 0 otherwise; "shaped" adds ten times the metres gained on the goal.
-        limit_s: time limit of an episode, 0.5 to 60 s.
-        threads: physics threads, 0 for every core.
-        randomization: parameter ("servo_gain", "friction", "block_mass") to the (low, high) of its multiplier.
-        dump_dir: where the numerics guard writes replayable states.
-
-    Raises:
-        ConfigError: a value out of range, with what was expected.
-    """
-    from robotrl.sims.mujoco.engine.sim import ExpertSim
-    from robotrl.sims.mujoco.manipulation.push_expert import PushExpert
-
-    return ExpertSim(MujocoCore(Push(reward, limit_s), num_envs, seed, threads, randomization, dump_dir), PushExpert)
 
 
 def make_robot(seed: int) -> SimulatedRobot:

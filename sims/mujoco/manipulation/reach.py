@@ -6,7 +6,6 @@ The page docs/sims/reach.md gives observation, action, reward, starts and ends a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -19,12 +18,10 @@ from robotrl.sims.mujoco.engine.task import Ids, Param, Real
 from robotrl.sims.mujoco.manipulation.arm import ARM_RASTERS, JOINTS, pointing_down
 from robotrl.sims.mujoco.manipulation.hand import HAND_ACTIONS, HAND_COLUMNS, WorldHand, fold, spec_of
 from robotrl.sims.mujoco.manipulation.scene import ArmTask, parameters, scene_mjcf, upright
-from robotrl.sims.mujoco.render.images import with_images
 from robotrl.sims.mujoco.render.views import AnyView, View
 
 if TYPE_CHECKING:
     from robotrl.sims.mujoco.engine.robot import SimulatedRobot
-    from robotrl.sims.mujoco.engine.sim import ExpertSim
 
 Array = NDArray[np.float64]
 
@@ -159,37 +156,6 @@ class Reach(ArmTask[WorldHand]):
     def distance(self) -> Array:
         """Distance to success (N,): metres, plus 5 cm per radian of yaw error."""
         return np.sqrt((self.delta_w**2).sum(axis=1)) + METRES_PER_RAD * np.abs(self.turn)
-
-
-@with_images
-def make(
-    num_envs: int,
-    seed: int,
-    *,
-    reward: Literal["sparse", "shaped"] = "sparse",
-    limit_s: float = LIMIT_S,
-    threads: int = 0,
-    randomization: Mapping[str, tuple[float, float]] | None = None,
-    dump_dir: Path | None = None,
-) -> ExpertSim:
-    """Make the batched reaching sim.
-
-    Args:
-        num_envs: N, 1 or more.
-        seed: seeds which training starts are drawn.
-        reward: "sparse" is +1 at success and 0 otherwise; "shaped" adds ten times the metres gained on the goal.
-        limit_s: time limit of an episode, 0.5 to 60 s.
-        threads: physics threads, 0 for every core.
-        randomization: parameter ("servo_gain") to the (low, high) of its multiplier.
-        dump_dir: where the numerics guard writes replayable states.
-
-    Raises:
-        ConfigError: a value out of range, with what was expected.
-    """
-    from robotrl.sims.mujoco.engine.sim import ExpertSim
-    from robotrl.sims.mujoco.manipulation.reach_expert import ReachExpert
-
-    return ExpertSim(MujocoCore(Reach(reward, limit_s), num_envs, seed, threads, randomization, dump_dir), ReachExpert)
 
 
 def make_robot(seed: int) -> SimulatedRobot:

@@ -33,7 +33,7 @@ class CommandCfg(NamedTuple):
     """Control steps between two commands."""
 
 
-class PushCfg(NamedTuple):
+class PushScheduleCfg(NamedTuple):
     """Distribution of pushes, which change the trunk's velocity."""
 
     speed_mps: float
@@ -58,12 +58,12 @@ def commands(cfg: CommandCfg, ids: Ids, steps: Ids) -> Array:
     return out
 
 
-def push_offsets(cfg: PushCfg, ids: Ids) -> Ids:
+def push_offsets(cfg: PushScheduleCfg, ids: Ids) -> Ids:
     """Offsets (n,), in steps, by which the pushes of each start come early."""
     return (counter_rng.uniform(_PUSH_TIME_SEED, ids, 1)[:, 0] * cfg.period_steps).astype(np.int64)
 
 
-def pushes(cfg: PushCfg, ids: Ids, steps: Ids) -> Array:
+def pushes(cfg: PushScheduleCfg, ids: Ids, steps: Ids) -> Array:
     """Pushes (n, 3) of starts due at these steps: changes of world x and y velocity, m/s, and yaw rate, rad/s."""
     u = draw(_PUSH_SEED, ids, steps, 3)
     speed, angle = cfg.speed_mps * np.sqrt(u[:, 0]), 2 * np.pi * u[:, 1]

@@ -18,7 +18,7 @@ from robotrl.sims.mujoco.engine.physics import Derived, Physics
 from robotrl.sims.mujoco.engine.task import Ids, Outcome, Param, Real
 from robotrl.sims.mujoco.quadruped import rewards, robot, schedule
 from robotrl.sims.mujoco.quadruped.rewards import RewardScales
-from robotrl.sims.mujoco.quadruped.schedule import CommandCfg, PushCfg
+from robotrl.sims.mujoco.quadruped.schedule import CommandCfg, PushScheduleCfg
 from robotrl.sims.mujoco.quadruped.terrain import Terrain
 from robotrl.sims.mujoco.render.views import AnyView, Raster, View
 from robotrl.spec import Spec
@@ -77,7 +77,7 @@ class QuadrupedVelocity:
         terrain: Terrain,
         scales: RewardScales,
         command: CommandCfg,
-        push: PushCfg,
+        push: PushScheduleCfg,
         noise: float,
         limit_steps: int,
         end_on_fall: bool,

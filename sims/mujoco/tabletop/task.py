@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from robotrl.sims.mujoco.engine.core import MujocoCore
 from robotrl.sims.mujoco.engine.physics import Physics
-from robotrl.sims.mujoco.engine.sim import ExpertSim
 from robotrl.sims.mujoco.engine.task import Ids, Param, Real
 from robotrl.sims.mujoco.manipulation.arm import ARM_RASTERS, JOINTS, pointing_down
 from robotrl.sims.mujoco.manipulation.gripper import (
@@ -35,7 +32,6 @@ from robotrl.sims.mujoco.manipulation.scene import (
     scene_mjcf,
     upright,
 )
-from robotrl.sims.mujoco.render.images import with_images
 from robotrl.sims.mujoco.render.views import AnyView, Raster, View
 from robotrl.sims.mujoco.tabletop import goals, layout
 from robotrl.sims.mujoco.tabletop.language import (
@@ -49,9 +45,7 @@ from robotrl.sims.mujoco.tabletop.language import (
     chosen,
     encode,
 )
-from robotrl.sims.mujoco.tabletop.symmetries import symmetries
 from robotrl.spec import INSTRUCTION, Spec
-from robotrl.spec.symmetry import Symmetry
 
 Array = NDArray[np.float64]
 
@@ -279,88 +273,3 @@ def _things_spec() -> Spec:
         columns.append((f"{word}_here", "1", 0.0, 1.0))
         columns += [(f"{word}_pos_{axis}_w", "m", -1.0, 1.0) for axis in "xy"]
     return spec_of(tuple(columns))
-
-
-class TabletopSim(ExpertSim):
-    """Tabletop sim with instructions, grounding targets and symmetries; each instruction family is a scenario."""
-
-    privileged = Tabletop.privileged
-    meant = ("meant",)
-    vocabulary = VOCABULARY
-
-    @property
-    def task(self) -> Tabletop:
-        """Task of the core, as `Tabletop`."""
-        task = self.core.task
-        assert isinstance(task, Tabletop)
-        return task
-
-    @property
-    def scenarios(self) -> tuple[str, ...]:
-        """Names of the instruction families."""
-        return tuple(family.title for family in self.task.families)
-
-    def scenario_of(self, state_id: int) -> str:
-        """Instruction family of a start id."""
-        families = self.task.families
-        return families[state_id % len(families)].title
-
-    def instructions(self) -> list[str]:
-        """Instruction of each env, N texts."""
-        return [said_in(row) for row in self.task.says]
-
-    @property
-    def symmetries(self) -> Mapping[str, tuple[Symmetry, ...]]:
-        """Symmetries "colours" and, if all cameras in use are orthographic and in the arm's plane, "mirror"."""
-        return symmetries(self.observation_spec, self.action_spec, self.task.views)
-
-    def instruct(self, env: int, text: str) -> None:
-        """Replace the observed instruction of an env until its episode ends; the success condition does not change.
-
-        Tests whether a policy uses the instruction.
-
-        Raises:
-            ConfigError: an unknown word, no word, or too many.
-        """
-        words = encode(text)
-        self.task.words[env] = words
-        self.core.obs[INSTRUCTION][env] = words
-
-
-@with_images
-def make(
-    num_envs: int,
-    seed: int,
-    *,
-    families: Sequence[str] | str | None = None,
-    compositions: Compositions = "seen",
-    things: int = layout.THINGS,
-    mats: int = layout.MATS_LAID,
-    reward: Literal["sparse", "shaped"] = "sparse",
-    limit_s: float = LIMIT_S,
-    threads: int = 0,
-    randomization: Mapping[str, tuple[float, float]] | None = None,
-    dump_dir: Path | None = None,
-) -> TabletopSim:
-    """Make the batched tabletop sim.
-
-    Args:
-        num_envs: N, 1 or more.
-        seed: seeds which training starts are drawn.
-        families: names of the families of instructions, or a text with commas between them; all without.
-        compositions: instructions to draw from: those "seen" in training, those "held-out" from it, or "all".
-        things: blocks and cans on the table, as many as the instructions need to 6; with the mats 8 at most.
-        mats: flat targets on it, as many as the instructions need to 3.
-        reward: "sparse" is +1 at success and 0 otherwise; "shaped" adds ten times the metres gained on the goal.
-        limit_s: time limit of an episode, 0.5 to 60 s.
-        threads: physics threads, 0 for every core.
-        randomization: parameter ("servo_gain", "friction", "block_mass") to the (low, high) of its multiplier.
-        dump_dir: where the numerics guard writes replayable states.
-
-    Raises:
-        ConfigError: a value out of range or an unknown name, with what was expected.
-    """
-    from robotrl.sims.mujoco.tabletop.expert import TabletopExpert
-
-    task = Tabletop(families, compositions, things, mats, reward, limit_s)
-    return TabletopSim(MujocoCore(task, num_envs, seed, threads, randomization, dump_dir), TabletopExpert)

@@ -566,7 +566,7 @@ TINY = (
     [
         ("gym/Pendulum-v1", (), "gaussian"),
         ("gym/FrozenLake-v1", (), "categorical"),
-        ("gym/FrozenLake-v1", ("actions=scores",), "gaussian"),
+        ("gym/FrozenLake-v1", ("--sim.actions", "scores"), "gaussian"),
     ],
 )
 def test_a_run_trains_and_is_evaluated(
@@ -576,7 +576,7 @@ def test_a_run_trains_and_is_evaluated(
     from robotrl.run.policy_checkpoint import describe
 
     run, bundle = tmp_path / "run", tmp_path / "bundle"
-    asked = ("--run-dir", str(run), "--sim.name", name, *TINY, "--sim.options", "limit_steps=20", *options)
+    asked = ("--run-dir", str(run), "--sim", name, *TINY, "--sim.limit-steps", "20", *options)
     assert main(["train", "gym-ppo", *asked]) == 0
     assert describe(run).description["kind"] == kind
     assert main(["eval", str(run), "--episodes", "4", "--num-envs", "4"]) == 0

@@ -221,7 +221,7 @@ def test_training_on_such_an_environment_is_refused_with_what_was_seen(
 ) -> None:
     from robotrl.cli.main import main
 
-    command = ["train", "gym-ppo", "--sim.name", NOISY, "--run-dir", str(tmp_path / "run")]
+    command = ["train", "gym-ppo", "--sim", NOISY, "--run-dir", str(tmp_path / "run")]
     assert main(command) == 2
     told = capsys.readouterr().err
     assert f"cannot be evaluated on held-out starts: {NOISY} was run twice from one seed" in told
@@ -504,7 +504,7 @@ def test_a_control_rate_that_nobody_stated_is_none(tmp_path: Path, capsys: pytes
     run = tmp_path / "run"
     tiny = ("--sim.num-envs", "4", "--algo.env-steps", "256", "--algo.num-steps", "16", "--algo.engine", "eager")
     ends = ("--evaluation.episodes", "4", "--evaluation.num-envs", "4", "--evaluation.every", "0")
-    name = ("--sim.name", "gym/tests.kits.gym_habits:Line-v0", "--run-dir", str(run))
+    name = ("--sim", "gym/tests.kits.gym_habits:Line-v0", "--run-dir", str(run))
     assert main(["train", "gym-ppo", *name, *tiny, *ends]) == 0
     policy = robotrl.load_policy(run)
     assert policy.control_dt_s is None

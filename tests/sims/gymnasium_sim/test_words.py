@@ -16,7 +16,6 @@ from gymnasium import spaces
 
 import robotrl
 import tests.kits.gym_told as gym_told
-from robotrl.config import sim_options
 from robotrl.errors import CapabilityError, ConfigError, RobotrlError
 from robotrl.fn.text.words import words_in
 from robotrl.policies.vla.token import TokenVlaCfg, TokenVlaPolicy
@@ -24,6 +23,7 @@ from robotrl.sims.gymnasium_sim.faults import EnvironmentFault
 from robotrl.sims.gymnasium_sim.telling import replaced, text_of, texts
 from robotrl.sims.gymnasium_sim.words import Lexicon, said
 from robotrl.spec import HasInstructions, HasStateIds, Spec, measured, visible
+from robotrl.spec.json_fields import name_values
 from robotrl.transforms import Clip, TransformGroup, bounds_to_unit, inverse
 from tests.kits.paths_kit import DATA, ROOT
 
@@ -182,7 +182,9 @@ def test_a_vocabulary_is_a_text_a_list_or_a_file(tmp_path: Path) -> None:
     fixed = make(PLAIN, instruction="go", vocabulary="stop go", longest=2)
     assert fixed.reset()["instruction"].tolist() == [[2, 0]] * 3
     # as the command line has them
-    given = sim_options([f"instruction={SOURCES[2]}", f"vocabulary=@{path}", "longest=6", 'kwargs={"said": "?"}'])
+    given = name_values(
+        [f"instruction={SOURCES[2]}", f"vocabulary=@{path}", "longest=6", 'kwargs={"said": "?"}'], "options"
+    )
     assert make(POINTING, **given).observation_spec["instruction"].shape == (6,)
 
 

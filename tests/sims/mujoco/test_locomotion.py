@@ -16,7 +16,7 @@ import torch
 
 import robotrl
 from robotrl.errors import ConfigError, NumericsError, RobotrlError
-from robotrl.registry import SIMS
+from robotrl.registry import sim_options
 from robotrl.sims.mujoco.engine.physics import SimNumericsError
 from robotrl.sims.mujoco.engine.replay import replay
 from robotrl.sims.mujoco.engine.sim import MujocoSim
@@ -150,7 +150,7 @@ def test_options_and_defaults_are_gymnasiums(name: str) -> None:
     theirs = inspect.signature(type(gymnasium.make(GYMNASIUM[name]).unwrapped).__init__).parameters
     # those that every MuJoCo sim of ours has
     own = ("limit_steps", "threads", "randomization", "dump_dir", "dtype", "image", "image_size", "image_renderer")
-    ours = {key: value for key, value in SIMS.load(name).__kwdefaults__.items() if key not in own}
+    ours = {key: value for key, value in vars(sim_options(name)).items() if key not in own}
     left_out = {"self", "xml_file", "frame_skip", "default_camera_config", "main_body", "kwargs"}
     assert ours == {key: value.default for key, value in theirs.items() if key not in left_out}
     assert set(OTHERWISE[name]) <= set(ours)

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import robotrl
+from robotrl.config import options_of
 from robotrl.errors import ConfigError
 from robotrl.registry import PRESETS, ROBOT_SIMS
 from robotrl.sims.mujoco.engine.physics import Physics
@@ -426,4 +427,4 @@ def test_the_simulated_robot_moves_as_the_batched_sim_does(name: str) -> None:
 def test_presets_name_their_sim(preset: str) -> None:
     cfg = PRESETS.load(preset)()
     assert preset.startswith(cfg.sim.name.removeprefix("mujoco/"))
-    assert ("reward=shaped" in cfg.sim.options) == preset.endswith("ppo")
+    assert (options_of(cfg.sim).reward == "shaped") == preset.endswith("ppo")

@@ -21,13 +21,13 @@ from hypothesis import strategies as st
 import robotrl
 from robotrl.errors import ConfigError
 from robotrl.sims.mujoco.quadruped import rewards, robot, schedule, task
-from robotrl.sims.mujoco.quadruped.schedule import CommandCfg, PushCfg
+from robotrl.sims.mujoco.quadruped.schedule import CommandCfg, PushScheduleCfg
 from robotrl.sims.mujoco.quadruped.terrain import KINDS, elevation, make_terrain
 from robotrl.spec import HasPrivileged
 
 NAME = "mujoco/quadruped-velocity"
 COMMAND = CommandCfg(speed_mps=1.0, yaw_rad_s=1.0, standing=0.1, period_steps=250)
-PUSH = PushCfg(speed_mps=0.5, yaw_rad_s=0.5, period_steps=250)
+PUSH = PushScheduleCfg(speed_mps=0.5, yaw_rad_s=0.5, period_steps=250)
 
 
 def make(num_envs: int = 2, seed: int = 0, **options: Any) -> Any:
@@ -383,7 +383,7 @@ def test_pushes_kick_the_trunk_every_five_seconds() -> None:
         assert same == (step <= first.min())
         run(pushed, 1)
         run(left, 1)
-    kick = schedule.pushes(PushCfg(2.0, 2.0, 250), np.arange(1000), np.arange(1000))
+    kick = schedule.pushes(PushScheduleCfg(2.0, 2.0, 250), np.arange(1000), np.arange(1000))
     assert np.hypot(kick[:, 0], kick[:, 1]).max() <= 2.0
     assert np.hypot(kick[:, 0], kick[:, 1]).mean() == pytest.approx(2 * 2 / 3, abs=0.05)
 

@@ -1,0 +1,97 @@
+"""Training config composed of names: a sim, an algorithm and a policy, each with its defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import is_dataclass, replace
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+from robotrl.config import SimCfg, TrainCfg, changed_options
+from robotrl.errors import ConfigError
+from robotrl.registry import ALGORITHMS, POLICIES, sim_options
+
+
+@runtime_checkable
+class HasDefaultPolicy(Protocol):
+    """An algorithm's config that names the policy which it trains by default."""
+
+    default_policy: ClassVar[str]
+    """Name from `robotrl list policies`."""
+
+
+@runtime_checkable
+class HasTrainDefaults(Protocol):
+    """A sim's config that states settings of training which suit its tasks."""
+
+    train_defaults: ClassVar[Mapping[str, Any]]
+    """Config field ("evaluation.score", "policy.horizon") to its value; fields that a config lacks are left out."""
+
+
+def algorithm_cfg(name: str) -> Any:
+    """Config of the algorithm named `name`, with its defaults.
+
+    Raises:
+        ConfigError: the name is unknown.
+    """
+    return ALGORITHMS.load(name)()
+
+
+def policy_cfg(name: str) -> Any:
+    """Config of the policy named `name`, with its defaults.
+
+    Raises:
+        ConfigError: the name is unknown.
+    """
+    row: Any = POLICIES.load(name)
+    cfg: Any = row if is_dataclass(row) else row.Cfg
+    return cfg()
+
+
+def compose(sim: str, algo: str, policy: str | None = None) -> TrainCfg[Any, Any]:
+    """Config of a sim, an algorithm and a policy with their defaults.
+
+    Args:
+        sim: name from `robotrl list sims`.
+        algo: name from `robotrl list algorithms`.
+        policy: name from `robotrl list policies`; None takes the algorithm's default.
+
+    Raises:
+        ConfigError: a name is unknown, or no policy is given and the algorithm names none.
+    """
+    options, settings = sim_options(sim), algorithm_cfg(algo)
+    if policy is None:
+        if not isinstance(settings, HasDefaultPolicy):
+            raise ConfigError(f"algorithm {algo!r} names no policy of its own: expected --policy NAME")
+        policy = settings.default_policy
+    cfg = TrainCfg(sim=SimCfg(sim, options=options), algo=settings, policy=policy_cfg(policy))
+    if isinstance(options, HasTrainDefaults):
+        for path, value in options.train_defaults.items():
+            cfg = _with(cfg, path.split("."), value)
+    return cfg
+
+
+def with_sim(cfg: TrainCfg[Any, Any], name: str) -> tuple[TrainCfg[Any, Any], list[str]]:
+    """The same training on another sim.
+
+    Args:
+        cfg: the config.
+        name: name from `robotrl list sims`.
+
+    Returns:
+        The config, and the names of its sim options that the other sim does not have; all others are kept.
+
+    Raises:
+        ConfigError: the name is unknown.
+    """
+    changed, default = changed_options(cfg.sim), sim_options(name)
+    kept = {field: value for field, value in changed.items() if field in vars(default) and field != "env_id"}
+    lost = [field for field in changed if field not in kept and field != "env_id"]
+    return replace(cfg, sim=replace(cfg.sim, name=name, options=sim_options(name, kept))), lost
+
+
+def _with(part: Any, path: list[str], value: Any) -> Any:
+    """A config with one field set; unchanged if it has no such field."""
+    first, *rest = path
+    if first not in vars(part):
+        return part
+    return replace(part, **{first: _with(vars(part)[first], rest, value) if rest else value})

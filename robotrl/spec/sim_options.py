@@ -1,0 +1,155 @@
+"""Options of sims: frozen dataclasses with `build`, made from values by name."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections import abc
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass, make_dataclass, replace
+from functools import cache
+from types import SimpleNamespace
+from typing import Any, Protocol, get_args, get_origin, get_type_hints, runtime_checkable
+
+from robotrl.errors import ConfigError, nearest, short
+from robotrl.spec.json_fields import hints_of
+from robotrl.spec.sims import VecSim
+
+
+@runtime_checkable
+class SimOptions(Protocol):
+    """Config of a sim: a frozen dataclass of its options."""
+
+    def build(self, num_envs: int, seed: int) -> VecSim:
+        """Build the sim with `num_envs` parallel envs; `seed` seeds all its random streams."""
+        ...
+
+
+def with_values(default: Any, values: Mapping[str, Any], owner: str) -> Any:
+    """Options with some fields set.
+
+    Python and JSON forms are accepted: a list, or a text with commas, for a tuple of texts; a mapping for a nested
+    dataclass, whose other fields stay; a path for a text.
+
+    Args:
+        default: an instance, or a class whose defaults apply.
+        values: field name to value.
+        owner: name of the options in errors, e.g. "sim 'mujoco/reach'".
+
+    Raises:
+        ConfigError: an unknown name, or a field without default that is missing.
+    """
+    cls: Any = default if isinstance(default, type) else type(default)
+    declared = {field.name: field for field in fields(cls) if field.init}
+    for name in values:
+        if name not in declared:
+            close = nearest(name, list(declared))
+            hint = f"did you mean {close!r}? " if close else ""
+            known = ", ".join(sorted(declared)) or "none"
+            raise ConfigError(f"option {short(repr(name))} of {owner} is unknown: {hint}known: {known}")
+    hints = hints_of(cls)
+    if not isinstance(default, type):
+        given = {
+            name: _converted(hints[name], value, getattr(default, name), f"{name} of {owner}")
+            for name, value in values.items()
+        }
+        return replace(default, **given)
+    missing = [
+        name
+        for name, field in declared.items()
+        if name not in values and field.default is MISSING and field.default_factory is MISSING
+    ]
+    if missing:
+        raise ConfigError(f"option {missing[0]!r} of {owner} is missing")
+    given = {
+        name: _converted(hints[name], value, _default_of(declared[name]), f"{name} of {owner}")
+        for name, value in values.items()
+    }
+    return cls(**given)
+
+
+def changed_fields(options: Any, default: Any) -> dict[str, Any]:
+    """Fields of `options` that differ from those of `default`, as JSON values by name."""
+    given, usual = asdict(options), asdict(default)
+    return {name: value for name, value in given.items() if value != usual.get(name, MISSING)}
+
+
+def _default_of(field: Any) -> Any:
+    return field.default_factory() if field.default_factory is not MISSING else field.default
+
+
+def _converted(hint: Any, value: Any, default: Any, owner: str) -> Any:
+    """A value in the form of its field's type; other values are left for the type check."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    if isinstance(value, list):
+        return tuple(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    if isinstance(value, str) and _takes_texts(hint):
+        return tuple(value.split(","))
+    if isinstance(value, Mapping):
+        nested = default if is_dataclass(default) else next(filter(is_dataclass, (hint, *get_args(hint))), None)
+        if nested is not None:
+            return with_values(nested, value, owner)  # pyright: ignore[reportUnknownArgumentType]
+        return {key: tuple(item) if isinstance(item, list) else item for key, item in value.items()}  # pyright: ignore
+    return value
+
+
+def _takes_texts(hint: Any) -> bool:
+    """True for a type that takes a tuple of texts but no text."""
+    kinds = get_args(hint) if get_origin(hint) not in (tuple, abc.Sequence, None) else (hint,)
+    return str not in kinds and any(get_origin(kind) is tuple and get_args(kind) == (str, ...) for kind in kinds)
+
+
+@dataclass(frozen=True)
+class FactoryOptions:
+    """Options of a sim that is registered as a function `make(num_envs, seed, *, ...)`."""
+
+    def build(self, num_envs: int, seed: int) -> VecSim:
+        """Build the sim."""
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        return _factory_of(type(self))(num_envs, seed, **given)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        return _remade, (_factory_of(type(self)), given)
+
+
+def _remade(factory: Callable[..., VecSim], given: dict[str, Any]) -> Any:
+    return options_of_factory(factory)(**given)
+
+
+def _factory_of(cls: type) -> Callable[..., VecSim]:
+    return vars(cls)["factory"]
+
+
+@cache
+def options_of_factory(factory: Callable[..., VecSim]) -> type[FactoryOptions]:
+    """Dataclass whose fields are the keyword-only arguments of a function `make(num_envs, seed, *, ...)`."""
+    hints = _factory_hints(factory)
+    declared: list[Any] = []
+    for parameter in inspect.signature(factory).parameters.values():
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            name, hint, default = parameter.name, hints.get(parameter.name, Any), parameter.default
+            declared.append((name, hint) if default is parameter.empty else (name, hint, default))
+    name = "".join(part.title() for part in f"{factory.__module__}.{factory.__qualname__}".split("."))
+    return make_dataclass(
+        f"{name}Options",
+        declared,
+        bases=(FactoryOptions,),
+        namespace={"factory": staticmethod(factory), "__module__": factory.__module__},
+        frozen=True,
+        kw_only=True,
+    )
+
+
+def _factory_hints(factory: Any) -> dict[str, Any]:
+    made_by = inspect.unwrap(factory)
+    if not inspect.isfunction(made_by):
+        return {}
+    found: dict[str, Any] = {}
+    for name, hint in made_by.__annotations__.items():
+        try:
+            found |= get_type_hints(SimpleNamespace(__annotations__={name: hint}), made_by.__globals__)
+        except NameError:  # imported for the type checker only
+            continue
+    return found

@@ -1,0 +1,112 @@
+"""Configs of the arm's sims: each joins a task and its scripted expert."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from robotrl.sims.mujoco.engine.config import MujocoCfg
+from robotrl.sims.mujoco.engine.sim import ExpertSim
+from robotrl.sims.mujoco.manipulation import peg_insert, pick_place, push, reach
+from robotrl.sims.mujoco.manipulation.peg_insert import PegInsert
+from robotrl.sims.mujoco.manipulation.peg_insert_expert import PegExpert
+from robotrl.sims.mujoco.manipulation.pick_place import PickPlace
+from robotrl.sims.mujoco.manipulation.pick_place_expert import PickPlaceExpert
+from robotrl.sims.mujoco.manipulation.push import Push
+from robotrl.sims.mujoco.manipulation.push_expert import PushExpert
+from robotrl.sims.mujoco.manipulation.reach import Reach
+from robotrl.sims.mujoco.manipulation.reach_expert import ReachExpert
+
+
+@dataclass(frozen=True, kw_only=True)
+class PegInsertCfg(MujocoCfg):
+    """`mujoco/peg-insert`: the arm inserts a square peg into a square hole of random pose."""
+
+    reward: Literal["sparse", "shaped"] = "sparse"
+    """Reward: "sparse" is +1 at success and 0 otherwise; "shaped" adds ten times the meters gained on the goal."""
+    clearance_m: float = peg_insert.CLEARANCE_M
+    """Room between peg and wall on each side, 0.0005 to 0.01 m."""
+    limit_s: float = peg_insert.LIMIT_S
+    """Time limit of an episode, 0.5 to 60 s."""
+
+    def build(self, num_envs: int, seed: int) -> ExpertSim:
+        """Build the batched sim.
+
+        Args:
+            num_envs: N, 1 or more.
+            seed: seed of the training starts that are drawn.
+
+        Raises:
+            ConfigError: a value out of range, with what was expected.
+        """
+        core = self.core(PegInsert(self.reward, self.clearance_m, self.limit_s), num_envs, seed)
+        return self.with_images(ExpertSim(core, PegExpert))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PickPlaceCfg(MujocoCfg):
+    """`mujoco/pick-place`: the arm grasps a block with a two-finger gripper and places it on a pedestal."""
+
+    reward: Literal["sparse", "shaped"] = "sparse"
+    """Reward: "sparse" is +1 at success and 0 otherwise; "shaped" adds ten times the meters gained on the goal."""
+    limit_s: float = pick_place.LIMIT_S
+    """Time limit of an episode, 0.5 to 60 s."""
+
+    def build(self, num_envs: int, seed: int) -> ExpertSim:
+        """Build the batched sim.
+
+        Args:
+            num_envs: N, 1 or more.
+            seed: seed of the training starts that are drawn.
+
+        Raises:
+            ConfigError: a value out of range, with what was expected.
+        """
+        core = self.core(PickPlace(self.reward, self.limit_s), num_envs, seed)
+        return self.with_images(ExpertSim(core, PickPlaceExpert))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PushCfg(MujocoCfg):
+    """`mujoco/push`: the arm pushes a block around an obstacle to a goal pose."""
+
+    reward: Literal["sparse", "shaped"] = "sparse"
+    """Reward: "sparse" is +1 at success and 0 otherwise; "shaped" adds ten times the meters gained on the goal."""
+    limit_s: float = push.LIMIT_S
+    """Time limit of an episode, 0.5 to 60 s."""
+
+    def build(self, num_envs: int, seed: int) -> ExpertSim:
+        """Build the batched sim.
+
+        Args:
+            num_envs: N, 1 or more.
+            seed: seed of the training starts that are drawn.
+
+        Raises:
+            ConfigError: a value out of range, with what was expected.
+        """
+        core = self.core(Push(self.reward, self.limit_s), num_envs, seed)
+        return self.with_images(ExpertSim(core, PushExpert))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReachCfg(MujocoCfg):
+    """`mujoco/reach`: the arm moves its tool to a pose in free space and stops there."""
+
+    reward: Literal["sparse", "shaped"] = "sparse"
+    """Reward: "sparse" is +1 at success and 0 otherwise; "shaped" adds ten times the meters gained on the goal."""
+    limit_s: float = reach.LIMIT_S
+    """Time limit of an episode, 0.5 to 60 s."""
+
+    def build(self, num_envs: int, seed: int) -> ExpertSim:
+        """Build the batched sim.
+
+        Args:
+            num_envs: N, 1 or more.
+            seed: seed of the training starts that are drawn.
+
+        Raises:
+            ConfigError: a value out of range, with what was expected.
+        """
+        core = self.core(Reach(self.reward, self.limit_s), num_envs, seed)
+        return self.with_images(ExpertSim(core, ReachExpert))

@@ -1,0 +1,94 @@
+"""`mujoco/tabletop`: the arm points at, lifts or pushes the object that an instruction names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from robotrl.sims.mujoco.engine.config import MujocoCfg
+from robotrl.sims.mujoco.engine.sim import ExpertSim
+from robotrl.sims.mujoco.tabletop import layout
+from robotrl.sims.mujoco.tabletop.expert import TabletopExpert
+from robotrl.sims.mujoco.tabletop.language import VOCABULARY, Compositions, encode
+from robotrl.sims.mujoco.tabletop.symmetries import symmetries
+from robotrl.sims.mujoco.tabletop.task import LIMIT_S, Tabletop, said_in
+from robotrl.spec import INSTRUCTION
+from robotrl.spec.symmetry import Symmetry
+
+
+@dataclass(frozen=True, kw_only=True)
+class TabletopCfg(MujocoCfg):
+    """`mujoco/tabletop`: the arm points at, lifts or pushes the object that an instruction names."""
+
+    families: tuple[str, ...] | None = None
+    """Names of the instruction families; None takes all."""
+    compositions: Compositions = "seen"
+    """Instructions to draw from: those "seen" in training, those "held-out" from it, or "all"."""
+    things: int = layout.THINGS
+    """Blocks and cans on the table, as many as the instructions need to 6; with the mats 8 at most."""
+    mats: int = layout.MATS_LAID
+    """Flat targets on the table, as many as the instructions need to 3."""
+    reward: Literal["sparse", "shaped"] = "sparse"
+    """Reward: "sparse" is +1 at success and 0 otherwise; "shaped" adds ten times the meters gained on the goal."""
+    limit_s: float = LIMIT_S
+    """Time limit of an episode, 0.5 to 60 s."""
+
+    def build(self, num_envs: int, seed: int) -> TabletopSim:
+        """Build the batched sim.
+
+        Args:
+            num_envs: N, 1 or more.
+            seed: seed of the training starts that are drawn.
+
+        Raises:
+            ConfigError: a value out of range or an unknown name, with what was expected.
+        """
+        task = Tabletop(self.families, self.compositions, self.things, self.mats, self.reward, self.limit_s)
+        return self.with_images(TabletopSim(self.core(task, num_envs, seed), TabletopExpert))
+
+
+class TabletopSim(ExpertSim):
+    """Tabletop sim with instructions, grounding targets and symmetries; each instruction family is a scenario."""
+
+    privileged = Tabletop.privileged
+    meant = ("meant",)
+    vocabulary = VOCABULARY
+
+    @property
+    def task(self) -> Tabletop:
+        """Task of the core, as `Tabletop`."""
+        task = self.core.task
+        assert isinstance(task, Tabletop)
+        return task
+
+    @property
+    def scenarios(self) -> tuple[str, ...]:
+        """Names of the instruction families."""
+        return tuple(family.title for family in self.task.families)
+
+    def scenario_of(self, state_id: int) -> str:
+        """Instruction family of a start id."""
+        families = self.task.families
+        return families[state_id % len(families)].title
+
+    def instructions(self) -> list[str]:
+        """Instruction of each env, N texts."""
+        return [said_in(row) for row in self.task.says]
+
+    @property
+    def symmetries(self) -> Mapping[str, tuple[Symmetry, ...]]:
+        """Symmetries "colours" and, if all cameras in use are orthographic and in the arm's plane, "mirror"."""
+        return symmetries(self.observation_spec, self.action_spec, self.task.views)
+
+    def instruct(self, env: int, text: str) -> None:
+        """Replace the observed instruction of an env until its episode ends; the success condition does not change.
+
+        Tests whether a policy uses the instruction.
+
+        Raises:
+            ConfigError: an unknown word, no word, or too many.
+        """
+        words = encode(text)
+        self.task.words[env] = words
+        self.core.obs[INSTRUCTION][env] = words
