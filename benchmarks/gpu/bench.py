@@ -1,4 +1,4 @@
-"""GPU measurements: decoding speed of action tokens, and accuracy of the memory estimate.
+"""GPU measurements: decoding speed of action tokens, accuracy of the memory estimate, and the driving world.
 
 Each measurement is a cell, so that one that needs a larger GPU does not affect the others; all need CUDA.
 """
@@ -14,10 +14,10 @@ from benchmarks.kit.markdown import table_head, table_row
 from benchmarks.runner import number
 from benchmarks.vla.bench import speed_rows
 
-DESCRIPTION = "on a CUDA GPU: tokens per second against transformers.generate, memory against its estimate"
+DESCRIPTION = "on a CUDA GPU: tokens per second, memory against its estimate, the driving world against the processor"
 PEERS: dict[str, str] = {}
 REVISION = 1
-DECODE, MEMORY = "decode", "memory_"
+DECODE, MEMORY, DRIVE, LEARN = "decode", "memory_", "drive_", "learn_drive"
 """Prefixes of the figures' names."""
 
 
@@ -39,7 +39,7 @@ HELD = {
     "smolvla_whole": Held("smolvla", 16, 0),
 }
 """The first three are as in the profiles."""
-NAMES = (DECODE, *(MEMORY + name for name in HELD))
+NAMES = (DECODE, *(MEMORY + name for name in HELD), f"{DRIVE}steps", LEARN)
 """Names of the measurements."""
 
 
@@ -69,6 +69,19 @@ def memories(document: Mapping[str, Any]) -> str:
     return "\n".join([*lines, "", _where(document, MEMORY)])
 
 
+def driving(document: Mapping[str, Any]) -> str:
+    """Markdown table: the driving world on the GPU and on the processor of the same machine."""
+    lines = table_head(("driving world", "GPU", "processor", "times"))
+    for figure in (*_figures(document, DRIVE), *_figures(document, LEARN)):
+        peer = "" if figure.peer_value is None else f"{number(figure.peer_value)} ({figure.peer})"
+        ratio = "" if figure.ratio is None else number(figure.ratio)
+        if figure.ratio_low is not None and figure.ratio_high is not None:
+            ratio += f" ({number(figure.ratio_low)} to {number(figure.ratio_high)})"
+        unit = "" if figure.unit == "success" else f" {figure.unit}"
+        lines.append(table_row((figure.note, f"{number(figure.value)}{unit}", peer, ratio)))
+    return "\n".join([*lines, "", _where(document, DRIVE)])
+
+
 def _figures(document: Mapping[str, Any], begin: str) -> list[Figure]:
     return [Figure.from_json(value) for key, value in document["figures"].items() if key.startswith(begin)]
 
@@ -81,5 +94,5 @@ def _where(document: Mapping[str, Any], begin: str) -> str:
     return f"`robotrl bench gpu`, {document['date']}; {', '.join(cards)}, torch {', '.join(torches)}."
 
 
-PARTS = {"decode": speeds, "memory": memories}
+PARTS = {"decode": speeds, "memory": memories, "drive": driving}
 """Tables by part name; see `benchmarks.readme`."""

@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu.bench import DECODE, HELD, MEMORY, NAMES, Held
+from benchmarks.gpu import drive
+from benchmarks.gpu.bench import DECODE, DRIVE, HELD, LEARN, MEMORY, NAMES, Held
 from benchmarks.kit.figures import Figure
 from benchmarks.vla import decode as vla_decode
 from robotrl.config import LoraCfg
@@ -35,7 +36,14 @@ def main(name: str, out: Path) -> None:
     if name not in NAMES:
         raise unknown("measurement", name, NAMES)
     device = device_of("cuda")
-    figures = decode(device) if name == DECODE else memory(name, HELD[name.removeprefix(MEMORY)], device)
+    if name == DECODE:
+        figures = decode(device)
+    elif name == LEARN:
+        figures = drive.learning()
+    elif name.startswith(DRIVE):
+        figures = drive.stepping()
+    else:
+        figures = memory(name, HELD[name.removeprefix(MEMORY)], device)
     replace_file(out / "result.json", dump_json({key: figure.to_json() for key, figure in figures.items()}))
 
 

@@ -1,0 +1,104 @@
+"""The driving world on a GPU against the processor of the same machine: env steps, and PPO from end to end."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.kit.figures import Figure, paired
+from robotrl.config import EvalCfg, TrainCfg
+from robotrl.configs.driving import drive_ppo
+from robotrl.registry import make_sim
+from robotrl.run.logs import read_scalars
+from robotrl.sims.bev.sim import DriveCfg
+from robotrl.training import train
+from robotrl.utils.hardware import usable_cores
+
+SIM = "bev/drive"
+SIZES = (512, 4096, 16_384)
+"""Numbers of envs."""
+RASTER_ENVS = 1024
+STEPS, ROUNDS = 100, 5
+SEED = 0
+LEARN_STEPS = 4_000_000
+"""Env steps of a training."""
+
+
+def stepping() -> dict[str, Figure]:
+    """Env steps per second with random actions: vectors at each number of envs, and the raster."""
+    out: dict[str, Figure] = {}
+    for num_envs, obs in (*((n, "vector") for n in SIZES), (RASTER_ENVS, "both")):
+        routes = {device: _steps(num_envs, obs, device) for device in ("cuda", "cpu")}
+        note = f"{num_envs:,} envs, {'vectors and raster' if obs == 'both' else 'vectors'}"
+        measured = paired(routes, ROUNDS)
+        peer = f"{usable_cores()} cores"
+        found = measured.figure("cuda", "cpu", "env steps/s", "higher", note)
+        out[f"drive_{obs}_{num_envs}"] = replace(found, peer=peer)
+    return out
+
+
+def _steps(num_envs: int, obs: str, device: str) -> Callable[[], float]:
+    """Route that gives the env steps per second of one device."""
+    sim: Any = make_sim(SIM, num_envs=num_envs, seed=SEED, obs=obs, device=device)
+    generator = torch.Generator(sim.device).manual_seed(SEED)
+    actions = torch.rand((STEPS, num_envs, 2), generator=generator, device=sim.device) * 2 - 1
+    sim.reset(SEED)
+
+    def run() -> float:
+        began = time.perf_counter()
+        for action in actions:
+            sim.step(action)
+        if sim.device.type == "cuda":
+            torch.cuda.synchronize(sim.device)
+        return STEPS * num_envs / (time.perf_counter() - began)
+
+    return run
+
+
+def learning() -> dict[str, Figure]:
+    """PPO on all scenarios for the same env steps, sim and networks on the GPU or on the processor."""
+    on_gpu, on_cpu = _trained("cuda"), _trained("cpu")
+    steps = LEARN_STEPS / 1e6
+    note = f"PPO, {steps:g} million env steps of 4,096 envs, sim and networks on one device, compiling left out"
+    speed = Figure(
+        on_gpu["env_steps"] / on_gpu["learn_s"],
+        "env steps/s",
+        peer=f"{usable_cores()} cores",
+        peer_value=on_cpu["env_steps"] / on_cpu["learn_s"],
+        ratio=on_cpu["learn_s"] / on_gpu["learn_s"],
+        note=note,
+    )
+    score = Figure(
+        on_gpu["eval_success"],
+        "success",
+        peer=f"{usable_cores()} cores",
+        peer_value=on_cpu["eval_success"],
+        low=on_gpu["eval_low"],
+        high=on_gpu["eval_high"],
+        note="routes driven to their end without a mishap, on 256 held-out starts, after these steps",
+    )
+    return {"learn_drive_speed": speed, "learn_drive_success": score}
+
+
+def _trained(device: str) -> dict[str, float]:
+    """Last log line of a training on one device."""
+    preset = drive_ppo()
+    options = DriveCfg(polylines=0, hold=3, end_penalty=10.0, device=device)
+    cfg: TrainCfg[Any, Any] = replace(
+        preset,
+        sim=replace(preset.sim, num_envs=4096, options=options),
+        algo=replace(preset.algo, env_steps=LEARN_STEPS, num_steps=32, minibatch=16_384, engine="compiled"),
+        evaluation=EvalCfg(every=0, episodes=256, num_envs=256, animation=0),
+        device=device,
+        torch_threads=1 if device == "cuda" else usable_cores(),
+        seed=SEED,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        train(cfg, Path(folder) / "run")
+        return read_scalars(Path(folder) / "run" / "scalars.jsonl")[-1]
