@@ -242,8 +242,8 @@ class DriveCfg:
         return [Input("map", "file", self.map)] if self.map is not None else []
 
     def _reward(self) -> RewardCfg:
-        if self.reward not in rewards.PRESETS:
-            raise unknown("reward", self.reward, rewards.PRESETS)
+        if not isinstance(self.reward, str) or self.reward not in rewards.PRESETS:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise unknown("reward", str(self.reward), rewards.PRESETS)
         if self.end_penalty is not None:
             if self.reward != "carl" or self.reward_terms is not None:
                 raise ConfigError(f"end_penalty is {self.end_penalty!r}, but reward is not 'carl': expected None")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 import robotrl
-from robotrl.registry import SIMS
+from robotrl.registry import SIMS, sim_options
 from robotrl.spec import HasCamera, HasExpert, HasParams, HasStateIds, Spec
 from tests.kits.paths_kit import ROOT
 
@@ -105,25 +106,24 @@ def test_runs_of_alike_columns_of_wide_specs_share_a_row() -> None:
     assert len(sim_docs.spec_table("state", narrow).splitlines()) == n + 4
 
 
-def test_an_option_that_its_docstring_leaves_out_is_an_error() -> None:
-    def make(num_envs: int, seed: int, *, limit_s: float = 1.0, room_m: float = 2.0) -> None:
-        """A sim.
+@dataclasses.dataclass(frozen=True)
+class HalfSaid:
+    """Options of which one is left without a word."""
 
-        Args:
-            num_envs: N.
-            seed: seeds all,
-                and more.
-            limit_s: time limit
-                of an episode.
+    limit_s: float = 1.0
+    """Time limit of an episode,
+    in seconds."""
+    room_m: float = 2.0
 
-        Raises:
-            ConfigError: never.
-        """
 
-    assert sim_docs.meaning(make, "limit_s") == "time limit of an episode."
-    assert sim_docs.meaning(make, "seed") == "seeds all, and more."
-    with pytest.raises(KeyError, match="room_m"):
-        sim_docs.meaning(make, "room_m")
+def test_an_option_that_has_no_docstring_is_found() -> None:
+    assert sim_docs.field_docs(HalfSaid) == {"limit_s": "Time limit of an episode, in seconds.", "room_m": ""}
+
+
+def test_every_option_of_every_sim_has_a_docstring() -> None:
+    for name in SIMS.names():
+        said = sim_docs.field_docs(type(sim_options(name)))
+        assert [field for field in vars(sim_options(name)) if not said[field]] == [], name
 
 
 def test_fields_and_constants_bring_their_docstrings() -> None:

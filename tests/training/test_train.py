@@ -291,7 +291,7 @@ def test_every_preset_survives_the_way_through_json(name):
     given = replace(cfg, init_from="somewhere") if cfg.init_changes else cfg
     configs.check(given)
     data = json.loads(json.dumps(configs.to_json(given)))
-    assert configs.from_json(data, {"algo": type(cfg.algo), "policy": type(cfg.policy)}) == given
+    assert configs.from_json(data, {"algo": type(cfg.algo), "policy": type(cfg.policy)}) == configs.resolved(given)
     assert PRESETS.load(name)() == cfg
 
 

@@ -191,7 +191,7 @@ def test_a_junction_has_no_lane_centre(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_near_collision_halves_the_reward_for_as_long_as_it_holds(
     monkeypatch: pytest.MonkeyPatch, gap: float, own: float, other: float, near: bool
 ) -> None:
-    sim = on_roads(monkeypatch, avenue(), reward=RewardCfg(hold_s=2.0))
+    sim = on_roads(monkeypatch, avenue(), reward_terms=RewardCfg(hold_s=2.0))
     scene = situation(sim, 100.0, own)
     # the route begins at 5 m of the lane; the look is at every second step
     scene.car(1, 1, 105.0 + EGO_HALF_M + 2.25 + gap, other, desire=other / LIMIT_MPS, kind=tables.CAR)
@@ -268,7 +268,7 @@ def violations(speeds: list[float], yaws: list[float]) -> Array:
 def test_comfort_is_judged_by_filtered_derivatives(monkeypatch: pytest.MonkeyPatch) -> None:
     """Random driving on a wide field of lanes; every limit is passed somewhere and kept elsewhere."""
     n, steps = 12, 60
-    sim = on_roads(monkeypatch, avenue(8, 8), num_envs=n, reward=RewardCfg(hold_s=1.0))
+    sim = on_roads(monkeypatch, avenue(8, 8), num_envs=n, reward_terms=RewardCfg(hold_s=1.0))
     scene = situation(sim, 100.0, 8.0, d=10.0)
     for env in range(n):
         scene.ego(100.0, 1.0 + env, d=10.0, env=[env])
@@ -422,7 +422,7 @@ def test_a_reward_of_ones_own_composes_both(monkeypatch: pytest.MonkeyPatch) -> 
     cfg = RewardCfg(
         progress=2.0, factors=("speeding",), weights={"speed": 0.5, "alive": 0.25}, ends={"finished": 7.0}, hold_s=1.0
     )
-    sim = on_roads(monkeypatch, avenue(), reward=cfg)
+    sim = on_roads(monkeypatch, avenue(), reward_terms=cfg)
     situation(sim, 100.0, 11.0, d=7.0).apply()  # outside its lanes, which is no factor here
     out = drive(sim)
     expected = 2 * (100 * 1.1 / 389) * (1 - 1 / 2.23) + 0.5 * (1 - 5 / 6) + 0.25

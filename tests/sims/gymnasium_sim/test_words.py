@@ -357,7 +357,7 @@ def test_libero_is_shown_and_moved_as_published_policies_expect(libero_like: Pat
         (PLAIN, {"vocabulary": "go"}, "vocabulary is given and the observation has no text: expected the option"),
         (PLAIN, {"instruction": "info:x"}, "vocabulary is None: expected the words that may occur"),
         (PLAIN, {"instruction": "go", "vocabulary": "@no_such_file"}, "vocabulary is '@no_such_file': expected a file"),
-        (PLAIN, {"instruction": "go", "vocabulary": "..."}, "vocabulary is '...': expected one word or more"),
+        (PLAIN, {"instruction": "go", "vocabulary": "..."}, r"vocabulary is \('...',\): expected one word or more"),
         (PLAIN, {"instruction": "go", "vocabulary": 7}, "vocabulary is 7: expected a text, a list of words, or @FILE"),
         (PLAIN, {"kwargs": {"text": True}}, "observation 'instruction' is a text and vocabulary is None"),
         (PLAIN, {"kwargs": {"text": True}, "vocabulary": "go"}, "observation 'instruction' 'go left': word 'left'"),
