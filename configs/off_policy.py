@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from robotrl.algos.fql import FqlCfg
 from robotrl.algos.iql import IqlCfg
 from robotrl.algos.rlpd import RlpdCfg
 from robotrl.algos.sac import SacCfg
+from robotrl.algos.td3_bc import Td3BcCfg
 from robotrl.config import EvalCfg, SimCfg, TrainCfg
+from robotrl.policies.flow import FlowCfg
 from robotrl.policies.gaussian import GaussianCfg
 from robotrl.policies.squashed import SquashedCfg
 
@@ -68,6 +71,26 @@ def peg_insert_iql() -> TrainCfg[IqlCfg, GaussianCfg]:
         sim=SimCfg("mujoco/peg-insert", num_envs=16),
         algo=IqlCfg(),
         policy=GaussianCfg(),
+        evaluation=EvalCfg(every=10, episodes=128),
+    )
+
+
+def peg_insert_fql() -> TrainCfg[FqlCfg, FlowCfg]:
+    """Learn to insert offline from recorded episodes, with flow Q-learning; `--algo.env-steps` continues online."""
+    return TrainCfg(
+        sim=SimCfg("mujoco/peg-insert", num_envs=16),
+        algo=FqlCfg(),
+        policy=FlowCfg(),
+        evaluation=EvalCfg(every=10, episodes=128),
+    )
+
+
+def peg_insert_td3_bc() -> TrainCfg[Td3BcCfg, SquashedCfg]:
+    """Learn to insert offline from recorded episodes, with a deterministic policy."""
+    return TrainCfg(
+        sim=SimCfg("mujoco/peg-insert", num_envs=16),
+        algo=Td3BcCfg(),
+        policy=SquashedCfg(horizon=4),
         evaluation=EvalCfg(every=10, episodes=128),
     )
 

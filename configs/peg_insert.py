@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from robotrl.algos.bc import BcCfg
+from robotrl.algos.dagger import DaggerCfg
 from robotrl.algos.dppo import DppoCfg
 from robotrl.algos.flow_noise import FlowNoiseCfg
 from robotrl.algos.flow_sde import FlowSdeCfg
@@ -41,6 +42,17 @@ def bc_shortcut() -> TrainCfg[BcCfg, ShortcutCfg]:
 def bc_gaussian() -> TrainCfg[BcCfg, GaussianCfg]:
     """Clone demonstrations with a Gaussian policy."""
     return _clone(GaussianCfg(), updates=800)
+
+
+def dagger() -> TrainCfg[DaggerCfg, FlowCfg]:
+    """Clone the expert's labels of visited states with a flow policy; it needs no demonstrations."""
+    return TrainCfg(
+        sim=SimCfg(SIM, num_envs=4),
+        algo=DaggerCfg(),
+        policy=FlowCfg(),
+        evaluation=EvalCfg(every=1, episodes=128),
+        checkpoint_every=1,
+    )
 
 
 def reinflow() -> TrainCfg[ReinFlowCfg, FlowCfg]:

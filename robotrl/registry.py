@@ -212,6 +212,7 @@ PRESETS = Table(
         "peg-insert-bc-diffusion": "robotrl.configs.peg_insert:bc_diffusion",
         "peg-insert-bc-shortcut": "robotrl.configs.peg_insert:bc_shortcut",
         "peg-insert-bc-gaussian": "robotrl.configs.peg_insert:bc_gaussian",
+        "peg-insert-dagger": "robotrl.configs.peg_insert:dagger",
         "peg-insert-reinflow": "robotrl.configs.peg_insert:reinflow",
         "peg-insert-dppo": "robotrl.configs.peg_insert:dppo",
         "peg-insert-flow-sde": "robotrl.configs.peg_insert:flow_sde",
@@ -263,6 +264,8 @@ PRESETS = Table(
         "peg-insert-rlpd": "robotrl.configs.off_policy:peg_insert_rlpd",
         "peg-insert-sac": "robotrl.configs.off_policy:peg_insert_sac",
         "peg-insert-iql": "robotrl.configs.off_policy:peg_insert_iql",
+        "peg-insert-fql": "robotrl.configs.off_policy:peg_insert_fql",
+        "peg-insert-td3-bc": "robotrl.configs.off_policy:peg_insert_td3_bc",
     },
     "robotrl.presets",
 )

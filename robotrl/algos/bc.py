@@ -27,12 +27,11 @@ from robotrl.learners.auxiliary_targets import hidden_numbers
 from robotrl.learners.dataset import read_for
 from robotrl.learners.frames import Frames, Scenes, check_reads
 from robotrl.learners.learner import Setup
-from robotrl.policies.base import ACTION
+from robotrl.learners.normalizers import action_normalization
 from robotrl.policies.reach import reach_of
 from robotrl.rollout.compatibility import check_words
 from robotrl.run.checkpoint import generator_state
 from robotrl.spec import Cache, is_picture, visible
-from robotrl.transforms import Affine, TransformGroup, inverse
 
 
 @dataclass(frozen=True)
@@ -183,7 +182,7 @@ class BcLearner:
         self.policy: Any = copy.deepcopy(self.model) if cfg.ema else self.model
         self._updates = 0
         self._generator = torch.Generator().manual_seed(setup.seed)
-        self._to_unit, self._chunk = _normalisation(self.model.transforms), chunk_shape(self.model)
+        self._to_unit, self._chunk = action_normalization(self.model.transforms), chunk_shape(self.model)
         self.kept = setup.kept(self.model, cfg.microbatch or cfg.batch, cfg.bf16)
         chunks = load_chunks(dataset, list(specs), self._chunk[0])
         data = {f"obs/{key}": torch.from_numpy(x) for key, x in chunks.obs.items()}
@@ -329,15 +328,3 @@ def _check(cfg: BcCfg, cache: Cache) -> None:
         raise out_of_range("algo.warmup", cfg.warmup, "0 or more updates")
     if cfg.image_shift < 0:
         raise out_of_range("algo.image_shift", cfg.image_shift, "0 or more pixels")
-
-
-def _normalisation(transforms: TransformGroup) -> Affine:
-    """Return the action normalization: the inverse of the policy's output transform.
-
-    Raises:
-        ConfigError: the policy does not have exactly one affine transform of its actions.
-    """
-    found = [t for t in transforms.outputs if isinstance(t, Affine) and t.key == ACTION]
-    if len(found) != 1:
-        raise ConfigError(f"the policy has {len(found)} affine transforms of its actions: expected 1, to be undone")
-    return inverse(found[0])

@@ -1,16 +1,43 @@
-"""Read a run's dataset and check it against the sim and the policy."""
+"""Learning from a run's dataset: `read_for` reads it, `DatasetLearner` runs an off-policy loss on it.
+
+An algorithm of this kind is its config and its loss (`OffPolicyLoss`); `robotrl/algos/fql.py` and `td3_bc.py` show it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
-from robotrl.datasets.agreement.agree import agree
+import torch
+from torch import Tensor
+
+from robotrl.datasets.agreement.agree import agree, check_reach
 from robotrl.datasets.agreement.doubts import Doubt
+from robotrl.datasets.normalization import transforms_for
 from robotrl.datasets.reader import Dataset, read_dataset
+from robotrl.engine.engine import UPDATES_PER_CALL, Engine, LossModule, ParameterGroup
+from robotrl.engine.minibatches import means, run_updates
 from robotrl.errors import ConfigError
+from robotrl.fn.bc_loss import DrawShape
+from robotrl.learners.actor.remote import RemoteReplayCollector, experience_of
 from robotrl.learners.learner import Setup
-from robotrl.spec import Spec, VecSim, privileged
+from robotrl.learners.off_policy import (
+    ActionNormalizer,
+    PolicyBuilder,
+    UpdateToDataRatio,
+    at_once,
+    demonstrations,
+    rows_of,
+)
+from robotrl.learners.replay_collector import Acting, ReplayCollector
+from robotrl.policies.reach import reach_of
+from robotrl.replay.buffer import Mixed, Replay, Sampler, Uniform
+from robotrl.rollout.compatibility import check_fit
+from robotrl.run.checkpoint import generator_state, set_generator_state
+from robotrl.spec import Spec, VecSim, privileged, visible
 from robotrl.spec.json_fields import name_values
 from robotrl.transforms import Transform
 
@@ -55,3 +82,186 @@ def read_for(
         inputs=inputs,
         accept=setup.accept_data,
     )
+
+
+class OffPolicyLoss(LossModule):
+    """A loss on chunks of recorded steps, with what `DatasetLearner` asks of it."""
+
+    policy: Any
+    """The policy that acts and is evaluated, one of the networks in training."""
+
+    @abstractmethod
+    def groups(self) -> tuple[ParameterGroup, ...]:
+        """Return the parameter groups, in the order of the learning rates of `forward`."""
+        ...
+
+    @abstractmethod
+    def draw(self, shape: DrawShape, generator: torch.Generator) -> dict[str, Tensor]:
+        """Sample the loss's random numbers, (U M, ...) each; they are rows of the minibatches."""
+        ...
+
+
+class DatasetLearner:
+    """Runs an off-policy loss on a dataset, then optionally on the policy's own steps, too.
+
+    A row of a minibatch is a chunk: "obs/KEY" and "next_obs/KEY", "chunk" (H, A) in the policy's units, "valid" (H,),
+    "reward" discounted within the chunk, and "discount", which is 0 where the task ended the episode.
+
+    Args:
+        cfg: the algorithm's settings: `updates`, `updates_per_iteration`, `batch`, `gamma`, `dataset_keys`, `engine`
+            and `env_steps`; if that is above 0, also `num_steps`, `warmup`, `utd_ratio`, `online_share`, `capacity` and
+            `replay`.
+        setup: the learner's setup; without a dataset it has a policy to start from.
+        make_loss: makes the loss of a policy.
+
+    Raises:
+        ConfigError: neither dataset nor policy, offline updates without a dataset, or a dataset of other arrays or
+            another rate.
+    """
+
+    def __init__(self, cfg: Any, setup: Setup, make_loss: Callable[[Any], OffPolicyLoss]) -> None:
+        self.cfg = cfg
+        torch.manual_seed(setup.seed)
+        sim = setup.make_sim()
+        model, self._data = _policy_and_data(cfg, setup, sim)
+        model.control_dt_s = sim.control_dt_s
+        self._loss = make_loss(model).to(setup.device)
+        self.policy: Any = self._loss.policy
+        self._unit = ActionNormalizer.of_policy(model)
+        self._engine = Engine(
+            self._loss,
+            self._loss.groups(),
+            minibatch=cfg.batch,
+            carry=torch.zeros(1),
+            mode=cfg.engine,
+            updates=setup.expected(cfg.updates + (cfg.env_steps * cfg.utd_ratio if cfg.env_steps else 0)),
+            threads=setup.update_threads,
+            eps=1e-8,
+        )
+        self._generator = torch.Generator().manual_seed(setup.seed)
+        self._offline = math.ceil(cfg.updates / cfg.updates_per_iteration)
+        self._iteration = self._steps = self.updates = 0
+        self.iterations = self._offline
+        self._most = cfg.updates_per_iteration
+        self.experience: ReplayCollector | RemoteReplayCollector | None = None
+        """Collector of online experience; None offline."""
+        if not cfg.env_steps:
+            sim.close()
+            return
+        self._steps, self._debt = cfg.num_steps * sim.num_envs, UpdateToDataRatio(cfg.utd_ratio)
+        self.iterations += math.ceil(cfg.env_steps / self._steps)
+        self._most = max(self._most, math.ceil(self._steps * cfg.utd_ratio) + 1)
+        online = PolicyBuilder(setup._replace(init_policy=self.policy), sim, False)
+        acting = Acting(setup.seed, cfg.gamma, random=False, warmup=cfg.warmup)
+        self.experience = experience_of(cfg, setup, sim, online, self._generator, acting)
+
+    @property
+    def env_steps(self) -> int:
+        """Env steps taken so far."""
+        return 0 if self.experience is None else self.experience.env_steps
+
+    @property
+    def sim_s(self) -> float:
+        """Seconds spent inside the sim so far."""
+        return 0.0 if self.experience is None else self.experience.sim_s
+
+    @property
+    def compile_s(self) -> float:
+        """Seconds spent on compiling so far."""
+        return self._engine.compile_s
+
+    def close(self) -> None:
+        """See `Learner.close`."""
+        if self.experience is not None:
+            self.experience.close()
+
+    def iterate(self) -> dict[str, float]:
+        """Run offline updates on the dataset or, after these, env steps and the updates due for them."""
+        cfg = self.cfg
+        self._iteration += 1
+        scalars: dict[str, float] = {}
+        if self._iteration <= self._offline:
+            count = min(cfg.updates_per_iteration, cfg.updates - self.updates)
+        else:
+            assert self.experience is not None
+            warm = self.experience.warm
+            scalars |= self.experience.collect(cfg.num_steps)
+            count = self._debt.take(self._steps) if warm else 0
+        if count:
+            scalars |= self.learn(count)
+        scalars["updates"] = float(self.updates)
+        return scalars
+
+    def learn(self, updates: int) -> dict[str, float]:
+        """Run this many updates; returns means of the loss's scalars."""
+        most = UPDATES_PER_CALL * math.ceil(self._most / UPDATES_PER_CALL)
+        most = at_once(most, self.cfg.batch, self.policy.observation_spec)
+        info = run_updates(self._engine, self._draw, updates, most, f"iteration {self._iteration}")
+        self.updates += updates
+        return means(info)
+
+    def _draw(self, updates: int) -> dict[str, Tensor]:
+        """Sample the rows of some updates, with the loss's random numbers."""
+        cfg, policy = self.cfg, self.policy
+        drawn = self._sampler().sample(cfg.batch, policy.horizon, cfg.gamma, self._generator, updates)
+        rows = rows_of(drawn, policy.observation_spec, self._unit) | {"valid": drawn.valid}
+        shape = DrawShape(updates, cfg.batch, policy.horizon, policy.action_width)
+        return rows | self._loss.draw(shape, self._generator)
+
+    def _sampler(self) -> Sampler:
+        """Build the sampler of dataset and experience, in fixed shares once there is enough of both."""
+        replay = None if self.experience is None else self.experience.memory.replay
+        if self._data is None:
+            assert replay is not None
+            return Uniform(replay)
+        if replay is None or len(replay) <= self.policy.horizon * replay.streams:
+            return Uniform(self._data)
+        share = self.cfg.online_share
+        return Mixed([(Uniform(self._data), 1 - share), (Uniform(replay), share)])
+
+    def state(self) -> dict[str, Any]:
+        """See `Learner.state`. The dataset is not saved; it is read again."""
+        return {
+            "networks": self._loss.state_dict(),
+            "engine": self._engine.state(),
+            "experience": None if self.experience is None else self.experience.state(),
+            "owed": 0.0 if self.experience is None else self._debt.owed,
+            "generator": generator_state(self._generator),
+            "iteration": self._iteration,
+            "updates": self.updates,
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """See `Learner.load`."""
+        self._loss.load_state_dict(state["networks"])
+        self._engine.load(state["engine"])
+        if self.experience is not None:
+            self.experience.load(state["experience"])
+            self._debt.owed = float(state["owed"])
+        set_generator_state(self._generator, state["generator"])
+        self._iteration, self.updates = int(state["iteration"]), int(state["updates"])
+
+
+def _policy_and_data(cfg: Any, setup: Setup, sim: VecSim) -> tuple[Any, Replay | None]:
+    """Return the policy to start from, or a new one with the dataset's normalization; and the dataset as a replay."""
+    model: Any = setup.init_policy
+    specs = visible(sim)
+    if model is not None:
+        # reject a policy that cannot act here before the dataset is read
+        check_fit(model, sim)
+    if setup.dataset is None:
+        if model is None:
+            raise ConfigError("dataset is not given: expected recorded episodes (robotrl demos), or --init-from")
+        if cfg.updates or not cfg.env_steps:
+            raise ConfigError(
+                f"algo.updates is {cfg.updates} and algo.env_steps {cfg.env_steps} without a dataset: expected 0 offline"
+                " updates and a budget of env steps"
+            )
+        return model, None
+    inputs = () if model is None else model.transforms.inputs
+    dataset = read_for(setup, cfg.dataset_keys, specs, sim, inputs)
+    data = demonstrations(dataset, specs, sim.action_spec, sim.control_dt_s, accept=True)
+    if model is None:
+        model = setup.fresh(specs, sim.action_spec, transforms_for(dataset, specs, sim.action_spec))
+    check_reach(dataset, model.transforms, sim.action_spec, reach_of(model))
+    return model, data

@@ -1,4 +1,4 @@
-"""Running normalization of observations and returns during training.
+"""Running normalization of observations and returns during training, and that of actions.
 
 Observation statistics become constants of the policy's transforms, so they are saved with its checkpoint and are part
 of the exported graph. They change only between iterations: within one, the policy that learns is the one that acted.
@@ -17,10 +17,12 @@ import torch
 from torch import Tensor
 
 from robotrl.engine.distributed import ALONE, DistributedContext
+from robotrl.errors import ConfigError
+from robotrl.policies.base import ACTION
 from robotrl.replay.outliers import FAR_REWARD, Range, range_of
 from robotrl.rollout.storage import Rollout
 from robotrl.spec import Spec, measured
-from robotrl.transforms import Affine, Clip, Transform, normalize
+from robotrl.transforms import Affine, Clip, Transform, TransformGroup, inverse, normalize
 
 OBS_CLIP = 10.0
 """Normalized observations are clipped to this many standard deviations."""
@@ -152,3 +154,15 @@ class RewardNormalizer:
         self._moments.load(state["moments"])
         if "range" in state:
             self._range.load(state["range"])
+
+
+def action_normalization(transforms: TransformGroup) -> Affine:
+    """Return the normalization of actions to a policy's units: the inverse of its output transform.
+
+    Raises:
+        ConfigError: the policy does not have exactly one affine transform of its actions.
+    """
+    found = [t for t in transforms.outputs if isinstance(t, Affine) and t.key == ACTION]
+    if len(found) != 1:
+        raise ConfigError(f"the policy has {len(found)} affine transforms of its actions: expected 1, to be undone")
+    return inverse(found[0])

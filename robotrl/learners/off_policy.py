@@ -1,4 +1,4 @@
-"""Shared parts of SAC, RLPD and IQL: policy construction, batches, checks of settings."""
+"""Shared parts of off-policy learners: policy construction, batches, checks of settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from robotrl.engine.base import ENGINE_MODES
 from robotrl.engine.minibatches import fitting
 from robotrl.errors import check_at_least, check_positive, out_of_range, unknown
 from robotrl.learners.learner import Setup
-from robotrl.learners.normalizers import ObsNormalizer
+from robotrl.learners.normalizers import ObsNormalizer, action_normalization
 from robotrl.policies.base import ACTION
 from robotrl.policies.q import QEnsemble
 from robotrl.replay.buffer import Replay, Transitions
@@ -42,7 +42,7 @@ def check_settings(cfg: Any, offline: bool = False) -> None:
         ("batch", 1),
         ("capacity", 2),
         ("num_critics", 1),
-        ("updates", 1),
+        ("updates", 0 if offline and cfg.env_steps else 1),
         ("updates_per_iteration", 1),
     ):
         check_at_least(f"algo.{name}", getattr(cfg, name, least), least)
@@ -140,6 +140,18 @@ class ActionNormalizer(nn.Module):
         self.offset: Tensor
         self.register_buffer("scale", torch.tensor(affine.scale), persistent=False)
         self.register_buffer("offset", torch.tensor(affine.offset), persistent=False)
+
+    @classmethod
+    def of_policy(cls, policy: Any) -> ActionNormalizer:
+        """Build the normalizer to the units of a policy's own output, which need not be those of the bounds.
+
+        Raises:
+            ConfigError: the policy does not have exactly one affine transform of its actions.
+        """
+        found, affine = cls(policy.action_spec), action_normalization(policy.transforms)
+        found.scale.copy_(torch.tensor(affine.scale))
+        found.offset.copy_(torch.tensor(affine.offset))
+        return found
 
     def forward(self, chunk: Tensor) -> Tensor:
         """Normalize chunks (..., A)."""

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 
 import tests.kits.learner_kit as kit
+from robotrl.algos.fql import FqlCfg
 from robotrl.algos.iql import IqlCfg
 from robotrl.algos.rlpd import RlpdCfg
 from robotrl.algos.sac import SacCfg
+from robotrl.algos.td3_bc import Td3BcCfg
 from robotrl.datasets.writer import DatasetWriter
 from robotrl.learners.learner import Setup
 from robotrl.policies.squashed import SquashedCfg
@@ -62,6 +64,30 @@ IQL = IqlCfg(
     tau=0.02,
     critic_hidden=(32, 32),
     ema=0.0,
+    engine="eager",
+)
+FQL = FqlCfg(
+    updates=40,
+    updates_per_iteration=10,
+    num_steps=4,
+    warmup=16,
+    batch=32,
+    capacity=2000,
+    flow_steps=3,
+    lr=3e-3,
+    gamma=0.9,
+    tau=0.02,
+    critic_hidden=(32, 32),
+    engine="eager",
+)
+TD3_BC = Td3BcCfg(
+    updates=40,
+    updates_per_iteration=10,
+    batch=32,
+    lr=3e-3,
+    gamma=0.9,
+    tau=0.02,
+    critic_hidden=(32, 32),
     engine="eager",
 )
 
