@@ -76,12 +76,21 @@ def peg_insert_iql() -> TrainCfg[IqlCfg, GaussianCfg]:
 
 
 def peg_insert_fql() -> TrainCfg[FqlCfg, FlowCfg]:
-    """Learn to insert offline from recorded episodes, with flow Q-learning; `--algo.env-steps` continues online."""
+    """Learn to insert offline from recorded episodes, with flow Q-learning."""
+    return _flow_q(FqlCfg(updates=10_000, batch=128, flow_steps=4))
+
+
+def peg_insert_fql_online() -> TrainCfg[FqlCfg, FlowCfg]:
+    """Fine-tune a clone with flow Q-learning on its demonstrations and its own steps, on the sparse reward."""
+    return _flow_q(FqlCfg(updates=2_000, env_steps=100_000, batch=128, flow_steps=4, utd_ratio=0.1, alpha=2.0))
+
+
+def _flow_q(algo: FqlCfg) -> TrainCfg[FqlCfg, FlowCfg]:
     return TrainCfg(
         sim=SimCfg("mujoco/peg-insert", num_envs=16),
-        algo=FqlCfg(),
+        algo=algo,
         policy=FlowCfg(),
-        evaluation=EvalCfg(every=10, episodes=128),
+        evaluation=EvalCfg(every=4, episodes=128),
     )
 
 

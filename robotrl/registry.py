@@ -265,6 +265,7 @@ PRESETS = Table(
         "peg-insert-sac": "robotrl.configs.off_policy:peg_insert_sac",
         "peg-insert-iql": "robotrl.configs.off_policy:peg_insert_iql",
         "peg-insert-fql": "robotrl.configs.off_policy:peg_insert_fql",
+        "peg-insert-fql-online": "robotrl.configs.off_policy:peg_insert_fql_online",
         "peg-insert-td3-bc": "robotrl.configs.off_policy:peg_insert_td3_bc",
     },
     "robotrl.presets",

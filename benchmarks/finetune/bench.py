@@ -74,6 +74,8 @@ class Method(NamedTuple):
     budget: float = 1.0
     """Fraction of the task's env steps; smaller for methods with many updates per step, whose cells would take
     hours."""
+    demos: bool = False
+    """True if it also learns from the demonstrations that its base policy was cloned from."""
 
 
 SHARE = 0.3
@@ -90,6 +92,7 @@ METHODS = {
     "flow_noise": Method("Flow-Noise, flow", "bc-flow", "flow-noise", "policy gradient"),
     "dsrl": Method("DSRL, flow", "bc-flow", "dsrl", "steering", budget=SHARE),
     "dsrl_na": Method("DSRL, noise aliasing, flow", "bc-flow", "dsrl-na", "steering", budget=SHARE),
+    "fql": Method("FQL, flow, same demonstrations", "bc-flow", "fql-online", "off-policy", budget=SHARE, demos=True),
     "rlpd": Method("RLPD, same demonstrations", None, "rlpd", "off-policy", budget=SHARE),
     "dsrl_na_weak_base": Method(
         "DSRL, noise aliasing, base below 5 %", "bc-flow", "dsrl-na", "steering", edge=True, budget=SHARE
@@ -107,7 +110,7 @@ PAGES = {
     "flow-sde": ("flow_sde",),
     "flow-noise": ("flow_noise",),
     "dsrl": ("dsrl", "dsrl_na", "dsrl_na_weak_base"),
-    "rlpd": ("rlpd", "sac_no_demos"),
+    "rlpd": ("rlpd", "fql", "sac_no_demos"),
 }
 """Page of `docs/algorithms` to the methods whose curves it shows."""
 

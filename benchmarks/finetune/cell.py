@@ -114,7 +114,7 @@ def tune_cfg(method: Method, task: Task, seed: int, out: Path) -> TrainCfg[Any, 
         algo=replace(cfg.algo, env_steps=round(method.budget * task.env_steps)),
         init_from=None if alone else str(out / "base"),
         # off-policy methods without a base learn from the same demonstrations, unless they test learning without
-        dataset=str(out / "demos") if alone and not method.edge else None,
+        dataset=str(out / "demos") if method.demos or (alone and not method.edge) else None,
         seed=seed,
         stop_at_success=ENOUGH,
     )

@@ -1,7 +1,7 @@
 """Off-policy learning against Stable-Baselines3's SAC: updates per second, and returns at equal updates.
 
 One cell measures speed (`benchmarks.offpolicy.speed`); the others train one seed each (`benchmarks.offpolicy.learn`),
-evaluated as in bench `locomotion`.
+evaluated as in bench `locomotion`. FQL learns offline from episodes of our SAC, with as many updates.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from benchmarks.kit.cells import OUT, Cell, CellResult
 from benchmarks.kit.figures import Figure
 from benchmarks.kit.markdown import table_head, table_row
 from benchmarks.locomotion.bench import compare
-from benchmarks.offpolicy.learn import OURS, PEER, UPDATES
+from benchmarks.offpolicy.learn import FQL, OURS, PEER, UPDATES
 from benchmarks.offpolicy.methods import TASK
 from benchmarks.runner import number
 from robotrl.fn.stats import bootstrap
@@ -27,14 +27,15 @@ DESCRIPTION = "updates per second of SAC and RLPD, and return after 30,000 updat
 PEERS = {"stable_baselines3": install_line("sb3")}
 SPEED = "speed"
 SEEDS = tuple(range(5))
+FQL_SEEDS = SEEDS[:3]
 
 
 def cells(quick: bool) -> list[Cell]:
     """Cells of the table: the speed, and each method on each seed; `quick` is seed 0 only."""
     command = ("python", "-m", "benchmarks.offpolicy.speed", OUT)
     table = [Cell(SPEED, TASK, 0, command, "result.json")]
-    for method in (PEER, OURS):
-        for seed in SEEDS[:1] if quick else SEEDS:
+    for method, seeds in ((PEER, SEEDS), (OURS, SEEDS), (FQL, FQL_SEEDS)):
+        for seed in seeds[:1] if quick else seeds:
             words = ("python", "-m", "benchmarks.offpolicy.learn", method, TASK, str(seed), OUT)
             table.append(Cell(method, TASK, seed, words, "result.json"))
     return table
@@ -62,6 +63,14 @@ def aggregate(results: Sequence[CellResult]) -> dict[str, Figure]:
             note = "median over seeds, lowest and highest; compiling included; cells may have shared the machine"
             figures[f"train{suffix}"] = Figure(
                 statistics.median(seconds), "s", runs=len(seconds), low=min(seconds), high=max(seconds), note=note
+            )
+    offline = [cell["result"] for cell in results if cell["method"] == FQL]
+    for name, key, what in (("return_fql", "return", "FQL"), ("return_fql_data", "data_return", "episodes of our SAC")):
+        if offline:
+            span = bootstrap(np.array([float(row[key]) for row in offline]))
+            note = f"interquartile mean over seeds with its 95 % bootstrap interval; {what}"
+            figures[name] = _with_updates(
+                Figure(span.value, "return", runs=span.episodes, low=span.low, high=span.high, note=note)
             )
     return figures
 
@@ -98,6 +107,10 @@ def table(document: Mapping[str, Any]) -> str:
         lines += ["", *table_head((f"{UPDATES:,} updates", "ours", "Stable-Baselines3's SAC", "seeds"))]
         counts = f"{ours.runs if ours else 0} and {peer.runs if peer else 0}"
         lines.append(table_row((TASK, _span(ours), _span(peer), counts)))
+    offline, data = figures.get("return_fql"), figures.get("return_fql_data")
+    if offline is not None and data is not None:
+        lines += ["", *table_head((f"{UPDATES:,} updates, offline", "FQL", "episodes of our SAC, its data", "seeds"))]
+        lines.append(table_row((TASK, _span(offline), _span(data), str(offline.runs))))
     return "\n".join(lines)
 
 

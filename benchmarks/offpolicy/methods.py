@@ -141,6 +141,19 @@ def _filled(cfg: Any, task: str, dataset: Path | None) -> Any:
 
 def write_random(task: str, path: Path, episodes: int = 4, length: int = 500) -> Path:
     """Write a dataset of random actions, which costs as much per batch as any other."""
+    return write_episodes(task, path, None, episodes, length)
+
+
+def write_episodes(task: str, path: Path, policy: Any, episodes: int, length: int) -> Path:
+    """Write a dataset of a policy's sampled actions, or of random ones.
+
+    Args:
+        task: name of the sim.
+        path: the dataset's directory, absent or empty.
+        policy: a policy of one action; None: random actions.
+        episodes: number of episodes, one env each.
+        length: steps of each, at most as many as an episode of the sim has.
+    """
     import torch
 
     from robotrl.datasets.writer import DatasetWriter
@@ -154,13 +167,17 @@ def write_random(task: str, path: Path, episodes: int = 4, length: int = 500) ->
     actions: list[np.ndarray] = []
     rewards: list[np.ndarray] = []
     for _ in range(length):
-        action = low + (high - low) * torch.rand((episodes, len(low)), generator=draw)
+        if policy is None:
+            action = low + (high - low) * torch.rand((episodes, len(low)), generator=draw)
+        else:
+            with torch.no_grad():
+                action = policy.act(obs, None, draw, "sample").chunk[:, 0]
         for key, value in obs.items():
             rows[key].append(value.numpy().copy())
         step = sim.step(action)
         actions.append(action.numpy())
         rewards.append(step.reward.numpy().copy())
-        obs = step.obs
+        obs = {key: value.clone() for key, value in step.obs.items()}
     fps = round(1 / sim.control_dt_s)
     specs = sim.observation_spec
     with DatasetWriter(path, fps=fps, observation_spec=specs, action_spec=sim.action_spec, provenance={}) as writer:
@@ -171,7 +188,7 @@ def write_random(task: str, path: Path, episodes: int = 4, length: int = 500) ->
                 np.array([row[env] for row in rewards], np.float32),
                 success=False,
                 truncated=True,
-                task="random actions",
+                task="random actions" if policy is None else "actions of a policy",
             )
         writer.finish()
     sim.close()

@@ -29,6 +29,8 @@ UPDATES = 64
 """Updates per run, about a second."""
 ROUNDS = 15
 UNIT = "updates/s"
+TRAINERS = f"{__package__}.methods"
+"""Module that makes a trainer in its process."""
 
 
 class Measured(NamedTuple):
@@ -46,12 +48,11 @@ def measure(rounds: int = ROUNDS, updates: int = UPDATES, settings: Sequence[str
     Args:
         rounds: number of samples of each trainer.
         updates: updates per sample.
-        settings: keys of `offpolicy_methods.SETTINGS`.
+        settings: keys of `benchmarks.offpolicy.methods.SETTINGS`.
 
     Raises:
         RobotrlError: a trainer cannot be made.
     """
-    methods = f"{__package__}.offpolicy_methods"
     table = [(method, setting) for setting in settings for method in OURS]
     table += [(peer, "float32") for peer in PEERS if have("stable_baselines3")]
     with ExitStack() as stack:
@@ -60,7 +61,7 @@ def measure(rounds: int = ROUNDS, updates: int = UPDATES, settings: Sequence[str
         for method, setting in table:
             assert method in METHODS
             cache = stack.enter_context(tempfile.TemporaryDirectory())
-            worker = Worker(method, setting, 1, TASK, cache, methods, first=updates)
+            worker = Worker(method, setting, 1, TASK, cache, TRAINERS, first=updates)
             stack.callback(worker.close)
             routes[f"{method} {setting}"] = _segment(worker, updates)
             if worker.compile_s is not None:

@@ -98,7 +98,9 @@ class Td3BcLoss(OffPolicyLoss):
         """Values (E, B) of the target policy's smoothed chunk in the next state, by the target critics."""
         cfg, next_obs = self._cfg, part(batch, "next_obs/")
         seen, target = self.policy.encode(next_obs), _TargetMean(self.policy)
-        mean = functional_call(target, {f"policy.{k}": x for k, x in part(context.average, "policy.").items()}, next_obs)
+        mean = functional_call(
+            target, {f"policy.{k}": x for k, x in part(context.average, "policy.").items()}, next_obs
+        )
         chunk = self.executed(smoothed(mean, batch["noise"], cfg.policy_noise, cfg.noise_clip))
         return functional_call(self.critic, part(context.average, "critic."), (seen, chunk))
 

@@ -254,8 +254,8 @@ def _policy_and_data(cfg: Any, setup: Setup, sim: VecSim) -> tuple[Any, Replay |
             raise ConfigError("dataset is not given: expected recorded episodes (robotrl demos), or --init-from")
         if cfg.updates or not cfg.env_steps:
             raise ConfigError(
-                f"algo.updates is {cfg.updates} and algo.env_steps {cfg.env_steps} without a dataset: expected 0 offline"
-                " updates and a budget of env steps"
+                f"algo.updates is {cfg.updates} and algo.env_steps {cfg.env_steps} without a dataset: expected 0 "
+                "updates offline, and env steps"
             )
         return model, None
     inputs = () if model is None else model.transforms.inputs

@@ -97,7 +97,9 @@ def test_a_whole_chunk_is_discounted_step_by_step():
     for reward in (1.0, 2.0, 4.0):
         off_ = torch.tensor([False])
         obs = {"walk": torch.zeros(1, 2)}
-        replay.add(StepRecord(obs, torch.zeros(1, 1), torch.tensor([reward]), off_, off_, {"walk": torch.zeros(0, 2)}, none))
+        replay.add(
+            StepRecord(obs, torch.zeros(1, 1), torch.tensor([reward]), off_, off_, {"walk": torch.zeros(0, 2)}, none)
+        )
     drawn = replay.view(replay.indices(2)[:1], 2, 0.9)
     batch = {"reward": drawn.reward, "discount": drawn.discount}
     _, info = critic_loss(torch.zeros(1, 1), batch, torch.tensor([10.0]))
@@ -165,12 +167,13 @@ def test_critics_judge_what_is_executed():
 # learning
 
 
-def test_it_fits_one_batch_and_comes_near_the_flow(data):
-    """With hardly any weight on the critics, the one-step policy becomes the flow's map."""
-    cfg = replace(CFG, alpha=1e4, updates=400, updates_per_iteration=200, batch=64, lr=1e-3)
+def test_the_one_step_policy_becomes_the_flows_map(data):
+    """With hardly any weight on the critics; fresh weights are far from it on a flow of ten steps."""
+    cfg = replace(CFG, alpha=1e4, batch=64, flow_steps=10)
     learner = cfg.build(off.setup(FLOW, data))
-    log = off.run(learner, 2)
-    assert log[1]["distill_loss"] < 0.5 * log[0]["distill_loss"] and log[1]["distill_loss"] < 0.02
+    first = learner.learn(20)["distill_loss"]
+    learner.learn(300)
+    assert learner.learn(20)["distill_loss"] < 0.25 * first
 
 
 def test_it_prefers_the_better_of_the_datas_actions(data):
@@ -233,17 +236,17 @@ def test_random_numbers_are_the_losss_own():
         **dict.fromkeys(("noise", "z", "next_z"), (16, 2, 1)),
         "t": (16,),
     }
-    assert not torch.equal(drawn["noise"], drawn["z"]) and 0 <= drawn["t"].min() and drawn["t"].max() < 1
+    assert not torch.equal(drawn["noise"], drawn["z"]) and drawn["t"].min() >= 0 and drawn["t"].max() < 1
 
 
 def test_what_cannot_work_is_refused(data):
     with pytest.raises(ConfigError, match="dataset is not given: expected recorded episodes"):
         CFG.build(off.setup(FLOW))
-    with pytest.raises(ConfigError, match="algo.updates is 20 and algo.env_steps 0 without a dataset"):
+    with pytest.raises(ConfigError, match=r"algo\.updates is 20 and algo\.env_steps 0 without a dataset"):
         replace(CFG, updates=20).build(off.setup(init_policy=kit.flow()))
     with pytest.raises(CapabilityError, match="DiffusionPolicy is not a FlowPolicy"):
         CFG.build(off.setup(kit.DIFFUSION, data))
-    with pytest.raises(ConfigError, match="policy.denoising_steps is 1: expected 2 or more"):
+    with pytest.raises(ConfigError, match=r"policy\.denoising_steps is 1: expected 2 or more"):
         CFG.build(off.setup(replace(FLOW, denoising_steps=1), data))
     for field, value, expected in (
         ("alpha", 0.0, "above 0"),

@@ -53,7 +53,7 @@ def test_what_a_cell_runs_is_a_valid_config_of_its_own_task(name, task, tmp_path
     assert tune.algo.env_steps == budget
     assert tune.stop_at_success == 0.99
     assert (tune.init_from is None) == (method.base is None)
-    assert (tune.dataset is None) == (method.base is not None or method.edge)
+    assert (tune.dataset is None) == (not method.demos and (method.base is not None or method.edge))
     points = setting.env_steps / (tune.algo.num_steps * tune.sim.num_envs) / tune.evaluation.every
     assert 20 <= points <= 50
     if method.base is not None:

@@ -45,6 +45,8 @@ from robotrl.run.policy_checkpoint import load_policy
 from robotrl.spec import HasCamera, HasDistance, HasExpert, HasRestart, HasState, HasStateIds, HasTrace
 from robotrl.training import resume, train
 from robotrl.utils.devices import CPU, device_of
+from tests.algos.test_dagger import CFG as DAGGER
+from tests.algos.test_dagger import Taught
 from tests.algos.test_dsrl import ACTOR, NA, SAC
 from tests.kits.walk_sim import Walk
 from tests.training.test_resume import StopAt, make_clone, reinflow_config, scalars
@@ -109,6 +111,10 @@ ROWS = {
     "rlpd": Row(replace(off.RLPD, warmup=16), None, off.CHUNKS, off.write_random_walks),
     "iql": Row(replace(off.IQL, updates=9, updates_per_iteration=3), None, kit.FLOW, off.write_random_walks),
     "iql squashed": Row(replace(off.IQL, updates=9, updates_per_iteration=3), None, off.POLICY, off.write_random_walks),
+    "fql": Row(replace(off.FQL, updates=9, updates_per_iteration=3), None, kit.FLOW, off.write_random_walks),
+    "fql online": Row(replace(off.FQL, updates=0, env_steps=96, warmup=32), kit.flow),
+    "td3-bc": Row(replace(off.TD3_BC, updates=9, updates_per_iteration=3), None, off.CHUNKS, off.write_random_walks),
+    "dagger": Row(replace(DAGGER, iterations=2, updates=3), None, kit.GAUSSIAN, sim=lambda: Taught(8)),
     "grpo": Row(TOKENS, lambda: grpo.policy_on(grpo.tabletop(1)), sim=grpo.tabletop, prepare=rigged),
     "srpo": Row(
         replace(TOKENS, progress="sight"), lambda: grpo.policy_on(grpo.tabletop(1)), sim=grpo.tabletop, prepare=rigged

@@ -37,6 +37,9 @@ ALGOS: dict[str, Any] = {
     "sac": replace(off.SAC, **ONLINE, env_steps=4 * 5 * 8, warmup=20, utd_ratio=0.2),
     "rlpd": replace(off.RLPD, **ONLINE, env_steps=4 * 5 * 8, warmup=20, utd_ratio=1),
     "iql": replace(off.IQL, **ONLINE, env_steps=4 * 5 * 6, updates=20, updates_per_iteration=10),
+    "fql": replace(
+        off.FQL, **ONLINE, env_steps=4 * 5 * 6, updates=20, updates_per_iteration=10, warmup=20, utd_ratio=0.2
+    ),
     "dsrl": DsrlCfg(**STEERED),
     "dsrl_na": DsrlNaCfg(**STEERED, distill_updates=1, decoded=16, pairs=40, group=2),
 }
@@ -46,7 +49,8 @@ def config(name: str, folder: Path, run: Path) -> TrainCfg[Any, Any]:
     algo, steered = ALGOS[name], name.startswith("dsrl")
     if not steered:
         algo = replace(algo, replay=str(run.with_name(f"{run.name}-replay")))
-    policy: Any = SteeredCfg(hidden=(8,)) if steered else replace(off.POLICY, hidden=(8,))
+    plain = kit.FLOW if name == "fql" else off.POLICY
+    policy: Any = SteeredCfg(hidden=(8,)) if steered else replace(plain, horizon=1, hidden=(8,))
     return TrainCfg(
         SimCfg("test/walk", 4),
         algo,
