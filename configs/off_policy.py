@@ -98,7 +98,7 @@ def peg_insert_td3_bc() -> TrainCfg[Td3BcCfg, SquashedCfg]:
     """Learn to insert offline from recorded episodes, with a deterministic policy."""
     return TrainCfg(
         sim=SimCfg("mujoco/peg-insert", num_envs=16),
-        algo=Td3BcCfg(),
+        algo=Td3BcCfg(alpha=0.1),
         policy=SquashedCfg(horizon=4),
         evaluation=EvalCfg(every=10, episodes=128),
     )

@@ -45,10 +45,10 @@ def bc_gaussian() -> TrainCfg[BcCfg, GaussianCfg]:
 
 
 def dagger() -> TrainCfg[DaggerCfg, FlowCfg]:
-    """Clone the expert's labels of visited states with a flow policy; it needs no demonstrations."""
+    """Clone the expert's labels of visited states, those of one side of the hole; it needs no demonstrations."""
     return TrainCfg(
         sim=SimCfg(SIM, num_envs=4),
-        algo=DaggerCfg(),
+        algo=DaggerCfg(mode="left"),
         policy=FlowCfg(),
         evaluation=EvalCfg(every=1, episodes=128),
         checkpoint_every=1,
