@@ -82,7 +82,7 @@ def peg_insert_fql() -> TrainCfg[FqlCfg, FlowCfg]:
 
 def peg_insert_fql_online() -> TrainCfg[FqlCfg, FlowCfg]:
     """Fine-tune a clone with flow Q-learning on its demonstrations and its own steps, on the sparse reward."""
-    return _flow_q(FqlCfg(updates=2_000, env_steps=100_000, batch=128, flow_steps=4, utd_ratio=0.1, alpha=2.0))
+    return _flow_q(FqlCfg(updates=0, env_steps=100_000, batch=128, flow_steps=4, utd_ratio=0.1, alpha=2.0))
 
 
 def _flow_q(algo: FqlCfg) -> TrainCfg[FqlCfg, FlowCfg]:
