@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -279,6 +279,7 @@ class DaggerCfg:
     """Dataset columns with other names than the sim's, as "key=column"; see docs/datasets.md."""
     engine: EngineMode = "eager"
     """Execution mode of updates; "compiled" pays for many thousand updates."""
+    default_policy: ClassVar[str] = "flow"
 
     def build(self, setup: Setup) -> DaggerLearner:
         """Build the learner."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -174,6 +174,7 @@ class FqlCfg:
     """Dataset columns with other names than the sim's, as "key=column"; see docs/datasets.md."""
     engine: EngineMode = "auto"
     """Execution mode of updates: "compiled", "eager", or "auto", which compiles if that saves time in this run."""
+    default_policy: ClassVar[str] = "flow"
 
     def build(self, setup: Setup) -> DatasetLearner:
         """Build the learner; its policy is a flow policy of one step."""

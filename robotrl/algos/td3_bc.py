@@ -136,6 +136,7 @@ class _TargetMean(torch.nn.Module):
 class Td3BcCfg:
     """Settings of TD3+BC."""
 
+    default_policy: ClassVar[str] = "squashed"
     env_steps: ClassVar[int] = 0
     """It learns from the dataset alone."""
     updates: int = 20_000

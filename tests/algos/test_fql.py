@@ -168,12 +168,15 @@ def test_critics_judge_what_is_executed():
 
 
 def test_the_one_step_policy_becomes_the_flows_map(data):
-    """With hardly any weight on the critics; fresh weights are far from it on a flow of ten steps."""
-    cfg = replace(CFG, alpha=1e4, batch=64, flow_steps=10)
-    learner = cfg.build(off.setup(FLOW, data))
-    first = learner.learn(20)["distill_loss"]
-    learner.learn(300)
-    assert learner.learn(20)["distill_loss"] < 0.25 * first
+    """From weights far from the flow's, with hardly any weight on the critics."""
+    learner = replace(CFG, alpha=1e4, batch=64).build(off.setup(FLOW, data))
+    draw = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in learner.policy.net.parameters():
+            parameter.add_(0.2 * torch.randn(parameter.shape, generator=draw))
+    first = learner.learn(1)["distill_loss"]
+    learner.learn(200)
+    assert learner.learn(20)["distill_loss"] < 0.05 * first
 
 
 def test_it_prefers_the_better_of_the_datas_actions(data):
