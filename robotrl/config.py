@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
@@ -21,7 +22,7 @@ from robotrl.errors import (
     unknown,
 )
 from robotrl.interventions.config import InterventionCfg
-from robotrl.registry import check_num_envs, sim_options
+from robotrl.registry import REWARDS, check_num_envs, sim_options
 from robotrl.spec import CACHES, Cache, reads
 from robotrl.spec.json_fields import FLAT, REVISION, check_settings, name_values, settings_from_json
 from robotrl.spec.sim_options import SimOptions, changed_fields
@@ -41,13 +42,21 @@ class SimCfg:
     options: Annotated[Any, tyro.conf.arg(name="")] = field(default=None, metadata={FLAT: True})
     """Config of the sim itself (`robotrl.spec.sim_options.SimOptions`), or its fields by name; None takes the
     defaults."""
-    reward: Annotated[str | None, tyro.conf.arg(name="classifier")] = field(default=None, metadata=reads("checkpoint"))
-    """Directory of a success classifier whose output is the reward in training; none uses the sim's own reward."""
-    reward_ends: bool = False
-    """End a training episode when the classifier detects a success."""
     curriculum: float | None = None
     """Curriculum: sample training starts by the failure rate of their scenarios. The value is the temperature, e.g.
     0.3; smaller values favor the worst scenario more. None samples uniformly."""
+
+
+@dataclass(frozen=True)
+class WeightedReward:
+    """One reward source of a run."""
+
+    name: str
+    """Name from `robotrl list rewards`."""
+    weight: float
+    """Factor of the source in the sum."""
+    cfg: Any
+    """Settings of the source: the class that the registry has under this name."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +140,9 @@ class TrainCfg(Generic[Algo, PolicyCfg]):
     accept_data: bool = False
     """Accept a dataset with doubtful properties, without warnings. Contradictions to the sim are refused in any case;
     see docs/datasets.md."""
+    rewards: tuple[WeightedReward, ...] = ()
+    """Reward sources of the training sim, whose weighted sum is the reward; none is the sim's own reward. On the command
+    line, `--reward NAME [NAME ...]` and `--reward.NAME.FIELD`."""
     evaluation: EvalCfg = EvalCfg()
     checkpoint_every: int = 10
     """Iterations between two checkpoints; evaluations and the last iteration are saved as well."""
@@ -224,6 +236,7 @@ def from_json(data: Mapping[str, Any], types: Mapping[str, type]) -> TrainCfg[An
             "init_changes": tuple(given.get("init_changes", ())),
             "evaluation": EvalCfg(**given["evaluation"]),
             # absent in configs of earlier versions
+            "rewards": tuple(reward_from_json(one) for one in given.get("rewards", ())),
             "intervention": InterventionCfg(**given.get("intervention", {})),
             "actor": ActorCfg(**given.get("actor", {})),
             "lora": LoraCfg(**settings_from_json(given.get("lora", {}))),
@@ -234,6 +247,17 @@ def from_json(data: Mapping[str, Any], types: Mapping[str, type]) -> TrainCfg[An
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(f"the saved config does not fit this version of robotrl: {short(str(error))}") from error
     return resolved(cfg)
+
+
+def reward_from_json(data: Mapping[str, Any]) -> WeightedReward:
+    """Reward source from {"name", "weight", "cfg"}; the registry knows the class of its settings.
+
+    Raises:
+        ConfigError: the name is unknown, or its package cannot be imported.
+        TypeError: a setting is missing or unknown.
+    """
+    settings = REWARDS.load(data["name"])(**settings_from_json(data["cfg"]))
+    return WeightedReward(data["name"], data["weight"], settings)
 
 
 def check(cfg: TrainCfg[Any, Any]) -> None:
@@ -276,13 +300,7 @@ def check(cfg: TrainCfg[Any, Any]) -> None:
         )
     if cfg.cache != "none" and cfg.init_from is None:
         raise ConfigError(f"cache is {cfg.cache!r} and init_from is not given: expected a policy to fine-tune, {START}")
-    if cfg.sim.reward_ends and cfg.sim.reward is None:
-        raise ConfigError("sim.reward_ends is True, and sim.reward is not given: expected a success classifier")
-    if cfg.sim.reward is not None and not getattr(cfg.algo, "reads_rewards", True):
-        raise ConfigError(
-            f"sim.reward is {cfg.sim.reward!r}, and {type(cfg.algo).__name__} as it is set learns from no reward:"
-            " expected a method that does, or, of GRPO, algo.progress return"
-        )
+    _check_rewards(cfg)
     if cfg.sim.curriculum is not None:
         check_number("sim.curriculum", cfg.sim.curriculum, 0.01, 100.0)
     if cfg.evaluation.score not in ("success", "return"):
@@ -295,6 +313,23 @@ def check(cfg: TrainCfg[Any, Any]) -> None:
     if cfg.stop_at_success is not None and not 0 < cfg.stop_at_success <= 1:
         raise out_of_range("stop_at_success", cfg.stop_at_success, "above 0, at most 1")
     _check_stop_at_return(cfg)
+
+
+def _check_rewards(cfg: TrainCfg[Any, Any]) -> None:
+    names = [one.name for one in cfg.rewards]
+    for one in cfg.rewards:
+        check_settings(one)
+        if not re.fullmatch(r"[A-Za-z][\w-]*", one.name):
+            raise ConfigError(f"reward {short(repr(one.name))}: expected a name of letters, digits, - and _")
+        if names.count(one.name) > 1:
+            raise ConfigError(f"reward {one.name!r} is given {names.count(one.name)} times: expected once, with a weight")
+        check_number(f"reward.{one.name}.weight", one.weight, -1e6, 1e6)
+        check_settings(one.cfg, f"reward.{one.name}.")
+    if names and not getattr(cfg.algo, "reads_rewards", True):
+        raise ConfigError(
+            f"rewards are {', '.join(names)}, and {type(cfg.algo).__name__} as it is set learns from no reward of the"
+            " sim: expected a method that does, or, of GRPO, algo.progress return"
+        )
 
 
 def _check_stop_at_return(cfg: TrainCfg[Any, Any]) -> None:

@@ -1,7 +1,7 @@
 """Registries: lazy tables from names to "module:attribute", which import nothing until a name is used.
 
-Other packages add rows through the entry-point groups `robotrl.sims`, `robotrl.robots`, `robotrl.presets` and
-`robotrl.encoders` (name = "module:attribute"), without changing this file.
+Other packages add rows through the entry-point groups `robotrl.sims`, `robotrl.robots`, `robotrl.rewards`,
+`robotrl.presets` and `robotrl.encoders` (name = "module:attribute"), without changing this file.
 """
 
 from __future__ import annotations
@@ -80,13 +80,32 @@ class Table:
 
     def _import(self, name: str, target: str) -> Any:
         module, _, attribute = target.partition(":")
+        package = None if name in self._rows else self._package(name)
         try:
             return getattr(importlib.import_module(module), attribute)
         except ModuleNotFoundError as error:
-            if error.name is not None and error.name.split(".")[0] == "robotrl":
+            top = str(error.name).split(".")[0]
+            if package is not None and top not in EXTRA_OF_MODULE:
+                raise self._broken(name, package, error) from error
+            if top == "robotrl":
                 raise
-            extra = EXTRA_OF_MODULE.get(str(error.name).split(".")[0], "train")
+            extra = EXTRA_OF_MODULE.get(top, "train")
             raise ConfigError(f"{self.kind} {name!r} needs the module {error.name!r}: {install_line(extra)}") from error
+        except Exception as error:  # code of others
+            if package is None:
+                raise
+            raise self._broken(name, package, error) from error
+
+    def _package(self, name: str) -> str | None:
+        """Distribution that adds the row `name`; None for a name that no package adds."""
+        added = (point.dist for point in entry_points(group=self.group) if point.name == name)
+        return next((dist.name for dist in added if dist is not None), None)
+
+    def _broken(self, name: str, package: str, error: Exception) -> ConfigError:
+        told = " ".join(str(error).split()) or "no message"
+        return ConfigError(
+            f"{self.kind} {name!r} of the package {package!r} cannot be imported: {type(error).__name__}: {short(told)}"
+        )
 
 
 EXTRA_OF_MODULE = {
@@ -194,6 +213,23 @@ ALGORITHMS = Table(
     "robotrl.algorithms",
 )
 """Config classes of algorithms (`robotrl.learners.learner.LearnerCfg`)."""
+
+REWARDS = Table(
+    "reward",
+    {
+        "action-rate": "robotrl.rewards.rules:ActionRateCfg",
+        "action-size": "robotrl.rewards.rules:ActionSizeCfg",
+        "alive": "robotrl.rewards.rules:AliveCfg",
+        "function": "robotrl.rewards.function:FunctionRewardCfg",
+        "process": "robotrl.rewards.process:ProcessRewardCfg",
+        "progress": "robotrl.rewards.progress:ProgressRewardCfg",
+        "step-penalty": "robotrl.rewards.rules:StepPenaltyCfg",
+        "success": "robotrl.rewards.success:SuccessRewardCfg",
+        "task": "robotrl.rewards.task:TaskRewardCfg",
+    },
+    "robotrl.rewards",
+)
+"""Settings of reward sources, frozen dataclasses with `build`; see `robotrl/rewards/source.py`."""
 
 ENCODERS = Table(
     "encoder",

@@ -28,9 +28,9 @@ from robotrl.memory_estimate.check import announce
 from robotrl.peft.lora import adapt, adaptation_of, merged
 from robotrl.policies.networks.recompute import recompute
 from robotrl.registry import build_sim
-from robotrl.rewards.relabel import with_reward
-from robotrl.rewards.stored import load_classifier
-from robotrl.rewards.success import SuccessReward
+from robotrl.rewards.means import RewardMeans
+from robotrl.rewards.relabel import with_rewards
+from robotrl.rewards.source import RewardSetup
 from robotrl.rollout.compatibility import check_actions
 from robotrl.rollout.curriculum import with_curriculum
 from robotrl.rollout.device_wrapper import placed
@@ -142,6 +142,8 @@ class _Prepared(NamedTuple):
 
     learner: Learner
     eval_sim: VecSim
+    means: RewardMeans
+    """Means of each reward source since the last line of the log."""
 
     def close(self) -> None:
         """Close sims and processes."""
@@ -160,11 +162,16 @@ def _prepare(
         run_path: the run's directory.
         world: distributed context of the processes.
     """
-    return _Prepared(_make_learner(cfg, state, run_path, world), _make_eval_sim(cfg))
+    means = RewardMeans()
+    return _Prepared(_make_learner(cfg, state, run_path, world, means), _make_eval_sim(cfg), means)
 
 
 def _make_learner(
-    cfg: TrainCfg[Any, Any], state: dict[str, Any] | None, run_path: Path, world: DistributedContext
+    cfg: TrainCfg[Any, Any],
+    state: dict[str, Any] | None,
+    run_path: Path,
+    world: DistributedContext,
+    means: RewardMeans | None = None,
 ) -> Learner:
     torch.set_num_threads(cfg.torch_threads)
     # robotrl uses its own generators; third-party sims and callbacks may use the global ones
@@ -172,7 +179,7 @@ def _make_learner(
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)
-    learner: Learner = cfg.algo.build(_setup(cfg, state, run_path, world))
+    learner: Learner = cfg.algo.build(_setup(cfg, state, run_path, world, means))
     if world.size > 1 and getattr(learner, "world", None) != world:
         raise CapabilityError(
             f"{type(learner).__name__} lacks world: it learns in one process, and WORLD_SIZE is {world.size}"
@@ -238,19 +245,19 @@ def _go(
     world: DistributedContext,
 ) -> None:
     # no caller may hold a reference: sharded tensors must be freed before the processes part
-    with closing(prepared) as (learner, eval_sim):
-        _iterate(cfg, run, learner, eval_sim, state, callbacks, world)
+    with closing(prepared):
+        _iterate(cfg, run, prepared, state, callbacks, world)
 
 
 def _iterate(
     cfg: TrainCfg[Any, Any],
     run: Run,
-    learner: Learner,
-    eval_sim: VecSim,
+    prepared: _Prepared,
     state: dict[str, Any] | None,
     callbacks: Sequence[Callback],
     world: DistributedContext,
 ) -> None:
+    learner, eval_sim, means = prepared
     iteration, streak, before_s = 0, 0, 0.0
     best: float | None = None
     if state is not None:
@@ -271,7 +278,7 @@ def _iterate(
     with shown as progress:
         while iteration < learner.iterations and streak < GOOD_ENOUGH:
             began = time.monotonic()
-            scalars = learner.iterate()
+            scalars = learner.iterate() | means.take()
             learn_s += time.monotonic() - began
             iteration += 1
             last = iteration == learner.iterations or run.stop_requested
@@ -368,12 +375,17 @@ def _make_sim(cfg: TrainCfg[Any, Any], num_envs: int, seed: int) -> VecSim:
     return placed(sim, device_of(cfg.device))
 
 
-def _make_training_sim(cfg: TrainCfg[Any, Any], seed: int) -> VecSim:
-    """Training sim with the configured reward and curriculum; evaluations use neither."""
+def _make_training_sim(cfg: TrainCfg[Any, Any], seed: int, means: RewardMeans | None) -> VecSim:
+    """Training sim with the configured rewards and curriculum; evaluations use neither.
+
+    Args:
+        cfg: the config.
+        seed: seeds the sim.
+        means: collects the means of each reward source; one that an actor process fills stays there.
+    """
     sim = _make_sim(cfg, cfg.sim.num_envs, seed)
-    if cfg.sim.reward is not None:
-        source = SuccessReward(load_classifier(cfg.sim.reward), sim)
-        sim = with_reward(sim, source, end_at=1.0 if cfg.sim.reward_ends else None)
+    if cfg.rewards:
+        sim = with_rewards(sim, cfg.rewards, RewardSetup.of(cfg.algo), means)
     return sim if cfg.sim.curriculum is None else with_curriculum(sim, cfg.sim.curriculum, seed)
 
 
@@ -410,7 +422,13 @@ def _make_eval_sim(cfg: TrainCfg[Any, Any]) -> VecSim:
     return sim
 
 
-def _setup(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None, run_path: Path, world: DistributedContext) -> Setup:
+def _setup(
+    cfg: TrainCfg[Any, Any],
+    state: dict[str, Any] | None,
+    run_path: Path,
+    world: DistributedContext,
+    means: RewardMeans | None,
+) -> Setup:
     init_policy = None
     if state is not None:
         # use the run's own policy and normalization: the run that it started from may have moved or changed
@@ -429,7 +447,7 @@ def _setup(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None, run_path: Path
         recompute(init_policy)
     return Setup(
         # an actor process keeps its policy on the CPU, as on a robot
-        make_sim=partial(_make_training_sim, replace(cfg, device="cpu") if remote else cfg, world.seed(cfg.seed)),
+        make_sim=partial(_make_training_sim, replace(cfg, device="cpu") if remote else cfg, world.seed(cfg.seed), means),
         policy_cfg=cfg.policy,
         init_policy=init_policy,
         dataset=None if cfg.dataset is None else Path(cfg.dataset),

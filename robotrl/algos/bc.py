@@ -39,6 +39,8 @@ class BcCfg:
     """Settings of behavior cloning."""
 
     default_policy: ClassVar[str] = "flow"
+    reads_rewards: ClassVar[bool] = False
+    """It learns from a dataset."""
     updates: int = 1000
     """Total number of gradient steps."""
     updates_per_iteration: int = 100

@@ -115,6 +115,11 @@ class IqlCfg:
     """"compiled" needs a C++ compiler and compiles once for 10 to 60 s; "eager" runs the same function uncompiled;
     "auto" times the first updates and compiles if that saves time in this run."""
 
+    @property
+    def reads_rewards(self) -> bool:
+        """True if it goes on online; offline the rewards are the dataset's."""
+        return self.env_steps > 0
+
     def build(self, setup: Setup) -> IqlLearner:
         """Build the learner."""
         return IqlLearner(self, setup)

@@ -48,6 +48,8 @@ class PretrainCfg:
     """Settings of auxiliary pretraining."""
 
     default_policy: ClassVar[str] = "token-vla"
+    reads_rewards: ClassVar[bool] = False
+    """It learns from a dataset."""
     updates: int = 1000
     """Total number of gradient steps."""
     updates_per_iteration: int = 100

@@ -19,6 +19,7 @@ from robotrl.engine.distributed import check_processes, share, take_up
 from robotrl.engine.engine import Context, EngineMode, LossModule, LossOut, ParameterGroup
 from robotrl.errors import CapabilityError, check_at_least, check_positive
 from robotrl.fn.loss import ppo_clip, value_clipped_mse
+from robotrl.fn.progress.shaping import Form
 from robotrl.fn.schedule import warmed
 from robotrl.fn.text import tokens
 from robotrl.learners.learner import Setup, SimLearner
@@ -35,8 +36,9 @@ from robotrl.learners.on_policy import (
 )
 from robotrl.learners.token_policy import say, start_from
 from robotrl.policies.networks.value import Critic
-from robotrl.rewards.process import Form, ProcessReward, ProcessTerm
+from robotrl.rewards.process_model import ProcessReward
 from robotrl.rewards.process_stored import load_process, process_from_tree, process_tree
+from robotrl.rewards.process_term import ProcessTerm
 from robotrl.rollout.collector import Collector, Decision
 from robotrl.rollout.compatibility import check_fit
 from robotrl.run.checkpoint import generator_state

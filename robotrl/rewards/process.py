@@ -1,131 +1,99 @@
-"""Learned process reward: predicts the progress of each observation and adds it to the reward.
+"""Reward from a learned progress: a network says how far each observation has come.
 
-VLA-RL (Lu et al. 2025, 2505.18719) adds the progress predicted by a small vision-language model to the sparse reward.
-`robotrl.rewards.process_training` trains one from demonstrations and failures, `robotrl.rewards.process_stored` saves
-it to a file.
+`robotrl reward process` trains one from demonstrations and failures and judges it on held-out episodes. The potential
+form is potential-based shaping (Ng, Harada & Russell 1999): see `robotrl.fn.progress.shaping`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, field
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from robotrl.errors import ConfigError, check_number, unknown
-from robotrl.fn.progress.shaping import potential_term, raw_term
-from robotrl.fn.stats import Interval
-from robotrl.rewards.network import RewardNet, check_shown
-from robotrl.rollout.storage import Rollout
-from robotrl.spec import Arrays, VecSim
-
-Form = Literal["potential", "raw"]
-FORMS: tuple[Form, ...] = ("potential", "raw")
+from robotrl.errors import unknown
+from robotrl.fn.progress.shaping import FORMS, Form, step_term
+from robotrl.rewards.process_model import ProcessReward, check_usable
+from robotrl.rewards.process_stored import load_process
+from robotrl.rewards.source import RewardSetup, Score, Transition
+from robotrl.spec import Arrays, VecSim, reads
 
 
 @dataclass(frozen=True)
-class AcceptanceThresholds:
-    """Thresholds on held-out episodes that a process reward must reach before a run may use it."""
+class ProcessRewardCfg:
+    """Learned progress of the observation, or its change; refused if it fell short when it was judged."""
 
-    min_rank: float = 0.6
-    """Minimum rank correlation of progress with time in successful episodes, -1 to 1."""
-    min_separation: float = 0.7
-    """Minimum probability that a success's last frame has a higher progress than a failure's, 0 to 1."""
-    max_error: float = 0.15
-    """Maximum calibration error of the predicted progress, 0 to 1."""
+    path: str = field(metadata=reads("checkpoint"))
+    """Directory of the process reward (`robotrl reward process`)."""
+    form: Form = "potential"
+    """Form of the reward: "potential", the discounted change of the progress, which keeps the optimal policy; or "raw",
+    the progress itself, which pays for waiting just before the end."""
 
+    def build(self, sim: VecSim, setup: RewardSetup) -> ProcessSource:
+        """Build the source.
 
-class HeldOutVerdict(NamedTuple):
-    """Metrics of a process reward on held-out episodes."""
-
-    rank: Interval
-    """Rank correlation of progress with time, mean over the successful episodes."""
-    separation: float | None
-    """Probability that a success's last frame has a higher progress than a failure's; None without failures."""
-    error: float
-    """Expected calibration error over all frames."""
-    failures: int
-    """Number of held-out failures."""
-    bar: AcceptanceThresholds
-
-    def shortcomings(self) -> tuple[str, ...]:
-        """Return the unmet thresholds, one sentence each."""
-        found: list[str] = []
-        if not self.rank.value >= self.bar.min_rank:
-            found.append(f"its rank correlation with time is {self.rank.value:.2f}: expected {self.bar.min_rank:g}")
-        if self.separation is not None and not self.separation >= self.bar.min_separation:
-            found.append(f"its separation of failures is {self.separation:.2f}: expected {self.bar.min_separation:g}")
-        if not self.error <= self.bar.max_error:
-            found.append(f"its calibration error is {self.error:.3f}: expected at most {self.bar.max_error:g}")
-        return tuple(found)
+        Raises:
+            DataError: the files are missing or damaged.
+            ConfigError: see `ProcessSource`.
+        """
+        return ProcessSource(load_process(self.path), sim, self.form, setup.gamma)
 
 
-class ProcessReward(NamedTuple):
-    """A process reward with its held-out metrics."""
+class ProcessSource:
+    """Reward from the progress that a network predicts before and after a step; a `RewardSource`.
 
-    net: RewardNet
-    verdict: HeldOutVerdict
-    about: dict[str, str | int | float]
-    """Origin: datasets, updates, seed."""
-    identity: str
-    """Hexadecimal SHA-256 of weights and metrics."""
-
-
-class Term(NamedTuple):
-    """Reward term of a process reward for a rollout's decisions."""
-
-    reward: Tensor
-    """(M, N) scaled reward; 0 where a decision is not valid."""
-    progress: Tensor
-    """(M, N) progress in [0, 1] of the decisions' observations; 0 where not valid."""
-
-
-class ProcessTerm:
-    """Adds a process reward to each decision of a rollout.
+    Every score is valid. The potential of a terminal state is 0; that of a truncated episode's last observation is its
+    progress, because its value is bootstrapped.
 
     Args:
         reward: the process reward with its held-out metrics.
         sim: the sim whose observations it will get.
-        form: "potential" keeps the optimal policy, "raw" is the progress itself; see `robotrl.fn.progress.shaping`.
-        scale: factor of the term.
+        form: see `robotrl.fn.progress.shaping`.
         gamma: the learner's discount per env step: with another one, the potential form would not telescope.
-        name: name of the setting, for errors.
 
     Raises:
-        ConfigError: a setting out of range, a reward below its thresholds, or a sim with other observations than it was
+        ConfigError: an unknown form, a reward below its thresholds, or a sim with other observations than it was
             trained on.
     """
 
-    def __init__(
-        self, reward: ProcessReward, sim: VecSim, form: Form, scale: float, gamma: float, name: str = "process_reward"
-    ) -> None:
+    fallback = 0.0
+    end_at: float | None = None
+
+    def __init__(self, reward: ProcessReward, sim: VecSim, form: Form, gamma: float) -> None:
         if form not in FORMS:
-            raise unknown(name.replace("reward", "form"), str(form), FORMS)
-        check_number(name.replace("reward", "scale"), scale, 1e-6, 1e3)
-        check_shown("process reward", reward.net.observation_spec, sim)
-        short = reward.verdict.shortcomings()
-        if short:
-            raise ConfigError(
-                f"{name} fell short when it was judged: {'; '.join(short)}. More demonstrations or failures may help"
-            )
-        self.reward = reward._replace(net=reward.net.to(sim.device))
+            raise unknown("reward.process.form", str(form), FORMS)
+        check_usable(reward, sim, "reward.process.path")
+        self._net = reward.net.to(sim.device)
         self._form: Form = form
-        self._scale, self._gamma = scale, gamma
+        self._gamma = gamma
+        self.identity = f"{reward.identity}:{form}:{gamma!r}"
+        self._progress = torch.zeros(sim.num_envs, device=sim.device)
+        self._known = torch.zeros(sim.num_envs, dtype=torch.bool, device=sim.device)
 
-    def term(self, rollout: Rollout) -> Term:
-        """Compute the term of each decision; see `Rollout`."""
-        now, after = (self._progress(obs, rollout.valid) for obs in (rollout.obs, rollout.next_obs))
-        if self._form == "raw":
-            added = raw_term(after, self._gamma, rollout.length)
-        else:
-            discount = self._gamma ** rollout.length.to(now.dtype)
-            added = potential_term(now, after, discount, rollout.terminated)
-        return Term(self._scale * added.masked_fill(~rollout.valid, 0.0), now)
+    def score(self, transition: Transition) -> Score:
+        """See `RewardSource.score`."""
+        unseen = ~self._known
+        if unseen.any():
+            self._progress[unseen] = self._predicted(transition.obs, unseen)
+        after = self._predicted(transition.reached, torch.ones_like(self._known))
+        value = step_term(self._form, self._progress, after, self._gamma, transition.step.terminated)
+        self._progress, self._known = after, torch.ones_like(self._known)
+        return Score.of_now(value)
 
-    def _progress(self, obs: Arrays, valid: Tensor) -> Tensor:
-        found = torch.zeros(valid.shape, dtype=torch.float32, device=valid.device)
-        if valid.any():
-            shown = {key: obs[key][valid] for key in self.reward.net.observation_spec}
-            found[valid] = self.reward.net.probability(shown).float()
-        return found
+    def _predicted(self, obs: Arrays, envs: Tensor) -> Tensor:
+        return self._net.probability({key: obs[key][envs] for key in self._net.observation_spec}).float()
+
+    def forget(self, envs: Tensor) -> None:
+        """See `RewardSource.forget`."""
+        self._known[envs] = False
+
+    def state(self) -> dict[str, NDArray[np.generic]]:
+        """See `RewardSource.state`."""
+        return {"progress": self._progress.cpu().numpy().copy(), "known": self._known.cpu().numpy().copy()}
+
+    def load(self, state: dict[str, NDArray[np.generic]]) -> None:
+        """See `RewardSource.load`."""
+        self._progress = torch.from_numpy(state["progress"].copy()).to(self._progress.device)
+        self._known = torch.from_numpy(state["known"].copy()).to(self._known.device)

@@ -9,7 +9,7 @@ from typing import Any
 from robotrl.errors import DataError
 from robotrl.fn.stats import Interval
 from robotrl.rewards.network import RewardNet
-from robotrl.rewards.process import AcceptanceThresholds, HeldOutVerdict, ProcessReward
+from robotrl.rewards.process_model import AcceptanceThresholds, HeldOutVerdict, ProcessReward
 from robotrl.rewards.stored import MISFITS, digest_of, net_from_tree, net_tree, read_kind
 from robotrl.run.checkpoint import write_checkpoint
 

@@ -26,7 +26,7 @@ from robotrl.fn.stats import Interval, bootstrap, mean
 from robotrl.rewards.grading import Graded, only
 from robotrl.rewards.labels import deal
 from robotrl.rewards.network import AT_ONCE, ReaderNet, RewardNet, RewardNetCfg, SightNet, normalisation
-from robotrl.rewards.process import AcceptanceThresholds, HeldOutVerdict, ProcessReward
+from robotrl.rewards.process_model import AcceptanceThresholds, HeldOutVerdict, ProcessReward
 from robotrl.rewards.process_stored import process_identity
 from robotrl.spec import Spec
 from robotrl.utils.batched import parts

@@ -1,130 +1,151 @@
-"""Wrapper that replaces a sim's reward by that of a reward source.
+"""Wrapper that replaces a sim's reward by the weighted sum of reward sources.
 
 It has the capabilities of the wrapped sim, and no others. Success stays the sim's own (`info["success"]`), so that
-curves and evaluations show whether the task was solved, not what the source says; the sim's own reward is kept as
+curves and evaluations show whether the task was solved, not what a source says; the sim's own reward is kept as
 `info["sim_reward"]`.
 """
 
 from __future__ import annotations
 
-import hashlib
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from robotrl.errors import CapabilityError, DataError
-from robotrl.rewards.source import RewardSource, contribution
+from robotrl.config import WeightedReward
+from robotrl.errors import CapabilityError
+from robotrl.rewards.means import RewardMeans
+from robotrl.rewards.source import RewardSetup, Transition
+from robotrl.rewards.weighted import NamedSource, WeightedRewards
 from robotrl.rollout.wrapper import State, WrappedSim, declared
-from robotrl.spec import HasFinalObs, HasRestart, Step, VecSim
-
-IDENTITY = "identity"
+from robotrl.spec import Arrays, HasFinalObs, HasRestart, Step, VecSim
 
 
 class RewardedSim(WrappedSim):
-    """A sim with the reward of a source; made by `with_reward`.
+    """A sim with the reward of one or more sources; made by `with_rewards`.
 
-    Steps keep all numbers in the sim's `info`, and add these, (N,) each: `sim_reward`, `reward_valid`, `reward_age`.
+    Steps keep all numbers in the sim's `info`, and add these, (N,) each: `sim_reward`, and for each source
+    `reward/NAME`, `reward_valid/NAME`, `reward_age/NAME` (see `WeightedRewards.score`).
     """
 
     prefix = "reward/"
 
-    def __init__(self, sim: Any, source: RewardSource, end_at: float | None) -> None:
+    def __init__(self, sim: Any, rewards: WeightedRewards, means: RewardMeans | None) -> None:
         super().__init__(sim)
-        self.source = source
-        self.end_at = end_at
+        self.rewards = rewards
+        self._means = means
+        self._obs: Arrays = {}
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> dict[str, Tensor]:
         """Start new episodes in all envs; see the sim's own `reset`."""
-        self.source.forget(torch.ones(self.num_envs, dtype=torch.bool, device=self.device))
-        return self.sim.reset(seed=seed, options=options)
+        obs = self.sim.reset(seed=seed, options=options)
+        self.rewards.forget(torch.ones(self.num_envs, dtype=torch.bool, device=self.device))
+        self.on_present(obs)
+        return obs
 
     def step(self, actions: Tensor) -> Step:
-        """Step the sim, and score the observations that were reached."""
+        """Step the sim, and score the step."""
         step: Step = self.sim.step(actions)
-        ended = step.terminated | step.truncated
-        reached = dict(step.obs)
-        if len(step.final_ids):
-            for key, final in step.final_obs.items():
-                reached[key] = reached[key].clone()
-                reached[key][step.final_ids] = final
-        score = self.source.score(reached)
-        if self.end_at is not None:
-            step, ended = self._end(step, reached, score.valid & (score.value >= self.end_at))
-        self.source.forget(ended)
-        info = {**step.info, "sim_reward": step.reward, "reward_valid": score.valid, "reward_age": score.age}
-        return step._replace(reward=contribution(score, self.source.fallback), info=info)
-
-    def _end(self, step: Step, reached: dict[str, Tensor], seen: Tensor) -> tuple[Step, Tensor]:
-        """End episodes by the source's scores; returns the changed step, and the envs (N,) whose episodes ended.
-
-        An episode that the sim ended at a success that the source does not see counts as truncated: without the sim's
-        knowledge it would have continued, so its next value is bootstrapped.
-        """
-        unseen = step.terminated & step.info["success"] & ~seen
-        terminated = (step.terminated & ~unseen) | seen
-        truncated = (step.truncated & ~seen) | unseen
-        early = torch.nonzero(seen & ~step.terminated & ~step.truncated).squeeze(1)
-        ended = terminated | truncated
-        ids = torch.nonzero(ended).squeeze(1)
-        step = step._replace(
-            terminated=terminated, truncated=truncated, final_obs={k: x[ids] for k, x in reached.items()}, final_ids=ids
-        )
-        if len(early):
+        transition = Transition(self._obs, actions, reached_by(step), step)
+        restarted = torch.zeros_like(step.final_ids[:0])
+        scores, seen = self.rewards.detected(transition)
+        if self.rewards.may_end:
+            restarted = torch.nonzero(seen & ~step.terminated & ~step.truncated).squeeze(1)
+            step = ended_by(step, transition.reached, seen)
+            transition = transition._replace(step=step)
+        reward, terms = self.rewards.score(transition, scores)
+        info = {**step.info, "sim_reward": step.reward, **terms}
+        if self._means is not None:
+            self._means.add(terms)
+        if len(restarted):
             # copied first, because a restart overwrites the sim's buffers
-            info = {key: value.clone() for key, value in step.info.items()}
-            step = step._replace(reward=step.reward.clone(), info=info, obs=self.sim.restart(early))
-        return step, ended
+            info = {key: value.clone() for key, value in info.items()}
+            reward = reward.clone()
+            step = step._replace(obs=self.sim.restart(restarted))
+        self.rewards.forget(step.terminated | step.truncated)
+        self.on_present(step.obs)
+        return step._replace(reward=reward, info=info)
 
     def own_state(self) -> State:
-        """State of the source, with a hash that identifies it."""
-        return {**self.source.state(), IDENTITY: _digest(self.source)}
+        """State of the sources, with hashes that identify them."""
+        return self.rewards.state()
 
     def load_own(self, state: State) -> None:
         """Restore the result of `own_state`.
 
         Raises:
-            DataError: it was saved with another reward source.
+            DataError: it was saved with other reward sources.
         """
-        stored = state.get(IDENTITY)
-        if stored is None or not np.array_equal(stored, _digest(self.source)):
-            raise DataError(
-                "the saved state was made with another reward source than the present one: expected the same weights,"
-                " threshold and settings"
-            )
-        self.source.load({key: value for key, value in state.items() if key != IDENTITY})
+        self.rewards.load(state)
 
-    def on_restart(self, envs: Tensor) -> None:
-        """Reset the source's state of restarted envs, too."""
+    def on_restarted(self, envs: Tensor) -> None:
+        """Reset the sources' state of restarted envs, too."""
         over = torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)
         over[envs] = True
-        self.source.forget(over)
+        self.rewards.forget(over)
+
+    def on_present(self, obs: Arrays) -> None:
+        """Keep the observations from which the next step starts."""
+        self._obs = {key: x.clone() for key, x in obs.items()} if self.buffers_are_reused else obs
 
 
-def with_reward(sim: VecSim, source: RewardSource, end_at: float | None = None) -> RewardedSim:
-    """Replace the reward of a sim by a source's.
+def reached_by(step: Step) -> Arrays:
+    """Observations (N, ...) that a step reached, including those that ended an episode."""
+    reached = dict(step.obs)
+    if len(step.final_ids):
+        for key, final in step.final_obs.items():
+            reached[key] = reached[key].clone()
+            reached[key][step.final_ids] = final
+    return reached
+
+
+def ended_by(step: Step, reached: Arrays, seen: Tensor) -> Step:
+    """Step with the ends of episodes that reward sources detect; its observations are still the sim's.
+
+    An episode that the sim ended at a success that no source sees counts as truncated: without the sim's knowledge it
+    would have continued, so its next value is bootstrapped.
+
+    Args:
+        step: the sim's step.
+        reached: the result of `reached_by`.
+        seen: (N,) bool, envs whose episodes the sources end.
+    """
+    unseen = step.terminated & step.info["success"] & ~seen
+    terminated = (step.terminated & ~unseen) | seen
+    truncated = (step.truncated & ~seen) | unseen
+    ids = torch.nonzero(terminated | truncated).squeeze(1)
+    return step._replace(
+        terminated=terminated, truncated=truncated, final_obs={k: x[ids] for k, x in reached.items()}, final_ids=ids
+    )
+
+
+def with_rewards(
+    sim: VecSim,
+    rewards: Sequence[WeightedReward],
+    setup: RewardSetup | None = None,
+    means: RewardMeans | None = None,
+) -> RewardedSim:
+    """Replace the reward of a sim by the weighted sum of reward sources.
 
     Args:
         sim: the sim.
-        source: reward source; an invalid score gives the source's fallback.
-        end_at: an episode ends, as at a success, when a valid score reaches this; the env is restarted. None leaves all
-            ends to the sim.
+        rewards: the sources, 1 or more.
+        setup: what the sources are told about the run; None is a run without discount.
+        means: collects the means of each source's contribution, for a log.
 
     Raises:
-        CapabilityError: the sim does not give the last observation of an episode, or `end_at` is given and it cannot
-            restart single envs.
+        CapabilityError: the sim does not give the last observation of an episode, or lacks what a source needs; or a
+            source ends episodes, and the sim cannot restart single envs.
+        ConfigError: a source refuses its settings.
     """
     name = type(sim).__name__
     if not isinstance(sim, HasFinalObs):
         raise CapabilityError(
             f"sim {name} lacks HasFinalObs: a reward source would not see the observation that ends an episode"
         )
-    if end_at is not None and not isinstance(sim, HasRestart):
-        raise CapabilityError(f"sim {name} lacks HasRestart: a reward source cannot end its episodes (end_at)")
-    return declared(RewardedSim, sim)(sim, source, end_at)
-
-
-def _digest(source: RewardSource) -> NDArray[np.uint8]:
-    return np.frombuffer(hashlib.sha256(source.identity.encode()).digest(), np.uint8).copy()
+    known = RewardSetup() if setup is None else setup
+    built = WeightedRewards([NamedSource(one.name, one.weight, one.cfg.build(sim, known)) for one in rewards])
+    if built.may_end and not isinstance(sim, HasRestart):
+        raise CapabilityError(f"sim {name} lacks HasRestart: a reward source cannot end its episodes")
+    return declared(RewardedSim, sim)(sim, built, means)

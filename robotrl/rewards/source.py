@@ -1,42 +1,67 @@
-"""Interface of reward sources."""
+"""Interface of reward sources: what scores the steps of a sim, all envs at once.
+
+A source is one file: a frozen config whose `build` binds it to a sim, and the source itself. `robotrl.registry.REWARDS`
+lists them by name.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from robotrl.spec import Arrays
+from robotrl.spec import Arrays, Step, VecSim
 
 
 class Score(NamedTuple):
-    """Scores of a source for the states that the envs have just reached."""
+    """Scores of a source for the step that the envs have just made."""
 
     value: Tensor
     """(N,) float32 scores; arbitrary where not valid."""
     valid: Tensor
     """(N,) bool: False for a score that is late or cannot be computed; no sentinel numbers are used."""
     age: Tensor
-    """(N,) int64, control steps since the scored observation; 0 for a source without delay."""
+    """(N,) int64, control steps since the scored step; 0 for a source without delay."""
+
+    @staticmethod
+    def of_now(value: Tensor, valid: Tensor | None = None) -> Score:
+        """Scores (N,) without delay; `valid` None means that all are."""
+        known = torch.ones_like(value, dtype=torch.bool) if valid is None else valid
+        return Score(value.float(), known, torch.zeros_like(value, dtype=torch.int64))
+
+
+class Transition(NamedTuple):
+    """One step of all envs, as reward sources see it. Sources read it and never write to it."""
+
+    obs: Arrays
+    """(N, ...) each: observations before the step."""
+    action: Tensor
+    """(N, A) actions of the step, in the units of `action_spec`, before the sim clips them."""
+    reached: Arrays
+    """(N, ...) each: observations after the step; of an episode that ended, its last one."""
+    step: Step
+    """The sim's own step. Its `terminated` and `truncated` include the ends that sources with `end_at` have caused."""
 
 
 class RewardSource(Protocol):
-    """Scores observations, all envs at once."""
+    """Scores steps, all envs at once."""
 
     fallback: float
     """Reward for an invalid score."""
+    end_at: float | None
+    """An episode ends, as at a success, when a valid score reaches this; None leaves all ends to the sim."""
     identity: str
-    """Hexadecimal hash of everything that determines the scores: weights, threshold, settings."""
+    """Text that differs between sources with different scores: weights, threshold, settings."""
 
-    def score(self, reached: Arrays) -> Score:
-        """Score the observations (N, ...) that a step reached, including those that ended an episode."""
+    def score(self, transition: Transition) -> Score:
+        """Score a step; called exactly once for each step."""
         ...
 
     def forget(self, envs: Tensor) -> None:
-        """Reset the state of the envs (N,) bool whose episodes are over."""
+        """Reset the state of the envs (N,) bool whose episodes are over; the sim is at the start of the next ones."""
         ...
 
     def state(self) -> dict[str, NDArray[np.generic]]:
@@ -46,6 +71,58 @@ class RewardSource(Protocol):
     def load(self, state: dict[str, NDArray[np.generic]]) -> None:
         """Restore the result of `state`."""
         ...
+
+
+@runtime_checkable
+class Discounts(Protocol):
+    """Settings of an algorithm that discounts rewards."""
+
+    @property
+    def gamma(self) -> float:
+        """Discount per env step."""
+        ...
+
+
+class RewardSetup(NamedTuple):
+    """What a run tells its reward sources besides the sim."""
+
+    gamma: float = 1.0
+    """Discount per env step of the algorithm; 1 for one that does not discount."""
+
+    @classmethod
+    def of(cls, algo: object) -> RewardSetup:
+        """The setup of a run with these settings of its algorithm."""
+        return cls(algo.gamma if isinstance(algo, Discounts) else 1.0)
+
+
+class RewardSourceCfg(Protocol):
+    """Settings of a reward source: a frozen dataclass of JSON values."""
+
+    def build(self, sim: VecSim, setup: RewardSetup) -> RewardSource:
+        """Build the source for a sim, which it may ask for anything that the sim declares.
+
+        Raises:
+            ConfigError: a setting is out of range, or a learned source fell short when it was judged.
+            CapabilityError: the sim lacks a capability that the source needs.
+        """
+        ...
+
+
+class StatelessReward:
+    """Base class of sources whose score depends on the step alone."""
+
+    fallback = 0.0
+    end_at: float | None = None
+
+    def forget(self, envs: Tensor) -> None:
+        """See `RewardSource.forget`."""
+
+    def state(self) -> dict[str, NDArray[np.generic]]:
+        """See `RewardSource.state`."""
+        return {}
+
+    def load(self, state: dict[str, NDArray[np.generic]]) -> None:
+        """See `RewardSource.load`."""
 
 
 def contribution(score: Score, fallback: float) -> Tensor:

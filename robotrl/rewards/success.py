@@ -1,14 +1,12 @@
-"""Trained success classifier, its calibration, and the reward that it gives.
+"""Reward of a trained success classifier: 1 where it detects that the task is solved.
 
 The practice of SERL (Luo et al. 2024, arXiv 2401.16013) and HIL-SERL (Luo et al. 2024, arXiv 2410.21845): a small
-binary classifier of observations replaces a reward that a robot cannot measure. `robotrl.rewards.training` trains one,
-`robotrl.rewards.stored` saves it to a file.
+binary classifier of observations replaces a reward that a robot cannot measure. `robotrl reward train` trains one.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -16,39 +14,35 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from robotrl.errors import check_at_least, out_of_range
-from robotrl.rewards.calibration import Rates
-from robotrl.rewards.network import RewardNet, check_shown
-from robotrl.rewards.source import Score
-from robotrl.spec import Arrays, VecSim
+from robotrl.rewards.classifier import TrainedClassifier
+from robotrl.rewards.network import check_shown
+from robotrl.rewards.source import RewardSetup, Score, Transition
+from robotrl.rewards.stored import load_classifier
+from robotrl.spec import VecSim, reads
 
 
 @dataclass(frozen=True)
-class Calibration:
-    """Decision rule of a success classifier, and its measured error rates."""
+class SuccessRewardCfg:
+    """1 where a trained classifier detects a success in the observation, else 0."""
 
-    threshold: float
-    """Lowest probability that counts as success."""
-    steps: int
-    """Number of consecutive steps at which it must be reached."""
-    grace: int
-    """A success reported at most this many steps early counted as a hit."""
-    bound: float
-    """Bound on the fraction of episodes with a false alarm, for which the threshold was chosen."""
-    episodes: int
-    """Number of held-out episodes for the choice of the threshold."""
-    rates: Rates
-    """Error rates on other held-out episodes."""
+    path: str = field(metadata=reads("checkpoint"))
+    """Directory of the success classifier (`robotrl reward train`)."""
+    threshold: float | None = None
+    """Lowest probability that counts as success, above 0, at most 1. None takes the calibrated one, whose bound on false
+    alarms is void for any other."""
+    steps: int | None = None
+    """Number of consecutive steps at which it must be reached, 1 or more. None takes the calibrated number."""
+    ends: bool = False
+    """End a training episode at a detected success."""
 
+    def build(self, sim: VecSim, setup: RewardSetup) -> SuccessReward:
+        """Build the source.
 
-class TrainedClassifier(NamedTuple):
-    """A trained and calibrated success classifier."""
-
-    model: RewardNet
-    calibration: Calibration
-    about: dict[str, str | int | float]
-    """Origin: sim, datasets, updates, seed."""
-    identity: str
-    """Hexadecimal SHA-256 of weights and calibration."""
+        Raises:
+            DataError: the classifier's files are missing or damaged.
+            ConfigError: see `SuccessReward`.
+        """
+        return SuccessReward(load_classifier(self.path), sim, self.threshold, self.steps, self.ends)
 
 
 class SuccessReward:
@@ -62,6 +56,7 @@ class SuccessReward:
         threshold: lowest probability that counts as success, instead of the calibrated one, whose bound is then void.
         steps: number of consecutive steps, instead of the calibrated number. In a sim that ends an episode at its
             success, more than 1 is never reached.
+        ends: end an episode at a detected success.
 
     Raises:
         ConfigError: the sim's observations are not those that it was trained on, or a setting is out of range.
@@ -70,26 +65,29 @@ class SuccessReward:
     fallback = 0.0
 
     def __init__(
-        self, trained: TrainedClassifier, sim: VecSim, threshold: float | None = None, steps: int | None = None
+        self,
+        trained: TrainedClassifier,
+        sim: VecSim,
+        threshold: float | None = None,
+        steps: int | None = None,
+        ends: bool = False,
     ) -> None:
         check_shown("success classifier", trained.model.observation_spec, sim)
         self._model = trained.model.to(sim.device)
         self.threshold = trained.calibration.threshold if threshold is None else threshold
         self.steps = trained.calibration.steps if steps is None else steps
         if not 0 < self.threshold <= 1:
-            raise out_of_range("threshold", self.threshold, "above 0, at most 1")
-        check_at_least("steps", self.steps, 1)
+            raise out_of_range("reward.success.threshold", self.threshold, "above 0, at most 1")
+        check_at_least("reward.success.steps", self.steps, 1)
+        self.end_at = 1.0 if ends else None
         self.identity = f"{trained.identity}:{self.threshold!r}:{self.steps}"
-        n = sim.num_envs
-        self._streak = torch.zeros(n, dtype=torch.int64, device=sim.device)
-        self._valid = torch.ones(n, dtype=torch.bool, device=sim.device)
-        self._age = torch.zeros(n, dtype=torch.int64, device=sim.device)
+        self._streak = torch.zeros(sim.num_envs, dtype=torch.int64, device=sim.device)
 
-    def score(self, reached: Arrays) -> Score:
+    def score(self, transition: Transition) -> Score:
         """See `RewardSource.score`."""
-        above = self._model.probability(reached) >= self.threshold
+        above = self._model.probability(transition.reached) >= self.threshold
         self._streak = torch.where(above, self._streak + 1, 0)
-        return Score((self._streak >= self.steps).float(), self._valid, self._age)
+        return Score.of_now((self._streak >= self.steps).float())
 
     def forget(self, envs: Tensor) -> None:
         """See `RewardSource.forget`."""

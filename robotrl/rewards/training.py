@@ -22,7 +22,7 @@ from robotrl.rewards.calibration import Rates, choose_threshold, held, just_befo
 from robotrl.rewards.labels import Labelled, split
 from robotrl.rewards.network import RewardNet, RewardNetCfg, SightNet, normalisation
 from robotrl.rewards.stored import identity_of
-from robotrl.rewards.success import Calibration, TrainedClassifier
+from robotrl.rewards.classifier import Calibration, TrainedClassifier
 from robotrl.spec import Spec
 
 

@@ -104,6 +104,12 @@ class WrappedSim:
     def on_restart(self, envs: Tensor) -> None:
         """Hook: envs (n,) int64 are about to be restarted between two steps."""
 
+    def on_restarted(self, envs: Tensor) -> None:
+        """Hook: envs (n,) int64 have been restarted between two steps."""
+
+    def on_present(self, obs: dict[str, Tensor]) -> None:
+        """Hook: the sim stands at the observations (N, ...) after a restart or a restored state, without a step."""
+
     def on_queue(self, ids: Sequence[int] | NDArray[np.int64]) -> None:
         """Hook: start ids are about to be queued."""
 
@@ -125,7 +131,9 @@ class _State(WrappedSim):
         """
         own = {key for key in state if self.prefix and key.startswith(self.prefix)}
         self.load_own({key.removeprefix(self.prefix): state[key] for key in own})
-        return self.from_sim(self.sim.set_state({key: value for key, value in state.items() if key not in own}))
+        obs = self.from_sim(self.sim.set_state({key: value for key, value in state.items() if key not in own}))
+        self.on_present(obs)
+        return obs
 
 
 class _StateIds(WrappedSim):
@@ -203,7 +211,10 @@ class _Restart(WrappedSim):
     def restart(self, envs: Tensor) -> dict[str, Tensor]:
         """Start new episodes in some envs."""
         self.on_restart(envs)
-        return self.from_sim(self.sim.restart(self.to_sim(envs)))
+        obs = self.from_sim(self.sim.restart(self.to_sim(envs)))
+        self.on_restarted(envs)
+        self.on_present(obs)
+        return obs
 
 
 class _Scenarios(WrappedSim):

@@ -19,6 +19,7 @@ from robotrl.run.inputs import Digest
 from robotrl.spec import HasInputs, Input, InputKind, Reads
 from robotrl.spec.inputs import READS
 from robotrl.utils.files import open_plain
+from robotrl.utils.user_module import beside_the_user
 
 OURS = "robotrl"
 CHUNK_BYTES = 1 << 20
@@ -31,8 +32,11 @@ def declared(cfg: TrainCfg[Any, Any]) -> list[Input]:
         ConfigError: the sim is unknown, or an option names something that cannot be used.
     """
     found = list(_of_fields(cfg, ""))
+    for reward in cfg.rewards:
+        found += _of_fields(reward.cfg, f"reward.{reward.name}.")
     options = options_of(cfg.sim)
     own = [("sim", type(options)), ("algo", type(cfg.algo)), ("policy", type(cfg.policy))]
+    own += [(f"reward.{reward.name}", type(reward.cfg)) for reward in cfg.rewards]
     found += [Input(field, "module", part.__module__) for field, part in own if _is_foreign(part.__module__)]
     if isinstance(options, HasInputs):
         found += [one._replace(field=f"sim.{one.field}" if one.field else "sim") for one in options.inputs()]
@@ -88,6 +92,7 @@ def _of_fields(part: Any, prefix: str) -> Iterator[Input]:
         reads: Reads | None = field.metadata.get(READS)
         if reads is not None and value and str(value).startswith(reads.prefix):
             path = str(value).removeprefix(reads.prefix)
+            path = path.partition(":")[0] if reads.kind == "module" else path  # of "module:attribute"
             yield Input(f"{prefix}{field.name}", reads.kind, path, reads.kept)
 
 
@@ -124,7 +129,8 @@ def _module(name: str) -> str:
     top = name.partition(".")[0]
     try:
         # a user module in the working directory may not be loaded yet
-        spec = sys.modules[top].__spec__ if top in sys.modules else importlib.util.find_spec(top)
+        with beside_the_user():
+            spec = sys.modules[top].__spec__ if top in sys.modules else importlib.util.find_spec(top)
     except (ImportError, ValueError) as error:
         raise DataError(f"module {name} cannot be found: {error}") from error
     if spec is None:

@@ -26,6 +26,8 @@ from robotrl.utils.files import open_plain, parse_json, replace_file
 RESERVED = ("step", "wall_s")
 NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 """Text for numbers that JSON cannot represent."""
+REWARD_GROUPS = ("reward/", "reward_valid/", "reward_age/")
+"""Beginnings of scalars of reward sources."""
 OF_TIME = ("env_steps", "sim_share", "updates", "actor_updates")
 """Scalars that TensorBoard shows among times and counts, beside those of seconds."""
 LONGEST_LINE = 1 << 24
@@ -282,6 +284,8 @@ def tag(name: str) -> str:
     for group in ("rollout", "eval"):
         if name.startswith(f"{group}_"):
             return f"{group}/{name.removeprefix(f'{group}_')}"
+    if name.startswith(REWARD_GROUPS):
+        return f"rollout/{name}"
     if name in OF_TIME or name.endswith(("_s", "_evaluations")):
         return f"time/{name}"
     return f"train/{name.rstrip('.')}"

@@ -118,8 +118,8 @@ def _named(hint: Any) -> str:
 
 REVISION = 4
 """Revision of the stored config format. Revision 1 was not written to the file; under it, actions of `gym/` sims with
-categorical actions were scores. Under 2 some fields had other names (`RENAMED_FIELDS`).
-Under 3 options of sims were texts "name=value"."""
+categorical actions were scores. Under 2 some fields had other names (`RENAMED_FIELDS`). Under 3 options of sims were
+texts "name=value", and the sim named a success classifier as its reward."""
 RENAMED_FIELDS = {
     "algo": {
         "grad_norm": "max_grad_norm",
@@ -157,6 +157,7 @@ def brought_up(data: Mapping[str, Any]) -> dict[str, Any]:
         out = _fields_renamed(out)
     if revision < 4:
         out = _options_by_name(out)
+        out = _rewards_listed(out) if "types" in data else out
     return {**out, "revision": REVISION} if "types" in data else out
 
 
@@ -209,3 +210,11 @@ def _fields_renamed(data: dict[str, Any]) -> dict[str, Any]:
     out = renamed(data, "")
     algo: Any = out.get("algo")
     return {**out, "algo": renamed(algo, "algo")} if isinstance(algo, Mapping) else out
+
+
+def _rewards_listed(data: dict[str, Any]) -> dict[str, Any]:
+    """Move the sim's success classifier (`sim.reward`, `sim.reward_ends`) to the list of reward sources."""
+    sim = dict(data["sim"])
+    path, ends = sim.pop("reward", None), sim.pop("reward_ends", False)
+    listed = [] if path is None else [{"name": "success", "weight": 1.0, "cfg": {"path": path, "ends": ends}}]
+    return {**data, "sim": sim, "rewards": listed}

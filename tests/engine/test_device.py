@@ -37,7 +37,7 @@ from robotrl.learners.learner import Setup
 from robotrl.registry import SIMS
 from robotrl.replay.layout import META
 from robotrl.rewards.network import RewardNetCfg, SightNet, normalisation
-from robotrl.rewards.process import AcceptanceThresholds, HeldOutVerdict, ProcessReward
+from robotrl.rewards.process_model import AcceptanceThresholds, HeldOutVerdict, ProcessReward
 from robotrl.rewards.process_stored import process_identity, save_process
 from robotrl.rollout.device_wrapper import placed
 from robotrl.run.directory import Run

@@ -42,7 +42,8 @@ from robotrl.rewards.grading import (
     summary,
 )
 from robotrl.rewards.network import RewardNetCfg, SightNet, WordEncoder, normalisation
-from robotrl.rewards.process import AcceptanceThresholds, HeldOutVerdict, ProcessReward, ProcessTerm
+from robotrl.rewards.process_model import AcceptanceThresholds, HeldOutVerdict, ProcessReward
+from robotrl.rewards.process_term import ProcessTerm
 from robotrl.rewards.process_stored import load_process, process_from_tree, process_tree, save_process
 from robotrl.rewards.process_training import ProcessCfg, frame_draws, judge, split_graded, train_process
 from robotrl.rewards.stored import load_classifier

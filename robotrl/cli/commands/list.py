@@ -15,7 +15,7 @@ import tyro
 
 from robotrl.cli.commands.parsing import parse
 
-Kind = Literal["all", "sims", "policies", "algorithms", "presets", "robots", "encoders", "benches"]
+Kind = Literal["all", "sims", "policies", "algorithms", "rewards", "presets", "robots", "encoders", "benches"]
 BY_MODULE = ("policies", "algorithms", "benches")
 """Kinds whose rows are described by the first line of their module, all others by that of the function."""
 MARGIN = 2
@@ -65,7 +65,7 @@ def main(argv: Sequence[str]) -> int:
 def rows(kind: str) -> dict[str, Row]:
     """Name to row of one kind; nothing is imported but the packages' own `__init__`."""
     from robotrl.cli.commands.bench import benches
-    from robotrl.registry import ALGORITHMS, ENCODERS, POLICIES, PRESETS, ROBOTS, SIMS
+    from robotrl.registry import ALGORITHMS, ENCODERS, POLICIES, PRESETS, REWARDS, ROBOTS, SIMS
     from robotrl.utils.installation import checkout
 
     if kind == "benches":
@@ -75,6 +75,7 @@ def rows(kind: str) -> dict[str, Row]:
             "sims": SIMS,
             "policies": POLICIES,
             "algorithms": ALGORITHMS,
+            "rewards": REWARDS,
             "presets": PRESETS,
             "encoders": ENCODERS,
             "robots": ROBOTS,

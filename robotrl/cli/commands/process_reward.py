@@ -122,7 +122,7 @@ def _process(argv: Sequence[str]) -> int:
             f"--keys is {' '.join(args.keys)}, and --reader is given: expected none, the policy has its own"
         )
     from robotrl.peft.lora import merged
-    from robotrl.rewards.process import AcceptanceThresholds
+    from robotrl.rewards.process_model import AcceptanceThresholds
     from robotrl.rewards.process_stored import save_process
     from robotrl.rewards.process_training import ProcessCfg, train_process
     from robotrl.run.policy_checkpoint import load_policy

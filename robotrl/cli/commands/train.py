@@ -56,8 +56,8 @@ def usage() -> str:
     profiles = "\n".join(f"  {name:<11} {about}" for name, about in ABOUT.items())
     presets = "\n".join(f"  {name}" for name in PRESETS.names())
     return (
-        f"usage: {COMMAND} --sim NAME --algo NAME [--policy NAME] [--FIELD VALUE ...]\n"
-        f"       {COMMAND} PRESET [--sim NAME] [--algo NAME] [--policy NAME] [--FIELD VALUE ...]\n"
+        f"usage: {COMMAND} --sim NAME --algo NAME [--policy NAME] [--reward NAME ...] [--FIELD VALUE ...]\n"
+        f"       {COMMAND} PRESET [--sim NAME] [--algo NAME] [--policy NAME] [--reward NAME ...] [--FIELD VALUE ...]\n"
         f"       {COMMAND} --resume RUN [--accept-changed-inputs]\n\n"
         "Train any algorithm on any sim, or a preset (a tuned recipe), with any field of the config overridden; or go\n"
         "on with a run that was stopped or killed.\n\n"
@@ -238,11 +238,14 @@ def parse_config(names: ChosenNames, argv: Sequence[str]) -> tuple[Any, Path | N
     Raises:
         ConfigError: no such preset, no such field, or an invalid value.
     """
+    from robotrl.cli.commands.reward_flags import RewardFlags
     from robotrl.cli.profiles import with_profile
 
-    config = _base(names)
+    before = _base(names)
     if names.profile is not None:
-        config = with_profile(config, names.profile)
+        before = with_profile(before, names.profile)
+    rewards, argv = RewardFlags.split(before, argv)
+    config = rewards.hidden(before)
     # One parser for --run-dir and the config's fields, so that help lists both and typos are matched against both.
     both = dataclasses.make_dataclass(
         "Train",
@@ -256,14 +259,16 @@ def parse_config(names: ChosenNames, argv: Sequence[str]) -> tuple[Any, Path | N
                 None,
             ),
             ("config", Annotated[_concrete(config), tyro.conf.arg(name="")], dataclasses.field(default=config)),
+            *rewards.fields(),
         ],
         frozen=True,
+        kw_only=True,
     )
-    both.__doc__ = f"Train {names.run_name}. --sim, --policy, --algo and --profile NAME choose its parts."
+    both.__doc__ = f"Train {names.run_name}. --sim, --policy, --algo, --reward and --profile NAME choose its parts."
     command = f"{COMMAND} {names.preset or f'--sim {names.sim} --algo {names.algo}'}"
     parsed: Any = parse(both, command, argv)
     _check_policy(config, parsed.config, names)
-    return parsed.config, parsed.run_dir
+    return rewards.restored(parsed.config, parsed), parsed.run_dir
 
 
 def parse_preset(name: str, argv: Sequence[str]) -> tuple[Any, Path | None]:

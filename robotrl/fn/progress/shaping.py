@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
+import torch
 from torch import Tensor
+
+Form = Literal["potential", "raw"]
+"""Forms of a reward from progress: its discounted change, which keeps the optimal policy, or the progress itself."""
+FORMS: tuple[Form, ...] = ("potential", "raw")
 
 
 def potential_term(progress: Tensor, next_progress: Tensor, discount: Tensor, terminated: Tensor) -> Tensor:
@@ -33,3 +40,18 @@ def raw_term(next_progress: Tensor, gamma: float, length: Tensor) -> Tensor:
         length: (M, N) env steps of a decision, 1 or more.
     """
     return gamma ** (length - 1).to(next_progress.dtype) * next_progress
+
+
+def step_term(form: Form, progress: Tensor, next_progress: Tensor, gamma: float, terminated: Tensor) -> Tensor:
+    """Reward (N,) of one env step from the progress before and after it; see `potential_term`.
+
+    Args:
+        form: "raw" is `next_progress` itself.
+        progress: (N,) before the step.
+        next_progress: (N,) after it; of the last state where the episode ended.
+        gamma: discount per env step.
+        terminated: (N,) bool.
+    """
+    if form == "raw":
+        return next_progress
+    return potential_term(progress, next_progress, torch.full_like(progress, gamma), terminated)
