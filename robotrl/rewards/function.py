@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from robotrl.errors import ConfigError, short, unknown
-from robotrl.rewards.source import RewardSetup, Score, StatelessReward, Transition
+from robotrl.rewards.source import RewardSetup, Score, StatelessReward, SimTransition
 from robotrl.spec import Arrays, VecSim, reads
 from robotrl.utils.user_module import user_module
 
@@ -53,7 +53,7 @@ class FunctionReward(StatelessReward):
         self._function, self._name, self._num_envs = function, name, num_envs
         self.identity = f"function:{name}"
 
-    def score(self, transition: Transition) -> Score:
+    def score(self, transition: SimTransition) -> Score:
         """See `RewardSource.score`.
 
         Raises:

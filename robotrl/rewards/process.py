@@ -17,7 +17,7 @@ from robotrl.errors import unknown
 from robotrl.fn.progress.shaping import FORMS, Form, step_term
 from robotrl.rewards.process_model import ProcessReward, check_usable
 from robotrl.rewards.process_stored import load_process
-from robotrl.rewards.source import RewardSetup, Score, Transition
+from robotrl.rewards.source import RewardSetup, Score, SimTransition
 from robotrl.spec import Arrays, VecSim, reads
 
 
@@ -72,7 +72,7 @@ class ProcessSource:
         self._progress = torch.zeros(sim.num_envs, device=sim.device)
         self._known = torch.zeros(sim.num_envs, dtype=torch.bool, device=sim.device)
 
-    def score(self, transition: Transition) -> Score:
+    def score(self, transition: SimTransition) -> Score:
         """See `RewardSource.score`."""
         unseen = ~self._known
         if unseen.any():

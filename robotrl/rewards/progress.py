@@ -15,7 +15,7 @@ from torch import Tensor
 
 from robotrl.errors import CapabilityError, check_positive, unknown
 from robotrl.fn.progress.shaping import FORMS, Form, step_term
-from robotrl.rewards.source import RewardSetup, Score, Transition
+from robotrl.rewards.source import RewardSetup, Score, SimTransition
 from robotrl.spec import HasDistance, VecSim, why_lacking
 
 
@@ -75,7 +75,7 @@ class ProgressReward:
         self.identity = f"progress:{scale!r}:{form}:{gamma!r}"
         self._progress = torch.zeros(sim.num_envs, device=sim.device)
 
-    def score(self, transition: Transition) -> Score:
+    def score(self, transition: SimTransition) -> Score:
         """See `RewardSource.score`."""
         step = transition.step
         now = self._stated()

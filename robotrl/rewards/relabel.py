@@ -16,7 +16,7 @@ from torch import Tensor
 from robotrl.config import WeightedReward
 from robotrl.errors import CapabilityError
 from robotrl.rewards.means import RewardMeans
-from robotrl.rewards.source import RewardSetup, Transition
+from robotrl.rewards.source import RewardSetup, SimTransition
 from robotrl.rewards.weighted import NamedSource, WeightedRewards
 from robotrl.rollout.wrapper import State, WrappedSim, declared
 from robotrl.spec import Arrays, HasFinalObs, HasRestart, Step, VecSim
@@ -47,7 +47,7 @@ class RewardedSim(WrappedSim):
     def step(self, actions: Tensor) -> Step:
         """Step the sim, and score the step."""
         step: Step = self.sim.step(actions)
-        transition = Transition(self._obs, actions, reached_by(step), step)
+        transition = SimTransition(self._obs, actions, reached_by(step), step)
         restarted = torch.zeros_like(step.final_ids[:0])
         scores, seen = self.rewards.detected(transition)
         if self.rewards.may_end:

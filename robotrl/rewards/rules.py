@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from robotrl.errors import CapabilityError
-from robotrl.rewards.source import RewardSetup, Score, StatelessReward, Transition
+from robotrl.rewards.source import RewardSetup, Score, StatelessReward, SimTransition
 from robotrl.spec import VecSim
 
 
@@ -107,7 +107,7 @@ class ActionRate:
         self._before = torch.zeros(sim.num_envs, *sim.action_spec.shape, device=sim.device)
         self._known = torch.zeros(sim.num_envs, dtype=torch.bool, device=sim.device)
 
-    def score(self, transition: Transition) -> Score:
+    def score(self, transition: SimTransition) -> Score:
         """See `RewardSource.score`."""
         now = self._bounds.clipped(transition.action) / self._bounds.half_range
         score = Score.of_now(-(now - self._before).square().mean(dim=1), self._known)
@@ -136,7 +136,7 @@ class ActionSize(StatelessReward):
     def __init__(self, sim: VecSim) -> None:
         self._bounds = _Bounds(sim, self.identity)
 
-    def score(self, transition: Transition) -> Score:
+    def score(self, transition: SimTransition) -> Score:
         """See `RewardSource.score`."""
         size = self._bounds.clipped(transition.action) / self._bounds.largest
         return Score.of_now(-size.square().mean(dim=1))
@@ -147,7 +147,7 @@ class Alive(StatelessReward):
 
     identity = "alive"
 
-    def score(self, transition: Transition) -> Score:
+    def score(self, transition: SimTransition) -> Score:
         """See `RewardSource.score`."""
         step = transition.step
         return Score.of_now((~step.terminated | step.info["success"]).float())
@@ -158,6 +158,6 @@ class StepPenalty(StatelessReward):
 
     identity = "step-penalty"
 
-    def score(self, transition: Transition) -> Score:
+    def score(self, transition: SimTransition) -> Score:
         """See `RewardSource.score`."""
         return Score.of_now(torch.full_like(transition.step.reward, -1.0))

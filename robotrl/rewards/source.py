@@ -33,7 +33,7 @@ class Score(NamedTuple):
         return Score(value.float(), known, torch.zeros_like(value, dtype=torch.int64))
 
 
-class Transition(NamedTuple):
+class SimTransition(NamedTuple):
     """One step of all envs, as reward sources see it. Sources read it and never write to it."""
 
     obs: Arrays
@@ -56,7 +56,7 @@ class RewardSource(Protocol):
     identity: str
     """Text that differs between sources with different scores: weights, threshold, settings."""
 
-    def score(self, transition: Transition) -> Score:
+    def score(self, transition: SimTransition) -> Score:
         """Score a step; called exactly once for each step."""
         ...
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from robotrl.errors import check_at_least, out_of_range
 from robotrl.rewards.classifier import TrainedClassifier
 from robotrl.rewards.network import check_shown
-from robotrl.rewards.source import RewardSetup, Score, Transition
+from robotrl.rewards.source import RewardSetup, Score, SimTransition
 from robotrl.rewards.stored import load_classifier
 from robotrl.spec import VecSim, reads
 
@@ -83,7 +83,7 @@ class SuccessReward:
         self.identity = f"{trained.identity}:{self.threshold!r}:{self.steps}"
         self._streak = torch.zeros(sim.num_envs, dtype=torch.int64, device=sim.device)
 
-    def score(self, transition: Transition) -> Score:
+    def score(self, transition: SimTransition) -> Score:
         """See `RewardSource.score`."""
         above = self._model.probability(transition.reached) >= self.threshold
         self._streak = torch.where(above, self._streak + 1, 0)

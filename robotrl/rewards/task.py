@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from robotrl.rewards.source import RewardSetup, Score, StatelessReward, Transition
+from robotrl.rewards.source import RewardSetup, Score, StatelessReward, SimTransition
 from robotrl.spec import VecSim
 
 
@@ -22,6 +22,6 @@ class TaskReward(StatelessReward):
 
     identity = "task"
 
-    def score(self, transition: Transition) -> Score:
+    def score(self, transition: SimTransition) -> Score:
         """See `RewardSource.score`."""
         return Score.of_now(transition.step.reward)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from robotrl.errors import ConfigError, DataError
-from robotrl.rewards.source import RewardSource, Score, Transition, contribution
+from robotrl.rewards.source import RewardSource, Score, SimTransition, contribution
 
 IDENTITY, WEIGHT = "identity", "weight"
 
@@ -49,7 +49,7 @@ class WeightedRewards:
         """True if a source ends episodes."""
         return any(one.source.end_at is not None for one in self.sources)
 
-    def detected(self, transition: Transition) -> tuple[dict[str, Score], Tensor]:
+    def detected(self, transition: SimTransition) -> tuple[dict[str, Score], Tensor]:
         """Scores by name of the sources that end episodes, and the envs (N,) whose episodes they end."""
         scores: dict[str, Score] = {}
         seen = torch.zeros_like(transition.step.terminated)
@@ -59,7 +59,7 @@ class WeightedRewards:
                 seen = seen | (score.valid & (score.value >= source.end_at))
         return scores, seen
 
-    def score(self, transition: Transition, scores: Mapping[str, Score]) -> tuple[Tensor, dict[str, Tensor]]:
+    def score(self, transition: SimTransition, scores: Mapping[str, Score]) -> tuple[Tensor, dict[str, Tensor]]:
         """Reward (N,) of a step, and the scores of each source.
 
         Args:
@@ -117,7 +117,7 @@ class WeightedRewards:
             source.load(own)
 
 
-def _scored(name: str, source: RewardSource, transition: Transition) -> Score:
+def _scored(name: str, source: RewardSource, transition: SimTransition) -> Score:
     score = source.score(transition)
     wanted = transition.step.reward.shape
     for field, x in score._asdict().items():

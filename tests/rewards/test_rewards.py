@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from robotrl import spec as capabilities
 from robotrl.cli.main import main
+from robotrl.config import WeightedReward
 from robotrl.datasets.reader import read_dataset
 from robotrl.datasets.writer import DatasetWriter
 from robotrl.errors import CapabilityError, ConfigError, DataError
@@ -22,16 +24,17 @@ from robotrl.registry import make_sim
 from robotrl.rewards.calibration import choose_threshold, held, just_before, peaks, rates
 from robotrl.rewards.labels import Labelled, join, label_dataset, label_episodes, replay, split
 from robotrl.rewards.recording import record_labelled
-from robotrl.rewards.relabel import RewardedSim, with_reward
-from robotrl.rewards.source import Score, contribution
+from robotrl.rewards.relabel import RewardedSim, with_rewards
+from robotrl.rewards.source import RewardSetup, Score, SimTransition, contribution
 from robotrl.rewards.stored import load_classifier, save_classifier
-from robotrl.rewards.success import SuccessReward
+from robotrl.rewards.success import SuccessReward, SuccessRewardCfg
 from robotrl.rewards.training import TrainingCfg, balanced_bce, measured, train_classifier
 from robotrl.rollout.collector import Collector, Decision
 from robotrl.rollout.demos import collect_demos
 from robotrl.rollout.evaluate import Turn, run_episodes
 from robotrl.run.checkpoint import read_checkpoint, write_checkpoint
 from robotrl.run.directory import Run
+from robotrl.run.logs import read_scalars
 from robotrl.spec import Spec
 from tests.kits.walk_sim import BareWalk, Walk
 
@@ -348,21 +351,32 @@ def test_pictures_are_seen(tmp_path):
 # the wrapper
 
 
+@dataclass(frozen=True)
 class Beyond:
-    """A source that sees a success beyond a point, after `steps` steps there in a row."""
+    """Settings of a source that sees a success beyond a point, after `steps` steps there in a row."""
 
+    point: float
+    steps: int = 1
+    blind: tuple[int, ...] = ()
+    end_at: float | None = None
+
+    def build(self, sim: Any, setup: RewardSetup) -> "BeyondSource":
+        return BeyondSource(self, sim.num_envs)
+
+
+class BeyondSource:
     fallback = -1.0
 
-    def __init__(self, num_envs: int, point: float, steps: int = 1, blind: tuple[int, ...] = ()) -> None:
-        self.point, self.steps, self.blind = point, steps, blind
-        self.identity = f"{point}:{steps}"
+    def __init__(self, cfg: Beyond, num_envs: int) -> None:
+        self.cfg, self.end_at = cfg, cfg.end_at
+        self.identity = f"{cfg.point}:{cfg.steps}"
         self.streak = torch.zeros(num_envs, dtype=torch.int64)
 
-    def score(self, reached: dict[str, torch.Tensor]) -> Score:
-        self.streak = torch.where(reached["walk"][:, 0] >= self.point, self.streak + 1, 0)
+    def score(self, transition: SimTransition) -> Score:
+        self.streak = torch.where(transition.reached["walk"][:, 0] >= self.cfg.point, self.streak + 1, 0)
         valid = torch.ones(len(self.streak), dtype=torch.bool)
-        valid[list(self.blind)] = False
-        return Score((self.streak >= self.steps).float(), valid, torch.zeros_like(self.streak))
+        valid[list(self.cfg.blind)] = False
+        return Score.of_now((self.streak >= self.cfg.steps).float(), valid)
 
     def forget(self, envs: torch.Tensor) -> None:
         self.streak[envs] = 0
@@ -372,6 +386,11 @@ class Beyond:
 
     def load(self, state: dict[str, np.ndarray]) -> None:
         self.streak = torch.from_numpy(state["streak"].copy())
+
+
+def rewarded(sim: Any, *sources: Any) -> Any:
+    """A sim whose reward is the sum of the sources, named by their places."""
+    return with_rewards(sim, [WeightedReward(f"r{i}", 1.0, cfg) for i, cfg in enumerate(sources)])
 
 
 class RestartWalk(Walk):
@@ -398,7 +417,7 @@ CAPABILITIES = [
 )
 def test_the_wrapper_can_do_what_the_sim_can_and_no_more(make):
     sim = make()
-    wrapped = with_reward(sim, Beyond(2, 0.0))
+    wrapped = rewarded(sim, Beyond(0.0))
     assert isinstance(wrapped, capabilities.VecSim)
     of_sims = [c for c in CAPABILITIES if c.__name__ not in ("HasLogProb", "HasDensity", "HasChain", "HasDecode")]
     assert [c.__name__ for c in of_sims if isinstance(wrapped, c)] == [
@@ -416,7 +435,7 @@ def queued(sim: Walk, starts: list[int]) -> Any:
 def test_the_observation_that_ends_an_episode_is_scored():
     # from 1.0 and 0.5: env 0 reaches the goal at once, and its new episode begins elsewhere
     walk = queued(Walk(2), [4, 3, 0, 0])
-    sim = with_reward(walk, Beyond(2, 1.9))
+    sim = rewarded(walk, Beyond(1.9))
     sim.reset()
     step = sim.step(torch.ones(2, 1))
     assert step.reward.tolist() == [1.0, 0.0]
@@ -424,21 +443,22 @@ def test_the_observation_that_ends_an_episode_is_scored():
     assert step.obs["walk"][:, 0].tolist() == [-1.0, 1.5]
     assert step.info["sim_reward"].tolist() == [2.0, 1.5]
     assert step.info["success"].tolist() == [True, False]
-    assert (step.info["reward_valid"].tolist(), step.info["reward_age"].tolist()) == ([True, True], [0, 0])
+    assert step.info["reward/r0"].tolist() == [1.0, 0.0]
+    assert (step.info["reward_valid/r0"].tolist(), step.info["reward_age/r0"].tolist()) == ([True, True], [0, 0])
 
 
 def test_invalid_scores_give_the_fallback_and_end_nothing():
-    sim = with_reward(queued(RestartWalk(2), [3, 3]), Beyond(2, 0.9, blind=(1,)), end_at=1.0)
+    sim = rewarded(queued(RestartWalk(2), [3, 3]), Beyond(0.9, blind=(1,), end_at=1.0))
     sim.reset()
     step = sim.step(torch.full((2, 1), 0.5))
     assert step.reward.tolist() == [1.0, -1.0]
-    assert step.info["reward_valid"].tolist() == [True, False]
+    assert step.info["reward_valid/r0"].tolist() == [True, False]
     assert step.terminated.tolist() == [True, False]
 
 
 def test_the_source_ends_episodes_where_it_sees_a_success():
     walk = queued(RestartWalk(3), [3, 2, 0, 1, 1])
-    sim = with_reward(walk, Beyond(3, 0.9), end_at=1.0)
+    sim = rewarded(walk, Beyond(0.9, end_at=1.0))
     sim.reset()
     step = sim.step(torch.full((3, 1), 0.5))  # to 1.0, 0.5, -0.5
     assert step.terminated.tolist() == [True, False, False]
@@ -452,7 +472,7 @@ def test_the_source_ends_episodes_where_it_sees_a_success():
 def test_a_success_that_the_source_does_not_see_is_a_cut():
     # both stand at 1.0 and go to the goal; the source wants to see it for two steps, which the sim does not let it
     walk = queued(RestartWalk(2), [4, 0, 2, 2])
-    sim = with_reward(walk, Beyond(2, 1.9, steps=2), end_at=1.0)
+    sim = rewarded(walk, Beyond(1.9, steps=2, end_at=1.0))
     sim.reset()
     step = sim.step(torch.tensor([[1.0], [-1.0]]))  # the goal, and the pit
     assert step.info["success"].tolist() == [True, False]
@@ -462,7 +482,7 @@ def test_a_success_that_the_source_does_not_see_is_a_cut():
 
 def test_steps_in_a_row_are_those_of_one_episode():
     walk = queued(RestartWalk(1, limit=2), [4, 4, 4])
-    sim = with_reward(walk, Beyond(1, 0.9, steps=3))
+    sim = rewarded(walk, Beyond(0.9, steps=3))
     sim.reset()
     # two steps above the point, time limit, two more: never three in one episode
     assert [float(sim.step(torch.zeros(1, 1)).reward) for _ in range(4)] == [0.0] * 4
@@ -470,34 +490,33 @@ def test_steps_in_a_row_are_those_of_one_episode():
 
 def test_a_sim_that_cannot_is_refused():
     with pytest.raises(CapabilityError, match="BareWalk lacks HasFinalObs"):
-        with_reward(BareWalk(2), Beyond(2, 0.0))
+        rewarded(BareWalk(2), Beyond(0.0))
     with pytest.raises(CapabilityError, match="Walk lacks HasRestart"):
-        with_reward(Walk(2), Beyond(2, 0.0), end_at=1.0)
+        rewarded(Walk(2), Beyond(0.0, end_at=1.0))
 
 
 def test_exact_state_includes_the_source():
     def run(sim: RewardedSim, steps: int) -> list[list[float]]:
         return [sim.step(torch.full((4, 1), 0.3)).reward.tolist() for _ in range(steps)]
 
-    sim = with_reward(RestartWalk(4), Beyond(4, 0.5, steps=3), end_at=1.0)
+    sim = rewarded(RestartWalk(4), Beyond(0.5, steps=3, end_at=1.0))
     sim.reset(seed=3)
     run(sim, 3)
     state = {key: value.copy() for key, value in sim.get_state().items()}
     expected = run(sim, 20)
     assert np.sum(expected) > 0
-    again = with_reward(RestartWalk(4), Beyond(4, 0.5, steps=3), end_at=1.0)
+    again = rewarded(RestartWalk(4), Beyond(0.5, steps=3, end_at=1.0))
     again.set_state(state)
     assert run(again, 20) == expected
-    other = with_reward(RestartWalk(4), Beyond(4, 0.6, steps=3), end_at=1.0)
-    with pytest.raises(DataError, match="made with another reward source"):
+    other = rewarded(RestartWalk(4), Beyond(0.6, steps=3, end_at=1.0))
+    with pytest.raises(DataError, match="made with another reward source 'r0'"):
         other.set_state(state)
 
 
 def test_a_classifier_rewards_the_experts_successes(trained):
     """Collected through the wrapper: the reward agrees with the sim's where the rates say it should."""
-    found = trained[1]
     sim = make_sim(PEG, num_envs=16, seed=4)
-    wrapped = with_reward(sim, SuccessReward(found, sim), end_at=1.0)
+    wrapped = rewarded(sim, SuccessRewardCfg(str(trained[2]), ends=True))
     actor = wrapped.make_expert()
     started = torch.ones(16, dtype=torch.bool)
     wrapped.reset(seed=4)
@@ -526,7 +545,7 @@ def test_a_classifier_for_other_observations_is_refused(trained):
 
 def test_the_collector_takes_it_for_the_sim(trained):
     sim = make_sim(PEG, num_envs=2, seed=0)
-    collector = Collector(with_reward(sim, SuccessReward(trained[1], sim)), 4, 0.99)
+    collector = Collector(rewarded(sim, SuccessRewardCfg(str(trained[2]))), 4, 0.99)
     collector.reset(0)
     rollout = collector.collect(lambda obs: Decision(torch.zeros(len(obs["state"]), 4, 4), {}), 8)
     assert float(rollout.reward.sum()) == 0.0
@@ -563,15 +582,23 @@ def test_the_command_refuses_in_one_line(tmp_path, capsys):
 def test_a_run_learns_from_a_classifier(trained, tmp_path, capsys):
     given = ["--sim.num-envs", "8", "--algo.env-steps", "256", "--algo.num-steps", "16"]
     small = ["--algo.engine", "eager", "--evaluation.episodes", "8", "--evaluation.animation", "0"]
-    where = ["--sim.reward", str(trained[2]), "--sim.reward-ends", "--run-dir", str(tmp_path / "run")]
+    where = ["--reward", "success", "task", "--reward.success.path", str(trained[2]), "--reward.success.ends"]
+    where += ["--reward.task.weight", "0.5", "--run-dir", str(tmp_path / "run")]
     assert main(["train", "peg-insert-ppo", *given, *small, *where]) == 0
     saved = Run.open(tmp_path / "run").config
-    assert saved["sim"]["reward"] == str(trained[2])
+    success = {"path": str(trained[2]), "threshold": None, "steps": None, "ends": True}
+    assert saved["rewards"] == [
+        {"name": "success", "weight": 1.0, "cfg": success},
+        {"name": "task", "weight": 0.5, "cfg": {}},
+    ]
+    lines = read_scalars(tmp_path / "run" / "scalars.jsonl")
+    assert len(lines) == 2
+    for line in lines:
+        assert line["reward_valid/success"] == line["reward_valid/task"] == 1.0
+        assert 0.0 <= line["reward/success"] <= 1.0
     capsys.readouterr()
-    deaf = ["train", "tabletop-grpo", "--init-from", "somewhere", *where[:2], "--run-dir", str(tmp_path / "deaf")]
+    deaf = ["train", "tabletop-grpo", "--init-from", "somewhere", *where[:1], "task", *where[-2:-1], str(tmp_path / "d")]
     assert main(deaf) == 2
-    assert "and GrpoCfg as it is set learns from no reward: expected" in capsys.readouterr().err
-    assert main(["train", "peg-insert-ppo", "--sim.reward-ends", "--run-dir", str(tmp_path / "other")]) == 2
-    assert "sim.reward_ends is True, and sim.reward is not given" in capsys.readouterr().err
+    assert "and GrpoCfg as it is set learns from no reward of the sim: expected" in capsys.readouterr().err
     assert main(["train", "peg-insert-ppo", "--intervention.by", "script", "--run-dir", str(tmp_path / "third")]) == 2
     assert "PpoLearner lacks watch: it cannot learn from interventions" in capsys.readouterr().err

@@ -13,9 +13,11 @@ import pytest
 from benchmarks.faults import sound
 from robotrl.api.inspection import describe
 from robotrl.cli.main import main
-from robotrl.config import SimCfg
+from robotrl.config import SimCfg, WeightedReward
 from robotrl.errors import DataError, RobotrlError
 from robotrl.registry import PRESETS
+from robotrl.rewards.function import FunctionRewardCfg
+from robotrl.rewards.success import SuccessRewardCfg
 from robotrl.rollout.demos import collect_demos
 from robotrl.run import input_digests
 from robotrl.run.directory import Run
@@ -162,7 +164,16 @@ def test_inputs_are_declared_by_configs_and_sims(tmp_path, monkeypatch):
         ("tabletop-opd", {"algo.teacher": "/t"}, ("algo.teacher", "policy", "/t")),
         ("tabletop-vla-rl", {"algo.process_reward": "/p"}, ("algo.process_reward", "checkpoint", "/p")),
         ("tabletop-srpo", {"algo.encoder": "run:/e"}, ("algo.encoder", "policy", "/e")),
-        ("reach-ppo", {"sim": SimCfg("mujoco/reach", reward="/c")}, ("sim.reward", "checkpoint", "/c")),
+        (
+            "reach-ppo",
+            {"rewards": (WeightedReward("success", 1.0, SuccessRewardCfg("/c")),)},
+            ("reward.success.path", "checkpoint", "/c"),
+        ),
+        (
+            "reach-ppo",
+            {"rewards": (WeightedReward("function", 1.0, FunctionRewardCfg("own:near")),)},
+            ("reward.function.target", "module", "own"),
+        ),
     ],
 )
 def test_each_kind_of_input_is_declared(preset, change, field):

@@ -1,0 +1,92 @@
+"""What every reward source must do. A new source is one `RewardCase` in `CASES`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from robotrl.registry import REWARDS, make_sim
+from robotrl.rewards.function import FunctionRewardCfg
+from robotrl.rewards.process import ProcessRewardCfg
+from robotrl.rewards.progress import ProgressRewardCfg
+from robotrl.rewards.rules import ActionRateCfg, ActionSizeCfg, AliveCfg, StepPenaltyCfg
+from robotrl.rewards.success import SuccessRewardCfg
+from robotrl.rewards.task import TaskRewardCfg
+from tests.kits.reward_kit import CHECKS, RewardCase
+from tests.kits.stored_rewards import StatingWalk, stored_classifier, stored_process
+
+
+def walk(num_envs: int, seed: int) -> StatingWalk:
+    return StatingWalk(num_envs, seed)
+
+
+def reach(num_envs: int, seed: int) -> Any:
+    return make_sim("mujoco/reach", num_envs, seed, limit_s=0.5)
+
+
+def half_way(obs: Any, action: Tensor, next_obs: Any, info: Any) -> Tensor:
+    """A function of one's own."""
+    return (next_obs["walk"][:, 0] - obs["walk"][:, 0]) * info["reward"] - action[:, 0].abs()
+
+
+def other_way(obs: Any, action: Tensor, next_obs: Any, info: Any) -> Tensor:
+    return -info["terminated"].float()
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("rewards")
+    stored_classifier(folder / "success")
+    stored_process(folder / "process")
+    return folder
+
+
+def success(folder: Path) -> RewardCase:
+    cfg = SuccessRewardCfg(str(folder / "success"), threshold=0.45, steps=2)
+    return RewardCase("success", cfg, (replace(cfg, threshold=0.5), replace(cfg, steps=1)), walk)
+
+
+def process(folder: Path) -> RewardCase:
+    cfg = ProcessRewardCfg(str(folder / "process"))
+    return RewardCase("process", cfg, (replace(cfg, form="raw"),), walk)
+
+
+CASES: dict[str, Callable[[Path], RewardCase]] = {
+    "task": lambda _: RewardCase("task", TaskRewardCfg(), (), walk),
+    "task on reach": lambda _: RewardCase("task", TaskRewardCfg(), (), reach),
+    "success": success,
+    "success that ends": lambda folder: success(folder)._replace(
+        cfg=SuccessRewardCfg(str(folder / "success"), threshold=0.3, ends=True), changed=()
+    ),
+    "process": process,
+    "process, raw": lambda folder: process(folder)._replace(
+        cfg=ProcessRewardCfg(str(folder / "process"), "raw"), changed=()
+    ),
+    "progress": lambda _: RewardCase(
+        "progress", ProgressRewardCfg(), (ProgressRewardCfg(0.2), ProgressRewardCfg(form="raw")), walk
+    ),
+    "progress, raw": lambda _: RewardCase("progress", ProgressRewardCfg(0.5, "raw"), (), walk),
+    "progress on reach": lambda _: RewardCase("progress", ProgressRewardCfg(), (), reach),
+    "action-rate": lambda _: RewardCase("action-rate", ActionRateCfg(), (), walk),
+    "action-size": lambda _: RewardCase("action-size", ActionSizeCfg(), (), reach),
+    "alive": lambda _: RewardCase("alive", AliveCfg(), (), walk),
+    "step-penalty": lambda _: RewardCase("step-penalty", StepPenaltyCfg(), (), walk),
+    "function": lambda _: RewardCase(
+        "function", FunctionRewardCfg(f"{__name__}:half_way"), (FunctionRewardCfg(f"{__name__}:other_way"),), walk
+    ),
+}
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("case", CASES)
+def test_a_source_keeps_the_contract(case: str, check: Callable[[RewardCase], None], stored: Path) -> None:
+    check(CASES[case](stored))
+
+
+def test_every_source_of_ours_has_a_case(stored: Path) -> None:
+    assert {make(stored).name for make in CASES.values()} == set(REWARDS.names())
