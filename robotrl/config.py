@@ -24,7 +24,7 @@ from robotrl.errors import (
 from robotrl.interventions.config import InterventionCfg
 from robotrl.registry import REWARDS, check_num_envs, sim_options
 from robotrl.spec import CACHES, Cache, reads
-from robotrl.spec.json_fields import FLAT, REVISION, check_settings, name_values, settings_from_json
+from robotrl.spec.json_fields import FLAT, REVISION, check_settings, check_type, name_values, settings_from_json
 from robotrl.spec.sim_options import SimOptions, changed_fields
 
 Algo = TypeVar("Algo")
@@ -141,8 +141,8 @@ class TrainCfg(Generic[Algo, PolicyCfg]):
     """Accept a dataset with doubtful properties, without warnings. Contradictions to the sim are refused in any case;
     see docs/datasets.md."""
     rewards: tuple[WeightedReward, ...] = ()
-    """Reward sources of the training sim, whose weighted sum is the reward; none is the sim's own reward. On the command
-    line, `--reward NAME [NAME ...]` and `--reward.NAME.FIELD`."""
+    """Reward sources of the training sim, whose weighted sum is the reward; none is the sim's own reward. Flags:
+    `--reward NAME [NAME ...]` and `--reward.NAME.FIELD`."""
     evaluation: EvalCfg = EvalCfg()
     checkpoint_every: int = 10
     """Iterations between two checkpoints; evaluations and the last iteration are saved as well."""
@@ -318,11 +318,13 @@ def check(cfg: TrainCfg[Any, Any]) -> None:
 def _check_rewards(cfg: TrainCfg[Any, Any]) -> None:
     names = [one.name for one in cfg.rewards]
     for one in cfg.rewards:
-        check_settings(one)
+        check_type("rewards name", one.name, str)
         if not re.fullmatch(r"[A-Za-z][\w-]*", one.name):
             raise ConfigError(f"reward {short(repr(one.name))}: expected a name of letters, digits, - and _")
         if names.count(one.name) > 1:
-            raise ConfigError(f"reward {one.name!r} is given {names.count(one.name)} times: expected once, with a weight")
+            raise ConfigError(
+                f"reward {one.name!r} is given {names.count(one.name)} times: expected once, with a weight"
+            )
         check_number(f"reward.{one.name}.weight", one.weight, -1e6, 1e6)
         check_settings(one.cfg, f"reward.{one.name}.")
     if names and not getattr(cfg.algo, "reads_rewards", True):

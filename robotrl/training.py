@@ -447,7 +447,9 @@ def _setup(
         recompute(init_policy)
     return Setup(
         # an actor process keeps its policy on the CPU, as on a robot
-        make_sim=partial(_make_training_sim, replace(cfg, device="cpu") if remote else cfg, world.seed(cfg.seed), means),
+        make_sim=partial(
+            _make_training_sim, replace(cfg, device="cpu") if remote else cfg, world.seed(cfg.seed), means
+        ),
         policy_cfg=cfg.policy,
         init_policy=init_policy,
         dataset=None if cfg.dataset is None else Path(cfg.dataset),

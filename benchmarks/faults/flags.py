@@ -328,7 +328,8 @@ def _odd_input(rng: Rng, folder: Path) -> Outcome:
             *("--run-dir", str(out / "run")),
         ],
         lambda: [
-            *("train", "reach-ppo", "--sim.reward", path, "--sim.num-envs", "2", "--run-dir", str(out / "run")),
+            *("train", "reach-ppo", "--reward", "success", "--reward.success.path", path),
+            *("--sim.num-envs", "2", "--run-dir", str(out / "run")),
         ],
         lambda: ["train", "drive-ppo", "--sim.map", path, "--run-dir", str(out / "run")],
         lambda: [

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from robotrl.errors import ConfigError, short, unknown
-from robotrl.rewards.source import RewardSetup, Score, StatelessReward, SimTransition
+from robotrl.rewards.source import RewardSetup, Score, SimTransition, StatelessReward
 from robotrl.spec import Arrays, VecSim, reads
 from robotrl.utils.user_module import user_module
 

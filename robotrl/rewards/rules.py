@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from robotrl.errors import CapabilityError
-from robotrl.rewards.source import RewardSetup, Score, StatelessReward, SimTransition
+from robotrl.rewards.source import RewardSetup, Score, SimTransition, StatelessReward
 from robotrl.spec import VecSim
 
 

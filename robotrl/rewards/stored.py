@@ -17,8 +17,8 @@ from torch import Tensor
 from robotrl.errors import DataError, NumericsError, short
 from robotrl.fn.stats import Interval
 from robotrl.rewards.calibration import Rates
-from robotrl.rewards.network import ReaderNet, RewardNet, SightNet
 from robotrl.rewards.classifier import Calibration, TrainedClassifier
+from robotrl.rewards.network import ReaderNet, RewardNet, SightNet
 from robotrl.run.checkpoint import read_checkpoint, write_checkpoint
 from robotrl.run.policy_checkpoint import MISFITS, load_weights, probe_observations
 from robotrl.utils.files import dump_json

@@ -28,7 +28,7 @@ class SuccessRewardCfg:
     path: str = field(metadata=reads("checkpoint"))
     """Directory of the success classifier (`robotrl reward train`)."""
     threshold: float | None = None
-    """Lowest probability that counts as success, above 0, at most 1. None takes the calibrated one, whose bound on false
+    """Lowest probability that counts as success, above 0, at most 1. None takes the calibrated one; the bound on false
     alarms is void for any other."""
     steps: int | None = None
     """Number of consecutive steps at which it must be reached, 1 or more. None takes the calibrated number."""

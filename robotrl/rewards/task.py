@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from robotrl.rewards.source import RewardSetup, Score, StatelessReward, SimTransition
+from robotrl.rewards.source import RewardSetup, Score, SimTransition, StatelessReward
 from robotrl.spec import VecSim
 
 

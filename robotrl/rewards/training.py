@@ -19,10 +19,10 @@ from robotrl.engine.minibatches import part
 from robotrl.errors import check_at_least, check_positive
 from robotrl.fn.schedule import cosine
 from robotrl.rewards.calibration import Rates, choose_threshold, held, just_before, peaks, rates
+from robotrl.rewards.classifier import Calibration, TrainedClassifier
 from robotrl.rewards.labels import Labelled, split
 from robotrl.rewards.network import RewardNet, RewardNetCfg, SightNet, normalisation
 from robotrl.rewards.stored import identity_of
-from robotrl.rewards.classifier import Calibration, TrainedClassifier
 from robotrl.spec import Spec
 
 

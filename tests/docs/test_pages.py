@@ -236,6 +236,10 @@ def subject(words: list[str]) -> tuple[str, ...]:
     if words[0] in ("train", "reward") and len(words) > 1 and not words[1].startswith("-"):
         if words[0] == "train":
             assert words[1] in PRESETS.names(), f"{words[1]} is no preset"
+            # the sources that are picked decide which settings there are
+            start = words.index("--reward") if "--reward" in words else len(words)
+            end = next((i for i in range(start + 1, len(words)) if words[i].startswith("--")), len(words))
+            return words[0], words[1], *words[start:end]
         return words[0], words[1]
     if words[0] == "train" and "--algo" in words:
         return "train", "--sim", "mujoco/reach", "--algo", words[words.index("--algo") + 1]

@@ -38,8 +38,8 @@ class RewardCase(NamedTuple):
     changed: tuple[Any, ...]
     """Settings that must give another identity."""
     make_sim: Callable[[int, int], Any]
-    """Number of envs and seed to a sim with `HasFinalObs` and `HasState`, whose episodes end within `steps` steps of random
-    actions."""
+    """Number of envs and seed to a sim with `HasFinalObs` and `HasState`, whose episodes end within `steps` steps of
+    random actions."""
     steps: int = 30
 
 

@@ -43,8 +43,8 @@ from robotrl.rewards.grading import (
 )
 from robotrl.rewards.network import RewardNetCfg, SightNet, WordEncoder, normalisation
 from robotrl.rewards.process_model import AcceptanceThresholds, HeldOutVerdict, ProcessReward
-from robotrl.rewards.process_term import ProcessTerm
 from robotrl.rewards.process_stored import load_process, process_from_tree, process_tree, save_process
+from robotrl.rewards.process_term import ProcessTerm
 from robotrl.rewards.process_training import ProcessCfg, frame_draws, judge, split_graded, train_process
 from robotrl.rewards.stored import load_classifier
 from robotrl.rollout.collector import Collector, Decision
@@ -583,7 +583,7 @@ def test_the_pages_process_reward_is_for_the_run_that_the_pages_train() -> None:
     cfg, _ = parse_preset(name, words)
     sim = build_sim(options_of(cfg.sim), 2, 0)
     check_fit(policy_on(recorded("vla-finetuning.md")), sim)
-    source = recorded("rewards.md")
+    source = recorded("rewards/process.md")
     shown = {key: spec for key, spec in source.observation_spec.items() if key not in privileged(source)}
     obs = source.reset(0)
     net = SightNet(shown, normalisation(shown, {key: obs[key].numpy() for key in shown}), SMALL.model)
@@ -678,6 +678,10 @@ def test_from_demonstrations_to_a_run(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["train", "tabletop-vla-rl", *start, *sim, *algo, *few, *given]) == 0
     assert Run.open(tmp_path / "run").config["algo"]["process_scale"] == 0.3
     assert all("process_progress" in line for line in read_scalars(tmp_path / "run" / "scalars.jsonl"))
+    given = ["--reward", "task", "process", "--reward.process.path", str(out), "--run-dir", str(tmp_path / "source")]
+    assert main(["train", "tabletop-vla-rl", *start, *sim, *algo, *few, *given]) == 0
+    lines = read_scalars(tmp_path / "source" / "scalars.jsonl")
+    assert all(line["reward_valid/process"] == 1.0 and abs(line["reward/process"]) <= 1.0 for line in lines)
 
 
 def test_one_that_falls_short_is_told_and_kept_out(demos: Path, tmp_path: Path, capsys: Any) -> None:

@@ -360,7 +360,7 @@ class Beyond:
     blind: tuple[int, ...] = ()
     end_at: float | None = None
 
-    def build(self, sim: Any, setup: RewardSetup) -> "BeyondSource":
+    def build(self, sim: Any, setup: RewardSetup) -> BeyondSource:
         return BeyondSource(self, sim.num_envs)
 
 
@@ -597,7 +597,16 @@ def test_a_run_learns_from_a_classifier(trained, tmp_path, capsys):
         assert line["reward_valid/success"] == line["reward_valid/task"] == 1.0
         assert 0.0 <= line["reward/success"] <= 1.0
     capsys.readouterr()
-    deaf = ["train", "tabletop-grpo", "--init-from", "somewhere", *where[:1], "task", *where[-2:-1], str(tmp_path / "d")]
+    deaf = [
+        "train",
+        "tabletop-grpo",
+        "--init-from",
+        "somewhere",
+        *where[:1],
+        "task",
+        *where[-2:-1],
+        str(tmp_path / "d"),
+    ]
     assert main(deaf) == 2
     assert "and GrpoCfg as it is set learns from no reward of the sim: expected" in capsys.readouterr().err
     assert main(["train", "peg-insert-ppo", "--intervention.by", "script", "--run-dir", str(tmp_path / "third")]) == 2

@@ -34,7 +34,9 @@ def test_a_step_by_hand() -> None:
     sim = StatingWalk(2)
     sim.queue_states([3, 1])  # at 0.5 and -0.5
     means = RewardMeans()
-    rows = listed(("task", 2.0, TaskRewardCfg()), ("step-penalty", 0.1, StepPenaltyCfg()), ("rate", 1.0, ActionRateCfg()))
+    rows = listed(
+        ("task", 2.0, TaskRewardCfg()), ("step-penalty", 0.1, StepPenaltyCfg()), ("rate", 1.0, ActionRateCfg())
+    )
     made = with_rewards(sim, rows, means=means)
     made.reset()
     assert made.step(torch.tensor([[0.5], [0.5]])).reward.tolist() == pytest.approx([2.0 - 0.1, 0.0 - 0.1])

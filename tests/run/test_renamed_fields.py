@@ -1,14 +1,16 @@
 """Configs of earlier revisions are read under the names that their fields have now; the command line names them."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from robotrl.cli.main import main
-from robotrl.config import from_json, to_json
+from robotrl.config import WeightedReward, from_json, to_json
 from robotrl.errors import ConfigError
 from robotrl.registry import PRESETS
+from robotrl.rewards.success import SuccessRewardCfg
 from robotrl.spec.json_fields import RENAMED_FIELDS, REVISION, brought_up, renamed_field
 
 
@@ -28,6 +30,22 @@ def test_a_config_of_revision_2_means_the_same(name):
     assert from_json(brought_up(before), types) == from_json(now, types)
     assert brought_up(before)["revision"] == REVISION
     assert brought_up(now) == now
+
+
+def stored_with_classifier(**sim: Any) -> dict[str, Any]:
+    """A config of revision 3, whose sim names its reward."""
+    data = json.loads(json.dumps(to_json(PRESETS.load("peg-insert-ppo")())))
+    del data["rewards"]
+    return {**data, "sim": {**data["sim"], **sim}, "revision": 3}
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_the_sims_classifier_is_a_reward_source_now(ends):
+    cfg = PRESETS.load("peg-insert-ppo")()
+    types = {"algo": type(cfg.algo), "policy": type(cfg.policy)}
+    found = from_json(brought_up(stored_with_classifier(reward="runs/c", reward_ends=ends)), types)
+    assert found == replace(cfg, rewards=(WeightedReward("success", 1.0, SuccessRewardCfg("runs/c", ends=ends)),))
+    assert from_json(brought_up(stored_with_classifier(reward=None, reward_ends=False)), types) == cfg
 
 
 def test_every_new_name_is_a_field_of_some_preset():

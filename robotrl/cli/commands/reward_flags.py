@@ -72,7 +72,9 @@ class RewardFlags(NamedTuple):
         """
         if not self.active:
             return []
-        told = f"Reward sources, added up by their weights; none: the sim's own reward. Of {', '.join(REWARDS.names())}."
+        told = (
+            f"Reward sources, added up by their weights; none: the sim's own reward. Of {', '.join(REWARDS.names())}."
+        )
         pick = Annotated[tuple[str, ...], tyro.conf.arg(name="reward", metavar="NAME [NAME ...]", help=told)]
         defaults = {one.name: one for one in self.preset}
         sources = [_source(name, defaults.get(name)) for name in self.names]
@@ -131,7 +133,7 @@ def _refuse_old(argv: Sequence[str], sim: Any) -> None:
     """
     own = {field.name for field in dataclasses.fields(sim)}
     path, ends = None, False
-    for here, after in zip(argv, [*argv[1:], ""], strict=True):
+    for here, after in zip(argv, [*argv, ""][1:], strict=True):
         flag, equals, value = here.partition("=")
         flag, value = flag.replace("_", "-"), value if equals else after
         if flag == "--sim.reward" and ("reward" not in own or os.sep in value or Path(value).is_dir()):
