@@ -90,7 +90,7 @@ def robotrl(words: str, environment: dict[str, str], folder: Path) -> subprocess
 
 
 def test_a_reward_of_another_package_is_listed_trained_and_resumed(outside: dict[str, str], tmp_path: Path) -> None:
-    listing, training = blocks(PAGE, "text")[0].splitlines()
+    listing, training = blocks(PAGE, "shell")[0].splitlines()
     told = robotrl(listing.removeprefix("robotrl "), outside, tmp_path)
     assert told.returncode == 0, told.stderr
     assert re.search(r"^calm +How little an observation has changed in a step", told.stdout, re.MULTILINE)
@@ -118,7 +118,7 @@ def test_a_package_that_cannot_be_imported_is_named_and_hides_no_other(outside: 
     done = robotrl("train reach-ppo --reward calm --help", outside, tmp_path)
     said = re.sub(r"[│\s]+", " ", done.stdout)
     assert done.returncode == 0 and "--reward.calm.every INT" in said
-    assert re.search(r"Steps between two scores, 1\s+or more\.\s+\(default: 4\)", said)
+    assert "Steps between two scores" in said and "(default: 4)" in said
 
 
 def test_the_test_of_the_page_passes(outside: dict[str, str], tmp_path: Path) -> None:

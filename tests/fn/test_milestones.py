@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from robotrl.fn.progress.metrics import calibration_error, rank_correlation, ranks, separation
 from robotrl.fn.progress.milestones import MilestoneThresholds, gripper_changes, milestones, progress, rests
-from robotrl.fn.progress.shaping import potential_term, raw_term
+from robotrl.fn.progress.shaping import potential_term, raw_term, step_term
 
 LIMITS = MilestoneThresholds(change=0.3, still_mps=0.02, moving_mps=0.1, gap=3)
 
@@ -108,6 +108,12 @@ def test_progress_rises_from_0_and_stays_below_1(data: st.DataObject, length: in
 
 
 # shaping
+
+
+def test_the_term_of_a_step_by_hand() -> None:
+    before, after, over = torch.tensor([0.25, 0.5]), torch.tensor([0.5, 1.0]), torch.tensor([False, True])
+    assert step_term("potential", before, after, 0.5, over).tolist() == [0.0, -0.5]
+    assert step_term("raw", before, after, 0.5, over).tolist() == [0.5, 1.0]
 
 
 def test_the_potential_term_by_hand() -> None:

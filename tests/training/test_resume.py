@@ -17,10 +17,12 @@ import tests.kits.learner_kit as kit
 from robotrl.algos.bc import BcCfg
 from robotrl.algos.ppo import PpoCfg
 from robotrl.algos.reinflow import ReinFlowCfg
-from robotrl.config import EvalCfg, SimCfg, TrainCfg
+from robotrl.config import EvalCfg, SimCfg, TrainCfg, WeightedReward
 from robotrl.policies.flow import FlowCfg
 from robotrl.policies.gaussian import GaussianCfg
 from robotrl.registry import SIMS, make_sim
+from robotrl.rewards.rules import ActionRateCfg, StepPenaltyCfg
+from robotrl.rewards.task import TaskRewardCfg
 from robotrl.run.callbacks import Callback
 from robotrl.run.directory import Run
 from robotrl.run.logs import read_scalars
@@ -207,3 +209,23 @@ def test_ppo_stopped_at_every_iteration_ends_the_same(tmp_path):
     for step in range(2, 6):
         resume(tmp_path / "cut", [StopAt(step)])
     assert_same_end(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_a_run_with_several_rewards_stopped_ends_the_same(tmp_path):
+    """Episodes are longer than a rollout: what a source knows of the running ones is in the checkpoint."""
+    sources = (
+        ("task", 1.0, TaskRewardCfg()),
+        ("action-rate", 0.5, ActionRateCfg()),
+        ("step-penalty", 0.1, StepPenaltyCfg()),
+    )
+    rewards = tuple(WeightedReward(*source) for source in sources)
+    algo = replace(kit.PPO, env_steps=16 * kit.PPO.num_steps * 4)
+    sim = SimCfg("test/walk", 16, (f"limit={kit.PPO.num_steps + 3}",))
+    cfg = TrainCfg(sim, algo, kit.GAUSSIAN, rewards=rewards, evaluation=EvalCfg(2, 6, 4, 0))
+    train(cfg, tmp_path / "whole")
+    train(cfg, tmp_path / "cut", [StopAt(1)])
+    resume(tmp_path / "cut")
+    assert_same_end(tmp_path / "whole", tmp_path / "cut")
+    for line in scalars(tmp_path / "whole"):
+        assert line["reward/step-penalty"] == -1.0 and line["reward/action-rate"] < 0.0
+        assert 0.0 < line["reward_valid/action-rate"] < 1.0, "an episode's first action has none before it"
