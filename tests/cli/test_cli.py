@@ -297,7 +297,10 @@ def test_list_describes_every_name_of_ours(capsys):
     assert main(["list", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found.pop("schema_version") == 1
-    assert set(found) == {"sims", "policies", "algorithms", "presets", "encoders", "robots", "benches"}
+    assert set(found) == {
+        *("sims", "policies", "algorithms", "rewards"),
+        *("presets", "encoders", "robots", "benches"),
+    }
     assert [
         f"{kind} {name}" for kind, rows in found.items() for name, row in rows.items() if not row["description"]
     ] == []

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
+import torch
 from torch import Tensor
 
 from robotrl.registry import REWARDS, make_sim
@@ -15,9 +16,19 @@ from robotrl.rewards.function import FunctionRewardCfg
 from robotrl.rewards.process import ProcessRewardCfg
 from robotrl.rewards.progress import ProgressRewardCfg
 from robotrl.rewards.rules import ActionRateCfg, ActionSizeCfg, AliveCfg, StepPenaltyCfg
+from robotrl.rewards.source import RewardSetup, Score, SimTransition, StatelessReward
 from robotrl.rewards.success import SuccessRewardCfg
 from robotrl.rewards.task import TaskRewardCfg
-from tests.kits.reward_kit import CHECKS, RewardCase
+from tests.kits.reward_kit import (
+    CHECKS,
+    RewardCase,
+    forget_leaves_other_envs_alone,
+    identity_is_that_of_the_settings,
+    scores_are_deterministic,
+    scores_are_one_number_an_env,
+    state_resumes_exactly,
+    steps_are_not_written_to,
+)
 from tests.kits.stored_rewards import StatingWalk, stored_classifier, stored_process
 
 
@@ -90,3 +101,47 @@ def test_a_source_keeps_the_contract(case: str, check: Callable[[RewardCase], No
 
 def test_every_source_of_ours_has_a_case(stored: Path) -> None:
     assert {make(stored).name for make in CASES.values()} == set(REWARDS.names())
+
+
+class Faulty(StatelessReward):
+    """Counts the steps of episodes and does not have that in its state; has one more fault on demand."""
+
+    def __init__(self, fault: str, num_envs: int) -> None:
+        self.fault, self.identity = fault, "faulty"
+        self.steps = torch.zeros(num_envs)
+
+    def score(self, transition: SimTransition) -> Score:
+        self.steps = self.steps + 1
+        if self.fault == "writes":
+            transition.step.reward.zero_()
+        if self.fault == "draws":
+            return Score.of_now(torch.rand(len(self.steps)))
+        if self.fault == "column":
+            return Score.of_now(self.steps)._replace(age=self.steps)
+        return Score.of_now(self.steps)
+
+    def forget(self, envs: Tensor) -> None:
+        self.steps = self.steps * 0 if self.fault == "all" and envs.any() else torch.where(envs, 0.0, self.steps)
+
+
+class FaultyCfg(NamedTuple):
+    fault: str
+
+    def build(self, sim: Any, setup: RewardSetup) -> Faulty:
+        return Faulty(self.fault, sim.num_envs)
+
+
+@pytest.mark.parametrize(
+    "fault, check",
+    [
+        ("writes", steps_are_not_written_to),
+        ("draws", scores_are_deterministic),
+        ("column", scores_are_one_number_an_env),
+        ("state", state_resumes_exactly),
+        ("all", forget_leaves_other_envs_alone),
+        ("same", identity_is_that_of_the_settings),
+    ],
+)
+def test_the_kit_finds_a_fault(fault: str, check: Callable[[RewardCase], None]) -> None:
+    with pytest.raises(AssertionError):
+        check(RewardCase("faulty", FaultyCfg(fault), (FaultyCfg("other"),), walk))

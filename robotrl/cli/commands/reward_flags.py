@@ -51,7 +51,7 @@ class RewardFlags(NamedTuple):
 
         if not isinstance(preset, TrainCfg):
             return cls((), (), False), list(argv)
-        _refuse_old(argv, preset.sim)
+        _refuse_old(argv, preset.sim.options)
         picked, rest = _picked(argv)
         names = tuple(one.name for one in preset.rewards) if picked is None else picked
         for word in rest:
@@ -129,9 +129,9 @@ def _refuse_old(argv: Sequence[str], sim: Any) -> None:
 
     Args:
         argv: the arguments.
-        sim: settings of the preset's sim; a field `reward` of its own is not the old flag, unless its value is a path.
+        sim: options of the sim; a field `reward` of its own is not the old flag, unless its value is a path.
     """
-    own = {field.name for field in dataclasses.fields(sim)}
+    own = vars(sim)
     path, ends = None, False
     for here, after in zip(argv, [*argv, ""][1:], strict=True):
         flag, equals, value = here.partition("=")
