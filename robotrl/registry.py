@@ -12,7 +12,7 @@ from dataclasses import is_dataclass
 from importlib.metadata import entry_points
 from typing import Any, NamedTuple
 
-from robotrl.errors import ConfigError, RobotrlError, check_at_least, out_of_range, unknown
+from robotrl.errors import ConfigError, RobotrlError, check_at_least, out_of_range, short, unknown
 from robotrl.spec.json_fields import check_settings
 from robotrl.spec.sim_options import SimOptions, options_of_factory, with_values
 from robotrl.utils.installation import install_line
