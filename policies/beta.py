@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from torch import Tensor
@@ -11,8 +11,9 @@ from torch.nn.functional import softplus
 from robotrl.fn.density import BetaDensity
 from robotrl.policies.closed_form import ClosedFormPolicy
 from robotrl.policies.networks.encoder import ImageNorm, Pool
-from robotrl.policies.networks.mlp import Activation, Mlp
-from robotrl.spec import Spec
+from robotrl.policies.networks.mlp import Activation
+from robotrl.policies.networks.own import network
+from robotrl.spec import Spec, reads
 from robotrl.transforms import TransformGroup
 
 
@@ -36,6 +37,9 @@ class BetaCfg:
     """Image encoder, after the convolutions: "flatten" keeps all values, "softmax" each channel's expected position."""
     image_norm: ImageNorm = "none"
     """Image encoder, after each convolution: no normalization, or "layer" (LayerNorm)."""
+    net: str | None = field(default=None, metadata=reads("module"))
+    """One's own network "MODULE:CLASS" instead of the hidden layers: a torch.nn.Module, called with the widths of input
+    and output."""
 
     def build(self, observation_spec: dict[str, Spec], action_spec: Spec, transforms: TransformGroup) -> BetaPolicy:
         """The policy with fresh weights."""
@@ -56,7 +60,8 @@ class BetaPolicy(ClosedFormPolicy):
         self, observation_spec: dict[str, Spec], action_spec: Spec, transforms: TransformGroup, cfg: BetaCfg
     ) -> None:
         super().__init__(observation_spec, action_spec, transforms, cfg)
-        self.net = Mlp(self.context_width, cfg.hidden, 2 * cfg.horizon * self.action_width, 0.1, cfg.activation)
+        outputs = 2 * cfg.horizon * self.action_width
+        self.net = network(cfg.net, self.context_width, cfg.hidden, outputs, 0.1, cfg.activation)
 
     def density(self, ctx: Tensor) -> BetaDensity:
         """See `ClosedFormPolicy.density`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from robotrl.errors import ConfigError, unknown
@@ -12,7 +12,7 @@ from robotrl.policies.closed_form import ClosedFormPolicy
 from robotrl.policies.gaussian import GaussianCfg
 from robotrl.policies.networks.encoder import ImageNorm, Pool
 from robotrl.policies.networks.mlp import Activation
-from robotrl.spec import Spec
+from robotrl.spec import Spec, reads
 from robotrl.transforms import TransformGroup
 
 Kind = Literal["auto", "gaussian", "beta", "categorical"]
@@ -44,6 +44,9 @@ class ByActionCfg:
     """Image encoder, after the convolutions: "flatten" keeps all values, "softmax" each channel's expected position."""
     image_norm: ImageNorm = "none"
     """Image encoder, after each convolution: no normalization, or "layer" (LayerNorm)."""
+    net: str | None = field(default=None, metadata=reads("module"))
+    """One's own network "MODULE:CLASS" instead of the hidden layers: a torch.nn.Module, called with the widths of input
+    and output."""
 
     def build(
         self, observation_spec: dict[str, Spec], action_spec: Spec, transforms: TransformGroup
@@ -61,7 +64,7 @@ class ByActionCfg:
         if self.kind != AUTO and self.kind not in CFGS:
             raise unknown("policy.kind", str(self.kind), (AUTO, *CFGS))
         kind = ("gaussian" if action_spec.choices is None else "categorical") if self.kind == AUTO else self.kind
-        given = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "kind"}
+        given = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "kind"}
         if kind != "gaussian" and self.initial_std is not None:
             raise ConfigError(
                 f"policy.initial_std is {self.initial_std!r}: expected none, the policy is {kind} and has no deviation"

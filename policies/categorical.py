@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import torch
@@ -12,8 +12,9 @@ from robotrl.errors import ConfigError
 from robotrl.fn.density import CategoricalDensity
 from robotrl.policies.closed_form import ClosedFormPolicy
 from robotrl.policies.networks.encoder import ImageNorm, Pool
-from robotrl.policies.networks.mlp import Activation, Mlp
-from robotrl.spec import Spec
+from robotrl.policies.networks.mlp import Activation
+from robotrl.policies.networks.own import network
+from robotrl.spec import Spec, reads
 from robotrl.transforms import TransformGroup
 
 
@@ -37,6 +38,9 @@ class CategoricalCfg:
     """Image encoder, after the convolutions: "flatten" keeps all values, "softmax" each channel's expected position."""
     image_norm: ImageNorm = "none"
     """Image encoder, after each convolution: no normalization, or "layer" (LayerNorm)."""
+    net: str | None = field(default=None, metadata=reads("module"))
+    """One's own network "MODULE:CLASS" instead of the hidden layers: a torch.nn.Module, called with the widths of input
+    and output."""
 
     def build(
         self, observation_spec: dict[str, Spec], action_spec: Spec, transforms: TransformGroup
@@ -70,7 +74,8 @@ class CategoricalPolicy(ClosedFormPolicy):
             )
         self.choices: tuple[int, ...] = action_spec.choices or ()
         """Number of choices of each of the A elements of an action."""
-        self.net = Mlp(self.context_width, cfg.hidden, cfg.horizon * sum(self.choices), 0.1, cfg.activation)
+        outputs = cfg.horizon * sum(self.choices)
+        self.net = network(cfg.net, self.context_width, cfg.hidden, outputs, 0.1, cfg.activation)
 
     def scores(self, ctx: Tensor) -> Tensor:
         """Logits (B, H, sum of choices), those of each element side by side."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from robotrl.fn.density import NormalDensity
 from robotrl.policies.closed_form import ClosedFormPolicy
 from robotrl.policies.networks.encoder import ImageNorm, Pool
-from robotrl.policies.networks.mlp import Activation, Mlp
-from robotrl.spec import Spec
+from robotrl.policies.networks.mlp import Activation
+from robotrl.policies.networks.own import network
+from robotrl.spec import Spec, reads
 from robotrl.transforms import TransformGroup
 
 
@@ -39,6 +40,9 @@ class GaussianCfg:
     """Image encoder, after the convolutions: "flatten" keeps all values, "softmax" each channel's expected position."""
     image_norm: ImageNorm = "none"
     """Image encoder, after each convolution: no normalization, or "layer" (LayerNorm)."""
+    net: str | None = field(default=None, metadata=reads("module"))
+    """One's own network "MODULE:CLASS" instead of the hidden layers: a torch.nn.Module, called with the widths of input
+    and output."""
 
     def build(self, observation_spec: dict[str, Spec], action_spec: Spec, transforms: TransformGroup) -> GaussianPolicy:
         """The policy with fresh weights."""
@@ -55,7 +59,8 @@ class GaussianPolicy(ClosedFormPolicy):
         self, observation_spec: dict[str, Spec], action_spec: Spec, transforms: TransformGroup, cfg: GaussianCfg
     ) -> None:
         super().__init__(observation_spec, action_spec, transforms, cfg)
-        self.net = Mlp(self.context_width, cfg.hidden, cfg.horizon * self.action_width, 0.1, cfg.activation)
+        outputs = cfg.horizon * self.action_width
+        self.net = network(cfg.net, self.context_width, cfg.hidden, outputs, 0.1, cfg.activation)
         self.log_std = nn.Parameter(torch.full((cfg.horizon, self.action_width), math.log(cfg.initial_std)))
 
     def density(self, ctx: Tensor) -> NormalDensity:

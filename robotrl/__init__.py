@@ -15,6 +15,7 @@ moved.install()
 
 if TYPE_CHECKING:
     from robotrl.api.exporting import export
+    from robotrl.api.training import TrainedRun, train
     from robotrl.registry import make_sim
     from robotrl.rollout.evaluate import evaluate
     from robotrl.run.policy_checkpoint import load_policy
@@ -24,13 +25,15 @@ _LAZY = {
     "load_policy": "robotrl.run.policy_checkpoint",
     "evaluate": "robotrl.rollout.evaluate",
     "export": "robotrl.api.exporting",
+    "train": "robotrl.api.training",
+    "TrainedRun": "robotrl.api.training",
     "sims": "robotrl.sims",
     "policies": "robotrl.policies",
     "deploy": "robotrl.deploy",
     "configs": "robotrl.configs",
 }
 
-__all__ = ["__version__", "evaluate", "export", "load_policy", "make_sim"]
+__all__ = ["TrainedRun", "__version__", "evaluate", "export", "load_policy", "make_sim", "train"]
 
 
 __getattr__ = lazy_names(__name__, _LAZY)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import is_dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass, replace
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from robotrl.config import SimCfg, TrainCfg, changed_options
+from robotrl.config import SimCfg, TrainCfg, WeightedReward, changed_options
 from robotrl.errors import ConfigError
-from robotrl.registry import ALGORITHMS, POLICIES, sim_options
+from robotrl.registry import ALGORITHMS, POLICIES, REWARDS, sim_options
 
 
 @runtime_checkable
@@ -68,6 +68,27 @@ def compose(sim: str, algo: str, policy: str | None = None) -> TrainCfg[Any, Any
         for path, value in options.train_defaults.items():
             cfg = _with(cfg, path.split("."), value)
     return cfg
+
+
+def weighted_rewards(names: str | Sequence[str] | Mapping[str, float]) -> tuple[WeightedReward, ...]:
+    """Reward sources with their defaults.
+
+    Args:
+        names: one name from `robotrl list rewards`, several, or weights by name.
+
+    Raises:
+        ConfigError: a name is unknown, or a source has a setting without default.
+    """
+    weights = {names: 1.0} if isinstance(names, str) else names
+    weights = weights if isinstance(weights, Mapping) else dict.fromkeys(weights, 1.0)
+    out: list[WeightedReward] = []
+    for name, weight in weights.items():
+        make = REWARDS.load(name)
+        missing = [one.name for one in fields(make) if one.default is MISSING and one.default_factory is MISSING]
+        if missing:
+            raise ConfigError(f"reward {name!r} needs {', '.join(missing)}: expected a WeightedReward in rewards")
+        out.append(WeightedReward(name, weight, make()))
+    return tuple(out)
 
 
 def with_sim(cfg: TrainCfg[Any, Any], name: str) -> tuple[TrainCfg[Any, Any], list[str]]:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
 MOVED = {
     "robotrl.algos.chain_pg": "robotrl.learners.denoising",
@@ -51,6 +52,18 @@ RENAMED = {
 """Old module path to old and new names of its classes."""
 
 
+FUNCTION = "robotrl.train"
+"""Old module path that is a function now."""
+
+
+class _CallableModule(ModuleType):
+    """Alias of the training module that can be called as the function `robotrl.train`."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call `robotrl.train`."""
+        return importlib.import_module("robotrl.api.training").train(*args, **kwargs)
+
+
 class Finder(MetaPathFinder, Loader):
     """Finds an old module path as a module with the names of the new one."""
 
@@ -70,6 +83,9 @@ class Finder(MetaPathFinder, Loader):
         names = {name: value for name, value in vars(new).items() if not name.startswith("__")}
         names |= {was: names[now] for was, now in RENAMED.get(old, {}).items()}
         vars(module).update(names)
+        if old == FUNCTION:
+            # the import puts this module in the function's place
+            module.__class__ = _CallableModule
 
 
 def install() -> None:

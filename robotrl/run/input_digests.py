@@ -21,7 +21,7 @@ from robotrl.spec.inputs import READS
 from robotrl.utils.files import open_plain
 from robotrl.utils.user_module import beside_the_user
 
-OURS = "robotrl"
+OURS, MAIN = "robotrl", "__main__"
 CHUNK_BYTES = 1 << 20
 
 
@@ -93,12 +93,14 @@ def _of_fields(part: Any, prefix: str) -> Iterator[Input]:
         if reads is not None and value and str(value).startswith(reads.prefix):
             path = str(value).removeprefix(reads.prefix)
             path = path.partition(":")[0] if reads.kind == "module" else path  # of "module:attribute"
+            if path == MAIN:  # a notebook or script, which is no file that another process could import
+                continue
             yield Input(f"{prefix}{field.name}", reads.kind, path, reads.kept)
 
 
 def _is_foreign(module: str) -> bool:
     top = module.split(".")[0]
-    return top not in (OURS, "__main__") and top not in sys.stdlib_module_names
+    return top not in (OURS, MAIN) and top not in sys.stdlib_module_names
 
 
 def _policy(path: str) -> str:

@@ -41,6 +41,7 @@ MAY_IMPORT = {
     "peft": BASE | {"config", "utils.installation"},
     "run": LEARN,
     "policies": {"spec", "transforms", "errors", "fn"},
+    "policies.networks.own": {"policies", "errors", "utils.user_module"},
     "policies.vla.decoding.cuda_graph": {"policies", "utils.cuda_graph"},
     # its base may be a policy of any kind
     "policies.steered": {"spec", "transforms", "errors", "fn", "registry", "policies"},

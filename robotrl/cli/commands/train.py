@@ -86,6 +86,7 @@ def main(argv: Sequence[str]) -> int:
     if not {"-h", "--help"} & set(argv):
         _loading(names.run_name)
     config, run_dir = parse_config(names, rest)
+    from robotrl.run.free_path import free_run_dir
     from robotrl.training import train
 
     try:
@@ -320,12 +321,3 @@ def _concrete(config: Any) -> Any:
     filled = {hint: type(getattr(config, name)) for name, hint in hints.items() if isinstance(hint, TypeVar)}
     parameters = getattr(cls, "__parameters__", ())
     return cls[tuple(filled[parameter] for parameter in parameters)] if parameters else cls
-
-
-def free_run_dir(name: str) -> Path:
-    """First free directory of `runs/NAME`, `runs/NAME-2` and so on."""
-    path, number = Path("runs", name), 1
-    while path.exists():
-        number += 1
-        path = Path("runs", f"{name}-{number}")
-    return path
