@@ -13,8 +13,7 @@ import torch
 
 from benchmarks.kit.figures import Figure, paired
 from robotrl.config import EvalCfg, TrainCfg
-from robotrl.configs.driving import drive_ppo
-from robotrl.registry import make_sim
+from robotrl.registry import PRESETS, make_sim
 from robotrl.run.logs import read_scalars
 from robotrl.sims.bev.sim import DriveCfg
 from robotrl.training import train
@@ -77,7 +76,7 @@ def learning() -> dict[str, Figure]:
 
 def _trained(device: str) -> dict[str, float]:
     """Last log line of a training on one device."""
-    preset = drive_ppo()
+    preset: TrainCfg[Any, Any] = PRESETS.load("drive-ppo")()
     options = DriveCfg(polylines=0, hold=3, end_penalty=10.0, device=device)
     cfg: TrainCfg[Any, Any] = replace(
         preset,

@@ -166,7 +166,7 @@ def _sim_of(sim: Any) -> tuple[str | None, Any]:
             if SIMS.load(name) is type(sim):
                 return name, sim
         raise ConfigError(f"sim is a {type(sim).__name__}, which no sim of `robotrl list sims` has: expected its name")
-    from robotrl.sims.gymnasium_sim.own_env import register_own
+    from robotrl.sims.interop.own_env import register_own
 
     return f"gym/{register_own(sim)}", None
 

@@ -12,7 +12,7 @@ from robotrl import config as configs
 from robotrl.cli.commands.reward_flags import RewardFlags
 from robotrl.cli.commands.train import parse_preset
 from robotrl.cli.main import main
-from robotrl.config import TrainCfg, WeightedReward, check, from_json, to_json
+from robotrl.config import TrainCfg, WeightedReward, check, from_json, resolved, to_json
 from robotrl.configs.manipulation import reach_ppo
 from robotrl.errors import ConfigError
 from robotrl.registry import PRESETS
@@ -27,7 +27,7 @@ def parsed(*words: str) -> TrainCfg[Any, Any]:
 
 
 def test_without_it_the_reward_is_the_sims() -> None:
-    assert parsed() == reach_ppo() and reach_ppo().rewards == ()
+    assert parsed() == resolved(reach_ppo()) and reach_ppo().rewards == ()
 
 
 def test_sources_have_weights_and_typed_settings() -> None:
@@ -39,7 +39,7 @@ def test_sources_have_weights_and_typed_settings() -> None:
         WeightedReward("action-rate", 0.05, ActionRateCfg()),
     )
     assert found.seed == 3
-    assert replace(found, rewards=(), seed=0) == reach_ppo()
+    assert replace(found, rewards=(), seed=0) == resolved(reach_ppo())
     assert parsed("--reward=success", "--reward.success.path", "c", "--reward.success.ends").rewards == (
         WeightedReward("success", 1.0, SuccessRewardCfg("c", ends=True)),
     )
@@ -81,7 +81,7 @@ def with_sources() -> TrainCfg[Any, Any]:
         ("--reward progress --reward.progress.scale x", "--reward.progress.scale is 'x': expected a number"),
         ("--reward progress --reward.progress.form rwa", "'rwa' is unknown: did you mean 'raw'?"),
         ("--reward success", "missing: --reward.success.path"),
-        ("--sim.reward dir", "--sim.reward is now --reward success --reward.success.path dir"),
+        ("--sim.reward ./dir", "--sim.reward is now --reward success --reward.success.path ./dir"),
         (
             "--sim.reward=a/b --sim.reward-ends",
             "--sim.reward --sim.reward-ends is now --reward success --reward.success.path a/b --reward.success.ends",
@@ -111,7 +111,7 @@ def test_a_config_is_read_back_with_its_sources() -> None:
     types = {"algo": type(cfg.algo), "policy": type(cfg.policy)}
     data = to_json(cfg)
     assert data["rewards"][1] == {"name": "progress", "weight": 0.5, "cfg": {"scale": 0.3, "form": "potential"}}
-    assert from_json(data, types) == cfg
+    assert from_json(data, types) == resolved(cfg)
     data["rewards"][1]["cfg"]["scael"] = 1
     with pytest.raises(ConfigError, match=r"does not fit this version of robotrl: .*scael"):
         from_json(data, types)

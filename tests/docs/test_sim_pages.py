@@ -6,7 +6,7 @@ import dataclasses
 import re
 import sys
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 import pytest
 
@@ -74,7 +74,9 @@ def test_pictures_of_the_pages_are_small() -> None:
 @pytest.mark.parametrize("page", [*(DOCS / "sims").glob("*.md"), DOCS / "add-a-sim.md"], ids=lambda page: page.name)
 def test_the_code_of_the_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {"__name__": "page"}
+    module = ModuleType("page")  # dataclasses look their module up
+    monkeypatch.setitem(sys.modules, "page", module)
+    names = vars(module)
     found = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
     assert found or page.name == "README.md"
     for code in found:

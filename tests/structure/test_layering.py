@@ -62,6 +62,7 @@ MAY_IMPORT = {
     "report": BASE | {"utils"},
     "configs": {"config", "policies", "algos", "sims"},
     "api": LEARN | {"policies", "deploy", "report", "importers", "sims"},
+    "api.training": LEARN | {"training", "composition", "api", "sims.interop"},
     "cli": ALL | {"configs", "benchmarks"},
     "benchmarks": ALL | {"cli"},
     "": {"api", "registry", "rollout", "run", "moved", "utils.lazy"},

@@ -47,11 +47,11 @@ class RewardFlags(NamedTuple):
             ConfigError: it is given twice or without a name, a name is unknown or given twice, settings are given for a
                 source that was not picked, or an old flag is given.
         """
-        from robotrl.config import TrainCfg
+        from robotrl.config import TrainCfg, options_of
 
         if not isinstance(preset, TrainCfg):
             return cls((), (), False), list(argv)
-        _refuse_old(argv, preset.sim.options)
+        _refuse_old(argv, options_of(preset.sim))
         picked, rest = _picked(argv)
         names = tuple(one.name for one in preset.rewards) if picked is None else picked
         for word in rest:

@@ -1,0 +1,86 @@
+"""The pages on adding a sim, a policy and an algorithm, followed as an outsider would: a package with entry points."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from robotrl.run.directory import Run
+from tests.kits.paths_kit import ROOT
+
+DOCS = ROOT / "docs"
+TINY = "--sim.num-envs 4 --algo.env-steps 64 --algo.num-steps 8 --algo.minibatch 16 --algo.engine eager"
+TINY += " --evaluation.every 0 --evaluation.episodes 4 --evaluation.num-envs 4 --evaluation.animation 0"
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"^ *```{language}\n(.*?)^ *```", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def outside(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Environment variables under which a package with the pages' code is installed."""
+    source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("installed")
+    package = source / "my_package"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "point.py").write_text(blocks("add-a-sim.md", "python")[0])
+    (package / "laplace.py").write_text(blocks("add-a-policy.md", "python")[0])
+    (package / "fpo.py").write_text(blocks("add-an-algorithm.md", "python")[0])
+    entries = [blocks(page, "toml")[0] for page in ("add-a-sim.md", "add-a-policy.md", "add-an-algorithm.md")]
+    (source / "pyproject.toml").write_text(
+        '[build-system]\nrequires = ["setuptools"]\nbuild-backend = "setuptools.build_meta"\n'
+        '[project]\nname = "my-package"\nversion = "1.0"\n' + re.sub(r"^ +", "", "\n".join(entries), flags=re.MULTILINE)
+    )
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    done = subprocess.run([*pip, "--target", str(target), str(source)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    path = os.pathsep.join(filter(None, [str(target), str(ROOT), os.environ.get("PYTHONPATH")]))
+    return {**os.environ, "PYTHONPATH": path, "COLUMNS": "200"}
+
+
+def robotrl(words: str, environment: dict[str, str], folder: Path) -> str:
+    command = [sys.executable, "-m", "robotrl.cli", *words.split()]
+    done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+def test_all_three_are_listed_and_have_flags(outside: dict[str, str], tmp_path: Path) -> None:
+    assert re.search(r"^my/point +\S", robotrl("list sims", outside, tmp_path), re.MULTILINE)
+    assert re.search(r"^laplace +Laplace policy", robotrl("list policies", outside, tmp_path), re.MULTILINE)
+    assert re.search(r"^fpo +FPO", robotrl("list algorithms", outside, tmp_path), re.MULTILINE)
+    said = robotrl("train --sim my/point --algo ppo --policy laplace --help", outside, tmp_path)
+    assert "--sim.limit-steps INT" in said and "--policy.initial-scale FLOAT" in said
+
+
+def test_the_policy_trains_is_evaluated_and_exported(outside: dict[str, str], tmp_path: Path) -> None:
+    line = next(line for line in blocks("add-a-policy.md", "shell")[0].splitlines() if "train" in line).strip()
+    robotrl(f"{line.removeprefix('robotrl ')} {TINY}", outside, tmp_path)
+    assert Run.open(tmp_path / "runs" / "laplace").config["policy"]["initial_scale"] == 0.3
+    assert "over 4 starts" in robotrl("eval runs/laplace --episodes 4 --num-envs 4", outside, tmp_path)
+    robotrl("export runs/laplace --out bundle", outside, tmp_path)
+    assert "over 4 starts" in robotrl("eval bundle --episodes 4 --num-envs 4", outside, tmp_path)
+
+
+def test_the_algorithm_fine_tunes_a_clone_by_its_name(outside: dict[str, str], tmp_path: Path) -> None:
+    robotrl("demos mujoco/reach --out demos --episodes 4 --sim.limit-s 2", outside, tmp_path)
+    clone = "train --sim mujoco/reach --algo bc --dataset demos --run-dir clone --algo.updates 20"
+    robotrl(f"{clone} --evaluation.episodes 4 --evaluation.num-envs 4", outside, tmp_path)
+    robotrl(
+        f"train --sim mujoco/reach --algo fpo --init-from clone --run-dir tuned --sim.limit-s 0.5 {TINY}",
+        outside,
+        tmp_path,
+    )
+    assert Run.open(tmp_path / "tuned").config["types"]["algo"] == "my_package.fpo:FpoCfg"
+
+
+def test_the_sim_is_trained_on_and_evaluated(outside: dict[str, str], tmp_path: Path) -> None:
+    robotrl(f"train --sim my/point --algo ppo --sim.limit-steps 9 --run-dir runs/point {TINY}", outside, tmp_path)
+    assert Run.open(tmp_path / "runs" / "point").config["sim"]["options"] == {"limit_steps": 9}
+    assert "over 4 starts" in robotrl("eval runs/point --episodes 4 --num-envs 2", outside, tmp_path)
